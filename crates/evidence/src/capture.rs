@@ -1,0 +1,124 @@
+//! All that one observation collected: what `parshall-core` judges and what a saved case holds.
+use serde::{Deserialize, Serialize};
+
+use crate::{CpuSample, FlowRecord, FlowStall, Rung, Stack, Subject, ThreadRecord, ThreadStall};
+
+/// The format of a saved capture.
+pub const CAPTURE_SCHEMA: &str = "parshall.capture/1";
+
+/// Shorter intervals are counted in the cells and do not travel one by one.
+pub const STALL_MIN_NS: u64 = 1_000_000;
+
+/// One observation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Capture {
+    /// [`CAPTURE_SCHEMA`].
+    pub schema: String,
+    /// Whom it is about.
+    pub subject: Subject,
+    /// Where it was taken.
+    pub host: Host,
+    /// Length of the observation, wall time.
+    pub window_ns: u64,
+    /// How the evidence was collected.
+    pub rung: Rung,
+    /// What this rung or this host could not show, a sentence each.
+    pub blind: Vec<String>,
+    /// When per-event probes ran.
+    pub slices: Slices,
+    /// The flows of the subject.
+    pub flows: Vec<FlowRecord>,
+    /// The threads of the subject.
+    pub threads: Vec<ThreadRecord>,
+    /// Long intervals of flows.
+    pub flow_stalls: Vec<FlowStall>,
+    /// Long times off the CPU.
+    pub thread_stalls: Vec<ThreadStall>,
+    /// CPU samples.
+    pub samples: Vec<CpuSample>,
+    /// The stacks that stalls and samples refer to.
+    pub stacks: Vec<Stack>,
+    /// CPU quota of the subject's control groups.
+    pub cgroups: Vec<CgroupCpu>,
+    /// Connection-level events of the subject over the whole window.
+    pub net: NetCounts,
+    /// What the observation cost and lost.
+    pub probe: ProbeCost,
+}
+
+/// The host, as far as it matters to a verdict.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Kernel release.
+    pub kernel: String,
+    /// Online CPUs.
+    pub cpus: u32,
+    /// Busy time of all CPUs within the window; None when unknown.
+    pub busy_ns: Option<u64>,
+}
+
+/// When per-event probes ran. Counts and cells cover only this time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Slices {
+    /// Number of slices; 1 that covers the window when the service is slow enough for full-time probes.
+    pub count: u32,
+    /// Their total length.
+    pub observed_ns: u64,
+    /// Events that the probes handled in them.
+    pub events: u64,
+    /// Begin and length of each slice.
+    pub spans: Vec<(u64, u64)>,
+}
+
+/// CPU bandwidth control of a control group over the window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupCpu {
+    /// Its path in the hierarchy.
+    pub path: String,
+    /// The quota per period in microseconds; None when there is no limit.
+    pub quota_us: Option<u64>,
+    /// The period in microseconds.
+    pub period_us: u64,
+    /// Periods that elapsed within the window.
+    pub periods: u64,
+    /// Of these, those in which the group was throttled.
+    pub throttled_periods: u64,
+    /// Time for which the group (the sum over its CPUs) was throttled.
+    pub throttled_ns: u64,
+}
+
+/// Connection-level events of the subject, over the whole window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetCounts {
+    /// Segments resent.
+    pub retransmits: u64,
+    /// Resets sent.
+    pub resets_sent: u64,
+    /// Resets received.
+    pub resets_received: u64,
+    /// Connections opened.
+    pub opened: u64,
+    /// Connections closed.
+    pub closed: u64,
+    /// Delayed-ACK timers of the subject's sockets that fired.
+    pub delack_timers: u64,
+}
+
+/// What the observation cost and lost.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProbeCost {
+    /// CPU time of the probes inside the kernel, estimated from a measured cost per event.
+    pub kernel_cpu_ns: u64,
+    /// CPU time of parshall itself during the window.
+    pub own_cpu_ns: u64,
+    /// Resident memory of parshall at the end, in bytes.
+    pub rss_bytes: u64,
+    /// Events that found the ring full.
+    pub lost_events: u64,
+    /// Events that reached user space.
+    pub events: u64,
+    /// Flows and threads beyond the limits of the maps: not seen at all.
+    pub untracked: u64,
+    /// Time from start until the probes were attached.
+    pub attach_ms: f64,
+}

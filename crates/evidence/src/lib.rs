@@ -1,0 +1,22 @@
+//! The vocabulary that all parts of parshall share.
+//!
+//! What belongs here: plain data that crosses a seam between two rooms, or that is written to disk. A probe fills a
+//! [`Capture`]; `parshall-core` turns a capture into a [`Report`]; the report formats print the report. Nothing here
+//! decides, reads a clock or does I/O.
+//!
+//! Units are in the names (`_ns`, `_us`, `_ms`, `_bytes`); times inside a capture are nanoseconds since its window began.
+#![forbid(unsafe_code)]
+
+pub mod capture;
+pub mod flow;
+pub mod sample;
+pub mod subject;
+pub mod thread;
+pub mod verdict;
+
+pub use capture::*;
+pub use flow::*;
+pub use sample::*;
+pub use subject::*;
+pub use thread::*;
+pub use verdict::*;
