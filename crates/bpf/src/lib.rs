@@ -23,3 +23,13 @@ pub use record::Event;
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/probes.skel.rs"));
 }
+
+/// A thread's name.
+pub fn thread_name(dump: &thread::ThreadDump) -> String {
+    comm(&dump.comm)
+}
+
+/// A name in the kernel's fixed array.
+pub fn comm(bytes: &[u8; 16]) -> String {
+    record::comm(bytes)
+}
