@@ -10,6 +10,7 @@ use parshall_evidence::Report;
 
 pub use json::json;
 pub use text::text;
+pub use wrap::{clean, words};
 
 use crate::cli::{Format, Output};
 

@@ -131,8 +131,8 @@ pub fn cause() -> Report {
     }
 }
 
-/// One cause, at a thread, seen in slices, with a second one behind it.
-pub fn thread_cause() -> Report {
+/// The finding of [`thread_cause`].
+fn small_buffer() -> Finding {
     let evidence = Evidence {
         what: "receives that returned exactly 8,192 B and left data unread".into(),
         count: Some(1_204_881),
@@ -159,7 +159,7 @@ pub fn thread_cause() -> Report {
         .into(),
         ..Evidence::default()
     };
-    let top = Finding {
+    Finding {
         cause: "small-copy-buffer".into(),
         title: "The relay copies with a small buffer".into(),
         share: 0.71,
@@ -172,7 +172,12 @@ pub fn thread_cause() -> Report {
         place: Place { pid: Some(811), tid: Some(812), ..Place::default() },
         evidence: vec![evidence, stack],
         fix: Fix { text: "Copy with 64 to 256 KiB, or use splice.".into(), command: None },
-    };
+    }
+}
+
+/// One cause, at a thread, seen in slices, with a second one behind it.
+pub fn thread_cause() -> Report {
+    let top = small_buffer();
     let mut second = nagle();
     second.owned = 0.12;
     let threads = [
