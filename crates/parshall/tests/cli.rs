@@ -1,4 +1,6 @@
 //! The binary from outside: what goes to stdout and stderr, and with which exit code.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
 
