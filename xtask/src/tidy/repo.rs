@@ -51,7 +51,7 @@ fn causes(files: &BTreeMap<&str, &str>, complaints: &mut Vec<String>) -> Vec<Str
         if !docs.lines().any(|l| l.starts_with(&format!("| `{id}`"))) {
             complaints.push(format!("{CAUSE_DOCS}: no row for the cause `{id}`"));
         }
-        if !faults.is_empty() && !faults.iter().any(|t| t.contains(&format!("\"{id}\""))) {
+        if !faults.is_empty() && !faults.iter().any(|t| t.contains(&format!("cause = \"{id}\""))) {
             complaints.push(format!("{FAULTS}: no fault whose true cause is \"{id}\""));
         }
     }

@@ -13,14 +13,7 @@ use super::value::MAX_WINDOW;
 use crate::diagnose::observe::ObserveOptions;
 use crate::diagnose::subject::Select;
 use crate::error::UserError;
-use crate::report::TextStyle;
-
-/// Columns when stdout is no terminal: fits a page, an issue and a mail.
-const PLAIN_WIDTH: usize = 100;
-/// Narrower terminals get lines of this width.
-const MIN_WIDTH: usize = 60;
-/// Longer lines are hard to read.
-const MAX_WIDTH: usize = 120;
+use crate::report::{self, TextStyle};
 
 /// A validated `parshall attach`.
 #[derive(Debug, Clone)]
@@ -163,21 +156,10 @@ impl PrintArgs {
             FormatArg::Json => Format::Json,
         };
         let color = match self.color {
-            ColorArg::Always => true,
-            ColorArg::Never => false,
-            ColorArg::Auto => {
-                std::io::stdout().is_terminal()
-                    && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
-                    && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
-            }
+            ColorArg::Always => Some(true),
+            ColorArg::Never => Some(false),
+            ColorArg::Auto => None,
         };
-        Output { format, style: TextStyle { color, width: width() } }
+        Output { format, style: report::style(color) }
     }
-}
-
-/// Columns to use: `COLUMNS`, then the terminal, then a page.
-fn width() -> usize {
-    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
-    let terminal = || terminal_size::terminal_size_of(std::io::stdout()).map(|(w, _)| usize::from(w.0));
-    columns.or_else(terminal).map_or(PLAIN_WIDTH, |w: usize| w.clamp(MIN_WIDTH, MAX_WIDTH))
 }

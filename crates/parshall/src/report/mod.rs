@@ -1,6 +1,7 @@
 //! How a report is printed: one file per format, and the one way to stdout.
 mod json;
 mod number;
+mod terminal;
 mod text;
 mod wrap;
 
@@ -9,6 +10,7 @@ use std::io::{self, Write};
 use parshall_evidence::Report;
 
 pub use json::json;
+pub use terminal::style;
 pub use text::text;
 pub use wrap::{clean, words};
 

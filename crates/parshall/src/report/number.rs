@@ -40,6 +40,7 @@ pub fn quantity(value: f64, unit: &str) -> String {
         "ns" => time_ms(value / 1e6),
         "s" => time_ms(value * 1e3),
         "B" | "B/s" | "bit/s" => prefixed(value, unit),
+        "1/s" => format!("{}/s", figures(value)),
         _ => format!("{} {unit}", figures(value)),
     }
 }
@@ -113,7 +114,7 @@ mod tests {
             (0.25, "1", "25.0 %"),
             (2.5, "1", "2.50"),
             (0.0001, "1", "< 0.1 %"),
-            (21_800.0, "1/s", "21,800 1/s"),
+            (21_800.0, "1/s", "21,800/s"),
             (1500.0, "us", "1.50 ms"),
             (f64::NAN, "B", "? TB"),
         ] {

@@ -116,12 +116,15 @@ fn verdict(page: &mut Page, report: &Report) {
         (Status::InsufficientEvidence, _) => ("INSUFFICIENT EVIDENCE", String::new(), Paint::Warn),
     };
     page.section(head, &rest, paint);
-    page.body(&report.verdict.summary);
-    let Some(top) = top_finding(report) else { return };
-    page.body(&size(top));
-    if !report.verdict.summary.contains(top.summary.trim_end_matches('.')) {
-        page.body(&top.summary);
+    let Some(top) = top_finding(report) else {
+        page.body(&report.verdict.summary);
+        return;
+    };
+    if report.verdict.summary != top.summary {
+        page.body(&report.verdict.summary);
     }
+    page.body(&size(top));
+    page.body(&top.summary);
     let place = place(top);
     if !place.is_empty() {
         page.body(&format!("Seen most at {place}."));
