@@ -19,6 +19,10 @@ use cli::{Invocation, Request};
 const WRONG_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|w| w == diagnose::command::GATE) {
+        return diagnose::command::become_command(words);
+    }
     let request = match cli::parse(std::env::args_os()) {
         Ok(Invocation::Do(request)) => request,
         Ok(Invocation::Print(text)) => return error::exit(report::print(&text).map(|()| ExitCode::SUCCESS)),

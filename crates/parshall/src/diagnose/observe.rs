@@ -23,6 +23,10 @@ pub struct ObserveOptions {
 
 /// When an observation ends before its window does.
 pub trait Stop {
+    /// Called once, when everything is attached and the window begins.
+    fn attached(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
     /// The user asked for it.
     fn requested(&self) -> bool;
     /// No process of the subject is left.

@@ -17,7 +17,8 @@ use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Sli
 
 use super::observe::{ObserveOptions, Progress, Stop};
 use super::subject::{Resolved, Select};
-use super::{cgroup, host};
+use super::cgroup;
+use super::host::{self, HostWatch};
 use records::Records;
 
 /// Flows tracked at most.
@@ -38,16 +39,15 @@ pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -
     Ok(capture)
 }
 
-/// What is read from /proc when the window begins.
+/// What is watched through /proc over the window.
 struct Before {
-    cgroups: Vec<cgroup::Snapshot>,
-    busy_ns: Option<u64>,
-    own_cpu_ns: u64,
+    cgroups: cgroup::Watch,
+    host: HostWatch,
 }
 
 impl Before {
     fn take(resolved: &Resolved) -> Self {
-        Self { cgroups: cgroup::snapshot_all(resolved), busy_ns: host::busy_ns(), own_cpu_ns: host::own_cpu_ns() }
+        Self { cgroups: cgroup::Watch::start(&resolved.processes), host: HostWatch::start() }
     }
 }
 
@@ -117,6 +117,7 @@ impl Session {
     /// Drains and slices until the window ends, the subject is gone, or the user stops it.
     fn run(&mut self, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<()> {
         let deadline = self.begin + options.window.as_nanos() as u64;
+        stop.attached()?;
         let mut plan = SlicePlan::new(self.begin, deadline);
         let mut progress = Progress::new(options);
         let mut events = Vec::new();
@@ -242,7 +243,7 @@ impl Session {
         Ok(Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
             subject,
-            host: host::facts(before.busy_ns),
+            host: before.host.host(),
             window_ns: self.end - self.begin,
             rung: Rung::Btf,
             blind,
@@ -258,12 +259,12 @@ impl Session {
             thread_stalls: told.thread_stalls,
             samples: told.samples,
             stacks: told.stacks,
-            cgroups: cgroup::deltas(&before.cgroups),
+            cgroups: before.cgroups.finish(),
             net: net_counts(&self.counters0, &counters),
             probe: ProbeCost {
                 kernel_cpu_ns: self.meter.kernel_ns,
-                own_cpu_ns: host::own_cpu_ns().saturating_sub(before.own_cpu_ns),
-                rss_bytes: host::rss_bytes(),
+                own_cpu_ns: before.host.own_cpu_ns(),
+                rss_bytes: host::own_rss_bytes(),
                 lost_events: counters.lost - self.counters0.lost,
                 events: told.events,
                 untracked: counters.untracked,
