@@ -50,17 +50,16 @@ pub fn index(name: &str) -> io::Result<u32> {
 pub fn create_veth(name: &str, peer: &str, peer_ns: BorrowedFd<'_>) -> io::Result<()> {
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
     let ns_fd = (peer_ns.as_raw_fd() as u32).to_ne_bytes();
-    let message = Message::new(libc::RTM_NEWLINK, flags, &ifinfomsg(0, 0, 0))
-        .attr_name(libc::IFLA_IFNAME, name)
-        .nest(libc::IFLA_LINKINFO, |info| {
+    let message = Message::new(libc::RTM_NEWLINK, flags, &ifinfomsg(0, 0, 0)).attr_name(libc::IFLA_IFNAME, name).nest(
+        libc::IFLA_LINKINFO,
+        |info| {
             info.attr_name(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
                 data.nest(VETH_INFO_PEER, |veth| {
-                    veth.raw(&ifinfomsg(0, 0, 0))
-                        .attr_name(libc::IFLA_IFNAME, peer)
-                        .attr(libc::IFLA_NET_NS_FD, &ns_fd)
+                    veth.raw(&ifinfomsg(0, 0, 0)).attr_name(libc::IFLA_IFNAME, peer).attr(libc::IFLA_NET_NS_FD, &ns_fd)
                 })
             })
-        });
+        },
+    );
     Route::open()?.request(message).map_err(|error| named("making a veth pair", error))
 }
 

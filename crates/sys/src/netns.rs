@@ -125,8 +125,7 @@ fn mount(source: &Path, target: &Path, flags: libc::c_ulong) -> io::Result<()> {
     let target = CString::new(target.as_os_str().as_bytes())?;
     // SAFETY: both strings are zero-terminated and live across the call; bind and propagation changes read neither the
     // type nor the data, which may be null.
-    let result =
-        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), c"none".as_ptr(), flags, std::ptr::null()) };
+    let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), c"none".as_ptr(), flags, std::ptr::null()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
