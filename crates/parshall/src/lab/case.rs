@@ -1,0 +1,150 @@
+//! A case: measure, diagnose, make one change, measure again.
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use parshall_evidence::Report;
+use serde::Serialize;
+
+use super::load::Outcome;
+use super::recipe::{Change, Recipe, TopologyKind, verdict_name};
+use super::run::{MARGIN, RunArgs, WARM_UP, observe_subject, save_capture};
+use super::testbed::Testbed;
+use super::units::{self, Format};
+use super::{Interrupt, terminal};
+use crate::report::{self, TextStyle};
+
+/// The format of a case's result.
+pub const CASE_SCHEMA: &str = "parshall.lab-case/1";
+/// How long each measurement runs: without probes, so that both rates are the program's own.
+const MEASURE: Duration = Duration::from_secs(2);
+
+/// A case, as JSON.
+#[derive(Debug, Serialize)]
+struct CaseResult<'a> {
+    schema: &'static str,
+    name: &'a str,
+    expected: String,
+    got: String,
+    matched: bool,
+    change: &'a str,
+    factor: f64,
+    before: Outcome,
+    after: Outcome,
+    report: &'a Report,
+}
+
+/// Runs a case. True: the verdict was the right one, and the change helped.
+pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<bool> {
+    let (change, measured) = match (&recipe.change, &recipe.measure) {
+        (Some(change), Some(measured)) => (change, measured.as_str()),
+        _ => anyhow::bail!("{} has no change or nothing to measure", recipe.id),
+    };
+    let style = terminal::style();
+    let text = args.format == Format::Text;
+    let step = |n: u32, title: &str| {
+        if text {
+            println!("{}", terminal::heading(&format!("{n}  {title}"), style));
+        }
+    };
+    if text {
+        println!("{}", terminal::heading(&format!("{} · {}", recipe.id, recipe.title), style));
+        println!("{}\n", recipe.broken);
+    }
+    let progress = terminal::Progress::start(&recipe.id);
+    let mut testbed = Testbed::make(recipe, 3 * MEASURE + args.window + MARGIN, interrupt)?;
+    for process in recipe.processes.iter().filter(|process| process.name != measured) {
+        testbed.start(recipe, &process.name, &[], interrupt)?;
+    }
+    progress.say("measuring");
+    let before = measure(recipe, measured, None, &mut testbed, interrupt)?;
+    step(1, &format!("Measure: {}", place(recipe)));
+    say_rate(text, &before);
+
+    progress.say(&format!("observing for {} s", args.window.as_secs_f64()));
+    testbed.start(recipe, measured, &[], interrupt)?;
+    interrupt.sleep(WARM_UP)?;
+    let capture = observe_subject(recipe, &testbed, args)?;
+    interrupt.check()?;
+    testbed.end(measured);
+    save_capture(save, &capture)?;
+    let report = parshall_core::judge(&capture);
+    step(2, "Diagnose: what the kernel saw");
+    if text {
+        println!("{}\n", report::text(&report, style).trim_end());
+    }
+
+    progress.say("measuring again");
+    let after = measure(recipe, measured, Some(change), &mut testbed, interrupt)?;
+    testbed.end_all();
+    drop(testbed);
+    drop(progress);
+    step(3, &format!("Change one thing: {}", change.text));
+    say_rate(text, &after);
+
+    let matched = recipe.expect.matches(&report);
+    let result = CaseResult {
+        schema: CASE_SCHEMA,
+        name: &recipe.id,
+        expected: recipe.expect.to_string(),
+        got: verdict_name(&report),
+        matched,
+        change: &change.text,
+        factor: after.rate_per_s / before.rate_per_s.max(1e-9),
+        before,
+        after,
+        report: &report,
+    };
+    match args.format {
+        Format::Json => println!("{}", serde_json::to_string(&result)?),
+        Format::Text => print_end(&result, style),
+    }
+    Ok(matched && result.factor > 1.0)
+}
+
+fn measure(
+    recipe: &Recipe,
+    process: &str,
+    change: Option<&Change>,
+    testbed: &mut Testbed,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Outcome> {
+    for changed in change.iter().filter(|change| change.process != process) {
+        testbed.end(&changed.process);
+        testbed.start(recipe, &changed.process, &changed.add, interrupt)?;
+    }
+    let extra = change.filter(|change| change.process == process).map(|change| change.add.as_slice());
+    testbed.start(recipe, process, extra.unwrap_or_default(), interrupt)?;
+    interrupt.sleep(MEASURE)?;
+    testbed.check_alive()?;
+    testbed.end(process).with_context(|| format!("the process {process} printed no result"))
+}
+
+fn place(recipe: &Recipe) -> String {
+    match recipe.topology.kind {
+        TopologyKind::Loopback => "over the loopback interface".into(),
+        TopologyKind::Veth => "two network namespaces and a veth pair".into(),
+        TopologyKind::Delay => format!("two network namespaces, {} ms apart", recipe.topology.delay_ms),
+    }
+}
+
+fn say_rate(text: bool, outcome: &Outcome) {
+    if text {
+        println!("   {}\n", outcome.line());
+    }
+}
+
+fn print_end(result: &CaseResult<'_>, style: TextStyle) {
+    let (before, after) = (result.before.rate_per_s, result.after.rate_per_s);
+    println!("{}", terminal::heading("Result", style));
+    let widest = before.max(after).max(1e-9);
+    for (label, rate) in [("before", before), ("after", after)] {
+        // A bar for any rate at all: a blank would look like none.
+        let bar = "█".repeat(((rate / widest * 40.0).round() as usize).max(1));
+        println!("   {label:<7} {:>10}/s  {bar}", units::number(rate));
+    }
+    let factor = terminal::good(&format!("×{}", units::number(result.factor)), style);
+    println!("\n   rate {}/s → {}/s  {factor}", units::number(before), units::number(after));
+    let judgement = if result.matched { "as expected" } else { "NOT as expected" };
+    println!("   verdict {} · expected {} · {judgement}", result.got, result.expected);
+}

@@ -1,0 +1,53 @@
+//! `lab list`: what there is to run.
+use serde::Serialize;
+
+use super::catalog::{ENTRIES, Kind};
+use super::load;
+use super::units::Format;
+
+/// `parshall lab list`
+#[derive(Debug, Clone, clap::Args)]
+pub struct ListArgs {
+    /// How the list is printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Serialize)]
+struct Line {
+    name: String,
+    kind: &'static str,
+    title: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expected: Option<String>,
+}
+
+/// Prints the list.
+pub fn run(args: &ListArgs) -> anyhow::Result<()> {
+    let mut lines = Vec::new();
+    for entry in ENTRIES {
+        let recipe = entry.recipe()?;
+        let kind = match entry.kind {
+            Kind::Case => "case",
+            Kind::Fault => "fault",
+            Kind::Control => "control",
+        };
+        let expected = Some(recipe.expect.to_string());
+        lines.push(Line { name: entry.name.into(), kind, title: recipe.title, expected });
+    }
+    lines.extend(load::KINDS.map(|(name, title)| Line {
+        name: format!("load {name}"),
+        kind: "load",
+        title: title.into(),
+        expected: None,
+    }));
+    match args.format {
+        Format::Json => println!("{}", serde_json::to_string_pretty(&lines)?),
+        Format::Text => {
+            for line in &lines {
+                println!("{:<8} {:<24} {}", line.kind, line.name, line.title);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Loads: small programs over real sockets that behave well or badly on purpose. Every one ends by itself.
+//!
+//! A load prints `ready ...` on stderr once it can be used and one result on stdout at its end.
+mod burn;
+mod delay_line;
+mod relay_copy;
+mod rpc_client;
+mod rpc_echo;
+mod rpc_server;
+mod socket;
+mod stream;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::units::{self, Format};
+
+pub use delay_line::DEVICE as DELAY_DEVICE;
+
+/// The format of a load's result.
+pub const LOAD_SCHEMA: &str = "parshall.load/1";
+
+/// `parshall lab load`
+#[derive(Debug, clap::Args)]
+pub struct LoadArgs {
+    #[command(subcommand)]
+    kind: Kind,
+}
+
+/// Name and one line for `lab list`.
+pub const KINDS: [(&str, &str); 3] = [
+    ("rpc-echo", "RPC echo: each request is a 40 B message and a 136 B message, written apart or together"),
+    ("stream", "bulk transfer with slow readers, pausing writers, corks, buffer sizes; or request and reply"),
+    ("relay-copy", "a naive TCP forwarder: read into a buffer, write it out, one thread per direction"),
+];
+
+#[derive(Debug, clap::Subcommand)]
+enum Kind {
+    /// RPC echo: a 40-byte `finish` and a 136-byte `ping` per request, a 96-byte reply
+    RpcEcho(rpc_echo::Args),
+    /// Bulk transfer, or request and reply, over TCP
+    Stream(stream::Args),
+    /// A naive TCP forwarder with a small copy buffer
+    RelayCopy(relay_copy::Args),
+    /// Delay (and loss) between two namespaces, in user space over TUN
+    #[command(hide = true)]
+    DelayLine(delay_line::Args),
+}
+
+/// What every load takes.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Common {
+    /// End after this time
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    time: Duration,
+    /// How the result is printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Runs the load that the arguments name, until its time is over or a signal asks it to end.
+pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
+    let (common, outcome) = match &args.kind {
+        Kind::RpcEcho(args) => (&args.common, rpc_echo::run(args)?),
+        Kind::Stream(args) => (&args.common, stream::run(args)?),
+        Kind::RelayCopy(args) => (&args.common, relay_copy::run(args)?),
+        Kind::DelayLine(args) => (&args.common, delay_line::run(args)?),
+    };
+    match common.format {
+        Format::Text => println!("{}", outcome.line()),
+        Format::Json => println!("{}", serde_json::to_string(&outcome)?),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// When a load has to end.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    begin: Instant,
+    end: Instant,
+    stop: Arc<AtomicBool>,
+}
+
+impl Clock {
+    /// Starts now and ends after the time the user gave, or at SIGINT or SIGTERM.
+    pub fn start(common: &Common) -> anyhow::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&stop))?;
+        }
+        let begin = Instant::now();
+        Ok(Self { begin, end: begin + common.time, stop })
+    }
+
+    /// Whether it is time to end.
+    pub fn over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || Instant::now() >= self.end
+    }
+
+    /// The same clock, a little late: a server that must not hang up on clients that end on time.
+    pub fn late(&self) -> Self {
+        Self { end: self.end + Duration::from_millis(500), ..self.clone() }
+    }
+
+    /// Waits until it is time to end, or `done` says that nothing is left to do.
+    pub fn sleep_until_over(&self, done: impl Fn() -> bool) {
+        while !self.over() && !done() {
+            std::thread::sleep(Duration::from_millis(20).min(self.end.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    /// Ends the load before its time (its only reason to go on is gone).
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Says that the load can be used now. Scripts and the lab wait for this line.
+pub fn say_ready(kind: &str, role: &str, port: Option<u16>) {
+    let port = port.map(|port| format!(" port={port}")).unwrap_or_default();
+    eprintln!("ready {kind} role={role} pid={}{port}", std::process::id());
+}
+
+/// What a load did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// [`LOAD_SCHEMA`].
+    pub schema: String,
+    /// Kind of load.
+    pub kind: String,
+    /// `serve`, `connect`, `both` or `relay`.
+    pub role: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its server's TCP port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// How long it ran.
+    pub seconds: f64,
+    /// Requests that were answered, or writes.
+    pub requests: u64,
+    /// The same per second.
+    pub rate_per_s: f64,
+    /// Bytes moved, both directions.
+    pub bytes: u64,
+    /// The same per second.
+    pub bytes_per_s: f64,
+    /// Connections that ended before the load did.
+    pub errors: u64,
+    /// From when a request was due until its reply was complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
+}
+
+/// Percentiles in microseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Median.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// Longest.
+    pub max_us: f64,
+}
+
+impl Outcome {
+    /// An outcome of a load that began with `clock` and ends now.
+    pub fn new(kind: &str, role: &str, port: Option<u16>, clock: &Clock, requests: u64, bytes: u64) -> Self {
+        let seconds = clock.begin.elapsed().as_secs_f64();
+        Self {
+            schema: LOAD_SCHEMA.into(),
+            kind: kind.into(),
+            role: role.into(),
+            pid: std::process::id(),
+            port,
+            seconds,
+            requests,
+            rate_per_s: requests as f64 / seconds.max(1e-9),
+            bytes,
+            bytes_per_s: bytes as f64 / seconds.max(1e-9),
+            errors: 0,
+            latency: None,
+        }
+    }
+
+    /// With the latencies of a histogram in nanoseconds, unless it is empty.
+    pub fn with_latency(mut self, ns: &Histogram<u64>) -> Self {
+        let us = |ns: u64| ns as f64 / 1e3;
+        self.latency = (!ns.is_empty()).then(|| Latency {
+            p50_us: us(ns.value_at_quantile(0.5)),
+            p99_us: us(ns.value_at_quantile(0.99)),
+            max_us: us(ns.max()),
+        });
+        self
+    }
+
+    /// The same for people, one line.
+    pub fn line(&self) -> String {
+        let mut line = format!(
+            "{}  {}/s  {} in {:.2} s  {}",
+            self.kind,
+            units::number(self.rate_per_s),
+            units::number(self.requests as f64),
+            self.seconds,
+            units::bit_rate(self.bytes_per_s),
+        );
+        if let Some(latency) = &self.latency {
+            let [p50, p99, max] = [latency.p50_us, latency.p99_us, latency.max_us].map(units::time_us);
+            line += &format!("  latency p50 {p50}, p99 {p99}, max {max}");
+        }
+        if self.errors > 0 {
+            line += &format!("  {} connections lost", self.errors);
+        }
+        line
+    }
+}
+
+/// A histogram of nanoseconds up to a minute with three digits.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are valid")
+}

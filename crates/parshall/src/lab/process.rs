@@ -1,0 +1,154 @@
+//! The processes of a testbed: started in their place, waited for until usable, ended by their own pid.
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use parshall_sys::child::{self, Confine};
+
+use super::load::Outcome;
+use super::recipe::Ready;
+
+const READY_MAX: Duration = Duration::from_secs(15);
+const END_MAX: Duration = Duration::from_secs(2);
+const KEPT_LINES: usize = 20;
+const KEPT_OUTPUT: u64 = 1 << 20;
+
+/// A running process. Dropping it kills it and waits for it.
+pub struct Process {
+    name: String,
+    child: Child,
+    stderr: Arc<Stderr>,
+    stdout: Option<JoinHandle<String>>,
+}
+
+#[derive(Default)]
+struct Stderr {
+    ready: AtomicBool,
+    last: Mutex<VecDeque<String>>,
+}
+
+impl Process {
+    /// Starts a program. Call it from a thread that lives as long as the process may: it dies with that thread.
+    pub fn start(name: &str, command: &[String], confine: &Confine<'_>) -> anyhow::Result<Self> {
+        let (program, args) = command.split_first().context("an empty command")?;
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child::spawn(&mut command, confine).with_context(|| format!("starting {name} ({program})"))?;
+        let stderr = Arc::new(Stderr::default());
+        if let Some(pipe) = child.stderr.take() {
+            let stderr = Arc::clone(&stderr);
+            std::thread::spawn(move || stderr.read(pipe));
+        }
+        let stdout = child.stdout.take().map(|mut pipe| {
+            std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                pipe.by_ref().take(KEPT_OUTPUT).read_to_end(&mut bytes).ok();
+                std::io::copy(&mut pipe, &mut std::io::sink()).ok();
+                String::from_utf8_lossy(&bytes).into_owned()
+            })
+        });
+        Ok(Self { name: name.into(), child, stderr, stdout })
+    }
+
+    /// What the recipe calls it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it can be used.
+    pub fn wait_ready(&mut self, ready: Ready, port: u16, interrupt: &super::Interrupt) -> anyhow::Result<()> {
+        let give_up = Instant::now() + READY_MAX;
+        loop {
+            let usable = match ready {
+                Ready::Line => self.stderr.ready.load(Ordering::Acquire),
+                Ready::Listen => listens(self.pid(), port),
+                Ready::Started => true,
+            };
+            self.check_alive()?;
+            if usable {
+                return Ok(());
+            }
+            interrupt.check()?;
+            if Instant::now() > give_up {
+                bail!("{} was not ready within {} s{}", self.name, READY_MAX.as_secs(), self.stderr.tail());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// An error with its last words if it has ended.
+    pub fn check_alive(&mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} ended too early ({status}){}", self.name, self.stderr.tail());
+        }
+        Ok(())
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
+    /// Asks it to end, insists after a while, and returns the result that loads print.
+    pub fn end(mut self) -> Option<Outcome> {
+        child::terminate(&mut self.child).ok();
+        let give_up = Instant::now() + END_MAX;
+        while !self.has_ended() && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.child.kill().ok();
+        self.child.wait().ok();
+        let stdout = self.stdout.take()?.join().ok()?;
+        stdout.lines().rev().find_map(|line| serde_json::from_str(line).ok())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Stderr {
+    fn read(&self, pipe: impl Read) {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if line.starts_with("ready") {
+                self.ready.store(true, Ordering::Release);
+            }
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.len() == KEPT_LINES {
+                last.pop_front();
+            }
+            last.push_back(line);
+        }
+    }
+
+    fn tail(&self) -> String {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.iter().filter(|line| !line.starts_with("ready")).map(|line| format!("\n  {line}")).collect()
+    }
+}
+
+/// Whether the namespace of a process has a listener on this port; nothing connects, so nothing is disturbed.
+fn listens(pid: u32, port: u16) -> bool {
+    const TCP_LISTEN: &str = "0A";
+    let port = format!(":{port:04X}");
+    ["tcp", "tcp6"].iter().any(|table| {
+        let table = std::fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        table.lines().skip(1).any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            fields.next().is_some_and(|local| local.ends_with(&port)) && fields.nth(1) == Some(TCP_LISTEN)
+        })
+    })
+}

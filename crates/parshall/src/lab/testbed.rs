@@ -1,0 +1,282 @@
+//! A testbed: the wire between two ends, the processes on it, and everything that must be gone afterwards.
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use parshall_sys::child::{Confine, is_root};
+use parshall_sys::link::{self, Offload};
+use parshall_sys::netns::{self, NetNs};
+use parshall_sys::owner::{self, Owner};
+use parshall_sys::tcx_loss::TcxLoss;
+
+use super::Interrupt;
+use super::cgroup::{self, CpuQuota};
+use super::load::Outcome;
+use super::process::Process;
+use super::recipe::{Ready, Recipe, Side, Topology, TopologyKind, fill};
+use crate::error::UserError;
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const DEVICE: &str = "eth0";
+
+/// The wire. Fields are dropped in order: loss and delay before the namespaces they live in.
+pub struct Wire {
+    _delay: Option<Process>,
+    _loss: Option<TcxLoss>,
+    namespaces: Option<Namespaces>,
+}
+
+/// Both ends.
+pub struct Namespaces {
+    /// Where servers run.
+    pub server: NetNs,
+    /// Where clients run.
+    pub client: NetNs,
+}
+
+impl Wire {
+    /// Makes the wire; `time` bounds the life of the delay line.
+    pub fn make(topology: &Topology, time: Duration, interrupt: &Interrupt) -> anyhow::Result<Self> {
+        if topology.kind == TopologyKind::Loopback {
+            return Ok(Self { _delay: None, _loss: None, namespaces: None });
+        }
+        need_root("network namespaces")?;
+        let namespaces = Namespaces { server: NetNs::create("server")?, client: NetNs::create("client")? };
+        let loss_ppm = (topology.loss_percent * 1e4) as u32;
+        let (delay, device) = match topology.kind {
+            TopologyKind::Delay => {
+                (Some(delay_line(&namespaces, topology, time, interrupt)?), super::load::DELAY_DEVICE)
+            }
+            _ => {
+                let server_fd = namespaces.server.as_fd();
+                namespaces.client.run(|| link::create_veth(DEVICE, DEVICE, server_fd))?;
+                (None, DEVICE)
+            }
+        };
+        for (namespace, address) in [(&namespaces.server, SERVER), (&namespaces.client, CLIENT)] {
+            namespace.run(|| {
+                if topology.kind == TopologyKind::Veth && loss_ppm > 0 {
+                    // One packet, one segment: otherwise a drop is a burst.
+                    for offload in [Offload::Tso, Offload::Gso, Offload::Gro] {
+                        link::set_offload(device, offload, false)?;
+                    }
+                }
+                link::add_address(device, address, 24)?;
+                link::set_up(device)
+            })?;
+        }
+        let loss = match topology.kind {
+            TopologyKind::Veth if loss_ppm > 0 => {
+                Some(namespaces.server.run(|| TcxLoss::attach(link::index(device)?, loss_ppm))?)
+            }
+            _ => None, // The delay line loses packets itself.
+        };
+        Ok(Self { _delay: delay, _loss: loss, namespaces: Some(namespaces) })
+    }
+
+    /// The namespaces, unless the wire is the host's loopback interface.
+    pub fn namespaces(&self) -> Option<&Namespaces> {
+        self.namespaces.as_ref()
+    }
+
+    /// The server's address.
+    pub fn server_address(&self) -> Ipv4Addr {
+        if self.namespaces.is_some() { SERVER } else { Ipv4Addr::LOCALHOST }
+    }
+
+    /// The client's address.
+    pub fn client_address(&self) -> Ipv4Addr {
+        if self.namespaces.is_some() { CLIENT } else { Ipv4Addr::LOCALHOST }
+    }
+}
+
+fn delay_line(
+    namespaces: &Namespaces,
+    topology: &Topology,
+    time: Duration,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Process> {
+    let command = [
+        &own_program()?,
+        "lab",
+        "load",
+        "delay-line",
+        "--netns-a",
+        namespaces.client.name(),
+        "--netns-b",
+        namespaces.server.name(),
+        "--delay-ms",
+        &topology.delay_ms.to_string(),
+        "--loss-percent",
+        &topology.loss_percent.to_string(),
+        "--for",
+        &format!("{}s", time.as_secs_f64()),
+    ]
+    .map(str::to_owned);
+    let mut process = Process::start("delay line", &command, &Confine::default())?;
+    process.wait_ready(Ready::Line, 0, interrupt)?;
+    Ok(process)
+}
+
+fn own_program() -> anyhow::Result<String> {
+    let path = std::env::current_exe().context("finding this program")?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+fn need_root(what: &str) -> Result<(), UserError> {
+    if is_root() { Ok(()) } else { Err(UserError::new(format!("{what} need root"), "run it with sudo")) }
+}
+
+/// A recipe set up and running. Fields are dropped in order: processes before what they run in.
+pub struct Testbed {
+    processes: Vec<Process>,
+    quotas: Vec<CpuQuota>,
+    wire: Wire,
+    _dir: Directory,
+    values: BTreeMap<&'static str, String>,
+    port: u16,
+}
+
+impl Testbed {
+    /// Makes the wire and writes the files; starts nothing yet. Processes are told to end after `time`.
+    pub fn make(recipe: &Recipe, time: Duration, interrupt: &Interrupt) -> anyhow::Result<Self> {
+        if recipe.needs_root() {
+            need_root("the namespaces and control groups of this recipe")?;
+        }
+        let wire = Wire::make(&recipe.topology, time, interrupt)?;
+        let dir = Directory::make()?;
+        // Inside a namespace of its own every port is free.
+        let ports = if wire.namespaces().is_some() { [7000, 7001] } else { free_ports()? };
+        let values = BTreeMap::from([
+            ("parshall", own_program()?),
+            ("addr", wire.server_address().to_string()),
+            ("port", ports[0].to_string()),
+            ("port2", ports[1].to_string()),
+            ("dir", dir.path.to_string_lossy().into_owned()),
+            ("for", format!("{}s", time.as_secs())),
+            ("seconds", time.as_secs().to_string()),
+        ]);
+        for file in &recipe.files {
+            let path = dir.path.join(&file.name);
+            std::fs::write(&path, fill(&file.text, &values)).with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(Self { processes: Vec::new(), quotas: Vec::new(), wire, _dir: dir, values, port: ports[0] })
+    }
+
+    /// Starts a process of the recipe, with extra arguments, and waits until it can be used.
+    pub fn start(
+        &mut self,
+        recipe: &Recipe,
+        name: &str,
+        extra: &[String],
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<()> {
+        let spec = recipe.processes.iter().find(|spec| spec.name == name).context("a process of another recipe")?;
+        let command: Vec<String> = spec.command.iter().chain(extra).map(|part| fill(part, &self.values)).collect();
+        let cgroup = match spec.cpu_quota_percent {
+            Some(percent) => {
+                self.quotas.push(CpuQuota::create(&spec.name, percent)?);
+                self.quotas.last().map(CpuQuota::procs).transpose()?
+            }
+            None => None,
+        };
+        let online = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let cpus: Vec<usize> = spec.cpus.iter().copied().filter(|&cpu| cpu < online).collect();
+        let confine = Confine {
+            netns: self.wire.namespaces().map(|namespaces| match spec.side {
+                Side::Client => namespaces.client.as_fd(),
+                Side::Server => namespaces.server.as_fd(),
+            }),
+            cgroup_procs: cgroup.as_ref(),
+            cpus: &cpus,
+        };
+        let mut process = Process::start(&spec.name, &command, &confine)?;
+        process.wait_ready(spec.ready, self.port, interrupt)?;
+        self.processes.push(process);
+        Ok(())
+    }
+
+    /// Starts all processes of the recipe in their order.
+    pub fn start_all(&mut self, recipe: &Recipe, interrupt: &Interrupt) -> anyhow::Result<()> {
+        recipe.processes.iter().try_for_each(|spec| self.start(recipe, &spec.name, &[], interrupt))
+    }
+
+    /// An error if any process has ended.
+    pub fn check_alive(&mut self) -> anyhow::Result<()> {
+        self.processes.iter_mut().try_for_each(Process::check_alive)
+    }
+
+    /// The pid of a running process.
+    pub fn pid(&self, name: &str) -> Option<u32> {
+        self.processes.iter().find(|process| process.name() == name).map(Process::pid)
+    }
+
+    /// The service's port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Ends one process and returns its result.
+    pub fn end(&mut self, name: &str) -> Option<Outcome> {
+        let index = self.processes.iter().position(|process| process.name() == name)?;
+        self.processes.remove(index).end()
+    }
+
+    /// Ends all processes, clients first, and returns the results of those that are loads.
+    pub fn end_all(&mut self) -> BTreeMap<String, Outcome> {
+        let mut outcomes = BTreeMap::new();
+        while let Some(process) = self.processes.pop() {
+            let name = process.name().to_owned();
+            if let Some(outcome) = process.end() {
+                outcomes.insert(name, outcome);
+            }
+        }
+        outcomes
+    }
+}
+
+/// Two ports that nobody listens on now.
+fn free_ports() -> anyhow::Result<[u16; 2]> {
+    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let (a, b) = (bind()?, bind()?);
+    Ok([a.local_addr()?.port(), b.local_addr()?.port()])
+}
+
+/// A directory for the files of a recipe.
+struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    fn make() -> anyhow::Result<Self> {
+        let path = std::env::temp_dir().join(Owner::this()?.name("files"));
+        std::fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.path).ok();
+    }
+}
+
+/// Removes what runs that were killed left behind, and says so.
+pub fn sweep() {
+    let mut removed = if is_root() { netns::sweep().unwrap_or_default() } else { Vec::new() };
+    removed.extend(cgroup::sweep());
+    removed.extend(sweep_directories(&std::env::temp_dir()));
+    if !removed.is_empty() {
+        eprintln!("removed what an earlier run left behind: {}", removed.join(", "));
+    }
+}
+
+fn sweep_directories(parent: &Path) -> Vec<String> {
+    let mut dead = owner::leftovers(parent).unwrap_or_default();
+    dead.retain(|name| std::fs::remove_dir_all(parent.join(name)).is_ok());
+    dead
+}

@@ -1,0 +1,98 @@
+//! epoll with nanosecond timeouts.
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// Data can be read, or the other end closed.
+pub const READABLE: u32 = libc::EPOLLIN as u32;
+/// There is room to write.
+pub const WRITABLE: u32 = libc::EPOLLOUT as u32;
+
+/// An epoll instance. Level-triggered.
+#[derive(Debug)]
+pub struct Epoll {
+    fd: OwnedFd,
+}
+
+/// Room for the events of one wait.
+pub struct Events {
+    list: Vec<libc::epoll_event>,
+    len: usize,
+}
+
+impl Events {
+    /// Room for this many.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { list: vec![libc::epoll_event { events: 0, u64: 0 }; capacity.max(1)], len: 0 }
+    }
+
+    /// Tokens and event bits of the last wait.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.list[..self.len].iter().map(|event| (event.u64, event.events))
+    }
+}
+
+impl Epoll {
+    /// A new instance.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: epoll_create1() takes no pointers; the result is checked before it becomes an OwnedFd.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: fd is open, and nothing else owns it.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Watches a descriptor until it is closed or removed.
+    pub fn add(&self, fd: &impl AsRawFd, token: u64, interest: u32) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, token, interest)
+    }
+
+    /// Changes what is watched.
+    pub fn modify(&self, fd: &impl AsRawFd, token: u64, interest: u32) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, token, interest)
+    }
+
+    fn control(&self, operation: libc::c_int, fd: &impl AsRawFd, token: u64, interest: u32) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: interest, u64: token };
+        // SAFETY: the event lives across the call, which only reads it.
+        if unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, fd.as_raw_fd(), &raw mut event) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Waits for events, at most `timeout`. An interrupted wait returns no events.
+    pub fn wait(&self, events: &mut Events, timeout: Duration) -> io::Result<()> {
+        let capacity = events.list.len() as libc::c_int;
+        let list = events.list.as_mut_ptr();
+        let spec = libc::timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
+        events.len = 0;
+        // SAFETY: list points to `capacity` events and spec to a timespec, both alive across the call; a null signal
+        // mask means none.
+        let mut n = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.fd.as_raw_fd(),
+                list,
+                capacity,
+                &raw const spec,
+                std::ptr::null::<libc::sigset_t>(),
+                0usize,
+            )
+        };
+        if n < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
+            // Before kernel 5.11: milliseconds, rounded up.
+            let ms = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as libc::c_int;
+            // SAFETY: as above.
+            n = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), list, capacity, ms) }.into();
+        }
+        if n < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
+        }
+        events.len = n as usize;
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Network interfaces in the namespace of the calling thread: veth pairs, addresses, up, offloads.
+use std::ffi::c_int;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::netlink::{Message, Route};
+
+// linux/if_link.h and linux/veth.h.
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
+
+/// An offload that ethtool can switch. Values are the `ETHTOOL_S...` commands of `linux/ethtool.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Offload {
+    /// TCP segmentation by the device: off means that every packet on the wire is one segment.
+    Tso = 0x1f,
+    /// Generic segmentation.
+    Gso = 0x24,
+    /// Merging of received segments.
+    Gro = 0x2c,
+}
+
+fn named(what: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+/// `struct ifinfomsg` with this index and these flags.
+fn ifinfomsg(index: u32, flags: u32, change: u32) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[4..8].copy_from_slice(&index.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
+    bytes[12..16].copy_from_slice(&change.to_ne_bytes());
+    bytes
+}
+
+/// The index of an interface.
+pub fn index(name: &str) -> io::Result<u32> {
+    let c_name = std::ffi::CString::new(name)?;
+    // SAFETY: c_name is a zero-terminated string that lives across the call.
+    match unsafe { libc::if_nametoindex(c_name.as_ptr()) } {
+        0 => Err(named(&format!("interface {name}"), io::Error::last_os_error())),
+        index => Ok(index),
+    }
+}
+
+/// Makes a veth pair: `name` here, `peer` in the namespace `peer_ns`.
+pub fn create_veth(name: &str, peer: &str, peer_ns: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+    let ns_fd = (peer_ns.as_raw_fd() as u32).to_ne_bytes();
+    let message = Message::new(libc::RTM_NEWLINK, flags, &ifinfomsg(0, 0, 0)).attr_name(libc::IFLA_IFNAME, name).nest(
+        libc::IFLA_LINKINFO,
+        |info| {
+            info.attr_name(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
+                data.nest(VETH_INFO_PEER, |veth| {
+                    veth.raw(&ifinfomsg(0, 0, 0)).attr_name(libc::IFLA_IFNAME, peer).attr(libc::IFLA_NET_NS_FD, &ns_fd)
+                })
+            })
+        },
+    );
+    Route::open()?.request(message).map_err(|error| named("making a veth pair", error))
+}
+
+/// Brings an interface up.
+pub fn set_up(name: &str) -> io::Result<()> {
+    let up = libc::IFF_UP as u32;
+    let message = Message::new(libc::RTM_NEWLINK, 0, &ifinfomsg(index(name)?, up, up));
+    Route::open()?.request(message).map_err(|error| named(&format!("bringing {name} up"), error))
+}
+
+/// Gives an interface an IPv4 address; the kernel adds the route to its network.
+pub fn add_address(name: &str, address: Ipv4Addr, prefix_len: u8) -> io::Result<()> {
+    // struct ifaddrmsg: family, prefix length, flags, scope, index.
+    let mut header = [libc::AF_INET as u8, prefix_len, 0, 0, 0, 0, 0, 0];
+    header[4..8].copy_from_slice(&index(name)?.to_ne_bytes());
+    let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+    let message = Message::new(libc::RTM_NEWADDR, flags, &header)
+        .attr(libc::IFA_LOCAL, &address.octets())
+        .attr(libc::IFA_ADDRESS, &address.octets());
+    Route::open()?.request(message).map_err(|error| named(&format!("giving {name} the address {address}"), error))
+}
+
+/// Switches an offload of an interface.
+pub fn set_offload(name: &str, offload: Offload, on: bool) -> io::Result<()> {
+    // struct ethtool_value of linux/ethtool.h.
+    #[repr(C)]
+    struct EthtoolValue {
+        cmd: u32,
+        data: u32,
+    }
+    let mut value = EthtoolValue { cmd: offload as u32, data: u32::from(on) };
+    // SAFETY: an all-zero ifreq is valid: integers, byte arrays and a null pointer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("interface name {name} is too long")));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    let socket = control_socket()?;
+    // SAFETY: SIOCETHTOOL reads an ifreq whose ifru_data points to a command; both live across the call, and these
+    // commands read and write no more than the eight bytes of an ethtool_value.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) } < 0 {
+        return Err(named(&format!("switching {offload:?} of {name}"), io::Error::last_os_error()));
+    }
+    Ok(())
+}
+
+fn control_socket() -> io::Result<OwnedFd> {
+    // SAFETY: socket() takes no pointers; the result is checked before it becomes an OwnedFd.
+    let fd: c_int = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fd is open, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,105 @@
+//! Who made a thing that outlives its maker (a namespace, a control group, a directory): the name carries the owner's
+//! pid and start time, so that the next run can tell leftovers of dead owners from things in use.
+use std::fs;
+use std::io;
+
+/// Every name begins with this.
+pub const PREFIX: &str = "parshall-";
+
+/// A process, told apart from a later one with the same pid by its start time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// Process id.
+    pub pid: u32,
+    /// Start time in clock ticks since boot: field 22 of `/proc/PID/stat`.
+    pub start_ticks: u64,
+}
+
+impl Owner {
+    /// The calling process.
+    pub fn this() -> io::Result<Self> {
+        Self::of(std::process::id())
+    }
+
+    /// The process that has this pid now.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let start_ticks = start_ticks(&stat)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat has no start time")))?;
+        Ok(Self { pid, start_ticks })
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(&self) -> bool {
+        Self::of(self.pid).is_ok_and(|now| now == *self)
+    }
+
+    /// The name of something of this owner: `parshall-PID-START-TAG`.
+    pub fn name(&self, tag: &str) -> String {
+        format!("{PREFIX}{}-{}-{tag}", self.pid, self.start_ticks)
+    }
+
+    /// The owner in such a name; None for any other name.
+    pub fn parse(name: &str) -> Option<Self> {
+        let mut parts = name.strip_prefix(PREFIX)?.splitn(3, '-');
+        let pid = parts.next()?.parse().ok()?;
+        let start_ticks = parts.next()?.parse().ok()?;
+        parts.next()?;
+        Some(Self { pid, start_ticks })
+    }
+}
+
+/// The command name is in parentheses and may hold anything, so fields are counted from the last `)`.
+fn start_ticks(stat: &str) -> Option<u64> {
+    let state = stat.get(stat.rfind(')')? + 2..)?;
+    if state.starts_with('Z') || state.starts_with('X') {
+        return None; // Dead and not yet reaped: it holds nothing any more.
+    }
+    state.split(' ').nth(19)?.parse().ok()
+}
+
+/// The names in `dir` whose owners are dead.
+pub fn leftovers(dir: &std::path::Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut dead = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if Owner::parse(&name).is_some_and(|owner| !owner.is_alive()) {
+            dead.push(name);
+        }
+    }
+    Ok(dead)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        let owner = Owner { pid: 7, start_ticks: 99 };
+        assert_eq!(owner.name("a-b"), "parshall-7-99-a-b");
+        assert_eq!(Owner::parse("parshall-7-99-a-b"), Some(owner));
+        for other in ["parshall-7-99", "parshall-x-99-a", "web", "parshall-"] {
+            assert_eq!(Owner::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn this_process_lives_and_an_earlier_one_with_its_pid_does_not() {
+        let this = Owner::this().expect("own /proc entry");
+        assert!(this.is_alive());
+        assert!(!Owner { start_ticks: this.start_ticks + 1, ..this }.is_alive());
+    }
+
+    #[test]
+    fn start_time_survives_odd_command_names() {
+        let tail: String = (4..=21).map(|n| format!("{n} ")).collect();
+        assert_eq!(start_ticks(&format!("1 (a) b) S {tail}4242 23")), Some(4242));
+        assert_eq!(start_ticks(&format!("1 (a) Z {tail}4242 23")), None);
+    }
+}
