@@ -176,9 +176,8 @@ impl DiagSocket {
     /// Opens a socket in the network namespace of the calling thread.
     pub fn open() -> io::Result<Self> {
         // SAFETY: socket takes three integers; it returns a new descriptor or -1.
-        let fd = unsafe {
-            libc::socket(libc::AF_NETLINK, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG)
-        };
+        let fd =
+            unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -279,8 +278,7 @@ impl DiagSocket {
     fn receive(&mut self) -> io::Result<usize> {
         loop {
             // SAFETY: the pointer and length describe `buffer`, which outlives the call.
-            let len =
-                unsafe { libc::recv(self.fd.as_raw_fd(), self.buffer.as_mut_ptr().cast(), self.buffer.len(), 0) };
+            let len = unsafe { libc::recv(self.fd.as_raw_fd(), self.buffer.as_mut_ptr().cast(), self.buffer.len(), 0) };
             if len >= 0 {
                 return Ok(len as usize);
             }

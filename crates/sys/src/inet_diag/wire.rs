@@ -77,7 +77,7 @@ fn push_port_filter(out: &mut Vec<u8>, port: u16) {
         (0, 0, port),
         (S_LE, 8, 12), // 8: to 16, or to 20
         (0, 0, port),
-        (JMP, 4, 20), // 16: accept (36)
+        (JMP, 4, 20),  // 16: accept (36)
         (D_GE, 8, 20), // 20: to 28, or reject (40)
         (0, 0, port),
         (D_LE, 8, 12), // 28: accept (36), or reject (40)

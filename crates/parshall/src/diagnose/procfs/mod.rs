@@ -1,1 +1,3 @@
 //! To be written: the rung below BPF.
+mod flow_state;
+mod flow_track;
