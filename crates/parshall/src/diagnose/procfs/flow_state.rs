@@ -84,7 +84,9 @@ pub fn classify(entry: &Entry, context: &Context) -> FlowState {
 }
 
 fn unsent_state(entry: &Entry, info: &TcpInfo, queues: &Queues, context: &Context) -> FlowState {
-    if info.unacked > 0 && info.unacked.saturating_sub(info.sacked) >= info.snd_cwnd {
+    // tcp_packets_in_flight.
+    let in_flight = info.unacked.saturating_add(info.retrans).saturating_sub(info.sacked.saturating_add(info.lost));
+    if info.unacked > 0 && in_flight >= info.snd_cwnd {
         return FlowState::Cwnd;
     }
     // tcp_snd_wnd_test: at least one segment must fit.
