@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use parshall_evidence::{Capture, Rung};
 
-use super::subject::{self, Resolved, Select};
+use super::subject::{self, Process, Resolved, Select};
 use super::{btf, procfs};
 use crate::doctor;
 
@@ -37,7 +37,7 @@ pub trait Stop {
 pub struct Until {
     signalled: Arc<AtomicBool>,
     handlers: Vec<signal_hook::SigId>,
-    watched: Vec<(u32, u64)>,
+    watched: Vec<Process>,
 }
 
 impl Until {
@@ -48,8 +48,7 @@ impl Until {
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
             handlers.push(signal_hook::flag::register(signal, Arc::clone(&signalled))?);
         }
-        let watched = resolved.processes.iter().map(|p| (p.pid, p.start_ticks)).collect();
-        Ok(Self { signalled, handlers, watched })
+        Ok(Self { signalled, handlers, watched: resolved.processes.clone() })
     }
 }
 
@@ -67,7 +66,7 @@ impl Stop for Until {
     }
 
     fn subject_gone(&self) -> bool {
-        !self.watched.is_empty() && !self.watched.iter().any(|&(pid, start)| subject::is_alive(pid, start))
+        !self.watched.is_empty() && !self.watched.iter().any(subject::alive)
     }
 }
 
@@ -88,7 +87,7 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
     loop {
         let attempt = match rung {
             Rung::Btf => btf::observe(resolved, options, stop),
-            Rung::Tracepoint | Rung::Procfs => procfs::observe_with(resolved, options, stop),
+            Rung::Tracepoint | Rung::Procfs => sampled(resolved, options, stop),
         };
         match attempt {
             Ok(mut capture) => {
@@ -103,6 +102,12 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
             Err(error) => return Err(error),
         }
     }
+}
+
+fn sampled(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
+    stop.attached()?;
+    let options = procfs::Options { window: options.window, ..procfs::Options::default() };
+    procfs::observe(resolved, &options, &|| stop.requested() || stop.subject_gone())
 }
 
 /// A bar on stderr while the window runs.

@@ -22,7 +22,7 @@ use super::cgroup::Mounts;
 use crate::error::UserError;
 
 pub use netns::Namespace;
-pub use refresh::Changes;
+pub use refresh::{Changes, alive};
 use table::{Holders, Scope};
 
 /// What the user named.

@@ -61,7 +61,7 @@ impl Resolved {
     }
 }
 
-fn alive(process: &Process) -> bool {
+pub fn alive(process: &Process) -> bool {
     proc_fs::stat(process.pid)
         .is_some_and(|stat| stat.start_ticks == process.start_ticks && !matches!(stat.state, 'Z' | 'X'))
 }
