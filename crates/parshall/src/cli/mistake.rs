@@ -23,7 +23,8 @@ pub fn lower(error: &clap::Error, command: &clap::Command, arguments: &[OsString
     match error.kind() {
         ErrorKind::UnknownArgument => {
             let flag = first(ContextKind::InvalidArg);
-            UserError::new(format!("`{flag}` is not an option of `{at}`"), unknown_argument_hint(error, &flag, usage))
+            let what = if flag.starts_with('-') { "is not an option of" } else { "is not expected by" };
+            UserError::new(format!("`{flag}` {what} `{at}`"), unknown_argument_hint(error, &flag, usage))
         }
         ErrorKind::InvalidSubcommand => {
             let name = first(ContextKind::InvalidSubcommand);
@@ -53,7 +54,7 @@ fn unknown_argument_hint(error: &clap::Error, flag: &str, usage: String) -> Stri
     let near = words(error, ContextKind::SuggestedArg);
     if !near.is_empty() {
         did_you_mean(&near)
-    } else if flag.starts_with('-') {
+    } else if flag.starts_with('-') || !usage.contains(" run ") {
         usage
     } else {
         format!("{usage}; a command to run goes behind `--`, as in `parshall run -- CMD`")

@@ -99,9 +99,9 @@ fn mistakes_have_a_hint() {
         ("parshall attach --port 80 --format jsn", "`jsn` is not one of its values", "did you mean `json`?"),
         ("parshall attach --port 80 --rung best", "`best` is not one of its values", "btf, tracepoint, procfs"),
         ("parshall run", "the command to run is not given", "behind `--`"),
-        ("parshall run ls", "`ls` is not an option", "behind `--`"),
+        ("parshall run ls", "`ls` is not expected by `parshall run`", "behind `--`"),
         ("parshall show", "<CASE> is not given", "parshall show --help"),
-        ("parshall doctor now", "`now` is not an option of `parshall doctor`", "parshall doctor --help"),
+        ("parshall doctor now", "`now` is not expected by `parshall doctor`", "parshall doctor --help"),
         ("parshall attach --port 1 --port 2", "given more than once", "leave one"),
     ];
     for (line, what, hint) in cases {
