@@ -103,14 +103,14 @@ impl Observation {
                 let began = thread_cpu_ns();
                 self.flows.sample(clock, resolved);
                 self.flow_pace.spent(thread_cpu_ns().saturating_sub(began));
-                flow_at = now + self.flow_pace.interval_ns();
+                flow_at = now + self.flow_pace.next_ns();
                 self.rounds += 1;
             }
             if over || now >= thread_at {
                 let began = thread_cpu_ns();
                 left = self.threads.sample(clock, &resolved.processes, &self.cgroups);
                 self.thread_pace.spent(thread_cpu_ns().saturating_sub(began));
-                thread_at = now + self.thread_pace.interval_ns();
+                thread_at = now + self.thread_pace.next_ns();
             }
             if over {
                 return clock();

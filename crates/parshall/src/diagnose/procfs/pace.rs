@@ -8,6 +8,7 @@ pub struct Pace {
     share: f64,
     /// Moving average of the CPU time of a round.
     cost_ns: f64,
+    random: u32,
 }
 
 /// Weight of the newest round in the average.
@@ -16,7 +17,7 @@ const WEIGHT: f64 = 0.2;
 impl Pace {
     /// Rounds at least `floor` apart that cost at most `share` of a core.
     pub fn new(floor: Duration, share: f64) -> Self {
-        Self { floor_ns: floor.as_nanos() as u64, share, cost_ns: 0.0 }
+        Self { floor_ns: floor.as_nanos() as u64, share, cost_ns: 0.0, random: 1 }
     }
 
     /// Accounts a round.
@@ -28,6 +29,13 @@ impl Pace {
     /// Time until the next round.
     pub fn interval_ns(&self) -> u64 {
         self.floor_ns.max((self.cost_ns / self.share) as u64)
+    }
+
+    /// The same, longer or shorter by up to a quarter: a service that ticks in step with us would show only one of its faces.
+    pub fn next_ns(&mut self) -> u64 {
+        self.random = self.random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let interval = self.interval_ns();
+        interval - interval / 4 + (interval / 2 * u64::from(self.random >> 16) >> 16)
     }
 
     /// Rounds are further apart than asked for.
@@ -50,5 +58,13 @@ mod tests {
         }
         assert!((95_000_000..=100_000_000).contains(&pace.interval_ns()), "{}", pace.interval_ns());
         assert!(pace.stretched());
+    }
+
+    #[test]
+    fn jitter_keeps_the_mean() {
+        let mut pace = Pace::new(Duration::from_millis(8), 0.01);
+        let all: Vec<u64> = (0..1000).map(|_| pace.next_ns()).collect();
+        assert!(all.iter().all(|ns| (6_000_000..=10_000_000).contains(ns)));
+        assert!((7_800_000..=8_200_000).contains(&(all.iter().sum::<u64>() / 1000)));
     }
 }

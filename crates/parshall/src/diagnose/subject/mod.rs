@@ -22,7 +22,8 @@ use super::cgroup::Mounts;
 use crate::error::UserError;
 
 pub use netns::Namespace;
-pub use refresh::Changes;
+#[cfg(test)]
+use refresh::Changes;
 use table::{Holders, Scope};
 
 /// What the user named.
