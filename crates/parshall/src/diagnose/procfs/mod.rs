@@ -96,6 +96,7 @@ impl Observation {
         let had_processes = !resolved.processes.is_empty();
         let (mut flow_at, mut thread_at, mut refresh_at) = (0, 0, refresh_ns);
         let mut left = usize::from(had_processes);
+        let mut governed = (clock(), thread_cpu_ns());
         loop {
             let now = clock();
             let over = now >= window_ns || stop() || had_processes && (left == 0 || resolved.processes.is_empty());
@@ -118,6 +119,10 @@ impl Observation {
             if now >= refresh_at {
                 self.refresh(resolved, clock());
                 refresh_at = now + refresh_ns;
+                let then = std::mem::replace(&mut governed, (clock(), thread_cpu_ns()));
+                let used = (governed.1 - then.1) as f64 / (governed.0 - then.0).max(1) as f64;
+                self.flow_pace.govern(used, 2.0 * SHARE);
+                self.thread_pace.govern(used, 2.0 * SHARE);
             }
             let next = flow_at.min(thread_at).min(refresh_at).min(window_ns);
             std::thread::sleep(Duration::from_nanos(next.saturating_sub(clock())).min(NAP_MAX));
@@ -193,10 +198,9 @@ impl Observation {
             self.flow_pace.stretched() || self.thread_pace.stretched(),
             "samples are further apart than asked for: more often would cost more than 2 % of a core",
         );
-        note(
-            self.flows.spared,
-            "dumps of the socket tables are dear here: known flows are looked up one by one, new ones are found late",
-        );
+        let late =
+            format!("the kernel's socket table is large: new flows are found up to {:.1} s late", self.flows.late_s);
+        note(self.flows.late_s > 0.05, &late);
         note(self.flows.refused > 0, "some network namespaces could not be entered: run as root to see their flows");
         note(self.flows.failed(), "the kernel stopped answering about some network namespace");
         note(self.threads.hidden > 0, "what some threads wait in is guessed: run as root to read their system calls");
