@@ -230,7 +230,7 @@ impl Watch {
             let mut after = snapshot_directory(directory);
             if after.is_empty() {
                 // The group is gone with its last process: its ancestors still tell.
-                after = before.iter().skip(1).filter_map(|level| read_again(level)).collect();
+                after = before.iter().skip(1).filter_map(read_again).collect();
             }
             all.extend(delta(before, &after).into_iter().map(|group| (group.path.clone(), group)));
         }

@@ -22,6 +22,8 @@ const FOREIGN_MAX: usize = 1 << 20;
 const EXTS: u8 = ext::INFO | ext::SKMEMINFO | ext::CONG;
 /// Shortest time between two scans of the subject's descriptors for owners of new sockets.
 const OWNERS_NS: u64 = 50_000_000;
+/// Errors in a row after which a namespace is given up.
+const ERRORS_MAX: u32 = 10;
 /// Flows whose options are read in one go.
 const OPTIONS_BATCH: usize = 64;
 
@@ -33,7 +35,8 @@ struct Source {
     dump_ns: f64,
     get_ns: f64,
     next_dump_ns: u64,
-    failed: bool,
+    /// Errors in a row.
+    errors: u32,
 }
 
 /// All flows of the subject.
@@ -62,8 +65,8 @@ pub struct Flows {
     pub closed: u64,
     /// Namespaces that could not be entered.
     pub refused: usize,
-    /// Some namespace is looked at socket by socket, because a dump is too dear.
-    pub spared: bool,
+    /// Longest time between two dumps of a namespace whose sockets are looked up one by one meanwhile, in seconds.
+    pub late_s: f64,
 }
 
 impl Flows {
@@ -73,7 +76,7 @@ impl Flows {
         for namespace in &resolved.namespaces {
             if let Ok(diag) = namespace.open_diag() {
                 let ino = namespace.ino;
-                sources.push(Source { ino, diag, dump_ns: 0.0, get_ns: 0.0, next_dump_ns: 0, failed: false });
+                sources.push(Source { ino, diag, dump_ns: 0.0, get_ns: 0.0, next_dump_ns: 0, errors: 0 });
             }
         }
         let owners = resolved.sockets.iter().filter(|s| s.inode != 0).map(|s| (s.inode, (s.pid, s.fd))).collect();
@@ -96,21 +99,22 @@ impl Flows {
             untracked: 0,
             opened: 0,
             closed: 0,
-            spared: false,
+            late_s: 0.0,
         }
     }
 
     /// One look at every flow.
     pub fn sample(&mut self, now: &impl Fn() -> u64, resolved: &Resolved) {
         let mut sources = std::mem::take(&mut self.sources);
-        for source in sources.iter_mut().filter(|source| !source.failed) {
+        for source in sources.iter_mut().filter(|source| source.errors < ERRORS_MAX) {
             let result = if self.dumps(source, now()) {
                 self.dump(source, now, resolved)
             } else {
-                self.spared = true;
+                self.late_s = self.late_s.max(source.dump_ns / (self.share / 2.0) / 1e9);
                 self.get(source, now)
             };
-            source.failed = result.is_err();
+            // A burst of answers may overrun the receive buffer once (ENOBUFS): the next round tries again.
+            source.errors = if result.is_err() { source.errors + 1 } else { 0 };
         }
         self.sources = sources;
         self.last_ns = Some(now());
@@ -258,7 +262,7 @@ impl Flows {
 
     /// Some namespace fails to answer.
     pub fn failed(&self) -> bool {
-        self.sources.iter().any(|source| source.failed)
+        self.sources.iter().any(|source| source.errors >= ERRORS_MAX)
     }
 
     /// Closes all accounts.

@@ -6,7 +6,6 @@ mod blocked_in;
 mod flow_state;
 mod flow_track;
 mod flows;
-mod host;
 mod options;
 mod pace;
 #[cfg(test)]
@@ -21,7 +20,7 @@ use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Sli
 use parshall_sys::clock::thread_cpu_ns;
 
 use self::flows::Flows;
-use self::host::HostWatch;
+use super::host::{self, HostWatch};
 use self::pace::Pace;
 use self::threads::Threads;
 use super::cgroup::Watch;
@@ -96,6 +95,7 @@ impl Observation {
         let had_processes = !resolved.processes.is_empty();
         let (mut flow_at, mut thread_at, mut refresh_at) = (0, 0, refresh_ns);
         let mut left = usize::from(had_processes);
+        let mut governed = (clock(), thread_cpu_ns());
         loop {
             let now = clock();
             let over = now >= window_ns || stop() || had_processes && (left == 0 || resolved.processes.is_empty());
@@ -103,14 +103,14 @@ impl Observation {
                 let began = thread_cpu_ns();
                 self.flows.sample(clock, resolved);
                 self.flow_pace.spent(thread_cpu_ns().saturating_sub(began));
-                flow_at = now + self.flow_pace.interval_ns();
+                flow_at = now + self.flow_pace.next_ns();
                 self.rounds += 1;
             }
             if over || now >= thread_at {
                 let began = thread_cpu_ns();
                 left = self.threads.sample(clock, &resolved.processes, &self.cgroups);
                 self.thread_pace.spent(thread_cpu_ns().saturating_sub(began));
-                thread_at = now + self.thread_pace.interval_ns();
+                thread_at = now + self.thread_pace.next_ns();
             }
             if over {
                 return clock();
@@ -118,6 +118,10 @@ impl Observation {
             if now >= refresh_at {
                 self.refresh(resolved, clock());
                 refresh_at = now + refresh_ns;
+                let then = std::mem::replace(&mut governed, (clock(), thread_cpu_ns()));
+                let used = (governed.1 - then.1) as f64 / (governed.0 - then.0).max(1) as f64;
+                self.flow_pace.govern(used, 2.0 * SHARE);
+                self.thread_pace.govern(used, 2.0 * SHARE);
             }
             let next = flow_at.min(thread_at).min(refresh_at).min(window_ns);
             std::thread::sleep(Duration::from_nanos(next.saturating_sub(clock())).min(NAP_MAX));
@@ -193,10 +197,9 @@ impl Observation {
             self.flow_pace.stretched() || self.thread_pace.stretched(),
             "samples are further apart than asked for: more often would cost more than 2 % of a core",
         );
-        note(
-            self.flows.spared,
-            "dumps of the socket tables are dear here: known flows are looked up one by one, new ones are found late",
-        );
+        let late =
+            format!("the kernel's socket table is large: new flows are found up to {:.1} s late", self.flows.late_s);
+        note(self.flows.late_s > 0.05, &late);
         note(self.flows.refused > 0, "some network namespaces could not be entered: run as root to see their flows");
         note(self.flows.failed(), "the kernel stopped answering about some network namespace");
         note(self.threads.hidden > 0, "what some threads wait in is guessed: run as root to read their system calls");

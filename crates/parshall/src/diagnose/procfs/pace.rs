@@ -8,6 +8,9 @@ pub struct Pace {
     share: f64,
     /// Moving average of the CPU time of a round.
     cost_ns: f64,
+    /// Factor on the interval for what the rounds themselves do not account for.
+    stretch: f64,
+    random: u32,
 }
 
 /// Weight of the newest round in the average.
@@ -16,7 +19,7 @@ const WEIGHT: f64 = 0.2;
 impl Pace {
     /// Rounds at least `floor` apart that cost at most `share` of a core.
     pub fn new(floor: Duration, share: f64) -> Self {
-        Self { floor_ns: floor.as_nanos() as u64, share, cost_ns: 0.0 }
+        Self { floor_ns: floor.as_nanos() as u64, share, cost_ns: 0.0, stretch: 1.0, random: 1 }
     }
 
     /// Accounts a round.
@@ -27,12 +30,24 @@ impl Pace {
 
     /// Time until the next round.
     pub fn interval_ns(&self) -> u64 {
-        self.floor_ns.max((self.cost_ns / self.share) as u64)
+        (self.floor_ns.max((self.cost_ns / self.share) as u64) as f64 * self.stretch) as u64
+    }
+
+    /// Slows down when all that we do costs more than `allowed` of a core, and recovers slowly.
+    pub fn govern(&mut self, used: f64, allowed: f64) {
+        self.stretch = (self.stretch * (used / allowed).clamp(0.9, 1.5)).clamp(1.0, 100.0);
+    }
+
+    /// The same, longer or shorter by up to a quarter: a service that ticks in step with us would show only one of its faces.
+    pub fn next_ns(&mut self) -> u64 {
+        self.random = self.random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let interval = self.interval_ns();
+        interval - interval / 4 + ((interval / 2 * u64::from(self.random >> 16)) >> 16)
     }
 
     /// Rounds are further apart than asked for.
     pub fn stretched(&self) -> bool {
-        self.interval_ns() > self.floor_ns
+        self.interval_ns() > self.floor_ns + self.floor_ns / 5
     }
 }
 
@@ -50,5 +65,24 @@ mod tests {
         }
         assert!((95_000_000..=100_000_000).contains(&pace.interval_ns()), "{}", pace.interval_ns());
         assert!(pace.stretched());
+    }
+
+    #[test]
+    fn the_governor_slows_and_recovers() {
+        let mut pace = Pace::new(Duration::from_millis(5), 0.01);
+        pace.govern(0.03, 0.02);
+        assert_eq!(pace.interval_ns(), 7_500_000);
+        for _ in 0..10 {
+            pace.govern(0.001, 0.02);
+        }
+        assert_eq!(pace.interval_ns(), 5_000_000);
+    }
+
+    #[test]
+    fn jitter_keeps_the_mean() {
+        let mut pace = Pace::new(Duration::from_millis(8), 0.01);
+        let all: Vec<u64> = (0..1000).map(|_| pace.next_ns()).collect();
+        assert!(all.iter().all(|ns| (6_000_000..=10_000_000).contains(ns)));
+        assert!((7_800_000..=8_200_000).contains(&(all.iter().sum::<u64>() / 1000)));
     }
 }

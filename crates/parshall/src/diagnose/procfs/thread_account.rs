@@ -67,10 +67,14 @@ pub struct Account {
     unseen_ns: u64,
     /// Throttled time of its control group that no wait of this thread has used up.
     credit_ns: u64,
+    credit_until_ns: u64,
     blocked: BTreeMap<Call, (u64, u64)>,
     block: Option<Block>,
     runq: RunQueue,
 }
+
+/// How long after a group was throttled a thread's wait may still be put down to it: a period of the default length.
+const CREDIT_NS: u64 = 100_000_000;
 
 /// Log2 buckets of run-queue waits: up to 2^31 us.
 const BUCKETS: usize = 32;
@@ -87,6 +91,7 @@ impl Account {
             pending_ns: 0,
             unseen_ns: 0,
             credit_ns: 0,
+            credit_until_ns: 0,
             blocked: BTreeMap::new(),
             block: None,
             runq: RunQueue { log2_us: vec![0; BUCKETS], ..RunQueue::default() },
@@ -104,13 +109,18 @@ impl Account {
     pub fn update(&mut self, now: Reading, throttled_ns: u64, tid: u32, stalls: &mut Vec<ThreadStall>) {
         let elapsed = now.at_ns.saturating_sub(self.last.at_ns);
         let turns = now.turns.saturating_sub(self.last.turns);
-        // The kernel posts throttled time when it ends, as it does a wait; a round of slack covers the order of our reads.
-        self.credit_ns = throttled_ns + self.credit_ns.min(elapsed.max(throttled_ns));
+        // The kernel posts throttled time when it ends, and the wait that holds it when the thread then gets its turn.
+        if throttled_ns > 0 {
+            self.credit_until_ns = now.at_ns + CREDIT_NS;
+        } else if now.at_ns > self.credit_until_ns {
+            self.credit_ns = 0;
+        }
+        self.credit_ns += throttled_ns;
 
         let mut cpu = now.cpu_ns.saturating_sub(self.last.cpu_ns);
         if cpu > elapsed {
             // Ticks post CPU time late: it belongs to time that looked like waiting for a CPU.
-            let late = self.take_pending(cpu - elapsed);
+            let late = self.take_unexplained(cpu - elapsed);
             self.on_cpu_ns += late;
             cpu = elapsed;
         }
@@ -119,7 +129,7 @@ impl Account {
 
         let mut delay = now.delay_ns.saturating_sub(self.last.delay_ns);
         self.count_waits(delay, turns);
-        let late = self.take_pending(delay);
+        let late = self.take_unexplained(delay);
         self.wait(late);
         delay -= late;
         let inside = delay.min(rest);
@@ -193,10 +203,13 @@ impl Account {
         }
     }
 
-    fn take_pending(&mut self, ns: u64) -> u64 {
-        let taken = ns.min(self.pending_ns);
-        self.pending_ns -= taken;
-        taken
+    /// Takes time that no counter has explained so far.
+    fn take_unexplained(&mut self, ns: u64) -> u64 {
+        let pending = ns.min(self.pending_ns);
+        self.pending_ns -= pending;
+        let unseen = (ns - pending).min(self.unseen_ns);
+        self.unseen_ns -= unseen;
+        pending + unseen
     }
 
     fn take_blocked(&mut self, ns: u64) -> u64 {
@@ -227,11 +240,14 @@ impl Account {
         self.runq.log2_us[bucket.min(BUCKETS - 1)] += waits;
     }
 
-    /// Closes the ledger.
-    pub fn finish(mut self, tid: u32, stalls: &mut Vec<ThreadStall>) -> Ledger {
+    /// Closes the ledger. `never_blocks` says that all its switches were forced.
+    pub fn finish(mut self, tid: u32, never_blocks: bool, stalls: &mut Vec<ThreadStall>) -> Ledger {
         self.close_block(self.last.at_ns, tid, stalls);
-        let pending = std::mem::take(&mut self.pending_ns);
-        self.wait(pending);
+        let mut waited = std::mem::take(&mut self.pending_ns);
+        if never_blocks {
+            waited += std::mem::take(&mut self.unseen_ns);
+        }
+        self.wait(waited);
         self.share_out_unseen();
         let mut off_cpu: Vec<OffCpuCell> =
             self.blocked.iter().map(|(&call, &(ns, count))| cell(OffCpu::Blocked, call, ns, count)).collect();
@@ -341,7 +357,7 @@ mod tests {
         for &(now, throttled_ms) in &readings[1..] {
             account.update(now, throttled_ms * MS, 9, &mut stalls);
         }
-        let ledger = account.finish(9, &mut stalls);
+        let ledger = account.finish(9, false, &mut stalls);
         assert_eq!(ledger.observed_ns, ledger.end_ns - ledger.begin_ns, "the ledger must sum up: {ledger:?}");
         (ledger, stalls)
     }

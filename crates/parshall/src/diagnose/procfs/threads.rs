@@ -212,7 +212,8 @@ impl Thread {
 
     fn record(self, tid: u32, stalls: &mut Vec<ThreadStall>) -> ThreadRecord {
         let (begin, latest) = (self.begin, self.latest);
-        let ledger = self.account.finish(tid, stalls);
+        let never_blocks = latest.forced > begin.forced && latest.voluntary == begin.voluntary;
+        let ledger = self.account.finish(tid, never_blocks, stalls);
         let user = latest.user_ticks.saturating_sub(begin.user_ticks);
         let ticks = user + latest.system_ticks.saturating_sub(begin.system_ticks);
         // Ticks are coarse, the sum is exact: only their ratio is used.

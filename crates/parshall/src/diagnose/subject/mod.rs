@@ -22,7 +22,9 @@ use super::cgroup::Mounts;
 use crate::error::UserError;
 
 pub use netns::Namespace;
-pub use refresh::{Changes, alive};
+#[cfg(test)]
+use refresh::Changes;
+pub use refresh::alive;
 use table::{Holders, Scope};
 
 /// What the user named.

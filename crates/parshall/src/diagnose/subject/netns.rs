@@ -90,7 +90,7 @@ pub fn all(notes: &mut Vec<String>) -> Vec<Namespace> {
         }
     }
     if hidden > 0 {
-        notes.push(format!("the network namespaces of {hidden} processes could not be seen: run as root to see them"));
+        notes.push(format!("the network namespaces of {hidden} processes could not be seen: that takes root in the host's pid namespace"));
     }
     open(&paths)
 }
