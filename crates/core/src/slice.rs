@@ -11,6 +11,8 @@ pub type Ns = u64;
 pub const SLICE_MIN_NS: Ns = 100_000_000;
 /// How long the first slice runs before its cost is judged.
 pub const FIRST_LOOK_NS: Ns = 20_000_000;
+/// A cost at the first look at which probing cannot wait for a full slice's worth of evidence.
+const FIRST_LOOK_ALARM: f64 = 0.05;
 /// How long a judgement of the cost holds while a slice goes on.
 const RELOOK_NS: Ns = 250_000_000;
 /// Dispatch of tracepoints costs about as much again as the programs' own run time.
@@ -88,6 +90,11 @@ impl SlicePlan {
                     self.relook_at = now + RELOOK_NS;
                     return Step::Keep;
                 }
+                // The first runs of every program are cold and cost several times what later ones do.
+                if self.first && now - since < SLICE_MIN_NS && full < FIRST_LOOK_ALARM {
+                    self.relook_at = since + SLICE_MIN_NS;
+                    return Step::Keep;
+                }
                 self.pause(now, since, duty);
                 Step::Pause
             }
@@ -98,7 +105,7 @@ impl SlicePlan {
     fn pause(&mut self, now: Ns, since: Ns, duty: f64) {
         let ran = (now - since).max(1);
         // A full slice that follows the short first look must be paid for in advance.
-        let ahead = if self.first { SLICE_MIN_NS / 2 } else { 0 };
+        let ahead = if ran < SLICE_MIN_NS { SLICE_MIN_NS / 2 } else { 0 };
         let gap = ((ran + ahead) as f64 * (1.0 / duty - 1.0)) as Ns;
         let left = self.end.saturating_sub(now);
         self.resume_at = now + gap.min((left / 3).max(SLICE_MIN_NS));
