@@ -155,9 +155,12 @@ fn verdict(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) -> L
         State::HeldByNagleDelayedAck => hold(Blame::NagleDelack),
         State::Corked => hold(Blame::Cork),
         State::PeerHeld if DELACK_NS.contains(&interval.each_ns(flow.ledger.scale)) => Lost::To(Blame::PeerHeld),
+        // Recovery is nobody's ordinary rhythm: on a lossy flow it counts whatever its length.
+        State::LossRecovery if flow.lossy => Lost::To(Blame::Loss),
         State::LossRecovery => stall(Blame::Loss),
         State::RetransmissionTimeout => Lost::To(Blame::Rto),
-        // Without loss a full congestion window is the path at its capacity.
+        // Without loss a full congestion window is the path at its capacity; with it, the window is too small.
+        State::CwndLimited if flow.lossy => Lost::To(Blame::Cwnd),
         State::CwndLimited if flow.cut_for_loss => stall(Blame::Cwnd),
         State::PeerWindowLimited => stall(Blame::PeerWindow),
         State::SndbufLimited => stall(Blame::Sndbuf),
@@ -187,8 +190,7 @@ fn peer_thinking(flow: &FlowFact<'_>, interval: &Interval, typical_ns: f64) -> L
         return Lost::Not;
     }
     // On a lossy path the reply gets lost too; we see only that it comes a timeout late.
-    let lossy = flow.resent as f64 >= 0.005 * flow.data_segs as f64 && flow.resent > 0;
-    if lossy && each >= 190e6 && each > 5.0 * typical_ns {
+    if flow.lossy && each >= 190e6 && each > 5.0 * typical_ns {
         return Lost::To(Blame::Rto);
     }
     Lost::To(Blame::PeerThink)

@@ -310,3 +310,14 @@ impl ThreadBuilder {
         self
     }
 }
+
+/// The cause that a capture is judged to show, or the status when there is none.
+pub fn verdict_of(capture: &Capture) -> String {
+    let verdict = crate::judge(capture).verdict;
+    match (verdict.cause, verdict.status) {
+        (Some(cause), _) => cause,
+        (None, Status::Healthy) => "healthy".to_string(),
+        (None, Status::NoDominantCause) => "no-dominant-cause".to_string(),
+        (None, _) => "insufficient-evidence".to_string(),
+    }
+}
