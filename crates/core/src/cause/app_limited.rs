@@ -1,5 +1,5 @@
-//! The local application has the network to itself and does not use it: it supplies a stream slowly, or it sleeps with a
-//! request to answer.
+//! The local application has the network to itself and does not use it: it supplies a stream slowly, or it sleeps with
+//! a request to answer.
 //!
 //! Look-alikes: CPU work (user-cpu-bound), quota (cpu-throttled). A client's pause between a reply and its next request
 //! is nobody's loss, nor is a connection that sends less than ten times or 1 kB a second.

@@ -1,8 +1,8 @@
-//! Nagle's algorithm against a delayed ACK (RFC 896, RFC 1122 4.2.3.2): a small write is held until the one before it is
-//! acknowledged, and the peer, which has nothing to send, delays that ACK.
+//! Nagle's algorithm against a delayed ACK (RFC 896, RFC 1122 4.2.3.2): a small write is held until the one before it
+//! is acknowledged, and the peer, which has nothing to send, delays that ACK.
 //!
-//! Look-alikes: a cork (nothing is in flight), a retransmission timeout (something is resent), a slow peer (its ACK comes
-//! at once, only its reply is late), Nagle alone (released after one round trip).
+//! Look-alikes: a cork (nothing is in flight), a retransmission timeout (something is resent), a slow peer (its ACK
+//! comes at once, only its reply is late), Nagle alone (released after one round trip).
 use parshall_evidence::{Confidence, Evidence, Release};
 
 use super::{Candidate, Cause, Outcome, place_of, stalls};
@@ -69,7 +69,7 @@ fn told_by_peer(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
         lost.p50_ns / 1e6
     );
     let fix = format!(
-        "The fix is on the {end}: write the whole message at once (writev or a buffer), or set TCP_NODELAY on its socket."
+        "The fix is on the {end}: write each message at once (writev or a buffer), or set TCP_NODELAY on its socket."
     );
     (summary, fix)
 }

@@ -26,7 +26,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         String::new()
     };
     let summary = format!(
-        "{} writes its messages in pieces{sizes}. Nagle holds each piece until the one before it is acknowledged, {} later.",
+        "{} writes its messages in pieces{sizes}. Nagle holds each piece until the last is acknowledged, {} later.",
         who(facts, &lost),
         words::duration(lost.p50_ns)
     );

@@ -47,8 +47,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if rto_events > 0 {
         evidence.push(words::counted("retransmission timeouts counted by the kernel", rto_events));
     }
-    let fix = "Look for the drop: interface and qdisc counters on the path, a policer, a full queue. Congestion control \
-               that tolerates loss (BBR) helps until it is found.";
+    let fix = "Look for the drop: interface and qdisc counters on the path, a policer, a full queue. Congestion \
+               control that tolerates loss (BBR) helps until it is found.";
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
     if own.0 < 5 {
         candidate.confidence = Confidence::Medium;

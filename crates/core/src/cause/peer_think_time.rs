@@ -1,7 +1,7 @@
 //! The peer's application takes its time: the request is acknowledged, the reply comes much later.
 //!
-//! Look-alikes: a late ACK of a held write (nagle-delayed-ack), loss of the reply; both have states of their own. If the
-//! other end is on this host and the wait has a reason there, the reason is the cause.
+//! Look-alikes: a late ACK of a held write (nagle-delayed-ack), loss of the reply; both have states of their own. If
+//! the other end is on this host and the wait has a reason there, the reason is the cause.
 use parshall_evidence::Confidence;
 
 use super::{Candidate, Cause, Outcome, place_of, stalls, who};

@@ -1,8 +1,8 @@
-//! A local reader that does not keep up: data of a stream waits in the receive queue while its reader sleeps or works on
-//! something else, and the window shuts.
+//! A local reader that does not keep up: data of a stream waits in the receive queue while its reader sleeps or works
+//! on something else, and the window shuts.
 //!
-//! Look-alikes: a reader at work on what it read (user-cpu-bound), out of quota (cpu-throttled), copying in small pieces
-//! (small-copy-buffer), or a small receive buffer with a reader that empties it at once.
+//! Look-alikes: a reader at work on what it read (user-cpu-bound), out of quota (cpu-throttled), copying in small
+//! pieces (small-copy-buffer), or a small receive buffer with a reader that empties it at once.
 use parshall_evidence::Confidence;
 
 use super::{Candidate, Cause, Outcome, main_sleep, main_thread, place_of, stalls, thread_name, who};

@@ -43,7 +43,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let mut place = if by_thread { Place::default() } else { place_of(facts, &lost) };
     (place.pid, place.tid) = (Some(thread.rec.pid), Some(thread.rec.tid));
     let evidence = evidence(facts, thread, &lost, hot);
-    let fix = "Spend less CPU per request, or spread the work over more threads; the network and the kernel are not the limit.";
+    let fix = "Spend less CPU per request, or spread the work over more threads; network and kernel are not the limit.";
     let mut candidate = Candidate::new(lost, place, summary, evidence, fix);
     if thread.ledger.user_share.is_none() {
         candidate.confidence = Confidence::Low;

@@ -1,8 +1,9 @@
 //! Lost time: which intervals count as lost, and who is to blame for each.
 //!
-//! Only intervals of at least 1 ms count, because shorter ones are the ordinary rhythm of a busy healthy flow: an iperf3
-//! over loopback is window-limited for microseconds at a time, and a server under saturating load queues requests for
-//! some hundred. A hold of a write-write-read flow counts whatever its length: it is paid once per request.
+//! Only intervals of at least 1 ms count, because shorter ones are the ordinary rhythm of a busy healthy flow: an
+//! iperf3 over loopback is window-limited for microseconds at a time, and a server under saturating load queues
+//! requests for some hundred. A hold of a write-write-read flow counts whatever its length: it is paid once per
+//! request.
 use parshall_evidence::Release;
 
 use super::doing::Doing;
@@ -160,8 +161,9 @@ fn verdict(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) -> L
         State::LossRecovery => stall(Blame::Loss),
         State::RetransmissionTimeout => Lost::To(Blame::Rto),
         // Without loss a full congestion window is the path at its capacity; with it, the window is too small.
+        // (ssthresh does not tell: HyStart leaves slow start by it without a loss.)
         State::CwndLimited if flow.lossy => Lost::To(Blame::Cwnd),
-        State::CwndLimited if flow.cut_for_loss => stall(Blame::Cwnd),
+        State::CwndLimited if flow.resent > 0 => stall(Blame::Cwnd),
         State::PeerWindowLimited => stall(Blame::PeerWindow),
         State::SndbufLimited => stall(Blame::Sndbuf),
         State::Paced => stall(Blame::Paced),
@@ -179,7 +181,7 @@ fn verdict(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) -> L
 
 fn peer_thinking(flow: &FlowFact<'_>, interval: &Interval, typical_ns: f64) -> Lost {
     let each = interval.each_ns(flow.ledger.scale);
-    if each < THINK_MIN_NS || each <= 4.0 * flow.ledger.context.min_rtt_ns {
+    if !interval.long || each < THINK_MIN_NS || each <= 4.0 * flow.ledger.context.min_rtt_ns {
         return Lost::Not;
     }
     // A subscriber that hears little is idle; one that downloads waits.

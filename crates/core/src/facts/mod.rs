@@ -1,5 +1,5 @@
-//! The prepared evidence that all causes are tested on: ledgers, both ends of a connection joined, and for each piece of
-//! lost time the one to blame.
+//! The prepared evidence that all causes are tested on: ledgers, both ends of a connection joined, and for each piece
+//! of lost time the one to blame.
 //!
 //! What belongs here: deciding whether time was lost and whose it is. Which causes are *named* is decided in
 //! [`crate::cause`].
@@ -57,8 +57,6 @@ pub struct FlowFact<'a> {
     pub resent: u64,
     /// Segments with data sent in the window.
     pub data_segs: u64,
-    /// Segments were resent, or the congestion window was cut within the window.
-    pub cut_for_loss: bool,
     /// At least 0.5 % of its segments were resent.
     pub lossy: bool,
     /// The other end, when it is in the capture.
@@ -248,7 +246,6 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
             && rec.calls.small_sends.saturating_mul(2) > rec.calls.sends,
         resent,
         data_segs: last.data_segs_out.saturating_sub(first.data_segs_out),
-        cut_for_loss: resent > 0 || (last.ssthresh < 0x7fff_ffff && last.ssthresh < first.ssthresh),
         lossy: resent > 0 && resent as f64 >= 0.005 * last.data_segs_out.saturating_sub(first.data_segs_out) as f64,
         pair: None,
         could_ns: 0.0,

@@ -1,5 +1,5 @@
-//! Captures made by hand, for tests: flows and threads are built stall by stall, and what is left of the window is filled
-//! with what a healthy one does.
+//! Captures made by hand, for tests: flows and threads are built stall by stall, and what is left of the window is
+//! filled with what a healthy one does.
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use parshall_evidence::*;
