@@ -1,11 +1,11 @@
 //! Everything in parshall that decides: ledgers of time, causes, statistics.
 //!
-//! What belongs here: functions from evidence to a verdict. No I/O, no clock, no unsafe code; `clippy.toml` names what is
-//! disallowed, and the crate builds for wasm32-unknown-unknown. The one entry is [`judge`].
+//! What belongs here: functions from evidence to a verdict. No I/O, no clock, no unsafe code; `clippy.toml` names what
+//! is disallowed, and the crate builds for wasm32-unknown-unknown. The one entry is [`judge`].
 //!
 //! The way through: [`ledger`] splits the wall time of every flow and thread into states that exclude each other;
-//! [`facts`] finds out which of that time was lost and who is to blame for each piece; [`cause`] tests each cause against
-//! its look-alikes and ranks those that hold; [`account`] prints the ledgers into the report.
+//! [`facts`] finds out which of that time was lost and who is to blame for each piece; [`cause`] tests each cause
+//! against its look-alikes and ranks those that hold; [`account`] prints the ledgers into the report.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 

@@ -1,5 +1,5 @@
-//! The local application has the network to itself and does not use it: it supplies a stream slowly, or it sleeps with a
-//! request to answer.
+//! The local application has the network to itself and does not use it: it supplies a stream slowly, or it sleeps with
+//! a request to answer.
 //!
 //! Look-alikes: CPU work (user-cpu-bound), quota (cpu-throttled). A client's pause between a reply and its next request
 //! is nobody's loss, nor is a connection that sends less than ten times or 1 kB a second.
@@ -13,11 +13,7 @@ use crate::words;
 pub const CAUSE: Cause = Cause { id: "app-limited", title: "The local application supplies data slowly", test };
 
 fn test(facts: &Facts<'_>) -> Outcome {
-    let take = |p: &Part| match p.blame {
-        Blame::SupplyBlocked => true,
-        Blame::AppBlocked => true,
-        _ => false,
-    };
+    let take = |p: &Part| matches!(p.blame, Blame::SupplyBlocked | Blame::AppBlocked);
     let lost = facts.lost(take);
     if lost.worst().is_none() {
         return Outcome::Rejected("no thread slept while a flow needed its data".to_string());
@@ -64,7 +60,65 @@ fn test(facts: &Facts<'_>) -> Outcome {
         candidate.min_share = 0.30;
     }
     if sleep.is_none() {
-        candidate.confidence = Confidence::Medium;
+        candidate.confidence = if tid == 0 { Confidence::Low } else { Confidence::Medium };
     }
     candidate.holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FdKind, FlowState, Release, Role};
+
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
+
+    fn slow_supply() -> FlowBuilder {
+        FlowBuilder::new(1, Role::Client)
+            .every(20 * MS, 0, 18 * MS, FlowState::IdleAfterSend, Release::AppSend)
+            .streams(50, 8192)
+    }
+
+    #[test]
+    fn a_stream_with_gaps() {
+        let thread = ThreadBuilder::new(101).sleeps(20 * MS, 0, 18 * MS, "read", FdKind::File);
+        let report = crate::judge(&capture(vec![slow_supply()], vec![thread]));
+        assert_eq!(report.verdict.cause.as_deref(), Some("app-limited"));
+        assert!(report.verdict.summary.contains("sleeps in read"), "{}", report.verdict.summary);
+    }
+
+    #[test]
+    fn a_stream_that_is_computed_is_user_cpu() {
+        let thread = ThreadBuilder::new(101).samples(100, 2);
+        assert_eq!(verdict_of(&capture(vec![slow_supply()], vec![thread])), "user-cpu-bound");
+    }
+
+    #[test]
+    fn a_sparse_stream_is_healthy() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .every(200 * MS, 0, 190 * MS, FlowState::IdleAfterSend, Release::AppSend)
+            .streams(5, 8192);
+        let thread = ThreadBuilder::new(101).sleeps(200 * MS, 0, 190 * MS, "clock_nanosleep", FdKind::None);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![thread])), "healthy");
+    }
+
+    #[test]
+    fn a_server_asleep_with_a_request() {
+        let flow = FlowBuilder::new(1, Role::Server)
+            .every(25 * MS, 0, 20 * MS, FlowState::IdleAfterRecv, Release::AppSend)
+            .talks(40, 100);
+        let thread = ThreadBuilder::new(101).sleeps(25 * MS, 0, 20 * MS, "fsync", FdKind::File);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![thread])), "app-limited");
+    }
+
+    #[test]
+    fn a_server_that_asks_another_host_waits_for_that_host() {
+        let flow = FlowBuilder::new(1, Role::Server)
+            .every(25 * MS, 0, 20 * MS, FlowState::IdleAfterRecv, Release::AppSend)
+            .talks(40, 100);
+        let mut upstream = FlowBuilder::new(2, Role::Client).remote_host();
+        upstream = upstream.every(25 * MS, MS, 18 * MS, FlowState::IdleAfterSend, Release::RxData).talks(40, 100);
+        let thread = ThreadBuilder::new(101).sleeps(25 * MS, 0, 20 * MS, "epoll_wait", FdKind::Anon);
+        let report = crate::judge(&capture(vec![flow, upstream], vec![thread]));
+        assert_eq!(report.verdict.cause.as_deref(), Some("peer-think-time"));
+        assert_eq!(report.findings[0].place.flow.as_deref(), Some("10.0.0.1:50002->10.0.0.2:7000"));
+    }
 }

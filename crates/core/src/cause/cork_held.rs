@@ -42,5 +42,41 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if flushed == 0 {
         candidate.confidence = Confidence::Medium;
     }
+    candidate.always_wrong = true;
     candidate.holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FlowState, Role};
+
+    use super::*;
+    use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
+
+    #[test]
+    fn the_write_timer_flushes_it() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .every(205 * MS, 0, 200 * MS, FlowState::Corked, Release::WriteTimer)
+            .talks_in_parts(5);
+        let report = crate::judge(&capture(vec![flow], vec![]));
+        assert_eq!(report.verdict.cause.as_deref(), Some("cork-held"));
+        assert!(report.verdict.summary.contains("200 ms"), "{}", report.verdict.summary);
+    }
+
+    #[test]
+    fn a_retransmission_timeout_is_not_a_cork() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .every(205 * MS, 0, 200 * MS, FlowState::InFlight, Release::RtoTimer)
+            .talks(5, 100)
+            .resent(4);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "packet-loss");
+    }
+
+    #[test]
+    fn short_corks_of_a_bulk_sender_are_healthy() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .cell(FlowState::Corked, Release::AppSend, 300 * MS, 30_000)
+            .streams(60_000, 16_384);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");
+    }
 }

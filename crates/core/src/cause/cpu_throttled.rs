@@ -92,3 +92,62 @@ fn evidence(group: Option<&CgroupCpu>, share: f64) -> Vec<Evidence> {
     }
     list
 }
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{Capture, FdKind, FlowState, Release, Role, Rung};
+
+    use super::*;
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
+
+    fn server() -> FlowBuilder {
+        FlowBuilder::new(1, Role::Server)
+            .every(100 * MS, 20 * MS, 80 * MS, FlowState::RxWaiting, Release::AppRecv)
+            .talks(1000, 100)
+    }
+
+    fn quota(mut capture: Capture) -> Capture {
+        capture.cgroups.push(CgroupCpu {
+            path: "/limited".to_string(),
+            quota_us: Some(20_000),
+            period_us: 100_000,
+            periods: 10,
+            throttled_periods: 10,
+            throttled_ns: 800 * MS,
+        });
+        capture
+    }
+
+    #[test]
+    fn flows_wait_for_the_next_period() {
+        let thread = ThreadBuilder::new(101).throttled(100 * MS, 20 * MS, 80 * MS);
+        let report = crate::judge(&quota(capture(vec![server()], vec![thread])));
+        assert_eq!(report.verdict.cause.as_deref(), Some("cpu-throttled"));
+        assert!(report.verdict.summary.contains("10 of 10 periods"), "{}", report.verdict.summary);
+        assert_eq!(report.findings[0].place.cgroup.as_deref(), Some("/limited"));
+    }
+
+    #[test]
+    fn threads_that_no_flow_shows() {
+        let thread = ThreadBuilder::new(101).throttled(100 * MS, 20 * MS, 80 * MS);
+        let idle = FlowBuilder::new(1, Role::Server);
+        assert_eq!(verdict_of(&quota(capture(vec![idle], vec![thread]))), "cpu-throttled");
+    }
+
+    #[test]
+    fn a_rung_that_sees_only_the_group() {
+        let mut sampled = quota(capture(vec![server()], vec![ThreadBuilder::new(101).samples(50, 50)]));
+        sampled.threads[0].cpu_ns = 200 * MS;
+        sampled.rung = Rung::Procfs;
+        assert_eq!(verdict_of(&sampled), "cpu-throttled");
+    }
+
+    #[test]
+    fn a_quota_that_is_not_used_up() {
+        let thread = ThreadBuilder::new(101).sleeps(100 * MS, 20 * MS, 80 * MS, "futex", FdKind::None);
+        let mut slow = quota(capture(vec![server()], vec![thread]));
+        slow.cgroups[0].throttled_periods = 0;
+        slow.cgroups[0].throttled_ns = 0;
+        assert_eq!(verdict_of(&slow), "app-limited");
+    }
+}

@@ -1,5 +1,5 @@
-//! The causes: one file each, and this list. A cause is a function over the prepared [`Facts`] that either holds, with its
-//! lost time and evidence, or says with a number why not. Look-alikes are tested inside each cause.
+//! The causes: one file each, and this list. A cause is a function over the prepared [`Facts`] that either holds, with
+//! its lost time and evidence, or says with a number why not. Look-alikes are tested inside each cause.
 mod app_limited;
 mod cork_held;
 mod cpu_throttled;
@@ -63,6 +63,8 @@ pub struct Candidate {
     pub thread: Option<ThreadLoss>,
     /// The least share at which it is worth naming.
     pub min_share: f64,
+    /// It never happens in a healthy flow, so a few bad flows among many are worth naming.
+    pub always_wrong: bool,
     /// How sure, before the quality of the capture is taken into account.
     pub confidence: Confidence,
     /// One sentence that names who waits for whom.
@@ -82,6 +84,7 @@ impl Candidate {
         Candidate {
             lost,
             thread: None,
+            always_wrong: false,
             min_share: MIN_SHARE,
             confidence: Confidence::High,
             summary,
@@ -147,7 +150,7 @@ fn main_thread(facts: &Facts<'_>, take: impl Fn(&crate::facts::Part) -> bool) ->
 }
 
 /// The system call in which the responsible threads slept longest, with its share of the lost time.
-fn main_sleep(facts: &Facts<'_>, take: impl Fn(&crate::facts::Part) -> bool) -> Option<(String, Wait, f64)> {
+fn main_sleep(facts: &Facts<'_>, take: impl Fn(&crate::facts::Part) -> bool + Copy) -> Option<(String, Wait, f64)> {
     let mut by_call = std::collections::BTreeMap::<(&str, Wait), f64>::new();
     let mut total = 0.0;
     for part in facts.parts.iter().filter(|p| take(p)) {
@@ -156,9 +159,20 @@ fn main_sleep(facts: &Facts<'_>, take: impl Fn(&crate::facts::Part) -> bool) -> 
         let wait = Wait::of(&stall.syscall_name, stall.fd, stall.syscall);
         *by_call.entry((&stall.syscall_name, wait)).or_default() += part.ns;
     }
-    let ((name, wait), ns) = by_call.into_iter().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;
+    let longest = by_call.into_iter().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
+    let Some(((name, wait), ns)) = longest else { return usual_sleep(facts, main_thread(facts, take)) };
     let name = if name.is_empty() { "a page fault".to_string() } else { name.to_string() };
     Some((name, wait, crate::stats::ratio(ns, total)))
+}
+
+/// On a rung that does not see single sleeps: the call in which a thread slept most, other than for work to come.
+fn usual_sleep(facts: &Facts<'_>, tid: u32) -> Option<(String, Wait, f64)> {
+    let cells = &facts.thread(tid)?.rec.off_cpu;
+    let asleep = cells.iter().filter(|c| c.why == parshall_evidence::OffCpu::Blocked && !c.syscall_name.is_empty());
+    let asleep = asleep.map(|c| (c, Wait::of(&c.syscall_name, c.fd, c.syscall))).filter(|(_, w)| !w.is_for_work());
+    let total: f64 = asleep.clone().map(|(c, _)| c.ns as f64).sum();
+    let (cell, wait) = asleep.max_by_key(|(c, _)| c.ns)?;
+    Some((cell.syscall_name.clone(), wait, crate::stats::ratio(cell.ns as f64, total)))
 }
 
 /// `tid 4121 (worker)`.

@@ -1,8 +1,8 @@
-//! Nagle's algorithm against a delayed ACK (RFC 896, RFC 1122 4.2.3.2): a small write is held until the one before it is
-//! acknowledged, and the peer, which has nothing to send, delays that ACK.
+//! Nagle's algorithm against a delayed ACK (RFC 896, RFC 1122 4.2.3.2): a small write is held until the one before it
+//! is acknowledged, and the peer, which has nothing to send, delays that ACK.
 //!
-//! Look-alikes: a cork (nothing is in flight), a retransmission timeout (something is resent), a slow peer (its ACK comes
-//! at once, only its reply is late), Nagle alone (released after one round trip).
+//! Look-alikes: a cork (nothing is in flight), a retransmission timeout (something is resent), a slow peer (its ACK
+//! comes at once, only its reply is late), Nagle alone (released after one round trip).
 use parshall_evidence::{Confidence, Evidence, Release};
 
 use super::{Candidate, Cause, Outcome, place_of, stalls};
@@ -24,6 +24,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let mut candidate =
         Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence(facts, &lost, timers, held_here), fix);
     candidate.confidence = if timers > 0 { Confidence::High } else { Confidence::Medium };
+    candidate.always_wrong = true;
     candidate.holds()
 }
 
@@ -68,7 +69,7 @@ fn told_by_peer(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
         lost.p50_ns / 1e6
     );
     let fix = format!(
-        "The fix is on the {end}: write the whole message at once (writev or a buffer), or set TCP_NODELAY on its socket."
+        "The fix is on the {end}: write each message at once (writev or a buffer), or set TCP_NODELAY on its socket."
     );
     (summary, fix)
 }
@@ -111,5 +112,126 @@ fn why_not(facts: &Facts<'_>) -> String {
         format!("{} of {} sends were held, none by a delayed ACK", words::count_f(held), words::count_f(sends))
     } else {
         "no flow waited for a delayed ACK".to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{Capture, FlowState, Role, Rung, Status};
+
+    use super::*;
+    use crate::judge;
+    use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
+
+    /// The client of an echo service that writes 40 B and then 136 B, 41 ms per request.
+    fn client() -> FlowBuilder {
+        FlowBuilder::new(6224, Role::Client)
+            .every(41 * MS, 0, 40 * MS, FlowState::Nagle, Release::RxAckDelayed)
+            .talks_in_parts(24)
+    }
+
+    fn server(client: &FlowBuilder) -> FlowBuilder {
+        FlowBuilder::new(6225, Role::Server)
+            .to(client)
+            .owner(200, 201)
+            .every(41 * MS, 0, 40 * MS, FlowState::IdleAfterRecv, Release::RxDataAfterOwnDelack)
+            .talks(24, 96)
+    }
+
+    fn first(capture: &Capture) -> parshall_evidence::Finding {
+        judge(capture).findings.into_iter().next().expect("a finding")
+    }
+
+    #[test]
+    fn names_the_sizes_and_the_timer() {
+        let report = judge(&capture(vec![client()], vec![]));
+        assert_eq!(report.verdict.status, Status::Cause);
+        assert_eq!(
+            report.verdict.summary,
+            "127.0.0.1:56224 -> 127.0.0.1:7000 sends 40 B, then 136 B. Nagle holds the 136 B until the 40 B are \
+             acknowledged; the peer has nothing to send yet and its delayed-ACK timer (40 ms) sends that ACK."
+        );
+        let finding = &report.findings[0];
+        assert_eq!(finding.cause, "nagle-delayed-ack");
+        assert_eq!(finding.confidence, Confidence::High);
+        assert_eq!(finding.evidence[0].count, Some(24));
+        assert_eq!(finding.evidence[0].p50_ms, Some(40.0));
+        assert_eq!(finding.place.flow.as_deref(), Some("127.0.0.1:56224->127.0.0.1:7000"));
+        assert_eq!(finding.fix.command, None);
+        assert!(finding.share > 0.95 && finding.owned > 0.99, "{} {}", finding.share, finding.owned);
+        assert!((finding.lost_ms - 960.0).abs() < 1.0);
+        assert_eq!(report.ruled_out.len(), super::super::CAUSES.len() - 1);
+    }
+
+    #[test]
+    fn both_ends_count_once() {
+        let client = client();
+        let both = capture(vec![client.clone(), server(&client)], vec![]);
+        let finding = first(&both);
+        assert_eq!((finding.cause.as_str(), finding.place.flows), ("nagle-delayed-ack", 1));
+        assert!(finding.share > 0.95, "{}", finding.share);
+    }
+
+    #[test]
+    fn the_server_alone_sends_to_the_client() {
+        let finding = first(&capture(vec![server(&client())], vec![]));
+        assert_eq!(finding.cause, "nagle-delayed-ack");
+        assert!(finding.fix.text.starts_with("The fix is on the client"));
+    }
+
+    #[test]
+    fn a_remote_timer_is_inferred() {
+        let mut flow = FlowBuilder::new(1, Role::Client).remote_host();
+        flow = flow.every(41 * MS, 0, 40 * MS, FlowState::Nagle, Release::RxAck).talks_in_parts(24);
+        assert_eq!(first(&capture(vec![flow], vec![])).confidence, Confidence::Medium);
+    }
+
+    #[test]
+    fn sampling_tells_it_with_less_confidence() {
+        let mut flow = client();
+        flow.record.cells.clear();
+        flow.stalls.clear();
+        flow.record.calls = Default::default();
+        let flow = flow.every(41 * MS, 0, 40 * MS, FlowState::Nagle, Release::Sampled);
+        let mut sampled = capture(vec![flow], vec![]);
+        sampled.rung = Rung::Procfs;
+        let finding = first(&sampled);
+        assert_eq!((finding.cause.as_str(), finding.confidence), ("nagle-delayed-ack", Confidence::Low));
+    }
+
+    #[test]
+    fn slices_are_scaled() {
+        let mut sliced = capture(vec![client()], vec![]);
+        sliced.flows[0].end_ns *= 10;
+        sliced.window_ns *= 10;
+        let finding = first(&sliced);
+        assert_eq!(finding.evidence[0].count, Some(240));
+        assert!(finding.evidence[0].scaled && (finding.lost_ms - 9600.0).abs() < 10.0);
+    }
+
+    #[test]
+    fn lost_events_lower_the_confidence() {
+        let mut lossy = capture(vec![client()], vec![]);
+        lossy.probe.lost_events = 100;
+        assert_eq!(first(&lossy).confidence, Confidence::Medium);
+        lossy.probe.lost_events = 1000;
+        assert_eq!(first(&lossy).confidence, Confidence::Low);
+    }
+
+    #[test]
+    fn a_late_ack_that_holds_nothing_is_healthy() {
+        let flow = FlowBuilder::new(1, Role::Server)
+            .every(50 * MS, 0, 40 * MS, FlowState::InFlight, Release::RxAckDelayed)
+            .talks(20, 100);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");
+    }
+
+    #[test]
+    fn a_timeout_during_a_hold_is_loss() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .every(220 * MS, 0, 200 * MS, FlowState::Nagle, Release::RtoTimer)
+            .talks_in_parts(4)
+            .resent(4);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "packet-loss");
     }
 }

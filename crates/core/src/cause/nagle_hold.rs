@@ -26,7 +26,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         String::new()
     };
     let summary = format!(
-        "{} writes its messages in pieces{sizes}. Nagle holds each piece until the one before it is acknowledged, {} later.",
+        "{} writes its messages in pieces{sizes}. Nagle holds each piece until the last is acknowledged, {} later.",
         who(facts, &lost),
         words::duration(lost.p50_ns)
     );
@@ -49,4 +49,36 @@ fn test(facts: &Facts<'_>) -> Outcome {
 fn small_writer(flow: &FlowFact<'_>) -> bool {
     let calls = &flow.rec.calls;
     calls.sends == 0 || calls.small_sends.saturating_mul(2) > calls.sends
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FlowState, Release, Role};
+
+    use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
+
+    #[test]
+    fn one_round_trip_per_request() {
+        let mut flow = FlowBuilder::new(1, Role::Client).remote_host();
+        flow.record.last.min_rtt_us = 20_000;
+        let flow = flow.every(25 * MS, 0, 21 * MS, FlowState::Nagle, Release::RxAck).talks_in_parts(40);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "nagle-hold");
+    }
+
+    #[test]
+    fn short_holds_count_in_a_write_write_read_flow() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .cell(FlowState::Nagle, Release::RxAck, 500 * MS, 5000)
+            .talks_in_parts(5000);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "nagle-hold");
+    }
+
+    #[test]
+    fn a_bulk_sender_that_tops_up_is_healthy() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .cell(FlowState::Nagle, Release::AppSend, 500 * MS, 50_000)
+            .cell(FlowState::Nagle, Release::RxAck, 200 * MS, 20_000)
+            .streams(70_000, 16_384);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");
+    }
 }

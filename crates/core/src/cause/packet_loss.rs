@@ -47,11 +47,83 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if rto_events > 0 {
         evidence.push(words::counted("retransmission timeouts counted by the kernel", rto_events));
     }
-    let fix = "Look for the drop: interface and qdisc counters on the path, a policer, a full queue. Congestion control \
-               that tolerates loss (BBR) helps until it is found.";
+    let fix = "Look for the drop: interface and qdisc counters on the path, a policer, a full queue. Congestion \
+               control that tolerates loss (BBR) helps until it is found.";
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
     if own.0 < 5 {
         candidate.confidence = Confidence::Medium;
     }
+    candidate.always_wrong = true;
     candidate.holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FlowState, Release, Role};
+
+    use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
+
+    fn lossy() -> FlowBuilder {
+        FlowBuilder::new(1, Role::Client)
+            .remote_host()
+            .every(100 * MS, 0, 60 * MS, FlowState::Recovery, Release::RxAck)
+            .streams(1000, 14_480)
+    }
+
+    #[test]
+    fn recovery_with_segments_resent() {
+        assert_eq!(verdict_of(&capture(vec![lossy().resent(200)], vec![])), "packet-loss");
+    }
+
+    #[test]
+    fn a_window_cut_for_loss_is_loss() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .remote_host()
+            .every(10 * MS, 0, 8 * MS, FlowState::Cwnd, Release::RxAck)
+            .streams(1000, 14_480);
+        assert_eq!(verdict_of(&capture(vec![flow.clone().resent(200)], vec![])), "packet-loss");
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");
+    }
+
+    #[test]
+    fn short_recoveries_of_a_bulk_flow_count() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .cell(FlowState::Recovery, Release::RxAck, 300 * MS, 10_000)
+            .cell(FlowState::Cwnd, Release::RxAck, 500 * MS, 50_000)
+            .streams(10_000, 14_480);
+        assert_eq!(verdict_of(&capture(vec![flow.clone().resent(1000)], vec![])), "packet-loss");
+        assert_eq!(verdict_of(&capture(vec![flow.resent(10)], vec![])), "healthy");
+    }
+
+    #[test]
+    fn one_bad_flow_among_many_is_named() {
+        let mut flows = vec![lossy().resent(200)];
+        for id in 2..15 {
+            flows.push(
+                FlowBuilder::new(id, Role::Client)
+                    .cell(FlowState::InFlight, Release::RxAck, 990 * MS, 9000)
+                    .streams(9000, 9000),
+            );
+        }
+        assert_eq!(verdict_of(&capture(flows, vec![])), "packet-loss");
+    }
+
+    #[test]
+    fn nothing_resent_is_no_loss() {
+        let report = crate::judge(&capture(vec![lossy()], vec![]));
+        assert_eq!(report.verdict.cause, None);
+        let why = &report.ruled_out.iter().find(|r| r.cause == "packet-loss").expect("ruled out").why;
+        assert_eq!(why, "0 of 10,001 segments resent");
+    }
+
+    #[test]
+    fn a_reply_that_comes_a_timeout_late_was_lost() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .every(300 * MS, 0, 205 * MS, FlowState::IdleAfterSend, Release::RxData)
+            .every(300 * MS, 210 * MS, 3 * MS, FlowState::IdleAfterSend, Release::RxData)
+            .every(300 * MS, 220 * MS, 3 * MS, FlowState::IdleAfterSend, Release::RxData)
+            .talks(100, 100)
+            .resent(3);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "packet-loss");
+    }
 }

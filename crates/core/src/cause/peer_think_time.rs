@@ -1,7 +1,7 @@
 //! The peer's application takes its time: the request is acknowledged, the reply comes much later.
 //!
-//! Look-alikes: a late ACK of a held write (nagle-delayed-ack), loss of the reply; both have states of their own. If the
-//! other end is on this host and the wait has a reason there, the reason is the cause.
+//! Look-alikes: a late ACK of a held write (nagle-delayed-ack), loss of the reply; both have states of their own. If
+//! the other end is on this host and the wait has a reason there, the reason is the cause.
 use parshall_evidence::Confidence;
 
 use super::{Candidate, Cause, Outcome, place_of, stalls, who};
@@ -82,5 +82,82 @@ fn why_not(facts: &Facts<'_>) -> String {
             "replies were waited for {} of the time, explained elsewhere or under 2 ms each",
             words::percent(share)
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FdKind, FlowState, Release, Role};
+
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
+
+    fn client() -> FlowBuilder {
+        FlowBuilder::new(1, Role::Client)
+            .every(25 * MS, 0, 20 * MS, FlowState::IdleAfterSend, Release::RxData)
+            .talks(40, 100)
+    }
+
+    fn server(client: &FlowBuilder) -> FlowBuilder {
+        FlowBuilder::new(2, Role::Server)
+            .to(client)
+            .owner(200, 201)
+            .every(25 * MS, 0, 20 * MS, FlowState::IdleAfterRecv, Release::AppSend)
+            .talks(40, 100)
+    }
+
+    #[test]
+    fn a_remote_peer_thinks() {
+        assert_eq!(verdict_of(&capture(vec![client()], vec![])), "peer-think-time");
+    }
+
+    #[test]
+    fn a_peer_on_this_host_is_shown_asleep() {
+        let client = client();
+        let thread = ThreadBuilder::new(201).of(200).sleeps(25 * MS, 0, 20 * MS, "clock_nanosleep", FdKind::None);
+        let report = crate::judge(&capture(vec![client.clone(), server(&client)], vec![thread]));
+        assert_eq!(report.verdict.cause.as_deref(), Some("peer-think-time"));
+        assert!(report.verdict.summary.contains("pid 200"), "{}", report.verdict.summary);
+        assert!(report.verdict.summary.contains("clock_nanosleep"), "{}", report.verdict.summary);
+    }
+
+    #[test]
+    fn a_peer_on_this_host_that_computes_is_user_cpu() {
+        let client = client();
+        let thread =
+            ThreadBuilder::new(201).of(200).samples(95, 5).sleeps(25 * MS, 20 * MS, 5 * MS, "epoll_wait", FdKind::Anon);
+        assert_eq!(verdict_of(&capture(vec![client.clone(), server(&client)], vec![thread])), "user-cpu-bound");
+    }
+
+    #[test]
+    fn the_ack_of_a_slow_server_is_late_too() {
+        // The server's delayed-ACK timer acknowledges the request after 40 ms, the reply comes after 60.
+        let flow = FlowBuilder::new(1, Role::Client)
+            .every(65 * MS, 0, 40 * MS, FlowState::InFlight, Release::RxAckDelayed)
+            .every(65 * MS, 40 * MS, 20 * MS, FlowState::IdleAfterSend, Release::RxData)
+            .talks(15, 100);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "peer-think-time");
+    }
+
+    #[test]
+    fn an_answer_in_one_round_trip_is_healthy() {
+        let mut flow = client().remote_host();
+        flow.record.last.min_rtt_us = 19_000;
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");
+    }
+
+    #[test]
+    fn a_subscriber_that_hears_little_is_idle() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .every(100 * MS, 0, 99 * MS, FlowState::IdleAfterRecv, Release::RxData)
+            .drains(10, 200);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");
+    }
+
+    #[test]
+    fn a_client_that_pauses_is_healthy() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .every(50 * MS, 0, 45 * MS, FlowState::IdleAfterRecv, Release::AppSend)
+            .talks(20, 100);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");
     }
 }

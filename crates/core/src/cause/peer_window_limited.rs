@@ -68,3 +68,51 @@ fn why_not(facts: &Facts<'_>) -> String {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FdKind, FlowState, Release, Role};
+
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
+
+    fn sender() -> FlowBuilder {
+        FlowBuilder::new(1, Role::Client)
+            .every(10 * MS, 0, 9 * MS, FlowState::PeerWindow, Release::RxAck)
+            .streams(1000, 16_384)
+    }
+
+    #[test]
+    fn a_remote_reader_shuts_the_window() {
+        assert_eq!(verdict_of(&capture(vec![sender()], vec![])), "peer-window-limited");
+    }
+
+    #[test]
+    fn a_reader_on_this_host_is_the_cause() {
+        let sender = sender();
+        let reader = FlowBuilder::new(2, Role::Server)
+            .to(&sender)
+            .owner(200, 201)
+            .every(10 * MS, 0, 9 * MS, FlowState::RxWaiting, Release::AppRecv)
+            .drains(1000, 16_384);
+        let thread = ThreadBuilder::new(201).of(200).sleeps(10 * MS, 0, 9 * MS, "clock_nanosleep", FdKind::None);
+        assert_eq!(verdict_of(&capture(vec![sender, reader], vec![thread])), "slow-reader");
+    }
+
+    #[test]
+    fn microseconds_over_loopback_are_healthy() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .cell(FlowState::PeerWindow, Release::RxAck, 700 * MS, 70_000)
+            .streams(100_000, 131_072);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");
+    }
+
+    #[test]
+    fn a_full_congestion_window_is_not_the_peer_s() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .remote_host()
+            .every(10 * MS, 0, 9 * MS, FlowState::Cwnd, Release::RxAck)
+            .streams(1000, 16_384)
+            .resent(500);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "packet-loss");
+    }
+}

@@ -79,7 +79,8 @@ impl Total {
             Some(loss) => ratio(loss.ns, loss.wall_ns).min(1.0),
             None => candidate.lost.share(facts),
         };
-        if candidate.thread.is_none() && flow_share < MIN_SHARE {
+        let few_but_bad = candidate.always_wrong && share >= 0.5 && ratio(lost, facts.could_ns()) >= 0.02;
+        if candidate.thread.is_none() && flow_share < MIN_SHARE && !few_but_bad {
             return Err(format!("{} of the time, too little to matter", words::percent(share.min(flow_share))));
         }
         if share < candidate.min_share {
@@ -222,4 +223,70 @@ fn no_dominant(facts: &Facts<'_>, flow_share: f64) -> String {
         words::percent(flow_share),
         most.join(", ")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FdKind, FlowState, Release, Role, Status};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::judge;
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, arb, capture, empty_capture, verdict_of};
+
+    #[test]
+    fn idle_is_healthy_and_nothing_is_no_evidence() {
+        let report = judge(&capture(vec![FlowBuilder::new(1, Role::Server)], vec![]));
+        assert_eq!(report.verdict.status, Status::Healthy);
+        assert!(report.verdict.summary.starts_with("Nothing to do"), "{}", report.verdict.summary);
+        assert_eq!(verdict_of(&empty_capture()), "insufficient-evidence");
+        let mut short = capture(vec![FlowBuilder::new(1, Role::Server)], vec![]);
+        short.window_ns = 100 * MS;
+        assert_eq!(verdict_of(&short), "insufficient-evidence");
+    }
+
+    #[test]
+    fn many_small_losses_have_no_dominant_cause() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .every(100 * MS, 0, 10 * MS, FlowState::Sndbuf, Release::RxAck)
+            .every(100 * MS, 10 * MS, 10 * MS, FlowState::Qdisc, Release::RxAck)
+            .every(100 * MS, 20 * MS, 10 * MS, FlowState::Paced, Release::RxAck)
+            .every(100 * MS, 30 * MS, 10 * MS, FlowState::PeerWindow, Release::RxAck)
+            .streams(1000, 16_384);
+        let report = judge(&capture(vec![flow], vec![]));
+        assert_eq!(report.verdict.status, Status::NoDominantCause);
+        assert!(report.findings.is_empty());
+    }
+
+    #[test]
+    fn every_cause_is_either_found_or_ruled_out() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .every(41 * MS, 0, 20 * MS, FlowState::Nagle, Release::RxAckDelayed)
+            .every(41 * MS, 20 * MS, 15 * MS, FlowState::IdleAfterSend, Release::RxData)
+            .talks_in_parts(24);
+        let report =
+            judge(&capture(vec![flow], vec![ThreadBuilder::new(101).blocked(0, 900 * MS, "epoll_wait", FdKind::Anon)]));
+        assert_eq!(report.findings.len(), 2);
+        assert_eq!(report.findings.len() + report.ruled_out.len(), CAUSES.len());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        #[test]
+        fn never_panics_and_is_deterministic(capture in arb::capture()) {
+            let report = judge(&capture);
+            prop_assert_eq!(&report, &judge(&capture));
+            let json = serde_json::to_string(&report).expect("a report is JSON");
+            prop_assert!(!json.contains("null"), "{}", json);
+            for f in &report.findings {
+                prop_assert!((0.0..=1.0).contains(&f.share) && (0.0..=1.0).contains(&f.owned), "{:?}", f);
+                prop_assert!(f.lost_ms <= capture.window_ns as f64 / 1e6);
+            }
+            for account in [&report.time.flows, &report.time.threads] {
+                let sum: f64 = account.states.iter().map(|s| s.share).sum();
+                prop_assert!(account.wall_ms == 0.0 || (sum - 1.0).abs() < 0.01, "{}", sum);
+            }
+        }
+    }
 }

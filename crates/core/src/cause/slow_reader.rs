@@ -1,8 +1,8 @@
-//! A local reader that does not keep up: data of a stream waits in the receive queue while its reader sleeps or works on
-//! something else, and the window shuts.
+//! A local reader that does not keep up: data of a stream waits in the receive queue while its reader sleeps or works
+//! on something else, and the window shuts.
 //!
-//! Look-alikes: a reader at work on what it read (user-cpu-bound), out of quota (cpu-throttled), copying in small pieces
-//! (small-copy-buffer), or a small receive buffer with a reader that empties it at once.
+//! Look-alikes: a reader at work on what it read (user-cpu-bound), out of quota (cpu-throttled), copying in small
+//! pieces (small-copy-buffer), or a small receive buffer with a reader that empties it at once.
 use parshall_evidence::Confidence;
 
 use super::{Candidate, Cause, Outcome, main_sleep, main_thread, place_of, stalls, thread_name, who};
@@ -48,7 +48,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let fix = "Read earlier or in another thread: what this thread waits for does not belong between two reads.";
     let mut candidate = Candidate::new(lost, place, summary, evidence, fix);
     if sleep.is_none() {
-        candidate.confidence = Confidence::Medium;
+        candidate.confidence = if tid == 0 { Confidence::Low } else { Confidence::Medium };
     }
     candidate.holds()
 }
@@ -85,4 +85,47 @@ fn why_not(facts: &Facts<'_>) -> String {
     let wall: f64 = facts.flows.iter().map(|f| f.ledger.wall_ns).sum();
     let share = words::percent(ratio(waiting, wall));
     format!("received data waited for {share} of the time, never while its reader slept")
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FdKind, FlowState, Release, Role};
+
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
+
+    fn reader() -> FlowBuilder {
+        FlowBuilder::new(1, Role::Server)
+            .every(10 * MS, 0, 9 * MS, FlowState::RxWaiting, Release::AppRecv)
+            .drains(100, 65_536)
+    }
+
+    #[test]
+    fn asleep_with_data_waiting() {
+        let thread = ThreadBuilder::new(101).sleeps(10 * MS, 0, 9 * MS, "clock_nanosleep", FdKind::None);
+        let report = crate::judge(&capture(vec![reader()], vec![thread]));
+        assert_eq!(report.verdict.cause.as_deref(), Some("slow-reader"));
+        assert!(report.verdict.summary.contains("asleep in clock_nanosleep"), "{}", report.verdict.summary);
+        assert_eq!(report.findings[0].place.tid, Some(101));
+    }
+
+    #[test]
+    fn at_work_on_what_it_read_is_user_cpu() {
+        let thread = ThreadBuilder::new(101).samples(95, 5);
+        assert_eq!(verdict_of(&capture(vec![reader()], vec![thread])), "user-cpu-bound");
+    }
+
+    #[test]
+    fn out_of_quota_is_throttled() {
+        let thread = ThreadBuilder::new(101).throttled(10 * MS, 0, 9 * MS);
+        assert_eq!(verdict_of(&capture(vec![reader()], vec![thread])), "cpu-throttled");
+    }
+
+    #[test]
+    fn a_small_buffer_emptied_at_once_is_healthy() {
+        let flow = FlowBuilder::new(1, Role::Server)
+            .cell(FlowState::RxWaiting, Release::AppRecv, 300 * MS, 30_000)
+            .drains(30_000, 4096);
+        let thread = ThreadBuilder::new(101).samples(10, 90);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![thread])), "healthy");
+    }
 }

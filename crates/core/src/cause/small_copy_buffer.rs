@@ -106,3 +106,51 @@ fn calls_per_second(thread: &ThreadFact<'_>) -> f64 {
     let copied = thread.rec.copy.pairs as f64 * 2.0;
     ratio(counted.max(copied), observed_s(thread))
 }
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{Capture, CopyPattern, FdKind, FlowState, Release, Role};
+
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
+
+    fn forwarder(mode_bytes: u32, samples: (u64, u64)) -> ThreadBuilder {
+        let mut thread = ThreadBuilder::new(101).samples(samples.0, samples.1);
+        thread.record.copy = CopyPattern {
+            pairs: 40_000,
+            bytes: 40_000 * u64::from(mode_bytes),
+            recvs: 41_000,
+            mode_bytes,
+            mode_count: 39_000,
+            left_over: 38_000,
+        };
+        thread
+    }
+
+    fn traffic(thread: ThreadBuilder) -> Capture {
+        let from = FlowBuilder::new(1, Role::Server)
+            .cell(FlowState::RxWaiting, Release::AppRecv, 900 * MS, 40_000)
+            .drains(40_000, 8192);
+        let to = FlowBuilder::new(2, Role::Client)
+            .cell(FlowState::InFlight, Release::RxAck, 900 * MS, 40_000)
+            .streams(40_000, 8192);
+        capture(vec![from, to], vec![thread])
+    }
+
+    #[test]
+    fn eight_kib_saturate_a_core() {
+        let report = crate::judge(&traffic(forwarder(8192, (10, 90))));
+        assert_eq!(report.verdict.cause.as_deref(), Some("small-copy-buffer"));
+        assert!(report.verdict.summary.contains("8 KiB"), "{}", report.verdict.summary);
+        assert!(report.findings[0].share > 0.85);
+    }
+
+    #[test]
+    fn its_look_alikes() {
+        assert_eq!(verdict_of(&traffic(forwarder(65_536, (10, 90)))), "healthy");
+        let idle = forwarder(8192, (10, 90)).sleeps(10 * MS, 0, 5 * MS, "epoll_wait", FdKind::Anon);
+        assert_eq!(verdict_of(&traffic(idle)), "healthy");
+        let mut slow = traffic(forwarder(8192, (90, 10)));
+        slow.threads[0].copy.recvs = 900;
+        assert_ne!(verdict_of(&slow), "small-copy-buffer");
+    }
+}

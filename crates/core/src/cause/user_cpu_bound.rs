@@ -43,7 +43,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let mut place = if by_thread { Place::default() } else { place_of(facts, &lost) };
     (place.pid, place.tid) = (Some(thread.rec.pid), Some(thread.rec.tid));
     let evidence = evidence(facts, thread, &lost, hot);
-    let fix = "Spend less CPU per request, or spread the work over more threads; the network and the kernel are not the limit.";
+    let fix = "Spend less CPU per request, or spread the work over more threads; network and kernel are not the limit.";
     let mut candidate = Candidate::new(lost, place, summary, evidence, fix);
     if thread.ledger.user_share.is_none() {
         candidate.confidence = Confidence::Low;
@@ -135,5 +135,95 @@ fn why_not(facts: &Facts<'_>) -> String {
             let user = thread.ledger.user_share.map(|u| format!(", {} of it in user mode", words::percent(u)));
             format!("busiest thread {busy} on a CPU{}", user.unwrap_or_default())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{Capture, CpuSample, FdKind, FlowState, Frame, NO_SYSCALL, Release, Role, Stack};
+
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
+
+    /// A single-threaded server that works 5 ms on each request of one flow.
+    fn computing() -> Capture {
+        let flow = FlowBuilder::new(1, Role::Server)
+            .every(10 * MS, 0, 5 * MS, FlowState::IdleAfterRecv, Release::AppSend)
+            .talks(100, 100);
+        let thread = ThreadBuilder::new(101).samples(95, 5).sleeps(10 * MS, 5 * MS, 5 * MS, "epoll_wait", FdKind::Anon);
+        capture(vec![flow], vec![thread])
+    }
+
+    #[test]
+    fn names_thread_and_function() {
+        let mut capture = computing();
+        let frame = |name: &str| Frame { name: name.to_string(), module: "app".to_string(), kernel: false };
+        capture.stacks = vec![Stack { frames: vec![frame("parse"), frame("main")] }];
+        capture.samples = vec![CpuSample {
+            tid: 101,
+            user: true,
+            syscall: NO_SYSCALL,
+            syscall_name: String::new(),
+            stack: Some(0),
+            count: 95,
+        }];
+        let report = crate::judge(&capture);
+        assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"));
+        assert!(report.verdict.summary.contains("parse"), "{}", report.verdict.summary);
+        assert_eq!(report.findings[0].place.tid, Some(101));
+    }
+
+    #[test]
+    fn a_saturated_cheap_server_is_healthy() {
+        // 12 connections, 100 us of CPU per request: each waits in a queue of several ms at times.
+        let flows = (0..12).map(|i| {
+            FlowBuilder::new(i, Role::Server)
+                .every(5 * MS, i * MS / 4, 2 * MS, FlowState::RxWaiting, Release::AppRecv)
+                .talks(800, 32)
+        });
+        let thread = ThreadBuilder::new(101).samples(80, 20);
+        assert_eq!(verdict_of(&capture(flows.collect(), vec![thread])), "healthy");
+    }
+
+    #[test]
+    fn its_clients_wait_for_a_healthy_server() {
+        let mut flows = Vec::new();
+        for i in 0..12 {
+            let client = FlowBuilder::new(2 * i, Role::Client)
+                .owner(300, 301)
+                .every(5 * MS, 0, 4 * MS, FlowState::IdleAfterSend, Release::RxData)
+                .talks(800, 32);
+            let server = FlowBuilder::new(2 * i + 1, Role::Server)
+                .to(&client)
+                .every(5 * MS, 0, 4 * MS, FlowState::RxWaiting, Release::AppRecv)
+                .talks(800, 32);
+            flows.extend([client, server]);
+        }
+        let thread = ThreadBuilder::new(101).samples(80, 20);
+        assert_eq!(verdict_of(&capture(flows, vec![thread])), "healthy");
+    }
+
+    #[test]
+    fn work_of_another_thread_of_the_process_counts() {
+        // An event loop hands the request to a worker and sleeps until it is done.
+        let flow = FlowBuilder::new(1, Role::Server)
+            .every(10 * MS, 0, 9 * MS, FlowState::IdleAfterRecv, Release::AppSend)
+            .talks(100, 100);
+        let mut front = ThreadBuilder::new(101).sleeps(10 * MS, 0, 9 * MS, "epoll_wait", FdKind::Anon);
+        for stall in &mut front.stalls {
+            (stall.waker_tid, stall.waker_in_irq) = (102, false);
+        }
+        let worker = ThreadBuilder::new(102).samples(95, 5).sleeps(10 * MS, 9 * MS, MS, "futex", FdKind::None);
+        let report = crate::judge(&capture(vec![flow], vec![front, worker]));
+        assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"));
+        assert_eq!(report.findings[0].place.tid, Some(102));
+    }
+
+    #[test]
+    fn bulk_work_shows_in_the_thread_only() {
+        let flow = FlowBuilder::new(1, Role::Server)
+            .cell(FlowState::RxWaiting, Release::AppRecv, 900 * MS, 1800)
+            .drains(1800, 32_768);
+        let thread = ThreadBuilder::new(101).samples(95, 5);
+        assert_eq!(verdict_of(&capture(vec![flow], vec![thread])), "user-cpu-bound");
     }
 }

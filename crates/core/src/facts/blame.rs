@@ -1,8 +1,9 @@
 //! Lost time: which intervals count as lost, and who is to blame for each.
 //!
-//! Only intervals of at least 1 ms count, because shorter ones are the ordinary rhythm of a busy healthy flow: an iperf3
-//! over loopback is window-limited for microseconds at a time, and a server under saturating load queues requests for
-//! some hundred. A hold of a write-write-read flow counts whatever its length: it is paid once per request.
+//! Only intervals of at least 1 ms count, because shorter ones are the ordinary rhythm of a busy healthy flow: an
+//! iperf3 over loopback is window-limited for microseconds at a time, and a server under saturating load queues
+//! requests for some hundred. A hold of a write-write-read flow counts whatever its length: it is paid once per
+//! request.
 use parshall_evidence::Release;
 
 use super::doing::Doing;
@@ -155,10 +156,14 @@ fn verdict(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) -> L
         State::HeldByNagleDelayedAck => hold(Blame::NagleDelack),
         State::Corked => hold(Blame::Cork),
         State::PeerHeld if DELACK_NS.contains(&interval.each_ns(flow.ledger.scale)) => Lost::To(Blame::PeerHeld),
+        // Recovery is nobody's ordinary rhythm: on a lossy flow it counts whatever its length.
+        State::LossRecovery if flow.lossy => Lost::To(Blame::Loss),
         State::LossRecovery => stall(Blame::Loss),
         State::RetransmissionTimeout => Lost::To(Blame::Rto),
-        // Without loss a full congestion window is the path at its capacity.
-        State::CwndLimited if flow.cut_for_loss => stall(Blame::Cwnd),
+        // Without loss a full congestion window is the path at its capacity; with it, the window is too small.
+        // (ssthresh does not tell: HyStart leaves slow start by it without a loss.)
+        State::CwndLimited if flow.lossy => Lost::To(Blame::Cwnd),
+        State::CwndLimited if flow.resent > 0 => stall(Blame::Cwnd),
         State::PeerWindowLimited => stall(Blame::PeerWindow),
         State::SndbufLimited => stall(Blame::Sndbuf),
         State::Paced => stall(Blame::Paced),
@@ -176,7 +181,7 @@ fn verdict(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) -> L
 
 fn peer_thinking(flow: &FlowFact<'_>, interval: &Interval, typical_ns: f64) -> Lost {
     let each = interval.each_ns(flow.ledger.scale);
-    if each < THINK_MIN_NS || each <= 4.0 * flow.ledger.context.min_rtt_ns {
+    if !interval.long || each < THINK_MIN_NS || each <= 4.0 * flow.ledger.context.min_rtt_ns {
         return Lost::Not;
     }
     // A subscriber that hears little is idle; one that downloads waits.
@@ -187,8 +192,7 @@ fn peer_thinking(flow: &FlowFact<'_>, interval: &Interval, typical_ns: f64) -> L
         return Lost::Not;
     }
     // On a lossy path the reply gets lost too; we see only that it comes a timeout late.
-    let lossy = flow.resent as f64 >= 0.005 * flow.data_segs as f64 && flow.resent > 0;
-    if lossy && each >= 190e6 && each > 5.0 * typical_ns {
+    if flow.lossy && each >= 190e6 && each > 5.0 * typical_ns {
         return Lost::To(Blame::Rto);
     }
     Lost::To(Blame::PeerThink)

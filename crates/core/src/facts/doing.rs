@@ -103,16 +103,11 @@ fn average(facts: &Facts<'_>, thread: &ThreadFact<'_>) -> Doing {
     Doing { on_cpu: awake[0], runnable: awake[1], throttled: awake[2], blocked, off: None, tid: 0 }
 }
 
-/// The thread's awake time; on a rung that cannot see throttling of threads, that of their group.
+/// The thread's awake time; on a rung that cannot see threads throttled, their group tells.
 fn awake(facts: &Facts<'_>, thread: &ThreadFact<'_>) -> [f64; 3] {
     let awake = thread.ledger.awake;
-    let seen = facts.capture.threads.iter().any(|t| t.off_cpu.iter().any(|c| c.why == OffCpu::Throttled));
-    let throttled = facts.throttled_periods();
-    if seen || throttled < 0.3 {
-        return awake;
-    }
     let asleep = (1.0 - awake.iter().sum::<f64>()).max(0.0);
-    [awake[0], awake[1], awake[2] + asleep * throttled]
+    [awake[0], awake[1], awake[2] + asleep * facts.hidden_throttling]
 }
 
 fn stalls_within<'f>(

@@ -1,5 +1,5 @@
-//! The prepared evidence that all causes are tested on: ledgers, both ends of a connection joined, and for each piece of
-//! lost time the one to blame.
+//! The prepared evidence that all causes are tested on: ledgers, both ends of a connection joined, and for each piece
+//! of lost time the one to blame.
 //!
 //! What belongs here: deciding whether time was lost and whose it is. Which causes are *named* is decided in
 //! [`crate::cause`].
@@ -10,10 +10,10 @@ pub mod pair;
 
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, FlowRecord, FlowStall, FlowState, Role, ThreadRecord, ThreadStall};
+use parshall_evidence::{Capture, FlowRecord, FlowStall, FlowState, OffCpu, ThreadRecord, ThreadStall};
 
 use crate::ledger::flow::{FlowLedger, State, moved};
-use crate::ledger::flow_rules::min_rtt_ns;
+use crate::ledger::flow_rules::{min_rtt_ns, serves};
 use crate::ledger::thread::{State as ThreadState, ThreadLedger};
 use crate::stats::{Spans, ratio};
 use crate::words;
@@ -57,8 +57,8 @@ pub struct FlowFact<'a> {
     pub resent: u64,
     /// Segments with data sent in the window.
     pub data_segs: u64,
-    /// The congestion window was cut for loss at some time, or segments were resent.
-    pub cut_for_loss: bool,
+    /// At least 0.5 % of its segments were resent.
+    pub lossy: bool,
     /// The other end, when it is in the capture.
     pub pair: Option<usize>,
     /// Time in which it could have moved data.
@@ -95,6 +95,9 @@ pub struct Facts<'a> {
     pub threads: Vec<ThreadFact<'a>>,
     /// Lost time, piece by piece.
     pub parts: Vec<Part>,
+    /// Of the time in which threads seem asleep, the share in which their group was out of quota, on a rung that cannot
+    /// tell the two apart; 0 otherwise.
+    pub(crate) hidden_throttling: f64,
     /// Thread id to index into `threads`.
     by_tid: BTreeMap<u32, usize>,
     /// Process id to indices into `threads`.
@@ -113,7 +116,8 @@ impl<'a> Facts<'a> {
             by_tid.entry(thread.rec.tid).or_insert(index);
             by_pid.entry(thread.rec.pid).or_default().push(index);
         }
-        let mut facts = Facts { capture, flows, threads, parts: Vec::new(), by_tid, by_pid };
+        let hidden_throttling = hidden_throttling(capture);
+        let mut facts = Facts { capture, flows, threads, parts: Vec::new(), hidden_throttling, by_tid, by_pid };
         let raw = blame::parts(&facts);
         let (parts, explained) = pair::resolve(&facts, raw);
         facts.parts = parts;
@@ -185,8 +189,7 @@ impl<'a> Facts<'a> {
 
     /// Share of the quota periods in which a control group of the subject was throttled, of the worst group.
     pub fn throttled_periods(&self) -> f64 {
-        let share = |c: &parshall_evidence::CgroupCpu| ratio(c.throttled_periods as f64, c.periods as f64).min(1.0);
-        self.capture.cgroups.iter().map(share).fold(0.0, f64::max)
+        throttled_periods(self.capture)
     }
 
     /// Upper bound of the 99th percentile of all waits for a CPU, in microseconds; None when unknown.
@@ -202,6 +205,17 @@ impl<'a> Facts<'a> {
     }
 }
 
+fn throttled_periods(capture: &Capture) -> f64 {
+    let share = |c: &parshall_evidence::CgroupCpu| ratio(c.throttled_periods as f64, c.periods as f64).min(1.0);
+    capture.cgroups.iter().map(share).fold(0.0, f64::max)
+}
+
+fn hidden_throttling(capture: &Capture) -> f64 {
+    let seen = capture.threads.iter().any(|t| t.off_cpu.iter().any(|c| c.why == OffCpu::Throttled));
+    let share = throttled_periods(capture);
+    if seen || share < 0.3 { 0.0 } else { share }
+}
+
 fn flow_facts(capture: &Capture) -> Vec<FlowFact<'_>> {
     let mut stalls: BTreeMap<u64, Vec<(usize, &FlowStall)>> = BTreeMap::new();
     for (index, stall) in capture.flow_stalls.iter().enumerate() {
@@ -215,17 +229,13 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
     let shape = shape(rec);
     let (first, last) = (&rec.first, &rec.last);
     let resent = last.total_retrans.saturating_sub(first.total_retrans);
-    let sends = rec.calls.sends.max(if rec.calls.recvs == 0 {
-        last.data_segs_out.saturating_sub(first.data_segs_out)
+    // Without calls (a sampling rung) the kernel's counts over the whole wall time must do.
+    let (sends, sent, seconds) = if rec.calls.sends > 0 {
+        (rec.calls.sends, rec.calls.send_bytes, ratio(ledger.wall_ns, ledger.scale) / 1e9)
     } else {
-        0
-    });
-    let sent = rec.calls.send_bytes.max(if rec.calls.sends == 0 {
-        last.bytes_acked.saturating_sub(first.bytes_acked)
-    } else {
-        0
-    });
-    let seconds = if rec.calls.sends > 0 { ratio(ledger.wall_ns, ledger.scale) } else { ledger.wall_ns } / 1e9;
+        let segs = last.data_segs_out.saturating_sub(first.data_segs_out);
+        (segs, last.bytes_acked.saturating_sub(first.bytes_acked), ledger.wall_ns / 1e9)
+    };
     let supplies = shape == Shape::StreamOut && sends as f64 >= 10.0 * seconds && sent as f64 >= 1e3 * seconds;
     FlowFact {
         name: words::flow_name(rec),
@@ -236,7 +246,7 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
             && rec.calls.small_sends.saturating_mul(2) > rec.calls.sends,
         resent,
         data_segs: last.data_segs_out.saturating_sub(first.data_segs_out),
-        cut_for_loss: resent > 0 || (last.ssthresh < 0x7fff_ffff && last.ssthresh < first.ssthresh),
+        lossy: resent > 0 && resent as f64 >= 0.005 * last.data_segs_out.saturating_sub(first.data_segs_out) as f64,
         pair: None,
         could_ns: 0.0,
         rec,
@@ -389,7 +399,7 @@ fn handled(flow: &FlowFact<'_>) -> (f64, f64) {
 
 /// This end was opened by connect(), or by an unknown hand.
 pub fn is_client(flow: &FlowRecord) -> bool {
-    flow.role != Role::Server
+    !serves(flow)
 }
 
 /// The minimum round trip of a flow in nanoseconds.

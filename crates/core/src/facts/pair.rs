@@ -68,7 +68,11 @@ fn explained_by_peer(facts: &Facts<'_>, part: &Part, other: usize, reasons: &[Ve
         (Blame::PeerHeld, _) => 1.0,
         (Blame::PeerThink | Blame::PeerWindow, Some(span)) => {
             let window = part.blame == Blame::PeerWindow;
-            covered(&reasons[other], span, |r| if window { r.window } else { r.think })
+            let reader = &facts.flows[other].ledger;
+            // A reader that never catches up, in steps too short to travel one by one, shuts the window as well.
+            let never_empty = ratio(reader.of(State::ReaderWaiting), reader.wall_ns);
+            let share = covered(&reasons[other], span, |r| if window { r.window } else { r.think });
+            if window && never_empty >= 0.5 { share.max(never_empty) } else { share }
         }
         // The end that waits for the answer says so better than the end that owes it.
         (Blame::AppBlocked, Some((begin, ns))) => {

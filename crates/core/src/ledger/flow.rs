@@ -205,8 +205,9 @@ impl FlowLedger {
             }
         }
         let (rest, count) = remainder(cell, long, seen);
-        // Stalls that were lost or never sent (a sampling rung) show in the mean of what is left.
-        let is_long = rest / count.max(1) as f64 >= STALL_MIN_NS as f64;
+        // Stalls that were lost show in the mean of what is left. Sampled runs that are not stalls were seen once, or moved
+        // data: they are as long as the sampler's step, whatever happened in between.
+        let is_long = cell.release != Release::Sampled && rest / count.max(1) as f64 >= STALL_MIN_NS as f64;
         for (state, ns) in self.context.split(cell.state, cell.release, rest, count) {
             self.push(Interval {
                 state,
@@ -305,6 +306,12 @@ mod tests {
     fn lost_stalls_show_in_the_mean() {
         let f = FlowBuilder::new(1, Role::Client).cell(FlowState::PeerWindow, Release::RxAck, 500 * MS, 5).fill();
         assert!(ledger(&f).intervals.iter().any(|i| i.state == State::PeerWindowLimited && i.long));
+    }
+
+    #[test]
+    fn a_sample_is_not_a_stall() {
+        let f = FlowBuilder::new(1, Role::Client).cell(FlowState::PeerWindow, Release::Sampled, 500 * MS, 100).fill();
+        assert!(!ledger(&f).intervals.iter().any(|i| i.state == State::PeerWindowLimited && i.long));
     }
 
     proptest! {

@@ -21,6 +21,8 @@ pub struct Context {
     client: bool,
     /// It received data in the window.
     received: bool,
+    /// It received and sent data in the window.
+    answers: bool,
     /// It alternates between sending and receiving.
     turns: bool,
     /// Per interval, time that counts as in flight.
@@ -47,8 +49,9 @@ impl Context {
         let min_rtt_ns = min_rtt_ns(flow);
         let received = flow.calls.recvs > 0 || flow.last.bytes_received > flow.first.bytes_received;
         let mut context = Context {
-            client: flow.role != Role::Server,
+            client: !serves(flow),
             received,
+            answers: received && flow.last.data_segs_out > flow.first.data_segs_out,
             turns: flow.calls.turns > 0,
             bound_ns: (2.0 * min_rtt_ns).max(IN_FLIGHT_MIN_NS),
             min_rtt_ns,
@@ -103,6 +106,8 @@ impl Context {
     fn idle_after_recv(&self, release: Release) -> State {
         match release {
             Release::AppSend if !self.client => State::AppThinking,
+            // Sampled after a receive: a server that also answers owes an answer.
+            Release::Sampled if !self.client && self.answers => State::AppThinking,
             Release::RxData if self.client => State::PeerThinking,
             Release::RxDataAfterOwnDelack => State::PeerHeld,
             _ => State::NothingToSend,
@@ -168,6 +173,16 @@ impl Context {
             }
         }
         crate::stats::ratio(delayed, total)
+    }
+}
+
+/// This end waits for requests: it was accepted, or it looks so by its ports (Linux hands out 32768 and above).
+pub fn serves(flow: &FlowRecord) -> bool {
+    const EPHEMERAL: u16 = 32_768;
+    match flow.role {
+        Role::Server => true,
+        Role::Client => false,
+        Role::Unknown => flow.local.port() < EPHEMERAL && flow.remote.port() >= EPHEMERAL,
     }
 }
 

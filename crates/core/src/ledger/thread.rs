@@ -1,7 +1,7 @@
 //! The thread ledger: a thread's wall time, split into states that exclude each other.
 //!
-//! CPU time is exact over the whole window. Time off the CPU is what remains, split as it was observed. A blocked thread
-//! waited only while one of its sockets had unread data; otherwise it was idle, whatever system call it sat in.
+//! CPU time is exact over the whole window. Time off the CPU is what remains, split as it was observed. A blocked
+//! thread waited only while one of its sockets had unread data; otherwise it was idle, whatever system call it sat in.
 use parshall_evidence::{Capture, FdKind, NO_SYSCALL, OffCpu, ThreadRecord, ThreadStall};
 
 use crate::stats::{Spans, ratio};

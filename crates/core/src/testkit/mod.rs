@@ -1,5 +1,5 @@
-//! Captures made by hand, for tests: flows and threads are built stall by stall, and what is left of the window is filled
-//! with what a healthy one does.
+//! Captures made by hand, for tests: flows and threads are built stall by stall, and what is left of the window is
+//! filled with what a healthy one does.
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use parshall_evidence::*;
@@ -308,5 +308,16 @@ impl ThreadBuilder {
         self.record.on_cpu_ns = wall.saturating_sub(off);
         self.record.cpu_ns = self.record.on_cpu_ns;
         self
+    }
+}
+
+/// The cause that a capture is judged to show, or the status when there is none.
+pub fn verdict_of(capture: &Capture) -> String {
+    let verdict = crate::judge(capture).verdict;
+    match (verdict.cause, verdict.status) {
+        (Some(cause), _) => cause,
+        (None, Status::Healthy) => "healthy".to_string(),
+        (None, Status::NoDominantCause) => "no-dominant-cause".to_string(),
+        (None, _) => "insufficient-evidence".to_string(),
     }
 }
