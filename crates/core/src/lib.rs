@@ -1,9 +1,55 @@
-//! Everything in parshall that decides.
+//! Everything in parshall that decides: ledgers of time, causes, statistics.
+//!
+//! What belongs here: functions from evidence to a verdict. No I/O, no clock, no unsafe code; `clippy.toml` names what is
+//! disallowed, and the crate builds for wasm32-unknown-unknown. The one entry is [`judge`].
+//!
+//! The way through: [`ledger`] splits the wall time of every flow and thread into states that exclude each other;
+//! [`facts`] finds out which of that time was lost and who is to blame for each piece; [`cause`] tests each cause against
+//! its look-alikes and ranks those that hold; [`account`] prints the ledgers into the report.
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
-use parshall_evidence::{Capture, Report};
+pub mod account;
+pub mod cause;
+pub mod facts;
+pub mod ledger;
+pub mod slice;
+pub mod stats;
+pub mod words;
 
-/// Judges a capture.
-pub fn judge(_capture: &Capture) -> Report {
-    unimplemented!()
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
+
+use parshall_evidence::{Capture, ProbeReport, Report, VERDICT_SCHEMA};
+
+/// Judges a capture: pure, deterministic, and total (no capture makes it panic).
+pub fn judge(capture: &Capture) -> Report {
+    let facts = facts::Facts::new(capture);
+    let ranking = cause::rank::rank(&facts);
+    Report {
+        schema: VERDICT_SCHEMA.to_string(),
+        subject: capture.subject.clone(),
+        window_s: capture.window_ns as f64 / 1e9,
+        rung: capture.rung,
+        blind: capture.blind.clone(),
+        verdict: ranking.verdict,
+        findings: ranking.findings,
+        ruled_out: ranking.ruled_out,
+        time: account::time(&facts),
+        probe: probe(capture),
+    }
+}
+
+fn probe(capture: &Capture) -> ProbeReport {
+    let cost = &capture.probe;
+    ProbeReport {
+        cpu_ms: (cost.kernel_cpu_ns as f64 + cost.own_cpu_ns as f64) / 1e6,
+        kernel_cpu_ms: cost.kernel_cpu_ns as f64 / 1e6,
+        observed_share: stats::ratio(capture.slices.observed_ns as f64, capture.window_ns as f64).min(1.0),
+        events: capture.slices.events.max(cost.events),
+        lost_events: cost.lost_events,
+        untracked: cost.untracked,
+        rss_mib: cost.rss_bytes as f64 / (1024.0 * 1024.0),
+        attach_ms: if cost.attach_ms.is_finite() { cost.attach_ms } else { 0.0 },
+    }
 }

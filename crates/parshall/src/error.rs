@@ -1,5 +1,7 @@
 //! Errors that a user can mend: one line that says what is wrong, and a hint that says what to do.
 use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
 
 /// A user's mistake or a limit of the host. `main` prints it as `error: WHAT` and `hint: HINT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,3 +26,81 @@ impl fmt::Display for UserError {
 }
 
 impl std::error::Error for UserError {}
+
+/// Prints a mistake on stderr. Nothing is left to do if that fails too.
+pub fn tell(mistake: &UserError) {
+    let text = format!("error: {}\nhint: {}\n", one_line(&mistake.what), one_line(&mistake.hint));
+    io::stderr().write_all(text.as_bytes()).ok();
+}
+
+/// The exit code of a command, after its error, if any, was printed.
+pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
+    match result {
+        Ok(code) => code,
+        // The reader of our output left, as in `parshall show x.json | head`: not worth a word.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            tell(&lower(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Any error in the shape that a user gets to see.
+fn lower(error: &anyhow::Error) -> UserError {
+    // The context around a `UserError` says where it happened, so the whole chain is told; the hint is its own.
+    let what = format!("{error:#}");
+    match error.chain().find_map(|e| e.downcast_ref::<UserError>()).or_else(|| error.downcast_ref::<UserError>()) {
+        Some(user) => UserError::new(what, user.hint.clone()),
+        None => UserError::new(what, hint_for(error)),
+    }
+}
+
+fn hint_for(error: &anyhow::Error) -> &'static str {
+    match error.chain().find_map(|e| e.downcast_ref::<io::Error>()).map(io::Error::kind) {
+        Some(io::ErrorKind::PermissionDenied) => "run it as root; `parshall doctor` says what is lost without",
+        Some(io::ErrorKind::NotFound) => "check the path",
+        Some(io::ErrorKind::StorageFull) => "free some space, or write to another file system",
+        _ => "`parshall doctor` says what this host allows",
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|e| e.downcast_ref::<io::Error>()).any(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Messages of the kernel or a library may have several lines, and names may hold control characters.
+fn one_line(text: &str) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    clean.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn context_goes_in_front_and_the_hint_stays() {
+        let error = Err::<(), _>(UserError::new("no process 7", "`ps` lists them")).context("cannot attach");
+        assert_eq!(lower(&error.unwrap_err()), UserError::new("cannot attach: no process 7", "`ps` lists them"));
+    }
+
+    #[test]
+    fn a_plain_error_gets_a_hint_by_its_kind() {
+        let io = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert!(lower(&anyhow::Error::from(io)).hint.contains("root"));
+    }
+
+    #[test]
+    fn a_broken_pipe_is_found_below_context() {
+        let io = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(is_broken_pipe(&anyhow::Error::from(io).context("cannot write")));
+    }
+
+    #[test]
+    fn errors_stay_on_one_line() {
+        assert_eq!(one_line("a\n  b\u{1b}[31m"), "a b [31m");
+    }
+}

@@ -1,9 +1,14 @@
-//! One observation, from attach to capture.
+//! One observation, from the subject to the capture: picks the rung and falls to the next one when it must.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use indicatif::{ProgressBar, ProgressStyle};
 use parshall_evidence::{Capture, Rung};
 
-use super::subject::Select;
+use super::subject::{self, Process, Resolved, Select};
+use super::{btf, procfs};
+use crate::doctor;
 
 /// How to observe.
 #[derive(Debug, Clone)]
@@ -16,7 +21,123 @@ pub struct ObserveOptions {
     pub progress: bool,
 }
 
+/// When an observation ends before its window does.
+pub trait Stop {
+    /// Called once, when everything is attached and the window begins.
+    fn attached(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+    /// The user asked for it.
+    fn requested(&self) -> bool;
+    /// No process of the subject is left.
+    fn subject_gone(&self) -> bool;
+}
+
+/// Ends on SIGINT or SIGTERM, and when all of the subject's processes are gone.
+pub struct Until {
+    signalled: Arc<AtomicBool>,
+    handlers: Vec<signal_hook::SigId>,
+    watched: Vec<Process>,
+}
+
+impl Until {
+    /// Watches the processes of `resolved`.
+    pub fn new(resolved: &Resolved) -> anyhow::Result<Self> {
+        let signalled = Arc::new(AtomicBool::new(false));
+        let mut handlers = Vec::new();
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            handlers.push(signal_hook::flag::register(signal, Arc::clone(&signalled))?);
+        }
+        Ok(Self { signalled, handlers, watched: resolved.processes.clone() })
+    }
+}
+
+impl Drop for Until {
+    fn drop(&mut self) {
+        for id in self.handlers.drain(..) {
+            signal_hook::low_level::unregister(id);
+        }
+    }
+}
+
+impl Stop for Until {
+    fn requested(&self) -> bool {
+        self.signalled.load(Ordering::Relaxed)
+    }
+
+    fn subject_gone(&self) -> bool {
+        !self.watched.is_empty() && !self.watched.iter().any(subject::alive)
+    }
+}
+
 /// Observes the subject for the window, or until its last process exits or the user interrupts.
-pub fn observe(_select: &Select, _options: &ObserveOptions) -> anyhow::Result<Capture> {
-    anyhow::bail!("to be written")
+pub fn observe(select: &Select, options: &ObserveOptions) -> anyhow::Result<Capture> {
+    let resolved = subject::resolve(select)?;
+    let stop = Until::new(&resolved)?;
+    observe_resolved(&resolved, options, &stop)
+}
+
+/// As [`observe`], for a subject that is known already.
+pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
+    let (best, mut reasons) = doctor::best_rung();
+    let mut rung = options.rung.map_or(best, |wanted| wanted.min(best));
+    if options.rung.is_none_or(|wanted| wanted <= best) && options.rung.is_some_and(|wanted| wanted < best) {
+        reasons = vec![format!("the {} rung was asked for", rung.as_str())];
+    }
+    loop {
+        let attempt = match rung {
+            Rung::Btf => btf::observe(resolved, options, stop),
+            Rung::Tracepoint | Rung::Procfs => sampled(resolved, options, stop),
+        };
+        match attempt {
+            Ok(mut capture) => {
+                capture.blind.splice(0..0, reasons);
+                return Ok(capture);
+            }
+            // The kernel has the last word: what it refuses here, the doctor could not foresee.
+            Err(error) if rung > Rung::Procfs => {
+                reasons.push(format!("not on the {} rung: {error:#}", rung.as_str()));
+                rung = Rung::Procfs;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn sampled(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
+    stop.attached()?;
+    let options = procfs::Options { window: options.window, ..procfs::Options::default() };
+    procfs::observe(resolved, &options, &|| stop.requested() || stop.subject_gone())
+}
+
+/// A bar on stderr while the window runs.
+pub struct Progress(Option<ProgressBar>);
+
+impl Progress {
+    /// Draws only when the options say so.
+    pub fn new(options: &ObserveOptions) -> Self {
+        Self(options.progress.then(|| {
+            let bar = ProgressBar::new(options.window.as_millis() as u64);
+            if let Ok(style) = ProgressStyle::with_template("observing {wide_bar} {msg}") {
+                bar.set_style(style);
+            }
+            bar
+        }))
+    }
+
+    /// Moves to `elapsed`.
+    pub fn at(&mut self, elapsed: Duration) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(elapsed.as_millis() as u64);
+            bar.set_message(format!("{:.1} s", elapsed.as_secs_f64()));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
 }

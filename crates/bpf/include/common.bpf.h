@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/* Maps, switches and small helpers that the probes share. */
+#ifndef PARSHALL_COMMON_H
+#define PARSHALL_COMMON_H
+
+#include "records.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+
+#ifndef BPF_LOCAL_STORAGE_GET_F_CREATE
+#define BPF_LOCAL_STORAGE_GET_F_CREATE 1
+#endif
+
+/* What a process of the subject contributes: all its sockets, or only those with the subject's port. */
+enum tgid_scope { SCOPE_ALL = 1, SCOPE_PORT = 2 };
+
+/* Set before load. */
+const volatile u16 port = 0;
+const volatile u32 max_flows = 8192;
+const volatile u32 own_tgid = 0;
+/* Bit 0: the first argument is a descriptor; bit 1: a positive result is a number of bytes. */
+const volatile u8 call_flags[512] = {};
+
+/* Set by user space around slices. Per-event probes do nothing while `active` is 0. */
+u32 active = 0;
+u32 slice_gen = 0;
+u64 slice_begin = 0;
+u64 cut_at = 0;
+
+/* Learnt from the first TCP socket seen: the kernel's own timer functions, without reading kallsyms. */
+u64 delack_fn = 0;
+u64 write_fn = 0;
+
+u32 n_flows = 0;
+
+enum counter {
+	CNT_EVENTS, CNT_LOST, CNT_UNTRACKED, CNT_RETRANS, CNT_RST_OUT, CNT_RST_IN, CNT_OPENED, CNT_CLOSED, CNT_DELACK,
+	CNT_N
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, CNT_N);
+	__type(key, u32);
+	__type(value, u64);
+} counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, u8);
+} tgids SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4 * 1024 * 1024);
+} ring SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+static __always_inline void count(u32 which)
+{
+	u64 *v = bpf_map_lookup_elem(&counters, &which);
+
+	if (v)
+		(*v)++;
+}
+
+static __always_inline u8 subject_scope(u32 tgid)
+{
+	u8 *scope = bpf_map_lookup_elem(&tgids, &tgid);
+
+	return scope ? *scope : 0;
+}
+
+/* Reserves a record, or counts the loss. Readers poll, so no record wakes anyone. */
+#define RESERVE(type) ({								\
+	struct type *__r = bpf_ringbuf_reserve(&ring, sizeof(struct type), 0);		\
+	if (!__r)									\
+		count(CNT_LOST);							\
+	__r;										\
+})
+#define SUBMIT(rec) bpf_ringbuf_submit(rec, BPF_RB_NO_WAKEUP)
+
+static __always_inline s32 syscall_nr(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return (s32)BPF_CORE_READ(regs, orig_ax);
+#else
+	return BPF_CORE_READ(regs, syscallno);
+#endif
+}
+
+static __always_inline s32 task_syscall(struct task_struct *task)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+
+	return regs ? syscall_nr(regs) : -1;
+}
+
+/* What the descriptor in the first argument of the task's system call refers to. */
+static __always_inline u8 task_fd_kind(struct task_struct *task, s32 nr)
+{
+	struct pt_regs *regs;
+	struct fdtable *fdt;
+	struct file *file = 0, **slot;
+	struct socket *socket;
+	struct sock *sk;
+	u32 fd;
+	u16 mode, family, proto;
+
+	if (nr < 0 || nr >= 512 || !(call_flags[nr & 511] & 1))
+		return FD_NONE;
+	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	if (!regs)
+		return FD_NONE;
+#if defined(__TARGET_ARCH_x86)
+	fd = (u32)BPF_CORE_READ(regs, di);
+#else
+	fd = (u32)BPF_CORE_READ(regs, orig_x0);
+#endif
+	fdt = BPF_CORE_READ(task, files, fdt);
+	if (!fdt || fd >= BPF_CORE_READ(fdt, max_fds))
+		return FD_NONE;
+	slot = BPF_CORE_READ(fdt, fd) + fd;
+	if (bpf_probe_read_kernel(&file, sizeof(file), slot) || !file)
+		return FD_NONE;
+	mode = BPF_CORE_READ(file, f_inode, i_mode);
+	switch (mode & S_IFMT) {
+	case S_IFREG:
+	case S_IFDIR:
+		return FD_FILE;
+	case S_IFIFO:
+		return FD_PIPE;
+	case S_IFCHR:
+		return FD_CHAR;
+	case S_IFBLK:
+		return FD_BLOCK;
+	case 0:
+		return FD_ANON;
+	case S_IFSOCK:
+		break;
+	default:
+		return FD_NONE;
+	}
+	socket = BPF_CORE_READ(file, private_data);
+	sk = BPF_CORE_READ(socket, sk);
+	family = BPF_CORE_READ(sk, __sk_common.skc_family);
+	proto = BPF_CORE_READ(sk, sk_protocol);
+	if (family == AF_UNIX)
+		return FD_UNIX;
+	if (family == AF_INET || family == AF_INET6) {
+		if (proto == IPPROTO_TCP)
+			return FD_TCP;
+		if (proto == IPPROTO_UDP)
+			return FD_UDP;
+	}
+	return FD_SOCKET;
+}
+
+#endif

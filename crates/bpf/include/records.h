@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/*
+ * What crosses from the probes to user space. Each structure has its twin in the mod.rs of the probe that fills it; a
+ * test compares sizes and offsets through the object's BTF-free layout (fixed-width fields, no implicit padding).
+ */
+#ifndef PARSHALL_RECORDS_H
+#define PARSHALL_RECORDS_H
+
+#include "kernel.h"
+
+#define STALL_MIN_NS 1000000ULL
+#define COMM_LEN 16
+#define KSTACK_MAX 24
+#define USTACK_MAX 40
+
+/* parshall_evidence::FlowState */
+enum flow_state {
+	FS_IDLE_RECV, FS_IDLE_SEND, FS_IN_FLIGHT, FS_NAGLE, FS_CORKED, FS_PEER_WINDOW, FS_CWND, FS_SNDBUF, FS_PACED,
+	FS_QDISC, FS_RECOVERY, FS_LOSS, FS_RX_WAITING, FS_OTHER, FS_N
+};
+
+/* parshall_evidence::Release */
+enum release {
+	RL_APP_SEND, RL_APP_RECV, RL_RX_DATA, RL_RX_ACK, RL_RX_ACK_DELAYED, RL_RX_DATA_OWN_DELACK, RL_RTO_TIMER,
+	RL_RETRANSMIT, RL_WRITE_TIMER, RL_CUT, RL_CLOSE, RL_N
+};
+
+/* parshall_evidence::OffCpu */
+enum off_cpu { OFF_BLOCKED, OFF_RUNNABLE, OFF_THROTTLED };
+
+/* parshall_evidence::FdKind */
+enum fd_kind { FD_NONE, FD_FILE, FD_PIPE, FD_TCP, FD_UDP, FD_UNIX, FD_SOCKET, FD_ANON, FD_CHAR, FD_BLOCK };
+
+enum record_kind { REC_FLOW_STALL = 1, REC_THREAD_STALL, REC_USER_STACK, REC_SAMPLE, REC_FLOW_END, REC_THREAD_END };
+
+struct flow_key {
+	u8 saddr[16];
+	u8 daddr[16];
+	u16 sport;
+	u16 dport;
+	u16 family;
+	u8 state;
+	u8 passive;
+	u32 netns;
+};
+
+struct snapshot {
+	u64 at;
+	u64 bytes_acked;
+	u64 bytes_received;
+	u32 segs_out;
+	u32 segs_in;
+	u32 data_segs_out;
+	u32 total_retrans;
+	u32 total_rto;
+	u32 busy_j;
+	u32 rwnd_j;
+	u32 sndbuf_j;
+	u32 srtt_us;
+	u32 min_rtt_us;
+	u32 rto_j;
+	u32 cwnd;
+	u32 ssthresh;
+	u32 mss;
+	u32 snd_wnd;
+	u32 rcv_wnd;
+	u32 packets_out;
+	u32 unsent;
+	u32 unread;
+	u32 sndbuf;
+	u32 rcvbuf;
+	u8 state;
+	u8 ca_state;
+	u8 nonagle;
+	u8 userlocks;
+	u8 app_limited;
+	u8 pad[3];
+};
+
+struct calls {
+	u64 sends;
+	u64 send_bytes;
+	u64 small_sends;
+	u64 write_after_write;
+	u64 held_sends;
+	u64 recvs;
+	u64 recv_bytes;
+	u64 recv_left_over;
+	u64 eagain;
+	u64 turns;
+	u32 send_min;
+	u32 send_max;
+	u32 pair_first;
+	u32 pair_second;
+};
+
+/* The state of a flow between two events, and its account. One per socket, in socket storage. */
+struct flow {
+	u64 sk;           /* whose storage this is: a copy inherited by an accepted socket has its listener's */
+	u64 cookie;
+	u64 begin;        /* when it was first seen */
+	u64 observed;     /* wall time in slices */
+	u64 run_begin;    /* the run of intervals with the same state */
+	u64 last;         /* the last event */
+	u32 run_una;
+	u32 run_copied;
+	u32 gen;          /* the slice that last touched it */
+	u32 tgid;
+	u32 tid;          /* of the last send or receive */
+	u32 last_send;
+	u8 run_state;
+	u8 last_release;
+	u8 last_op;       /* 0 none, 1 receive, 2 send */
+	u8 passive;
+	u32 in_send;
+	u32 run_unsent;   /* fields of the socket during the run */
+	u32 run_packets_out;
+	u32 run_unread;
+	u32 run_snd_wnd;
+	u32 run_cwnd;
+	struct calls calls;
+	u64 ns[FS_N * RL_N];
+	u32 count[FS_N * RL_N];
+};
+
+/* Written by the socket iterator: a flow's key, figures and account. */
+struct flow_dump {
+	struct flow_key key;
+	struct snapshot snap;
+	struct flow flow;
+};
+
+struct record_head {
+	u32 kind;
+	u32 tid;
+	u64 at;
+};
+
+struct flow_stall_rec {
+	struct record_head head;
+	u64 cookie;
+	u64 begin;
+	u64 ns;
+	u32 unsent;
+	u32 packets_out;
+	u32 unread;
+	u32 snd_wnd;
+	u32 cwnd;
+	u8 state;
+	u8 release;
+	u8 pad[2];
+};
+
+struct thread_stall_rec {
+	struct record_head head;
+	u64 begin;
+	u64 ns;
+	u32 tgid;
+	u32 seq;
+	s32 nr;
+	u8 fd;
+	u8 why;
+	u8 waker_irq;
+	u8 pad;
+	u32 waker_tid;
+	char waker_comm[COMM_LEN];
+	u32 n_kstack;
+	u32 n_wstack;
+	u32 waker_tgid;
+	u64 kstack[KSTACK_MAX];
+	u64 wstack[KSTACK_MAX];
+};
+
+struct user_stack_rec {
+	struct record_head head;
+	u32 tgid;
+	u32 seq;
+	u32 n_ustack;
+	u32 pad;
+	u64 ustack[USTACK_MAX];
+};
+
+struct sample_rec {
+	struct record_head head;
+	u32 tgid;
+	s32 nr;
+	u32 user;
+	u32 n_kstack;
+	u32 n_ustack;
+	u32 pad;
+	u64 kstack[KSTACK_MAX];
+	u64 ustack[USTACK_MAX];
+};
+
+/* The state of a thread between two events. In task storage. */
+struct thread {
+	u64 since;        /* begin of its present state */
+	u64 wake;         /* when it was last woken */
+	u64 on_ns;
+	u64 observed;
+	u64 sys_t0;
+	u64 sys_on0;
+	u64 runq_ns;
+	u32 gen;
+	u32 tid;
+	u32 tgid;
+	u32 runq_count;
+	u32 waker_tid;
+	u32 waker_tgid;
+	u32 n_wstack;
+	u32 seq;
+	s32 sys_nr;
+	u8 state;         /* enum thread_state */
+	u8 waker_irq;
+	u8 want_ustack;
+	u8 sys_fd;
+	/* how it copies between sockets */
+	u64 last_recv_sk;
+	u64 copy_pairs;
+	u64 copy_bytes;
+	u64 copy_recvs;
+	u64 copy_mode_count;
+	u64 copy_left_over;
+	u32 last_recv_len;
+	u32 copy_mode;
+	u32 copy_votes;
+	u32 pad;
+	u32 runq_log2[20];
+	char waker_comm[COMM_LEN];
+	u64 wstack[KSTACK_MAX];
+};
+
+enum thread_state { TS_UNKNOWN, TS_ON, TS_BLOCKED, TS_RUNNABLE, TS_THROTTLED };
+
+/* Written by the task iterator. */
+struct thread_dump {
+	u64 at;
+	u64 cpu_ns;
+	u64 utime;
+	u64 stime;
+	u64 nvcsw;
+	u64 nivcsw;
+	u64 observed;
+	u64 on_ns;
+	u64 runq_ns;
+	u64 copy_pairs;
+	u64 copy_bytes;
+	u64 copy_recvs;
+	u64 copy_mode_count;
+	u64 copy_left_over;
+	u64 start_time;
+	u32 tid;
+	u32 tgid;
+	u32 runq_count;
+	u32 copy_mode;
+	u32 runq_log2[20];
+	char comm[COMM_LEN];
+};
+
+struct thread_end_rec {
+	struct record_head head;
+	struct thread_dump dump;
+};
+
+struct flow_end_rec {
+	struct record_head head;
+	struct flow_dump dump;
+};
+
+struct off_key {
+	u32 tid;
+	s32 nr;
+	u8 fd;
+	u8 why;
+	u8 pad[2];
+};
+
+struct off_value {
+	u64 ns;
+	u64 count;
+};
+
+struct sys_key {
+	u32 tid;
+	s32 nr;
+	u32 fd;
+};
+
+struct sys_value {
+	u64 count;
+	u64 errors;
+	u64 eagain;
+	u64 bytes;
+	u64 on_ns;
+	u64 off_ns;
+};
+
+/* Written by the file iterator: which process holds which socket. */
+struct owner_rec {
+	u64 cookie;
+	u32 tgid;
+	u32 fd;
+};
+
+#endif

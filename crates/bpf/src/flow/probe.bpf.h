@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/*
+ * Where a flow's time goes. An interval lies between two events on a socket; what held in it is read from the socket's
+ * fields before the event is processed. Neighbouring intervals with the same state and without progress form a run,
+ * and a finished run adds to one cell: (state, the event that ended it).
+ *
+ * tcp_sendmsg_locked fires before data is added, tcp_probe before a segment is processed: their fields are those of
+ * the past interval. sock_recv_length fires after the copy, so what it took is added back.
+ */
+
+/* The fields that decide, from a trusted or an untrusted pointer. */
+struct fields {
+	u32 write_seq, snd_nxt, snd_una, snd_wnd, mss, cwnd, packets_out, in_flight, rcv_nxt, copied, unread, unsent;
+	u8 state, ca_state, nonagle, pending;
+	u8 throttled, pacing, nospace;
+};
+
+/* The last timer of a socket that fired with something to do, by the socket's address. */
+struct timer_mark {
+	u64 write_at;
+	u64 delack_at;
+	u8 write_state;
+	u8 pad[7];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, u64);
+	__type(value, struct timer_mark);
+} timer_marks SEC(".maps");
+
+/* When the delayed-ACK timer of a socket on this host fired, by the addresses as its peer has them. */
+struct end_key {
+	u32 saddr;
+	u32 daddr;
+	u16 sport;
+	u16 dport;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct end_key);
+	__type(value, u64);
+} peer_delacks SEC(".maps");
+
+/* An IPv6 address folded to 32 bits: the key only pairs two ends, and the timer's time is checked as well. */
+static __always_inline u32 fold6(const struct in6_addr *a)
+{
+	u32 w[4];
+
+	bpf_probe_read_kernel(w, sizeof(w), a);
+	return w[0] ^ w[1] ^ w[2] ^ w[3];
+}
+
+static __always_inline void end_key(struct sock *sk, struct end_key *k, bool as_peer)
+{
+	u16 num = BPF_CORE_READ(sk, __sk_common.skc_num), dport = bpf_ntohs(BPF_CORE_READ(sk, __sk_common.skc_dport));
+	u32 s, d;
+
+	if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_INET6) {
+		s = fold6(__builtin_preserve_access_index(&sk->__sk_common.skc_v6_rcv_saddr));
+		d = fold6(__builtin_preserve_access_index(&sk->__sk_common.skc_v6_daddr));
+	} else {
+		s = BPF_CORE_READ(sk, __sk_common.skc_rcv_saddr);
+		d = BPF_CORE_READ(sk, __sk_common.skc_daddr);
+	}
+	k->saddr = as_peer ? d : s;
+	k->daddr = as_peer ? s : d;
+	k->sport = as_peer ? dport : num;
+	k->dport = as_peer ? num : dport;
+}
+
+static __always_inline void derive(struct fields *f, u8 shutdown)
+{
+	s32 unsent = f->write_seq - f->snd_nxt, unread = f->rcv_nxt - f->copied;
+
+	/* A FIN takes a sequence number that nobody reads. */
+	if (unread > 0 && (shutdown & RCV_SHUTDOWN))
+		unread--;
+	f->unsent = unsent > 0 ? unsent : 0;
+	f->unread = unread > 0 ? unread : 0;
+}
+
+static __always_inline void load_fields(struct sock *sk, struct tcp_sock *tp, struct fields *f)
+{
+	struct socket *socket = sk->sk_socket;
+
+	f->write_seq = tp->write_seq;
+	f->snd_nxt = tp->snd_nxt;
+	f->snd_una = tp->snd_una;
+	f->snd_wnd = tp->snd_wnd;
+	f->mss = tp->mss_cache;
+	f->cwnd = tp->snd_cwnd;
+	f->packets_out = tp->packets_out;
+	f->in_flight = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
+	f->rcv_nxt = tp->rcv_nxt;
+	f->copied = tp->copied_seq;
+	f->state = sk->__sk_common.skc_state;
+	f->ca_state = BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);
+	f->pending = tp->inet_conn.icsk_pending;
+	f->nonagle = BPF_CORE_READ_BITFIELD(tp, nonagle);
+	f->throttled = (sk->sk_tsq_flags >> TSQ_THROTTLED_BIT) & 1;
+	f->pacing = tp->pacing_timer.state & 1;
+	f->nospace = socket ? (BPF_CORE_READ(socket, flags) >> NOSPACE_BIT) & 1 : 0;
+	derive(f, sk->sk_shutdown);
+}
+
+/* The same from a pointer that the verifier does not trust (timers, iterators over addresses). */
+static __always_inline void probe_fields(struct tcp_sock *tp, struct fields *f)
+{
+	struct sock *sk = (struct sock *)tp;
+	struct socket *socket = BPF_CORE_READ(sk, sk_socket);
+
+	f->write_seq = BPF_CORE_READ(tp, write_seq);
+	f->snd_nxt = BPF_CORE_READ(tp, snd_nxt);
+	f->snd_una = BPF_CORE_READ(tp, snd_una);
+	f->snd_wnd = BPF_CORE_READ(tp, snd_wnd);
+	f->mss = BPF_CORE_READ(tp, mss_cache);
+	f->cwnd = BPF_CORE_READ(tp, snd_cwnd);
+	f->packets_out = BPF_CORE_READ(tp, packets_out);
+	f->in_flight = f->packets_out - BPF_CORE_READ(tp, sacked_out) - BPF_CORE_READ(tp, lost_out) +
+		       BPF_CORE_READ(tp, retrans_out);
+	f->rcv_nxt = BPF_CORE_READ(tp, rcv_nxt);
+	f->copied = BPF_CORE_READ(tp, copied_seq);
+	f->state = BPF_CORE_READ(sk, __sk_common.skc_state);
+	f->ca_state = BPF_CORE_READ_BITFIELD_PROBED(&tp->inet_conn, icsk_ca_state);
+	f->pending = BPF_CORE_READ(tp, inet_conn.icsk_pending);
+	f->nonagle = BPF_CORE_READ_BITFIELD_PROBED(tp, nonagle);
+	f->throttled = (BPF_CORE_READ(sk, sk_tsq_flags) >> TSQ_THROTTLED_BIT) & 1;
+	f->pacing = BPF_CORE_READ(tp, pacing_timer.state) & 1;
+	f->nospace = socket ? (BPF_CORE_READ(socket, flags) >> NOSPACE_BIT) & 1 : 0;
+	derive(f, BPF_CORE_READ(sk, sk_shutdown));
+}
+
+/* What the fields say of the interval in which they held (net/ipv4/tcp_output.c, tcp_write_xmit, in its order). */
+static __always_inline u8 classify(const struct fields *f, u8 last_op)
+{
+	s32 room = f->snd_una + f->snd_wnd - f->snd_nxt;
+	u32 need = f->unsent < f->mss ? f->unsent : f->mss;
+
+	if (f->state == SYN_SENT || f->state == SYN_RECV || f->state == LISTEN || f->state == CLOSE)
+		return FS_OTHER;
+	if (f->packets_out && f->ca_state == CA_LOSS)
+		return FS_LOSS;
+	if (f->packets_out && f->ca_state == CA_RECOVERY)
+		return FS_RECOVERY;
+	if (!f->unsent) {
+		if (f->packets_out && f->nospace)
+			return FS_SNDBUF;
+		if (f->unread)
+			return FS_RX_WAITING;
+		if (f->packets_out)
+			return FS_IN_FLIGHT;
+		return last_op == 1 ? FS_IDLE_RECV : FS_IDLE_SEND;
+	}
+	if (f->in_flight >= f->cwnd && f->cwnd)
+		return FS_CWND;
+	if (room < (s32)need)
+		return FS_PEER_WINDOW;
+	if (f->unsent < f->mss) {
+		if (f->nonagle & NAGLE_CORK)
+			return FS_CORKED;
+		if (f->packets_out && !(f->nonagle & NAGLE_OFF))
+			return FS_NAGLE;
+	}
+	if (f->throttled)
+		return FS_QDISC;
+	if (f->pacing)
+		return FS_PACED;
+	if (!f->packets_out && f->unsent < f->mss)
+		return FS_CORKED;
+	return FS_IN_FLIGHT;
+}
+
+static __always_inline void emit_stall(struct flow *st, u64 ns)
+{
+	struct flow_stall_rec *r = RESERVE(flow_stall_rec);
+
+	if (!r)
+		return;
+	r->head.kind = REC_FLOW_STALL;
+	r->head.tid = st->last_release <= RL_APP_RECV ? st->tid : 0;
+	r->head.at = st->last;
+	r->cookie = st->cookie;
+	r->begin = st->run_begin;
+	r->ns = ns;
+	r->unsent = st->run_unsent;
+	r->packets_out = st->run_packets_out;
+	r->unread = st->run_unread;
+	r->snd_wnd = st->run_snd_wnd;
+	r->cwnd = st->run_cwnd;
+	r->state = st->run_state;
+	r->release = st->last_release;
+	SUBMIT(r);
+}
+
+static __always_inline void close_run(struct flow *st)
+{
+	u64 ns = st->last - st->run_begin;
+	u32 cell = st->run_state * RL_N + st->last_release;
+
+	if (st->run_state >= FS_N || st->last_release >= RL_N || cell >= FS_N * RL_N || (s64)ns <= 0)
+		return;
+	st->ns[cell] += ns;
+	st->count[cell]++;
+	st->observed += ns;
+	if (ns >= STALL_MIN_NS)
+		emit_stall(st, ns);
+}
+
+#define RUN_NONE 255
+
+static __always_inline void step(struct flow *st, const struct fields *f, u8 s, u8 release, u64 t)
+{
+	bool moved = s == FS_RX_WAITING ? f->copied != st->run_copied :
+		     s == FS_IDLE_RECV || s == FS_IDLE_SEND ? false : f->snd_una != st->run_una;
+
+	if (s != st->run_state || moved) {
+		close_run(st);
+		st->run_state = s;
+		st->run_begin = st->last;
+		st->run_una = f->snd_una;
+		st->run_copied = f->copied;
+	}
+	st->run_unsent = f->unsent;
+	st->run_packets_out = f->packets_out;
+	st->run_unread = f->unread;
+	st->run_snd_wnd = f->snd_wnd;
+	st->run_cwnd = f->cwnd;
+	st->last = t;
+	st->last_release = release;
+}
+
+const volatile struct flow no_flow = {};
+
+static __always_inline void flow_init(struct flow *st, struct sock *sk, u64 now, bool passive)
+{
+	/* Too large for the compiler's memset; the helper copies any size. */
+	bpf_probe_read_kernel(st, sizeof(*st), (void *)&no_flow);
+	st->sk = (u64)sk;
+	st->begin = now;
+	st->run_state = RUN_NONE;
+	st->passive = passive;
+	st->cookie = bpf_get_socket_cookie(sk);
+}
+
+static __always_inline bool port_matches(struct sock *sk)
+{
+	return sk->__sk_common.skc_num == port || sk->__sk_common.skc_dport == bpf_htons(port);
+}
+
+static __always_inline void learn_timers(struct sock *sk)
+{
+	struct tcp_sock *tp;
+
+	if (write_fn)
+		return;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return;
+	delack_fn = (u64)tp->inet_conn.icsk_delack_timer.function;
+	write_fn = (u64)tp->inet_conn.icsk_retransmit_timer.function;
+}
+
+/* Begins to track a socket. */
+static __always_inline struct flow *track(struct sock *sk, bool passive)
+{
+	struct flow *st;
+
+	if (n_flows >= max_flows) {
+		count(CNT_UNTRACKED);
+		return 0;
+	}
+	st = bpf_sk_storage_get(&flows, sk, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!st) {
+		count(CNT_UNTRACKED);
+		return 0;
+	}
+	if (st->sk != (u64)sk) {
+		__sync_fetch_and_add(&n_flows, 1);
+		flow_init(st, sk, bpf_ktime_get_ns(), passive);
+	}
+	learn_timers(sk);
+	return st;
+}
+
+/* The flow of a socket, if it is the subject's. A socket cloned from a tracked listener has the listener's copy. */
+static __always_inline struct flow *flow_of(struct sock *sk)
+{
+	struct flow *st = bpf_sk_storage_get(&flows, sk, 0, 0);
+
+	if (st && st->sk != (u64)sk) {
+		if (n_flows >= max_flows) {
+			count(CNT_UNTRACKED);
+			return 0;
+		}
+		__sync_fetch_and_add(&n_flows, 1);
+		flow_init(st, sk, bpf_ktime_get_ns(), true);
+	}
+	return st;
+}
+
+/* As flow_of, for calls from process context: a socket of the subject that was not seen before is tracked now. */
+static __always_inline struct flow *flow_of_call(struct sock *sk, u32 tgid)
+{
+	struct flow *st = flow_of(sk);
+	u8 scope;
+
+	if (st)
+		return st;
+	scope = subject_scope(tgid);
+	if (scope == SCOPE_ALL || (scope == SCOPE_PORT && port_matches(sk)))
+		return track(sk, false);
+	return 0;
+}
+
+static __always_inline void flow_enter_slice(struct flow *st)
+{
+	if (st->gen == slice_gen)
+		return;
+	st->gen = slice_gen;
+	st->last = st->begin > slice_begin ? st->begin : slice_begin;
+	st->run_begin = st->last;
+	st->run_state = RUN_NONE;
+	st->last_release = RL_CUT;
+	st->in_send = 0;
+}
+
+/*
+ * Accounts for the time up to an event. Timers change a socket without passing here, so for long intervals their marks
+ * are looked up: one that fired in between ends the run at its own time.
+ */
+static __always_inline void flow_event(struct sock *sk, struct flow *st, struct fields *f, u8 release, u64 now)
+{
+	u8 s = classify(f, st->last_op);
+	struct timer_mark *m;
+	u64 key = (u64)sk;
+
+	count(CNT_EVENTS);
+	if (now - st->last >= STALL_MIN_NS && release != RL_RTO_TIMER && release != RL_RETRANSMIT) {
+		m = bpf_map_lookup_elem(&timer_marks, &key);
+		if (m && m->write_at > st->last && m->write_at < now)
+			step(st, f, m->write_state, RL_WRITE_TIMER, m->write_at);
+	}
+	step(st, f, s, release, now);
+}
+
+/* A segment arrived after a long wait: was a delayed-ACK timer what let it go? */
+static __always_inline u8 rx_release(struct sock *sk, struct flow *st, bool payload, u32 srtt_us, u64 now)
+{
+	u64 key = (u64)sk, *at, within = 2000000ULL + (u64)srtt_us * 250; /* srtt_us is 8 x srtt: 2 ms + 2 srtt */
+	struct timer_mark *m;
+	struct end_key peer;
+
+	if (now - st->run_begin >= STALL_MIN_NS) {
+		end_key(sk, &peer, false);
+		at = bpf_map_lookup_elem(&peer_delacks, &peer);
+		if (at && *at > st->run_begin && now - *at < within)
+			return payload ? RL_RX_DATA : RL_RX_ACK_DELAYED;
+		if (payload) {
+			m = bpf_map_lookup_elem(&timer_marks, &key);
+			if (m && m->delack_at > st->run_begin && now - m->delack_at < within)
+				return RL_RX_DATA_OWN_DELACK;
+		}
+	}
+	return payload ? RL_RX_DATA : RL_RX_ACK;
+}
+
+SEC("tp_btf/tcp_probe")
+int BPF_PROG(on_segment, struct sock *sk, struct sk_buff *skb)
+{
+	struct flow *st;
+	struct tcp_sock *tp;
+	struct fields f;
+	u32 seq[2] = {};
+	u64 now;
+
+	if (!active)
+		return 0;
+	st = flow_of(sk);
+	if (!st)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	now = bpf_ktime_get_ns();
+	flow_enter_slice(st);
+	load_fields(sk, tp, &f);
+	/* struct tcp_skb_cb begins with seq and end_seq. */
+	bpf_probe_read_kernel(seq, sizeof(seq), __builtin_preserve_access_index(&skb->cb));
+	flow_event(sk, st, &f, rx_release(sk, st, seq[0] != seq[1], tp->srtt_us, now), now);
+	return 0;
+}
+
+SEC("tp_btf/tcp_sendmsg_locked")
+int BPF_PROG(on_send_begin, struct sock *sk)
+{
+	struct flow *st;
+	struct tcp_sock *tp;
+	struct fields f;
+
+	if (!active)
+		return 0;
+	st = flow_of_call(sk, bpf_get_current_pid_tgid() >> 32);
+	if (!st)
+		return 0;
+	flow_enter_slice(st);
+	if (st->in_send)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	st->in_send = 1;
+	st->tid = (u32)bpf_get_current_pid_tgid();
+	load_fields(sk, tp, &f);
+	flow_event(sk, st, &f, RL_APP_SEND, bpf_ktime_get_ns());
+	return 0;
+}
+
+SEC("tp_btf/sock_send_length")
+int BPF_PROG(on_send_end, struct sock *sk, int ret)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	struct calls *c;
+	struct flow *st;
+	struct tcp_sock *tp;
+	struct fields f;
+
+	if (!active || sk->sk_protocol != IPPROTO_TCP)
+		return 0;
+	st = flow_of_call(sk, id >> 32);
+	if (!st)
+		return 0;
+	flow_enter_slice(st);
+	st->in_send = 0;
+	c = &st->calls;
+	if (ret <= 0) {
+		if (ret == -11)
+			c->eagain++;
+		return 0;
+	}
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	load_fields(sk, tp, &f);
+	flow_event(sk, st, &f, RL_APP_SEND, bpf_ktime_get_ns());
+	st->tgid = id >> 32;
+	st->tid = (u32)id;
+	if (st->last_op == 2) {
+		c->write_after_write++;
+		c->pair_first = st->last_send;
+		c->pair_second = ret;
+	} else if (st->last_op == 1) {
+		c->turns++;
+	}
+	st->last_op = 2;
+	st->last_send = ret;
+	if (!c->sends || ret < c->send_min)
+		c->send_min = ret;
+	if (ret > c->send_max)
+		c->send_max = ret;
+	c->sends++;
+	c->send_bytes += ret;
+	if (ret < f.mss)
+		c->small_sends++;
+	if (f.unsent && f.packets_out && !(f.nonagle & (NAGLE_OFF | NAGLE_CORK)))
+		c->held_sends++;
+	copy_sent(sk, ret);
+	return 0;
+}
+
+SEC("tp_btf/sock_recv_length")
+int BPF_PROG(on_recv, struct sock *sk, int ret, int flags)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	struct flow *st;
+	struct tcp_sock *tp;
+	struct fields f;
+
+	if (!active || sk->sk_protocol != IPPROTO_TCP || (flags & 2 /* MSG_PEEK */))
+		return 0;
+	st = flow_of_call(sk, id >> 32);
+	if (!st)
+		return 0;
+	flow_enter_slice(st);
+	if (ret <= 0) {
+		if (ret == -11)
+			st->calls.eagain++;
+		return 0;
+	}
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	load_fields(sk, tp, &f);
+	if (f.unread)
+		st->calls.recv_left_over++;
+	copy_received(sk, ret, f.unread != 0);
+	f.copied -= ret;
+	f.unread += ret;
+	flow_event(sk, st, &f, RL_APP_RECV, bpf_ktime_get_ns());
+	st->tgid = id >> 32;
+	st->tid = (u32)id;
+	st->last_op = 1;
+	st->calls.recvs++;
+	st->calls.recv_bytes += ret;
+	return 0;
+}
+
+/* Rare, so attached all the time; it closes an interval only inside a slice. */
+SEC("tp_btf/tcp_retransmit_skb")
+int BPF_PROG(on_retransmit, struct sock *sk)
+{
+	struct flow *st = flow_of(sk);
+	struct tcp_sock *tp;
+	struct fields f;
+
+	if (!st)
+		return 0;
+	count(CNT_RETRANS);
+	if (!active)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	flow_enter_slice(st);
+	load_fields(sk, tp, &f);
+	flow_event(sk, st, &f, f.ca_state == CA_LOSS || f.pending == PENDING_LOSS_PROBE ? RL_RTO_TIMER : RL_RETRANSMIT,
+		   bpf_ktime_get_ns());
+	return 0;
+}

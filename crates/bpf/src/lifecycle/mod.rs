@@ -1,0 +1,229 @@
+//! Decoder of the lifecycle probe: whole accounts of sockets, and who holds them.
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use parshall_evidence::{FlowCalls, FlowCell, FlowState, Release, TcpSnapshot};
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use crate::record::RecordHead;
+
+const FLOW_STATES: usize = FlowState::ALL.len();
+/// `RL_N`: the releases that the kernel side knows; `Release::Sampled` is not one of them.
+const RELEASES: usize = Release::ALL.len() - 1;
+
+/// `struct flow_key`.
+#[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct FlowKey {
+    pub saddr: [u8; 16],
+    pub daddr: [u8; 16],
+    pub sport: u16,
+    pub dport: u16,
+    pub family: u16,
+    pub state: u8,
+    pub passive: u8,
+    pub netns: u32,
+}
+
+/// `struct snapshot`; `_j` fields are jiffies.
+#[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct SnapshotWire {
+    pub at: u64,
+    pub bytes_acked: u64,
+    pub bytes_received: u64,
+    pub segs_out: u32,
+    pub segs_in: u32,
+    pub data_segs_out: u32,
+    pub total_retrans: u32,
+    pub total_rto: u32,
+    pub busy_j: u32,
+    pub rwnd_j: u32,
+    pub sndbuf_j: u32,
+    pub srtt_us: u32,
+    pub min_rtt_us: u32,
+    pub rto_j: u32,
+    pub cwnd: u32,
+    pub ssthresh: u32,
+    pub mss: u32,
+    pub snd_wnd: u32,
+    pub rcv_wnd: u32,
+    pub packets_out: u32,
+    pub unsent: u32,
+    pub unread: u32,
+    pub sndbuf: u32,
+    pub rcvbuf: u32,
+    pub state: u8,
+    pub ca_state: u8,
+    pub nonagle: u8,
+    pub userlocks: u8,
+    pub app_limited: u8,
+    pub pad: [u8; 3],
+}
+
+/// `struct calls`.
+#[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct CallsWire {
+    pub sends: u64,
+    pub send_bytes: u64,
+    pub small_sends: u64,
+    pub write_after_write: u64,
+    pub held_sends: u64,
+    pub recvs: u64,
+    pub recv_bytes: u64,
+    pub recv_left_over: u64,
+    pub eagain: u64,
+    pub turns: u64,
+    pub send_min: u32,
+    pub send_max: u32,
+    pub pair_first: u32,
+    pub pair_second: u32,
+}
+
+/// `struct flow`.
+#[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct FlowWire {
+    pub sk: u64,
+    pub cookie: u64,
+    pub begin: u64,
+    pub observed: u64,
+    pub run_begin: u64,
+    pub last: u64,
+    pub run_una: u32,
+    pub run_copied: u32,
+    pub gen_: u32,
+    pub tgid: u32,
+    pub tid: u32,
+    pub last_send: u32,
+    pub run_state: u8,
+    pub last_release: u8,
+    pub last_op: u8,
+    pub passive: u8,
+    pub in_send: u32,
+    pub run_fields: [u32; 5],
+    pub calls: CallsWire,
+    pub ns: [u64; FLOW_STATES * RELEASES],
+    pub count: [u32; FLOW_STATES * RELEASES],
+}
+
+/// `struct flow_dump`: everything known of a socket.
+#[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct FlowDump {
+    pub key: FlowKey,
+    pub snap: SnapshotWire,
+    pub flow: FlowWire,
+}
+
+/// `struct flow_end_rec`.
+#[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct FlowEndWire {
+    pub head: RecordHead,
+    pub dump: FlowDump,
+}
+
+/// `struct owner_rec`: a process holds a socket.
+#[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct Owner {
+    pub cookie: u64,
+    pub tgid: u32,
+    pub fd: u32,
+}
+
+impl FlowDump {
+    /// Its own address and the other end's.
+    pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        let ip = |bytes: &[u8; 16]| -> IpAddr {
+            if i32::from(self.key.family) == libc::AF_INET6 {
+                let v6 = Ipv6Addr::from(*bytes);
+                // A dual-stack listener's IPv4 connections are the same flows as their other end's.
+                v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+            } else {
+                IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))
+            }
+        };
+        (SocketAddr::new(ip(&self.key.saddr), self.key.sport), SocketAddr::new(ip(&self.key.daddr), self.key.dport))
+    }
+
+    /// The account, cells without time left out.
+    pub fn cells(&self) -> Vec<FlowCell> {
+        let mut cells = Vec::new();
+        for (s, &state) in FlowState::ALL.iter().enumerate() {
+            for (r, &release) in Release::ALL.iter().take(RELEASES).enumerate() {
+                let (ns, count) = (self.flow.ns[s * RELEASES + r], self.flow.count[s * RELEASES + r]);
+                if ns > 0 {
+                    cells.push(FlowCell { state, release, ns, count: u64::from(count) });
+                }
+            }
+        }
+        cells
+    }
+
+    /// What the application did.
+    pub fn calls(&self) -> FlowCalls {
+        let c = &self.flow.calls;
+        FlowCalls {
+            sends: c.sends,
+            send_bytes: c.send_bytes,
+            small_sends: c.small_sends,
+            write_after_write: c.write_after_write,
+            held_sends: c.held_sends,
+            send_min_bytes: c.send_min,
+            send_max_bytes: c.send_max,
+            last_pair_bytes: (c.pair_first, c.pair_second),
+            recvs: c.recvs,
+            recv_bytes: c.recv_bytes,
+            recv_left_over: c.recv_left_over,
+            eagain: c.eagain,
+            turns: c.turns,
+        }
+    }
+
+    /// The kernel's figures; `at_ns` still on CLOCK_MONOTONIC, `hz` is the kernel's tick rate.
+    pub fn snapshot(&self, hz: u64) -> TcpSnapshot {
+        let s = &self.snap;
+        let us = |jiffies: u32| u64::from(jiffies) * 1_000_000 / hz.max(1);
+        TcpSnapshot {
+            at_ns: s.at,
+            state: s.state,
+            ca_state: s.ca_state,
+            nonagle: s.nonagle,
+            userlocks: s.userlocks,
+            bytes_acked: s.bytes_acked,
+            bytes_received: s.bytes_received,
+            segs_out: s.segs_out.into(),
+            segs_in: s.segs_in.into(),
+            data_segs_out: s.data_segs_out.into(),
+            total_retrans: s.total_retrans.into(),
+            total_rto: s.total_rto.into(),
+            busy_us: us(s.busy_j),
+            rwnd_limited_us: us(s.rwnd_j),
+            sndbuf_limited_us: us(s.sndbuf_j),
+            srtt_us: s.srtt_us,
+            // The kernel marks "no sample yet" with all ones.
+            min_rtt_us: if s.min_rtt_us == u32::MAX { 0 } else { s.min_rtt_us },
+            rto_us: us(s.rto_j) as u32,
+            cwnd: s.cwnd,
+            ssthresh: s.ssthresh,
+            mss: s.mss,
+            snd_wnd: s.snd_wnd,
+            rcv_wnd: s.rcv_wnd,
+            packets_out: s.packets_out,
+            unsent_bytes: s.unsent,
+            unread_bytes: s.unread,
+            sndbuf: s.sndbuf,
+            rcvbuf: s.rcvbuf,
+            app_limited: s.app_limited != 0,
+        }
+    }
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/* Sockets, threads and processes of the subject that come and go; attached all the time, all of them rare. */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct flow_dump);
+} dump_scratch SEC(".maps");
+
+static __always_inline void fill_key(struct sock *sk, struct flow *st, struct flow_key *k)
+{
+	__builtin_memset(k, 0, sizeof(*k));
+	k->family = sk->__sk_common.skc_family;
+	k->sport = sk->__sk_common.skc_num;
+	k->dport = bpf_ntohs(sk->__sk_common.skc_dport);
+	k->state = sk->__sk_common.skc_state;
+	k->passive = st->passive;
+	k->netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+	if (k->family == AF_INET6) {
+		bpf_probe_read_kernel(k->saddr, 16, __builtin_preserve_access_index(&sk->__sk_common.skc_v6_rcv_saddr));
+		bpf_probe_read_kernel(k->daddr, 16, __builtin_preserve_access_index(&sk->__sk_common.skc_v6_daddr));
+	} else {
+		*(u32 *)k->saddr = sk->__sk_common.skc_rcv_saddr;
+		*(u32 *)k->daddr = sk->__sk_common.skc_daddr;
+	}
+}
+
+/* tcp_info's chrono (net/ipv4/tcp.c, tcp_get_info_chrono_stats), in jiffies. */
+static __always_inline void fill_chrono(struct tcp_sock *tp, struct snapshot *s)
+{
+	u32 stat[3] = { tp->chrono_stat[0], tp->chrono_stat[1], tp->chrono_stat[2] };
+	u8 type = tp->chrono_type;
+
+	if (type >= 1 && type <= 3) {
+		u32 run = (u32)bpf_jiffies64() - tp->chrono_start;
+
+		if (type == 1)
+			stat[0] += run;
+		else if (type == 2)
+			stat[1] += run;
+		else
+			stat[2] += run;
+	}
+	s->busy_j = stat[0] + stat[1] + stat[2];
+	s->rwnd_j = stat[1];
+	s->sndbuf_j = stat[2];
+}
+
+static __always_inline void fill_snapshot(struct sock *sk, struct tcp_sock *tp, struct snapshot *s, u64 now)
+{
+	struct fields f;
+
+	__builtin_memset(s, 0, sizeof(*s));
+	load_fields(sk, tp, &f);
+	s->at = now;
+	s->bytes_acked = tp->bytes_acked;
+	s->bytes_received = tp->bytes_received;
+	s->segs_out = tp->segs_out;
+	s->segs_in = tp->segs_in;
+	s->data_segs_out = tp->data_segs_out;
+	s->total_retrans = tp->total_retrans;
+	if (bpf_core_field_exists(tp->total_rto))
+		s->total_rto = tp->total_rto;
+	fill_chrono(tp, s);
+	s->srtt_us = tp->srtt_us >> 3;
+	s->min_rtt_us = tp->rtt_min.s[0].v;
+	s->rto_j = tp->inet_conn.icsk_rto;
+	s->cwnd = f.cwnd;
+	s->ssthresh = tp->snd_ssthresh;
+	s->mss = f.mss;
+	s->snd_wnd = f.snd_wnd;
+	s->rcv_wnd = tp->rcv_wnd;
+	s->packets_out = f.packets_out;
+	s->unsent = f.unsent;
+	s->unread = f.unread;
+	s->sndbuf = sk->sk_sndbuf;
+	s->rcvbuf = sk->sk_rcvbuf;
+	s->state = f.state;
+	s->ca_state = f.ca_state;
+	s->nonagle = f.nonagle;
+	s->userlocks = sk->sk_userlocks;
+	s->app_limited = BPF_CORE_READ_BITFIELD(tp, rate_app_limited);
+}
+
+/* Closes the run that is open when a slice or a socket ends. */
+static __always_inline void cut_flow(struct sock *sk, struct tcp_sock *tp, struct flow *st, u8 release, u64 at)
+{
+	struct fields f;
+
+	flow_enter_slice(st);
+	if (at <= st->last)
+		at = st->last;
+	load_fields(sk, tp, &f);
+	flow_event(sk, st, &f, release, at);
+	close_run(st);
+	st->run_state = RUN_NONE;
+	st->run_begin = st->last;
+}
+
+SEC("iter/bpf_sk_storage_map")
+int dump_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct sock *sk = ctx->sk;
+	struct flow_dump *d;
+	struct tcp_sock *tp;
+	struct flow *st;
+	u32 zero = 0;
+
+	if (!sk || !ctx->value)
+		return 0;
+	st = bpf_sk_storage_get(&flows, sk, 0, 0);
+	tp = bpf_skc_to_tcp_sock(sk);
+	d = bpf_map_lookup_elem(&dump_scratch, &zero);
+	if (!st || !tp || !d || st->sk != (u64)sk)
+		return 0;
+	if (sk->__sk_common.skc_state == LISTEN || sk->__sk_common.skc_state == CLOSE)
+		return 0;
+	if (cut_at)
+		cut_flow(sk, tp, st, RL_CUT, cut_at);
+	fill_key(sk, st, &d->key);
+	fill_snapshot(sk, tp, &d->snap, bpf_ktime_get_ns());
+	bpf_probe_read_kernel(&d->flow, sizeof(d->flow), st);
+	bpf_seq_write(ctx->meta->seq, d, sizeof(*d));
+	return 0;
+}
+
+/* Tracks the sockets that the subject's processes hold, and says who holds which. */
+SEC("iter/task_file")
+int dump_owners(struct bpf_iter__task_file *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct file *file = ctx->file;
+	struct owner_rec o = {};
+	struct socket *socket;
+	struct flow *st;
+	struct sock *sk;
+	u8 scope;
+
+	if (!task || !file || task->pid != task->tgid)
+		return 0;
+	scope = subject_scope(task->tgid);
+	if (!scope)
+		return 0;
+	socket = (struct socket *)bpf_sock_from_file(file);
+	if (!socket)
+		return 0;
+	sk = socket->sk;
+	if (!sk || sk->sk_protocol != IPPROTO_TCP)
+		return 0;
+	if (sk->__sk_common.skc_family != AF_INET && sk->__sk_common.skc_family != AF_INET6)
+		return 0;
+	if (scope == SCOPE_PORT && !port_matches(sk))
+		return 0;
+	st = track(sk, false);
+	if (!st)
+		return 0;
+	if (!st->tgid)
+		st->tgid = task->tgid;
+	o.cookie = st->cookie;
+	o.tgid = task->tgid;
+	o.fd = ctx->fd;
+	bpf_seq_write(ctx->meta->seq, &o, sizeof(o));
+	return 0;
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
+{
+	struct flow_end_rec *r;
+	struct tcp_sock *tp;
+	struct flow *st;
+	u64 now;
+
+	if (sk->sk_protocol != IPPROTO_TCP)
+		return 0;
+	if (newstate == SYN_SENT) {
+		st = flow_of_call(sk, bpf_get_current_pid_tgid() >> 32);
+		if (st) {
+			st->tgid = bpf_get_current_pid_tgid() >> 32;
+			count(CNT_OPENED);
+		}
+		return 0;
+	}
+	/* A listener must be tracked before its first child is cloned from it. */
+	if (newstate == LISTEN) {
+		flow_of_call(sk, bpf_get_current_pid_tgid() >> 32);
+		return 0;
+	}
+	st = flow_of(sk);
+	if (!st)
+		return 0;
+	if (oldstate == SYN_RECV && newstate == ESTABLISHED)
+		count(CNT_OPENED);
+	if (newstate != CLOSE || oldstate == LISTEN)
+		return 0;
+	if (n_flows)
+		__sync_fetch_and_add(&n_flows, -1);
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	count(CNT_CLOSED);
+	now = bpf_ktime_get_ns();
+	if (active)
+		cut_flow(sk, tp, st, RL_CLOSE, now);
+	r = RESERVE(flow_end_rec);
+	if (!r)
+		return 0;
+	r->head.kind = REC_FLOW_END;
+	r->head.tid = 0;
+	r->head.at = now;
+	fill_key(sk, st, &r->dump.key);
+	fill_snapshot(sk, tp, &r->dump.snap, now);
+	bpf_probe_read_kernel(&r->dump.flow, sizeof(r->dump.flow), st);
+	SUBMIT(r);
+	return 0;
+}
+
+SEC("tp_btf/tcp_send_reset")
+int BPF_PROG(on_reset_sent, struct sock *sk)
+{
+	if (sk && flow_of(sk))
+		count(CNT_RST_OUT);
+	return 0;
+}
+
+SEC("tp_btf/tcp_receive_reset")
+int BPF_PROG(on_reset_received, struct sock *sk)
+{
+	if (flow_of(sk))
+		count(CNT_RST_IN);
+	return 0;
+}
+
+/* New threads and children of the subject belong to it. */
+SEC("tp_btf/task_newtask")
+int BPF_PROG(on_new_task, struct task_struct *task)
+{
+	u32 parent = bpf_get_current_pid_tgid() >> 32, tgid = task->tgid;
+	u8 scope = subject_scope(parent);
+	struct thread *t;
+
+	if (!scope)
+		return 0;
+	if (tgid != parent && bpf_map_update_elem(&tgids, &tgid, &scope, BPF_ANY))
+		count(CNT_UNTRACKED);
+	t = track_thread(task);
+	if (t && active) {
+		t->gen = slice_gen;
+		t->since = bpf_ktime_get_ns();
+		t->state = TS_RUNNABLE;
+	}
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *task)
+{
+	struct thread *t = thread_of(task);
+	struct thread_end_rec *r;
+	u64 now;
+
+	if (!t)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (active) {
+		thread_enter_slice(t);
+		if (now > t->since)
+			add_on(t, now - t->since);
+		t->since = now;
+	}
+	r = RESERVE(thread_end_rec);
+	if (!r)
+		return 0;
+	r->head.kind = REC_THREAD_END;
+	r->head.tid = t->tid;
+	r->head.at = now;
+	fill_thread_dump(task, t, &r->dump, now);
+	SUBMIT(r);
+	return 0;
+}

@@ -1,0 +1,103 @@
+//! The envelope of what travels through the ring: the kind of each record, and its decoding.
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use crate::{flow, lifecycle, sample, thread};
+
+/// `struct record_head` of `include/records.h`.
+#[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RecordHead {
+    /// `enum record_kind`.
+    pub kind: u32,
+    /// The thread concerned, 0 for none.
+    pub tid: u32,
+    /// CLOCK_MONOTONIC nanoseconds.
+    pub at: u64,
+}
+
+/// A decoded record. Times are CLOCK_MONOTONIC nanoseconds.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A flow moved nothing for a while.
+    FlowStall(flow::FlowStallWire),
+    /// A thread was off the CPU for a while.
+    ThreadStall(Box<thread::ThreadStallWire>),
+    /// The user stack of the sleep reported before with the same thread and sequence number.
+    UserStack(Box<thread::UserStackWire>),
+    /// A CPU sample.
+    Sample(Box<sample::SampleWire>),
+    /// A socket closed; its last account.
+    FlowEnd(Box<lifecycle::FlowDump>),
+    /// A thread exited; its last account.
+    ThreadEnd(Box<thread::ThreadDump>),
+}
+
+/// Decodes one record; None when its kind or length is unknown.
+pub fn decode(bytes: &[u8]) -> Option<Event> {
+    let (head, _) = RecordHead::read_from_prefix(bytes).ok()?;
+    let event = match head.kind {
+        1 => Event::FlowStall(read(bytes)?),
+        2 => Event::ThreadStall(Box::new(read(bytes)?)),
+        3 => Event::UserStack(Box::new(read(bytes)?)),
+        4 => Event::Sample(Box::new(read(bytes)?)),
+        5 => Event::FlowEnd(Box::new(read::<lifecycle::FlowEndWire>(bytes)?.dump)),
+        6 => Event::ThreadEnd(Box::new(read::<thread::ThreadEndWire>(bytes)?.dump)),
+        _ => return None,
+    };
+    Some(event)
+}
+
+/// Reads a record from the beginning of `bytes`.
+pub(crate) fn read<T: FromBytes>(bytes: &[u8]) -> Option<T> {
+    T::read_from_prefix(bytes).ok().map(|(value, _)| value)
+}
+
+/// Splits the output of an iterator into its records; a torn last one is dropped.
+pub(crate) fn read_all<T: FromBytes>(bytes: &[u8]) -> Vec<T> {
+    bytes.chunks_exact(size_of::<T>()).filter_map(read).collect()
+}
+
+/// A name in a fixed array, up to its first zero byte.
+pub(crate) fn comm(bytes: &[u8; 16]) -> String {
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_and_torn_records_are_refused() {
+        assert!(decode(&[]).is_none());
+        assert!(decode(&[9; 16]).is_none());
+        let mut torn = vec![0u8; size_of::<flow::FlowStallWire>() - 1];
+        torn[0] = 1;
+        assert!(decode(&torn).is_none());
+        torn.push(0);
+        assert!(matches!(decode(&torn), Some(Event::FlowStall(_))));
+    }
+
+    #[test]
+    fn garbage_never_panics() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+        for len in 0..4096 {
+            let bytes: Vec<u8> = (0..len)
+                .map(|i| {
+                    seed = seed.wrapping_mul(6364136223846793005).wrapping_add(i as u64 | 1);
+                    if i == 0 { (seed % 8) as u8 } else if i < 4 { 0 } else { (seed >> 33) as u8 }
+                })
+                .collect();
+            if let Some(event) = decode(&bytes) {
+                match event {
+                    Event::FlowStall(s) => drop(s.decode()),
+                    Event::ThreadStall(s) => drop((s.stack().len(), s.waker_stack().len())),
+                    Event::UserStack(s) => drop(s.stack().len()),
+                    Event::Sample(s) => drop((s.kernel_stack().len(), s.user_stack().len())),
+                    Event::FlowEnd(d) => drop(d.cells()),
+                    Event::ThreadEnd(_) => {}
+                }
+            }
+        }
+    }
+}

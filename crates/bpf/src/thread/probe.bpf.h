@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/*
+ * Where a thread's time goes: on a CPU, blocked, waiting for a CPU, throttled. Every switch closes an interval; the
+ * system call and descriptor of a blocked interval are read from the sleeper's saved registers when it comes back.
+ */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct off_key);
+	__type(value, struct off_value);
+} off_cells SEC(".maps");
+
+static __always_inline struct thread *thread_of(struct task_struct *task)
+{
+	return bpf_task_storage_get(&threads, task, 0, 0);
+}
+
+static __always_inline struct thread *track_thread(struct task_struct *task)
+{
+	struct thread *t = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!t) {
+		count(CNT_UNTRACKED);
+		return 0;
+	}
+	t->tid = task->pid;
+	t->tgid = task->tgid;
+	return t;
+}
+
+static __always_inline void thread_enter_slice(struct thread *t)
+{
+	if (t->gen == slice_gen)
+		return;
+	t->gen = slice_gen;
+	t->since = slice_begin;
+	t->state = TS_UNKNOWN;
+	t->wake = 0;
+	t->sys_t0 = 0;
+	t->want_ustack = 0;
+}
+
+static __always_inline void add_off(struct thread *t, u8 why, s32 nr, u8 fd, u64 ns)
+{
+	struct off_key key = { .tid = t->tid, .nr = nr, .fd = fd, .why = why };
+	struct off_value first = { .ns = ns, .count = 1 }, *v;
+
+	t->observed += ns;
+	v = bpf_map_lookup_elem(&off_cells, &key);
+	if (v) {
+		v->ns += ns;
+		v->count++;
+	} else if (bpf_map_update_elem(&off_cells, &key, &first, BPF_NOEXIST)) {
+		count(CNT_UNTRACKED);
+	}
+}
+
+static __always_inline void add_on(struct thread *t, u64 ns)
+{
+	t->on_ns += ns;
+	t->observed += ns;
+}
+
+static __always_inline u32 log2_us(u64 ns)
+{
+	u64 us = ns / 1000;
+	u32 bucket = 0;
+
+#pragma unroll
+	for (int i = 0; i < 19; i++) {
+		if (us) {
+			us >>= 1;
+			bucket++;
+		}
+	}
+	return bucket;
+}
+
+static __always_inline void add_runq(struct thread *t, u64 ns)
+{
+	u32 bucket = log2_us(ns);
+
+	t->runq_ns += ns;
+	t->runq_count++;
+	if (bucket < 20)
+		t->runq_log2[bucket]++;
+}
+
+static __always_inline u32 frames(long bytes)
+{
+	return bytes > 0 ? (u32)bytes / 8 : 0;
+}
+
+static __always_inline void emit_off(struct task_struct *task, struct thread *t, u8 why, s32 nr, u8 fd, u64 begin, u64 ns)
+{
+	struct thread_stall_rec *r = RESERVE(thread_stall_rec);
+
+	if (!r)
+		return;
+	r->head.kind = REC_THREAD_STALL;
+	r->head.tid = t->tid;
+	r->head.at = begin + ns;
+	r->begin = begin;
+	r->ns = ns;
+	r->tgid = t->tgid;
+	r->seq = ++t->seq;
+	r->nr = nr;
+	r->fd = fd;
+	r->why = why;
+	r->n_wstack = 0;
+	r->waker_tid = 0;
+	r->waker_irq = 0;
+	__builtin_memset(r->waker_comm, 0, sizeof(r->waker_comm));
+	r->n_kstack = frames(bpf_get_task_stack(task, r->kstack, sizeof(r->kstack), 0));
+	if (why == OFF_BLOCKED && t->n_wstack) {
+		r->waker_tid = t->waker_tid;
+		r->waker_tgid = t->waker_tgid;
+		r->waker_irq = t->waker_irq;
+		__builtin_memcpy(r->waker_comm, t->waker_comm, sizeof(r->waker_comm));
+		__builtin_memcpy(r->wstack, t->wstack, sizeof(r->wstack));
+		r->n_wstack = t->n_wstack;
+	}
+	SUBMIT(r);
+	if (why == OFF_BLOCKED)
+		t->want_ustack = 1;
+}
+
+/* Ends a time off the CPU at `now`: its blocked and its runnable part. */
+static __always_inline void end_off(struct task_struct *task, struct thread *t, u64 now)
+{
+	s32 nr = task_syscall(task);
+	u8 fd, state = t->state;
+	u64 woken = t->wake > t->since ? t->wake : 0, blocked, waited;
+
+	if ((s64)(now - t->since) <= 0)
+		return;
+	if (state == TS_UNKNOWN)
+		state = woken || nr >= 0 ? TS_BLOCKED : TS_RUNNABLE;
+	fd = state == TS_BLOCKED ? task_fd_kind(task, nr) : FD_NONE;
+	if (state == TS_THROTTLED) {
+		blocked = now - t->since;
+		add_off(t, OFF_THROTTLED, nr, fd, blocked);
+		if (blocked >= STALL_MIN_NS)
+			emit_off(task, t, OFF_THROTTLED, nr, fd, t->since, blocked);
+		return;
+	}
+	blocked = state == TS_RUNNABLE ? 0 : (woken ? woken : now) - t->since;
+	waited = now - t->since - blocked;
+	if (blocked) {
+		add_off(t, OFF_BLOCKED, nr, fd, blocked);
+		if (blocked >= STALL_MIN_NS)
+			emit_off(task, t, OFF_BLOCKED, nr, fd, t->since, blocked);
+	}
+	if (waited) {
+		add_off(t, OFF_RUNNABLE, nr, FD_NONE, waited);
+		add_runq(t, waited);
+		if (waited >= STALL_MIN_NS)
+			emit_off(task, t, OFF_RUNNABLE, nr, FD_NONE, now - waited, waited);
+	}
+}
+
+/*
+ * Out of quota? Since 6.18 the scheduler says so of the task itself; before, of a run queue above it. Called when the
+ * task leaves the CPU without having gone to sleep.
+ */
+struct task_struct___throttled {
+	bool throttled;
+} __attribute__((preserve_access_index));
+
+static __always_inline bool is_throttled(struct task_struct *task)
+{
+	struct task_struct___throttled *t = (void *)task;
+
+	if (bpf_core_field_exists(t->throttled))
+		return BPF_CORE_READ(t, throttled);
+	if (bpf_core_field_exists(task->se.cfs_rq->throttle_count))
+		return BPF_CORE_READ(task, se.cfs_rq, throttle_count) > 0;
+	return false;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	struct thread *t;
+	u64 now;
+
+	if (!active)
+		return 0;
+	now = bpf_ktime_get_ns();
+	t = thread_of(prev);
+	if (t) {
+		count(CNT_EVENTS);
+		thread_enter_slice(t);
+		if (now > t->since)
+			add_on(t, now - t->since);
+		t->since = now;
+		t->n_wstack = 0;
+		t->wake = 0;
+		if (preempt || !prev->__state)
+			t->state = is_throttled(prev) ? TS_THROTTLED : TS_RUNNABLE;
+		else
+			t->state = TS_BLOCKED;
+	}
+	t = thread_of(next);
+	if (t) {
+		count(CNT_EVENTS);
+		thread_enter_slice(t);
+		end_off(next, t, now);
+		t->since = now;
+		t->state = TS_ON;
+	}
+	return 0;
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(on_waking, struct task_struct *task)
+{
+	struct thread *t;
+	struct task_struct *waker;
+	u64 now;
+
+	if (!active)
+		return 0;
+	t = thread_of(task);
+	if (!t)
+		return 0;
+	count(CNT_EVENTS);
+	thread_enter_slice(t);
+	if (t->state == TS_ON || t->state == TS_RUNNABLE || t->wake > t->since)
+		return 0;
+	now = bpf_ktime_get_ns();
+	t->wake = now;
+	t->n_wstack = 0;
+	if (now - t->since < STALL_MIN_NS)
+		return 0;
+	waker = bpf_get_current_task_btf();
+	t->waker_tid = waker->pid;
+	t->waker_tgid = waker->tgid;
+	t->waker_irq = waker->pid == 0;
+	__builtin_memcpy(t->waker_comm, waker->comm, sizeof(t->waker_comm));
+	t->n_wstack = frames(bpf_get_stack(ctx, t->wstack, sizeof(t->wstack), 0));
+	if (!t->n_wstack)
+		t->n_wstack = 1; /* the waker is known even without its stack */
+	return 0;
+}
+
+/* Receives and sends of the current thread: does it copy from one socket to another, and how much at a time? */
+static __always_inline void copy_received(struct sock *sk, u32 len, bool left_over)
+{
+	struct thread *t = thread_of(bpf_get_current_task_btf());
+
+	if (!t)
+		return;
+	t->copy_recvs++;
+	if (left_over)
+		t->copy_left_over++;
+	/* Boyer-Moore majority vote; copy_mode_count counts only while the candidate stands. */
+	if (!t->copy_votes) {
+		t->copy_mode = len;
+		t->copy_votes = 1;
+		t->copy_mode_count++;
+	} else if (t->copy_mode == len) {
+		t->copy_votes++;
+		t->copy_mode_count++;
+	} else {
+		t->copy_votes--;
+	}
+	t->last_recv_sk = (u64)sk;
+	t->last_recv_len = len;
+}
+
+static __always_inline void copy_sent(struct sock *sk, u32 len)
+{
+	struct thread *t = thread_of(bpf_get_current_task_btf());
+
+	if (!t || !t->last_recv_sk)
+		return;
+	if (t->last_recv_sk != (u64)sk && t->last_recv_len == len) {
+		t->copy_pairs++;
+		t->copy_bytes += len;
+	}
+	t->last_recv_sk = 0;
+}
+
+static __always_inline void fill_thread_dump(struct task_struct *task, struct thread *t, struct thread_dump *d, u64 now)
+{
+	d->at = now;
+	d->cpu_ns = task->se.sum_exec_runtime;
+	d->utime = task->utime;
+	d->stime = task->stime;
+	d->nvcsw = task->nvcsw;
+	d->nivcsw = task->nivcsw;
+	d->start_time = task->start_time;
+	d->observed = t->observed;
+	d->on_ns = t->on_ns;
+	d->runq_ns = t->runq_ns;
+	d->copy_pairs = t->copy_pairs;
+	d->copy_bytes = t->copy_bytes;
+	d->copy_recvs = t->copy_recvs;
+	d->copy_mode_count = t->copy_mode_count;
+	d->copy_left_over = t->copy_left_over;
+	d->tid = t->tid;
+	d->tgid = t->tgid;
+	d->runq_count = t->runq_count;
+	d->copy_mode = t->copy_mode;
+	__builtin_memcpy(d->runq_log2, t->runq_log2, sizeof(d->runq_log2));
+	__builtin_memcpy(d->comm, task->comm, sizeof(d->comm));
+}
+
+/* Closes the interval that is open when a slice ends. A thread that had no event in it kept one state throughout. */
+static __always_inline void cut_thread(struct task_struct *task, struct thread *t, u64 at)
+{
+	thread_enter_slice(t);
+	if (at <= t->since)
+		return;
+	if (t->state == TS_UNKNOWN && !t->wake)
+		t->state = task->on_cpu ? TS_ON : task->__state ? TS_BLOCKED : TS_RUNNABLE;
+	if (t->state == TS_ON)
+		add_on(t, at - t->since);
+	else
+		end_off(task, t, at);
+	t->since = at;
+}
+
+/* Tracks the subject's threads and reports them; with `cut_at` set it first closes their slice. */
+SEC("iter/task")
+int dump_threads(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct thread_dump d = {};
+	struct thread *t;
+
+	if (!task || (task->flags & PF_KTHREAD) || !subject_scope(task->tgid))
+		return 0;
+	t = track_thread(task);
+	if (!t)
+		return 0;
+	if (cut_at)
+		cut_thread(task, t, cut_at);
+	fill_thread_dump(task, t, &d, bpf_ktime_get_ns());
+	bpf_seq_write(ctx->meta->seq, &d, sizeof(d));
+	return 0;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/*
+ * TCP timers, bound to their socket: the socket is the structure around the timer. That pointer is not trusted by the
+ * verifier, so a timer leaves a mark by the socket's address, and the socket's next event takes it into account.
+ */
+
+/* The retransmission timer sits in struct sock from 6.19 on, and in inet_connection_sock before. */
+static __always_inline struct tcp_sock *timer_sock(struct timer_list *timer, bool delack)
+{
+	u64 offset;
+
+	if (delack)
+		offset = bpf_core_field_offset(struct inet_connection_sock, icsk_delack_timer);
+	else
+		offset = bpf_core_field_offset(struct inet_connection_sock, icsk_retransmit_timer);
+	return (struct tcp_sock *)((u64)timer - offset);
+}
+
+SEC("tp_btf/timer_expire_entry")
+int BPF_PROG(on_timer, struct timer_list *timer)
+{
+	struct timer_mark fresh = {}, *m;
+	struct end_key peer = {};
+	struct tcp_sock *tp;
+	struct fields f;
+	u64 fn, now, key;
+
+	if (!active)
+		return 0;
+	fn = (u64)timer->function;
+	if (!fn || (fn != delack_fn && fn != write_fn))
+		return 0;
+	tp = timer_sock(timer, fn == delack_fn);
+	key = (u64)tp;
+	now = bpf_ktime_get_ns();
+	/* TCP leaves its timers armed and only clears what is pending: without it the timer does nothing. */
+	if (fn == delack_fn) {
+		if (!(BPF_CORE_READ(tp, inet_conn.icsk_ack.pending) & ACK_TIMER))
+			return 0;
+		count(CNT_DELACK);
+		end_key((struct sock *)tp, &peer, true);
+		bpf_map_update_elem(&peer_delacks, &peer, &now, BPF_ANY);
+	} else if (!BPF_CORE_READ(tp, inet_conn.icsk_pending)) {
+		return 0;
+	}
+	m = bpf_map_lookup_elem(&timer_marks, &key);
+	if (!m) {
+		if (bpf_map_update_elem(&timer_marks, &key, &fresh, BPF_ANY))
+			return 0;
+		m = bpf_map_lookup_elem(&timer_marks, &key);
+		if (!m)
+			return 0;
+	}
+	if (fn == delack_fn) {
+		m->delack_at = now;
+	} else {
+		probe_fields(tp, &f);
+		m->write_state = classify(&f, 2);
+		m->write_at = now;
+	}
+	return 0;
+}

@@ -1,0 +1,94 @@
+//! CPU bandwidth control: the threads' control group used up its quota and waits for the next period
+//! (Documentation/scheduler/sched-bwc.rst).
+//!
+//! Look-alikes: the run queue (the quota is not used up), a pause of the whole process such as a garbage collection.
+use parshall_evidence::{CgroupCpu, Evidence};
+
+use super::{Candidate, Cause, Outcome, ThreadLoss, main_thread, place_of, stalls};
+use crate::facts::{Blame, Facts};
+use crate::ledger::thread::State;
+use crate::stats::ratio;
+use crate::words;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "cpu-throttled", title: "The CPU quota is used up", test };
+
+/// Share of the threads' working time from which throttling counts although no flow shows it.
+const MIN_THREAD_SHARE: f64 = 0.30;
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let lost = facts.blamed(&[Blame::Throttled]);
+    let group = facts.capture.cgroups.iter().max_by_key(|c| (c.throttled_periods, c.throttled_ns));
+    let threads = thread_loss(facts);
+    let share = ratio(threads.ns, threads.wall_ns);
+    let by_threads = lost.share(facts) < super::MIN_SHARE && share >= MIN_THREAD_SHARE;
+    if !by_threads && lost.ns == 0.0 {
+        return Outcome::Rejected(match group.filter(|g| g.throttled_periods > 0) {
+            Some(g) => {
+                format!("throttled in {} of {} periods", words::count(g.throttled_periods), words::count(g.periods))
+            }
+            None => "never throttled".to_string(),
+        });
+    }
+    let summary = summary(group, share);
+    let mut evidence = evidence(group, share);
+    if lost.ns > 0.0 {
+        evidence.insert(0, stalls("waits of flows for a throttled thread", &lost));
+    }
+    let tid = main_thread(facts, |p| p.blame == Blame::Throttled);
+    let mut place = place_of(facts, &lost);
+    place.tid = (tid != 0).then_some(tid);
+    place.pid = place.pid.or_else(|| facts.capture.threads.first().map(|t| t.pid));
+    place.cgroup = group.map(|g| g.path.clone());
+    let fix = "Raise or remove the quota (cpu.max, cpu.cfs_quota_us), or run no more busy threads than it pays for.";
+    let mut candidate = Candidate::new(lost, place, summary, evidence, fix);
+    candidate.thread = by_threads.then_some(threads);
+    candidate.holds()
+}
+
+/// Throttled time of the threads, of the time in which they had something to do.
+fn thread_loss(facts: &Facts<'_>) -> ThreadLoss {
+    let throttled = |t: &&crate::facts::ThreadFact<'_>| t.ledger.of(State::Throttled) > 0.0;
+    let affected: Vec<_> = facts.threads.iter().filter(throttled).collect();
+    if affected.is_empty() {
+        // A rung that cannot see it thread by thread: the group's own account.
+        let ns = facts.throttled_periods() * facts.capture.window_ns as f64;
+        return ThreadLoss { ns, wall_ns: facts.capture.window_ns as f64, tids: Vec::new() };
+    }
+    ThreadLoss {
+        ns: affected.iter().map(|t| t.ledger.of(State::Throttled)).sum(),
+        wall_ns: affected.iter().map(|t| t.ledger.not_idle()).sum(),
+        tids: affected.iter().map(|t| t.rec.tid).collect(),
+    }
+}
+
+fn summary(group: Option<&CgroupCpu>, share: f64) -> String {
+    let Some(group) = group else {
+        return format!("The threads were throttled for {} of the time in which they had work.", words::percent(share));
+    };
+    let quota = match group.quota_us {
+        Some(q) => format!("{} us of CPU per {} us", words::count(q), words::count(group.period_us)),
+        None => "its quota".to_string(),
+    };
+    format!(
+        "Control group {} uses up {quota} and was stopped in {} of {} periods; its threads could not run for {} of the time \
+         in which they had work.",
+        group.path,
+        words::count(group.throttled_periods),
+        words::count(group.periods),
+        words::percent(share)
+    )
+}
+
+fn evidence(group: Option<&CgroupCpu>, share: f64) -> Vec<Evidence> {
+    let mut list = vec![words::valued("of the threads' working time, throttled", share, "1")];
+    if let Some(group) = group {
+        list.push(words::counted("quota periods in which the group was throttled", group.throttled_periods));
+        list.push(words::counted("quota periods in all", group.periods));
+        list.push(words::valued("time for which the group was throttled", group.throttled_ns as f64 / 1e6, "ms"));
+        if let Some(quota) = group.quota_us {
+            list.push(words::valued("quota in CPUs", ratio(quota as f64, group.period_us as f64), "1"));
+        }
+    }
+    list
+}

@@ -1,0 +1,192 @@
+//! The causes: one file each, and this list. A cause is a function over the prepared [`Facts`] that either holds, with its
+//! lost time and evidence, or says with a number why not. Look-alikes are tested inside each cause.
+mod app_limited;
+mod cork_held;
+mod cpu_throttled;
+mod nagle_delayed_ack;
+mod nagle_hold;
+mod packet_loss;
+mod peer_think_time;
+mod peer_window_limited;
+pub mod rank;
+mod slow_reader;
+mod small_copy_buffer;
+mod user_cpu_bound;
+
+use parshall_evidence::{Confidence, Evidence, Place};
+
+use crate::facts::{Facts, Lost};
+use crate::ledger::thread::Wait;
+use crate::words;
+
+/// A cause that can be named.
+#[derive(Debug, Clone, Copy)]
+pub struct Cause {
+    /// Its id in verdicts.
+    pub id: &'static str,
+    /// Its title for people.
+    pub title: &'static str,
+    /// Does it hold?
+    pub test: fn(&Facts<'_>) -> Outcome,
+}
+
+/// All causes. Adding one means adding its file and its line here.
+pub const CAUSES: [Cause; 11] = [
+    nagle_delayed_ack::CAUSE,
+    nagle_hold::CAUSE,
+    cork_held::CAUSE,
+    packet_loss::CAUSE,
+    cpu_throttled::CAUSE,
+    user_cpu_bound::CAUSE,
+    small_copy_buffer::CAUSE,
+    slow_reader::CAUSE,
+    peer_window_limited::CAUSE,
+    peer_think_time::CAUSE,
+    app_limited::CAUSE,
+];
+
+/// The answer of a cause.
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    /// Its discriminator holds and its look-alikes failed.
+    Holds(Box<Candidate>),
+    /// It does not hold, and the number that says so.
+    Rejected(String),
+}
+
+/// A cause that holds; whether it is named depends on how much of the lost time it owns.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// Lost time of flows.
+    pub lost: Lost,
+    /// Lost time that shows in threads only.
+    pub thread: Option<ThreadLoss>,
+    /// The least share at which it is worth naming.
+    pub min_share: f64,
+    /// How sure, before the quality of the capture is taken into account.
+    pub confidence: Confidence,
+    /// One sentence that names who waits for whom.
+    pub summary: String,
+    /// Where.
+    pub place: Place,
+    /// The numbers.
+    pub evidence: Vec<Evidence>,
+    /// What to do.
+    pub fix: String,
+}
+
+impl Candidate {
+    /// A candidate with the usual share and full confidence.
+    fn new(lost: Lost, place: Place, summary: String, evidence: Vec<Evidence>, fix: impl Into<String>) -> Candidate {
+        let fix = fix.into();
+        Candidate {
+            lost,
+            thread: None,
+            min_share: MIN_SHARE,
+            confidence: Confidence::High,
+            summary,
+            place,
+            evidence,
+            fix,
+        }
+    }
+
+    fn holds(self) -> Outcome {
+        Outcome::Holds(Box::new(self))
+    }
+}
+
+/// Time that threads lost, when no flow shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ThreadLoss {
+    /// Lost time of the threads together.
+    pub ns: f64,
+    /// The time in which they could have worked.
+    pub wall_ns: f64,
+    /// The threads; what their flows lost locally is the same loss.
+    pub tids: Vec<u32>,
+}
+
+/// A cause with a smaller share of the time in which the affected flows could have moved data is not named.
+pub const MIN_SHARE: f64 = 0.10;
+
+/// Stalls of a cause as evidence.
+fn stalls(what: &str, lost: &Lost) -> Evidence {
+    Evidence {
+        what: what.to_string(),
+        count: Some(lost.count),
+        scaled: lost.scaled,
+        p50_ms: Some(lost.p50_ns / 1e6),
+        p99_ms: Some(lost.p99_ns / 1e6),
+        ..Evidence::default()
+    }
+}
+
+/// The flow that lost most, and its owner.
+fn place_of(facts: &Facts<'_>, lost: &Lost) -> Place {
+    let flows = lost.affected(facts).len() as u64;
+    match lost.worst().map(|i| &facts.flows[i]) {
+        Some(flow) => Place {
+            pid: (flow.rec.pid != 0).then_some(flow.rec.pid),
+            tid: None,
+            flow: Some(flow.name.clone()),
+            cgroup: None,
+            flows,
+        },
+        None => Place::default(),
+    }
+}
+
+/// The thread that most of the lost time belongs to, among the parts chosen by `take`; 0 when unknown.
+fn main_thread(facts: &Facts<'_>, take: impl Fn(&crate::facts::Part) -> bool) -> u32 {
+    let mut by_tid = std::collections::BTreeMap::<u32, f64>::new();
+    for part in facts.parts.iter().filter(|p| p.tid != 0 && take(p)) {
+        *by_tid.entry(part.tid).or_default() += part.ns;
+    }
+    by_tid.into_iter().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0))).map_or(0, |(tid, _)| tid)
+}
+
+/// The system call in which the responsible threads slept longest, with its share of the lost time.
+fn main_sleep(facts: &Facts<'_>, take: impl Fn(&crate::facts::Part) -> bool) -> Option<(String, Wait, f64)> {
+    let mut by_call = std::collections::BTreeMap::<(&str, Wait), f64>::new();
+    let mut total = 0.0;
+    for part in facts.parts.iter().filter(|p| take(p)) {
+        total += part.ns;
+        let Some(stall) = part.off.and_then(|i| facts.capture.thread_stalls.get(i)) else { continue };
+        let wait = Wait::of(&stall.syscall_name, stall.fd, stall.syscall);
+        *by_call.entry((&stall.syscall_name, wait)).or_default() += part.ns;
+    }
+    let ((name, wait), ns) = by_call.into_iter().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;
+    let name = if name.is_empty() { "a page fault".to_string() } else { name.to_string() };
+    Some((name, wait, crate::stats::ratio(ns, total)))
+}
+
+/// `tid 4121 (worker)`.
+fn thread_name(facts: &Facts<'_>, tid: u32) -> String {
+    match facts.thread(tid) {
+        Some(t) if !t.rec.comm.is_empty() => format!("thread {tid} ({})", t.rec.comm),
+        _ => format!("thread {tid}"),
+    }
+}
+
+/// Two flows are `2 flows`; one is named.
+fn who(facts: &Facts<'_>, lost: &Lost) -> String {
+    let n = lost.affected(facts).len() as u64;
+    match lost.worst() {
+        Some(i) if n <= 1 => words::flow_arrow(facts.flows[i].rec),
+        Some(i) => format!("{} (and {} more)", words::flow_arrow(facts.flows[i].rec), words::count(n - 1)),
+        None => "no flow".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn ids_are_unique_and_kebab_case() {
+        let mut ids: Vec<&str> = super::CAUSES.iter().map(|c| c.id).collect();
+        assert!(ids.iter().all(|id| id.chars().all(|c| c.is_ascii_lowercase() || c == '-')));
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), super::CAUSES.len());
+    }
+}

@@ -1,0 +1,86 @@
+//! The peer's application takes its time: the request is acknowledged, the reply comes much later.
+//!
+//! Look-alikes: a late ACK of a held write (nagle-delayed-ack), loss of the reply; both have states of their own. If the
+//! other end is on this host and the wait has a reason there, the reason is the cause.
+use parshall_evidence::Confidence;
+
+use super::{Candidate, Cause, Outcome, place_of, stalls, who};
+use crate::facts::{Blame, Facts, Shape, rtt_ns};
+use crate::ledger::thread::{State as ThreadState, Wait};
+use crate::stats::ratio;
+use crate::words;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "peer-think-time", title: "The peer takes its time to answer", test };
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let lost = facts.blamed(&[Blame::PeerThink]);
+    let Some(worst) = lost.worst() else { return Outcome::Rejected(why_not(facts)) };
+    let flow = &facts.flows[worst];
+    let rtt = rtt_ns(flow);
+    if lost.p50_ns < 2e6 || lost.p50_ns <= 4.0 * rtt {
+        return Outcome::Rejected(format!("the peer answers in {}", words::duration(lost.p50_ns)));
+    }
+    let stream = flow.shape == Shape::StreamIn;
+    let verb = if stream { "supplies no data for" } else { "answers after" };
+    let peer = peer_threads(facts, worst);
+    let summary = format!(
+        "{}: the peer has what it needs and {verb} {} (RTT {}).{}",
+        who(facts, &lost),
+        words::duration(lost.p50_ns),
+        if rtt > 0.0 { words::duration(rtt) } else { "unknown".to_string() },
+        peer.as_ref().map_or(String::new(), |(_, text)| format!(" {text}"))
+    );
+    let what =
+        if stream { "waits for more data of the peer" } else { "waits for a reply to a request that was delivered" };
+    let mut evidence = vec![stalls(what, &lost), words::valued("minimum RTT", rtt / 1e6, "ms")];
+    evidence.push(words::counted("segments resent on this flow", flow.resent));
+    if let Some((share, text)) = &peer {
+        evidence.push(words::valued(text.trim_end_matches('.'), *share, "1"));
+    }
+    let fix = match &peer {
+        Some(_) => "The time is spent in the peer's process on this host: see what it waits for.",
+        None => "Look at the peer: run parshall where it runs.",
+    };
+    let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
+    if stream && peer.is_none() {
+        candidate.confidence = Confidence::Medium;
+    }
+    candidate.holds()
+}
+
+/// What the threads of a peer on this host did.
+fn peer_threads(facts: &Facts<'_>, flow: usize) -> Option<(f64, String)> {
+    let other = &facts.flows[facts.flows[flow].pair?];
+    let tid = facts.server_of(other.rec, other.rec.last_tid);
+    let thread = facts.thread(tid)?;
+    let mut cells: Vec<(&str, Wait, u64)> = Vec::new();
+    for cell in thread.rec.off_cpu.iter().filter(|c| c.why == parshall_evidence::OffCpu::Blocked) {
+        cells.push((&cell.syscall_name, Wait::of(&cell.syscall_name, cell.fd, cell.syscall), cell.ns));
+    }
+    let (call, _, ns) = cells.into_iter().max_by_key(|c| c.2)?;
+    let asleep = thread.ledger.of(ThreadState::Idle) + thread.ledger.of(ThreadState::BlockedWorkAvailable);
+    let all: f64 =
+        thread.rec.off_cpu.iter().filter(|c| c.why == parshall_evidence::OffCpu::Blocked).map(|c| c.ns as f64).sum();
+    let share = ratio(asleep, thread.ledger.wall_ns) * ratio(ns as f64, all);
+    let call = if call.is_empty() { "a page fault" } else { call };
+    let text = format!(
+        "The peer is pid {}; its thread {tid} slept in {call} for {} of the time.",
+        other.rec.pid,
+        words::percent(share)
+    );
+    Some((share, text))
+}
+
+fn why_not(facts: &Facts<'_>) -> String {
+    use crate::ledger::flow::State;
+    let thinking: f64 = facts.flows.iter().map(|f| f.ledger.of(State::PeerThinking)).sum();
+    let wall: f64 = facts.flows.iter().map(|f| f.ledger.wall_ns).sum();
+    match ratio(thinking, wall) {
+        share if share < 0.005 => "no flow waited for a reply".to_string(),
+        share => format!(
+            "replies were waited for {} of the time, explained elsewhere or under 2 ms each",
+            words::percent(share)
+        ),
+    }
+}

@@ -1,0 +1,225 @@
+//! From candidates to a verdict: who owns how much of the lost time, and whether that is enough to name it.
+use parshall_evidence::{Confidence, Finding, Fix, RuledOut, Rung, Status, Verdict};
+
+use super::{CAUSES, Candidate, Cause, MIN_SHARE, Outcome};
+use crate::facts::{Blame, Facts, Shape};
+use crate::stats::ratio;
+use crate::words;
+
+/// A cause is named only if it owns this share of all lost time.
+pub const MIN_OWNED: f64 = 0.30;
+
+/// A shorter observation is no evidence, in nanoseconds.
+pub const MIN_WINDOW_NS: u64 = 200_000_000;
+
+/// The answer, without the accounts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ranking {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Named causes, the one that owns most first.
+    pub findings: Vec<Finding>,
+    /// The others.
+    pub ruled_out: Vec<RuledOut>,
+}
+
+/// Tests all causes and ranks those that hold.
+pub fn rank(facts: &Facts<'_>) -> Ranking {
+    if let Some(why) = too_little(facts) {
+        return Ranking {
+            verdict: verdict(Status::InsufficientEvidence, Confidence::Low, why),
+            findings: vec![],
+            ruled_out: vec![],
+        };
+    }
+    let mut ruled_out = Vec::new();
+    let mut held: Vec<(&Cause, Candidate)> = Vec::new();
+    for cause in &CAUSES {
+        match (cause.test)(facts) {
+            Outcome::Holds(candidate) => held.push((cause, *candidate)),
+            Outcome::Rejected(why) => ruled_out.push(RuledOut { cause: cause.id.to_string(), why }),
+        }
+    }
+    let total = Total::of(facts, &held);
+    let flow_share = ratio(total.flows_ns, facts.could_ns()).min(1.0);
+    let mut findings = Vec::new();
+    for (cause, candidate) in held {
+        match total.judge(facts, &candidate, flow_share) {
+            Ok((owned, share)) => findings.push(finding(facts, cause, candidate, owned, share)),
+            Err(why) => ruled_out.push(RuledOut { cause: cause.id.to_string(), why }),
+        }
+    }
+    findings.sort_by(|a, b| b.owned.total_cmp(&a.owned).then_with(|| a.cause.cmp(&b.cause)));
+    Ranking { verdict: conclude(facts, &findings, flow_share), findings, ruled_out }
+}
+
+/// All lost time: that of the flows, and that of threads which no flow shows.
+struct Total {
+    flows_ns: f64,
+    threads_ns: f64,
+}
+
+impl Total {
+    fn of(facts: &Facts<'_>, held: &[(&Cause, Candidate)]) -> Total {
+        let losses = || held.iter().filter_map(|(_, c)| c.thread.as_ref());
+        let tids: Vec<u32> = losses().flat_map(|t| t.tids.iter().copied()).collect();
+        // What flows lost to a thread whose loss is on its own account is the same loss.
+        let flows_ns = facts.parts.iter().filter(|p| !is_theirs(&tids, p.blame, p.tid)).map(|p| p.ns).sum();
+        Total { flows_ns, threads_ns: losses().map(|t| t.ns).sum() }
+    }
+
+    /// Owned share of all lost time and share of the affected time, or why it is too little.
+    fn judge(&self, facts: &Facts<'_>, candidate: &Candidate, flow_share: f64) -> Result<(f64, f64), String> {
+        let lost: f64 = match &candidate.thread {
+            Some(loss) => loss.ns,
+            None => candidate.lost.by_flow.iter().map(|(_, ns)| ns).sum(),
+        };
+        let owned = ratio(lost, (self.flows_ns + self.threads_ns).max(lost)).min(1.0);
+        let share = match &candidate.thread {
+            Some(loss) => ratio(loss.ns, loss.wall_ns).min(1.0),
+            None => candidate.lost.share(facts),
+        };
+        if candidate.thread.is_none() && flow_share < MIN_SHARE {
+            return Err(format!("{} of the time, too little to matter", words::percent(share.min(flow_share))));
+        }
+        if share < candidate.min_share {
+            return Err(format!("{} of the affected flows' time", words::percent(share)));
+        }
+        if owned < MIN_OWNED {
+            return Err(format!("owns {} of the lost time only", words::percent(owned)));
+        }
+        Ok((owned, share))
+    }
+}
+
+fn is_theirs(tids: &[u32], blame: Blame, tid: u32) -> bool {
+    let local = matches!(
+        blame,
+        Blame::CpuUser
+            | Blame::CpuKernel
+            | Blame::RunQueue
+            | Blame::Throttled
+            | Blame::ReaderBlocked
+            | Blame::AppBlocked
+    );
+    local && tids.contains(&tid)
+}
+
+fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, owned: f64, share: f64) -> Finding {
+    let window_ms = facts.capture.window_ns as f64 / 1e6;
+    let lost_ms = match &candidate.thread {
+        Some(loss) => (ratio(loss.ns, loss.tids.len().max(1) as f64) / 1e6).min(window_ms),
+        None => candidate.lost.mean_ms(facts),
+    };
+    let few = candidate.thread.is_none() && candidate.lost.seen < 5;
+    Finding {
+        cause: cause.id.to_string(),
+        title: cause.title.to_string(),
+        share,
+        lost_ms,
+        owned,
+        confidence: lower(candidate.confidence, doubts(facts) + u32::from(few)),
+        summary: candidate.summary,
+        place: candidate.place,
+        evidence: candidate.evidence,
+        fix: Fix { text: candidate.fix, command: None },
+    }
+}
+
+/// Steps by which the quality of the capture lowers the confidence.
+fn doubts(facts: &Facts<'_>) -> u32 {
+    let probe = &facts.capture.probe;
+    let lost = ratio(probe.lost_events as f64, probe.events as f64 + probe.lost_events as f64);
+    let by_loss = if lost > 0.05 { 2 } else { u32::from(lost > 0.001) };
+    by_loss + u32::from(facts.capture.rung != Rung::Btf)
+}
+
+fn lower(confidence: Confidence, steps: u32) -> Confidence {
+    match (confidence, steps) {
+        (c, 0) => c,
+        (Confidence::High, 1) => Confidence::Medium,
+        _ => Confidence::Low,
+    }
+}
+
+fn too_little(facts: &Facts<'_>) -> Option<String> {
+    let capture = facts.capture;
+    if capture.window_ns < MIN_WINDOW_NS {
+        return Some(format!(
+            "The observation lasted {}: too short to judge. Observe for a second at least.",
+            words::duration(capture.window_ns as f64)
+        ));
+    }
+    if facts.flows.is_empty() && facts.threads.is_empty() {
+        return Some("No flow and no thread of the subject was seen.".to_string());
+    }
+    let throttled =
+        || facts.throttled_periods() > 0.0 || facts.threads.iter().any(|t| t.rec.off_cpu.iter().any(is_throttled));
+    if facts.flows.is_empty() && !throttled() {
+        return Some("No TCP flow of the subject was seen: was it asked anything while it was observed?".to_string());
+    }
+    let unseen = facts.flows.iter().all(|f| f.rec.observed_ns == 0 && f.rec.cells.is_empty());
+    let moved = facts.flows.iter().any(|f| f.shape != Shape::Idle);
+    (unseen && moved && !throttled()).then(|| "Data moved, but no probe saw the flows while it did.".to_string())
+}
+
+fn is_throttled(cell: &parshall_evidence::OffCpuCell) -> bool {
+    cell.why == parshall_evidence::OffCpu::Throttled
+}
+
+fn verdict(status: Status, confidence: Confidence, summary: String) -> Verdict {
+    Verdict { status, cause: None, confidence, summary }
+}
+
+fn conclude(facts: &Facts<'_>, findings: &[Finding], flow_share: f64) -> Verdict {
+    if let Some(first) = findings.first() {
+        return Verdict {
+            cause: Some(first.cause.clone()),
+            ..verdict(Status::Cause, first.confidence, first.summary.clone())
+        };
+    }
+    let confidence = lower(Confidence::High, doubts(facts));
+    if flow_share < MIN_SHARE {
+        return verdict(Status::Healthy, confidence, healthy(facts, flow_share));
+    }
+    verdict(Status::NoDominantCause, confidence, no_dominant(facts, flow_share))
+}
+
+fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
+    let active = facts.flows.iter().filter(|f| f.shape != Shape::Idle).count() as u64;
+    let busy = words::percent((facts.busy() * 100.0).round() / 100.0);
+    if active == 0 {
+        let flows = words::plural(facts.flows.len() as u64, "established flow was", "established flows were");
+        return format!("Nothing to do: {flows} idle, threads {busy} busy.");
+    }
+    let flows = words::plural(active, "flow", "flows");
+    let turns: f64 = facts
+        .flows
+        .iter()
+        .filter(|f| f.shape == Shape::RequestReply)
+        .map(|f| f.rec.calls.turns as f64 * f.ledger.scale)
+        .sum();
+    let rate = ratio(turns, facts.window_s());
+    let did =
+        if rate >= 1.0 { format!(" took {} turns a second", words::count_f(rate)) } else { " moved data".to_string() };
+    let lost =
+        if flow_share >= 0.01 { format!(", {} of the time lost", words::percent(flow_share)) } else { String::new() };
+    format!("No time worth naming was lost: {flows}{did}{lost}, threads {busy} busy.")
+}
+
+fn no_dominant(facts: &Facts<'_>, flow_share: f64) -> String {
+    let mut by_blame = std::collections::BTreeMap::<Blame, f64>::new();
+    for part in &facts.parts {
+        *by_blame.entry(part.blame).or_default() += part.ns;
+    }
+    let total = facts.lost_ns();
+    let mut list: Vec<(Blame, f64)> = by_blame.into_iter().collect();
+    list.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let most: Vec<String> =
+        list.iter().take(3).map(|(b, ns)| format!("{} {}", b.label(), words::percent(ratio(*ns, total)))).collect();
+    format!(
+        "{} of the time in which flows could have moved data was lost, and no cause known here owns enough of it ({}).",
+        words::percent(flow_share),
+        most.join(", ")
+    )
+}

@@ -1,0 +1,139 @@
+//! The application's own code is the limit: flows wait for a thread that computes in user mode.
+//!
+//! Look-alikes: a copy loop (its time is in the kernel), quota and run queue (the thread is not running), and a server
+//! that is saturated by cheap requests, which is healthy.
+use parshall_evidence::{Confidence, Evidence, Place};
+
+use super::{
+    Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, main_thread, place_of, small_copy_buffer, stalls, thread_name,
+};
+use crate::facts::{Blame, Facts, Part, ThreadFact};
+use crate::ledger::thread::State;
+use crate::stats::ratio;
+use crate::words;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "user-cpu-bound", title: "The application computes", test };
+
+/// Share of its working time that the thread runs, and of its CPU time that it runs in user mode.
+const MIN_BUSY: f64 = 0.85;
+const MIN_USER: f64 = 0.60;
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let take = |p: &Part| p.blame == Blame::CpuUser;
+    let lost = facts.lost(take);
+    let saturated = facts.threads.iter().filter(|t| qualifies(t) && busy_of_wall(t) >= MIN_BUSY);
+    let saturated = saturated.max_by(|a, b| a.ledger.on_cpu().total_cmp(&b.ledger.on_cpu()));
+    let by_thread = lost.share(facts) < MIN_SHARE;
+    let thread = if by_thread { saturated } else { facts.thread(main_thread(facts, take)) };
+    let Some(thread) = thread.filter(|t| qualifies(t)) else { return Outcome::Rejected(why_not(facts)) };
+    if small_copy_buffer::copies_in_small_pieces(thread).is_ok() {
+        return Outcome::Rejected("the busy thread copies in small pieces".to_string());
+    }
+    let user = thread.ledger.user_share.unwrap_or(1.0);
+    let cost = thread.cost_ns.map(|c| format!(", {} of CPU per request", words::duration(c))).unwrap_or_default();
+    let hot = hottest(facts, thread.rec.tid);
+    let at = hot.first().map(|e| format!(" Most of it in {}.", e.what)).unwrap_or_default();
+    let summary = format!(
+        "{} is on a CPU for {} of its time, {} of that in user mode{cost}; flows wait for it.{at}",
+        thread_name(facts, thread.rec.tid),
+        words::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns)),
+        words::percent(user)
+    );
+    let mut place = if by_thread { Place::default() } else { place_of(facts, &lost) };
+    (place.pid, place.tid) = (Some(thread.rec.pid), Some(thread.rec.tid));
+    let evidence = evidence(facts, thread, &lost, hot);
+    let fix = "Spend less CPU per request, or spread the work over more threads; the network and the kernel are not the limit.";
+    let mut candidate = Candidate::new(lost, place, summary, evidence, fix);
+    if thread.ledger.user_share.is_none() {
+        candidate.confidence = Confidence::Low;
+    }
+    if by_thread {
+        let (ns, wall_ns) = (thread.ledger.of(State::OnCpuUser), thread.ledger.wall_ns);
+        candidate.thread = Some(ThreadLoss { ns, wall_ns, tids: vec![thread.rec.tid] });
+    }
+    candidate.holds()
+}
+
+fn qualifies(thread: &ThreadFact<'_>) -> bool {
+    let ledger = &thread.ledger;
+    let at_work = ledger.on_cpu() + ledger.of(State::Runnable).min(ledger.on_cpu());
+    let working = ledger.not_idle() - ledger.of(State::BlockedWorkAvailable);
+    thread.expensive && ledger.user_share.unwrap_or(1.0) >= MIN_USER && ratio(at_work, working) >= MIN_BUSY
+}
+
+fn busy_of_wall(thread: &ThreadFact<'_>) -> f64 {
+    let on_cpu = thread.ledger.on_cpu();
+    ratio(on_cpu + thread.ledger.of(State::Runnable).min(on_cpu), thread.ledger.wall_ns)
+}
+
+fn evidence(
+    facts: &Facts<'_>,
+    thread: &ThreadFact<'_>,
+    lost: &crate::facts::Lost,
+    hot: Vec<Evidence>,
+) -> Vec<Evidence> {
+    let mut list = Vec::new();
+    if lost.ns > 0.0 {
+        list.push(stalls("waits of flows for a thread that computed", lost));
+    }
+    list.push(words::valued("thread on a CPU", ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns), "1"));
+    if let Some(user) = thread.ledger.user_share {
+        list.push(words::valued("of its CPU time, in user mode", user, "1"));
+    }
+    if let Some(cost) = thread.cost_ns {
+        list.push(words::valued("CPU time per request", cost / 1e6, "ms"));
+    }
+    if let Some(p99) = facts.runq_p99_us() {
+        list.push(words::valued("run queue wait, p99 below", p99 / 1e3, "ms"));
+    }
+    list.extend(hot);
+    list
+}
+
+/// The functions in which the thread was sampled most in user mode, at most three; the first carries a stack.
+fn hottest(facts: &Facts<'_>, tid: u32) -> Vec<Evidence> {
+    let mut by_name = std::collections::BTreeMap::<&str, (u64, u64, usize)>::new();
+    let mut total = 0u64;
+    for sample in facts.capture.samples.iter().filter(|s| s.tid == tid && s.user) {
+        total = total.saturating_add(sample.count);
+        let Some(stack) = sample.stack.map(|i| i as usize).filter(|&i| i < facts.capture.stacks.len()) else {
+            continue;
+        };
+        let Some(frame) = facts.capture.stacks[stack].frames.iter().find(|f| !f.kernel) else { continue };
+        let entry = by_name.entry(&frame.name).or_insert((0, 0, stack));
+        entry.0 = entry.0.saturating_add(sample.count);
+        if sample.count > entry.1 {
+            (entry.1, entry.2) = (sample.count, stack);
+        }
+    }
+    let mut list: Vec<_> = by_name.into_iter().collect();
+    list.sort_by(|a, b| b.1.0.cmp(&a.1.0).then(a.0.cmp(b.0)));
+    list.into_iter()
+        .take(3)
+        .enumerate()
+        .map(|(rank, (name, (count, _, stack)))| {
+            let frames = &facts.capture.stacks[stack].frames;
+            Evidence {
+                count: Some(count),
+                stack: if rank == 0 { frames.iter().take(24).map(|f| f.name.clone()).collect() } else { Vec::new() },
+                ..words::valued(name, ratio(count as f64, total as f64), "1")
+            }
+        })
+        .collect()
+}
+
+fn why_not(facts: &Facts<'_>) -> String {
+    let busiest = facts.threads.iter().max_by(|a, b| a.ledger.on_cpu().total_cmp(&b.ledger.on_cpu()));
+    let Some(thread) = busiest else { return "no thread was seen".to_string() };
+    let busy = words::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns));
+    match thread.cost_ns {
+        Some(cost) if !thread.expensive => {
+            format!("busiest thread {busy} on a CPU, {} of CPU per request", words::duration(cost))
+        }
+        _ => {
+            let user = thread.ledger.user_share.map(|u| format!(", {} of it in user mode", words::percent(u)));
+            format!("busiest thread {busy} on a CPU{}", user.unwrap_or_default())
+        }
+    }
+}

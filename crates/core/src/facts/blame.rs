@@ -1,0 +1,269 @@
+//! Lost time: which intervals count as lost, and who is to blame for each.
+//!
+//! Only intervals of at least 1 ms count, because shorter ones are the ordinary rhythm of a busy healthy flow: an iperf3
+//! over loopback is window-limited for microseconds at a time, and a server under saturating load queues requests for
+//! some hundred. A hold of a write-write-read flow counts whatever its length: it is paid once per request.
+use parshall_evidence::Release;
+
+use super::doing::Doing;
+use super::{Facts, FlowFact, Shape};
+use crate::ledger::flow::{Interval, State};
+use crate::ledger::flow_rules::DELACK_NS;
+use crate::stats::ratio;
+
+/// Thinking shorter than this is an answer, not a wait.
+pub const THINK_MIN_NS: f64 = 2e6;
+
+/// Who or what a piece of lost time belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Blame {
+    /// Nagle's algorithm, for one round trip.
+    Nagle,
+    /// Nagle's algorithm and the peer's delayed ACK.
+    NagleDelack,
+    /// The peer's Nagle algorithm and our delayed ACK; the peer is not in the capture.
+    PeerHeld,
+    /// TCP_CORK or MSG_MORE.
+    Cork,
+    /// Fast recovery.
+    Loss,
+    /// The retransmission timer.
+    Rto,
+    /// A congestion window that was cut for loss.
+    Cwnd,
+    /// The peer's receive window.
+    PeerWindow,
+    /// Our own send buffer.
+    Sndbuf,
+    /// Pacing.
+    Paced,
+    /// The local qdisc.
+    Qdisc,
+    /// A reader of a stream that slept with data waiting.
+    ReaderBlocked,
+    /// A thread at work in user mode.
+    CpuUser,
+    /// A thread at work in the kernel.
+    CpuKernel,
+    /// A thread that waited for a CPU.
+    RunQueue,
+    /// A thread out of quota.
+    Throttled,
+    /// A thread that slept with a request to answer.
+    AppBlocked,
+    /// A thread that slept instead of supplying data to a stream.
+    SupplyBlocked,
+    /// The peer's application.
+    PeerThink,
+}
+
+impl Blame {
+    /// Its name for people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Blame::Nagle => "held by Nagle",
+            Blame::NagleDelack => "held by Nagle, ACK delayed",
+            Blame::PeerHeld => "peer held by our delayed ACK",
+            Blame::Cork => "held by cork",
+            Blame::Loss => "loss recovery",
+            Blame::Rto => "retransmission timeout",
+            Blame::Cwnd => "congestion window",
+            Blame::PeerWindow => "peer's window",
+            Blame::Sndbuf => "send buffer",
+            Blame::Paced => "pacing",
+            Blame::Qdisc => "local qdisc",
+            Blame::ReaderBlocked => "reader asleep",
+            Blame::CpuUser => "application computing",
+            Blame::CpuKernel => "kernel at work for the application",
+            Blame::RunQueue => "run queue",
+            Blame::Throttled => "CPU quota",
+            Blame::AppBlocked => "application asleep",
+            Blame::SupplyBlocked => "no data supplied",
+            Blame::PeerThink => "peer thinking",
+        }
+    }
+}
+
+/// A piece of lost time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// Index into [`Facts::flows`].
+    pub flow: usize,
+    /// Whose it is.
+    pub blame: Blame,
+    /// The state of the ledger it comes from.
+    pub state: State,
+    /// Lost time, scaled to the wall time of the flow.
+    pub ns: f64,
+    /// How many intervals (observed, not scaled).
+    pub count: u64,
+    /// Length of one interval on the clock, the mean when it stands for many.
+    pub each_ns: f64,
+    /// What ended it.
+    pub release: Release,
+    /// The responsible thread, 0 when unknown.
+    pub tid: u32,
+    /// Begin and length on the clock, when known.
+    pub span: Option<(u64, u64)>,
+    /// Index of the flow's stall in the capture.
+    pub stall: Option<usize>,
+    /// Index of the longest time off the CPU of the responsible thread within it.
+    pub off: Option<usize>,
+    /// It is time with nothing to send of a flow that should have been sending.
+    pub supply: bool,
+}
+
+/// What is lost before both ends of a connection are compared, and what was excused.
+#[derive(Debug, Default)]
+pub struct Raw {
+    /// Lost time.
+    pub parts: Vec<Part>,
+    /// Local time that is not lost, since a thread was busy with cheap requests: flow, span, share of the span.
+    pub excused: Vec<(usize, (u64, u64), f64)>,
+}
+
+/// The lost time of every flow.
+pub fn parts(facts: &Facts<'_>) -> Raw {
+    let mut raw = Raw::default();
+    for (index, flow) in facts.flows.iter().enumerate() {
+        let typical_think_ns = typical_think(flow);
+        for interval in &flow.ledger.intervals {
+            let part = part(index, flow, interval);
+            match verdict(flow, interval, typical_think_ns) {
+                Lost::Not => {}
+                Lost::To(blame) => raw.parts.push(Part { blame, ..part }),
+                Lost::Local => local(facts, flow, interval, part, &mut raw),
+            }
+        }
+    }
+    raw
+}
+
+enum Lost {
+    Not,
+    To(Blame),
+    /// Somewhere in the local application.
+    Local,
+}
+
+fn verdict(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) -> Lost {
+    let long = interval.long;
+    let hold = |blame| if long || flow.write_write_read { Lost::To(blame) } else { Lost::Not };
+    let stall = |blame| if long { Lost::To(blame) } else { Lost::Not };
+    match interval.state {
+        State::HeldByNagle => hold(Blame::Nagle),
+        State::HeldByNagleDelayedAck => hold(Blame::NagleDelack),
+        State::Corked => hold(Blame::Cork),
+        State::PeerHeld if DELACK_NS.contains(&interval.each_ns(flow.ledger.scale)) => Lost::To(Blame::PeerHeld),
+        State::LossRecovery => stall(Blame::Loss),
+        State::RetransmissionTimeout => Lost::To(Blame::Rto),
+        // Without loss a full congestion window is the path at its capacity.
+        State::CwndLimited if flow.cut_for_loss => stall(Blame::Cwnd),
+        State::PeerWindowLimited => stall(Blame::PeerWindow),
+        State::SndbufLimited => stall(Blame::Sndbuf),
+        State::Paced => stall(Blame::Paced),
+        State::QdiscQueued => stall(Blame::Qdisc),
+        State::ReaderWaiting | State::AppThinking if long => Lost::Local,
+        State::NothingToSend
+            if long && flow.supplies && matches!(interval.release, Release::AppSend | Release::Sampled) =>
+        {
+            Lost::Local
+        }
+        State::PeerThinking => peer_thinking(flow, interval, typical_think_ns),
+        _ => Lost::Not,
+    }
+}
+
+fn peer_thinking(flow: &FlowFact<'_>, interval: &Interval, typical_ns: f64) -> Lost {
+    let each = interval.each_ns(flow.ledger.scale);
+    if each < THINK_MIN_NS || each <= 4.0 * flow.ledger.context.min_rtt_ns {
+        return Lost::Not;
+    }
+    // A subscriber that hears little is idle; one that downloads waits.
+    let seconds = flow.ledger.wall_ns / 1e9;
+    let received = flow.rec.last.bytes_received.saturating_sub(flow.rec.first.bytes_received) as f64;
+    let received = received.max(flow.rec.calls.recv_bytes as f64 * flow.ledger.scale);
+    if flow.shape == Shape::StreamIn && received < 1e5 * seconds {
+        return Lost::Not;
+    }
+    // On a lossy path the reply gets lost too; we see only that it comes a timeout late.
+    let lossy = flow.resent as f64 >= 0.005 * flow.data_segs as f64 && flow.resent > 0;
+    if lossy && each >= 190e6 && each > 5.0 * typical_ns {
+        return Lost::To(Blame::Rto);
+    }
+    Lost::To(Blame::PeerThink)
+}
+
+/// The median wait for the peer, over long and short ones.
+fn typical_think(flow: &FlowFact<'_>) -> f64 {
+    let waits: Vec<(f64, f64)> = flow
+        .ledger
+        .intervals
+        .iter()
+        .filter(|i| i.state == State::PeerThinking || (i.state == State::InFlight && i.release == Release::RxData))
+        .map(|i| (i.each_ns(flow.ledger.scale), i.count.max(1) as f64))
+        .collect();
+    crate::stats::weighted_quantile(&waits, 0.5).unwrap_or(0.0)
+}
+
+fn part(index: usize, flow: &FlowFact<'_>, interval: &Interval) -> Part {
+    Part {
+        flow: index,
+        blame: Blame::PeerThink,
+        state: interval.state,
+        ns: interval.ns,
+        count: interval.count,
+        each_ns: interval.each_ns(flow.ledger.scale),
+        release: interval.release,
+        tid: 0,
+        span: interval.span,
+        stall: interval.stall,
+        off: None,
+        supply: interval.state == State::NothingToSend,
+    }
+}
+
+/// Divides time that the local application took by what its thread did.
+fn local(facts: &Facts<'_>, flow: &FlowFact<'_>, interval: &Interval, part: Part, raw: &mut Raw) {
+    let tid = facts.server_of(flow.rec, interval.tid);
+    let doing = Doing::of(facts, tid, interval.span);
+    let thread = facts.thread(if doing.tid != 0 { doing.tid } else { tid });
+    let each = interval.each_ns(flow.ledger.scale);
+    let blocked = match interval.state {
+        State::NothingToSend => Blame::SupplyBlocked,
+        State::ReaderWaiting if flow.shape != Shape::RequestReply => Blame::ReaderBlocked,
+        _ => Blame::AppBlocked,
+    };
+    let part = Part { tid: if doing.tid != 0 { doing.tid } else { tid }, off: doing.off, ..part };
+    let mut give = |blame, share: f64| {
+        if share > 0.0 {
+            raw.parts.push(Part { blame, ns: part.ns * share, ..part.clone() });
+        }
+    };
+    let mut excused = 0.0;
+    let expensive = thread.is_some_and(|t| t.expensive);
+    if expensive {
+        let ledger = thread.map(|t| &t.ledger);
+        let user = ledger.map_or(0.0, |l| l.user_share.unwrap_or(1.0));
+        // A majority of 60 % names the thread's CPU time.
+        let user = if user >= 0.6 { 1.0 } else { user };
+        use crate::ledger::thread::State as T;
+        let queued_by_itself = ledger.is_some_and(|l| l.of(T::Runnable) < l.on_cpu());
+        let at_work = doing.on_cpu + if queued_by_itself { doing.runnable } else { 0.0 };
+        give(Blame::CpuUser, at_work * user);
+        give(Blame::CpuKernel, at_work * (1.0 - user));
+        give(Blame::RunQueue, if queued_by_itself { 0.0 } else { doing.runnable });
+    } else {
+        excused += doing.on_cpu + doing.runnable;
+    }
+    give(Blame::Throttled, doing.throttled);
+    if blocked != Blame::AppBlocked || each >= THINK_MIN_NS {
+        give(blocked, doing.blocked);
+    } else {
+        excused += doing.blocked;
+    }
+    if let Some((begin, ns)) = part.span {
+        let share = ratio(part.ns, ns as f64 * flow.ledger.scale).min(1.0);
+        raw.excused.push((part.flow, (begin, begin.saturating_add(ns)), excused * share));
+    }
+}

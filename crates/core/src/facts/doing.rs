@@ -1,0 +1,131 @@
+//! What a thread did during a span of time: on the CPU, runnable, throttled, or asleep, and on what.
+use parshall_evidence::{OffCpu, ThreadStall};
+
+use super::{Facts, ThreadFact};
+use crate::ledger::thread::Wait;
+use crate::stats::{overlap, ratio};
+
+/// How far the chain of who-woke-whom is followed.
+const DEPTH: u32 = 3;
+
+/// Shares of a span; they sum to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Doing {
+    /// Executing.
+    pub on_cpu: f64,
+    /// Waiting for a CPU.
+    pub runnable: f64,
+    /// Out of quota.
+    pub throttled: f64,
+    /// Asleep, or unknown.
+    pub blocked: f64,
+    /// The longest sleep: index into the capture.
+    pub off: Option<usize>,
+    /// The thread that did it, when the one asked for slept until another thread was done; 0 otherwise.
+    pub tid: u32,
+}
+
+impl Doing {
+    const UNKNOWN: Doing = Doing { on_cpu: 0.0, runnable: 0.0, throttled: 0.0, blocked: 1.0, off: None, tid: 0 };
+
+    /// What `tid` did during a span (begin, length), or on an average awake moment when the span is not known.
+    pub fn of(facts: &Facts<'_>, tid: u32, span: Option<(u64, u64)>) -> Doing {
+        let Some(thread) = facts.thread(tid) else { return Doing::UNKNOWN };
+        match span {
+            Some((begin, ns)) if ns > 0 => during(facts, thread, (begin, begin.saturating_add(ns)), DEPTH),
+            _ => average(facts, thread),
+        }
+    }
+}
+
+fn during(facts: &Facts<'_>, thread: &ThreadFact<'_>, span: (u64, u64), depth: u32) -> Doing {
+    let length = span.1.saturating_sub(span.0) as f64;
+    let mut sums = [0.0; 3];
+    let mut longest: Option<(u64, usize)> = None;
+    for (index, stall, ns) in stalls_within(facts, thread, span) {
+        let slot = match stall.why {
+            OffCpu::Runnable => 0,
+            OffCpu::Throttled => 1,
+            OffCpu::Blocked => 2,
+        };
+        sums[slot] += ns as f64;
+        if stall.why == OffCpu::Blocked && longest.is_none_or(|(most, _)| ns > most) {
+            longest = Some((ns, index));
+        }
+    }
+    let seen: f64 = sums.iter().sum();
+    let rest = (1.0 - ratio(seen, length)).max(0.0);
+    let fit = if seen > length { ratio(length, seen) } else { 1.0 };
+    let awake = awake(facts, thread);
+    let doing = Doing {
+        on_cpu: rest * awake[0],
+        runnable: ratio(sums[0], length) * fit + rest * awake[1],
+        throttled: ratio(sums[1], length) * fit + rest * awake[2],
+        blocked: ratio(sums[2], length) * fit + rest * (1.0 - awake[0] - awake[1] - awake[2]).max(0.0),
+        off: longest.map(|(_, index)| index),
+        tid: 0,
+    };
+    match longest {
+        Some((ns, index)) if depth > 0 && ns as f64 >= 0.5 * length => behind(facts, thread, index, doing, span, depth),
+        _ => doing,
+    }
+}
+
+/// A thread that slept until another thread of its process was done inherits what that one did.
+fn behind(facts: &Facts<'_>, thread: &ThreadFact<'_>, index: usize, own: Doing, span: (u64, u64), depth: u32) -> Doing {
+    let stall = &facts.capture.thread_stalls[index];
+    let wait = Wait::of(&stall.syscall_name, stall.fd, stall.syscall);
+    let woken = matches!(wait, Wait::Futex | Wait::Multiplex | Wait::Pipe | Wait::SocketReceive);
+    if !woken || stall.waker_in_irq || stall.waker_tid == 0 || stall.waker_tid == thread.rec.tid {
+        return own;
+    }
+    let Some(waker) = facts.thread(stall.waker_tid).filter(|w| w.rec.pid == thread.rec.pid) else { return own };
+    let end = stall.begin_ns.saturating_add(stall.ns).min(span.1);
+    let inner = (stall.begin_ns.max(span.0), end);
+    let theirs = during(facts, waker, inner, depth - 1);
+    // Woken by a thread that was itself asleep (a timer tick, a signal): the chain tells nothing.
+    if theirs.on_cpu + theirs.throttled + theirs.runnable < 0.5 {
+        return own;
+    }
+    Doing {
+        on_cpu: own.on_cpu + own.blocked * theirs.on_cpu,
+        runnable: own.runnable + own.blocked * theirs.runnable,
+        throttled: own.throttled + own.blocked * theirs.throttled,
+        blocked: own.blocked * theirs.blocked,
+        off: theirs.off.or(own.off),
+        tid: if theirs.tid != 0 { theirs.tid } else { waker.rec.tid },
+    }
+}
+
+fn average(facts: &Facts<'_>, thread: &ThreadFact<'_>) -> Doing {
+    let awake = awake(facts, thread);
+    let blocked = (1.0 - awake.iter().sum::<f64>()).max(0.0);
+    Doing { on_cpu: awake[0], runnable: awake[1], throttled: awake[2], blocked, off: None, tid: 0 }
+}
+
+/// The thread's awake time; on a rung that cannot see throttling of threads, that of their group.
+fn awake(facts: &Facts<'_>, thread: &ThreadFact<'_>) -> [f64; 3] {
+    let awake = thread.ledger.awake;
+    let seen = facts.capture.threads.iter().any(|t| t.off_cpu.iter().any(|c| c.why == OffCpu::Throttled));
+    let throttled = facts.throttled_periods();
+    if seen || throttled < 0.3 {
+        return awake;
+    }
+    let asleep = (1.0 - awake.iter().sum::<f64>()).max(0.0);
+    [awake[0], awake[1], awake[2] + asleep * throttled]
+}
+
+fn stalls_within<'f>(
+    facts: &'f Facts<'_>,
+    thread: &'f ThreadFact<'_>,
+    span: (u64, u64),
+) -> impl Iterator<Item = (usize, &'f ThreadStall, u64)> {
+    // A thread is off the CPU once at a time, so its stalls are disjoint and their ends are in order too.
+    let at = move |i: usize| &facts.capture.thread_stalls[i];
+    let from = thread.stalls.partition_point(|&i| at(i).begin_ns.saturating_add(at(i).ns) <= span.0);
+    thread.stalls[from..]
+        .iter()
+        .take_while(move |&&i| at(i).begin_ns < span.1)
+        .map(move |&i| (i, at(i), overlap((at(i).begin_ns, at(i).begin_ns.saturating_add(at(i).ns)), span)))
+        .filter(|(_, _, ns)| *ns > 0)
+}

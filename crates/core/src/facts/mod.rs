@@ -1,0 +1,398 @@
+//! The prepared evidence that all causes are tested on: ledgers, both ends of a connection joined, and for each piece of
+//! lost time the one to blame.
+//!
+//! What belongs here: deciding whether time was lost and whose it is. Which causes are *named* is decided in
+//! [`crate::cause`].
+pub mod blame;
+pub mod doing;
+pub mod lost;
+pub mod pair;
+
+use std::collections::BTreeMap;
+
+use parshall_evidence::{Capture, FlowRecord, FlowStall, FlowState, Role, ThreadRecord, ThreadStall};
+
+use crate::ledger::flow::{FlowLedger, State, moved};
+use crate::ledger::flow_rules::min_rtt_ns;
+use crate::ledger::thread::{State as ThreadState, ThreadLedger};
+use crate::stats::{Spans, ratio};
+use crate::words;
+
+pub use blame::{Blame, Part};
+pub use lost::Lost;
+
+/// A request that costs a thread less CPU time than this is cheap: a thread saturated by such requests queues them, and
+/// is healthy (an asyncio echo takes 50 to 300 us, redis and nginx less).
+pub const CHEAP_NS: f64 = 1e6;
+
+/// How a flow talks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// It moved nothing.
+    Idle,
+    /// It takes turns.
+    RequestReply,
+    /// It sends, and hardly receives.
+    StreamOut,
+    /// It receives, and hardly sends.
+    StreamIn,
+}
+
+/// A flow and what is known of it.
+#[derive(Debug)]
+pub struct FlowFact<'a> {
+    /// The record.
+    pub rec: &'a FlowRecord,
+    /// Its account.
+    pub ledger: FlowLedger,
+    /// `local->remote`.
+    pub name: String,
+    /// How it talks.
+    pub shape: Shape,
+    /// A stream whose sender should be sending: at least 10 sends and 1 kB a second.
+    pub supplies: bool,
+    /// It writes twice and then reads, and most writes are smaller than a segment.
+    pub write_write_read: bool,
+    /// Segments resent in the window.
+    pub resent: u64,
+    /// Segments with data sent in the window.
+    pub data_segs: u64,
+    /// The congestion window was cut for loss at some time, or segments were resent.
+    pub cut_for_loss: bool,
+    /// The other end, when it is in the capture.
+    pub pair: Option<usize>,
+    /// Time in which it could have moved data.
+    pub could_ns: f64,
+}
+
+/// A thread and what is known of it.
+#[derive(Debug)]
+pub struct ThreadFact<'a> {
+    /// The record.
+    pub rec: &'a ThreadRecord,
+    /// Its account.
+    pub ledger: ThreadLedger,
+    /// Its own time off the CPU, in order of time: indices into the capture.
+    pub stalls: Vec<usize>,
+    /// Requests or messages that it (or its process, if that says more) handled, scaled to the window.
+    pub items: f64,
+    /// CPU time for each of them; None when nothing was handled.
+    pub cost_ns: Option<f64>,
+    /// Bytes that its flows moved, in both directions, scaled to the window.
+    pub bytes: f64,
+    /// Its CPU time is worth naming: at least [`CHEAP_NS`] a request, or 10 ns a byte of bulk data.
+    pub expensive: bool,
+}
+
+/// The prepared evidence.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// What it was made from.
+    pub capture: &'a Capture,
+    /// The flows, in the order of the capture.
+    pub flows: Vec<FlowFact<'a>>,
+    /// The threads, in the order of the capture.
+    pub threads: Vec<ThreadFact<'a>>,
+    /// Lost time, piece by piece.
+    pub parts: Vec<Part>,
+    /// Thread id to index into `threads`.
+    by_tid: BTreeMap<u32, usize>,
+    /// Process id to indices into `threads`.
+    by_pid: BTreeMap<u32, Vec<usize>>,
+}
+
+impl<'a> Facts<'a> {
+    /// Prepares a capture.
+    pub fn new(capture: &'a Capture) -> Facts<'a> {
+        let mut flows = flow_facts(capture);
+        pair::join(&mut flows);
+        let threads = thread_facts(capture, &flows);
+        let mut by_tid = BTreeMap::new();
+        let mut by_pid: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (index, thread) in threads.iter().enumerate() {
+            by_tid.entry(thread.rec.tid).or_insert(index);
+            by_pid.entry(thread.rec.pid).or_default().push(index);
+        }
+        let mut facts = Facts { capture, flows, threads, parts: Vec::new(), by_tid, by_pid };
+        let raw = blame::parts(&facts);
+        let (parts, explained) = pair::resolve(&facts, raw);
+        facts.parts = parts;
+        let mut supply = vec![0.0; facts.flows.len()];
+        for part in facts.parts.iter().filter(|p| p.supply) {
+            supply[part.flow] += part.ns;
+        }
+        for (i, flow) in facts.flows.iter_mut().enumerate() {
+            flow.could_ns = could_have_moved(&flow.ledger, supply[i], explained[i]);
+        }
+        facts
+    }
+
+    /// All lost time of all flows, in nanoseconds.
+    pub fn lost_ns(&self) -> f64 {
+        self.parts.iter().map(|p| p.ns).sum()
+    }
+
+    /// Time in which all flows could have moved data.
+    pub fn could_ns(&self) -> f64 {
+        self.flows.iter().map(|f| f.could_ns).sum()
+    }
+
+    /// The lost time of the parts that `take` chooses.
+    pub fn lost(&self, take: impl Fn(&Part) -> bool) -> Lost {
+        Lost::of(self, take)
+    }
+
+    /// The lost time with one of these blames.
+    pub fn blamed(&self, blames: &[Blame]) -> Lost {
+        self.lost(|p| blames.contains(&p.blame))
+    }
+
+    /// The thread with this id.
+    pub fn thread(&self, tid: u32) -> Option<&ThreadFact<'a>> {
+        self.by_tid.get(&tid).map(|&i| &self.threads[i])
+    }
+
+    /// The threads of a process.
+    pub fn threads_of(&self, pid: u32) -> impl Iterator<Item = &ThreadFact<'a>> {
+        self.by_pid.get(&pid).into_iter().flatten().map(|&i| &self.threads[i])
+    }
+
+    /// The thread that serves a flow: the one named, the last seen, or the busiest of the owner. 0 when there is none.
+    pub fn server_of(&self, flow: &FlowRecord, tid: u32) -> u32 {
+        if tid != 0 && self.by_tid.contains_key(&tid) {
+            return tid;
+        }
+        if flow.last_tid != 0 && self.by_tid.contains_key(&flow.last_tid) {
+            return flow.last_tid;
+        }
+        self.threads_of(flow.pid).max_by_key(|t| (t.rec.cpu_ns, u32::MAX - t.rec.tid)).map_or(0, |t| t.rec.tid)
+    }
+
+    /// Window in seconds.
+    pub fn window_s(&self) -> f64 {
+        self.capture.window_ns as f64 / 1e9
+    }
+
+    /// Segments resent and segments with data sent, over all flows.
+    pub fn resent(&self) -> (u64, u64) {
+        self.flows.iter().fold((0, 0), |(r, d), f| (r + f.resent.min(1 << 48), d + f.data_segs.min(1 << 48)))
+    }
+
+    /// Share of the threads' wall time on a CPU.
+    pub fn busy(&self) -> f64 {
+        ratio(self.threads.iter().map(|t| t.ledger.on_cpu()).sum(), self.threads.iter().map(|t| t.ledger.wall_ns).sum())
+    }
+
+    /// Share of the quota periods in which a control group of the subject was throttled, of the worst group.
+    pub fn throttled_periods(&self) -> f64 {
+        let share = |c: &parshall_evidence::CgroupCpu| ratio(c.throttled_periods as f64, c.periods as f64).min(1.0);
+        self.capture.cgroups.iter().map(share).fold(0.0, f64::max)
+    }
+
+    /// Upper bound of the 99th percentile of all waits for a CPU, in microseconds; None when unknown.
+    pub fn runq_p99_us(&self) -> Option<f64> {
+        let mut sum: Vec<u64> = Vec::new();
+        for thread in &self.threads {
+            sum.resize(sum.len().max(thread.rec.runq.log2_us.len()), 0);
+            for (total, n) in sum.iter_mut().zip(&thread.rec.runq.log2_us) {
+                *total = total.saturating_add(*n);
+            }
+        }
+        crate::stats::log2_quantile_us(&sum, 0.99)
+    }
+}
+
+fn flow_facts(capture: &Capture) -> Vec<FlowFact<'_>> {
+    let mut stalls: BTreeMap<u64, Vec<(usize, &FlowStall)>> = BTreeMap::new();
+    for (index, stall) in capture.flow_stalls.iter().enumerate() {
+        stalls.entry(stall.flow).or_default().push((index, stall));
+    }
+    capture.flows.iter().map(|rec| flow_fact(rec, stalls.get(&rec.id).map_or(&[][..], Vec::as_slice))).collect()
+}
+
+fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFact<'a> {
+    let ledger = FlowLedger::new(rec, stalls);
+    let shape = shape(rec);
+    let (first, last) = (&rec.first, &rec.last);
+    let resent = last.total_retrans.saturating_sub(first.total_retrans);
+    let sends = rec.calls.sends.max(if rec.calls.recvs == 0 {
+        last.data_segs_out.saturating_sub(first.data_segs_out)
+    } else {
+        0
+    });
+    let sent = rec.calls.send_bytes.max(if rec.calls.sends == 0 {
+        last.bytes_acked.saturating_sub(first.bytes_acked)
+    } else {
+        0
+    });
+    let seconds = if rec.calls.sends > 0 { ratio(ledger.wall_ns, ledger.scale) } else { ledger.wall_ns } / 1e9;
+    let supplies = shape == Shape::StreamOut && sends as f64 >= 10.0 * seconds && sent as f64 >= 1e3 * seconds;
+    FlowFact {
+        name: words::flow_name(rec),
+        shape,
+        supplies,
+        write_write_read: rec.calls.write_after_write > 0
+            && rec.calls.recvs > 0
+            && rec.calls.small_sends.saturating_mul(2) > rec.calls.sends,
+        resent,
+        data_segs: last.data_segs_out.saturating_sub(first.data_segs_out),
+        cut_for_loss: resent > 0 || (last.ssthresh < 0x7fff_ffff && last.ssthresh < first.ssthresh),
+        pair: None,
+        could_ns: 0.0,
+        rec,
+        ledger,
+    }
+}
+
+fn shape(rec: &FlowRecord) -> Shape {
+    let calls = &rec.calls;
+    if !moved(rec) {
+        return Shape::Idle;
+    }
+    if calls.sends == 0 && calls.recvs == 0 {
+        // No calls were seen (a sampling rung): the kernel's byte counts must do.
+        let sent = rec.last.bytes_acked.saturating_sub(rec.first.bytes_acked);
+        let received = rec.last.bytes_received.saturating_sub(rec.first.bytes_received);
+        return match (sent, received) {
+            (s, r) if s / 100 > r => Shape::StreamOut,
+            (s, r) if r / 100 > s => Shape::StreamIn,
+            _ => Shape::RequestReply,
+        };
+    }
+    let takes_turns = calls.turns >= 2 && calls.turns.saturating_mul(8) >= calls.sends.min(calls.recvs);
+    if calls.recvs.saturating_mul(10) < calls.sends {
+        if takes_turns && calls.turns.saturating_mul(64) >= calls.sends {
+            Shape::RequestReply
+        } else {
+            Shape::StreamOut
+        }
+    } else if calls.sends.saturating_mul(10) < calls.recvs {
+        if takes_turns && calls.turns.saturating_mul(64) >= calls.recvs { Shape::RequestReply } else { Shape::StreamIn }
+    } else {
+        Shape::RequestReply
+    }
+}
+
+/// Wall time less the time in which there was nothing to move, or in which the other end of the connection, which is in
+/// the capture too, has the same wait on its account.
+fn could_have_moved(ledger: &FlowLedger, supply_ns: f64, explained_ns: f64) -> f64 {
+    let idle = (ledger.of(State::NothingToSend) - supply_ns).max(0.0) + ledger.of(State::AckDelayed);
+    (ledger.wall_ns - idle - explained_ns).max(0.0)
+}
+
+fn thread_facts<'a>(capture: &'a Capture, flows: &[FlowFact<'_>]) -> Vec<ThreadFact<'a>> {
+    let unread = unread_by_thread(capture, flows);
+    let mut stalls: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (index, stall) in capture.thread_stalls.iter().enumerate() {
+        stalls.entry(stall.tid).or_default().push(index);
+    }
+    for own in stalls.values_mut() {
+        own.sort_by_key(|&i| (capture.thread_stalls[i].begin_ns, i));
+    }
+    let work = Work::count(flows);
+    let mut cpu_of_pid: BTreeMap<u32, f64> = BTreeMap::new();
+    for thread in &capture.threads {
+        *cpu_of_pid.entry(thread.pid).or_default() += thread.cpu_ns as f64;
+    }
+    capture
+        .threads
+        .iter()
+        .map(|rec| {
+            let own = stalls.get(&rec.tid).cloned().unwrap_or_default();
+            let refs: Vec<&ThreadStall> = own.iter().map(|&i| &capture.thread_stalls[i]).collect();
+            let waiting = unread.get(&rec.tid).or_else(|| unread.get(&(rec.pid | PID_KEY)));
+            let none = Spans::default();
+            let ledger = ThreadLedger::new(rec, &refs, waiting.unwrap_or(&none), capture);
+            let cpu_of_pid = cpu_of_pid.get(&rec.pid).copied().unwrap_or(0.0);
+            work.fact(rec, ledger, own, cpu_of_pid)
+        })
+        .collect()
+}
+
+/// Flows whose thread was never seen are keyed by process; thread ids stay below 2^22 (PID_MAX_LIMIT, linux/threads.h).
+const PID_KEY: u32 = 1 << 31;
+
+fn unread_by_thread(capture: &Capture, flows: &[FlowFact<'_>]) -> BTreeMap<u32, Spans> {
+    let by_id: BTreeMap<u64, &FlowRecord> = flows.iter().map(|f| (f.rec.id, f.rec)).collect();
+    let mut raw: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
+    for stall in capture.flow_stalls.iter().filter(|s| s.state == FlowState::RxWaiting) {
+        let Some(flow) = by_id.get(&stall.flow) else { continue };
+        let key = match (stall.tid, flow.last_tid) {
+            (0, 0) => flow.pid | PID_KEY,
+            (0, tid) | (tid, _) => tid,
+        };
+        raw.entry(key).or_default().push((stall.begin_ns, stall.begin_ns.saturating_add(stall.ns)));
+    }
+    raw.into_iter().map(|(key, spans)| (key, Spans::union(spans))).collect()
+}
+
+/// What threads and processes handled.
+#[derive(Default)]
+struct Work {
+    by_tid: BTreeMap<u32, (f64, f64, f64)>,
+    by_pid: BTreeMap<u32, (f64, f64, f64)>,
+}
+
+impl Work {
+    /// Items, bytes and the bytes that came in bulk, by thread and by process.
+    fn count(flows: &[FlowFact<'_>]) -> Work {
+        let mut work = Work::default();
+        for flow in flows {
+            let (items, bytes) = handled(flow);
+            let bulk = if bytes >= 16384.0 * items.max(1.0) { bytes } else { 0.0 };
+            for (map, key) in [(&mut work.by_tid, flow.rec.last_tid), (&mut work.by_pid, flow.rec.pid)] {
+                let sum = map.entry(key).or_default();
+                *sum = (sum.0 + items, sum.1 + bytes, sum.2 + bulk);
+            }
+        }
+        work
+    }
+
+    fn fact<'a>(
+        &self,
+        rec: &'a ThreadRecord,
+        ledger: ThreadLedger,
+        stalls: Vec<usize>,
+        pid_cpu: f64,
+    ) -> ThreadFact<'a> {
+        let own = self.by_tid.get(&rec.tid).copied().unwrap_or_default();
+        let process = self.by_pid.get(&rec.pid).copied().unwrap_or_default();
+        let cost = |cpu: f64, items: f64| (items >= 1.0).then(|| cpu / items);
+        let (a, b) = (cost(ledger.on_cpu(), own.0), cost(pid_cpu, process.0));
+        let cost_ns = match (a, b) {
+            (Some(a), Some(b)) => Some(a.max(b)),
+            (a, b) => a.or(b),
+        };
+        let user_ns = ledger.of(ThreadState::OnCpuUser);
+        let moved = if own.1 > 0.0 { own } else { process };
+        let bulk = moved.2 > 0.0 && moved.2 >= 0.5 * moved.1 && user_ns >= 10.0 * moved.2;
+        let expensive = bulk || cost_ns.is_some_and(|c| c >= CHEAP_NS);
+        ThreadFact { rec, ledger, stalls, items: own.0.max(process.0), cost_ns, bytes: moved.1, expensive }
+    }
+}
+
+/// Requests or messages, and bytes, scaled to the window.
+fn handled(flow: &FlowFact<'_>) -> (f64, f64) {
+    let (calls, rec) = (&flow.rec.calls, flow.rec);
+    if calls.sends == 0 && calls.recvs == 0 {
+        let sent = rec.last.data_segs_out.saturating_sub(rec.first.data_segs_out);
+        let seen = rec.last.segs_in.saturating_sub(rec.first.segs_in);
+        let items = if flow.shape == Shape::RequestReply { sent.min(seen) } else { sent.max(seen) };
+        let bytes = rec.last.bytes_acked.saturating_sub(rec.first.bytes_acked) as f64
+            + rec.last.bytes_received.saturating_sub(rec.first.bytes_received) as f64;
+        return (items as f64, bytes);
+    }
+    let items = if flow.shape == Shape::RequestReply { calls.turns.max(1) } else { calls.sends.max(calls.recvs) };
+    let bytes = calls.send_bytes as f64 + calls.recv_bytes as f64;
+    (items as f64 * flow.ledger.scale, bytes * flow.ledger.scale)
+}
+
+/// This end was opened by connect(), or by an unknown hand.
+pub fn is_client(flow: &FlowRecord) -> bool {
+    flow.role != Role::Server
+}
+
+/// The minimum round trip of a flow in nanoseconds.
+pub fn rtt_ns(flow: &FlowFact<'_>) -> f64 {
+    min_rtt_ns(flow.rec)
+}

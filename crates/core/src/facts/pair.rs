@@ -1,0 +1,165 @@
+//! Both ends of a connection on one host see the same wait. Here it goes on one account: that of its cause.
+use std::collections::BTreeMap;
+
+use parshall_evidence::FlowRecord;
+
+use super::blame::{Blame, Part, Raw};
+use super::{Facts, FlowFact};
+use crate::ledger::flow::State;
+use crate::ledger::thread::Wait;
+use crate::stats::{Spans, overlap, ratio};
+
+/// Finds the flows whose other end is in the capture.
+pub fn join(flows: &mut [FlowFact<'_>]) {
+    let mut ends = BTreeMap::new();
+    for (index, flow) in flows.iter().enumerate() {
+        ends.entry((flow.rec.local, flow.rec.remote)).or_insert_with(Vec::new).push(index);
+    }
+    for index in 0..flows.len() {
+        let rec: &FlowRecord = flows[index].rec;
+        // The ends may live in different namespaces; a tuple that two connections share is told apart by their times.
+        flows[index].pair = ends.get(&(rec.remote, rec.local)).and_then(|found| {
+            found
+                .iter()
+                .copied()
+                .filter(|&i| i != index)
+                .max_by_key(|&i| overlap((rec.begin_ns, rec.end_ns), (flows[i].rec.begin_ns, flows[i].rec.end_ns)))
+        });
+    }
+}
+
+/// A span of one flow that explains a wait of its other end, and how much of that span does.
+#[derive(Debug, Clone, Copy)]
+struct Reason {
+    span: (u64, u64),
+    /// Share that explains why no reply comes.
+    think: f64,
+    /// Share that explains why the window is shut.
+    window: f64,
+}
+
+/// Removes what is on two accounts. Returns what remains, and for each flow the time that was taken off.
+pub fn resolve(facts: &Facts<'_>, raw: Raw) -> (Vec<Part>, Vec<f64>) {
+    let reasons = reasons(facts, &raw);
+    let thinking = spans_of(facts, &raw.parts, |p| p.blame == Blame::PeerThink);
+    let outbound = outbound_waits(facts, &raw.parts);
+    let mut explained = vec![0.0; facts.flows.len()];
+    let mut kept = Vec::with_capacity(raw.parts.len());
+    for mut part in raw.parts {
+        let flow = &facts.flows[part.flow];
+        let share = match flow.pair {
+            Some(other) => explained_by_peer(facts, &part, other, &reasons, &thinking),
+            None => 0.0,
+        };
+        let share = share.max(explained_by_outbound(facts, &part, &outbound)).clamp(0.0, 1.0);
+        explained[part.flow] += part.ns * share;
+        part.ns *= 1.0 - share;
+        // What is left of a wait that was explained must still be a stall by itself.
+        let left_ns = part.each_ns * (1.0 - share);
+        if share == 0.0 || (share < 0.95 && left_ns >= 1e6) {
+            kept.push(part);
+        }
+    }
+    (kept, explained)
+}
+
+fn explained_by_peer(facts: &Facts<'_>, part: &Part, other: usize, reasons: &[Vec<Reason>], thinking: &[Spans]) -> f64 {
+    match (part.blame, part.span) {
+        (Blame::PeerHeld, _) => 1.0,
+        (Blame::PeerThink | Blame::PeerWindow, Some(span)) => {
+            let window = part.blame == Blame::PeerWindow;
+            covered(&reasons[other], span, |r| if window { r.window } else { r.think })
+        }
+        // The end that waits for the answer says so better than the end that owes it.
+        (Blame::AppBlocked, Some((begin, ns))) => {
+            ratio(thinking[other].covered(begin, begin.saturating_add(ns)) as f64, ns as f64)
+        }
+        // No spans (stalls were lost): compare the accounts as a whole.
+        (Blame::PeerWindow, None) => {
+            let (a, b) = (&facts.flows[part.flow].ledger, &facts.flows[other].ledger);
+            ratio(b.of(State::ReaderWaiting), a.of(State::PeerWindowLimited))
+        }
+        (Blame::PeerThink, None) => {
+            let (a, b) = (&facts.flows[part.flow].ledger, &facts.flows[other].ledger);
+            let holds = [State::HeldByNagle, State::HeldByNagleDelayedAck, State::Corked, State::RetransmissionTimeout];
+            ratio(holds.iter().map(|&s| b.of(s)).sum(), a.of(State::PeerThinking))
+        }
+        _ => 0.0,
+    }
+}
+
+fn covered(reasons: &[Reason], (begin, ns): (u64, u64), weight: impl Fn(&Reason) -> f64) -> f64 {
+    let span = (begin, begin.saturating_add(ns));
+    let from = reasons.partition_point(|r| r.span.1 <= span.0);
+    let sum: f64 = reasons[from..]
+        .iter()
+        .take_while(|r| r.span.0 < span.1)
+        .map(|r| weight(r) * overlap(r.span, span) as f64)
+        .sum();
+    ratio(sum, ns as f64)
+}
+
+fn reasons(facts: &Facts<'_>, raw: &Raw) -> Vec<Vec<Reason>> {
+    let mut reasons: Vec<Vec<Reason>> = vec![Vec::new(); facts.flows.len()];
+    for part in &raw.parts {
+        let Some((begin, ns)) = part.span else { continue };
+        let share = ratio(part.ns, ns as f64 * facts.flows[part.flow].ledger.scale).min(1.0);
+        let think = match part.blame {
+            Blame::AppBlocked | Blame::PeerThink | Blame::PeerHeld => 0.0,
+            _ => share,
+        };
+        let window = if part.state == State::ReaderWaiting { share } else { 0.0 };
+        reasons[part.flow].push(Reason { span: (begin, begin.saturating_add(ns)), think, window });
+    }
+    for &(flow, span, share) in &raw.excused {
+        reasons[flow].push(Reason { span, think: share, window: share });
+    }
+    for own in &mut reasons {
+        own.sort_by_key(|r| r.span);
+    }
+    reasons
+}
+
+fn spans_of(facts: &Facts<'_>, parts: &[Part], take: impl Fn(&Part) -> bool) -> Vec<Spans> {
+    let mut raw: Vec<Vec<(u64, u64)>> = vec![Vec::new(); facts.flows.len()];
+    for part in parts.iter().filter(|p| take(p)) {
+        if let Some((begin, ns)) = part.span {
+            raw[part.flow].push((begin, begin.saturating_add(ns)));
+        }
+    }
+    raw.into_iter().map(Spans::union).collect()
+}
+
+/// When a process waited for somebody outside of the capture, by process.
+fn outbound_waits(facts: &Facts<'_>, parts: &[Part]) -> BTreeMap<u32, Spans> {
+    let mut raw: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
+    for part in parts {
+        let flow = &facts.flows[part.flow];
+        let outside = matches!(
+            part.blame,
+            Blame::PeerThink | Blame::PeerWindow | Blame::Rto | Blame::Loss | Blame::Cwnd | Blame::NagleDelack
+        );
+        if let (true, None, Some((begin, ns))) = (outside, flow.pair, part.span) {
+            raw.entry(flow.rec.pid).or_default().push((begin, begin.saturating_add(ns)));
+        }
+    }
+    raw.into_iter().map(|(pid, spans)| (pid, Spans::union(spans))).collect()
+}
+
+/// A thread that owes an answer or a read and waits for another connection of its process, which itself waits for
+/// somebody outside: the wait belongs to that connection.
+fn explained_by_outbound(facts: &Facts<'_>, part: &Part, outbound: &BTreeMap<u32, Spans>) -> f64 {
+    let (Blame::AppBlocked | Blame::ReaderBlocked, Some((begin, ns)), Some(off)) = (part.blame, part.span, part.off)
+    else {
+        return 0.0;
+    };
+    let stall = &facts.capture.thread_stalls[off];
+    let wait = Wait::of(&stall.syscall_name, stall.fd, stall.syscall);
+    if !matches!(wait, Wait::Multiplex | Wait::SocketReceive | Wait::SocketSend) {
+        return 0.0;
+    }
+    let share = outbound
+        .get(&facts.flows[part.flow].rec.pid)
+        .map_or(0.0, |spans| ratio(spans.covered(begin, begin.saturating_add(ns)) as f64, ns as f64));
+    if share >= 0.8 { share } else { 0.0 }
+}

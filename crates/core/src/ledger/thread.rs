@@ -1,0 +1,271 @@
+//! The thread ledger: a thread's wall time, split into states that exclude each other.
+//!
+//! CPU time is exact over the whole window. Time off the CPU is what remains, split as it was observed. A blocked thread
+//! waited only while one of its sockets had unread data; otherwise it was idle, whatever system call it sat in.
+use parshall_evidence::{Capture, FdKind, NO_SYSCALL, OffCpu, ThreadRecord, ThreadStall};
+
+use crate::stats::{Spans, ratio};
+
+/// Where a thread's time can go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(usize)]
+pub enum State {
+    /// Executing its own code.
+    OnCpuUser,
+    /// Executing in the kernel.
+    OnCpuKernel,
+    /// Ready, and waiting for a CPU.
+    Runnable,
+    /// Ready, and its control group has used up its quota.
+    Throttled,
+    /// Asleep while one of its sockets had unread data.
+    BlockedWorkAvailable,
+    /// Asleep, and nothing to do.
+    Idle,
+}
+
+impl State {
+    /// How many states there are.
+    pub const N: usize = 6;
+
+    /// All states.
+    pub const ALL: [State; State::N] = [
+        State::OnCpuUser,
+        State::OnCpuKernel,
+        State::Runnable,
+        State::Throttled,
+        State::BlockedWorkAvailable,
+        State::Idle,
+    ];
+
+    /// Its id in reports.
+    pub fn id(self) -> &'static str {
+        match self {
+            State::OnCpuUser => "on-cpu-user",
+            State::OnCpuKernel => "on-cpu-kernel",
+            State::Runnable => "runnable",
+            State::Throttled => "throttled",
+            State::BlockedWorkAvailable => "blocked-work-available",
+            State::Idle => "idle",
+        }
+    }
+
+    /// Its name for people.
+    pub fn label(self) -> &'static str {
+        match self {
+            State::OnCpuUser => "on CPU, user",
+            State::OnCpuKernel => "on CPU, kernel",
+            State::Runnable => "waiting for a CPU",
+            State::Throttled => "throttled",
+            State::BlockedWorkAvailable => "blocked with work waiting",
+            State::Idle => "idle",
+        }
+    }
+}
+
+/// What a sleeping thread waits for, by its system call and descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wait {
+    /// Any of many descriptors, or a completion.
+    Multiplex,
+    /// Another thread.
+    Futex,
+    /// The clock.
+    Sleep,
+    /// Data from a socket.
+    SocketReceive,
+    /// Space in a socket.
+    SocketSend,
+    /// A connection.
+    Accept,
+    /// The answer of a peer to a connect.
+    Connect,
+    /// A pipe.
+    Pipe,
+    /// A disk.
+    File,
+    /// A page.
+    PageFault,
+    /// Anything else.
+    Other,
+}
+
+impl Wait {
+    /// From the call's name and the kind of its descriptor.
+    pub fn of(name: &str, fd: FdKind, syscall: i32) -> Wait {
+        let socket = matches!(fd, FdKind::Tcp | FdKind::Udp | FdKind::Unix | FdKind::Socket);
+        match name {
+            "epoll_wait" | "epoll_pwait" | "epoll_pwait2" | "poll" | "ppoll" | "select" | "pselect6"
+            | "io_uring_enter" | "_newselect" => Wait::Multiplex,
+            "futex" | "futex_wait" | "futex_waitv" => Wait::Futex,
+            "nanosleep" | "clock_nanosleep" | "pause" => Wait::Sleep,
+            "accept" | "accept4" => Wait::Accept,
+            "connect" => Wait::Connect,
+            "recvfrom" | "recvmsg" | "recvmmsg" => Wait::SocketReceive,
+            "sendto" | "sendmsg" | "sendmmsg" => Wait::SocketSend,
+            "fsync" | "fdatasync" | "sync_file_range" | "openat" | "open" | "stat" | "newfstatat" | "unlink" => {
+                Wait::File
+            }
+            _ if fd == FdKind::Pipe => Wait::Pipe,
+            "read" | "readv" | "preadv" | "splice" if socket => Wait::SocketReceive,
+            "write" | "writev" | "sendfile" | "sendfile64" if socket => Wait::SocketSend,
+            _ if matches!(fd, FdKind::File | FdKind::Block) => Wait::File,
+            "pread64" | "pwrite64" | "preadv" | "pwritev" => Wait::File,
+            "" if syscall == NO_SYSCALL => Wait::PageFault,
+            _ => Wait::Other,
+        }
+    }
+
+    /// The thread waits for work to come, not for work to be done.
+    pub fn is_for_work(self) -> bool {
+        matches!(self, Wait::Multiplex | Wait::Accept | Wait::SocketReceive)
+    }
+}
+
+/// One thread's account.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ThreadLedger {
+    /// Wall time of the thread.
+    pub wall_ns: f64,
+    /// Time by state, in the order of [`State::ALL`]; sums to `wall_ns`.
+    pub ns: [f64; State::N],
+    /// Samples taken in the kernel, by system call, most first.
+    pub kernel_calls: Vec<(String, u64)>,
+    /// Share of the CPU time spent in user mode; None when nothing tells.
+    pub user_share: Option<f64>,
+    /// Within a long time without a long sleep and with work to do: share of it on the CPU, runnable, throttled (the
+    /// rest is short sleeps).
+    pub awake: [f64; 3],
+}
+
+impl ThreadLedger {
+    /// Builds the account of `thread`. `stalls` are its own; `unread` is when sockets it reads had unread data.
+    pub fn new(thread: &ThreadRecord, stalls: &[&ThreadStall], unread: &Spans, capture: &Capture) -> ThreadLedger {
+        let wall_ns = thread.end_ns.saturating_sub(thread.begin_ns) as f64;
+        let cpu_ns = (thread.cpu_ns as f64).min(wall_ns);
+        let off_ns = wall_ns - cpu_ns;
+        let seen_off: f64 = thread.off_cpu.iter().map(|c| c.ns as f64).sum();
+        let cell = |why: OffCpu| -> f64 { thread.off_cpu.iter().filter(|c| c.why == why).map(|c| c.ns as f64).sum() };
+        let part = |ns: f64| off_ns * ratio(ns, seen_off);
+        let blocked = if seen_off > 0.0 { part(cell(OffCpu::Blocked)) } else { off_ns };
+        let waited: f64 = stalls
+            .iter()
+            .filter(|s| s.why == OffCpu::Blocked)
+            .map(|s| unread.covered(s.begin_ns, s.begin_ns.saturating_add(s.ns)) as f64)
+            .sum();
+        let with_work = if seen_off > 0.0 { part(waited).min(blocked) } else { waited.min(blocked) };
+        let user_share = user_share(thread);
+        let user = cpu_ns * user_share.unwrap_or(1.0);
+        let mut ns = [0.0; State::N];
+        ns[State::OnCpuUser as usize] = user;
+        ns[State::OnCpuKernel as usize] = cpu_ns - user;
+        ns[State::Runnable as usize] = part(cell(OffCpu::Runnable));
+        ns[State::Throttled as usize] = part(cell(OffCpu::Throttled));
+        ns[State::BlockedWorkAvailable as usize] = with_work;
+        ns[State::Idle as usize] = blocked - with_work;
+        let awake = awake(thread, stalls, cpu_ns, ratio(off_ns, seen_off));
+        ThreadLedger { wall_ns, ns, kernel_calls: kernel_calls(thread.tid, capture), user_share, awake }
+    }
+
+    /// Time in a state.
+    pub fn of(&self, state: State) -> f64 {
+        self.ns[state as usize]
+    }
+
+    /// Time on a CPU.
+    pub fn on_cpu(&self) -> f64 {
+        self.of(State::OnCpuUser) + self.of(State::OnCpuKernel)
+    }
+
+    /// Time in which the thread had something to do.
+    pub fn not_idle(&self) -> f64 {
+        self.wall_ns - self.of(State::Idle)
+    }
+}
+
+/// Samples tell best; the tick account is coarse, but exists everywhere.
+fn user_share(thread: &ThreadRecord) -> Option<f64> {
+    let samples = thread.samples_user.saturating_add(thread.samples_kernel);
+    if samples >= 20 {
+        return Some(ratio(thread.samples_user as f64, samples as f64));
+    }
+    thread.utime_ns.map(|user| ratio(user as f64, thread.cpu_ns as f64).min(1.0))
+}
+
+fn awake(thread: &ThreadRecord, stalls: &[&ThreadStall], cpu_ns: f64, scale: f64) -> [f64; 3] {
+    let waits_for_work = |name: &str, fd, syscall| Wait::of(name, fd, syscall).is_for_work();
+    let short = |why: OffCpu| -> f64 {
+        let cells = thread.off_cpu.iter().filter(|c| c.why == why);
+        let all: f64 = cells
+            .filter(|c| why != OffCpu::Blocked || !waits_for_work(&c.syscall_name, c.fd, c.syscall))
+            .map(|c| c.ns as f64)
+            .sum();
+        let own = stalls.iter().filter(|s| s.why == why);
+        let long: f64 = own
+            .filter(|s| why != OffCpu::Blocked || !waits_for_work(&s.syscall_name, s.fd, s.syscall))
+            .map(|s| s.ns as f64)
+            .sum();
+        (all - long).max(0.0) * scale
+    };
+    let (blocked, runnable, throttled) = (short(OffCpu::Blocked), short(OffCpu::Runnable), short(OffCpu::Throttled));
+    let total = cpu_ns + blocked + runnable + throttled;
+    if total <= 0.0 { [0.0; 3] } else { [cpu_ns / total, runnable / total, throttled / total] }
+}
+
+fn kernel_calls(tid: u32, capture: &Capture) -> Vec<(String, u64)> {
+    let mut calls: Vec<(String, u64)> = Vec::new();
+    for sample in capture.samples.iter().filter(|s| s.tid == tid && !s.user && s.syscall != NO_SYSCALL) {
+        match calls.iter_mut().find(|(name, _)| *name == sample.syscall_name) {
+            Some((_, n)) => *n = n.saturating_add(sample.count),
+            None => calls.push((sample.syscall_name.clone(), sample.count)),
+        }
+    }
+    calls.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    calls
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testkit::{MS, ThreadBuilder, arb, empty_capture};
+
+    #[test]
+    fn epoll_wait_without_work_is_idle() {
+        let t = ThreadBuilder::new(7).blocked(0, 900 * MS, "epoll_wait", FdKind::Anon).fill();
+        let stalls: Vec<&ThreadStall> = t.stalls.iter().collect();
+        let idle = ThreadLedger::new(&t.record, &stalls, &Spans::default(), &empty_capture());
+        assert_eq!(idle.of(State::BlockedWorkAvailable), 0.0);
+        assert_eq!(idle.of(State::Idle), 9e8);
+        let unread = Spans::union(vec![(100 * MS, 400 * MS)]);
+        let waiting = ThreadLedger::new(&t.record, &stalls, &unread, &empty_capture());
+        assert_eq!(waiting.of(State::BlockedWorkAvailable), 3e8);
+        assert_eq!(waiting.of(State::OnCpuUser), 1e8);
+    }
+
+    #[test]
+    fn calls_are_classified_by_descriptor() {
+        assert_eq!(Wait::of("read", FdKind::Tcp, 0), Wait::SocketReceive);
+        assert_eq!(Wait::of("read", FdKind::File, 0), Wait::File);
+        assert_eq!(Wait::of("read", FdKind::Pipe, 0), Wait::Pipe);
+        assert_eq!(Wait::of("", FdKind::None, NO_SYSCALL), Wait::PageFault);
+        assert_eq!(Wait::of("fsync", FdKind::File, 74), Wait::File);
+    }
+
+    proptest! {
+        #[test]
+        fn sums_to_the_wall_time(capture in arb::capture()) {
+            for thread in &capture.threads {
+                let stalls: Vec<&ThreadStall> = capture.thread_stalls.iter().filter(|s| s.tid == thread.tid).collect();
+                let unread = Spans::union(
+                    capture.flow_stalls.iter().map(|s| (s.begin_ns, s.begin_ns.saturating_add(s.ns))).collect(),
+                );
+                let l = ThreadLedger::new(thread, &stalls, &unread, &capture);
+                let sum: f64 = l.ns.iter().sum();
+                prop_assert!((sum - l.wall_ns).abs() <= 0.01 * l.wall_ns, "{sum} of {}", l.wall_ns);
+                prop_assert!(l.ns.iter().all(|ns| *ns >= -1.0));
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! When per-event probes run: all of the time on a slow service, in short slices on a busy one.
+//!
+//! Full-time probing of a saturated host takes about 30 % of its throughput (measured with an epoll ping-pong at
+//! 177,000 requests/s), of a service with 10,000 requests/s about 2 %. The policy measures what probing costs while a
+//! slice is on and pauses between slices so that the cost over time stays within a budget.
+
+/// Nanoseconds on the caller's clock.
+pub type Ns = u64;
+
+/// Shortest slice: it must hold a 40 ms delayed ACK whole, twice over.
+pub const SLICE_MIN_NS: Ns = 100_000_000;
+/// How long the first slice runs before its cost is judged.
+pub const FIRST_LOOK_NS: Ns = 20_000_000;
+/// How long a judgement of the cost holds while a slice goes on.
+const RELOOK_NS: Ns = 250_000_000;
+/// Dispatch of tracepoints costs about as much again as the programs' own run time.
+const DISPATCH_FACTOR: f64 = 1.8;
+/// At least this share of the CPUs may go into probing.
+const BUDGET_MIN: f64 = 0.006;
+/// On a saturated host, at most this share.
+const BUDGET_MAX: f64 = 0.015;
+
+/// What the probes have cost since the slice began.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cost {
+    /// CPU time of the probes in the kernel, without dispatch.
+    pub kernel_ns: u64,
+    /// Wall time in which they spent it.
+    pub elapsed_ns: Ns,
+    /// CPUs of the host.
+    pub cpus: u32,
+}
+
+impl Cost {
+    /// Share of the host's CPU time, dispatch included.
+    pub fn share(&self) -> f64 {
+        let capacity = self.elapsed_ns as f64 * f64::from(self.cpus.max(1));
+        if capacity > 0.0 { self.kernel_ns as f64 * DISPATCH_FACTOR / capacity } else { 0.0 }
+    }
+}
+
+/// What to do now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing changes.
+    Keep,
+    /// End the slice.
+    Pause,
+    /// Begin the next slice.
+    Resume,
+}
+
+/// The policy's memory.
+#[derive(Debug, Clone)]
+pub struct SlicePlan {
+    end: Ns,
+    on_since: Option<Ns>,
+    resume_at: Ns,
+    relook_at: Ns,
+    first: bool,
+}
+
+impl SlicePlan {
+    /// A plan for a window that begins at `now` and ends at `end`; the first slice is on.
+    pub fn new(now: Ns, end: Ns) -> Self {
+        Self { end, on_since: Some(now), resume_at: 0, relook_at: now + FIRST_LOOK_NS, first: true }
+    }
+
+    /// The share of the host's CPU time that probing may take when it would take `full` without pauses.
+    pub fn budget(full: f64) -> f64 {
+        (full * 0.08).clamp(BUDGET_MIN, BUDGET_MAX)
+    }
+
+    /// Called often; `cost` is of the current slice.
+    pub fn step(&mut self, now: Ns, cost: Cost) -> Step {
+        match self.on_since {
+            None if now >= self.resume_at => {
+                self.on_since = Some(now);
+                self.relook_at = now + SLICE_MIN_NS;
+                Step::Resume
+            }
+            None => Step::Keep,
+            Some(_) if now < self.relook_at => Step::Keep,
+            Some(since) => {
+                let full = cost.share();
+                let duty = if full > 0.0 { Self::budget(full) / full } else { 1.0 };
+                if duty >= 1.0 {
+                    self.relook_at = now + RELOOK_NS;
+                    return Step::Keep;
+                }
+                self.pause(now, since, duty);
+                Step::Pause
+            }
+        }
+    }
+
+    /// The next slice comes when this one has paid for itself, but at least three slices fit into the window.
+    fn pause(&mut self, now: Ns, since: Ns, duty: f64) {
+        let ran = (now - since).max(1);
+        // A full slice that follows the short first look must be paid for in advance.
+        let ahead = if self.first { SLICE_MIN_NS / 2 } else { 0 };
+        let gap = ((ran + ahead) as f64 * (1.0 / duty - 1.0)) as Ns;
+        let left = self.end.saturating_sub(now);
+        self.resume_at = now + gap.min((left / 3).max(SLICE_MIN_NS));
+        self.on_since = None;
+        self.first = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Ns = 1_000_000;
+
+    /// Runs a plan over `window` with a given cost of full-time probing; returns (observed, slices).
+    fn run(window: Ns, cores_full_time: f64) -> (Ns, u32) {
+        let (mut plan, mut observed, mut slices) = (SlicePlan::new(0, window), 0, 1);
+        let mut since = Some(0);
+        let mut now = 0;
+        while now < window {
+            now += 10 * MS;
+            let elapsed = since.map_or(0, |s| now - s);
+            let kernel_ns = (elapsed as f64 * cores_full_time) as u64;
+            match plan.step(now, Cost { kernel_ns, elapsed_ns: elapsed, cpus: 2 }) {
+                Step::Pause => {
+                    observed += elapsed;
+                    since = None;
+                }
+                Step::Resume => {
+                    since = Some(now);
+                    slices += 1;
+                }
+                Step::Keep => {}
+            }
+        }
+        (observed + since.map_or(0, |s| now - s), slices)
+    }
+
+    #[test]
+    fn a_slow_service_is_probed_all_of_the_time() {
+        assert_eq!(run(5_000 * MS, 0.000_5), (5_000 * MS, 1));
+    }
+
+    #[test]
+    fn a_saturated_host_pays_a_few_per_cent_at_most() {
+        // 30 % of two CPUs, of which DISPATCH_FACTOR is dispatch.
+        let full: f64 = 0.30;
+        let (observed, slices) = run(5_000 * MS, full * 2.0 / DISPATCH_FACTOR);
+        let share = observed as f64 / 5e9;
+        assert!(slices >= 3, "{slices}");
+        assert!(share * full < 0.04, "{share}");
+    }
+
+    #[test]
+    fn at_ten_thousand_requests_the_cost_is_below_one_per_cent() {
+        let full: f64 = 0.02;
+        let (observed, slices) = run(10_000 * MS, full * 2.0 / DISPATCH_FACTOR);
+        let share = observed as f64 / 1e10;
+        assert!(share * full < 0.01, "{share}");
+        assert!(slices > 2 && share > 0.2, "{slices} {share}");
+    }
+
+    #[test]
+    fn a_short_window_is_not_left_without_a_second_slice() {
+        let (_, slices) = run(1_000 * MS, 0.3);
+        assert!(slices >= 2, "{slices}");
+    }
+}

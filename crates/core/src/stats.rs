@@ -1,0 +1,131 @@
+//! Small statistics over durations and counts. Nothing here knows what the numbers mean.
+
+/// `a / b`, and 0 when that is not a number (an empty denominator).
+pub fn ratio(a: f64, b: f64) -> f64 {
+    let r = a / b;
+    if b > 0.0 && r.is_finite() { r } else { 0.0 }
+}
+
+/// The `q` quantile (0..=1) of values in any order, by the nearest-rank method; None when there are none.
+pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
+    if sorted.is_empty() {
+        return None;
+    }
+    sorted.sort_by(f64::total_cmp);
+    let rank = (q.clamp(0.0, 1.0) * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+/// The `q` quantile of values that each occur `weight` times; None when the weights sum to nothing.
+pub fn weighted_quantile(values: &[(f64, f64)], q: f64) -> Option<f64> {
+    let mut sorted: Vec<(f64, f64)> =
+        values.iter().copied().filter(|(v, w)| v.is_finite() && w.is_finite() && *w > 0.0).collect();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let total: f64 = sorted.iter().map(|(_, w)| w).sum();
+    let target = q.clamp(0.0, 1.0) * total;
+    let mut sum = 0.0;
+    for (value, weight) in &sorted {
+        sum += weight;
+        if sum >= target {
+            return Some(*value);
+        }
+    }
+    sorted.last().map(|(v, _)| *v)
+}
+
+/// The upper bound, in microseconds, of the bucket that holds the `q` quantile of a log2 histogram (bucket 0 is < 1 us,
+/// bucket i is < 2^i us); None when it is empty.
+pub fn log2_quantile_us(buckets: &[u64], q: f64) -> Option<f64> {
+    let total: f64 = buckets.iter().map(|&c| c as f64).sum();
+    if total <= 0.0 {
+        return None;
+    }
+    let target = q.clamp(0.0, 1.0) * total;
+    let mut sum = 0.0;
+    for (i, &count) in buckets.iter().enumerate() {
+        sum += count as f64;
+        if count > 0 && sum >= target {
+            return Some(2f64.powi(i.min(62) as i32));
+        }
+    }
+    None
+}
+
+/// Disjoint, sorted spans of time, and how much of another span they cover.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Spans {
+    spans: Vec<(u64, u64)>,
+}
+
+impl Spans {
+    /// The union of `(begin, end)` pairs in any order.
+    pub fn union(mut raw: Vec<(u64, u64)>) -> Spans {
+        raw.retain(|(b, e)| e > b);
+        raw.sort_unstable();
+        let mut spans: Vec<(u64, u64)> = Vec::with_capacity(raw.len());
+        for (begin, end) in raw {
+            match spans.last_mut() {
+                Some(last) if begin <= last.1 => last.1 = last.1.max(end),
+                _ => spans.push((begin, end)),
+            }
+        }
+        Spans { spans }
+    }
+
+    /// Length of the part of `[begin, end)` that the spans cover.
+    pub fn covered(&self, begin: u64, end: u64) -> u64 {
+        let from = self.spans.partition_point(|s| s.1 <= begin);
+        self.spans[from..]
+            .iter()
+            .take_while(|s| s.0 < end)
+            .map(|s| s.1.min(end).saturating_sub(s.0.max(begin)))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// There is no span.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+}
+
+/// Length of the overlap of two half-open spans.
+pub fn overlap(a: (u64, u64), b: (u64, u64)) -> u64 {
+    a.1.min(b.1).saturating_sub(a.0.max(b.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_by_nearest_rank() {
+        let v: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(quantile(&v, 0.5), Some(50.0));
+        assert_eq!(quantile(&v, 0.99), Some(99.0));
+        assert_eq!(quantile(&v, 0.0), Some(1.0));
+        assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!(quantile(&[f64::NAN], 0.5), None);
+    }
+
+    #[test]
+    fn weights_move_the_median() {
+        assert_eq!(weighted_quantile(&[(1.0, 1.0), (10.0, 9.0)], 0.5), Some(10.0));
+        assert_eq!(weighted_quantile(&[(1.0, 0.0)], 0.5), None);
+    }
+
+    #[test]
+    fn log2_histogram() {
+        assert_eq!(log2_quantile_us(&[0, 0, 98, 0, 2], 0.5), Some(4.0));
+        assert_eq!(log2_quantile_us(&[0, 0, 98, 0, 2], 0.99), Some(16.0));
+        assert_eq!(log2_quantile_us(&[], 0.99), None);
+    }
+
+    #[test]
+    fn spans_merge_and_cover() {
+        let s = Spans::union(vec![(10, 20), (15, 30), (40, 50), (60, 60)]);
+        assert_eq!(s.covered(0, 100), 30);
+        assert_eq!(s.covered(25, 45), 10);
+        assert_eq!(s.covered(30, 40), 0);
+    }
+}

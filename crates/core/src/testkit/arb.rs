@@ -1,0 +1,157 @@
+//! Arbitrary captures: well-formed ones and nonsense, with times out of range and figures that overflow.
+use parshall_evidence::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::{FlowBuilder, ThreadBuilder, WINDOW_NS, empty_capture};
+
+/// Times: mostly within the window, at times absurd.
+fn ns() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => 0..2 * WINDOW_NS, 2 => 0..100_000u64, 1 => Just(0), 1 => Just(u64::MAX), 1 => any::<u64>()]
+}
+
+fn counter() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => 0..100_000u64, 1 => Just(0), 1 => Just(u64::MAX)]
+}
+
+fn cell() -> impl Strategy<Value = FlowCell> {
+    (select(&FlowState::ALL[..]), select(&Release::ALL[..]), ns(), counter())
+        .prop_map(|(state, release, ns, count)| FlowCell { state, release, ns, count })
+}
+
+fn stall() -> impl Strategy<Value = FlowStall> {
+    (0..6u64, ns(), ns(), select(&FlowState::ALL[..]), select(&Release::ALL[..]), 100..106u32).prop_map(
+        |(flow, begin_ns, ns, state, release, tid)| FlowStall {
+            flow,
+            begin_ns,
+            ns,
+            state,
+            release,
+            tid,
+            unsent_bytes: 1,
+            packets_out: 1,
+            unread_bytes: 1,
+            snd_wnd: 0,
+            cwnd: 1,
+        },
+    )
+}
+
+fn calls() -> impl Strategy<Value = FlowCalls> {
+    vec(counter(), 8).prop_map(|n| FlowCalls {
+        sends: n[0],
+        send_bytes: n[1],
+        small_sends: n[2],
+        write_after_write: n[3],
+        recvs: n[4],
+        recv_bytes: n[5],
+        recv_left_over: n[6],
+        turns: n[7],
+        ..FlowCalls::default()
+    })
+}
+
+fn flow() -> impl Strategy<Value = FlowRecord> {
+    let role = select(vec![Role::Client, Role::Server, Role::Unknown]);
+    let times = (ns(), ns(), ns());
+    (0..6u64, role, times, vec(cell(), 0..12), calls(), vec(counter(), 6)).prop_map(
+        |(id, role, (begin_ns, end_ns, observed_ns), cells, calls, n)| {
+            let mut record = FlowBuilder::new(id, role).record;
+            (record.begin_ns, record.end_ns, record.observed_ns) = (begin_ns, end_ns, observed_ns);
+            (record.cells, record.calls) = (cells, calls);
+            record.last_tid = 100 + (id as u32);
+            let last = &mut record.last;
+            (last.total_retrans, last.data_segs_out, last.bytes_acked) = (n[0], n[1], n[2]);
+            (last.bytes_received, last.busy_us, last.rwnd_limited_us) = (n[3], n[4], n[5]);
+            record
+        },
+    )
+}
+
+fn off_cpu() -> impl Strategy<Value = (OffCpu, &'static str, FdKind)> {
+    let why = select(vec![OffCpu::Blocked, OffCpu::Runnable, OffCpu::Throttled]);
+    (why, select(vec!["epoll_wait", "futex", "read", "nanosleep", ""]), select(&FdKind::ALL[..]))
+}
+
+fn thread() -> impl Strategy<Value = ThreadRecord> {
+    let cells = vec((off_cpu(), ns(), counter()), 0..6);
+    (100..106u32, cells, vec(ns(), 5), vec(counter(), 8), proptest::option::of(ns())).prop_map(
+        |(tid, cells, t, n, utime_ns)| {
+            let mut record = ThreadBuilder::new(tid).record;
+            (record.begin_ns, record.end_ns, record.cpu_ns) = (t[0], t[1], t[2]);
+            (record.observed_ns, record.on_cpu_ns, record.utime_ns) = (t[3], t[4], utime_ns);
+            (record.samples_user, record.samples_kernel) = (n[0], n[1]);
+            record.copy = CopyPattern {
+                pairs: n[2],
+                bytes: n[3],
+                recvs: n[4],
+                mode_bytes: 4096,
+                mode_count: n[5],
+                left_over: n[6],
+            };
+            record.runq = RunQueue { count: n[7], ns: n[7], log2_us: n.clone() };
+            let to_cell = |((why, name, fd), ns, count): ((OffCpu, &str, FdKind), u64, u64)| OffCpuCell {
+                why,
+                syscall: if name.is_empty() { NO_SYSCALL } else { 1 },
+                syscall_name: name.to_string(),
+                fd,
+                ns,
+                count,
+            };
+            record.off_cpu = cells.into_iter().map(to_cell).collect();
+            record
+        },
+    )
+}
+
+fn thread_stall() -> impl Strategy<Value = ThreadStall> {
+    (100..107u32, ns(), ns(), off_cpu(), 0..107u32, any::<bool>()).prop_map(
+        |(tid, begin_ns, ns, (why, name, fd), waker_tid, waker_in_irq)| ThreadStall {
+            tid,
+            begin_ns,
+            ns,
+            why,
+            syscall: if name.is_empty() { NO_SYSCALL } else { 1 },
+            syscall_name: name.to_string(),
+            fd,
+            waker_tid,
+            waker_comm: String::new(),
+            waker_in_irq,
+            stack: Some(9),
+            waker_stack: None,
+        },
+    )
+}
+
+/// Any capture.
+pub fn capture() -> impl Strategy<Value = Capture> {
+    let rung = select(vec![Rung::Btf, Rung::Tracepoint, Rung::Procfs]);
+    let records = (vec(flow(), 0..6), vec(thread(), 0..4), vec(stall(), 0..40), vec(thread_stall(), 0..20));
+    (records, ns(), rung, vec(counter(), 6)).prop_map(
+        |((flows, threads, flow_stalls, thread_stalls), window_ns, rung, n)| {
+            let mut capture = empty_capture();
+            (capture.flows, capture.threads) = (flows, threads);
+            (capture.flow_stalls, capture.thread_stalls) = (flow_stalls, thread_stalls);
+            (capture.window_ns, capture.rung) = (window_ns, rung);
+            (capture.probe.lost_events, capture.probe.events) = (n[0], n[1]);
+            capture.samples = vec![CpuSample {
+                tid: 101,
+                user: true,
+                syscall: NO_SYSCALL,
+                syscall_name: String::new(),
+                stack: Some(7),
+                count: n[2],
+            }];
+            capture.cgroups = vec![CgroupCpu {
+                path: "/a".to_string(),
+                quota_us: Some(n[3]),
+                period_us: 100_000,
+                periods: n[4],
+                throttled_periods: n[5],
+                throttled_ns: n[5],
+            }];
+            capture
+        },
+    )
+}

@@ -1,0 +1,117 @@
+//! Numbers and names as people read them. No decision is made on a string from here.
+use std::net::{IpAddr, SocketAddr};
+
+use parshall_evidence::{Evidence, FlowRecord};
+
+/// `local->remote`, IPv4-mapped addresses as IPv4.
+pub fn flow_name(flow: &FlowRecord) -> String {
+    format!("{}->{}", plain(flow.local), plain(flow.remote))
+}
+
+/// As [`flow_name`], for sentences.
+pub fn flow_arrow(flow: &FlowRecord) -> String {
+    format!("{} -> {}", plain(flow.local), plain(flow.remote))
+}
+
+fn plain(addr: SocketAddr) -> SocketAddr {
+    match addr.ip() {
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => SocketAddr::new(IpAddr::V4(v4), addr.port()),
+            None => addr,
+        },
+        IpAddr::V4(_) => addr,
+    }
+}
+
+/// `4,812`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// A count that was computed (scaled), rounded.
+pub fn count_f(n: f64) -> String {
+    count(if n.is_finite() && n > 0.0 { n.round() as u64 } else { 0 })
+}
+
+/// `40 B`, `16 KiB`, `1.5 MiB`.
+pub fn bytes(n: f64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = if n.is_finite() { n.max(0.0) } else { 0.0 };
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let text = if value >= 100.0 || (value - value.round()).abs() < 0.05 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.1}")
+    };
+    format!("{text} {}", UNITS[unit])
+}
+
+/// `40.1 ms`, `3.2 s` or `38 us`.
+pub fn duration(ns: f64) -> String {
+    if ns >= 2e9 {
+        format!("{:.1} s", ns / 1e9)
+    } else if ns >= 1e8 {
+        format!("{:.0} ms", ns / 1e6)
+    } else if ns >= 1e6 {
+        format!("{:.1} ms", ns / 1e6)
+    } else {
+        format!("{:.0} us", (ns / 1e3).max(0.0))
+    }
+}
+
+/// `98.6 %`, `11 %`.
+pub fn percent(share: f64) -> String {
+    let p = share * 100.0;
+    if p >= 99.95 || (p - p.round()).abs() < 0.05 { format!("{p:.0} %") } else { format!("{p:.1} %") }
+}
+
+/// `1 flow`, `12 flows`.
+pub fn plural(n: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(n), if n == 1 { one } else { many })
+}
+
+/// An [`Evidence`] that is a count.
+pub fn counted(what: impl Into<String>, n: u64) -> Evidence {
+    Evidence { what: what.into(), count: Some(n), ..Evidence::default() }
+}
+
+/// An [`Evidence`] that is a number with a unit.
+pub fn valued(what: impl Into<String>, value: f64, unit: &str) -> Evidence {
+    Evidence {
+        what: what.into(),
+        value: Some(if value.is_finite() { value } else { 0.0 }),
+        unit: Some(unit.to_string()),
+        ..Evidence::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_read_these() {
+        assert_eq!(count(4812), "4,812");
+        assert_eq!(count(7), "7");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(bytes(40.0), "40 B");
+        assert_eq!(bytes(16384.0), "16 KiB");
+        assert_eq!(bytes(1.5 * 1024.0 * 1024.0), "1.5 MiB");
+        assert_eq!(duration(40_100_000.0), "40.1 ms");
+        assert_eq!(duration(38_000.0), "38 us");
+        assert_eq!(percent(0.986), "98.6 %");
+        assert_eq!(percent(0.11), "11 %");
+    }
+}

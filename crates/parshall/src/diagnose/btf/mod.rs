@@ -1,0 +1,312 @@
+//! The btf rung: probes on typed tracepoints, read by iterators.
+//!
+//! This is the I/O shell: it attaches, waits, drains and reads. When a slice begins and ends is decided by
+//! `parshall_core::slice`, what the capture means by `parshall_core::judge`.
+mod assemble;
+mod records;
+pub mod symbolize;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use parshall_bpf::probes::{monotonic_ns, tick_hz};
+use parshall_bpf::{Config, Counters, Event, Probes, Scope};
+use parshall_core::slice::{Cost, SlicePlan, Step};
+use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices};
+
+use super::observe::{ObserveOptions, Progress, Stop};
+use super::subject::{Resolved, Select};
+use super::cgroup;
+use super::host::{self, HostWatch};
+use records::Records;
+
+/// Flows tracked at most.
+const FLOWS_MAX: u32 = 8192;
+/// Between two looks into the ring and at the plan.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Observes the subject with the btf probes.
+pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
+    let started = Instant::now();
+    parshall_bpf::probes::quiet_libbpf();
+    let mut session = Session::start(resolved)?;
+    let attach_ms = started.elapsed().as_secs_f64() * 1e3;
+    let before = Before::take(resolved);
+    session.run(options, stop)?;
+    let mut capture = session.finish(resolved, &before)?;
+    capture.probe.attach_ms = attach_ms;
+    Ok(capture)
+}
+
+/// What is watched through /proc over the window.
+struct Before {
+    cgroups: cgroup::Watch,
+    host: HostWatch,
+}
+
+impl Before {
+    fn take(resolved: &Resolved) -> Self {
+        Self { cgroups: cgroup::Watch::start(&resolved.processes), host: HostWatch::start() }
+    }
+}
+
+/// Attached probes and what they have told so far.
+struct Session {
+    probes: Probes,
+    records: Records,
+    begin: u64,
+    end: u64,
+    first_flows: Vec<parshall_bpf::lifecycle::FlowDump>,
+    last_flows: Vec<parshall_bpf::lifecycle::FlowDump>,
+    first_threads: Vec<parshall_bpf::thread::ThreadDump>,
+    last_threads: Vec<parshall_bpf::thread::ThreadDump>,
+    owners: HashMap<u64, u32>,
+    spans: Vec<(u64, u64)>,
+    slice: Option<SliceCost>,
+    counters0: Counters,
+    meter: Meter,
+    unsampled_cpus: usize,
+}
+
+/// Counters when the current slice began.
+struct SliceCost {
+    begin: u64,
+    counters: Counters,
+    timed: (u64, u64),
+}
+
+/// What an event costs: timed in the first slice, estimated from the number of events later.
+#[derive(Default)]
+struct Meter {
+    timing: bool,
+    ns_per_event: f64,
+    kernel_ns: u64,
+}
+
+impl Session {
+    fn start(resolved: &Resolved) -> anyhow::Result<Self> {
+        let mut probes = Probes::load(&config(resolved)).context("loading the probes")?;
+        probes.attach_always()?;
+        let owners = probes.owners()?.into_iter().map(|o| (o.cookie, o.tgid)).collect();
+        let unsampled_cpus = probes.attach_samples(0..host::cpus() as i32);
+        let first_threads = probes.threads()?;
+        let first_flows = probes.flows()?;
+        let meter = Meter { timing: probes.start_timing(), ..Meter::default() };
+        let counters0 = probes.counters();
+        let timed = probes.timed_runs();
+        let begin = probes.begin_slice()?;
+        Ok(Self {
+            probes,
+            records: Records::default(),
+            begin,
+            end: begin,
+            first_flows,
+            last_flows: Vec::new(),
+            first_threads,
+            last_threads: Vec::new(),
+            owners,
+            spans: Vec::new(),
+            slice: Some(SliceCost { begin, counters: counters0, timed }),
+            counters0,
+            meter,
+            unsampled_cpus,
+        })
+    }
+
+    /// Drains and slices until the window ends, the subject is gone, or the user stops it.
+    fn run(&mut self, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<()> {
+        let deadline = self.begin + options.window.as_nanos() as u64;
+        stop.attached()?;
+        let mut plan = SlicePlan::new(self.begin, deadline);
+        let mut progress = Progress::new(options);
+        let mut events = Vec::new();
+        let mut next_look = 0;
+        loop {
+            std::thread::sleep(TICK);
+            let now = monotonic_ns();
+            self.probes.drain(&mut events);
+            self.take(&mut events);
+            progress.at(Duration::from_nanos(now - self.begin));
+            if now >= deadline || stop.requested() {
+                break;
+            }
+            if now >= next_look {
+                next_look = now + 100_000_000;
+                if stop.subject_gone() {
+                    break;
+                }
+            }
+            match plan.step(now, self.cost(now)) {
+                Step::Keep => {}
+                Step::Pause => self.pause()?,
+                Step::Resume => self.resume()?,
+            }
+        }
+        self.end = monotonic_ns();
+        if self.slice.is_some() {
+            self.end = self.end_slice();
+        }
+        self.last_flows.extend(self.probes.flows()?);
+        self.last_threads.extend(self.probes.threads()?);
+        self.probes.drain(&mut events);
+        self.take(&mut events);
+        Ok(())
+    }
+
+    fn take(&mut self, events: &mut Vec<Event>) {
+        for event in events.drain(..) {
+            match event {
+                // What ended before the window is over comes first and so wins over a later look.
+                Event::FlowEnd(dump) => self.last_flows.push(*dump),
+                Event::ThreadEnd(dump) => self.last_threads.push(*dump),
+                other => self.records.take(other),
+            }
+        }
+    }
+
+    fn cost(&self, now: u64) -> Cost {
+        let cpus = host::cpus();
+        let Some(slice) = &self.slice else { return Cost { kernel_ns: 0, elapsed_ns: 1, cpus } };
+        let kernel_ns = if self.meter.timing {
+            self.probes.timed_runs().0.saturating_sub(slice.timed.0)
+        } else {
+            let events = self.probes.counters().events.saturating_sub(slice.counters.events);
+            (events as f64 * self.meter.ns_per_event) as u64
+        };
+        Cost { kernel_ns, elapsed_ns: now - slice.begin, cpus }
+    }
+
+    fn end_slice(&mut self) -> u64 {
+        let now = monotonic_ns();
+        let cost = self.cost(now);
+        let end = self.probes.end_slice();
+        if let Some(slice) = self.slice.take() {
+            self.spans.push((slice.begin, end));
+            self.meter.kernel_ns += cost.kernel_ns;
+            let events = self.probes.counters().events.saturating_sub(slice.counters.events);
+            if self.meter.timing && events > 0 {
+                self.meter.ns_per_event = cost.kernel_ns as f64 / events as f64;
+            }
+        }
+        end
+    }
+
+    fn pause(&mut self) -> anyhow::Result<()> {
+        self.end_slice();
+        // Timing costs as much as a cheap probe; what it taught is enough for the slices to come.
+        self.probes.stop_timing();
+        self.meter.timing = false;
+        // These looks close the slice's open intervals.
+        self.probes.flows()?;
+        self.probes.threads()?;
+        Ok(())
+    }
+
+    fn resume(&mut self) -> anyhow::Result<()> {
+        let counters = self.probes.counters();
+        let begin = self.probes.begin_slice()?;
+        self.slice = Some(SliceCost { begin, counters, timed: (0, 0) });
+        Ok(())
+    }
+
+    fn finish(mut self, resolved: &Resolved, before: &Before) -> anyhow::Result<Capture> {
+        let window = (self.begin, self.end);
+        let counters = self.probes.counters();
+        let (off, calls) = (self.probes.off_cells(), self.probes.sys_cells());
+        let mut blind: Vec<String> = self.probes.missing().iter().map(|s| (*s).to_owned()).collect();
+        if self.unsampled_cpus > 0 {
+            blind.push(format!("{} CPUs could not be sampled: no stacks of running threads there", self.unsampled_cpus));
+        }
+        blind.extend(resolved.notes.iter().cloned());
+        let flows = assemble::flows(&assemble::FlowParts {
+            window,
+            first: &self.first_flows,
+            last: &self.last_flows,
+            hz: tick_hz(),
+            listeners: &resolved.listeners,
+            owners: &self.owners,
+        });
+        let samples_by_thread = self.records.samples_by_thread();
+        let threads = assemble::threads(&assemble::ThreadParts {
+            window,
+            first: &self.first_threads,
+            last: &self.last_threads,
+            off: &off,
+            calls: &calls,
+            samples: &samples_by_thread,
+        });
+        let told = std::mem::take(&mut self.records).finish(self.begin);
+        let spans: Vec<(u64, u64)> = self.spans.iter().map(|&(b, e)| (b - self.begin, e - b)).collect();
+        let mut subject = resolved.subject.clone();
+        subject.netns = netns_of(&flows, &subject.netns);
+        Ok(Capture {
+            schema: CAPTURE_SCHEMA.to_owned(),
+            subject,
+            host: before.host.host(),
+            window_ns: self.end - self.begin,
+            rung: Rung::Btf,
+            blind,
+            slices: Slices {
+                count: spans.len() as u32,
+                observed_ns: spans.iter().map(|s| s.1).sum(),
+                events: counters.events - self.counters0.events,
+                spans,
+            },
+            flows,
+            threads,
+            flow_stalls: told.flow_stalls,
+            thread_stalls: told.thread_stalls,
+            samples: told.samples,
+            stacks: told.stacks,
+            cgroups: before.cgroups.finish(),
+            net: net_counts(&self.counters0, &counters),
+            probe: ProbeCost {
+                kernel_cpu_ns: self.meter.kernel_ns,
+                own_cpu_ns: before.host.own_cpu_ns(),
+                rss_bytes: host::own_rss_bytes(),
+                lost_events: counters.lost - self.counters0.lost,
+                events: told.events,
+                untracked: counters.untracked,
+                attach_ms: 0.0,
+            },
+        })
+    }
+}
+
+fn config(resolved: &Resolved) -> Config {
+    let port = match resolved.select {
+        Select::Port(port) => Some(port),
+        _ => None,
+    };
+    // Of the service all sockets count, its upstreams too; of its clients on this host only those to the port.
+    let scope = |pid: u32| match port {
+        Some(port) if !resolved.sockets.iter().any(|s| s.listening && s.pid == pid && s.local.port() == port) => {
+            Scope::Port
+        }
+        _ => Scope::All,
+    };
+    Config {
+        tgids: resolved.processes.iter().map(|p| (p.pid, scope(p.pid))).collect(),
+        port,
+        max_flows: FLOWS_MAX,
+    }
+}
+
+fn netns_of(flows: &[parshall_evidence::FlowRecord], known: &[u64]) -> Vec<u64> {
+    let mut all: Vec<u64> = known.iter().copied().chain(flows.iter().map(|f| f.netns)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn net_counts(before: &Counters, after: &Counters) -> NetCounts {
+    NetCounts {
+        retransmits: after.retransmits - before.retransmits,
+        resets_sent: after.resets_sent - before.resets_sent,
+        resets_received: after.resets_received - before.resets_received,
+        opened: after.opened - before.opened,
+        closed: after.closed - before.closed,
+        delack_timers: after.delack_timers - before.delack_timers,
+    }
+}

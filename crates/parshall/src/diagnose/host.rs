@@ -1,0 +1,79 @@
+//! The host, and what we cost it.
+use std::fs;
+
+use parshall_evidence::Host;
+use parshall_sys::clock;
+
+/// CPUs and busy time of all of them since boot, from the text of /proc/stat.
+fn parse_stat(text: &str, tick_ns: u64) -> (u32, Option<u64>) {
+    let cpus = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count();
+    let busy = text.lines().next().and_then(|line| {
+        let ticks: Vec<u64> = line.strip_prefix("cpu ")?.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+        // user nice system idle iowait irq softirq steal; guest time is part of user time already.
+        let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|&index: &usize| ticks.get(index)).sum();
+        (ticks.len() >= 4).then_some(busy * tick_ns)
+    });
+    (cpus as u32, busy)
+}
+
+fn read() -> (u32, Option<u64>) {
+    let tick_ns = 1_000_000_000 / clock::ticks_per_second();
+    parse_stat(&fs::read_to_string("/proc/stat").unwrap_or_default(), tick_ns)
+}
+
+/// What was busy when the window began.
+#[derive(Debug)]
+pub struct HostWatch {
+    busy_ns: Option<u64>,
+    own_ns: u64,
+}
+
+impl HostWatch {
+    /// Begins now.
+    pub fn start() -> Self {
+        Self { busy_ns: read().1, own_ns: clock::process_cpu_ns() }
+    }
+
+    /// The host over the window.
+    pub fn host(&self) -> Host {
+        let (cpus, busy_ns) = read();
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+        Host { kernel, cpus, busy_ns: busy_ns.zip(self.busy_ns).map(|(now, then)| now.saturating_sub(then)) }
+    }
+
+    /// CPU time of our own process since the start.
+    pub fn own_cpu_ns(&self) -> u64 {
+        clock::process_cpu_ns().saturating_sub(self.own_ns)
+    }
+}
+
+/// CPUs that are online.
+pub fn cpus() -> u32 {
+    read().0.max(1)
+}
+
+/// Our resident memory.
+pub fn own_rss_bytes() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * clock::page_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_and_iowait_are_not_busy() {
+        let text = "cpu  10 1 5 1000 500 2 3 4 9 0\ncpu0 5 0 2 500 1 0 0 0 0 0\ncpu1 5 0 2 500 1 0 0 0 0 0\nintr 5\n";
+        assert_eq!(parse_stat(text, 10), (2, Some(250)));
+        assert_eq!(parse_stat("", 10), (0, None));
+        assert_eq!(parse_stat("cpu  1 2\n", 10), (0, None));
+    }
+
+    #[test]
+    fn reads_this_host() {
+        let host = HostWatch::start().host();
+        assert!(host.cpus > 0 && host.busy_ns.is_some() && !host.kernel.is_empty());
+        assert!(own_rss_bytes() > 0);
+    }
+}

@@ -1,0 +1,322 @@
+//! What one sample of a socket says of it. Pure: `struct tcp_info` and its companions in, a [`FlowState`] out.
+//!
+//! The tests follow the order in which `tcp_write_xmit` gives up: congestion window, peer's window, Nagle, then what is below.
+use parshall_evidence::{FlowState, Role, TcpSnapshot};
+use parshall_sys::inet_diag::{Entry, SockMem, TcpInfo};
+
+/// `TcpSnapshot::nonagle` when it could not be read.
+pub const NONAGLE_UNKNOWN: u8 = 255;
+const NAGLE_OFF: u8 = 1;
+const NAGLE_CORK: u8 = 2;
+
+/// Congestion states (net/tcp.h).
+const CA_RECOVERY: u8 = 3;
+const CA_LOSS: u8 = 4;
+
+/// TCP states (net/tcp_states.h).
+const ESTABLISHED: u8 = 1;
+const FIN_WAIT1: u8 = 4;
+const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
+const CLOSING: u8 = 11;
+
+/// A reply's ACK is delayed by at least 40 ms (TCP_DELACK_MIN): older than this, an exchange is over.
+const EXCHANGE_OVER_MS: u32 = 40;
+
+/// What `tcp_info` does not tell of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Context {
+    /// As in [`TcpSnapshot::nonagle`].
+    pub nonagle: u8,
+    /// Which end it is.
+    pub role: Role,
+    /// The kernel's clock of time limited by the send buffer moved since the last sample.
+    pub sndbuf_limited: bool,
+}
+
+/// Queues of a socket with the SYN and FIN that the kernel counts as a byte each taken off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Queues {
+    /// Received and unread.
+    pub unread: u32,
+    /// Written and not sent.
+    pub unsent: u32,
+    /// Sent and not acknowledged.
+    pub in_flight: u32,
+}
+
+/// Reads the queues of a socket.
+pub fn queues(entry: &Entry) -> Queues {
+    let unsent = entry.info.map_or(0, |info| info.notsent_bytes);
+    // After the peer's FIN, rcv_nxt is one beyond the data.
+    let fin = u32::from(matches!(entry.state, CLOSE_WAIT | LAST_ACK | CLOSING));
+    Queues { unread: entry.rqueue.saturating_sub(fin), unsent, in_flight: entry.wqueue.saturating_sub(unsent) }
+}
+
+/// What held at the moment of the sample.
+pub fn classify(entry: &Entry, context: &Context) -> FlowState {
+    let Some(info) = &entry.info else { return FlowState::Other };
+    if !matches!(entry.state, ESTABLISHED | FIN_WAIT1 | CLOSE_WAIT | LAST_ACK | CLOSING) {
+        return FlowState::Other;
+    }
+    let queues = queues(entry);
+    if queues.unread > 0 && queues.unsent == 0 {
+        return FlowState::RxWaiting;
+    }
+    if info.unacked > 0 && info.ca_state == CA_LOSS {
+        return FlowState::Loss;
+    }
+    if info.unacked > 0 && (info.ca_state == CA_RECOVERY || info.lost > info.retrans) {
+        return FlowState::Recovery;
+    }
+    if queues.unsent > 0 {
+        return unsent_state(entry, info, &queues, context);
+    }
+    // Everything is sent, yet the writer waits for memory.
+    let full = entry.mem.is_some_and(|mem| mem.wmem_queued / 2 >= mem.sndbuf / 3 && mem.sndbuf > 0);
+    if info.unacked > 0 && context.sndbuf_limited && full {
+        return FlowState::Sndbuf;
+    }
+    if info.unacked > 0 {
+        return FlowState::InFlight;
+    }
+    if entry.state == ESTABLISHED { idle_state(info, context.role) } else { FlowState::Other }
+}
+
+fn unsent_state(entry: &Entry, info: &TcpInfo, queues: &Queues, context: &Context) -> FlowState {
+    // tcp_packets_in_flight.
+    let in_flight = info.unacked.saturating_add(info.retrans).saturating_sub(info.sacked.saturating_add(info.lost));
+    if info.unacked > 0 && in_flight >= info.snd_cwnd {
+        return FlowState::Cwnd;
+    }
+    // tcp_snd_wnd_test: at least one segment must fit.
+    let room = info.snd_wnd.map(|window| window.saturating_sub(queues.in_flight));
+    if room.is_some_and(|room| room < queues.unsent.min(info.snd_mss)) {
+        return FlowState::PeerWindow;
+    }
+    if queues.unsent < info.snd_mss {
+        let known = context.nonagle != NONAGLE_UNKNOWN;
+        if info.unacked == 0 || known && context.nonagle & NAGLE_CORK != 0 {
+            return FlowState::Corked;
+        }
+        if !known || context.nonagle & NAGLE_OFF == 0 {
+            return FlowState::Nagle;
+        }
+    }
+    if context.sndbuf_limited {
+        return FlowState::Sndbuf;
+    }
+    // What is left is pacing or the limit on what may sit in the qdisc (TSQ), unless it is about to be sent.
+    if entry.mem.is_some_and(|mem| tsq_limited(&mem, info)) {
+        return FlowState::Qdisc;
+    }
+    if entry.cong.as_str().starts_with("bbr") || info.max_pacing_rate != u64::MAX {
+        return FlowState::Paced;
+    }
+    FlowState::Other
+}
+
+/// tcp_small_queue_check: two segments, or a millisecond at the pacing rate, may sit below the socket.
+fn tsq_limited(mem: &SockMem, info: &TcpInfo) -> bool {
+    let limit = u64::from(info.snd_mss).saturating_mul(2).max(info.pacing_rate >> 10);
+    u64::from(mem.wmem_alloc) > limit
+}
+
+/// The clocks of "last sent" and "last received" tick in jiffies (up to 10 ms), so a fast exchange leaves them equal.
+fn idle_state(info: &TcpInfo, role: Role) -> FlowState {
+    let (sent, received) = (info.last_data_sent_ms, info.last_data_recv_ms);
+    if sent != received {
+        return if sent < received { FlowState::IdleAfterSend } else { FlowState::IdleAfterRecv };
+    }
+    if info.data_segs_in == 0 {
+        return FlowState::IdleAfterSend;
+    }
+    // Nothing is in flight. A client's last exchange ended with a receive; so did a server's if its reply, which stays in
+    // flight until the next request or a delayed ACK, has not been sent yet.
+    if role == Role::Server && sent >= EXCHANGE_OVER_MS { FlowState::IdleAfterSend } else { FlowState::IdleAfterRecv }
+}
+
+/// The kernel's figures as a snapshot; `userlocks` 0 and `nonagle` 255 until someone reads them.
+pub fn snapshot(entry: &Entry, at_ns: u64) -> TcpSnapshot {
+    let info = entry.info.unwrap_or_default();
+    let mem = entry.mem.unwrap_or_default();
+    let queues = queues(entry);
+    TcpSnapshot {
+        at_ns,
+        state: entry.state,
+        ca_state: info.ca_state,
+        nonagle: NONAGLE_UNKNOWN,
+        userlocks: 0,
+        bytes_acked: info.bytes_acked,
+        bytes_received: info.bytes_received,
+        segs_out: info.segs_out.into(),
+        segs_in: info.segs_in.into(),
+        data_segs_out: info.data_segs_out.into(),
+        total_retrans: info.total_retrans.into(),
+        total_rto: info.total_rto.unwrap_or(0).into(),
+        busy_us: info.busy_us,
+        rwnd_limited_us: info.rwnd_limited_us,
+        sndbuf_limited_us: info.sndbuf_limited_us,
+        srtt_us: info.rtt_us,
+        min_rtt_us: if info.min_rtt_us == u32::MAX { 0 } else { info.min_rtt_us },
+        rto_us: info.rto_us,
+        cwnd: info.snd_cwnd,
+        ssthresh: info.snd_ssthresh,
+        mss: info.snd_mss,
+        snd_wnd: info.snd_wnd.unwrap_or(0),
+        rcv_wnd: info.rcv_wnd.unwrap_or(0),
+        packets_out: info.unacked,
+        unsent_bytes: queues.unsent,
+        unread_bytes: queues.unread,
+        sndbuf: mem.sndbuf,
+        rcvbuf: mem.rcvbuf,
+        app_limited: info.app_limited,
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use parshall_sys::inet_diag::{CongName, SockId};
+
+    /// An established, idle connection.
+    pub fn entry(change: impl FnOnce(&mut Entry, &mut TcpInfo)) -> Entry {
+        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        let id = SockId { family: 2, local: any, remote: any, interface: 0, cookie: 7 };
+        let mut info = TcpInfo {
+            snd_mss: 1448,
+            snd_cwnd: 10,
+            snd_wnd: Some(65_536),
+            max_pacing_rate: u64::MAX,
+            last_data_sent_ms: 20,
+            last_data_recv_ms: 10,
+            data_segs_in: 1,
+            ..TcpInfo::default()
+        };
+        let mut entry = Entry {
+            id,
+            state: ESTABLISHED,
+            timer: 0,
+            retransmits: 0,
+            rqueue: 0,
+            wqueue: 0,
+            uid: 0,
+            inode: 1,
+            info: None,
+            mem: None,
+            cong: CongName::default(),
+        };
+        change(&mut entry, &mut info);
+        Entry { info: Some(info), ..entry }
+    }
+
+    fn context() -> Context {
+        Context { nonagle: NONAGLE_UNKNOWN, role: Role::Client, sndbuf_limited: false }
+    }
+
+    fn state(change: impl FnOnce(&mut Entry, &mut TcpInfo)) -> FlowState {
+        classify(&entry(change), &context())
+    }
+
+    fn sending(e: &mut Entry, i: &mut TcpInfo, in_flight: u32, unacked: u32, unsent: u32) {
+        e.wqueue = in_flight + unsent;
+        i.unacked = unacked;
+        i.notsent_bytes = unsent;
+    }
+
+    #[test]
+    fn a_held_tail_is_nagle_unless_it_is_known_to_be_off() {
+        let held = entry(|e, i| sending(e, i, 40, 1, 136));
+        assert_eq!(classify(&held, &context()), FlowState::Nagle);
+        assert_eq!(classify(&held, &Context { nonagle: 0, ..context() }), FlowState::Nagle);
+        assert_eq!(classify(&held, &Context { nonagle: NAGLE_CORK, ..context() }), FlowState::Corked);
+        assert_eq!(classify(&held, &Context { nonagle: NAGLE_OFF, ..context() }), FlowState::Other);
+    }
+
+    #[test]
+    fn a_tail_with_nothing_in_flight_is_corked() {
+        assert_eq!(state(|e, i| sending(e, i, 0, 0, 136)), FlowState::Corked);
+    }
+
+    #[test]
+    fn windows() {
+        assert_eq!(state(|e, i| sending(e, i, 14_480, 10, 100_000)), FlowState::Cwnd);
+        assert_eq!(state(|e, i| sending(e, i, 64_600, 5, 100_000)), FlowState::PeerWindow);
+        let closed = |e: &mut Entry, i: &mut TcpInfo| {
+            sending(e, i, 0, 0, 100);
+            i.snd_wnd = Some(0);
+        };
+        assert_eq!(state(closed), FlowState::PeerWindow);
+        let old_kernel = |e: &mut Entry, i: &mut TcpInfo| {
+            sending(e, i, 64_600, 5, 100);
+            i.snd_wnd = None;
+        };
+        assert_eq!(state(old_kernel), FlowState::Nagle);
+    }
+
+    #[test]
+    fn loss() {
+        let lossy = |ca_state, lost| {
+            state(move |e: &mut Entry, i: &mut TcpInfo| {
+                sending(e, i, 1448, 1, 100_000);
+                i.ca_state = ca_state;
+                i.lost = lost;
+            })
+        };
+        assert_eq!(lossy(CA_LOSS, 0), FlowState::Loss);
+        assert_eq!(lossy(CA_RECOVERY, 0), FlowState::Recovery);
+        assert_eq!(lossy(1, 1), FlowState::Recovery);
+    }
+
+    #[test]
+    fn unread_data_beats_what_is_in_flight_but_not_what_is_unsent() {
+        assert_eq!(state(|e, _| e.rqueue = 1), FlowState::RxWaiting);
+        let both = |e: &mut Entry, i: &mut TcpInfo| {
+            sending(e, i, 40, 1, 136);
+            e.rqueue = 5;
+        };
+        assert_eq!(state(both), FlowState::Nagle);
+        // The FIN is no data.
+        let fin = |e: &mut Entry, _: &mut TcpInfo| {
+            e.state = CLOSE_WAIT;
+            e.rqueue = 1;
+        };
+        assert_eq!(state(fin), FlowState::Other);
+    }
+
+    #[test]
+    fn idle_by_the_last_direction() {
+        assert_eq!(state(|_, _| ()), FlowState::IdleAfterRecv);
+        assert_eq!(state(|_, i| i.last_data_sent_ms = 5), FlowState::IdleAfterSend);
+        let tie = entry(|_, i| (i.last_data_sent_ms, i.last_data_recv_ms) = (400, 400));
+        assert_eq!(classify(&tie, &context()), FlowState::IdleAfterRecv);
+        assert_eq!(classify(&tie, &Context { role: Role::Server, ..context() }), FlowState::IdleAfterSend);
+    }
+
+    #[test]
+    fn below_tcp() {
+        let mem = |wmem_alloc| SockMem { wmem_alloc, sndbuf: 1 << 20, ..SockMem::default() };
+        let bulk = |e: &mut Entry, i: &mut TcpInfo| sending(e, i, 1448, 1, 50_000);
+        let queued = Entry { mem: Some(mem(300_000)), ..entry(bulk) };
+        assert_eq!(classify(&queued, &context()), FlowState::Qdisc);
+        let mut cong = CongName::default();
+        cong.0[..3].copy_from_slice(b"bbr");
+        let paced = Entry { mem: Some(mem(0)), cong, ..entry(bulk) };
+        assert_eq!(classify(&paced, &context()), FlowState::Paced);
+        assert_eq!(state(|e, i| sending(e, i, 1448, 1, 0)), FlowState::InFlight);
+    }
+
+    #[test]
+    fn a_full_send_buffer_needs_the_kernels_word() {
+        let mem = SockMem { wmem_queued: 90_000, sndbuf: 100_000, ..SockMem::default() };
+        let full = Entry { mem: Some(mem), ..entry(|e, i| sending(e, i, 20_000, 5, 0)) };
+        assert_eq!(classify(&full, &context()), FlowState::InFlight);
+        assert_eq!(classify(&full, &Context { sndbuf_limited: true, ..context() }), FlowState::Sndbuf);
+    }
+
+    #[test]
+    fn a_snapshot_keeps_unknowns_apart() {
+        let snapshot = snapshot(&entry(|_, i| i.min_rtt_us = u32::MAX), 5);
+        assert_eq!((snapshot.at_ns, snapshot.min_rtt_us, snapshot.nonagle), (5, 0, NONAGLE_UNKNOWN));
+    }
+}

@@ -1,0 +1,133 @@
+//! What was seen of the host: plain data, so that the rules can be tested with hosts that do not exist here.
+
+/// A capability that a probe needs, and its bit (uapi/linux/capability.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// Enter namespaces, read the network state of others.
+    NetAdmin = 12,
+    /// Read the descriptors and maps of other processes.
+    SysPtrace = 19,
+    /// Everything BPF before Linux 5.8; namespaces; mounting.
+    SysAdmin = 21,
+    /// perf events and tracing programs.
+    Perfmon = 38,
+    /// BPF maps and programs.
+    Bpf = 39,
+}
+
+impl Capability {
+    /// All that matter here.
+    pub const ALL: [Capability; 5] =
+        [Capability::Bpf, Capability::Perfmon, Capability::SysAdmin, Capability::NetAdmin, Capability::SysPtrace];
+
+    /// The kernel's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Capability::NetAdmin => "CAP_NET_ADMIN",
+            Capability::SysPtrace => "CAP_SYS_PTRACE",
+            Capability::SysAdmin => "CAP_SYS_ADMIN",
+            Capability::Perfmon => "CAP_PERFMON",
+            Capability::Bpf => "CAP_BPF",
+        }
+    }
+}
+
+/// The outcome of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attempt {
+    /// It worked.
+    Works,
+    /// It was refused, with the kernel's words.
+    Refused(String),
+}
+
+impl Attempt {
+    /// Whether it worked.
+    pub fn works(&self) -> bool {
+        *self == Attempt::Works
+    }
+}
+
+/// Where CPU quotas can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuControllers {
+    /// A v1 hierarchy with the cpu controller is mounted.
+    pub v1: bool,
+    /// The v2 hierarchy has the cpu controller.
+    pub v2: bool,
+}
+
+/// All that the rules look at. `None` is "could not be read".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Effective user id.
+    pub euid: Option<u32>,
+    /// Effective capabilities, a bit mask.
+    pub capabilities: u64,
+    /// This process has its own user namespace (its root is not the host's).
+    pub user_namespace: Option<bool>,
+    /// This process sees only the pids of a container.
+    pub pid_namespace: Option<bool>,
+    /// Kernel release.
+    pub kernel: Option<String>,
+    /// Machine architecture.
+    pub arch: &'static str,
+    /// `/sys/kernel/btf/vmlinux` can be read.
+    pub btf: bool,
+    /// Where tracefs is mounted and can be read.
+    pub tracefs: Option<String>,
+    /// Lockdown mode: `none`, `integrity` or `confidentiality`; None when the kernel has no lockdown.
+    pub lockdown: Option<String>,
+    /// `kernel.unprivileged_bpf_disabled`.
+    pub unprivileged_bpf_disabled: Option<i64>,
+    /// `kernel.perf_event_paranoid`.
+    pub perf_event_paranoid: Option<i64>,
+    /// A BPF map was created.
+    pub bpf_map: Attempt,
+    /// A BPF ring buffer was created.
+    pub bpf_ring_buffer: Attempt,
+    /// A BPF tracing program was loaded.
+    pub bpf_program: Attempt,
+    /// The JIT: 0 off, 1 on, 2 debug.
+    pub bpf_jit: Option<i64>,
+    /// A software counter was opened.
+    pub software_counter: Attempt,
+    /// The cycle counter was opened.
+    pub hardware_counter: Attempt,
+    /// The kernel lists functions that can be traced (fentry).
+    pub traceable_functions: Option<bool>,
+    /// The kernel has a kprobe event source.
+    pub kprobes: bool,
+    /// Soft limit on locked memory in bytes; None without a limit.
+    pub memlock_bytes: Option<u64>,
+    /// Soft limit on open files.
+    pub open_files: Option<u64>,
+    /// CONFIG_HZ.
+    pub hz: Option<u32>,
+    /// `kernel.sched_schedstats`; None when the kernel has none.
+    pub schedstats: Option<i64>,
+    /// CPU quotas.
+    pub cpu_controllers: CpuControllers,
+    /// `net.ipv4.tcp_congestion_control`.
+    pub congestion_default: Option<String>,
+    /// `net.ipv4.tcp_available_congestion_control`.
+    pub congestion_available: Option<String>,
+}
+
+impl Facts {
+    /// Whether a capability is held.
+    pub fn has(&self, capability: Capability) -> bool {
+        self.capabilities & (1 << capability as u32) != 0
+    }
+
+    /// CAP_SYS_ADMIN stands in for both halves into which Linux 5.8 split it.
+    pub fn may_load_bpf(&self) -> bool {
+        self.has(Capability::SysAdmin) || (self.has(Capability::Bpf) && self.has(Capability::Perfmon))
+    }
+
+    /// Major and minor kernel version.
+    pub fn version(&self) -> Option<(u32, u32)> {
+        let mut numbers = self.kernel.as_deref()?.split(|c: char| !c.is_ascii_digit());
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    }
+}

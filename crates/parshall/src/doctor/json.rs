@@ -1,0 +1,52 @@
+//! The doctor's findings as one JSON document, documented in `docs/json.md`.
+use serde::Serialize;
+
+use super::rules::Findings;
+
+/// The format of the document.
+pub const DOCTOR_SCHEMA: &str = "parshall.doctor/1";
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    kernel: &'a str,
+    rung: &'static str,
+    meaning: &'a str,
+    why_not_higher: &'a [String],
+    checks: Vec<Item<'a>>,
+}
+
+#[derive(Serialize)]
+struct Item<'a> {
+    id: &'static str,
+    name: &'static str,
+    state: &'static str,
+    seen: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<&'a str>,
+}
+
+/// The document, with a newline at its end.
+pub fn json(findings: &Findings) -> anyhow::Result<String> {
+    let checks = findings.checks.iter().map(|c| Item {
+        id: c.id,
+        name: c.name,
+        state: c.state.as_str(),
+        seen: &c.seen,
+        cost: c.cost.as_deref(),
+        remedy: c.remedy.as_deref(),
+    });
+    let document = Document {
+        schema: DOCTOR_SCHEMA,
+        kernel: &findings.kernel,
+        rung: findings.rung.as_str(),
+        meaning: &findings.meaning,
+        why_not_higher: &findings.why_not_higher,
+        checks: checks.collect(),
+    };
+    let mut text = serde_json::to_string_pretty(&document)?;
+    text.push('\n');
+    Ok(text)
+}

@@ -1,0 +1,150 @@
+//! Looks at the host and writes down facts. Decides nothing, changes nothing.
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use parshall_sys::perf_probe;
+
+use super::facts::{Attempt, CpuControllers, Facts};
+
+/// Inode numbers of the initial namespaces (include/linux/proc_ns.h): PROC_USER_INIT_INO, PROC_PID_INIT_INO.
+const INITIAL_USER_NS: u64 = 0xEFFF_FFFD;
+const INITIAL_PID_NS: u64 = 0xEFFF_FFFC;
+
+/// Everything at once; takes a few milliseconds.
+pub fn look() -> Facts {
+    let status = text("/proc/self/status").unwrap_or_default();
+    let limits = text("/proc/self/limits").unwrap_or_default();
+    let kernel = text("/proc/sys/kernel/osrelease");
+    let tracefs = tracefs();
+    Facts {
+        euid: field(&status, "Uid:").and_then(|v| v.split_whitespace().nth(1)?.parse().ok()),
+        capabilities: field(&status, "CapEff:").and_then(|v| u64::from_str_radix(v, 16).ok()).unwrap_or(0),
+        user_namespace: namespace("user").map(|inode| inode != INITIAL_USER_NS),
+        pid_namespace: namespace("pid").map(|inode| inode != INITIAL_PID_NS),
+        hz: kernel.as_deref().and_then(hz),
+        kernel,
+        arch: std::env::consts::ARCH,
+        btf: fs::File::open("/sys/kernel/btf/vmlinux").is_ok(),
+        traceable_functions: tracefs.as_deref().map(|t| Path::new(t).join("available_filter_functions").exists()),
+        tracefs,
+        lockdown: text("/sys/kernel/security/lockdown").as_deref().and_then(chosen),
+        unprivileged_bpf_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
+        perf_event_paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
+        bpf_map: attempt(perf_probe::bpf_map()),
+        bpf_ring_buffer: attempt(perf_probe::bpf_ring_buffer()),
+        bpf_program: attempt(perf_probe::bpf_tracing_program()),
+        bpf_jit: number("/proc/sys/net/core/bpf_jit_enable"),
+        software_counter: attempt(perf_probe::software_counter()),
+        hardware_counter: attempt(perf_probe::hardware_counter()),
+        kprobes: Path::new("/sys/bus/event_source/devices/kprobe").exists(),
+        memlock_bytes: limit(&limits, "Max locked memory"),
+        open_files: limit(&limits, "Max open files"),
+        schedstats: number("/proc/sys/kernel/sched_schedstats"),
+        cpu_controllers: cpu_controllers(&text("/proc/self/mountinfo").unwrap_or_default()),
+        congestion_default: text("/proc/sys/net/ipv4/tcp_congestion_control"),
+        congestion_available: text("/proc/sys/net/ipv4/tcp_available_congestion_control"),
+    }
+}
+
+fn attempt(result: io::Result<()>) -> Attempt {
+    match result {
+        Ok(()) => Attempt::Works,
+        Err(error) => Attempt::Refused(error.to_string()),
+    }
+}
+
+fn text(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|t| t.trim().to_owned())
+}
+
+fn number(path: &str) -> Option<i64> {
+    text(path)?.parse().ok()
+}
+
+/// The value behind a key of /proc/self/status.
+fn field<'a>(status: &'a str, key: &str) -> Option<&'a str> {
+    status.lines().find_map(|l| l.strip_prefix(key)).map(str::trim)
+}
+
+/// The soft limit of a row of /proc/self/limits; None for `unlimited`.
+fn limit(limits: &str, name: &str) -> Option<u64> {
+    limits.lines().find_map(|l| l.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+}
+
+/// The inode number of one of our own namespaces, from a link such as `user:[4026531837]`.
+fn namespace(kind: &str) -> Option<u64> {
+    let link = fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
+    link.to_str()?.split(['[', ']']).nth(1)?.parse().ok()
+}
+
+/// The word in brackets of a line such as `none [integrity] confidentiality`.
+fn chosen(line: &str) -> Option<String> {
+    line.split_whitespace().find_map(|w| w.strip_prefix('[')?.strip_suffix(']')).map(str::to_owned)
+}
+
+/// The directory exists even where nothing is mounted on it, and can be listed only by root; `events` is the proof.
+fn tracefs() -> Option<String> {
+    ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+        .into_iter()
+        .find(|dir| fs::read_dir(Path::new(dir).join("events")).is_ok())
+        .map(str::to_owned)
+}
+
+/// CONFIG_HZ from the plain-text configurations that distributions install.
+fn hz(release: &str) -> Option<u32> {
+    [format!("/boot/config-{release}"), format!("/lib/modules/{release}/config")].iter().find_map(|path| {
+        let config = fs::read_to_string(path).ok()?;
+        config.lines().find_map(|l| l.strip_prefix("CONFIG_HZ="))?.parse().ok()
+    })
+}
+
+/// Which hierarchies have the cpu controller. The v2 root may be mounted anywhere, below a v1 tree too.
+fn cpu_controllers(mountinfo: &str) -> CpuControllers {
+    let mut found = CpuControllers { v1: false, v2: false };
+    for line in mountinfo.lines() {
+        let Some((before, after)) = line.split_once(" - ") else { continue };
+        let mut after = after.split_whitespace();
+        match after.next() {
+            Some("cgroup") => found.v1 |= after.nth(1).is_some_and(|o| o.split(',').any(|o| o == "cpu")),
+            Some("cgroup2") => {
+                let Some(mount) = before.split_whitespace().nth(4) else { continue };
+                let controllers = text(&format!("{mount}/cgroup.controllers")).unwrap_or_default();
+                found.v2 |= controllers.split_whitespace().any(|c| c == "cpu");
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_formats_of_proc() {
+        assert_eq!(field("Name:\tx\nCapEff:\t00ff\n", "CapEff:"), Some("00ff"));
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            20000   20000  files\n\
+                      Max locked memory         unlimited  unlimited  bytes\n";
+        assert_eq!(limit(limits, "Max open files"), Some(20_000));
+        assert_eq!(limit(limits, "Max locked memory"), None);
+        assert_eq!(chosen("none [integrity] confidentiality").as_deref(), Some("integrity"));
+        assert_eq!(chosen("nonsense"), None);
+    }
+
+    #[test]
+    fn finds_the_cpu_controller_of_v1() {
+        let v1 = "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n";
+        assert_eq!(cpu_controllers(v1), CpuControllers { v1: true, v2: false });
+        let other = "32 31 0:29 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset\n";
+        assert_eq!(cpu_controllers(other), CpuControllers { v1: false, v2: false });
+    }
+
+    #[test]
+    fn looking_at_this_host_works() {
+        let facts = look();
+        assert!(facts.version().is_some(), "{facts:?}");
+        assert!(facts.euid.is_some());
+    }
+}

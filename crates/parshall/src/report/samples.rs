@@ -1,0 +1,320 @@
+//! Reports made by hand: one of each kind, as fixtures of the formats. The figures are shapes, not measurements.
+use parshall_evidence::*;
+
+/// All of them by name.
+pub fn all() -> Vec<(&'static str, Report)> {
+    vec![
+        ("cause", cause()),
+        ("thread-cause", thread_cause()),
+        ("healthy", healthy()),
+        ("no-dominant-cause", no_dominant()),
+        ("insufficient-evidence", insufficient()),
+    ]
+}
+
+fn share(state: &str, label: &str, share: f64, wall_ms: f64) -> TimeShare {
+    TimeShare { state: state.into(), label: label.into(), ms: wall_ms * share, share }
+}
+
+fn account(n: u64, wall_ms: f64, states: &[(&str, &str, f64)]) -> Account {
+    let states = states.iter().map(|(id, label, s)| share(id, label, *s, wall_ms)).collect();
+    Account { n, wall_ms, states, each: Vec::new() }
+}
+
+fn ruled(cause: &str, why: &str) -> RuledOut {
+    RuledOut { cause: cause.into(), why: why.into() }
+}
+
+/// A report about nothing.
+pub fn empty() -> Report {
+    Report {
+        schema: VERDICT_SCHEMA.into(),
+        subject: Subject::default(),
+        window_s: 0.0,
+        rung: Rung::Procfs,
+        blind: Vec::new(),
+        verdict: Verdict {
+            status: Status::InsufficientEvidence,
+            cause: None,
+            confidence: Confidence::Low,
+            summary: String::new(),
+        },
+        findings: Vec::new(),
+        ruled_out: Vec::new(),
+        time: TimeAccount::default(),
+        probe: ProbeReport { observed_share: 1.0, ..ProbeReport::default() },
+    }
+}
+
+fn nagle() -> Finding {
+    Finding {
+        cause: "nagle-delayed-ack".into(),
+        title: "Small writes wait for a delayed ACK".into(),
+        share: 0.986,
+        lost_ms: 4903.1,
+        owned: 0.998,
+        confidence: Confidence::High,
+        summary: "127.0.0.1:56224 → 127.0.0.1:7000 sends 40 B, then 136 B. Nagle holds the 136 B until the 40 B are \
+                  acknowledged; the peer has nothing to send yet, and its delayed-ACK timer (40 ms) sends that ACK."
+            .into(),
+        place: Place {
+            pid: Some(4120),
+            flow: Some("127.0.0.1:56224->127.0.0.1:7000".into()),
+            flows: 12,
+            ..Place::default()
+        },
+        evidence: vec![
+            Evidence {
+                what: "bytes held by Nagle while an ACK was outstanding".into(),
+                count: Some(223),
+                p50_ms: Some(40.12),
+                p99_ms: Some(43.9),
+                ..Evidence::default()
+            },
+            Evidence {
+                what: "delayed-ACK timers of the peer that fired".into(),
+                count: Some(224),
+                ..Evidence::default()
+            },
+            Evidence {
+                what: "size of the write that was held".into(),
+                value: Some(136.0),
+                unit: Some("B".into()),
+                ..Evidence::default()
+            },
+        ],
+        fix: Fix {
+            text: "Write both parts at once (writev or a buffer), or set TCP_NODELAY on the client's socket.".into(),
+            command: Some("parshall try nodelay --port 7000".into()),
+        },
+    }
+}
+
+/// One cause, at a flow.
+pub fn cause() -> Report {
+    let flows = [
+        ("held-by-nagle", "held by Nagle", 0.921),
+        ("peer-thinking", "peer thinking", 0.040),
+        ("in-flight", "in flight", 0.023),
+        ("nothing-to-send", "nothing to send", 0.016),
+    ];
+    Report {
+        subject: Subject {
+            pids: vec![4120],
+            ports: vec![7000],
+            netns: vec![4_026_531_840],
+            comms: vec!["echo_bench".into()],
+        },
+        window_s: 5.0,
+        rung: Rung::Btf,
+        verdict: Verdict {
+            status: Status::Cause,
+            cause: Some("nagle-delayed-ack".into()),
+            confidence: Confidence::High,
+            summary: "Each request is written in two parts, and the second waits 40 ms for a delayed ACK; \
+                      write it at once or set TCP_NODELAY."
+                .into(),
+        },
+        findings: vec![nagle()],
+        ruled_out: vec![
+            ruled("packet-loss", "0 of 4,812 segments resent"),
+            ruled("run-queue-latency", "p99 38 µs"),
+            ruled("cork-held", "no segment was held with nothing in flight"),
+            ruled("peer-window-limited", "the peer's window was never full"),
+        ],
+        time: TimeAccount {
+            flows: account(12, 60_000.0, &flows),
+            threads: account(2, 10_000.0, &[("idle", "idle", 0.89), ("cpu", "on CPU", 0.11)]),
+        },
+        probe: ProbeReport { cpu_ms: 45.0, observed_share: 1.0, events: 5_120, ..ProbeReport::default() },
+        ..empty()
+    }
+}
+
+/// The finding of [`thread_cause`].
+fn small_buffer() -> Finding {
+    let evidence = Evidence {
+        what: "receives that returned exactly 8,192 B and left data unread".into(),
+        count: Some(1_204_881),
+        scaled: true,
+        ..Evidence::default()
+    };
+    let stack = Evidence {
+        what: "CPU samples in the kernel".into(),
+        value: Some(0.87),
+        unit: Some("1".into()),
+        stack: [
+            "copy_user_generic",
+            "_copy_to_iter",
+            "__skb_datagram_iter",
+            "skb_copy_datagram_iter",
+            "tcp_recvmsg_locked",
+            "tcp_recvmsg",
+            "inet_recvmsg",
+            "sock_recvmsg",
+            "__sys_recvfrom",
+            "relay::copy",
+        ]
+        .map(String::from)
+        .into(),
+        ..Evidence::default()
+    };
+    Finding {
+        cause: "small-copy-buffer".into(),
+        title: "The relay copies with a small buffer".into(),
+        share: 0.71,
+        lost_ms: 7_130.0,
+        owned: 0.81,
+        confidence: Confidence::Medium,
+        summary:
+            "Thread 812 (relay) moves 8,192 B with each pair of recv and send and is on the CPU 98.0 % of the time."
+                .into(),
+        place: Place { pid: Some(811), tid: Some(812), ..Place::default() },
+        evidence: vec![evidence, stack],
+        fix: Fix { text: "Copy with 64 to 256 KiB, or use splice.".into(), command: None },
+    }
+}
+
+/// One cause, at a thread, seen in slices, with a second one behind it.
+pub fn thread_cause() -> Report {
+    let top = small_buffer();
+    let mut second = nagle();
+    second.owned = 0.12;
+    let threads = [
+        ("cpu-kernel", "on CPU in the kernel", 0.86),
+        ("cpu-user", "on CPU in user code", 0.12),
+        ("idle", "idle", 0.02),
+    ];
+    Report {
+        subject: Subject { pids: vec![811, 812, 813, 814], ports: vec![5201, 5202], ..Subject::default() },
+        window_s: 10.0,
+        rung: Rung::Btf,
+        blind: vec![
+            "This host has no hardware counters: cache misses and instructions per cycle are not known.".into(),
+        ],
+        verdict: Verdict {
+            status: Status::Cause,
+            cause: Some("small-copy-buffer".into()),
+            confidence: Confidence::Medium,
+            summary: "The relay spends its time in system calls of 8 KiB each; give it a larger buffer.".into(),
+        },
+        findings: vec![top, second],
+        ruled_out: vec![ruled("packet-loss", "0 of 912,004 segments resent")],
+        time: TimeAccount {
+            flows: account(
+                2,
+                20_000.0,
+                &[("rx-waiting", "waiting for the local reader", 0.97), ("in-flight", "in flight", 0.03)],
+            ),
+            threads: account(1, 10_000.0, &threads),
+        },
+        probe: ProbeReport {
+            cpu_ms: 480.0,
+            observed_share: 0.048,
+            events: 412_008,
+            lost_events: 12,
+            ..ProbeReport::default()
+        },
+        ..empty()
+    }
+}
+
+/// Nothing is wrong.
+pub fn healthy() -> Report {
+    Report {
+        subject: Subject {
+            pids: vec![77],
+            ports: vec![6379],
+            comms: vec!["redis-server".into()],
+            ..Subject::default()
+        },
+        window_s: 5.0,
+        rung: Rung::Btf,
+        verdict: Verdict {
+            status: Status::Healthy,
+            cause: None,
+            confidence: Confidence::High,
+            summary: "50 flows answered 41,210 requests and lost 0.4 % of their time; nothing here needs a change."
+                .into(),
+        },
+        ruled_out: vec![ruled("packet-loss", "0 of 82,420 segments resent"), ruled("cpu-throttled", "no quota is set")],
+        time: TimeAccount {
+            flows: account(
+                50,
+                250_000.0,
+                &[
+                    ("idle", "nothing to send", 0.97),
+                    ("in-flight", "in flight", 0.026),
+                    ("cwnd", "cwnd-limited", 0.0002),
+                    ("rx", "waiting for the local reader", 0.0038),
+                ],
+            ),
+            threads: account(5, 25_000.0, &[("idle", "idle", 0.91), ("cpu", "on CPU", 0.09)]),
+        },
+        probe: ProbeReport { cpu_ms: 61.0, observed_share: 1.0, events: 160_001, ..ProbeReport::default() },
+        ..empty()
+    }
+}
+
+/// Time is lost to several things.
+pub fn no_dominant() -> Report {
+    let mut first = nagle();
+    (first.owned, first.share) = (0.24, 0.14);
+    let second = Finding {
+        cause: "run-queue-latency".into(),
+        title: "Threads wait for a CPU".into(),
+        owned: 0.22,
+        share: 0.12,
+        summary: "4 threads of pid 4120 were ready to run and waited, p99 12.4 ms.".into(),
+        fix: Fix { text: "Give the service more CPU, or run less beside it.".into(), command: None },
+        ..nagle()
+    };
+    let states = [
+        ("a", "in flight", 0.31),
+        ("b", "waiting for the local reader", 0.22),
+        ("c", "held by Nagle", 0.14),
+        ("d", "peer thinking", 0.12),
+        ("e", "nothing to send", 0.08),
+        ("f", "cwnd-limited", 0.05),
+        ("g", "corked", 0.04),
+        ("h", "loss recovery", 0.03),
+        ("i", "paced", 0.01),
+    ];
+    Report {
+        window_s: 0.5,
+        rung: Rung::Tracepoint,
+        blind: vec!["The rung tracepoint samples the flows; stalls shorter than 20 ms are not seen.".into()],
+        verdict: Verdict {
+            status: Status::NoDominantCause,
+            cause: None,
+            confidence: Confidence::Medium,
+            summary: "A third of the time is lost, and no single cause owns 30 % of it; the two largest are listed."
+                .into(),
+        },
+        findings: vec![first, second],
+        time: TimeAccount { flows: account(1, 500.0, &states), threads: account(4, 2_000.0, &[("idle", "idle", 1.0)]) },
+        probe: ProbeReport { cpu_ms: 4.0, observed_share: 1.0, untracked: 3, ..ProbeReport::default() },
+        ..empty()
+    }
+}
+
+/// Too little was seen.
+pub fn insufficient() -> Report {
+    Report {
+        subject: Subject { pids: vec![9], ..Subject::default() },
+        window_s: 5.0,
+        blind: vec![
+            "Without BPF nothing is known of single stalls.".into(),
+            "Sockets of other users' processes cannot be told apart without root.".into(),
+        ],
+        verdict: Verdict {
+            status: Status::InsufficientEvidence,
+            cause: None,
+            confidence: Confidence::Low,
+            summary:
+                "No flow of the subject moved data within 5.0 s; observe it while it is slow, or for longer (--for 1m)."
+                    .into(),
+        },
+        ..empty()
+    }
+}

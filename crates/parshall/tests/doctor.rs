@@ -1,0 +1,25 @@
+//! The doctor on whatever host the tests run: it always has an answer, and both formats agree.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+use std::process::Command;
+
+fn doctor(arguments: &[&str]) -> String {
+    let out = Command::new(env!("CARGO_BIN_EXE_parshall")).arg("doctor").args(arguments).output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(out.stderr.is_empty());
+    String::from_utf8(out.stdout).unwrap()
+}
+
+#[test]
+fn both_formats_agree() {
+    let page = doctor(&[]);
+    let document: serde_json::Value = serde_json::from_str(&doctor(&["--format", "json"])).unwrap();
+    assert_eq!(document["schema"], "parshall.doctor/1");
+    let rung = document["rung"].as_str().unwrap();
+    assert!(page.contains(&format!("\nrung: {rung}\n")), "{page}");
+    for check in document["checks"].as_array().unwrap() {
+        let line = format!("{:<9}{}", check["state"].as_str().unwrap(), check["name"].as_str().unwrap());
+        assert!(page.contains(&line), "{line}\n{page}");
+        assert_eq!(check["state"] == "ok", check["cost"].is_null(), "{check}");
+    }
+}

@@ -1,0 +1,67 @@
+//! The list of exceptions. It can only shrink: an exception holds the length it was granted for, and one that is no
+//! longer needed is itself a fault.
+
+/// An exception: `path lines` for a file, `path::function lines` for a function.
+#[derive(Debug)]
+struct Exception {
+    what: String,
+    lines: usize,
+    used: bool,
+}
+
+/// All exceptions.
+#[derive(Debug, Default)]
+pub struct Allowed {
+    list: Vec<Exception>,
+}
+
+/// Reads the list: one exception a line, `#` begins a comment.
+pub fn parse(text: &str, complaints: &mut Vec<String>) -> Allowed {
+    let mut allowed = Allowed::default();
+    for line in text.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty()) {
+        match line.split_once(' ').and_then(|(what, n)| Some((what, n.trim().parse().ok()?))) {
+            Some((what, lines)) => allowed.list.push(Exception { what: what.to_owned(), lines, used: false }),
+            None => complaints.push(format!("{}: `{line}` is not `PATH[::FUNCTION] LINES`", super::ALLOW_FILE)),
+        }
+    }
+    allowed
+}
+
+impl Allowed {
+    /// Whether something too long is an exception; marks it as needed.
+    pub fn permits(&mut self, what: &str, lines: usize) -> bool {
+        let Some(exception) = self.list.iter_mut().find(|e| e.what == what) else { return false };
+        exception.used = true;
+        lines <= exception.lines
+    }
+
+    /// Complains about exceptions that nothing needs any more.
+    pub fn complain_unused(&self, complaints: &mut Vec<String>) {
+        for exception in self.list.iter().filter(|e| !e.used) {
+            complaints.push(format!(
+                "{}: the exception for {} is no longer needed: delete it",
+                super::ALLOW_FILE,
+                exception.what
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exceptions_only_shrink() {
+        let mut complaints = Vec::new();
+        let mut allowed = parse("# why\na.rs 900\nb.rs::f 80 # reason\nnonsense\n", &mut complaints);
+        assert_eq!(complaints.len(), 1);
+        assert!(allowed.permits("a.rs", 900));
+        assert!(!allowed.permits("a.rs", 901));
+        assert!(!allowed.permits("c.rs", 1));
+        complaints.clear();
+        allowed.complain_unused(&mut complaints);
+        assert_eq!(complaints.len(), 1);
+        assert!(complaints[0].contains("b.rs::f"));
+    }
+}

@@ -1,0 +1,73 @@
+//! `cargo xtask tidy`: the house rules that run.
+//!
+//! `source.rs` reads Rust without its strings and comments, `rules.rs` checks one file, `repo.rs` checks what several
+//! files must agree on, `allow.rs` holds the shrinking list of exceptions.
+mod allow;
+mod repo;
+mod rules;
+mod source;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Where exceptions to the length limits are listed.
+const ALLOW_FILE: &str = "xtask/tidy-allow.txt";
+/// Never entered.
+const SKIPPED_DIRS: [&str; 4] = ["target", ".git", "node_modules", "__pycache__"];
+/// Files that are read; everything else is data.
+const EXTENSIONS: [&str; 9] = ["rs", "toml", "md", "c", "h", "sh", "py", "txt", "yml"];
+
+/// Checks the repository and prints what is wrong, a line each.
+pub fn run(root: &Path) -> ExitCode {
+    let mut complaints = Vec::new();
+    let files = match read_all(root) {
+        Ok(files) => files,
+        Err(error) => {
+            eprintln!("error: cannot read the repository: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let allow_text = fs::read_to_string(root.join(ALLOW_FILE)).unwrap_or_default();
+    let mut allowed = allow::parse(&allow_text, &mut complaints);
+    for (path, text) in &files {
+        rules::check(path, text, &mut allowed, &mut complaints);
+    }
+    allowed.complain_unused(&mut complaints);
+    let notes = repo::check(&files, &mut complaints);
+    for note in notes {
+        println!("tidy: skipped: {note}");
+    }
+    for complaint in &complaints {
+        println!("tidy: {complaint}");
+    }
+    println!("tidy: {} files, {} complaints", files.len(), complaints.len());
+    if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// All files worth reading, by path from the root, in order.
+fn read_all(root: &Path) -> std::io::Result<Vec<(String, String)>> {
+    let mut files = Vec::new();
+    let mut todo: Vec<PathBuf> = vec![root.to_owned()];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type()?.is_dir() {
+                if !SKIPPED_DIRS.contains(&name.as_str()) {
+                    todo.push(path);
+                }
+            } else if is_read(&path, &name) {
+                let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+                files.push((relative, String::from_utf8_lossy(&fs::read(&path)?).into_owned()));
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn is_read(path: &Path, name: &str) -> bool {
+    name == "Makefile" || path.extension().and_then(|e| e.to_str()).is_some_and(|e| EXTENSIONS.contains(&e))
+}

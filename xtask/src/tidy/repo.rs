@@ -1,0 +1,118 @@
+//! What several files must agree on: the room rule for causes, and the invariants that ARCHITECTURE.md states.
+use std::collections::BTreeMap;
+
+/// Where causes live; one file each.
+const CAUSES: &str = "crates/core/src/cause/";
+/// Files there that are no cause.
+const NOT_CAUSES: [&str; 4] = ["mod", "rank", "common", "tests"];
+/// The documentation of the causes: one row each.
+const CAUSE_DOCS: &str = "docs/causes.md";
+/// The faults that must be told apart: at least one for each cause.
+const FAULTS: &str = "faults/";
+/// Crates that must hold `#![forbid(unsafe_code)]`, by their root file.
+const SAFE_ROOTS: [&str; 3] = ["crates/evidence/src/lib.rs", "crates/core/src/lib.rs", "crates/parshall/src/main.rs"];
+/// The only dependencies (beside dev-dependencies) of crates whose purity is an invariant.
+const PURE: [(&str, &[&str]); 2] = [
+    ("crates/evidence/Cargo.toml", &["serde"]),
+    ("crates/core/Cargo.toml", &["parshall-evidence", "serde", "thiserror"]),
+];
+
+/// Checks; returns what was skipped and why.
+pub fn check(files: &[(String, String)], complaints: &mut Vec<String>) -> Vec<String> {
+    let files: BTreeMap<&str, &str> = files.iter().map(|(p, t)| (p.as_str(), t.as_str())).collect();
+    for root in SAFE_ROOTS {
+        if files.get(root).is_some_and(|t| !t.contains("#![forbid(unsafe_code)]")) {
+            complaints.push(format!("{root}: `#![forbid(unsafe_code)]` is missing"));
+        }
+    }
+    for (manifest, permitted) in PURE {
+        let dependencies = files.get(manifest).map(|t| dependencies(t)).unwrap_or_default();
+        for name in dependencies.iter().filter(|d| !permitted.contains(&d.as_str())) {
+            complaints.push(format!("{manifest}: depends on {name}; this crate may use only {}", permitted.join(", ")));
+        }
+    }
+    causes(&files, complaints)
+}
+
+/// Every cause has a row in the docs and a fault.
+fn causes(files: &BTreeMap<&str, &str>, complaints: &mut Vec<String>) -> Vec<String> {
+    let mut skipped = Vec::new();
+    let ids: Vec<String> = files.keys().filter_map(|p| cause_id(p)).collect();
+    if ids.is_empty() {
+        skipped.push(format!("{CAUSES} does not exist yet"));
+        return skipped;
+    }
+    let docs = files.get(CAUSE_DOCS).copied().unwrap_or("");
+    let faults: Vec<&str> = files.iter().filter(|(p, _)| p.starts_with(FAULTS)).map(|(_, t)| *t).collect();
+    if faults.is_empty() {
+        skipped.push(format!("{FAULTS} does not exist yet, so nothing says which fault shows which cause"));
+    }
+    for id in &ids {
+        if !docs.lines().any(|l| l.starts_with(&format!("| `{id}`"))) {
+            complaints.push(format!("{CAUSE_DOCS}: no row for the cause `{id}`"));
+        }
+        if !faults.is_empty() && !faults.iter().any(|t| t.contains(&format!("cause = \"{id}\""))) {
+            complaints.push(format!("{FAULTS}: no fault whose true cause is \"{id}\""));
+        }
+    }
+    skipped
+}
+
+/// The id of the cause in a file or folder below `CAUSES`, which is named after it.
+fn cause_id(path: &str) -> Option<String> {
+    let name = path.strip_prefix(CAUSES)?;
+    let name = match name.split_once('/') {
+        Some((folder, "mod.rs")) => folder,
+        Some(_) => return None,
+        None => name.strip_suffix(".rs")?,
+    };
+    if NOT_CAUSES.contains(&name) { None } else { Some(name.replace('_', "-")) }
+}
+
+/// The names in `[dependencies]` of a manifest.
+fn dependencies(manifest: &str) -> Vec<String> {
+    let section = manifest.lines().skip_while(|l| l.trim() != "[dependencies]").skip(1);
+    section
+        .take_while(|l| !l.starts_with('['))
+        .filter(|l| !l.trim().is_empty() && !l.starts_with('#'))
+        .map(|l| l.split(['.', '=', ' ']).next().unwrap_or("").to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(files: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
+        let files: Vec<(String, String)> = files.iter().map(|(p, t)| (p.to_string(), t.to_string())).collect();
+        let mut complaints = Vec::new();
+        let skipped = check(&files, &mut complaints);
+        (complaints, skipped)
+    }
+
+    #[test]
+    fn a_cause_needs_a_row_and_a_fault() {
+        let cause = ("crates/core/src/cause/cork_held.rs", "");
+        let rest = ("crates/core/src/cause/mod.rs", "");
+        let (complaints, skipped) = run(&[cause, rest]);
+        assert_eq!((complaints.len(), skipped.len()), (1, 1), "{complaints:?} {skipped:?}");
+        let other = ("faults/x.toml", "cause = \"packet-loss\"\n");
+        assert_eq!(run(&[cause, rest, other]).0.len(), 2);
+        let row = ("docs/causes.md", "| `cork-held` | ... |\n");
+        let fault = ("faults/cork.toml", "cause = \"cork-held\"\n");
+        assert_eq!(run(&[cause, rest, row, fault]), (vec![], vec![]));
+    }
+
+    #[test]
+    fn crates_stay_pure() {
+        let bad = (
+            "crates/core/Cargo.toml",
+            "[package]\nname = \"x\"\n\n[dependencies]\nserde.workspace = true\nlibc = \"0.2\"\n\n[dev-dependencies]\nproptest = \"1\"\n",
+        );
+        let (complaints, _) = run(&[bad]);
+        assert_eq!(complaints.len(), 1, "{complaints:?}");
+        assert!(complaints[0].contains("libc"));
+        let (complaints, _) = run(&[("crates/core/src/lib.rs", "//! x\n")]);
+        assert!(complaints[0].contains("forbid"), "{complaints:?}");
+    }
+}
