@@ -20,9 +20,9 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// Makes a namespace named `parshall-PID-START-TAG`, with its loopback interface up.
+    /// Makes a namespace named `parshall-PID-START-N-TAG`, with its loopback interface up.
     pub fn create(tag: &str) -> io::Result<Self> {
-        let name = Owner::this()?.name(tag);
+        let name = Owner::this()?.unique_name(tag);
         let path = Path::new(DIR).join(&name);
         prepare_dir()?;
         File::create_new(&path)?;

@@ -2,6 +2,7 @@
 //! pid and start time, so that the next run can tell leftovers of dead owners from things in use.
 use std::fs;
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Every name begins with this.
 pub const PREFIX: &str = "parshall-";
@@ -37,6 +38,12 @@ impl Owner {
     /// The name of something of this owner: `parshall-PID-START-TAG`.
     pub fn name(&self, tag: &str) -> String {
         format!("{PREFIX}{}-{}-{tag}", self.pid, self.start_ticks)
+    }
+
+    /// A name that no other call of this process returns: `parshall-PID-START-N-TAG`.
+    pub fn unique_name(&self, tag: &str) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        self.name(&format!("{}-{tag}", COUNT.fetch_add(1, Ordering::Relaxed)))
     }
 
     /// The owner in such a name; None for any other name.

@@ -6,12 +6,13 @@ use anyhow::Context;
 use parshall_evidence::Report;
 use serde::Serialize;
 
+use super::Interrupt;
 use super::load::Outcome;
 use super::recipe::{Change, Recipe, TopologyKind, verdict_name};
 use super::run::{MARGIN, RunArgs, WARM_UP, observe_subject, save_capture};
+use super::terminal::{self, Progress};
 use super::testbed::Testbed;
 use super::units::{self, Format};
-use super::{Interrupt, terminal};
 use crate::report::{self, TextStyle};
 
 /// The format of a case's result.
@@ -40,28 +41,20 @@ pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<&Path>, interrupt: &Int
         (Some(change), Some(measured)) => (change, measured.as_str()),
         _ => anyhow::bail!("{} has no change or nothing to measure", recipe.id),
     };
-    let style = terminal::style();
-    let text = args.format == Format::Text;
-    let step = |n: u32, title: &str| {
-        if text {
-            println!("{}", terminal::heading(&format!("{n}  {title}"), style));
-        }
-    };
-    if text {
-        println!("{}", terminal::heading(&format!("{} · {}", recipe.id, recipe.title), style));
-        println!("{}\n", recipe.broken);
-    }
-    let progress = terminal::Progress::start(&recipe.id);
+    let story =
+        Story { style: terminal::style(), text: args.format == Format::Text, progress: Progress::start(&recipe.id) };
+    story.heading(&format!("{} · {}", recipe.id, recipe.title))?;
+    story.line(&format!("{}\n", recipe.broken))?;
     let mut testbed = Testbed::make(recipe, 3 * MEASURE + args.window + MARGIN, interrupt)?;
     for process in recipe.processes.iter().filter(|process| process.name != measured) {
         testbed.start(recipe, &process.name, &[], interrupt)?;
     }
-    progress.say("measuring");
+    story.progress.say("measuring");
     let before = measure(recipe, measured, None, &mut testbed, interrupt)?;
-    step(1, &format!("Measure: {}", place(recipe)));
-    say_rate(text, &before);
+    story.heading(&format!("1  Measure: {}", place(recipe)))?;
+    story.line(&format!("   {}\n", before.line()))?;
 
-    progress.say(&format!("observing for {} s", args.window.as_secs_f64()));
+    story.progress.say(&format!("observing for {} s", args.window.as_secs_f64()));
     testbed.start(recipe, measured, &[], interrupt)?;
     interrupt.sleep(WARM_UP)?;
     let capture = observe_subject(recipe, &testbed, args)?;
@@ -69,18 +62,15 @@ pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<&Path>, interrupt: &Int
     testbed.end(measured);
     save_capture(save, &capture)?;
     let report = parshall_core::judge(&capture);
-    step(2, "Diagnose: what the kernel saw");
-    if text {
-        println!("{}\n", report::text(&report, style).trim_end());
-    }
+    story.heading("2  Diagnose: what the kernel saw")?;
+    story.line(&format!("{}\n", report::text(&report, story.style).trim_end()))?;
 
-    progress.say("measuring again");
+    story.progress.say("measuring again");
     let after = measure(recipe, measured, Some(change), &mut testbed, interrupt)?;
     testbed.end_all();
     drop(testbed);
-    drop(progress);
-    step(3, &format!("Change one thing: {}", change.text));
-    say_rate(text, &after);
+    story.heading(&format!("3  Change one thing: {}", change.text))?;
+    story.line(&format!("   {}\n", after.line()))?;
 
     let matched = recipe.expect.matches(&report);
     let result = CaseResult {
@@ -96,8 +86,8 @@ pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<&Path>, interrupt: &Int
         report: &report,
     };
     match args.format {
-        Format::Json => println!("{}", serde_json::to_string(&result)?),
-        Format::Text => print_end(&result, style),
+        Format::Json => terminal::line(&serde_json::to_string(&result)?)?,
+        Format::Text => story.end(&result)?,
     }
     Ok(matched && result.factor > 1.0)
 }
@@ -128,23 +118,35 @@ fn place(recipe: &Recipe) -> String {
     }
 }
 
-fn say_rate(text: bool, outcome: &Outcome) {
-    if text {
-        println!("   {}\n", outcome.line());
-    }
+/// How a case is told on a terminal; silent when the result is a document.
+struct Story {
+    style: TextStyle,
+    text: bool,
+    progress: Progress,
 }
 
-fn print_end(result: &CaseResult<'_>, style: TextStyle) {
-    let (before, after) = (result.before.rate_per_s, result.after.rate_per_s);
-    println!("{}", terminal::heading("Result", style));
-    let widest = before.max(after).max(1e-9);
-    for (label, rate) in [("before", before), ("after", after)] {
-        // A bar for any rate at all: a blank would look like none.
-        let bar = "█".repeat(((rate / widest * 40.0).round() as usize).max(1));
-        println!("   {label:<7} {:>10}/s  {bar}", units::number(rate));
+impl Story {
+    fn line(&self, line: &str) -> anyhow::Result<()> {
+        if self.text { self.progress.line(line) } else { Ok(()) }
     }
-    let factor = terminal::good(&format!("×{}", units::number(result.factor)), style);
-    println!("\n   rate {}/s → {}/s  {factor}", units::number(before), units::number(after));
-    let judgement = if result.matched { "as expected" } else { "NOT as expected" };
-    println!("   verdict {} · expected {} · {judgement}", result.got, result.expected);
+
+    fn heading(&self, line: &str) -> anyhow::Result<()> {
+        self.line(&terminal::heading(line, self.style))
+    }
+
+    fn end(&self, result: &CaseResult<'_>) -> anyhow::Result<()> {
+        let rates = [result.before.rate_per_s, result.after.rate_per_s];
+        let widest = rates[0].max(rates[1]).max(1e-9);
+        self.heading("Result")?;
+        for (label, rate) in [("before", rates[0]), ("after", rates[1])] {
+            // A bar for any rate at all: a blank would look like none.
+            let bar = "█".repeat(((rate / widest * 40.0).round() as usize).max(1));
+            self.line(&format!("   {label:<7} {:>10}/s  {bar}", units::number(rate)))?;
+        }
+        let [before, after] = rates.map(units::number);
+        let factor = terminal::good(&format!("×{}", units::number(result.factor)), self.style);
+        let judgement = if result.matched { "as expected" } else { "NOT as expected" };
+        self.line(&format!("\n   rate {before}/s → {after}/s  {factor}"))?;
+        self.line(&format!("   verdict {} · expected {} · {judgement}", result.got, result.expected))
+    }
 }

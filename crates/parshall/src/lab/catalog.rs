@@ -39,7 +39,7 @@ pub const ENTRIES: &[Entry] = entries! {
     Case "cases": "nagle-stall";
     Fault "faults":
         "nagle-delayed-ack" "nagle-hold" "cork-held" "small-copy-buffer" "user-cpu-bound" "slow-reader"
-        "peer-window-limited" "packet-loss" "peer-think-time" "cpu-throttled" "app-limited";
+        "peer-window-limited" "packet-loss" "packet-loss-far" "packet-loss-thin" "peer-think-time" "cpu-throttled" "app-limited";
     Control "faults/controls":
         "python-asyncio" "nginx" "redis" "iperf3" "rpc-echo"
         "nagle-twin-nodelay" "nagle-twin-together" "nagle-hold-twin-nodelay" "cork-twin-uncorked"

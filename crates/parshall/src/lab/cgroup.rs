@@ -28,7 +28,7 @@ impl CpuQuota {
         let hierarchy = hierarchy().ok_or_else(|| {
             UserError::new("no control group hierarchy has the cpu controller", "mount cgroup2, or cgroup with -o cpu")
         })?;
-        let name = Owner::this()?.name(tag);
+        let name = Owner::this()?.unique_name(tag);
         let make = |root: &Path, files: &[(&str, String)]| -> anyhow::Result<Self> {
             let group = Self { path: root.join(&name) };
             fs::create_dir(&group.path).with_context(|| format!("making {}", group.path.display()))?;

@@ -2,8 +2,8 @@
 use serde::Serialize;
 
 use super::catalog::{ENTRIES, Kind};
-use super::load;
 use super::units::Format;
+use super::{load, terminal};
 
 /// `parshall lab list`
 #[derive(Debug, Clone, clap::Args)]
@@ -42,10 +42,10 @@ pub fn run(args: &ListArgs) -> anyhow::Result<()> {
         expected: None,
     }));
     match args.format {
-        Format::Json => println!("{}", serde_json::to_string_pretty(&lines)?),
+        Format::Json => terminal::line(&serde_json::to_string_pretty(&lines)?)?,
         Format::Text => {
             for line in &lines {
-                println!("{:<8} {:<24} {}", line.kind, line.name, line.title);
+                terminal::line(&format!("{:<8} {:<24} {}", line.kind, line.name, line.title))?;
             }
         }
     }

@@ -102,6 +102,9 @@ pub struct Topology {
     /// Packets lost on their way to the server, in per cent.
     #[serde(default)]
     pub loss_percent: f64,
+    /// Send single segments as a wire does (TSO, GSO and GRO off), as loss also does; only with `veth`.
+    #[serde(default)]
+    pub single_segments: bool,
     /// Delay each way; only with `delay`.
     #[serde(default)]
     pub delay_ms: f64,

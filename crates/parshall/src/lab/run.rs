@@ -171,24 +171,23 @@ fn print(
             loads,
             report: Some(report),
         };
-        println!("{}", serde_json::to_string(&result)?);
-        return Ok(());
+        return terminal::line(&serde_json::to_string(&result)?);
     }
     let style = terminal::style();
-    println!("{}", terminal::heading(&format!("{} · {}", recipe.id, recipe.title), style));
-    println!("broken    {}", recipe.broken);
-    for (name, outcome) in &loads {
-        println!("{name:<9} {}", outcome.line());
-    }
-    println!("\n{}", report::text(report, style).trim_end());
+    let title = terminal::heading(&format!("{} · {}", recipe.id, recipe.title), style);
+    let loads: String = loads.iter().map(|(name, outcome)| format!("{name:<9} {}\n", outcome.line())).collect();
     let judgement = if matched { "as expected" } else { "NOT as expected" };
-    println!("\nexpected {expected} · got {got} · {judgement}\n");
+    terminal::line(&format!(
+        "{title}\nbroken    {}\n{loads}\n{}\n\nexpected {expected} · got {got} · {judgement}\n",
+        recipe.broken,
+        report::text(report, style).trim_end(),
+    ))?;
     Ok(())
 }
 
 fn skip(entry: &Entry, recipe: &Recipe, args: &RunArgs, why: &str) -> anyhow::Result<bool> {
     match args.format {
-        Format::Text => println!("{}: skipped: {why}", entry.name),
+        Format::Text => terminal::line(&format!("{}: skipped: {why}", entry.name))?,
         Format::Json => {
             let result = RunResult {
                 schema: RUN_SCHEMA,
@@ -202,7 +201,7 @@ fn skip(entry: &Entry, recipe: &Recipe, args: &RunArgs, why: &str) -> anyhow::Re
                 loads: BTreeMap::new(),
                 report: None,
             };
-            println!("{}", serde_json::to_string(&result)?);
+            terminal::line(&serde_json::to_string(&result)?)?;
         }
     }
     Ok(true)

@@ -1,5 +1,5 @@
 //! How the lab draws on a terminal.
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,6 +12,14 @@ pub fn style() -> TextStyle {
     let color = terminal && std::env::var_os("NO_COLOR").is_none();
     let width = if terminal { usize::from(console::Term::stdout().size().1) } else { 100 };
     TextStyle { color, width: width.clamp(60, 140) }
+}
+
+/// Prints a line on stdout. `println!` would panic when the reader has left; here that is an error like any other.
+pub fn line(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.write_all(b"\n")?;
+    Ok(stdout.flush()?)
 }
 
 /// A line that stands out.
@@ -40,6 +48,11 @@ impl Progress {
         bar.set_message("setting up");
         bar.enable_steady_tick(Duration::from_millis(100));
         Self { bar }
+    }
+
+    /// Prints a line on stdout without tearing the spinner.
+    pub fn line(&self, text: &str) -> anyhow::Result<()> {
+        self.bar.suspend(|| line(text))
     }
 
     /// What it waits for now.

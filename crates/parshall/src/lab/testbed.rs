@@ -59,7 +59,7 @@ impl Wire {
         };
         for (namespace, address) in [(&namespaces.server, SERVER), (&namespaces.client, CLIENT)] {
             namespace.run(|| {
-                if topology.kind == TopologyKind::Veth && loss_ppm > 0 {
+                if topology.kind == TopologyKind::Veth && (topology.single_segments || loss_ppm > 0) {
                     // One packet, one segment: otherwise a drop is a burst.
                     for offload in [Offload::Tso, Offload::Gso, Offload::Gro] {
                         link::set_offload(device, offload, false)?;
@@ -253,7 +253,7 @@ struct Directory {
 
 impl Directory {
     fn make() -> anyhow::Result<Self> {
-        let path = std::env::temp_dir().join(Owner::this()?.name("files"));
+        let path = std::env::temp_dir().join(Owner::this()?.unique_name("files"));
         std::fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
         Ok(Self { path })
     }
@@ -279,4 +279,78 @@ fn sweep_directories(parent: &Path) -> Vec<String> {
     let mut dead = owner::leftovers(parent).unwrap_or_default();
     dead.retain(|name| std::fs::remove_dir_all(parent.join(name)).is_ok());
     dead
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::time::Instant;
+
+    use super::*;
+
+    fn wire(kind: TopologyKind, loss_percent: f64) -> Option<Wire> {
+        if !is_root() {
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        let topology = Topology { kind, loss_percent, ..Topology::default() };
+        let interrupt = Interrupt::register().expect("signals");
+        Some(Wire::make(&topology, Duration::from_secs(5), &interrupt).expect("the wire"))
+    }
+
+    /// IP packets that the calling thread's namespace received: counted behind the TCX hook.
+    fn packets_received() -> u64 {
+        let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("the counters");
+        let mut ip = snmp.lines().filter_map(|line| line.strip_prefix("Ip: "));
+        let at = ip.next().expect("names").split(' ').position(|name| name == "InReceives").expect("its name");
+        ip.next().expect("values").split(' ').nth(at).expect("its value").parse().expect("a number")
+    }
+
+    #[test]
+    fn loss_is_what_was_asked_for() {
+        const SENT: u64 = 50_000;
+        for (asked, low, high) in [(2.0, 0.017, 0.023), (0.0, 0.0, 0.001)] {
+            let Some(wire) = wire(TopologyKind::Veth, asked) else { return };
+            let namespaces = wire.namespaces().expect("a veth wire has them");
+            let before = namespaces.server.run(|| Ok(packets_received())).expect("before");
+            let send = || {
+                let socket = UdpSocket::bind((CLIENT, 0))?;
+                socket.connect((SERVER, 9))?;
+                for _ in 0..SENT {
+                    socket.send(b"x").ok(); // Nobody listens: the answers are errors of ICMP.
+                    std::thread::yield_now();
+                }
+                Ok(())
+            };
+            namespaces.client.run(send).expect("sending");
+            let received = namespaces.server.run(|| Ok(packets_received())).expect("after") - before;
+            let lost = 1.0 - received.min(SENT) as f64 / SENT as f64;
+            eprintln!("asked {asked} %, lost {:.2} %", lost * 100.0);
+            assert!((low..=high).contains(&lost), "asked {asked} %, lost {lost}");
+        }
+    }
+
+    #[test]
+    fn namespaces_have_their_own_sysctls() {
+        let Some(wire) = wire(TopologyKind::Veth, 0.0) else { return };
+        let namespaces = wire.namespaces().expect("a veth wire has them");
+        let read = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_sack");
+        let outside = read().expect("the host's");
+        namespaces.client.run(|| netns::set_sysctl("net.ipv4.tcp_sack", "0")).expect("set");
+        assert_eq!(namespaces.client.run(read).expect("the client's").trim(), "0");
+        assert_eq!(namespaces.server.run(read).expect("the server's").trim(), "1");
+        assert_eq!(read().expect("the host's"), outside);
+    }
+
+    #[test]
+    fn a_removed_wire_leaves_no_names() {
+        let Some(wire) = wire(TopologyKind::Veth, 0.0) else { return };
+        let name = wire.namespaces().expect("a veth wire has them").server.name().to_owned();
+        let path = Path::new(netns::DIR).join(&name);
+        assert!(path.exists());
+        let begin = Instant::now();
+        drop(wire);
+        assert!(!path.exists());
+        assert!(begin.elapsed() < Duration::from_secs(1));
+    }
 }

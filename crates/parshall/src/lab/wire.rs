@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::recipe::{Topology, TopologyKind};
 use super::testbed::{self, Wire};
-use super::{Interrupt, units};
+use super::{Interrupt, terminal, units};
 use crate::error::UserError;
 
 /// `parshall lab wire`
@@ -34,11 +34,12 @@ pub fn run(args: &WireArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
         return Err(UserError::new("a veth pair has no delay", "use: parshall lab wire delay --delay-ms ...").into());
     }
     testbed::sweep();
-    let topology = Topology { kind: args.kind, loss_percent: args.loss_percent, delay_ms: args.delay_ms };
+    let topology =
+        Topology { kind: args.kind, loss_percent: args.loss_percent, delay_ms: args.delay_ms, single_segments: false };
     let wire = Wire::make(&topology, args.time + Duration::from_secs(5), interrupt)?;
     if let Some(namespaces) = wire.namespaces() {
-        println!("server {} {}", namespaces.server.name(), wire.server_address());
-        println!("client {} {}", namespaces.client.name(), wire.client_address());
+        terminal::line(&format!("server {} {}", namespaces.server.name(), wire.server_address()))?;
+        terminal::line(&format!("client {} {}", namespaces.client.name(), wire.client_address()))?;
     }
     eprintln!("enter one with: ip netns exec NAME sh; removed after {} s or at Ctrl-C", args.time.as_secs());
     interrupt.sleep(args.time)

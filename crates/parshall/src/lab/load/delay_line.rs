@@ -131,7 +131,7 @@ impl Queue {
         while self.packets.front().is_some_and(|(due, _)| *due <= now) {
             if let Some((_, packet)) = self.packets.pop_front() {
                 // A refused packet is a lost one; TCP knows what to do.
-                to.write(&packet).ok();
+                to.write_all(&packet).ok();
                 if packet.capacity() >= FRAME_MAX && self.spare.len() < 64 {
                     self.spare.push(packet);
                 }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use super::terminal;
 use super::units::{self, Format};
 
 pub use delay_line::DEVICE as DELAY_DEVICE;
@@ -72,8 +73,8 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
         Kind::DelayLine(args) => (&args.common, delay_line::run(args)?),
     };
     match common.format {
-        Format::Text => println!("{}", outcome.line()),
-        Format::Json => println!("{}", serde_json::to_string(&outcome)?),
+        Format::Text => terminal::line(&outcome.line())?,
+        Format::Json => terminal::line(&serde_json::to_string(&outcome)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }

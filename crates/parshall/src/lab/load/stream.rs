@@ -1,13 +1,14 @@
 //! Bulk transfer with every bad habit on a flag: slow readers, pausing writers, corks, fixed buffers; and a plain
 //! request and reply over the same sockets.
 use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use socket2::Socket;
+use socket2::{SockRef, Socket};
 
 use super::socket::{Ends, SocketArgs};
 use super::{Clock, Common, Outcome, histogram, say_ready};
@@ -18,6 +19,8 @@ const KIND: &str = "stream";
 const REPLY: usize = 64;
 /// `MSG_MORE` of the kernel's `linux/socket.h`: the same number on every architecture.
 const MSG_MORE: i32 = 0x8000;
+/// `MSG_TRUNC`: on TCP, take the data out of the queue without copying it.
+const MSG_TRUNC: i32 = 0x20;
 
 /// `parshall lab load stream`
 #[derive(Debug, Clone, clap::Args)]
@@ -49,6 +52,9 @@ pub struct Args {
     /// The sender marks every write MSG_MORE
     #[arg(long)]
     pub msg_more: bool,
+    /// The receiver throws data away in the kernel (MSG_TRUNC): the cheapest possible reader
+    #[arg(long)]
+    pub discard: bool,
     /// Wait for a 64-byte reply after each write
     #[arg(long)]
     pub request_reply: bool,
@@ -162,10 +168,15 @@ fn accept(listener: &TcpListener, args: &Args, stats: &Arc<Stats>) {
 }
 
 fn receive(mut socket: &std::net::TcpStream, args: &Args, stats: &Stats) -> io::Result<()> {
-    let mut buf = vec![0u8; args.read_bytes];
+    let mut buf = vec![0u8; if args.discard { 0 } else { args.read_bytes }];
+    let mut discarded = vec![MaybeUninit::uninit(); if args.discard { args.read_bytes } else { 0 }];
     let mut got = 0;
     loop {
-        let n = socket.read(&mut buf)?;
+        let n = if args.discard {
+            SockRef::from(socket).recv_with_flags(&mut discarded, MSG_TRUNC)?
+        } else {
+            socket.read(&mut buf)?
+        };
         if n == 0 {
             return Ok(());
         }
