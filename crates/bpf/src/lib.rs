@@ -17,7 +17,6 @@ pub mod timer;
 pub use probes::{Config, Counters, Error, Probes, Scope};
 pub use record::Event;
 
-
 /// The generated skeleton of `probes.bpf.c`.
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
 mod skel {

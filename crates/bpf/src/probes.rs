@@ -97,8 +97,12 @@ pub struct Probes {
 
 /// Programs that need a tracepoint which older kernels lack, and what is lost without it.
 const OPTIONAL: &[(&str, &str, &str)] = &[
-    ("on_send_begin", "tcp_sendmsg_locked", "the kernel (before 6.16) does not show when a send begins: time before \
-      a long send may be counted as in flight"),
+    (
+        "on_send_begin",
+        "tcp_sendmsg_locked",
+        "the kernel (before 6.16) does not show when a send begins: time before \
+      a long send may be counted as in flight",
+    ),
     ("on_send_end", "sock_send_length", "the kernel (before 6.3) does not show the sizes of sends"),
     ("on_recv", "sock_recv_length", "the kernel (before 6.3) does not show the sizes of receives"),
 ];
@@ -407,9 +411,8 @@ pub fn tick_hz() -> u64 {
 fn clock_ns(clock: libc::clockid_t, resolution: bool) -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `ts` is valid for writes.
-    let ret = unsafe {
-        if resolution { libc::clock_getres(clock, &mut ts) } else { libc::clock_gettime(clock, &mut ts) }
-    };
+    let ret =
+        unsafe { if resolution { libc::clock_getres(clock, &mut ts) } else { libc::clock_gettime(clock, &mut ts) } };
     if ret == 0 { ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64 } else { 0 }
 }
 

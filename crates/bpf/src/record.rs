@@ -85,7 +85,13 @@ mod tests {
             let bytes: Vec<u8> = (0..len)
                 .map(|i| {
                     seed = seed.wrapping_mul(6364136223846793005).wrapping_add(i as u64 | 1);
-                    if i == 0 { (seed % 8) as u8 } else if i < 4 { 0 } else { (seed >> 33) as u8 }
+                    if i == 0 {
+                        (seed % 8) as u8
+                    } else if i < 4 {
+                        0
+                    } else {
+                        (seed >> 33) as u8
+                    }
                 })
                 .collect();
             if let Some(event) = decode(&bytes) {

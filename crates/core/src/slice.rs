@@ -55,7 +55,7 @@ pub enum Step {
 /// The policy's memory.
 #[derive(Debug, Clone)]
 pub struct SlicePlan {
-    end: Ns,
+    gap_max: Ns,
     on_since: Option<Ns>,
     resume_at: Ns,
     relook_at: Ns,
@@ -65,7 +65,13 @@ pub struct SlicePlan {
 impl SlicePlan {
     /// A plan for a window that begins at `now` and ends at `end`; the first slice is on.
     pub fn new(now: Ns, end: Ns) -> Self {
-        Self { end, on_since: Some(now), resume_at: 0, relook_at: now + FIRST_LOOK_NS, first: true }
+        Self {
+            gap_max: (end.saturating_sub(now) / 4).max(SLICE_MIN_NS),
+            on_since: Some(now),
+            resume_at: 0,
+            relook_at: now + FIRST_LOOK_NS,
+            first: true,
+        }
     }
 
     /// The share of the host's CPU time that probing may take when it would take `full` without pauses.
@@ -101,14 +107,13 @@ impl SlicePlan {
         }
     }
 
-    /// The next slice comes when this one has paid for itself, but at least three slices fit into the window.
+    /// The next slice comes when this one has paid for itself, but at least four fit into the window.
     fn pause(&mut self, now: Ns, since: Ns, duty: f64) {
         let ran = (now - since).max(1);
         // A full slice that follows the short first look must be paid for in advance.
         let ahead = if ran < SLICE_MIN_NS { SLICE_MIN_NS / 2 } else { 0 };
         let gap = ((ran + ahead) as f64 * (1.0 / duty - 1.0)) as Ns;
-        let left = self.end.saturating_sub(now);
-        self.resume_at = now + gap.min((left / 3).max(SLICE_MIN_NS));
+        self.resume_at = now + gap.min(self.gap_max);
         self.on_since = None;
         self.first = false;
     }

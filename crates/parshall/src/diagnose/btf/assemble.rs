@@ -34,7 +34,8 @@ pub fn flows(parts: &FlowParts<'_>) -> Vec<FlowRecord> {
         // A socket that closed is seen once more while its descriptor is open; its account ended when it closed.
         last.entry(dump.flow.cookie).or_insert(dump);
     }
-    let mut flows: Vec<FlowRecord> = last.values().map(|dump| flow(parts, first.get(&dump.flow.cookie), dump)).collect();
+    let mut flows: Vec<FlowRecord> =
+        last.values().map(|dump| flow(parts, first.get(&dump.flow.cookie), dump)).collect();
     flows.sort_by_key(|f| f.id);
     flows
 }

@@ -15,10 +15,10 @@ use parshall_bpf::{Config, Counters, Event, Probes, Scope};
 use parshall_core::slice::{Cost, SlicePlan, Step};
 use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices};
 
-use super::observe::{ObserveOptions, Progress, Stop};
-use super::subject::{Resolved, Select};
 use super::cgroup;
 use super::host::{self, HostWatch};
+use super::observe::{ObserveOptions, Progress, Stop};
+use super::subject::{Resolved, Select};
 use records::Records;
 
 /// Flows tracked at most.
@@ -216,7 +216,8 @@ impl Session {
         let (off, calls) = (self.probes.off_cells(), self.probes.sys_cells());
         let mut blind: Vec<String> = self.probes.missing().iter().map(|s| (*s).to_owned()).collect();
         if self.unsampled_cpus > 0 {
-            blind.push(format!("{} CPUs could not be sampled: no stacks of running threads there", self.unsampled_cpus));
+            blind
+                .push(format!("{} CPUs could not be sampled: no stacks of running threads there", self.unsampled_cpus));
         }
         blind.extend(resolved.notes.iter().cloned());
         let flows = assemble::flows(&assemble::FlowParts {
@@ -286,11 +287,7 @@ fn config(resolved: &Resolved) -> Config {
         }
         _ => Scope::All,
     };
-    Config {
-        tgids: resolved.processes.iter().map(|p| (p.pid, scope(p.pid))).collect(),
-        port,
-        max_flows: FLOWS_MAX,
-    }
+    Config { tgids: resolved.processes.iter().map(|p| (p.pid, scope(p.pid))).collect(), port, max_flows: FLOWS_MAX }
 }
 
 fn netns_of(flows: &[parshall_evidence::FlowRecord], known: &[u64]) -> Vec<u64> {

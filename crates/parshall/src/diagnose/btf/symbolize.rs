@@ -21,12 +21,7 @@ pub struct Stacks {
 
 impl Default for Stacks {
     fn default() -> Self {
-        Self {
-            symbolizer: Symbolizer::new(),
-            names: HashMap::new(),
-            ids: HashMap::new(),
-            stacks: Vec::new(),
-        }
+        Self { symbolizer: Symbolizer::new(), names: HashMap::new(), ids: HashMap::new(), stacks: Vec::new() }
     }
 }
 

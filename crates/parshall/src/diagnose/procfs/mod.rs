@@ -20,10 +20,10 @@ use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Sli
 use parshall_sys::clock::thread_cpu_ns;
 
 use self::flows::Flows;
-use super::host::{self, HostWatch};
 use self::pace::Pace;
 use self::threads::Threads;
 use super::cgroup::Watch;
+use super::host::{self, HostWatch};
 use super::subject::Resolved;
 
 /// How to sample.
