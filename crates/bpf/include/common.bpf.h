@@ -100,9 +100,9 @@ static __always_inline u8 subject_scope(u32 tgid)
 static __always_inline s32 syscall_nr(struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
-	return (s32)BPF_CORE_READ(regs, orig_ax);
+	return (s32)regs->orig_ax;
 #else
-	return BPF_CORE_READ(regs, syscallno);
+	return regs->syscallno;
 #endif
 }
 
@@ -117,6 +117,7 @@ static __always_inline s32 task_syscall(struct task_struct *task)
 static __always_inline u8 task_fd_kind(struct task_struct *task, s32 nr)
 {
 	struct pt_regs *regs;
+	struct files_struct *files;
 	struct fdtable *fdt;
 	struct file *file = 0, **slot;
 	struct socket *socket;
@@ -130,14 +131,18 @@ static __always_inline u8 task_fd_kind(struct task_struct *task, s32 nr)
 	if (!regs)
 		return FD_NONE;
 #if defined(__TARGET_ARCH_x86)
-	fd = (u32)BPF_CORE_READ(regs, di);
+	fd = (u32)regs->di;
 #else
-	fd = (u32)BPF_CORE_READ(regs, orig_x0);
+	fd = (u32)regs->orig_x0;
 #endif
-	fdt = BPF_CORE_READ(task, files, fdt);
-	if (!fdt || fd >= BPF_CORE_READ(fdt, max_fds))
+	/* Plain loads through typed pointers: a tenth of the cost of a helper call each. */
+	files = task->files;
+	if (!files)
 		return FD_NONE;
-	slot = BPF_CORE_READ(fdt, fd) + fd;
+	fdt = files->fdt;
+	if (!fdt || fd >= fdt->max_fds)
+		return FD_NONE;
+	slot = fdt->fd + fd;
 	if (bpf_probe_read_kernel(&file, sizeof(file), slot) || !file)
 		return FD_NONE;
 	mode = BPF_CORE_READ(file, f_inode, i_mode);

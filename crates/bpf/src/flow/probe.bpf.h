@@ -159,6 +159,9 @@ static __always_inline u8 classify(const struct fields *f, u8 last_op)
 		return FS_CWND;
 	if (room < (s32)need)
 		return FS_PEER_WINDOW;
+	/* A writer that waits for buffer space would fill the partial segment: that is no hold of Nagle's or the cork's. */
+	if (f->nospace && f->packets_out)
+		return FS_SNDBUF;
 	if (f->unsent < f->mss) {
 		if (f->nonagle & NAGLE_CORK)
 			return FS_CORKED;
