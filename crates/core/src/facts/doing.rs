@@ -2,7 +2,7 @@
 use parshall_evidence::{OffCpu, ThreadStall};
 
 use super::{Facts, ThreadFact};
-use crate::ledger::thread::Wait;
+use crate::ledger::thread::{State, Wait};
 use crate::stats::{overlap, ratio};
 
 /// Threads of one process that are looked at when nothing tells which was in charge.
@@ -45,7 +45,7 @@ impl Doing {
     /// What the threads of a process did during a span, when nothing tells which of them was in charge: the one that
     /// worked through most of it, or else the one that slept in something other than a wait for work.
     pub fn of_process(facts: &Facts<'_>, pid: u32, span: Option<(u64, u64)>) -> Doing {
-        let Some((begin, ns)) = span.filter(|(_, ns)| *ns > 0) else { return Doing::UNKNOWN };
+        let Some((begin, ns)) = span.filter(|(_, ns)| *ns > 0) else { return busiest(facts, pid) };
         let span = (begin, begin.saturating_add(ns));
         let mut working: Option<Doing> = None;
         let mut asleep: Option<Doing> = None;
@@ -61,6 +61,14 @@ impl Doing {
         }
         working.filter(|w| w.blocked < 0.5).or(asleep).unwrap_or(Doing::UNKNOWN)
     }
+}
+
+/// When there is no span either: the busiest thread, if it worked for half of its time.
+fn busiest(facts: &Facts<'_>, pid: u32) -> Doing {
+    let busy = |t: &ThreadFact<'_>| ratio(t.ledger.on_cpu() + t.ledger.of(State::Runnable), t.ledger.wall_ns);
+    let threads = facts.threads_of(pid).filter(|t| busy(t) >= 0.5);
+    let busiest = threads.max_by(|a, b| busy(a).total_cmp(&busy(b)).then(b.rec.tid.cmp(&a.rec.tid)));
+    busiest.map_or(Doing::UNKNOWN, |t| Doing { tid: t.rec.tid, ..average(facts, t) })
 }
 
 /// What a thread waited for in one of the capture's sleeps.

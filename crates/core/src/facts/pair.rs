@@ -46,13 +46,14 @@ pub fn resolve(facts: &Facts<'_>, raw: Raw) -> (Vec<Part>, Vec<f64>) {
         let held = matches!(p.blame, Blame::Nagle | Blame::NagleDelack | Blame::Cork | Blame::Rto | Blame::Loss);
         held || p.blame == Blame::PeerThink
     });
+    let account = think_account(facts, &raw.parts);
     let outbound = outbound_waits(facts, &raw.parts);
     let mut explained = vec![0.0; facts.flows.len()];
     let mut kept = Vec::with_capacity(raw.parts.len());
     for mut part in raw.parts {
         let flow = &facts.flows[part.flow];
         let share = match flow.pair {
-            Some(other) => explained_by_peer(facts, &part, other, &reasons, &thinking),
+            Some(other) => explained_by_peer(facts, &part, other, &reasons, &thinking, account[other]),
             None => 0.0,
         };
         let share = share.max(explained_by_outbound(facts, &part, &outbound)).clamp(0.0, 1.0);
@@ -97,7 +98,14 @@ fn at_reader(facts: &Facts<'_>, reader: usize, part: Part) -> Option<Part> {
     Some(Part { flow: reader, blame, state: State::ReaderWaiting, ns, tid, off: doing.off, stall: None, ..part })
 }
 
-fn explained_by_peer(facts: &Facts<'_>, part: &Part, other: usize, reasons: &[Vec<Reason>], thinking: &[Spans]) -> f64 {
+fn explained_by_peer(
+    facts: &Facts<'_>,
+    part: &Part,
+    other: usize,
+    reasons: &[Vec<Reason>],
+    thinking: &[Spans],
+    account_ns: f64,
+) -> f64 {
     match (part.blame, part.span) {
         (Blame::PeerHeld, _) => 1.0,
         (Blame::PeerThink | Blame::PeerWindow, Some(span)) => {
@@ -114,11 +122,7 @@ fn explained_by_peer(facts: &Facts<'_>, part: &Part, other: usize, reasons: &[Ve
             let (a, b) = (&facts.flows[part.flow].ledger, &facts.flows[other].ledger);
             ratio(b.of(State::ReaderWaiting), a.of(State::PeerWindowLimited))
         }
-        (Blame::PeerThink, None) => {
-            let (a, b) = (&facts.flows[part.flow].ledger, &facts.flows[other].ledger);
-            let holds = [State::HeldByNagle, State::HeldByNagleDelayedAck, State::Corked, State::RetransmissionTimeout];
-            ratio(holds.iter().map(|&s| b.of(s)).sum(), a.of(State::PeerThinking))
-        }
+        (Blame::PeerThink, None) => ratio(account_ns, facts.flows[part.flow].ledger.of(State::PeerThinking)),
         _ => 0.0,
     }
 }
@@ -134,15 +138,25 @@ fn covered(reasons: &[Reason], (begin, ns): (u64, u64), weight: impl Fn(&Reason)
     ratio(sum, ns as f64)
 }
 
+/// For each flow, the lost time that explains why its other end gets no reply.
+fn think_account(facts: &Facts<'_>, parts: &[Part]) -> Vec<f64> {
+    let mut account = vec![0.0; facts.flows.len()];
+    for part in parts.iter().filter(|p| explains_silence(p.blame)) {
+        account[part.flow] += part.ns;
+    }
+    account
+}
+
+fn explains_silence(blame: Blame) -> bool {
+    !matches!(blame, Blame::AppBlocked | Blame::PeerThink | Blame::PeerHeld)
+}
+
 fn reasons(facts: &Facts<'_>, raw: &Raw) -> Vec<Vec<Reason>> {
     let mut reasons: Vec<Vec<Reason>> = vec![Vec::new(); facts.flows.len()];
     for part in &raw.parts {
         let Some((begin, ns)) = part.span else { continue };
         let share = ratio(part.ns, ns as f64 * facts.flows[part.flow].ledger.scale).min(1.0);
-        let think = match part.blame {
-            Blame::AppBlocked | Blame::PeerThink | Blame::PeerHeld => 0.0,
-            _ => share,
-        };
+        let think = if explains_silence(part.blame) { share } else { 0.0 };
         let window = if part.state == State::ReaderWaiting { share } else { 0.0 };
         reasons[part.flow].push(Reason { span: (begin, begin.saturating_add(ns)), think, window });
     }
