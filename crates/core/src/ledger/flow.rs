@@ -334,7 +334,9 @@ mod tests {
             for flow in &capture.flows {
                 let mut full = flow.clone();
                 let cells = full.cells.iter().fold(0u64, |n, c| n.saturating_add(c.ns)).min(1 << 50);
-                prop_assume!(cells > 0 && full.cells.iter().all(|c| c.ns <= cells));
+                if cells == 0 || full.cells.iter().any(|c| c.ns > cells) {
+                    continue;
+                }
                 (full.begin_ns, full.end_ns, full.observed_ns) = (0, cells, cells);
                 let mut sliced = full.clone();
                 sliced.end_ns = cells.saturating_mul(factor);
