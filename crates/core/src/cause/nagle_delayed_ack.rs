@@ -41,7 +41,7 @@ fn timers_seen(facts: &Facts<'_>, flow: usize) -> u64 {
 
 fn told_by_sender(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
     let name = words::flow_arrow(flow.rec);
-    let timer = format!("{:.0} ms", lost.p50_ns / 1e6);
+    let timer = timer(lost);
     let summary = match flow.rec.calls.last_pair_bytes {
         (0, _) | (_, 0) => format!(
             "{name} sends its messages in two or more small writes. Nagle holds the second until the first is \
@@ -60,13 +60,19 @@ fn told_by_sender(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
     (summary, fix)
 }
 
+/// The timer's setting: 40 ms (TCP_DELACK_MIN) unless the waits were clearly longer; they end a little later than it.
+fn timer(lost: &Lost) -> String {
+    let ms = lost.p50_ns / 1e6;
+    if (35.0..60.0).contains(&ms) { "40 ms".to_string() } else { format!("{ms:.0} ms") }
+}
+
 fn told_by_peer(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
     let end = if is_client(flow.rec) { "server" } else { "client" };
     let summary = format!(
         "{}: the peer sends each message in two or more small writes. Its Nagle algorithm holds the second until we \
-         acknowledge the first; we have nothing to send yet and our delayed-ACK timer ({:.0} ms) sends that ACK.",
+         acknowledge the first; we have nothing to send yet and our delayed-ACK timer ({}) sends that ACK.",
         words::flow_arrow(flow.rec),
-        lost.p50_ns / 1e6
+        timer(lost)
     );
     let fix = format!(
         "The fix is on the {end}: write each message at once (writev or a buffer), or set TCP_NODELAY on its socket."
@@ -197,6 +203,18 @@ mod tests {
         sampled.rung = Rung::Procfs;
         let finding = first(&sampled);
         assert_eq!((finding.cause.as_str(), finding.confidence), ("nagle-delayed-ack", Confidence::Low));
+    }
+
+    #[test]
+    fn sampling_slower_than_the_holds_tells_it_too() {
+        let mut flow = client();
+        flow.record.cells.clear();
+        flow.stalls.clear();
+        flow.record.calls = Default::default();
+        let flow = flow.cell(FlowState::Nagle, Release::Sampled, 960 * MS, 20);
+        let mut sampled = capture(vec![flow], vec![]);
+        sampled.rung = Rung::Procfs;
+        assert_eq!(first(&sampled).cause, "nagle-delayed-ack");
     }
 
     #[test]

@@ -6,10 +6,11 @@
 //! request.
 use parshall_evidence::Release;
 
-use super::doing::Doing;
+use super::doing::{Doing, wait_of};
 use super::{Facts, FlowFact, Shape};
 use crate::ledger::flow::{Interval, State};
 use crate::ledger::flow_rules::DELACK_NS;
+use crate::ledger::thread::Wait;
 use crate::stats::ratio;
 
 /// Thinking shorter than this is an answer, not a wait.
@@ -230,7 +231,10 @@ fn part(index: usize, flow: &FlowFact<'_>, interval: &Interval) -> Part {
 /// Divides time that the local application took by what its thread did.
 fn local(facts: &Facts<'_>, flow: &FlowFact<'_>, interval: &Interval, part: Part, raw: &mut Raw) {
     let tid = facts.server_of(flow.rec, interval.tid);
-    let doing = Doing::of(facts, tid, interval.span);
+    let doing = match tid {
+        0 => Doing::of_process(facts, flow.rec.pid, interval.span),
+        _ => Doing::of(facts, tid, interval.span),
+    };
     let thread = facts.thread(if doing.tid != 0 { doing.tid } else { tid });
     let each = interval.each_ns(flow.ledger.scale);
     let blocked = match interval.state {
@@ -261,7 +265,13 @@ fn local(facts: &Facts<'_>, flow: &FlowFact<'_>, interval: &Interval, part: Part
         excused += doing.on_cpu + doing.runnable;
     }
     give(Blame::Throttled, doing.throttled);
-    if blocked != Blame::AppBlocked || each >= THINK_MIN_NS {
+    // Samples cannot tell a request that is incomplete from one that is not answered. Does the thread wait for work?
+    let unclear = part.state == State::AppThinking
+        && part.release == Release::Sampled
+        && doing.off.map(|i| wait_of(facts, i)).is_none_or(Wait::is_for_work);
+    if unclear {
+        // Nobody's loss here; and no reason for what the other end sees.
+    } else if blocked != Blame::AppBlocked || each >= THINK_MIN_NS {
         give(blocked, doing.blocked);
     } else {
         excused += doing.blocked;

@@ -2,8 +2,11 @@
 use parshall_evidence::{OffCpu, ThreadStall};
 
 use super::{Facts, ThreadFact};
-use crate::ledger::thread::Wait;
+use crate::ledger::thread::{State, Wait};
 use crate::stats::{overlap, ratio};
+
+/// Threads of one process that are looked at when nothing tells which was in charge.
+const MAX_THREADS: usize = 64;
 
 /// How far the chain of who-woke-whom is followed.
 const DEPTH: u32 = 3;
@@ -36,6 +39,41 @@ impl Doing {
             _ => average(facts, thread),
         }
     }
+}
+
+impl Doing {
+    /// What the threads of a process did during a span, when nothing tells which of them was in charge: the one that
+    /// worked through most of it, or else the one that slept in something other than a wait for work.
+    pub fn of_process(facts: &Facts<'_>, pid: u32, span: Option<(u64, u64)>) -> Doing {
+        let Some((begin, ns)) = span.filter(|(_, ns)| *ns > 0) else { return busiest(facts, pid) };
+        let span = (begin, begin.saturating_add(ns));
+        let mut working: Option<Doing> = None;
+        let mut asleep: Option<Doing> = None;
+        for thread in facts.threads_of(pid).take(MAX_THREADS) {
+            let doing = Doing { tid: thread.rec.tid, ..during(facts, thread, span, 0) };
+            if working.is_none_or(|w| doing.blocked < w.blocked) {
+                working = Some(doing);
+            }
+            let for_work = doing.off.map(|i| wait_of(facts, i)).is_none_or(Wait::is_for_work);
+            if !for_work && asleep.is_none_or(|a| doing.blocked > a.blocked) {
+                asleep = Some(doing);
+            }
+        }
+        working.filter(|w| w.blocked < 0.5).or(asleep).unwrap_or(Doing::UNKNOWN)
+    }
+}
+
+/// When there is no span either: the busiest thread, if it worked for half of its time.
+fn busiest(facts: &Facts<'_>, pid: u32) -> Doing {
+    let busy = |t: &ThreadFact<'_>| ratio(t.ledger.on_cpu() + t.ledger.of(State::Runnable), t.ledger.wall_ns);
+    let threads = facts.threads_of(pid).filter(|t| busy(t) >= 0.5);
+    let busiest = threads.max_by(|a, b| busy(a).total_cmp(&busy(b)).then(b.rec.tid.cmp(&a.rec.tid)));
+    busiest.map_or(Doing::UNKNOWN, |t| Doing { tid: t.rec.tid, ..average(facts, t) })
+}
+
+/// What a thread waited for in one of the capture's sleeps.
+pub fn wait_of(facts: &Facts<'_>, index: usize) -> Wait {
+    facts.capture.thread_stalls.get(index).map_or(Wait::Other, |s| Wait::of(&s.syscall_name, s.fd, s.syscall))
 }
 
 fn during(facts: &Facts<'_>, thread: &ThreadFact<'_>, span: (u64, u64), depth: u32) -> Doing {

@@ -161,7 +161,7 @@ impl<'a> Facts<'a> {
         self.by_pid.get(&pid).into_iter().flatten().map(|&i| &self.threads[i])
     }
 
-    /// The thread that serves a flow: the one named, the last seen, or the busiest of the owner. 0 when there is none.
+    /// The thread that serves a flow: the one named, the last seen, or the only one of the owner. 0 when nothing tells.
     pub fn server_of(&self, flow: &FlowRecord, tid: u32) -> u32 {
         if tid != 0 && self.by_tid.contains_key(&tid) {
             return tid;
@@ -169,7 +169,10 @@ impl<'a> Facts<'a> {
         if flow.last_tid != 0 && self.by_tid.contains_key(&flow.last_tid) {
             return flow.last_tid;
         }
-        self.threads_of(flow.pid).max_by_key(|t| (t.rec.cpu_ns, u32::MAX - t.rec.tid)).map_or(0, |t| t.rec.tid)
+        match self.by_pid.get(&flow.pid).map(Vec::as_slice) {
+            Some([only]) => self.threads[*only].rec.tid,
+            _ => 0,
+        }
     }
 
     /// Window in seconds.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use parshall_evidence::FlowRecord;
 
 use super::blame::{Blame, Part, Raw};
+use super::doing::Doing;
 use super::{Facts, FlowFact};
 use crate::ledger::flow::State;
 use crate::ledger::thread::Wait;
@@ -41,19 +42,32 @@ struct Reason {
 /// Removes what is on two accounts. Returns what remains, and for each flow the time that was taken off.
 pub fn resolve(facts: &Facts<'_>, raw: Raw) -> (Vec<Part>, Vec<f64>) {
     let reasons = reasons(facts, &raw);
-    let thinking = spans_of(facts, &raw.parts, |p| p.blame == Blame::PeerThink);
+    let thinking = spans_of(facts, &raw.parts, |p| {
+        let held = matches!(p.blame, Blame::Nagle | Blame::NagleDelack | Blame::Cork | Blame::Rto | Blame::Loss);
+        held || p.blame == Blame::PeerThink
+    });
+    let account = think_account(facts, &raw.parts);
     let outbound = outbound_waits(facts, &raw.parts);
     let mut explained = vec![0.0; facts.flows.len()];
     let mut kept = Vec::with_capacity(raw.parts.len());
     for mut part in raw.parts {
         let flow = &facts.flows[part.flow];
         let share = match flow.pair {
-            Some(other) => explained_by_peer(facts, &part, other, &reasons, &thinking),
+            Some(other) => explained_by_peer(facts, &part, other, &reasons, &thinking, account[other]),
             None => 0.0,
         };
         let share = share.max(explained_by_outbound(facts, &part, &outbound)).clamp(0.0, 1.0);
         explained[part.flow] += part.ns * share;
         part.ns *= 1.0 - share;
+        if let Some(other) =
+            flow.pair.filter(|&other| part.blame == Blame::PeerWindow && never_catches_up(facts, other))
+        {
+            explained[part.flow] += part.ns;
+            match at_reader(facts, other, part) {
+                Some(moved) => part = moved,
+                None => continue,
+            }
+        }
         // What is left of a wait that was explained must still be a stall by itself.
         let left_ns = part.each_ns * (1.0 - share);
         if share == 0.0 || (share < 0.95 && left_ns >= 1e6) {
@@ -63,18 +77,43 @@ pub fn resolve(facts: &Facts<'_>, raw: Raw) -> (Vec<Part>, Vec<f64>) {
     (kept, explained)
 }
 
-fn explained_by_peer(facts: &Facts<'_>, part: &Part, other: usize, reasons: &[Vec<Reason>], thinking: &[Spans]) -> f64 {
+/// A reader that never catches up, in steps too short to travel one by one (or to be sampled), shuts the window as well.
+fn never_catches_up(facts: &Facts<'_>, reader: usize) -> bool {
+    let ledger = &facts.flows[reader].ledger;
+    ledger.of(State::ReaderWaiting) >= 0.5 * ledger.wall_ns
+}
+
+/// A wait for the window, on the account of the reader that shuts it; None when that one is at work on cheap data.
+fn at_reader(facts: &Facts<'_>, reader: usize, part: Part) -> Option<Part> {
+    let rec = facts.flows[reader].rec;
+    let tid = facts.server_of(rec, 0);
+    let doing = if tid == 0 { Doing::of_process(facts, rec.pid, part.span) } else { Doing::of(facts, tid, part.span) };
+    let tid = if doing.tid != 0 { doing.tid } else { tid };
+    let (blame, ns) = match facts.thread(tid) {
+        Some(_) if doing.throttled >= 0.5 => (Blame::Throttled, part.ns),
+        Some(t) if doing.blocked < 0.5 && t.expensive => (Blame::CpuUser, part.ns),
+        Some(_) if doing.blocked < 0.5 => return None,
+        _ => (Blame::ReaderBlocked, part.ns * doing.blocked),
+    };
+    Some(Part { flow: reader, blame, state: State::ReaderWaiting, ns, tid, off: doing.off, stall: None, ..part })
+}
+
+fn explained_by_peer(
+    facts: &Facts<'_>,
+    part: &Part,
+    other: usize,
+    reasons: &[Vec<Reason>],
+    thinking: &[Spans],
+    account_ns: f64,
+) -> f64 {
     match (part.blame, part.span) {
         (Blame::PeerHeld, _) => 1.0,
         (Blame::PeerThink | Blame::PeerWindow, Some(span)) => {
             let window = part.blame == Blame::PeerWindow;
-            let reader = &facts.flows[other].ledger;
-            // A reader that never catches up, in steps too short to travel one by one, shuts the window as well.
-            let never_empty = ratio(reader.of(State::ReaderWaiting), reader.wall_ns);
-            let share = covered(&reasons[other], span, |r| if window { r.window } else { r.think });
-            if window && never_empty >= 0.5 { share.max(never_empty) } else { share }
+            covered(&reasons[other], span, |r| if window { r.window } else { r.think })
         }
-        // The end that waits for the answer says so better than the end that owes it.
+        // The end that waits for the answer says so better than the end that owes it; and an end that still holds a part
+        // of its request is not owed one.
         (Blame::AppBlocked, Some((begin, ns))) => {
             ratio(thinking[other].covered(begin, begin.saturating_add(ns)) as f64, ns as f64)
         }
@@ -83,11 +122,7 @@ fn explained_by_peer(facts: &Facts<'_>, part: &Part, other: usize, reasons: &[Ve
             let (a, b) = (&facts.flows[part.flow].ledger, &facts.flows[other].ledger);
             ratio(b.of(State::ReaderWaiting), a.of(State::PeerWindowLimited))
         }
-        (Blame::PeerThink, None) => {
-            let (a, b) = (&facts.flows[part.flow].ledger, &facts.flows[other].ledger);
-            let holds = [State::HeldByNagle, State::HeldByNagleDelayedAck, State::Corked, State::RetransmissionTimeout];
-            ratio(holds.iter().map(|&s| b.of(s)).sum(), a.of(State::PeerThinking))
-        }
+        (Blame::PeerThink, None) => ratio(account_ns, facts.flows[part.flow].ledger.of(State::PeerThinking)),
         _ => 0.0,
     }
 }
@@ -103,15 +138,25 @@ fn covered(reasons: &[Reason], (begin, ns): (u64, u64), weight: impl Fn(&Reason)
     ratio(sum, ns as f64)
 }
 
+/// For each flow, the lost time that explains why its other end gets no reply.
+fn think_account(facts: &Facts<'_>, parts: &[Part]) -> Vec<f64> {
+    let mut account = vec![0.0; facts.flows.len()];
+    for part in parts.iter().filter(|p| explains_silence(p.blame)) {
+        account[part.flow] += part.ns;
+    }
+    account
+}
+
+fn explains_silence(blame: Blame) -> bool {
+    !matches!(blame, Blame::AppBlocked | Blame::PeerThink | Blame::PeerHeld)
+}
+
 fn reasons(facts: &Facts<'_>, raw: &Raw) -> Vec<Vec<Reason>> {
     let mut reasons: Vec<Vec<Reason>> = vec![Vec::new(); facts.flows.len()];
     for part in &raw.parts {
         let Some((begin, ns)) = part.span else { continue };
         let share = ratio(part.ns, ns as f64 * facts.flows[part.flow].ledger.scale).min(1.0);
-        let think = match part.blame {
-            Blame::AppBlocked | Blame::PeerThink | Blame::PeerHeld => 0.0,
-            _ => share,
-        };
+        let think = if explains_silence(part.blame) { share } else { 0.0 };
         let window = if part.state == State::ReaderWaiting { share } else { 0.0 };
         reasons[part.flow].push(Reason { span: (begin, begin.saturating_add(ns)), think, window });
     }

@@ -163,7 +163,7 @@ impl Context {
                 .map(|s| s.ns as f64)
                 .collect();
             let long: f64 = seen.iter().sum();
-            let (rest, count) = remainder(cell, long, seen.len() as u64);
+            let (rest, count) = remainder(flow, cell, long, seen.len() as u64);
             for (ns, mean) in seen.iter().map(|&ns| (ns, ns)).chain([(rest, rest / count.max(1) as f64)]) {
                 match self.nagle(cell.release, mean) {
                     Rest::One(State::HeldByNagleDelayedAck) => (delayed, total) = (delayed + ns, total + ns),
@@ -186,9 +186,18 @@ pub fn serves(flow: &FlowRecord) -> bool {
     }
 }
 
-/// What of a cell its own stalls do not account for.
-pub fn remainder(cell: &FlowCell, stalls_ns: f64, stalls: u64) -> (f64, u64) {
-    ((cell.ns as f64 - stalls_ns).max(0.0), cell.count.saturating_sub(stalls))
+/// What of a cell its own stalls do not account for: time and number of intervals.
+///
+/// Samples count themselves, not intervals. But each segment with data begins at most one interval of a kind, and the
+/// kernel counts those: time in a state by that number is its mean length, however slowly it was sampled.
+pub fn remainder(flow: &FlowRecord, cell: &FlowCell, stalls_ns: f64, stalls: u64) -> (f64, u64) {
+    let mut count = cell.count.saturating_sub(stalls);
+    if cell.release == Release::Sampled {
+        let sent = flow.last.data_segs_out.saturating_sub(flow.first.data_segs_out);
+        let seen = flow.last.segs_in.saturating_sub(flow.first.segs_in);
+        count = count.max(sent.max(seen).saturating_sub(stalls));
+    }
+    ((cell.ns as f64 - stalls_ns).max(0.0), count)
 }
 
 /// The minimum RTT in nanoseconds; 0 when unknown. Both ends on one address share a kernel: whatever was measured there
