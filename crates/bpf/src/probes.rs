@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io::Read;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -86,7 +86,6 @@ pub struct Probes {
     // Declared in the order in which they must go: links before the programs they hold.
     slice_links: Vec<Link>,
     always_links: Vec<Link>,
-    sample_fds: Vec<OwnedFd>,
     stats: Option<OwnedFd>,
     ring: RingBuffer<'static>,
     inbox: Rc<RefCell<Vec<Event>>>,
@@ -134,7 +133,6 @@ impl Probes {
         Ok(Self {
             slice_links: Vec::new(),
             always_links: Vec::new(),
-            sample_fds: Vec::new(),
             stats: None,
             ring,
             inbox,
@@ -186,15 +184,12 @@ impl Probes {
     pub fn attach_samples(&mut self, cpus: impl Iterator<Item = i32>) -> usize {
         let mut failed = 0;
         for cpu in cpus {
-            let attached = sample::open_clock(cpu).ok().and_then(|fd| {
-                let link = self.skel.progs.on_sample.attach_perf_event(fd.as_raw_fd()).ok()?;
-                Some((fd, link))
-            });
+            // The link owns the descriptor from here on, and closes it.
+            let attached = sample::open_clock(cpu)
+                .ok()
+                .and_then(|fd| self.skel.progs.on_sample.attach_perf_event(fd.into_raw_fd()).ok());
             match attached {
-                Some((fd, link)) => {
-                    self.sample_fds.push(fd);
-                    self.always_links.push(link);
-                }
+                Some(link) => self.always_links.push(link),
                 None => failed += 1,
             }
         }

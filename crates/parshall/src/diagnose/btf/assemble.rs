@@ -63,8 +63,10 @@ fn flow(parts: &FlowParts<'_>, first: Option<&&FlowDump>, last: &FlowDump) -> Fl
         last_tid: last.flow.tid,
         role: if last.key.passive != 0 || parts.listeners.contains(&(netns, local.port())) {
             Role::Server
-        } else {
+        } else if first.is_none() {
             Role::Client
+        } else {
+            Role::Unknown
         },
         begin_ns: if first.is_some() { 0 } else { relative(last.flow.begin) },
         end_ns: if last_snap.state == TCP_CLOSE { last_snap.at_ns } else { end - begin },
