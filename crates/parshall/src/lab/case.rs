@@ -42,7 +42,7 @@ pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<&Path>, interrupt: &Int
         _ => anyhow::bail!("{} has no change or nothing to measure", recipe.id),
     };
     let story =
-        Story { style: terminal::style(), text: args.format == Format::Text, progress: Progress::start(&recipe.id) };
+        Story { style: report::style(None), text: args.format == Format::Text, progress: Progress::start(&recipe.id) };
     story.heading(&format!("{} · {}", recipe.id, recipe.title))?;
     story.line(&format!("{}\n", recipe.broken))?;
     let mut testbed = Testbed::make(recipe, 3 * MEASURE + args.window + MARGIN, interrupt)?;

@@ -173,13 +173,14 @@ fn print(
         };
         return terminal::line(&serde_json::to_string(&result)?);
     }
-    let style = terminal::style();
+    let style = report::style(None);
     let title = terminal::heading(&format!("{} · {}", recipe.id, recipe.title), style);
     let loads: String = loads.iter().map(|(name, outcome)| format!("{name:<9} {}\n", outcome.line())).collect();
     let judgement = if matched { "as expected" } else { "NOT as expected" };
     terminal::line(&format!(
-        "{title}\nbroken    {}\n{loads}\n{}\n\nexpected {expected} · got {got} · {judgement}\n",
+        "{title}\nbroken    {}\nmoves     {}\n{loads}\n{}\n\nexpected {expected} · got {got} · {judgement}\n",
         recipe.broken,
+        recipe.moves,
         report::text(report, style).trim_end(),
     ))?;
     Ok(())

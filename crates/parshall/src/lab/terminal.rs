@@ -6,14 +6,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::report::TextStyle;
 
-/// Colours and width of stdout.
-pub fn style() -> TextStyle {
-    let terminal = std::io::stdout().is_terminal();
-    let color = terminal && std::env::var_os("NO_COLOR").is_none();
-    let width = if terminal { usize::from(console::Term::stdout().size().1) } else { 100 };
-    TextStyle { color, width: width.clamp(60, 140) }
-}
-
 /// Prints a line on stdout. `println!` would panic when the reader has left; here that is an error like any other.
 pub fn line(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
