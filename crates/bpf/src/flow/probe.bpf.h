@@ -220,7 +220,8 @@ static __always_inline void step(struct flow *st, const struct fields *f, u8 s, 
 	bool moved = s == FS_RX_WAITING ? f->copied != st->run_copied :
 		     s == FS_IDLE_RECV || s == FS_IDLE_SEND ? false : f->snd_una != st->run_una;
 
-	if (s != st->run_state || moved) {
+	/* A timer or a resent segment ends a wait even where the fields look the same on both sides of it. */
+	if (s != st->run_state || moved || (st->last_release >= RL_RTO_TIMER && st->last_release <= RL_WRITE_TIMER)) {
 		close_run(st);
 		st->run_state = s;
 		st->run_begin = st->last;

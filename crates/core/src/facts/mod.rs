@@ -24,6 +24,10 @@ pub use lost::Lost;
 /// A request that costs a thread less CPU time than this is cheap: a thread saturated by such requests queues them, and
 /// is healthy (an asyncio echo takes 50 to 300 us, redis and nginx less).
 pub const CHEAP_NS: f64 = 1e6;
+/// The same for a thread that is idle for more of its time than [`MOSTLY_BUSY`] leaves.
+const CHEAP_WHEN_IDLE_NS: f64 = 4e6;
+/// Share of its wall time on a CPU from which on a thread counts as busy.
+const MOSTLY_BUSY: f64 = 0.4;
 
 /// How a flow talks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -379,7 +383,9 @@ impl Work {
         let user_ns = ledger.of(ThreadState::OnCpuUser);
         let moved = if own.1 > 0.0 { own } else { process };
         let bulk = moved.2 > 0.0 && moved.2 >= 0.5 * moved.1 && user_ns >= 10.0 * moved.2;
-        let expensive = bulk || cost_ns.is_some_and(|c| c >= CHEAP_NS);
+        // A thread that is idle most of the time does not hold anyone up with a millisecond of work now and then.
+        let floor = if ledger.on_cpu() >= MOSTLY_BUSY * ledger.wall_ns { CHEAP_NS } else { CHEAP_WHEN_IDLE_NS };
+        let expensive = bulk || cost_ns.is_some_and(|c| c >= floor);
         ThreadFact { rec, ledger, stalls, items: own.0.max(process.0), cost_ns, bytes: moved.1, expensive }
     }
 }

@@ -47,6 +47,36 @@ impl HostWatch {
     }
 }
 
+/// How idle the host has been lately.
+#[derive(Debug)]
+pub struct IdleMeter {
+    at: u64,
+    busy_ns: u64,
+    idle: f64,
+}
+
+impl IdleMeter {
+    /// The kernel counts in ticks of 10 ms: a shorter look would be noise.
+    const LOOK_NS: u64 = 90_000_000;
+
+    /// Begins at `now` (nanoseconds on any steady clock) with a host that counts as busy.
+    pub fn start(now: u64) -> Self {
+        Self { at: now, busy_ns: read().1.unwrap_or(0), idle: 0.0 }
+    }
+
+    /// The share of all CPUs' time that nobody used between the last look and `now`.
+    pub fn measure(&mut self, now: u64) -> f64 {
+        let wall = now.saturating_sub(self.at);
+        if wall >= Self::LOOK_NS {
+            let (cpus, busy) = read();
+            let busy = busy.unwrap_or(u64::MAX);
+            let used = busy.saturating_sub(self.busy_ns) as f64 / (wall as f64 * f64::from(cpus.max(1)));
+            *self = Self { at: now, busy_ns: busy, idle: (1.0 - used).clamp(0.0, 1.0) };
+        }
+        self.idle
+    }
+}
+
 /// CPUs that are online.
 pub fn cpus() -> u32 {
     read().0.max(1)

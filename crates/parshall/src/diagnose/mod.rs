@@ -7,6 +7,8 @@ pub mod observe;
 mod procfs;
 pub mod subject;
 mod syscall_name;
+#[cfg(test)]
+mod test_child;
 
 use std::fs;
 use std::path::Path;

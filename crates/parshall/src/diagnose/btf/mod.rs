@@ -25,6 +25,8 @@ use records::Records;
 const FLOWS_MAX: u32 = 8192;
 /// Between two looks into the ring and at the plan.
 const TICK: Duration = Duration::from_millis(10);
+/// Between two looks at the host's idle time and at whether the subject still lives.
+const LOOK_NS: u64 = 100_000_000;
 
 /// Observes the subject with the btf probes.
 pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
@@ -67,6 +69,8 @@ struct Session {
     counters0: Counters,
     meter: Meter,
     unsampled_cpus: usize,
+    /// Share of the host's CPU time that nobody used lately.
+    idle: f64,
 }
 
 /// Counters when the current slice began.
@@ -111,6 +115,7 @@ impl Session {
             counters0,
             meter,
             unsampled_cpus,
+            idle: 0.0,
         })
     }
 
@@ -122,6 +127,7 @@ impl Session {
         let mut progress = Progress::new(options);
         let mut events = Vec::new();
         let mut next_look = 0;
+        let mut idle = host::IdleMeter::start(self.begin);
         loop {
             std::thread::sleep(TICK);
             let now = monotonic_ns();
@@ -132,7 +138,8 @@ impl Session {
                 break;
             }
             if now >= next_look {
-                next_look = now + 100_000_000;
+                next_look = now + LOOK_NS;
+                self.idle = idle.measure(now);
                 if stop.subject_gone() {
                     break;
                 }
@@ -167,14 +174,14 @@ impl Session {
 
     fn cost(&self, now: u64) -> Cost {
         let cpus = host::cpus();
-        let Some(slice) = &self.slice else { return Cost { kernel_ns: 0, elapsed_ns: 1, cpus } };
+        let Some(slice) = &self.slice else { return Cost { kernel_ns: 0, elapsed_ns: 1, cpus, idle: self.idle } };
         let kernel_ns = if self.meter.timing {
             self.probes.timed_runs().0.saturating_sub(slice.timed.0)
         } else {
             let events = self.probes.counters().events.saturating_sub(slice.counters.events);
             (events as f64 * self.meter.ns_per_event) as u64
         };
-        Cost { kernel_ns, elapsed_ns: now - slice.begin, cpus }
+        Cost { kernel_ns, elapsed_ns: now - slice.begin, cpus, idle: self.idle }
     }
 
     fn end_slice(&mut self) -> u64 {

@@ -7,7 +7,7 @@ use parshall_bpf::thread::{ThreadStallWire, UserStackWire, fd_kind};
 use parshall_evidence::{CpuSample, FlowStall, OffCpu, Stack, ThreadStall};
 
 use super::assemble::relative_stall;
-use super::symbolize::Stacks;
+use super::symbolize::{Stacks, in_interrupt};
 use crate::diagnose::syscall_name::syscall_name;
 
 /// Stalls of each kind that are kept; the accounts hold the time of those beyond.
@@ -58,7 +58,6 @@ impl Records {
     fn take_thread_stall(&mut self, wire: &ThreadStallWire) {
         let stack = self.stacks.intern(wire.tgid, wire.stack(), &[]);
         let waker_stack = self.stacks.intern(wire.waker_tgid, wire.waker_stack(), &[]);
-        let in_irq = wire.waker_irq != 0 || self.stacks.in_interrupt(waker_stack);
         let why = wire.why();
         if why == OffCpu::Blocked {
             self.open.insert(wire.head.tid, self.thread_stalls.len());
@@ -71,9 +70,9 @@ impl Records {
             syscall: wire.nr,
             syscall_name: syscall_name(wire.nr).into_owned(),
             fd: fd_kind(wire.fd),
-            waker_tid: if in_irq { 0 } else { wire.waker_tid },
-            waker_comm: if in_irq { String::new() } else { parshall_bpf::comm(&wire.waker_comm) },
-            waker_in_irq: in_irq,
+            waker_tid: wire.waker_tid,
+            waker_comm: parshall_bpf::comm(&wire.waker_comm),
+            waker_in_irq: wire.waker_irq != 0,
             stack,
             waker_stack,
         });
@@ -103,7 +102,14 @@ impl Records {
 
     /// Everything, with times relative to `begin`.
     pub fn finish(mut self, begin: u64) -> Told {
+        let stacks = self.stacks.into_stacks();
         for stall in &mut self.thread_stalls {
+            // Whoever an interrupt happened to stop is not the waker.
+            let waker = stall.waker_stack.and_then(|id| stacks.get(id as usize));
+            if stall.waker_in_irq || waker.is_some_and(in_interrupt) {
+                (stall.waker_in_irq, stall.waker_tid) = (true, 0);
+                stall.waker_comm.clear();
+            }
             stall.ns = stall.ns.saturating_sub(begin.saturating_sub(stall.begin_ns));
             stall.begin_ns = stall.begin_ns.saturating_sub(begin);
         }
@@ -124,7 +130,7 @@ impl Records {
             flow_stalls: self.flow_stalls.into_iter().map(|s| relative_stall(s, begin)).collect(),
             thread_stalls: self.thread_stalls,
             samples,
-            stacks: self.stacks.into_stacks(),
+            stacks,
             events: self.events,
         }
     }

@@ -1,5 +1,5 @@
 //! Addresses to names: blazesym behind a cache, asked while the process is still alive.
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use blazesym::Pid;
 use blazesym::symbolize::source::{Kernel, Process, Source};
@@ -11,12 +11,21 @@ const FRAMES_MAX: usize = 48;
 /// Distinct stacks that are kept; beyond, stalls and samples still count, without their stack.
 const STACKS_MAX: usize = 20_000;
 
-/// Interns stacks and names their frames.
+/// A stack as the kernel tells it: addresses, innermost first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Raw {
+    tgid: u32,
+    kernel: Vec<u64>,
+    user: Vec<u64>,
+}
+
+/// Interns stacks and names their frames. User addresses are named as they come, because their process may end; the
+/// kernel's names are read once, at the end: that takes some 50 ms of CPU that the window should not pay for.
 pub struct Stacks {
     symbolizer: Symbolizer,
     names: HashMap<(u32, u64), Frame>,
-    ids: HashMap<Stack, u32>,
-    stacks: Vec<Stack>,
+    ids: HashMap<Raw, u32>,
+    stacks: Vec<Raw>,
 }
 
 impl Default for Stacks {
@@ -31,41 +40,30 @@ impl Stacks {
         if kernel.is_empty() && user.is_empty() {
             return None;
         }
-        self.name(0, kernel);
         self.name(tgid, user);
-        let kernel = kernel.iter().map(|a| (0, *a));
-        let frames: Vec<Frame> = kernel
-            .chain(user.iter().map(|a| (tgid, *a)))
-            .filter_map(|key| self.names.get(&key).cloned())
-            .filter(|frame| !is_probe(frame))
-            .take(FRAMES_MAX)
-            .collect();
-        self.keep(Stack { frames })
+        self.keep(Raw { tgid, kernel: kernel.to_vec(), user: user.to_vec() })
     }
 
-    /// A stack that puts `user` (already interned) below the kernel frames of `kernel` (already interned).
+    /// A stack that puts the user frames of `user` below the kernel frames of `kernel`, both interned already.
     pub fn join(&mut self, kernel: Option<u32>, user: Option<u32>) -> Option<u32> {
         let (Some(k), Some(u)) = (kernel, user) else { return kernel.or(user) };
-        let mut frames = self.stacks[k as usize].frames.clone();
-        frames.extend(self.stacks[u as usize].frames.iter().cloned());
-        frames.truncate(FRAMES_MAX);
-        self.keep(Stack { frames })
+        let (k, u) = (&self.stacks[k as usize], &self.stacks[u as usize]);
+        self.keep(Raw { tgid: u.tgid, kernel: k.kernel.clone(), user: u.user.clone() })
     }
 
     /// All stacks, by id.
-    pub fn into_stacks(self) -> Vec<Stack> {
-        self.stacks
+    pub fn into_stacks(mut self) -> Vec<Stack> {
+        let kernel: HashSet<u64> = self.stacks.iter().flat_map(|s| s.kernel.iter().copied()).collect();
+        self.name(0, &kernel.into_iter().collect::<Vec<_>>());
+        let named = |raw: &Raw| {
+            let keys = raw.kernel.iter().map(|a| (0, *a)).chain(raw.user.iter().map(|a| (raw.tgid, *a)));
+            let frames = keys.filter_map(|key| self.names.get(&key).cloned());
+            Stack { frames: frames.filter(|frame| !is_probe(frame)).take(FRAMES_MAX).collect() }
+        };
+        self.stacks.iter().map(named).collect()
     }
 
-    /// Is this stack of a wake-up one of an interrupt, whose "waker" only happened to be running?
-    pub fn in_interrupt(&self, id: Option<u32>) -> bool {
-        const ENTRIES: [&str; 6] =
-            ["handle_softirqs", "__do_softirq", "__irq_exit_rcu", "sysvec_", "common_interrupt", "el1_interrupt"];
-        id.and_then(|id| self.stacks.get(id as usize))
-            .is_some_and(|s| s.frames.iter().any(|f| ENTRIES.iter().any(|e| f.name.contains(e))))
-    }
-
-    fn keep(&mut self, stack: Stack) -> Option<u32> {
+    fn keep(&mut self, stack: Raw) -> Option<u32> {
         if let Some(id) = self.ids.get(&stack) {
             return Some(*id);
         }
@@ -117,6 +115,12 @@ fn module(path: Option<&std::ffi::OsStr>) -> String {
         p.file_name().unwrap_or(p.as_os_str()).to_string_lossy().into_owned()
     })
     .unwrap_or_default()
+}
+
+/// Is this stack of a wake-up one of an interrupt, whose "waker" only happened to be running?
+pub fn in_interrupt(stack: &Stack) -> bool {
+    const ENTRIES: [&str; 4] = ["run_ksoftirqd", "sysvec_", "common_interrupt", "el1_interrupt"];
+    stack.frames.iter().any(|f| f.kernel && ENTRIES.iter().any(|e| f.name.contains(e)))
 }
 
 /// The probe's own frames on top of a waker's stack.
