@@ -108,12 +108,7 @@ pub struct Level {
     pub throttled_ns: u64,
 }
 
-/// Reads the group of a process and all its ancestors, the innermost first. Empty when its group is unknown.
-pub fn snapshot(process: &Process) -> Vec<Level> {
-    process.cpu_cgroup.as_deref().map(snapshot_directory).unwrap_or_default()
-}
-
-/// Reads a group and all its ancestors.
+/// Reads a group and all its ancestors, the innermost first.
 pub fn snapshot_directory(directory: &Path) -> Vec<Level> {
     let mut levels: Vec<Level> = directory.ancestors().take(LEVELS_MAX).map_while(read_level).collect();
     if let Some(root) = levels.last().map(|level| level.directory.clone()) {
@@ -313,7 +308,7 @@ mod tests {
         write(&root.path().join("pod"), 10, "20000 100000");
         write(root.path(), 0, "max 100000");
         let process = Process { cpu_cgroup: Some(inner.clone()), ..Process::default() };
-        assert_eq!(snapshot(&process).len(), 3);
+        assert_eq!(process.cpu_cgroup.as_deref().map(snapshot_directory).map_or(0, |levels| levels.len()), 3);
         let watch = Watch::start(&[process]);
         assert!(watch.has_quota());
         write(&root.path().join("pod"), 30, "20000 100000");

@@ -83,10 +83,8 @@ impl Stacks {
             return;
         }
         let source = if tgid == 0 {
-            let mut kernel = Kernel::default();
             // Names are all that is shown, and a kernel image with debug information takes seconds to read.
-            kernel.debug_syms = false;
-            kernel.vmlinux = blazesym::MaybeDefault::None;
+            let kernel = Kernel { vmlinux: blazesym::MaybeDefault::None, debug_syms: false, ..Kernel::default() };
             Source::Kernel(kernel)
         } else {
             let mut process = Process::new(Pid::from(tgid));

@@ -81,11 +81,6 @@ impl Track {
         }
     }
 
-    /// False once the socket was missing from a sample.
-    pub fn alive(&self) -> bool {
-        !self.ended
-    }
-
     /// When it was last seen.
     pub fn seen_ns(&self) -> u64 {
         self.seen_ns
@@ -218,7 +213,7 @@ mod tests {
         let mut track = Track::new(&unread(0), 1, (5, 3), Role::Client, 10 * MS, 10 * MS);
         track.update(&unread(0), 20 * MS, &mut stalls);
         track.gone(30 * MS, &mut stalls);
-        assert!(!track.alive());
+        assert!(track.ended);
         let record = track.finish(99 * MS, &mut stalls);
         assert_eq!((record.begin_ns, record.end_ns, record.observed_ns), (10 * MS, 25 * MS, 15 * MS));
         assert_eq!(sum(&record), record.observed_ns);
