@@ -16,6 +16,7 @@ use parshall_core::slice::{Cost, SlicePlan, Step};
 use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices, Status};
 
 use super::cgroup;
+use super::hardware::Hardware;
 use super::host::{self, HostWatch};
 use super::observe::{ObserveOptions, Progress, Stop};
 use super::subject::{Resolved, Select};
@@ -35,9 +36,11 @@ pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -
     parshall_bpf::probes::quiet_libbpf();
     let mut session = Session::start(resolved, options)?;
     let attach_ms = started.elapsed().as_secs_f64() * 1e3;
-    let before = Before::take(resolved);
+    let mut before = Before::take(resolved);
     session.run(options, stop)?;
+    let hardware = before.hardware.take().map(Hardware::finish);
     let (mut capture, stacks) = session.finish(resolved, &before)?;
+    capture.hardware = hardware;
     if options.name_all || parshall_core::judge(&capture).verdict.status != Status::Healthy {
         capture.stacks = stacks.named();
         records::drop_interrupts(&mut capture);
@@ -50,11 +53,16 @@ pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -
 struct Before {
     cgroups: cgroup::Watch,
     host: HostWatch,
+    hardware: Option<Hardware>,
 }
 
 impl Before {
     fn take(resolved: &Resolved) -> Self {
-        Self { cgroups: cgroup::Watch::start(&resolved.processes), host: HostWatch::start() }
+        Self {
+            cgroups: cgroup::Watch::start(&resolved.processes),
+            host: HostWatch::start(),
+            hardware: Hardware::start(resolved),
+        }
     }
 }
 
@@ -276,6 +284,7 @@ impl Session {
             samples: told.samples,
             stacks: told.stacks.unnamed(),
             cgroups: before.cgroups.finish(),
+            hardware: None,
             net: net_counts(&self.counters0, &counters),
             probe: ProbeCost {
                 kernel_cpu_ns: self.meter.kernel_ns,
