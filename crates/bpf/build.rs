@@ -24,7 +24,8 @@ fn main() {
         args.push("-I".into());
         args.push(format!("/usr/include/{target}-linux-gnu").into());
     }
-    for (source, skeleton) in [("src/probes.bpf.c", "probes.skel.rs"), ("src/classic/classic.bpf.c", "classic.skel.rs")] {
+    for (source, skeleton) in [("src/probes.bpf.c", "probes.skel.rs"), ("src/classic/classic.bpf.c", "classic.skel.rs")]
+    {
         SkeletonBuilder::new()
             .source(root.join(source))
             .clang_args(&args)

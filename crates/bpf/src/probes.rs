@@ -125,14 +125,7 @@ impl Probes {
                 .map_err(|e| Error::Read { what: "process table", source: e.into() })?;
         }
         let inbox = Inbox::new(&skel.maps.ring).map_err(Error::Load)?;
-        Ok(Self {
-            slice_links: Vec::new(),
-            always_links: Vec::new(),
-            stats: None,
-            inbox,
-            skel,
-            missing,
-        })
+        Ok(Self { slice_links: Vec::new(), always_links: Vec::new(), stats: None, inbox, skel, missing })
     }
 
     fn load_without(config: &Config, without: &[&str]) -> Result<ProbesSkel<'static>, libbpf_rs::Error> {

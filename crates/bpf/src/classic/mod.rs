@@ -17,9 +17,9 @@ use crate::classic_skel::{ClassicSkel, ClassicSkelBuilder, types};
 use crate::kit::{self, Inbox};
 use crate::probes::{Counters, monotonic_ns};
 use crate::record::Event;
+use crate::sample;
 use crate::syscall::{SysKey, SysValue, call_flags};
 use crate::thread::{KSTACK_MAX, OffKey, OffValue};
-use crate::sample;
 
 use layout::{Layout, Offsets, Ports, Tracepoint};
 
@@ -426,6 +426,9 @@ mod tests {
         assert_eq!((open.blocked_ns, open.nr, open.fd), (150, 3, 5));
         assert_eq!(entry.close(2, (10, 160), SeenIn::Running, true).on_ns, 150);
         assert_eq!(entry.close(2, (10, 160), SeenIn::Running, false).runnable_ns, 150);
-        assert_eq!(entry.close(2, (160, 10), SeenIn::Running, true), OpenInterval { begin: 160, nr: -1, ..OpenInterval::default() });
+        assert_eq!(
+            entry.close(2, (160, 10), SeenIn::Running, true),
+            OpenInterval { begin: 160, nr: -1, ..OpenInterval::default() }
+        );
     }
 }

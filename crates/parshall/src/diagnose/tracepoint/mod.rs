@@ -303,7 +303,9 @@ impl Session {
         )];
         blind.push("a sleep's kernel stack is known from the second long sleep in a row on".to_owned());
         if self.cgroups.has_quota() {
-            blind.push("how much of the waiting for a CPU is throttling comes from the control group's counters".to_owned());
+            blind.push(
+                "how much of the waiting for a CPU is throttling comes from the control group's counters".to_owned(),
+            );
         }
         blind.extend(self.classic.missing().iter().map(|s| (*s).to_owned()));
         if self.unsampled_cpus > 0 {
