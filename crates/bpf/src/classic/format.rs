@@ -40,7 +40,7 @@ impl Format {
     }
 }
 
-/// `field:pid_t prev_pid;	offset:24;	size:4;	signed:1;`
+/// A line such as `field:pid_t prev_pid; offset:24; size:4; signed:1;`.
 fn parse_field(line: &str) -> Option<(String, Field)> {
     let mut parts = line.strip_prefix("field:")?.split(';').map(str::trim);
     let declared = parts.next()?;
@@ -52,9 +52,9 @@ fn parse_field(line: &str) -> Option<(String, Field)> {
             _ => {}
         }
     }
-    // The declared name is the last word, without the length of an array.
-    let name = declared.split_whitespace().next_back()?;
-    let name = name.split('[').next()?.trim_start_matches('*');
+    // The declared name is the last word before the length of an array, which may be any C expression.
+    let declared = declared.replace("[]", "");
+    let name = declared.split('[').next()?.split_whitespace().next_back()?.trim_start_matches('*');
     (!name.is_empty()).then(|| Some((name.to_owned(), Field { offset: offset?, size: size? })))?
 }
 

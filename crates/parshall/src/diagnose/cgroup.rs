@@ -109,6 +109,7 @@ pub struct Level {
 }
 
 /// Reads the group of a process and all its ancestors, the innermost first. Empty when its group is unknown.
+#[cfg(test)]
 pub fn snapshot(process: &Process) -> Vec<Level> {
     process.cpu_cgroup.as_deref().map(snapshot_directory).unwrap_or_default()
 }

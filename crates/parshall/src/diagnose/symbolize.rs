@@ -85,10 +85,8 @@ impl Stacks {
             return;
         }
         let source = if tgid == 0 {
-            let mut kernel = Kernel::default();
             // Names are all that is shown, and a kernel image with debug information takes seconds to read.
-            kernel.debug_syms = false;
-            kernel.vmlinux = blazesym::MaybeDefault::None;
+            let kernel = Kernel { debug_syms: false, vmlinux: blazesym::MaybeDefault::None, ..Kernel::default() };
             Source::Kernel(kernel)
         } else {
             let mut process = Process::new(Pid::from(tgid));

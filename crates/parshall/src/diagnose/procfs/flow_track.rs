@@ -82,6 +82,7 @@ impl Track {
     }
 
     /// False once the socket was missing from a sample.
+    #[cfg(test)]
     pub fn alive(&self) -> bool {
         !self.ended
     }
