@@ -97,3 +97,24 @@ fn a_healthy_client_is_not_accused() {
     let accused = report["findings"].as_array().is_some_and(|all| all.iter().any(|f| f["cause"] != "user-cpu-bound"));
     assert!(!accused, "{report:#}");
 }
+
+/// The kernel's types are hidden behind an empty mount that only the observer sees: the rung must be found, and its
+/// object must load, without them.
+#[test]
+fn without_btf_the_rung_is_chosen_and_loads() {
+    let Some(client) = echo("split") else { return };
+    let script = r#"mount -t tmpfs none /sys/kernel/btf && exec "$0" attach --pid "$1" --for 1s --format json"#;
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, PARSHALL, &client.0.id().to_string()])
+        .output()
+        .expect("util-linux is installed");
+    if !output.status.success() {
+        return skip("/sys/kernel/btf cannot be hidden from one process");
+    }
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    if report["blind"].to_string().contains("tracefs is not mounted") {
+        return skip("tracefs is not mounted");
+    }
+    assert_eq!(report["rung"], "tracepoint", "{report:#}");
+    assert!(report["blind"].to_string().contains("btf/vmlinux cannot be read"), "{report:#}");
+}

@@ -99,6 +99,7 @@ impl Session {
                 untracked += u64::from(!classic.add_thread(tid, process.pid));
             }
         }
+        let threads = Threads::start(&resolved.processes, || 0);
         let mut meter = Meter::new(classic.start_timing());
         let counters0 = classic.counters();
         let begin = classic.begin_slice()?;
@@ -106,7 +107,6 @@ impl Session {
         let mut seeds = Seeds::default();
         seeds.begin(&classic, &resolved.processes);
         let clock = move || monotonic_ns().saturating_sub(begin);
-        let threads = Threads::start(&resolved.processes, clock);
         flows.sample(&clock, resolved);
         Ok(Self {
             classic,
