@@ -4,7 +4,7 @@
 //! `parshall_core::slice`, what the capture means by `parshall_core::judge`.
 mod assemble;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -19,7 +19,7 @@ use super::host::{self, HostWatch};
 use super::meter::{Meter, Reading};
 use super::observe::{ObserveOptions, Progress, Stop};
 use super::records::{self, Records};
-use super::subject::{Resolved, Select};
+use super::subject::{Resolved, Select, Sock, proc_fs};
 use super::symbolize::Stacks;
 
 /// Flows tracked at most.
@@ -261,11 +261,12 @@ fn config(resolved: &Resolved) -> Config {
         _ => None,
     };
     // Of the service all sockets count, its upstreams too; of its clients on this host only those to the port.
-    let scope = |pid: u32| match port {
-        Some(port) if !resolved.sockets.iter().any(|s| s.listening && s.pid == pid && s.local.port() == port) => {
-            Scope::Port
-        }
-        _ => Scope::All,
+    // Workers share the listener that their parent opened, so it is looked for in each process.
+    let listens = |s: &&Sock| s.listening && Some(s.local.port()) == port;
+    let listeners: HashSet<u64> = resolved.sockets.iter().filter(listens).map(|s| s.inode).collect();
+    let scope = |pid: u32| {
+        let serves = || proc_fs::sockets(pid).iter().any(|(_, inode)| listeners.contains(inode));
+        if port.is_none() || serves() { Scope::All } else { Scope::Port }
     };
     Config { tgids: resolved.processes.iter().map(|p| (p.pid, scope(p.pid))).collect(), port, max_flows: FLOWS_MAX }
 }
