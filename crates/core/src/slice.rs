@@ -7,8 +7,12 @@
 /// Nanoseconds on the caller's clock.
 pub type Ns = u64;
 
-/// Shortest slice: it must hold a 40 ms delayed ACK whole, twice over.
-pub const SLICE_MIN_NS: Ns = 100_000_000;
+/// Length of a slice: it must hold a 40 ms delayed ACK whole, twice over.
+pub const SLICE_NS: Ns = 100_000_000;
+/// Its length where probing is so dear that every slice hurts; a saturated service has thousands of requests in it.
+pub const SLICE_DEAR_NS: Ns = 50_000_000;
+/// Share of the host's CPU time from which on full-time probing is dear.
+const DEAR: f64 = 0.1;
 /// How long the first slice runs before its cost is judged.
 pub const FIRST_LOOK_NS: Ns = 20_000_000;
 /// A cost at the first look at which probing cannot wait for a full slice's worth of evidence.
@@ -65,6 +69,7 @@ pub struct SlicePlan {
     on_since: Option<Ns>,
     resume_at: Ns,
     relook_at: Ns,
+    slice_ns: Ns,
     first: bool,
 }
 
@@ -72,10 +77,11 @@ impl SlicePlan {
     /// A plan for a window that begins at `now` and ends at `end`; the first slice is on.
     pub fn new(now: Ns, end: Ns) -> Self {
         Self {
-            gap_max: (end.saturating_sub(now) / 4).max(SLICE_MIN_NS),
+            gap_max: (end.saturating_sub(now) / 4).max(SLICE_NS),
             on_since: Some(now),
             resume_at: 0,
             relook_at: now + FIRST_LOOK_NS,
+            slice_ns: SLICE_NS,
             first: true,
         }
     }
@@ -88,12 +94,17 @@ impl SlicePlan {
         busy + (BUDGET_IDLE - busy) * spare
     }
 
+    /// Whether [`SlicePlan::step`] has anything to decide at `now`: what probing costs need not be read before.
+    pub fn due(&self, now: Ns) -> bool {
+        now >= if self.on_since.is_some() { self.relook_at } else { self.resume_at }
+    }
+
     /// Called often; `cost` is of the current slice.
     pub fn step(&mut self, now: Ns, cost: Cost) -> Step {
         match self.on_since {
             None if now >= self.resume_at => {
                 self.on_since = Some(now);
-                self.relook_at = now + SLICE_MIN_NS;
+                self.relook_at = now + self.slice_ns;
                 Step::Resume
             }
             None => Step::Keep,
@@ -110,6 +121,7 @@ impl SlicePlan {
                     self.relook_at = since + SETTLE_NS;
                     return Step::Keep;
                 }
+                self.slice_ns = if full >= DEAR { SLICE_DEAR_NS } else { SLICE_NS };
                 self.pause(now, since, duty);
                 Step::Pause
             }
@@ -120,7 +132,7 @@ impl SlicePlan {
     fn pause(&mut self, now: Ns, since: Ns, duty: f64) {
         let ran = (now - since).max(1);
         // A full slice that follows the short first look must be paid for in advance.
-        let ahead = if ran < SLICE_MIN_NS { SLICE_MIN_NS / 2 } else { 0 };
+        let ahead = if ran < self.slice_ns { self.slice_ns / 2 } else { 0 };
         let gap = ((ran + ahead) as f64 * (1.0 / duty - 1.0)) as Ns;
         self.resume_at = now + gap.min(self.gap_max);
         self.on_since = None;

@@ -58,7 +58,7 @@ pub fn bytes(n: f64) -> String {
     format!("{text} {}", UNITS[unit])
 }
 
-/// `40.1 ms`, `3.2 s` or `38 us`.
+/// `40.1 ms`, `3.2 s` or `38 µs`.
 pub fn duration(ns: f64) -> String {
     if ns >= 2e9 {
         format!("{:.1} s", ns / 1e9)
@@ -67,7 +67,7 @@ pub fn duration(ns: f64) -> String {
     } else if ns >= 1e6 {
         format!("{:.1} ms", ns / 1e6)
     } else {
-        format!("{:.0} us", (ns / 1e3).max(0.0))
+        format!("{:.0} µs", (ns / 1e3).max(0.0))
     }
 }
 
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(bytes(16384.0), "16 KiB");
         assert_eq!(bytes(1.5 * 1024.0 * 1024.0), "1.5 MiB");
         assert_eq!(duration(40_100_000.0), "40.1 ms");
-        assert_eq!(duration(38_000.0), "38 us");
+        assert_eq!(duration(38_000.0), "38 µs");
         assert_eq!(percent(0.986), "98.6 %");
         assert_eq!(percent(0.11), "11 %");
     }

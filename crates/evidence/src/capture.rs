@@ -42,8 +42,24 @@ pub struct Capture {
     pub cgroups: Vec<CgroupCpu>,
     /// Connection-level events of the subject over the whole window.
     pub net: NetCounts,
+    /// The processor's counters for the subject's threads; None on hosts (and rungs) without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<HardwareCounts>,
     /// What the observation cost and lost.
     pub probe: ProbeCost,
+}
+
+/// What the processor counted while the subject's threads ran, over the whole window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HardwareCounts {
+    /// CPU cycles.
+    pub cycles: u64,
+    /// Instructions retired.
+    pub instructions: u64,
+    /// Misses of the last-level cache.
+    pub cache_misses: u64,
+    /// Mispredicted branches.
+    pub branch_misses: u64,
 }
 
 /// The host, as far as it matters to a verdict.

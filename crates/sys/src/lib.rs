@@ -3,6 +3,7 @@
 
 pub mod child;
 pub mod clock;
+pub mod counters;
 pub mod enter_netns;
 pub mod epoll;
 pub mod gate;

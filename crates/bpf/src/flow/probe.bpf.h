@@ -85,7 +85,8 @@ static __always_inline void derive(struct fields *f, u8 shutdown)
 
 static __always_inline void load_fields(struct sock *sk, struct tcp_sock *tp, struct fields *f)
 {
-	struct socket *socket = sk->sk_socket;
+	/* By helper: a typed load of a pointer makes the verifier search all of BTF, on every path. */
+	struct socket *socket = BPF_CORE_READ(sk, sk_socket);
 
 	f->write_seq = tp->write_seq;
 	f->snd_nxt = tp->snd_nxt;
@@ -134,12 +135,18 @@ static __always_inline void probe_fields(struct tcp_sock *tp, struct fields *f)
 	derive(f, BPF_CORE_READ(sk, sk_shutdown));
 }
 
-/* What the fields say of the interval in which they held (net/ipv4/tcp_output.c, tcp_write_xmit, in its order). */
-static __always_inline u8 classify(const struct fields *f, u8 last_op)
+/*
+ * What the fields say of the interval in which they held (net/ipv4/tcp_output.c, tcp_write_xmit, in its order).
+ * Like the other functions that are not static here it is verified once, not along every path of each of its callers.
+ */
+__noinline int classify(struct fields *f, int last_op)
 {
-	s32 room = f->snd_una + f->snd_wnd - f->snd_nxt;
-	u32 need = f->unsent < f->mss ? f->unsent : f->mss;
+	s32 room, need;
 
+	if (!f)
+		return FS_OTHER;
+	room = f->snd_una + f->snd_wnd - f->snd_nxt;
+	need = f->unsent < f->mss ? f->unsent : f->mss;
 	if (f->state == SYN_SENT || f->state == SYN_RECV || f->state == LISTEN || f->state == CLOSE)
 		return FS_OTHER;
 	if (f->packets_out && f->ca_state == CA_LOSS)
@@ -157,7 +164,7 @@ static __always_inline u8 classify(const struct fields *f, u8 last_op)
 	}
 	if (f->in_flight >= f->cwnd && f->cwnd)
 		return FS_CWND;
-	if (room < (s32)need)
+	if (room < need)
 		return FS_PEER_WINDOW;
 	/* A writer that waits for buffer space would fill the partial segment: that is no hold of Nagle's or the cork's. */
 	if (f->nospace && f->packets_out)
@@ -215,9 +222,13 @@ static __always_inline void close_run(struct flow *st)
 
 #define RUN_NONE 255
 
-static __always_inline void step(struct flow *st, const struct fields *f, u8 s, u8 release, u64 t)
+__noinline int step(struct flow *st, struct fields *f, int s, int release, u64 t)
 {
-	bool moved = s == FS_RX_WAITING ? f->copied != st->run_copied :
+	bool moved;
+
+	if (!st || !f)
+		return 0;
+	moved = s == FS_RX_WAITING ? f->copied != st->run_copied :
 		     s == FS_IDLE_RECV || s == FS_IDLE_SEND ? false : f->snd_una != st->run_una;
 
 	/* A timer or a resent segment ends a wait even where the fields look the same on both sides of it. */
@@ -235,6 +246,7 @@ static __always_inline void step(struct flow *st, const struct fields *f, u8 s, 
 	st->run_cwnd = f->cwnd;
 	st->last = t;
 	st->last_release = release;
+	return 0;
 }
 
 const volatile struct flow no_flow = {};
@@ -336,11 +348,16 @@ static __always_inline void flow_enter_slice(struct flow *st)
  * Accounts for the time up to an event. Timers change a socket without passing here, so for long intervals their marks
  * are looked up: one that fired in between ends the run at its own time.
  */
-static __always_inline void flow_event(struct sock *sk, struct flow *st, struct fields *f, u8 release, u64 now)
+__noinline int flow_event(struct flow *st, struct fields *f, int release, u64 now)
 {
-	u8 s = classify(f, st->last_op);
 	struct timer_mark *m;
-	u64 key = (u64)sk;
+	u64 key;
+	int s;
+
+	if (!st || !f)
+		return 0;
+	key = st->sk;
+	s = classify(f, st->last_op);
 
 	count(CNT_EVENTS);
 	if (now - st->last >= STALL_MIN_NS && release != RL_RTO_TIMER && release != RL_RETRANSMIT) {
@@ -349,17 +366,21 @@ static __always_inline void flow_event(struct sock *sk, struct flow *st, struct 
 			step(st, f, m->write_state, RL_WRITE_TIMER, m->write_at);
 	}
 	step(st, f, s, release, now);
+	return 0;
 }
 
 /* A segment arrived after a long wait: was a delayed-ACK timer what let it go? */
-static __always_inline u8 rx_release(struct sock *sk, struct flow *st, bool payload, u32 srtt_us, u64 now)
+__noinline int rx_release(struct flow *st, int payload, u32 srtt_us, u64 now)
 {
-	u64 key = (u64)sk, *at, within = 2000000ULL + (u64)srtt_us * 250; /* srtt_us is 8 x srtt: 2 ms + 2 srtt */
+	u64 key, *at, within = 2000000ULL + (u64)srtt_us * 250; /* srtt_us is 8 x srtt: 2 ms + 2 srtt */
+	struct end_key peer = {};
 	struct timer_mark *m;
-	struct end_key peer;
 
+	if (!st)
+		return RL_RX_ACK;
+	key = st->sk;
 	if (now - st->run_begin >= STALL_MIN_NS) {
-		end_key(sk, &peer, false);
+		end_key((struct sock *)key, &peer, false);
 		at = bpf_map_lookup_elem(&peer_delacks, &peer);
 		if (at && *at > st->run_begin && now - *at < within)
 			return payload ? RL_RX_DATA : RL_RX_ACK_DELAYED;
@@ -394,7 +415,7 @@ int BPF_PROG(on_segment, struct sock *sk, struct sk_buff *skb)
 	load_fields(sk, tp, &f);
 	/* struct tcp_skb_cb begins with seq and end_seq. */
 	bpf_probe_read_kernel(seq, sizeof(seq), __builtin_preserve_access_index(&skb->cb));
-	flow_event(sk, st, &f, rx_release(sk, st, seq[0] != seq[1], tp->srtt_us, now), now);
+	flow_event(st, &f, rx_release(st, seq[0] != seq[1], tp->srtt_us, now), now);
 	return 0;
 }
 
@@ -419,7 +440,7 @@ int BPF_PROG(on_send_begin, struct sock *sk)
 	st->in_send = 1;
 	st->tid = (u32)bpf_get_current_pid_tgid();
 	load_fields(sk, tp, &f);
-	flow_event(sk, st, &f, RL_APP_SEND, bpf_ktime_get_ns());
+	flow_event(st, &f, RL_APP_SEND, bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -449,7 +470,7 @@ int BPF_PROG(on_send_end, struct sock *sk, int ret)
 	if (!tp)
 		return 0;
 	load_fields(sk, tp, &f);
-	flow_event(sk, st, &f, RL_APP_SEND, bpf_ktime_get_ns());
+	flow_event(st, &f, RL_APP_SEND, bpf_ktime_get_ns());
 	st->tgid = id >> 32;
 	st->tid = (u32)id;
 	if (st->last_op == 2) {
@@ -503,7 +524,7 @@ int BPF_PROG(on_recv, struct sock *sk, int ret, int flags)
 	copy_received(sk, ret, f.unread != 0);
 	f.copied -= ret;
 	f.unread += ret;
-	flow_event(sk, st, &f, RL_APP_RECV, bpf_ktime_get_ns());
+	flow_event(st, &f, RL_APP_RECV, bpf_ktime_get_ns());
 	st->tgid = id >> 32;
 	st->tid = (u32)id;
 	st->last_op = 1;
@@ -530,7 +551,7 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 		return 0;
 	flow_enter_slice(st);
 	load_fields(sk, tp, &f);
-	flow_event(sk, st, &f, f.ca_state == CA_LOSS || f.pending == PENDING_LOSS_PROBE ? RL_RTO_TIMER : RL_RETRANSMIT,
+	flow_event(st, &f, f.ca_state == CA_LOSS || f.pending == PENDING_LOSS_PROBE ? RL_RTO_TIMER : RL_RETRANSMIT,
 		   bpf_ktime_get_ns());
 	return 0;
 }

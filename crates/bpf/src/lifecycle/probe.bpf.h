@@ -92,7 +92,7 @@ static __always_inline void cut_flow(struct sock *sk, struct tcp_sock *tp, struc
 	if (at <= st->last)
 		at = st->last;
 	load_fields(sk, tp, &f);
-	flow_event(sk, st, &f, release, at);
+	flow_event(st, &f, release, at);
 	close_run(st);
 	st->run_state = RUN_NONE;
 	st->run_begin = st->last;

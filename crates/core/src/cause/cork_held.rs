@@ -1,7 +1,7 @@
 //! TCP_CORK or MSG_MORE left on: a partial segment waits for more, until the kernel flushes it after 200 ms.
 //!
 //! Look-alike: a retransmission timeout lasts 200 ms too, but resends something.
-use parshall_evidence::{Confidence, Release};
+use parshall_evidence::{Confidence, Evidence, Release};
 
 use super::{Candidate, Cause, Outcome, place_of, stalls};
 use crate::facts::{Blame, Facts};
@@ -34,7 +34,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
         evidence.push(words::counted("flushes by the write timer, nothing resent", flushed));
     }
     if flow.rec.last.nonagle != 255 {
-        evidence.push(words::valued("TCP_CORK", f64::from((flow.rec.last.nonagle >> 1) & 1), "1"));
+        let state = if flow.rec.last.nonagle & 2 == 0 { "off" } else { "on" };
+        evidence.push(Evidence { what: format!("TCP_CORK is {state} on this socket"), ..Evidence::default() });
     }
     evidence.push(words::counted("segments resent on this flow", flow.resent));
     let fix = "Clear TCP_CORK after the last part of a message, and do not set MSG_MORE on its last write.";

@@ -67,7 +67,7 @@ fn summary(group: Option<&CgroupCpu>, share: f64) -> String {
         return format!("The threads were throttled for {} of the time in which they had work.", words::percent(share));
     };
     let quota = match group.quota_us {
-        Some(q) => format!("{} us of CPU per {} us", words::count(q), words::count(group.period_us)),
+        Some(q) => format!("{} µs of CPU per {} µs", words::count(q), words::count(group.period_us)),
         None => "its quota".to_string(),
     };
     format!(
@@ -87,7 +87,7 @@ fn evidence(group: Option<&CgroupCpu>, share: f64) -> Vec<Evidence> {
         list.push(words::counted("quota periods in all", group.periods));
         list.push(words::valued("time for which the group was throttled", group.throttled_ns as f64 / 1e6, "ms"));
         if let Some(quota) = group.quota_us {
-            list.push(words::valued("quota in CPUs", ratio(quota as f64, group.period_us as f64), "1"));
+            list.push(words::valued("quota in CPUs", ratio(quota as f64, group.period_us as f64), "CPU"));
         }
     }
     list

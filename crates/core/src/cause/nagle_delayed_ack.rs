@@ -18,7 +18,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let Some(worst) = lost.worst() else { return Outcome::Rejected(why_not(facts)) };
     let own = facts.lost(|p| p.blame == Blame::NagleDelack && p.flow == worst).ns;
     let held_here = own * 2.0 >= lost.by_flow[0].1;
-    let timers = timers_seen(facts, worst);
+    let timers = timers_seen(facts, if held_here { Blame::NagleDelack } else { Blame::PeerHeld });
     let flow = &facts.flows[worst];
     let (summary, fix) = if held_here { told_by_sender(flow, &lost) } else { told_by_peer(flow, &lost) };
     let mut candidate =
@@ -34,9 +34,9 @@ fn nodelay(flow: &FlowFact<'_>) -> bool {
 }
 
 /// Holds that a delayed-ACK timer on this host was seen to end.
-fn timers_seen(facts: &Facts<'_>, flow: usize) -> u64 {
+fn timers_seen(facts: &Facts<'_>, blame: Blame) -> u64 {
     let seen = |r| matches!(r, Release::RxAckDelayed | Release::RxDataAfterOwnDelack);
-    facts.lost(|p| p.flow == flow && matches!(p.blame, Blame::NagleDelack | Blame::PeerHeld) && seen(p.release)).count
+    facts.lost(|p| p.blame == blame && seen(p.release)).count
 }
 
 fn told_by_sender(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
@@ -94,11 +94,11 @@ fn evidence(facts: &Facts<'_>, lost: &Lost, timers: u64, held_here: bool) -> Vec
     }
     let Some(flow) = lost.worst().map(|i| &facts.flows[i]) else { return list };
     let calls = &flow.rec.calls;
-    if held_here && calls.write_after_write > 0 {
-        let n = (calls.write_after_write as f64 * flow.ledger.scale).round() as u64;
+    let pairs: f64 = facts.flows.iter().map(|f| f.rec.calls.write_after_write as f64 * f.ledger.scale).sum();
+    if held_here && pairs >= 1.0 {
         list.push(Evidence {
             scaled: flow.ledger.scaled,
-            ..words::counted("writes after a write with no read between", n)
+            ..words::counted("writes after a write with no read between", pairs.round() as u64)
         });
     }
     if held_here && calls.last_pair_bytes.0 > 0 {
@@ -106,7 +106,8 @@ fn evidence(facts: &Facts<'_>, lost: &Lost, timers: u64, held_here: bool) -> Vec
         list.push(words::valued("second write of a pair", f64::from(calls.last_pair_bytes.1), "B"));
     }
     if held_here && flow.rec.last.nonagle != 255 {
-        list.push(words::valued("TCP_NODELAY", f64::from(flow.rec.last.nonagle & 1), "1"));
+        let state = if flow.rec.last.nonagle & 1 == 0 { "off" } else { "on" };
+        list.push(Evidence { what: format!("TCP_NODELAY is {state} on this socket"), ..Evidence::default() });
     }
     list
 }

@@ -84,6 +84,12 @@ fn evidence(
     if let Some(cost) = thread.cost_ns {
         list.push(words::valued("CPU time per request", cost / 1e6, "ms"));
     }
+    if let Some(hw) = facts.capture.hardware.filter(|hw| hw.cycles > 0) {
+        let ipc = hw.instructions as f64 / hw.cycles as f64;
+        list.push(words::valued("instructions per cycle", ipc, "instructions"));
+        let misses = ratio(hw.cache_misses as f64, hw.instructions as f64) * 1e3;
+        list.push(words::valued("cache misses per 1,000 instructions", misses, "misses"));
+    }
     if let Some(p99) = facts.runq_p99_us() {
         list.push(words::valued("run queue wait, p99 below", p99 / 1e3, "ms"));
     }

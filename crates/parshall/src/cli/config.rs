@@ -145,7 +145,12 @@ impl SubjectArgs {
 
 impl ObserveArgs {
     fn lower(self, window: Duration) -> ObserveOptions {
-        ObserveOptions { window, rung: self.rung.map(Rung::from), progress: std::io::stderr().is_terminal() }
+        ObserveOptions {
+            window,
+            rung: self.rung.map(Rung::from),
+            progress: std::io::stderr().is_terminal(),
+            name_all: self.save.is_some(),
+        }
     }
 }
 

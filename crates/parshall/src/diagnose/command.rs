@@ -44,7 +44,8 @@ fn observe_child(config: &RunConfig, child: &mut Child) -> anyhow::Result<Captur
     let resolved = subject::resolve(&Select::Pids(vec![child.id()]))?;
     let until = Until::new(&resolved)?;
     let stop = ChildEnds { child: RefCell::new(child), until, going: Cell::new(false) };
-    let options = ObserveOptions { progress: config.observe.progress && quiet(config), ..config.observe.clone() };
+    let options =
+        ObserveOptions { progress: config.observe.progress && quiet(config), name_all: true, ..config.observe.clone() };
     observe_resolved(&resolved, &options, &stop)
 }
 

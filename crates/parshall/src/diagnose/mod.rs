@@ -2,6 +2,7 @@
 mod btf;
 pub mod cgroup;
 pub mod command;
+mod hardware;
 mod host;
 pub mod observe;
 mod procfs;

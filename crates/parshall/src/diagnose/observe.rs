@@ -19,6 +19,8 @@ pub struct ObserveOptions {
     pub rung: Option<Rung>,
     /// Draw progress on stderr.
     pub progress: bool,
+    /// Name the frames of all stacks, and as they come: the capture is kept, or its processes may end before it does.
+    pub name_all: bool,
 }
 
 /// When an observation ends before its window does.

@@ -138,7 +138,10 @@ pub fn observe_subject(recipe: &Recipe, testbed: &Testbed, args: &RunArgs) -> an
         }
         None => Select::Port(testbed.port()),
     };
-    observe(&select, &ObserveOptions { window: args.window, rung: args.rung, progress: false })
+    observe(
+        &select,
+        &ObserveOptions { window: args.window, rung: args.rung, progress: false, name_all: args.save.is_some() },
+    )
 }
 
 /// Writes a capture to a file.

@@ -13,13 +13,15 @@ use anyhow::Context;
 use parshall_bpf::probes::{monotonic_ns, tick_hz};
 use parshall_bpf::{Config, Counters, Event, Probes, Scope};
 use parshall_core::slice::{Cost, SlicePlan, Step};
-use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices};
+use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices, Status};
 
 use super::cgroup;
+use super::hardware::Hardware;
 use super::host::{self, HostWatch};
 use super::observe::{ObserveOptions, Progress, Stop};
 use super::subject::{Resolved, Select};
 use records::Records;
+use symbolize::Stacks;
 
 /// Flows tracked at most.
 const FLOWS_MAX: u32 = 8192;
@@ -32,11 +34,17 @@ const LOOK_NS: u64 = 100_000_000;
 pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
     let started = Instant::now();
     parshall_bpf::probes::quiet_libbpf();
-    let mut session = Session::start(resolved)?;
+    let mut session = Session::start(resolved, options)?;
     let attach_ms = started.elapsed().as_secs_f64() * 1e3;
-    let before = Before::take(resolved);
+    let mut before = Before::take(resolved);
     session.run(options, stop)?;
-    let mut capture = session.finish(resolved, &before)?;
+    let hardware = before.hardware.take().map(Hardware::finish);
+    let (mut capture, stacks) = session.finish(resolved, &before)?;
+    capture.hardware = hardware;
+    if options.name_all || parshall_core::judge(&capture).verdict.status != Status::Healthy {
+        capture.stacks = stacks.named();
+        records::drop_interrupts(&mut capture);
+    }
     capture.probe.attach_ms = attach_ms;
     Ok(capture)
 }
@@ -45,11 +53,16 @@ pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -
 struct Before {
     cgroups: cgroup::Watch,
     host: HostWatch,
+    hardware: Option<Hardware>,
 }
 
 impl Before {
     fn take(resolved: &Resolved) -> Self {
-        Self { cgroups: cgroup::Watch::start(&resolved.processes), host: HostWatch::start() }
+        Self {
+            cgroups: cgroup::Watch::start(&resolved.processes),
+            host: HostWatch::start(),
+            hardware: Hardware::start(resolved),
+        }
     }
 }
 
@@ -89,7 +102,7 @@ struct Meter {
 }
 
 impl Session {
-    fn start(resolved: &Resolved) -> anyhow::Result<Self> {
+    fn start(resolved: &Resolved, options: &ObserveOptions) -> anyhow::Result<Self> {
         let mut probes = Probes::load(&config(resolved)).context("loading the probes")?;
         probes.attach_always()?;
         let owners = probes.owners()?.into_iter().map(|o| (o.cookie, o.tgid)).collect();
@@ -102,7 +115,7 @@ impl Session {
         let begin = probes.begin_slice()?;
         Ok(Self {
             probes,
-            records: Records::default(),
+            records: Records::new(options.name_all),
             begin,
             end: begin,
             first_flows,
@@ -143,6 +156,9 @@ impl Session {
                 if stop.subject_gone() {
                     break;
                 }
+            }
+            if !plan.due(now) {
+                continue;
             }
             match plan.step(now, self.cost(now)) {
                 Step::Keep => {}
@@ -217,7 +233,7 @@ impl Session {
         Ok(())
     }
 
-    fn finish(mut self, resolved: &Resolved, before: &Before) -> anyhow::Result<Capture> {
+    fn finish(self, resolved: &Resolved, before: &Before) -> anyhow::Result<(Capture, Stacks)> {
         let window = (self.begin, self.end);
         let counters = self.probes.counters();
         let (off, calls) = (self.probes.off_cells(), self.probes.sys_cells());
@@ -244,11 +260,11 @@ impl Session {
             calls: &calls,
             samples: &samples_by_thread,
         });
-        let told = std::mem::take(&mut self.records).finish(self.begin);
+        let told = self.records.finish(self.begin);
         let spans: Vec<(u64, u64)> = self.spans.iter().map(|&(b, e)| (b - self.begin, e - b)).collect();
         let mut subject = resolved.subject.clone();
         subject.netns = netns_of(&flows, &subject.netns);
-        Ok(Capture {
+        let capture = Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
             subject,
             host: before.host.host(),
@@ -266,8 +282,9 @@ impl Session {
             flow_stalls: told.flow_stalls,
             thread_stalls: told.thread_stalls,
             samples: told.samples,
-            stacks: told.stacks,
+            stacks: told.stacks.unnamed(),
             cgroups: before.cgroups.finish(),
+            hardware: None,
             net: net_counts(&self.counters0, &counters),
             probe: ProbeCost {
                 kernel_cpu_ns: self.meter.kernel_ns,
@@ -278,7 +295,8 @@ impl Session {
                 untracked: counters.untracked,
                 attach_ms: 0.0,
             },
-        })
+        };
+        Ok((capture, told.stacks))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use parshall_bpf::Event;
 use parshall_bpf::sample::SampleWire;
 use parshall_bpf::thread::{ThreadStallWire, UserStackWire, fd_kind};
-use parshall_evidence::{CpuSample, FlowStall, OffCpu, Stack, ThreadStall};
+use parshall_evidence::{Capture, CpuSample, FlowStall, OffCpu, ThreadStall};
 
 use super::assemble::relative_stall;
 use super::symbolize::{Stacks, in_interrupt};
@@ -17,7 +17,6 @@ const STALLS_MAX: usize = 200_000;
 type SampleKey = (u32, bool, i32, Option<u32>);
 
 /// The records so far.
-#[derive(Default)]
 pub struct Records {
     stacks: Stacks,
     flow_stalls: Vec<FlowStall>,
@@ -37,12 +36,36 @@ pub struct Told {
     /// CPU samples.
     pub samples: Vec<CpuSample>,
     /// Stacks that the others refer to.
-    pub stacks: Vec<Stack>,
+    pub stacks: Stacks,
     /// Number of records.
     pub events: u64,
 }
 
+/// A wake-up from an interrupt has no waker: whoever the interrupt happened to stop is not the one. Needs named stacks.
+pub fn drop_interrupts(capture: &mut Capture) {
+    let stacks = &capture.stacks;
+    for stall in &mut capture.thread_stalls {
+        let waker = stall.waker_stack.and_then(|id| stacks.get(id as usize));
+        if waker.is_some_and(in_interrupt) {
+            (stall.waker_in_irq, stall.waker_tid) = (true, 0);
+            stall.waker_comm.clear();
+        }
+    }
+}
+
 impl Records {
+    /// No records yet. `eager`: name user addresses as they come, because their process may end before the window does.
+    pub fn new(eager: bool) -> Self {
+        Self {
+            stacks: Stacks::new(eager),
+            flow_stalls: Vec::new(),
+            thread_stalls: Vec::new(),
+            open: HashMap::new(),
+            samples: HashMap::new(),
+            events: 0,
+        }
+    }
+
     /// Keeps one record.
     pub fn take(&mut self, event: Event) {
         self.events += 1;
@@ -62,6 +85,7 @@ impl Records {
         if why == OffCpu::Blocked {
             self.open.insert(wire.head.tid, self.thread_stalls.len());
         }
+        let in_irq = wire.waker_irq != 0 || wire.waker_comm.starts_with(b"ksoftirqd");
         self.thread_stalls.push(ThreadStall {
             tid: wire.head.tid,
             begin_ns: wire.begin,
@@ -70,9 +94,9 @@ impl Records {
             syscall: wire.nr,
             syscall_name: syscall_name(wire.nr).into_owned(),
             fd: fd_kind(wire.fd),
-            waker_tid: wire.waker_tid,
-            waker_comm: parshall_bpf::comm(&wire.waker_comm),
-            waker_in_irq: wire.waker_irq != 0,
+            waker_tid: if in_irq { 0 } else { wire.waker_tid },
+            waker_comm: if in_irq { String::new() } else { parshall_bpf::comm(&wire.waker_comm) },
+            waker_in_irq: in_irq,
             stack,
             waker_stack,
         });
@@ -102,14 +126,7 @@ impl Records {
 
     /// Everything, with times relative to `begin`.
     pub fn finish(mut self, begin: u64) -> Told {
-        let stacks = self.stacks.into_stacks();
         for stall in &mut self.thread_stalls {
-            // Whoever an interrupt happened to stop is not the waker.
-            let waker = stall.waker_stack.and_then(|id| stacks.get(id as usize));
-            if stall.waker_in_irq || waker.is_some_and(in_interrupt) {
-                (stall.waker_in_irq, stall.waker_tid) = (true, 0);
-                stall.waker_comm.clear();
-            }
             stall.ns = stall.ns.saturating_sub(begin.saturating_sub(stall.begin_ns));
             stall.begin_ns = stall.begin_ns.saturating_sub(begin);
         }
@@ -130,7 +147,7 @@ impl Records {
             flow_stalls: self.flow_stalls.into_iter().map(|s| relative_stall(s, begin)).collect(),
             thread_stalls: self.thread_stalls,
             samples,
-            stacks,
+            stacks: self.stacks,
             events: self.events,
         }
     }

@@ -19,28 +19,33 @@ struct Raw {
     user: Vec<u64>,
 }
 
-/// Interns stacks and names their frames. User addresses are named as they come, because their process may end; the
-/// kernel's names are read once, at the end: that takes some 50 ms of CPU that the window should not pay for.
+/// Interns stacks and names their frames.
+///
+/// Naming is left until it is known to be needed: the kernel's names alone take 60 ms of CPU to read, which a saturated
+/// service would feel. Only user addresses can be named as they come, for processes that may end before the window does.
 pub struct Stacks {
     symbolizer: Symbolizer,
+    eager: bool,
     names: HashMap<(u32, u64), Frame>,
     ids: HashMap<Raw, u32>,
     stacks: Vec<Raw>,
 }
 
-impl Default for Stacks {
-    fn default() -> Self {
-        Self { symbolizer: Symbolizer::new(), names: HashMap::new(), ids: HashMap::new(), stacks: Vec::new() }
-    }
-}
-
 impl Stacks {
+    /// No stacks yet. `eager`: name user addresses as they come.
+    pub fn new(eager: bool) -> Self {
+        let symbolizer = Symbolizer::new();
+        Self { symbolizer, eager, names: HashMap::new(), ids: HashMap::new(), stacks: Vec::new() }
+    }
+
     /// The id of a stack given by its kernel and user addresses, innermost first.
     pub fn intern(&mut self, tgid: u32, kernel: &[u64], user: &[u64]) -> Option<u32> {
         if kernel.is_empty() && user.is_empty() {
             return None;
         }
-        self.name(tgid, user);
+        if self.eager {
+            self.name(tgid, user);
+        }
         self.keep(Raw { tgid, kernel: kernel.to_vec(), user: user.to_vec() })
     }
 
@@ -51,16 +56,31 @@ impl Stacks {
         self.keep(Raw { tgid: u.tgid, kernel: k.kernel.clone(), user: u.user.clone() })
     }
 
-    /// All stacks, by id.
-    pub fn into_stacks(mut self) -> Vec<Stack> {
-        let kernel: HashSet<u64> = self.stacks.iter().flat_map(|s| s.kernel.iter().copied()).collect();
-        self.name(0, &kernel.into_iter().collect::<Vec<_>>());
-        let named = |raw: &Raw| {
-            let keys = raw.kernel.iter().map(|a| (0, *a)).chain(raw.user.iter().map(|a| (raw.tgid, *a)));
-            let frames = keys.filter_map(|key| self.names.get(&key).cloned());
+    /// All stacks by id, their frames named.
+    pub fn named(mut self) -> Vec<Stack> {
+        let mut addresses: HashMap<u32, HashSet<u64>> = HashMap::new();
+        for raw in &self.stacks {
+            addresses.entry(0).or_default().extend(&raw.kernel);
+            addresses.entry(raw.tgid).or_default().extend(&raw.user);
+        }
+        for (tgid, addresses) in addresses {
+            self.name(tgid, &addresses.into_iter().collect::<Vec<_>>());
+        }
+        self.unnamed()
+    }
+
+    /// All stacks by id; addresses that were not named stand for themselves.
+    pub fn unnamed(&self) -> Vec<Stack> {
+        let frame = |tgid: u32, address: u64| {
+            let named = self.names.get(&(tgid, address)).cloned();
+            named.unwrap_or_else(|| bare(tgid, address))
+        };
+        let whole = |raw: &Raw| {
+            let kernel = raw.kernel.iter().map(|a| frame(0, *a));
+            let frames = kernel.chain(raw.user.iter().map(|a| frame(raw.tgid, *a)));
             Stack { frames: frames.filter(|frame| !is_probe(frame)).take(FRAMES_MAX).collect() }
         };
-        self.stacks.iter().map(named).collect()
+        self.stacks.iter().map(whole).collect()
     }
 
     fn keep(&mut self, stack: Raw) -> Option<u32> {
@@ -100,11 +120,15 @@ impl Stacks {
                     module: if tgid == 0 { String::new() } else { module(sym.module.as_deref()) },
                     kernel: tgid == 0,
                 },
-                _ => Frame { name: format!("{address:#x}"), module: String::new(), kernel: tgid == 0 },
+                _ => bare(tgid, *address),
             };
             self.names.insert((tgid, *address), frame);
         }
     }
+}
+
+fn bare(tgid: u32, address: u64) -> Frame {
+    Frame { name: format!("{address:#x}"), module: String::new(), kernel: tgid == 0 }
 }
 
 fn module(path: Option<&std::ffi::OsStr>) -> String {

@@ -163,6 +163,7 @@ impl Observation {
             stacks: Vec::new(),
             cgroups: self.cgroups.finish(),
             net,
+            hardware: None,
             probe: ProbeCost {
                 kernel_cpu_ns: 0,
                 own_cpu_ns: host.own_cpu_ns(),

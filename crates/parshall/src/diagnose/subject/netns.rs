@@ -89,8 +89,10 @@ pub fn all(notes: &mut Vec<String>) -> Vec<Namespace> {
             paths.entry(metadata.ino()).or_default().push(path);
         }
     }
-    if hidden > 0 {
-        notes.push(format!("the network namespaces of {hidden} processes could not be seen: that takes root in the host's pid namespace"));
+    // Even root may find a process or two shut: of a security module, or of a namespace above ours.
+    if hidden > 0 && !parshall_sys::child::is_root() {
+        let (processes, namespaces) = if hidden == 1 { ("process", "namespace") } else { ("processes", "namespaces") };
+        notes.push(format!("the network {namespaces} of {hidden} {processes} could not be seen: that takes root"));
     }
     open(&paths)
 }
