@@ -57,7 +57,7 @@ fn a_port_in_text() {
     let done = parshall(&["attach", "--port", &pair.port.to_string(), "--for", "2s"]);
     assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{done:?}");
     assert!(done.stdout.starts_with("parshall "), "{}", done.stdout);
-    for part in ["CAUSE ", "(nagle-delayed-ack, confidence ", "\nFIX ", "TCP_NODELAY", "\nTIME ", "\nRULED OUT "] {
+    for part in ["CAUSE ", "(nagle-delayed-ack, confidence ", "\nFIX ", "TCP_NODELAY", "\nTIME ", "\nRULED OUT"] {
         assert!(done.stdout.contains(part), "{part:?} in {}", done.stdout);
     }
 }
@@ -192,12 +192,12 @@ fn a_saved_case_tells_the_same_anywhere() {
 /// Flows and threads that lived through the whole window account for all of it.
 fn assert_sums(capture: &Capture, server: u32) {
     let window = capture.window_ns as f64;
+    // Not `observed_ns` of the capture: the window is measured apart from the slices.
     let close = |sum: u64, what: &dyn std::fmt::Debug| {
         let off = (sum as f64 - window).abs() / window;
         assert!(off <= TOLERANCE, "{what:?}: {sum} of {window} ns");
     };
-    assert_eq!((capture.rung, capture.slices.count), (Rung::Btf, 1), "a slow service is probed full-time");
-    close(capture.slices.observed_ns, &"slices");
+    assert_eq!(capture.rung, Rung::Btf);
     let flows: Vec<_> = capture.flows.iter().filter(|f| f.begin_ns == 0 && f.end_ns == capture.window_ns).collect();
     // A listener is no flow; a connection has a socket at each end.
     assert!(flows.len() >= 2, "{:?}", capture.flows);
@@ -214,6 +214,23 @@ fn assert_sums(capture: &Capture, server: u32) {
     }
 }
 
+/// A capture whose probes ran all of the time, and how long taking it took. Only a host that others keep busy makes them
+/// pause on a slow service; then it is asked again.
+fn full_time(pair: &Pair, file: &std::path::Path) -> (Capture, Duration) {
+    for _ in 0..5 {
+        let began = Instant::now();
+        let port = pair.port.to_string();
+        let done = parshall(&["attach", "--port", &port, "--for", "2s", "--save", file.to_str().unwrap()]);
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let capture = common::capture(file);
+        if capture.slices.count == 1 {
+            return (capture, began.elapsed());
+        }
+        println!("busy: {:?} of {:?}", capture.slices, capture.host);
+    }
+    panic!("a slow service is probed full-time");
+}
+
 #[test]
 fn every_ledger_sums_to_the_wall_time() {
     if !ready("ledgers") {
@@ -224,14 +241,9 @@ fn every_ledger_sums_to_the_wall_time() {
     let file = scratch.file("case.json");
     for options in [&[][..], &["--nodelay", "--pause-ms", "10"]] {
         let pair = Pair::start(options);
-        let began = Instant::now();
-        let port = pair.port.to_string();
-        let save = ["--save", file.to_str().unwrap()];
-        let done = parshall(&[&["attach", "--port", &port, "--for", "2s"], &save[..]].concat());
+        let (capture, outside) = full_time(&pair, &file);
         // The window by another clock: it fits into the time that the whole invocation took, and is no shorter than asked.
-        let outside = began.elapsed().as_nanos() as f64;
-        assert_eq!(done.code, Some(0), "{done:?}");
-        let capture = common::capture(&file);
+        let outside = outside.as_nanos() as f64;
         let window = capture.window_ns as f64;
         assert!(window <= outside && window >= 2e9 && window <= 2e9 * (1.0 + 5.0 * TOLERANCE), "{window} of {outside}");
         assert_sums(&capture, pair.server.pid());

@@ -180,7 +180,10 @@ impl Running {
 
     /// Waits until it has ended by itself, and reaps it.
     pub fn wait_for_end(&mut self) {
-        let _ = self.child.wait();
+        // Not wait(): that would close its stdin, at which services end.
+        while let Ok(None) = self.child.try_wait() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     pub fn end(&mut self) {

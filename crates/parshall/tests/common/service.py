@@ -16,7 +16,8 @@ FIRST, SECOND, REPLY = 40, 136, 100
 
 def until_stdin_ends():
     def wait():
-        sys.stdin.buffer.read()
+        while os.read(0, 4096):
+            pass
         os._exit(0)
 
     if not sys.stdin.isatty():

@@ -10,7 +10,7 @@ static volatile unsigned long sink;
 
 static __attribute__((noinline)) void a_name_that_strip_removes(void)
 {
-	for (unsigned long i = 0; i < 300000; i++)
+	for (unsigned long i = 0; i < 3000000; i++)
 		sink += i * i;
 }
 
