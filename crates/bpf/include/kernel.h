@@ -182,6 +182,7 @@ struct minmax {
 
 struct inet_sock {
 	struct sock sk;
+	u16 inet_sport;
 };
 
 struct inet_connection_sock {

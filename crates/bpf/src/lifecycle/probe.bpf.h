@@ -211,6 +211,9 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 	r->head.at = now;
 	fill_key(sk, st, &r->dump.key);
 	fill_snapshot(sk, tp, &r->dump.snap, now);
+	/* The tracepoint comes before the state is stored, and after a client's port was given back (inet_put_port). */
+	r->dump.key.state = r->dump.snap.state = CLOSE;
+	r->dump.key.sport = bpf_ntohs(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
 	bpf_probe_read_kernel(&r->dump.flow, sizeof(r->dump.flow), st);
 	SUBMIT(r);
 	return 0;

@@ -142,6 +142,11 @@ impl Context {
     fn nagle(&self, release: Release, mean_ns: f64) -> Rest {
         match release {
             Release::RxAckDelayed => Rest::One(State::HeldByNagleDelayedAck),
+            // Sampled, the number of intervals is that of segments: too high, and the mean too short. Far above a known
+            // round trip it is a delayed ACK all the same.
+            Release::Sampled if self.min_rtt_ns > 0.0 && self.far_above_rtt(mean_ns) => {
+                Rest::One(State::HeldByNagleDelayedAck)
+            }
             Release::RxAck | Release::RxData | Release::RxDataAfterOwnDelack | Release::Sampled => {
                 Rest::One(if self.looks_delayed(mean_ns) { State::HeldByNagleDelayedAck } else { State::HeldByNagle })
             }
@@ -151,7 +156,11 @@ impl Context {
 
     /// A hold of this length is the delayed-ACK timer of a peer whose timer we could not see.
     fn looks_delayed(&self, ns: f64) -> bool {
-        DELACK_NS.contains(&ns) && ns > 4.0 * self.min_rtt_ns + 5e6
+        DELACK_NS.contains(&ns) && self.far_above_rtt(ns)
+    }
+
+    fn far_above_rtt(&self, ns: f64) -> bool {
+        ns > 4.0 * self.min_rtt_ns + 5e6
     }
 
     fn delack_share_of(&self, flow: &FlowRecord, stalls: &[&FlowStall]) -> f64 {

@@ -3,6 +3,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -99,14 +100,24 @@ pub fn become_command(mut words: impl Iterator<Item = OsString>) -> ExitCode {
 
 fn find_program(program: &std::ffi::OsStr) -> Result<(), UserError> {
     let path = Path::new(program);
-    let found = if path.components().count() > 1 {
-        path.is_file()
+    let executable = |path: &Path| {
+        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    };
+    let named = path.components().count() > 1;
+    let found = if named {
+        executable(path)
     } else {
         std::env::var_os("PATH")
-            .is_some_and(|paths| std::env::split_paths(&paths).any(|dir| dir.join(program).is_file()))
+            .is_some_and(|paths| std::env::split_paths(&paths).any(|dir| executable(&dir.join(program))))
     };
     if found {
         return Ok(());
+    }
+    if named && path.exists() {
+        return Err(UserError::new(
+            format!("{} is not a program", path.display()),
+            "give an executable file, or its interpreter first: `parshall run -- python3 FILE`",
+        ));
     }
     Err(UserError::new(
         format!("the command {} was not found", path.display()),

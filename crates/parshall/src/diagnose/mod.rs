@@ -29,12 +29,14 @@ use crate::report;
 
 /// `parshall attach`.
 pub fn attach(config: &AttachConfig) -> anyhow::Result<ExitCode> {
+    check_save(config.save.as_deref())?;
     let capture = observe::observe(&config.select, &config.observe)?;
     conclude(&capture, config.save.as_deref(), &config.output)
 }
 
 /// `parshall run`.
 pub fn run(config: &RunConfig) -> anyhow::Result<ExitCode> {
+    check_save(config.save.as_deref())?;
     let (capture, mut child) = command::observe(config)?;
     let code = conclude(&capture, config.save.as_deref(), &config.output)?;
     // With --for the window may end before the command; it stays in the foreground like any other.
@@ -49,11 +51,27 @@ pub fn show(config: &ShowConfig) -> anyhow::Result<ExitCode> {
 }
 
 fn conclude(capture: &Capture, save: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
+    // The report first: a full disk must not cost the observation.
+    report::emit(&parshall_core::judge(capture), output)?;
     if let Some(path) = save {
         write_case(capture, path)?;
     }
-    report::emit(&parshall_core::judge(capture), output)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A mistake in --save is found before the observation, not after it.
+fn check_save(save: Option<&Path>) -> anyhow::Result<()> {
+    let Some(path) = save else { return Ok(()) };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if directory.is_dir() && !path.is_dir() {
+        return Ok(());
+    }
+    let what = if path.is_dir() { "it is a directory" } else { "its directory does not exist" };
+    Err(UserError::new(
+        format!("the capture cannot be written to {}: {what}", path.display()),
+        "give --save a path in a directory that exists and that you may write to",
+    )
+    .into())
 }
 
 /// Writes a capture as a case file.

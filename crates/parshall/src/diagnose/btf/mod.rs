@@ -3,6 +3,7 @@
 //! This is the I/O shell: it attaches, waits, drains and reads. When a slice begins and ends is decided by
 //! `parshall_core::slice`, what the capture means by `parshall_core::judge`.
 mod assemble;
+mod ended;
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use super::observe::{ObserveOptions, Progress, Stop};
 use super::records::{self, Records};
 use super::subject::{Resolved, Select, Sock, proc_fs};
 use super::symbolize::Stacks;
+use ended::Ended;
 
 /// Flows tracked at most.
 const FLOWS_MAX: u32 = 8192;
@@ -72,8 +74,10 @@ struct Session {
     begin: u64,
     end: u64,
     first_flows: Vec<parshall_bpf::lifecycle::FlowDump>,
+    ended_flows: Ended<parshall_bpf::lifecycle::FlowDump>,
     last_flows: Vec<parshall_bpf::lifecycle::FlowDump>,
     first_threads: Vec<parshall_bpf::thread::ThreadDump>,
+    ended_threads: Ended<parshall_bpf::thread::ThreadDump>,
     last_threads: Vec<parshall_bpf::thread::ThreadDump>,
     owners: HashMap<u64, u32>,
     counters0: Counters,
@@ -100,8 +104,10 @@ impl Session {
             begin,
             end: begin,
             first_flows,
+            ended_flows: Ended::default(),
             last_flows: Vec::new(),
             first_threads,
+            ended_threads: Ended::default(),
             last_threads: Vec::new(),
             owners,
             counters0,
@@ -146,19 +152,24 @@ impl Session {
         if self.meter.slice_begin().is_some() {
             self.end = self.end_slice();
         }
-        self.last_flows.extend(self.probes.flows()?);
-        self.last_threads.extend(self.probes.threads()?);
+        let (open_flows, live_threads) = (self.probes.flows()?, self.probes.threads()?);
         self.probes.drain(&mut events);
         self.take(&mut events);
+        // What ended before the window was over comes first and so wins over the later look.
+        self.last_flows.extend(self.ended_flows.take().chain(open_flows));
+        self.last_threads.extend(self.ended_threads.take().chain(live_threads));
         Ok(())
     }
 
     fn take(&mut self, events: &mut Vec<Event>) {
         for event in events.drain(..) {
             match event {
-                // What ended before the window is over comes first and so wins over a later look.
-                Event::FlowEnd(dump) => self.last_flows.push(*dump),
-                Event::ThreadEnd(dump) => self.last_threads.push(*dump),
+                Event::FlowEnd(dump) => {
+                    self.ended_flows.push(dump.snap.at.saturating_sub(dump.flow.begin), *dump);
+                }
+                Event::ThreadEnd(dump) => {
+                    self.ended_threads.push(dump.at.saturating_sub(dump.start_time), *dump);
+                }
                 other => self.records.take(other),
             }
         }
@@ -247,7 +258,7 @@ impl Session {
                 rss_bytes: host::own_rss_bytes(),
                 lost_events: counters.lost - self.counters0.lost,
                 events: told.events,
-                untracked: counters.untracked,
+                untracked: counters.untracked + self.ended_flows.dropped + self.ended_threads.dropped,
                 attach_ms: 0.0,
             },
         };

@@ -1,0 +1,215 @@
+//! The object on a real kernel: it loads, attaches, detaches, takes slices in a row and keeps to its limits. Needs root.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
+use parshall_bpf::{Config, Event, Probes, Scope};
+
+/// Counts of programs and probes of each other's events would get mixed up.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether probes can be loaded here; if not, says so.
+fn ready(what: &str) -> bool {
+    let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t0\t"));
+    let why = match (root, std::path::Path::new("/sys/kernel/btf/vmlinux").exists()) {
+        (true, true) => return true,
+        (false, _) => "needs root",
+        (true, false) => "this kernel has no BTF",
+    };
+    eprintln!("skipped: {what}: {why}");
+    if let Some(path) = std::env::var_os("PARSHALL_SKIPS") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        let _ = file.and_then(|mut file| writeln!(file, "{what}: {why}"));
+    }
+    false
+}
+
+/// A child that talks to itself: probes leave their own process alone.
+struct Talker(std::process::Child);
+
+impl Talker {
+    fn start(connections: usize) -> Self {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "talk", "--ignored", "--nocapture", "--quiet"])
+            .env("TALK", connections.to_string())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut told, mut byte) = (Vec::new(), [0]);
+        while !told.ends_with(b"talking") {
+            child.stdout.as_mut().unwrap().read_exact(&mut byte).expect("it says when it talks");
+            told.push(byte[0]);
+        }
+        Self(child)
+    }
+
+    fn config(&self, max_flows: u32) -> Config {
+        Config { tgids: vec![(self.0.id(), Scope::All)], port: None, max_flows }
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "not a test: the body of the child process"]
+fn talk() {
+    let Some(connections) = std::env::var("TALK").ok().and_then(|n| n.parse().ok()) else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut pairs: Vec<(TcpStream, TcpStream)> = (0..connections)
+        .map(|_| (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0))
+        .collect();
+    // It ends with its parent, which holds the other end of stdin.
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
+    println!("talking");
+    loop {
+        for (client, server) in &mut pairs {
+            client.write_all(&[1; 100]).unwrap();
+            server.read_exact(&mut [0; 100]).unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Numbers of the programs and links that this process holds.
+fn held() -> (Vec<u32>, Vec<u32>) {
+    let (mut programs, mut links) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        let number = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
+        match (number("link_id:"), number("prog_id:")) {
+            (Some(id), _) => links.push(id),
+            (None, Some(id)) => programs.push(id),
+            _ => {}
+        }
+    }
+    (programs, links)
+}
+
+/// How many of them the kernel still knows.
+fn known((programs, links): &(Vec<u32>, Vec<u32>)) -> usize {
+    ProgInfoIter::default().filter(|info| programs.contains(&info.id)).count()
+        + LinkInfoIter::default().filter(|info| links.contains(&info.id)).count()
+}
+
+#[test]
+fn what_is_attached_goes_with_its_owner() {
+    if !ready("loading the probes") {
+        return;
+    }
+    let _alone = alone();
+    let talker = Talker::start(1);
+    let before = held();
+    assert_eq!(before, (vec![], vec![]));
+    let mut probes = Probes::load(&talker.config(64)).unwrap();
+    let loaded = held();
+    assert!(loaded.0.len() > 10 && loaded.1.is_empty(), "loaded and not attached: {loaded:?}");
+    probes.attach_always().unwrap();
+    let always = held();
+    assert!(always.1.len() >= 6, "{always:?}");
+    probes.begin_slice().unwrap();
+    let slice = held();
+    assert!(slice.1.len() >= always.1.len() + 6, "{slice:?}");
+    assert_eq!(known(&slice), slice.0.len() + slice.1.len());
+    probes.end_slice();
+    assert_eq!(held(), always, "per-event probes are attached in slices only");
+    drop(probes);
+    assert_eq!(held(), (vec![], vec![]));
+    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while known(&slice) > 0 {
+        assert!(std::time::Instant::now() < give_up, "{} programs and links are left", known(&slice));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn twenty_slices_in_a_row_account_for_their_own_time_only() {
+    if !ready("slices in a row") {
+        return;
+    }
+    let _alone = alone();
+    let talker = Talker::start(2);
+    let mut probes = Probes::load(&talker.config(64)).unwrap();
+    probes.attach_always().unwrap();
+    probes.owners().unwrap();
+    let (mut observed, mut events) = (0, Vec::new());
+    for _ in 0..20 {
+        let begin = probes.begin_slice().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        observed += probes.end_slice() - begin;
+        // These looks close the open intervals.
+        let (flows, threads) = (probes.flows().unwrap(), probes.threads().unwrap());
+        assert!(flows.len() >= 4 && !threads.is_empty(), "{} {}", flows.len(), threads.len());
+        // Time between two slices belongs to neither.
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        probes.drain(&mut events);
+    }
+    let connections: Vec<_> = probes.flows().unwrap().into_iter().filter(|dump| dump.key.dport != 0).collect();
+    assert_eq!(connections.len(), 4, "two connections have four ends");
+    for dump in &connections {
+        let cells: u64 = dump.cells().iter().map(|cell| cell.ns).sum();
+        assert_eq!(cells, dump.flow.observed);
+        let share = cells as f64 / observed as f64;
+        assert!((0.98..=1.0).contains(&share), "{share} of the slices");
+        assert!(dump.calls().sends + dump.calls().recvs > 20, "{:?}", dump.calls());
+    }
+    assert!(probes.counters().events > 100, "{:?}", probes.counters());
+    assert_eq!((probes.counters().lost, probes.counters().untracked), (0, 0));
+    assert!(events.iter().all(|event| !matches!(event, Event::FlowEnd(_))), "nothing ended");
+}
+
+#[test]
+fn more_flows_than_the_limit_are_counted() {
+    if !ready("the limit of flows") {
+        return;
+    }
+    let _alone = alone();
+    let talker = Talker::start(20);
+    let mut probes = Probes::load(&talker.config(8)).unwrap();
+    probes.attach_always().unwrap();
+    probes.owners().unwrap();
+    probes.begin_slice().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    probes.end_slice();
+    let tracked = probes.flows().unwrap().len();
+    let untracked = probes.counters().untracked;
+    assert!((1..=8).contains(&tracked), "{tracked} of 41 sockets, limit 8");
+    assert!(untracked > 0, "the rest is counted");
+}
+
+#[test]
+fn two_observers_do_not_disturb_each_other() {
+    if !ready("two observers at once") {
+        return;
+    }
+    let _alone = alone();
+    let talker = Talker::start(1);
+    let mut both: Vec<Probes> = (0..2).map(|_| Probes::load(&talker.config(64)).unwrap()).collect();
+    for probes in &mut both {
+        probes.attach_always().unwrap();
+        probes.owners().unwrap();
+        probes.begin_slice().unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let first = both.remove(0);
+    drop(first);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let mut left = both.remove(0);
+    left.end_slice();
+    let sends: u64 = left.flows().unwrap().iter().map(|dump| dump.calls().sends).sum();
+    assert!(sends > 50, "{sends} sends in 200 ms");
+}

@@ -1,0 +1,343 @@
+//! `attach` as a new user meets it: a Python service whose client writes each request in two small pieces.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{PARSHALL, Pair, Running, Scratch, begin, has, parshall, service_py, verdict};
+use parshall_evidence::{Capture, Report, Rung, Status};
+
+const CAUSE: &str = "nagle-delayed-ack";
+/// A generous bound: only what hangs is beyond it. How soon a report comes is a figure of the bench.
+const LATE: Duration = Duration::from_secs(10);
+/// Resident memory of parshall.
+const RSS_MAX_KIB: u64 = 96 * 1024;
+/// What ledgers may miss of the wall time.
+const TOLERANCE: f64 = 0.01;
+
+/// The tests need probes and Python.
+fn ready(what: &str) -> bool {
+    has(&["python3"], what) && common::btf(what)
+}
+
+fn attach(arguments: &[&str]) -> Report {
+    let window = Duration::from_secs(2);
+    let done = parshall(&[&["attach"], arguments, &["--for", "2s", "--format", "json"]].concat());
+    assert!(done.took < window + LATE, "{:?}", done.took);
+    assert_eq!(done.stderr, "");
+    done.report()
+}
+
+/// The report names the cause by the contract, with a place, evidence and a fix.
+fn assert_named(report: &Report, pids: &[u32]) {
+    assert_eq!(verdict(report), CAUSE, "{report:#?}");
+    assert_eq!(report.verdict.status, Status::Cause);
+    let first = &report.findings[0];
+    assert_eq!(first.cause, CAUSE);
+    assert!(first.share > 0.5 && first.share <= 1.0 && first.owned >= 0.3, "{first:#?}");
+    assert!(first.lost_ms > 0.0 && first.lost_ms <= report.window_s * 1e3, "{first:#?}");
+    assert!(first.place.pid.is_some_and(|pid| pids.contains(&pid)), "{:?} of {pids:?}", first.place);
+    assert!(first.place.flow.as_ref().is_some_and(|flow| flow.contains("->")), "{:?}", first.place);
+    assert!(first.evidence.iter().any(|e| e.p50_ms.is_some_and(|ms| (30.0..60.0).contains(&ms))), "{first:#?}");
+    assert!(first.fix.text.contains("TCP_NODELAY"), "{:?}", first.fix);
+    assert!(report.ruled_out.iter().all(|r| r.cause != CAUSE && !r.why.is_empty()));
+}
+
+#[test]
+fn a_port_in_text() {
+    let what = "attach --port";
+    if !ready(what) {
+        return;
+    }
+    let _alone = common::alone();
+    let pair = Pair::start(&[]);
+    let done = parshall(&["attach", "--port", &pair.port.to_string(), "--for", "2s"]);
+    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{done:?}");
+    assert!(done.stdout.starts_with("parshall "), "{}", done.stdout);
+    for part in ["CAUSE ", "(nagle-delayed-ack, confidence ", "\nFIX ", "TCP_NODELAY", "\nTIME ", "\nRULED OUT"] {
+        assert!(done.stdout.contains(part), "{part:?} in {}", done.stdout);
+    }
+}
+
+#[test]
+fn a_port_or_either_process_in_json() {
+    if !ready("attach --pid") {
+        return;
+    }
+    let _alone = common::alone();
+    let pair = Pair::start(&[]);
+    let (port, server, client) = (pair.port.to_string(), pair.server.pid(), pair.client.pid());
+    let report = attach(&["--port", &port]);
+    assert_named(&report, &[server, client]);
+    assert_eq!(report.schema, "parshall.verdict/1");
+    assert_eq!((report.rung, &report.subject.ports[..]), (Rung::Btf, &[pair.port][..]));
+    assert!(report.subject.pids.contains(&server) && report.subject.pids.contains(&client), "{:?}", report.subject);
+    for pid in [server, client] {
+        let report = attach(&["--pid", &pid.to_string()]);
+        assert_named(&report, &[pid]);
+        assert_eq!(report.subject.pids, [pid]);
+    }
+}
+
+#[test]
+fn the_twin_without_nagle_is_healthy() {
+    if !ready("attach: the healthy twin") {
+        return;
+    }
+    let _alone = common::alone();
+    let pair = Pair::start(&["--nodelay", "--pause-ms", "1"]);
+    let report = attach(&["--port", &pair.port.to_string()]);
+    assert_ne!(report.verdict.status, Status::Cause, "{report:#?}");
+    assert_ne!(report.verdict.status, Status::InsufficientEvidence, "{report:#?}");
+    assert!(report.ruled_out.iter().any(|ruled_out| ruled_out.cause == CAUSE), "{:?}", report.ruled_out);
+}
+
+#[test]
+fn a_namespace() {
+    let what = "attach --netns";
+    if !ready(what) || !has(&["ip"], what) {
+        return;
+    }
+    let _alone = common::alone();
+    let mut wire = Command::new(PARSHALL);
+    wire.args(["lab", "wire", "veth", "--for", "60s"]);
+    // It says `server NAME ADDRESS` and `client NAME ADDRESS`.
+    let (mut wire, lines) = common::start_lines(&mut wire, 2);
+    let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();
+    let ([_, server_ns, address], [_, client_ns, _]) = (&words[0][..], &words[1][..]) else { panic!("{lines:?}") };
+    let inside = |namespace: &str| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace, "python3", &service_py()]);
+        command
+    };
+    let (server, port) = common::serve_with(inside(server_ns).args(["serve", "--host", address]));
+    let call = ["call", "--host", address, "--port", &port.to_string()];
+    let (client, _) = common::serve_with(inside(client_ns).args(call));
+    let report = attach(&["--netns", client_ns]);
+    assert_named(&report, &[client.pid()]);
+    assert_eq!(report.subject.pids, [client.pid()], "the server lives in another namespace");
+    assert_named(&attach(&["--port", &port.to_string()]), &[client.pid(), server.pid()]);
+    drop((client, server));
+    // It removes its namespaces; after a kill the next one would.
+    wire.signal("-INT");
+    wire.wait_for_end();
+}
+
+/// A control group of our own, in whatever hierarchy this host has.
+struct Group(PathBuf);
+
+impl Group {
+    fn create() -> Option<Self> {
+        let name = format!("it-{}", std::process::id());
+        let roots = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/unified", "/sys/fs/cgroup", "/sys/fs/cgroup/systemd"];
+        let roots = roots.iter().map(PathBuf::from).filter(|root| root.join("cgroup.procs").exists());
+        roots.map(|root| root.join(&name)).find(|group| std::fs::create_dir(group).is_ok()).map(Self)
+    }
+
+    fn add(&self, pid: u32) {
+        std::fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Empty only when the kernel has seen the last process out.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_control_group() {
+    let what = "attach --cgroup";
+    if !ready(what) {
+        return;
+    }
+    let Some(group) = Group::create() else {
+        return common::skip(what, "no control group can be made here");
+    };
+    let _alone = common::alone();
+    let pair = Pair::start(&[]);
+    group.add(pair.client.pid());
+    let report = attach(&["--cgroup", group.0.to_str().unwrap()]);
+    assert_named(&report, &[pair.client.pid()]);
+    assert_eq!(report.subject.pids, [pair.client.pid()]);
+    drop(pair);
+}
+
+#[test]
+fn a_saved_case_tells_the_same_anywhere() {
+    if !ready("attach --save") {
+        return;
+    }
+    let _alone = common::alone();
+    let scratch = Scratch::new();
+    let file = scratch.file("case.json");
+    let file = file.to_str().unwrap();
+    let pair = Pair::start(&[]);
+    let said =
+        parshall(&["attach", "--port", &pair.port.to_string(), "--for", "1s", "--format", "json", "--save", file]);
+    assert_named(&said.report(), &[pair.server.pid(), pair.client.pid()]);
+    drop(pair);
+    assert_eq!(parshall(&["show", file, "--format", "json"]).stdout, said.stdout);
+}
+
+/// Flows and threads that lived through the whole window account for all of it.
+fn assert_sums(capture: &Capture, server: u32) {
+    let window = capture.window_ns as f64;
+    // Not `observed_ns` of the capture: the window is measured apart from the slices.
+    let close = |sum: u64, what: &dyn std::fmt::Debug| {
+        let off = (sum as f64 - window).abs() / window;
+        assert!(off <= TOLERANCE, "{what:?}: {sum} of {window} ns");
+    };
+    assert_eq!(capture.rung, Rung::Btf);
+    let flows: Vec<_> = capture.flows.iter().filter(|f| f.begin_ns == 0 && f.end_ns == capture.window_ns).collect();
+    // A listener is no flow; a connection has a socket at each end.
+    assert!(flows.len() >= 2, "{:?}", capture.flows);
+    for flow in flows {
+        close(flow.cells.iter().map(|cell| cell.ns).sum(), &(flow.local, flow.remote));
+        assert_eq!(flow.observed_ns, flow.cells.iter().map(|cell| cell.ns).sum::<u64>());
+    }
+    let whole = |t: &&parshall_evidence::ThreadRecord| t.begin_ns == 0 && t.end_ns as f64 >= window * (1.0 - TOLERANCE);
+    let threads: Vec<_> = capture.threads.iter().filter(whole).collect();
+    assert!(threads.iter().filter(|t| t.pid == server).count() >= 2, "{:?}", capture.threads);
+    for thread in threads {
+        let off: u64 = thread.off_cpu.iter().map(|cell| cell.ns).sum();
+        close(thread.on_cpu_ns + off, &(thread.tid, &thread.comm));
+    }
+}
+
+/// A capture whose probes ran all of the time, and how long taking it took. Only a host that others keep busy makes them
+/// pause on a slow service; then it is asked again.
+fn full_time(pair: &Pair, file: &std::path::Path) -> (Capture, Duration) {
+    for _ in 0..5 {
+        let began = Instant::now();
+        let port = pair.port.to_string();
+        let done = parshall(&["attach", "--port", &port, "--for", "2s", "--save", file.to_str().unwrap()]);
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let capture = common::capture(file);
+        if capture.slices.count == 1 {
+            return (capture, began.elapsed());
+        }
+        println!("busy: {:?} of {:?}", capture.slices, capture.host);
+    }
+    panic!("a slow service is probed full-time");
+}
+
+#[test]
+fn every_ledger_sums_to_the_wall_time() {
+    if !ready("ledgers") {
+        return;
+    }
+    let _alone = common::alone();
+    let scratch = Scratch::new();
+    let file = scratch.file("case.json");
+    for options in [&[][..], &["--nodelay", "--pause-ms", "10"]] {
+        let pair = Pair::start(options);
+        let (capture, outside) = full_time(&pair, &file);
+        // The window by another clock: it fits into the time that the whole invocation took, and is no shorter than asked.
+        let outside = outside.as_nanos() as f64;
+        let window = capture.window_ns as f64;
+        assert!(window <= outside && window >= 2e9 && window <= 2e9 * (1.0 + 5.0 * TOLERANCE), "{window} of {outside}");
+        assert_sums(&capture, pair.server.pid());
+        // A request every 10 ms leaves each end of the pair mostly idle, so an account that invents time would show.
+        let cpu: u64 = capture.threads.iter().map(|thread| thread.cpu_ns).sum();
+        assert!((cpu as f64) < window, "{cpu}");
+    }
+}
+
+/// Numbers of the programs and links that a process holds.
+fn bpf_ids(pid: u32) -> (Vec<u32>, Vec<u32>) {
+    let (mut programs, mut links) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        let number = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
+        // The descriptor of a link names its program too.
+        if let Some(id) = number("link_id:") {
+            links.push(id);
+        } else if let Some(id) = number("prog_id:") {
+            programs.push(id);
+        }
+    }
+    (programs, links)
+}
+
+/// How many of them still exist in the kernel.
+fn left((programs, links): &(Vec<u32>, Vec<u32>)) -> usize {
+    use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
+    let programs = ProgInfoIter::default().filter(|info| programs.contains(&info.id)).count();
+    programs + LinkInfoIter::default().filter(|info| links.contains(&info.id)).count()
+}
+
+/// Waits until its probes are attached.
+fn attached(running: &Running) -> (Vec<u32>, Vec<u32>) {
+    // Always-on programs, and those of the first slice.
+    common::until("probes are attached", || bpf_ids(running.pid()).1.len() > 10);
+    let ids = bpf_ids(running.pid());
+    assert_eq!(left(&ids), ids.0.len() + ids.1.len(), "the kernel knows them");
+    ids
+}
+
+#[test]
+fn nothing_stays_attached_whatever_ends_it() {
+    if !ready("what stays attached") {
+        return;
+    }
+    let _alone = common::alone();
+    let pair = Pair::start(&[]);
+    let port = pair.port.to_string();
+    let start = |window: &str| {
+        begin(Command::new(PARSHALL).args(["attach", "--port", &port, "--format", "json", "--for", window]))
+    };
+    for signal in [None, Some("-INT"), Some("-TERM"), Some("-KILL")] {
+        let running = start(if signal.is_some() { "60s" } else { "1s" });
+        let ids = attached(&running);
+        std::thread::sleep(Duration::from_millis(500));
+        signal.into_iter().for_each(|signal| running.signal(signal));
+        let done = running.finish();
+        common::until("the kernel lets go of them", || left(&ids) == 0);
+        if signal == Some("-KILL") {
+            assert_eq!(done.code, None);
+            continue;
+        }
+        let report = done.report();
+        assert_eq!(report.rung, Rung::Btf, "{signal:?}");
+        assert!(report.window_s > 0.2 && report.window_s < 20.0, "{signal:?}: the shorter window: {}", report.window_s);
+        // Half a second of 25 requests/s is enough to name it.
+        assert_named(&report, &[pair.server.pid(), pair.client.pid()]);
+    }
+    // The run after the kill is like any other.
+    assert_named(&attach(&["--port", &port]), &[pair.server.pid(), pair.client.pid()]);
+}
+
+#[test]
+fn memory_is_bounded() {
+    if !ready("memory of parshall") {
+        return;
+    }
+    let _alone = common::alone();
+    // Many connections that come and go fill the ring fastest.
+    let (_server, port) = common::service(&["serve"]);
+    let port = port.to_string();
+    let _churn: Vec<_> = (0..2).map(|_| common::service(&["churn", "--port", &port])).collect();
+    let running = begin(Command::new(PARSHALL).args(["attach", "--port", &port, "--for", "4s", "--format", "json"]));
+    let mut peak_kib = 0;
+    let until = Instant::now() + Duration::from_millis(4200);
+    while Instant::now() < until {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap_or_default();
+        let hwm = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+        peak_kib = peak_kib.max(hwm.unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let report = running.finish().report();
+    println!("peak {peak_kib} KiB, at the end {:.1} MiB", report.probe.rss_mib);
+    assert!((1..=RSS_MAX_KIB).contains(&peak_kib), "{peak_kib} KiB");
+    assert!(report.probe.rss_mib > 1.0 && report.probe.rss_mib * 1024.0 <= RSS_MAX_KIB as f64);
+}

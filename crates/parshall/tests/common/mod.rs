@@ -1,0 +1,322 @@
+//! What the suites share: running the binary, services to look at, and polite skips. No test belongs here.
+//!
+//! Nothing outlives a test: a [`Running`] is killed when dropped, and the services end when their stdin does, which
+//! also happens when the test itself is killed. Scratch files live in `/tmp/it-*` and go with their [`Scratch`].
+#![allow(dead_code, clippy::unwrap_used)] // Each suite uses its part; a panic in a test is its report.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parshall_evidence::{Capture, Report};
+
+pub const PARSHALL: &str = env!("CARGO_BIN_EXE_parshall");
+/// On top of its window, an invocation that takes longer than this hangs.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is measured needs the CPUs: one test at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says what was not tested and why: on stderr and, for `scripts/check`, in $PARSHALL_SKIPS.
+pub fn skip(what: &str, why: &str) {
+    eprintln!("skipped: {what}: {why}");
+    let Some(path) = std::env::var_os("PARSHALL_SKIPS") else { return };
+    if let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(path) {
+        let _ = writeln!(file, "{what}: {why}");
+    }
+}
+
+/// Whether we are root; if not, says what is skipped.
+pub fn root(what: &str) -> bool {
+    let root = is_root();
+    if !root {
+        skip(what, "needs root");
+    }
+    root
+}
+
+pub fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t0\t"))
+}
+
+/// Whether these programs are installed; if not, says what is skipped.
+pub fn has(programs: &[&str], what: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let missing = programs.iter().find(|program| !std::env::split_paths(&path).any(|dir| dir.join(program).is_file()));
+    if let Some(program) = missing {
+        skip(what, &format!("needs {program}"));
+    }
+    missing.is_none()
+}
+
+/// Whether this host offers the btf rung to us; if not, says what is skipped.
+pub fn btf(what: &str) -> bool {
+    if !root(what) {
+        return false;
+    }
+    let doctor: serde_json::Value =
+        serde_json::from_str(&parshall(&["doctor", "--format", "json"]).stdout).expect("a document");
+    let best = doctor["rung"].as_str().unwrap_or_default().to_owned();
+    if best != "btf" {
+        skip(what, &format!("the best rung here is {best}"));
+    }
+    best == "btf"
+}
+
+/// A directory under /tmp that goes with its owner.
+pub struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self(tempfile::Builder::new().prefix("it-").tempdir_in("/tmp").expect("a directory in /tmp"))
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A directory that other users may enter.
+    pub fn shared() -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        let scratch = Self::new();
+        std::fs::set_permissions(scratch.0.path(), std::fs::Permissions::from_mode(0o755)).expect("ours");
+        scratch
+    }
+}
+
+/// What an invocation said.
+#[derive(Debug)]
+pub struct Done {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    pub took: Duration,
+}
+
+impl Done {
+    /// One JSON document and nothing else on stdout, exit code 0.
+    pub fn report(&self) -> Report {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("one report on stdout: {e}: {self:?}"))
+    }
+
+    /// `error:` and `hint:`, a line each, nothing on stdout.
+    pub fn mistake(&self) -> (&str, &str) {
+        assert!(matches!(self.code, Some(1 | 2)) && self.stdout.is_empty(), "{self:?}");
+        let lines: Vec<&str> = self.stderr.lines().collect();
+        match lines[..] {
+            [error, hint] if error.starts_with("error: ") && hint.starts_with("hint: ") => (error, hint),
+            _ => panic!("an error and a hint: {self:?}"),
+        }
+    }
+
+    /// Neither a panic nor a signal.
+    pub fn orderly(&self) -> &Self {
+        assert!(self.code.is_some() && !self.stderr.contains("panicked"), "{self:?}");
+        self
+    }
+}
+
+/// Runs the binary to its end.
+pub fn parshall(arguments: &[&str]) -> Done {
+    finish(Command::new(PARSHALL).args(arguments))
+}
+
+/// Runs any command to its end.
+pub fn finish(command: &mut Command) -> Done {
+    begin(command).finish()
+}
+
+/// Starts a command whose output is collected.
+pub fn begin(command: &mut Command) -> Running {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let stdout = collect(child.stdout.take().expect("piped"));
+    let stderr = collect(child.stderr.take().expect("piped"));
+    Running { child, since: Instant::now(), output: Some((stdout, stderr)), lines: None }
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = from.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// A process of ours; killed when dropped.
+pub struct Running {
+    child: Child,
+    since: Instant,
+    output: Option<(JoinHandle<String>, JoinHandle<String>)>,
+    /// Kept open, so that the service can go on writing.
+    lines: Option<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([name, &self.pid().to_string()]).status().expect("kill runs");
+        assert!(status.success());
+    }
+
+    /// Its children, in the order in which they were started.
+    pub fn children(&self) -> Vec<u32> {
+        children(self.pid())
+    }
+
+    /// Waits until it has ended by itself, and reaps it.
+    pub fn wait_for_end(&mut self) {
+        // Not wait(): that would close its stdin, at which services end.
+        while let Ok(None) = self.child.try_wait() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits for its end and what it said.
+    pub fn finish(mut self) -> Done {
+        let give_up = self.since + PATIENCE;
+        let status = loop {
+            match self.child.try_wait().expect("our child") {
+                Some(status) => break status,
+                None if Instant::now() > give_up => {
+                    self.end();
+                    let (stdout, stderr) = self.output.take().expect("collected");
+                    panic!("it hangs: {}\n{}", stdout.join().unwrap(), stderr.join().unwrap());
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let took = self.since.elapsed();
+        let (stdout, stderr) = self.output.take().expect("collected");
+        Done { code: status.code(), stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap(), took }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The path of the script behind [`service`].
+pub fn service_py() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/service.py").to_owned()
+}
+
+/// Starts `common/service.py`; returns when its traffic runs, with the port.
+pub fn service(arguments: &[&str]) -> (Running, u16) {
+    serve_with(Command::new("python3").arg(service_py()).args(arguments))
+}
+
+/// Starts any command that prints `ready PORT`.
+pub fn serve_with(command: &mut Command) -> (Running, u16) {
+    let (running, lines) = start_lines(command, 1);
+    let port = lines[0].strip_prefix("ready ").and_then(|port| port.trim().parse().ok());
+    (running, port.unwrap_or_else(|| panic!("the service says when it is ready: {lines:?}")))
+}
+
+/// Starts a command and waits for its first lines.
+pub fn start_lines(command: &mut Command, count: usize) -> (Running, Vec<String>) {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let mut output = BufReader::new(child.stdout.take().expect("piped"));
+    let lines = (0..count).map(|_| {
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        line
+    });
+    let lines = lines.collect();
+    (Running { child, since: Instant::now(), output: None, lines: Some(output) }, lines)
+}
+
+/// A server and its client, each a process, the client ending before the server.
+pub struct Pair {
+    pub client: Running,
+    pub server: Running,
+    pub port: u16,
+}
+
+impl Pair {
+    pub fn start(client_options: &[&str]) -> Self {
+        let (server, port) = service(&["serve"]);
+        let number = port.to_string();
+        let (client, _) = service(&[&["call", "--port", &number], client_options].concat());
+        Self { client, server, port }
+    }
+}
+
+/// The children of a process.
+pub fn children(pid: u32) -> Vec<u32> {
+    let parent = |child: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
+        stat.get(stat.rfind(')')? + 2..)?.split(' ').nth(1)?.parse().ok()
+    };
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut children: Vec<u32> = pids.filter(|&child| parent(child) == Some(pid)).collect();
+    children.sort_unstable();
+    children
+}
+
+/// Reads a saved capture.
+pub fn capture(path: &Path) -> Capture {
+    serde_json::from_slice(&std::fs::read(path).expect("a capture was saved")).expect("a capture")
+}
+
+/// The verdict in a word: its cause, or its status.
+pub fn verdict(report: &Report) -> String {
+    let status = serde_json::to_value(report.verdict.status).expect("a word");
+    report.verdict.cause.clone().unwrap_or_else(|| status.as_str().unwrap_or_default().to_owned())
+}
+
+/// Waits for something that must happen soon.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < give_up, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A recipe of the lab: its name and the verdict it expects (None: any but a cause).
+pub struct Recipe {
+    pub name: String,
+    pub cause: Option<String>,
+}
+
+/// The recipes in a directory of the repository, by name.
+pub fn recipes(directory: &str) -> Vec<Recipe> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(directory);
+    let mut found: Vec<Recipe> = std::fs::read_dir(&directory)
+        .expect("the directory")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .map(|path| {
+            let table: toml::Table = toml::from_str(&std::fs::read_to_string(&path).unwrap()).expect("TOML");
+            let cause = table["expect"].get("cause").and_then(|cause| cause.as_str()).map(str::to_owned);
+            Recipe { name: path.file_stem().unwrap().to_string_lossy().into_owned(), cause }
+        })
+        .collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    assert!(!found.is_empty());
+    found
+}

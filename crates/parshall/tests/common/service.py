@@ -1,0 +1,130 @@
+"""A service as a user might have written it, and its clients: python3 service.py ROLE [OPTIONS].
+
+  serve                     answers 100 B to every 176 B; one thread per connection
+  call --port P             asks without end, each request in two small writes (--nodelay: without Nagle's algorithm;
+                            --pause-ms N: waits between requests; --rounds N: ends after so many)
+  churn --port P            opens a connection per request and closes it
+  fork                      serves in a child process and calls from another; --rounds N; does not look at its stdin
+  idle                      holds a connection to itself and sleeps
+
+Each prints `ready PORT` once its traffic runs, and ends when its stdin does: nothing outlives the test that started it.
+"""
+import argparse, os, socket, sys, threading, time
+
+FIRST, SECOND, REPLY = 40, 136, 100
+
+
+def until_stdin_ends():
+    def wait():
+        while os.read(0, 4096):
+            pass
+        os._exit(0)
+
+    if not sys.stdin.isatty():
+        threading.Thread(target=wait, daemon=True).start()
+
+
+def ready(port):
+    print("ready", port, flush=True)
+
+
+def read_exactly(connection, size):
+    got = 0
+    while got < size:
+        data = connection.recv(size - got)
+        if not data:
+            return False
+        got += len(data)
+    return True
+
+
+def answer(connection):
+    with connection:
+        try:
+            while read_exactly(connection, FIRST + SECOND):
+                connection.sendall(b"r" * REPLY)
+        except OSError:
+            pass
+
+
+def accept(listener):
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+
+def call(options):
+    with socket.create_connection((options.host, options.port)) as connection:
+        if options.nodelay:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        done = 0
+        while options.rounds == 0 or done < options.rounds:
+            connection.sendall(b"a" * FIRST)
+            connection.sendall(b"b" * SECOND)
+            if not read_exactly(connection, REPLY):
+                return
+            done += 1
+            if done == 10:
+                ready(options.port)
+            time.sleep(options.pause_ms / 1000)
+
+
+def churn(options):
+    # A reset instead of an orderly end: no TIME_WAIT, so that ports do not run out.
+    linger = (1).to_bytes(4, sys.byteorder) + (0).to_bytes(4, sys.byteorder)
+    for n in range(1, 1 << 62):
+        with socket.create_connection((options.host, options.port)) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            connection.sendall(b"a" * (FIRST + SECOND))
+            read_exactly(connection, REPLY)
+        if n == 10:
+            ready(options.port)
+
+
+def fork(options):
+    listener = socket.create_server((options.host, 0), backlog=64)
+    options.port = listener.getsockname()[1]
+    server = os.fork()
+    if server == 0:
+        accept(listener)
+    client = os.fork()
+    if client == 0:
+        call(options)
+        os._exit(0)
+    os.waitpid(client, 0)
+    os.kill(server, 9)
+    os.waitpid(server, 0)
+    print("both children are done", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("role", choices=["serve", "call", "churn", "fork", "idle"])
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--nodelay", action="store_true")
+    parser.add_argument("--pause-ms", type=float, default=0)
+    parser.add_argument("--rounds", type=int, default=0)
+    options = parser.parse_args()
+    if options.role == "fork":
+        return fork(options)
+    until_stdin_ends()
+    if options.role == "call":
+        return call(options)
+    if options.role == "churn":
+        return churn(options)
+    listener = socket.create_server((options.host, options.port), backlog=1024)
+    port = listener.getsockname()[1]
+    if options.role == "idle":
+        pair = (socket.create_connection((options.host, port)), listener.accept())
+        ready(port)
+        time.sleep(3600)
+        return pair
+    ready(port)
+    accept(listener)
+
+
+try:
+    main()
+except (BrokenPipeError, ConnectionError, KeyboardInterrupt):
+    pass

@@ -1,0 +1,96 @@
+//! Every fault and every control of the lab, by the real binary over real processes and sockets.
+//!
+//! A host that other work shares can spoil a single run of three seconds, so a run that goes wrong is repeated up to
+//! two times and two of three must be right. How often the right cause comes out of ten is a figure of the bench.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+mod common;
+
+use std::fmt::Write as _;
+
+use common::{Recipe, parshall, recipes};
+
+/// Of three runs.
+const RIGHT_MIN: usize = 2;
+const RUNS_MAX: usize = 3;
+
+enum Outcome {
+    Right(String),
+    Wrong(String),
+    Skipped(String),
+}
+
+fn run(recipe: &Recipe) -> Outcome {
+    let done = parshall(&["lab", "run", &recipe.name, "--for", "3s", "--format", "json"]);
+    let Ok(result) = serde_json::from_str::<serde_json::Value>(&done.stdout) else {
+        return Outcome::Wrong(format!("exit code {:?}: {}", done.code, done.stderr.trim()));
+    };
+    assert_eq!(result["schema"], "parshall.lab-run/1");
+    if result["status"] == "skipped" {
+        return Outcome::Skipped(result["skipped"].as_str().unwrap().to_owned());
+    }
+    let verdict = &result["report"]["verdict"];
+    // Judged here anew, from the report: the lab's own `matched` must agree.
+    let right = match &recipe.cause {
+        Some(cause) => verdict["status"] == "cause" && verdict["cause"] == **cause,
+        None => verdict["status"] != "cause" && verdict.get("cause").is_none(),
+    };
+    assert_eq!(result["matched"], right, "{result}");
+    assert_eq!(done.code, Some(i32::from(!right)), "{result}");
+    let told = format!("{}, {}", result["got"].as_str().unwrap(), verdict["confidence"].as_str().unwrap());
+    if right { Outcome::Right(told) } else { Outcome::Wrong(format!("{told}: {}", verdict["summary"])) }
+}
+
+/// Runs each of a directory's recipes, and prints the table if one of them fell short.
+fn all_right(directory: &str) {
+    let mut table = String::new();
+    let mut failed = 0;
+    for recipe in recipes(directory) {
+        let (mut right, mut told) = (0, Vec::new());
+        while told.len() < RUNS_MAX {
+            match run(&recipe) {
+                Outcome::Right(what) => {
+                    right += 1;
+                    told.push(what);
+                    // The first run is right, or the second and third are.
+                    if told.len() == 1 || right == RIGHT_MIN {
+                        break;
+                    }
+                }
+                Outcome::Wrong(what) => told.push(format!("WRONG {what}")),
+                Outcome::Skipped(why) => {
+                    common::skip(&format!("lab run {}", recipe.name), &why);
+                    right = RIGHT_MIN;
+                    told.push(format!("skipped: {why}"));
+                    break;
+                }
+            }
+            if told.len() - right > RUNS_MAX - RIGHT_MIN {
+                break;
+            }
+        }
+        let enough = right >= RIGHT_MIN || (right == 1 && told.len() == 1);
+        failed += usize::from(!enough);
+        let expected = recipe.cause.as_deref().unwrap_or("not accused");
+        let mark = if enough { "ok  " } else { "FAIL" };
+        writeln!(table, "{mark} {:<24} {expected:<20} {}", recipe.name, told.join(" | ")).unwrap();
+    }
+    println!("{table}");
+    assert_eq!(failed, 0, "\n{table}");
+}
+
+#[test]
+fn every_fault_is_named() {
+    if common::btf("faults of the lab") {
+        let _alone = common::alone();
+        all_right("faults");
+    }
+}
+
+#[test]
+fn no_control_is_accused() {
+    if common::btf("controls of the lab") {
+        let _alone = common::alone();
+        all_right("faults/controls");
+    }
+}

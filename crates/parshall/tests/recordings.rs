@@ -1,0 +1,164 @@
+//! Recordings of every fault and of healthy services, judged again: needs neither root nor a particular kernel, and
+//! holds captures of earlier versions readable.
+//!
+//! `BLESS=1 cargo test -p parshall --test recordings` (as root) records those that are missing; delete a file to have
+//! it recorded anew. Keep old ones otherwise: they are what old captures look like.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Once;
+
+use common::{Recipe, Scratch, parshall, recipes, verdict};
+use parshall_evidence::{CAPTURE_SCHEMA, Capture};
+
+/// Services in which nothing is broken.
+const HEALTHY: [&str; 5] = ["iperf3", "nginx", "python-asyncio", "redis", "rpc-echo"];
+/// Of one file.
+const BYTES_MAX: usize = 150_000;
+/// A thinned capture has at most this many stalls and stacks, and frames of a stack.
+const STALLS_MAX: usize = 250;
+const STACKS_MAX: usize = 40;
+const FRAMES_MAX: usize = 10;
+const RECORD_TRIES: usize = 5;
+
+fn wanted() -> Vec<Recipe> {
+    let healthy = recipes("faults/controls").into_iter().filter(|recipe| HEALTHY.contains(&recipe.name.as_str()));
+    recipes("faults").into_iter().chain(healthy).collect()
+}
+
+fn path(recipe: &Recipe) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/recordings/{}.json", recipe.name))
+}
+
+fn right(recipe: &Recipe, got: &str) -> bool {
+    match &recipe.cause {
+        Some(cause) => got == cause,
+        None => matches!(got, "healthy" | "no-dominant-cause"),
+    }
+}
+
+/// The recordings, in the order of their recipes; with BLESS those that are missing are made first.
+fn recordings() -> Vec<(Recipe, String)> {
+    static BLESSED: Once = Once::new();
+    BLESSED.call_once(|| {
+        if std::env::var_os("BLESS").is_some() {
+            wanted().iter().filter(|recipe| !path(recipe).exists()).for_each(record);
+        }
+    });
+    let with_path = |recipe: Recipe| {
+        let path = path(&recipe).to_str().unwrap().to_owned();
+        (recipe, path)
+    };
+    wanted().into_iter().map(with_path).collect()
+}
+
+fn show(file: &str) -> String {
+    verdict(&parshall(&["show", file, "--format", "json"]).report())
+}
+
+#[test]
+fn each_recording_gets_the_verdict_of_its_recipe() {
+    let mut wrong = Vec::new();
+    for (recipe, path) in recordings() {
+        let text = fs::read_to_string(&path)
+            .unwrap_or_else(|e| panic!("{path}: {e}; record it: BLESS=1 cargo test -p parshall --test recordings"));
+        assert!(text.len() <= BYTES_MAX, "{} has {} bytes", recipe.name, text.len());
+        let head: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(head["schema"], CAPTURE_SCHEMA, "{}", recipe.name);
+        let got = show(&path);
+        if !right(&recipe, &got) {
+            wrong.push(format!("{}: {got}, not {}", recipe.name, recipe.cause.as_deref().unwrap_or("healthy")));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn text_and_json_tell_the_same() {
+    for (recipe, path) in recordings() {
+        let text = parshall(&["show", &path]);
+        assert_eq!((text.code, text.stderr.as_str()), (Some(0), ""), "{}", recipe.name);
+        if let Some(cause) = &recipe.cause {
+            assert!(text.stdout.contains(&format!("({cause}, confidence ")), "{}", text.stdout);
+            assert!(text.stdout.contains("\nFIX "), "{}", text.stdout);
+        } else {
+            assert!(!text.stdout.contains("\nCAUSE "), "{}", text.stdout);
+        }
+    }
+}
+
+#[test]
+fn a_damaged_recording_is_a_mistake_and_no_panic() {
+    let scratch = Scratch::new();
+    let file = scratch.file("cut.json");
+    let whole = fs::read(&recordings()[0].1).unwrap();
+    let newer = String::from_utf8_lossy(&whole).replacen(CAPTURE_SCHEMA, "parshall.capture/99", 1).into_bytes();
+    for bytes in [&whole[..whole.len() / 2], &whole[..1], b"", b"[]", b"{\"schema\":3}", b"\xff\xfe\x00", &newer] {
+        fs::write(&file, bytes).unwrap();
+        let shown = parshall(&["show", file.to_str().unwrap()]);
+        assert_eq!(shown.code, Some(1), "{shown:?}");
+        shown.mistake();
+    }
+}
+
+/// Records a recipe until its verdict is right, whole and thinned.
+fn record(recipe: &Recipe) {
+    let scratch = Scratch::new();
+    let file = scratch.file("capture.json");
+    let name = file.to_str().unwrap();
+    for _ in 0..RECORD_TRIES {
+        let done = parshall(&["lab", "run", &recipe.name, "--for", "1500ms", "--format", "json", "--save", name]);
+        if done.code != Some(0) || !file.exists() {
+            continue;
+        }
+        let text = serde_json::to_string(&thinned(common::capture(&file))).unwrap();
+        fs::write(&file, &text).unwrap();
+        if text.len() <= BYTES_MAX && right(recipe, &show(name)) {
+            fs::write(path(recipe), text).unwrap();
+            return;
+        }
+    }
+    panic!("{} could not be recorded: as root, with the programs it needs?", recipe.name);
+}
+
+/// Keeps what a verdict rests on. Cells and counts stay whole; of stalls every n-th remains, of stacks the commonest.
+fn thinned(mut capture: Capture) -> Capture {
+    fn every_nth<T>(items: &mut Vec<T>) {
+        let step = items.len().div_ceil(STALLS_MAX).max(1);
+        let mut n = 0;
+        items.retain(|_| {
+            n += 1;
+            n % step == 0
+        });
+    }
+    every_nth(&mut capture.flow_stalls);
+    every_nth(&mut capture.thread_stalls);
+    capture.samples.sort_by_key(|sample| std::cmp::Reverse(sample.count));
+    let kept = |stack: Option<u32>| stack.filter(|&stack| (stack as usize) < STACKS_MAX);
+    // Samples refer to stacks by index: the commonest come first, and what refers to the others refers to none.
+    let mut order: Vec<usize> = capture.samples.iter().filter_map(|sample| sample.stack).map(|s| s as usize).collect();
+    order.extend(0..capture.stacks.len());
+    let mut seen = std::collections::HashSet::new();
+    order.retain(|&index| seen.insert(index));
+    let mut new_index = vec![0; capture.stacks.len()];
+    order.iter().enumerate().for_each(|(new, &old)| new_index[old] = new as u32);
+    let moved = |stack: Option<u32>| kept(stack.map(|old| new_index[old as usize]));
+    capture.samples.iter_mut().for_each(|sample| sample.stack = moved(sample.stack));
+    for stall in &mut capture.thread_stalls {
+        (stall.stack, stall.waker_stack) = (moved(stall.stack), moved(stall.waker_stack));
+    }
+    capture.stacks = order.iter().take(STACKS_MAX).map(|&old| capture.stacks[old].clone()).collect();
+    for stack in &mut capture.stacks {
+        stack.frames.truncate(FRAMES_MAX);
+        for frame in &mut stack.frames {
+            // Where the recording host kept its files is of no use to anyone.
+            frame.module = frame.module.rsplit('/').next().unwrap_or_default().to_owned();
+        }
+    }
+    let release = capture.host.kernel.split(|c: char| !c.is_ascii_digit() && c != '.').next();
+    capture.host.kernel = release.unwrap_or_default().to_owned();
+    capture
+}
