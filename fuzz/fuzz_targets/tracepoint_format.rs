@@ -1,0 +1,9 @@
+//! The description of a tracepoint's record in tracefs.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    if let Some(format) = parshall_bpf::classic::format::Format::parse(text) {
+        let _ = format.field("prev_pid");
+    }
+});
