@@ -24,12 +24,15 @@ fn main() {
         args.push("-I".into());
         args.push(format!("/usr/include/{target}-linux-gnu").into());
     }
-    SkeletonBuilder::new()
-        .source(root.join("src/probes.bpf.c"))
-        .clang_args(args)
-        .build_and_generate(out.join("probes.skel.rs"))
-        .unwrap_or_else(|e| {
-            println!("cargo:error=the BPF probes do not compile: {e:#}");
-            std::process::exit(1);
-        });
+    for (source, skeleton) in [("src/probes.bpf.c", "probes.skel.rs"), ("src/classic/classic.bpf.c", "classic.skel.rs")]
+    {
+        SkeletonBuilder::new()
+            .source(root.join(source))
+            .clang_args(&args)
+            .build_and_generate(out.join(skeleton))
+            .unwrap_or_else(|e| {
+                println!("cargo:error=the BPF probes of {source} do not compile: {e:#}");
+                std::process::exit(1);
+            });
+    }
 }

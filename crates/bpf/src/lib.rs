@@ -5,7 +5,9 @@
 //! into the vocabulary of `parshall-evidence`, and nothing is judged.
 #![warn(missing_docs)]
 
+pub mod classic;
 pub mod flow;
+mod kit;
 pub mod lifecycle;
 pub mod probes;
 pub mod record;
@@ -21,6 +23,12 @@ pub use record::Event;
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/probes.skel.rs"));
+}
+
+/// The generated skeleton of `classic/classic.bpf.c`.
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+mod classic_skel {
+    include!(concat!(env!("OUT_DIR"), "/classic.skel.rs"));
 }
 
 /// A thread's name.

@@ -3,17 +3,16 @@
 //! Two sets of programs: the always-on set pays per connection, thread or sample; the slice set pays per event and is
 //! attached only while a slice is on, because even an idle program on a hot tracepoint costs several per cent of a
 //! saturated host.
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io::Read;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::rc::Rc;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
 
+use crate::kit::{self, Inbox};
 use crate::lifecycle::{FlowDump, Owner};
 use crate::record::{self, Event};
 use crate::skel::{ProbesSkel, ProbesSkelBuilder};
@@ -87,9 +86,7 @@ pub struct Probes {
     slice_links: Vec<Link>,
     always_links: Vec<Link>,
     stats: Option<OwnedFd>,
-    ring: RingBuffer<'static>,
-    inbox: Rc<RefCell<Vec<Event>>>,
-    undecoded: Rc<Cell<u64>>,
+    inbox: Inbox,
     skel: ProbesSkel<'static>,
     missing: Vec<&'static str>,
 }
@@ -127,19 +124,8 @@ impl Probes {
                 .update(&tgid.to_ne_bytes(), &[*scope as u8], MapFlags::ANY)
                 .map_err(|e| Error::Read { what: "process table", source: e.into() })?;
         }
-        let inbox = Rc::new(RefCell::new(Vec::new()));
-        let undecoded = Rc::new(Cell::new(0));
-        let ring = ring_buffer(&skel, &inbox, &undecoded).map_err(Error::Load)?;
-        Ok(Self {
-            slice_links: Vec::new(),
-            always_links: Vec::new(),
-            stats: None,
-            ring,
-            inbox,
-            undecoded,
-            skel,
-            missing,
-        })
+        let inbox = Inbox::new(&skel.maps.ring).map_err(Error::Load)?;
+        Ok(Self { slice_links: Vec::new(), always_links: Vec::new(), stats: None, inbox, skel, missing })
     }
 
     fn load_without(config: &Config, without: &[&str]) -> Result<ProbesSkel<'static>, libbpf_rs::Error> {
@@ -184,13 +170,9 @@ impl Probes {
     pub fn attach_samples(&mut self, cpus: impl Iterator<Item = i32>) -> usize {
         let mut failed = 0;
         for cpu in cpus {
-            // The link owns the descriptor from here on, and closes it.
-            let attached = sample::open_clock(cpu)
-                .ok()
-                .and_then(|fd| self.skel.progs.on_sample.attach_perf_event(fd.into_raw_fd()).ok());
-            match attached {
-                Some(link) => self.always_links.push(link),
-                None => failed += 1,
+            match sample::open_clock(cpu).and_then(|fd| kit::attach_perf(&self.skel.progs.on_sample, fd)) {
+                Ok(link) => self.always_links.push(link),
+                Err(_) => failed += 1,
             }
         }
         failed
@@ -256,20 +238,12 @@ impl Probes {
 
     /// Time off the CPU, by thread and kind.
     pub fn off_cells(&self) -> HashMap<u32, Vec<(OffKey, OffValue)>> {
-        let mut cells: HashMap<u32, Vec<_>> = HashMap::new();
-        for (key, value) in entries::<OffKey, OffValue>(&self.skel.maps.off_cells) {
-            cells.entry(key.tid).or_default().push((key, value));
-        }
-        cells
+        kit::by_thread(&self.skel.maps.off_cells, |key: &OffKey| key.tid)
     }
 
     /// System calls, by thread and kind.
     pub fn sys_cells(&self) -> HashMap<u32, Vec<(SysKey, SysValue)>> {
-        let mut cells: HashMap<u32, Vec<_>> = HashMap::new();
-        for (key, value) in entries::<SysKey, SysValue>(&self.skel.maps.sys_cells) {
-            cells.entry(key.tid).or_default().push((key, value));
-        }
-        cells
+        kit::by_thread(&self.skel.maps.sys_cells, |key: &SysKey| key.tid)
     }
 
     /// Processes of the subject by now: those given, and their children.
@@ -279,39 +253,17 @@ impl Probes {
 
     /// Appends the records that have arrived.
     pub fn drain(&mut self, events: &mut Vec<Event>) {
-        // Consuming fails only when a callback does, and ours does not.
-        let _ = self.ring.consume();
-        events.append(&mut self.inbox.borrow_mut());
+        self.inbox.drain(events);
     }
 
     /// The counters so far.
     pub fn counters(&self) -> Counters {
-        let sum = |index: u32| -> u64 {
-            let values = self.skel.maps.counters.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY);
-            let per_cpu = values.ok().flatten().unwrap_or_default();
-            per_cpu.iter().filter_map(|v| record::read::<u64>(v)).sum()
-        };
-        Counters {
-            events: sum(0),
-            lost: sum(1) + self.undecoded.get(),
-            untracked: sum(2),
-            retransmits: sum(3),
-            resets_sent: sum(4),
-            resets_received: sum(5),
-            opened: sum(6),
-            closed: sum(7),
-            delack_timers: sum(8),
-        }
+        kit::counters(&self.skel.maps.counters, self.inbox.undecoded())
     }
 
     /// Has the kernel time every run of a program, until [`Probes::stop_timing`]; false when it will not.
     pub fn start_timing(&mut self) -> bool {
-        // SAFETY: bpf_enable_stats takes a plain number and returns a new descriptor or a negative error.
-        let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
-        if fd >= 0 {
-            // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
-            self.stats = Some(unsafe { OwnedFd::from_raw_fd(fd) });
-        }
+        self.stats = kit::enable_stats();
         self.stats.is_some()
     }
 
@@ -323,46 +275,12 @@ impl Probes {
     /// CPU time and number of the timed runs of all programs.
     pub fn timed_runs(&self) -> (u64, u64) {
         use libbpf_rs::skel::Skel;
-        let mut total = (0, 0);
-        for program in self.skel.object().progs() {
-            if !program.autoload() {
-                continue;
-            }
-            let (ns, runs) = run_stats(program.as_fd().as_raw_fd());
-            total = (total.0 + ns, total.1 + runs);
-        }
-        total
+        kit::timed_runs(self.skel.object())
     }
 
     fn bss(&mut self) -> &mut skel::types::bss {
         self.skel.maps.bss_data.as_deref_mut().expect("the object has global data")
     }
-}
-
-fn run_stats(fd: i32) -> (u64, u64) {
-    let mut info = libbpf_sys::bpf_prog_info::default();
-    let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
-    // SAFETY: `info` and `len` are valid for writes of the size that `len` states, and zeroed, so that the kernel
-    // follows none of the pointers in it.
-    let ret = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(fd, &mut info, &mut len) };
-    if ret == 0 { (info.run_time_ns, info.run_cnt) } else { (0, 0) }
-}
-
-fn ring_buffer(
-    skel: &ProbesSkel<'_>,
-    inbox: &Rc<RefCell<Vec<Event>>>,
-    undecoded: &Rc<Cell<u64>>,
-) -> Result<RingBuffer<'static>, libbpf_rs::Error> {
-    let (inbox, undecoded) = (Rc::clone(inbox), Rc::clone(undecoded));
-    let mut builder = RingBufferBuilder::new();
-    builder.add(&skel.maps.ring, move |bytes| {
-        match record::decode(bytes) {
-            Some(event) => inbox.borrow_mut().push(event),
-            None => undecoded.set(undecoded.get() + 1),
-        }
-        0
-    })?;
-    builder.build()
 }
 
 fn read_iter(what: &'static str, link: libbpf_rs::Result<Link>) -> Result<Vec<u8>, Error> {
@@ -373,15 +291,6 @@ fn read_iter(what: &'static str, link: libbpf_rs::Result<Link>) -> Result<Vec<u8
         .read_to_end(&mut bytes)
         .map_err(|e| Error::Read { what, source: e.into() })?;
     Ok(bytes)
-}
-
-fn entries<K: zerocopy::FromBytes, V: zerocopy::FromBytes>(map: &impl MapCore) -> Vec<(K, V)> {
-    map.keys()
-        .filter_map(|key| {
-            let value = map.lookup(&key, MapFlags::ANY).ok().flatten()?;
-            Some((record::read(&key)?, record::read(&value)?))
-        })
-        .collect()
 }
 
 fn tracepoint_exists(name: &str) -> bool {

@@ -54,6 +54,7 @@ struct PerfEventAttr {
 }
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
+const PERF_TYPE_TRACEPOINT: u32 = 2;
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
 /// `perf_event_attr.freq`, bit 10 of the flags: `sample_freq` is a frequency, not a period.
 const FLAG_FREQ: u64 = 1 << 10;
@@ -61,14 +62,24 @@ const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 
 /// Opens the sampling clock of one CPU.
 pub fn open_clock(cpu: i32) -> io::Result<OwnedFd> {
+    open_event(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, SAMPLE_HZ, FLAG_FREQ, cpu)
+}
+
+/// Opens a classic tracepoint by its id. A program attached to it sees the events of all CPUs: which CPU is named here
+/// decides only where the kernel counts them.
+pub fn open_tracepoint(id: u64) -> io::Result<OwnedFd> {
+    open_event(PERF_TYPE_TRACEPOINT, id, 0, 0, 0)
+}
+
+fn open_event(kind: u32, config: u64, sample_freq: u64, flags: u64, cpu: i32) -> io::Result<OwnedFd> {
     let attr = PerfEventAttr {
-        kind: PERF_TYPE_SOFTWARE,
+        kind,
         size: size_of::<PerfEventAttr>() as u32,
-        config: PERF_COUNT_SW_CPU_CLOCK,
-        sample_freq: SAMPLE_HZ,
+        config,
+        sample_freq,
         sample_type: 0,
         read_format: 0,
-        flags: FLAG_FREQ,
+        flags,
         wakeup_events: 0,
         bp_type: 0,
         config1: 0,

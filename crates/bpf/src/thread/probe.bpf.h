@@ -4,14 +4,6 @@
  * system call and descriptor of a blocked interval are read from the sleeper's saved registers when it comes back.
  */
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct off_key);
-	__type(value, struct off_value);
-} off_cells SEC(".maps");
-
 static __always_inline struct thread *thread_of(struct task_struct *task)
 {
 	return bpf_task_storage_get(&threads, task, 0, 0);
@@ -30,98 +22,14 @@ static __always_inline struct thread *track_thread(struct task_struct *task)
 	return t;
 }
 
-static __always_inline void thread_enter_slice(struct thread *t)
-{
-	if (t->gen == slice_gen)
-		return;
-	t->gen = slice_gen;
-	t->since = slice_begin;
-	t->state = TS_UNKNOWN;
-	t->wake = 0;
-	t->sys_t0 = 0;
-	t->want_ustack = 0;
-}
-
-static __always_inline void add_off(struct thread *t, u8 why, s32 nr, u8 fd, u64 ns)
-{
-	struct off_key key = { .tid = t->tid, .nr = nr, .fd = fd, .why = why };
-	struct off_value first = { .ns = ns, .count = 1 }, *v;
-
-	t->observed += ns;
-	v = bpf_map_lookup_elem(&off_cells, &key);
-	if (v) {
-		v->ns += ns;
-		v->count++;
-	} else if (bpf_map_update_elem(&off_cells, &key, &first, BPF_NOEXIST)) {
-		count(CNT_UNTRACKED);
-	}
-}
-
-static __always_inline void add_on(struct thread *t, u64 ns)
-{
-	t->on_ns += ns;
-	t->observed += ns;
-}
-
-static __always_inline u32 log2_us(u64 ns)
-{
-	u64 us = ns / 1000;
-	u32 bucket = 0;
-
-#pragma unroll
-	for (int i = 0; i < 19; i++) {
-		if (us) {
-			us >>= 1;
-			bucket++;
-		}
-	}
-	return bucket;
-}
-
-static __always_inline void add_runq(struct thread *t, u64 ns)
-{
-	u32 bucket = log2_us(ns);
-
-	t->runq_ns += ns;
-	t->runq_count++;
-	if (bucket < 20)
-		t->runq_log2[bucket]++;
-}
-
-static __always_inline u32 frames(long bytes)
-{
-	return bytes > 0 ? (u32)bytes / 8 : 0;
-}
-
 static __always_inline void emit_off(struct task_struct *task, struct thread *t, u8 why, s32 nr, u8 fd, u64 begin, u64 ns)
 {
 	struct thread_stall_rec *r = RESERVE(thread_stall_rec);
 
 	if (!r)
 		return;
-	r->head.kind = REC_THREAD_STALL;
-	r->head.tid = t->tid;
-	r->head.at = begin + ns;
-	r->begin = begin;
-	r->ns = ns;
-	r->tgid = t->tgid;
-	r->seq = ++t->seq;
-	r->nr = nr;
-	r->fd = fd;
-	r->why = why;
-	r->n_wstack = 0;
-	r->waker_tid = 0;
-	r->waker_irq = 0;
-	__builtin_memset(r->waker_comm, 0, sizeof(r->waker_comm));
+	fill_stall(r, t, why, nr, fd, begin, ns);
 	r->n_kstack = frames(bpf_get_task_stack(task, r->kstack, sizeof(r->kstack), 0));
-	if (why == OFF_BLOCKED && t->n_wstack) {
-		r->waker_tid = t->waker_tid;
-		r->waker_tgid = t->waker_tgid;
-		r->waker_irq = t->waker_irq;
-		__builtin_memcpy(r->waker_comm, t->waker_comm, sizeof(r->waker_comm));
-		__builtin_memcpy(r->wstack, t->wstack, sizeof(r->wstack));
-		r->n_wstack = t->n_wstack;
-	}
 	SUBMIT(r);
 	if (why == OFF_BLOCKED)
 		t->want_ustack = 1;
@@ -236,52 +144,25 @@ int BPF_PROG(on_waking, struct task_struct *task)
 	if (now - t->since < STALL_MIN_NS)
 		return 0;
 	waker = bpf_get_current_task_btf();
-	t->waker_tid = waker->pid;
-	t->waker_tgid = waker->tgid;
-	t->waker_irq = waker->pid == 0;
 	__builtin_memcpy(t->waker_comm, waker->comm, sizeof(t->waker_comm));
-	t->n_wstack = frames(bpf_get_stack(ctx, t->wstack, sizeof(t->wstack), 0));
-	if (!t->n_wstack)
-		t->n_wstack = 1; /* the waker is known even without its stack */
+	note_waker(ctx, t, waker->pid, waker->tgid);
 	return 0;
 }
 
-/* Receives and sends of the current thread: does it copy from one socket to another, and how much at a time? */
 static __always_inline void copy_received(struct sock *sk, u32 len, bool left_over)
 {
 	struct thread *t = thread_of(bpf_get_current_task_btf());
 
-	if (!t)
-		return;
-	t->copy_recvs++;
-	if (left_over)
-		t->copy_left_over++;
-	/* Boyer-Moore majority vote; copy_mode_count counts only while the candidate stands. */
-	if (!t->copy_votes) {
-		t->copy_mode = len;
-		t->copy_votes = 1;
-		t->copy_mode_count++;
-	} else if (t->copy_mode == len) {
-		t->copy_votes++;
-		t->copy_mode_count++;
-	} else {
-		t->copy_votes--;
-	}
-	t->last_recv_sk = (u64)sk;
-	t->last_recv_len = len;
+	if (t)
+		add_copy_received(t, (u64)sk, len, left_over);
 }
 
 static __always_inline void copy_sent(struct sock *sk, u32 len)
 {
 	struct thread *t = thread_of(bpf_get_current_task_btf());
 
-	if (!t || !t->last_recv_sk)
-		return;
-	if (t->last_recv_sk != (u64)sk && t->last_recv_len == len) {
-		t->copy_pairs++;
-		t->copy_bytes += len;
-	}
-	t->last_recv_sk = 0;
+	if (t)
+		add_copy_sent(t, (u64)sk, len);
 }
 
 static __always_inline void fill_thread_dump(struct task_struct *task, struct thread *t, struct thread_dump *d, u64 now)
@@ -293,19 +174,7 @@ static __always_inline void fill_thread_dump(struct task_struct *task, struct th
 	d->nvcsw = task->nvcsw;
 	d->nivcsw = task->nivcsw;
 	d->start_time = task->start_time;
-	d->observed = t->observed;
-	d->on_ns = t->on_ns;
-	d->runq_ns = t->runq_ns;
-	d->copy_pairs = t->copy_pairs;
-	d->copy_bytes = t->copy_bytes;
-	d->copy_recvs = t->copy_recvs;
-	d->copy_mode_count = t->copy_mode_count;
-	d->copy_left_over = t->copy_left_over;
-	d->tid = t->tid;
-	d->tgid = t->tgid;
-	d->runq_count = t->runq_count;
-	d->copy_mode = t->copy_mode;
-	__builtin_memcpy(d->runq_log2, t->runq_log2, sizeof(d->runq_log2));
+	fill_account(t, d);
 	__builtin_memcpy(d->comm, task->comm, sizeof(d->comm));
 }
 

@@ -5,7 +5,7 @@
 use parshall_evidence::Confidence;
 
 use super::{Candidate, Cause, Outcome, place_of, stalls, who};
-use crate::facts::{Blame, Facts, Shape, rtt_ns};
+use crate::facts::{Blame, Facts, Lost, Shape, rtt_ns};
 use crate::ledger::thread::{State as ThreadState, Wait};
 use crate::stats::ratio;
 use crate::words;
@@ -13,8 +13,11 @@ use crate::words;
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "peer-think-time", title: "The peer takes its time to answer", test };
 
+/// An upstream explains its proxy's clients when it waits for at least this much of what they do.
+const UPSTREAM_SHARE: f64 = 0.3;
+
 fn test(facts: &Facts<'_>) -> Outcome {
-    let lost = facts.blamed(&[Blame::PeerThink]);
+    let lost = deepest(facts, facts.blamed(&[Blame::PeerThink]));
     let Some(worst) = lost.worst() else { return Outcome::Rejected(why_not(facts)) };
     let flow = &facts.flows[worst];
     let rtt = rtt_ns(flow);
@@ -47,6 +50,23 @@ fn test(facts: &Facts<'_>) -> Outcome {
         candidate.confidence = Confidence::Medium;
     }
     candidate.holds()
+}
+
+/// Puts first the flow at which the waiting begins: a proxy keeps its clients waiting because its own upstream does.
+fn deepest(facts: &Facts<'_>, mut lost: Lost) -> Lost {
+    let Some((worst, ns)) = lost.by_flow.first().copied() else { return lost };
+    let Some(server) = facts.flows[worst].pair.map(|end| facts.flows[end].rec.pid).filter(|pid| *pid != 0) else {
+        return lost;
+    };
+    let upstream = |(flow, theirs): &(usize, f64)| {
+        let fact = &facts.flows[*flow];
+        fact.rec.pid == server && fact.pair.is_none() && *theirs >= UPSTREAM_SHARE * ns
+    };
+    if let Some(at) = lost.by_flow.iter().position(upstream) {
+        let flow = lost.by_flow.remove(at);
+        lost.by_flow.insert(0, flow);
+    }
+    lost
 }
 
 /// What the threads of a peer on this host did.

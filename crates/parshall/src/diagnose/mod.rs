@@ -1,15 +1,20 @@
 //! `run`, `attach` and `show`: collect a capture, have it judged, print the report.
 mod btf;
+mod cells;
 pub mod cgroup;
 pub mod command;
 mod hardware;
 mod host;
+mod meter;
 pub mod observe;
 mod procfs;
+mod records;
 pub mod subject;
+mod symbolize;
 mod syscall_name;
 #[cfg(test)]
 mod test_child;
+mod tracepoint;
 
 use std::fs;
 use std::path::Path;

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use parshall_evidence::{Capture, Rung};
 
 use super::subject::{self, Process, Resolved, Select};
-use super::{btf, procfs};
+use super::{btf, procfs, tracepoint};
 use crate::doctor;
 
 /// How to observe.
@@ -89,7 +89,8 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
     loop {
         let attempt = match rung {
             Rung::Btf => btf::observe(resolved, options, stop),
-            Rung::Tracepoint | Rung::Procfs => sampled(resolved, options, stop),
+            Rung::Tracepoint => tracepoint::observe(resolved, options, stop),
+            Rung::Procfs => sampled(resolved, options, stop),
         };
         match attempt {
             Ok(mut capture) => {
@@ -99,7 +100,7 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
             // The kernel has the last word: what it refuses here, the doctor could not foresee.
             Err(error) if rung > Rung::Procfs => {
                 reasons.push(format!("not on the {} rung: {error:#}", rung.as_str()));
-                rung = Rung::Procfs;
+                rung = if rung == Rung::Btf { Rung::Tracepoint } else { Rung::Procfs };
             }
             Err(error) => return Err(error),
         }

@@ -131,6 +131,10 @@ pub fn rung(facts: &Facts) -> (Rung, Vec<String>) {
     if no_btf.is_empty() {
         return (Rung::Btf, Vec::new());
     }
+    // The classic probes tell what they see through the same ring.
+    if !facts.bpf_ring_buffer.works() {
+        return (Rung::Procfs, no_btf);
+    }
     if facts.tracefs.is_some() {
         return (Rung::Tracepoint, no_btf);
     }
@@ -219,9 +223,9 @@ fn kernel(f: &Facts) -> Check {
     let seen = format!("{} on {}", f.kernel.as_deref().unwrap_or("unknown"), f.arch);
     let check = ok("kernel", "kernel", seen);
     match f.version() {
-        Some(version) if version < BTF_KERNEL => {
-            check.limited("no BPF ring buffer: the rung btf needs Linux 5.8").remedy("use a newer kernel")
-        }
+        Some(version) if version < BTF_KERNEL => check
+            .limited("the rung btf needs Linux 5.8, and so does the BPF ring buffer where it was not backported")
+            .remedy("use a newer kernel"),
         Some(_) => check,
         None => check.limited("the kernel's release could not be read; what it offers is only known by trying"),
     }
@@ -262,7 +266,7 @@ fn bpf_ring(f: &Facts) -> Check {
     match &f.bpf_ring_buffer {
         Attempt::Works => ok("bpf-ring-buffer", "BPF ring buffer", "one was created"),
         Attempt::Refused(why) => ok("bpf-ring-buffer", "BPF ring buffer", format!("refused: {why}"))
-            .missing("the rung btf needs it")
+            .missing("the rungs btf and tracepoint need it")
             .remedy("Linux 5.8 or newer, and what `BPF programs` needs"),
     }
 }
@@ -316,7 +320,7 @@ fn tracefs(f: &Facts) -> Check {
     match &f.tracefs {
         Some(at) => ok("tracefs", "tracefs", at.clone()),
         None => ok("tracefs", "tracefs", "not mounted, or not readable")
-            .limited("classic tracepoints are not found; the rung btf does without them")
+            .limited("classic tracepoints are not found, so below the rung btf there is only procfs")
             .remedy("mount -t tracefs tracefs /sys/kernel/tracing"),
     }
 }

@@ -110,6 +110,17 @@ fn no_btf() {
 }
 
 #[test]
+fn without_a_ring_the_classic_probes_have_no_voice() {
+    let facts = Facts { btf: false, bpf_ring_buffer: refused(), ..full() };
+    assert_eq!(rung(&facts).0, Rung::Procfs);
+    let findings = examine(&facts);
+    assert_eq!(state(&findings, "bpf-ring-buffer"), State::Missing);
+    assert!(findings.why_not_higher.iter().any(|w| w.contains("ring buffers")), "{:?}", findings.why_not_higher);
+    let ringless = Facts { bpf_ring_buffer: refused(), ..full() };
+    assert_eq!(rung(&ringless).0, Rung::Procfs);
+}
+
+#[test]
 fn locked_down() {
     let facts = Facts { bpf_program: refused(), lockdown: Some("confidentiality".into()), ..full() };
     let findings = examine(&facts);

@@ -3,12 +3,10 @@ use std::collections::{HashMap, HashSet};
 
 use parshall_bpf::lifecycle::FlowDump;
 use parshall_bpf::syscall::{SysKey, SysValue};
-use parshall_bpf::thread::{OffKey, OffValue, ThreadDump, fd_kind, off_cpu};
-use parshall_evidence::{
-    CopyPattern, FlowRecord, FlowStall, OffCpuCell, Role, RunQueue, SyscallCell, TcpSnapshot, ThreadRecord,
-};
+use parshall_bpf::thread::{OffKey, OffValue, ThreadDump};
+use parshall_evidence::{CopyPattern, FlowRecord, Role, RunQueue, TcpSnapshot, ThreadRecord};
 
-use crate::diagnose::syscall_name::syscall_name;
+use crate::diagnose::cells::{call_cells, off_cells};
 
 /// What the flows are assembled from; times are CLOCK_MONOTONIC nanoseconds.
 pub struct FlowParts<'a> {
@@ -148,49 +146,4 @@ fn thread(parts: &ThreadParts<'_>, first: Option<&ThreadDump>, last: &ThreadDump
             log2_us: last.runq_log2.iter().map(|&n| n.into()).collect(),
         },
     }
-}
-
-fn off_cells(cells: Option<&Vec<(OffKey, OffValue)>>) -> Vec<OffCpuCell> {
-    let mut out: Vec<OffCpuCell> = cells
-        .into_iter()
-        .flatten()
-        .map(|(key, value)| OffCpuCell {
-            why: off_cpu(key.why),
-            syscall: key.nr,
-            syscall_name: syscall_name(key.nr).into_owned(),
-            fd: fd_kind(key.fd),
-            ns: value.ns,
-            count: value.count,
-        })
-        .collect();
-    out.sort_by(|a, b| b.ns.cmp(&a.ns).then(a.syscall.cmp(&b.syscall)));
-    out
-}
-
-fn call_cells(cells: Option<&Vec<(SysKey, SysValue)>>) -> Vec<SyscallCell> {
-    let mut out: Vec<SyscallCell> = cells
-        .into_iter()
-        .flatten()
-        .map(|(key, value)| SyscallCell {
-            syscall: key.nr,
-            name: syscall_name(key.nr).into_owned(),
-            fd: fd_kind(key.fd as u8),
-            count: value.count,
-            errors: value.errors,
-            eagain: value.eagain,
-            bytes: value.bytes,
-            on_cpu_ns: value.on_ns,
-            off_cpu_ns: value.off_ns,
-        })
-        .collect();
-    out.sort_by(|a, b| b.count.cmp(&a.count).then(a.syscall.cmp(&b.syscall)));
-    out
-}
-
-/// Stalls with their begin relative to the window; what began before it is cut to it.
-pub fn relative_stall(mut stall: FlowStall, begin: u64) -> FlowStall {
-    let early = begin.saturating_sub(stall.begin_ns);
-    stall.ns = stall.ns.saturating_sub(early);
-    stall.begin_ns = stall.begin_ns.saturating_sub(begin);
-    stall
 }

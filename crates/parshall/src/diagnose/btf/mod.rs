@@ -4,26 +4,25 @@
 //! `parshall_core::slice`, what the capture means by `parshall_core::judge`.
 mod assemble;
 mod ended;
-mod records;
-pub mod symbolize;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use parshall_bpf::probes::{monotonic_ns, tick_hz};
 use parshall_bpf::{Config, Counters, Event, Probes, Scope};
-use parshall_core::slice::{Cost, SlicePlan, Step};
+use parshall_core::slice::{SlicePlan, Step};
 use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices, Status};
 
 use super::cgroup;
 use super::hardware::Hardware;
 use super::host::{self, HostWatch};
+use super::meter::{Meter, Reading};
 use super::observe::{ObserveOptions, Progress, Stop};
-use super::subject::{Resolved, Select};
+use super::records::{self, Records};
+use super::subject::{Resolved, Select, Sock, proc_fs};
+use super::symbolize::Stacks;
 use ended::Ended;
-use records::Records;
-use symbolize::Stacks;
 
 /// Flows tracked at most.
 const FLOWS_MAX: u32 = 8192;
@@ -81,28 +80,9 @@ struct Session {
     ended_threads: Ended<parshall_bpf::thread::ThreadDump>,
     last_threads: Vec<parshall_bpf::thread::ThreadDump>,
     owners: HashMap<u64, u32>,
-    spans: Vec<(u64, u64)>,
-    slice: Option<SliceCost>,
     counters0: Counters,
     meter: Meter,
     unsampled_cpus: usize,
-    /// Share of the host's CPU time that nobody used lately.
-    idle: f64,
-}
-
-/// Counters when the current slice began.
-struct SliceCost {
-    begin: u64,
-    counters: Counters,
-    timed: (u64, u64),
-}
-
-/// What an event costs: timed in the first slice, estimated from the number of events later.
-#[derive(Default)]
-struct Meter {
-    timing: bool,
-    ns_per_event: f64,
-    kernel_ns: u64,
 }
 
 impl Session {
@@ -113,10 +93,11 @@ impl Session {
         let unsampled_cpus = probes.attach_samples(0..host::cpus() as i32);
         let first_threads = probes.threads()?;
         let first_flows = probes.flows()?;
-        let meter = Meter { timing: probes.start_timing(), ..Meter::default() };
+        let mut meter = Meter::new(probes.start_timing());
         let counters0 = probes.counters();
-        let timed = probes.timed_runs();
+        let before = reading(&probes);
         let begin = probes.begin_slice()?;
+        meter.begin(begin, before);
         Ok(Self {
             probes,
             records: Records::new(options.name_all),
@@ -129,12 +110,9 @@ impl Session {
             ended_threads: Ended::default(),
             last_threads: Vec::new(),
             owners,
-            spans: Vec::new(),
-            slice: Some(SliceCost { begin, counters: counters0, timed }),
             counters0,
             meter,
             unsampled_cpus,
-            idle: 0.0,
         })
     }
 
@@ -146,7 +124,6 @@ impl Session {
         let mut progress = Progress::new(options);
         let mut events = Vec::new();
         let mut next_look = 0;
-        let mut idle = host::IdleMeter::start(self.begin);
         loop {
             std::thread::sleep(TICK);
             let now = monotonic_ns();
@@ -158,7 +135,6 @@ impl Session {
             }
             if now >= next_look {
                 next_look = now + LOOK_NS;
-                self.idle = idle.measure(now);
                 if stop.subject_gone() {
                     break;
                 }
@@ -166,14 +142,14 @@ impl Session {
             if !plan.due(now) {
                 continue;
             }
-            match plan.step(now, self.cost(now)) {
+            match plan.step(now, self.meter.cost(now, reading(&self.probes))) {
                 Step::Keep => {}
                 Step::Pause => self.pause()?,
                 Step::Resume => self.resume()?,
             }
         }
         self.end = monotonic_ns();
-        if self.slice.is_some() {
+        if self.meter.slice_begin().is_some() {
             self.end = self.end_slice();
         }
         let (open_flows, live_threads) = (self.probes.flows()?, self.probes.threads()?);
@@ -199,30 +175,9 @@ impl Session {
         }
     }
 
-    fn cost(&self, now: u64) -> Cost {
-        let cpus = host::cpus();
-        let Some(slice) = &self.slice else { return Cost { kernel_ns: 0, elapsed_ns: 1, cpus, idle: self.idle } };
-        let kernel_ns = if self.meter.timing {
-            self.probes.timed_runs().0.saturating_sub(slice.timed.0)
-        } else {
-            let events = self.probes.counters().events.saturating_sub(slice.counters.events);
-            (events as f64 * self.meter.ns_per_event) as u64
-        };
-        Cost { kernel_ns, elapsed_ns: now - slice.begin, cpus, idle: self.idle }
-    }
-
     fn end_slice(&mut self) -> u64 {
-        let now = monotonic_ns();
-        let cost = self.cost(now);
         let end = self.probes.end_slice();
-        if let Some(slice) = self.slice.take() {
-            self.spans.push((slice.begin, end));
-            self.meter.kernel_ns += cost.kernel_ns;
-            let events = self.probes.counters().events.saturating_sub(slice.counters.events);
-            if self.meter.timing && events > 0 {
-                self.meter.ns_per_event = cost.kernel_ns as f64 / events as f64;
-            }
-        }
+        self.meter.end(end, reading(&self.probes));
         end
     }
 
@@ -238,9 +193,9 @@ impl Session {
     }
 
     fn resume(&mut self) -> anyhow::Result<()> {
-        let counters = self.probes.counters();
+        let before = reading(&self.probes);
         let begin = self.probes.begin_slice()?;
-        self.slice = Some(SliceCost { begin, counters, timed: (0, 0) });
+        self.meter.begin(begin, before);
         Ok(())
     }
 
@@ -272,7 +227,7 @@ impl Session {
             samples: &samples_by_thread,
         });
         let told = self.records.finish(self.begin);
-        let spans: Vec<(u64, u64)> = self.spans.iter().map(|&(b, e)| (b - self.begin, e - b)).collect();
+        let spans: Vec<(u64, u64)> = self.meter.spans.iter().map(|&(b, e)| (b - self.begin, e - b)).collect();
         let mut subject = resolved.subject.clone();
         subject.netns = netns_of(&flows, &subject.netns);
         let capture = Capture {
@@ -317,11 +272,12 @@ fn config(resolved: &Resolved) -> Config {
         _ => None,
     };
     // Of the service all sockets count, its upstreams too; of its clients on this host only those to the port.
-    let scope = |pid: u32| match port {
-        Some(port) if !resolved.sockets.iter().any(|s| s.listening && s.pid == pid && s.local.port() == port) => {
-            Scope::Port
-        }
-        _ => Scope::All,
+    // Workers share the listener that their parent opened, so it is looked for in each process.
+    let listens = |s: &&Sock| s.listening && Some(s.local.port()) == port;
+    let listeners: HashSet<u64> = resolved.sockets.iter().filter(listens).map(|s| s.inode).collect();
+    let scope = |pid: u32| {
+        let serves = || proc_fs::sockets(pid).iter().any(|(_, inode)| listeners.contains(inode));
+        if port.is_none() || serves() { Scope::All } else { Scope::Port }
     };
     Config { tgids: resolved.processes.iter().map(|p| (p.pid, scope(p.pid))).collect(), port, max_flows: FLOWS_MAX }
 }
@@ -342,4 +298,8 @@ fn net_counts(before: &Counters, after: &Counters) -> NetCounts {
         closed: after.closed - before.closed,
         delack_timers: after.delack_timers - before.delack_timers,
     }
+}
+
+fn reading(probes: &Probes) -> Reading {
+    Reading { events: probes.counters().events, timed_ns: probes.timed_runs().0 }
 }

@@ -260,6 +260,11 @@ impl Flows {
         self.options_turn += OPTIONS_BATCH;
     }
 
+    /// Local and remote port of the flows that are open.
+    pub fn ports(&self) -> impl Iterator<Item = (u16, u16)> {
+        self.tracks.values().map(|track| (track.id.local.port(), track.id.remote.port()))
+    }
+
     /// Some namespace fails to answer.
     pub fn failed(&self) -> bool {
         self.sources.iter().any(|source| source.errors >= ERRORS_MAX)

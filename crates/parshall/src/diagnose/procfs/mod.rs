@@ -2,16 +2,16 @@
 //!
 //! `flows` and `threads` look; `flow_state`, `flow_track` and `thread_account` turn looks into accounts without any I/O; `pace`
 //! keeps the cost below 2 % of a core. Flows and threads have a budget of half of it each.
-mod blocked_in;
+pub mod blocked_in;
 mod flow_state;
 mod flow_track;
-mod flows;
+pub mod flows;
 mod options;
-mod pace;
+pub mod pace;
 #[cfg(test)]
 mod tests;
-mod thread_account;
-mod threads;
+pub mod thread_account;
+pub mod threads;
 
 use std::time::{Duration, Instant};
 

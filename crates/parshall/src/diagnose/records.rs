@@ -6,9 +6,8 @@ use parshall_bpf::sample::SampleWire;
 use parshall_bpf::thread::{ThreadStallWire, UserStackWire, fd_kind};
 use parshall_evidence::{Capture, CpuSample, FlowStall, OffCpu, ThreadStall};
 
-use super::assemble::relative_stall;
 use super::symbolize::{Stacks, in_interrupt};
-use crate::diagnose::syscall_name::syscall_name;
+use super::syscall_name::syscall_name;
 
 /// Stalls of each kind that are kept; the accounts hold the time of those beyond.
 const STALLS_MAX: usize = 200_000;
@@ -151,4 +150,12 @@ impl Records {
             events: self.events,
         }
     }
+}
+
+/// Stalls with their begin relative to the window; what began before it is cut to it.
+fn relative_stall(mut stall: FlowStall, begin: u64) -> FlowStall {
+    let early = begin.saturating_sub(stall.begin_ns);
+    stall.ns = stall.ns.saturating_sub(early);
+    stall.begin_ns = stall.begin_ns.saturating_sub(begin);
+    stall
 }

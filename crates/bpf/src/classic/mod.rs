@@ -1,0 +1,434 @@
+//! The classic object: threads event by event on kernels without BTF.
+//!
+//! As the btf object it has an always-on set and a slice set. What iterators do there is done here in user space: the
+//! threads are put into a map, and the intervals that are open when a slice ends are closed by [`ThreadEntry::close`].
+pub mod format;
+pub mod layout;
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, ProgramMut};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::classic_skel::{ClassicSkel, ClassicSkelBuilder, types};
+use crate::kit::{self, Inbox};
+use crate::probes::{Counters, monotonic_ns};
+use crate::record::Event;
+use crate::sample;
+use crate::syscall::{SysKey, SysValue, call_flags};
+use crate::thread::{KSTACK_MAX, OffKey, OffValue};
+
+use layout::{Layout, Offsets, Ports, Tracepoint};
+
+/// Why the classic probes could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no tracefs to read the layouts from.
+    #[error("tracefs is not mounted or cannot be read")]
+    NoTracefs,
+    /// A tracepoint is missing, or its layout cannot be read.
+    #[error("the tracepoint {name} cannot be used: {source}")]
+    Tracepoint {
+        /// Its name.
+        name: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// A field is not what the programs read.
+    #[error("the tracepoint {name} has another layout than the probes know: field {field}")]
+    Layout {
+        /// The tracepoint.
+        name: &'static str,
+        /// The field.
+        field: &'static str,
+    },
+    /// The kernel refused to load them.
+    #[error("the kernel refused the classic probes: {0}")]
+    Load(#[source] libbpf_rs::Error),
+    /// The kernel refused to attach one of them.
+    #[error("the probe {name} could not be attached: {source}")]
+    Attach {
+        /// Its name.
+        name: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// `struct classic_thread`: a thread's account and its open interval.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct ThreadEntry {
+    pub since: u64,
+    pub wake: u64,
+    pub on_ns: u64,
+    pub observed: u64,
+    pub sys_t0: u64,
+    pub sys_on0: u64,
+    pub runq_ns: u64,
+    pub slice: u32,
+    pub tid: u32,
+    pub tgid: u32,
+    pub runq_count: u32,
+    pub waker_tid: u32,
+    pub waker_tgid: u32,
+    pub n_wstack: u32,
+    pub seq: u32,
+    pub sys_nr: i32,
+    pub state: u8,
+    pub waker_irq: u8,
+    pub want_ustack: u8,
+    pub sys_fd: u8,
+    pub last_recv_sk: u64,
+    pub copy_pairs: u64,
+    pub copy_bytes: u64,
+    pub copy_recvs: u64,
+    pub copy_mode_count: u64,
+    pub copy_left_over: u64,
+    pub last_recv_len: u32,
+    pub copy_mode: u32,
+    pub copy_votes: u32,
+    pub pad: u32,
+    pub runq_log2: [u32; 20],
+    pub waker_comm: [u8; 16],
+    pub wstack: [u64; KSTACK_MAX],
+    pub born: u64,
+    pub call_slice: u32,
+    pub n_kstack: u32,
+    pub deep: u32,
+    pub call_fd: u32,
+    pub new_kind: u32,
+    pub pad2: u32,
+    pub kstack: [u64; KSTACK_MAX],
+}
+
+/// `enum thread_state`.
+const TS_UNKNOWN: u8 = 0;
+const TS_ON: u8 = 1;
+const TS_RUNNABLE: u8 = 3;
+
+/// What a thread was seen in by /proc when the slice began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeenIn {
+    /// Running, or waiting for a CPU.
+    Running,
+    /// Blocked in this system call on this kind of descriptor (wire number); -1 outside of any.
+    Blocked(i32, u8),
+}
+
+/// The interval of a thread that was open when the slice ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenInterval {
+    /// When it began.
+    pub begin: u64,
+    /// Of it, time on a CPU,
+    pub on_ns: u64,
+    /// blocked,
+    pub blocked_ns: u64,
+    /// and waiting for a CPU.
+    pub runnable_ns: u64,
+    /// The system call it lies in, or -1.
+    pub nr: i32,
+    /// What its descriptor is, a wire number.
+    pub fd: u8,
+}
+
+impl ThreadEntry {
+    fn new(tid: u32, tgid: u32) -> Self {
+        let mut entry = Self::new_zeroed();
+        (entry.tid, entry.tgid) = (tid, tgid);
+        entry
+    }
+
+    /// The interval that is open at `end` in the slice that began at `begin`. `seen` is what /proc said at the slice's
+    /// begin; `ran` says whether a thread without any event spent the slice on a CPU.
+    pub fn close(&self, slice: u32, (begin, end): (u64, u64), seen: SeenIn, ran: bool) -> OpenInterval {
+        let quiet = self.slice != slice;
+        let (since, mut state, wake) =
+            if quiet { (begin.max(self.born), TS_UNKNOWN, 0) } else { (self.since, self.state, self.wake) };
+        let total = end.saturating_sub(since);
+        let (nr, fd) = if self.call_slice == slice && !quiet {
+            if self.sys_t0 > 0 { (self.sys_nr, self.sys_fd) } else { (-1, 0) }
+        } else if let SeenIn::Blocked(nr, fd) = seen {
+            (nr, fd)
+        } else {
+            (-1, 0)
+        };
+        let mut open = OpenInterval { begin: since, nr, fd, ..OpenInterval::default() };
+        if state == TS_UNKNOWN && wake == 0 && seen == SeenIn::Running {
+            state = if ran { TS_ON } else { TS_RUNNABLE };
+        }
+        match state {
+            TS_ON => open.on_ns = total,
+            TS_RUNNABLE => open.runnable_ns = total,
+            _ => {
+                open.blocked_ns = if wake > since { wake.min(end) - since } else { total };
+                open.runnable_ns = total - open.blocked_ns.min(total);
+                open.blocked_ns = open.blocked_ns.min(total);
+            }
+        }
+        open
+    }
+}
+
+/// `struct seed`.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct Seed {
+    slice: u32,
+    nr: i32,
+    fd: u8,
+    blocked: u8,
+    pad: [u8; 2],
+}
+
+/// The loaded classic probes. Dropping it detaches everything.
+pub struct Classic {
+    // Declared in the order in which they must go: links before the programs they hold.
+    slice_links: Vec<Link>,
+    always_links: Vec<Link>,
+    stats: Option<OwnedFd>,
+    inbox: Inbox,
+    layout: Layout,
+    skel: ClassicSkel<'static>,
+}
+
+impl Classic {
+    /// Loads the programs for the layouts of this kernel; nothing is attached yet.
+    pub fn load() -> Result<Self, Error> {
+        let layout = layout::read(&layout::tracefs()?)?;
+        // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
+        let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = ClassicSkelBuilder::default().open(object).map_err(Error::Load)?;
+        // Cells are made under the run queue's lock, where kernels before 6.1 must not allocate.
+        open.maps.off_cells.set_map_flags(0).map_err(Error::Load)?;
+        open.maps.sys_cells.set_map_flags(0).map_err(Error::Load)?;
+        set_offsets(open.maps.rodata_data.as_deref_mut().expect("the object has read-only data"), &layout.offsets);
+        let skel = open.load().map_err(Error::Load)?;
+        let inbox = Inbox::new(&skel.maps.ring).map_err(Error::Load)?;
+        Ok(Self { slice_links: Vec::new(), always_links: Vec::new(), stats: None, inbox, layout, skel })
+    }
+
+    /// What this kernel cannot show, a sentence each.
+    pub fn missing(&self) -> &[&'static str] {
+        &self.layout.missing
+    }
+
+    /// Attaches what stays on for the whole window.
+    pub fn attach_always(&mut self) -> Result<(), Error> {
+        let links: Result<Vec<Link>, Error> = self.layout.always.iter().map(|t| self.attach(t)).collect();
+        self.always_links.extend(links?);
+        Ok(())
+    }
+
+    /// Attaches the sampling clock on each of the given CPUs; returns how many could not be sampled.
+    pub fn attach_samples(&mut self, cpus: impl Iterator<Item = i32>) -> usize {
+        let mut failed = 0;
+        for cpu in cpus {
+            match sample::open_clock(cpu).and_then(|fd| kit::attach_perf(&self.skel.progs.on_sample, fd)) {
+                Ok(link) => self.always_links.push(link),
+                Err(_) => failed += 1,
+            }
+        }
+        failed
+    }
+
+    fn attach(&self, tracepoint: &Tracepoint) -> Result<Link, Error> {
+        let name = tracepoint.program;
+        let link = sample::open_tracepoint(tracepoint.id).and_then(|fd| kit::attach_perf(self.program(name), fd));
+        link.map_err(|source| Error::Attach { name, source })
+    }
+
+    fn program(&self, name: &str) -> &ProgramMut<'static> {
+        let progs = &self.skel.progs;
+        match name {
+            "on_switch" => &progs.on_switch,
+            "on_waking" => &progs.on_waking,
+            "on_sys_enter" => &progs.on_sys_enter,
+            "on_sys_exit" => &progs.on_sys_exit,
+            "on_new_task" => &progs.on_new_task,
+            "on_exit" => &progs.on_exit,
+            "on_retransmit" => &progs.on_retransmit,
+            "on_reset_sent" => &progs.on_reset_sent,
+            _ => &progs.on_reset_received,
+        }
+    }
+
+    /// Attaches the per-event probes and switches them on; returns when (CLOCK_MONOTONIC).
+    pub fn begin_slice(&mut self) -> Result<u64, Error> {
+        let links: Result<Vec<Link>, Error> = self.layout.slice.iter().map(|t| self.attach(t)).collect();
+        self.slice_links = links?;
+        let bss = self.bss();
+        let now = monotonic_ns();
+        bss.slice_begin = now;
+        bss.slice_gen += 1;
+        // The programs read `active` first; on the supported architectures the stores above are visible by then.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        bss.active = 1;
+        Ok(now)
+    }
+
+    /// Switches the per-event probes off and detaches them; returns when.
+    pub fn end_slice(&mut self) -> u64 {
+        self.bss().active = 0;
+        let now = monotonic_ns();
+        self.slice_links.clear();
+        now
+    }
+
+    /// The number of the current or last slice.
+    pub fn slice(&self) -> u32 {
+        self.skel.maps.bss_data.as_deref().map_or(0, |bss| bss.slice_gen)
+    }
+
+    /// Begins to follow a process; its threads are added one by one.
+    pub fn add_process(&self, tgid: u32) {
+        // A full table leaves it unobserved; the threads of a process beyond the limit are counted as such.
+        let _ = self.skel.maps.tgids.update(&tgid.to_ne_bytes(), &[1], MapFlags::ANY);
+    }
+
+    /// Begins to observe a thread; false when there is no room. A known one is left alone.
+    pub fn add_thread(&self, tid: u32, tgid: u32) -> bool {
+        let (map, key) = (&self.skel.maps.threads, tid.to_ne_bytes());
+        let mut entry = ThreadEntry::new(tid, tgid);
+        // What it did before it was found is not known.
+        (entry.slice, entry.since) = (self.slice(), monotonic_ns());
+        match map.update(&key, entry.as_bytes(), MapFlags::NO_EXIST) {
+            Ok(()) => true,
+            Err(error) => error.kind() == libbpf_rs::ErrorKind::AlreadyExists,
+        }
+    }
+
+    /// Tells what a thread was in when the slice began.
+    pub fn seed(&self, tid: u32, seen: SeenIn) {
+        let (nr, fd, blocked) = match seen {
+            SeenIn::Running => (-1, 0, 0),
+            SeenIn::Blocked(nr, fd) => (nr, fd, 1),
+        };
+        let seed = Seed { slice: self.slice(), nr, fd, blocked, pad: [0; 2] };
+        let _ = self.skel.maps.seeds.update(&tid.to_ne_bytes(), seed.as_bytes(), MapFlags::ANY);
+    }
+
+    /// Tells what a descriptor is (a wire number).
+    pub fn set_kind(&self, tgid: u32, fd: u32, kind: u8) {
+        let key = [tgid.to_ne_bytes(), fd.to_ne_bytes()].concat();
+        let _ = self.skel.maps.kinds.update(&key, &[kind], MapFlags::ANY);
+    }
+
+    /// Tells the ports of a flow whose resets count.
+    pub fn add_ports(&self, local: u16, remote: u16) {
+        let key = (u32::from(local) << 16 | u32::from(remote)).to_ne_bytes();
+        let _ = self.skel.maps.ports.update(&key, &[1], MapFlags::ANY);
+    }
+
+    /// The accounts of all threads.
+    pub fn threads(&self) -> Vec<ThreadEntry> {
+        kit::entries::<u32, ThreadEntry>(&self.skel.maps.threads).into_iter().map(|(_, entry)| entry).collect()
+    }
+
+    /// Time off the CPU, by thread and kind.
+    pub fn off_cells(&self) -> HashMap<u32, Vec<(OffKey, OffValue)>> {
+        kit::by_thread(&self.skel.maps.off_cells, |key: &OffKey| key.tid)
+    }
+
+    /// System calls, by thread and kind.
+    pub fn sys_cells(&self) -> HashMap<u32, Vec<(SysKey, SysValue)>> {
+        kit::by_thread(&self.skel.maps.sys_cells, |key: &SysKey| key.tid)
+    }
+
+    /// Appends the records that have arrived.
+    pub fn drain(&self, events: &mut Vec<Event>) {
+        self.inbox.drain(events);
+    }
+
+    /// The counters so far.
+    pub fn counters(&self) -> Counters {
+        kit::counters(&self.skel.maps.counters, self.inbox.undecoded())
+    }
+
+    /// Has the kernel time every run of a program, until [`Classic::stop_timing`]; false when it will not.
+    pub fn start_timing(&mut self) -> bool {
+        self.stats = kit::enable_stats();
+        self.stats.is_some()
+    }
+
+    /// Ends what [`Classic::start_timing`] began.
+    pub fn stop_timing(&mut self) {
+        self.stats = None;
+    }
+
+    /// CPU time and number of the timed runs of all programs.
+    pub fn timed_runs(&self) -> (u64, u64) {
+        kit::timed_runs(self.skel.object())
+    }
+
+    fn bss(&mut self) -> &mut types::bss {
+        self.skel.maps.bss_data.as_deref_mut().expect("the object has global data")
+    }
+}
+
+fn set_offsets(rodata: &mut types::rodata, offsets: &Offsets) {
+    rodata.call_flags = call_flags();
+    rodata.off_prev_pid = offsets.prev_pid;
+    rodata.off_prev_state = offsets.prev_state;
+    rodata.off_next_pid = offsets.next_pid;
+    rodata.off_waking_pid = offsets.waking_pid;
+    rodata.off_enter_id = offsets.enter_id;
+    rodata.off_enter_args = offsets.enter_args;
+    rodata.off_exit_ret = offsets.exit_ret;
+    rodata.off_new_pid = offsets.new_pid;
+    rodata.off_new_flags = offsets.new_flags;
+    let nowhere = Ports { sport: 8, dport: 8, swapped: false };
+    let (retrans, rst_in) = (offsets.retrans.unwrap_or(nowhere), offsets.rst_in.unwrap_or(nowhere));
+    let rst_out = offsets.rst_out.unwrap_or(nowhere);
+    (rodata.off_retrans_sport, rodata.off_retrans_dport) = (retrans.sport, retrans.dport);
+    (rodata.off_rst_in_sport, rodata.off_rst_in_dport) = (rst_in.sport, rst_in.dport);
+    (rodata.off_rst_out_sport, rodata.off_rst_out_dport) = (rst_out.sport, rst_out.dport);
+    rodata.rst_out_swapped = rst_out.swapped.into();
+    rodata.nr_close = libc::SYS_close as i32;
+    rodata.nr_accept = libc::SYS_accept as i32;
+    rodata.nr_accept4 = libc::SYS_accept4 as i32;
+    rodata.nr_socket = libc::SYS_socket as i32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_have_the_size_the_programs_write() {
+        assert_eq!(size_of::<ThreadEntry>(), size_of::<types::classic_thread>());
+        assert_eq!(size_of::<Seed>(), size_of::<types::seed>());
+    }
+
+    #[test]
+    fn open_intervals_are_closed_by_their_state() {
+        let mut entry = ThreadEntry::new(7, 7);
+        (entry.slice, entry.call_slice, entry.since, entry.state) = (1, 1, 100, 2);
+        (entry.sys_t0, entry.sys_nr) = (50, 3);
+        let open = entry.close(1, (10, 160), SeenIn::Running, false);
+        assert_eq!((open.blocked_ns, open.runnable_ns, open.nr), (60, 0, 3));
+        entry.wake = 140;
+        let open = entry.close(1, (10, 160), SeenIn::Running, false);
+        assert_eq!((open.blocked_ns, open.runnable_ns), (40, 20));
+        entry.state = TS_ON;
+        assert_eq!(entry.close(1, (10, 160), SeenIn::Running, false).on_ns, 60);
+    }
+
+    #[test]
+    fn a_thread_without_events_did_what_it_was_seen_doing() {
+        let entry = ThreadEntry::new(7, 7);
+        let open = entry.close(2, (10, 160), SeenIn::Blocked(3, 5), false);
+        assert_eq!((open.blocked_ns, open.nr, open.fd), (150, 3, 5));
+        assert_eq!(entry.close(2, (10, 160), SeenIn::Running, true).on_ns, 150);
+        assert_eq!(entry.close(2, (10, 160), SeenIn::Running, false).runnable_ns, 150);
+        assert_eq!(
+            entry.close(2, (160, 10), SeenIn::Running, true),
+            OpenInterval { begin: 160, nr: -1, ..OpenInterval::default() }
+        );
+    }
+}

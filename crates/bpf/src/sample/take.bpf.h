@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/* A CPU sample of the current thread, but for its system call, which each object knows in its own way. */
+#ifndef PARSHALL_TAKE_H
+#define PARSHALL_TAKE_H
+
+#include "thread/account.bpf.h"
+
+static __always_inline void take_sample(void *ctx, struct sample_rec *r, u64 id)
+{
+	long n;
+
+	r->head.kind = REC_SAMPLE;
+	r->head.tid = (u32)id;
+	r->head.at = bpf_ktime_get_ns();
+	r->tgid = id >> 32;
+	/* A sample taken in user mode has no kernel stack. */
+	n = bpf_get_stack(ctx, r->kstack, sizeof(r->kstack), 0);
+	r->n_kstack = frames(n);
+	r->user = n <= 0;
+	r->n_ustack = frames(bpf_get_stack(ctx, r->ustack, sizeof(r->ustack), BPF_F_USER_STACK));
+}
+
+#endif

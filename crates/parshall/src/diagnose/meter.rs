@@ -1,0 +1,98 @@
+//! What the probes of a slice cost: timed by the kernel in the first slice, estimated from the number of events later.
+use parshall_core::slice::Cost;
+
+use super::host::{self, IdleMeter};
+
+/// The meter of one observation.
+#[derive(Debug, Default)]
+pub struct Meter {
+    /// The kernel times every run of a program now.
+    pub timing: bool,
+    /// CPU time of the slices that have ended.
+    pub kernel_ns: u64,
+    ns_per_event: f64,
+    slice: Option<SliceBegin>,
+    idle: Option<IdleMeter>,
+    /// Begin and end of the slices that have ended.
+    pub spans: Vec<(u64, u64)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct SliceBegin {
+    at: u64,
+    reading: Reading,
+}
+
+/// What the programs have done so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Reading {
+    /// Events they handled.
+    pub events: u64,
+    /// Their CPU time, where the kernel times it.
+    pub timed_ns: u64,
+}
+
+impl Meter {
+    /// With or without the kernel's timing in the first slice.
+    pub fn new(timing: bool) -> Self {
+        Self { timing, ..Self::default() }
+    }
+
+    /// A slice begins.
+    pub fn begin(&mut self, at: u64, reading: Reading) {
+        self.slice = Some(SliceBegin { at, reading });
+        self.idle.get_or_insert_with(|| IdleMeter::start(at));
+    }
+
+    /// Begin of the slice that is on.
+    pub fn slice_begin(&self) -> Option<u64> {
+        self.slice.map(|slice| slice.at)
+    }
+
+    /// What the slice that is on has cost until `now`.
+    pub fn cost(&mut self, now: u64, reading: Reading) -> Cost {
+        let cpus = host::cpus();
+        let idle = self.idle.as_mut().map_or(0.0, |meter| meter.measure(now));
+        let Some(slice) = self.slice else { return Cost { kernel_ns: 0, elapsed_ns: 1, cpus, idle } };
+        Cost { kernel_ns: self.spent(&slice, reading), elapsed_ns: now.saturating_sub(slice.at), cpus, idle }
+    }
+
+    fn spent(&self, slice: &SliceBegin, reading: Reading) -> u64 {
+        if self.timing {
+            return reading.timed_ns.saturating_sub(slice.reading.timed_ns);
+        }
+        (reading.events.saturating_sub(slice.reading.events) as f64 * self.ns_per_event) as u64
+    }
+
+    /// The slice ended.
+    pub fn end(&mut self, at: u64, reading: Reading) {
+        let Some(slice) = self.slice.take() else { return };
+        let spent = self.spent(&slice, reading);
+        let events = reading.events.saturating_sub(slice.reading.events);
+        self.spans.push((slice.at, at));
+        self.kernel_ns += spent;
+        if self.timing && events > 0 {
+            self.ns_per_event = spent as f64 / events as f64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_slices_are_priced_by_the_first() {
+        let mut meter = Meter::new(true);
+        meter.begin(100, Reading { events: 10, timed_ns: 1_000 });
+        assert_eq!(meter.cost(200, Reading { events: 20, timed_ns: 3_000 }).kernel_ns, 2_000);
+        meter.end(300, Reading { events: 30, timed_ns: 5_000 });
+        assert_eq!((meter.kernel_ns, &meter.spans[..]), (4_000, &[(100, 300)][..]));
+        meter.timing = false;
+        meter.begin(500, Reading { events: 30, timed_ns: 5_000 });
+        assert_eq!(meter.cost(600, Reading { events: 40, timed_ns: 5_000 }).kernel_ns, 2_000);
+        meter.end(700, Reading { events: 40, timed_ns: 5_000 });
+        assert_eq!(meter.kernel_ns, 6_000);
+        assert_eq!(meter.cost(800, Reading::default()).kernel_ns, 0);
+    }
+}

@@ -1,0 +1,339 @@
+//! The rung between: threads event by event from classic tracepoints, flows sampled as on the procfs rung.
+//!
+//! For kernels without BTF. This is the I/O shell: when a slice begins and ends is decided by `parshall_core::slice`,
+//! how often flows are sampled by `procfs::pace`. `threads` puts the exact accounts into the records that /proc gives.
+mod kinds;
+#[cfg(test)]
+mod tests;
+mod threads;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use parshall_bpf::Event;
+use parshall_bpf::classic::{Classic, Error};
+use parshall_bpf::probes::{Counters, monotonic_ns, quiet_libbpf};
+use parshall_bpf::thread::ThreadDump;
+use parshall_core::slice::{SlicePlan, Step};
+use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices};
+use parshall_sys::clock::thread_cpu_ns;
+
+use self::kinds::Kinds;
+use self::threads::Seeds;
+use super::cgroup::Watch;
+use super::hardware::Hardware;
+use super::host::{self, HostWatch};
+use super::meter::{Meter, Reading};
+use super::observe::{ObserveOptions, Progress, Stop};
+use super::procfs::flows::Flows;
+use super::procfs::pace::Pace;
+use super::procfs::threads::Threads;
+use super::records::{self, Records};
+use super::subject::Resolved;
+
+/// Between two looks into the ring, at the plan and at the clock of the samples.
+const TICK: Duration = Duration::from_millis(5);
+/// Part of a core that sampling flows may cost, and looking at threads in /proc.
+const FLOW_SHARE: f64 = 0.01;
+const THREAD_SHARE: f64 = 0.005;
+/// /proc tells names and CPU time only, which a look now and then finds; with a quota it also tells who is throttled.
+const THREADS_EVERY: Duration = Duration::from_millis(100);
+const THREADS_EVERY_QUOTA: Duration = Duration::from_millis(10);
+/// How often to look for new threads, processes, options.
+const REFRESH_NS: u64 = 250_000_000;
+
+/// Observes the subject with classic tracepoints and SOCK_DIAG.
+pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
+    let started = Instant::now();
+    quiet_libbpf();
+    let mut session = Session::start(resolved)?;
+    let attach_ms = started.elapsed().as_secs_f64() * 1e3;
+    let host = HostWatch::start();
+    let hardware = Hardware::start(resolved);
+    session.run(options, stop)?;
+    let hardware = hardware.map(Hardware::finish);
+    let mut capture = session.finish(&host);
+    capture.hardware = hardware;
+    records::drop_interrupts(&mut capture);
+    capture.probe.attach_ms = attach_ms;
+    Ok(capture)
+}
+
+/// Attached probes, samplers, and what they have told so far.
+struct Session {
+    classic: Classic,
+    records: Records,
+    seeds: Seeds,
+    kinds: Kinds,
+    flows: Flows,
+    threads: Threads,
+    cgroups: Watch,
+    resolved: Resolved,
+    flow_pace: Pace,
+    thread_pace: Pace,
+    meter: Meter,
+    ended: Vec<ThreadDump>,
+    counters0: Counters,
+    begin: u64,
+    end: u64,
+    unsampled_cpus: usize,
+    untracked: u64,
+}
+
+impl Session {
+    fn start(resolved: &Resolved) -> anyhow::Result<Self> {
+        let mut classic = match Classic::load() {
+            Err(Error::NoTracefs) => {
+                anyhow::bail!("{}; as root: mount -t tracefs tracefs /sys/kernel/tracing", Error::NoTracefs)
+            }
+            loaded => loaded.context("loading the classic probes")?,
+        };
+        for process in &resolved.processes {
+            classic.add_process(process.pid);
+        }
+        classic.attach_always()?;
+        let unsampled_cpus = classic.attach_samples(0..host::cpus() as i32);
+        let mut kinds = Kinds::default();
+        kinds.refresh(&classic, &resolved.processes, 0);
+        let mut flows = Flows::start(resolved, FLOW_SHARE);
+        let cgroups = Watch::start(&resolved.processes);
+        let threads_every = if cgroups.has_quota() { THREADS_EVERY_QUOTA } else { THREADS_EVERY };
+        let mut untracked = 0;
+        for process in &resolved.processes {
+            for &tid in &process.threads {
+                untracked += u64::from(!classic.add_thread(tid, process.pid));
+            }
+        }
+        let threads = Threads::start(&resolved.processes, || 0);
+        let mut meter = Meter::new(classic.start_timing());
+        let counters0 = classic.counters();
+        let begin = classic.begin_slice()?;
+        meter.begin(begin, reading(&classic));
+        let mut seeds = Seeds::default();
+        seeds.begin(&classic, &resolved.processes);
+        let clock = move || monotonic_ns().saturating_sub(begin);
+        flows.sample(&clock, resolved);
+        Ok(Self {
+            classic,
+            records: Records::new(true),
+            seeds,
+            kinds,
+            flows,
+            threads,
+            cgroups,
+            resolved: resolved.clone(),
+            flow_pace: Pace::new(TICK, FLOW_SHARE),
+            thread_pace: Pace::new(threads_every, THREAD_SHARE),
+            meter,
+            ended: Vec::new(),
+            counters0,
+            begin,
+            end: begin,
+            unsampled_cpus,
+            untracked,
+        })
+    }
+
+    /// Drains, samples and slices until the window ends, the subject is gone, or the user stops it.
+    fn run(&mut self, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<()> {
+        stop.attached()?;
+        let begin = self.begin;
+        let clock = move || monotonic_ns().saturating_sub(begin);
+        let window_ns = options.window.as_nanos() as u64;
+        let had_processes = !self.resolved.processes.is_empty();
+        let mut plan = SlicePlan::new(begin, begin + window_ns);
+        let mut progress = Progress::new(options);
+        let (mut flow_at, mut thread_at, mut refresh_at) = (0, 0, REFRESH_NS);
+        loop {
+            let now = clock();
+            self.drain();
+            progress.at(Duration::from_nanos(now));
+            let gone = had_processes && self.resolved.processes.is_empty();
+            let over = now >= window_ns || stop.requested() || gone || now >= refresh_at && stop.subject_gone();
+            if over || now >= flow_at {
+                let began = thread_cpu_ns();
+                self.flows.sample(&clock, &self.resolved);
+                self.flow_pace.spent(thread_cpu_ns().saturating_sub(began));
+                flow_at = now + self.flow_pace.next_ns();
+            }
+            if over || now >= thread_at {
+                let began = thread_cpu_ns();
+                self.threads.sample(&clock, &self.resolved.processes, &self.cgroups);
+                self.thread_pace.spent(thread_cpu_ns().saturating_sub(began));
+                thread_at = now + self.thread_pace.next_ns();
+            }
+            if over {
+                break;
+            }
+            if now >= refresh_at {
+                self.refresh(clock());
+                refresh_at = now + REFRESH_NS;
+            }
+            let now = monotonic_ns();
+            let step =
+                if plan.due(now) { plan.step(now, self.meter.cost(now, reading(&self.classic))) } else { Step::Keep };
+            match step {
+                Step::Keep => {}
+                Step::Pause => self.pause(),
+                Step::Resume => self.resume()?,
+            }
+            let next = flow_at.min(thread_at).min(window_ns).saturating_sub(clock());
+            std::thread::sleep(Duration::from_nanos(next).min(TICK));
+        }
+        self.end = monotonic_ns();
+        if self.meter.slice_begin().is_some() {
+            self.end = self.end_slice();
+        }
+        self.drain();
+        Ok(())
+    }
+
+    fn drain(&mut self) {
+        let mut events = Vec::new();
+        self.classic.drain(&mut events);
+        for event in events {
+            match event {
+                Event::ThreadEnd(dump) => self.ended.push(*dump),
+                other => self.records.take(other),
+            }
+        }
+    }
+
+    fn refresh(&mut self, now_ns: u64) {
+        let changes = self.resolved.refresh();
+        self.threads.remember(&changes.exited);
+        for &pid in &changes.started {
+            self.classic.add_process(pid);
+        }
+        for (pid, tid) in changes.new_threads {
+            self.untracked += u64::from(!self.classic.add_thread(tid, pid));
+            self.threads.add(pid, tid, now_ns);
+        }
+        self.flows.read_options();
+        for (local, remote) in self.flows.ports() {
+            self.classic.add_ports(local, remote);
+        }
+        self.kinds.refresh(&self.classic, &self.resolved.processes, now_ns);
+    }
+
+    fn end_slice(&mut self) -> u64 {
+        let end = self.classic.end_slice();
+        if let Some(begin) = self.meter.slice_begin() {
+            self.seeds.end(&self.classic, (begin, end));
+        }
+        self.meter.end(end, reading(&self.classic));
+        end
+    }
+
+    fn pause(&mut self) {
+        self.end_slice();
+        // Timing costs as much as a cheap probe; what it taught is enough for the slices to come.
+        self.classic.stop_timing();
+        self.meter.timing = false;
+    }
+
+    fn resume(&mut self) -> anyhow::Result<()> {
+        let now = reading(&self.classic);
+        let begin = self.classic.begin_slice()?;
+        self.meter.begin(begin, now);
+        self.seeds.begin(&self.classic, &self.resolved.processes);
+        Ok(())
+    }
+
+    fn finish(mut self, host: &HostWatch) -> Capture {
+        let window_ns = self.end - self.begin;
+        let counters = self.classic.counters();
+        let blind = self.blind();
+        let untracked = self.untracked + self.flows.untracked + self.threads.untracked + counters.untracked;
+        let (opened, closed, sampled) = (self.flows.opened, self.flows.closed, self.flows.samples);
+        let (flows, flow_stalls) = self.flows.finish(window_ns);
+        let entries = self.classic.threads();
+        let parts = threads::Parts {
+            window: (self.begin, self.end),
+            entries: &entries,
+            ended: &self.ended,
+            off: self.classic.off_cells(),
+            calls: self.classic.sys_cells(),
+            samples: self.records.samples_by_thread(),
+        };
+        let threads = threads::exact(self.threads.finish().0, &self.seeds, &parts);
+        let mut told = self.records.finish(self.begin);
+        told.thread_stalls.extend(self.seeds.take_stalls(self.begin));
+        told.thread_stalls.sort_by_key(|stall| stall.begin_ns);
+        let spans: Vec<(u64, u64)> = self.meter.spans.iter().map(|&(b, e)| (b - self.begin, e - b)).collect();
+        let resent: u64 = flows.iter().map(|f| f.last.total_retrans.saturating_sub(f.first.total_retrans)).sum();
+        Capture {
+            schema: CAPTURE_SCHEMA.to_owned(),
+            subject: self.resolved.subject.clone(),
+            host: host.host(),
+            window_ns,
+            rung: Rung::Tracepoint,
+            blind,
+            slices: Slices {
+                count: spans.len() as u32,
+                observed_ns: spans.iter().map(|s| s.1).sum(),
+                events: counters.events - self.counters0.events,
+                spans,
+            },
+            flows,
+            threads,
+            flow_stalls,
+            thread_stalls: told.thread_stalls,
+            samples: told.samples,
+            stacks: told.stacks.named(),
+            cgroups: self.cgroups.finish(),
+            hardware: None,
+            net: NetCounts {
+                // The sockets' own counters hold those before a flow was found, the tracepoint those after it was gone.
+                retransmits: resent.max(counters.retransmits - self.counters0.retransmits),
+                resets_sent: counters.resets_sent - self.counters0.resets_sent,
+                resets_received: counters.resets_received - self.counters0.resets_received,
+                opened,
+                closed,
+                delack_timers: 0,
+            },
+            probe: ProbeCost {
+                kernel_cpu_ns: self.meter.kernel_ns,
+                own_cpu_ns: host.own_cpu_ns(),
+                rss_bytes: host::own_rss_bytes(),
+                lost_events: counters.lost - self.counters0.lost,
+                events: told.events + sampled,
+                untracked,
+                attach_ms: 0.0,
+            },
+        }
+    }
+
+    /// What this rung cannot show, and what it could not show this time.
+    fn blind(&self) -> Vec<String> {
+        let flow_ms = self.flow_pace.interval_ns() as f64 / 1e6;
+        let mut blind = vec![format!(
+            "flows were sampled every {flow_ms:.1} ms: shorter holds count by chance, and what ended them is unknown"
+        )];
+        blind.push("a sleep's kernel stack is known from the second long sleep in a row on".to_owned());
+        if self.cgroups.has_quota() {
+            blind.push(
+                "how much of the waiting for a CPU is throttling comes from the control group's counters".to_owned(),
+            );
+        }
+        blind.extend(self.classic.missing().iter().map(|s| (*s).to_owned()));
+        if self.unsampled_cpus > 0 {
+            let n = self.unsampled_cpus;
+            blind.push(format!("{n} CPUs could not be sampled: no stacks of running threads there"));
+        }
+        let mut note = |when: bool, text: &str| {
+            if when {
+                blind.push(text.to_owned());
+            }
+        };
+        note(self.flows.late_s > 0.05, "the kernel's socket table is large: new flows are found late");
+        note(self.flows.refused > 0, "some network namespaces could not be entered: run as root to see their flows");
+        note(self.flows.failed(), "the kernel stopped answering about some network namespace");
+        blind.extend(self.resolved.notes.iter().cloned());
+        blind
+    }
+}
+
+fn reading(classic: &Classic) -> Reading {
+    Reading { events: classic.counters().events, timed_ns: classic.timed_runs().0 }
+}
