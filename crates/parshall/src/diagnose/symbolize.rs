@@ -113,6 +113,8 @@ impl Stacks {
             Source::Process(process)
         };
         let found = self.symbolizer.symbolize(&source, Input::AbsAddr(&new)).unwrap_or_default();
+        let all_named = found.len() == new.len() && found.iter().all(|found| found.as_sym().is_some());
+        let maps = if tgid == 0 || all_named { Vec::new() } else { mappings(tgid) };
         for (i, address) in new.iter().enumerate() {
             let frame = match found.get(i) {
                 Some(Symbolized::Sym(sym)) => Frame {
@@ -120,7 +122,7 @@ impl Stacks {
                     module: if tgid == 0 { String::new() } else { module(sym.module.as_deref()) },
                     kernel: tgid == 0,
                 },
-                _ => bare(tgid, *address),
+                _ => in_mapping(&maps, *address).unwrap_or_else(|| bare(tgid, *address)),
             };
             self.names.insert((tgid, *address), frame);
         }
@@ -129,6 +131,31 @@ impl Stacks {
 
 fn bare(tgid: u32, address: u64) -> Frame {
     Frame { name: format!("{address:#x}"), module: String::new(), kernel: tgid == 0 }
+}
+
+/// A file in the memory of a process: where it begins and ends, at which offset of the file, and the file.
+type Mapping = (u64, u64, u64, String);
+
+/// The mappings of a process that have a name; none when it is gone.
+fn mappings(tgid: u32) -> Vec<Mapping> {
+    let maps = std::fs::read_to_string(format!("/proc/{tgid}/maps")).unwrap_or_default();
+    maps.lines().filter_map(mapping).collect()
+}
+
+/// A line of /proc/PID/maps: `55d0c0de1000-55d0c0de2000 r-xp 00001000 fd:00 1234   /usr/bin/program`.
+fn mapping(line: &str) -> Option<Mapping> {
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let mut words = line.split_ascii_whitespace();
+    let (begin, end) = words.next()?.split_once('-')?;
+    let offset = words.nth(1)?;
+    let file = words.nth(2)?;
+    Some((hex(begin)?, hex(end)?, hex(offset)?, module(Some(std::ffi::OsStr::new(file)))))
+}
+
+/// A stripped program has no names; which file, and where in it, is the same in every process that runs it.
+fn in_mapping(maps: &[Mapping], address: u64) -> Option<Frame> {
+    let (begin, _, offset, file) = maps.iter().find(|(begin, end, ..)| (*begin..*end).contains(&address))?;
+    Some(Frame { name: format!("{:#x}", address - begin + offset), module: file.clone(), kernel: false })
 }
 
 fn module(path: Option<&std::ffi::OsStr>) -> String {
@@ -152,4 +179,26 @@ fn is_probe(frame: &Frame) -> bool {
             || frame.name.starts_with("__bpf_")
             || frame.name.starts_with("__traceiter_")
             || frame.name.contains("bpf_trace_run"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_a_name_is_placed_in_its_file() {
+        let line = "55d0c0de1000-55d0c0de2000 r-xp 00001000 fd:00 1234                       /usr/bin/program";
+        let maps = vec![mapping(line).expect("a named mapping")];
+        let frame = in_mapping(&maps, 0x55d0c0de1206).expect("inside");
+        assert_eq!((frame.name.as_str(), frame.module.as_str(), frame.kernel), ("0x1206", "program", false));
+        assert_eq!(in_mapping(&maps, 0x55d0c0de2000), None);
+        assert_eq!(mapping("7f00-8000 rw-p 00000000 00:00 0"), None);
+        assert_eq!(mapping("no mapping"), None);
+    }
+
+    #[test]
+    fn our_own_program_is_mapped() {
+        assert!(mappings(std::process::id()).iter().any(|(.., file)| file.starts_with("parshall")));
+        assert!(mappings(u32::MAX).is_empty());
+    }
 }
