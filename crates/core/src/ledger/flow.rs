@@ -101,7 +101,7 @@ impl State {
             State::ReaderWaiting => ("reader-waiting", "data waiting for the local reader"),
             State::PeerThinking => ("peer-thinking", "peer thinking"),
             State::PeerHeld => ("peer-held", "peer waits for our delayed ACK"),
-            State::Other => ("other", "other"),
+            State::Other => ("other", "other, or between slices"),
         }
     }
 }
