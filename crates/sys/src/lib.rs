@@ -11,6 +11,7 @@ pub mod inet_diag;
 pub mod link;
 pub mod netlink;
 pub mod netns;
+pub mod nice;
 pub mod owner;
 pub mod perf_probe;
 pub mod pidfd;

@@ -23,6 +23,9 @@ pub struct ObserveOptions {
     pub name_all: bool,
 }
 
+/// By how much our own priority is lowered while we observe.
+const COURTESY: i32 = 5;
+
 /// When an observation ends before its window does.
 pub trait Stop {
     /// Called once, when everything is attached and the window begins.
@@ -86,6 +89,8 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
     if options.rung.is_none_or(|wanted| wanted <= best) && options.rung.is_some_and(|wanted| wanted < best) {
         reasons = vec![format!("the {} rung was asked for", rung.as_str())];
     }
+    // The service goes first on its CPUs: three quarters of one that both want, and all of its wake-ups at once.
+    let _courtesy = (rung > Rung::Procfs).then(|| parshall_sys::nice::lower(COURTESY));
     loop {
         let attempt = match rung {
             Rung::Btf => btf::observe(resolved, options, stop),
