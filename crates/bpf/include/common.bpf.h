@@ -18,7 +18,6 @@ enum tgid_scope { SCOPE_ALL = 1, SCOPE_PORT = 2 };
 /* Set before load. */
 const volatile u16 port = 0;
 const volatile u32 max_flows = 8192;
-const volatile u32 own_tgid = 0;
 /* Learnt from the first TCP socket seen: the kernel's own timer functions, without reading kallsyms. */
 u64 delack_fn = 0;
 u64 write_fn = 0;

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
@@ -135,7 +134,6 @@ impl Probes {
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
         rodata.port = config.port.unwrap_or(0);
         rodata.max_flows = config.max_flows;
-        rodata.own_tgid = std::process::id();
         rodata.call_flags = call_flags();
         for mut program in open.open_object_mut().progs_mut() {
             if without.iter().any(|name| program.name() == *name) {
@@ -324,9 +322,6 @@ fn clock_ns(clock: libc::clockid_t, resolution: bool) -> u64 {
 pub fn quiet_libbpf() {
     libbpf_rs::set_print(None::<(libbpf_rs::PrintLevel, libbpf_rs::PrintCallback)>);
 }
-
-/// How long to wait between two looks into the ring.
-pub const DRAIN_EVERY: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
