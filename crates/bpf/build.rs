@@ -1,9 +1,10 @@
 //! Compiles the probes into `OUT_DIR` and generates their skeleton; a plain `cargo build` is all it takes.
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use libbpf_cargo::SkeletonBuilder;
+use libbpf_rs::btf::{Btf, BtfKind, BtfType};
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -24,15 +25,31 @@ fn main() {
         args.push("-I".into());
         args.push(format!("/usr/include/{target}-linux-gnu").into());
     }
-    for (source, skeleton) in [("src/probes.bpf.c", "probes.skel.rs"), ("src/classic/classic.bpf.c", "classic.skel.rs")]
-    {
+    for (source, name) in [("src/probes.bpf.c", "probes"), ("src/classic/classic.bpf.c", "classic")] {
         SkeletonBuilder::new()
             .source(root.join(source))
+            .obj(out.join(format!("{name}.bpf.o")))
             .clang_args(&args)
-            .build_and_generate(out.join(skeleton))
+            .build_and_generate(out.join(format!("{name}.skel.rs")))
             .unwrap_or_else(|e| {
                 println!("cargo:error=the BPF probes of {source} do not compile: {e:#}");
                 std::process::exit(1);
             });
     }
+    let names = type_names(&out.join("probes.bpf.o"));
+    std::fs::write(out.join("type_names.rs"), format!("&{names:?}")).expect("OUT_DIR is writable");
+}
+
+/// The names of the structures in the object, which are those of the kernel but for what follows `___`.
+fn type_names(object: &Path) -> Vec<String> {
+    let btf = Btf::from_path(object).expect("clang -g writes type information");
+    let composite = |kind| matches!(kind, BtfKind::Struct | BtfKind::Union | BtfKind::Enum | BtfKind::Enum64);
+    let mut names: Vec<String> = btf
+        .type_by_kind::<BtfType<'_>>()
+        .filter(|t| composite(t.kind()))
+        .filter_map(|t| t.name().and_then(|n| n.to_str()).map(|n| n.split("___").next().unwrap_or(n).to_owned()))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
 }

@@ -12,6 +12,7 @@ pub mod lifecycle;
 pub mod probes;
 pub mod record;
 pub mod sample;
+mod small_btf;
 pub mod syscall;
 pub mod thread;
 pub mod timer;

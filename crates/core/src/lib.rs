@@ -13,6 +13,7 @@ pub mod account;
 pub mod cause;
 pub mod facts;
 pub mod ledger;
+pub mod relay;
 pub mod slice;
 pub mod stats;
 pub mod words;

@@ -23,10 +23,8 @@ const SETTLE_NS: Ns = 130_000_000;
 const RELOOK_NS: Ns = 250_000_000;
 /// Dispatch of tracepoints costs about half as much again as the programs' own run time.
 const DISPATCH_FACTOR: f64 = 1.5;
-/// At least this share of the CPUs may go into probing.
-const BUDGET_MIN: f64 = 0.01;
-/// On a saturated host, at most this share.
-const BUDGET_MAX: f64 = 0.02;
+/// Share of the CPUs that may go into probing on a busy host.
+const BUDGET_BUSY: f64 = 0.01;
 /// On an idle host probing takes nothing from anyone; as much as this is then fine.
 const BUDGET_IDLE: f64 = 0.03;
 
@@ -86,12 +84,11 @@ impl SlicePlan {
         }
     }
 
-    /// The share of the host's CPU time that probing may take when it would take `full` without pauses, on a host of
-    /// which `idle` is unused. Below half of idle time nothing is given away.
-    pub fn budget(full: f64, idle: f64) -> f64 {
-        let busy = (full * 0.08).clamp(BUDGET_MIN, BUDGET_MAX);
+    /// The share of the host's CPU time that probing may take on a host of which `idle` is unused. Below half of idle
+    /// time nothing is given away.
+    pub fn budget(idle: f64) -> f64 {
         let spare = ((idle - 0.5) * 2.0).clamp(0.0, 1.0);
-        busy + (BUDGET_IDLE - busy) * spare
+        BUDGET_BUSY + (BUDGET_IDLE - BUDGET_BUSY) * spare
     }
 
     /// Whether [`SlicePlan::step`] has anything to decide at `now`: what probing costs need not be read before.
@@ -111,7 +108,7 @@ impl SlicePlan {
             Some(_) if now < self.relook_at => Step::Keep,
             Some(since) => {
                 let full = cost.share();
-                let duty = if full > 0.0 { Self::budget(full, cost.idle) / full } else { 1.0 };
+                let duty = if full > 0.0 { Self::budget(cost.idle) / full } else { 1.0 };
                 if duty >= 1.0 {
                     self.relook_at = now + RELOOK_NS;
                     return Step::Keep;
