@@ -1,0 +1,61 @@
+//! Where targets are: written by the control thread (names resolved, health checked), read by the workers.
+//!
+//! A worker keeps the `Arc` it has and looks for a new one only when the generation has moved on: no lock is taken in
+//! the data path.
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// One address of a target.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// An address and port.
+    Ip(SocketAddr),
+    /// A Unix stream socket: a path, or an abstract name after `@`.
+    Unix(String),
+}
+
+/// What is known of one target.
+#[derive(Debug, Default)]
+pub struct TargetState {
+    addresses: Mutex<Arc<[Address]>>,
+    generation: AtomicU64,
+    /// Set by active checks only; workers judge failed connections themselves.
+    down: AtomicBool,
+}
+
+impl TargetState {
+    /// A target with these addresses.
+    pub fn new(addresses: impl Into<Arc<[Address]>>) -> Self {
+        Self { addresses: Mutex::new(addresses.into()), ..Self::default() }
+    }
+
+    /// Its addresses, in the order of preference.
+    pub fn addresses(&self) -> Arc<[Address]> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Moves on whenever the addresses change.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Replaces the addresses when they differ.
+    pub fn set_addresses(&self, new: Vec<Address>) {
+        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        if addresses[..] != new[..] {
+            *addresses = new.into();
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Whether active checks have found it down.
+    pub fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    /// Says what active checks have found.
+    pub fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,132 @@
+//! What the relay counts. Each worker writes its own counters, so nothing is contended; readers add them up.
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parshall_core::relay::closing::CloseReason;
+
+/// What moves the bytes of a direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EngineKind {
+    /// recv and send through a buffer.
+    Copy,
+    /// splice through a pipe.
+    Splice,
+    /// io_uring.
+    Uring,
+    /// Redirection in the kernel.
+    Sockmap,
+}
+
+impl EngineKind {
+    /// All of them; a kind's place is its index.
+    pub const ALL: [Self; 4] = [Self::Copy, Self::Splice, Self::Uring, Self::Sockmap];
+
+    /// Its name in logs, metrics and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Splice => "splice",
+            Self::Uring => "uring",
+            Self::Sockmap => "sockmap",
+        }
+    }
+}
+
+/// Why a direction was not moved by the engine that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fallback {
+    /// EINVAL: the sockets do not support it.
+    Unsupported,
+    /// EPERM: not permitted, or the user's budget of pipe pages is used up.
+    NotPermitted,
+    /// EMFILE, ENFILE: no descriptors left.
+    NoDescriptors,
+    /// The relay's own share of descriptors for pipes is used up.
+    NoPipes,
+    /// Bytes were already queued when the kernel's redirection was to begin.
+    BytesQueued,
+    /// Anything else.
+    Other,
+}
+
+impl Fallback {
+    /// All of them; a reason's place is its index.
+    pub const ALL: [Self; 6] = [
+        Self::Unsupported,
+        Self::NotPermitted,
+        Self::NoDescriptors,
+        Self::NoPipes,
+        Self::BytesQueued,
+        Self::Other,
+    ];
+
+    /// Its name in logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unsupported => "unsupported",
+            Self::NotPermitted => "not-permitted",
+            Self::NoDescriptors => "no-descriptors",
+            Self::NoPipes => "no-pipes",
+            Self::BytesQueued => "bytes-queued",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// A number that one worker writes and others read.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Adds; only the owner calls this.
+    pub fn add(&self, n: u64) {
+        // One writer: a load and a store need no locked instruction.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Takes away; only the owner calls this.
+    pub fn sub(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(n), Ordering::Relaxed);
+    }
+
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters of one listener in one worker.
+#[derive(Debug, Default)]
+pub struct ListenerStats {
+    /// Connections accepted, or UDP sessions begun.
+    pub accepted: Count,
+    /// Open now.
+    pub active: Count,
+    /// Ended, by [`CloseReason::ALL`].
+    pub closed: [Count; CloseReason::ALL.len()],
+    /// Bytes from clients to targets, by [`EngineKind::ALL`].
+    pub bytes_up: [Count; EngineKind::ALL.len()],
+    /// Bytes from targets to clients, by [`EngineKind::ALL`].
+    pub bytes_down: [Count; EngineKind::ALL.len()],
+    /// Directions that fell back, by [`Fallback::ALL`].
+    pub fallbacks: [Count; Fallback::ALL.len()],
+    /// Times that accepting paused because descriptors or memory ran out.
+    pub accept_pauses: Count,
+    /// Connection attempts to targets.
+    pub dials: Count,
+    /// Attempts that failed.
+    pub dial_failures: Count,
+    /// Datagrams from clients to targets.
+    pub datagrams_up: Count,
+    /// Datagrams from targets to clients.
+    pub datagrams_down: Count,
+    /// Datagrams dropped: over a limit, too long for a socket, or without a session.
+    pub datagrams_dropped: Count,
+}
+
+impl ListenerStats {
+    /// The counter of connections that ended for this reason.
+    pub fn closed(&self, reason: CloseReason) -> &Count {
+        let index = CloseReason::ALL.iter().position(|r| *r == reason);
+        &self.closed[index.expect("every reason is in the list")]
+    }
+}
