@@ -87,12 +87,7 @@ impl<'a> Source<'a> {
 
     fn at(&self, at: usize) -> Option<Type> {
         let info = u32_at(self.types, at + 4)?;
-        Some(Type {
-            at,
-            name: u32_at(self.types, at)?,
-            kind: info >> 24 & 0x1f,
-            vlen: (info & 0xffff) as usize,
-        })
+        Some(Type { at, name: u32_at(self.types, at)?, kind: info >> 24 & 0x1f, vlen: (info & 0xffff) as usize })
     }
 
     fn get(&self, id: u32) -> Option<Type> {

@@ -91,9 +91,9 @@ impl SlicePlan {
         BUDGET_BUSY + (BUDGET_IDLE - BUDGET_BUSY) * spare
     }
 
-    /// Whether [`SlicePlan::step`] has anything to decide at `now`: what probing costs need not be read before.
-    pub fn due(&self, now: Ns) -> bool {
-        now >= if self.on_since.is_some() { self.relook_at } else { self.resume_at }
+    /// When [`SlicePlan::step`] next has something to decide: what probing costs need not be read before.
+    pub fn due_at(&self) -> Ns {
+        if self.on_since.is_some() { self.relook_at } else { self.resume_at }
     }
 
     /// Called often; `cost` is of the current slice.

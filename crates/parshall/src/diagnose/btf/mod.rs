@@ -26,8 +26,9 @@ use ended::Ended;
 
 /// Flows tracked at most.
 const FLOWS_MAX: u32 = 8192;
-/// Between two looks into the ring and at the plan.
-const TICK: Duration = Duration::from_millis(10);
+/// Between two looks into the ring, at most: it holds several times what arrives meanwhile on a host that opens 26,000
+/// connections a second. Each look disturbs a saturated service, so there are no more than needed.
+const TICK: Duration = Duration::from_millis(50);
 /// Between two looks at the host's idle time and at whether the subject still lives.
 const LOOK_NS: u64 = 100_000_000;
 
@@ -125,7 +126,8 @@ impl Session {
         let mut events = Vec::new();
         let mut next_look = 0;
         loop {
-            std::thread::sleep(TICK);
+            let next = plan.due_at().min(deadline);
+            std::thread::sleep(TICK.min(Duration::from_nanos(next.saturating_sub(monotonic_ns()))));
             let now = monotonic_ns();
             self.probes.drain(&mut events);
             self.take(&mut events);
@@ -139,7 +141,7 @@ impl Session {
                     break;
                 }
             }
-            if !plan.due(now) {
+            if now < plan.due_at() {
                 continue;
             }
             match plan.step(now, self.meter.cost(now, reading(&self.probes))) {

@@ -170,8 +170,11 @@ impl Session {
                 refresh_at = now + REFRESH_NS;
             }
             let now = monotonic_ns();
-            let step =
-                if plan.due(now) { plan.step(now, self.meter.cost(now, reading(&self.classic))) } else { Step::Keep };
+            let step = if now >= plan.due_at() {
+                plan.step(now, self.meter.cost(now, reading(&self.classic)))
+            } else {
+                Step::Keep
+            };
             match step {
                 Step::Keep => {}
                 Step::Pause => self.pause(),
