@@ -1,14 +1,24 @@
 //! epoll with nanosecond timeouts.
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// Data can be read, or the other end closed.
 pub const READABLE: u32 = libc::EPOLLIN as u32;
 /// There is room to write.
 pub const WRITABLE: u32 = libc::EPOLLOUT as u32;
+/// The peer has sent its end of data.
+pub const PEER_CLOSED: u32 = libc::EPOLLRDHUP as u32;
+/// The socket has failed. Always reported.
+pub const FAILED: u32 = libc::EPOLLERR as u32;
+/// Both directions are over. Always reported.
+pub const HUNG_UP: u32 = libc::EPOLLHUP as u32;
+/// An urgent byte has arrived and was not passed yet.
+pub const URGENT: u32 = libc::EPOLLPRI as u32;
+/// Report changes, not states: what was reported and not used up is not reported again.
+pub const EDGE: u32 = libc::EPOLLET as u32;
 
-/// An epoll instance. Level-triggered.
+/// An epoll instance. Level-triggered, unless [`EDGE`] is asked for.
 #[derive(Debug)]
 pub struct Epoll {
     fd: OwnedFd,
@@ -21,6 +31,16 @@ pub struct Events {
 }
 
 impl Events {
+    /// Whether the last wait had none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Forgets those of the last wait.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
     /// Room for this many.
     pub fn with_capacity(capacity: usize) -> Self {
         Self { list: vec![libc::epoll_event { events: 0, u64: 0 }; capacity.max(1)], len: 0 }
@@ -29,6 +49,13 @@ impl Events {
     /// Tokens and event bits of the last wait.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.list[..self.len].iter().map(|event| (event.u64, event.events))
+    }
+}
+
+impl AsRawFd for Epoll {
+    /// Readable while there are events.
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
     }
 }
 
@@ -52,6 +79,11 @@ impl Epoll {
     /// Changes what is watched.
     pub fn modify(&self, fd: &impl AsRawFd, token: u64, interest: u32) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, token, interest)
+    }
+
+    /// Stops watching a descriptor that stays open.
+    pub fn remove(&self, fd: &impl AsRawFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
 
     fn control(&self, operation: libc::c_int, fd: &impl AsRawFd, token: u64, interest: u32) -> io::Result<()> {

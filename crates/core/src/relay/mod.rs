@@ -3,12 +3,34 @@
 //! Rules are functions and small state machines that are told what happened and the time, and answer what to do. The
 //! workers in the binary's `relay` room move the bytes and ask. Times are nanoseconds of a monotonic clock.
 //!
+//! - [`access`]: who may connect.
+//! - [`backoff`]: accepting while descriptors or memory run out, and how many connections fit.
+//! - [`balance`]: which target takes a connection, and which are left alone after failures.
+//! - [`bucket`]: limits on a rate.
+//! - [`checks`]: whether active checks find a target up.
 //! - [`config`]: the validated configuration, and the parsers that make it.
 //! - [`closing`]: half-close, resets and the reason a connection ended.
+//! - [`deadlines`]: timers of very many connections.
+//! - [`dial`]: connecting to a target that has several addresses.
+//! - [`proxy`]: the PROXY protocol.
+//! - [`sources`]: limits on each client.
 //! - [`streaming`]: when a direction moves from one engine to another, and how much it reads at once.
+//! - [`udp_runs`]: which datagrams leave in one message.
+//! - [`udp_sessions`]: whose datagrams belong together, for how long, and who may have a session.
+pub mod access;
+pub mod backoff;
+pub mod balance;
+pub mod bucket;
+pub mod checks;
 pub mod closing;
 pub mod config;
+pub mod deadlines;
+pub mod dial;
+pub mod proxy;
+pub mod sources;
 pub mod streaming;
+pub mod udp_runs;
+pub mod udp_sessions;
 
 /// Nanoseconds of a monotonic clock.
 pub type Ns = u64;

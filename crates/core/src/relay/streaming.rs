@@ -8,10 +8,20 @@
 pub const READ_MIN: usize = 16 * 1024;
 /// Reads that filled the buffer, in a row, after which a direction streams.
 const FULL_READS: u8 = 4;
+/// A turn of splice that moved this much is a stream's.
+const STREAM_BYTES: u64 = 64 * 1024;
 /// A turn that moved less than this was no stream's.
 const QUIET_BYTES: u64 = 16 * 1024;
 /// Quiet turns in a row after which a direction no longer streams.
 const QUIET_TURNS: u8 = 8;
+
+/// Bytes that wait in the source before a streaming direction is woken (SO_RCVLOWAT): fewer, larger turns.
+///
+/// Set on a direction that does not stream, it would hold small exchanges up for ever; so it is taken back when the
+/// source has been silent for [`LOW_WATER_PATIENCE_NS`], which is what the tail of a stream can be late at most.
+pub const LOW_WATER_BYTES: i32 = 128 * 1024;
+/// How long less than that may wait.
+pub const LOW_WATER_PATIENCE_NS: u64 = 2_000_000;
 
 /// What a direction does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,12 +70,24 @@ impl Rhythm {
         }
     }
 
-    /// A turn of splice has moved `bytes` before it had to wait.
+    /// A turn of splice has moved `bytes` before it had to wait for more.
     pub fn spliced(&mut self, bytes: u64) {
-        self.run = if bytes < QUIET_BYTES { self.run.saturating_add(1) } else { 0 };
-        if self.run >= QUIET_TURNS {
-            *self = Self { pace: Pace::Quiet, run: 0, doublings: 0 };
+        let (goes_on, turns) = match self.pace {
+            Pace::Quiet => (bytes >= STREAM_BYTES, FULL_READS),
+            Pace::Streaming => (bytes < QUIET_BYTES, QUIET_TURNS),
+        };
+        self.run = if goes_on { self.run.saturating_add(1) } else { 0 };
+        if self.run >= turns {
+            match self.pace {
+                Pace::Quiet => (self.pace, self.run) = (Pace::Streaming, 0),
+                Pace::Streaming => self.calm(),
+            }
         }
+    }
+
+    /// Nothing came for a while.
+    pub fn calm(&mut self) {
+        *self = Self::default();
     }
 
     /// Splice is not to be had for this direction: it stays with copies.
@@ -107,6 +129,17 @@ mod tests {
             assert_eq!(rhythm.read_size(8192), 8192);
             rhythm.copied(8192, 8192, 8192);
         }
+    }
+
+    #[test]
+    fn a_direction_that_only_splices_is_found_to_stream_as_well() {
+        let mut rhythm = Rhythm::default();
+        for bytes in [1 << 20, 100, 1 << 20, 1 << 20, 1 << 20] {
+            rhythm.spliced(bytes);
+            assert_eq!(rhythm.pace(), Pace::Quiet);
+        }
+        rhythm.spliced(1 << 20);
+        assert_eq!(rhythm.pace(), Pace::Streaming);
     }
 
     #[test]

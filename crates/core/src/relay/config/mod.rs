@@ -1,4 +1,70 @@
 //! The relay's configuration: one validated model, however it was written down.
+//!
+//! Two languages are read, TOML ([`parse_toml`]) and rinetd's lines ([`parse_rinetd`]); [`parse`] tells them apart. Both
+//! make [`Draft`]s, as the command line does, and every draft goes through the same checks ([`draft`]): what comes out as
+//! a [`Config`] can work, as far as that can be known without looking at the host. Nothing here reads a file.
+pub mod address;
+pub mod draft;
+pub mod mistake;
 pub mod model;
+mod rinetd;
+pub mod setting;
+#[cfg(test)]
+mod tests;
+mod toml;
+pub mod value;
 
+pub use draft::{At, Draft, TargetSpec, access_list, quick};
+pub use mistake::{Mistake, Wrong};
 pub use model::*;
+pub use setting::Setting;
+
+/// A language of configuration files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Language {
+    /// Tables and keys.
+    Toml,
+    /// rinetd's lines.
+    Rinetd,
+}
+
+/// Reads a configuration in either language. The error holds every mistake that was found, in the order of the file.
+pub fn parse(text: &str) -> Result<Config, Vec<Mistake>> {
+    match language(text) {
+        Language::Toml => parse_toml(text),
+        Language::Rinetd => parse_rinetd(text),
+    }
+}
+
+/// Reads a configuration in TOML.
+pub fn parse_toml(text: &str) -> Result<Config, Vec<Mistake>> {
+    toml::parse(text)
+}
+
+/// Reads a configuration in rinetd's lines.
+pub fn parse_rinetd(text: &str) -> Result<Config, Vec<Mistake>> {
+    rinetd::parse(text)
+}
+
+/// The language of a text: that of its first line which can only be one of them. TOML when there is none.
+pub fn language(text: &str) -> Language {
+    text.lines().find_map(language_of_line).unwrap_or(Language::Toml)
+}
+
+fn language_of_line(line: &str) -> Option<Language> {
+    let line = line.trim_start_matches('\u{feff}').trim();
+    let mut words = line.split_whitespace();
+    let first = words.next().filter(|w| !w.starts_with('#'))?;
+    let second = words.next().unwrap_or_default();
+    // `[::1] 9000 ...` is an address, `[defaults]` and `[[listener]]` are tables: no bare key of TOML holds a colon.
+    if let Some(rest) = first.strip_prefix('[') {
+        return Some(if rest.contains(':') { Language::Rinetd } else { Language::Toml });
+    }
+    let key = line.split('=').next().unwrap_or_default().trim_end();
+    if key.len() < line.len() && !key.contains(char::is_whitespace) && !first.starts_with("unix:") {
+        return Some(Language::Toml);
+    }
+    let directive = rinetd::DIRECTIVES.contains(&first) || first.starts_with("unix:");
+    let port = second.starts_with(|c: char| c.is_ascii_digit());
+    (directive || port).then_some(Language::Rinetd)
+}

@@ -273,6 +273,12 @@ pub struct Check {
     pub fall: u32,
 }
 
+impl Default for Check {
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(5), timeout: Duration::from_secs(2), rise: 2, fall: 3 }
+    }
+}
+
 /// The default ceiling of a copy buffer.
 pub const BUFFER_DEFAULT: usize = 64 * 1024;
 

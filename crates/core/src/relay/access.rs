@@ -1,0 +1,202 @@
+//! Who may connect: the access rules of a listener, compiled for lookup.
+//!
+//! The first rule whose network holds the client decides. Without a match the client is admitted, unless there is an allow
+//! rule: naming who may enter says that others may not. IPv4 addresses in their IPv6 form count as IPv4, in rules and in
+//! clients, so that a dual-stack listener judges as an IPv4 one would; `::/0` therefore holds no IPv4 client.
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::config::AccessRule;
+
+/// Rules, flattened into ranges that do not overlap: a lookup is a binary search whatever the number of rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    v4: Ranges<u32>,
+    v6: Ranges<u128>,
+}
+
+/// The first address of each range and whether it is admitted; the first range begins at zero, neighbours differ.
+type Ranges<A> = Box<[(A, bool)]>;
+
+/// A rule as the range from its first to its last address.
+struct Span<A> {
+    first: A,
+    last: A,
+    allow: bool,
+}
+
+impl Access {
+    /// Compiles the rules.
+    pub fn new(rules: &[AccessRule]) -> Self {
+        let by_default = !rules.iter().any(|rule| rule.allow);
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for rule in rules {
+            match network(rule) {
+                (IpAddr::V4(ip), prefix) => {
+                    let host = u32::MAX.checked_shr(prefix).unwrap_or(0);
+                    let first = ip.to_bits() & !host;
+                    v4.push(Span { first, last: first | host, allow: rule.allow });
+                }
+                (IpAddr::V6(ip), prefix) => {
+                    let host = u128::MAX.checked_shr(prefix).unwrap_or(0);
+                    let first = ip.to_bits() & !host;
+                    v6.push(Span { first, last: first | host, allow: rule.allow });
+                }
+            }
+        }
+        Self { v4: flatten(&v4, by_default, |a| a.checked_add(1)), v6: flatten(&v6, by_default, |a| a.checked_add(1)) }
+    }
+
+    /// Whether this client may connect.
+    pub fn admits(&self, client: IpAddr) -> bool {
+        match client.to_canonical() {
+            IpAddr::V4(ip) => find(&self.v4, Ipv4Addr::to_bits(ip)),
+            IpAddr::V6(ip) => find(&self.v6, Ipv6Addr::to_bits(ip)),
+        }
+    }
+}
+
+/// A rule's network and the length of its prefix; a network of IPv4 addresses in their IPv6 form becomes IPv4.
+fn network(rule: &AccessRule) -> (IpAddr, u32) {
+    match (rule.network, rule.network.to_canonical()) {
+        (IpAddr::V6(_), IpAddr::V4(ip)) if rule.prefix >= 96 => (ip.into(), u32::from(rule.prefix - 96)),
+        (ip, _) => (ip, u32::from(rule.prefix)),
+    }
+}
+
+/// Sweeps over the borders of all rules and keeps at each the earliest rule that holds there: n log n for n rules.
+fn flatten<A: Copy + Ord + Default>(spans: &[Span<A>], by_default: bool, after: impl Fn(A) -> Option<A>) -> Ranges<A> {
+    // Where a rule begins or has ended, and which.
+    let mut borders: Vec<(A, usize, bool)> = Vec::with_capacity(2 * spans.len());
+    for (rule, span) in spans.iter().enumerate() {
+        borders.push((span.first, rule, true));
+        borders.extend(after(span.last).map(|end| (end, rule, false)));
+    }
+    borders.sort_unstable();
+    let mut ranges = vec![(A::default(), by_default)];
+    let mut holding = BTreeSet::new();
+    let mut borders = borders.into_iter().peekable();
+    while let Some((at, rule, begins)) = borders.next() {
+        if begins {
+            holding.insert(rule)
+        } else {
+            holding.remove(&rule)
+        };
+        if borders.peek().is_some_and(|next| next.0 == at) {
+            continue;
+        }
+        let admitted = holding.first().map_or(by_default, |rule| spans[*rule].allow);
+        match ranges.last_mut() {
+            Some(last) if last.0 == at => last.1 = admitted,
+            Some(last) if last.1 == admitted => {}
+            _ => ranges.push((at, admitted)),
+        }
+    }
+    ranges.into()
+}
+
+fn find<A: Copy + Ord>(ranges: &[(A, bool)], address: A) -> bool {
+    let after = ranges.partition_point(|range| range.0 <= address);
+    ranges[after.saturating_sub(1)].1
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rule(text: &str) -> AccessRule {
+        let (verb, network) = text.split_once(' ').unwrap();
+        let (network, prefix) = network.split_once('/').unwrap();
+        AccessRule { allow: verb == "allow", network: network.parse().unwrap(), prefix: prefix.parse().unwrap() }
+    }
+
+    fn access(rules: &[&str]) -> Access {
+        Access::new(&rules.iter().map(|text| rule(text)).collect::<Vec<_>>())
+    }
+
+    fn admits(access: &Access, client: &str) -> bool {
+        access.admits(client.parse().unwrap())
+    }
+
+    #[test]
+    fn the_first_match_decides() {
+        let access = access(&["deny 10.1.0.0/16", "allow 10.0.0.0/8", "deny 0.0.0.0/0", "allow 2001:db8::/32"]);
+        for (client, expected) in [
+            ("10.1.2.3", false),
+            ("10.2.0.0", true),
+            ("10.0.255.255", true),
+            ("11.0.0.0", false),
+            ("255.255.255.255", false),
+            ("0.0.0.0", false),
+            ("::ffff:10.2.0.1", true),
+            ("::ffff:10.1.0.1", false),
+            ("2001:db8::1", true),
+            ("2001:db9::", false),
+        ] {
+            assert_eq!(admits(&access, client), expected, "{client}");
+        }
+    }
+
+    #[test]
+    fn without_a_match_an_allow_rule_makes_the_difference() {
+        assert!(admits(&access(&[]), "192.0.2.1"));
+        assert!(
+            admits(&access(&["deny 10.0.0.0/8"]), "192.0.2.1") && !admits(&access(&["deny 10.0.0.0/8"]), "10.0.0.1")
+        );
+        assert!(!admits(&access(&["allow 10.0.0.0/8"]), "2001:db8::1"));
+    }
+
+    #[test]
+    fn ipv4_is_ipv4_in_either_form() {
+        let mapped = access(&["deny ::ffff:10.0.0.0/104"]);
+        assert!(!admits(&mapped, "10.9.9.9") && !admits(&mapped, "::ffff:10.9.9.9") && admits(&mapped, "11.0.0.1"));
+        let all_v6 = access(&["allow ::/0"]);
+        assert!(admits(&all_v6, "2001:db8::1") && !admits(&all_v6, "10.0.0.1"));
+    }
+
+    /// Rules that crowd in a few networks, so that they overlap.
+    fn rules() -> impl Strategy<Value = AccessRule> {
+        let v4 = (0u32..8, 24u8..=32).prop_map(|(low, prefix)| (IpAddr::from(Ipv4Addr::from_bits(low << 5)), prefix));
+        let wide = any::<(u32, u8)>().prop_map(|(ip, p)| (IpAddr::from(Ipv4Addr::from_bits(ip)), p % 33));
+        let v6 = any::<(u128, u8)>().prop_map(|(ip, p)| (IpAddr::from(Ipv6Addr::from_bits(ip)), p % 129));
+        (any::<bool>(), prop_oneof![4 => v4, 1 => wide, 2 => v6]).prop_map(|(allow, (network, prefix))| AccessRule {
+            allow,
+            network,
+            prefix,
+        })
+    }
+
+    fn holds(rule: &AccessRule, client: IpAddr) -> bool {
+        match (rule.network, client) {
+            (IpAddr::V4(n), IpAddr::V4(c)) => {
+                (0..u32::from(rule.prefix)).all(|bit| (n.to_bits() ^ c.to_bits()) << bit >> 31 == 0)
+            }
+            (IpAddr::V6(n), IpAddr::V6(c)) => {
+                (0..u32::from(rule.prefix)).all(|bit| (n.to_bits() ^ c.to_bits()) << bit >> 127 == 0)
+            }
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_decides_as_reading_the_list_does(
+            list in prop::collection::vec(rules(), 0..12),
+            near in prop::collection::vec(0u32..300, 1..40),
+            far in any::<(u32, u128)>(),
+        ) {
+            let access = Access::new(&list);
+            let mut clients: Vec<IpAddr> = near.into_iter().map(|low| Ipv4Addr::from_bits(low).into()).collect();
+            clients.extend([IpAddr::from(Ipv4Addr::from_bits(far.0)), Ipv6Addr::from_bits(far.1).into()]);
+            // The networks themselves are the borders.
+            clients.extend(list.iter().map(|rule| rule.network));
+            for client in clients.into_iter().filter(|ip| ip.to_canonical() == *ip) {
+                let naive = list.iter().find(|rule| holds(rule, client)).map(|rule| rule.allow);
+                let expected = naive.unwrap_or(!list.iter().any(|rule| rule.allow));
+                prop_assert_eq!(access.admits(client), expected, "{}", client);
+            }
+        }
+    }
+}

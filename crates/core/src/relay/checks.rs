@@ -1,0 +1,130 @@
+//! Active checks of one target: when to ask, and what the answers so far say.
+//!
+//! The shell connects and tells the result. A target begins up: a relay that has just started must not refuse clients for
+//! the first `rise` checks. Moments are spread by random numbers given as arguments, so that many relays with many targets
+//! do not ask at once.
+use super::Ns;
+use super::config::Check;
+
+/// The longest wait for the first check.
+const FIRST_NS: u64 = 1_000_000_000;
+
+/// What is known of a target.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Checked {
+    check: Check,
+    up: bool,
+    /// Answers in a row that say otherwise.
+    against: u32,
+    due: Ns,
+}
+
+impl Checked {
+    /// A target not asked yet: first within a second, or an interval if that is shorter. `random` is any number.
+    pub fn new(check: Check, now: Ns, random: u64) -> Self {
+        let spread = interval_ns(&check).clamp(1, FIRST_NS);
+        Self { check, up: true, against: 0, due: now.saturating_add(random % spread) }
+    }
+
+    /// When to ask next.
+    pub fn due(&self) -> Ns {
+        self.due
+    }
+
+    /// When a check that began `now` has failed for want of an answer.
+    pub fn times_out(&self, now: Ns) -> Ns {
+        now.saturating_add(u64::try_from(self.check.timeout.as_nanos()).unwrap_or(Ns::MAX))
+    }
+
+    /// Whether the target may be used.
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// A check has ended; the next is due after the interval, a tenth more or less. Answers whether the target has just
+    /// gone up or down.
+    pub fn result(&mut self, now: Ns, succeeded: bool, random: u64) -> Option<bool> {
+        let interval = interval_ns(&self.check);
+        let wait = interval - interval / 10 + random % (interval / 5).max(1);
+        self.due = now.saturating_add(wait.max(1));
+        if succeeded == self.up {
+            self.against = 0;
+            return None;
+        }
+        self.against = self.against.saturating_add(1);
+        let needed = if self.up { self.check.fall } else { self.check.rise };
+        if self.against < needed {
+            return None;
+        }
+        self.up = succeeded;
+        self.against = 0;
+        Some(self.up)
+    }
+}
+
+/// The interval; at most a century, so that a tenth more is no overflow.
+fn interval_ns(check: &Check) -> u64 {
+    u64::try_from(check.interval.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: Ns = 1_000_000_000;
+
+    fn check(rise: u32, fall: u32) -> Check {
+        Check { interval: Duration::from_secs(10), timeout: Duration::from_secs(2), rise, fall }
+    }
+
+    #[test]
+    fn it_takes_fall_failures_and_then_rise_successes_in_a_row() {
+        let mut target = Checked::new(check(2, 3), 0, 0);
+        let told: Vec<_> = [false, false, true, false, false, false, true, false, true, true, true]
+            .map(|ok| target.result(0, ok, 0))
+            .into_iter()
+            .enumerate()
+            .filter_map(|(i, change)| change.map(|up| (i, up)))
+            .collect();
+        assert_eq!(told, [(5, false), (9, true)]);
+        assert!(target.is_up());
+    }
+
+    #[test]
+    fn many_targets_are_not_asked_at_once() {
+        let first: Vec<Ns> =
+            (0..10).map(|i| Checked::new(check(1, 1), 5 * SECOND, i * SECOND / 10 + 7).due()).collect();
+        assert!(first.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!(first.iter().all(|due| (5 * SECOND..6 * SECOND).contains(due)));
+        assert_eq!(Checked::new(check(1, 1), 0, 0).times_out(SECOND), 3 * SECOND);
+    }
+
+    proptest! {
+        #[test]
+        fn the_next_is_due_within_a_tenth_of_the_interval(
+            interval_ms in 1u64..100_000, now in 0u64..1 << 60, random in any::<u64>(), ok in any::<bool>(),
+        ) {
+            let interval = Duration::from_millis(interval_ms);
+            let mut target = Checked::new(Check { interval, ..check(1, 1) }, now, random);
+            prop_assert!(target.due() >= now && target.due() - now < FIRST_NS);
+            target.result(now, ok, random);
+            let wait = target.due() - now;
+            let interval = interval_ms * 1_000_000;
+            prop_assert!(wait >= interval * 9 / 10 && wait <= interval * 11 / 10);
+        }
+
+        #[test]
+        fn no_argument_overflows(nanos in any::<u64>(), secs in any::<u64>(), now in any::<u64>(), random in any::<u64>()) {
+            for interval in [Duration::from_nanos(nanos % 20), Duration::from_secs(secs)] {
+                let mut target = Checked::new(Check { interval, timeout: interval, rise: 0, fall: 0 }, now, random);
+                target.result(now, false, random);
+                prop_assert!(!target.is_up() && target.due() >= now && target.times_out(now) >= now);
+                prop_assert!(target.due() > now || now == Ns::MAX, "a check is never due again at once");
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! From what a user wrote to the configuration: ranges expanded, defaults filled in, and everything checked that takes
+//! more than one value to see.
+use std::collections::HashMap;
+
+use super::address::Spec;
+use super::mistake::{Mistakes, Wrong, quote};
+use super::model::{AccessRule, Config, Endpoint, Global, Listener, Protocol, Target};
+use super::setting::Setting;
+use super::value::masked;
+
+/// A value, and the byte of the text where it begins (0 where there is no text).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct At<T> {
+    /// The value.
+    pub value: T,
+    /// Its first byte.
+    pub at: usize,
+}
+
+impl<T> At<T> {
+    /// A value at its place.
+    pub fn new(value: T, at: usize) -> Self {
+        Self { value, at }
+    }
+}
+
+/// A target before ranges are expanded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TargetSpec {
+    /// Its address or addresses.
+    pub spec: Spec,
+    /// Its share, 1 to 1000.
+    pub weight: u32,
+}
+
+/// A listener as it was written: it becomes one [`Listener`] for each address and port.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draft {
+    /// Its name, if it was given one.
+    pub name: Option<At<String>>,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Where it listens.
+    pub listen: Vec<At<Spec>>,
+    /// Where its traffic goes.
+    pub targets: Vec<At<TargetSpec>>,
+    /// What was set for it; a later one wins.
+    pub settings: Vec<At<Setting>>,
+}
+
+/// More listeners than this are not opened: each takes a descriptor per thread.
+pub const MAX_LISTENERS: usize = 16_384;
+
+/// The configuration of a command line: one draft, and the first mistake if there is one.
+pub fn quick(global: Global, draft: Draft) -> Result<Config, Wrong> {
+    let mut mistakes = Mistakes::new("");
+    let config = assemble(global, &[], &[draft], &mut mistakes);
+    match mistakes.into_first() {
+        None => Ok(config),
+        Some(wrong) => Err(wrong),
+    }
+}
+
+/// Expands and checks. The result is a valid configuration only if no mistake was added.
+pub(super) fn assemble(
+    global: Global,
+    defaults: &[At<Setting>],
+    drafts: &[Draft],
+    mistakes: &mut Mistakes<'_>,
+) -> Config {
+    let mut assembly = Assembly { mistakes, listeners: Vec::new(), taken: HashMap::new(), names: HashMap::new() };
+    for draft in drafts {
+        assembly.add(draft, defaults);
+    }
+    let listeners = assembly.listeners;
+    if let Some(metrics) = global.metrics
+        && let Some(at) = assembly.taken.get(&(Protocol::Tcp, Endpoint::Ip(metrics)))
+    {
+        let what = format!("{metrics} is the address of the metrics too");
+        mistakes.add(*at, Wrong::new(what, "give the metrics another port"));
+    }
+    Config { global, listeners }
+}
+
+struct Assembly<'m, 't> {
+    mistakes: &'m mut Mistakes<'t>,
+    listeners: Vec<Listener>,
+    /// The place of each address that is listened on.
+    taken: HashMap<(Protocol, Endpoint), usize>,
+    /// The place of each name.
+    names: HashMap<String, usize>,
+}
+
+impl Assembly<'_, '_> {
+    fn add(&mut self, draft: &Draft, defaults: &[At<Setting>]) {
+        let many = draft.listen.len() > 1 || draft.listen.iter().any(|l| l.value.ports.count() > 1);
+        for listen in &draft.listen {
+            if !self.stream_only(draft, listen) {
+                continue;
+            }
+            let count = listen.value.ports.count();
+            if self.listeners.len() + count > MAX_LISTENERS {
+                let what = format!("there are more than {MAX_LISTENERS} ports to listen on");
+                self.mistakes
+                    .add(listen.at, Wrong::new(what, "choose a shorter range, or spread it over several relays"));
+                continue;
+            }
+            let targets: Vec<&At<TargetSpec>> =
+                draft.targets.iter().filter(|target| self.ranges_fit(listen, target)).collect();
+            let mut told_taken = false;
+            for index in 0..count {
+                let mut listener = expand(draft, listen, &targets, index);
+                // What holds for the first port of a range holds for all.
+                let settings = self.settings(draft, defaults, &listener, index == 0);
+                settings.iter().for_each(|setting| setting.apply(&mut listener));
+                told_taken = told_taken || self.taken(&listener, listen.at);
+                self.loops(&listener, &targets);
+                self.name(&mut listener, draft, many, listen.at);
+                self.listeners.push(listener);
+            }
+        }
+    }
+
+    /// Unix sockets are streams here.
+    fn stream_only(&mut self, draft: &Draft, listen: &At<Spec>) -> bool {
+        if draft.protocol == Protocol::Tcp {
+            return true;
+        }
+        let specs = draft.targets.iter().map(|t| (t.at, &t.value.spec)).chain([(listen.at, &listen.value)]);
+        let unix: Vec<usize> = specs.filter(|(_, spec)| spec.is_unix()).map(|(at, _)| at).collect();
+        for at in &unix {
+            let hint = "write an address and a port: a Unix socket here carries a stream";
+            self.mistakes.add(*at, Wrong::new("a Unix socket cannot be used with UDP", hint));
+        }
+        unix.is_empty()
+    }
+
+    fn ranges_fit(&mut self, listen: &At<Spec>, target: &At<TargetSpec>) -> bool {
+        let (from, to) = (listen.value.ports.count(), target.value.spec.ports.count());
+        let fits = to == 1 || to == from;
+        if !fits {
+            let what = format!("the target has {}, its listener {}", ports(to), ports(from));
+            let hint = if from == 1 {
+                "write one port; for several targets, list each of them"
+            } else {
+                "ranges of the same length map one to one; or write one port for all"
+            };
+            self.mistakes.add(target.at, Wrong::new(what, hint));
+        }
+        fits
+    }
+
+    /// The defaults that work with this listener, and then its own settings; with `tell`, mistakes are noted.
+    fn settings<'d>(
+        &mut self,
+        draft: &'d Draft,
+        defaults: &'d [At<Setting>],
+        bare: &Listener,
+        tell: bool,
+    ) -> Vec<&'d Setting> {
+        let mut own = bare.clone();
+        draft.settings.iter().for_each(|s| s.value.apply(&mut own));
+        // Whether one default fits can depend on another: an access list on a Unix socket needs PROXY headers.
+        let mut all = bare.clone();
+        defaults.iter().chain(&draft.settings).for_each(|s| s.value.apply(&mut all));
+        let fits = |setting: &Setting| setting.misfit(&all).is_none() && setting.clash(&own).is_none();
+        let kept: Vec<&At<Setting>> = defaults.iter().filter(|d| fits(&d.value)).chain(&draft.settings).collect();
+        if tell {
+            let mut whole = bare.clone();
+            kept.iter().for_each(|s| s.value.apply(&mut whole));
+            self.contradictions(&kept, &whole);
+        }
+        kept.into_iter().map(|s| &s.value).collect()
+    }
+
+    fn contradictions(&mut self, settings: &[&At<Setting>], whole: &Listener) {
+        let mut told: Vec<(&str, &str)> = Vec::new();
+        for At { value: setting, at } in settings {
+            if let Some(wrong) = setting.misfit(whole) {
+                self.mistakes.add(*at, wrong);
+            }
+            if let Some((other, wrong)) = setting.clash(whole)
+                && !told.contains(&(other, setting.key()))
+            {
+                told.push((setting.key(), other));
+                self.mistakes.add(*at, wrong);
+            }
+        }
+    }
+
+    /// Whether the address is already listened on. Port 0 is a new port each time.
+    fn taken(&mut self, listener: &Listener, at: usize) -> bool {
+        if matches!(&listener.listen, Endpoint::Ip(a) if a.port() == 0)
+            || matches!(&listener.listen, Endpoint::Name(_, 0))
+        {
+            return false;
+        }
+        let Some(first) = self.taken.insert((listener.protocol, listener.listen.clone()), at) else { return false };
+        self.taken.insert((listener.protocol, listener.listen.clone()), first);
+        let what = format!("{} is already listened on in line {}", listener.listen, self.mistakes.line(first));
+        self.mistakes.add(at, Wrong::new(what, "listen on each address once; one listener can have several targets"));
+        true
+    }
+
+    /// Forwarding to oneself fills the host with connections.
+    fn loops(&mut self, listener: &Listener, targets: &[&At<TargetSpec>]) {
+        for (target, written) in listener.targets.iter().zip(targets) {
+            if target.endpoint == listener.listen {
+                let what = format!("{} would forward to itself", listener.listen);
+                self.mistakes.add(written.at, Wrong::new(what, "name another target, or listen on another port"));
+            }
+        }
+    }
+
+    fn name(&mut self, listener: &mut Listener, draft: &Draft, many: bool, at: usize) {
+        if let Some(name) = &draft.name {
+            listener.name = if many { format!("{}/{}", name.value, listener.listen) } else { name.value.clone() };
+            if let Some(first) = self.names.get(&listener.name).copied()
+                && first != name.at
+            {
+                let what =
+                    format!("the name {} is already used in line {}", quote(&listener.name), self.mistakes.line(first));
+                self.mistakes.add(name.at, Wrong::new(what, "give each listener its own name"));
+            }
+            self.names.insert(listener.name.clone(), name.at);
+            return;
+        }
+        // Several listeners on port 0 have the same address until they are opened.
+        let plain = listener.name.clone();
+        let mut number = 2;
+        while self.names.contains_key(&listener.name) {
+            listener.name = format!("{plain}#{number}");
+            number += 1;
+        }
+        self.names.insert(listener.name.clone(), at);
+    }
+}
+
+/// The listener for one port of the draft, with the defaults of its protocol.
+fn expand(draft: &Draft, listen: &At<Spec>, targets: &[&At<TargetSpec>], index: usize) -> Listener {
+    let targets = targets.iter().map(|t| {
+        let spec = &t.value.spec;
+        Target { endpoint: spec.endpoint(if spec.ports.count() == 1 { 0 } else { index }), weight: t.value.weight }
+    });
+    Listener::new(draft.protocol, listen.value.endpoint(index), targets.collect())
+}
+
+/// The access list of a command line: deny goes before allow.
+pub fn access_list(allow: &[AccessRule], deny: &[AccessRule]) -> Result<Vec<AccessRule>, Wrong> {
+    let rules: Vec<AccessRule> = deny.iter().chain(allow).copied().collect();
+    let mut mistakes = Mistakes::new("");
+    let placed: Vec<At<AccessRule>> = rules.iter().map(|rule| At::new(*rule, 0)).collect();
+    check_access(&placed, "deny goes before allow: make the denied network narrower", &mut mistakes);
+    mistakes.into_first().map_or(Ok(rules), Err)
+}
+
+fn ports(count: usize) -> String {
+    if count == 1 { "one port".to_owned() } else { format!("{count} ports") }
+}
+
+/// Notes each rule that never decides because an earlier one says the opposite for all of its network.
+pub(super) fn check_access(rules: &[At<AccessRule>], hint: &str, mistakes: &mut Mistakes<'_>) {
+    let mut earlier: HashMap<_, (usize, bool)> = HashMap::new();
+    for (index, At { value: rule, at }) in rules.iter().enumerate() {
+        let covering = (0..=rule.prefix).filter_map(|prefix| {
+            let network = masked(rule.network, prefix);
+            earlier.get(&(network, prefix)).map(|(index, allow)| (*index, *allow, network, prefix))
+        });
+        if let Some((_, allow, network, prefix)) = covering.min()
+            && allow != rule.allow
+        {
+            let word = |allow| if allow { "allow" } else { "deny" };
+            let what = format!(
+                "`{} {}/{}` never holds: `{} {network}/{prefix}` comes first",
+                word(rule.allow),
+                rule.network,
+                rule.prefix,
+                word(allow),
+            );
+            mistakes.add(*at, Wrong::new(what, hint));
+        }
+        earlier.entry((rule.network, rule.prefix)).or_insert((index, rule.allow));
+    }
+}

@@ -1,0 +1,175 @@
+//! The configuration in rinetd's lines: `bindaddress bindport connectaddress connectport [options]`.
+//!
+//! What rinetd understands means the same here; `docs/relay.md` lists the extensions (port ranges, Unix sockets,
+//! networks in access rules) and what is read and ignored.
+mod forward;
+mod pattern;
+
+use std::net::IpAddr;
+
+use super::draft::{At, Draft, assemble, check_access};
+use super::mistake::{Mistake, Mistakes, Wrong, choose, quote};
+use super::model::{AccessRule, Config, Global, LogTo, Protocol};
+use super::setting::Setting;
+use super::value::masked;
+
+/// The words that begin a line which forwards nothing.
+pub const DIRECTIVES: [&str; 5] = ["allow", "deny", "logfile", "pidlogfile", "logcommon"];
+
+/// A word and its place.
+type Word<'t> = At<&'t str>;
+
+/// Reads a configuration.
+pub fn parse(text: &str) -> Result<Config, Vec<Mistake>> {
+    let mut file =
+        File { mistakes: Mistakes::new(text), log: LogTo::Nowhere, rules: Rules::default(), forwards: Vec::new() };
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        file.line(&words(line, start));
+        start += line.len();
+    }
+    let File { mut mistakes, log, rules, forwards } = file;
+    if forwards.is_empty() && mistakes.is_empty() {
+        let hint = "write what to forward, as in 127.0.0.1 9000 10.0.0.2 9001";
+        mistakes.add(0, Wrong::new("no line forwards anything", hint));
+    }
+    let drafts: Vec<Draft> = forwards.into_iter().map(|forward| with_access(forward, &rules, &mut mistakes)).collect();
+    let global = Global { log, ..Global::default() };
+    let config = assemble(global, &[], &drafts, &mut mistakes);
+    if mistakes.is_empty() { Ok(config) } else { Err(mistakes.finish()) }
+}
+
+struct File<'t> {
+    mistakes: Mistakes<'t>,
+    log: LogTo,
+    /// Those above the first forwarding line.
+    rules: Rules,
+    forwards: Vec<(Draft, Rules)>,
+}
+
+/// The rules of the file or of one forwarding line. A client is refused if a deny rule matches, or if there are allow
+/// rules and none matches.
+#[derive(Debug, Default)]
+struct Rules {
+    allow: Vec<At<AccessRule>>,
+    deny: Vec<At<AccessRule>>,
+}
+
+impl File<'_> {
+    fn line(&mut self, words: &[Word<'_>]) {
+        let Some(first) = words.first() else { return };
+        match first.value {
+            "allow" | "deny" => self.rule(first, &words[1..]),
+            "logfile" => match words.get(1) {
+                Some(path) if words.len() == 2 => self.log = LogTo::File(path.value.to_owned()),
+                _ => self
+                    .mistakes
+                    .add(first.at, Wrong::new("`logfile` wants one path", "write logfile /var/log/relay.json")),
+            },
+            // Lines are always JSON, and the process id is the service manager's affair.
+            "logcommon" | "pidlogfile" => {}
+            word if words.len() < 3 && !word.starts_with("unix:") => self.unknown(first, words.get(1)),
+            _ => {
+                let draft = forward::read(words, &mut self.mistakes);
+                // Rules that follow a broken line still belong to it.
+                self.forwards.push((draft.unwrap_or_else(nothing), Rules::default()));
+            }
+        }
+    }
+
+    fn unknown(&mut self, word: &Word<'_>, next: Option<&Word<'_>>) {
+        let (what, hint) = match next {
+            Some(port) if forward::is_port(port.value) => (
+                "the line has no address to connect to".to_owned(),
+                "write bindaddress bindport connectaddress connectport, as in 127.0.0.1 9000 10.0.0.2 9001".to_owned(),
+            ),
+            _ => (format!("{} begins no line that is known", quote(word.value)), choose(word.value, &DIRECTIVES)),
+        };
+        let more =
+            if hint.starts_with("choose") { "; or write bindaddress bindport connectaddress connectport" } else { "" };
+        self.mistakes.add(word.at, Wrong::new(what, format!("{hint}{more}")));
+    }
+
+    fn rule(&mut self, keyword: &Word<'_>, words: &[Word<'_>]) {
+        let [pattern] = words else {
+            let at = words.get(1).map_or(keyword.at, |extra| extra.at);
+            let what = format!("`{}` wants one pattern", keyword.value);
+            self.mistakes.add(at, Wrong::new(what, format!("write {} 10.0.*.* or {0} 10.0.0.0/16", keyword.value)));
+            return;
+        };
+        let allow = keyword.value == "allow";
+        let Some(networks) = self.mistakes.keep(pattern.at, pattern::networks(pattern.value)) else { return };
+        let rules = self.forwards.last_mut().map_or(&mut self.rules, |(_, rules)| rules);
+        let list = if allow { &mut rules.allow } else { &mut rules.deny };
+        list.extend(
+            networks.into_iter().map(|(network, prefix)| At::new(AccessRule { allow, network, prefix }, pattern.at)),
+        );
+    }
+}
+
+/// What is left of a line that cannot be understood.
+fn nothing() -> Draft {
+    Draft { name: None, protocol: Protocol::Tcp, listen: Vec::new(), targets: Vec::new(), settings: Vec::new() }
+}
+
+/// The draft with the rules of the file and its own as one list, of which the first match decides.
+fn with_access((mut draft, own): (Draft, Rules), file: &Rules, mistakes: &mut Mistakes<'_>) -> Draft {
+    let mut rules: Vec<At<AccessRule>> = file.deny.iter().chain(&own.deny).copied().collect();
+    rules.extend(match (file.allow.is_empty(), own.allow.is_empty()) {
+        (_, true) => file.allow.clone(),
+        (true, false) => own.allow.clone(),
+        // A client must be allowed by the file and by the line.
+        (false, false) => own.allow.iter().flat_map(|rule| narrowed(rule, &file.allow, mistakes)).collect(),
+    });
+    check_access(&rules, "deny goes before allow, wherever it stands: make the denied pattern narrower", mistakes);
+    if let Some(first) = rules.first() {
+        let setting = Setting::Access(rules.iter().map(|rule| rule.value).collect());
+        draft.settings.push(At::new(setting, first.at));
+    }
+    draft
+}
+
+fn narrowed(rule: &At<AccessRule>, by: &[At<AccessRule>], mistakes: &mut Mistakes<'_>) -> Vec<At<AccessRule>> {
+    let inside = |inner: &AccessRule, outer: &AccessRule| {
+        same_family(inner.network, outer.network)
+            && inner.prefix >= outer.prefix
+            && masked(inner.network, outer.prefix) == outer.network
+    };
+    let mut both = Vec::new();
+    for outer in by {
+        if inside(&rule.value, &outer.value) {
+            return vec![*rule];
+        }
+        if inside(&outer.value, &rule.value) {
+            both.push(At::new(outer.value, rule.at));
+        }
+    }
+    if both.is_empty() {
+        let what = format!(
+            "`allow {}/{}` never holds: no allow rule of the file covers it",
+            rule.value.network, rule.value.prefix
+        );
+        mistakes
+            .add(rule.at, Wrong::new(what, "allow it above the first forwarding line too, or only below the lines"));
+    }
+    both
+}
+
+fn same_family(a: IpAddr, b: IpAddr) -> bool {
+    a.is_ipv4() == b.is_ipv4()
+}
+
+/// The words of a line without its comment.
+fn words(line: &str, start: usize) -> Vec<Word<'_>> {
+    let mut words = Vec::new();
+    let mut at = 0;
+    while let Some(begin) = line[at..].find(|c: char| !c.is_whitespace() && c != '\u{feff}').map(|i| at + i) {
+        if line[begin..].starts_with('#') {
+            break;
+        }
+        let end = line[begin..].find(char::is_whitespace).map_or(line.len(), |i| begin + i);
+        words.push(At::new(&line[begin..end], start + begin));
+        at = end;
+    }
+    words
+}

@@ -1,0 +1,136 @@
+//! The configuration in TOML: the top of the file, `[defaults]` and the `[[listener]]` tables.
+//!
+//! `docs/relay.md` describes the keys. The document is walked by hand instead of with serde because serde stops at the
+//! first mistake, and all of them are wanted, each with its place.
+mod listener;
+mod read;
+mod settings;
+
+use ::toml::de::{DeTable, DeValue, Error};
+
+use super::draft::{At, Draft, assemble};
+use super::mistake::{Mistake, Mistakes, Wrong, quote};
+use super::model::{Config, Global};
+use super::{address, value};
+use read::{Entry, Reader};
+
+/// The keys at the top of the file.
+const GLOBAL: [&str; 9] =
+    ["threads", "max-connections", "metrics", "control", "log", "user", "drain", "defaults", "listener"];
+
+/// Reads a configuration.
+pub fn parse(text: &str) -> Result<Config, Vec<Mistake>> {
+    let mut mistakes = Mistakes::new(text);
+    let (document, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        // What was recovered behind a broken line is guesswork: mistakes found in it would be too.
+        for error in &errors {
+            let at = error.span().map_or(text.len(), |span| span.start);
+            match unquoted(text, at) {
+                Some((start, wrong)) => mistakes.add(start, wrong),
+                None => mistakes.add(at, syntax(error)),
+            }
+        }
+        return Err(mistakes.finish());
+    }
+    let mut reader = Reader { mistakes: &mut mistakes };
+    let file = top(&mut reader, document.get_ref());
+    if file.drafts.is_empty() && mistakes.is_empty() {
+        let hint = "begin one with [[listener]], and give it `listen` and `target`";
+        mistakes.add(0, Wrong::new("there is no listener", hint));
+    }
+    let config = assemble(file.global, &file.defaults.settings, &file.drafts, &mut mistakes);
+    if mistakes.is_empty() { Ok(config) } else { Err(mistakes.finish()) }
+}
+
+#[derive(Default)]
+struct File {
+    global: Global,
+    defaults: settings::Settings,
+    drafts: Vec<Draft>,
+}
+
+fn top(reader: &mut Reader<'_, '_>, document: &DeTable<'_>) -> File {
+    let mut file = File::default();
+    let entries = read::entries(document, "");
+    // Defaults hold wherever they stand in the file.
+    if let Some(entry) = entries.iter().find(|e| e.key == "defaults") {
+        file.defaults = settings::defaults(reader, entry);
+    }
+    for entry in &entries {
+        match entry.key {
+            "defaults" => {}
+            "listener" => file.drafts = drafts(reader, entry, &file.defaults),
+            _ => global(reader, entry, &mut file.global),
+        }
+    }
+    file
+}
+
+fn global(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, global: &mut Global) {
+    match entry.key {
+        "threads" => global.threads = reader.parsed(entry, "threads = 4", value::threads),
+        "max-connections" => global.max_connections = reader.parsed(entry, "max-connections = 20000", value::count),
+        "metrics" => global.metrics = reader.parsed(entry, "metrics = \"127.0.0.1:9100\"", address::socket_address),
+        "control" => global.control = reader.parsed(entry, "control = \"/run/parshall/relay.sock\"", value::control),
+        "log" => set(&mut global.log, reader.parsed(entry, "log = \"stdout\"", value::log)),
+        "user" => global.user = reader.parsed(entry, "user = \"nobody\"", value::user),
+        "drain" => set(&mut global.drain, reader.parsed(entry, "drain = \"30s\"", value::duration)),
+        _ => reader.unknown(entry, &GLOBAL),
+    }
+}
+
+fn drafts(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, defaults: &settings::Settings) -> Vec<Draft> {
+    let tables = match entry.value.get_ref() {
+        DeValue::Array(items) => items.iter().collect(),
+        DeValue::Table(_) => vec![entry.value],
+        _ => {
+            let what = format!("`listener` is {}, not a table", read::kind(entry.value.get_ref()));
+            reader.mistakes.add(entry.value.span().start, Wrong::new(what, "begin each listener with [[listener]]"));
+            return Vec::new();
+        }
+    };
+    if let DeValue::Table(_) = entry.value.get_ref() {
+        let wrong =
+            Wrong::new("`listener` is a single table", "begin each listener with [[listener]], in two brackets");
+        reader.mistakes.add(entry.at, wrong);
+    }
+    tables.into_iter().filter_map(|table| listener::draft(reader, table, defaults)).collect()
+}
+
+fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
+    }
+}
+
+/// The commonest slip, `listen = 127.0.0.1:9000`, for which the parser says that a number is not one.
+fn unquoted(text: &str, at: usize) -> Option<(usize, Wrong)> {
+    let begin = text.get(..at)?.rfind('\n').map_or(0, |i| i + 1);
+    let line = text[begin..].lines().next()?;
+    let (key, behind) = line.split_once('=')?;
+    let value = behind.split('#').next()?.trim();
+    let start = begin + line.len() - behind.trim_start().len();
+    let bare = value.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | ':' | '-'));
+    let inside = (start..=start + value.len()).contains(&at);
+    (bare && inside && !value.contains(['"', '\'', ' ', ','])).then(|| {
+        let what = format!("{} is neither a number nor in quotes", quote(value));
+        (start, Wrong::new(what, format!("write {} = \"{value}\"", key.trim())))
+    })
+}
+
+/// A syntax error of the parser in our words; its own are kept, they name what was expected.
+fn syntax(error: &Error) -> Wrong {
+    let message = error.message().lines().next().unwrap_or("it cannot be read");
+    let hint = if message.contains("duplicate key") {
+        "write each key once; several listeners begin with [[listener]] each"
+    } else if message.contains("string") || message.contains("quoted") {
+        "strings stand in quotes, as in listen = \"127.0.0.1:9000\""
+    } else {
+        "a line is `key = value`, `[defaults]` or `[[listener]]`; strings stand in quotes"
+    };
+    Wrong::new(format!("this is not TOML: {message}"), hint)
+}
+
+/// A list of values with their places.
+type Places<T> = Vec<At<T>>;

@@ -1,0 +1,174 @@
+//! Reading single values of a TOML document; whatever is not as expected becomes a mistake at its place.
+use std::borrow::Cow;
+
+use ::toml::Spanned;
+use ::toml::de::{DeTable, DeValue};
+
+use super::super::draft::At;
+use super::super::mistake::{Mistakes, Wrong, choose, quote};
+use super::{GLOBAL, Places, listener, settings};
+
+/// A key with its value.
+pub struct Entry<'d, 'i> {
+    /// The key.
+    pub key: &'d str,
+    /// Its first byte.
+    pub at: usize,
+    /// The keys above it with a point behind each, for messages.
+    pub above: &'static str,
+    /// Its value.
+    pub value: &'d Spanned<DeValue<'i>>,
+}
+
+impl Entry<'_, '_> {
+    /// The whole key.
+    pub fn path(&self) -> String {
+        format!("{}{}", self.above, self.key)
+    }
+}
+
+/// The entries of a table in the order of the file.
+pub fn entries<'d, 'i>(table: &'d DeTable<'i>, above: &'static str) -> Vec<Entry<'d, 'i>> {
+    let mut entries: Vec<_> =
+        table.iter().map(|(key, value)| Entry { key: key.get_ref(), at: key.span().start, above, value }).collect();
+    entries.sort_by_key(|entry| entry.at);
+    entries
+}
+
+/// What a value is, for messages.
+pub fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) | DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+/// The text of a string or a number: parsers of values take either, and say what they want.
+pub fn scalar<'d>(value: &'d DeValue<'_>) -> Option<Cow<'d, str>> {
+    match value {
+        DeValue::String(text) => Some(Cow::Borrowed(text)),
+        DeValue::Integer(number) if number.radix() == 10 => Some(Cow::Borrowed(number.as_str())),
+        DeValue::Integer(number) => Some(Cow::Owned(match u64::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) => number.to_string(),
+            Err(_) => number.to_string(),
+        })),
+        DeValue::Float(number) => Some(Cow::Borrowed(number.as_str())),
+        _ => None,
+    }
+}
+
+/// Where mistakes go.
+pub struct Reader<'m, 't> {
+    /// Those found so far.
+    pub mistakes: &'m mut Mistakes<'t>,
+}
+
+impl Reader<'_, '_> {
+    /// A value read by a parser of texts.
+    pub fn parsed<T>(
+        &mut self,
+        entry: &Entry<'_, '_>,
+        example: &str,
+        parse: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        let at = entry.value.span().start;
+        let Some(text) = scalar(entry.value.get_ref()) else {
+            self.wrong_kind(entry, example);
+            return None;
+        };
+        self.mistakes.keep(at, parse(&text).map_err(|wrong| named(entry, wrong)))
+    }
+
+    /// One of some names.
+    pub fn named<T: Clone>(&mut self, entry: &Entry<'_, '_>, example: &str, names: &[(&str, T)]) -> Option<T> {
+        self.parsed(entry, example, |text| {
+            names.iter().find(|(name, _)| *name == text).map(|(_, value)| value.clone()).ok_or_else(|| {
+                let words: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+                Wrong::new(format!("{} is not one of its values", quote(text)), choose(text, &words))
+            })
+        })
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&mut self, entry: &Entry<'_, '_>) -> Option<bool> {
+        match entry.value.get_ref() {
+            DeValue::Boolean(flag) => Some(*flag),
+            _ => {
+                self.wrong_kind(entry, &format!("{} = true", entry.key));
+                None
+            }
+        }
+    }
+
+    /// A string, or a list of them, each with its place.
+    pub fn strings(&mut self, entry: &Entry<'_, '_>, example: &str) -> Places<String> {
+        let mut strings = Vec::new();
+        for item in self.items(entry) {
+            match item.get_ref() {
+                DeValue::String(text) => strings.push(At::new(text.to_string(), item.span().start)),
+                other => {
+                    let what = format!("`{}` holds strings, but this is {}", entry.path(), kind(other));
+                    self.mistakes.add(item.span().start, Wrong::new(what, format!("write it as {example}")));
+                }
+            }
+        }
+        strings
+    }
+
+    /// The items of a list; a value that is none stands alone.
+    pub fn items<'d, 'i>(&self, entry: &Entry<'d, 'i>) -> Vec<&'d Spanned<DeValue<'i>>> {
+        match entry.value.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            _ => vec![entry.value],
+        }
+    }
+
+    /// The entries of a table below this one.
+    pub fn table<'d, 'i>(&mut self, entry: &Entry<'d, 'i>, above: &'static str, example: &str) -> Vec<Entry<'d, 'i>> {
+        match entry.value.get_ref() {
+            DeValue::Table(table) => entries(table, above),
+            _ => {
+                self.wrong_kind(entry, example);
+                Vec::new()
+            }
+        }
+    }
+
+    /// A value of the wrong kind.
+    pub fn wrong_kind(&mut self, entry: &Entry<'_, '_>, example: &str) {
+        let what = format!("`{}` cannot be {}", entry.path(), kind(entry.value.get_ref()));
+        self.mistakes.add(entry.value.span().start, Wrong::new(what, format!("write {example}")));
+    }
+
+    /// A key that does not exist here. If it exists elsewhere, the hint says so.
+    pub fn unknown(&mut self, entry: &Entry<'_, '_>, known: &[&str]) {
+        let key = entry.key;
+        let what = format!("unknown key {}", quote(&entry.path()));
+        let at_top = known == GLOBAL;
+        let listeners = listener::KEYS.contains(&key) || settings::KEYS.contains(&key);
+        let table = settings::TABLES.iter().find(|(_, keys)| keys.contains(&key));
+        let hint = if at_top && listeners {
+            format!("`{key}` belongs into a [[listener]], or into [defaults]")
+        } else if GLOBAL.contains(&key) && entry.above != "health." {
+            format!("`{key}` belongs to the top of the file, above the first table")
+        } else if listener::KEYS.contains(&key) && known == settings::DEFAULTS {
+            format!("`{key}` belongs into a [[listener]]")
+        } else if let Some((table, _)) = table {
+            format!("it belongs into `{table}`: {table} = {{ {key} = ... }}")
+        } else if settings::KEYS.contains(&key) {
+            format!("`{key}` belongs directly into the listener, above its tables")
+        } else {
+            choose(key, known)
+        };
+        self.mistakes.add(entry.at, Wrong::new(what, hint));
+    }
+}
+
+/// A mistake of a value with the name of its key in front.
+pub fn named(entry: &Entry<'_, '_>, wrong: Wrong) -> Wrong {
+    Wrong::new(format!("{}: {}", entry.path(), wrong.what), wrong.hint)
+}

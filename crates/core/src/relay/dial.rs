@@ -1,0 +1,227 @@
+//! Connecting to a target that has several addresses: happy eyeballs (RFC 8305).
+//!
+//! Addresses are first interleaved by family ([`interleave`], once per resolution). A [`Dial`] then starts one attempt
+//! after the other: the next when one fails, or 250 ms after the last began, so that a dead path costs a quarter of a
+//! second instead of a connect timeout. The first to connect wins and the others are given up. It allocates nothing.
+use super::Ns;
+
+/// From one attempt to the next, in ns: the Connection Attempt Delay of RFC 8305, section 5.
+pub const ATTEMPT_DELAY_NS: Ns = 250_000_000;
+/// Addresses of one target that are tried; those that follow are not.
+pub const MAX_ADDRESSES: usize = 64;
+
+/// Reorders addresses so that the families take turns, beginning with that of the first (RFC 8305, section 4). Within a
+/// family the order, which is that of preference, stays.
+pub fn interleave<T>(addresses: &mut Vec<T>, is_v6: impl Fn(&T) -> bool) {
+    let Some(first) = addresses.first().map(&is_v6) else { return };
+    let (one, other): (Vec<T>, Vec<T>) = addresses.drain(..).partition(|address| is_v6(address) == first);
+    let (mut one, mut other) = (one.into_iter(), other.into_iter());
+    loop {
+        let pair = (one.next(), other.next());
+        if pair.0.is_none() && pair.1.is_none() {
+            return;
+        }
+        addresses.extend(pair.0);
+        addresses.extend(pair.1);
+    }
+}
+
+/// What to do now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Begin to connect to this address, then ask again.
+    Start(usize),
+    /// Nothing before this moment, unless an attempt ends.
+    WaitUntil(Ns),
+    /// It has failed; attempts that still run are to be given up.
+    GiveUp(Outcome),
+}
+
+/// Why a target was not reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every address failed.
+    Failed,
+    /// The connect timeout passed.
+    TimedOut,
+}
+
+/// The attempts to reach one target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dial {
+    addresses: u8,
+    /// Addresses tried so far: the next one's index.
+    tried: u8,
+    max_in_flight: u8,
+    /// A bit for each address that is being connected to.
+    in_flight: u64,
+    /// When the next attempt may begin.
+    next_at: Ns,
+    deadline: Ns,
+}
+
+impl Dial {
+    /// To a target of `addresses` addresses, for at most `timeout` ns, with at most `max_in_flight` (at least one)
+    /// attempts at a time.
+    pub fn new(addresses: usize, now: Ns, timeout: Ns, max_in_flight: u8) -> Self {
+        Self {
+            addresses: addresses.min(MAX_ADDRESSES) as u8,
+            tried: 0,
+            max_in_flight: max_in_flight.max(1),
+            in_flight: 0,
+            next_at: now,
+            deadline: now.saturating_add(timeout),
+        }
+    }
+
+    /// What to do now; called again after each start, at the moment to wait for, and when an attempt has ended.
+    pub fn next(&mut self, now: Ns) -> Step {
+        let more = self.tried < self.addresses;
+        if self.in_flight == 0 && !more {
+            return Step::GiveUp(Outcome::Failed);
+        }
+        if now >= self.deadline {
+            return Step::GiveUp(Outcome::TimedOut);
+        }
+        let may_start = more && self.in_flight.count_ones() < u32::from(self.max_in_flight);
+        if !may_start {
+            return Step::WaitUntil(self.deadline);
+        }
+        if now < self.next_at {
+            return Step::WaitUntil(self.next_at.min(self.deadline));
+        }
+        let index = self.tried;
+        self.tried += 1;
+        self.in_flight |= 1 << index;
+        self.next_at = now.saturating_add(ATTEMPT_DELAY_NS);
+        Step::Start(usize::from(index))
+    }
+
+    /// The attempt at this address has failed: the next may begin at once.
+    pub fn failed(&mut self, address: usize) {
+        if address < MAX_ADDRESSES && self.in_flight & (1 << address) != 0 {
+            self.in_flight &= !(1 << address);
+            self.next_at = 0;
+        }
+    }
+
+    /// Attempts that still run, as indexes of addresses: what to close after giving up, or when the relay's client left.
+    pub fn in_flight(&self) -> impl Iterator<Item = usize> + use<> {
+        let running = self.in_flight;
+        (0..MAX_ADDRESSES).filter(move |address| running & (1 << address) != 0)
+    }
+
+    /// This address has connected: answers the attempts to close. Nothing is started any more.
+    pub fn succeeded(&mut self, address: usize) -> impl Iterator<Item = usize> + use<> {
+        let others = self.in_flight().filter(move |other| *other != address);
+        (self.tried, self.in_flight) = (self.addresses, 0);
+        others
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: Ns = 1_000_000;
+
+    fn interleaved(addresses: &str) -> String {
+        let mut list: Vec<char> = addresses.chars().collect();
+        interleave(&mut list, |c| c.is_ascii_uppercase());
+        list.into_iter().collect()
+    }
+
+    #[test]
+    fn families_take_turns() {
+        assert_eq!(interleaved("ABCab"), "AaBbC");
+        assert_eq!(interleaved("aABbcd"), "aAbBcd");
+        assert_eq!((interleaved(""), interleaved("abc")), (String::new(), "abc".to_string()));
+    }
+
+    #[test]
+    fn a_silent_address_costs_a_quarter_of_a_second() {
+        let mut dial = Dial::new(2, 0, 5000 * MS, 2);
+        assert_eq!((dial.next(0), dial.next(0)), (Step::Start(0), Step::WaitUntil(250 * MS)));
+        assert_eq!((dial.next(250 * MS), dial.next(250 * MS)), (Step::Start(1), Step::WaitUntil(5000 * MS)));
+        assert_eq!(dial.succeeded(1).collect::<Vec<_>>(), [0]);
+        assert_eq!(dial.in_flight().count(), 0);
+    }
+
+    #[test]
+    fn a_refusal_costs_nothing() {
+        let mut dial = Dial::new(2, 0, 5000 * MS, 2);
+        assert_eq!(dial.next(0), Step::Start(0));
+        dial.failed(0);
+        assert_eq!(dial.next(1), Step::Start(1));
+        dial.failed(1);
+        dial.failed(1);
+        assert_eq!(dial.next(2), Step::GiveUp(Outcome::Failed));
+        assert_eq!(Dial::new(0, 0, MS, 2).next(0), Step::GiveUp(Outcome::Failed));
+    }
+
+    #[test]
+    fn the_timeout_bounds_it_whatever_is_left() {
+        let mut dial = Dial::new(9, 0, 600 * MS, 2);
+        assert_eq!((dial.next(0), dial.next(250 * MS)), (Step::Start(0), Step::Start(1)));
+        assert_eq!(dial.next(500 * MS), Step::WaitUntil(600 * MS), "two are under way");
+        dial.failed(0);
+        assert_eq!(dial.next(510 * MS), Step::Start(2));
+        assert_eq!(dial.next(600 * MS), Step::GiveUp(Outcome::TimedOut));
+        assert_eq!(dial.in_flight().collect::<Vec<_>>(), [1, 2]);
+    }
+
+    proptest! {
+        /// Against a network in which every address has its own delay and result, told to the machine as it happens.
+        #[test]
+        fn it_always_ends_in_time_and_keeps_its_bounds(
+            fates in prop::collection::vec(0u64..3000, 0..12), max in 0u8..5, timeout_ms in 1u64..4000, works in any::<u16>(),
+        ) {
+            let mut dial = Dial::new(fates.len(), 0, timeout_ms * MS, max);
+            let (mut now, mut running, mut started) = (0, Vec::<(Ns, usize)>::new(), 0);
+            let connected = loop {
+                match dial.next(now) {
+                    Step::Start(i) => {
+                        prop_assert_eq!(i, started, "each once, in their order");
+                        started += 1;
+                        running.push((now + fates[i] * MS, i));
+                        prop_assert!(running.len() <= usize::from(max.max(1)));
+                    }
+                    Step::WaitUntil(until) => {
+                        prop_assert!(until > now && until <= timeout_ms * MS);
+                        running.sort_unstable();
+                        match running.first().copied() {
+                            Some((end, i)) if end <= until => {
+                                now = end;
+                                running.remove(0);
+                                if works & (1 << i) != 0 {
+                                    let mut others: Vec<_> = running.iter().map(|(_, i)| *i).collect();
+                                    others.sort_unstable();
+                                    prop_assert_eq!(dial.succeeded(i).collect::<Vec<_>>(), others);
+                                    break true;
+                                }
+                                dial.failed(i);
+                            }
+                            _ => now = until,
+                        }
+                    }
+                    Step::GiveUp(Outcome::Failed) => {
+                        prop_assert!(started == fates.len() && running.is_empty());
+                        break false;
+                    }
+                    Step::GiveUp(Outcome::TimedOut) => {
+                        prop_assert_eq!(now, timeout_ms * MS);
+                        break false;
+                    }
+                }
+            };
+            prop_assert!(now <= timeout_ms * MS);
+            // With time for all of them one after the other, a working address is found.
+            let works_at_all = (0..fates.len()).any(|i| works & (1 << i) != 0);
+            if fates.iter().sum::<u64>() + 250 * fates.len() as u64 + 1 < timeout_ms {
+                prop_assert_eq!(connected, works_at_all);
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What version 2 says besides addresses: a list of type, length and value (section 2.2, "TLV vectors").
+//!
+//! The list is kept as it came, so unknown types pass through untouched; typed views read it.
+
+/// Bytes before a value: type and length.
+pub(super) const HEAD_BYTES: usize = 3;
+/// The longest unique id (section 2.2.5).
+pub(super) const UNIQUE_ID_MAX_BYTES: usize = 128;
+
+/// The type of a TLV.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Kind(pub u8);
+
+impl Kind {
+    /// The protocol spoken inside, as in RFC 7301.
+    pub const ALPN: Self = Self(0x01);
+    /// The host name the client asked for (SNI), in UTF-8.
+    pub const AUTHORITY: Self = Self(0x02);
+    /// The checksum of the header; the encoder writes it itself.
+    pub const CRC32C: Self = Self(0x03);
+    /// Padding.
+    pub const NOOP: Self = Self(0x04);
+    /// An id of the connection, at most 128 bytes.
+    pub const UNIQUE_ID: Self = Self(0x05);
+    /// What is known of the client's TLS; see [`Ssl`].
+    pub const SSL: Self = Self(0x20);
+    /// The name of the network namespace.
+    pub const NETNS: Self = Self(0x30);
+}
+
+/// The type of a TLV inside [`Kind::SSL`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SslKind(pub u8);
+
+impl SslKind {
+    /// The version of TLS in words.
+    pub const VERSION: Self = Self(0x21);
+    /// The common name of the client's certificate, in UTF-8.
+    pub const CN: Self = Self(0x22);
+    /// The cipher's name.
+    pub const CIPHER: Self = Self(0x23);
+    /// The algorithm that signed the certificate.
+    pub const SIG_ALG: Self = Self(0x24);
+    /// The algorithm of the certificate's key.
+    pub const KEY_ALG: Self = Self(0x25);
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tlv<'a> {
+    /// Its type.
+    pub kind: Kind,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+/// A value is longer than 65,535 bytes, an id longer than 128, or the type is the encoder's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a TLV of type {kind:#04x} cannot have {bytes} bytes here")]
+pub struct TlvRefused {
+    /// The type.
+    pub kind: u8,
+    /// The value's length.
+    pub bytes: usize,
+}
+
+/// A well-formed list, the CRC32C left out. An empty one holds no memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tlvs(Vec<u8>);
+
+impl Tlvs {
+    /// As they stand in a header.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each in its order.
+    pub fn iter(&self) -> impl Iterator<Item = Tlv<'_>> {
+        list(&self.0)
+    }
+
+    /// The value of the first one of a type.
+    pub fn get(&self, kind: Kind) -> Option<&[u8]> {
+        self.iter().find(|tlv| tlv.kind == kind).map(|tlv| tlv.value)
+    }
+
+    /// What is said of the client's TLS.
+    pub fn ssl(&self) -> Option<Ssl<'_>> {
+        Ssl::read(self.get(Kind::SSL)?)
+    }
+
+    /// Adds one at the end.
+    pub fn push(&mut self, kind: Kind, value: &[u8]) -> Result<(), TlvRefused> {
+        let refused = TlvRefused { kind: kind.0, bytes: value.len() };
+        let length = u16::try_from(value.len()).map_err(|_| refused)?;
+        if kind == Kind::CRC32C || (kind == Kind::UNIQUE_ID && value.len() > UNIQUE_ID_MAX_BYTES) {
+            return Err(refused);
+        }
+        self.0.push(kind.0);
+        self.0.extend_from_slice(&length.to_be_bytes());
+        self.0.extend_from_slice(value);
+        Ok(())
+    }
+
+    /// Makes room for all that may follow at once.
+    pub(super) fn reserve(&mut self, bytes: usize) {
+        self.0.reserve_exact(bytes);
+    }
+
+    /// Adds one that was read, head and all.
+    pub(super) fn append(&mut self, whole: &[u8]) {
+        self.0.extend_from_slice(whole);
+    }
+}
+
+/// What is known of the client's TLS (section 2.2.6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ssl<'a> {
+    /// Bits: 1 the client used TLS, 2 it gave a certificate on this connection, 4 or earlier in this session.
+    pub client: u8,
+    /// Zero if it gave a certificate and that was verified.
+    pub verify: u32,
+    parts: &'a [u8],
+}
+
+impl<'a> Ssl<'a> {
+    /// Reads the value of a [`Kind::SSL`]; None if it is too short or its parts are not well formed.
+    pub fn read(value: &'a [u8]) -> Option<Self> {
+        let (&[client, a, b, c, d], parts) = value.split_first_chunk::<5>()?;
+        well_formed(parts).then_some(Self { client, verify: u32::from_be_bytes([a, b, c, d]), parts })
+    }
+
+    /// The value of the first part of a type.
+    pub fn get(&self, kind: SslKind) -> Option<&'a [u8]> {
+        list(self.parts).find(|part| part.kind.0 == kind.0).map(|part| part.value)
+    }
+}
+
+/// The first one of a list; None if it is cut off or the list is empty.
+pub(super) fn first(bytes: &[u8]) -> Option<Tlv<'_>> {
+    let (&[kind, high, low], rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+    let value = rest.get(..usize::from(u16::from_be_bytes([high, low])))?;
+    Some(Tlv { kind: Kind(kind), value })
+}
+
+fn list(mut bytes: &[u8]) -> impl Iterator<Item = Tlv<'_>> {
+    std::iter::from_fn(move || {
+        let tlv = first(bytes)?;
+        bytes = &bytes[HEAD_BYTES + tlv.value.len()..];
+        Some(tlv)
+    })
+}
+
+/// Whether the bytes are a list and nothing else.
+pub(super) fn well_formed(bytes: &[u8]) -> bool {
+    list(bytes).map(|tlv| HEAD_BYTES + tlv.value.len()).sum::<usize>() == bytes.len()
+}

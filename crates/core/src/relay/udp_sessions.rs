@@ -1,0 +1,256 @@
+//! The UDP sessions of one thread: who they belong to, when they end, and who may have another.
+//!
+//! A session is what joins a client's address and port, and the local address it wrote to, with one socket to a target.
+//! Datagrams in either direction keep it. A full table refuses new sessions and never ends a live one before its idle
+//! time: otherwise whoever sends from many addresses could push out everybody else. All memory is bounded by the number
+//! of sessions that the table may hold.
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+use super::Ns;
+
+const SECOND: Ns = 1_000_000_000;
+
+/// Whose session it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The listener: an index into the rules.
+    pub listener: u16,
+    /// The client.
+    pub client: SocketAddr,
+    /// The address that the client wrote to, where it is not the listener's only one.
+    pub local: Option<IpAddr>,
+}
+
+/// A session: the place is used again after its end, the two numbers together are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId {
+    /// Its place, below the table's maximum.
+    pub slot: u32,
+    /// How often the place was used before.
+    pub generation: u32,
+}
+
+/// Rules of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// How long a session lives without a datagram; 0 is for ever.
+    pub idle: Ns,
+    /// Sessions of one source address.
+    pub per_source: Option<u32>,
+    /// Datagrams a second of one source address. A second's worth may come at once.
+    pub rate: Option<u32>,
+}
+
+/// Why there is no session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The table is full.
+    Full,
+    /// The source address has all the sessions that it may have.
+    PerSource,
+    /// No new sessions are taken any more.
+    Draining,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    generation: u32,
+    key: Option<Key>,
+    last: Ns,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Source {
+    sessions: u32,
+    /// When all its datagrams so far would have been due at the allowed rate.
+    due: Ns,
+}
+
+/// The sessions of one thread.
+#[derive(Debug)]
+pub struct UdpSessions {
+    rules: Vec<Rules>,
+    sessions_max: usize,
+    ids: HashMap<Key, u32>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    /// When to look at a session again. Datagrams only write their time into the entry, so a look may find that the
+    /// session lives on; it is then looked at again when it would end.
+    looks: BinaryHeap<Reverse<(Ns, SessionId)>>,
+    sources: HashMap<(u16, IpAddr), Source>,
+    swept: Ns,
+    draining: bool,
+}
+
+impl UdpSessions {
+    /// An empty table for listeners with these rules, and for at most this many sessions of all of them.
+    pub fn new(rules: Vec<Rules>, sessions_max: u32) -> Self {
+        Self {
+            rules,
+            sessions_max: sessions_max as usize,
+            ids: HashMap::new(),
+            entries: Vec::new(),
+            free: Vec::new(),
+            looks: BinaryHeap::new(),
+            sources: HashMap::new(),
+            swept: 0,
+            draining: false,
+        }
+    }
+
+    /// Sessions now.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// No new session from now on.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// The session of this key.
+    pub fn find(&self, key: &Key) -> Option<SessionId> {
+        let slot = *self.ids.get(key)?;
+        Some(SessionId { slot, generation: self.entries[slot as usize].generation })
+    }
+
+    /// The key of a session that still is.
+    pub fn key(&self, id: SessionId) -> Option<&Key> {
+        let entry = self.entries.get(id.slot as usize)?;
+        entry.key.as_ref().filter(|_| entry.generation == id.generation)
+    }
+
+    /// Begins a session. The key must have none.
+    pub fn open(&mut self, key: Key, now: Ns) -> Result<SessionId, Refusal> {
+        if self.draining {
+            return Err(Refusal::Draining);
+        }
+        if self.ids.len() >= self.sessions_max {
+            return Err(Refusal::Full);
+        }
+        let rules = self.rules[usize::from(key.listener)];
+        if rules.per_source.is_some() || rules.rate.is_some() {
+            let source = self.source(&key, now).ok_or(Refusal::Full)?;
+            if rules.per_source.is_some_and(|most| source.sessions >= most) {
+                return Err(Refusal::PerSource);
+            }
+            source.sessions += 1;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry { generation: 0, key: None, last: 0 });
+            (self.entries.len() - 1) as u32
+        });
+        let entry = &mut self.entries[slot as usize];
+        (entry.key, entry.last) = (Some(key), now);
+        let id = SessionId { slot, generation: entry.generation };
+        let before = self.ids.insert(key, slot);
+        debug_assert!(before.is_none(), "the key has a session");
+        if rules.idle > 0 {
+            self.looks.push(Reverse((now.saturating_add(rules.idle), id)));
+        }
+        Ok(id)
+    }
+
+    /// A datagram went through, in either direction.
+    pub fn touch(&mut self, id: SessionId, now: Ns) {
+        if let Some(entry) = self.entries.get_mut(id.slot as usize)
+            && entry.generation == id.generation
+        {
+            entry.last = entry.last.max(now);
+        }
+    }
+
+    /// Ends a session; nothing happens when it is no more.
+    pub fn close(&mut self, id: SessionId) -> Option<Key> {
+        let entry = self.entries.get_mut(id.slot as usize).filter(|entry| entry.generation == id.generation)?;
+        let key = entry.key.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(id.slot);
+        self.ids.remove(&key);
+        if let Some(source) = self.sources.get_mut(&source_key(&key)) {
+            source.sessions = source.sessions.saturating_sub(1);
+            // One that still owes time to its rate is forgotten in a sweep.
+            if source.sessions == 0 && source.due == 0 {
+                self.sources.remove(&source_key(&key));
+            }
+        }
+        // Sessions closed before their time leave their looks behind.
+        if self.looks.len() > 2 * self.ids.len() + 64 {
+            let entries = &self.entries;
+            self.looks.retain(|Reverse((_, id))| entries[id.slot as usize].generation == id.generation);
+        }
+        Some(key)
+    }
+
+    /// A session whose idle time is over; ask until there is none, and close each.
+    pub fn expired(&mut self, now: Ns) -> Option<SessionId> {
+        while let Some(&Reverse((when, id))) = self.looks.peek() {
+            if when > now {
+                return None;
+            }
+            self.looks.pop();
+            let entry = &self.entries[id.slot as usize];
+            let Some(key) = entry.key.filter(|_| entry.generation == id.generation) else { continue };
+            let ends = entry.last.saturating_add(self.rules[usize::from(key.listener)].idle);
+            if ends <= now {
+                return Some(id);
+            }
+            self.looks.push(Reverse((ends, id)));
+        }
+        None
+    }
+
+    /// When [`expired`](Self::expired) is to be asked next.
+    pub fn next_look(&self) -> Option<Ns> {
+        self.looks.peek().map(|Reverse((when, _))| *when)
+    }
+
+    /// Any session that is left.
+    pub fn any(&self) -> Option<SessionId> {
+        self.ids.values().next().map(|&slot| SessionId { slot, generation: self.entries[slot as usize].generation })
+    }
+
+    /// How many of `datagrams` that a source sends now may pass.
+    pub fn pass(&mut self, key: &Key, datagrams: u32, now: Ns) -> u32 {
+        let Some(rate) = self.rules[usize::from(key.listener)].rate else { return datagrams };
+        let each = (SECOND / Ns::from(rate.max(1))).max(1);
+        let Some(source) = self.source(key, now) else { return 0 };
+        let due = source.due.max(now);
+        let room = (now.saturating_add(SECOND) - due.min(now.saturating_add(SECOND))) / each;
+        let passed = room.min(Ns::from(datagrams)) as u32;
+        source.due = due + Ns::from(passed) * each;
+        passed
+    }
+
+    fn source(&mut self, key: &Key, now: Ns) -> Option<&mut Source> {
+        let name = source_key(key);
+        if !self.sources.contains_key(&name) && self.sources.len() >= 2 * self.sessions_max + 1024 {
+            // Walking the table is bounded to once a second: strangers' addresses cost no more than that.
+            if now < self.swept.saturating_add(SECOND) && self.swept > 0 {
+                return None;
+            }
+            self.swept = now.max(1);
+            self.sources.retain(|_, source| source.sessions > 0 || source.due > now);
+            if self.sources.len() >= 2 * self.sessions_max + 1024 {
+                return None;
+            }
+        }
+        Some(self.sources.entry(name).or_default())
+    }
+}
+
+/// A source is one whether it is written as an IPv4 address or as that address within IPv6.
+fn source_key(key: &Key) -> (u16, IpAddr) {
+    (key.listener, key.client.ip().to_canonical())
+}
+
+#[cfg(test)]
+#[path = "udp_sessions_tests.rs"]
+mod tests;

@@ -1,0 +1,241 @@
+//! Listening sockets that pass from one process to the next, by the convention of systemd: descriptors from 3 on, and
+//! `LISTEN_FDS`, `LISTEN_PID` and `LISTEN_FDNAMES` in the environment (sd_listen_fds(3)).
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The first descriptor handed over.
+const FIRST: RawFd = 3;
+/// The name of the pipe on which a successor says that it is ready.
+const READY: &str = "parshall-ready";
+/// What is inherited at most: a number in the environment is not to be trusted.
+const MAX: usize = 65_536;
+/// Variables of the convention.
+const VARIABLES: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+
+/// What another process has left open for this one.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// Sockets, close-on-exec and non-blocking now.
+    pub sockets: Vec<OwnedFd>,
+    /// Where a predecessor waits to be told that this process is ready.
+    pub ready: Option<File>,
+}
+
+/// Takes what was handed over to this very process. The second call gets nothing.
+pub fn inherited() -> Inherited {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let mut inherited = Inherited::default();
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    if number("LISTEN_PID") != Some(std::process::id()) || TAKEN.swap(true, Ordering::SeqCst) {
+        return inherited;
+    }
+    let count = number("LISTEN_FDS").map_or(0, |n| n as usize).min(MAX);
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':');
+    for fd in FIRST..FIRST + count as RawFd {
+        let name = names.next().unwrap_or_default();
+        // SAFETY: fcntl with these commands takes no pointers; on a descriptor that is not open it fails.
+        let open = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
+        if !open {
+            continue;
+        }
+        // SAFETY: it is open, the convention gives it to this process, and `TAKEN` lets this happen once.
+        let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+        if name == READY {
+            inherited.ready = Some(File::from(owned));
+            continue;
+        }
+        // SAFETY: as above.
+        unsafe {
+            let flags = libc::fcntl(fd, libc::F_GETFL);
+            libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+        }
+        inherited.sockets.push(owned);
+    }
+    inherited
+}
+
+/// A process that was started to take over.
+#[derive(Debug)]
+pub struct Successor {
+    pid: libc::pid_t,
+    /// The reading end of the pipe on which it says that it is ready; its end without a word means that it failed.
+    pub ready: File,
+}
+
+impl Successor {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.pid as u32
+    }
+
+    /// Waits for its end. Some is its exit code, or 128 and the signal that ended it.
+    pub fn wait(&self) -> io::Result<i32> {
+        let mut status = 0;
+        // SAFETY: the kernel writes one int.
+        while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        Ok(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) })
+    }
+
+    /// Ends it at once. It is our child and has not been waited for, so the pid is still its own.
+    pub fn kill(&self) {
+        // SAFETY: kill() takes no pointers.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+    }
+}
+
+/// Starts `program` with these sockets. The environment is ours, but for the variables of the convention.
+pub fn spawn(program: &Path, arguments: &[OsString], sockets: &[BorrowedFd<'_>]) -> io::Result<Successor> {
+    let (read, write) = pipe()?;
+    // Copies above the range in which the child puts them, so that none is overwritten before it is moved.
+    let floor = FIRST + sockets.len() as RawFd + 1;
+    let copies = sockets.iter().map(|s| above(s.as_raw_fd(), floor)).chain([above(write.as_raw_fd(), floor)]);
+    let copies = copies.collect::<io::Result<Vec<OwnedFd>>>()?;
+    drop(write);
+    let mut image = Image::new(program, arguments, sockets.len())?;
+    let (argv, envp) = (pointers(&image.argv), pointers(&image.envp));
+    let pid_digits = image.pid.as_mut_ptr();
+    let mut envp = envp;
+    envp.insert(0, pid_digits.cast::<libc::c_char>().cast_const());
+    // SAFETY: the child calls only what is safe after fork() in a process with threads (getpid, dup2, execve, _exit)
+    // and touches only memory made before; fork takes no pointers.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if pid == 0 {
+        // SAFETY: as above; the arrays end with null, the strings with zero, and the digits' place is in range.
+        unsafe {
+            write_digits(pid_digits, libc::getpid() as u32);
+            for (to, from) in copies.iter().enumerate() {
+                // The copy in its place is not close-on-exec.
+                if libc::dup2(from.as_raw_fd(), FIRST + to as RawFd) < 0 {
+                    libc::_exit(126);
+                }
+            }
+            libc::execve(image.program.as_ptr(), argv.as_ptr(), envp.as_ptr());
+            libc::_exit(127);
+        }
+    }
+    Ok(Successor { pid, ready: File::from(read) })
+}
+
+/// Everything that execve() needs, made before fork().
+struct Image {
+    program: CString,
+    argv: Vec<CString>,
+    envp: Vec<CString>,
+    /// `LISTEN_PID=` and ten digits, which only the child knows.
+    pid: Vec<u8>,
+}
+
+const PID_DIGITS: usize = 10;
+const PID_KEY: &[u8] = b"LISTEN_PID=";
+
+impl Image {
+    fn new(program: &Path, arguments: &[OsString], sockets: usize) -> io::Result<Self> {
+        let text = |bytes: Vec<u8>| CString::new(bytes).map_err(io::Error::other);
+        let program = text(program.as_os_str().to_owned().into_vec())?;
+        let mut argv = vec![program.clone()];
+        for argument in arguments {
+            argv.push(text(argument.clone().into_vec())?);
+        }
+        let mut envp = vec![
+            text(format!("LISTEN_FDS={}", sockets + 1).into_bytes())?,
+            text(format!("LISTEN_FDNAMES={}{READY}", "socket:".repeat(sockets)).into_bytes())?,
+        ];
+        for (key, value) in std::env::vars_os() {
+            if !VARIABLES.iter().any(|v| key == *v) {
+                envp.push(text([key.into_vec(), b"=".to_vec(), value.into_vec()].concat())?);
+            }
+        }
+        let pid = [PID_KEY, &[b'0'; PID_DIGITS], &[0]].concat();
+        Ok(Self { program, argv, envp, pid })
+    }
+}
+
+fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
+    texts.iter().map(|t| t.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+/// Writes a number over the ten digits after the key.
+///
+/// # Safety
+/// `text` points to the bytes of [`Image::pid`].
+unsafe fn write_digits(text: *mut u8, mut number: u32) {
+    for place in (0..PID_DIGITS).rev() {
+        // SAFETY: the key and ten digits are there, says the caller.
+        unsafe { *text.add(PID_KEY.len() + place) = b'0' + (number % 10) as u8 };
+        number /= 10;
+    }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: the kernel writes two ints.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both descriptors are new, so nothing else owns them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+fn above(fd: RawFd, floor: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl with F_DUPFD_CLOEXEC takes no pointers.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, floor) };
+    if copy < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, so nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn shell(script: &str, sockets: &[BorrowedFd<'_>]) -> Successor {
+        spawn(Path::new("/bin/sh"), &["-c".into(), script.into()], sockets).expect("a shell")
+    }
+
+    #[test]
+    fn the_successor_knows_itself_and_has_the_sockets_and_the_pipe() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let inode = std::fs::read_link(format!("/proc/self/fd/{}", listener.as_raw_fd())).expect("open");
+        let script = "exec >&4; test $LISTEN_PID -eq $$ && echo $LISTEN_FDS $LISTEN_FDNAMES; readlink /proc/self/fd/3";
+        let mut successor = shell(script, &[listener.as_fd()]);
+        let mut said = String::new();
+        successor.ready.read_to_string(&mut said).expect("readable");
+        assert_eq!(said, format!("2 socket:parshall-ready\n{}\n", inode.display()));
+        assert_eq!(successor.wait().expect("our child"), 0);
+    }
+
+    #[test]
+    fn one_that_fails_says_nothing_and_has_an_exit_code() {
+        let mut successor = shell("exit 3", &[]);
+        let mut said = String::new();
+        successor.ready.read_to_string(&mut said).expect("readable");
+        assert_eq!((said.as_str(), successor.wait().expect("our child")), ("", 3));
+        let nowhere = spawn(Path::new("/nonexistent"), &[], &[]).expect("forked");
+        assert_eq!(nowhere.wait().expect("our child"), 127);
+    }
+
+    #[test]
+    fn without_the_variables_nothing_is_inherited() {
+        assert!(inherited().sockets.is_empty());
+    }
+}

@@ -1,0 +1,128 @@
+//! Becoming another user for good.
+use std::ffi::CString;
+use std::io;
+
+/// Whom to become.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// A user by name or number, in a group by name or number, or in the user's own. None when there is no such user or
+/// group.
+pub fn lookup(user: &str, group: Option<&str>) -> Option<User> {
+    let by_name = passwd(user);
+    let uid = by_name.map(|(uid, _)| uid).or_else(|| user.parse().ok())?;
+    let gid = match group {
+        Some(group) => group_id(group).or_else(|| group.parse().ok())?,
+        None => by_name.map(|(_, gid)| gid)?,
+    };
+    Some(User { uid, gid })
+}
+
+/// The text fields of an entry go into a buffer of the caller's; this holds any that a host has.
+const BUFFER: usize = 16 * 1024;
+
+fn passwd(name: &str) -> Option<(u32, u32)> {
+    let name = CString::new(name).ok()?;
+    let mut buffer = vec![0; BUFFER];
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all-zero bytes are a valid passwd: integers and null pointers.
+    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+    // SAFETY: the name ends with zero, the buffer is as long as said, and all of it outlives the call.
+    let result =
+        unsafe { libc::getpwnam_r(name.as_ptr(), &raw mut entry, buffer.as_mut_ptr(), buffer.len(), &raw mut found) };
+    (result == 0 && !found.is_null()).then_some((entry.pw_uid, entry.pw_gid))
+}
+
+fn group_id(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    let mut buffer = vec![0; BUFFER];
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all-zero bytes are a valid group: integers and null pointers.
+    let mut entry: libc::group = unsafe { std::mem::zeroed() };
+    // SAFETY: as for the user.
+    let result =
+        unsafe { libc::getgrnam_r(name.as_ptr(), &raw mut entry, buffer.as_mut_ptr(), buffer.len(), &raw mut found) };
+    (result == 0 && !found.is_null()).then_some(entry.gr_gid)
+}
+
+/// The user and group in effect.
+pub fn current() -> User {
+    // SAFETY: both take nothing and cannot fail.
+    unsafe { User { uid: libc::geteuid(), gid: libc::getegid() } }
+}
+
+/// CAP_NET_ADMIN, which IP_TRANSPARENT needs.
+const NET_ADMIN: u32 = 12;
+/// capset(2) with two words of 32 capabilities each.
+const VERSION_3: u32 = 0x2008_0522;
+
+#[repr(C)]
+struct CapHeader {
+    version: u32,
+    pid: libc::c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CapData {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// Becomes this user for good: no other groups, no way back. With `keep_net_admin` that one capability stays, for this
+/// thread and those it starts, and for programs it becomes.
+///
+/// Call it before other threads run: capabilities belong to threads.
+pub fn become_user(user: &User, keep_net_admin: bool) -> io::Result<()> {
+    let check = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    if keep_net_admin {
+        // SAFETY: prctl with PR_SET_KEEPCAPS takes no pointers.
+        check(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) })?;
+    }
+    // SAFETY: an empty list is not read.
+    check(unsafe { libc::setgroups(0, std::ptr::null()) })?;
+    // SAFETY: setgid and setuid take no pointers. As root they set the real, effective and saved ids.
+    check(unsafe { libc::setgid(user.gid) })?;
+    // SAFETY: as above.
+    check(unsafe { libc::setuid(user.uid) })?;
+    // SAFETY: as above.
+    if user.uid != 0 && unsafe { libc::setuid(0) } == 0 {
+        return Err(io::Error::other("the privileges could be taken back"));
+    }
+    if keep_net_admin { keep(NET_ADMIN) } else { Ok(()) }
+}
+
+fn keep(capability: u32) -> io::Result<()> {
+    let header = CapHeader { version: VERSION_3, pid: 0 };
+    let bit = 1 << capability;
+    let low = CapData { effective: bit, permitted: bit, inheritable: bit };
+    let data = [low, CapData { effective: 0, permitted: 0, inheritable: 0 }];
+    // SAFETY: a header and two words, as this version has them, read by the kernel during the call.
+    if unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // An ambient capability survives execve(), so that a successor has it too. Kernels that refuse lose only that.
+    // SAFETY: prctl with PR_CAP_AMBIENT takes no pointers.
+    unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, capability, 0, 0) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_by_name_and_by_number() {
+        assert_eq!(lookup("root", None), Some(User { uid: 0, gid: 0 }));
+        assert_eq!(lookup("4711", Some("4712")), Some(User { uid: 4711, gid: 4712 }));
+        assert_eq!(lookup("4711", None), None, "a number alone has no group");
+        assert_eq!(lookup("no such user", None), None);
+        assert_eq!(lookup("root", Some("no such group")), None);
+    }
+}

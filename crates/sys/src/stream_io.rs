@@ -1,0 +1,216 @@
+//! Moving bytes between stream sockets: recv, send, and splice through a pipe. All calls are non-blocking.
+//!
+//! Descriptors are plain numbers here, because the callers keep thousands of them in tables and pass them in batches; a
+//! number that is not open is answered by EBADF.
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+fn check(n: isize) -> io::Result<usize> {
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Receives into `buffer`; 0 is the end of data, `WouldBlock` that none waits.
+pub fn recv(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the kernel writes at most `len` bytes into the buffer, which lives across the call.
+    check(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) })
+}
+
+/// Looks at what waits without taking it.
+pub fn peek(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: as in `recv`.
+    check(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT | libc::MSG_PEEK) })
+}
+
+/// Sends from `buffer`; may take less than all. No SIGPIPE: a dead peer is EPIPE.
+pub fn send(fd: RawFd, buffer: &[u8]) -> io::Result<usize> {
+    // SAFETY: the kernel reads at most `len` bytes of the buffer, which lives across the call.
+    check(unsafe { libc::send(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+}
+
+/// A pipe for splicing. It holds segments, not bytes: it may be full far below its size.
+#[derive(Debug)]
+pub struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+    /// Bytes of data that fit if all segments are whole pages.
+    pub size: usize,
+}
+
+impl Pipe {
+    /// A pipe of `size` bytes, or of the largest of its halves (at least 64 KiB) that the user's budget allows, or of
+    /// the size the kernel gives. EMFILE, ENFILE: no descriptors.
+    pub fn new(size: usize) -> io::Result<Self> {
+        let mut fds = [0; 2];
+        // SAFETY: the kernel writes two descriptors into the array.
+        if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: both descriptors are new, so nothing else owns them.
+        let (read, write) = unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) };
+        let mut pipe = Self { read, write, size: 0 };
+        let mut wanted = size;
+        while wanted >= 64 * 1024 && !pipe.resize(wanted) {
+            wanted /= 2;
+        }
+        if pipe.size == 0 {
+            // SAFETY: F_GETPIPE_SZ takes no argument.
+            pipe.size = check(unsafe { libc::fcntl(fds[1], libc::F_GETPIPE_SZ) } as isize)?;
+        }
+        Ok(pipe)
+    }
+
+    fn resize(&mut self, size: usize) -> bool {
+        use std::os::fd::AsRawFd;
+        // SAFETY: F_SETPIPE_SZ takes an integer.
+        let got = unsafe { libc::fcntl(self.write.as_raw_fd(), libc::F_SETPIPE_SZ, size as libc::c_int) };
+        if got > 0 {
+            self.size = got as usize;
+        }
+        got > 0
+    }
+
+    /// Moves at most `max` bytes from a socket into the pipe; 0 is the end of data. `WouldBlock` means that the socket
+    /// has none or that the pipe has no segment left.
+    pub fn fill(&self, from: RawFd, max: usize) -> io::Result<usize> {
+        use std::os::fd::AsRawFd;
+        splice(from, self.write.as_raw_fd(), max, 0)
+    }
+
+    /// Moves at most `max` bytes out of the pipe into a socket. `more` promises the kernel that more follows at once, so
+    /// that it need not send a short segment: a promise not kept costs 200 ms.
+    pub fn empty(&self, to: RawFd, max: usize, more: bool) -> io::Result<usize> {
+        use std::os::fd::AsRawFd;
+        splice(self.read.as_raw_fd(), to, max, if more { libc::SPLICE_F_MORE } else { 0 })
+    }
+
+    /// Takes bytes out into memory.
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        use std::os::fd::AsRawFd;
+        // SAFETY: the kernel writes at most `len` bytes into the buffer.
+        check(unsafe { libc::read(self.read.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) })
+    }
+}
+
+fn splice(from: RawFd, to: RawFd, max: usize, flags: libc::c_uint) -> io::Result<usize> {
+    let flags = flags | libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK;
+    // SAFETY: null offsets are what sockets and pipes require; no memory of ours is involved.
+    check(unsafe { libc::splice(from, std::ptr::null_mut(), to, std::ptr::null_mut(), max, flags) })
+}
+
+/// Bytes sent and not yet acknowledged by the peer (for Unix sockets: not yet read).
+pub fn unsent(fd: RawFd) -> io::Result<usize> {
+    let mut n: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one int.
+    if unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut n) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(n.max(0) as usize)
+}
+
+/// Bytes received and not yet read.
+pub fn unread(fd: RawFd) -> io::Result<usize> {
+    let mut n: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int.
+    if unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut n) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(n.max(0) as usize)
+}
+
+/// Sends the end of data.
+pub fn shutdown_write(fd: RawFd) -> io::Result<()> {
+    // SAFETY: shutdown takes two integers.
+    check(unsafe { libc::shutdown(fd, libc::SHUT_WR) } as isize).map(|_| ())
+}
+
+/// Has the next close send a reset instead of an end of data.
+pub fn reset_on_close(fd: RawFd) -> io::Result<()> {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger)
+}
+
+/// The error that waits on the socket, and clears it.
+pub fn take_error(fd: RawFd) -> io::Result<()> {
+    let mut code: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes one int and its length.
+    let ret = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut code).cast(), &raw mut len) };
+    match (ret, code) {
+        (0, 0) => Ok(()),
+        (0, code) => Err(io::Error::from_raw_os_error(code)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether a TCP connection is over in both directions, as after a reset, whoever was told of the error. False for what is
+/// not TCP.
+pub fn is_over(fd: RawFd) -> bool {
+    // net/tcp_states.h; the state is the first byte of struct tcp_info.
+    const TCP_CLOSE: u8 = 7;
+    let mut state: u8 = 0;
+    let mut len = size_of::<u8>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which is one, and the length.
+    let ret = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len) };
+    ret == 0 && state == TCP_CLOSE
+}
+
+/// Sets an option whose value is an int.
+pub fn set_int(fd: RawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    set(fd, level, name, &value)
+}
+
+fn set<T: Copy>(fd: RawFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of `value`, which lives across the call.
+    check(unsafe { libc::setsockopt(fd, level, name, std::ptr::from_ref(value).cast(), len) } as isize).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn bytes_go_through_a_pipe_and_none_waits_then() {
+        let (a, b) = UnixStream::pair().expect("a pair");
+        let (c, mut d) = UnixStream::pair().expect("a pair");
+        let pipe = Pipe::new(1 << 20).expect("a pipe");
+        assert!(pipe.size >= 4096);
+        assert_eq!(pipe.fill(b.as_raw_fd(), 1024).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(send(a.as_raw_fd(), b"hello").expect("room"), 5);
+        assert_eq!(unread(b.as_raw_fd()).expect("a socket"), 5);
+        assert_eq!(pipe.fill(b.as_raw_fd(), 1024).expect("data"), 5);
+        assert_eq!(pipe.empty(c.as_raw_fd(), 5, false).expect("room"), 5);
+        let mut got = [0; 5];
+        d.read_exact(&mut got).expect("data");
+        assert_eq!(&got, b"hello");
+        drop(a);
+        assert_eq!(pipe.fill(b.as_raw_fd(), 1024).expect("the end"), 0);
+    }
+
+    #[test]
+    fn a_reset_connection_is_over_though_nobody_was_told() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let client = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let (server, _) = listener.accept().expect("a client");
+        assert!(!is_over(client.as_raw_fd()) && !is_over(-1));
+        reset_on_close(server.as_raw_fd()).expect("a socket");
+        drop(server);
+        assert!(is_over(client.as_raw_fd()));
+        assert_eq!(recv(client.as_raw_fd(), &mut [0]).unwrap_err().raw_os_error(), Some(libc::ECONNRESET));
+        assert!(is_over(client.as_raw_fd()));
+        let (unix, _other) = UnixStream::pair().expect("a pair");
+        assert!(!is_over(unix.as_raw_fd()));
+    }
+
+    #[test]
+    fn a_dead_peer_is_an_error_and_no_signal() {
+        let (a, b) = UnixStream::pair().expect("a pair");
+        drop(b);
+        assert_eq!(send(a.as_raw_fd(), b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(recv(-1, &mut [0]).unwrap_err().raw_os_error(), Some(libc::EBADF));
+    }
+}

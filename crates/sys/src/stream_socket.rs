@@ -1,0 +1,305 @@
+//! Making stream sockets for a forwarder: listeners that share a port, connections accepted and begun without waiting.
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::stream_io::set_int;
+
+/// Options of a listener or a connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// TCP_NODELAY.
+    pub nodelay: bool,
+    /// SO_RCVBUF in bytes.
+    pub receive_buffer: Option<u32>,
+    /// SO_SNDBUF in bytes.
+    pub send_buffer: Option<u32>,
+    /// Idle time before the first keepalive probe.
+    pub keepalive: Option<Duration>,
+    /// TCP_USER_TIMEOUT.
+    pub user_timeout: Option<Duration>,
+    /// IPPROTO_MPTCP instead of TCP; TCP where the kernel has none.
+    pub mptcp: bool,
+    /// TCP_FASTOPEN or TCP_FASTOPEN_CONNECT.
+    pub fast_open: bool,
+    /// IP_TRANSPARENT: bind to addresses that are not ours.
+    pub transparent: bool,
+}
+
+/// A stream address: TCP or Unix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamAddr {
+    /// An address and port.
+    Ip(SocketAddr),
+    /// A path, or an abstract name after `@`.
+    Unix(String),
+}
+
+impl StreamAddr {
+    fn domain(&self) -> Domain {
+        match self {
+            Self::Ip(address) => Domain::for_address(*address),
+            Self::Unix(_) => Domain::UNIX,
+        }
+    }
+
+    fn sockaddr(&self) -> io::Result<SockAddr> {
+        match self {
+            Self::Ip(address) => Ok((*address).into()),
+            // An abstract name begins with a zero byte.
+            Self::Unix(path) => {
+                SockAddr::unix(path.strip_prefix('@').map_or_else(|| path.clone(), |n| format!("\0{n}")))
+            }
+        }
+    }
+}
+
+fn stream(address: &StreamAddr, mptcp: bool) -> io::Result<Socket> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    if mptcp
+        && matches!(address, StreamAddr::Ip(_))
+        && let Ok(socket) = Socket::new(address.domain(), kind, Some(Protocol::MPTCP))
+    {
+        return Ok(socket);
+    }
+    Socket::new(address.domain(), kind, None)
+}
+
+fn apply(socket: &Socket, address: &StreamAddr, options: &Options) -> io::Result<()> {
+    if let Some(bytes) = options.receive_buffer {
+        socket.set_recv_buffer_size(bytes as usize)?;
+    }
+    if let Some(bytes) = options.send_buffer {
+        socket.set_send_buffer_size(bytes as usize)?;
+    }
+    let StreamAddr::Ip(ip) = address else { return Ok(()) };
+    if options.nodelay {
+        socket.set_tcp_nodelay(true)?;
+    }
+    if let Some(time) = options.keepalive {
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(time))?;
+    }
+    if options.user_timeout.is_some() {
+        socket.set_tcp_user_timeout(options.user_timeout)?;
+    }
+    if options.transparent {
+        if ip.is_ipv4() { socket.set_ip_transparent_v4(true)? } else { socket.set_ip_transparent_v6(true)? }
+    }
+    Ok(())
+}
+
+/// A non-blocking listener. Options are inherited by what it accepts, so that accepting needs no further call.
+/// `share` is SO_REUSEPORT: several listeners on one port, among which the kernel spreads connections.
+pub fn listen(address: &StreamAddr, backlog: u32, share: bool, options: &Options) -> io::Result<OwnedFd> {
+    let socket = stream(address, options.mptcp)?;
+    apply(&socket, address, options)?;
+    if let StreamAddr::Ip(ip) = address {
+        socket.set_reuse_address(true)?;
+        if share {
+            socket.set_reuse_port(true)?;
+        }
+        if ip.is_ipv6() {
+            // So that `[::]` and `0.0.0.0` can be listened on side by side.
+            socket.set_only_v6(true)?;
+        }
+        if options.fast_open {
+            set_int(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_FASTOPEN, backlog as libc::c_int)?;
+        }
+    }
+    socket.bind(&address.sockaddr()?)?;
+    socket.listen(backlog.min(i32::MAX as u32) as i32)?;
+    Ok(socket.into())
+}
+
+/// Gives a listener new options, as far as they can change while it listens.
+pub fn adjust(listener: &OwnedFd, address: &StreamAddr, backlog: u32, options: &Options) -> io::Result<()> {
+    let socket = SockRef::from(listener);
+    apply(&socket, address, options)?;
+    if !matches!(address, StreamAddr::Ip(_)) {
+        return socket.listen(backlog.min(i32::MAX as u32) as i32);
+    }
+    if options.keepalive.is_none() {
+        socket.set_keepalive(false)?;
+    }
+    socket.set_tcp_nodelay(options.nodelay)?;
+    socket.set_tcp_user_timeout(options.user_timeout)?;
+    let queue = if options.fast_open { backlog as libc::c_int } else { 0 };
+    // Where fast open is not there, turning it off is not needed.
+    let fast_open = set_int(listener.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_FASTOPEN, queue);
+    if options.fast_open {
+        fast_open?;
+    }
+    socket.listen(backlog.min(i32::MAX as u32) as i32)
+}
+
+/// A socket from elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// What it is bound to.
+    pub address: StreamAddr,
+    /// A socket for datagrams, not for streams.
+    pub datagrams: bool,
+    /// It shares its port (SO_REUSEPORT).
+    pub shares: bool,
+}
+
+/// What a socket is: None when it is no bound IP or Unix socket, or a stream socket that does not listen.
+pub fn describe(socket: &OwnedFd) -> Option<Found> {
+    let socket = SockRef::from(socket);
+    let datagrams = match socket.r#type().ok()? {
+        Type::STREAM if socket.is_listener().ok()? => false,
+        Type::DGRAM => true,
+        _ => return None,
+    };
+    let bound = socket.local_addr().ok()?;
+    let address = match bound.as_socket() {
+        Some(ip) => StreamAddr::Ip(ip),
+        None => StreamAddr::Unix(match (bound.as_pathname(), bound.as_abstract_namespace()) {
+            (Some(path), _) => path.to_str()?.to_owned(),
+            (None, Some(name)) => format!("@{}", std::str::from_utf8(name).ok()?),
+            (None, None) => return None,
+        }),
+    };
+    let shares = matches!(address, StreamAddr::Ip(_)) && socket.reuse_port().unwrap_or(false);
+    Some(Found { address, datagrams, shares })
+}
+
+/// The address a socket is bound to, if it is an IP address.
+pub fn local_ip(fd: RawFd) -> io::Result<Option<SocketAddr>> {
+    // SAFETY: the socket is only borrowed: it is forgotten below and so not closed.
+    let socket = std::mem::ManuallyDrop::new(unsafe { Socket::from_raw_fd(fd) });
+    Ok(socket.local_addr()?.as_socket())
+}
+
+/// The address of the peer, if it is an IP address; as `accept` tells it.
+pub fn peer_ip(socket: &impl AsRawFd) -> Option<SocketAddr> {
+    // SAFETY: all-zero bytes are a valid sockaddr_storage.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into the storage, and the length.
+    let ret = unsafe { libc::getpeername(socket.as_raw_fd(), (&raw mut storage).cast(), &raw mut len) };
+    if ret == 0 { ip_of(&storage) } else { None }
+}
+
+/// Accepts one connection, non-blocking and close-on-exec; the peer is None when it is not an IP address.
+pub fn accept(listener: RawFd) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
+    // SAFETY: all-zero bytes are a valid sockaddr_storage.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into the storage, and the length.
+    let fd = unsafe {
+        libc::accept4(listener, (&raw mut storage).cast(), &raw mut len, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, so nothing else owns it.
+    Ok((unsafe { OwnedFd::from_raw_fd(fd) }, ip_of(&storage)))
+}
+
+fn ip_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that the storage holds a sockaddr_in, which is smaller.
+            let v4 = unsafe { *std::ptr::from_ref(storage).cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(v4.sin_port))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that the storage holds a sockaddr_in6, which is smaller.
+            let v6 = unsafe { *std::ptr::from_ref(storage).cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            let port = u16::from_be(v6.sin6_port);
+            // A client of a dual-stack listener is what it is, not its mapped address.
+            Some(match ip.to_ipv4_mapped() {
+                Some(v4) => SocketAddr::new(IpAddr::V4(v4), port),
+                None => SocketAddr::V6(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id)),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Begins a connection. True when it is already made (Unix sockets, fast open).
+pub fn connect(address: &StreamAddr, from: Option<SocketAddr>, options: &Options) -> io::Result<(OwnedFd, bool)> {
+    let socket = stream(address, options.mptcp)?;
+    apply(&socket, address, options)?;
+    if options.fast_open && matches!(address, StreamAddr::Ip(_)) {
+        set_int(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 1)?;
+    }
+    if let Some(from) = from {
+        if from.port() == 0 {
+            // The port is chosen when the destination is known, so that more than one port range's worth fits.
+            set_int(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+        }
+        socket.bind(&from.into())?;
+    }
+    match socket.connect(&address.sockaddr()?) {
+        Ok(()) => Ok((socket.into(), true)),
+        Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => Ok((socket.into(), false)),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream_io::{recv, send};
+
+    #[test]
+    fn two_listeners_share_a_port_and_accept_without_waiting() {
+        let options = Options { nodelay: true, ..Options::default() };
+        let any = StreamAddr::Ip("127.0.0.1:0".parse().expect("an address"));
+        let first = listen(&any, 16, true, &options).expect("a listener");
+        let address = StreamAddr::Ip(local_ip(first.as_raw_fd()).expect("bound").expect("IP"));
+        let second = listen(&address, 16, true, &options).expect("shared");
+        for l in [&first, &second] {
+            assert_eq!(accept(l.as_raw_fd()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        }
+        let (client, _) = connect(&address, None, &options).expect("begun");
+        let accepted = [&first, &second].iter().find_map(|l| accept(l.as_raw_fd()).ok());
+        let (server, peer) = accepted.expect("one of them accepts");
+        assert_eq!(peer, local_ip(client.as_raw_fd()).expect("bound"));
+        assert_eq!(send(client.as_raw_fd(), b"x").expect("room"), 1);
+        assert_eq!(recv(server.as_raw_fd(), &mut [0; 4]).expect("data"), 1);
+    }
+
+    #[test]
+    fn sockets_from_elsewhere_say_what_they_are() {
+        let options = Options::default();
+        let any = StreamAddr::Ip("[::1]:0".parse().expect("an address"));
+        let shared = listen(&any, 4, true, &options).expect("a listener");
+        let found = describe(&shared).expect("listens");
+        assert!(found.shares && !found.datagrams && matches!(found.address, StreamAddr::Ip(ip) if ip.port() > 0));
+        let name = StreamAddr::Unix(format!("@parshall-found-{}", std::process::id()));
+        let unix = listen(&name, 4, true, &options).expect("a listener");
+        assert_eq!(describe(&unix), Some(Found { address: name.clone(), datagrams: false, shares: false }));
+        let (client, _) = connect(&name, None, &options).expect("connected");
+        assert_eq!(describe(&client), None, "no listener");
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        assert!(describe(&udp.into()).expect("bound").datagrams);
+    }
+
+    #[test]
+    fn a_listener_can_be_adjusted() {
+        let any = StreamAddr::Ip("127.0.0.1:0".parse().expect("an address"));
+        let listener = listen(&any, 4, true, &Options { nodelay: true, ..Options::default() }).expect("a listener");
+        adjust(&listener, &any, 8, &Options { keepalive: Some(Duration::from_secs(9)), ..Options::default() })
+            .expect("adjusted");
+        let socket = SockRef::from(&listener);
+        assert!(!socket.tcp_nodelay().expect("known") && socket.keepalive().expect("known"));
+    }
+
+    #[test]
+    fn abstract_unix_sockets_have_no_ip() {
+        let address = StreamAddr::Unix(format!("@parshall-test-{}", std::process::id()));
+        let listener = listen(&address, 4, true, &Options::default()).expect("a listener");
+        let (_client, made) = connect(&address, None, &Options::default()).expect("connected");
+        assert!(made);
+        let (_server, peer) = accept(listener.as_raw_fd()).expect("accepted");
+        assert_eq!((peer, local_ip(listener.as_raw_fd()).expect("bound")), (None, None));
+    }
+}

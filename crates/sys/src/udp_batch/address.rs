@@ -1,0 +1,81 @@
+//! Socket addresses as the kernel writes them.
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+/// An IPv4 or IPv6 socket address; zero when there is none.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) union Name {
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+impl Name {
+    pub(super) const NONE: Self = {
+        // SAFETY: both members are plain integers, for which zero is valid; the larger one covers the whole union.
+        unsafe { std::mem::zeroed() }
+    };
+
+    pub(super) fn new(address: &SocketAddr) -> Self {
+        let mut name = Self::NONE;
+        match address {
+            SocketAddr::V4(a) => {
+                name.v4 = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as libc::sa_family_t,
+                    sin_port: a.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
+                    sin_zero: [0; 8],
+                }
+            }
+            SocketAddr::V6(a) => {
+                name.v6 = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                    sin6_port: a.port().to_be(),
+                    sin6_flowinfo: a.flowinfo(),
+                    sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
+                    sin6_scope_id: a.scope_id(),
+                }
+            }
+        }
+        name
+    }
+
+    /// Bytes that the kernel reads of it.
+    pub(super) fn len(&self) -> libc::socklen_t {
+        let len = if self.is_v4() { size_of::<libc::sockaddr_in>() } else { size_of::<libc::sockaddr_in6>() };
+        len as libc::socklen_t
+    }
+
+    fn is_v4(&self) -> bool {
+        // SAFETY: the family stands first in both members, and the union is always initialised.
+        unsafe { self.v4.sin_family == libc::AF_INET as libc::sa_family_t }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        if self.is_v4() {
+            // SAFETY: every bit pattern is a valid sockaddr_in, and the union is always initialised.
+            let a = unsafe { self.v4 };
+            let ip = Ipv4Addr::from(a.sin_addr.s_addr.to_ne_bytes());
+            return SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(a.sin_port)));
+        }
+        // SAFETY: every bit pattern is a valid sockaddr_in6, and the union is always initialised.
+        let a = unsafe { self.v6 };
+        let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
+        // The flow label is not part of who the peer is: a sender may change it with every datagram.
+        SocketAddr::V6(SocketAddrV6::new(ip, u16::from_be(a.sin6_port), 0, a.sin6_scope_id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_way_to_the_kernel_and_back() {
+        for text in ["127.0.0.1:53", "255.1.2.3:65535", "[::1]:1", "[fe80::1%3]:443", "[::ffff:10.0.0.1]:7"] {
+            let address: SocketAddr = text.parse().expect("an address");
+            let name = Name::new(&address);
+            assert_eq!(name.address(), address);
+            assert_eq!(name.len(), if address.is_ipv4() { 16 } else { 28 });
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Control messages of datagrams: what the kernel tells beside the data, and what it is told.
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Room for the control messages of one datagram, aligned as `cmsghdr` must be. The most that comes is an IPv6 pktinfo
+/// (40 bytes) and a segment size (24).
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(super) struct Control(pub(super) [u8; Control::BYTES]);
+
+impl Control {
+    pub(super) const BYTES: usize = 96;
+    pub(super) const EMPTY: Self = Self([0; Self::BYTES]);
+}
+
+/// What came beside a datagram.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Size of each datagram of a super-datagram.
+    pub(super) segment: Option<usize>,
+    /// The address that it was sent to.
+    pub(super) local: Option<IpAddr>,
+}
+
+/// Reads the control messages of a header that the kernel has filled in.
+pub(super) fn read(header: &libc::msghdr) -> Told {
+    let mut told = Told::default();
+    // SAFETY: msg_control points to msg_controllen bytes of messages that the kernel wrote; the macros stay within them.
+    let mut at = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !at.is_null() {
+        // SAFETY: the macros return null or an aligned header inside the buffer.
+        let message = unsafe { &*at };
+        // SAFETY: the data follows the header.
+        let data = unsafe { libc::CMSG_DATA(at) };
+        let bytes = (message.cmsg_len as usize).saturating_sub(data as usize - at as usize);
+        match (message.cmsg_level, message.cmsg_type) {
+            (libc::SOL_UDP, libc::UDP_GRO) if bytes >= size_of::<libc::c_int>() => {
+                // SAFETY: the message holds at least an int, as just checked.
+                let size = unsafe { data.cast::<libc::c_int>().read_unaligned() };
+                told.segment = usize::try_from(size).ok().filter(|&size| size > 0);
+            }
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) if bytes >= size_of::<libc::in_pktinfo>() => {
+                // SAFETY: the message holds at least an in_pktinfo, as just checked.
+                let info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
+                // spec_dst is the local address even when the datagram went to a broadcast or multicast one.
+                told.local = Some(IpAddr::V4(Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes())));
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if bytes >= size_of::<libc::in6_pktinfo>() => {
+                // SAFETY: the message holds at least an in6_pktinfo, as just checked.
+                let info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
+                let ip = Ipv6Addr::from(info.ipi6_addr.s6_addr);
+                told.local = (!ip.is_multicast()).then_some(IpAddr::V6(ip));
+            }
+            _ => {}
+        }
+        // SAFETY: as for CMSG_FIRSTHDR.
+        at = unsafe { libc::CMSG_NXTHDR(header, at) };
+    }
+    told
+}
+
+/// Writes the control messages for a datagram that is to be cut into segments, to leave from an address, or both;
+/// returns their length.
+pub(super) fn write(control: &mut Control, segment: Option<u16>, local: Option<IpAddr>) -> usize {
+    let mut at = 0;
+    if let Some(segment) = segment {
+        at = append(control, at, libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
+    }
+    match local {
+        Some(IpAddr::V4(ip)) => {
+            // struct in_pktinfo: interface (0: the routes decide), source address, unused.
+            let mut info = [0_u8; 12];
+            info[4..8].copy_from_slice(&ip.octets());
+            append(control, at, libc::IPPROTO_IP, libc::IP_PKTINFO, &info)
+        }
+        Some(IpAddr::V6(ip)) => {
+            // struct in6_pktinfo: source address, interface (0: the routes or the scope of the destination decide).
+            let mut info = [0_u8; 20];
+            info[..16].copy_from_slice(&ip.octets());
+            append(control, at, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info)
+        }
+        None => at,
+    }
+}
+
+fn append(control: &mut Control, at: usize, level: libc::c_int, kind: libc::c_int, data: &[u8]) -> usize {
+    // SAFETY: both are arithmetic on a length.
+    let (len, space) = unsafe { (libc::CMSG_LEN(data.len() as u32), libc::CMSG_SPACE(data.len() as u32) as usize) };
+    let room = &mut control.0[at..at + space];
+    room.fill(0);
+    let header = room.as_mut_ptr().cast::<libc::cmsghdr>();
+    // SAFETY: `room` has `space` bytes, enough for the header and the data, and `at` is a sum of CMSG_SPACEs in a buffer
+    // aligned to 8, so the header is aligned; all its bytes were just written, so a reference to it is valid.
+    unsafe {
+        (*header).cmsg_len = len as _;
+        (*header).cmsg_level = level;
+        (*header).cmsg_type = kind;
+        libc::CMSG_DATA(header).copy_from_nonoverlapping(data.as_ptr(), data.len());
+    }
+    at + space
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(control: &mut Control, len: usize) -> libc::msghdr {
+        // SAFETY: null pointers and zero lengths are a valid msghdr.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_control = control.0.as_mut_ptr().cast();
+        header.msg_controllen = len as _;
+        header
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        for local in ["127.0.0.2", "::1", "2001:db8::7"] {
+            let local: IpAddr = local.parse().expect("an address");
+            let mut control = Control::EMPTY;
+            let len = write(&mut control, Some(1200), Some(local));
+            assert!(len <= Control::BYTES);
+            let told = read(&header(&mut control, len));
+            // An in_pktinfo has the source address where the kernel tells the local one.
+            assert_eq!(told.local, Some(local));
+            assert_eq!(told.segment, None, "a size to send with is not one that was received");
+        }
+    }
+
+    #[test]
+    fn a_segment_size_is_read() {
+        let mut control = Control::EMPTY;
+        let len = append(&mut control, 0, libc::SOL_UDP, libc::UDP_GRO, &1400_i32.to_ne_bytes());
+        assert_eq!(read(&header(&mut control, len)).segment, Some(1400));
+        let len = append(&mut control, 0, libc::SOL_UDP, libc::UDP_GRO, &(-1_i32).to_ne_bytes());
+        assert_eq!(read(&header(&mut control, len)).segment, None);
+    }
+
+    #[test]
+    fn no_message_and_a_short_one_tell_nothing() {
+        let mut control = Control::EMPTY;
+        assert_eq!(read(&header(&mut control, 0)), Told::default());
+        let len = append(&mut control, 0, libc::SOL_UDP, libc::UDP_GRO, &[1]);
+        assert_eq!(read(&header(&mut control, len)), Told::default());
+    }
+}

@@ -1,0 +1,315 @@
+//! Datagrams in batches: many in one system call, received into buffers that are there before and sent on from the same
+//! buffers. Nothing is allocated or copied per datagram.
+//!
+//! A slot holds what one receive of the kernel gave: a datagram, or with UDP_GRO several of one size from one sender in a
+//! row (a super-datagram). A message is what one send takes: any number of slots one after another, cut by the kernel
+//! into datagrams of one size (UDP_SEGMENT), or a single datagram. Which slots go together is the caller's decision.
+mod address;
+mod control;
+mod memory;
+pub mod options;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use address::Name;
+use control::Control;
+use memory::Fixed;
+
+/// The largest datagram over IPv4, and the most that one message may hold.
+pub const DATAGRAM_MAX: usize = 65_507;
+/// Datagrams that the kernel cuts from one message (UDP_MAX_SEGMENTS of kernels before 6.9; later ones take 128).
+pub const SEGMENTS_MAX: usize = 64;
+/// The largest datagram over IPv6 is 20 bytes longer than over IPv4.
+const SLOT_BYTES: usize = 65_536;
+/// Slots that are a power of two apart would all start in the same set of the caches.
+const SLOT_STRIDE: usize = SLOT_BYTES + 192;
+
+/// What a slot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// All its bytes.
+    pub bytes: usize,
+    /// Bytes of each of its datagrams; the last may be shorter. At least 1, also for an empty datagram.
+    pub segment: usize,
+    /// The sender; 0.0.0.0:0 when it was not asked for.
+    pub peer: SocketAddr,
+    /// Where it was sent to, if the socket tells (see [`options::tell_local_address`]).
+    pub local: Option<IpAddr>,
+    /// The datagram was larger than a slot, and its end is lost.
+    pub truncated: bool,
+}
+
+impl Received {
+    /// Datagrams in it.
+    pub fn datagrams(&self) -> usize {
+        self.bytes.div_ceil(self.segment).max(1)
+    }
+}
+
+/// What one send takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message {
+    /// All its bytes.
+    pub bytes: usize,
+    /// Bytes of each of its datagrams; the last may be shorter. At least 1.
+    pub segment: usize,
+    /// The caller's name for it.
+    pub tag: u64,
+    first_iov: usize,
+    iovs: usize,
+    local: Option<IpAddr>,
+}
+
+impl Message {
+    /// Datagrams in it.
+    pub fn datagrams(&self) -> usize {
+        self.bytes.div_ceil(self.segment).max(1)
+    }
+}
+
+/// Slots to receive into and messages made of them.
+pub struct DatagramBatch {
+    slots: usize,
+    memory: Fixed<u8>,
+    received: Vec<Received>,
+    names: Fixed<Name>,
+    // The headers of both halves point into the arrays beside them, which never move.
+    _controls: Fixed<Control>,
+    headers: Fixed<libc::mmsghdr>,
+    _iovs: Fixed<libc::iovec>,
+    messages: Vec<Message>,
+    attached: usize,
+    out_names: Fixed<Name>,
+    out_controls: Fixed<Control>,
+    out_headers: Fixed<libc::mmsghdr>,
+    out_iovs: Fixed<libc::iovec>,
+}
+
+const NO_HEADER: libc::mmsghdr = {
+    // SAFETY: null pointers and zero lengths are a valid mmsghdr.
+    unsafe { std::mem::zeroed() }
+};
+const NO_IOV: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+impl DatagramBatch {
+    /// Room for this many slots (1 to 1024). Each takes 64 KiB of address space; memory only as far as datagrams reach.
+    pub fn new(slots: usize) -> Self {
+        let slots = slots.clamp(1, 1024);
+        let memory = Fixed::zeroed(slots * SLOT_STRIDE);
+        let names = Fixed::new(Name::NONE, slots);
+        let controls = Fixed::new(Control::EMPTY, slots);
+        let mut iovs = Fixed::new(NO_IOV, slots);
+        let mut headers = Fixed::new(NO_HEADER, slots);
+        for slot in 0..slots {
+            iovs.set(slot, libc::iovec { iov_base: memory.at(slot * SLOT_STRIDE).cast(), iov_len: SLOT_BYTES });
+            let mut header = NO_HEADER;
+            header.msg_hdr.msg_iov = iovs.at(slot);
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_control = controls.at(slot).cast();
+            headers.set(slot, header);
+        }
+        Self {
+            slots,
+            memory,
+            received: Vec::with_capacity(slots),
+            names,
+            _controls: controls,
+            headers,
+            _iovs: iovs,
+            messages: Vec::with_capacity(slots),
+            attached: 0,
+            out_names: Fixed::new(Name::NONE, slots),
+            out_controls: Fixed::new(Control::EMPTY, slots),
+            out_headers: Fixed::new(NO_HEADER, slots),
+            out_iovs: Fixed::new(NO_IOV, slots),
+        }
+    }
+
+    /// Slots in all.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// The slots that hold something, in the order of arrival.
+    pub fn received(&self) -> &[Received] {
+        &self.received
+    }
+
+    /// The bytes of a slot.
+    pub fn payload(&self, slot: usize) -> &[u8] {
+        let bytes = self.received[slot].bytes;
+        // SAFETY: the slot's first `bytes` bytes are initialised (all are, from the start) and inside the slot; nothing
+        // writes to them while `self` is borrowed.
+        unsafe { std::slice::from_raw_parts(self.memory.at(slot * SLOT_STRIDE), bytes) }
+    }
+
+    /// Forgets what was received and what was to be sent.
+    pub fn clear(&mut self) {
+        self.received.clear();
+        self.clear_messages();
+    }
+
+    /// Forgets what was to be sent.
+    pub fn clear_messages(&mut self) {
+        self.messages.clear();
+        self.attached = 0;
+    }
+
+    /// Receives into the free slots, without waiting, and returns how many it filled: fewer than were free when the
+    /// socket has no more. An error (such as ECONNREFUSED of a connected socket, which an earlier send brought about)
+    /// takes the place of data, which is there at the next call.
+    pub fn receive(&mut self, socket: BorrowedFd<'_>, ask_peer: bool) -> io::Result<usize> {
+        let first = self.received.len();
+        let free = self.slots - first;
+        if free == 0 {
+            return Ok(0);
+        }
+        for slot in first..self.slots {
+            // SAFETY: `at` gives a valid element, and `&mut self` means that nobody else looks at it.
+            let header = unsafe { &mut (*self.headers.at(slot)).msg_hdr };
+            (header.msg_name, header.msg_namelen) = match ask_peer {
+                true => (self.names.at(slot).cast(), size_of::<Name>() as libc::socklen_t),
+                false => (std::ptr::null_mut(), 0),
+            };
+            header.msg_controllen = Control::BYTES as _;
+        }
+        // SAFETY: the headers from `first` on are `free` valid ones; each points to a name, a buffer and a control area
+        // of the lengths it states, which live as long as `self` and which nothing else reads meanwhile.
+        let got = unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                self.headers.at(first),
+                free as _,
+                libc::MSG_DONTWAIT as _,
+                std::ptr::null_mut(),
+            )
+        };
+        if got < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for slot in first..first + got as usize {
+            let received = self.describe(slot, ask_peer);
+            self.received.push(received);
+        }
+        Ok(got as usize)
+    }
+
+    fn describe(&self, slot: usize, ask_peer: bool) -> Received {
+        let header = self.headers.get(slot);
+        let bytes = (header.msg_len as usize).min(SLOT_BYTES);
+        let told = control::read(&header.msg_hdr);
+        let peer = if ask_peer && header.msg_hdr.msg_namelen > 0 {
+            self.names.get(slot).address()
+        } else {
+            SocketAddr::from(([0, 0, 0, 0], 0))
+        };
+        let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+        Received { bytes, segment: told.segment.unwrap_or(bytes).max(1), peer, local: told.local, truncated }
+    }
+
+    /// Begins a message: to an address, or over a connected socket; from a local address, or from the socket's. Slots
+    /// follow with [`attach`](Self::attach).
+    pub fn begin(&mut self, to: Option<&SocketAddr>, local: Option<IpAddr>, tag: u64) {
+        let index = self.messages.len();
+        assert!(index < self.slots, "a message holds at least one slot");
+        let mut header = NO_HEADER;
+        if let Some(to) = to {
+            let name = Name::new(to);
+            self.out_names.set(index, name);
+            header.msg_hdr.msg_name = self.out_names.at(index).cast();
+            header.msg_hdr.msg_namelen = name.len();
+        }
+        self.out_headers.set(index, header);
+        self.messages.push(Message { bytes: 0, segment: 1, tag, first_iov: self.attached, iovs: 0, local });
+    }
+
+    /// Adds the first `bytes` of a slot to the message begun last. Each slot goes into one message at most, and all but a
+    /// message's last hold full segments.
+    pub fn attach(&mut self, slot: usize, bytes: usize) {
+        let bytes = bytes.min(self.received[slot].bytes);
+        let message = self.messages.last_mut().expect("a message was begun");
+        assert!(self.attached < self.slots, "a slot goes into one message");
+        let base = self.memory.at(slot * SLOT_STRIDE).cast();
+        self.out_iovs.set(self.attached, libc::iovec { iov_base: base, iov_len: bytes });
+        self.attached += 1;
+        message.iovs += 1;
+        message.bytes += bytes;
+    }
+
+    /// Ends the message begun last: it leaves as datagrams of `segment` bytes.
+    pub fn end(&mut self, segment: usize) {
+        let index = self.messages.len() - 1;
+        let message = &mut self.messages[index];
+        message.segment = segment.max(1);
+        let mut header = self.out_headers.get(index);
+        if message.iovs > 0 {
+            header.msg_hdr.msg_iov = self.out_iovs.at(message.first_iov);
+            header.msg_hdr.msg_iovlen = message.iovs as _;
+        }
+        // One datagram needs no cutting, and would be refused if it had to be fragmented.
+        let cut = (message.datagrams() > 1).then_some(message.segment as u16);
+        if cut.is_some() || message.local.is_some() {
+            let mut control = Control::EMPTY;
+            let len = control::write(&mut control, cut, message.local);
+            self.out_controls.set(index, control);
+            header.msg_hdr.msg_control = self.out_controls.at(index).cast();
+            header.msg_hdr.msg_controllen = len as _;
+        }
+        self.out_headers.set(index, header);
+    }
+
+    /// The messages that are to be sent.
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// Sends messages from this one on without waiting and returns how many went; the error is that of the first one.
+    pub fn transmit(&mut self, socket: BorrowedFd<'_>, from: usize) -> io::Result<usize> {
+        let count = self.messages.len().saturating_sub(from);
+        if count == 0 {
+            return Ok(0);
+        }
+        // SAFETY: the headers from `from` on are `count` valid ones, ended by `end`; each points to a name, buffers and
+        // a control area of the lengths it states, which live as long as `self`.
+        let sent = unsafe {
+            libc::sendmmsg(socket.as_raw_fd(), self.out_headers.at(from), count as _, libc::MSG_DONTWAIT as _)
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+
+    /// Sends one datagram of a message by itself, for sockets and paths that do not take the message whole.
+    pub fn transmit_part(&mut self, socket: BorrowedFd<'_>, message: usize, part: usize) -> io::Result<()> {
+        let about = self.messages[message];
+        let mut header = self.out_headers.get(message).msg_hdr;
+        let mut iov = self.part(&about, part);
+        header.msg_iov = &raw mut iov;
+        header.msg_iovlen = 1;
+        let mut control = Control::EMPTY;
+        let len = control::write(&mut control, None, about.local);
+        header.msg_control = if len > 0 { control.0.as_mut_ptr().cast() } else { std::ptr::null_mut() };
+        header.msg_controllen = len as _;
+        // SAFETY: the header points to a name of `self`, to `iov` with a part of a slot, and to `control`, all of the
+        // lengths it states and alive across the call.
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_DONTWAIT) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Where a datagram of a message lies. None straddles two slots: all but the last slot hold full segments.
+    fn part(&self, message: &Message, part: usize) -> libc::iovec {
+        let mut skip = part * message.segment;
+        for index in message.first_iov..message.first_iov + message.iovs {
+            let iov = self.out_iovs.get(index);
+            if skip < iov.iov_len {
+                let len = message.segment.min(iov.iov_len - skip);
+                // SAFETY: skip is inside the buffer that the iov describes.
+                return libc::iovec { iov_base: unsafe { iov.iov_base.byte_add(skip) }, iov_len: len };
+            }
+            skip -= iov.iov_len;
+        }
+        NO_IOV
+    }
+}

@@ -1,0 +1,24 @@
+//! A configuration of the relay in either language: whatever is let pass can be used without checking again, and mistakes
+//! lie within the text.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+use parshall_core::relay::config::{parse, parse_rinetd, parse_toml};
+
+fuzz_target!(|text: &str| {
+    let lines = text.split('\n').count();
+    for result in [parse(text), parse_toml(text), parse_rinetd(text)] {
+        match result {
+            Ok(config) => {
+                assert!(!config.listeners.is_empty());
+                for listener in &config.listeners {
+                    assert!(!listener.targets.is_empty() && !listener.name.is_empty());
+                    assert!(listener.access.iter().all(|r| r.prefix <= if r.network.is_ipv4() { 32 } else { 128 }));
+                }
+            }
+            Err(mistakes) => {
+                assert!(!mistakes.is_empty());
+                assert!(mistakes.iter().all(|m| m.line as usize <= lines && m.column > 0 && !m.hint.is_empty()));
+            }
+        }
+    }
+});
