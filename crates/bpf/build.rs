@@ -25,7 +25,12 @@ fn main() {
         args.push("-I".into());
         args.push(format!("/usr/include/{target}-linux-gnu").into());
     }
-    for (source, name) in [("src/probes.bpf.c", "probes"), ("src/classic/classic.bpf.c", "classic")] {
+    let objects = [
+        ("src/probes.bpf.c", "probes"),
+        ("src/classic/classic.bpf.c", "classic"),
+        ("src/relay/redirect.bpf.c", "redirect"),
+    ];
+    for (source, name) in objects {
         SkeletonBuilder::new()
             .source(root.join(source))
             .obj(out.join(format!("{name}.bpf.o")))

@@ -11,6 +11,7 @@ mod kit;
 pub mod lifecycle;
 pub mod probes;
 pub mod record;
+pub mod relay;
 pub mod sample;
 mod small_btf;
 pub mod syscall;
@@ -30,6 +31,12 @@ mod skel {
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
 mod classic_skel {
     include!(concat!(env!("OUT_DIR"), "/classic.skel.rs"));
+}
+
+/// The generated skeleton of `relay/redirect.bpf.c`.
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+mod redirect_skel {
+    include!(concat!(env!("OUT_DIR"), "/redirect.skel.rs"));
 }
 
 /// A thread's name.

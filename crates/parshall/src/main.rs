@@ -9,6 +9,7 @@ mod diagnose;
 mod doctor;
 mod error;
 mod lab;
+mod relay;
 mod report;
 
 use std::process::ExitCode;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Request::Run(config) => diagnose::run(&config),
         Request::Show(config) => diagnose::show(&config),
         Request::Doctor(config) => doctor::doctor(&config),
+        Request::Relay(request) => relay::relay(&request),
         Request::Lab(args) => lab::run(&args),
     })
 }

@@ -155,7 +155,7 @@ impl ObserveArgs {
 }
 
 impl PrintArgs {
-    fn lower(self) -> Output {
+    pub(super) fn lower(self) -> Output {
         let format = match self.format {
             FormatArg::Text => Format::Text,
             FormatArg::Json => Format::Json,

@@ -44,7 +44,14 @@ pub fn lower(error: &clap::Error, command: &clap::Command, arguments: &[OsString
                 Some(other) if *other != one => format!("`{one}` and `{other}` cannot be used together"),
                 _ => format!("`{one}` is given more than once"),
             };
-            UserError::new(what, "leave one of them out; to observe several processes, repeat --pid")
+            let hint = match at.as_str() {
+                "parshall relay" if what.contains("together") => {
+                    "with -c the file says everything: write it into the file"
+                }
+                "parshall attach" => "leave one of them out; to observe several processes, repeat --pid",
+                _ => "leave one of them out",
+            };
+            UserError::new(what, hint)
         }
         _ => UserError::new(first_line(error), usage),
     }

@@ -5,6 +5,7 @@
 mod args;
 mod config;
 mod mistake;
+mod relay;
 mod value;
 
 use std::ffi::OsString;
@@ -36,6 +37,8 @@ pub enum Request {
     Show(ShowConfig),
     /// `parshall doctor`.
     Doctor(DoctorConfig),
+    /// `parshall relay`.
+    Relay(crate::relay::request::RelayRequest),
     /// `parshall lab`.
     Lab(crate::lab::LabArgs),
 }
@@ -59,6 +62,7 @@ where
         Command::Run(args) => Request::Run(args.lower()?),
         Command::Show(args) => Request::Show(args.lower()?),
         Command::Doctor(args) => Request::Doctor(args.lower()),
+        Command::Relay(args) => Request::Relay(args.lower()?),
         Command::Lab(args) => Request::Lab(args),
     };
     Ok(Invocation::Do(Box::new(request)))

@@ -1,9 +1,8 @@
 //! Where targets are: written by the control thread (names resolved, health checked), read by the workers.
 //!
-//! A worker keeps the `Arc` it has and looks for a new one only when the generation has moved on: no lock is taken in
-//! the data path.
+//! A worker asks when it begins a connection: no lock is taken where bytes move.
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One address of a target.
@@ -19,7 +18,6 @@ pub enum Address {
 #[derive(Debug, Default)]
 pub struct TargetState {
     addresses: Mutex<Arc<[Address]>>,
-    generation: AtomicU64,
     /// Set by active checks only; workers judge failed connections themselves.
     down: AtomicBool,
 }
@@ -35,17 +33,11 @@ impl TargetState {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Moves on whenever the addresses change.
-    pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
-    }
-
     /// Replaces the addresses when they differ.
     pub fn set_addresses(&self, new: Vec<Address>) {
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         if addresses[..] != new[..] {
             *addresses = new.into();
-            self.generation.fetch_add(1, Ordering::Release);
         }
     }
 

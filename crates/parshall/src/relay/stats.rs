@@ -20,6 +20,11 @@ impl EngineKind {
     /// All of them; a kind's place is its index.
     pub const ALL: [Self; 4] = [Self::Copy, Self::Splice, Self::Uring, Self::Sockmap];
 
+    /// Whether it moves directions by itself, once they were given to it.
+    pub fn arms(self) -> bool {
+        matches!(self, Self::Uring | Self::Sockmap)
+    }
+
     /// Its name in logs, metrics and on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -44,18 +49,24 @@ pub enum Fallback {
     NoPipes,
     /// Bytes were already queued when the kernel's redirection was to begin.
     BytesQueued,
+    /// The connection has a bandwidth, which engines that move bytes by themselves do not keep.
+    Bandwidth,
+    /// The sink was too slow for redirection in the kernel, which has no end to what it takes.
+    SlowSink,
     /// Anything else.
     Other,
 }
 
 impl Fallback {
     /// All of them; a reason's place is its index.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Unsupported,
         Self::NotPermitted,
         Self::NoDescriptors,
         Self::NoPipes,
         Self::BytesQueued,
+        Self::Bandwidth,
+        Self::SlowSink,
         Self::Other,
     ];
 
@@ -67,6 +78,8 @@ impl Fallback {
             Self::NoDescriptors => "no-descriptors",
             Self::NoPipes => "no-pipes",
             Self::BytesQueued => "bytes-queued",
+            Self::Bandwidth => "bandwidth",
+            Self::SlowSink => "slow-sink",
             Self::Other => "other",
         }
     }
@@ -111,6 +124,8 @@ pub struct ListenerStats {
     pub fallbacks: [Count; Fallback::ALL.len()],
     /// Times that accepting paused because descriptors or memory ran out.
     pub accept_pauses: Count,
+    /// Lines of ended connections that a slow log has lost.
+    pub log_lines_lost: Count,
     /// Connection attempts to targets.
     pub dials: Count,
     /// Attempts that failed.

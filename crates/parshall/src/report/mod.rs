@@ -12,7 +12,7 @@ use parshall_evidence::Report;
 pub use json::json;
 pub use terminal::style;
 pub use text::text;
-pub use wrap::{clean, words};
+pub use wrap::{clean, items, words};
 
 use crate::cli::{Format, Output};
 

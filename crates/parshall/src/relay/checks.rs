@@ -1,0 +1,132 @@
+//! Active checks of targets: a connection at intervals. What follows from the answers is decided in
+//! `parshall_core::relay::checks`.
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parshall_core::relay::checks::Checked;
+use parshall_core::relay::config::{Check, Protocol};
+use parshall_sys::clock::monotonic_ns;
+use tokio::net::{TcpSocket, UnixStream};
+
+use super::control::Task;
+use super::control::board::Board;
+use super::directory::{Address, TargetState};
+use super::service::Service;
+
+/// A target and how it is checked.
+#[derive(Debug)]
+struct Subject {
+    state: Arc<TargetState>,
+    check: Check,
+    source: Option<IpAddr>,
+    /// For messages.
+    listener: String,
+    target: String,
+}
+
+#[derive(Debug)]
+struct Running {
+    subject: Arc<Subject>,
+    _task: Task,
+}
+
+/// All checks.
+#[derive(Debug)]
+pub struct Checks {
+    board: Arc<Board>,
+    running: HashMap<usize, Running>,
+}
+
+impl Checks {
+    /// None yet.
+    pub fn new(board: Arc<Board>) -> Self {
+        Self { board, running: HashMap::new() }
+    }
+
+    /// Checks the targets of these services from now on, and no others. What goes on unchanged keeps its state.
+    pub fn follow(&mut self, services: &[Arc<Service>]) {
+        let mut before = std::mem::take(&mut self.running);
+        for service in services.iter().filter(|s| s.config.protocol == Protocol::Tcp) {
+            let config = &service.config;
+            let Some(check) = config.health.check else { continue };
+            for (target, state) in config.targets.iter().zip(&service.targets) {
+                let key = Arc::as_ptr(state) as usize;
+                let same = |r: &Running| r.subject.check == check && r.subject.source == config.source;
+                let running = before.remove(&key).filter(same).unwrap_or_else(|| {
+                    let subject = Arc::new(Subject {
+                        state: state.clone(),
+                        check,
+                        source: config.source,
+                        listener: config.name.clone(),
+                        target: target.endpoint.to_string(),
+                    });
+                    let task = Task(tokio::spawn(run(subject.clone(), self.board.clone())));
+                    Running { subject, _task: task }
+                });
+                self.running.insert(key, running);
+            }
+        }
+        // Nobody would find again that these are up.
+        for gone in before.into_values() {
+            if !self.running.contains_key(&(Arc::as_ptr(&gone.subject.state) as usize)) {
+                gone.subject.state.set_down(false);
+            }
+        }
+    }
+}
+
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+async fn run(subject: Arc<Subject>, board: Arc<Board>) {
+    let mut checked = Checked::new(subject.check, monotonic_ns(), random());
+    subject.state.set_down(false);
+    loop {
+        tokio::time::sleep(Duration::from_nanos(checked.due().saturating_sub(monotonic_ns()))).await;
+        let succeeded = connect(&subject).await;
+        if !succeeded {
+            board.checks_failed.add();
+        }
+        if let Some(up) = checked.result(monotonic_ns(), succeeded, random()) {
+            subject.state.set_down(!up);
+            let now = if up { "up" } else { "down" };
+            eprintln!("relay: {}: the target {} is {now}", subject.listener, subject.target);
+        }
+    }
+}
+
+/// Whether any address of the target accepts.
+async fn connect(subject: &Subject) -> bool {
+    let addresses = subject.state.addresses();
+    // Each has its share of the time: an address that never answers must not hide one that does.
+    let share = subject.check.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+    for address in addresses.iter() {
+        if matches!(tokio::time::timeout(share, connect_to(address, subject.source)).await, Ok(Ok(()))) {
+            return true;
+        }
+    }
+    false
+}
+
+async fn connect_to(address: &Address, source: Option<IpAddr>) -> std::io::Result<()> {
+    match address {
+        Address::Ip(ip) => connect_ip(*ip, source).await,
+        Address::Unix(path) => {
+            // An abstract name begins with a zero byte.
+            let path = path.strip_prefix('@').map_or_else(|| path.clone(), |name| format!("\0{name}"));
+            UnixStream::connect(path).await.map(drop)
+        }
+    }
+}
+
+async fn connect_ip(to: SocketAddr, source: Option<IpAddr>) -> std::io::Result<()> {
+    let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if let Some(source) = source.filter(|s| s.is_ipv4() == to.is_ipv4()) {
+        socket.bind(SocketAddr::new(source, 0))?;
+    }
+    socket.connect(to).await.map(drop)
+}

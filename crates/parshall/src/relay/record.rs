@@ -1,0 +1,40 @@
+//! What is known of a connection once it has ended: one of these becomes a line of the log.
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use parshall_core::relay::Ns;
+use parshall_core::relay::closing::CloseReason;
+
+use super::directory::Address;
+use super::service::Service;
+use super::stats::Fallback;
+
+/// A connection that has ended.
+#[derive(Debug, Clone)]
+pub struct Closed {
+    /// The listener it came through.
+    pub service: Arc<Service>,
+    /// Who connected; None for Unix sockets.
+    pub client: Option<SocketAddr>,
+    /// The target's place in the listener's list; None when none was reached.
+    pub target: Option<usize>,
+    /// The address that was connected to.
+    pub address: Option<Address>,
+    /// From accept to the end.
+    pub duration_ns: Ns,
+    /// From client to target, then from target to client.
+    pub ways: [Way; 2],
+    /// Why it ended.
+    pub reason: CloseReason,
+}
+
+/// One direction of it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Way {
+    /// Bytes delivered.
+    pub bytes: u64,
+    /// Engines that moved them, a bit each by `EngineKind::ALL`.
+    pub engines: u8,
+    /// Why the engine that was asked for was not used.
+    pub fallback: Option<Fallback>,
+}

@@ -1,0 +1,390 @@
+//! The main thread of `parshall relay`: opens everything, gives up privileges, starts the threads, and then waits for
+//! signals (SIGHUP reloads, SIGUSR2 upgrades, SIGTERM and SIGINT drain, and cut when they come again).
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use parshall_core::relay::Ns;
+use parshall_core::relay::closing::CloseReason;
+use parshall_core::relay::config::{Config, Endpoint};
+use parshall_sys::clock::monotonic_ns;
+use parshall_sys::handover;
+use parshall_sys::privileges;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use super::control::Control;
+use super::control::board::Board;
+use super::load;
+use super::log::Log;
+use super::notify::{self, notify};
+use super::open::Pool;
+use super::outlets::{Opened, Outlets};
+use super::resolve::Unresolved;
+use super::serve::{Changes, Means, Prepared, Relay};
+use super::service::Service;
+use super::stats::ListenerStats;
+use super::upgrade::{Program, READY};
+use crate::error::UserError;
+
+/// Listeners told one by one at the start; with more, their number.
+const TOLD_MAX: usize = 20;
+
+/// Between two looks at whether the UDP threads have ended, which tell nobody.
+const LOOK: Duration = Duration::from_millis(50);
+const LOOK_RARELY: Duration = Duration::from_secs(3600);
+
+/// What the main thread waits for.
+#[derive(Debug)]
+enum Event {
+    Signal(i32),
+    WorkerEnded,
+    /// The process that is to take over is ready, or why it is not.
+    Successor(Result<u32, String>),
+}
+
+/// Forwards until a signal ends it. `source` is the file that the configuration came from, read again on SIGHUP.
+pub fn run(config: Config, source: Option<PathBuf>) -> anyhow::Result<()> {
+    // From here on a signal is answered, however early it comes.
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR2])?;
+    let program = Program::this()?;
+    let inherited = handover::inherited();
+    let mut main = Main::open(config, source, program, inherited.sockets)?;
+    main.start(signals)?;
+    main.say_ready(inherited.ready);
+    main.serve();
+    main.finish()
+}
+
+fn threads(config: &Config) -> usize {
+    config.global.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()), usize::from)
+}
+
+struct Main {
+    config: Config,
+    source: Option<PathBuf>,
+    program: Program,
+    threads: usize,
+    means: Means,
+    relay: Relay,
+    /// Until it is started.
+    opened: Option<(Prepared, Opened)>,
+    outlets: Outlets,
+    board: Arc<Board>,
+    control: Option<Control>,
+    log: Option<Log>,
+    events: (Sender<Event>, Receiver<Event>),
+    /// A successor has been started.
+    upgrading: bool,
+    /// A successor has the listeners.
+    handed_over: bool,
+    draining: bool,
+    /// Connections that reloads have cut.
+    cut_before: u64,
+}
+
+impl Main {
+    /// Opens all that needs privileges, and gives them up. No other thread runs yet.
+    fn open(
+        config: Config,
+        source: Option<PathBuf>,
+        program: Program,
+        inherited: Vec<std::os::fd::OwnedFd>,
+    ) -> anyhow::Result<Self> {
+        let threads = threads(&config);
+        let mut pool = Pool::new(inherited);
+        let relay = Relay::new(threads);
+        let prepared = relay.prepare(&config, &mut pool)?;
+        let opened = Opened::open(None, &config.global, &mut pool)?;
+        for left in pool.rest() {
+            eprintln!("relay: {left} was handed over, but no listener is on it: it is closed");
+        }
+        give_up_privileges(&config)?;
+        Ok(Self {
+            means: Means::new(&config, threads, parshall_sys::limits::descriptors()),
+            config,
+            source,
+            program,
+            threads,
+            relay,
+            opened: Some((prepared, opened)),
+            outlets: Outlets::default(),
+            board: Arc::default(),
+            control: None,
+            log: None,
+            events: channel(),
+            upgrading: false,
+            handed_over: false,
+            draining: false,
+            cut_before: 0,
+        })
+    }
+
+    fn start(&mut self, mut signals: Signals) -> anyhow::Result<()> {
+        let (prepared, mut opened) = self.opened.take().context("started twice")?;
+        let events = self.events.0.clone();
+        std::thread::Builder::new().name("relay-signals".into()).spawn(move || {
+            for signal in signals.forever() {
+                if events.send(Event::Signal(signal)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        let control = Control::start(self.board.clone())?;
+        let services: Vec<_> = prepared.services().cloned().collect();
+        let unresolved = control.resolve(services.clone());
+        all_reachable(&services, &unresolved)?;
+        tell_unresolved(&unresolved);
+        let events = self.events.0.clone();
+        let ended = move || drop(events.send(Event::WorkerEnded));
+        let (wake, lines) = self.relay.start(&self.config, self.means, ended)?;
+        let log = Log::start(opened.sink(), wake, lines)?;
+        self.board.set_log(log.counts());
+        self.relay.commit(prepared, 0);
+        self.board.show(&self.relay);
+        control.check(services);
+        self.outlets.serve(opened, &control);
+        (self.control, self.log) = (Some(control), Some(log));
+        Ok(())
+    }
+
+    fn say_ready(&self, predecessor: Option<std::fs::File>) {
+        let listeners = &self.relay.listeners;
+        for running in listeners.iter().take(TOLD_MAX) {
+            let targets: Vec<_> = running.service.config.targets.iter().map(|t| t.endpoint.to_string()).collect();
+            eprintln!("relay: listening on {} -> {}", running.bound, targets.join(", "));
+        }
+        if listeners.len() > TOLD_MAX {
+            eprintln!("relay: and on {} more", listeners.len() - TOLD_MAX);
+        }
+        if let Some(address) = self.outlets.metrics_address() {
+            eprintln!("relay: metrics on http://{address}/metrics");
+        }
+        let limit = parshall_sys::limits::descriptors();
+        let (threads, room) = (plural(self.threads, "thread"), self.means.connections);
+        eprintln!("relay: started: {threads}, room for {room} connections ({limit} descriptors)");
+        if let Some(mut pipe) = predecessor {
+            // A predecessor that is gone has stopped accepting already.
+            pipe.write_all(READY).ok();
+        }
+        notify(&format!("READY=1\nSTATUS={} listeners", listeners.len()));
+    }
+
+    fn serve(&mut self) {
+        let mut running = self.threads;
+        while running > 0 || !self.relay.udp_ended() {
+            // We hold a sender ourselves, so there is always someone who could send: an error is a look around.
+            let Ok(event) = self.events.1.recv_timeout(if running > 0 { LOOK_RARELY } else { LOOK }) else { continue };
+            match event {
+                Event::Signal(SIGHUP) => self.reload(),
+                Event::Signal(SIGUSR2) => self.upgrade(),
+                Event::Signal(_) => self.stop(),
+                Event::Successor(outcome) => self.successor(outcome),
+                Event::WorkerEnded => {
+                    running -= 1;
+                    if !self.draining {
+                        eprintln!("relay: a worker has failed; the others finish their connections");
+                        self.drain(self.config.global.drain);
+                    }
+                }
+            }
+        }
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        let paths: Vec<String> = match self.handed_over {
+            true => Vec::new(),
+            false => self.relay.listeners.iter().filter_map(|r| unix_path(&r.service.config.listen)).collect(),
+        };
+        let counts = self.relay.counts();
+        let result = self.relay.join();
+        paths.iter().for_each(|path| super::open::leave_stale(path));
+        if let Some(log) = self.log.take() {
+            log.finish();
+        }
+        if let Some(control) = self.control.take() {
+            control.stop();
+        }
+        match cut(&counts) - self.cut_before {
+            0 => eprintln!("relay: drained"),
+            n => eprintln!("relay: drained: {} had to be cut", plural(n as usize, "connection")),
+        }
+        result
+    }
+
+    fn stop(&mut self) {
+        if self.draining {
+            eprintln!("relay: stopping now");
+            return self.relay.drain(monotonic_ns());
+        }
+        notify("STOPPING=1");
+        self.drain(self.config.global.drain);
+    }
+
+    fn drain(&mut self, patience: Duration) {
+        self.draining = true;
+        self.cut_before = cut(&self.relay.counts());
+        self.board.set_draining();
+        let (open, s) = (plural(self.relay.active() as usize, "connection"), patience.as_secs_f64());
+        eprintln!("relay: draining: {open} may finish within {s} s; a second signal cuts them");
+        self.relay.drain(after(patience));
+    }
+
+    fn reload(&mut self) {
+        let Some(source) = self.source.clone() else {
+            eprintln!("relay: nothing to reload: it was started without a file");
+            return;
+        };
+        if self.draining {
+            eprintln!("relay: not reloaded: it is draining");
+            return;
+        }
+        notify::reloading();
+        match self.try_reload(&source) {
+            Ok(Changes { added, removed, changed }) => {
+                self.board.reloads.add();
+                let listeners = plural(self.relay.listeners.len(), "listener");
+                eprintln!("relay: reloaded: {listeners} ({added} added, {removed} removed, {changed} changed)");
+            }
+            Err(error) => {
+                self.board.reloads_refused.add();
+                let hint = error.chain().find_map(|e| e.downcast_ref::<UserError>()).map(|u| format!(" ({})", u.hint));
+                let hint = hint.unwrap_or_default();
+                eprintln!("relay: not reloaded, the old configuration stays in force: {error:#}{hint}");
+            }
+        }
+        notify("READY=1");
+    }
+
+    fn try_reload(&mut self, source: &Path) -> anyhow::Result<Changes> {
+        let config = load::read_again(source)?;
+        let Some(control) = &self.control else { anyhow::bail!("it has not started") };
+        let mut nothing = Pool::default();
+        let prepared = self.relay.prepare(&config, &mut nothing)?;
+        let mut opened = Opened::open(Some(&self.config.global), &config.global, &mut nothing)?;
+        let services: Vec<_> = prepared.services().cloned().collect();
+        let unresolved = control.resolve(services.clone());
+        if let Err(unreachable) = all_reachable(&services, &unresolved) {
+            control.resolve(self.relay.listeners.iter().map(|r| r.service.clone()).collect());
+            return Err(unreachable);
+        }
+        tell_unresolved(&unresolved);
+        self.tell_unchangeable(&config);
+        let changes = self.relay.commit(prepared, after(config.global.drain));
+        self.board.show(&self.relay);
+        control.check(services);
+        if let Some(log) = &self.log {
+            log.switch(opened.sink());
+        }
+        self.outlets.serve(opened, control);
+        self.config = config;
+        Ok(changes)
+    }
+
+    fn tell_unchangeable(&self, new: &Config) {
+        let (old, new) = (&self.config.global, &new.global);
+        let differ =
+            [("threads", old.threads != new.threads), ("max-connections", old.max_connections != new.max_connections)];
+        for (key, _) in differ.into_iter().chain([("user", old.user != new.user)]).filter(|(_, differs)| *differs) {
+            eprintln!("relay: `{key}` changes with the next start or upgrade (SIGUSR2), not with a reload");
+        }
+    }
+
+    fn upgrade(&mut self) {
+        if self.upgrading || self.draining {
+            eprintln!("relay: not upgraded: it is {} already", if self.draining { "draining" } else { "upgrading" });
+            return;
+        }
+        let sockets: Vec<_> = self.relay.sockets().chain(self.outlets.sockets()).collect();
+        let events = self.events.0.clone();
+        match self.program.start(&sockets, move |outcome| drop(events.send(Event::Successor(outcome)))) {
+            Ok(()) => {
+                self.upgrading = true;
+                eprintln!("relay: upgrading: a new process has {}", plural(sockets.len(), "socket"));
+            }
+            Err(e) => eprintln!("relay: not upgraded, this process goes on: {e:#}"),
+        }
+    }
+
+    fn successor(&mut self, outcome: Result<u32, String>) {
+        self.upgrading = false;
+        match outcome {
+            Ok(pid) => {
+                eprintln!("relay: process {pid} has taken over");
+                self.handed_over = true;
+                if let Some(control) = &self.control {
+                    // Who asks from now on is answered by the new one, not by either.
+                    self.outlets.leave(control);
+                }
+                notify(&format!("MAINPID={pid}"));
+                if !self.draining {
+                    self.drain(self.config.global.drain);
+                }
+            }
+            Err(why) => eprintln!("relay: not upgraded, this process goes on: the new one failed: {why}"),
+        }
+    }
+}
+
+/// A listener none of whose targets has an address cannot serve anyone.
+fn all_reachable(services: &[Arc<Service>], unresolved: &[Unresolved]) -> anyhow::Result<()> {
+    for service in services {
+        if service.targets.iter().any(|t| !t.addresses().is_empty()) {
+            continue;
+        }
+        let first = service.config.targets.first().map(|t| &t.endpoint);
+        let Some(Endpoint::Name(name, _)) = first else { continue };
+        let why = unresolved.iter().find(|u| u.name == *name).map_or("no address is known", |u| u.why.as_str());
+        let what = format!("{}: the name {name} cannot be resolved: {why}", service.config.name);
+        return Err(UserError::new(what, "check the spelling; `getent hosts NAME` asks as the relay does").into());
+    }
+    Ok(())
+}
+
+fn tell_unresolved(unresolved: &[Unresolved]) {
+    for Unresolved { name, why } in unresolved {
+        eprintln!(
+            "relay: the name {name} cannot be resolved: {why}; it is asked for again, and the other targets serve"
+        );
+    }
+}
+
+fn give_up_privileges(config: &Config) -> anyhow::Result<()> {
+    let Some(wanted) = &config.global.user else { return Ok(()) };
+    let (name, group) = wanted.split_once(':').map_or((wanted.as_str(), None), |(user, group)| (user, Some(group)));
+    let user = privileges::lookup(name, group).ok_or_else(|| {
+        UserError::new(
+            format!("there is no user {wanted}"),
+            "write USER or USER:GROUP as in /etc/passwd and /etc/group",
+        )
+    })?;
+    // A successor of one that has become this user starts as it.
+    if privileges::current() == user {
+        return Ok(());
+    }
+    let transparent = config.listeners.iter().any(|l| l.transparent);
+    privileges::become_user(&user, transparent).map_err(|e| {
+        UserError::new(format!("cannot become {wanted}: {e}"), "only root can become another user: leave `user` out")
+            .into()
+    })
+}
+
+fn unix_path(endpoint: &Endpoint) -> Option<String> {
+    if let Endpoint::Unix(path) = endpoint { Some(path.clone()) } else { None }
+}
+
+/// Connections that were ended because their time to drain was over.
+fn cut(counts: &[Arc<ListenerStats>]) -> u64 {
+    counts.iter().map(|s| s.closed(CloseReason::Drained).get()).sum()
+}
+
+fn after(time: Duration) -> Ns {
+    monotonic_ns().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn plural(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}

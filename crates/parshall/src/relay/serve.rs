@@ -1,0 +1,396 @@
+//! The running relay: its workers and listeners, and what the main thread does with them (start, new configuration,
+//! drain).
+//!
+//! A configuration takes effect in two steps. [`Relay::prepare`] opens what is new and can fail without a trace;
+//! [`Relay::commit`] cannot fail.
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use parshall_core::relay::Ns;
+use parshall_core::relay::backoff::Capacity;
+use parshall_core::relay::config::{Config, Endpoint, Listener, Protocol, Target};
+use parshall_sys::clock::monotonic_ns;
+use parshall_sys::eventfd;
+use parshall_sys::stream_socket::{self, StreamAddr};
+
+use super::command::{Assigned, Command};
+use super::directory::{Address, TargetState};
+use super::open::{self, Pool, Sockets};
+use super::record::Closed;
+use super::serve_udp::UdpSide;
+use super::service::{Service, options};
+use super::stats::ListenerStats;
+use super::worker::{Parts, Worker};
+
+/// Batches of ended connections that wait for the log.
+const LOG_QUEUE: usize = 1024;
+
+/// A worker takes up a configuration between two turns, so within milliseconds.
+const APPLY_MAX: Duration = Duration::from_secs(1);
+
+/// A listener and its counters in each worker.
+#[derive(Debug, Clone)]
+pub struct Running {
+    /// What it is.
+    pub service: Arc<Service>,
+    /// One set per worker.
+    pub stats: Vec<Arc<ListenerStats>>,
+    /// What it listens on, with the port that the kernel chose.
+    pub bound: String,
+    /// Duplicates of the workers' sockets, by worker: what is handed over to a successor.
+    pub sockets: Arc<Sockets>,
+}
+
+impl Running {
+    /// Whether connections come through it; datagrams otherwise.
+    pub fn is_tcp(&self) -> bool {
+        self.service.config.protocol == Protocol::Tcp
+    }
+}
+
+/// A configuration whose listeners are open and not yet served.
+#[derive(Debug)]
+pub struct Prepared {
+    running: Vec<Running>,
+    /// For the workers; None where they have their sockets already.
+    fresh: Vec<Option<Sockets>>,
+}
+
+impl Prepared {
+    /// Its listeners.
+    pub fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
+        self.running.iter().map(|r| &r.service)
+    }
+}
+
+/// What a new configuration has changed.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Changes {
+    /// Listeners opened.
+    pub added: usize,
+    /// Listeners closed.
+    pub removed: usize,
+    /// Listeners on the same address as before, with other settings.
+    pub changed: usize,
+}
+
+/// The running relay.
+#[derive(Debug)]
+pub struct Relay {
+    workers: Vec<Handle>,
+    threads: usize,
+    /// Listeners of the configuration in force.
+    pub listeners: Vec<Running>,
+    /// Counters of listeners that are gone, by name: should one come back, it counts on.
+    gone: HashMap<String, Vec<Arc<ListenerStats>>>,
+    udp: UdpSide,
+    /// UDP sessions of each thread at most.
+    sessions_max: u32,
+}
+
+#[derive(Debug)]
+struct Handle {
+    inbox: Sender<Command>,
+    wake: Arc<OwnedFd>,
+    thread: JoinHandle<std::io::Result<()>>,
+}
+
+impl Handle {
+    fn tell(&self, command: Command) {
+        // A worker that has ended has nothing to be told.
+        let _ended = self.inbox.send(command);
+        eventfd::signal(self.wake.as_raw_fd());
+    }
+}
+
+/// Limits of the process.
+#[derive(Debug, Clone, Copy)]
+pub struct Means {
+    /// Connections of all workers.
+    pub connections: usize,
+    /// Pipes of each.
+    pub pipes_per_thread: usize,
+}
+
+impl Means {
+    /// What `descriptors` (RLIMIT_NOFILE) allow, once the listeners have theirs.
+    pub fn new(config: &Config, threads: usize, descriptors: u64) -> Self {
+        // A socket per worker and its duplicate.
+        let listening = config.listeners.len() as u64 * threads as u64 * 2;
+        let capacity = Capacity::from_nofile(descriptors.saturating_sub(listening), threads as u32);
+        let connections = config.global.max_connections.map_or(capacity.connections, |n| n.min(capacity.connections));
+        Self { connections: connections as usize, pipes_per_thread: (capacity.pipes as usize).div_ceil(threads.max(1)) }
+    }
+}
+
+impl Relay {
+    /// A relay that listens nowhere.
+    pub fn new(threads: usize) -> Self {
+        Self {
+            workers: Vec::new(),
+            threads,
+            listeners: Vec::new(),
+            gone: HashMap::new(),
+            udp: UdpSide::default(),
+            sessions_max: 0,
+        }
+    }
+
+    /// Starts the workers. `on_end` is called in each worker's thread when it ends. Ended connections come out of the
+    /// channel; who sends an empty list wakes its reader.
+    #[allow(clippy::type_complexity)] // Both ends of one channel.
+    pub fn start(
+        &mut self,
+        config: &Config,
+        means: Means,
+        on_end: impl Fn() + Clone + Send + 'static,
+    ) -> anyhow::Result<(SyncSender<Vec<Closed>>, Receiver<Vec<Closed>>)> {
+        let (closed, ended) = sync_channel(LOG_QUEUE);
+        let buffer_max = config.listeners.iter().map(|l| l.buffer).max().unwrap_or(0);
+        self.sessions_max = means.connections.div_ceil(self.threads).try_into().unwrap_or(u32::MAX);
+        for number in 0..self.threads {
+            let share = means.connections.div_ceil(self.threads);
+            let parts = (share, means.pipes_per_thread, buffer_max);
+            self.workers.push(spawn(number, parts, closed.clone(), on_end.clone())?);
+        }
+        Ok((closed, ended))
+    }
+
+    /// Opens what a configuration adds. Listeners on the same address keep their sockets, their counters and what is
+    /// known of their targets.
+    pub fn prepare(&self, config: &Config, pool: &mut Pool) -> anyhow::Result<Prepared> {
+        let mut before = by_place(&self.listeners);
+        let named = self.listeners.iter().map(|r| (r.service.config.name.as_str(), r)).collect();
+        let mut prepared = Prepared { running: Vec::new(), fresh: Vec::new() };
+        for listener in &config.listeners {
+            let old = before.get_mut(&place(listener)).and_then(VecDeque::pop_front);
+            let (sockets, bound, fresh) = match old {
+                Some(old) => {
+                    adjust(old, listener);
+                    (old.sockets.clone(), old.bound.clone(), None)
+                }
+                None => {
+                    let sockets = open::open(listener, self.threads, pool, !self.workers.is_empty())?;
+                    let bound = open::bound(&sockets, listener);
+                    let theirs = open::copies(&sockets)?;
+                    (Arc::new(sockets), bound, Some(theirs))
+                }
+            };
+            let gate = old.filter(|o| o.service.config.limits == listener.limits).map(|o| o.service.gate.clone());
+            let targets = listener.targets.iter().map(|t| state_of(t, old)).collect();
+            let service = Arc::new(Service::new(listener.clone(), targets, gate, monotonic_ns()));
+            let stats = match old.filter(|o| o.service.config.name == listener.name) {
+                Some(old) => old.stats.clone(),
+                None => self.stats_of(&listener.name, &named),
+            };
+            prepared.running.push(Running { service, stats, bound, sockets });
+            prepared.fresh.push(fresh);
+        }
+        Ok(prepared)
+    }
+
+    /// The counters under this name, if it was ever used: they must not go backwards.
+    fn stats_of(&self, name: &str, named: &HashMap<&str, &Running>) -> Vec<Arc<ListenerStats>> {
+        let now = named.get(name).map(|r| &r.stats);
+        now.or_else(|| self.gone.get(name))
+            .cloned()
+            .unwrap_or_else(|| (0..self.threads).map(|_| Arc::default()).collect())
+    }
+
+    /// Puts a configuration into force. Connections of removed listeners may finish until `drain_until`.
+    pub fn commit(&mut self, prepared: Prepared, drain_until: Ns) -> Changes {
+        let Prepared { running, mut fresh } = prepared;
+        let changes = self.changes(&running, &fresh);
+        let udp_differs = self.udp_differs(&running, &fresh);
+        let names: HashSet<&str> = running.iter().map(|r| r.service.config.name.as_str()).collect();
+        for old in self.listeners.iter().filter(|old| !names.contains(old.service.config.name.as_str())) {
+            self.gone.insert(old.service.config.name.clone(), old.stats.clone());
+        }
+        self.gone.retain(|name, _| !names.contains(name.as_str()));
+        // Our duplicates of removed sockets go first: what comes in while only we have them would wait for nobody.
+        self.listeners = running;
+        let (applied, all_have) = channel();
+        for (number, worker) in self.workers.iter().enumerate() {
+            let mut listeners = Vec::new();
+            for (row, fresh) in self.listeners.iter().zip(&mut fresh).filter(|(row, _)| row.is_tcp()) {
+                let stats = &row.stats[number];
+                let assigned = |socket| Assigned { service: row.service.clone(), stats: stats.clone(), socket };
+                match fresh {
+                    Some(sockets) => {
+                        listeners.extend(std::mem::take(&mut sockets[number]).into_iter().map(|s| assigned(Some(s))));
+                    }
+                    None => listeners.extend(row.sockets[number].iter().map(|_| assigned(None))),
+                }
+            }
+            worker.tell(Command::Apply { listeners, drain_until, applied: applied.clone() });
+        }
+        drop(applied);
+        // Who is told that it is in force may rely on it. A worker that does not get to it gets there later.
+        all_have.recv_timeout(APPLY_MAX).ok();
+        if udp_differs {
+            let rows: Vec<Running> = self.listeners.iter().filter(|r| !r.is_tcp()).cloned().collect();
+            if let Err(error) = self.udp.serve(&rows, self.threads, self.sessions_max, drain_until) {
+                eprintln!("relay: the UDP listeners are not served: {error:#}");
+            }
+        }
+        changes
+    }
+
+    /// Whether the UDP listeners are others than before: only then are their threads replaced, so that sessions keep their
+    /// ports.
+    fn udp_differs(&self, running: &[Running], fresh: &[Option<Sockets>]) -> bool {
+        let new: Vec<&Listener> = running.iter().filter(|r| !r.is_tcp()).map(|r| &r.service.config).collect();
+        let old: Vec<&Listener> = self.listeners.iter().filter(|r| !r.is_tcp()).map(|r| &r.service.config).collect();
+        let opened = running.iter().zip(fresh).any(|(row, fresh)| !row.is_tcp() && fresh.is_some());
+        opened || new != old
+    }
+
+    /// Whether the UDP threads have ended.
+    pub fn udp_ended(&self) -> bool {
+        self.udp.ended()
+    }
+
+    fn changes(&self, running: &[Running], fresh: &[Option<Sockets>]) -> Changes {
+        let mut before = by_place(&self.listeners);
+        let mut changes = Changes::default();
+        let mut kept = 0;
+        for (new, fresh) in running.iter().zip(fresh) {
+            let old = before.get_mut(&place(&new.service.config)).and_then(VecDeque::pop_front);
+            match old.filter(|_| fresh.is_none()) {
+                Some(old) => {
+                    kept += 1;
+                    changes.changed += usize::from(old.service.config != new.service.config);
+                }
+                None => changes.added += 1,
+            }
+        }
+        changes.removed = self.listeners.len() - kept;
+        changes
+    }
+
+    /// Counters of listeners that are gone, by name.
+    pub fn gone(&self) -> impl Iterator<Item = (&String, &Vec<Arc<ListenerStats>>)> {
+        self.gone.iter()
+    }
+
+    /// Every listening socket, for a successor.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.listeners.iter().flat_map(|r| r.sockets.iter().flatten()).map(AsFd::as_fd)
+    }
+
+    /// Stops accepting; connections may finish until then.
+    pub fn drain(&mut self, until: Ns) {
+        // Our duplicates would keep the ports open.
+        for row in &mut self.listeners {
+            row.sockets = Arc::default();
+        }
+        for worker in &self.workers {
+            worker.tell(Command::Drain { until });
+        }
+        self.udp.drain(until);
+    }
+
+    /// Waits for the workers to end.
+    pub fn join(self) -> anyhow::Result<()> {
+        for worker in self.workers {
+            match worker.thread.join() {
+                Ok(result) => result.context("a worker of the relay failed")?,
+                Err(_) => anyhow::bail!("a worker of the relay panicked"),
+            }
+        }
+        self.udp.join()
+    }
+
+    /// All counters, of listeners that are gone too.
+    pub fn counts(&self) -> Vec<Arc<ListenerStats>> {
+        self.listeners.iter().map(|r| &r.stats).chain(self.gone.values()).flatten().cloned().collect()
+    }
+
+    /// Connections open now.
+    pub fn active(&self) -> u64 {
+        self.counts().iter().map(|s| s.active.get()).sum()
+    }
+}
+
+fn place(listener: &Listener) -> (Protocol, Endpoint) {
+    (listener.protocol, listener.listen.clone())
+}
+
+/// Listeners by address. Several can be on port 0; then their order tells them apart.
+fn by_place(listeners: &[Running]) -> HashMap<(Protocol, Endpoint), VecDeque<&Running>> {
+    let mut all: HashMap<_, VecDeque<_>> = HashMap::new();
+    for running in listeners {
+        all.entry(place(&running.service.config)).or_default().push_back(running);
+    }
+    all
+}
+
+/// Gives a listener that stays open what of its new options can change.
+fn adjust(old: &Running, new: &Listener) {
+    if old.service.config.sockets == new.sockets || !old.is_tcp() {
+        return;
+    }
+    let address = match &new.listen {
+        Endpoint::Unix(path) => StreamAddr::Unix(path.clone()),
+        _ => match old.bound.parse() {
+            Ok(ip) => StreamAddr::Ip(ip),
+            Err(_) => return,
+        },
+    };
+    for socket in old.sockets.iter().flatten() {
+        if let Err(e) = stream_socket::adjust(socket, &address, new.sockets.backlog, &options(new)) {
+            eprintln!("relay: {}: not all socket options could be changed: {e}", new.name);
+            return;
+        }
+    }
+}
+
+/// What is known of a target: all that was, if the listener had it before.
+fn state_of(target: &Target, old: Option<&Running>) -> Arc<TargetState> {
+    let known = old.and_then(|old| {
+        let place = old.service.config.targets.iter().position(|t| t.endpoint == target.endpoint);
+        place.map(|place| old.service.targets[place].clone())
+    });
+    known.unwrap_or_else(|| {
+        Arc::new(TargetState::new(match &target.endpoint {
+            Endpoint::Ip(ip) => vec![Address::Ip(*ip)],
+            Endpoint::Unix(path) => vec![Address::Unix(path.clone())],
+            // Names are resolved by the control thread.
+            Endpoint::Name(..) => Vec::new(),
+        }))
+    })
+}
+
+fn spawn(
+    number: usize,
+    (connections_max, pipes_max, buffer_max): (usize, usize, usize),
+    closed: SyncSender<Vec<Closed>>,
+    on_end: impl Fn() + Send + 'static,
+) -> anyhow::Result<Handle> {
+    let (sender, inbox) = channel();
+    let wake = Arc::new(eventfd::new().context("no descriptor for a worker")?);
+    let parts = Parts { connections_max, pipes_max, inbox, wake: wake.clone(), closed };
+    let mut worker = Worker::new(parts, buffer_max).context("no descriptor for a worker")?;
+    let at_end = AtEnd(on_end);
+    let thread = std::thread::Builder::new()
+        .name(format!("relay-{number}"))
+        .spawn(move || {
+            let _told_even_by_a_panic = at_end;
+            worker.run()
+        })
+        .context("no thread for a worker")?;
+    Ok(Handle { inbox: sender, wake, thread })
+}
+
+struct AtEnd<F: Fn()>(F);
+
+impl<F: Fn()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

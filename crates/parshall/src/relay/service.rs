@@ -1,0 +1,157 @@
+//! A listener as the workers see it: its configuration and what was made of it once, shared by all threads.
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use parshall_core::relay::Ns;
+use parshall_core::relay::access::Access;
+use parshall_core::relay::bucket::Bucket;
+use parshall_core::relay::closing::CloseReason;
+use parshall_core::relay::config::{Limits, Listener};
+use parshall_core::relay::sources::{Admission, OpenPerSource};
+use parshall_sys::eventfd;
+use parshall_sys::stream_socket::Options;
+
+use super::directory::TargetState;
+
+/// Sources whose connections are counted: a bound on memory, far above what one host serves at a time.
+const SOURCES_MAX: usize = 1 << 20;
+
+/// A listener and its targets.
+#[derive(Debug)]
+pub struct Service {
+    /// What the user wrote.
+    pub config: Listener,
+    /// Who may connect.
+    pub access: Access,
+    /// Caps that hold over all threads.
+    pub gate: Arc<Gate>,
+    /// In the order of the configuration.
+    pub targets: Vec<Arc<TargetState>>,
+    /// Options of the sockets to targets.
+    pub options: Options,
+}
+
+/// Caps of a listener that hold over all threads. Asked when a connection begins and ends, never while bytes move.
+#[derive(Debug)]
+pub struct Gate {
+    open: AtomicU32,
+    connections_max: u32,
+    /// Threads that have stopped accepting because it is full, to be woken when it is not.
+    waiting: Mutex<Vec<Arc<OwnedFd>>>,
+    any_waiting: AtomicBool,
+    caps: Option<Mutex<Caps>>,
+}
+
+#[derive(Debug)]
+struct Caps {
+    sources: Option<OpenPerSource>,
+    rate: Option<Bucket>,
+}
+
+impl Gate {
+    /// The caps of a configuration.
+    pub fn new(limits: &Limits, now: Ns) -> Self {
+        let rate = limits.rate.map(|rate| Bucket::new(u64::from(rate), u64::from(rate), now));
+        let sources = limits.per_source.map(|limit| OpenPerSource::new(limit, SOURCES_MAX));
+        let any = rate.is_some() || sources.is_some();
+        Self {
+            open: AtomicU32::new(0),
+            connections_max: limits.connections.unwrap_or(u32::MAX),
+            waiting: Mutex::default(),
+            any_waiting: AtomicBool::new(false),
+            caps: any.then(|| Mutex::new(Caps { sources, rate })),
+        }
+    }
+
+    /// Takes a place for a connection that is about to be accepted; to be given back by [`Self::leave`] when it ends, or by
+    /// [`Self::give_back`]. When there is none, `wake` is signalled once there may be.
+    pub fn enter(&self, wake: &Arc<OwnedFd>) -> bool {
+        if self.take_place() {
+            return true;
+        }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !waiting.iter().any(|w| Arc::ptr_eq(w, wake)) {
+            waiting.push(wake.clone());
+        }
+        drop(waiting);
+        self.any_waiting.store(true, Ordering::SeqCst);
+        // One that was given back before anyone waited has woken nobody.
+        self.take_place()
+    }
+
+    /// Whether there is a place.
+    pub fn has_room(&self) -> bool {
+        self.open.load(Ordering::SeqCst) < self.connections_max
+    }
+
+    fn take_place(&self) -> bool {
+        let one_more = |open: u32| (open < self.connections_max).then(|| open + 1);
+        self.open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_ok()
+    }
+
+    /// Gives a place back.
+    pub fn give_back(&self) {
+        self.open.fetch_sub(1, Ordering::SeqCst);
+        if self.any_waiting.swap(false, Ordering::SeqCst) {
+            for wake in self.waiting.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+                eventfd::signal(wake.as_raw_fd());
+            }
+        }
+    }
+
+    /// A connection has ended; `admitted` if its client had passed [`Service::admits`].
+    pub fn leave(&self, client: Option<SocketAddr>, admitted: bool) {
+        self.give_back();
+        if let (Some(caps), Some(client), true) = (&self.caps, client, admitted) {
+            let mut caps = caps.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(sources) = &mut caps.sources {
+                sources.close(client.ip());
+            }
+        }
+    }
+
+    fn take(&self, client: Option<SocketAddr>, now: Ns) -> bool {
+        let Some(caps) = &self.caps else { return true };
+        let mut caps = caps.lock().unwrap_or_else(PoisonError::into_inner);
+        if caps.rate.as_mut().is_some_and(|rate| rate.take(now, 1).is_err()) {
+            return false;
+        }
+        match (&mut caps.sources, client) {
+            (Some(sources), Some(client)) => sources.open(client.ip()) == Admission::Admitted,
+            _ => true,
+        }
+    }
+}
+
+impl Service {
+    /// A listener with the state of its targets. `gate` is that of the same listener before a reload.
+    pub fn new(config: Listener, targets: Vec<Arc<TargetState>>, gate: Option<Arc<Gate>>, now: Ns) -> Self {
+        let gate = gate.unwrap_or_else(|| Arc::new(Gate::new(&config.limits, now)));
+        Self { access: Access::new(&config.access), options: options(&config), config, targets, gate }
+    }
+
+    /// Whether a client may connect, and if so counts it.
+    pub fn admits(&self, client: Option<SocketAddr>, now: Ns) -> Result<(), CloseReason> {
+        if client.is_some_and(|c| !self.access.admits(c.ip())) {
+            return Err(CloseReason::Denied);
+        }
+        if self.gate.take(client, now) { Ok(()) } else { Err(CloseReason::Limited) }
+    }
+}
+
+/// The socket options that a configuration asks for.
+pub fn options(config: &Listener) -> Options {
+    let asked = &config.sockets;
+    Options {
+        nodelay: asked.nodelay,
+        receive_buffer: asked.receive_buffer,
+        send_buffer: asked.send_buffer,
+        keepalive: asked.keepalive,
+        user_timeout: asked.user_timeout,
+        mptcp: asked.mptcp,
+        fast_open: asked.fast_open,
+        transparent: config.transparent,
+    }
+}

@@ -1,0 +1,94 @@
+//! From targets to clients: answers of several sessions are gathered in one batch and leave through the listener's socket.
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+
+use parshall_core::relay::Ns;
+
+use super::sender;
+use super::up::join;
+use super::worker::{TURNS, UdpWorker};
+
+/// Errors told in a row before a socket is left until its next event.
+const ERRORS_MAX: usize = 4;
+
+impl UdpWorker {
+    /// Takes what a session's target has sent.
+    pub(super) fn forward_down(&mut self, event: u64, now: Ns) {
+        let (mut turns, mut errors) = (0, 0);
+        while turns < TURNS && errors < ERRORS_MAX {
+            let Some(listener) = self.session(event).map(|session| session.listener) else { return };
+            if self.answers_of != listener || self.batch.received().len() == self.batch.slots() {
+                self.flush_answers();
+                self.answers_of = listener;
+            }
+            let Some(session) = self.sessions[(event & 0xffff_ffff) as usize].as_mut() else { return };
+            let plan = &mut self.ports[listener].plan;
+            let first = self.batch.received().len();
+            self.counts.receives.add(1);
+            match self.batch.receive(session.socket.as_fd(), false) {
+                Ok(_) => {
+                    if !session.answered {
+                        session.answered = true;
+                        plan.chooser.answered(session.target);
+                    }
+                    self.table.touch(session.id, now);
+                    self.answer(event, first);
+                    if self.batch.received().len() < self.batch.slots() {
+                        return;
+                    }
+                    turns += 1;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // An ICMP error. The session stays: the target may come up, and the client may not have given up.
+                Err(_) => {
+                    errors += 1;
+                    self.counts.refused.add(1);
+                    if !session.answered {
+                        plan.chooser.failed(session.target, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes messages to the client of the slots from `first` on, which were just received.
+    fn answer(&mut self, event: u64, first: usize) {
+        let Some(session) = self.session(event) else { return };
+        let (client, local, segment_max) = (session.client, session.local, session.segment_max[1]);
+        let mut dropped = 0;
+        let mut from = first;
+        let end = self.batch.received().len();
+        // What was cut off is lost: only the runs between such slots are answers.
+        while from < end {
+            let run = self.batch.received()[from..].iter().take_while(|received| !received.truncated).count();
+            let slots = (from..from + run).map(|slot| (slot, usize::MAX));
+            join(&mut self.batch, slots, segment_max, |batch| batch.begin(Some(&client), local, event));
+            dropped += u64::from(from + run < end);
+            from += run + 1;
+        }
+        if dropped > 0 {
+            self.ports[self.answers_of].plan.stats.datagrams_dropped.add(dropped);
+        }
+    }
+
+    /// Sends the answers that wait in the batch, which is empty afterwards.
+    pub(super) fn flush_answers(&mut self) {
+        if !self.batch.messages().is_empty() {
+            let listener = self.answers_of;
+            let outcome = sender::send(&mut self.batch, self.ports[listener].plan.socket.as_fd());
+            for uncut in &outcome.uncut {
+                if let Some(session) = self.session(uncut.tag) {
+                    session.segment_max[1] = session.segment_max[1].min(uncut.segment_max);
+                }
+            }
+            let stats = &self.ports[listener].plan.stats;
+            stats.datagrams_down.add(outcome.datagrams);
+            stats.bytes_down[0].add(outcome.bytes);
+            stats.datagrams_dropped.add(outcome.dropped);
+            self.counts.sends.add(outcome.calls);
+            self.counts.uncut.add(outcome.uncut.len() as u64);
+        }
+        self.batch.clear();
+    }
+}

@@ -1,0 +1,130 @@
+//! What a worker is given.
+use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parshall_core::relay::Ns;
+use parshall_core::relay::config::{Limits, Listener, SocketOptions};
+use parshall_core::relay::udp_sessions::Rules;
+
+use crate::relay::directory::TargetState;
+use crate::relay::stats::{Count, ListenerStats};
+
+/// Chooses targets for new sessions. Each worker has its own.
+pub trait Chooser: Send {
+    /// The target for a new session of a client; None when none is usable.
+    fn choose(&mut self, client: IpAddr, targets: &[Arc<TargetState>], now: Ns) -> Option<usize>;
+    /// A session with this target has begun.
+    fn began(&mut self, _target: usize) {}
+    /// A session with this target has ended.
+    fn ended(&mut self, _target: usize) {}
+    /// The first datagram of a session came back from this target.
+    fn answered(&mut self, _target: usize) {}
+    /// This target could not be reached, or refused before it had answered.
+    fn failed(&mut self, _target: usize, _now: Ns) {}
+}
+
+impl<F: FnMut(IpAddr, &[Arc<TargetState>], Ns) -> Option<usize> + Send> Chooser for F {
+    fn choose(&mut self, client: IpAddr, targets: &[Arc<TargetState>], now: Ns) -> Option<usize> {
+        self(client, targets, now)
+    }
+}
+
+/// The sessions that all workers together may have of a listener.
+#[derive(Debug)]
+pub struct Seats {
+    max: u32,
+    taken: AtomicU32,
+}
+
+impl Seats {
+    /// So many; None is no bound.
+    pub fn new(max: Option<u32>) -> Arc<Self> {
+        Arc::new(Self { max: max.unwrap_or(u32::MAX), taken: AtomicU32::new(0) })
+    }
+
+    /// Takes one if there is one.
+    pub(super) fn take(&self) -> bool {
+        let more = |taken| (taken < self.max).then_some(taken + 1);
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Gives one back.
+    pub(super) fn give_back(&self) {
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One listener of a worker.
+pub struct UdpListener {
+    /// This worker's socket, of [`super::sockets::listen`].
+    pub socket: UdpSocket,
+    /// In the order that the chooser's answers count.
+    pub targets: Vec<Arc<TargetState>>,
+    /// Chooses among them.
+    pub chooser: Box<dyn Chooser>,
+    /// Whether a client may have a session; asked before anything of it is forwarded.
+    pub access: Box<dyn Fn(IpAddr) -> bool + Send>,
+    /// This worker's counters.
+    pub stats: Arc<ListenerStats>,
+    /// Shared with the other workers.
+    pub seats: Arc<Seats>,
+    pub(super) limits: Limits,
+    pub(super) idle: Ns,
+    pub(super) sockets: SocketOptions,
+    pub(super) source: Option<IpAddr>,
+    pub(super) transparent: bool,
+}
+
+impl UdpListener {
+    /// A listener as configured, for one worker.
+    pub fn new(
+        config: &Listener,
+        socket: UdpSocket,
+        targets: Vec<Arc<TargetState>>,
+        chooser: Box<dyn Chooser>,
+        access: Box<dyn Fn(IpAddr) -> bool + Send>,
+        seats: Arc<Seats>,
+    ) -> Self {
+        Self {
+            socket,
+            targets,
+            chooser,
+            access,
+            stats: Arc::default(),
+            seats,
+            limits: config.limits,
+            idle: config.timeouts.idle.as_nanos().try_into().unwrap_or(Ns::MAX),
+            sockets: config.sockets,
+            source: config.source,
+            transparent: config.transparent,
+        }
+    }
+
+    pub(super) fn rules(&self) -> Rules {
+        Rules { idle: self.idle, per_source: self.limits.per_source, rate: self.limits.rate }
+    }
+}
+
+/// What a worker counts beside its listeners' counters.
+#[derive(Debug, Default)]
+pub struct UdpCounts {
+    /// Receive calls of the kernel.
+    pub receives: Count,
+    /// Send calls of the kernel.
+    pub sends: Count,
+    /// ICMP errors that came back from targets: nobody listens there, or no way leads there.
+    pub refused: Count,
+    /// Messages of several datagrams that the kernel did not take whole; they were sent one by one.
+    pub uncut: Count,
+}
+
+/// A worker's listeners.
+pub struct UdpPlan {
+    /// At least one, at most 65,535.
+    pub listeners: Vec<UdpListener>,
+    /// Sessions that this worker may have of all listeners; each takes a descriptor.
+    pub sessions_max: u32,
+    /// Where the worker counts.
+    pub counts: Arc<UdpCounts>,
+}

@@ -1,0 +1,76 @@
+//! Sockets of the UDP path with their options.
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+
+use parshall_core::relay::config::SocketOptions;
+use parshall_sys::udp_batch::options;
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Receive buffer of a listener, which takes the bursts of all clients: asked for, and cut by net.core.rmem_max.
+const LISTENER_BUFFER: usize = 4 << 20;
+/// Both buffers of a socket to a target: a burst of 64 full datagrams at 2 kB each of kernel memory, several times.
+const TARGET_BUFFER: usize = 1 << 20;
+
+fn datagram_socket(address: &SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(*address), Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+    // Before Linux 5.0 each datagram arrives by itself, which is slower and no less right.
+    options::gather_on_receive(socket.as_fd()).ok();
+    Ok(socket)
+}
+
+fn buffers(socket: &Socket, set: &SocketOptions, receive: usize, send: usize) {
+    // The kernel cuts what is over its limit; a smaller buffer is no error.
+    socket.set_recv_buffer_size(set.receive_buffer.map_or(receive, |bytes| bytes as usize)).ok();
+    socket.set_send_buffer_size(set.send_buffer.map_or(send, |bytes| bytes as usize)).ok();
+}
+
+/// A listening socket for one worker; others may listen on the same address (SO_REUSEPORT).
+pub fn listen(address: SocketAddr, set: &SocketOptions) -> io::Result<UdpSocket> {
+    let socket = datagram_socket(&address)?;
+    socket.set_reuse_port(true)?;
+    buffers(&socket, set, LISTENER_BUFFER, LISTENER_BUFFER);
+    // On a wildcard each datagram must tell where it was sent to, or a host with several addresses would answer from
+    // another one.
+    if address.ip().is_unspecified() {
+        options::tell_local_address(socket.as_fd(), address.is_ipv6())?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+/// Lets all sessions of a source address come to the same worker, where limits per source are kept: for listeners with
+/// such limits. One of the `workers` sockets sets it for all.
+pub fn steer_by_source(socket: &UdpSocket, workers: u32) -> io::Result<()> {
+    options::steer_by_source(socket.as_fd(), workers)
+}
+
+/// Where a session's socket leaves from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum From {
+    /// The kernel's choice.
+    Anywhere,
+    /// This address of the host.
+    Address(IpAddr),
+    /// The client's own address and port.
+    Client(SocketAddr),
+}
+
+/// A socket connected to a target: its port stays for the whole session.
+pub(super) fn connect(to: SocketAddr, from: From, set: &SocketOptions) -> io::Result<UdpSocket> {
+    let socket = datagram_socket(&to)?;
+    buffers(&socket, set, TARGET_BUFFER, TARGET_BUFFER);
+    match from {
+        From::Anywhere => {}
+        From::Address(ip) => socket.bind(&SocketAddr::new(ip, 0).into())?,
+        From::Client(client) => {
+            let client = SocketAddr::new(client.ip().to_canonical(), client.port());
+            options::any_source(socket.as_fd(), client.is_ipv6())?;
+            // Several listeners may serve one client: its address is then bound more than once.
+            socket.set_reuse_address(true)?;
+            socket.bind(&client.into())?;
+        }
+    }
+    socket.connect(&to.into())?;
+    Ok(socket.into())
+}

@@ -1,0 +1,170 @@
+//! From clients to targets: a batch is received, sorted by session, and leaves session by session.
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+
+use parshall_core::relay::Ns;
+use parshall_core::relay::udp_runs::{Piece, Run};
+use parshall_core::relay::udp_sessions::{Key, SessionId};
+use parshall_sys::udp_batch::{DatagramBatch, Received};
+
+use super::sender;
+use super::worker::{TURNS, UdpWorker};
+
+/// No slot follows.
+const LAST: usize = usize::MAX;
+
+/// The slots of a batch by session, each session's in the order of arrival.
+pub(super) struct Groups {
+    /// The batch's number: tells a session's place in this batch from one in an earlier.
+    batch: u64,
+    list: Vec<Group>,
+    next: Vec<usize>,
+    /// Bytes of each slot that may pass.
+    bytes: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    id: SessionId,
+    first: usize,
+    last: usize,
+}
+
+impl Groups {
+    pub(super) fn new(slots: usize) -> Self {
+        Self { batch: 0, list: Vec::with_capacity(slots), next: vec![LAST; slots], bytes: vec![0; slots] }
+    }
+
+    fn begin(&mut self) {
+        self.batch += 1;
+        self.list.clear();
+    }
+
+    /// Adds a slot to the group of a session, whose place is remembered in `at`.
+    fn add(&mut self, id: SessionId, at: &mut (u64, usize), slot: usize, bytes: usize) {
+        self.next[slot] = LAST;
+        self.bytes[slot] = bytes;
+        if at.0 == self.batch {
+            let group = &mut self.list[at.1];
+            self.next[group.last] = slot;
+            group.last = slot;
+        } else {
+            *at = (self.batch, self.list.len());
+            self.list.push(Group { id, first: slot, last: slot });
+        }
+    }
+}
+
+/// Makes messages of slots (and how many bytes of each, at most) one after another; those that may leave together do.
+pub(super) fn join(
+    batch: &mut DatagramBatch,
+    slots: impl Iterator<Item = (usize, usize)>,
+    segment_max: usize,
+    mut begin: impl FnMut(&mut DatagramBatch),
+) {
+    let mut run: Option<Run> = None;
+    for (slot, bytes) in slots {
+        let received = batch.received()[slot];
+        let piece = Piece { bytes: bytes.min(received.bytes), segment: received.segment };
+        if !run.as_mut().is_some_and(|run| run.join(piece, segment_max)) {
+            if let Some(done) = run {
+                batch.end(done.segment());
+            }
+            begin(batch);
+            run = Some(Run::new(piece));
+        }
+        batch.attach(slot, bytes);
+    }
+    if let Some(done) = run {
+        batch.end(done.segment());
+    }
+}
+
+impl UdpWorker {
+    /// Forwards what a listener has, for a few batches.
+    pub(super) fn forward_up(&mut self, listener: usize, now: Ns) {
+        self.flush_answers();
+        for _ in 0..TURNS {
+            self.batch.clear();
+            self.counts.receives.add(1);
+            let got = match self.batch.receive(self.ports[listener].plan.socket.as_fd(), true) {
+                Ok(got) => got,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                // Other errors of a listening socket are those of single datagrams, and are gone with being told.
+                Err(_) => break,
+            };
+            self.sort(listener, now);
+            self.send_groups(listener, now);
+            if got < self.batch.slots() {
+                break;
+            }
+        }
+        self.batch.clear();
+    }
+
+    /// Finds each slot's session, or drops it.
+    fn sort(&mut self, listener: usize, now: Ns) {
+        self.groups.begin();
+        let mut before: Option<(Key, Option<SessionId>)> = None;
+        let mut dropped = 0;
+        for slot in 0..self.batch.received().len() {
+            let received = self.batch.received()[slot];
+            let key = Key { listener: listener as u16, client: received.peer, local: received.local };
+            // A burst has one sender: it is looked up, or refused, once.
+            let known = match before {
+                Some((last, id)) if last == key => id,
+                _ => self.table.find(&key),
+            };
+            let refused = known.is_none() && (before == Some((key, None)) || !self.allowed(&key));
+            let passing = if refused || received.truncated { None } else { self.passing(&key, &received, now) };
+            let id = passing.and_then(|_| known.or_else(|| self.begin(key, now)));
+            // What only the rate holds back may pass again later in the burst.
+            before = Some((key, id.or(known)));
+            let session = id.and_then(|id| self.sessions[id.slot as usize].as_mut());
+            match passing.zip(session) {
+                Some((bytes, session)) => {
+                    self.groups.add(session.id, &mut session.group, slot, bytes);
+                    dropped += (received.bytes - bytes).div_ceil(received.segment) as u64;
+                }
+                None => dropped += received.datagrams() as u64,
+            }
+        }
+        if dropped > 0 {
+            self.ports[listener].plan.stats.datagrams_dropped.add(dropped);
+        }
+    }
+
+    /// Bytes of a slot that the source's rate lets pass; None when no datagram may.
+    fn passing(&mut self, key: &Key, received: &Received, now: Ns) -> Option<usize> {
+        let passed = self.table.pass(key, received.datagrams() as u32, now) as usize;
+        (passed > 0).then(|| received.bytes.min(passed.saturating_mul(received.segment)))
+    }
+
+    fn send_groups(&mut self, listener: usize, now: Ns) {
+        let plan = &mut self.ports[listener].plan;
+        for group in &self.groups.list {
+            let Some(session) = self.sessions[group.id.slot as usize].as_mut() else { continue };
+            self.batch.clear_messages();
+            let (next, bytes) = (&self.groups.next, &self.groups.bytes);
+            let follow = |slot: &usize| Some(next[*slot]).filter(|&slot| slot != LAST);
+            let slots = std::iter::successors(Some(group.first), follow).map(|slot| (slot, bytes[slot]));
+            join(&mut self.batch, slots, session.segment_max[0], |batch| batch.begin(None, None, 0));
+            let outcome = sender::send(&mut self.batch, session.socket.as_fd());
+            for uncut in &outcome.uncut {
+                session.segment_max[0] = session.segment_max[0].min(uncut.segment_max);
+            }
+            plan.stats.datagrams_up.add(outcome.datagrams);
+            plan.stats.bytes_up[0].add(outcome.bytes);
+            plan.stats.datagrams_dropped.add(outcome.dropped);
+            self.counts.sends.add(outcome.calls);
+            self.counts.uncut.add(outcome.uncut.len() as u64);
+            self.table.touch(group.id, now);
+            if outcome.refused > 0 {
+                self.counts.refused.add(outcome.refused);
+                if !session.answered {
+                    plan.chooser.failed(session.target, now);
+                }
+            }
+        }
+    }
+}

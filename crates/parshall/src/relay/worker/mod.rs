@@ -1,0 +1,427 @@
+//! A worker: one thread with its own listeners, connections, engines and counters. It shares nothing with the others
+//! but the directory of targets, so no lock is taken where bytes move.
+//!
+//! One turn of its loop: wait for events; note which directions they make runnable; give those to their engines, a batch
+//! per engine; see to deadlines; hand over what has ended. Sockets are watched edge-triggered and registered once in
+//! their life, so a request through the relay costs one wait, one receive and one send.
+//!
+//! - `accept`: from the listener to a connection, or to its refusal
+//! - `greet`: the PROXY header of a client
+//! - `dial`: from the choice of a target to a connection to it
+//! - `flow`: directions, engines and what follows from their outcomes
+//! - `finish`: deadlines and ends
+mod accept;
+pub mod dial;
+mod finish;
+mod flow;
+pub mod greet;
+#[cfg(test)]
+mod uring_tests;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::Duration;
+
+use parshall_core::relay::Ns;
+use parshall_core::relay::backoff::Backoff;
+use parshall_core::relay::balance::Balancer;
+use parshall_core::relay::config::{Endpoint, EngineChoice, Listener};
+use parshall_core::relay::deadlines::{self, Deadlines};
+use parshall_sys::clock::monotonic_ns;
+use parshall_sys::epoll::{self, Epoll, Events};
+
+use super::command::{Assigned, Command};
+use super::conn::{ConnId, Table};
+use super::engine::copy::CopyEngine;
+use super::engine::sockmap::SockmapEngine;
+use super::engine::splice::SpliceEngine;
+use super::engine::uring::{Accepted, UringEngine};
+use super::engine::{Done, Engine};
+use super::record::Closed;
+use super::service::Service;
+use super::stats::{EngineKind, Fallback, ListenerStats};
+
+/// Kinds of events in a token: the client, attempt n at a target as n + 1, and these.
+const CLIENT: u8 = 0;
+const ATTEMPTS_MAX: u8 = 200;
+const LISTENER: u8 = 254;
+const INBOX: u8 = 255;
+
+/// Events taken in one wait.
+const EVENTS_MAX: usize = 512;
+/// Without anything to do, a worker still looks around this often.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// What a worker is made with.
+#[derive(Debug)]
+pub struct Parts {
+    /// Connections at most.
+    pub connections_max: usize,
+    /// Pipes at most.
+    pub pipes_max: usize,
+    /// Orders.
+    pub inbox: Receiver<Command>,
+    /// Becomes readable when an order was sent, or when a listener that was full has room.
+    pub wake: Arc<OwnedFd>,
+    /// Where ended connections are told of; full means that the log is too slow, and they are counted instead.
+    pub closed: SyncSender<Vec<Closed>>,
+}
+
+/// A listener in a worker.
+pub(super) struct Listening {
+    service: Arc<Service>,
+    stats: Arc<ListenerStats>,
+    /// None once it is removed.
+    socket: Option<OwnedFd>,
+    /// Whether the socket is watched: not while accepting pauses.
+    watched: bool,
+    /// The ring accepts for it, under this number.
+    accepting: Option<u32>,
+    /// Clients that the ring has accepted and for whom there is no room yet.
+    waiting: VecDeque<(OwnedFd, Option<SocketAddr>)>,
+    balancer: Balancer,
+    /// Open connections by target.
+    open: Vec<u32>,
+    /// Open connections in all.
+    active: u32,
+    /// When connections that came through it are cut, once it is removed.
+    drain_until: Option<Ns>,
+}
+
+impl Listening {
+    fn new(assigned: Assigned, socket: Option<OwnedFd>) -> Self {
+        let Assigned { service, stats, .. } = assigned;
+        let config = &service.config;
+        Self {
+            balancer: Balancer::new(config.balance, &config.targets, &config.health),
+            open: vec![0; config.targets.len()],
+            active: 0,
+            drain_until: None,
+            watched: false,
+            accepting: None,
+            waiting: VecDeque::new(),
+            socket,
+            service,
+            stats,
+        }
+    }
+}
+
+/// Engines of a thread.
+struct Engines {
+    copy: CopyEngine,
+    splice: SpliceEngine,
+    uring: UringEngine,
+    sockmap: SockmapEngine,
+}
+
+impl Engines {
+    fn of(&mut self, kind: EngineKind) -> &mut dyn Engine {
+        match kind {
+            EngineKind::Copy => &mut self.copy,
+            EngineKind::Splice => &mut self.splice,
+            EngineKind::Uring => &mut self.uring,
+            EngineKind::Sockmap => &mut self.sockmap,
+        }
+    }
+}
+
+/// A worker.
+pub struct Worker {
+    epoll: Epoll,
+    parts: Parts,
+    now: Ns,
+    listeners: Vec<Listening>,
+    conns: Table,
+    engines: Engines,
+    /// Directions that may have something to do.
+    ready: Vec<(ConnId, u8)>,
+    batches: [Vec<super::engine::Job>; EngineKind::ALL.len()],
+    /// Epoll may have more to tell.
+    look_again: bool,
+    done: Vec<Done>,
+    accepted: Vec<Accepted>,
+    deadlines: Deadlines,
+    expired: Vec<deadlines::Id>,
+    ended: Vec<Closed>,
+    backoff: Backoff,
+    /// Accepting resumes at this time; none is paused.
+    accept_again: Option<Ns>,
+    /// Some listener is not watched, because something ran out.
+    any_unwatched: bool,
+    /// Some listener may have clients whom the ring has accepted.
+    any_waiting: bool,
+    /// Some when it ends once its connections have, at the latest at this time.
+    drain_until: Option<Ns>,
+    order: Vec<usize>,
+}
+
+impl Worker {
+    /// A worker without listeners.
+    pub fn new(parts: Parts, buffer_max: usize) -> io::Result<Self> {
+        let epoll = Epoll::new()?;
+        epoll.add(&parts.wake, u64::from(INBOX), epoll::READABLE)?;
+        Ok(Self {
+            epoll,
+            now: monotonic_ns(),
+            listeners: Vec::new(),
+            conns: Table::default(),
+            engines: Engines {
+                copy: CopyEngine::new(buffer_max),
+                splice: SpliceEngine::new(parts.pipes_max),
+                uring: UringEngine::default(),
+                sockmap: SockmapEngine::new(buffer_max),
+            },
+            look_again: false,
+            done: Vec::new(),
+            accepted: Vec::new(),
+            ready: Vec::new(),
+            batches: Default::default(),
+            deadlines: Deadlines::default(),
+            expired: Vec::new(),
+            ended: Vec::new(),
+            backoff: Backoff::default(),
+            accept_again: None,
+            any_unwatched: false,
+            any_waiting: false,
+            drain_until: None,
+            order: Vec::new(),
+            parts,
+        })
+    }
+
+    /// Works until it is told to drain and has.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        loop {
+            self.wait(&mut events)?;
+            for (token, bits) in events.iter() {
+                self.dispatch(token, bits);
+            }
+            self.take_completed();
+            self.run_ready();
+            self.see_to_deadlines();
+            self.tell_ended();
+            if self.drain_until.is_some() && self.conns.open() == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until something happens or is due: in epoll, or in the ring once there is one, which watches epoll.
+    fn wait(&mut self, events: &mut Events) -> io::Result<()> {
+        let mut patience = self.patience();
+        if self.engines.uring.is_open() {
+            // The ring tells of a change in epoll, not of a state, so epoll is asked until it has nothing left.
+            let wait = if self.look_again { Duration::ZERO } else { patience };
+            self.engines.uring.completed(Some(wait), &mut self.done)?;
+            self.look_again |= self.engines.uring.watched_is_readable();
+            patience = Duration::ZERO;
+        }
+        if self.look_again || !self.engines.uring.is_open() {
+            self.epoll.wait(events, patience)?;
+            self.look_again = !events.is_empty();
+        } else {
+            events.clear();
+        }
+        self.now = monotonic_ns();
+        Ok(())
+    }
+
+    /// Sees to what the ring has done.
+    fn take_completed(&mut self) {
+        if !self.engines.uring.is_open() {
+            return;
+        }
+        let mut done = std::mem::take(&mut self.done);
+        for one in done.drain(..) {
+            self.after_done(EngineKind::Uring, &one);
+        }
+        self.done = done;
+        let mut accepted = std::mem::take(&mut self.accepted);
+        self.engines.uring.accepted(&mut accepted);
+        for one in accepted.drain(..) {
+            self.take_accepted(one);
+        }
+        self.accepted = accepted;
+        if self.any_waiting {
+            for index in 0..self.listeners.len() {
+                // Also when there is no room: asking for a place is what has this thread woken when there is one.
+                while !self.listeners[index].waiting.is_empty() && self.accept(index) {}
+            }
+            self.any_waiting = self.listeners.iter().any(|l| !l.waiting.is_empty());
+        }
+    }
+
+    /// Opens the ring if a listener wants it. Without one the directions are copied, and each is counted.
+    fn open_ring(&mut self) {
+        let wanted = self.listeners.iter().any(|l| l.service.config.engine == EngineChoice::Uring);
+        if wanted && !self.engines.uring.is_open() && self.engines.uring.open().is_ok() {
+            self.engines.uring.watch(self.epoll.as_raw_fd());
+            self.look_again = true;
+        }
+    }
+
+    /// How long nothing is due.
+    fn patience(&self) -> Duration {
+        if !self.ready.is_empty() || self.next_waiting().is_some() {
+            return Duration::ZERO;
+        }
+        let next = [self.deadlines.next(), self.accept_again, self.drain_until].into_iter().flatten().min();
+        next.map_or(WAIT_MAX, |at| Duration::from_nanos(at.saturating_sub(monotonic_ns())).min(WAIT_MAX))
+    }
+
+    fn dispatch(&mut self, token: u64, bits: u32) {
+        let (id, kind) = ConnId::of(token);
+        match kind {
+            LISTENER => {
+                self.accept(id.index as usize);
+            }
+            INBOX => self.read_inbox(),
+            CLIENT => self.client_event(id, bits),
+            attempt => self.target_event(id, attempt - 1, bits),
+        }
+    }
+
+    fn read_inbox(&mut self) {
+        parshall_sys::eventfd::reset(self.parts.wake.as_raw_fd());
+        if self.accept_again.is_none() {
+            self.watch_all();
+        }
+        while let Ok(command) = self.parts.inbox.try_recv() {
+            match command {
+                Command::Apply { listeners, drain_until, applied } => {
+                    self.apply(listeners, drain_until);
+                    drop(applied);
+                }
+                Command::Drain { until } => {
+                    self.apply(Vec::new(), until);
+                    self.drain_until = Some(until);
+                }
+            }
+        }
+    }
+
+    /// Replaces the listeners. One on the same address keeps its socket, so no connection that waits in it is lost, and
+    /// what came through it before goes on for as long as it likes.
+    fn apply(&mut self, assigned: Vec<Assigned>, drain_until: Ns) {
+        let old = self.listeners.len();
+        // New ones take the places of those whose last connection has ended, so that reloads do not add up.
+        let mut free = Vec::new();
+        let mut open: HashMap<Endpoint, VecDeque<usize>> = HashMap::new();
+        for (index, listening) in self.listeners.iter().enumerate() {
+            match &listening.socket {
+                Some(_) => open.entry(listening.service.config.listen.clone()).or_default().push_back(index),
+                None if listening.active == 0 => free.push(index),
+                None => {}
+            }
+        }
+        let mut kept = HashSet::new();
+        for mut new in assigned {
+            let listen = new.service.config.listen.clone();
+            let (socket, watched, waiting) = match new.socket.take() {
+                Some(socket) => (Some(socket), false, VecDeque::new()),
+                None => match open.get_mut(&listen).and_then(VecDeque::pop_front) {
+                    Some(before) => {
+                        self.stop_accepting(before);
+                        let before = &mut self.listeners[before];
+                        let waiting = std::mem::take(&mut before.waiting);
+                        (before.socket.take(), std::mem::take(&mut before.watched), waiting)
+                    }
+                    None => continue,
+                },
+            };
+            kept.insert(listen);
+            let mut listening = Listening::new(new, socket);
+            listening.watched = watched;
+            listening.waiting.extend(waiting);
+            let place = free.pop().unwrap_or(self.listeners.len());
+            match self.listeners.get_mut(place) {
+                Some(over) => *over = listening,
+                None => self.listeners.push(listening),
+            }
+            self.open_ring();
+            self.watch(place, watched);
+        }
+        for index in 0..old {
+            let listening = &self.listeners[index];
+            if listening.drain_until.is_none() && !kept.contains(&listening.service.config.listen) {
+                self.retire(index, drain_until);
+            }
+        }
+    }
+
+    /// Takes the last connections that wait in a removed listener, and closes it.
+    fn retire(&mut self, index: usize, drain_until: Ns) {
+        self.stop_accepting(index);
+        self.accept_rest(index);
+        // Another process may have the socket too; then closing it does not end the watch.
+        self.unwatch(index);
+        let listening = &mut self.listeners[index];
+        listening.socket = None;
+        listening.drain_until = Some(drain_until);
+        for id in self.conns.ids() {
+            if self.conns.get(id).is_some_and(|c| usize::from(c.listener) == index) {
+                self.rearm(id);
+            }
+        }
+    }
+
+    /// Begins to watch a listener; one that was watched under another place gets its new token.
+    fn watch(&mut self, index: usize, watched: bool) {
+        let listening = &mut self.listeners[index];
+        let Some(socket) = &listening.socket else { return };
+        let token = ConnId { index: index as u32, generation: 0 }.token(LISTENER);
+        if listening.service.config.engine == EngineChoice::Uring && self.engines.uring.is_open() {
+            if watched {
+                // It goes on in the ring. What cannot be removed was not there.
+                let _gone = self.epoll.remove(socket);
+            }
+            listening.accepting = self.engines.uring.accept(socket.as_raw_fd(), index as u32);
+            listening.watched = listening.accepting.is_some();
+            return;
+        }
+        let done = if watched {
+            self.epoll.modify(socket, token, epoll::READABLE)
+        } else {
+            self.epoll.add(socket, token, epoll::READABLE)
+        };
+        listening.watched = done.is_ok();
+    }
+
+    /// Hands over what has ended. A log that does not keep up loses lines, which are counted, and never holds up traffic.
+    fn tell_ended(&mut self) {
+        if self.ended.is_empty() {
+            return;
+        }
+        let batch = std::mem::take(&mut self.ended);
+        if let Err(std::sync::mpsc::TrySendError::Full(batch) | std::sync::mpsc::TrySendError::Disconnected(batch)) =
+            self.parts.closed.try_send(batch)
+        {
+            for closed in &batch {
+                let listening = self.listeners.iter().find(|l| Arc::ptr_eq(&l.service, &closed.service));
+                if let Some(listening) = listening {
+                    listening.stats.log_lines_lost.add(1);
+                }
+            }
+        }
+    }
+}
+
+/// The engine a direction begins with, and why it is not the one that was asked for.
+fn first_engine(config: &Listener) -> (EngineKind, Option<Fallback>) {
+    let asked = match config.engine {
+        EngineChoice::Splice => EngineKind::Splice,
+        EngineChoice::Uring => EngineKind::Uring,
+        EngineChoice::Sockmap => EngineKind::Sockmap,
+        EngineChoice::Auto | EngineChoice::Copy => EngineKind::Copy,
+    };
+    if asked.arms() && config.limits.bandwidth.is_some() {
+        return (EngineKind::Copy, Some(Fallback::Bandwidth));
+    }
+    (asked, None)
+}

@@ -1,0 +1,154 @@
+//! The relay with engines that move bytes by themselves, from accept to drain.
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use parshall_core::relay::closing::CloseReason;
+use parshall_core::relay::config::{Config, Endpoint, EngineChoice, Global, Listener, Protocol, Target};
+use parshall_sys::clock::monotonic_ns;
+
+use crate::relay::open::Pool;
+use crate::relay::record::Closed;
+use crate::relay::serve::{Means, Relay};
+use crate::relay::stats::{EngineKind, Fallback};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Says back what it hears, and ends when the other side does.
+fn echo_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while let Ok(n @ 1..) = stream.read(&mut buffer) {
+                    if stream.write_all(&buffer[..n]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound")
+}
+
+fn start(engine: EngineChoice, adjust: impl Fn(&mut Listener)) -> (Relay, Receiver<Vec<Closed>>, SocketAddr) {
+    let (listen, target) = (free_address(), echo_server());
+    let targets = vec![Target { endpoint: Endpoint::Ip(target), weight: 1 }];
+    let mut listener = Listener::new(Protocol::Tcp, Endpoint::Ip(listen), targets);
+    listener.engine = engine;
+    adjust(&mut listener);
+    let config = Config { global: Global::default(), listeners: vec![listener] };
+    let mut relay = Relay::new(1);
+    let prepared = relay.prepare(&config, &mut Pool::default()).expect("open");
+    let (_wake, ended) = relay.start(&config, Means::new(&config, 1, 1024), || ()).expect("a relay");
+    relay.commit(prepared, 0);
+    (relay, ended, listen)
+}
+
+fn client(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+    stream
+}
+
+fn echoes(stream: &mut TcpStream) -> bool {
+    let mut heard = [0; 5];
+    stream.write_all(b"hello").is_ok() && stream.read_exact(&mut heard).is_ok() && &heard == b"hello"
+}
+
+fn closed(ended: &Receiver<Vec<Closed>>, count: usize) -> Vec<Closed> {
+    let mut all = Vec::new();
+    let began = Instant::now();
+    while all.len() < count && began.elapsed() < PATIENCE {
+        all.extend(ended.recv_timeout(Duration::from_millis(50)).unwrap_or_default());
+    }
+    all
+}
+
+fn drain(mut relay: Relay) {
+    relay.drain(monotonic_ns() + 100_000_000);
+    relay.join().expect("the workers end in good order");
+}
+
+#[test]
+fn connections_come_and_go_and_are_told_of_with_bytes_and_engine() {
+    for (choice, kind) in [(EngineChoice::Uring, EngineKind::Uring), (EngineChoice::Sockmap, EngineKind::Sockmap)] {
+        let (relay, ended, address) = start(choice, |_| {});
+        for _ in 0..30 {
+            let mut one = client(address);
+            assert!((0..3).all(|_| echoes(&mut one)));
+            one.shutdown(std::net::Shutdown::Write).expect("open");
+            assert_eq!(one.read(&mut [0; 8]).expect("the end"), 0);
+        }
+        let told = closed(&ended, 30);
+        assert_eq!(told.len(), 30);
+        for one in told {
+            assert_eq!(one.reason, CloseReason::Finished);
+            for way in one.ways {
+                assert_eq!(way.bytes, 15, "{kind:?}");
+                let refused = matches!(way.fallback, Some(Fallback::NotPermitted | Fallback::Unsupported));
+                assert!(refused || way.engines & 1 << kind as u8 != 0, "{kind:?}: {way:?}");
+            }
+        }
+        drain(relay);
+    }
+}
+
+#[test]
+fn a_limit_on_connections_holds_for_those_the_ring_has_accepted() {
+    let (relay, _ended, address) = start(EngineChoice::Uring, |l| l.limits.connections = Some(2));
+    let mut clients: Vec<TcpStream> = (0..6).map(|_| client(address)).collect();
+    assert!(echoes(&mut clients[0]) && echoes(&mut clients[1]));
+    for waiting in &mut clients[2..] {
+        waiting.set_read_timeout(Some(Duration::from_millis(20))).expect("an option");
+        waiting.write_all(b"hello").expect("room");
+        assert!(waiting.read(&mut [0; 5]).is_err(), "not admitted yet");
+        waiting.set_read_timeout(Some(PATIENCE)).expect("an option");
+    }
+    while clients.len() > 2 {
+        clients.remove(0);
+        let mut heard = [0; 5];
+        clients[1].read_exact(&mut heard).expect("admitted when another one has left");
+    }
+    let stats = relay.listeners[0].stats[0].clone();
+    assert_eq!(stats.accepted.get(), 6);
+    drop(clients);
+    drain(relay);
+    assert_eq!(stats.active.get(), 0);
+}
+
+#[test]
+fn a_cut_connection_is_reset_or_closed_at_both_ends() {
+    for choice in [EngineChoice::Uring, EngineChoice::Sockmap] {
+        let (relay, ended, address) = start(choice, |l| l.timeouts.idle = Duration::from_millis(200));
+        let mut quiet = client(address);
+        assert!(echoes(&mut quiet));
+        // The idle timeout cuts it while its receives are in flight.
+        assert_eq!(quiet.read(&mut [0; 8]).expect("closed"), 0);
+        let told = closed(&ended, 1);
+        assert_eq!(
+            told.iter().map(|c| (c.reason, c.ways[0].bytes)).collect::<Vec<_>>(),
+            [(CloseReason::IdleTimeout, 5)]
+        );
+        drain(relay);
+    }
+}
+
+#[test]
+fn a_bandwidth_is_kept_by_copying() {
+    let (relay, ended, address) = start(EngineChoice::Uring, |l| l.limits.bandwidth = Some(10_000_000));
+    let mut one = client(address);
+    assert!(echoes(&mut one));
+    drop(one);
+    let told = closed(&ended, 1);
+    assert_eq!(told[0].ways.map(|w| (w.fallback, w.engines)), [(Some(Fallback::Bandwidth), 1); 2]);
+    drain(relay);
+}
