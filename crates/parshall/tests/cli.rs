@@ -31,6 +31,9 @@ fn wrong_usage_is_two_lines_on_stderr_and_code_2() {
         &["run"],
         &["show"],
         &["attach", "--all", "--for", "1"],
+        &["relay"],
+        &["relay", "127.0.0.1:9000"],
+        &["relay", "check"],
     ];
     for arguments in cases {
         let out = parshall(arguments);
@@ -64,4 +67,43 @@ fn a_reader_that_leaves_is_no_error() {
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{stderr}");
     assert_eq!(stderr, "");
+}
+
+#[test]
+fn relay_check_says_what_a_file_would_do_or_where_it_is_wrong() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = scratch.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let right = file("right", "127.0.0.1 9000 10.0.0.2 9001\n");
+    let out = parshall(&["relay", "check", &right]);
+    assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
+    assert!(text(&out.stdout).contains("tcp 127.0.0.1:9000 → 10.0.0.2:9001"), "{}", text(&out.stdout));
+
+    let wrong = file("wrong", "[[listener]]\nlisten = \"127.0.0.1:9000\"\ntarget = \"10.0.0.2\"\nenginge = \"copy\"\n");
+    let out = parshall(&["relay", "check", &wrong]);
+    assert_eq!((out.status.code(), text(&out.stdout)), (Some(2), String::new()));
+    let stderr = text(&out.stderr);
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines.len(), 4, "{stderr}");
+    assert!(lines[0].starts_with(&format!("{wrong}:3:10: ")) && lines[1].starts_with("hint: "), "{stderr}");
+    assert!(lines[2].starts_with(&format!("{wrong}:4:1: ")) && lines[3].contains("`engine`"), "{stderr}");
+    // A relay that is to run says the same.
+    let out = parshall(&["relay", "-c", &wrong]);
+    assert_eq!((out.status.code(), text(&out.stderr)), (Some(2), stderr));
+
+    let out = parshall(&["relay", "check", &wrong, "--format", "json"]);
+    let document: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((out.status.code(), text(&out.stderr)), (Some(2), String::new()));
+    assert_eq!(document["mistakes"].as_array().unwrap().len(), 2);
+
+    let missing = scratch.path().join("missing");
+    for path in [missing.to_str().unwrap(), scratch.path().to_str().unwrap()] {
+        let out = parshall(&["relay", "check", path]);
+        assert_eq!(out.status.code(), Some(1));
+        assert!(text(&out.stderr).starts_with(&format!("error: cannot read {path}")), "{}", text(&out.stderr));
+        assert_eq!(text(&out.stderr).lines().count(), 2);
+    }
 }

@@ -117,8 +117,10 @@ fn ctrl_c_ends_both_and_still_reports() {
     let _alone = common::alone();
     let script = format!("python3 {} fork", service_py());
     // A terminal sends the signal to every process of the foreground group.
-    let mut command = Command::new(PARSHALL);
-    command.args(["run", "--format", "json", "--", "sh", "-c", &script]).process_group(0);
+    // What was started in the background of a shell without job control ignores the signal, and so would all of these.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", PARSHALL, "run", "--format", "json", "--", "sh", "-c", &script]);
+    command.process_group(0);
     let running = begin(&mut command);
     let group = format!("-{}", running.pid());
     common::until("the command runs", || !running.children().is_empty());

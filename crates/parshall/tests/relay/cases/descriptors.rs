@@ -1,0 +1,182 @@
+//! Descriptors: none is left behind, and running out of them is survived.
+use std::thread::scope;
+use std::time::Duration;
+
+use crate::relay::bed::{Bed, Plan};
+use crate::relay::matrix::{Case, Topic};
+use crate::relay::net::{Conn, Tape, Target, exchange, pause, soon};
+
+pub const TOPIC: Topic = Topic {
+    title: "Descriptors",
+    cases: &[
+        Case { name: "2,000 short connections leave no descriptor and nothing in CLOSE_WAIT", run: short_connections },
+        Case { name: "a thousand connections at once", run: thousand },
+        Case { name: "500 connections to a target that refuses leave nothing and log little", run: refused },
+        Case { name: "what waits costs no CPU: half-closed, standing and idle connections", run: waiting },
+        Case { name: "64 descriptors and 120 clients: it lives, does not spin, logs little and recovers", run: limit },
+        Case { name: "64 descriptors: streams go on at the limit", run: streams_at_the_limit },
+        Case { name: "an idle connection holds two descriptors", run: idle },
+    ],
+};
+
+fn short_connections(bed: &Bed) {
+    let target = Target::new();
+    target.echo();
+    let relay = bed.relay(&target, "");
+    let (before, other) = (relay.sockets(), relay.descriptors().len() - relay.sockets());
+    scope(|s| {
+        for lane in 0..4u64 {
+            let place = relay.place.clone();
+            s.spawn(move || {
+                for round in 0..500 {
+                    let client = Conn::to(&place);
+                    match round % 10 {
+                        0 => client.reset(),
+                        1 => drop(client),
+                        n => {
+                            let mut tape = Tape::new(lane * 1000 + round);
+                            client.send(&tape.clone().next(100));
+                            client.expect(&mut tape, 100);
+                            if n == 2 {
+                                client.reset();
+                            } else if n < 6 {
+                                client.end();
+                                client.expect_end();
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    relay.settles_to(before);
+    let now = relay.descriptors().len() - relay.sockets();
+    // Pipes that a thread keeps: two ends of at most 16.
+    assert!(now <= other + 2 * 2 * 16, "{other} other descriptors before, {now} after");
+}
+
+fn thousand(bed: &Bed) {
+    let target = Target::new();
+    let relay = bed.relay(&target, "");
+    let before = relay.sockets();
+    let pairs: Vec<_> = (0..1000).map(|_| relay.pair(&target)).collect();
+    assert_eq!(relay.sockets(), before + 2000);
+    for (seed, (client, server)) in pairs.iter().enumerate() {
+        exchange(client, server, &mut Tape::new(seed as u64), 500);
+    }
+    drop(pairs);
+    relay.settles_to(before);
+}
+
+fn refused(bed: &Bed) {
+    let (_held, place) = Target::refusing();
+    let relay = bed.start(Plan { targets: vec![place], ..Plan::default() });
+    let before = relay.sockets();
+    for _ in 0..500 {
+        Conn::to(&relay.place).expect_gone();
+    }
+    relay.settles_to(before);
+    let lines = relay.said().lines().count();
+    assert!(lines < 20, "{lines} lines: {}", relay.said().lines().next_back().unwrap_or_default());
+}
+
+/// An event that is reported and not used up would be reported again at once.
+fn waiting(bed: &Bed) {
+    let target = Target::new();
+    let relay = bed.relay(&target, "");
+    let pairs: Vec<_> = (0..8).map(|_| relay.pair(&target)).collect();
+    pairs[0].0.end();
+    pairs[1].1.end();
+    let stuffed = [pairs[2].0.stuff(&mut Tape::new(1), 256 << 20), pairs[3].1.stuff(&mut Tape::new(1), 256 << 20)];
+    pairs[2].0.end();
+    pairs[0].1.expect_end();
+    pairs[1].0.expect_end();
+    let spent = relay.cpu_ticks();
+    pause(800);
+    let spent = relay.cpu_ticks() - spent;
+    assert!(spent < 20, "{spent} hundredths of a second of CPU in 0.8 s");
+    pairs[2].1.expect(&mut Tape::new(1), stuffed[0]);
+    pairs[2].1.expect_end();
+    pairs[3].0.expect(&mut Tape::new(1), stuffed[1]);
+}
+
+fn echoes(client: &Conn, seed: u64) {
+    client.send(&Tape::new(seed).next(1000));
+    client.expect(&mut Tape::new(seed), 1000);
+}
+
+fn crowded(bed: &Bed, target: &Target) -> crate::relay::bed::Relay {
+    target.echo();
+    bed.start(Plan { targets: vec![target.place.clone()], descriptors: Some(64), ..Plan::default() })
+}
+
+fn limit(bed: &Bed) {
+    let target = Target::new();
+    let mut relay = crowded(bed, &target);
+    let first = Conn::to(&relay.place);
+    echoes(&first, 1);
+    let before = relay.sockets() - 2;
+    let clients: Vec<Conn> = (0..120).map(|_| Conn::to(&relay.place)).collect();
+    pause(500);
+    let spent = relay.cpu_ticks();
+    pause(1000);
+    let spent = relay.cpu_ticks() - spent;
+    assert!(spent < 40, "{spent} % of a CPU to do nothing");
+    let lines = relay.said().lines().count();
+    assert!(lines < 20, "{lines} lines: {}", relay.said().lines().next().unwrap_or_default());
+    assert!(relay.ended().is_none(), "it died: {}", relay.said());
+    // Who was there before does not suffer.
+    for seed in 0..20 {
+        echoes(&first, seed);
+    }
+    drop(clients);
+    soon("new clients are served", || {
+        let client = Conn::to(&relay.place);
+        client.0.set_read_timeout(Some(Duration::from_secs(2))).expect("a socket");
+        client.try_send(b"?").is_ok() && client.read(&mut [0]).is_ok_and(|n| n == 1)
+    });
+    for seed in 0..20 {
+        echoes(&Conn::to(&relay.place), seed);
+    }
+    drop(first);
+    relay.settles_to(before);
+}
+
+fn streams_at_the_limit(bed: &Bed) {
+    let target = Target::new();
+    let relay = crowded(bed, &target);
+    let first = Conn::to(&relay.place);
+    echoes(&first, 1);
+    let _clients: Vec<Conn> = (0..120).map(|_| Conn::to(&relay.place)).collect();
+    pause(200);
+    scope(|s| {
+        s.spawn(|| {
+            first.send_tape(&mut Tape::new(2), 8 << 20, 100_000);
+            first.end();
+        });
+        first.expect(&mut Tape::new(2), 8 << 20);
+    });
+    first.expect_end();
+}
+
+fn idle(bed: &Bed) {
+    let target = Target::new();
+    let relay = bed.relay(&target, "");
+    // With its first connection a thread may open what its engine needs once; twenty reach both threads.
+    let sockets = relay.sockets();
+    for _ in 0..20 {
+        let (client, server) = relay.pair(&target);
+        exchange(&client, &server, &mut Tape::new(2), 3000);
+    }
+    relay.settles_to(sockets);
+    let before = relay.descriptors().len();
+    let pairs: Vec<_> = (0..50).map(|_| relay.pair(&target)).collect();
+    let idle = relay.descriptors().len();
+    assert_eq!(idle, before + 100);
+    for (client, server) in &pairs {
+        exchange(client, server, &mut Tape::new(1), 3000);
+    }
+    let after = relay.descriptors().len();
+    // What moved the bytes is shared: a few pipes, not one for each.
+    assert!(after <= idle + 2 * 2 * 16, "{idle} descriptors before the exchanges, {after} after");
+}

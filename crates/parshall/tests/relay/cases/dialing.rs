@@ -1,0 +1,144 @@
+//! Targets that are not there, or not there any more.
+use std::time::Duration;
+
+use crate::relay::bed::{Bed, Plan};
+use crate::relay::matrix::{Case, Topic};
+use crate::relay::net::{Conn, Tape, Target, exchange, pause};
+
+pub const TOPIC: Topic = Topic {
+    title: "Targets that are not there",
+    cases: &[
+        Case { name: "refused: the client's connection is closed", run: refused },
+        Case { name: "no answer: the client's connection is closed at the connect timeout", run: no_answer },
+        Case { name: "the first of two targets refuses, the second serves", run: second_serves },
+        Case { name: "the first of two targets does not answer, the second serves", run: second_after_timeout },
+        Case { name: "all targets refuse: the client's connection is closed", run: all_refuse },
+        Case { name: "a target that goes down ends its connections, and another serves", run: goes_down },
+        Case { name: "a target that comes back serves", run: comes_back },
+        Case { name: "a client that resets while the target is dialled is let go at once", run: client_gone },
+    ],
+};
+
+/// So long that what happens earlier is not its doing.
+const LATE: &str = "timeouts = { connect = \"60s\" }";
+
+fn refused(bed: &Bed) {
+    let (_held, place) = Target::refusing();
+    let relay = bed.start(Plan { targets: vec![place], keys: LATE.to_owned(), ..Plan::default() });
+    let before = relay.sockets();
+    for early in [false, true] {
+        let client = Conn::to(&relay.place);
+        if early {
+            // It may be reset by then.
+            let _ = client.try_send(b"hello");
+        }
+        client.expect_gone();
+    }
+    relay.settles_to(before);
+}
+
+fn no_answer(bed: &Bed) {
+    let (target, _fillers) = Target::mute();
+    let relay = bed.relay(&target, "timeouts = { connect = \"600ms\" }");
+    let before = relay.sockets();
+    let client = Conn::to(&relay.place);
+    client.expect_silence(Duration::from_millis(300));
+    client.expect_gone();
+    relay.settles_to(before);
+}
+
+fn two(bed: &Bed, first: &str, second: &Target, keys: &str) -> crate::relay::bed::Relay {
+    let targets = vec![first.to_owned(), second.place.clone()];
+    bed.start(Plan { targets, keys: keys.to_owned(), ..Plan::default() })
+}
+
+fn second_serves(bed: &Bed) {
+    let ((_held, down), up) = (Target::refusing(), Target::new());
+    let relay = two(bed, &down, &up, LATE);
+    for round in 0..6 {
+        let (client, server) = relay.pair(&up);
+        exchange(&client, &server, &mut Tape::new(round), 1000);
+    }
+}
+
+fn second_after_timeout(bed: &Bed) {
+    let ((mute, _fillers), up) = (Target::mute(), Target::new());
+    let relay = two(bed, &mute.place, &up, "timeouts = { connect = \"300ms\" }");
+    for round in 0..3 {
+        let client = Conn::to(&relay.place);
+        client.send(b"patience");
+        let server = up.accept();
+        assert_eq!(server.take(8), b"patience");
+        exchange(&client, &server, &mut Tape::new(round), 1000);
+    }
+}
+
+fn all_refuse(bed: &Bed) {
+    let ((_a, first), (_b, second)) = (Target::refusing(), Target::refusing());
+    let relay = bed.start(Plan { targets: vec![first, second], keys: LATE.to_owned(), ..Plan::default() });
+    let before = relay.sockets();
+    Conn::to(&relay.place).expect_gone();
+    relay.settles_to(before);
+}
+
+fn goes_down(bed: &Bed) {
+    let (first, second) = (Target::new(), Target::new());
+    let relay = two(bed, &first.place, &second, LATE);
+    let (mut of_first, mut of_second) = (Vec::new(), Vec::new());
+    while of_first.is_empty() || of_second.is_empty() {
+        let client = Conn::to(&relay.place);
+        let server = loop {
+            let brief = Duration::from_millis(20);
+            if let Some(server) = first.try_accept(brief) {
+                break (&mut of_first, server);
+            }
+            if let Some(server) = second.try_accept(brief) {
+                break (&mut of_second, server);
+            }
+        };
+        server.0.push((client, server.1));
+        assert!(of_first.len() + of_second.len() < 100, "only one of two targets is used");
+    }
+    drop(first);
+    for (client, server) in of_first {
+        server.reset();
+        client.expect_reset();
+    }
+    for (client, server) in &of_second {
+        exchange(client, server, &mut Tape::new(1), 1000);
+    }
+    for round in 0..6 {
+        let (client, server) = relay.pair(&second);
+        exchange(&client, &server, &mut Tape::new(round), 1000);
+    }
+}
+
+fn comes_back(bed: &Bed) {
+    let target = Target::new();
+    let place = target.place.clone();
+    let relay = bed.relay(&target, LATE);
+    let (client, server) = relay.pair(&target);
+    exchange(&client, &server, &mut Tape::new(1), 1000);
+    server.reset();
+    client.expect_reset();
+    drop(target);
+    Conn::to(&relay.place).expect_gone();
+    let target = Target::at(&place, None, 16);
+    let (client, server) = relay.pair(&target);
+    exchange(&client, &server, &mut Tape::new(2), 1000);
+}
+
+fn client_gone(bed: &Bed) {
+    let (target, _fillers) = Target::mute();
+    let relay = bed.relay(&target, LATE);
+    let before = relay.sockets();
+    for early in [false, true] {
+        let client = Conn::to(&relay.place);
+        if early {
+            client.send(b"hello");
+        }
+        pause(50);
+        client.reset();
+    }
+    relay.settles_to(before);
+}

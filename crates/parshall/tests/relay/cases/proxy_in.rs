@@ -1,0 +1,255 @@
+//! PROXY headers that clients send, and what is not one.
+use std::time::Duration;
+
+use crate::relay::bed::{Bed, Relay};
+use crate::relay::matrix::{Case, Topic};
+use crate::relay::net::{Conn, Tape, Target, exchange, pause};
+use crate::relay::proxy_bytes::{raw_v2, tlv, v1, v2};
+
+pub const TOPIC: Topic = Topic {
+    title: "PROXY protocol, from clients",
+    cases: &[
+        Case { name: "version 1, cut at every byte", run: v1_cut },
+        Case { name: "version 2 with TLVs and a checksum, cut at every byte", run: v2_cut },
+        Case { name: "data behind a header in the same segment, and a stream behind it", run: data_behind },
+        Case { name: "a half-close right behind the header is passed on", run: end_behind },
+        Case { name: "UNKNOWN and LOCAL are served", run: unknown_and_local },
+        Case { name: "what is no header closes the connection before the target hears of it", run: garbage },
+        Case { name: "a header that is too long closes the connection", run: too_long },
+        Case { name: "a wrong checksum closes the connection", run: wrong_checksum },
+        Case { name: "a header that does not come closes the connection at its timeout", run: no_header },
+        Case { name: "an end in the middle of a header closes the connection", run: cut_off },
+        Case { name: "access lists and limits hold for the address in the header", run: access_by_header },
+    ],
+};
+
+const FROM: &str = "192.0.2.1:1111";
+const TO: &str = "198.51.100.2:2222";
+const BRIEF: Duration = Duration::from_millis(150);
+
+fn relay(bed: &Bed, target: &Target) -> Relay {
+    bed.relay(target, "proxy-in = true")
+}
+
+fn cut(bed: &Bed, header: &[u8]) {
+    let target = Target::new();
+    let relay = relay(bed, &target);
+    let before = relay.sockets();
+    for at in 0..=header.len() {
+        let client = Conn::to(&relay.place);
+        client.send(&header[..at]);
+        pause(3);
+        client.send(&[&header[at..], b"hello"].concat());
+        let server = target.accept();
+        assert_eq!(server.take(5), b"hello", "cut after {at} bytes");
+        server.send(b"world");
+        assert_eq!(client.take(5), b"world");
+    }
+    // And into single bytes.
+    let client = Conn::to(&relay.place);
+    for byte in header {
+        client.send(&[*byte]);
+    }
+    let server = target.accept();
+    exchange(&client, &server, &mut Tape::new(1), 1000);
+    drop((client, server));
+    relay.settles_to(before);
+}
+
+fn v1_cut(bed: &Bed) {
+    cut(bed, &v1(FROM, TO));
+}
+
+fn v2_cut(bed: &Bed) {
+    cut(bed, &v2(FROM, TO, &[tlv(1, b"h2"), tlv(0xe1, b"custom")], true));
+}
+
+fn data_behind(bed: &Bed) {
+    let target = Target::new();
+    let relay = relay(bed, &target);
+    for header in [v1(FROM, TO), v2(FROM, TO, &[], false)] {
+        let client = Conn::to(&relay.place);
+        let mut tape = Tape::new(2);
+        client.send(&[header, tape.next(20_000)].concat());
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                client.send_tape(&mut tape, 2 << 20, 100_000);
+                client.end();
+            });
+            let server = target.accept();
+            server.expect(&mut Tape::new(2), 20_000 + (2 << 20));
+            server.expect_end();
+            server.send(b"late");
+        });
+        assert_eq!(client.take(4), b"late");
+        client.expect_gone();
+    }
+}
+
+fn end_behind(bed: &Bed) {
+    let target = Target::new();
+    let relay = relay(bed, &target);
+    for data in [&b""[..], b"some"] {
+        let client = Conn::to(&relay.place);
+        client.send(&[&v1(FROM, TO), data].concat());
+        client.end();
+        let server = target.accept();
+        assert_eq!(server.take(data.len()), data);
+        server.expect_end();
+        server.send(b"late");
+        server.end();
+        assert_eq!(client.take(4), b"late");
+        client.expect_end();
+    }
+}
+
+fn unknown_and_local(bed: &Bed) {
+    let target = Target::new();
+    let relay = relay(bed, &target);
+    let headers = [
+        b"PROXY UNKNOWN\r\n".to_vec(),
+        b"PROXY UNKNOWN ff:ff::1 what ever 1 2\r\n".to_vec(),
+        raw_v2(0x20, 0, &[], false),
+        raw_v2(0x20, 0x11, &[0; 12], false),
+        raw_v2(0x21, 0, &[], false),
+    ];
+    for header in headers {
+        let client = Conn::to(&relay.place);
+        client.send(&header);
+        let server = target.accept();
+        exchange(&client, &server, &mut Tape::new(3), 1000);
+    }
+}
+
+/// The connection is closed and the target hears of nothing.
+fn refuses(bed: &Bed, headers: &[Vec<u8>]) {
+    let target = Target::new();
+    let relay = relay(bed, &target);
+    let before = relay.sockets();
+    for header in headers {
+        let client = Conn::to(&relay.place);
+        let _ = client.try_send(header);
+        let (bytes, _) = client.rest();
+        assert!(bytes.is_empty(), "an answer to {header:?}");
+    }
+    assert!(target.is_left_alone(BRIEF), "the target was connected to");
+    relay.settles_to(before);
+    let client = Conn::to(&relay.place);
+    client.send(&v1(FROM, TO));
+    exchange(&client, &target.accept(), &mut Tape::new(4), 1000);
+}
+
+fn garbage(bed: &Bed) {
+    let mut version = v2(FROM, TO, &[], false);
+    version[12] = 0x31;
+    let mut command = v2(FROM, TO, &[], false);
+    command[12] = 0x2f;
+    let short = raw_v2(0x21, 0x11, &[1, 2, 3, 4], false);
+    let mut tlv_cut = v2(FROM, TO, &[tlv(1, b"h2")], false);
+    let at = tlv_cut.len() - 3;
+    tlv_cut[at] = 200;
+    refuses(
+        bed,
+        &[
+            b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+            b"\x16\x03\x01\x02\x00\x01".to_vec(),
+            b"proxy TCP4 1.2.3.4 1.2.3.4 1 2\r\n".to_vec(),
+            b"PROXY TCP4 1.2.3.4 1.2.3.4 1 65536\r\n".to_vec(),
+            b"PROXY TCP4 1.2.3 1.2.3.4 1 2\r\n".to_vec(),
+            b"PROXY TCP4 ::1 ::1 1 2\r\n".to_vec(),
+            b"PROXY UDP4 1.2.3.4 1.2.3.4 1 2\r\n".to_vec(),
+            b"PROXY TCP4 1.2.3.4 1.2.3.4 1 2\n\n".to_vec(),
+            b"\r\n\r\n\0\r\nQUIX\n".to_vec(),
+            version,
+            command,
+            short,
+            tlv_cut,
+        ],
+    );
+}
+
+fn too_long(bed: &Bed) {
+    let line = [b"PROXY UNKNOWN ".to_vec(), vec![b'x'; 200], b"\r\n".to_vec()].concat();
+    let endless = [b"PROXY UNKNOWN ".to_vec(), vec![b'x'; 100_000]].concat();
+    let large = v2(FROM, TO, &[tlv(0xe1, &[1; 60_000])], false);
+    refuses(bed, &[line, endless, large]);
+}
+
+fn wrong_checksum(bed: &Bed) {
+    let good = v2(FROM, TO, &[tlv(1, b"h2")], true);
+    let altered: Vec<Vec<u8>> = [16, 20, 25, good.len() - 1]
+        .into_iter()
+        .map(|at| {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            bytes
+        })
+        .collect();
+    refuses(bed, &altered);
+}
+
+fn no_header(bed: &Bed) {
+    let target = Target::new();
+    let relay = bed.relay(&target, "proxy-in = true\ntimeouts = { header = \"500ms\" }");
+    let before = relay.sockets();
+    let silent = Conn::to(&relay.place);
+    silent.expect_silence(Duration::from_millis(200));
+    silent.expect_gone();
+    // Progress does not help: the header as a whole has its time.
+    let slow = Conn::to(&relay.place);
+    let header = v1(FROM, TO);
+    for byte in &header[..20] {
+        if slow.try_send(&[*byte]).is_err() {
+            break;
+        }
+        pause(60);
+    }
+    slow.expect_gone();
+    assert!(target.is_left_alone(BRIEF), "the target was connected to");
+    relay.settles_to(before);
+}
+
+fn cut_off(bed: &Bed) {
+    let target = Target::new();
+    let relay = relay(bed, &target);
+    let before = relay.sockets();
+    for header in [v1(FROM, TO), v2(FROM, TO, &[], true)] {
+        for at in [0, 1, 10, header.len() - 1] {
+            let client = Conn::to(&relay.place);
+            client.send(&header[..at]);
+            client.end();
+            client.expect_gone();
+            let client = Conn::to(&relay.place);
+            client.send(&header[..at]);
+            client.reset();
+        }
+    }
+    assert!(target.is_left_alone(BRIEF), "the target was connected to");
+    relay.settles_to(before);
+}
+
+fn access_by_header(bed: &Bed) {
+    let target = Target::new();
+    let relay = bed.relay(&target, "proxy-in = true\ndeny = [\"192.0.2.0/24\"]\nlimits = { per-source = 1 }");
+    let client = Conn::to(&relay.place);
+    client.send(&[v1(FROM, TO), b"let me in".to_vec()].concat());
+    client.expect_gone();
+    assert!(target.is_left_alone(BRIEF), "the target was connected to");
+    let greet = |from: &str| {
+        let client = Conn::to(&relay.place);
+        client.send(&v2(from, TO, &[], false));
+        client
+    };
+    let first = greet("203.0.113.1:1");
+    let server = target.accept();
+    greet("203.0.113.1:2").expect_gone();
+    let other = greet("203.0.113.2:1");
+    let other_server = target.accept();
+    exchange(&other, &other_server, &mut Tape::new(5), 100);
+    exchange(&first, &server, &mut Tape::new(6), 100);
+    let before = relay.sockets();
+    drop((first, server));
+    relay.settles_to(before - 2);
+    let again = greet("203.0.113.1:3");
+    exchange(&again, &target.accept(), &mut Tape::new(7), 100);
+}

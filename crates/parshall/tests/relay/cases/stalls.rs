@@ -1,0 +1,150 @@
+//! Who does not read holds up nobody else and costs a bounded amount of memory.
+use std::thread::scope;
+
+use crate::relay::bed::Bed;
+use crate::relay::matrix::{Case, Topic};
+use crate::relay::net::{Conn, Tape, Target, exchange, pause};
+
+pub const TOPIC: Topic = Topic {
+    title: "Readers that do not read",
+    cases: &[
+        Case {
+            name: "a client that never reads costs bounded memory and no other connection",
+            run: client_never_reads,
+        },
+        Case {
+            name: "a target that never reads costs bounded memory and no other connection",
+            run: target_never_reads,
+        },
+        Case { name: "a slow reader gets everything", run: slow_reader },
+        Case { name: "one direction stands, the other one flows", run: one_direction_stands },
+        Case { name: "forty standing streams, and each goes on when it is read", run: forty_stand },
+        Case { name: "standing streams that are given up leave nothing behind", run: given_up },
+    ],
+};
+
+/// Growth of the relay's own memory by one standing connection.
+const BOUND_KIB: u64 = 8 * 1024;
+
+fn stands(bed: &Bed, client_reads: bool) {
+    let target = if client_reads { Target::narrow(16 * 1024) } else { Target::new() };
+    let relay = bed.relay(&target, "");
+    let (other_client, other_server) = relay.pair(&target);
+    exchange(&other_client, &other_server, &mut Tape::new(1), 20_000);
+    let before = relay.resident_kib();
+    let client = Conn::narrow_to(&relay.place, 16 * 1024);
+    let server = target.accept();
+    let (sender, reader) = if client_reads { (&client, &server) } else { (&server, &client) };
+    let mut tape = Tape::new(2);
+    let sent = sender.stuff(&mut tape, 128 << 20);
+    assert!(sent < 128 << 20, "it takes all that is sent though nobody reads");
+    let grown = relay.resident_kib().saturating_sub(before);
+    assert!(grown < BOUND_KIB, "{grown} KiB more after {sent} bytes that nobody reads");
+    let mut exchanges = Tape::new(3);
+    for _ in 0..50 {
+        exchange(&other_client, &other_server, &mut exchanges, 5000);
+    }
+    let (new_client, new_server) = relay.pair(&target);
+    exchange(&new_client, &new_server, &mut Tape::new(4), 5000);
+    reader.expect(&mut Tape::new(2), sent);
+}
+
+fn client_never_reads(bed: &Bed) {
+    stands(bed, false);
+}
+
+fn target_never_reads(bed: &Bed) {
+    stands(bed, true);
+}
+
+fn slow_reader(bed: &Bed) {
+    let target = Target::new();
+    let relay = bed.relay(&target, "");
+    let client = Conn::narrow_to(&relay.place, 16 * 1024);
+    let server = target.accept();
+    let total = 2 << 20;
+    scope(|s| {
+        s.spawn(|| {
+            server.send_tape(&mut Tape::new(5), total, 300_000);
+            server.end();
+        });
+        let mut tape = Tape::new(5);
+        for _ in 0..total / 32_768 {
+            client.expect_by(&mut tape, 32_768, 3000);
+            pause(2);
+        }
+        client.expect_end();
+    });
+}
+
+fn one_direction_stands(bed: &Bed) {
+    let target = Target::new();
+    let relay = bed.relay(&target, "");
+    let client = Conn::narrow_to(&relay.place, 16 * 1024);
+    let server = target.accept();
+    let mut down = Tape::new(6);
+    let sent = server.stuff(&mut down, 128 << 20);
+    scope(|s| {
+        s.spawn(|| client.send_tape(&mut Tape::new(7), 4 << 20, 100_000));
+        server.expect(&mut Tape::new(7), 4 << 20);
+    });
+    client.expect(&mut Tape::new(6), sent);
+}
+
+/// Small buffers everywhere, so that a stream stands after few bytes.
+const NARROW: &str = "sockets = { receive-buffer = 16384, send-buffer = 16384 }";
+
+fn standing(bed: &Bed) -> (Target, crate::relay::bed::Relay, Vec<(Conn, Conn, usize)>, usize) {
+    let target = Target::narrow(16 * 1024);
+    let relay = bed.relay(&target, NARROW);
+    let sockets = relay.sockets();
+    let pairs: Vec<(Conn, Conn)> =
+        (0..40).map(|_| (Conn::narrow_to(&relay.place, 16 * 1024), target.accept())).collect();
+    let stuffed = scope(|s| {
+        let threads: Vec<_> = pairs
+            .into_iter()
+            .enumerate()
+            .map(|(i, (client, server))| {
+                s.spawn(move || {
+                    let from = if i % 2 == 0 { &client } else { &server };
+                    let sent = from.stuff(&mut Tape::new(i as u64), 16 << 20);
+                    assert!(sent < 16 << 20, "it takes all");
+                    (client, server, sent)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    (target, relay, stuffed, sockets)
+}
+
+fn forty_stand(bed: &Bed) {
+    let (target, relay, stuffed, _) = standing(bed);
+    let client = Conn::to(&relay.place);
+    let server = target.accept();
+    scope(|s| {
+        s.spawn(|| client.send_tape(&mut Tape::new(77), 1 << 20, 100_000));
+        server.expect(&mut Tape::new(77), 1 << 20);
+    });
+    for (i, (client, server, sent)) in stuffed.into_iter().enumerate() {
+        let (from, to) = if i % 2 == 0 { (client, server) } else { (server, client) };
+        to.expect(&mut Tape::new(i as u64), sent);
+        drop(from);
+        to.expect_end();
+    }
+}
+
+fn given_up(bed: &Bed) {
+    let (_target, relay, stuffed, sockets) = standing(bed);
+    for (i, (client, server, _)) in stuffed.into_iter().enumerate() {
+        match i % 4 {
+            0 => client.reset(),
+            1 => server.reset(),
+            2 => drop(client),
+            _ => drop(server),
+        }
+    }
+    relay.settles_to(sockets);
+    // What a thread keeps for the next streams is bounded; no stream is left to need more.
+    assert!(relay.pipes() <= 2 * 2 * 16, "{} ends of pipes are left", relay.pipes());
+}

@@ -1,0 +1,212 @@
+//! Signals: draining, and a new configuration.
+use std::time::Duration;
+
+use crate::common::skip;
+use crate::relay::bed::{Bed, Plan, Relay};
+use crate::relay::matrix::{Case, Topic};
+use crate::relay::net::{Conn, Tape, Target, exchange, pause, soon};
+
+pub const TOPIC: Topic = Topic {
+    title: "Signals",
+    cases: &[
+        Case { name: "SIGTERM: no new connection, those that are open finish, then it ends with 0", run: drains },
+        Case { name: "SIGTERM: clients that wait to be accepted are served", run: queue_is_served },
+        Case { name: "SIGTERM without a connection: it ends at once", run: nothing_to_drain },
+        Case { name: "SIGTERM: the time to drain is bounded", run: drain_is_bounded },
+        Case { name: "a second SIGTERM ends it without waiting", run: second_signal },
+        Case { name: "SIGHUP: a new target for new connections, open ones stay with theirs", run: new_target },
+        Case { name: "SIGHUP: a listener that is removed lets its connections finish", run: listener_removed },
+        Case { name: "SIGHUP again and again loses no connection", run: many_reloads },
+        Case { name: "SIGHUP with a mistake in the file changes nothing", run: reload_mistake },
+    ],
+};
+
+const SIGHUP: u32 = 1;
+
+fn drains(bed: &Bed) {
+    let target = Target::new();
+    let mut relay = bed.relay(&target, "");
+    let (client, server) = relay.pair(&target);
+    let (other, other_server) = relay.pair(&target);
+    exchange(&client, &server, &mut Tape::new(1), 1000);
+    relay.signal("-TERM");
+    soon("it listens no more", || relay.listeners() == 0);
+    assert!(Conn::try_to(&relay.place).is_err(), "a new connection while it drains");
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            client.send_tape(&mut Tape::new(2), 4 << 20, 100_000);
+            client.end();
+        });
+        server.expect(&mut Tape::new(2), 4 << 20);
+        server.expect_end();
+    });
+    assert!(relay.ended().is_none(), "it ended with connections open");
+    server.send(b"late");
+    drop(server);
+    assert_eq!(client.take(4), b"late");
+    client.expect_gone();
+    exchange(&other, &other_server, &mut Tape::new(3), 1000);
+    drop((other, other_server));
+    assert_eq!(relay.wait_for_end().code(), Some(0), "{}", relay.said());
+}
+
+fn queue_is_served(bed: &Bed) {
+    let target = Target::new();
+    target.echo();
+    let mut relay = bed.relay(&target, "");
+    // A relay that stands still accepts nobody; the kernel queues the clients.
+    relay.signal("-STOP");
+    let clients: Vec<Conn> = (0..300).map(|_| Conn::to(&relay.place)).collect();
+    relay.signal("-TERM");
+    relay.signal("-CONT");
+    for (seed, client) in clients.iter().enumerate() {
+        client.send(&Tape::new(seed as u64).next(100));
+        client.expect(&mut Tape::new(seed as u64), 100);
+    }
+    drop(clients);
+    assert_eq!(relay.wait_for_end().code(), Some(0), "{}", relay.said());
+}
+
+fn nothing_to_drain(bed: &Bed) {
+    let target = Target::new();
+    for used in [false, true] {
+        let mut relay = bed.relay(&target, "");
+        if used {
+            let (client, server) = relay.pair(&target);
+            exchange(&client, &server, &mut Tape::new(1), 1000);
+        }
+        relay.signal("-TERM");
+        assert_eq!(relay.wait_for_end().code(), Some(0), "{}", relay.said());
+    }
+}
+
+fn drain_is_bounded(bed: &Bed) {
+    let target = Target::new();
+    let global = "drain = \"400ms\"".to_owned();
+    let mut relay = bed.start(Plan { global, targets: vec![target.place.clone()], ..Plan::default() });
+    let (client, server) = relay.pair(&target);
+    exchange(&client, &server, &mut Tape::new(1), 1000);
+    relay.signal("-TERM");
+    client.expect_gone();
+    server.expect_gone();
+    assert_eq!(relay.wait_for_end().code(), Some(0), "{}", relay.said());
+}
+
+fn second_signal(bed: &Bed) {
+    let target = Target::new();
+    let mut relay = bed.relay(&target, "");
+    let (client, server) = relay.pair(&target);
+    exchange(&client, &server, &mut Tape::new(1), 1000);
+    relay.signal("-TERM");
+    client.expect_silence(Duration::from_millis(300));
+    relay.signal("-TERM");
+    client.expect_gone();
+    server.expect_gone();
+    relay.wait_for_end();
+}
+
+/// Whether it takes a new configuration at all; if not, says so.
+fn reloads(relay: &Relay, bed: &Bed) -> bool {
+    let does = relay.catches(SIGHUP);
+    if !does {
+        skip(&format!("reload of the relay with the engine {}", bed.engine), "it has no handler for SIGHUP");
+    }
+    does
+}
+
+fn rewrite(bed: &Bed, relay: &Relay, plan: Plan, place: &str) {
+    std::fs::write(&relay.file, bed.text(&plan, place)).expect("a file in /tmp");
+    relay.signal("-HUP");
+}
+
+fn to(target: &Target) -> Plan {
+    Plan { targets: vec![target.place.clone()], ..Plan::default() }
+}
+
+fn new_target(bed: &Bed) {
+    let (old, new) = (Target::new(), Target::new());
+    let relay = bed.start(to(&old));
+    if !reloads(&relay, bed) {
+        return;
+    }
+    let (client, server) = relay.pair(&old);
+    rewrite(bed, &relay, to(&new), &relay.place);
+    let mut served = None;
+    soon("new connections go to the new target", || {
+        let client = Conn::to(&relay.place);
+        served = new.try_accept(Duration::from_millis(100)).map(|server| (client, server));
+        served.is_some()
+    });
+    let (new_client, new_server) = served.unwrap();
+    exchange(&new_client, &new_server, &mut Tape::new(1), 1000);
+    exchange(&client, &server, &mut Tape::new(2), 1000);
+    server.end();
+    client.expect_end();
+}
+
+fn listener_removed(bed: &Bed) {
+    let target = Target::new();
+    let mut relay = bed.start(to(&target));
+    if !reloads(&relay, bed) {
+        return;
+    }
+    let (client, server) = relay.pair(&target);
+    let (elsewhere, before) = (crate::relay::bed::own_place(), relay.place.clone());
+    rewrite(bed, &relay, to(&target), &elsewhere);
+    relay.place = elsewhere;
+    soon("it listens at the new place", || relay.listeners() > 0 && Conn::try_to(&before).is_err());
+    exchange(&client, &server, &mut Tape::new(1), 30_000);
+    client.end();
+    server.expect_end();
+    server.send(b"late");
+    assert_eq!(client.take(4), b"late");
+    // The probes above may have reached the old place and ended; the target's queue is not of interest.
+    let (new_client, mut new_server) = relay.pair(&target);
+    new_client.send(b"new");
+    while new_server.read(&mut [0; 3]).unwrap_or(0) == 0 {
+        new_server = target.accept();
+    }
+}
+
+fn many_reloads(bed: &Bed) {
+    let target = Target::new();
+    target.echo();
+    let relay = bed.start(to(&target));
+    if !reloads(&relay, bed) {
+        return;
+    }
+    let (before, other) = (relay.sockets(), relay.descriptors().len() - relay.sockets());
+    let kept = Conn::to(&relay.place);
+    let mut tape = Tape::new(1);
+    for round in 0..60 {
+        if round % 3 == 0 {
+            rewrite(bed, &relay, to(&target), &relay.place);
+        }
+        for client in [&Conn::to(&relay.place), &kept] {
+            let mut back = tape.clone();
+            client.send(&tape.next(500));
+            client.expect(&mut back, 500);
+        }
+    }
+    drop(kept);
+    relay.settles_to(before);
+    let now = relay.descriptors().len() - relay.sockets();
+    // Two ends of each pipe that a thread keeps.
+    assert!(now <= other + 2 * 2 * 16, "{other} other descriptors before, {now} after");
+}
+
+fn reload_mistake(bed: &Bed) {
+    let target = Target::new();
+    let mut relay = bed.start(to(&target));
+    if !reloads(&relay, bed) {
+        return;
+    }
+    let (client, server) = relay.pair(&target);
+    std::fs::write(&relay.file, "[[listener]]\nlisten = \"nonsense\"\n").expect("a file in /tmp");
+    relay.signal("-HUP");
+    pause(200);
+    assert!(relay.ended().is_none(), "it ended: {}", relay.said());
+    exchange(&client, &server, &mut Tape::new(1), 1000);
+    let (client, server) = relay.pair(&target);
+    exchange(&client, &server, &mut Tape::new(2), 1000);
+}

@@ -1,0 +1,23 @@
+//! The relay's control plane, as an operator meets it: reloads, drains, upgrades, logs, metrics, names and checks, on
+//! real processes and loopback sockets. What the relay does with bytes is tested elsewhere.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+mod common;
+
+#[path = "relay_control/kit.rs"]
+mod kit;
+
+#[path = "relay_control/drain.rs"]
+mod drain;
+#[path = "relay_control/log.rs"]
+mod log;
+#[path = "relay_control/metrics.rs"]
+mod metrics;
+#[path = "relay_control/names.rs"]
+mod names;
+#[path = "relay_control/reload.rs"]
+mod reload;
+#[path = "relay_control/top.rs"]
+mod top;
+#[path = "relay_control/upgrade.rs"]
+mod upgrade;

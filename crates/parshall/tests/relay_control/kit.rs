@@ -1,0 +1,313 @@
+//! A relay under test, services behind it, and clients that never stop connecting.
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::common::{PARSHALL, Scratch};
+
+/// What takes longer hangs.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An address that nothing else uses: each has its own IP address in 127/8, so that neither other tests nor the ports of
+/// clients are in the way.
+pub fn address() -> SocketAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let pid = std::process::id();
+    let last = NEXT.fetch_add(1, Ordering::Relaxed);
+    let ip = Ipv4Addr::new(127, 100 + (pid % 100) as u8, (pid / 100 % 250) as u8, last);
+    SocketAddr::from((ip, 7000))
+}
+
+/// Waits until it is so.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let limit = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < limit, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A service that answers every line with its own name and the line.
+pub struct Service {
+    pub address: SocketAddr,
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    pub fn start(name: &'static str) -> Self {
+        Self::at(name, address())
+    }
+
+    pub fn at(name: &'static str, address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let over = ended.clone();
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if over.load(Ordering::SeqCst) {
+                    return;
+                }
+                if let Ok(stream) = stream {
+                    std::thread::spawn(move || answer(name, stream));
+                }
+            }
+        });
+        Self { address, ended, thread: Some(thread) }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+        TcpStream::connect(self.address).ok();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn answer(name: &str, stream: TcpStream) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap());
+    let mut stream = stream;
+    let mut line = String::new();
+    while matches!(lines.read_line(&mut line), Ok(n) if n > 0) {
+        if stream.write_all(format!("{name} {line}").as_bytes()).is_err() {
+            return;
+        }
+        line.clear();
+    }
+}
+
+/// A connection through the relay.
+pub struct Client(BufReader<TcpStream>);
+
+impl Client {
+    pub fn connect(to: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// Says a line and answers the name of the service that answered it.
+    pub fn ask(&mut self, line: &str) -> std::io::Result<String> {
+        self.0.get_mut().write_all(format!("{line}\n").as_bytes())?;
+        let mut answer = String::new();
+        self.0.read_line(&mut answer)?;
+        match answer.trim_end().rsplit_once(' ') {
+            Some((name, echoed)) if echoed == line => Ok(name.to_owned()),
+            _ => Err(std::io::Error::new(ErrorKind::InvalidData, format!("{answer:?} to {line:?}"))),
+        }
+    }
+
+    /// Half-closes and reads to the end.
+    pub fn finish(mut self) -> std::io::Result<()> {
+        self.0.get_ref().shutdown(Shutdown::Write)?;
+        let mut rest = Vec::new();
+        self.0.read_to_end(&mut rest)?;
+        if rest.is_empty() { Ok(()) } else { Err(std::io::Error::new(ErrorKind::InvalidData, "more than the answer")) }
+    }
+
+    /// Whether the relay has closed it.
+    pub fn is_closed(&mut self) -> bool {
+        !matches!(self.0.read(&mut [0; 16]), Ok(n) if n > 0)
+    }
+}
+
+/// One connection with one question; the name of who answered.
+pub fn exchange(to: SocketAddr) -> std::io::Result<String> {
+    let mut client = Client::connect(to)?;
+    let name = client.ask("hello")?;
+    client.finish()?;
+    Ok(name)
+}
+
+/// Threads that connect, ask and close without a pause.
+pub struct Load {
+    ended: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    failures: Arc<Mutex<Vec<String>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    pub fn start(to: SocketAddr, threads: usize) -> Self {
+        let (ended, done, failures) = <(Arc<AtomicBool>, Arc<AtomicU64>, Arc<Mutex<Vec<String>>>)>::default();
+        let threads = (0..threads)
+            .map(|_| {
+                let (ended, done, failures) = (ended.clone(), done.clone(), failures.clone());
+                std::thread::spawn(move || {
+                    while !ended.load(Ordering::Relaxed) {
+                        match exchange(to) {
+                            Ok(_) => drop(done.fetch_add(1, Ordering::Relaxed)),
+                            Err(e) => failures.lock().unwrap().push(e.to_string()),
+                        }
+                        // Sockets in TIME_WAIT add up; this many do not use up the ports.
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                })
+            })
+            .collect();
+        Self { ended, done, failures, threads }
+    }
+
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Lets so many more go through.
+    pub fn run(&self, more: u64) {
+        let goal = self.done() + more;
+        until("connections go through", || self.done() >= goal);
+    }
+
+    /// Ends it: how many succeeded, and what the others said.
+    pub fn end(self) -> (u64, Vec<String>) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|t| t.join().unwrap());
+        let failures = self.failures.lock().unwrap().clone();
+        (self.done.load(Ordering::Relaxed), failures)
+    }
+}
+
+/// A running relay. It is killed when dropped.
+pub struct Relay {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+    pub scratch: Scratch,
+}
+
+impl Relay {
+    /// Starts one with this configuration; a control socket of its own is added.
+    pub fn start(config: &str) -> Self {
+        Self::start_with(config, |_| {})
+    }
+
+    pub fn start_with(config: &str, prepare: impl FnOnce(&mut Command)) -> Self {
+        let relay = Self::begin(config, prepare);
+        relay.wait_for("started", 1);
+        relay
+    }
+
+    /// Does not wait until it has started.
+    pub fn begin(config: &str, prepare: impl FnOnce(&mut Command)) -> Self {
+        let scratch = Scratch::shared();
+        std::fs::write(scratch.file("relay.toml"), whole(&scratch, config)).unwrap();
+        let mut command = Command::new(PARSHALL);
+        command.arg("relay").arg("-c").arg(scratch.file("relay.toml"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        prepare(&mut command);
+        let mut child = command.spawn().unwrap();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let (lines, into) = (BufReader::new(child.stderr.take().unwrap()), said.clone());
+        std::thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                into.lock().unwrap().push(line);
+            }
+        });
+        Self { child, said, scratch }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn control(&self) -> PathBuf {
+        self.scratch.file("control")
+    }
+
+    /// Writes the configuration anew, without saying so to the relay.
+    pub fn write(&self, config: &str) {
+        std::fs::write(self.scratch.file("relay.toml"), whole(&self.scratch, config)).unwrap();
+    }
+
+    /// Reloads with this configuration, and waits until it is in force or refused.
+    pub fn reload(&self, config: &str) {
+        let before = self.count("reloaded");
+        self.write(config);
+        self.signal("HUP");
+        self.wait_for("reloaded", before + 1);
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Lines on stderr with these words.
+    pub fn count(&self, words: &str) -> usize {
+        self.said.lock().unwrap().iter().filter(|line| line.contains(words)).count()
+    }
+
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap().join("\n")
+    }
+
+    pub fn wait_for(&self, words: &str, times: usize) {
+        let limit = Instant::now() + PATIENCE;
+        while self.count(words) < times {
+            assert!(Instant::now() < limit, "`{words}` is not there {times} times in\n{}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for its end; its exit code.
+    pub fn end(&mut self) -> Option<i32> {
+        let limit = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < limit, "it does not end:\n{}", self.said());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // It may have ended already; both calls are for a child of ours that has not been waited for otherwise.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn whole(scratch: &Scratch, config: &str) -> String {
+    format!("control = \"{}\"\nthreads = 2\n{config}", scratch.file("control").display())
+}
+
+pub fn signal(pid: u32, name: &str) {
+    assert!(Command::new("kill").args([format!("-{name}"), pid.to_string()]).status().unwrap().success());
+}
+
+/// A listener in TOML.
+pub fn listener(name: &str, listen: SocketAddr, targets: &[SocketAddr]) -> String {
+    let targets: Vec<String> = targets.iter().map(|t| format!("\"{t}\"")).collect();
+    format!("[[listener]]\nname = \"{name}\"\nlisten = \"{listen}\"\ntargets = [{}]\n", targets.join(", "))
+}
+
+/// A GET request; status and body.
+pub fn get(from: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&from, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: relay\r\n\r\n").as_bytes())?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let broken = || std::io::Error::new(ErrorKind::InvalidData, format!("{text:?}"));
+    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(broken)?;
+    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or_else(broken)?;
+    Ok((status, body.to_owned()))
+}
+
+/// The value of a series that has all of these texts in its name and labels; the first one.
+pub fn value(metrics: &str, texts: &[&str]) -> f64 {
+    let found = metrics.lines().find(|l| !l.starts_with('#') && texts.iter().all(|t| l.contains(t)));
+    let line = found.unwrap_or_else(|| panic!("{texts:?} is not in\n{metrics}"));
+    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}

@@ -1,0 +1,56 @@
+//! The lines of ended connections.
+use crate::kit::{Relay, Service, address, exchange, get, listener, until, value};
+
+fn lines(path: &std::path::Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{l}: {e}"))).collect()
+}
+
+#[test]
+fn a_line_for_each_connection_in_a_file_that_can_be_rotated() {
+    let service = Service::start("s");
+    let (place, dead) = (address(), address());
+    let scratch = crate::common::Scratch::new();
+    let log = scratch.file("log");
+    let config = format!(
+        "log = \"{}\"\n{}{}",
+        log.display(),
+        listener("web", place, &[service.address]),
+        listener("dead", dead, &[address()])
+    );
+    let relay = Relay::start(&config);
+    exchange(place).unwrap();
+    assert!(exchange(dead).is_err());
+    until("two lines", || lines(&log).len() == 2);
+    let all = lines(&log);
+    let web = all.iter().find(|l| l["listener"] == "web").unwrap();
+    assert_eq!(web["schema"], "parshall.relay-log/1");
+    assert_eq!((&web["reason"], &web["protocol"]), (&"finished".into(), &"tcp".into()));
+    assert_eq!((&web["up"]["bytes"], &web["down"]["bytes"]), (&6.into(), &8.into()));
+    assert_eq!(web["target"], service.address.to_string());
+    assert!(web["client"].as_str().unwrap().starts_with("127.") && web["duration_ms"].as_f64().unwrap() > 0.0);
+    assert_eq!(web["up"]["engines"], serde_json::json!(["copy"]));
+    let dead = all.iter().find(|l| l["listener"] == "dead").unwrap();
+    assert_eq!((&dead["reason"], dead.get("target")), (&"connect-refused".into(), None));
+    let rotated = scratch.file("log.1");
+    std::fs::rename(&log, &rotated).unwrap();
+    relay.reload(&config);
+    exchange(place).unwrap();
+    until("a line in the new file", || lines(&log).len() == 1);
+    assert_eq!(lines(&rotated).len(), 2);
+}
+
+#[test]
+fn a_full_disk_stops_no_traffic_and_is_counted() {
+    let service = Service::start("s");
+    let (place, metrics) = (address(), address());
+    let config = format!("log = \"/dev/full\"\nmetrics = \"{metrics}\"\n{}", listener("a", place, &[service.address]));
+    let relay = Relay::start(&config);
+    for _ in 0..20 {
+        assert_eq!(exchange(place).unwrap(), "s");
+    }
+    until("the lines are counted", || {
+        value(&get(metrics, "/metrics").unwrap().1, &["relay_log_lines_lost_total"]) == 20.0
+    });
+    assert_eq!(relay.count("cannot write the log"), 1, "told once");
+}

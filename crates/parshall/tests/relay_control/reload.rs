@@ -1,0 +1,117 @@
+//! SIGHUP: no connection suffers, whatever the file says.
+use crate::kit::{Client, Load, Relay, Service, address, exchange, get, listener, until, value};
+
+#[test]
+fn twenty_reloads_under_load_drop_no_connection() {
+    let (one, two) = (Service::start("one"), Service::start("two"));
+    let (kept, removed, added, metrics) = (address(), address(), address(), address());
+    let head = format!("metrics = \"{metrics}\"\n");
+    let with = |target: &Service, other: &str| format!("{head}{}{other}", listener("kept", kept, &[target.address]));
+    let relay = Relay::start(&with(&one, &listener("removed", removed, &[one.address])));
+    let mut long = Client::connect(kept).unwrap();
+    assert_eq!(long.ask("first").unwrap(), "one");
+    assert_eq!(exchange(removed).unwrap(), "one");
+    let load = Load::start(kept, 3);
+    let (mut accepted, mut closed) = (0.0, 0.0);
+    for round in 0..20 {
+        load.run(20);
+        let target = if round % 2 == 0 { &two } else { &one };
+        let other = if round % 4 < 2 { listener("added", added, &[two.address]) } else { String::new() };
+        relay.reload(&with(target, &other));
+        assert_eq!(exchange(kept).unwrap(), if round % 2 == 0 { "two" } else { "one" }, "round {round}");
+        assert_eq!(long.ask("again").unwrap(), "one", "a connection stays with its target");
+        let text = get(metrics, "/metrics").unwrap().1;
+        let now = value(&text, &["accepted_total", "\"kept\""]);
+        let ended = value(&text, &["closed_total", "\"kept\"", "finished"]);
+        assert!(now > accepted && ended >= closed, "counters go backwards in round {round}: {now}, {ended}");
+        (accepted, closed) = (now, ended);
+    }
+    let (done, failures) = load.end();
+    assert!(failures.is_empty(), "{} of {done} failed: {:?}", failures.len(), failures.first());
+    long.finish().unwrap();
+    assert!(exchange(removed).is_err(), "a removed listener listens no more");
+    let text = get(metrics, "/metrics").unwrap().1;
+    assert_eq!(value(&text, &["reloads_total"]), 20.0);
+    assert!(value(&text, &["accepted_total", "\"removed\""]) >= 1.0, "what is gone was counted");
+    assert!(value(&text, &["accepted_total", "\"kept\""]) > done as f64);
+}
+
+#[test]
+fn an_added_listener_serves_and_a_removed_one_finishes() {
+    let service = Service::start("s");
+    let (first, second) = (address(), address());
+    let relay = Relay::start(&listener("a", first, &[service.address]));
+    let mut old = Client::connect(first).unwrap();
+    assert_eq!(old.ask("x").unwrap(), "s");
+    relay.reload(&listener("b", second, &[service.address]));
+    assert_eq!(exchange(second).unwrap(), "s");
+    until("the removed listener closes", || exchange(first).is_err());
+    assert_eq!(old.ask("y").unwrap(), "s", "its connections go on");
+    old.finish().unwrap();
+    relay.reload(&listener("a", first, &[service.address]));
+    assert_eq!(exchange(first).unwrap(), "s", "and it can come back");
+}
+
+#[test]
+fn connections_of_a_removed_listener_end_when_their_time_is_over() {
+    let service = Service::start("s");
+    let (first, second) = (address(), address());
+    let relay = Relay::start(&listener("a", first, &[service.address]));
+    let mut old = Client::connect(first).unwrap();
+    assert_eq!(old.ask("x").unwrap(), "s");
+    relay.reload(&format!("drain = \"100ms\"\n{}", listener("b", second, &[service.address])));
+    assert!(old.is_closed());
+    assert_eq!(exchange(second).unwrap(), "s");
+}
+
+#[test]
+fn a_kept_listener_ends_no_connection_when_the_time_to_drain_is_over() {
+    let service = Service::start("s");
+    let place = address();
+    let config = format!("drain = \"50ms\"\n{}", listener("a", place, &[service.address]));
+    let relay = Relay::start(&config);
+    let mut old = Client::connect(place).unwrap();
+    assert_eq!(old.ask("x").unwrap(), "s");
+    // Each of these would have cut it.
+    for _ in 0..4 {
+        relay.reload(&config);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert_eq!(old.ask("y").unwrap(), "s");
+}
+
+#[test]
+fn a_broken_file_is_refused_with_its_place_and_the_old_one_stays() {
+    let service = Service::start("s");
+    let place = address();
+    let good = listener("a", place, &[service.address]);
+    let relay = Relay::start(&good);
+    for broken in ["[[listener]]\nlisten = 5 5\n", "", "[[listener]]\ntarget = \"127.0.0.1:1\"\n"] {
+        let before = relay.count("not reloaded");
+        relay.write(broken);
+        relay.signal("HUP");
+        relay.wait_for("not reloaded", before + 1);
+        assert_eq!(exchange(place).unwrap(), "s");
+    }
+    assert!(
+        relay.said().lines().any(|l| l.contains("relay.toml:1:") || l.contains("relay.toml:4:")),
+        "{}",
+        relay.said()
+    );
+    relay.reload(&good);
+    assert_eq!(exchange(place).unwrap(), "s");
+}
+
+#[test]
+fn a_port_in_use_refuses_the_whole_reload() {
+    let service = Service::start("s");
+    let (place, other) = (address(), address());
+    let relay = Relay::start(&listener("a", place, &[service.address]));
+    let both = [listener("b", other, &[service.address]), listener("c", service.address, &[place])].concat();
+    relay.write(&both);
+    relay.signal("HUP");
+    relay.wait_for("not reloaded", 1);
+    assert!(relay.said().contains(&format!("cannot listen on {}", service.address)), "{}", relay.said());
+    assert_eq!(exchange(place).unwrap(), "s");
+    assert!(exchange(other).is_err(), "nothing of it is in force");
+}

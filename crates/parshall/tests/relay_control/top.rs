@@ -1,0 +1,80 @@
+//! `relay top` and the control socket.
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+
+use crate::common::{PARSHALL, Scratch, finish, has};
+use crate::kit::{PATIENCE, Relay, Service, address, exchange, listener};
+
+#[test]
+fn without_a_terminal_it_is_one_snapshot() {
+    let service = Service::start("s");
+    let place = address();
+    let relay = Relay::start(&listener("web", place, &[service.address]));
+    exchange(place).unwrap();
+    let control = relay.control();
+    let done = finish(Command::new(PARSHALL).args(["relay", "top", "--control"]).arg(&control));
+    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{done:?}");
+    assert!(done.stdout.contains(&format!("pid {}", relay.pid())), "{}", done.stdout);
+    let row = done.stdout.lines().find(|l| l.starts_with("web")).unwrap();
+    assert_eq!(row.split_whitespace().nth(1), Some("0"), "none is open: {row}");
+    assert!(!done.stdout.contains('\u{1b}'));
+    assert_eq!(std::fs::metadata(&control).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn in_a_terminal_it_is_live_until_q() {
+    if !has(&["script"], "relay top in a terminal") {
+        return;
+    }
+    let service = Service::start("s");
+    let relay = Relay::start(&listener("web", address(), &[service.address]));
+    let shell = format!(
+        "(sleep 2.5; printf q) | script -qec '{PARSHALL} relay top --control {}' /dev/null",
+        relay.control().display()
+    );
+    let done = finish(Command::new("sh").args(["-c", &shell]).env("TERM", "xterm"));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.stdout.contains("\u{1b}[?1049h") && done.stdout.contains("\u{1b}[?1049l"), "{done:?}");
+    assert!(done.stdout.matches("LISTENER").count() >= 2, "it was drawn again: {done:?}");
+}
+
+#[test]
+fn nobody_answers() {
+    let scratch = Scratch::new();
+    let path = scratch.file("nothing");
+    let done = finish(Command::new(PARSHALL).args(["relay", "top", "--control"]).arg(&path));
+    assert_eq!(done.code, Some(1));
+    let (error, hint) = done.mistake();
+    assert!(error.contains("no relay answers at") && hint.contains("path"), "{error}\n{hint}");
+}
+
+#[test]
+fn a_relay_that_has_ended_leaves_no_socket() {
+    let service = Service::start("s");
+    let mut relay = Relay::start(&listener("web", address(), &[service.address]));
+    assert!(relay.control().exists());
+    relay.signal("TERM");
+    assert_eq!(relay.end(), Some(0));
+    assert!(!relay.control().exists());
+}
+
+#[test]
+fn the_socket_answers_questions_and_refuses_nonsense() {
+    let service = Service::start("s");
+    let relay = Relay::start(&listener("web", address(), &[service.address]));
+    let ask = |question: &str| {
+        let mut stream = UnixStream::connect(relay.control()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(question.as_bytes()).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        answer
+    };
+    let snapshot: serde_json::Value = serde_json::from_str(&ask("{\"ask\":\"snapshot\"}\n")).unwrap();
+    assert_eq!(snapshot["schema"], "parshall.relay/1");
+    assert_eq!(snapshot["listeners"][0]["name"], "web");
+    assert!(ask("{\"ask\":\"nonsense\"}\n").contains("error"));
+    assert!(ask(&"x".repeat(100_000)).contains("error"), "a line without an end");
+}

@@ -1,0 +1,183 @@
+//! A new process takes over; systemd's part: sockets, readiness; and privileges.
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use parshall_sys::handover;
+
+use crate::common::{PARSHALL, Scratch, root};
+use crate::kit::{Client, Load, PATIENCE, Relay, Service, address, exchange, get, listener, signal, until};
+
+/// The pid in "process N has taken over".
+fn successor(relay: &Relay) -> u32 {
+    relay.wait_for("has taken over", 1);
+    let said = relay.said();
+    let line = said.lines().find(|l| l.contains("has taken over")).unwrap();
+    line.split(' ').nth(2).unwrap().parse().unwrap()
+}
+
+fn runs(pid: u32) -> bool {
+    // One that has ended and that nobody has waited for has no command line.
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
+/// Ends a process that is not our child.
+struct Stray(u32);
+
+impl Drop for Stray {
+    fn drop(&mut self) {
+        if runs(self.0) {
+            signal(self.0, "KILL");
+        }
+    }
+}
+
+#[test]
+fn an_upgrade_under_load_refuses_nobody() {
+    let service = Service::start("s");
+    let (place, metrics) = (address(), address());
+    let config = format!("metrics = \"{metrics}\"\n{}", listener("a", place, &[service.address]));
+    let mut relay = Relay::start(&config);
+    let mut old = Client::connect(place).unwrap();
+    assert_eq!(old.ask("x").unwrap(), "s");
+    let load = Load::start(place, 3);
+    load.run(100);
+    relay.signal("USR2");
+    let new = Stray(successor(&relay));
+    load.run(300);
+    assert_eq!(old.ask("y").unwrap(), "s", "the old process finishes what it has");
+    old.finish().unwrap();
+    assert_eq!(relay.end(), Some(0));
+    load.run(100);
+    let (done, failures) = load.end();
+    assert!(failures.is_empty(), "{} of {done} failed: {:?}", failures.len(), failures.first());
+    assert_eq!(get(metrics, "/healthz").unwrap().0, 200);
+    assert!(relay.control().exists(), "the new process's control socket is in its place");
+    signal(new.0, "TERM");
+    until("the new process ends", || !runs(new.0));
+    assert!(exchange(place).is_err());
+}
+
+#[test]
+fn an_upgrade_that_fails_changes_nothing() {
+    let service = Service::start("s");
+    let place = address();
+    let config = listener("a", place, &[service.address]);
+    let relay = Relay::start(&config);
+    relay.write("this is no configuration");
+    let load = Load::start(place, 2);
+    relay.signal("USR2");
+    relay.wait_for("not upgraded, this process goes on: the new one failed: it ended with code 2", 1);
+    load.run(50);
+    relay.write(&config);
+    relay.signal("USR2");
+    let new = Stray(successor(&relay));
+    load.run(50);
+    let (done, failures) = load.end();
+    assert!(failures.is_empty(), "{} of {done} failed: {:?}", failures.len(), failures.first());
+    assert!(runs(new.0));
+}
+
+#[test]
+fn sockets_of_systemd_are_used_and_those_nobody_wants_closed() {
+    let service = Service::start("s");
+    let (place, other) = (address(), address());
+    let scratch = Scratch::new();
+    let config = format!(
+        "control = \"{}\"\nthreads = 2\n{}",
+        scratch.file("control").display(),
+        listener("a", place, &[service.address])
+    );
+    std::fs::write(scratch.file("relay.toml"), config).unwrap();
+    let (ours, unwanted) = (TcpListener::bind(place).unwrap(), TcpListener::bind(other).unwrap());
+    let arguments = ["relay".into(), "-c".into(), scratch.file("relay.toml").into_os_string()];
+    let mut child = handover::spawn(Path::new(PARSHALL), &arguments, &[ours.as_fd(), unwanted.as_fd()]).unwrap();
+    drop((ours, unwanted));
+    let _stray = Stray(child.pid());
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(&mut child.ready, &mut ready).unwrap();
+    assert_eq!(&ready, b"READY\n");
+    assert_eq!(exchange(place).unwrap(), "s");
+    assert!(exchange(other).is_err(), "closed");
+    signal(child.pid(), "TERM");
+    assert_eq!(child.wait().unwrap(), 0);
+}
+
+#[test]
+fn systemd_is_told_how_it_goes() {
+    let scratch = Scratch::new();
+    let socket = UnixDatagram::bind(scratch.file("notify")).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = || {
+        let mut text = [0; 256];
+        let n = socket.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..n]).into_owned()
+    };
+    let service = Service::start("s");
+    let config = listener("a", address(), &[service.address]);
+    let mut relay = Relay::start_with(&config, |c| {
+        c.env("NOTIFY_SOCKET", scratch.file("notify"));
+    });
+    assert!(told().starts_with("READY=1\n"));
+    relay.reload(&config);
+    assert!(told().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert_eq!(told(), "READY=1");
+    relay.signal("TERM");
+    assert_eq!(told(), "STOPPING=1");
+    assert_eq!(relay.end(), Some(0));
+}
+
+#[test]
+fn privileges_are_gone_once_it_listens() {
+    if !root("dropping privileges") {
+        return;
+    }
+    let service = Service::start("s");
+    let mut place = address();
+    place.set_port(70);
+    let config = format!("user = \"nobody\"\n{}", listener("a", place, &[service.address]));
+    let relay = Relay::start(&config);
+    for task in std::fs::read_dir(format!("/proc/{}/task", relay.pid())).unwrap() {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap().trim().to_owned();
+        assert!(!field("Uid:").split_whitespace().any(|id| id == "0"), "{status}");
+        assert!(!field("Gid:").split_whitespace().any(|id| id == "0"), "{status}");
+        assert_eq!(field("Groups:"), "", "{status}");
+        assert_eq!(u64::from_str_radix(&field("CapPrm:"), 16).unwrap(), 0, "{status}");
+    }
+    assert_eq!(exchange(place).unwrap(), "s");
+    relay.reload(&config);
+    assert_eq!(exchange(place).unwrap(), "s", "a kept listener needs no privileges");
+}
+
+#[test]
+fn a_transparent_relay_keeps_one_capability_and_so_does_its_successor() {
+    if !root("dropping privileges but one") {
+        return;
+    }
+    let service = Service::start("s");
+    let place = address();
+    let relay =
+        Relay::start(&format!("user = \"nobody\"\n{}transparent = true\n", listener("a", place, &[service.address])));
+    let capabilities = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        status.lines().find_map(|l| l.strip_prefix("CapEff:")).unwrap().trim().to_owned()
+    };
+    // Bit 12 is CAP_NET_ADMIN.
+    assert_eq!(capabilities(relay.pid()), "0000000000001000");
+    relay.signal("USR2");
+    let new = Stray(successor(&relay));
+    assert_eq!(capabilities(new.0), "0000000000001000");
+}
+
+#[test]
+fn an_unknown_user_is_an_error() {
+    if !root("becoming a user that is not there") {
+        return;
+    }
+    let mut relay = Relay::begin(&format!("user = \"nosuch\"\n{}", listener("a", address(), &[address()])), |_| {});
+    assert_eq!(relay.end(), Some(1));
+    until("the error is told", || relay.said().contains("hint:"));
+    assert!(relay.said().contains("there is no user nosuch"), "{}", relay.said());
+}

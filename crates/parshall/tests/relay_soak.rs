@@ -1,0 +1,31 @@
+//! Churn through the relay: ten seconds here, ten minutes with `bench/relay/soak`.
+//!
+//! RELAY_SOAK_S is the time in seconds, RELAY_SOAK_SEED makes another run, or the same one again; RELAY_ENGINE chooses an
+//! engine.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+mod common;
+mod relay;
+
+use std::time::Duration;
+
+use relay::{churn, matrix};
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+}
+
+#[test]
+fn no_byte_and_no_descriptor_is_lost() {
+    let engines = matrix::available();
+    assert!(!engines.is_empty(), "the relay takes no engine at all");
+    let (time, seed) = (Duration::from_secs(number("RELAY_SOAK_S", 10)), number("RELAY_SOAK_SEED", 1));
+    let results: Vec<Result<String, String>> = std::thread::scope(|s| {
+        let runs: Vec<_> = engines.iter().map(|engine| s.spawn(move || churn::churn(engine, seed, time))).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    for result in &results {
+        println!("{}", result.as_ref().unwrap_or_else(|failure| failure));
+    }
+    assert!(results.iter().all(Result::is_ok), "RELAY_SOAK_SEED={seed}");
+}
