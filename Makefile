@@ -22,7 +22,7 @@ build:
 	cargo build --locked --release
 
 bench:
-	@scripts/setup test
+	@scripts/setup bench
 	@scripts/bench
 
 bless:

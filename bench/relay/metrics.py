@@ -1,0 +1,314 @@
+"""What is measured: each metric runs one trial of one peer and returns its raw sample, and says which of its figures are told.
+
+A trial starts its server and its relay afresh and ends both, so that no trial inherits another's memory, sessions or pipes.
+"""
+import contextlib
+import json
+import signal
+import subprocess
+import time
+
+import accounts
+import testbed
+
+CONNECT_CONCURRENCY = 16
+UDP_SOURCES = 4
+UDP_WINDOW = 16
+IDLE_CONNECTIONS = 9500  # two descriptors each, within 20,000 per process
+DESCRIPTORS = 20000
+SPARE_DESCRIPTORS = 200
+
+
+class Failed(Exception):
+    """A trial without a figure, and why."""
+
+
+class Figure:
+    """A number of a sample: how it is called, its unit, how it is printed, whether more is better."""
+
+    def __init__(self, key, title, form="{:.2f}", more_is_better=True, main=False):
+        self.key, self.title, self.form, self.more_is_better, self.main = key, title, form, more_is_better, main
+
+
+class Metric:
+    udp = False
+    loopback = False
+    most_blocks = None
+
+    def __init__(self, name, title, figures):
+        self.name, self.title, self.figures = name, title, figures
+
+    def refuses(self, peer):
+        """Why this peer has no such figure, or None."""
+        if self.udp and not peer.udp:
+            return "no UDP"
+        if self.loopback and not peer.loopback:
+            return "not over loopback"
+        return None
+
+    def how(self, seconds):
+        """What was done, for the reader of the table."""
+        raise NotImplementedError
+
+    def trial(self, bed, peer, options):
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def placed(self, bed, peer, server):
+        """The server and the relay of a trial: (address and port to connect to, server, relay or None)."""
+        path = testbed.Path(self.loopback)
+        host, port = peer.address(path)
+        target = path.direct if host == path.direct else path.target
+        with contextlib.ExitStack() as stack:
+            command = [word.replace("TARGET", target) for word in server]
+            serving = testbed.Child(path.server, command, bed.scratch, "server", stdout=subprocess.PIPE, text=True)
+            stack.callback(serving.stop)
+            testbed.wait_bound(serving, testbed.TARGET_PORT, self.udp)
+            relay = peer.start(path, bed.scratch, self.udp)
+            if relay:
+                stack.callback(relay.stop)
+            yield (host, str(port)), serving, relay
+
+
+def load(bed, client_namespace, mode, place, *values, timeout_s):
+    """Runs the load to its end and returns what it printed."""
+    command = testbed.inside(client_namespace, bed.load, mode, *place, *map(str, values))
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s,
+                              preexec_fn=testbed.die_with_parent)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"the load did not end within {timeout_s:.0f} s") from None
+    if done.returncode != 0:
+        raise Failed(done.stderr.strip()[-200:])
+    return json.loads(done.stdout)
+
+
+class Stream(Metric):
+    """Throughput, and CPU seconds per GB of the whole path: what a relay saves must not be paid by its neighbours."""
+
+    def __init__(self, streams, loopback):
+        self.streams, self.loopback = streams, loopback
+        where = "over loopback" if loopback else "through namespaces"
+        super().__init__(
+            f"{'loopback' if loopback else 'stream'}{streams}",
+            f"{streams} stream{'s' if streams > 1 else ''} {where}",
+            [
+                Figure("gbits_per_s", "Gbit/s", main=True),
+                Figure("path_cpu_s_per_gb", "whole path, CPU-s/GB", "{:.3f}", more_is_better=False, main=True),
+                Figure("relay_cpu_s_per_gb", "relay alone, CPU-s/GB", "{:.3f}", more_is_better=False),
+                Figure("ends_cpu_s_per_gb", "both ends, CPU-s/GB", "{:.3f}", more_is_better=False),
+            ],
+        )
+
+    def how(self, seconds):
+        return f"iperf3 -P {self.streams}, {self.whole(seconds)} s."
+
+    @staticmethod
+    def whole(seconds):
+        """iperf3 drops the fraction of its time without a word."""
+        return max(1, round(seconds))
+
+    def trial(self, bed, peer, options):
+        server = ["iperf3", "-s", "-1", "-B", "TARGET", "-p", str(testbed.TARGET_PORT)]
+        client = testbed.Path(self.loopback).client
+        with self.placed(bed, peer, server) as ((host, port), _, relay):
+            meter = accounts.Meter(relay, options.baseline_cores)
+            command = ["iperf3", "-c", host, "-p", port, "-P", str(self.streams), "-t", str(self.whole(options.seconds)),
+                       "-J"]
+            try:
+                done = subprocess.run(testbed.inside(client, *command), capture_output=True, text=True,
+                                      timeout=options.seconds + 20, preexec_fn=testbed.die_with_parent)
+            except subprocess.TimeoutExpired:
+                raise Failed("iperf3 did not end") from None
+            cost = meter.read()
+        report = json.loads(done.stdout or "{}")
+        if "error" in report or "end" not in report:
+            raise Failed(f"iperf3: {report.get('error', 'no report')}")
+        received, ends = report["end"]["sum_received"], report["end"]["cpu_utilization_percent"]
+        gb = received["bytes"] / 1e9
+        if gb == 0:
+            raise Failed("nothing arrived")
+        sample = {"gbits_per_s": received["bits_per_second"] / 1e9, "gb": gb, **cost}
+        sample["ends_cpu_s_per_gb"] = (ends["host_total"] + ends["remote_total"]) / 100 * received["seconds"] / gb
+        if cost["path_cpu_s"] is not None:
+            sample["path_cpu_s_per_gb"] = cost["path_cpu_s"] / gb
+        if relay:
+            sample["relay_cpu_s_per_gb"] = cost["relay_cpu_s"] / gb
+        return sample
+
+
+class Exchanges(Metric):
+    def __init__(self, connections):
+        self.connections = connections
+        super().__init__(
+            f"rr{connections}",
+            f"32-byte exchanges, {connections} connection{'s' if connections > 1 else ''}",
+            [
+                Figure("p50_us", "p50, µs", "{:.1f}", more_is_better=False, main=True),
+                Figure("p99_us", "p99, µs", "{:.1f}", more_is_better=False, main=True),
+                Figure("per_s", "exchanges/s", "{:,.0f}"),
+            ],
+        )
+
+    def how(self, seconds):
+        return f"One exchange at a time on each connection, {seconds:g} s, through namespaces."
+
+    def trial(self, bed, peer, options):
+        with self.placed(bed, peer, [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT)]) as (place, _, _relay):
+            return load(bed, testbed.CLIENT, "rr", place, self.connections, options.seconds,
+                        timeout_s=options.seconds + 20)
+
+
+class Connections(Metric):
+    def __init__(self):
+        super().__init__(
+            "connect",
+            "connections per second",
+            [
+                Figure("per_s", "connections/s", "{:,.0f}", main=True),
+                Figure("p50_us", "p50, µs", "{:.0f}", more_is_better=False),
+                Figure("p99_us", "p99, µs", "{:.0f}", more_is_better=False),
+                Figure("errors", "failed", "{:.0f}", more_is_better=False),
+            ],
+        )
+
+    def how(self, seconds):
+        return f"Connect, exchange 32 bytes, close; {CONNECT_CONCURRENCY} at a time, {seconds:g} s, through namespaces."
+
+    def trial(self, bed, peer, options):
+        with self.placed(bed, peer, [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT)]) as (place, _, _relay):
+            return load(bed, testbed.CLIENT, "connect", place, CONNECT_CONCURRENCY, options.seconds,
+                        timeout_s=options.seconds + 20)
+
+
+class Idle(Metric):
+    """Memory and descriptors of connections that have carried a few bytes and now wait."""
+
+    most_blocks = 3  # memory hardly varies
+
+    def __init__(self):
+        super().__init__(
+            "idle",
+            "idle connections",
+            [
+                Figure("pss_kb_each", "kB each (PSS)", "{:.2f}", more_is_better=False, main=True),
+                Figure("kernel_kb_each", "kernel, whole path, kB each", "{:.1f}", more_is_better=False),
+                Figure("descriptors_each", "descriptors each", "{:.2f}", more_is_better=False),
+                Figure("empty_pss_kb", "without connections, kB", "{:,.0f}", more_is_better=False),
+                Figure("open", "connections held", "{:,.0f}"),
+            ],
+        )
+
+    def how(self, seconds):
+        return (
+            f"{IDLE_CONNECTIONS:,} connections (fewer where a relay takes more than two descriptors each in one process: "
+            f"the limit is {DESCRIPTORS:,}), each proven by one exchange, then idle. Growth of the relay's process tree; "
+            "beside it the growth of the kernel's slab, stacks and page tables, with the sockets of both ends."
+        )
+
+    def trial(self, bed, peer, options):
+        wanted = min(IDLE_CONNECTIONS, (DESCRIPTORS - SPARE_DESCRIPTORS) // peer.descriptors)
+        with self.placed(bed, peer, [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT)]) as (place, _, relay):
+            # One connection first: what a relay allocates once is not charged to the many.
+            load(bed, testbed.CLIENT, "rr", place, 1, 0.1, timeout_s=20)
+            time.sleep(0.5)
+            before = self.look(relay)
+            client = testbed.Child(testbed.CLIENT, [bed.load, "idle", *place, str(wanted)], bed.scratch, "idle",
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            try:
+                told = json.loads(client.process.stdout.readline() or "{}")
+                if not told.get("open"):
+                    raise Failed(f"no connection: {client.last_words() or told.get('stopped_by')}")
+                time.sleep(1)  # buffers that go back to a pool a moment later
+                after = self.look(relay)
+            finally:
+                client.stop()
+        sample = {**told, "wanted": wanted, "before": before, "after": after}
+        sample["kernel_kb_each"] = (after["kernel_kb"] - before["kernel_kb"]) / told["open"]
+        if relay:
+            sample["empty_pss_kb"] = before["pss"]
+            for key, name in (("pss", "pss_kb_each"), ("rss", "rss_kb_each"), ("descriptors", "descriptors_each")):
+                sample[name] = (after[key] - before[key]) / told["open"]
+        return sample
+
+    @staticmethod
+    def look(relay):
+        seen = {"kernel_kb": accounts.kernel_memory_kb()}
+        if relay:
+            seen |= accounts.tree_memory_kb(relay.pid)
+            seen["descriptors"] = accounts.tree_descriptors(relay.pid)
+        return seen
+
+
+class Flood(Metric):
+    udp = True
+
+    def __init__(self, size):
+        self.size = size
+        super().__init__(
+            f"udp-flood-{size}",
+            f"UDP one way, {size} B",
+            [
+                Figure("received_per_s", "received, packets/s", "{:,.0f}", main=True),
+                Figure("sent_per_s", "offered, packets/s", "{:,.0f}"),
+                Figure("path_cpu_us_each", "whole path, CPU-µs each", "{:.1f}", more_is_better=False),
+            ],
+        )
+
+    def how(self, seconds):
+        return f"{UDP_SOURCES} sources send as fast as the host allows, {seconds:g} s; what arrives at the server is counted."
+
+    def trial(self, bed, peer, options):
+        with self.placed(bed, peer, [bed.load, "udp-sink", "TARGET", str(testbed.TARGET_PORT)]) as (place, sink, relay):
+            meter = accounts.Meter(relay, options.baseline_cores)
+            sent = load(bed, testbed.CLIENT, "udp-flood", place, self.size, UDP_SOURCES, options.seconds,
+                        timeout_s=options.seconds + 20)
+            time.sleep(0.2)
+            cost = meter.read()
+            sink.process.send_signal(signal.SIGTERM)
+            got = json.loads(sink.process.communicate(timeout=5)[0].splitlines()[-1])
+        if not got["received"]:
+            raise Failed("nothing arrived")
+        sample = {"sent": sent["sent"], "received": got["received"], **cost}
+        sample["sent_per_s"] = sent["sent"] / sent["seconds"]
+        sample["received_per_s"] = got["received"] / max(got["seconds"], sent["seconds"])
+        if cost["path_cpu_s"] is not None:
+            sample["path_cpu_us_each"] = cost["path_cpu_s"] / got["received"] * 1e6
+        return sample
+
+
+class Trips(Metric):
+    udp = True
+
+    def __init__(self, size):
+        self.size = size
+        super().__init__(
+            f"udp-echo-{size}",
+            f"UDP echo, {size} B",
+            [
+                Figure("per_s", "round trips/s", "{:,.0f}", main=True),
+                Figure("p50_us", "p50, µs", "{:.0f}", more_is_better=False),
+                Figure("p99_us", "p99, µs", "{:.0f}", more_is_better=False),
+                Figure("errors", "lost", "{:.0f}", more_is_better=False),
+            ],
+        )
+
+    def how(self, seconds):
+        return f"{UDP_SOURCES} sources with {UDP_WINDOW} datagrams under way each, {seconds:g} s."
+
+    def trial(self, bed, peer, options):
+        with self.placed(bed, peer, [bed.load, "udp-serve", "TARGET", str(testbed.TARGET_PORT)]) as (place, _, _relay):
+            sample = load(bed, testbed.CLIENT, "udp-trips", place, self.size, UDP_SOURCES, UDP_WINDOW, options.seconds,
+                          timeout_s=options.seconds + 20)
+        if not sample["count"]:
+            raise Failed("no datagram came back")
+        return sample
+
+
+ALL = {
+    metric.name: metric
+    for metric in [
+        Stream(1, loopback=False), Stream(8, loopback=False), Stream(1, loopback=True), Stream(8, loopback=True),
+        Exchanges(1), Exchanges(16), Connections(), Idle(), Flood(64), Flood(1400), Trips(64), Trips(1400),
+    ]
+}

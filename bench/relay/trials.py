@@ -1,0 +1,58 @@
+"""The order of trials: every block holds one trial of each peer, in random order, so that drift of the machine falls on all."""
+import random
+import time
+
+import accounts
+import metrics
+from testbed import say
+
+BASELINE_S = 0.5
+BUSY_CORES = 0.1  # above that, somebody else is working
+
+
+class Options:
+    """What a trial may know: how long, and what the machine does without us."""
+
+    def __init__(self, seconds):
+        self.seconds, self.baseline_cores = seconds, 0.0
+
+
+def baseline(name, patience_s):
+    """How many cores others keep busy; waits a while for them to end."""
+    end_s = time.monotonic() + patience_s
+    while True:
+        cores = accounts.idle_cores(BASELINE_S)
+        if cores <= BUSY_CORES or time.monotonic() > end_s:
+            break
+    if cores > BUSY_CORES:
+        say(f"{name}: something else keeps {cores:.2f} cores busy: figures will be off")
+    return cores
+
+
+def run(bed, metric, chosen, blocks, seconds, shuffle: random.Random, patience_s=0):
+    """Runs all blocks of a metric; returns its samples and failures. A peer that fails twice in a row is left out."""
+    options = Options(seconds)
+    samples, failures, in_a_row = [], [], {}
+    for block in range(blocks):
+        options.baseline_cores = baseline(metric.name, patience_s)
+        order = [peer for peer in chosen if in_a_row.get(peer.name, 0) < 2]
+        shuffle.shuffle(order)
+        for place, peer in enumerate(order):
+            label = f"{metric.name} {block + 1}/{blocks} {peer.name}"
+            begun_s = time.monotonic()
+            try:
+                sample = metric.trial(bed, peer, options)
+            except (metrics.Failed, RuntimeError, TimeoutError, ValueError) as error:
+                failures.append({"peer": peer.name, "block": block, "why": str(error)})
+                in_a_row[peer.name] = in_a_row.get(peer.name, 0) + 1
+                say(f"{label}: FAILED: {error}")
+                continue
+            in_a_row[peer.name] = 0
+            sample |= {"peer": peer.name, "block": block, "place": place, "baseline_cores": options.baseline_cores}
+            samples.append(sample)
+            figures = ", ".join(
+                f"{figure.title} {figure.form.format(sample[figure.key])}"
+                for figure in metric.figures if sample.get(figure.key) is not None
+            )
+            say(f"{label}: {figures}  [{time.monotonic() - begun_s:.1f} s]")
+    return {"samples": samples, "failures": failures}
