@@ -144,6 +144,7 @@ impl Setting {
             Self::Header(_) | Self::ProxyIn(_) | Self::ProxyOut(_) => "leave it out: PROXY headers are for TCP only",
             Self::Check(_) => "leave it out: a check connects by TCP; failed datagrams count for health.fails",
             Self::Buffer(_) => "leave it out: a datagram is always read whole",
+            Self::Bandwidth(_) => "leave it out: limits.rate bounds the datagrams a second of a source",
             Self::Nodelay(_) | Self::Keepalive(_) | Self::UserTimeout(_) | Self::Mptcp(_) => {
                 "leave it out: it is a TCP option"
             }
