@@ -11,6 +11,8 @@ mod error;
 mod lab;
 mod relay;
 mod report;
+#[allow(dead_code)]
+mod sockets;
 
 use std::process::ExitCode;
 

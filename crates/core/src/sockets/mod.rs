@@ -1,0 +1,7 @@
+//! What `parshall sockets` decides without asking the host: which sockets are wanted, which of two records are the same
+//! socket, what changed since the last dump.
+pub mod row;
+pub mod selection;
+
+pub use row::{Dump, Owner, Rates, Row, Seen};
+pub use selection::{Kind, Kinds, Prefix, Selection, Side};
