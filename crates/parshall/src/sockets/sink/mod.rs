@@ -1,4 +1,6 @@
 //! The seam of the sinks: one file or folder each.
+pub mod delivery;
+
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 
