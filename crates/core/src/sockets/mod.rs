@@ -1,7 +1,11 @@
 //! What `parshall sockets` decides without asking the host: which sockets are wanted, which of two records are the same
 //! socket, what changed since the last dump.
+pub mod key;
 pub mod row;
 pub mod selection;
+pub mod track;
 
+pub use key::key;
 pub use row::{Dump, Owner, Rates, Row, Seen};
 pub use selection::{Kind, Kinds, Prefix, Selection, Side};
+pub use track::{Met, Tracker};
