@@ -20,6 +20,7 @@ pub mod perf_probe;
 pub mod pidfd;
 pub mod privileges;
 pub mod sock_view;
+pub mod socket_netns;
 pub mod stream_io;
 pub mod stream_socket;
 pub mod tcp_progress;

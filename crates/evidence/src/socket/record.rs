@@ -120,7 +120,8 @@ macro_rules! socket_fields {
             }
         }
 
-        const SUM_OF_WIDTHS: usize = 0 $($( + size_of::<kind!($width)>() )*)*;
+        // A repetition must name something of its own depth, hence the numbers.
+        const SUM_OF_WIDTHS: usize = 0 $($( + size_of::<kind!($width)>() * ($number > 0) as usize )*)*;
         // The kernel side writes it and user space reads it in place: not a byte may be padding.
         const _: () = assert!(SUM_OF_WIDTHS == size_of::<SocketRecord>());
     };
@@ -162,6 +163,7 @@ socket_fields! {
         31 timer_ms Timer "time until the timer fires";
         32 birth_sent Identity "TCP: snd_una - bytes_acked modulo 2^32, constant from the first segment to the last; TIME_WAIT: the last sequence number; 0 where the backend does not see it";
         33 birth_received Identity "TCP: rcv_nxt - bytes_received modulo 2^32, constant once the connection is established; 0 where the backend does not see it";
+        34 reserved_word Identity "always 0";
         40 rto_us Rtt "retransmission timeout (tcp_info)";
         41 ato_us Rtt "delayed-ACK timeout (tcp_info)";
         42 rtt_us Rtt "smoothed round trip time (tcp_info)";
