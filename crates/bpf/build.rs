@@ -29,6 +29,7 @@ fn main() {
         ("src/probes.bpf.c", "probes"),
         ("src/classic/classic.bpf.c", "classic"),
         ("src/relay/redirect.bpf.c", "redirect"),
+        ("src/sockets/owners.bpf.c", "socket_owners"),
     ];
     for (source, name) in objects {
         SkeletonBuilder::new()
