@@ -31,6 +31,8 @@ fn main() {
         ("src/probes.bpf.c", "probes"),
         ("src/classic/classic.bpf.c", "classic"),
         ("src/relay/redirect.bpf.c", "redirect"),
+        ("src/sockets/closes.bpf.c", "socket_closes"),
+        ("src/sockets/iter.bpf.c", "socket_iter"),
         ("src/sockets/owners.bpf.c", "socket_owners"),
     ];
     for (source, name) in objects {

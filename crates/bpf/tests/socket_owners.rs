@@ -2,7 +2,8 @@
 //! Needs root.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
-use std::io::Write;
+mod socket_common;
+
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -12,22 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::owners::{Owners, Table};
-
-/// Whether programs can be loaded here; if not, says so.
-fn ready(what: &str) -> bool {
-    let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t0\t"));
-    let why = match (root, std::path::Path::new("/sys/kernel/btf/vmlinux").exists()) {
-        (true, true) => return true,
-        (false, _) => "needs root",
-        (true, false) => "this kernel has no BTF",
-    };
-    eprintln!("skipped: {what}: {why}");
-    if let Some(path) = std::env::var_os("PARSHALL_SKIPS") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        let _ = file.and_then(|mut file| writeln!(file, "{what}: {why}"));
-    }
-    false
-}
+use socket_common::{ready, unprivileged};
 
 /// A process of ours; gone when dropped.
 struct Holder(Child);
@@ -143,12 +129,6 @@ fn without_the_right_to_it_the_answer_is_no() {
     if !ready("owners without permission") {
         return;
     }
-    // The raw system call changes this thread only, which ends with the closure.
-    let answer = std::thread::spawn(|| {
-        // SAFETY: three integers; the kernel drops the capabilities of the calling thread with its user id.
-        let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
-        assert_eq!(changed, 0);
-        Owners::load().map(|_| ()).map_err(|error| error.kind())
-    });
-    assert_eq!(answer.join().unwrap(), Err(std::io::ErrorKind::PermissionDenied));
+    let answer = unprivileged(|| Owners::load().map(|_| ()).map_err(|error| error.kind()));
+    assert_eq!(answer, Err(std::io::ErrorKind::PermissionDenied));
 }

@@ -222,10 +222,7 @@ impl Owners {
     /// # Errors
     /// PermissionDenied: not permitted; others: this kernel has no BTF or no such iterator (Linux 5.11).
     pub fn load() -> io::Result<Self> {
-        Self::try_load().map_err(|error| match error.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied.into(),
-            _ => io::Error::other(error),
-        })
+        Self::try_load().map_err(super::refused)
     }
 
     fn try_load() -> Result<Self, libbpf_rs::Error> {

@@ -71,7 +71,7 @@ impl Place {
     }
 
     /// Whether it still leads to the namespace with this inode.
-    fn leads_to(&self, inode: u32) -> bool {
+    pub fn leads_to(&self, inode: u32) -> bool {
         match self {
             Self::Mount(path) => fs::metadata(path).is_ok_and(|file| file.ino() == u64::from(inode)),
             Self::Socket { .. } => false,
@@ -321,7 +321,7 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::UdpSocket;
     use std::os::fd::AsRawFd;
     use std::sync::mpsc;
@@ -375,7 +375,8 @@ mod tests {
         assert_eq!(in_turn(&[1, 3, 5], 0).collect::<Vec<_>>(), [1, 3, 5]);
     }
 
-    fn skip(what: &str) -> bool {
+    /// Whether a test cannot run for want of root; if so, says what is skipped.
+    pub fn skip(what: &str) -> bool {
         if is_root() {
             return false;
         }
