@@ -36,6 +36,9 @@ mod tests {
         assert!(record(&bytes[1..]).is_none());
         bytes.insert(0, 9);
         bytes[1] = 7;
-        assert_eq!(record(&bytes[1..]).map(|record| record.address), Some(u64::from_ne_bytes([7, 0, 0, 0, 0, 0, 0, 0])));
+        assert_eq!(
+            record(&bytes[1..]).map(|record| record.address),
+            Some(u64::from_ne_bytes([7, 0, 0, 0, 0, 0, 0, 0]))
+        );
     }
 }

@@ -133,11 +133,7 @@ mod tests {
             (format!("/ecs/{STATIC}/{STATIC}-1498022389"), &format!("{STATIC}-1498022389"), ""),
             (format!("/machine.slice/libpod-{ID}.scope/container"), ID, ""),
             (format!("/libpod_parent/libpod-{ID}"), ID, ""),
-            (
-                format!("/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container"),
-                ID,
-                "",
-            ),
+            (format!("/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container"), ID, ""),
         ]);
     }
 
@@ -155,7 +151,11 @@ mod tests {
             (format!("{slice}/docker-{ID}.scope"), ID, UID),
             (slice.clone(), "", UID),
             (format!("/kubepods.slice/kubepods-pod{STATIC}.slice/cri-containerd-{ID}.scope"), ID, STATIC),
-            (format!("/system.slice/containerd.service/kubepods-burstable-pod{UNDER}.slice:cri-containerd:{ID}"), ID, UID),
+            (
+                format!("/system.slice/containerd.service/kubepods-burstable-pod{UNDER}.slice:cri-containerd:{ID}"),
+                ID,
+                UID,
+            ),
             (
                 format!(
                     "/docker/{INNER}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/\

@@ -178,7 +178,16 @@ impl Reading<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use parshall_evidence::socket::SocketRecord;
+    use parshall_sys::netns::NetNs;
+
     use super::*;
+    use crate::sockets::namespaces::tests::skip;
 
     #[test]
     fn the_namespaces_own_count_is_read_as_the_kernel_writes_it() {
@@ -192,5 +201,81 @@ mod tests {
         for strange in ["", "TCP:", "TCP: something 0", "TCP inuse 0"] {
             assert!(has_sockets(strange, "TCP"), "{strange:?}");
         }
+    }
+
+    /// Inodes and records of what listens or is bound in these namespaces, by dump of a fresh backend.
+    fn dump(iter: &mut Iter, namespaces: Vec<u32>) -> (Vec<SocketRecord>, Completeness) {
+        let selection = Selection { namespaces, kinds: Kinds::of([Kind::Tcp, Kind::Udp]), ..Selection::default() };
+        let mut found = Vec::new();
+        let done = iter.dump(&selection, &mut |batch| found.extend_from_slice(batch.records)).unwrap();
+        assert_eq!(done.emitted, found.len() as u64);
+        assert_eq!(done.expected, done.emitted + done.filtered + done.torn + done.dropped);
+        (found, done)
+    }
+
+    fn inode(netns: &NetNs) -> u32 {
+        fs::metadata(std::path::Path::new(netns::DIR).join(netns.name())).unwrap().ino() as u32
+    }
+
+    #[test]
+    fn each_namespace_gives_its_own_sockets_while_others_come_and_go() {
+        if skip("the iterators in several namespaces") {
+            return;
+        }
+        let mut iter = Iter::load(Kinds::of([Kind::Tcp, Kind::Udp])).unwrap();
+        let spaces: Vec<NetNs> = (0..3).map(|_| NetNs::create("iter").unwrap()).collect();
+        let inodes: Vec<u32> = spaces.iter().map(inode).collect();
+        // Two have a listener, one has nothing.
+        let listeners: Vec<TcpListener> =
+            spaces[..2].iter().map(|netns| netns.run(|| TcpListener::bind("127.0.0.1:4711")).unwrap()).collect();
+        let (found, done) = dump(&mut iter, inodes.clone());
+        assert_eq!((done.namespaces, done.namespaces_lost), (3, 0));
+        let mut where_found: Vec<u32> = found.iter().map(|record| record.netns).collect();
+        where_found.sort_unstable();
+        assert_eq!(where_found, [inodes[0].min(inodes[1]), inodes[0].max(inodes[1])]);
+        assert!(found.iter().all(|record| (record.local_port, record.state) == (4711, 10)));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(NetNs::create("churn").unwrap());
+                }
+            });
+            let until = Instant::now() + Duration::from_secs(2);
+            let mut dumps = 0;
+            while Instant::now() < until || dumps < 3 {
+                let (found, _) = dump(&mut iter, Vec::new());
+                for listener in &inodes[..2] {
+                    assert_eq!(found.iter().filter(|record| record.netns == *listener).count(), 1, "dump {dumps}");
+                }
+                dumps += 1;
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        drop(listeners);
+        drop(spaces);
+        let (found, done) = dump(&mut iter, inodes);
+        assert_eq!((found.len(), done.namespaces), (0, 0));
+    }
+
+    #[test]
+    fn a_namespace_that_only_a_socket_keeps_is_read_when_it_is_told() {
+        if skip("namespaces that only sockets keep") {
+            return;
+        }
+        let netns = NetNs::create("stray").unwrap();
+        let gone = inode(&netns);
+        let listener = netns.run(|| TcpListener::bind("127.0.0.1:4712")).unwrap();
+        drop(netns);
+        let mut owners = crate::sockets::owners::Kernel::load().unwrap();
+        let (_, strays) = owners.look_with_strays().unwrap();
+        let here = strays.iter().find(|stray| stray.netns == gone).expect("its socket is not where its process is");
+        assert_eq!((here.pid, here.fd), (std::process::id(), listener.as_raw_fd() as u32));
+        let mut iter = Iter::load(Kinds::of([Kind::Tcp])).unwrap();
+        iter.tell_strays(strays.iter().map(|stray| (stray.netns, stray.pid, stray.fd)).collect());
+        let selection = Selection { namespaces: vec![gone], ..Selection::default() };
+        let mut ports = Vec::new();
+        iter.dump(&selection, &mut |batch| ports.extend(batch.records.iter().map(|record| record.local_port))).unwrap();
+        assert_eq!(ports, [4712]);
     }
 }
