@@ -14,6 +14,7 @@ pub mod record;
 pub mod relay;
 pub mod sample;
 mod small_btf;
+pub mod sockets;
 pub mod syscall;
 pub mod thread;
 pub mod timer;

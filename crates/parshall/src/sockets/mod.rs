@@ -4,4 +4,7 @@
 //! a [`format`] turns rows into bytes; a [`sink`] takes rows and answers for what became of them.
 pub mod backend;
 pub mod format;
+pub mod names;
+pub mod namespaces;
+pub mod owners;
 pub mod sink;
