@@ -23,17 +23,23 @@ pub struct Messages<'a> {
     rest: &'a [u8],
     sequence: u32,
     interrupted: bool,
+    broken: bool,
 }
 
 impl<'a> Messages<'a> {
     /// The messages of `part` that carry this sequence number; others belong to an earlier request that was given up.
     pub fn new(part: &'a [u8], sequence: u32) -> Self {
-        Self { rest: part, sequence, interrupted: false }
+        Self { rest: part, sequence, interrupted: false, broken: false }
     }
 
     /// Whether a message so far said that the tables changed under the dump (NLM_F_DUMP_INTR): sockets may be missing.
     pub fn interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    /// Whether the part ended in the middle of a message: what followed is lost.
+    pub fn broken(&self) -> bool {
+        self.broken
     }
 }
 
@@ -47,6 +53,7 @@ impl<'a> Iterator for Messages<'a> {
             let len = head.u32(0) as usize;
             // A length that makes no sense leaves nothing to go on with.
             let Some(payload) = self.rest.get(HEADER..len) else {
+                self.broken = !self.rest.is_empty();
                 self.rest = &[];
                 return None;
             };

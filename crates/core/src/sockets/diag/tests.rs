@@ -196,7 +196,9 @@ fn parts_are_cut_into_messages() {
     assert!(!messages.interrupted());
     assert_eq!(messages.next(), Some(Message::Socket(b"two!")));
     assert!(messages.interrupted());
-    assert_eq!((messages.next(), messages.next()), (Some(Message::Refused(2)), None));
+    assert_eq!((messages.next(), messages.next(), messages.broken()), (Some(Message::Refused(2)), None, false));
+    let mut cut = Messages::new(&part[..part.len() - 1], 7);
+    assert_eq!((cut.by_ref().count(), cut.next(), cut.broken()), (2, None, true));
     let done = message(3, 2, 7, &0i32.to_ne_bytes());
     assert_eq!(Messages::new(&done, 7).next(), Some(Message::Done(0)));
 }
