@@ -96,11 +96,12 @@ fn more_messages_than_buffers_come_in_order() {
         });
         let mut got = Vec::new();
         while got.len() < 200 {
-            reader.receive(&mut |part| {
-                assert_eq!(part.len(), 8000);
-                got.push(u32::from_ne_bytes(part[..4].try_into().expect("4 bytes")));
-            })
-            .expect("messages");
+            reader
+                .receive(&mut |part| {
+                    assert_eq!(part.len(), 8000);
+                    got.push(u32::from_ne_bytes(part[..4].try_into().expect("4 bytes")));
+                })
+                .expect("messages");
         }
         assert_eq!(got, (0..200).collect::<Vec<_>>());
         let kernel = sending.join().expect("sent");
