@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn nothing_twice_in_a_row_nor_when_read_again() {
         let mut once = Once::default();
-        let mut read = |once: &mut Once, cookies: &[u64]| cookies.iter().filter(|c| once.is_new(**c)).count();
+        let read = |once: &mut Once, cookies: &[u64]| cookies.iter().filter(|c| once.is_new(**c)).count();
         assert_eq!(read(&mut once, &[7, 3, 9, 3, 0, 0]), 5);
         once.again();
         assert_eq!(read(&mut once, &[9, 4, 7, 4, 3]), 1);
