@@ -20,6 +20,7 @@ pub mod owner;
 pub mod perf_probe;
 pub mod pidfd;
 pub mod privileges;
+pub mod sock_diag;
 pub mod sock_view;
 pub mod socket_netns;
 pub mod stream_io;

@@ -1,5 +1,6 @@
 //! The seam of the backends: one file or folder each.
 pub mod iter;
+pub mod netlink;
 
 use parshall_core::sockets::Selection;
 use parshall_evidence::socket::{Batch, Completeness};
