@@ -1,7 +1,10 @@
 //! What `parshall sockets` decides without asking the host: which sockets are wanted, which of two records are the same
 //! socket, what changed since the last dump.
+pub mod retry;
 pub mod row;
+pub mod schema;
 pub mod selection;
+pub mod spool;
 
 pub use row::{Dump, Owner, Rates, Row, Seen};
 pub use selection::{Kind, Kinds, Prefix, Selection, Side};
