@@ -1,10 +1,14 @@
 //! What `parshall sockets` decides without asking the host: which sockets are wanted, which of two records are the same
 //! socket, what changed since the last dump.
+pub mod key;
 pub mod retry;
 pub mod row;
 pub mod schema;
 pub mod selection;
 pub mod spool;
+pub mod track;
 
+pub use key::key;
 pub use row::{Dump, Owner, Rates, Row, Seen};
 pub use selection::{Kind, Kinds, Prefix, Selection, Side};
+pub use track::{Met, Tracker};

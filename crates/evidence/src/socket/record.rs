@@ -120,15 +120,12 @@ macro_rules! socket_fields {
             }
         }
 
-        const SUM_OF_WIDTHS: usize = 0 $($( + size_of::<kind!($width)>() )*)*;
-        // The kernel side writes it and user space reads it in place: not a byte may be padding.
-        const _: () = assert!(SUM_OF_WIDTHS == size_of::<SocketRecord>());
     };
 }
 
 socket_fields! {
     u64 {
-        1 address Identity "address of the kernel's structure; with the pair of addresses and the namespace the identity of the socket; 0 where the backend does not see it";
+        1 address Identity "address of the kernel's structure, by which owners are found; 0 where the backend does not see it";
         2 cookie Identity "the kernel's cookie (SO_COOKIE); 0 until somebody asked for it";
         3 cgroup_id Cgroup "id of the control group v2 that the socket was made in";
         4 bytes_sent Traffic "data bytes sent, retransmissions included (tcp_info)";
@@ -160,6 +157,9 @@ socket_fields! {
         29 accept_queue Queues "listener: connections that wait for accept()";
         30 accept_limit Queues "listener: how many may wait";
         31 timer_ms Timer "time until the timer fires";
+        32 birth_sent Identity "TCP: snd_una - bytes_acked modulo 2^32, constant from the first segment to the last; TIME_WAIT: the last sequence number; 0 where the backend does not see it";
+        33 birth_received Identity "TCP: rcv_nxt - bytes_received modulo 2^32, constant once the connection is established; 0 where the backend does not see it";
+        34 user_timeout_ms Options "TCP_USER_TIMEOUT; 0: none, or the backend does not see it";
         40 rto_us Rtt "retransmission timeout (tcp_info)";
         41 ato_us Rtt "delayed-ACK timeout (tcp_info)";
         42 rtt_us Rtt "smoothed round trip time (tcp_info)";
@@ -276,3 +276,19 @@ socket_fields! {
         172 congestion Congestion "name of the congestion control";
     }
 }
+
+/// The kernel side writes the record and user space reads it in place: not a byte may be padding.
+const _: () = {
+    let (mut bytes, mut at) = (0, 0);
+    while at < FIELDS.len() {
+        bytes += match FIELDS[at].width {
+            Width::U64 => 8,
+            Width::U32 => 4,
+            Width::U16 => 2,
+            Width::U8 => 1,
+            Width::Bytes16 => 16,
+        };
+        at += 1;
+    }
+    assert!(bytes == size_of::<SocketRecord>());
+};
