@@ -8,6 +8,7 @@ pub mod enter_netns;
 pub mod epoll;
 pub mod eventfd;
 pub mod file_handle;
+pub mod file_lock;
 pub mod gate;
 pub mod handover;
 pub mod inet_diag;
