@@ -141,10 +141,12 @@ fn attributes(kind: u16, value: Bytes<'_>, record: &mut SocketRecord) {
         SHUTDOWN => record.shutdown = value.u8(0),
         SKV6ONLY => record.ipv6_only = value.u8(0),
         MARK => record.mark = value.u32(0),
-        // Where no class is set the kernel writes the priority instead. A class without a major number is the class of no
-        // queueing discipline, so that is a priority; one that names a class (SO_PRIORITY may) is told as that class.
-        _ if value.u32(0) >> 16 == 0 => record.priority = value.u32(0),
-        _ => record.class_id = value.u32(0),
+        _ => {
+            // Where no class is set the kernel writes the priority, which classful queueing disciplines take for a class. A
+            // class without a major number is none that a control group was given.
+            record.class_id = value.u32(0);
+            record.priority = if record.class_id >> 16 == 0 { record.class_id } else { 0 };
+        }
     }
 }
 

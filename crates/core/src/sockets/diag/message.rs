@@ -53,7 +53,7 @@ impl<'a> Iterator for Messages<'a> {
             let len = head.u32(0) as usize;
             // A length that makes no sense leaves nothing to go on with.
             let Some(payload) = self.rest.get(HEADER..len) else {
-                self.broken = !self.rest.is_empty();
+                self.broken |= !self.rest.is_empty();
                 self.rest = &[];
                 return None;
             };

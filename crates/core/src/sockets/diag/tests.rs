@@ -133,8 +133,8 @@ fn controls_that_were_not_at_hand() {
 }
 
 #[test]
-fn a_class_without_a_major_number_is_the_priority() {
-    for (written, class, priority) in [(6u32, 0, 6), (0x0001_0002, 0x0001_0002, 0)] {
+fn a_class_without_a_major_number_is_the_priority_too() {
+    for (written, class, priority) in [(6u32, 6, 6), (0x0001_0002, 0x0001_0002, 0)] {
         let (record, _) = decoded(Table::Tcp, &with(established(), 17, &written.to_ne_bytes()), &ALL).expect("whole");
         assert_eq!((record.class_id, record.priority), (class, priority));
     }
