@@ -1,7 +1,11 @@
 //! What `parshall sockets` asks of BPF: one file per object, its programs in C beside the loader of the same name.
+mod arena;
 pub mod closes;
 pub mod iter;
 pub mod owners;
+pub mod walk;
+
+pub use walk::{Walk, WalkError, WalkSelection};
 
 use std::io;
 
