@@ -11,7 +11,6 @@ mod error;
 mod lab;
 mod relay;
 mod report;
-#[allow(dead_code)]
 mod sockets;
 
 use std::process::ExitCode;
@@ -40,6 +39,7 @@ fn main() -> ExitCode {
         Request::Show(config) => diagnose::show(&config),
         Request::Doctor(config) => doctor::doctor(&config),
         Request::Relay(request) => relay::relay(&request),
+        Request::Sockets(request) => sockets::sockets(request),
         Request::Lab(args) => lab::run(&args),
     })
 }

@@ -186,7 +186,8 @@ pub struct Walk {
 type Slot = [u64; size_of::<SocketRecord>() / 8];
 
 // The kernel side writes records one after the other.
-const _: () = assert!(size_of::<Slot>() == size_of::<SocketRecord>() && align_of::<Slot>() == align_of::<SocketRecord>());
+const _: () =
+    assert!(size_of::<Slot>() == size_of::<SocketRecord>() && align_of::<Slot>() == align_of::<SocketRecord>());
 
 impl std::fmt::Debug for Walk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -289,7 +290,10 @@ impl Walk {
         }
         let most = [wanted.namespaces.len(), wanted.cgroups.len(), wanted.prefixes.len()].into_iter().max();
         if most > Some(SET_MAX) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a rule names more than {SET_MAX} values")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a rule names more than {SET_MAX} values"),
+            ));
         }
         self.installed = None;
         let maps = &self.skel.maps;
@@ -369,7 +373,8 @@ fn why(error: libbpf_rs::Error) -> WalkError {
         }
     }
     // SAFETY: the name is a NUL-terminated string that outlives the call.
-    let id = unsafe { libbpf_sys::libbpf_find_vmlinux_btf_id(c"bpf_rdonly_cast".as_ptr(), libbpf_sys::BPF_TRACE_FENTRY) };
+    let id =
+        unsafe { libbpf_sys::libbpf_find_vmlinux_btf_id(c"bpf_rdonly_cast".as_ptr(), libbpf_sys::BPF_TRACE_FENTRY) };
     if id <= 0 {
         return WalkError::Lacks { what: "bpf_rdonly_cast (Linux 6.2)" };
     }
