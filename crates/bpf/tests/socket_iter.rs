@@ -75,7 +75,7 @@ fn tcp_is_complete_and_right() {
         server.read_exact(&mut [0; 400]).unwrap();
     }
     let _waiting = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let (mut ended, mut other) = pairs.pop().unwrap();
+    let (ended, mut other) = pairs.pop().unwrap();
     ended.shutdown(std::net::Shutdown::Both).unwrap();
     while other.read(&mut [0; 2000]).unwrap() > 0 {}
     let ended_port = ended.local_addr().unwrap().port();
