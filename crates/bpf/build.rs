@@ -34,6 +34,7 @@ fn main() {
         ("src/sockets/closes.bpf.c", "socket_closes"),
         ("src/sockets/iter.bpf.c", "socket_iter"),
         ("src/sockets/owners.bpf.c", "socket_owners"),
+        ("src/sockets/walk.bpf.c", "walk"),
     ];
     for (source, name) in objects {
         SkeletonBuilder::new()
@@ -46,8 +47,10 @@ fn main() {
                 std::process::exit(1);
             });
     }
-    let names = type_names(&out.join("probes.bpf.o"));
-    std::fs::write(out.join("type_names.rs"), format!("&{names:?}")).expect("OUT_DIR is writable");
+    for (object, file) in [("probes", "type_names.rs"), ("walk", "walk_type_names.rs")] {
+        let names = type_names(&out.join(format!("{object}.bpf.o")));
+        std::fs::write(out.join(file), format!("&{names:?}")).expect("OUT_DIR is writable");
+    }
 }
 
 /// The names of the structures in the object, which are those of the kernel but for what follows `___`.

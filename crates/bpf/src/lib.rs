@@ -40,6 +40,12 @@ mod redirect_skel {
     include!(concat!(env!("OUT_DIR"), "/redirect.skel.rs"));
 }
 
+/// The generated skeleton of `sockets/walk.bpf.c`.
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+mod walk_skel {
+    include!(concat!(env!("OUT_DIR"), "/walk.skel.rs"));
+}
+
 /// A thread's name.
 pub fn thread_name(dump: &thread::ThreadDump) -> String {
     comm(&dump.comm)

@@ -185,6 +185,8 @@ typedef struct {
 } possible_net_t;
 
 struct sock_common {
+	u64 skc_addrpair;
+	u32 skc_portpair;
 	__be32 skc_daddr;
 	__be32 skc_rcv_saddr;
 	unsigned int skc_hash;
@@ -242,6 +244,7 @@ struct socket_alloc {
 };
 
 struct sk_buff {
+	struct sk_buff *next;
 	unsigned int len;
 };
 
@@ -442,13 +445,11 @@ struct inet_timewait_sock {
 	struct sock_common __tw_common;
 	u32 tw_mark;
 	unsigned char tw_substate;
-	u32 tw_priority;
 	struct timer_list tw_timer;
 };
 
 struct request_sock {
 	struct sock_common __req_common;
-	u8 num_retrans;
 	struct timer_list rsk_timer;
 };
 
@@ -524,6 +525,7 @@ struct unix_sock {
 	struct sock sk;
 	struct unix_address *addr;
 	struct sock *peer;
+	int inq_len;
 };
 
 struct nsproxy {

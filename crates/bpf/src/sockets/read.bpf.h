@@ -136,13 +136,19 @@ static __always_inline void read_memory(struct socket_record *r, const struct so
 	}
 }
 
-static __always_inline void read_cgroup(struct socket_record *r, const struct sock *sk)
+static __always_inline u64 cgroup_id_of(const struct sock *sk)
 {
 	if (bpf_core_field_exists(sk->sk_cgrp_data.cgroup)) {
 		struct cgroup *group = SOCKET_FOLLOW(cgroup, sk->sk_cgrp_data.cgroup);
 
-		r->cgroup_id = SOCKET_FOLLOW(kernfs_node, group->kn)->id;
+		return SOCKET_FOLLOW(kernfs_node, group->kn)->id;
 	}
+	return 0;
+}
+
+static __always_inline void read_cgroup(struct socket_record *r, const struct sock *sk)
+{
+	r->cgroup_id = cgroup_id_of(sk);
 }
 
 /* Owner, mark, priority and class: of every full socket. */
@@ -672,6 +678,53 @@ static __always_inline void read_udp(struct socket_record *r, const struct udp_s
 		read_cgroup(r, sk);
 	if (WANTED(OPTIONS))
 		r->sock_flags = read_sock_flags(&udp->inet);
+}
+
+/* The connection that a subflow belongs to. After read_common() of the connection's own sock_common. */
+static __always_inline void read_mptcp(struct socket_record *r, const struct mptcp_sock *msk, u8 state, u32 groups)
+{
+	const struct sock *sk = &msk->sk.icsk_inet.sk;
+	const struct mptcp_pm_data___subflows *older = (const void *)&msk->pm;
+	struct sock *first = msk->first;
+	u8 first_state = first ? SOCKET_FOLLOW(sock_common, first)->skc_state : 0;
+
+	r->state = state;
+	r->protocol = IPPROTO_MPTCP;
+	r->sock_type = SOCK_STREAM;
+	r->inode = read_inode(sk);
+	if (WANTED(QUEUES) && state == LISTEN && first) {
+		const struct sock *listener = SOCKET_FOLLOW(sock, first);
+
+		r->accept_queue = listener->sk_ack_backlog;
+		r->accept_limit = listener->sk_max_ack_backlog;
+	} else if (WANTED(QUEUES) && state != LISTEN) {
+		r->rqueue_bytes = sk->sk_backlog.rmem_alloc.counter;
+		r->wqueue_bytes = sk->sk_wmem_alloc.refs.counter - 1;
+	}
+	if (WANTED(MEMORY))
+		read_memory(r, sk);
+	if (WANTED(ATTRIBUTES))
+		read_attributes(r, &msk->sk.icsk_inet);
+	if (WANTED(CGROUP))
+		read_cgroup(r, sk);
+	if (WANTED(OPTIONS))
+		r->sock_flags = read_sock_flags(&msk->sk.icsk_inet);
+	if (!WANTED(MPTCP))
+		return;
+	r->mptcp_token = msk->token;
+	/* MPTCP_FALLBACK_DONE of net/mptcp/protocol.h, then the peer's key is known. */
+	r->mptcp_flags = (msk->flags >> 2 & 1) | (msk->can_ack ? 2 : 0);
+	r->mptcp_retransmits = msk->sk.icsk_retransmits;
+	r->mptcp_bytes_sent = msk->bytes_sent;
+	r->mptcp_bytes_received = msk->bytes_received;
+	r->mptcp_bytes_retrans = msk->bytes_retrans;
+	r->mptcp_bytes_acked = msk->bytes_acked;
+	if (bpf_core_field_exists(msk->pm.extra_subflows))
+		r->mptcp_subflows = msk->pm.extra_subflows;
+	else if (bpf_core_field_exists(older->subflows))
+		r->mptcp_subflows = older->subflows;
+	r->mptcp_subflows_total = r->mptcp_subflows + (first_state == ESTABLISHED || first_state == SYN_SENT ||
+						       first_state == SYN_RECV || first_state == LISTEN);
 }
 
 #endif
