@@ -94,7 +94,8 @@ fn tcp_is_complete_and_right() {
         assert!(record.rtt_us > 0 && record.snd_cwnd > 0 && record.sndbuf_bytes > 0);
         assert_eq!(&record.congestion[..3], &std::fs::read("/proc/sys/net/ipv4/tcp_congestion_control").unwrap()[..3]);
     }
-    let waits = found.iter().filter(|(record, _)| record.state == 6 && record.local_port == ended_port);
+    let ends = |record: &SocketRecord| (record.local_port, record.remote_port);
+    let waits = found.iter().filter(|(record, _)| record.state == 6 && ends(record) == (ended_port, port));
     assert_eq!(waits.count(), 1, "the end that closed first is in TIME_WAIT");
     programs.want(Groups::of([Group::Traffic]), 1 << 10, true, false);
     let listeners = dump(&mut programs, Table::Tcp);
