@@ -93,7 +93,7 @@ fn call(server: SocketAddr, number: usize) -> io::Result<Expected> {
     stream.write_all(&message)?;
     stream.read_exact(&mut [0; 1024][..down.into()])?;
     // Every seventh is reset by the client, which keeps neither end waiting.
-    if number % 7 == 0 {
+    if number.is_multiple_of(7) {
         stream.shutdown(std::net::Shutdown::Write)?;
         let _end = stream.read(&mut [0; 1])?;
         reset_on_close(&stream);

@@ -5,7 +5,7 @@ mod socket_common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
@@ -59,7 +59,7 @@ fn tcp_is_complete_and_right() {
     }
     let netns = std::fs::metadata("/proc/self/ns/net").unwrap().ino() as u32;
     let mut programs = Iterators::load(&ALL).unwrap();
-    programs.want(Groups::ALL, u32::MAX);
+    programs.want(Groups::ALL, u32::MAX, true, false);
     // An IPv6 listener takes IPv4 as well.
     let listener = TcpListener::bind("[::]:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -75,7 +75,7 @@ fn tcp_is_complete_and_right() {
         server.read_exact(&mut [0; 400]).unwrap();
     }
     let _waiting = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let (mut ended, mut other) = pairs.pop().unwrap();
+    let (ended, mut other) = pairs.pop().unwrap();
     ended.shutdown(std::net::Shutdown::Both).unwrap();
     while other.read(&mut [0; 2000]).unwrap() > 0 {}
     let ended_port = ended.local_addr().unwrap().port();
@@ -94,13 +94,47 @@ fn tcp_is_complete_and_right() {
         assert!(record.rtt_us > 0 && record.snd_cwnd > 0 && record.sndbuf_bytes > 0);
         assert_eq!(&record.congestion[..3], &std::fs::read("/proc/sys/net/ipv4/tcp_congestion_control").unwrap()[..3]);
     }
-    let waits = found.iter().filter(|(record, _)| record.state == 6 && record.local_port == ended_port);
+    let ends = |record: &SocketRecord| (record.local_port, record.remote_port);
+    let waits = found.iter().filter(|(record, _)| record.state == 6 && ends(record) == (ended_port, port));
     assert_eq!(waits.count(), 1, "the end that closed first is in TIME_WAIT");
-    programs.want(Groups::of([Group::Traffic]), 1 << 10);
+    programs.want(Groups::of([Group::Traffic]), 1 << 10, true, false);
     let listeners = dump(&mut programs, Table::Tcp);
     assert!(listeners.iter().all(|(record, _)| record.state == 10 && record.sndbuf_bytes == 0));
     assert_eq!(one(&listeners, inode(&listener)).local_port, port);
     assert!(programs.left_out().0 >= 600, "{:?}", programs.left_out());
+}
+
+/// An MPTCP socket that listens at a port of its own; None where the kernel has none.
+fn mptcp_listener() -> Option<TcpListener> {
+    // SAFETY: three integers; the kernel returns a new descriptor or -1.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, libc::IPPROTO_MPTCP) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: the kernel just returned this descriptor to us and nothing else owns it. Listening binds it to a free port.
+    unsafe { (libc::listen(fd, 8) == 0).then_some(()).map(|()| TcpListener::from(OwnedFd::from_raw_fd(fd))) }
+}
+
+#[test]
+fn an_mptcp_connection_is_found_by_its_first_subflow() {
+    if !ready("MPTCP connections of the iterator over TCP sockets") {
+        return;
+    }
+    let Some(listener) = mptcp_listener() else {
+        socket_common::skip("MPTCP connections of the iterator over TCP sockets", "this kernel has no MPTCP");
+        return;
+    };
+    let mut programs = Iterators::load(&ALL).unwrap();
+    programs.want(Groups::ALL, u32::MAX, false, true);
+    let found = dump(&mut programs, Table::Tcp);
+    let record = one(&found, inode(&listener));
+    let port = listener.local_addr().unwrap().port();
+    assert_eq!((record.protocol, record.state, record.local_port, record.accept_limit), (262, 10, port, 8));
+    assert!(found.iter().all(|(record, _)| record.protocol == 262));
+    programs.want(Groups::ALL, u32::MAX, true, true);
+    let found = dump(&mut programs, Table::Tcp);
+    let both: Vec<u16> = found.iter().filter(|(r, _)| r.local_port == port).map(|(r, _)| r.protocol).collect();
+    assert_eq!(both, [262, 6], "the connection and its subflow");
 }
 
 #[test]
@@ -109,7 +143,7 @@ fn udp_and_unix_are_complete_and_right() {
         return;
     }
     let mut programs = Iterators::load(&ALL).unwrap();
-    programs.want(Groups::ALL, u32::MAX);
+    programs.want(Groups::ALL, u32::MAX, true, false);
     let udp: Vec<UdpSocket> = (0..100).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
     udp[0].connect(udp[1].local_addr().unwrap()).unwrap();
     udp[0].send(b"four").unwrap();

@@ -9,10 +9,14 @@
 #include "sockets/read.bpf.h"
 
 #define NAME_MOST 108
+#define SOCK_DGRAM 2
 
-/* Set by user space before a dump: SOCKET_GROUP_... and one bit per state. */
+enum { KIND_TCP = 1, KIND_MPTCP = 4 };
+
+/* Set by user space before a dump: SOCKET_GROUP_..., one bit per state, and which kinds the iterator over TCP is to give. */
 u32 wanted_groups;
 u32 wanted_states;
+u32 wanted_kinds;
 /* Counted: sockets whose state is not wanted, and those of a kind that the reader does not know. */
 u64 filtered;
 u64 unknown;
@@ -64,6 +68,34 @@ static __always_inline bool state_wanted(u8 state)
 	return false;
 }
 
+/*
+ * The MPTCP connection that this subflow is the first of, if it is: its neighbour in the list of subflows is the
+ * connection itself. There is no iterator over connections. Not 0: there was no room.
+ */
+static __noinline int dump_connection(struct seq_file *seq, struct tcp_sock *tp)
+{
+	struct mptcp_subflow_context *context = (void *)mptcp_context(tp);
+	struct mptcp_sock *msk;
+	u64 connection, before;
+	u8 state;
+
+	if (!context || !bpf_core_type_exists(struct mptcp_sock))
+		return 0;
+	context = SOCKET_FOLLOW(mptcp_subflow_context, context);
+	connection = (u64)context->conn;
+	before = (u64)context->node.prev;
+	if (!connection || before != connection + bpf_core_field_offset(struct mptcp_sock, conn_list))
+		return 0;
+	msk = SOCKET_FOLLOW(mptcp_sock, connection);
+	state = msk->sk.icsk_inet.sk.__sk_common.skc_state;
+	if (!state_wanted(state))
+		return 0;
+	__builtin_memset(&record, 0, sizeof(record));
+	read_common(&record, &msk->sk.icsk_inet.sk.__sk_common);
+	read_mptcp(&record, msk, state, wanted_groups);
+	return bpf_seq_write(seq, &record, sizeof(record)) != 0;
+}
+
 SEC("iter/tcp")
 int dump_tcp(struct bpf_iter__tcp *ctx)
 {
@@ -76,6 +108,12 @@ int dump_tcp(struct bpf_iter__tcp *ctx)
 	if (!c)
 		return 0;
 	state = c->skc_state;
+	tp = bpf_skc_to_tcp_sock(c);
+	/* What does not fit is asked for again as a whole, the connection and its subflow. */
+	if (tp && wanted_kinds & KIND_MPTCP && dump_connection(ctx->meta->seq, tp))
+		return 0;
+	if (!(wanted_kinds & KIND_TCP))
+		return 0;
 	__builtin_memset(&record, 0, sizeof(record));
 	socket_reader_begin(&reader);
 	tw = bpf_skc_to_tcp_timewait_sock(c);
@@ -94,7 +132,6 @@ int dump_tcp(struct bpf_iter__tcp *ctx)
 		read_request(&record, &request->req, wanted_groups, &reader);
 		goto write;
 	}
-	tp = bpf_skc_to_tcp_sock(c);
 	if (!tp) {
 		unknown++;
 		return 0;
@@ -122,17 +159,37 @@ int dump_udp(struct bpf_iter__udp *ctx)
 	return 0;
 }
 
+/* Bytes that wait to be read: of datagrams the first one's, as unix_diag tells it. */
+static __always_inline u32 read_unix_waiting(struct unix_sock *un)
+{
+	u64 end = (u64)un + bpf_core_field_offset(struct sock, sk_receive_queue);
+	u64 next = (u64)un->sk.sk_receive_queue.next;
+	u16 type = un->sk.sk_type;
+	u32 bytes = 0, i;
+
+	if (type == SOCK_STREAM && bpf_core_field_exists(un->inq_len))
+		return un->inq_len;
+	for (i = 0; i < 16 && next && next != end; i++) {
+		struct sk_buff *skb = SOCKET_FOLLOW(sk_buff, next);
+
+		bytes += skb->len;
+		if (type == SOCK_DGRAM)
+			break;
+		next = (u64)skb->next;
+	}
+	return bytes;
+}
+
 /* As unix_diag: a listener's connections that wait, else the bytes that wait. */
 static __always_inline void read_unix_queues(struct socket_record *r, struct unix_sock *un)
 {
 	struct sock *sk = &un->sk;
-	u32 limit = sk->sk_max_ack_backlog;
 
 	if (r->state == LISTEN) {
 		r->accept_queue = sk->sk_receive_queue.qlen;
-		r->accept_limit = limit;
+		r->accept_limit = sk->sk_max_ack_backlog;
 	} else {
-		r->rqueue_bytes = sk->sk_backlog.rmem_alloc.counter;
+		r->rqueue_bytes = read_unix_waiting(un);
 		r->wqueue_bytes = sk->sk_wmem_alloc.refs.counter - 1;
 	}
 }

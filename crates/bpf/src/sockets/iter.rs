@@ -22,7 +22,7 @@ const BUFFER: usize = 64 << 10;
 /// An iterator's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Table {
-    /// TCP: listeners, connections, TIME_WAIT, connection requests.
+    /// TCP: listeners, connections, TIME_WAIT, connection requests; and MPTCP connections.
     Tcp,
     /// UDP without UDP-Lite.
     Udp,
@@ -121,6 +121,7 @@ impl Iterators {
     }
 
     fn try_load(tables: &[Table]) -> Result<Self, libbpf_rs::Error> {
+        crate::probes::quiet_libbpf();
         // One per process as a rule: a page, for a skeleton without a lifetime.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = SocketIterSkelBuilder::default().open(storage)?;
@@ -143,11 +144,13 @@ impl Iterators {
         Ok(Self { skel, links, buffer: vec![0; BUFFER], portion: Portion::default() })
     }
 
-    /// Which sockets and fields the programs give from now on: `states` has one bit per state, bit 1 for ESTABLISHED.
-    pub fn want(&mut self, groups: Groups, states: u32) {
+    /// Which sockets and fields the programs give from now on: `states` has one bit per state, bit 1 for ESTABLISHED. The
+    /// iterator over TCP also finds MPTCP connections, by their first subflows: it gives `tcp`, `mptcp` or both.
+    pub fn want(&mut self, groups: Groups, states: u32, tcp: bool, mptcp: bool) {
         let globals = self.skel.maps.bss_data.as_deref_mut().expect("the object has global data");
         globals.wanted_groups = groups.bits();
         globals.wanted_states = states;
+        globals.wanted_kinds = u32::from(tcp) | u32::from(mptcp) << 2;
     }
 
     /// Sockets that were left out for their state, and sockets of a kind that the programs do not know, since loading.

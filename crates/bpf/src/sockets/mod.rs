@@ -1,11 +1,12 @@
-//! What `parshall sockets` asks of BPF: one file per object, its programs in C beside the loader of the same name.
+//! Sockets read with BPF: programs that fill a [`SocketRecord`](parshall_evidence::socket::SocketRecord) or tell who holds
+//! one, each in C beside the loader of the same name. How rows become output is not here.
 mod arena;
 pub mod closes;
 pub mod iter;
 pub mod owners;
 pub mod walk;
 
-pub use walk::{Walk, WalkError, WalkSelection};
+pub use walk::{Prefix, Sides, Walk, WalkError, WalkSelection};
 
 use std::io;
 

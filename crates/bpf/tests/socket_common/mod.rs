@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-/// Whether programs can be loaded here; if not, says so on stderr and in $PARSHALL_SKIPS.
+/// Whether programs can be loaded here; if not, says so.
 pub fn ready(what: &str) -> bool {
     let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t0\t"));
     let why = match (root, std::path::Path::new("/sys/kernel/btf/vmlinux").exists()) {
@@ -11,12 +11,17 @@ pub fn ready(what: &str) -> bool {
         (false, _) => "needs root",
         (true, false) => "this kernel has no BTF",
     };
+    skip(what, why);
+    false
+}
+
+/// Says what was not tested and why, on stderr and in $PARSHALL_SKIPS.
+pub fn skip(what: &str, why: &str) {
     eprintln!("skipped: {what}: {why}");
     if let Some(path) = std::env::var_os("PARSHALL_SKIPS") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         let _ = file.and_then(|mut file| writeln!(file, "{what}: {why}"));
     }
-    false
 }
 
 /// Runs `work` without any capability.

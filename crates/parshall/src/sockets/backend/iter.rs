@@ -5,7 +5,7 @@
 //! of connections for each namespace, 11 to 19 ms however few there are, so one without sockets of a kind is passed
 //! over: its own count of them (/proc/net/sockstat) costs a thousandth of that.
 //!
-//! There is no iterator over MPTCP connections (their subflows are TCP sockets) nor over UDP-Lite.
+//! MPTCP connections are found by their first subflows, which are TCP sockets. There is no iterator over UDP-Lite.
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
@@ -21,8 +21,20 @@ use parshall_sys::netns;
 use super::Backend;
 use crate::sockets::namespaces::{Discovery, Namespace};
 
-/// Kinds of sockets and the iterators over them.
-const TABLES: [(Kind, Table); 3] = [(Kind::Tcp, Table::Tcp), (Kind::Udp, Table::Udp), (Kind::Unix, Table::Unix)];
+/// The iterators over these kinds of sockets.
+fn tables(kinds: Kinds) -> Vec<Table> {
+    let mut tables = Vec::new();
+    if kinds.has(Kind::Tcp) || kinds.has(Kind::Mptcp) {
+        tables.push(Table::Tcp);
+    }
+    if kinds.has(Kind::Udp) {
+        tables.push(Table::Udp);
+    }
+    if kinds.has(Kind::Unix) {
+        tables.push(Table::Unix);
+    }
+    tables
+}
 
 /// Reads with iterators.
 #[derive(Debug)]
@@ -40,8 +52,7 @@ impl Iter {
     /// # Errors
     /// Not permitted, or the kernel has no such iterators.
     pub fn load(kinds: Kinds) -> Result<Self> {
-        let tables: Vec<Table> = TABLES.iter().filter(|(kind, _)| kinds.has(*kind)).map(|(_, table)| *table).collect();
-        let programs = Iterators::load(&tables).context("the iterators over sockets could not be loaded")?;
+        let programs = Iterators::load(&tables(kinds)).context("the iterators over sockets could not be loaded")?;
         Ok(Self { programs, discovery: Discovery::default(), strays: Vec::new() })
     }
 
@@ -70,7 +81,8 @@ impl Backend for Iter {
 
     fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> Result<Completeness> {
         let (namespaces, own) = self.namespaces(selection);
-        self.programs.want(selection.groups, selection.states);
+        let (tcp, mptcp) = (selection.kinds.has(Kind::Tcp), selection.kinds.has(Kind::Mptcp));
+        self.programs.want(selection.groups, selection.states, tcp, mptcp);
         let (filtered, unknown) = self.programs.left_out();
         let (opener, reader) = self.programs.reader();
         let mut reading = Reading { reader, selection, take, done: Completeness::default() };
@@ -104,8 +116,7 @@ fn visit(namespaces: &[Namespace], own: u64, opener: Opener<'_>, kinds: Kinds, g
         let entered = if here == inode { Ok(()) } else { namespace.open().and_then(|file| netns::enter(file.as_fd())) };
         let visited = entered.and_then(|()| {
             here = inode;
-            let wanted = TABLES.iter().filter(|(kind, _)| kinds.has(*kind) && !is_empty(*kind));
-            wanted.map(|(_, table)| opener.open(*table)).collect()
+            tables(kinds).into_iter().filter(|table| !is_empty(*table)).map(|table| opener.open(table)).collect()
         });
         if give.send(visited).is_err() {
             return; // The reader has given up.
@@ -113,12 +124,12 @@ fn visit(namespaces: &[Namespace], own: u64, opener: Opener<'_>, kinds: Kinds, g
     }
 }
 
-/// Whether the namespace of this thread says that it has no sockets of this kind.
-fn is_empty(kind: Kind) -> bool {
-    let name = match kind {
-        Kind::Tcp => "TCP",
-        Kind::Udp => "UDP",
-        Kind::Mptcp | Kind::Unix => return false,
+/// Whether the namespace of this thread says that it has no sockets in this table.
+fn is_empty(table: Table) -> bool {
+    let name = match table {
+        Table::Tcp => "TCP",
+        Table::Udp => "UDP",
+        Table::Unix => return false,
     };
     let both = ["sockstat", "sockstat6"].map(|file| fs::read_to_string(format!("/proc/thread-self/net/{file}")));
     match both {
