@@ -45,8 +45,7 @@ impl Overload {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let (front, back) = (place(1), place(2));
         let load = ["lab", "load", "stream", "--for", LOAD, "--format", "json"];
-        let server =
-            begin(on_cpu(0).args(load).args(["--serve", &back, "--read-bytes", "262144", "--discard"]));
+        let server = begin(on_cpu(0).args(load).args(["--serve", &back, "--read-bytes", "262144", "--discard"]));
         listens(&back);
         let relay = begin(on_cpu(cpus - 1).args(["relay", &front, &back, "--threads", "1"]).args(flags));
         listens(&front);

@@ -58,7 +58,11 @@ mod tests {
             assert_eq!(Started::of(&words(line)), Some(given), "{line}");
         }
         for line in ["p relay -c r.toml", "p relay -cr.toml", "p relay -c=r.toml", "p relay --config=r.toml"] {
-            assert_eq!(Started::of(&words(line)), Some(Started { file: Some("r.toml"), ..Started::default() }), "{line}");
+            assert_eq!(
+                Started::of(&words(line)),
+                Some(Started { file: Some("r.toml"), ..Started::default() }),
+                "{line}"
+            );
         }
         assert_eq!(Started::of(&words("p relay :1 :2 --buffer")), Some(Started::default()));
     }

@@ -209,7 +209,14 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     fn record() -> SocketRecord {
-        SocketRecord { family: 2, protocol: 6, bytes_sent: 1000, segs_out: u32::MAX, last_data_sent_ms: 5, ..Default::default() }
+        SocketRecord {
+            family: 2,
+            protocol: 6,
+            bytes_sent: 1000,
+            segs_out: u32::MAX,
+            last_data_sent_ms: 5,
+            ..Default::default()
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use super::command::{Assigned, Command};
 use super::directory::{Address, TargetState};
 use super::open::{self, Pool, Sockets};
 use super::record::Closed;
+use super::room::Room;
 use super::serve_udp::UdpSide;
 use super::service::{Service, options};
 use super::stats::ListenerStats;
@@ -89,8 +90,8 @@ pub struct Relay {
     /// Counters of listeners that are gone, by name: should one come back, it counts on.
     gone: HashMap<String, Vec<Arc<ListenerStats>>>,
     udp: UdpSide,
-    /// UDP sessions of each thread at most.
-    sessions_max: u32,
+    /// Connections and UDP sessions of all threads.
+    room: Arc<Room>,
 }
 
 #[derive(Debug)]
@@ -137,7 +138,7 @@ impl Relay {
             listeners: Vec::new(),
             gone: HashMap::new(),
             udp: UdpSide::default(),
-            sessions_max: 0,
+            room: Room::new(None),
         }
     }
 
@@ -152,10 +153,9 @@ impl Relay {
     ) -> anyhow::Result<(SyncSender<Vec<Closed>>, Receiver<Vec<Closed>>)> {
         let (closed, ended) = sync_channel(LOG_QUEUE);
         let buffer_max = config.listeners.iter().map(|l| l.buffer).max().unwrap_or(0);
-        self.sessions_max = means.connections.div_ceil(self.threads).try_into().unwrap_or(u32::MAX);
+        self.room = Room::new(Some(means.connections.try_into().unwrap_or(u32::MAX)));
         for number in 0..self.threads {
-            let share = means.connections.div_ceil(self.threads);
-            let parts = (share, means.pipes_per_thread, buffer_max);
+            let parts = (self.room.clone(), means.pipes_per_thread, buffer_max);
             self.workers.push(spawn(number, parts, closed.clone(), on_end.clone())?);
         }
         Ok((closed, ended))
@@ -234,7 +234,7 @@ impl Relay {
         all_have.recv_timeout(APPLY_MAX).ok();
         if udp_differs {
             let rows: Vec<Running> = self.listeners.iter().filter(|r| !r.is_tcp()).cloned().collect();
-            if let Err(error) = self.udp.serve(&rows, self.threads, self.sessions_max, drain_until) {
+            if let Err(error) = self.udp.serve(&rows, self.threads, &self.room, drain_until) {
                 eprintln!("relay: the UDP listeners are not served: {error:#}");
             }
         }
@@ -368,13 +368,13 @@ fn state_of(target: &Target, old: Option<&Running>) -> Arc<TargetState> {
 
 fn spawn(
     number: usize,
-    (connections_max, pipes_max, buffer_max): (usize, usize, usize),
+    (room, pipes_max, buffer_max): (Arc<Room>, usize, usize),
     closed: SyncSender<Vec<Closed>>,
     on_end: impl Fn() + Send + 'static,
 ) -> anyhow::Result<Handle> {
     let (sender, inbox) = channel();
     let wake = Arc::new(eventfd::new().context("no descriptor for a worker")?);
-    let parts = Parts { connections_max, pipes_max, inbox, wake: wake.clone(), closed };
+    let parts = Parts { room, pipes_max, inbox, wake: wake.clone(), closed };
     let mut worker = Worker::new(parts, buffer_max).context("no descriptor for a worker")?;
     let at_end = AtEnd(on_end);
     let thread = std::thread::Builder::new()

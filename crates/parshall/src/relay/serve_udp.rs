@@ -11,10 +11,11 @@ use parshall_core::relay::Ns;
 use parshall_core::relay::balance::Balancer;
 
 use super::directory::TargetState;
+use super::room::Room;
 use super::serve::Running;
 use super::service::Service;
 use super::udp;
-use super::udp::plan::{Chooser, Seats, UdpCounts, UdpListener, UdpPlan};
+use super::udp::plan::{Chooser, UdpCounts, UdpListener, UdpPlan};
 use super::udp::stop::{Order, Stop};
 
 /// The UDP threads.
@@ -70,7 +71,7 @@ impl UdpSide {
         &mut self,
         running: &[Running],
         threads: usize,
-        sessions_max: u32,
+        room: &Arc<Room>,
         drain_until: Ns,
     ) -> anyhow::Result<()> {
         for old in self.threads.drain(..) {
@@ -78,11 +79,10 @@ impl UdpSide {
             self.leaving.push(old);
         }
         self.leaving.retain(|old| !old.thread.is_finished());
-        let seats: Vec<_> = running.iter().map(|r| Seats::new(r.service.config.limits.connections)).collect();
         let threads = if running.is_empty() { 0 } else { threads };
         for number in 0..threads {
             let mut listeners = Vec::new();
-            for (listener, seats) in running.iter().zip(&seats) {
+            for listener in running {
                 let Some(socket) = listener.sockets.get(number).and_then(|each| each.first()) else { continue };
                 let socket = UdpSocket::from(socket.try_clone().context("no descriptor for a UDP worker")?);
                 let mut one = UdpListener::new(
@@ -91,12 +91,12 @@ impl UdpSide {
                     listener.service.targets.clone(),
                     Box::new(chooser(&listener.service)),
                     admission(&listener.service),
-                    seats.clone(),
+                    listener.service.gate.room.clone(),
                 );
                 one.stats = listener.stats[number].clone();
                 listeners.push(one);
             }
-            let plan = UdpPlan { listeners, sessions_max, counts: Arc::new(UdpCounts::default()) };
+            let plan = UdpPlan { listeners, room: room.clone(), counts: Arc::new(UdpCounts::default()) };
             let stop = Arc::new(Stop::new().context("no descriptor for a UDP worker")?);
             let theirs = stop.clone();
             let thread = std::thread::Builder::new()

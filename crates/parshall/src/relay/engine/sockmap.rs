@@ -69,6 +69,11 @@ impl SockmapEngine {
         }
     }
 
+    /// Copies with larger buffers from now on.
+    pub fn grow(&mut self, ceiling: usize) {
+        self.copy = CopyEngine::new(ceiling);
+    }
+
     fn redirect(&mut self) -> Result<&Redirect, Fallback> {
         if let State::Untried = self.state {
             self.state = match Redirect::load(ON_THE_WAY_MAX) {

@@ -16,6 +16,7 @@ use super::sockets::{self, From};
 use super::stop::{Order, Stop};
 use super::up::Groups;
 use crate::relay::directory::Address;
+use crate::relay::room::Room;
 
 /// Datagrams, or super-datagrams, taken in one call.
 const BATCH: usize = 64;
@@ -61,12 +62,28 @@ pub struct UdpWorker {
     /// The listener whose answers wait in the batch.
     pub(super) answers_of: usize,
     pub(super) counts: Arc<UdpCounts>,
+    room: Arc<Room>,
     handed_over: bool,
 }
 
 fn token(id: SessionId) -> u64 {
     // The highest bit marks listeners.
     u64::from(id.generation & 0x7fff_ffff) << 32 | u64::from(id.slot)
+}
+
+/// Takes a place in the process and one of the listener.
+fn enter(all: &Room, own: &Room) -> bool {
+    let entered = all.take();
+    if entered && !own.take() {
+        all.give_back();
+        return false;
+    }
+    entered
+}
+
+fn leave(all: &Room, own: &Room) {
+    own.give_back();
+    all.give_back();
 }
 
 impl UdpWorker {
@@ -82,12 +99,13 @@ impl UdpWorker {
             epoll,
             stop,
             ports: plan.listeners.into_iter().map(|plan| Port { plan, paused_until: 0 }).collect(),
-            table: UdpSessions::new(rules, plan.sessions_max),
+            table: UdpSessions::new(rules, plan.room.places()),
             sessions: Vec::new(),
             batch: DatagramBatch::new(BATCH),
             groups: Groups::new(BATCH),
             answers_of: 0,
             counts: plan.counts,
+            room: plan.room,
             handed_over: false,
         })
     }
@@ -163,7 +181,7 @@ impl UdpWorker {
             return None;
         }
         let id = match self.table.open(key, now) {
-            Ok(id) if port.plan.seats.take() => id,
+            Ok(id) if enter(&self.room, &port.plan.room) => id,
             Err(Refusal::Draining) => return None,
             refused => {
                 port.plan.stats.closed(CloseReason::Limited).add(1);
@@ -206,7 +224,7 @@ impl UdpWorker {
                     stats.accept_pauses.add(1);
                     port.paused_until = now.saturating_add(PAUSE);
                 }
-                port.plan.seats.give_back();
+                leave(&self.room, &port.plan.room);
                 self.table.close(id);
                 None
             }
@@ -218,7 +236,7 @@ impl UdpWorker {
         let Some(session) = self.sessions.get_mut(id.slot as usize).and_then(Option::take) else { return };
         let plan = &mut self.ports[session.listener].plan;
         plan.chooser.ended(session.target);
-        plan.seats.give_back();
+        leave(&self.room, &plan.room);
         plan.stats.active.sub(1);
         plan.stats.closed(reason).add(1);
     }

@@ -162,6 +162,7 @@ impl Worker {
         listening.stats.active.sub(1);
         listening.stats.closed(reason).add(1);
         listening.service.gate.leave(conn.peer, conn.counted);
+        self.parts.room.give_back();
         if conn.target.is_some() {
             let open = &mut listening.open[usize::from(conn.target_index)];
             *open = open.saturating_sub(1);
