@@ -165,6 +165,12 @@ impl Worker {
             Outcome::SinkFull => lane.sink_ready = false,
             Outcome::Again => self.offer(id, usize::from(lane_index)),
             Outcome::Refused(why) => self.fall_back(id, usize::from(lane_index), why),
+            Outcome::Ended(Ended::Eof)
+                if lane.fallback == Some(Fallback::SlowSink)
+                    && self.engines.sockmap.has_more(job.source, lane.moved) =>
+            {
+                self.look_soon(id, lane_index);
+            }
             Outcome::Ended(how) => self.lane_ended(id, side_of(usize::from(lane_index)), how),
             Outcome::Armed => {
                 lane.source_ready = false;
@@ -260,7 +266,7 @@ impl Worker {
         }
         lane.low_water_until = 0;
         lane.rhythm.calm();
-        let source = if lane_index == 0 { Some(&conn.client) } else { conn.target.as_ref() };
+        let source = conn.socket(side_of(lane_index));
         // Whatever it says, what waits is read now.
         let _done = source.map(|s| low_water(s.as_raw_fd(), 1));
         conn.lanes[lane_index].source_ready = true;
@@ -282,6 +288,10 @@ impl Worker {
             self.listeners[usize::from(conn.listener)].stats.fallbacks[why as usize].add(1);
         }
         lane.source_ready = true;
+        let delivered = lane.moved;
+        if let (Fallback::SlowSink, Some(source)) = (why, conn.socket(side_of(lane_index))) {
+            self.engines.sockmap.copied_from(source.as_raw_fd(), delivered);
+        }
         self.offer(id, lane_index);
     }
 
@@ -291,12 +301,8 @@ impl Worker {
         match conn.closing.ended(from, how) {
             Action::Wait => self.rearm(id),
             Action::HalfClose(side) => {
-                let fd = match side {
-                    Side::Client => Some(conn.client.as_raw_fd()),
-                    Side::Target => conn.target.as_ref().map(AsRawFd::as_raw_fd),
-                };
                 // A side that is gone already is found by its own direction.
-                let _gone = fd.map(shutdown_write);
+                let _gone = conn.socket(side).map(|s| shutdown_write(s.as_raw_fd()));
                 self.rearm(id);
             }
             Action::Close(reason) => self.finish(id, reason, None),

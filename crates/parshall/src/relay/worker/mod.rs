@@ -263,10 +263,14 @@ impl Worker {
         }
     }
 
-    /// Opens the ring if a listener wants it. Without one the directions are copied, and each is counted.
-    fn open_ring(&mut self) {
-        let wanted = self.listeners.iter().any(|l| l.service.config.engine == EngineChoice::Uring);
-        if wanted && !self.engines.uring.is_open() && self.engines.uring.open().is_ok() {
+    /// Opens what engines share if a listener wants it. Without it the directions are copied, and each is counted.
+    fn open_engines(&mut self) {
+        let wanted = |engine: EngineChoice| self.listeners.iter().any(|l| l.service.config.engine == engine);
+        let (ring, sockmap) = (wanted(EngineChoice::Uring), wanted(EngineChoice::Sockmap));
+        if sockmap {
+            self.engines.sockmap.prepare();
+        }
+        if ring && !self.engines.uring.is_open() && self.engines.uring.open().is_ok() {
             self.engines.uring.watch(self.epoll.as_raw_fd());
             self.look_again = true;
         }
@@ -351,7 +355,7 @@ impl Worker {
                 Some(over) => *over = listening,
                 None => self.listeners.push(listening),
             }
-            self.open_ring();
+            self.open_engines();
             self.watch(place, watched);
         }
         for index in 0..old {
