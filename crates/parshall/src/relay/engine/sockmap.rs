@@ -81,27 +81,6 @@ impl SockmapEngine {
         }
     }
 
-    /// A refused direction is copied from now on, and has delivered so many bytes so far.
-    pub fn copied_from(&mut self, source: RawFd, delivered: u64) {
-        if let Some(passing) = self.passing.get_mut(&source) {
-            passing.before = delivered;
-        }
-    }
-
-    /// Whether bytes of a source that is at its end are still on their way into its queue, after so many were delivered.
-    pub fn has_more(&mut self, source: RawFd, delivered: u64) -> bool {
-        let Some(Passing { cookie, before }) = self.passing.get(&source).copied() else { return false };
-        let passed = self.redirect().ok().and_then(|r| r.look(cookie)).map_or(0, |d| d.passed);
-        delivered.saturating_sub(before) < passed
-    }
-
-    /// A socket is about to be closed.
-    pub fn forget(&mut self, socket: RawFd) {
-        if let (Some(passing), State::Loaded(redirect)) = (self.passing.remove(&socket), &self.state) {
-            redirect.part(passing.cookie);
-        }
-    }
-
     /// Copies with larger buffers from now on.
     pub fn grow(&mut self, ceiling: usize) {
         self.copy = CopyEngine::new(ceiling);
@@ -306,6 +285,24 @@ impl Engine for SockmapEngine {
         let redirected = self.redirect().ok().and_then(|r| r.look(cookie)).map_or(0, |d| d.redirected);
         let written = progress(sink).map_or(0, |p| p.written.saturating_sub(before));
         written.min(redirected).saturating_sub(told)
+    }
+
+    fn copied_from(&mut self, source: RawFd, delivered: u64) {
+        if let Some(passing) = self.passing.get_mut(&source) {
+            passing.before = delivered;
+        }
+    }
+
+    fn has_more(&mut self, source: RawFd, delivered: u64) -> bool {
+        let Some(Passing { cookie, before }) = self.passing.get(&source).copied() else { return false };
+        let passed = self.redirect().ok().and_then(|r| r.look(cookie)).map_or(0, |d| d.passed);
+        delivered.saturating_sub(before) < passed
+    }
+
+    fn forget(&mut self, socket: RawFd) {
+        if let (Some(passing), State::Loaded(redirect)) = (self.passing.remove(&socket), &self.state) {
+            redirect.part(passing.cookie);
+        }
     }
 
     #[cfg(test)]

@@ -9,6 +9,7 @@ use parshall_sys::stream_io::{is_over, reset_on_close, unsent};
 
 use super::Worker;
 use crate::relay::conn::{Conn, ConnId, Stage};
+use crate::relay::engine::Engine;
 use crate::relay::record::{Closed, Way};
 
 /// Between two looks at whether a side has taken its last bytes before it is reset.

@@ -10,7 +10,7 @@ use parshall_sys::stream_io::{set_int, shutdown_write};
 
 use super::Worker;
 use crate::relay::conn::{ConnId, Lane, Stage, lane_of, side_of};
-use crate::relay::engine::{Done, Job, Outcome, Store, TURN_BYTES};
+use crate::relay::engine::{Done, Engine, Job, Outcome, Store, TURN_BYTES};
 use crate::relay::stats::{EngineKind, Fallback};
 
 /// A direction out of bandwidth waits for this much: single bytes would cost a turn each.

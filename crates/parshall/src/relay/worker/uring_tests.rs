@@ -74,7 +74,7 @@ fn closed(ended: &Receiver<Vec<Closed>>, count: usize) -> Vec<Closed> {
 }
 
 fn drain(mut relay: Relay) {
-    relay.drain(monotonic_ns() + 100_000_000);
+    relay.drain(monotonic_ns() + 100_000_000, false);
     relay.join().expect("the workers end in good order");
 }
 
