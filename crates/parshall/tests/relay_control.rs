@@ -21,5 +21,7 @@ mod reload;
 mod room;
 #[path = "relay_control/top.rs"]
 mod top;
+#[path = "relay_control/udp.rs"]
+mod udp;
 #[path = "relay_control/upgrade.rs"]
 mod upgrade;

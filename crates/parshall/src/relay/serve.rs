@@ -207,6 +207,7 @@ impl Relay {
         let Prepared { running, mut fresh } = prepared;
         let changes = self.changes(&running, &fresh);
         let udp_differs = self.udp_differs(&running, &fresh);
+        let known: Vec<bool> = fresh.iter().map(Option::is_none).collect();
         let names: HashSet<&str> = running.iter().map(|r| r.service.config.name.as_str()).collect();
         for old in self.listeners.iter().filter(|old| !names.contains(old.service.config.name.as_str())) {
             self.gone.insert(old.service.config.name.clone(), old.stats.clone());
@@ -233,16 +234,17 @@ impl Relay {
         // Who is told that it is in force may rely on it. A worker that does not get to it gets there later.
         all_have.recv_timeout(APPLY_MAX).ok();
         if udp_differs {
-            let rows: Vec<Running> = self.listeners.iter().filter(|r| !r.is_tcp()).cloned().collect();
-            if let Err(error) = self.udp.serve(&rows, self.threads, &self.room, drain_until) {
-                eprintln!("relay: the UDP listeners are not served: {error:#}");
+            let rows = self.listeners.iter().zip(&known).filter(|(row, _)| !row.is_tcp());
+            let rows: Vec<_> = rows.map(|(row, known)| (row.clone(), *known)).collect();
+            match self.udp.serve(&rows, self.threads, &self.room, drain_until) {
+                Ok(all_have) => drop(all_have.recv_timeout(APPLY_MAX)),
+                Err(error) => eprintln!("relay: not all UDP listeners are served: {error:#}"),
             }
         }
         changes
     }
 
-    /// Whether the UDP listeners are others than before: only then are their threads replaced, so that sessions keep their
-    /// ports.
+    /// Whether the UDP listeners are others than before.
     fn udp_differs(&self, running: &[Running], fresh: &[Option<Sockets>]) -> bool {
         let new: Vec<&Listener> = running.iter().filter(|r| !r.is_tcp()).map(|r| &r.service.config).collect();
         let old: Vec<&Listener> = self.listeners.iter().filter(|r| !r.is_tcp()).map(|r| &r.service.config).collect();
@@ -283,8 +285,8 @@ impl Relay {
         self.listeners.iter().flat_map(|r| r.sockets.iter().flatten()).map(AsFd::as_fd)
     }
 
-    /// Stops accepting; connections may finish until then.
-    pub fn drain(&mut self, until: Ns) {
+    /// Stops accepting; connections may finish until then. `handed_over`: another process has the listening sockets.
+    pub fn drain(&mut self, until: Ns, handed_over: bool) {
         // Our duplicates would keep the ports open.
         for row in &mut self.listeners {
             row.sockets = Arc::default();
@@ -292,7 +294,7 @@ impl Relay {
         for worker in &self.workers {
             worker.tell(Command::Drain { until });
         }
-        self.udp.drain(until);
+        self.udp.drain(until, handed_over);
     }
 
     /// Waits for the workers to end.
@@ -332,7 +334,10 @@ fn by_place(listeners: &[Running]) -> HashMap<(Protocol, Endpoint), VecDeque<&Ru
 
 /// Gives a listener that stays open what of its new options can change.
 fn adjust(old: &Running, new: &Listener) {
-    if old.service.config.sockets == new.sockets || !old.is_tcp() {
+    if !old.is_tcp() {
+        return steer(old, new);
+    }
+    if old.service.config.sockets == new.sockets {
         return;
     }
     let address = match &new.listen {
@@ -347,6 +352,16 @@ fn adjust(old: &Running, new: &Listener) {
             eprintln!("relay: {}: not all socket options could be changed: {e}", new.name);
             return;
         }
+    }
+}
+
+/// Has all datagrams of a source come to one thread, if the listener now has limits that threads keep by themselves.
+fn steer(old: &Running, new: &Listener) {
+    let wanted = open::limits_sources(new) && !open::limits_sources(&old.service.config);
+    let socket = old.sockets.iter().flatten().next().filter(|_| wanted);
+    let done = socket.map(|s| open::steer_by_source(s, old.sockets.len()));
+    if let Some(Err(e)) = done {
+        eprintln!("relay: {}: limits of a source are kept by each thread on its own: {e:#}", new.name);
     }
 }
 

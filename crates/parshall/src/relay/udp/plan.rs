@@ -1,6 +1,7 @@
 //! What a worker is given.
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use parshall_core::relay::Ns;
 use parshall_core::relay::config::{Limits, Listener, SocketOptions};
@@ -32,8 +33,10 @@ impl<F: FnMut(IpAddr, &[Arc<TargetState>], Ns) -> Option<usize> + Send> Chooser 
 
 /// One listener of a worker.
 pub struct UdpListener {
-    /// This worker's socket, of [`super::sockets::listen`].
-    pub socket: UdpSocket,
+    /// What it is bound to: by this a worker knows it again in a new plan.
+    pub bound: String,
+    /// This worker's socket, of [`super::sockets::listen`]; None where it has it already, or no more.
+    pub socket: Option<UdpSocket>,
     /// In the order that the chooser's answers count.
     pub targets: Vec<Arc<TargetState>>,
     /// Chooses among them.
@@ -55,13 +58,15 @@ impl UdpListener {
     /// A listener as configured, for one worker.
     pub fn new(
         config: &Listener,
-        socket: UdpSocket,
+        bound: String,
+        socket: Option<UdpSocket>,
         targets: Vec<Arc<TargetState>>,
         chooser: Box<dyn Chooser>,
         access: Box<dyn Fn(IpAddr) -> bool + Send>,
         room: Arc<Room>,
     ) -> Self {
         Self {
+            bound,
             socket,
             targets,
             chooser,
@@ -96,10 +101,20 @@ pub struct UdpCounts {
 
 /// A worker's listeners.
 pub struct UdpPlan {
-    /// At least one, at most 65,535.
+    /// At most 65,535.
     pub listeners: Vec<UdpListener>,
     /// The connections and sessions of all listeners in all threads.
     pub room: Arc<Room>,
     /// Where the worker counts.
     pub counts: Arc<UdpCounts>,
+}
+
+/// Other listeners for a running worker.
+pub struct Change {
+    /// All of them. One that is bound as one before takes over its socket and its sessions.
+    pub listeners: Vec<UdpListener>,
+    /// Sessions of listeners that are no more may go on until then.
+    pub drain_until: Ns,
+    /// Dropped once it is in force.
+    pub applied: Sender<()>,
 }

@@ -65,7 +65,8 @@ impl Relay {
         let allowed = setup.allowed.clone();
         let listener = UdpListener::new(
             &setup.config,
-            socket,
+            address.to_string(),
+            Some(socket),
             vec![target.clone()],
             Box::new(first),
             Box::new(move |_| allowed.load(Ordering::Relaxed)),
