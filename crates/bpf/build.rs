@@ -47,10 +47,8 @@ fn main() {
                 std::process::exit(1);
             });
     }
-    for (object, file) in [("probes", "type_names.rs"), ("walk", "walk_type_names.rs")] {
-        let names = type_names(&out.join(format!("{object}.bpf.o")));
-        std::fs::write(out.join(file), format!("&{names:?}")).expect("OUT_DIR is writable");
-    }
+    let names = type_names(&out.join("probes.bpf.o"));
+    std::fs::write(out.join("type_names.rs"), format!("&{names:?}")).expect("OUT_DIR is writable");
 }
 
 /// The names of the structures in the object, which are those of the kernel but for what follows `___`.

@@ -132,7 +132,7 @@ impl Probes {
     fn load_without(config: &Config, without: &[&str]) -> Result<ProbesSkel<'static>, libbpf_rs::Error> {
         // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let types = small_types(include!(concat!(env!("OUT_DIR"), "/type_names.rs")));
+        let types = small_types();
         let path = types.as_ref().map(|file| CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())));
         let path = path.and_then(Result::ok);
         let mut options = libbpf_sys::bpf_object_open_opts {
@@ -291,9 +291,10 @@ impl Probes {
     }
 }
 
-/// A file with the types of the kernel that an object asks for; without it libbpf finds them by itself, more slowly.
-pub(crate) fn small_types(wanted: &[&str]) -> Option<File> {
+/// A file with the types of the kernel that the probes ask for; without it libbpf finds them by itself, more slowly.
+fn small_types() -> Option<File> {
     let full = std::fs::read("/sys/kernel/btf/vmlinux").ok()?;
+    let wanted: &[&str] = include!(concat!(env!("OUT_DIR"), "/type_names.rs"));
     let small = small_btf::reduce(&full, &wanted.iter().map(|name| name.as_bytes()).collect())?;
     // SAFETY: the name is a NUL-terminated string; the kernel answers with a new descriptor or an error.
     let fd = unsafe { libc::memfd_create(c"parshall-types".as_ptr(), libc::MFD_CLOEXEC) };

@@ -194,6 +194,15 @@ static long on_unix_node(u32 step, void *unused)
 	return 0;
 }
 
+/* Asks for the memory of one first socket of the block. */
+static long on_ahead(u32 turn, void *unused)
+{
+	u64 head = heads[queue[turn & (BLOCK - 1)] & (BLOCK - 1)];
+
+	touch_tcp(head - bpf_core_field_offset(struct sock_common, skc_nulls_node));
+	return 0;
+}
+
 /* Reads the heads of the next block and notes which have sockets; 1 when the table or the run is at its end. */
 __noinline int next_block(void)
 {
@@ -231,6 +240,8 @@ __noinline int next_block(void)
 		waiting += (head | -head) >> 63 & ~head & 1;
 	}
 	at.waiting = waiting;
+	if (at.ahead)
+		bpf_loop(at.waiting, on_ahead, NULL, 0);
 	job.bucket = at.base + BLOCK;
 	/* The bucket that was to be read in parts is empty by now. */
 	if (job.parts > 1 && is_end(heads[0])) {
@@ -292,6 +303,7 @@ static __always_inline void begin_run(void)
 	at.first_name = 0;
 	at.stop = 0;
 	at.tries = 0;
+	at.ahead = 0;
 	at.budget = BLOCKS_PER_RUN;
 	take_back();
 	job.expected = 0;
@@ -317,6 +329,8 @@ static __always_inline void begin_ehash(u64 hashinfo)
 {
 	struct inet_hashinfo *h = SOCKET_FOLLOW(inet_hashinfo, hashinfo);
 
+	at.ahead = 1;
+	plan_pairs();
 	begin_table(number(h->ehash), bpf_core_type_size(struct inet_ehash_bucket), h->ehash_mask + 1, 0);
 }
 

@@ -117,7 +117,8 @@ static __always_inline u32 read_inode(const struct sock *sk)
 	return inode;
 }
 
-static __always_inline void read_memory(struct socket_record *r, const struct sock *sk)
+/* `shared` says that the socket may count its drops in memory of its own, as those of UDP do. */
+static __always_inline void read_memory(struct socket_record *r, const struct sock *sk, bool shared)
 {
 	r->rmem_alloc_bytes = sk->sk_backlog.rmem_alloc.counter;
 	r->rcvbuf_bytes = sk->sk_rcvbuf;
@@ -127,7 +128,7 @@ static __always_inline void read_memory(struct socket_record *r, const struct so
 	r->wmem_queued_bytes = sk->sk_wmem_queued;
 	r->optmem_bytes = sk->sk_omem_alloc.counter;
 	r->backlog_bytes = sk->sk_backlog.len;
-	if (bpf_core_field_exists(sk->sk_drop_counters) && sk->sk_drop_counters) {
+	if (shared && bpf_core_field_exists(sk->sk_drop_counters) && sk->sk_drop_counters) {
 		struct numa_drop_counters *drops = SOCKET_FOLLOW(numa_drop_counters, sk->sk_drop_counters);
 
 		r->drops = drops->drops0.counter + drops->drops1.counter;
@@ -205,9 +206,10 @@ static __always_inline u16 read_sock_flags(const struct inet_sock *inet)
 }
 
 /* When the retransmission timer fires; its place has moved twice. */
-static __always_inline unsigned long read_expires(const struct inet_connection_sock *icsk)
+static __always_inline unsigned long read_expires(const struct sock *base)
 {
-	const struct sock___timer *sk = (const void *)icsk;
+	const struct inet_connection_sock *icsk = (const void *)base;
+	const struct sock___timer *sk = (const void *)base;
 
 	if (bpf_core_field_exists(icsk->icsk_timeout))
 		return icsk->icsk_timeout;
@@ -218,10 +220,9 @@ static __always_inline unsigned long read_expires(const struct inet_connection_s
 	return 0;
 }
 
-static __always_inline void read_timer(struct socket_record *r, const struct inet_connection_sock *icsk,
-				       const struct socket_reader *reader)
+static __always_inline void read_timer(struct socket_record *r, const struct sock *sk,
+				       const struct inet_connection_sock *icsk, const struct socket_reader *reader)
 {
-	const struct sock *sk = &icsk->icsk_inet.sk;
 	u8 pending = icsk->icsk_pending;
 
 	if (r->state != LISTEN) {
@@ -231,14 +232,16 @@ static __always_inline void read_timer(struct socket_record *r, const struct ine
 	}
 	if (pending == PENDING_RETRANS || pending == PENDING_REO_TIMEOUT || pending == PENDING_LOSS_PROBE) {
 		r->timer = 1;
-		r->timer_ms = until_ms(read_expires(icsk), reader->jiffies);
+		r->timer_ms = until_ms(read_expires(sk), reader->jiffies);
 	} else if (pending == PENDING_PROBE0) {
 		r->timer = 4;
-		r->timer_ms = until_ms(read_expires(icsk), reader->jiffies);
+		r->timer_ms = until_ms(read_expires(sk), reader->jiffies);
 	} else if (bpf_core_field_exists(icsk->icsk_keepalive_timer)) {
-		if (icsk->icsk_keepalive_timer.entry.pprev) {
+		const struct inet_connection_sock *whole = (const void *)sk;
+
+		if (whole->icsk_keepalive_timer.entry.pprev) {
 			r->timer = 2;
-			r->timer_ms = until_ms(icsk->icsk_keepalive_timer.expires, reader->jiffies);
+			r->timer_ms = until_ms(whole->icsk_keepalive_timer.expires, reader->jiffies);
 		}
 	} else if (sk->sk_timer.entry.pprev) {
 		r->timer = 2;
@@ -246,9 +249,8 @@ static __always_inline void read_timer(struct socket_record *r, const struct ine
 	}
 }
 
-static __always_inline void read_queues(struct socket_record *r, const struct tcp_sock *tp)
+static __always_inline void read_queues(struct socket_record *r, const struct sock *sk, const struct tcp_sock *tp)
 {
-	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
 	s32 unread, unsent;
 
 	if (r->state == LISTEN) {
@@ -381,9 +383,8 @@ static __always_inline void read_window(struct socket_record *r, const struct tc
 	r->rcv_wnd = tp->rcv_wnd;
 }
 
-static __always_inline void read_rate(struct socket_record *r, const struct tcp_sock *tp)
+static __always_inline void read_rate(struct socket_record *r, const struct sock *sk, const struct tcp_sock *tp)
 {
-	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
 	u64 rate, interval;
 
 	r->pacing_bytes_per_s = sk->sk_pacing_rate;
@@ -532,11 +533,11 @@ static __always_inline u8 read_ulp(const struct inet_connection_sock *icsk)
 	return name == tls ? 1 : name == mptcp ? 2 : name == esp ? 3 : name == smc ? 4 : 255;
 }
 
-static __always_inline void read_options(struct socket_record *r, const struct tcp_sock *tp)
+static __always_inline void read_options(struct socket_record *r, const struct inet_sock *inet, const struct tcp_sock *tp)
 {
 	u8 nagle = BPF_CORE_READ_BITFIELD(tp, nonagle);
 
-	r->sock_flags = read_sock_flags(&tp->inet_conn.icsk_inet);
+	r->sock_flags = read_sock_flags(inet);
 	r->ulp = read_ulp(&tp->inet_conn);
 	r->nodelay = (nagle & NAGLE_OFF ? 1 : 0) | (nagle & NAGLE_CORK ? 2 : 0);
 	if (r->state == LISTEN)
@@ -568,42 +569,41 @@ static __always_inline void read_subflow(struct socket_record *r, const struct t
 }
 
 /* Identity of a TCP socket beyond read_common(), which comes first. The state is that of the moment: read once. */
-static __always_inline void read_tcp_identity(struct socket_record *r, const struct tcp_sock *tp, u8 state)
+static __always_inline void read_tcp_identity(struct socket_record *r, const struct sock *sk, u8 state)
 {
-	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
-
 	r->state = state;
 	r->protocol = IPPROTO_TCP;
 	r->sock_type = SOCK_STREAM;
 	r->inode = read_inode(sk);
 }
 
-/* A TCP socket with all its parts: every state but TIME_WAIT and NEW_SYN_RECV. After read_common(). */
-static __always_inline void read_tcp(struct socket_record *r, const struct tcp_sock *tp, u8 state, u32 groups,
-				     struct socket_reader *reader)
+/* A TCP socket whose struct sock and struct inet_sock are read through one pointer and the rest, from icsk_rto on, through
+ * another, which may be a copy: what a caller has copied at once is read without a check of each address. */
+static __always_inline void read_tcp_split(struct socket_record *r, const struct inet_sock *inet, const struct tcp_sock *tp,
+					   u8 state, u32 groups, struct socket_reader *reader)
 {
-	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
+	const struct sock *sk = &inet->sk;
 	bool listens = state == LISTEN;
 
-	read_tcp_identity(r, tp, state);
+	read_tcp_identity(r, sk, state);
 	if (WANTED(MEMORY))
-		read_memory(r, sk);
+		read_memory(r, sk, false);
 	if (WANTED(ATTRIBUTES))
-		read_attributes(r, &tp->inet_conn.icsk_inet);
+		read_attributes(r, inet);
 	if (WANTED(CGROUP))
 		read_cgroup(r, sk);
 	if (WANTED(TIMER))
-		read_timer(r, &tp->inet_conn, reader);
+		read_timer(r, sk, &tp->inet_conn, reader);
 	if (WANTED(CONGESTION))
 		read_congestion(r, tp, reader);
 	if (WANTED(RATE))
-		read_rate(r, tp);
+		read_rate(r, sk, tp);
 	if (WANTED(CWND))
 		read_cwnd(r, tp);
 	if (WANTED(QUEUES))
-		read_queues(r, tp);
+		read_queues(r, sk, tp);
 	if (WANTED(OPTIONS))
-		read_options(r, tp);
+		read_options(r, inet, tp);
 	if (WANTED(LOSS))
 		read_loss(r, tp, reader);
 	if (WANTED(MPTCP))
@@ -622,6 +622,13 @@ static __always_inline void read_tcp(struct socket_record *r, const struct tcp_s
 		read_window(r, tp);
 	if (WANTED(ECN))
 		read_ecn(r, tp);
+}
+
+/* A TCP socket with all its parts: every state but TIME_WAIT and NEW_SYN_RECV. After read_common(). */
+static __always_inline void read_tcp(struct socket_record *r, const struct tcp_sock *tp, u8 state, u32 groups,
+				     struct socket_reader *reader)
+{
+	read_tcp_split(r, &tp->inet_conn.icsk_inet, tp, state, groups, reader);
 }
 
 /* A socket in TIME_WAIT, of which the kernel keeps little. Its state is the one that netlink reports: FIN_WAIT2 sockets
@@ -671,7 +678,7 @@ static __always_inline void read_udp(struct socket_record *r, const struct udp_s
 		r->wqueue_bytes = sk->sk_wmem_alloc.refs.counter - 1;
 	}
 	if (WANTED(MEMORY))
-		read_memory(r, sk);
+		read_memory(r, sk, true);
 	if (WANTED(ATTRIBUTES))
 		read_attributes(r, &udp->inet);
 	if (WANTED(CGROUP))
@@ -702,7 +709,7 @@ static __always_inline void read_mptcp(struct socket_record *r, const struct mpt
 		r->wqueue_bytes = sk->sk_wmem_alloc.refs.counter - 1;
 	}
 	if (WANTED(MEMORY))
-		read_memory(r, sk);
+		read_memory(r, sk, false);
 	if (WANTED(ATTRIBUTES))
 		read_attributes(r, &msk->sk.icsk_inet);
 	if (WANTED(CGROUP))

@@ -1,6 +1,5 @@
 //! The walk over the kernel's tables of sockets: loader of `walk.bpf.c` and the loop that runs it until a dump is complete.
 //! Which sockets a user wants and what becomes of a record is not decided here.
-use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -11,7 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, OpenObject};
 use parshall_evidence::socket::{Batch, Completeness, Groups, SocketRecord};
 
 use super::arena::Arena;
-use crate::probes::{small_types, tick_hz};
+use crate::probes::tick_hz;
 use crate::walk_skel::types::walk_job;
 use crate::walk_skel::{WalkSkel, WalkSkelBuilder};
 
@@ -24,6 +23,9 @@ const SPACE_WORDS: usize = 4096;
 const SET_MAX: usize = 65_536;
 /// Runs of one dump, far beyond what tables of any size need: a bound, should a table change faster than it is read.
 const RUNS_MAX: usize = 1 << 22;
+
+/// With so many groups it is cheaper to copy a socket before it is read.
+const COPIED_FROM: u32 = 6;
 
 /// Bits of `kinds`: TCP, UDP, MPTCP, UNIX.
 const KIND_TCP: u32 = 1;
@@ -239,6 +241,7 @@ impl Walk {
         let job = self.job();
         job.want = want;
         job.groups = wanted.groups.bits();
+        job.copies = u32::from(wanted.groups.bits().count_ones() >= COPIED_FROM);
         job.kinds = wanted.kinds;
         job.states = wanted.states;
         job.rules = wanted.rules();
@@ -351,14 +354,8 @@ fn fill(map: &impl MapCore, keys: impl Iterator<Item = Vec<u8>>) -> io::Result<(
 fn load() -> Result<WalkSkel<'static>, libbpf_rs::Error> {
     // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
     let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-    let types = small_types(include!(concat!(env!("OUT_DIR"), "/walk_type_names.rs")));
-    let path = types.as_ref().and_then(|file| CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).ok());
-    let mut options = libbpf_sys::bpf_object_open_opts {
-        sz: size_of::<libbpf_sys::bpf_object_open_opts>() as libbpf_sys::size_t,
-        ..Default::default()
-    };
-    options.btf_custom_path = path.as_ref().map_or(std::ptr::null(), |p| p.as_ptr());
-    let mut open = WalkSkelBuilder::default().open_opts(options, object)?;
+    // Without reduced type information: bpf_rdonly_cast takes the kernel's own numbers of types.
+    let mut open = WalkSkelBuilder::default().open(object)?;
     let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
     rodata.socket_tick_hz = u32::try_from(tick_hz()).unwrap_or(250);
     open.load()
