@@ -1,6 +1,6 @@
 //! The memory of an array map, shared with the kernel. What it holds is not known here.
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
 use libbpf_rs::MapCore;
@@ -18,7 +18,7 @@ unsafe impl<T: Send> Send for Arena<T> {}
 
 impl<T: FromBytes + IntoBytes + Immutable> Arena<T> {
     /// Maps `len` values of type `T`, which the map must hold.
-    pub fn map(map: &(impl MapCore + AsFd), len: usize) -> io::Result<Self> {
+    pub fn map(map: &impl MapCore, len: usize) -> io::Result<Self> {
         let bytes = map.max_entries() as usize * (map.value_size() as usize).next_multiple_of(8);
         assert!(len * size_of::<T>() <= bytes && align_of::<T>() <= 4096, "as the map was declared");
         // SAFETY: a new mapping at an address that the kernel chooses; the map is that large, as was just checked.

@@ -237,7 +237,7 @@ int dump_unix(struct bpf_iter__unix *ctx)
 	if (wanted_groups & SOCKET_GROUP_QUEUES)
 		read_unix_queues(r, un);
 	if (wanted_groups & SOCKET_GROUP_MEMORY)
-		read_memory(r, sk);
+		read_memory(r, sk, false);
 	if (wanted_groups & SOCKET_GROUP_ATTRIBUTES)
 		read_owner(r, sk);
 	if (wanted_groups & SOCKET_GROUP_CGROUP)
