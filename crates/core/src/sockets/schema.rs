@@ -258,8 +258,8 @@ fn unit(name: &str) -> &'static str {
         ("_bytes", "bytes"),
     ];
     match name {
-        "bytes_sent" | "bytes_acked" | "bytes_received" | "bytes_retrans" | "rcv_ssthresh" | "rcv_space" | "snd_wnd"
-        | "rcv_wnd" | "snd_mss" | "rcv_mss" | "advmss" | "pmtu" => "bytes",
+        "bytes_sent" | "bytes_acked" | "bytes_received" | "bytes_retrans" | "rcv_ssthresh" | "rcv_space"
+        | "snd_wnd" | "rcv_wnd" | "snd_mss" | "rcv_mss" | "advmss" | "pmtu" => "bytes",
         "snd_cwnd" | "snd_ssthresh" | "unacked" | "sacked" | "lost" | "retrans" | "segs_out" | "segs_in"
         | "data_segs_out" | "data_segs_in" | "delivered" | "delivered_ce" | "received_ce" | "total_retrans"
         | "reordering" => "segments",
@@ -287,7 +287,8 @@ pub fn document() -> String {
     let mut text = format!("# The rows of `parshall sockets`: schema `{SOCKETS_SCHEMA}`\n\n");
     text += "<!-- Written from the list of fields in crates/evidence/src/socket/record.rs by `make bless`. -->\n\n";
     text += INTRODUCTION;
-    text += "\n## Fields of the socket\n\n| field | number | type | unit | group | meaning |\n|---|---|---|---|---|---|\n";
+    text +=
+        "\n## Fields of the socket\n\n| field | number | type | unit | group | meaning |\n|---|---|---|---|---|---|\n";
     for field in FIELDS.iter().filter(|f| wire(f.number) != Wire::Absent) {
         text += &format!(
             "| `{}` | {} | {} | {} | {} | {} |\n",

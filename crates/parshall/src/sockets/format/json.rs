@@ -246,7 +246,10 @@ fn write_name(out: &mut Vec<u8>, name: &[u8]) {
         key(out, "name_hex");
         out.push(b'"');
         for byte in name {
-            out.extend_from_slice(&[b"0123456789abcdef"[usize::from(byte >> 4)], b"0123456789abcdef"[usize::from(byte & 15)]]);
+            out.extend_from_slice(&[
+                b"0123456789abcdef"[usize::from(byte >> 4)],
+                b"0123456789abcdef"[usize::from(byte & 15)],
+            ]);
         }
         out.push(b'"');
     }

@@ -140,7 +140,14 @@ fn set(record: &mut SocketRecord, at: usize, value: u64, bytes: [u8; 16]) {
 }
 
 fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(u64::from(u32::MAX)), any::<u64>(), (0u32..64).prop_map(|s| 1 << s)]
+    prop_oneof![
+        Just(0),
+        Just(1),
+        Just(u64::MAX),
+        Just(u64::from(u32::MAX)),
+        any::<u64>(),
+        (0u32..64).prop_map(|s| 1 << s)
+    ]
 }
 
 fn record() -> impl Strategy<Value = SocketRecord> {
@@ -162,8 +169,11 @@ fn text() -> impl Strategy<Value = String> {
 pub fn any_row() -> impl Strategy<Value = Owned> {
     let name = prop_oneof![Just(Vec::new()), prop::collection::vec(any::<u8>(), 0..110)];
     let texts = [text(), text(), text(), text()];
-    let owner = (any::<u32>(), any::<u32>(), text())
-        .prop_map(|(pid, fd, command)| Owner { pid, fd, command: command.into_boxed_str() });
+    let owner = (any::<u32>(), any::<u32>(), text()).prop_map(|(pid, fd, command)| Owner {
+        pid,
+        fd,
+        command: command.into_boxed_str(),
+    });
     let owners = prop::collection::vec(owner, 0..4);
     let rates = prop::option::of(prop::array::uniform6(number()).prop_map(|n| Rates {
         interval_us: n[0],

@@ -50,9 +50,7 @@ const COLUMNS: [Column; 15] = [
     left("REMOTE", |row, out| remote(row, out)),
     right("RTT", |row, out| some(out, row.record.rtt_us > 0, || duration(f64::from(row.record.rtt_us) * 1e3))),
     right("CWND", |row, out| some(out, row.record.snd_cwnd > 0, || row.record.snd_cwnd.to_string())),
-    right("RESENT", |row, out| {
-        some(out, row.record.total_retrans > 0, || count(u64::from(row.record.total_retrans)))
-    }),
+    right("RESENT", |row, out| some(out, row.record.total_retrans > 0, || count(u64::from(row.record.total_retrans)))),
     right("SENT", |row, out| some(out, row.record.bytes_sent > 0, || bytes(row.record.bytes_sent as f64))),
     right("RECEIVED", |row, out| some(out, row.record.bytes_received > 0, || bytes(row.record.bytes_received as f64))),
     left("CC", |row, out| out.push_str(&congestion(row.record))),
@@ -209,9 +207,18 @@ fn owner(row: &Row<'_>, out: &mut String) {
 }
 
 /// Fields that the table shows, and those that say nothing to people.
-const IN_TABLE: &[&str] =
-    &["rqueue_bytes", "wqueue_bytes", "accept_queue", "accept_limit", "rtt_us", "snd_cwnd", "total_retrans", "bytes_sent",
-      "bytes_received", "peer_inode"];
+const IN_TABLE: &[&str] = &[
+    "rqueue_bytes",
+    "wqueue_bytes",
+    "accept_queue",
+    "accept_limit",
+    "rtt_us",
+    "snd_cwnd",
+    "total_retrans",
+    "bytes_sent",
+    "bytes_received",
+    "peer_inode",
+];
 
 fn is_detail(number: u32) -> bool {
     FIELDS.iter().find(|f| f.number == number).is_some_and(|field| {
@@ -238,8 +245,11 @@ fn details(row: &Row<'_>, out: &mut Vec<u8>) {
             bytes(rates.received_bytes_per_s as f64)
         );
     }
-    out.extend_from_slice(line.trim_end().as_bytes());
-    out.push(b'\n');
+    let line = line.trim_end();
+    if !line.is_empty() {
+        out.extend_from_slice(line.as_bytes());
+        out.push(b'\n');
+    }
 }
 
 struct Details<'a> {

@@ -341,7 +341,8 @@ impl Shared {
             {
                 return Some(state.take_in_hand(chunk));
             }
-            let longest = state.closing.map_or(Duration::from_secs(3600), |d| d.saturating_duration_since(Instant::now()));
+            let longest =
+                state.closing.map_or(Duration::from_secs(3600), |d| d.saturating_duration_since(Instant::now()));
             state = self.wait(state, longest);
         }
     }

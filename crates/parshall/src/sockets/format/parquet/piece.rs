@@ -129,10 +129,11 @@ impl Pieces {
         self.long(6, row.socket);
         row.record.visit(&mut Fields { ipv4: row.record.family == AF_INET, pieces: &mut *self });
         let trailing = self.columns.len() - 5;
-        for (at, text) in [row.name, row.netns.as_bytes(), row.cgroup.as_bytes(), row.container.as_bytes(), row.pod.as_bytes()]
-            .into_iter()
-            .enumerate()
-            .filter(|(_, text)| !text.is_empty())
+        for (at, text) in
+            [row.name, row.netns.as_bytes(), row.cgroup.as_bytes(), row.container.as_bytes(), row.pod.as_bytes()]
+                .into_iter()
+                .enumerate()
+                .filter(|(_, text)| !text.is_empty())
         {
             self.text(trailing + at, copied(text));
         }
@@ -188,8 +189,7 @@ impl Pieces {
     }
 
     fn write(&mut self, out: &mut Vec<u8>) -> parquet::errors::Result<()> {
-        let mut writer =
-            SerializedFileWriter::new(&mut *out, Arc::clone(&self.schema), Arc::clone(&self.properties))?;
+        let mut writer = SerializedFileWriter::new(&mut *out, Arc::clone(&self.schema), Arc::clone(&self.properties))?;
         for note in self.notes.drain(..) {
             writer.append_key_value_metadata(note);
         }
