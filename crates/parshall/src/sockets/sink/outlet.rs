@@ -222,8 +222,7 @@ impl Outlet {
             state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         shared.put_away(state);
-        let account = shared.lock().account();
-        account
+        self.account()
     }
 }
 

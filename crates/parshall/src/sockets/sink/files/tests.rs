@@ -28,7 +28,11 @@ fn feed(sink: &mut Files, dumps: u64, rows: usize) {
     for sequence in 1..=dumps {
         let dump = Dump { sequence, at_unix_ns: sequence * 5_000_000_000, ..samples::dump() };
         let records: Vec<Owned> = (0..rows)
-            .map(|n| Owned { record: samples::connection(n as u64), socket: sequence << 32 | n as u64, ..Default::default() })
+            .map(|n| Owned {
+                record: samples::connection(n as u64),
+                socket: sequence << 32 | n as u64,
+                ..Default::default()
+            })
             .collect();
         let rows: Vec<Row<'_>> = records.iter().map(Owned::row).collect();
         sink.rows(&dump, &rows).expect("never");
@@ -44,7 +48,8 @@ fn lines(path: &Path) -> Vec<serde_json::Value> {
 #[test]
 fn json_files_hold_every_row_once() {
     let directory = tempfile::tempdir().unwrap();
-    let mut sink = Files::start(FilesConfig { rotate_bytes: 20_000, ..config(directory.path(), FileFormat::Json) }).unwrap();
+    let mut sink =
+        Files::start(FilesConfig { rotate_bytes: 20_000, ..config(directory.path(), FileFormat::Json) }).unwrap();
     feed(&mut sink, 4, 1500);
     let account = Box::new(sink).close(SOON);
     assert_eq!((account.rows_in, account.rows_out, account.rows_dropped), (6000, 6000, 0), "{account:?}");
