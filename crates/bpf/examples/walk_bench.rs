@@ -38,11 +38,8 @@ fn shown_by_ss() -> Groups {
 }
 
 fn sets() -> Vec<(String, Groups)> {
-    let mut sets = vec![
-        ("identity".into(), Groups::IDENTITY),
-        ("ss -tinm".into(), shown_by_ss()),
-        ("all".into(), Groups::ALL),
-    ];
+    let mut sets =
+        vec![("identity".into(), Groups::IDENTITY), ("ss -tinm".into(), shown_by_ss()), ("all".into(), Groups::ALL)];
     let single = Group::ALL.into_iter().filter(|g| *g != Group::Identity);
     sets.extend(single.map(|group| (format!("+ {}", group.name()), Groups::of([group]))));
     sets
