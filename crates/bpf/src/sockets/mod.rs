@@ -1,4 +1,4 @@
-//! Sockets read with BPF: programs that fill a [`SocketRecord`](parshall_evidence::socket::SocketRecord) or tell who holds
+//! Sockets read with BPF: programs that fill a [`SocketRecord`] or tell who holds
 //! one, each in C beside the loader of the same name. How rows become output is not here.
 mod arena;
 pub mod closes;

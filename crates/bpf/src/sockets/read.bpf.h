@@ -610,6 +610,10 @@ static __always_inline void read_tcp_split(struct socket_record *r, const struct
 		read_subflow(r, tp);
 	if (listens)
 		return;
+	/* Both counters and both numbers move together under the socket's lock, which is not held here: a reader that comes
+	 * between the two sees another birth, for one dump. */
+	r->birth_sent = tp->snd_una - (u32)tp->bytes_acked;
+	r->birth_received = tp->rcv_nxt - (u32)tp->bytes_received;
 	if (WANTED(RTT))
 		read_rtt(r, tp);
 	if (WANTED(TRAFFIC))

@@ -1,7 +1,7 @@
 //! `parshall sockets`: the state of every socket of every network namespace.
 //!
 //! A [`backend`] gives records in batches that are read in place; names, owners and rates are joined to them as rows;
-//! a [`format`] turns rows into bytes; a [`sink`] takes rows and answers for what became of them.
+//! a [`mod@format`] turns rows into bytes; a [`sink`] takes rows and answers for what became of them.
 pub mod backend;
 mod collect;
 pub mod format;
