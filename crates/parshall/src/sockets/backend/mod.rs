@@ -1,4 +1,6 @@
 //! The seam of the backends: one file or folder each.
+pub mod walk;
+
 use parshall_core::sockets::Selection;
 use parshall_evidence::socket::{Batch, Completeness};
 
