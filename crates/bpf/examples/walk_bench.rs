@@ -103,6 +103,18 @@ impl Drop for Holders {
     }
 }
 
+fn reset_on_close(stream: &TcpStream) {
+    use std::os::fd::AsRawFd;
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the option's value is a linger of the length that is given.
+    let ret = unsafe {
+        let value = (&raw const linger).cast();
+        let len = size_of::<libc::linger>() as libc::socklen_t;
+        libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, len)
+    };
+    assert_eq!(ret, 0);
+}
+
 /// The body of such a process. It ends with its parent, which holds the other end of stdin.
 fn hold(connections: usize, place: u8) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -115,12 +127,14 @@ fn hold(connections: usize, place: u8) {
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::new(127, 0, 7, place + 1), 0))).unwrap();
     let mut pairs = Vec::with_capacity(connections);
     for _ in 0..connections {
+        // What is reset leaves no TIME_WAIT behind, which the next run would count.
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
         client.write_all(b"ping").unwrap();
         server.read_exact(&mut [0; 4]).unwrap();
         server.write_all(b"pong").unwrap();
         client.read_exact(&mut [0; 4]).unwrap();
+        reset_on_close(&client);
         pairs.push((client, server));
     }
     println!("!");

@@ -5,7 +5,7 @@ use parshall_core::sockets::Selection;
 use super::Backend;
 use super::iter::Iter;
 use super::netlink::{Netlink, Options};
-use super::walk::Walk;
+use super::walk::WalkBackend;
 use crate::error::UserError;
 use crate::sockets::request::{BackendChoice, Reading};
 
@@ -56,7 +56,7 @@ fn alone(backend: Box<dyn Backend>) -> Chosen {
 }
 
 fn walk() -> anyhow::Result<Box<dyn Backend>> {
-    Ok(Box::new(Walk::open()?))
+    Ok(Box::new(WalkBackend::open()?))
 }
 
 fn iter(selection: &Selection) -> anyhow::Result<Box<dyn Backend>> {

@@ -1,39 +1,32 @@
-//! One pass over the kernel's tables, all namespaces at once (BPF).
-use parshall_bpf::sockets::walk::{Prefix, Sides, Walk as Kernel, WalkError, WalkSelection};
+//! The backend `walk`: one pass over the kernel's tables, by a BPF program. The pass itself is in `parshall_bpf`; here the
+//! selection is put in its terms.
+use parshall_bpf::sockets::{Prefix, Sides, Walk, WalkError, WalkSelection};
 use parshall_core::sockets::{Selection, Side};
 use parshall_evidence::socket::{Batch, Completeness};
 
 use super::Backend;
 
-/// The walk, with the selection that it was last given.
+/// The walk, loaded.
 #[derive(Debug)]
-pub struct Walk {
-    kernel: Kernel,
-    /// Kept from dump to dump: it is the same nearly always.
-    wanted: Option<(Selection, WalkSelection)>,
-}
+pub struct WalkBackend(Walk);
 
-impl Walk {
-    /// Loads the program.
+impl WalkBackend {
+    /// Loads it.
     ///
     /// # Errors
-    /// What the kernel or the process lacks.
+    /// What the kernel or the process lacks: then another backend is the one to use.
     pub fn open() -> Result<Self, WalkError> {
-        Ok(Self { kernel: Kernel::open()?, wanted: None })
+        Walk::open().map(Self)
     }
 }
 
-impl Backend for Walk {
+impl Backend for WalkBackend {
     fn name(&self) -> &'static str {
         "walk"
     }
 
     fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> anyhow::Result<Completeness> {
-        if self.wanted.as_ref().is_none_or(|(last, _)| last != selection) {
-            self.wanted = Some((selection.clone(), lower(selection)));
-        }
-        let (_, wanted) = self.wanted.as_ref().expect("it was set just now");
-        Ok(self.kernel.dump(wanted, take)?)
+        Ok(self.0.dump(&walk_selection(selection), take)?)
     }
 }
 
@@ -45,7 +38,8 @@ fn sides(side: Side) -> Sides {
     }
 }
 
-fn lower(selection: &Selection) -> WalkSelection {
+/// The selection as the kernel side takes it. It applies every rule, so nothing is left to be sorted out here.
+fn walk_selection(selection: &Selection) -> WalkSelection {
     WalkSelection {
         groups: selection.groups,
         kinds: selection.kinds.bits(),
@@ -59,5 +53,31 @@ fn lower(selection: &Selection) -> WalkSelection {
             .map(|p| Prefix { sides: sides(p.side), network: p.network, length: p.length })
             .collect(),
         changed: selection.changed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_core::sockets::{Kind, Kinds, Prefix as Network};
+
+    use super::*;
+
+    #[test]
+    fn every_rule_reaches_the_kernel_side() {
+        let selection = Selection {
+            kinds: Kinds::of([Kind::Tcp, Kind::Unix]),
+            states: 1 << 10,
+            namespaces: vec![7],
+            cgroups: vec![8],
+            ports: vec![(Side::Remote, 443)],
+            prefixes: vec![Network { side: Side::Local, network: [10, 0, 0, 0].into(), length: 8 }],
+            changed: true,
+            ..Default::default()
+        };
+        let told = walk_selection(&selection);
+        assert_eq!((told.kinds, told.states, told.changed), (1 | 8, 1 << 10, true));
+        assert_eq!((told.namespaces, told.cgroups), (vec![7], vec![8]));
+        assert_eq!(told.ports, [(Sides::Remote, 443)]);
+        assert_eq!(told.prefixes, [Prefix { sides: Sides::Local, network: [10, 0, 0, 0].into(), length: 8 }]);
     }
 }

@@ -118,7 +118,9 @@ fn name(namespace: &Namespace) -> (String, Option<Place>) {
                 Place::Process(pid) | Place::Thread { pid, .. } | Place::Socket { pid, .. } => *pid,
                 Place::Mount(_) => return None,
             };
-            Some((format!("{pid}/{}", command(pid)?), Some(place.clone())))
+            // The namespace that the host began with, where init and the kernel's own threads live, needs no name.
+            let name = if pid <= 2 { String::new() } else { format!("{pid}/{}", command(pid)?) };
+            Some((name, Some(place.clone())))
         })
     };
     let mounted = || {
