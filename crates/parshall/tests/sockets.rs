@@ -80,12 +80,18 @@ impl Settled {
 fn agree(address: &str) {
     let settled = Settled::new(address);
     let port = settled.port().to_string();
-    let read = |backend| rows(&["sockets", "once", "--backend", backend, "--port", &port, "--fields", "all", "--format", "json"]);
+    let read = |backend| {
+        rows(&["sockets", "once", "--backend", backend, "--port", &port, "--fields", "all", "--format", "json"])
+    };
     let (walk, end) = read("walk");
     assert_eq!(walk.len(), 5, "a listener and two connections with two ends each: {walk:?}");
     assert_eq!((end["emitted"].as_u64(), end["torn"].as_u64()), (Some(5), None), "{end}");
     let listener = &walk[&(u64::from(settled.port()), 0)];
-    assert_eq!((listener["state"].as_str(), listener["accept_queue"].as_u64()), (Some("listen"), Some(1)), "{listener}");
+    assert_eq!(
+        (listener["state"].as_str(), listener["accept_queue"].as_u64()),
+        (Some("listen"), Some(1)),
+        "{listener}"
+    );
     let us = u64::from(std::process::id());
     for (ports, row) in &walk {
         let owned = row["owners"].as_array().is_some_and(|owners| owners.iter().any(|o| o["pid"].as_u64() == Some(us)));
