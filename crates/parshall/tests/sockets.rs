@@ -1,4 +1,6 @@
 //! `parshall sockets` on real sockets: every backend says the same of them, and what closes between two dumps is told.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
