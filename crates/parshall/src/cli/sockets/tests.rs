@@ -76,7 +76,7 @@ fn mistakes_are_named_with_what_would_be_right() {
     for (line, what, hint) in [
         ("once --fields rttt", "no group of fields `rttt`", "did you mean `rtt`?"),
         ("once --state open", "no state `open`", "established"),
-        ("once --kind tpc", "no kind of socket `tpc`", "did you mean `tcp`?"),
+        ("once --kind tcpp", "no kind of socket `tcpp`", "did you mean `tcp`?"),
         ("once --sort size", "no key to sort by `size`", "there are:"),
         ("once --prefix 10.0.0.1/8", "has bits set", "10.0.0.0/8"),
         ("once --backend walk --uring", "--uring reads netlink", "--backend netlink"),

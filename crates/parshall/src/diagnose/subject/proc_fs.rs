@@ -154,6 +154,11 @@ mod tests {
         let own = own_arguments(std::process::id()).expect("this program");
         assert_eq!(own, std::env::args().collect::<Vec<_>>());
         let mut other = std::process::Command::new("sleep").args(["5", "0"]).spawn().expect("sleep runs");
+        // Between fork and exec it has none.
+        let begun = std::time::Instant::now();
+        while arguments(other.id()).len() != 3 && begun.elapsed().as_secs() < 5 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
         let (seen, told) = (arguments(other.id()), own_arguments(other.id()));
         other.kill().expect("our child");
         other.wait().expect("our child");
