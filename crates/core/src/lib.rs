@@ -15,6 +15,7 @@ pub mod facts;
 pub mod ledger;
 pub mod relay;
 pub mod slice;
+pub mod sockets;
 pub mod stats;
 pub mod words;
 

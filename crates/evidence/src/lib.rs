@@ -10,6 +10,7 @@
 pub mod capture;
 pub mod flow;
 pub mod sample;
+pub mod socket;
 pub mod subject;
 pub mod thread;
 pub mod verdict;

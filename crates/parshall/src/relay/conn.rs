@@ -140,6 +140,16 @@ pub struct Conn {
     pub header_bytes: u32,
 }
 
+impl Conn {
+    /// The socket of a side, if it is connected.
+    pub fn socket(&self, side: Side) -> Option<&OwnedFd> {
+        match side {
+            Side::Client => Some(&self.client),
+            Side::Target => self.target.as_ref(),
+        }
+    }
+}
+
 /// The place of a direction in its connection.
 pub fn lane_of(from: Side) -> usize {
     match from {

@@ -160,6 +160,18 @@ pub trait Engine {
         0
     }
 
+    /// A direction that it refused is copied from now on, and has delivered so many bytes so far.
+    fn copied_from(&mut self, _source: RawFd, _delivered: u64) {}
+
+    /// Whether bytes of a source at whose end copying has arrived are still on their way into its queue, after so many
+    /// were delivered.
+    fn has_more(&mut self, _source: RawFd, _delivered: u64) -> bool {
+        false
+    }
+
+    /// A socket is about to be closed.
+    fn forget(&mut self, _socket: RawFd) {}
+
     /// Appends what has come of armed directions, waiting at most this long for something to happen. Engines that arm
     /// nothing neither wait nor answer.
     fn completed(&mut self, _wait: Option<Duration>, _out: &mut Vec<Done>) -> io::Result<()> {

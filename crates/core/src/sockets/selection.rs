@@ -1,0 +1,266 @@
+//! Which sockets and which of their fields are wanted. The kernel side applies the same rule where it can; this is the rule.
+use std::net::IpAddr;
+
+use parshall_evidence::socket::{Groups, PROTOCOL_MPTCP, SocketRecord};
+
+const AF_UNIX: u8 = 1;
+const AF_INET: u8 = 2;
+const IPPROTO_TCP: u16 = 6;
+
+/// A kind of socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Kind {
+    /// TCP, MPTCP subflows included.
+    Tcp,
+    /// UDP and UDP-Lite.
+    Udp,
+    /// MPTCP connections.
+    Mptcp,
+    /// UNIX sockets.
+    Unix,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::Udp, Self::Mptcp, Self::Unix];
+
+    /// Its name on the command line and in the formats.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Mptcp => "mptcp",
+            Self::Unix => "unix",
+        }
+    }
+
+    /// The kind of a record.
+    pub fn of(record: &SocketRecord) -> Self {
+        match (record.family, record.protocol) {
+            (AF_UNIX, _) => Self::Unix,
+            (_, IPPROTO_TCP) => Self::Tcp,
+            (_, PROTOCOL_MPTCP) => Self::Mptcp,
+            _ => Self::Udp,
+        }
+    }
+}
+
+/// A set of kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kinds(u32);
+
+impl Kinds {
+    /// These kinds.
+    pub fn of(kinds: impl IntoIterator<Item = Kind>) -> Self {
+        Self(kinds.into_iter().fold(0, |bits, kind| bits | 1 << kind as u32))
+    }
+
+    /// Whether it holds this kind.
+    pub fn has(self, kind: Kind) -> bool {
+        self.0 & 1 << kind as u32 != 0
+    }
+
+    /// One bit per kind, in the order of [`Kind`].
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// Names of TCP states by their number minus one (include/net/tcp_states.h), as `--state` takes and every format writes them.
+pub const STATES: [&str; 13] = [
+    "established",
+    "syn-sent",
+    "syn-recv",
+    "fin-wait-1",
+    "fin-wait-2",
+    "time-wait",
+    "closed",
+    "close-wait",
+    "last-ack",
+    "listen",
+    "closing",
+    "new-syn-recv",
+    "bound-inactive",
+];
+
+/// The name of a state; `unconnected` for numbers that are none.
+pub fn state_name(state: u8) -> &'static str {
+    usize::from(state).checked_sub(1).and_then(|at| STATES.get(at)).copied().unwrap_or("unconnected")
+}
+
+/// The number of a state of this name.
+pub fn state_named(name: &str) -> Option<u8> {
+    STATES.iter().position(|state| *state == name).map(|at| at as u8 + 1)
+}
+
+/// Which end of a socket a rule looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The local end.
+    Local,
+    /// The other end.
+    Remote,
+    /// One of the two.
+    Either,
+}
+
+/// A network in CIDR form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prefix {
+    /// Which end must be in it.
+    pub side: Side,
+    /// Its address; bits after `length` are 0.
+    pub network: IpAddr,
+    /// Its length in bits.
+    pub length: u8,
+}
+
+impl Prefix {
+    /// Whether an address is in the network. An IPv4 address in IPv6 form counts as IPv4.
+    pub fn holds(&self, address: IpAddr) -> bool {
+        let shift = |bits: u32| bits.saturating_sub(u32::from(self.length));
+        match (self.network, address.to_canonical()) {
+            (IpAddr::V4(network), IpAddr::V4(ip)) => {
+                (network.to_bits() ^ ip.to_bits()).checked_shr(shift(32)).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(network), IpAddr::V6(ip)) => {
+                (network.to_bits() ^ ip.to_bits()).checked_shr(shift(128)).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What is wanted. Several values of one kind of rule mean any of them; several kinds of rule mean all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    /// Fields to read.
+    pub groups: Groups,
+    /// Kinds of socket.
+    pub kinds: Kinds,
+    /// One bit per TCP state, bit 1 for ESTABLISHED; it also holds for UDP and UNIX, whose states use the same numbers.
+    pub states: u32,
+    /// Inodes of network namespaces; empty: all.
+    pub namespaces: Vec<u32>,
+    /// Ids of control groups; empty: all.
+    pub cgroups: Vec<u64>,
+    /// Ports; empty: all.
+    pub ports: Vec<(Side, u16)>,
+    /// Networks; empty: all.
+    pub prefixes: Vec<Prefix>,
+    /// Only sockets that changed since the last dump of the same backend.
+    pub changed: bool,
+}
+
+impl Default for Selection {
+    /// Every TCP socket with all fields.
+    fn default() -> Self {
+        Self {
+            groups: Groups::ALL,
+            kinds: Kinds::of([Kind::Tcp]),
+            states: u32::MAX,
+            namespaces: Vec::new(),
+            cgroups: Vec::new(),
+            ports: Vec::new(),
+            prefixes: Vec::new(),
+            changed: false,
+        }
+    }
+}
+
+/// An address of a record.
+pub fn address(record: &SocketRecord, side_remote: bool) -> IpAddr {
+    let bytes = if side_remote { &record.remote_address } else { &record.local_address };
+    if record.family == AF_INET { IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]]) } else { IpAddr::from(*bytes) }
+}
+
+impl Selection {
+    /// Whether a record is wanted; `changed` is not looked at.
+    pub fn holds(&self, record: &SocketRecord) -> bool {
+        let any = |side: Side, test: &dyn Fn(bool) -> bool| match side {
+            Side::Local => test(false),
+            Side::Remote => test(true),
+            Side::Either => test(false) || test(true),
+        };
+        let port = |remote: bool| if remote { record.remote_port } else { record.local_port };
+        self.kinds.has(Kind::of(record))
+            && 1u32.checked_shl(u32::from(record.state)).is_some_and(|bit| self.states & bit != 0)
+            && (self.namespaces.is_empty() || self.namespaces.contains(&record.netns))
+            && (self.cgroups.is_empty() || self.cgroups.contains(&record.cgroup_id))
+            && (self.ports.is_empty() || self.ports.iter().any(|(side, n)| any(*side, &|remote| port(remote) == *n)))
+            && (self.prefixes.is_empty()
+                || record.family != AF_UNIX
+                    && self.prefixes.iter().any(|p| any(p.side, &|remote| p.holds(address(record, remote)))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> SocketRecord {
+        let mut record = SocketRecord {
+            family: AF_INET,
+            protocol: IPPROTO_TCP,
+            state: 1,
+            local_port: 443,
+            remote_port: 50_000,
+            netns: 7,
+            cgroup_id: 9,
+            ..Default::default()
+        };
+        record.local_address[..4].copy_from_slice(&[10, 0, 0, 1]);
+        record.remote_address[..4].copy_from_slice(&[192, 168, 1, 2]);
+        record
+    }
+
+    #[test]
+    fn each_rule_keeps_and_leaves_out() {
+        let all = Selection::default();
+        assert!(all.holds(&record()));
+        let prefix = |side, text: &str, length| Prefix { side, network: text.parse().unwrap(), length };
+        let kept = [
+            Selection { states: 1 << 1, ..all.clone() },
+            Selection { namespaces: vec![1, 7], ..all.clone() },
+            Selection { cgroups: vec![9], ..all.clone() },
+            Selection { ports: vec![(Side::Either, 443)], ..all.clone() },
+            Selection { ports: vec![(Side::Remote, 1), (Side::Local, 443)], ..all.clone() },
+            Selection { prefixes: vec![prefix(Side::Remote, "192.168.0.0", 16)], ..all.clone() },
+            Selection { prefixes: vec![prefix(Side::Either, "0.0.0.0", 0)], ..all.clone() },
+        ];
+        for selection in kept {
+            assert!(selection.holds(&record()), "{selection:?}");
+        }
+        let left = [
+            Selection { kinds: Kinds::of([Kind::Udp, Kind::Unix]), ..all.clone() },
+            Selection { states: !(1 << 1), ..all.clone() },
+            Selection { namespaces: vec![8], ..all.clone() },
+            Selection { cgroups: vec![8], ..all.clone() },
+            Selection { ports: vec![(Side::Remote, 443)], ..all.clone() },
+            Selection { prefixes: vec![prefix(Side::Local, "192.168.0.0", 16)], ..all.clone() },
+            Selection { prefixes: vec![prefix(Side::Either, "::", 0)], ..all },
+        ];
+        for selection in left {
+            assert!(!selection.holds(&record()), "{selection:?}");
+        }
+    }
+
+    #[test]
+    fn an_ipv4_peer_of_an_ipv6_socket_counts_as_ipv4() {
+        let mut record = SocketRecord { family: 10, protocol: IPPROTO_TCP, state: 1, ..Default::default() };
+        record.remote_address = "::ffff:10.1.2.3".parse::<std::net::Ipv6Addr>().unwrap().octets();
+        let prefix = Prefix { side: Side::Remote, network: "10.0.0.0".parse().unwrap(), length: 8 };
+        assert!(Selection { prefixes: vec![prefix], ..Default::default() }.holds(&record));
+    }
+
+    #[test]
+    fn names_of_states_lead_back() {
+        for (at, name) in STATES.iter().enumerate() {
+            assert_eq!(state_named(name), Some(at as u8 + 1));
+            assert_eq!(state_name(at as u8 + 1), *name);
+        }
+        assert_eq!(state_name(0), "unconnected");
+        assert_eq!(state_name(200), "unconnected");
+    }
+}

@@ -1,0 +1,262 @@
+//! What a socket did since the last dump: rates, and whether anything changed.
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use parshall_evidence::socket::{FIELDS, Group, SocketRecord, Visitor};
+
+use super::key::mix;
+use super::row::{Rates, Seen};
+
+/// Keys are hashes already.
+#[derive(Debug, Default, Clone, Copy)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = mix(self.0, u64::from(*byte)));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+/// What is kept of a socket from one dump to the next.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    bytes_sent: u64,
+    bytes_received: u64,
+    digest: u64,
+    segs_out: u32,
+    segs_in: u32,
+    total_retrans: u32,
+    dump: u32,
+}
+
+/// What is known of a socket beside its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Met {
+    /// Why it is shown.
+    pub seen: Seen,
+    /// What it moved since the last dump, if it was there.
+    pub rates: Option<Rates>,
+}
+
+/// Remembers the counters of the sockets of the last dump, about 70 bytes for each, up to a bound.
+#[derive(Debug)]
+pub struct Tracker {
+    sockets: HashMap<u64, Last, BuildHasherDefault<AsItIs>>,
+    bound: usize,
+    dump: u32,
+    at_ns: u64,
+    interval_ns: u64,
+    no_room: u64,
+}
+
+impl Tracker {
+    /// Remembers at most `bound` sockets; what is met beyond that is [`Seen::Open`] and counted.
+    pub fn new(bound: usize) -> Self {
+        Self { sockets: HashMap::default(), bound, dump: 0, at_ns: 0, interval_ns: 0, no_room: 0 }
+    }
+
+    /// A dump begins, at this time of a clock that does not jump.
+    pub fn begin(&mut self, now_ns: u64) {
+        self.interval_ns = now_ns.saturating_sub(self.at_ns);
+        self.at_ns = now_ns;
+        self.dump = self.dump.wrapping_add(1);
+    }
+
+    /// A socket of this dump.
+    pub fn meet(&mut self, key: u64, record: &SocketRecord) -> Met {
+        let now = Last {
+            bytes_sent: record.bytes_sent,
+            bytes_received: record.bytes_received,
+            digest: digest(record),
+            segs_out: record.segs_out,
+            segs_in: record.segs_in,
+            total_retrans: record.total_retrans,
+            dump: self.dump,
+        };
+        if let Some(last) = self.sockets.get_mut(&key) {
+            let before = std::mem::replace(last, now);
+            let seen = if before.digest == now.digest { Seen::Same } else { Seen::Changed };
+            return Met { seen, rates: self.rates(&before, &now) };
+        }
+        if self.sockets.len() >= self.bound {
+            self.no_room += 1;
+            return Met { seen: Seen::Open, rates: None };
+        }
+        self.sockets.insert(key, now);
+        // In the first dump everything is new to us and nothing is new.
+        Met { seen: if self.dump == 1 { Seen::Open } else { Seen::New }, rates: None }
+    }
+
+    /// A socket that has closed, with its final counters.
+    pub fn close(&mut self, key: u64, record: &SocketRecord, now_ns: u64) -> Met {
+        let rates = self.sockets.remove(&key).and_then(|before| {
+            let last = Last {
+                bytes_sent: record.bytes_sent,
+                bytes_received: record.bytes_received,
+                segs_out: record.segs_out,
+                segs_in: record.segs_in,
+                total_retrans: record.total_retrans,
+                ..before
+            };
+            rates_over(&before, &last, now_ns.saturating_sub(self.at_ns))
+        });
+        Met { seen: Seen::Closed, rates }
+    }
+
+    /// The dump has ended: forgets what was not met.
+    pub fn end(&mut self) {
+        let dump = self.dump;
+        self.sockets.retain(|_, last| last.dump == dump);
+        // A crowd that has gone must not keep its memory.
+        if self.sockets.capacity() > 4 * self.sockets.len().max(1024) {
+            self.sockets.shrink_to(self.sockets.len() * 2);
+        }
+    }
+
+    /// Sockets remembered.
+    pub fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.sockets.is_empty()
+    }
+
+    /// Sockets that found no room, over all dumps.
+    pub fn no_room(&self) -> u64 {
+        self.no_room
+    }
+
+    fn rates(&self, before: &Last, now: &Last) -> Option<Rates> {
+        rates_over(before, now, self.interval_ns)
+    }
+}
+
+fn rates_over(before: &Last, now: &Last, interval_ns: u64) -> Option<Rates> {
+    let interval_us = interval_ns / 1000;
+    if interval_us == 0 {
+        return None;
+    }
+    let per_s = |moved: u64| (u128::from(moved) * 1_000_000 / u128::from(interval_us)) as u64;
+    // Counters of 32 bits go round; so does their difference.
+    let segs = |a: u32, b: u32| u64::from(b.wrapping_sub(a));
+    Some(Rates {
+        interval_us,
+        sent_bytes_per_s: per_s(now.bytes_sent.saturating_sub(before.bytes_sent)),
+        received_bytes_per_s: per_s(now.bytes_received.saturating_sub(before.bytes_received)),
+        segs_out_per_s: per_s(segs(before.segs_out, now.segs_out)),
+        segs_in_per_s: per_s(segs(before.segs_in, now.segs_in)),
+        retrans: segs(before.total_retrans, now.total_retrans),
+    })
+}
+
+/// Fields that change with the time of day alone, or whenever somebody asks (the cookie): they are no change of the socket.
+fn restless(number: u32) -> bool {
+    const COOKIE: u32 = 2;
+    const NAME_AT: u32 = 114;
+    number == COOKIE
+        || number == NAME_AT
+        || FIELDS.iter().any(|f| f.number == number && matches!(f.group, Group::Times | Group::Timer))
+}
+
+/// One bit for each restless number.
+const RESTLESS_WORDS: usize = 4;
+
+fn restless_set() -> [u64; RESTLESS_WORDS] {
+    let mut set = [0; RESTLESS_WORDS];
+    for number in FIELDS.iter().map(|f| f.number).filter(|n| restless(*n)) {
+        set[number as usize / 64] |= 1 << (number % 64);
+    }
+    set
+}
+
+struct Digest<'a> {
+    hash: u64,
+    restless: &'a [u64; RESTLESS_WORDS],
+}
+
+impl Visitor for Digest<'_> {
+    fn uint(&mut self, number: u32, _: &'static str, value: u64) {
+        if self.restless[number as usize / 64] & 1 << (number % 64) == 0 {
+            self.hash = mix(self.hash ^ u64::from(number), value);
+        }
+    }
+
+    // Addresses are part of the key; the name of the congestion control may change.
+    fn bytes(&mut self, _: u32, _: &'static str, value: &[u8; 16]) {
+        self.hash = mix(self.hash, u64::from_ne_bytes(value[..8].try_into().unwrap_or_default()));
+    }
+}
+
+fn digest(record: &SocketRecord) -> u64 {
+    static SET: std::sync::OnceLock<[u64; RESTLESS_WORDS]> = std::sync::OnceLock::new();
+    let mut digest = Digest { hash: 1, restless: SET.get_or_init(restless_set) };
+    record.visit(&mut digest);
+    digest.hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn record() -> SocketRecord {
+        SocketRecord {
+            family: 2,
+            protocol: 6,
+            bytes_sent: 1000,
+            segs_out: u32::MAX,
+            last_data_sent_ms: 5,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_socket_is_open_then_same_then_changed_then_closed() {
+        let mut tracker = Tracker::new(10);
+        tracker.begin(S);
+        assert_eq!(tracker.meet(1, &record()), Met { seen: Seen::Open, rates: None });
+        tracker.end();
+        tracker.begin(3 * S);
+        let later = SocketRecord { last_data_sent_ms: 2005, cookie: 9, ..record() };
+        let met = tracker.meet(1, &later);
+        assert_eq!(met.seen, Seen::Same);
+        assert_eq!(met.rates, Some(Rates { interval_us: 2_000_000, ..Rates::default() }));
+        assert_eq!(tracker.meet(2, &record()).seen, Seen::New);
+        tracker.end();
+        tracker.begin(5 * S);
+        let busy = SocketRecord { bytes_sent: 5000, segs_out: 3, ..record() };
+        let met = tracker.meet(1, &busy);
+        let rates = met.rates.unwrap();
+        assert_eq!((met.seen, rates.sent_bytes_per_s, rates.segs_out_per_s), (Seen::Changed, 2000, 2));
+        tracker.end();
+        assert_eq!(tracker.len(), 1, "the second socket was not met");
+        let last = tracker.close(1, &SocketRecord { bytes_sent: 6000, ..busy }, 6 * S);
+        assert_eq!((last.seen, last.rates.unwrap().sent_bytes_per_s), (Seen::Closed, 1000));
+        assert!(tracker.is_empty());
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let mut tracker = Tracker::new(1);
+        tracker.begin(S);
+        tracker.meet(1, &record());
+        assert_eq!(tracker.meet(2, &record()).seen, Seen::Open);
+        assert_eq!((tracker.len(), tracker.no_room()), (1, 1));
+    }
+
+    #[test]
+    fn every_number_fits_the_set() {
+        assert!(FIELDS.iter().all(|f| (f.number as usize) < 64 * RESTLESS_WORDS));
+        assert!(FIELDS.iter().any(|f| f.name == "cookie" && f.number == 2));
+        assert!(FIELDS.iter().any(|f| f.name == "name_at" && f.number == 114));
+    }
+}

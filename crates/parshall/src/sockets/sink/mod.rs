@@ -1,0 +1,60 @@
+//! The seam of the sinks: one file or folder each.
+pub mod delivery;
+pub mod files;
+pub mod outlet;
+pub mod spool;
+pub mod stdout;
+
+use parshall_core::sockets::{Dump, Row};
+use parshall_evidence::socket::Completeness;
+
+/// What became of the rows that a sink was given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Rows given to it.
+    pub rows_in: u64,
+    /// Rows that are where they should be (written, acknowledged).
+    pub rows_out: u64,
+    /// Rows on their way, in memory or in the spool.
+    pub rows_waiting: u64,
+    /// Rows given up because nothing had room for them.
+    pub rows_dropped: u64,
+    /// Bytes of the spool on disk.
+    pub spool_bytes: u64,
+    /// Age of the oldest row on its way, in milliseconds.
+    pub lag_ms: u64,
+    /// How long whoever gives rows was held up because nothing had room: back-pressure, in milliseconds.
+    pub held_up_ms: u64,
+    /// Failures by kind (`refused`, `timeout`, `disk-full`, ...).
+    pub errors: std::collections::BTreeMap<&'static str, u64>,
+    /// The last failure, as it may be shown.
+    pub last_error: Option<String>,
+}
+
+/// Takes the rows of each dump. Nothing here may wait for a network or a slow disk for longer than a moment: what is slow
+/// happens in a thread of the sink's own behind a bounded queue.
+pub trait Sink {
+    /// Its name in messages and metrics.
+    fn name(&self) -> &str;
+
+    /// A portion of a dump.
+    ///
+    /// # Errors
+    /// What makes going on senseless (the reader of standard output has gone); all else is counted in the account.
+    fn rows(&mut self, dump: &Dump, rows: &[Row<'_>]) -> anyhow::Result<()>;
+
+    /// The end of a dump, with the account of it.
+    fn end(&mut self, dump: &Dump, completeness: &Completeness) -> anyhow::Result<()>;
+
+    /// What became of everything so far.
+    fn account(&self) -> Account;
+
+    /// Delivers what is on its way, for at most this long, and ends.
+    fn close(self: Box<Self>, patience: std::time::Duration) -> Account;
+}
+
+/// The kind of a failure to write: `disk-full` for want of room, quota included, else `other`.
+pub fn disk_error_kind(error: &std::io::Error, other: &'static str) -> &'static str {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    if matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge) { "disk-full" } else { other }
+}
