@@ -7,6 +7,7 @@ pub mod counters;
 pub mod enter_netns;
 pub mod epoll;
 pub mod eventfd;
+pub mod file_lock;
 pub mod gate;
 pub mod handover;
 pub mod inet_diag;

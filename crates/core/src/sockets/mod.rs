@@ -2,8 +2,11 @@
 //! socket, what changed since the last dump.
 pub mod aggregate;
 pub mod key;
+pub mod retry;
 pub mod row;
+pub mod schema;
 pub mod selection;
+pub mod spool;
 pub mod track;
 
 pub use key::key;

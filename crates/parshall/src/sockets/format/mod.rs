@@ -1,4 +1,7 @@
 //! The seam of the formats: one file each. An encoder appends bytes that stand on their own wherever a portion ends.
+pub mod envelope;
+pub mod protobuf;
+
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 

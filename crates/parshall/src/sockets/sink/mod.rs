@@ -1,5 +1,7 @@
 //! The seam of the sinks: one file or folder each.
 pub mod delivery;
+pub mod outlet;
+pub mod spool;
 
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
@@ -45,4 +47,10 @@ pub trait Sink {
 
     /// Delivers what is on its way, for at most this long, and ends.
     fn close(self: Box<Self>, patience: std::time::Duration) -> Account;
+}
+
+/// The kind of a failure to write: `disk-full` for want of room, quota included, else `other`.
+pub fn disk_error_kind(error: &std::io::Error, other: &'static str) -> &'static str {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    if matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge) { "disk-full" } else { other }
 }
