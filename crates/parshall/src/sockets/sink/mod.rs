@@ -1,7 +1,11 @@
 //! The seam of the sinks: one file or folder each.
 pub mod delivery;
+pub mod kafka;
+pub mod otlp;
 pub mod outlet;
+pub mod prometheus;
 pub mod spool;
+pub mod tls;
 
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
