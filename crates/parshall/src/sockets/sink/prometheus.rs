@@ -201,6 +201,7 @@ mod tests {
 
     use super::*;
     use crate::sockets::self_metrics::DumpCost;
+    use crate::sockets::testing::python;
 
     fn board() -> Arc<Board> {
         let board = Board::new(None);
@@ -250,6 +251,25 @@ mod tests {
             "# EOF".into(),
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
+
+    /// Prometheus' own client parses it, types and names included.
+    #[test]
+    fn prometheus_reads_it() {
+        let Some(mut reader) = python("prometheus_read.py", &[], "metrics by Prometheus' own parser") else { return };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text(&board()).unwrap()).unwrap();
+        let output = reader.arg(file.path()).output().unwrap();
+        let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{wrong}");
+        let labels = r#"cgroup=/a"b\\c\nd,"#;
+        for line in [
+            format!("counter parshall_sockets_sent_bytes_total {labels}local_port=443,peer=10.1.2.0/24 15.0"),
+            format!("histogram parshall_sockets_rtt_seconds_bucket {labels}le=0.000128,local_port=443,peer=10.1.2.0/24 2.0"),
+            "gauge parshall_sockets_sink_lag_seconds sink=kafka 1.5".to_owned(),
+        ] {
+            assert!(said.lines().any(|l| l == line), "{line} is not in\n{said}");
         }
     }
 
