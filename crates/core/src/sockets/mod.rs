@@ -6,8 +6,11 @@ pub mod retry;
 pub mod row;
 pub mod schema;
 pub mod selection;
+pub mod sort;
 pub mod spool;
+pub mod stamp;
 pub mod track;
+pub mod words;
 
 pub use key::key;
 pub use row::{Dump, Owner, Rates, Row, Seen};

@@ -225,3 +225,94 @@ pub fn proto_clickhouse() -> String {
     parts(&mut text);
     text
 }
+
+const INTRODUCTION: &str = "\
+A row is one socket at one moment. Every format writes the same fields under the same names. A number that is 0 and a text
+that is empty say nothing: the field does not apply, or its group was not asked for (`--fields`). Protobuf and JSON leave
+them out; Parquet writes them, because its columns are not optional.
+
+The number in the name (`parshall.sockets/1`, `parshall.sockets.v1`) rises when a field changes its meaning or goes. New
+fields come without that: readers pass over what they do not know. A protobuf number is never used again.
+
+| format | what it is |
+|---|---|
+| JSON | one object per socket per line. Words for the fields listed under *Words*; addresses as text; `address` and `socket` as 16 hexadecimal digits; all other numbers exact, up to 2^64 - 1. A UNIX name that is no UTF-8 has its bytes in `name_hex` too |
+| protobuf | `proto/parshall/sockets/v1/sockets.proto`: a sequence of `Row`, each preceded by its length as a varint. To brokers: one `Envelope` per message |
+| Parquet | one row per socket; numbers as unsigned columns of their width, addresses as text, words as in JSON, `owners` a list, `rates` optional. Several small row groups, zstd |
+
+**The end of a dump** says how complete it was. JSON: a line with `completeness` and `schema`. Protobuf: a `Row` with
+nothing but the identity of the dump and `completeness`. Parquet: an entry `parshall.sockets/1/dump/SEQUENCE` of the file's
+key-value metadata, which holds that JSON line. Always: expected = emitted + filtered + torn + dropped.
+
+JSON and Parquet have one field more: `kind`, which is `tcp`, `udp`, `mptcp` or `unix`.
+";
+
+/// The unit that a name ends in.
+fn unit(name: &str) -> &'static str {
+    let units = [
+        ("_bytes_per_s", "bytes/s"),
+        ("_per_s", "1/s"),
+        ("_ns", "ns"),
+        ("_us", "us"),
+        ("_ms", "ms"),
+        ("_bytes", "bytes"),
+    ];
+    match name {
+        "bytes_sent" | "bytes_acked" | "bytes_received" | "bytes_retrans" | "rcv_ssthresh" | "rcv_space"
+        | "snd_wnd" | "rcv_wnd" | "snd_mss" | "rcv_mss" | "advmss" | "pmtu" => "bytes",
+        "snd_cwnd" | "snd_ssthresh" | "unacked" | "sacked" | "lost" | "retrans" | "segs_out" | "segs_in"
+        | "data_segs_out" | "data_segs_in" | "delivered" | "delivered_ce" | "received_ce" | "total_retrans"
+        | "reordering" => "segments",
+        _ if name.starts_with("mptcp_bytes") => "bytes",
+        _ => units.iter().find(|(end, _)| name.ends_with(end)).map_or("", |(_, unit)| unit),
+    }
+}
+
+fn extras(text: &mut String, title: &str, fields: &[Extra]) {
+    *text += &format!("\n{title}\n\n| field | number | type | unit | meaning |\n|---|---|---|---|---|\n");
+    for field in fields {
+        *text += &format!(
+            "| `{}` | {} | {} | {} | {} |\n",
+            field.name,
+            field.number,
+            field.kind,
+            unit(field.name),
+            field.doc
+        );
+    }
+}
+
+/// The documented schema, `docs/sockets-schema.md`.
+pub fn document() -> String {
+    let mut text = format!("# The rows of `parshall sockets`: schema `{SOCKETS_SCHEMA}`\n\n");
+    text += "<!-- Written from the list of fields in crates/evidence/src/socket/record.rs by `make bless`. -->\n\n";
+    text += INTRODUCTION;
+    text +=
+        "\n## Fields of the socket\n\n| field | number | type | unit | group | meaning |\n|---|---|---|---|---|---|\n";
+    for field in FIELDS.iter().filter(|f| wire(f.number) != Wire::Absent) {
+        text += &format!(
+            "| `{}` | {} | {} | {} | {} | {} |\n",
+            field.name,
+            field.number,
+            kind(field),
+            unit(field.name),
+            field.group.name(),
+            field.doc
+        );
+    }
+    extras(&mut text, "## Fields of the row", EXTRAS);
+    extras(&mut text, "### `owners`", OWNER);
+    extras(&mut text, "### `rates`", RATES);
+    extras(&mut text, "### `completeness`", COMPLETENESS);
+    text += "\n## Words\n\nJSON and Parquet write these words; a number that has none is written as it is.\n\n";
+    text += "| field | words |\n|---|---|\n";
+    for field in FIELDS {
+        if let Some(word) = super::words::of(field.number) {
+            let words: Vec<String> = word.all().iter().map(|(number, word)| format!("{number} {word}")).collect();
+            text += &format!("| `{}` | {} |\n", field.name, words.join(", "));
+        }
+    }
+    let seen: Vec<String> = SEEN.iter().map(|v| format!("{} {}", v.number, v.name.to_lowercase())).collect();
+    text += &format!("| `seen` | {} (JSON and Parquet without `seen_`) |\n", seen.join(", "));
+    text
+}

@@ -51,8 +51,7 @@ impl Endpoint {
             stopped.await.ok();
             server.abort();
         };
-        let thread =
-            std::thread::Builder::new().name("sockets-http".into()).spawn(move || runtime.block_on(serve))?;
+        let thread = std::thread::Builder::new().name("sockets-http".into()).spawn(move || runtime.block_on(serve))?;
         Ok(Self { address, stop: Some(stop), thread: Some(thread) })
     }
 

@@ -135,7 +135,11 @@ fn dumps(state: &State, families: &mut Families<'_, '_>) -> std::fmt::Result {
     let last = &state.last;
     families.counter("collector_dumps", "Dumps that came to their end", state.dumps)?;
     families.counter("collector_dumps_failed", "Dumps that did not", state.dumps_failed)?;
-    families.counter_s("collector_dump_cpu_seconds", "CPU time of all dumps, encoding included", seconds(state.cpu_ns))?;
+    families.counter_s(
+        "collector_dump_cpu_seconds",
+        "CPU time of all dumps, encoding included",
+        seconds(state.cpu_ns),
+    )?;
     families.gauge("collector_last_dump_cpu_seconds", "CPU time of the last dump", seconds(last.cpu_ns))?;
     families.gauge("collector_last_dump_seconds", "Duration of the last dump", seconds(last.wall_ns))?;
     let each = seconds(last.cpu_ns) / last.completeness.emitted.max(1) as f64;
@@ -146,13 +150,16 @@ fn dumps(state: &State, families: &mut Families<'_, '_>) -> std::fmt::Result {
 
 fn completeness(state: &State, families: &mut Families<'_, '_>) -> std::fmt::Result {
     let c = &state.totals;
-    let results =
-        [("emitted", c.emitted), ("filtered", c.filtered), ("torn", c.torn), ("dropped", c.dropped)];
+    let results = [("emitted", c.emitted), ("filtered", c.filtered), ("torn", c.torn), ("dropped", c.dropped)];
     let results = results.map(|(result, n)| ([("result", result)], n));
     families.counters("collector_records", "Sockets that were met, by what became of them", results)?;
     for (name, help, value) in [
         ("collector_expected", "Sockets that were met", c.expected),
-        ("collector_interrupted", "Times that a chain or stream changed under the reader and was read again", c.interrupted),
+        (
+            "collector_interrupted",
+            "Times that a chain or stream changed under the reader and was read again",
+            c.interrupted,
+        ),
         ("collector_chains_cut", "Chains longer than the bound, whose rest was not read", c.chains_cut),
         ("collector_namespaces_lost", "Namespaces that vanished or refused while they were read", c.namespaces_lost),
         ("collector_closes", "Sockets whose end was reported", state.closes),
@@ -171,12 +178,16 @@ fn sinks(state: &State, families: &mut Families<'_, '_>) -> std::fmt::Result {
             .map(|(what, n)| ([("sink", sink.as_str()), ("what", what)], n))
     });
     families.counters("sink_rows", "Rows given to a sink, delivered by it, given up by it", rows)?;
-    let errors = all.iter().flat_map(|(sink, a)| {
-        a.errors.iter().map(move |(kind, n)| ([("sink", sink.as_str()), ("kind", *kind)], *n))
-    });
+    let errors = all
+        .iter()
+        .flat_map(|(sink, a)| a.errors.iter().map(move |(kind, n)| ([("sink", sink.as_str()), ("kind", *kind)], *n)));
     families.counters("sink_errors", "Failures of a sink, by kind", errors)?;
     let each = |value: fn(&Account) -> f64| all.iter().map(move |(sink, a)| ([("sink", sink.as_str())], value(a)));
-    families.gauges("sink_rows_waiting", "Rows on their way, in memory or in the spool", each(|a| a.rows_waiting as f64))?;
+    families.gauges(
+        "sink_rows_waiting",
+        "Rows on their way, in memory or in the spool",
+        each(|a| a.rows_waiting as f64),
+    )?;
     families.gauges("sink_spool_bytes", "Bytes of the spool on disk", each(|a| a.spool_bytes as f64))?;
     families.gauges("sink_lag_seconds", "Age of the oldest row on its way", each(|a| a.lag_ms as f64 / 1e3))
 }

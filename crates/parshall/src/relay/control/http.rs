@@ -14,9 +14,8 @@ const TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Answers until the task is dropped.
 pub async fn serve(listener: std::net::TcpListener, board: Arc<Board>) {
-    let respond = move |request: hyper::Request<hyper::body::Incoming>| {
-        std::future::ready(respond(request.uri().path(), &board))
-    };
+    let respond =
+        move |request: hyper::Request<hyper::body::Incoming>| std::future::ready(respond(request.uri().path(), &board));
     crate::http::serve(listener, "relay", TIME_MAX, respond).await;
 }
 

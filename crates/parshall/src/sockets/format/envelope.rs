@@ -8,6 +8,9 @@ use crate::sockets::sink::delivery::Chunk;
 /// The tag of `Envelope.rows`: field 1, length-delimited.
 const ROWS: u8 = 1 << 3 | 2;
 
+/// No cap is smaller: the account of a dump must always fit.
+pub const MIN_CAP_BYTES: usize = 1024;
+
 /// Whether an envelope is preceded by its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
@@ -34,10 +37,11 @@ pub struct EnvelopeBuilder {
 }
 
 impl EnvelopeBuilder {
-    /// Envelopes of at most so many bytes on the wire, their own length included if they carry it.
+    /// Envelopes of at most so many bytes on the wire, their own length included if they carry it; at least
+    /// [`MIN_CAP_BYTES`].
     pub fn new(cap_bytes: usize, framing: Framing) -> Self {
         Self {
-            cap_bytes,
+            cap_bytes: cap_bytes.max(MIN_CAP_BYTES),
             framing,
             row: RowWriter::default(),
             written: None,

@@ -1,10 +1,12 @@
 //! The seam of the sinks: one file or folder each.
 pub mod delivery;
+pub mod files;
 pub mod kafka;
 pub mod otlp;
 pub mod outlet;
 pub mod prometheus;
 pub mod spool;
+pub mod stdout;
 pub mod tls;
 
 use parshall_core::sockets::{Dump, Row};
@@ -25,6 +27,8 @@ pub struct Account {
     pub spool_bytes: u64,
     /// Age of the oldest row on its way, in milliseconds.
     pub lag_ms: u64,
+    /// How long whoever gives rows was held up because nothing had room: back-pressure, in milliseconds.
+    pub held_up_ms: u64,
     /// Failures by kind (`refused`, `timeout`, `disk-full`, ...).
     pub errors: std::collections::BTreeMap<&'static str, u64>,
     /// The last failure, as it may be shown.

@@ -56,6 +56,8 @@ struct State {
     spooling: Option<u64>,
     /// What lies in the spool.
     spooled: Level,
+    /// Somebody waited for room in vain, and nothing has been delivered since.
+    stalled: bool,
     /// Why the spool takes nothing now.
     spool_stuck: Option<&'static str>,
     account: Account,
@@ -72,8 +74,9 @@ struct Queue {
 }
 
 impl Queue {
+    /// One chunk always has room, however large it is.
     fn has_room(&self, chunk: &Chunk, limit: usize) -> bool {
-        self.bytes + chunk.bytes.len() <= limit
+        self.chunks.is_empty() || self.bytes + chunk.bytes.len() <= limit
     }
 
     fn push(&mut self, chunk: Chunk) {
@@ -158,18 +161,33 @@ impl Outlet {
 
     /// Takes a chunk, or refuses and counts it. Never waits for the network or the disk.
     pub fn offer(&self, chunk: Chunk) {
+        self.offer_within(chunk, Duration::ZERO);
+    }
+
+    /// As [`Self::offer`], but waits for room for at most so long. When that was in vain, it waits no more until something
+    /// has been delivered: a sink that hangs holds up its giver once.
+    pub fn offer_within(&self, chunk: Chunk, patience: Duration) {
         let shared = &self.shared;
         let mut state = shared.lock();
         state.account.rows_in += u64::from(chunk.rows);
-        let spool_in_use = state.spooled.chunks > 0 || state.spooling.is_some() || !state.back.chunks.is_empty();
-        if !spool_in_use && state.front.has_room(&chunk, shared.queue_bytes) {
-            state.front.push(chunk);
-        } else if shared.spool.is_some() && state.back.has_room(&chunk, shared.queue_bytes) {
-            state.back.push(chunk);
-        } else {
-            let kind = state.spool_stuck.unwrap_or("queue-full");
-            state.account.rows_dropped += u64::from(chunk.rows);
-            state.failed(kind, format!("no room for {} rows", chunk.rows));
+        let mut room = shared.room(&state, &chunk);
+        if room == Room::None && !patience.is_zero() && !state.stalled {
+            let began = Instant::now();
+            while room == Room::None && began.elapsed() < patience {
+                state = shared.wait(state, patience.saturating_sub(began.elapsed()));
+                room = shared.room(&state, &chunk);
+            }
+            state.stalled = room == Room::None;
+            state.account.held_up_ms += u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        }
+        match room {
+            Room::Front => state.front.push(chunk),
+            Room::Back => state.back.push(chunk),
+            Room::None => {
+                let kind = state.spool_stuck.unwrap_or("queue-full");
+                state.account.rows_dropped += u64::from(chunk.rows);
+                state.failed(kind, format!("no room for {} rows", chunk.rows));
+            }
         }
         drop(state);
         shared.changed.notify_all();
@@ -257,7 +275,26 @@ impl State {
     }
 }
 
+/// Where a chunk has room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Front,
+    Back,
+    None,
+}
+
 impl Shared {
+    fn room(&self, state: &State, chunk: &Chunk) -> Room {
+        let spool_in_use = state.spooled.chunks > 0 || state.spooling.is_some() || !state.back.chunks.is_empty();
+        if !spool_in_use && state.front.has_room(chunk, self.queue_bytes) {
+            Room::Front
+        } else if self.spool.is_some() && state.back.has_room(chunk, self.queue_bytes) {
+            Room::Back
+        } else {
+            Room::None
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -304,7 +341,8 @@ impl Shared {
             {
                 return Some(state.take_in_hand(chunk));
             }
-            let longest = state.closing.map_or(Duration::from_secs(3600), |d| d.saturating_duration_since(Instant::now()));
+            let longest =
+                state.closing.map_or(Duration::from_secs(3600), |d| d.saturating_duration_since(Instant::now()));
             state = self.wait(state, longest);
         }
     }
@@ -390,6 +428,7 @@ impl Shared {
         }
         state.in_hand_rows = 0;
         state.in_hand_at_unix_ns = None;
+        state.stalled &= delivered.is_none();
         let (InHand::FromMemory(chunk) | InHand::FromSpool(chunk)) = &in_hand;
         match delivered {
             Some(true) => state.account.rows_out += u64::from(chunk.rows),

@@ -178,8 +178,7 @@ fn aggregates(snapshot: &Snapshot, families: &mut Families<'_, '_>) -> fmt::Resu
     }
     for (i, distribution) in DISTRIBUTIONS.iter().enumerate() {
         let help = format!("{}; each established socket counts once in each dump", distribution.help);
-        let mut family =
-            families.encoder.encode_descriptor(distribution.name, &help, None, MetricType::Histogram)?;
+        let mut family = families.encoder.encode_descriptor(distribution.name, &help, None, MetricType::Histogram)?;
         let bounds = || distribution.bounds.iter().map(|b| *b as f64 / distribution.scale).chain([f64::INFINITY]);
         for series in all() {
             let histogram = &series.histograms[i];
@@ -266,7 +265,9 @@ mod tests {
         let labels = r#"cgroup=/a"b\\c\nd,"#;
         for line in [
             format!("counter parshall_sockets_sent_bytes_total {labels}local_port=443,peer=10.1.2.0/24 15.0"),
-            format!("histogram parshall_sockets_rtt_seconds_bucket {labels}le=0.000128,local_port=443,peer=10.1.2.0/24 2.0"),
+            format!(
+                "histogram parshall_sockets_rtt_seconds_bucket {labels}le=0.000128,local_port=443,peer=10.1.2.0/24 2.0"
+            ),
             "gauge parshall_sockets_sink_lag_seconds sink=kafka 1.5".to_owned(),
         ] {
             assert!(said.lines().any(|l| l == line), "{line} is not in\n{said}");

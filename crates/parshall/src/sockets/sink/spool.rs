@@ -161,7 +161,10 @@ impl Spool {
     /// what was in memory is older than what is here.
     pub fn put_first(&mut self, chunks: Vec<Chunk>, faults: &mut Vec<Fault>) -> u64 {
         let Some(oldest) = self.segments.front().map(|s| s.number) else {
-            return chunks.iter().map(|chunk| self.append(chunk).map_or_else(|f| give_up(chunk, f, faults), |()| 0)).sum();
+            return chunks
+                .iter()
+                .map(|chunk| self.append(chunk).map_or_else(|f| give_up(chunk, f, faults), |()| 0))
+                .sum();
         };
         if chunks.is_empty() {
             return 0;

@@ -41,8 +41,7 @@ impl TlsConfig {
     fn roots(&self) -> anyhow::Result<RootCertStore> {
         let mut roots = RootCertStore::empty();
         if let Some(path) = &self.authorities {
-            let wrong =
-                |why: String| UserError::new(format!("{}: {why}", path.display()), "give certificates in PEM");
+            let wrong = |why: String| UserError::new(format!("{}: {why}", path.display()), "give certificates in PEM");
             for certificate in certificates(path).map_err(wrong)? {
                 roots.add(certificate).map_err(|e| wrong(e.to_string()))?;
             }

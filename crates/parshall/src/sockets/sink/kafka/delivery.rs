@@ -132,10 +132,7 @@ async fn attempt(
     partition.produce(vec![record], config.compression.into()).await.map(drop)
 }
 
-async fn connect(
-    config: &KafkaConfig,
-    tls: &Option<std::sync::Arc<rustls::ClientConfig>>,
-) -> Result<Connected, Error> {
+async fn connect(config: &KafkaConfig, tls: &Option<std::sync::Arc<rustls::ClientConfig>>) -> Result<Connected, Error> {
     let once = BackoffConfig { deadline: Some(Duration::ZERO), ..BackoffConfig::default() };
     let mut builder = ClientBuilder::new(config.brokers.clone())
         .client_id("parshall")
@@ -190,8 +187,7 @@ fn by_answer(error: ProtocolError) -> (&'static str, bool) {
         | ProtocolError::ClusterAuthorizationFailed
         | ProtocolError::SaslAuthenticationFailed => ("auth", true),
         ProtocolError::UnknownTopicOrPartition => ("no-topic", true),
-        ProtocolError::RequestTimedOut
-        | ProtocolError::NotEnoughReplicasAfterAppend => ("unacknowledged", true),
+        ProtocolError::RequestTimedOut | ProtocolError::NotEnoughReplicasAfterAppend => ("unacknowledged", true),
         ProtocolError::KafkaStorageError => ("disk-full", true),
         _ => ("not-ready", true),
     }

@@ -136,7 +136,8 @@ impl KafkaConfig {
 
     /// What cannot work, before anything is tried.
     fn check(&self) -> Result<(), UserError> {
-        let port = |broker: &str| broker.rsplit_once(':').is_some_and(|(h, p)| !h.is_empty() && p.parse::<u16>().is_ok());
+        let port =
+            |broker: &str| broker.rsplit_once(':').is_some_and(|(h, p)| !h.is_empty() && p.parse::<u16>().is_ok());
         if let Some(broker) = self.brokers.iter().find(|b| !port(b)) {
             return Err(UserError::new(format!("`{broker}` is no broker"), "give HOST:PORT, such as kafka1:9092"));
         }

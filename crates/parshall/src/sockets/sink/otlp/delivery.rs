@@ -149,7 +149,9 @@ async fn exchange(
         failed(kind, &e)
     })?;
     let request = request(config, receiver, body).map_err(|e| failed("internal", &e))?;
-    let Some(tls) = tls else { return converse(TokioIo::new(stream), request).await.map_err(|e| failed("connection", &e)) };
+    let Some(tls) = tls else {
+        return converse(TokioIo::new(stream), request).await.map_err(|e| failed("connection", &e));
+    };
     let name = ServerName::try_from(receiver.host.clone()).map_err(|e| failed("tls", &e))?;
     let stream = tokio_rustls::TlsConnector::from(tls).connect(name, stream).await.map_err(|e| failed("tls", &e))?;
     converse(TokioIo::new(stream), request).await.map_err(|e| failed("connection", &e))
@@ -169,7 +171,10 @@ fn request(config: &OtlpConfig, receiver: &Receiver, body: &[u8]) -> Result<Requ
     }
 }
 
-async fn converse<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Answered, Box<dyn std::error::Error + Send + Sync>>
+async fn converse<S>(
+    stream: S,
+    request: Request<Full<Bytes>>,
+) -> Result<Answered, Box<dyn std::error::Error + Send + Sync>>
 where
     S: Read + AsyncWrite + Unpin + Send + 'static,
 {

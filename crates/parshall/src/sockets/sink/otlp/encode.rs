@@ -20,7 +20,8 @@ pub struct Request {
 /// The requests that hold a snapshot. `start_unix_ns` is when counting began.
 pub fn requests(snapshot: &Snapshot, dump: &Dump, start_unix_ns: u64) -> Vec<Request> {
     let part = |series: &[Series]| {
-        let mut writer = Writer { labels: &snapshot.labels, series, at: dump.at_unix_ns, start: start_unix_ns, points: 0 };
+        let mut writer =
+            Writer { labels: &snapshot.labels, series, at: dump.at_unix_ns, start: start_unix_ns, points: 0 };
         let mut request = Message::default();
         request.message(1, |resource_metrics| {
             resource_metrics.message(1, |resource| {

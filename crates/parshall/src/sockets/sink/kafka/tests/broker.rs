@@ -36,8 +36,7 @@ impl Broker {
             return None;
         }
         let directory = tempfile::Builder::new().prefix("it-kafka-").tempdir().unwrap();
-        let mut broker =
-            Self { jars, directory, process: None, plain: free_port(), sasl_tls: free_port() };
+        let mut broker = Self { jars, directory, process: None, plain: free_port(), sasl_tls: free_port() };
         broker.make_keys();
         std::fs::write(broker.file("broker.properties"), broker.properties(free_port())).unwrap();
         broker.format();
@@ -55,7 +54,8 @@ impl Broker {
             assert!(output.status.success(), "{output:?}");
         };
         let store = ["-keystore", "keys.p12", "-storetype", "PKCS12", "-storepass", STORE_PASSWORD, "-alias", "broker"];
-        let pair = ["-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=localhost", "-validity", "2"];
+        let pair =
+            ["-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=localhost", "-validity", "2"];
         keytool(&[&pair[..], &["-ext", "san=ip:127.0.0.1,dns:localhost"], &store].concat());
         keytool(&[&["-exportcert", "-rfc", "-file", "ca.pem"], &store[..]].concat());
     }
@@ -63,9 +63,8 @@ impl Broker {
     fn properties(&self, controller: SocketAddr) -> String {
         let (plain, tls, keys) = (self.plain, self.sasl_tls, self.file("keys.p12"));
         let scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
-        let password = format!(
-            "org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}=\"{PASSWORD}\";"
-        );
+        let password =
+            format!("org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}=\"{PASSWORD}\";");
         format!(
             "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@{controller}\n\
              listeners=PLAINTEXT://{plain},SASL_SSL://{tls},CONTROLLER://{controller}\n\

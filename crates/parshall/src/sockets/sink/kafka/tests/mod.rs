@@ -255,8 +255,7 @@ fn a_broker_that_is_killed_and_returns(broker: &mut Broker) {
     const ROWS: u64 = 100_000;
     create(broker, "killed", 3);
     let spool = tempfile::tempdir().unwrap();
-    let spool =
-        SpoolConfig { directory: spool.path().join("kafka"), max_bytes: 256 << 20, segment_bytes: 4 << 20 };
+    let spool = SpoolConfig { directory: spool.path().join("kafka"), max_bytes: 256 << 20, segment_bytes: 4 << 20 };
     let plain = KafkaConfig::new(vec![broker.plain.to_string()], "killed");
     let timeout = Duration::from_secs(3);
     let config = KafkaConfig { key: Key::None, message_bytes: 50_000, timeout, ..plain };
@@ -282,9 +281,15 @@ fn a_broker_that_is_killed_and_returns(broker: &mut Broker) {
     Box::new(sink).close(Duration::from_secs(5));
     let consumed = consume(broker, "killed", 3);
     let again = consumed.all_of(ROWS);
-    eprintln!("kafka: killed and back: {again} rows twice, {unacknowledged} messages unacknowledged, {:?}", account.errors);
+    eprintln!(
+        "kafka: killed and back: {again} rows twice, {unacknowledged} messages unacknowledged, {:?}",
+        account.errors
+    );
     // A message of 50,000 bytes holds at most 1,000 rows: it ends with its dump.
-    assert!(again <= unacknowledged * 1000, "{again} rows are there again, {unacknowledged} messages were unacknowledged");
+    assert!(
+        again <= unacknowledged * 1000,
+        "{again} rows are there again, {unacknowledged} messages were unacknowledged"
+    );
 }
 
 #[test]
