@@ -3,6 +3,8 @@
 //! A [`backend`] gives records in batches that are read in place; names, owners and rates are joined to them as rows;
 //! a [`format`] turns rows into bytes; a [`sink`] takes rows and answers for what became of them.
 pub mod backend;
+#[cfg(test)]
+mod contrib;
 pub mod endpoint;
 pub mod format;
 pub mod profile;
