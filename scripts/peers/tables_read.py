@@ -59,7 +59,7 @@ def main():
     directory = sys.argv[1]
     query = f"SELECT count(*), count(DISTINCT socket), sum(bytes_sent), min(host), min(congestion) " \
             f"FROM read_parquet('{directory}/rows.parquet')"
-    say("duckdb parquet", duckdb.sql(query).fetchone())
+    say("duckdb parquet", duckdb.sql(query).fetchall()[0])
     clickhouse(directory)
 
 

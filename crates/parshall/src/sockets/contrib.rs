@@ -39,7 +39,9 @@ fn kind(extra: &Extra) -> String {
     match extra.kind {
         "fixed64" | "uint64" => "UInt64".into(),
         "uint32" => "UInt32".into(),
-        "Seen" => "Enum8('SEEN_OPEN' = 0, 'SEEN_NEW' = 1, 'SEEN_CHANGED' = 2, 'SEEN_SAME' = 3, 'SEEN_CLOSED' = 4)".into(),
+        "Seen" => {
+            "Enum8('SEEN_OPEN' = 0, 'SEEN_NEW' = 1, 'SEEN_CHANGED' = 2, 'SEEN_SAME' = 3, 'SEEN_CLOSED' = 4)".into()
+        }
         "repeated Owner" => format!("Nested({})", tuple(schema::OWNER)),
         "Rates" => format!("Tuple({})", tuple(schema::RATES)),
         "Completeness" => format!("Tuple({})", tuple(schema::COMPLETENESS)),

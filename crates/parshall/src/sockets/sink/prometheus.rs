@@ -264,9 +264,9 @@ mod tests {
         assert!(output.status.success(), "{wrong}");
         let labels = r#"cgroup=/a"b\\c\nd,"#;
         for line in [
-            format!("counter parshall_sockets_sent_bytes_total {labels}local_port=443,peer=10.1.2.0/24 15.0"),
+            format!("counter parshall_sockets_sent_bytes_total {labels}local_port=443,peer=10.1.2.0/24 15"),
             format!(
-                "histogram parshall_sockets_rtt_seconds_bucket {labels}le=0.000128,local_port=443,peer=10.1.2.0/24 2.0"
+                "histogram parshall_sockets_rtt_seconds_bucket {labels}le=0.000128,local_port=443,peer=10.1.2.0/24 2"
             ),
             "gauge parshall_sockets_sink_lag_seconds sink=kafka 1.5".to_owned(),
         ] {

@@ -5,11 +5,11 @@
 //! message that may have arrived has to be counted.
 use std::time::Duration;
 
-use rskafka::BackoffConfig;
-use rskafka::client::error::{Error, ProtocolError, RequestError};
+use rskafka::client::error::{Error, ProtocolError};
 use rskafka::client::partition::{Compression, PartitionClient, UnknownTopicHandling};
 use rskafka::client::{Client, ClientBuilder};
 use rskafka::record::Record;
+use rskafka::{BackoffConfig, BackoffError};
 use tokio::runtime::Runtime;
 
 use super::{KafkaConfig, key};
@@ -166,16 +166,26 @@ fn late(sent: bool, limit: Duration) -> Refusal {
 /// What an error means for the message. A message that was sent and not answered may be there or not; it is sent again,
 /// and `unacknowledged` counts how often, which bounds how many messages can be there twice.
 fn refusal(error: &Error, sent: bool) -> Refusal {
+    let error = innermost(error);
     let text = told(error);
-    let lost = Refusal { kind: "unacknowledged", text: text.clone(), again: true };
     let (kind, again) = match error {
         Error::ServerError { protocol_error, .. } => by_answer(*protocol_error),
-        Error::Request(RequestError::IO(_) | RequestError::Poisoned(_)) if sent => return lost,
-        // With the client's own retries off this is the failure itself, wrapped.
-        Error::RetryFailed(_) if sent && text.contains("read/write") => return lost,
+        // No connection, nothing sent.
+        Error::Connection(_) => (by_text(&text), true),
+        _ if sent => ("unacknowledged", true),
         _ => (by_text(&text), true),
     };
     Refusal { kind, text, again }
+}
+
+/// The client wraps what it might have tried again.
+fn innermost(error: &Error) -> &Error {
+    match error {
+        Error::RetryFailed(BackoffError::DeadlineExceded { source, .. }) => {
+            source.downcast_ref::<Error>().map_or(error, innermost)
+        }
+        _ => error,
+    }
 }
 
 /// A broker that answers has not written anything.
@@ -212,13 +222,12 @@ fn by_text(text: &str) -> &'static str {
     }
 }
 
-/// The innermost words of an error, in one line of bounded length.
+/// An error in one line of bounded length, without the words that every failure to connect begins with.
 fn told(error: &Error) -> String {
-    let text = error.to_string().replace(['\n', '\r'], " ");
-    let text = text.strip_prefix("All retries failed: Retry exceeded deadline. Source: ").unwrap_or(&text);
-    let text = text.strip_prefix("Connection error: all retries failed: Retry exceeded deadline. Source: ");
-    let whole = error.to_string();
-    text.unwrap_or(&whole).chars().take(300).collect()
+    const WRAPPING: &str = "Connection error: all retries failed: Retry exceeded deadline. Source: ";
+    let text = error.to_string();
+    let text = text.strip_prefix(WRAPPING).unwrap_or(&text);
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }
 
 impl From<super::Codec> for Compression {

@@ -57,6 +57,10 @@ impl Receiver {
             _ => return Err(wrong()),
         };
         let authority = uri.authority().filter(|a| !a.as_str().contains('@')).ok_or_else(wrong)?;
+        // A port that is none would be taken for no port.
+        if authority.port_u16().is_none() && authority.as_str() != authority.host() {
+            return Err(wrong());
+        }
         let path = match uri.path() {
             "" | "/" => "/v1/metrics",
             path => path,

@@ -150,7 +150,7 @@ fn opentelemetrys_own_messages_read_it() {
     let web = "cgroup=/web,local_port=443,peer=192.0.2.0/24";
     for line in [
         "resource host.name=test-host,service.name=parshall-sockets".to_owned(),
-        format!("parshall.sockets.open {{socket}} gauge {web},kind=tcp,state=established 1"),
+        "parshall.sockets.open {socket} gauge cgroup=/web,kind=tcp,local_port=443,peer=192.0.2.0/24,state=established 1".to_owned(),
         format!("parshall.sockets.sent_bytes By cumulative-monotonic {web} 2000 over 2000000000 ns"),
         format!("parshall.sockets.rtt_seconds s cumulative-histogram {web} count 2 sum 0.0002 under 0.000128 2"),
     ] {

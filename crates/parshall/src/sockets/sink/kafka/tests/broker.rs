@@ -21,9 +21,12 @@ pub struct Broker {
     pub sasl_tls: SocketAddr,
 }
 
-fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap()
+/// Ports that nobody listens on, below those that the kernel hands out: a broker that is restarted must find its own free.
+fn free_ports() -> [SocketAddr; 3] {
+    let first = 20_000 + (std::process::id() % 10_000) as u16;
+    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut free = (first..first + 2_000).map(at).filter(|at| TcpListener::bind(at).is_ok());
+    std::array::from_fn(|_| free.next().expect("a free port"))
 }
 
 impl Broker {
@@ -36,9 +39,10 @@ impl Broker {
             return None;
         }
         let directory = tempfile::Builder::new().prefix("it-kafka-").tempdir().unwrap();
-        let mut broker = Self { jars, directory, process: None, plain: free_port(), sasl_tls: free_port() };
+        let [plain, sasl_tls, controller] = free_ports();
+        let mut broker = Self { jars, directory, process: None, plain, sasl_tls };
         broker.make_keys();
-        std::fs::write(broker.file("broker.properties"), broker.properties(free_port())).unwrap();
+        std::fs::write(broker.file("broker.properties"), broker.properties(controller)).unwrap();
         broker.format();
         broker.run();
         Some(broker)
@@ -85,7 +89,8 @@ impl Broker {
 
     fn java(&self, class: &str) -> Command {
         let mut java = Command::new("java");
-        java.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp"]);
+        java.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
+        java.args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"]);
         java.arg(format!("{}/*", self.jars.display())).arg(class).current_dir(self.directory.path());
         java.stdin(Stdio::null());
         java
@@ -114,6 +119,14 @@ impl Broker {
             assert!(begun.elapsed() < Duration::from_secs(120), "the broker does not answer: {}", log());
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Lets it hang, or go on.
+    pub fn hang(&self, hang: bool) {
+        let signal = if hang { "-STOP" } else { "-CONT" };
+        let pid = self.process.as_ref().expect("it runs").id().to_string();
+        let done = Command::new("sh").args(["-c", "kill \"$0\" \"$1\"", signal, &pid]).status().unwrap();
+        assert!(done.success());
     }
 
     /// Kills it in the middle of whatever it does.
