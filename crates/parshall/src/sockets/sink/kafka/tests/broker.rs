@@ -116,7 +116,7 @@ impl Broker {
             let ended = self.process.as_mut().is_some_and(|p| p.try_wait().unwrap().is_some());
             let log = || std::fs::read_to_string(self.file("broker.log")).unwrap_or_default();
             assert!(!ended, "the broker ended: {}", log());
-            assert!(begun.elapsed() < Duration::from_secs(120), "the broker does not answer: {}", log());
+            assert!(begun.elapsed() < Duration::from_secs(240), "the broker does not answer: {}", log());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
