@@ -27,7 +27,7 @@ impl Retry {
         let doubled = u128::from(self.first_ns) << doublings;
         let whole = u64::try_from(doubled).unwrap_or(u64::MAX).min(self.longest_ns);
         let half = whole / 2;
-        whole - half + (u128::from(half) * u128::from(random) >> 64) as u64
+        whole - half + ((u128::from(half) * u128::from(random)) >> 64) as u64
     }
 }
 

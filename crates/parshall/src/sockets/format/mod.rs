@@ -24,6 +24,8 @@ pub trait Encoder {
 }
 
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 pub mod samples;
 #[cfg(test)]
 mod tests;

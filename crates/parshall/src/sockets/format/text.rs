@@ -46,8 +46,8 @@ const COLUMNS: [Column; 15] = [
         let record = row.record;
         put(out, if record.state == LISTEN { record.accept_limit } else { record.wqueue_bytes });
     }),
-    left("LOCAL", |row, out| local(row, out)),
-    left("REMOTE", |row, out| remote(row, out)),
+    left("LOCAL", local),
+    left("REMOTE", remote),
     right("RTT", |row, out| some(out, row.record.rtt_us > 0, || duration(f64::from(row.record.rtt_us) * 1e3))),
     right("CWND", |row, out| some(out, row.record.snd_cwnd > 0, || row.record.snd_cwnd.to_string())),
     right("RESENT", |row, out| some(out, row.record.total_retrans > 0, || count(u64::from(row.record.total_retrans)))),
@@ -55,7 +55,7 @@ const COLUMNS: [Column; 15] = [
     right("RECEIVED", |row, out| some(out, row.record.bytes_received > 0, || bytes(row.record.bytes_received as f64))),
     left("CC", |row, out| out.push_str(&congestion(row.record))),
     left("NETNS", |row, out| out.push_str(&clean(row.netns))),
-    left("OWNER", |row, out| owner(row, out)),
+    left("OWNER", owner),
 ];
 
 /// A table.
@@ -245,8 +245,11 @@ fn details(row: &Row<'_>, out: &mut Vec<u8>) {
             bytes(rates.received_bytes_per_s as f64)
         );
     }
-    out.extend_from_slice(line.trim_end().as_bytes());
-    out.push(b'\n');
+    let line = line.trim_end();
+    if !line.is_empty() {
+        out.extend_from_slice(line.as_bytes());
+        out.push(b'\n');
+    }
 }
 
 struct Details<'a> {

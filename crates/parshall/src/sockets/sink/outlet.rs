@@ -222,8 +222,7 @@ impl Outlet {
             state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         shared.put_away(state);
-        let account = shared.lock().account();
-        account
+        self.account()
     }
 }
 
@@ -350,12 +349,12 @@ impl Shared {
     /// The oldest chunk of the spool that can be read; what cannot is counted.
     fn peek_spool(&self) -> Option<Chunk> {
         let mut spool = self.spool()?;
+        let before = spool.level();
         let next = spool.peek();
-        let level = spool.level();
+        let after = spool.level();
         drop(spool);
         let mut state = self.lock();
-        // While the other thread has just appended, it is still to say so; it will.
-        state.spooled = level;
+        state.spooled = state.spooled.changed(before, after);
         match next {
             Next::Chunk(chunk) => Some(chunk),
             Next::Nothing => None,
@@ -416,12 +415,13 @@ impl Shared {
         if let (InHand::FromSpool(_), Some(_)) = (&in_hand, delivered)
             && let Some(mut spool) = self.spool()
         {
+            let before = spool.level();
             let fault = spool.advance().err();
-            left = Some((spool.level(), fault));
+            left = Some((before, spool.level(), fault));
         }
         let mut state = self.lock();
-        if let Some((level, fault)) = left {
-            state.spooled = level;
+        if let Some((before, after, fault)) = left {
+            state.spooled = state.spooled.changed(before, after);
             if let Some(fault) = fault {
                 state.failed(fault.kind, fault.text);
             }
@@ -456,13 +456,14 @@ impl Shared {
             };
             state.spooling = Some(u64::from(chunk.rows));
             drop(state);
-            let (done, level) = {
+            let (done, before, after) = {
                 let Some(mut spool) = self.spool() else { return };
-                (spool.append(&chunk), spool.level())
+                let before = spool.level();
+                (spool.append(&chunk), before, spool.level())
             };
             state = self.lock();
             state.spooling = None;
-            state.spooled = level;
+            state.spooled = state.spooled.changed(before, after);
             match done {
                 Ok(()) => state.spool_stuck = None,
                 Err(fault) => {
@@ -546,3 +547,6 @@ impl State {
 fn unix_now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,6 +50,20 @@ pub struct Level {
     pub bytes: u64,
 }
 
+impl Level {
+    /// This level, after something that took a spool from one level to another. Two threads that note their changes in
+    /// another order than they made them come to the same sum.
+    #[must_use]
+    pub fn changed(self, before: Self, after: Self) -> Self {
+        let moved = |now: u64, from: u64, to: u64| now.wrapping_add(to).wrapping_sub(from);
+        Self {
+            chunks: moved(self.chunks, before.chunks, after.chunks),
+            rows: moved(self.rows, before.rows, after.rows),
+            bytes: moved(self.bytes, before.bytes, after.bytes),
+        }
+    }
+}
+
 /// What stands at the head of a spool.
 #[derive(Debug)]
 pub enum Next {
@@ -371,3 +385,6 @@ fn give_up(chunk: &Chunk, fault: Fault, faults: &mut Vec<Fault>) -> u64 {
 fn fault(error: &io::Error) -> Fault {
     Fault { kind: super::disk_error_kind(error, "spool-io"), text: format!("the spool: {error}") }
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,7 +58,7 @@ fn rows_read_back_across_row_groups() {
         name: if n.is_multiple_of(2) { vec![0, 0xff] } else { Vec::new() },
         texts: ["blue".into(), format!("/pods/{n}"), String::new(), "é".into()],
         owners: (0..n as u32 % 3).map(|k| Owner { pid: k + 1, fd: 7, command: format!("c{n}").into() }).collect(),
-        rates: (n % 5 == 0).then(|| Rates { interval_us: 5, retrans: n as u64, ..Default::default() }),
+        rates: n.is_multiple_of(5).then(|| Rates { interval_us: 5, retrans: n as u64, ..Default::default() }),
         ..Default::default()
     };
     let count = 8192 + 100;
