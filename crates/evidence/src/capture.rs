@@ -16,6 +16,10 @@ pub struct Capture {
     pub schema: String,
     /// Whom it is about.
     pub subject: Subject,
+    /// Command lines of the subject's processes that are parshall itself, such as a relay. Those of others are not kept:
+    /// their arguments may hold secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own_commands: Vec<OwnCommand>,
     /// Where it was taken.
     pub host: Host,
     /// Length of the observation, wall time.
@@ -60,6 +64,15 @@ pub struct HardwareCounts {
     pub cache_misses: u64,
     /// Mispredicted branches.
     pub branch_misses: u64,
+}
+
+/// How a process of parshall's own was started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnCommand {
+    /// The process.
+    pub pid: u32,
+    /// Its arguments, the program first (/proc/PID/cmdline).
+    pub words: Vec<String>,
 }
 
 /// The host, as far as it matters to a verdict.

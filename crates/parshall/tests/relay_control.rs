@@ -17,7 +17,11 @@ mod metrics;
 mod names;
 #[path = "relay_control/reload.rs"]
 mod reload;
+#[path = "relay_control/room.rs"]
+mod room;
 #[path = "relay_control/top.rs"]
 mod top;
+#[path = "relay_control/udp.rs"]
+mod udp;
 #[path = "relay_control/upgrade.rs"]
 mod upgrade;

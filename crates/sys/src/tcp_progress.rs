@@ -22,17 +22,19 @@ pub struct Progress {
     pub written: u64,
 }
 
-/// Reads it. The kernel takes all of it under the socket's lock.
-pub fn progress(fd: RawFd) -> io::Result<Progress> {
+/// TCP_INFO of a socket of ours. The kernel takes all of it under the socket's lock.
+pub fn tcp_info(fd: RawFd) -> io::Result<TcpInfo> {
     let mut bytes = [0_u8; 512];
     let mut len = bytes.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into the array, and how many.
     let ret =
         unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &raw mut len) };
-    if ret != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let info = TcpInfo::parse(&bytes[..len as usize]);
+    if ret == 0 { Ok(TcpInfo::parse(&bytes[..len as usize])) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reads it, as of one moment.
+pub fn progress(fd: RawFd) -> io::Result<Progress> {
+    let info = tcp_info(fd)?;
     Ok(Progress {
         peer_ended: PEER_HAS_ENDED.contains(&info.state),
         closed: info.state == CLOSED,
@@ -50,6 +52,19 @@ pub fn cookie(fd: RawFd) -> io::Result<u64> {
     if ret == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
+/// linux/sockios.h: whether the next byte to read is the urgent one.
+const SIOCATMARK: libc::c_ulong = 0x8905;
+
+/// Whether a TCP socket has been read up to an urgent byte, which then waits in it without being counted as unread.
+pub fn at_urgent_mark(fd: RawFd) -> io::Result<bool> {
+    let mut at: libc::c_int = 0;
+    // SAFETY: SIOCATMARK writes one int.
+    if unsafe { libc::ioctl(fd, SIOCATMARK as _, &raw mut at) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(at != 0)
+}
+
 /// Has the kernel tell of what waits in a socket as if it had just arrived: setting the low-water mark (to what it is)
 /// does (tcp_set_rcvlowat).
 pub fn announce_unread(fd: RawFd) -> io::Result<()> {
@@ -62,6 +77,24 @@ mod tests {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
+
+    #[test]
+    fn tells_of_an_urgent_byte_that_is_not_counted() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut a = TcpStream::connect(listener.local_addr().expect("bound")).expect("a connection");
+        let (mut b, _) = listener.accept().expect("a connection");
+        a.write_all(b"ab").expect("room");
+        // SAFETY: one byte that lives as long as the call.
+        let sent = unsafe { libc::send(a.as_raw_fd(), b"!".as_ptr().cast(), 1, libc::MSG_OOB) };
+        assert_eq!(sent, 1);
+        std::io::Read::read_exact(&mut b, &mut [0; 2]).expect("both");
+        let give_up = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while !at_urgent_mark(b.as_raw_fd()).expect("TCP") {
+            assert!(std::time::Instant::now() < give_up, "it does not arrive");
+        }
+        assert_eq!(crate::stream_io::unread(b.as_raw_fd()).expect("a socket"), 0);
+        assert!(!at_urgent_mark(a.as_raw_fd()).expect("TCP"));
+    }
 
     #[test]
     fn counts_what_is_written_whether_sent_or_not() {

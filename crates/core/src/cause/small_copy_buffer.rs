@@ -2,11 +2,12 @@
 //!
 //! Look-alikes: bound by the copying itself (64 KiB a call and more), by the network (the thread sleeps), or by the
 //! application's own code (the time is in user mode).
-use parshall_evidence::{Place, SyscallCell};
+use parshall_evidence::{Capture, Place, SyscallCell};
 
 use super::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
 use crate::facts::{Facts, Lost, ThreadFact};
 use crate::ledger::thread::State;
+use crate::relay::started::Started;
 use crate::stats::ratio;
 use crate::words;
 
@@ -48,14 +49,40 @@ fn test(facts: &Facts<'_>) -> Outcome {
         words::valued("receives that left data unread", ratio(rec.copy.left_over as f64, rec.copy.recvs as f64), "1"),
     ];
     let place = Place { pid: Some(rec.pid), tid: Some(rec.tid), ..Place::default() };
-    let fix = "Copy with a buffer of 64 to 256 KiB, or let the kernel move the data (splice).";
-    let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
+    let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix(facts.capture, rec.pid));
     candidate.thread = Some(ThreadLoss {
         ns: holding.iter().map(|t| t.ledger.of(State::OnCpuKernel)).sum(),
         wall_ns: holding.iter().map(|t| t.ledger.wall_ns).sum(),
         tids: holding.iter().map(|t| t.rec.tid).collect(),
     });
     candidate.holds()
+}
+
+/// What to change: where the process is a relay of parshall's own, the very flag or key.
+fn fix(capture: &Capture, pid: u32) -> String {
+    let own = capture.own_commands.iter().find(|command| command.pid == pid);
+    let Some(started) = own.and_then(|command| Started::of(&command.words)) else {
+        return "Copy with a buffer of 64 to 256 KiB, or let the kernel move the data (splice).".to_owned();
+    };
+    let in_place_of = |flag: &str, value: Option<&str>| match value {
+        Some(value) => format!(" in place of `--{flag} {value}`"),
+        None => String::new(),
+    };
+    match started {
+        Started { file: Some(file), .. } => format!(
+            "In {file}, give this listener `buffer = \"64KiB\"`, or `engine = \"auto\"`, which splices what streams; then \
+             reload it (SIGHUP): new connections have it."
+        ),
+        Started { engine, buffer, .. } => {
+            let mut text = format!("Start the relay with `--buffer 64KiB`{}", in_place_of("buffer", buffer));
+            // Under `auto` it copies because it could not splice: asking again would not help.
+            if let Some(engine) = engine.filter(|engine| *engine != "auto") {
+                let other = in_place_of("engine", Some(engine));
+                text += &format!(", or with `--engine auto`{other}, which splices what streams");
+            }
+            text + "."
+        }
+    }
 }
 
 /// The discriminator; the error says which number speaks against it.
@@ -109,7 +136,7 @@ fn calls_per_second(thread: &ThreadFact<'_>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Capture, CopyPattern, FdKind, FlowState, Release, Role};
+    use parshall_evidence::{Capture, CopyPattern, FdKind, FlowState, OwnCommand, Release, Role};
 
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
 
@@ -142,6 +169,34 @@ mod tests {
         assert_eq!(report.verdict.cause.as_deref(), Some("small-copy-buffer"));
         assert!(report.verdict.summary.contains("8 KiB"), "{}", report.verdict.summary);
         assert!(report.findings[0].share > 0.85);
+    }
+
+    fn fix_of(command: &str) -> String {
+        let mut capture = traffic(forwarder(8192, (10, 90)));
+        let pid = capture.threads[0].pid;
+        capture.own_commands = vec![
+            OwnCommand { pid: pid + 1, words: vec!["parshall".into(), "relay".into(), "--buffer=1KiB".into()] },
+            OwnCommand { pid, words: command.split(' ').map(str::to_owned).collect() },
+        ];
+        crate::judge(&capture).findings[0].fix.text.clone()
+    }
+
+    #[test]
+    fn a_relay_of_our_own_is_told_the_flag() {
+        assert_eq!(
+            fix_of("parshall relay :1 :2 --engine copy --buffer 8KiB"),
+            "Start the relay with `--buffer 64KiB` in place of `--buffer 8KiB`, or with `--engine auto` in place of \
+             `--engine copy`, which splices what streams."
+        );
+        assert_eq!(
+            fix_of("parshall relay :1 :2 --buffer=8KiB"),
+            "Start the relay with `--buffer 64KiB` in place of `--buffer 8KiB`."
+        );
+        let fix = fix_of("parshall relay -c /etc/relay.toml");
+        assert!(fix.starts_with("In /etc/relay.toml,") && fix.contains("`buffer = \"64KiB\"`"), "{fix}");
+        for other in ["parshall lab load relay-copy", "parshall"] {
+            assert!(fix_of(other).starts_with("Copy with a buffer of 64"), "{other}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! - [`dial`]: connecting to a target that has several addresses.
 //! - [`proxy`]: the PROXY protocol.
 //! - [`sources`]: limits on each client.
+//! - [`started`]: how a running relay was started, for a verdict about it.
 //! - [`streaming`]: when a direction moves from one engine to another, and how much it reads at once.
 //! - [`udp_runs`]: which datagrams leave in one message.
 //! - [`udp_sessions`]: whose datagrams belong together, for how long, and who may have a session.
@@ -28,6 +29,7 @@ pub mod deadlines;
 pub mod dial;
 pub mod proxy;
 pub mod sources;
+pub mod started;
 pub mod streaming;
 pub mod udp_runs;
 pub mod udp_sessions;

@@ -68,10 +68,17 @@ struct Source {
     due: Ns,
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Listener {
+    rules: Rules,
+    /// It takes no new sessions.
+    shut: bool,
+}
+
 /// The sessions of one thread.
 #[derive(Debug)]
 pub struct UdpSessions {
-    rules: Vec<Rules>,
+    listeners: Vec<Listener>,
     sessions_max: usize,
     ids: HashMap<Key, u32>,
     entries: Vec<Entry>,
@@ -88,7 +95,7 @@ impl UdpSessions {
     /// An empty table for listeners with these rules, and for at most this many sessions of all of them.
     pub fn new(rules: Vec<Rules>, sessions_max: u32) -> Self {
         Self {
-            rules,
+            listeners: rules.into_iter().map(|rules| Listener { rules, shut: false }).collect(),
             sessions_max: sessions_max as usize,
             ids: HashMap::new(),
             entries: Vec::new(),
@@ -110,6 +117,44 @@ impl UdpSessions {
         self.ids.is_empty()
     }
 
+    /// New rules for a listener, which may be a new one, with the number of one that has no sessions or the next. Its
+    /// sessions stay; their idle times begin with their last datagrams.
+    pub fn set(&mut self, listener: u16, rules: Rules) {
+        let place = usize::from(listener);
+        let new = Listener { rules, shut: false };
+        match self.listeners.get_mut(place) {
+            Some(old) => *old = new,
+            None => self.listeners.push(new),
+        }
+        let of = |entry: &Entry| entry.key.is_some_and(|key| key.listener == listener);
+        let entries = &self.entries;
+        self.looks.retain(|Reverse((_, id))| !of(&entries[id.slot as usize]));
+        self.sources.retain(|(of, _), _| *of != listener);
+        for (slot, entry) in self.entries.iter().enumerate() {
+            let Some(key) = entry.key.filter(|key| key.listener == listener) else { continue };
+            if rules.idle > 0 {
+                let id = SessionId { slot: slot as u32, generation: entry.generation };
+                self.looks.push(Reverse((entry.last.saturating_add(rules.idle), id)));
+            }
+            if rules.per_source.is_some() || rules.rate.is_some() {
+                self.sources.entry(source_key(&key)).or_default().sessions += 1;
+            }
+        }
+    }
+
+    /// A listener takes no new sessions.
+    pub fn shut(&mut self, listener: u16) {
+        if let Some(one) = self.listeners.get_mut(usize::from(listener)) {
+            one.shut = true;
+        }
+    }
+
+    /// A session of a listener.
+    pub fn any_of(&self, listener: u16) -> Option<SessionId> {
+        let (_, &slot) = self.ids.iter().find(|(key, _)| key.listener == listener)?;
+        Some(SessionId { slot, generation: self.entries[slot as usize].generation })
+    }
+
     /// No new session from now on.
     pub fn drain(&mut self) {
         self.draining = true;
@@ -129,13 +174,13 @@ impl UdpSessions {
 
     /// Begins a session. The key must have none.
     pub fn open(&mut self, key: Key, now: Ns) -> Result<SessionId, Refusal> {
-        if self.draining {
+        let Listener { rules, shut } = self.listeners[usize::from(key.listener)];
+        if self.draining || shut {
             return Err(Refusal::Draining);
         }
         if self.ids.len() >= self.sessions_max {
             return Err(Refusal::Full);
         }
-        let rules = self.rules[usize::from(key.listener)];
         if rules.per_source.is_some() || rules.rate.is_some() {
             let source = self.source(&key, now).ok_or(Refusal::Full)?;
             if rules.per_source.is_some_and(|most| source.sessions >= most) {
@@ -198,7 +243,7 @@ impl UdpSessions {
             self.looks.pop();
             let entry = &self.entries[id.slot as usize];
             let Some(key) = entry.key.filter(|_| entry.generation == id.generation) else { continue };
-            let ends = entry.last.saturating_add(self.rules[usize::from(key.listener)].idle);
+            let ends = entry.last.saturating_add(self.listeners[usize::from(key.listener)].rules.idle);
             if ends <= now {
                 return Some(id);
             }
@@ -219,7 +264,7 @@ impl UdpSessions {
 
     /// How many of `datagrams` that a source sends now may pass.
     pub fn pass(&mut self, key: &Key, datagrams: u32, now: Ns) -> u32 {
-        let Some(rate) = self.rules[usize::from(key.listener)].rate else { return datagrams };
+        let Some(rate) = self.listeners[usize::from(key.listener)].rules.rate else { return datagrams };
         let each = (SECOND / Ns::from(rate.max(1))).max(1);
         let Some(source) = self.source(key, now) else { return 0 };
         let due = source.due.max(now);

@@ -138,3 +138,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn new_rules_hold_for_sessions_that_are_there() {
+    let mut table = UdpSessions::new(vec![Rules { idle: 100, ..RULES }, RULES], 10);
+    let (a, b) = (table.open(key(1, 1), 0).unwrap(), table.open(key(1, 2), 0).unwrap());
+    table.touch(a, 50);
+    table.set(0, Rules { idle: 1000, per_source: Some(3), rate: None });
+    assert_eq!(table.expired(999), None, "the old idle time is forgotten");
+    assert_eq!(table.expired(1000), Some(b));
+    table.close(b);
+    assert_eq!(table.expired(1000), None);
+    // One is there, and counts.
+    table.open(key(1, 3), 1000).unwrap();
+    table.open(key(1, 4), 1000).unwrap();
+    assert_eq!(table.open(key(1, 5), 1000), Err(Refusal::PerSource));
+    table.set(0, Rules { idle: 0, ..RULES });
+    assert_eq!(table.expired(Ns::MAX), None, "for ever");
+}
+
+#[test]
+fn a_listener_that_is_shut_keeps_what_it_has_and_its_number_serves_again() {
+    let mut table = UdpSessions::new(vec![RULES], 10);
+    let a = table.open(key(1, 1), 0).unwrap();
+    table.shut(0);
+    assert_eq!(table.open(key(1, 2), 0), Err(Refusal::Draining));
+    assert_eq!((table.find(&key(1, 1)), table.any_of(0), table.any_of(1)), (Some(a), Some(a), None));
+    table.set(1, RULES);
+    assert!(table.open(Key { listener: 1, ..key(1, 2) }, 0).is_ok());
+    table.set(0, RULES);
+    assert!(table.open(key(1, 2), 0).is_ok());
+}

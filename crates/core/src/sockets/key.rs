@@ -25,10 +25,11 @@ fn halves(bytes: &[u8; 16]) -> [u64; 2] {
 pub fn key(record: &SocketRecord) -> u64 {
     let kind = u64::from(record.family) | u64::from(record.protocol) << 8 | u64::from(record.sock_type) << 24;
     let mut hash = mix(u64::from(record.netns), kind);
-    let birth = match (record.birth_sent, record.cookie, record.inode) {
-        (0, 0, inode) => u64::from(inode),
-        (0, cookie, _) => return mix(hash, cookie).max(1),
-        (birth, _, _) => 1 << 32 | u64::from(birth),
+    let birth = match record {
+        SocketRecord { birth_sent: 0, address: 0, cookie: 1.., .. } => return mix(hash, record.cookie).max(1),
+        // Who sees addresses may not see the cookie until somebody else asks for it: it would change the key.
+        SocketRecord { birth_sent: 0, .. } => u64::from(record.inode),
+        _ => 1 << 32 | u64::from(record.birth_sent),
     };
     hash = mix(hash, birth);
     hash = mix(hash, u64::from(record.local_port) << 16 | u64::from(record.remote_port));
@@ -57,6 +58,7 @@ mod tests {
             SocketRecord { remote_port: 80, local_port: 0, ..base },
             SocketRecord { family: 10, ..base },
             SocketRecord { birth_sent: 0, ..base },
+            SocketRecord { birth_sent: 0, address: 1, inode: 6, cookie: 5, ..base },
             SocketRecord { birth_sent: 0, inode: 5, ..base },
             SocketRecord { birth_sent: 0, cookie: 5, ..base },
             other_address,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use parshall_evidence::{Capture, Rung};
+use parshall_evidence::{Capture, OwnCommand, Rung};
 
 use super::subject::{self, Process, Resolved, Select};
 use super::{btf, procfs, tracepoint};
@@ -91,6 +91,8 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
     }
     // The service goes first on its CPUs: three quarters of one that both want, and all of its wake-ups at once.
     let _courtesy = (rung > Rung::Procfs).then(|| parshall_sys::nice::lower(COURTESY));
+    // It may be gone when the window is over.
+    let at_start = resolved.processes.iter().filter_map(|process| own_command(process.pid)).collect();
     loop {
         let attempt = match rung {
             Rung::Btf => btf::observe(resolved, options, stop),
@@ -100,6 +102,7 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
         match attempt {
             Ok(mut capture) => {
                 capture.blind.splice(0..0, reasons);
+                capture.own_commands = own_commands(&capture, at_start);
                 return Ok(capture);
             }
             // The kernel has the last word: what it refuses here, the doctor could not foresee.
@@ -110,6 +113,18 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
             Err(error) => return Err(error),
         }
     }
+}
+
+fn own_command(pid: u32) -> Option<OwnCommand> {
+    subject::proc_fs::own_arguments(pid).map(|words| OwnCommand { pid, words })
+}
+
+/// Command lines of parshall's own processes in the subject, with those that came in the window. A command that was
+/// observed from its start was not itself yet when the window began, so what it says at the end counts.
+fn own_commands(capture: &Capture, at_start: Vec<OwnCommand>) -> Vec<OwnCommand> {
+    let now: Vec<_> = capture.subject.pids.iter().filter_map(|&pid| own_command(pid)).collect();
+    let gone = at_start.into_iter().filter(|old| !now.iter().any(|new| new.pid == old.pid)).collect::<Vec<_>>();
+    gone.into_iter().chain(now).collect()
 }
 
 fn sampled(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {

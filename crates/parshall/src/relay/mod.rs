@@ -20,6 +20,7 @@ pub mod outlets;
 pub mod record;
 pub mod request;
 pub mod resolve;
+pub mod room;
 mod run;
 pub mod serve;
 mod serve_udp;

@@ -137,11 +137,22 @@ fn open_datagrams(
         sockets.push(udp::sockets::listen(ip, &listener.sockets).map_err(refused)?);
     }
     // Limits of a source are kept by the thread that serves it, so all of a source must come to one.
-    let per_source = listener.limits.per_source.is_some() || listener.limits.rate.is_some();
-    if let (true, Some(first)) = (per_source, sockets.first()) {
-        udp::sockets::steer_by_source(first, workers as u32).context("the kernel cannot steer datagrams by source")?;
+    let sockets: Vec<OwnedFd> = sockets.into_iter().map(OwnedFd::from).collect();
+    if let (true, Some(first)) = (limits_sources(listener), sockets.first()) {
+        steer_by_source(first, workers)?;
     }
-    Ok(sockets.into_iter().map(|socket| vec![socket.into()]).collect())
+    Ok(sockets.into_iter().map(|socket| vec![socket]).collect())
+}
+
+/// Whether a UDP listener has limits that the thread of a source keeps.
+pub fn limits_sources(listener: &Listener) -> bool {
+    listener.limits.per_source.is_some() || listener.limits.rate.is_some()
+}
+
+/// Lets all datagrams of a source come to one of the sockets that listen where this one does.
+pub fn steer_by_source(socket: &OwnedFd, workers: usize) -> anyhow::Result<()> {
+    let socket = UdpSocket::from(socket.try_clone()?);
+    udp::sockets::steer_by_source(&socket, workers as u32).context("the kernel cannot steer datagrams by source")
 }
 
 fn listen(address: &StreamAddr, listener: &Listener, share: bool) -> std::io::Result<OwnedFd> {

@@ -218,7 +218,7 @@ impl Main {
     fn stop(&mut self) {
         if self.draining {
             eprintln!("relay: stopping now");
-            return self.relay.drain(monotonic_ns());
+            return self.relay.drain(monotonic_ns(), self.handed_over);
         }
         notify("STOPPING=1");
         self.drain(self.config.global.drain);
@@ -230,7 +230,7 @@ impl Main {
         self.board.set_draining();
         let (open, s) = (plural(self.relay.active() as usize, "connection"), patience.as_secs_f64());
         eprintln!("relay: draining: {open} may finish within {s} s; a second signal cuts them");
-        self.relay.drain(after(patience));
+        self.relay.drain(after(patience), self.handed_over);
     }
 
     fn reload(&mut self) {

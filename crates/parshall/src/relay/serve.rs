@@ -22,6 +22,7 @@ use super::command::{Assigned, Command};
 use super::directory::{Address, TargetState};
 use super::open::{self, Pool, Sockets};
 use super::record::Closed;
+use super::room::Room;
 use super::serve_udp::UdpSide;
 use super::service::{Service, options};
 use super::stats::ListenerStats;
@@ -89,8 +90,8 @@ pub struct Relay {
     /// Counters of listeners that are gone, by name: should one come back, it counts on.
     gone: HashMap<String, Vec<Arc<ListenerStats>>>,
     udp: UdpSide,
-    /// UDP sessions of each thread at most.
-    sessions_max: u32,
+    /// Connections and UDP sessions of all threads.
+    room: Arc<Room>,
 }
 
 #[derive(Debug)]
@@ -137,7 +138,7 @@ impl Relay {
             listeners: Vec::new(),
             gone: HashMap::new(),
             udp: UdpSide::default(),
-            sessions_max: 0,
+            room: Room::new(None),
         }
     }
 
@@ -152,10 +153,9 @@ impl Relay {
     ) -> anyhow::Result<(SyncSender<Vec<Closed>>, Receiver<Vec<Closed>>)> {
         let (closed, ended) = sync_channel(LOG_QUEUE);
         let buffer_max = config.listeners.iter().map(|l| l.buffer).max().unwrap_or(0);
-        self.sessions_max = means.connections.div_ceil(self.threads).try_into().unwrap_or(u32::MAX);
+        self.room = Room::new(Some(means.connections.try_into().unwrap_or(u32::MAX)));
         for number in 0..self.threads {
-            let share = means.connections.div_ceil(self.threads);
-            let parts = (share, means.pipes_per_thread, buffer_max);
+            let parts = (self.room.clone(), means.pipes_per_thread, buffer_max);
             self.workers.push(spawn(number, parts, closed.clone(), on_end.clone())?);
         }
         Ok((closed, ended))
@@ -207,6 +207,7 @@ impl Relay {
         let Prepared { running, mut fresh } = prepared;
         let changes = self.changes(&running, &fresh);
         let udp_differs = self.udp_differs(&running, &fresh);
+        let known: Vec<bool> = fresh.iter().map(Option::is_none).collect();
         let names: HashSet<&str> = running.iter().map(|r| r.service.config.name.as_str()).collect();
         for old in self.listeners.iter().filter(|old| !names.contains(old.service.config.name.as_str())) {
             self.gone.insert(old.service.config.name.clone(), old.stats.clone());
@@ -233,16 +234,17 @@ impl Relay {
         // Who is told that it is in force may rely on it. A worker that does not get to it gets there later.
         all_have.recv_timeout(APPLY_MAX).ok();
         if udp_differs {
-            let rows: Vec<Running> = self.listeners.iter().filter(|r| !r.is_tcp()).cloned().collect();
-            if let Err(error) = self.udp.serve(&rows, self.threads, self.sessions_max, drain_until) {
-                eprintln!("relay: the UDP listeners are not served: {error:#}");
+            let rows = self.listeners.iter().zip(&known).filter(|(row, _)| !row.is_tcp());
+            let rows: Vec<_> = rows.map(|(row, known)| (row.clone(), *known)).collect();
+            match self.udp.serve(&rows, self.threads, &self.room, drain_until) {
+                Ok(all_have) => drop(all_have.recv_timeout(APPLY_MAX)),
+                Err(error) => eprintln!("relay: not all UDP listeners are served: {error:#}"),
             }
         }
         changes
     }
 
-    /// Whether the UDP listeners are others than before: only then are their threads replaced, so that sessions keep their
-    /// ports.
+    /// Whether the UDP listeners are others than before.
     fn udp_differs(&self, running: &[Running], fresh: &[Option<Sockets>]) -> bool {
         let new: Vec<&Listener> = running.iter().filter(|r| !r.is_tcp()).map(|r| &r.service.config).collect();
         let old: Vec<&Listener> = self.listeners.iter().filter(|r| !r.is_tcp()).map(|r| &r.service.config).collect();
@@ -283,8 +285,8 @@ impl Relay {
         self.listeners.iter().flat_map(|r| r.sockets.iter().flatten()).map(AsFd::as_fd)
     }
 
-    /// Stops accepting; connections may finish until then.
-    pub fn drain(&mut self, until: Ns) {
+    /// Stops accepting; connections may finish until then. `handed_over`: another process has the listening sockets.
+    pub fn drain(&mut self, until: Ns, handed_over: bool) {
         // Our duplicates would keep the ports open.
         for row in &mut self.listeners {
             row.sockets = Arc::default();
@@ -292,7 +294,7 @@ impl Relay {
         for worker in &self.workers {
             worker.tell(Command::Drain { until });
         }
-        self.udp.drain(until);
+        self.udp.drain(until, handed_over);
     }
 
     /// Waits for the workers to end.
@@ -332,7 +334,10 @@ fn by_place(listeners: &[Running]) -> HashMap<(Protocol, Endpoint), VecDeque<&Ru
 
 /// Gives a listener that stays open what of its new options can change.
 fn adjust(old: &Running, new: &Listener) {
-    if old.service.config.sockets == new.sockets || !old.is_tcp() {
+    if !old.is_tcp() {
+        return steer(old, new);
+    }
+    if old.service.config.sockets == new.sockets {
         return;
     }
     let address = match &new.listen {
@@ -347,6 +352,16 @@ fn adjust(old: &Running, new: &Listener) {
             eprintln!("relay: {}: not all socket options could be changed: {e}", new.name);
             return;
         }
+    }
+}
+
+/// Has all datagrams of a source come to one thread, if the listener now has limits that threads keep by themselves.
+fn steer(old: &Running, new: &Listener) {
+    let wanted = open::limits_sources(new) && !open::limits_sources(&old.service.config);
+    let socket = old.sockets.iter().flatten().next().filter(|_| wanted);
+    let done = socket.map(|s| open::steer_by_source(s, old.sockets.len()));
+    if let Some(Err(e)) = done {
+        eprintln!("relay: {}: limits of a source are kept by each thread on its own: {e:#}", new.name);
     }
 }
 
@@ -368,13 +383,13 @@ fn state_of(target: &Target, old: Option<&Running>) -> Arc<TargetState> {
 
 fn spawn(
     number: usize,
-    (connections_max, pipes_max, buffer_max): (usize, usize, usize),
+    (room, pipes_max, buffer_max): (Arc<Room>, usize, usize),
     closed: SyncSender<Vec<Closed>>,
     on_end: impl Fn() + Send + 'static,
 ) -> anyhow::Result<Handle> {
     let (sender, inbox) = channel();
     let wake = Arc::new(eventfd::new().context("no descriptor for a worker")?);
-    let parts = Parts { connections_max, pipes_max, inbox, wake: wake.clone(), closed };
+    let parts = Parts { room, pipes_max, inbox, wake: wake.clone(), closed };
     let mut worker = Worker::new(parts, buffer_max).context("no descriptor for a worker")?;
     let at_end = AtEnd(on_end);
     let thread = std::thread::Builder::new()

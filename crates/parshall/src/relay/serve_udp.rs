@@ -1,9 +1,9 @@
 //! The UDP side of the running relay: a thread with a socket of every UDP listener, as many as there are TCP workers.
 //!
-//! A new configuration that changes UDP listeners starts new threads on the same sockets and leaves the old ones the
-//! sessions they have; one that does not leaves the threads alone, so that sessions keep their ports.
+//! The threads stay when the configuration changes, and sessions with them: a session's port is its socket's.
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
@@ -11,18 +11,17 @@ use parshall_core::relay::Ns;
 use parshall_core::relay::balance::Balancer;
 
 use super::directory::TargetState;
+use super::room::Room;
 use super::serve::Running;
 use super::service::Service;
 use super::udp;
-use super::udp::plan::{Chooser, Seats, UdpCounts, UdpListener, UdpPlan};
+use super::udp::plan::{Change, Chooser, UdpListener, UdpPlan};
 use super::udp::stop::{Order, Stop};
 
 /// The UDP threads.
 #[derive(Debug, Default)]
 pub struct UdpSide {
     threads: Vec<Handle>,
-    /// Those of earlier configurations, until their sessions end.
-    leaving: Vec<Handle>,
 }
 
 #[derive(Debug)]
@@ -65,65 +64,54 @@ impl Chooser for ByRules {
 }
 
 impl UdpSide {
-    /// Starts threads for these listeners; the earlier ones keep their sessions until `drain_until`.
+    /// Serves these listeners from now on; each with whether the threads have its sockets yet. Sessions of those that are
+    /// gone may go on until `drain_until`. The answer hangs up once every thread has taken it up.
     pub fn serve(
         &mut self,
-        running: &[Running],
+        running: &[(Running, bool)],
         threads: usize,
-        sessions_max: u32,
+        room: &Arc<Room>,
         drain_until: Ns,
-    ) -> anyhow::Result<()> {
-        for old in self.threads.drain(..) {
-            old.stop.give(Order::HandOver(drain_until)).context("a UDP worker cannot be told")?;
-            self.leaving.push(old);
-        }
-        self.leaving.retain(|old| !old.thread.is_finished());
-        let seats: Vec<_> = running.iter().map(|r| Seats::new(r.service.config.limits.connections)).collect();
-        let threads = if running.is_empty() { 0 } else { threads };
-        for number in 0..threads {
-            let mut listeners = Vec::new();
-            for (listener, seats) in running.iter().zip(&seats) {
-                let Some(socket) = listener.sockets.get(number).and_then(|each| each.first()) else { continue };
-                let socket = UdpSocket::from(socket.try_clone().context("no descriptor for a UDP worker")?);
-                let mut one = UdpListener::new(
-                    &listener.service.config,
-                    socket,
-                    listener.service.targets.clone(),
-                    Box::new(chooser(&listener.service)),
-                    admission(&listener.service),
-                    seats.clone(),
-                );
-                one.stats = listener.stats[number].clone();
-                listeners.push(one);
+    ) -> anyhow::Result<Receiver<()>> {
+        let (applied, all_have) = channel();
+        if self.threads.is_empty() {
+            let threads = if running.is_empty() { 0 } else { threads };
+            for number in 0..threads {
+                let plan = UdpPlan {
+                    listeners: listeners(running.iter().map(|(one, _)| (one, true)), number)?,
+                    room: room.clone(),
+                    counts: Arc::default(),
+                };
+                self.threads.push(spawn(number, plan)?);
             }
-            let plan = UdpPlan { listeners, sessions_max, counts: Arc::new(UdpCounts::default()) };
-            let stop = Arc::new(Stop::new().context("no descriptor for a UDP worker")?);
-            let theirs = stop.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("relay-udp-{number}"))
-                .spawn(move || udp::run(plan, theirs))
-                .context("no thread for a UDP worker")?;
-            self.threads.push(Handle { stop, thread });
+        } else {
+            for (number, thread) in self.threads.iter().enumerate() {
+                let listeners = listeners(running.iter().map(|(one, known)| (one, !known)), number)?;
+                let change = Change { listeners, drain_until, applied: applied.clone() };
+                thread.stop.change(change).context("a UDP worker cannot be told")?;
+            }
         }
-        Ok(())
+        Ok(all_have)
     }
 
-    /// Takes no new sessions; those open may go on until then.
-    pub fn drain(&self, until: Ns) {
-        for each in self.threads.iter().chain(&self.leaving) {
+    /// Takes no new sessions; those open may go on until then. Where another process has the sockets, only answers pass:
+    /// what clients send is for that one to read.
+    pub fn drain(&self, until: Ns, handed_over: bool) {
+        let order = if handed_over { Order::HandOver(until) } else { Order::Drain(until) };
+        for each in &self.threads {
             // A thread that has ended has nothing to be told.
-            each.stop.give(Order::Drain(until)).ok();
+            each.stop.give(order).ok();
         }
     }
 
     /// Whether all threads have ended.
     pub fn ended(&self) -> bool {
-        self.threads.iter().chain(&self.leaving).all(|each| each.thread.is_finished())
+        self.threads.iter().all(|each| each.thread.is_finished())
     }
 
     /// Waits for the threads to end.
     pub fn join(self) -> anyhow::Result<()> {
-        for each in self.threads.into_iter().chain(self.leaving) {
+        for each in self.threads {
             match each.thread.join() {
                 Ok(result) => result.context("a UDP worker of the relay failed")?,
                 Err(_) => anyhow::bail!("a UDP worker of the relay panicked"),
@@ -131,6 +119,40 @@ impl UdpSide {
         }
         Ok(())
     }
+}
+
+/// The listeners of one thread, with the sockets that it has not got yet.
+fn listeners<'r>(
+    running: impl Iterator<Item = (&'r Running, bool)>,
+    number: usize,
+) -> anyhow::Result<Vec<UdpListener>> {
+    let mut listeners = Vec::new();
+    for (one, lacking) in running {
+        let socket = one.sockets.get(number).and_then(|each| each.first()).filter(|_| lacking);
+        let socket = socket.map(|s| s.try_clone()).transpose().context("no descriptor for a UDP worker")?;
+        let mut listener = UdpListener::new(
+            &one.service.config,
+            one.bound.clone(),
+            socket.map(UdpSocket::from),
+            one.service.targets.clone(),
+            Box::new(chooser(&one.service)),
+            admission(&one.service),
+            one.service.gate.room.clone(),
+        );
+        listener.stats = one.stats[number].clone();
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+fn spawn(number: usize, plan: UdpPlan) -> anyhow::Result<Handle> {
+    let stop = Arc::new(Stop::new().context("no descriptor for a UDP worker")?);
+    let theirs = stop.clone();
+    let thread = std::thread::Builder::new()
+        .name(format!("relay-udp-{number}"))
+        .spawn(move || udp::run(plan, theirs))
+        .context("no thread for a UDP worker")?;
+    Ok(Handle { stop, thread })
 }
 
 fn chooser(service: &Service) -> ByRules {

@@ -1,7 +1,5 @@
 //! A listener as the workers see it: its configuration and what was made of it once, shared by all threads.
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use parshall_core::relay::Ns;
@@ -10,10 +8,10 @@ use parshall_core::relay::bucket::Bucket;
 use parshall_core::relay::closing::CloseReason;
 use parshall_core::relay::config::{Limits, Listener};
 use parshall_core::relay::sources::{Admission, OpenPerSource};
-use parshall_sys::eventfd;
 use parshall_sys::stream_socket::Options;
 
 use super::directory::TargetState;
+use super::room::Room;
 
 /// Sources whose connections are counted: a bound on memory, far above what one host serves at a time.
 const SOURCES_MAX: usize = 1 << 20;
@@ -36,11 +34,8 @@ pub struct Service {
 /// Caps of a listener that hold over all threads. Asked when a connection begins and ends, never while bytes move.
 #[derive(Debug)]
 pub struct Gate {
-    open: AtomicU32,
-    connections_max: u32,
-    /// Threads that have stopped accepting because it is full, to be woken when it is not.
-    waiting: Mutex<Vec<Arc<OwnedFd>>>,
-    any_waiting: AtomicBool,
+    /// Its open connections, or sessions.
+    pub room: Arc<Room>,
     caps: Option<Mutex<Caps>>,
 }
 
@@ -56,54 +51,12 @@ impl Gate {
         let rate = limits.rate.map(|rate| Bucket::new(u64::from(rate), u64::from(rate), now));
         let sources = limits.per_source.map(|limit| OpenPerSource::new(limit, SOURCES_MAX));
         let any = rate.is_some() || sources.is_some();
-        Self {
-            open: AtomicU32::new(0),
-            connections_max: limits.connections.unwrap_or(u32::MAX),
-            waiting: Mutex::default(),
-            any_waiting: AtomicBool::new(false),
-            caps: any.then(|| Mutex::new(Caps { sources, rate })),
-        }
-    }
-
-    /// Takes a place for a connection that is about to be accepted; to be given back by [`Self::leave`] when it ends, or by
-    /// [`Self::give_back`]. When there is none, `wake` is signalled once there may be.
-    pub fn enter(&self, wake: &Arc<OwnedFd>) -> bool {
-        if self.take_place() {
-            return true;
-        }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if !waiting.iter().any(|w| Arc::ptr_eq(w, wake)) {
-            waiting.push(wake.clone());
-        }
-        drop(waiting);
-        self.any_waiting.store(true, Ordering::SeqCst);
-        // One that was given back before anyone waited has woken nobody.
-        self.take_place()
-    }
-
-    /// Whether there is a place.
-    pub fn has_room(&self) -> bool {
-        self.open.load(Ordering::SeqCst) < self.connections_max
-    }
-
-    fn take_place(&self) -> bool {
-        let one_more = |open: u32| (open < self.connections_max).then(|| open + 1);
-        self.open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_ok()
-    }
-
-    /// Gives a place back.
-    pub fn give_back(&self) {
-        self.open.fetch_sub(1, Ordering::SeqCst);
-        if self.any_waiting.swap(false, Ordering::SeqCst) {
-            for wake in self.waiting.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-                eventfd::signal(wake.as_raw_fd());
-            }
-        }
+        Self { room: Room::new(limits.connections), caps: any.then(|| Mutex::new(Caps { sources, rate })) }
     }
 
     /// A connection has ended; `admitted` if its client had passed [`Service::admits`].
     pub fn leave(&self, client: Option<SocketAddr>, admitted: bool) {
-        self.give_back();
+        self.room.give_back();
         if let (Some(caps), Some(client), true) = (&self.caps, client, admitted) {
             let mut caps = caps.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(sources) = &mut caps.sources {

@@ -47,7 +47,7 @@ pub enum Fallback {
     NoDescriptors,
     /// The relay's own share of descriptors for pipes is used up.
     NoPipes,
-    /// Bytes were already queued when the kernel's redirection was to begin.
+    /// An urgent byte waited, half read, when the kernel's redirection was to begin.
     BytesQueued,
     /// The connection has a bandwidth, which engines that move bytes by themselves do not keep.
     Bandwidth,

@@ -35,6 +35,16 @@ fn blocks(language: &str) -> Vec<&'static str> {
     document.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
+/// Found by the fuzzer: such a line was neither a listener nor a mistake.
+#[test]
+fn a_unix_socket_alone_forwards_nothing() {
+    for text in ["unix:)", "unix:[: ", "unix:/run/x.sock # nowhere"] {
+        let told =
+            "1:1 the line has no address to connect to | write what to forward, as in unix:/run/x.sock 10.0.0.2 9001";
+        assert_eq!(mistakes(text), [told], "{text}");
+    }
+}
+
 #[test]
 fn the_example_of_the_document_is_understood() {
     let [text] = blocks("toml")[..] else { panic!("one example in TOML") };

@@ -1,12 +1,12 @@
 //! The flags of `parshall sockets`, as clap sees them.
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use parshall_core::relay::config::{address, value};
+use parshall_core::relay::config::value;
 
-use crate::cli::value::{self as flag, read};
+use crate::cli::relay::read;
+use crate::cli::value as flag;
 
 /// Arguments of `parshall sockets`.
 #[derive(Debug, Args)]
@@ -31,8 +31,6 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     #[command(after_help = "Examples:
   parshall sockets stream --every 5s --changed
   parshall sockets stream --every 10s --format protobuf --to /var/lib/parshall/sockets --rotate-size 256MiB
-  parshall sockets stream --every 15s --listen 127.0.0.1:9411
-  parshall sockets stream -c sockets.toml
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Stream(StreamArgs),
@@ -179,10 +177,4 @@ pub struct StreamArgs {
     /// Keep at most this much in the directory; the oldest files go first
     #[arg(long, value_name = "SIZE", default_value = "4GiB", requires = "to", value_parser = read(value::size))]
     pub(super) keep: u64,
-    /// Serve Prometheus metrics, health and CPU profiles here
-    #[arg(long, value_name = "ADDRESS", value_parser = read(address::socket_address))]
-    pub(super) listen: Option<SocketAddr>,
-    /// Sinks from a file: Kafka, OTLP, Prometheus, files (docs/sockets.md)
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["to", "format", "listen"])]
-    pub(super) config: Option<PathBuf>,
 }

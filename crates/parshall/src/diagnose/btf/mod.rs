@@ -235,6 +235,7 @@ impl Session {
         let capture = Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
             subject,
+            own_commands: Vec::new(),
             host: before.host.host(),
             window_ns: self.end - self.begin,
             rung: Rung::Btf,

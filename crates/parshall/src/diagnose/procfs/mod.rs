@@ -150,6 +150,7 @@ impl Observation {
         Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
             subject: resolved.subject.clone(),
+            own_commands: Vec::new(),
             host: host.host(),
             window_ns,
             rung: Rung::Procfs,

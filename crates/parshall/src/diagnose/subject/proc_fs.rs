@@ -111,6 +111,25 @@ pub fn sockets(pid: u32) -> Vec<(i32, u64)> {
         .collect()
 }
 
+/// The arguments of a process, its program first; empty when it has none, or is gone.
+fn arguments(pid: u32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    if words.is_empty() {
+        return Vec::new();
+    }
+    words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+/// The arguments of a process that is parshall itself, by its program: another's may hold secrets and are not looked at.
+pub fn own_arguments(pid: u32) -> Option<Vec<String>> {
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    // An upgrade leaves the old process with a program that is gone from its path.
+    let name = exe.file_name()?.to_str()?;
+    let ours = name.strip_suffix(" (deleted)").unwrap_or(name) == "parshall" || std::env::current_exe().ok()? == exe;
+    ours.then(|| arguments(pid)).filter(|words| !words.is_empty())
+}
+
 /// Everything about a process that the subject needs.
 pub fn process(pid: u32, mounts: &Mounts) -> Option<Process> {
     let stat = stat(pid)?;
@@ -129,6 +148,22 @@ pub fn process(pid: u32, mounts: &Mounts) -> Option<Process> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_our_own_arguments_are_read() {
+        let own = own_arguments(std::process::id()).expect("this program");
+        assert_eq!(own, std::env::args().collect::<Vec<_>>());
+        let mut other = std::process::Command::new("sleep").args(["5", "0"]).spawn().expect("sleep runs");
+        // Between fork and exec it has none.
+        let begun = std::time::Instant::now();
+        while arguments(other.id()).len() != 3 && begun.elapsed().as_secs() < 5 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let (seen, told) = (arguments(other.id()), own_arguments(other.id()));
+        other.kill().expect("our child");
+        other.wait().expect("our child");
+        assert_eq!((seen, told), (vec!["sleep".into(), "5".into(), "0".into()], None));
+    }
 
     #[test]
     fn a_name_may_hold_anything() {

@@ -268,6 +268,7 @@ impl Session {
         Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
             subject: self.resolved.subject.clone(),
+            own_commands: Vec::new(),
             host: host.host(),
             window_ns,
             rung: Rung::Tracepoint,

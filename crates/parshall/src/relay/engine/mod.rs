@@ -26,7 +26,7 @@ use parshall_sys::stream_io::Pipe;
 use super::stats::{EngineKind, Fallback};
 
 /// Bytes a direction may move before others have their turn.
-pub const TURN_BYTES: u64 = 1 << 20;
+pub const TURN_BYTES: u64 = 2 << 20;
 
 /// What an engine holds back of a direction because its sink was full.
 #[derive(Debug, Default)]
@@ -159,6 +159,18 @@ pub trait Engine {
     fn untold(&mut self, _store: &Store) -> u64 {
         0
     }
+
+    /// A direction that it refused is copied from now on, and has delivered so many bytes so far.
+    fn copied_from(&mut self, _source: RawFd, _delivered: u64) {}
+
+    /// Whether bytes of a source at whose end copying has arrived are still on their way into its queue, after so many
+    /// were delivered.
+    fn has_more(&mut self, _source: RawFd, _delivered: u64) -> bool {
+        false
+    }
+
+    /// A socket is about to be closed.
+    fn forget(&mut self, _socket: RawFd) {}
 
     /// Appends what has come of armed directions, waiting at most this long for something to happen. Engines that arm
     /// nothing neither wait nor answer.

@@ -16,7 +16,7 @@ use std::os::fd::RawFd;
 use parshall_bpf::relay::{Direction, Redirect};
 use parshall_core::relay::closing::{Ended, Failure};
 use parshall_sys::stream_io::{take_error, unread};
-use parshall_sys::tcp_progress::{Progress, announce_unread, cookie, progress};
+use parshall_sys::tcp_progress::{Progress, announce_unread, at_urgent_mark, cookie, progress};
 
 use super::copy::CopyEngine;
 use super::{Engine, Job, Outcome, Store, Ticket, failure};
@@ -34,6 +34,17 @@ pub struct SockmapEngine {
     free: Vec<u32>,
     /// What killed a socket is told by the kernel once, and is of interest to both directions.
     failures: HashMap<RawFd, Failure>,
+    /// Directions that the program lets pass and others copy, by source.
+    passing: HashMap<RawFd, Passing>,
+}
+
+/// A direction whose sink was too slow. The kernel puts what passes into the source's queue a moment later, from a work
+/// queue, and reports the end of data without regard to what is still on its way there.
+#[derive(Debug, Clone, Copy)]
+struct Passing {
+    cookie: u64,
+    /// Bytes that the direction had delivered when copying began.
+    before: u64,
 }
 
 #[derive(Debug)]
@@ -66,7 +77,19 @@ impl SockmapEngine {
             ways: Vec::new(),
             free: Vec::new(),
             failures: HashMap::new(),
+            passing: HashMap::new(),
         }
+    }
+
+    /// Copies with larger buffers from now on.
+    pub fn grow(&mut self, ceiling: usize) {
+        self.copy = CopyEngine::new(ceiling);
+    }
+
+    /// Loads what redirects, unless that was tried before: best before connections have taken the descriptors.
+    pub fn prepare(&mut self) {
+        // Why it cannot is said of each direction that then is copied.
+        let _refused = self.redirect().err();
     }
 
     fn redirect(&mut self) -> Result<&Redirect, Fallback> {
@@ -92,6 +115,10 @@ impl SockmapEngine {
         if let Err(why) = self.redirect() {
             return Outcome::Refused(why);
         }
+        // The kernel redirects between Unix sockets too, but has nothing to say of how far they are.
+        if let Err(error) = progress(job.source).and_then(|_| progress(job.sink)) {
+            return Outcome::Refused(fallback(&error));
+        }
         self.copy.pump(std::slice::from_mut(job));
         if job.outcome != Outcome::SourceEmpty || !job.store.is_empty() {
             return job.outcome;
@@ -109,6 +136,10 @@ impl SockmapEngine {
         let (source, sink) = (job.source, job.sink);
         let cookie = cookie(source).map_err(|e| fallback(&e))?;
         let before = progress(sink).map_err(|e| fallback(&e))?.written;
+        // An urgent byte waits in a segment that was read up to it, and the program would be given all of that again.
+        if at_urgent_mark(source).map_err(|e| fallback(&e))? {
+            return Err(Fallback::BytesQueued);
+        }
         self.redirect()?.join(cookie, source, sink).map_err(|e| fallback(&e))?;
         // It cannot fail for a TCP socket, and this is one by now.
         let _announced = announce_unread(source);
@@ -189,13 +220,16 @@ impl SockmapEngine {
         self.failures.get(&fd).copied()
     }
 
-    fn release(&mut self, ticket: Ticket) {
+    /// Forgets a direction, or what it has to do with this engine when the program lets it pass.
+    fn release(&mut self, ticket: Ticket, passes: bool) {
         let Some(way) = self.way(ticket) else { return };
         way.live = false;
         let (cookie, source, sink) = (way.cookie, way.source, way.sink);
         self.free.push(ticket.slot);
-        if let State::Loaded(redirect) = &self.state {
-            redirect.part(cookie);
+        match &self.state {
+            _ if passes => drop(self.passing.insert(source, Passing { cookie, before: 0 })),
+            State::Loaded(redirect) => redirect.part(cookie),
+            _ => {}
         }
         // The other direction of the pair still wants to know.
         if !self.ways.iter().any(|w| w.live && w.source == sink && w.sink == source) {
@@ -226,7 +260,7 @@ impl Engine for SockmapEngine {
                 Store::Armed(ticket) => {
                     let outcome = self.look(ticket, job);
                     if !matches!(outcome, Outcome::Armed | Outcome::Leaving) {
-                        self.release(ticket);
+                        self.release(ticket, outcome == Outcome::Refused(Fallback::SlowSink));
                         job.store = Store::Empty;
                     }
                     outcome
@@ -238,7 +272,7 @@ impl Engine for SockmapEngine {
 
     fn discard(&mut self, store: Store) {
         match store {
-            Store::Armed(ticket) => self.release(ticket),
+            Store::Armed(ticket) => self.release(ticket, false),
             other => self.copy.discard(other),
         }
     }
@@ -253,10 +287,28 @@ impl Engine for SockmapEngine {
         written.min(redirected).saturating_sub(told)
     }
 
+    fn copied_from(&mut self, source: RawFd, delivered: u64) {
+        if let Some(passing) = self.passing.get_mut(&source) {
+            passing.before = delivered;
+        }
+    }
+
+    fn has_more(&mut self, source: RawFd, delivered: u64) -> bool {
+        let Some(Passing { cookie, before }) = self.passing.get(&source).copied() else { return false };
+        let passed = self.redirect().ok().and_then(|r| r.look(cookie)).map_or(0, |d| d.passed);
+        delivered.saturating_sub(before) < passed
+    }
+
+    fn forget(&mut self, socket: RawFd) {
+        if let (Some(passing), State::Loaded(redirect)) = (self.passing.remove(&socket), &self.state) {
+            redirect.part(passing.cookie);
+        }
+    }
+
     #[cfg(test)]
     fn in_use(&mut self) -> usize {
         let known = self.redirect().map_or(0, Redirect::known);
-        known + self.failures.len() + self.ways.iter().filter(|w| w.live).count()
+        known + self.failures.len() + self.passing.len() + self.ways.iter().filter(|w| w.live).count()
     }
 }
 

@@ -119,6 +119,7 @@ impl Rig {
         let lane = &mut self.lanes[index];
         lane.moved += moved;
         match outcome {
+            Outcome::Ended(Ended::Eof) if self.engine.has_more(self.sockets[lane.source].as_raw_fd(), lane.moved) => {}
             Outcome::Ended(how) => {
                 assert!(lane.ended.replace(how).is_none(), "an end is told once");
                 if how == Ended::Eof {
@@ -131,6 +132,7 @@ impl Rig {
                 let expected = [Fallback::Unsupported, Fallback::SlowSink].contains(&why);
                 assert!(self.trial || (lane.engine == EngineKind::Sockmap && expected), "{:?}: {why:?}", lane.engine);
                 lane.engine = EngineKind::Copy;
+                self.engine.copied_from(self.sockets[lane.source].as_raw_fd(), lane.moved);
             }
             _ => {}
         }
@@ -153,6 +155,9 @@ impl Rig {
 
     /// As the worker ends a connection: what is held goes back, then the sockets close.
     fn end(&mut self) {
+        for socket in &self.sockets {
+            self.engine.forget(socket.as_raw_fd());
+        }
         for lane in &mut self.lanes {
             let store = std::mem::take(&mut lane.store);
             if matches!(store, Store::Buffer(_)) {

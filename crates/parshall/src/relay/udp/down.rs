@@ -29,7 +29,7 @@ impl UdpWorker {
                 Ok(_) => {
                     if !session.answered {
                         session.answered = true;
-                        plan.chooser.answered(session.target);
+                        session.target.inspect(|&target| plan.chooser.answered(target));
                     }
                     self.table.touch(session.id, now);
                     self.answer(event, first);
@@ -44,8 +44,8 @@ impl UdpWorker {
                 Err(_) => {
                     errors += 1;
                     self.counts.refused.add(1);
-                    if !session.answered {
-                        plan.chooser.failed(session.target, now);
+                    if let (false, Some(target)) = (session.answered, session.target) {
+                        plan.chooser.failed(target, now);
                     }
                 }
             }
@@ -76,7 +76,8 @@ impl UdpWorker {
     pub(super) fn flush_answers(&mut self) {
         if !self.batch.messages().is_empty() {
             let listener = self.answers_of;
-            let outcome = sender::send(&mut self.batch, self.ports[listener].plan.socket.as_fd());
+            let Some(socket) = &self.ports[listener].plan.socket else { return self.batch.clear() };
+            let outcome = sender::send(&mut self.batch, socket.as_fd());
             for uncut in &outcome.uncut {
                 if let Some(session) = self.session(uncut.tag) {
                     session.segment_max[1] = session.segment_max[1].min(uncut.segment_max);

@@ -1,13 +1,14 @@
 //! What a worker is given.
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::Sender;
 
 use parshall_core::relay::Ns;
 use parshall_core::relay::config::{Limits, Listener, SocketOptions};
 use parshall_core::relay::udp_sessions::Rules;
 
 use crate::relay::directory::TargetState;
+use crate::relay::room::Room;
 use crate::relay::stats::{Count, ListenerStats};
 
 /// Chooses targets for new sessions. Each worker has its own.
@@ -30,35 +31,12 @@ impl<F: FnMut(IpAddr, &[Arc<TargetState>], Ns) -> Option<usize> + Send> Chooser 
     }
 }
 
-/// The sessions that all workers together may have of a listener.
-#[derive(Debug)]
-pub struct Seats {
-    max: u32,
-    taken: AtomicU32,
-}
-
-impl Seats {
-    /// So many; None is no bound.
-    pub fn new(max: Option<u32>) -> Arc<Self> {
-        Arc::new(Self { max: max.unwrap_or(u32::MAX), taken: AtomicU32::new(0) })
-    }
-
-    /// Takes one if there is one.
-    pub(super) fn take(&self) -> bool {
-        let more = |taken| (taken < self.max).then_some(taken + 1);
-        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    /// Gives one back.
-    pub(super) fn give_back(&self) {
-        self.taken.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// One listener of a worker.
 pub struct UdpListener {
-    /// This worker's socket, of [`super::sockets::listen`].
-    pub socket: UdpSocket,
+    /// What it is bound to: by this a worker knows it again in a new plan.
+    pub bound: String,
+    /// This worker's socket, of [`super::sockets::listen`]; None where it has it already, or no more.
+    pub socket: Option<UdpSocket>,
     /// In the order that the chooser's answers count.
     pub targets: Vec<Arc<TargetState>>,
     /// Chooses among them.
@@ -67,8 +45,8 @@ pub struct UdpListener {
     pub access: Box<dyn Fn(IpAddr) -> bool + Send>,
     /// This worker's counters.
     pub stats: Arc<ListenerStats>,
-    /// Shared with the other workers.
-    pub seats: Arc<Seats>,
+    /// Its sessions in all workers.
+    pub room: Arc<Room>,
     pub(super) limits: Limits,
     pub(super) idle: Ns,
     pub(super) sockets: SocketOptions,
@@ -80,19 +58,21 @@ impl UdpListener {
     /// A listener as configured, for one worker.
     pub fn new(
         config: &Listener,
-        socket: UdpSocket,
+        bound: String,
+        socket: Option<UdpSocket>,
         targets: Vec<Arc<TargetState>>,
         chooser: Box<dyn Chooser>,
         access: Box<dyn Fn(IpAddr) -> bool + Send>,
-        seats: Arc<Seats>,
+        room: Arc<Room>,
     ) -> Self {
         Self {
+            bound,
             socket,
             targets,
             chooser,
             access,
             stats: Arc::default(),
-            seats,
+            room,
             limits: config.limits,
             idle: config.timeouts.idle.as_nanos().try_into().unwrap_or(Ns::MAX),
             sockets: config.sockets,
@@ -121,10 +101,20 @@ pub struct UdpCounts {
 
 /// A worker's listeners.
 pub struct UdpPlan {
-    /// At least one, at most 65,535.
+    /// At most 65,535.
     pub listeners: Vec<UdpListener>,
-    /// Sessions that this worker may have of all listeners; each takes a descriptor.
-    pub sessions_max: u32,
+    /// The connections and sessions of all listeners in all threads.
+    pub room: Arc<Room>,
     /// Where the worker counts.
     pub counts: Arc<UdpCounts>,
+}
+
+/// Other listeners for a running worker.
+pub struct Change {
+    /// All of them. One that is bound as one before takes over its socket and its sessions.
+    pub listeners: Vec<UdpListener>,
+    /// Sessions of listeners that are no more may go on until then.
+    pub drain_until: Ns,
+    /// Dropped once it is in force.
+    pub applied: Sender<()>,
 }

@@ -1,8 +1,11 @@
 //! How a worker is told to drain or end. Each worker has its own: it is woken through a pipe that only it reads.
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use parshall_core::relay::Ns;
+
+use super::plan::Change;
 
 /// What a worker is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +21,8 @@ pub enum Order {
 }
 
 /// A worker's orders.
-#[derive(Debug)]
 pub struct Stop {
+    changes: Mutex<Vec<Change>>,
     order: AtomicU8,
     deadline: AtomicU64,
     reader: PipeReader,
@@ -30,10 +33,10 @@ impl Stop {
     /// To serve.
     pub fn new() -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
-        Ok(Self { order: AtomicU8::new(0), deadline: AtomicU64::new(0), reader, writer })
+        Ok(Self { changes: Mutex::default(), order: AtomicU8::new(0), deadline: AtomicU64::new(0), reader, writer })
     }
 
-    /// Gives an order. A few of them fit into the pipe; that is more than there are steps to the end.
+    /// Gives an order. The worker is woken through a pipe with room for thousands of them.
     pub fn give(&self, order: Order) -> io::Result<()> {
         let (number, deadline) = match order {
             Order::Serve => (0, 0),
@@ -44,6 +47,17 @@ impl Stop {
         self.deadline.store(deadline, Ordering::Relaxed);
         self.order.store(number, Ordering::Release);
         (&self.writer).write_all(&[1])
+    }
+
+    /// Gives the worker other listeners.
+    pub fn change(&self, change: Change) -> io::Result<()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+        (&self.writer).write_all(&[1])
+    }
+
+    /// What was given and not yet taken.
+    pub(super) fn changes(&self) -> Vec<Change> {
+        std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The order that holds.
@@ -66,5 +80,11 @@ impl Stop {
     pub(super) fn woken(&self) {
         // One byte per order: with more of them the worker wakes once more, no worse.
         (&self.reader).read_exact(&mut [0]).ok();
+    }
+}
+
+impl std::fmt::Debug for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stop").field("order", &self.order()).finish_non_exhaustive()
     }
 }

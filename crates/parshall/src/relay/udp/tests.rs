@@ -10,10 +10,11 @@ use parshall_core::relay::closing::CloseReason;
 use parshall_core::relay::config::{Endpoint, Listener, Protocol, Target};
 use parshall_sys::clock::monotonic_ns;
 
-use super::plan::{Seats, UdpCounts, UdpListener, UdpPlan};
+use super::plan::{UdpCounts, UdpListener, UdpPlan};
 use super::sockets;
 use super::stop::{Order, Stop};
 use crate::relay::directory::{Address, TargetState};
+use crate::relay::room::Room;
 use crate::relay::stats::ListenerStats;
 
 /// No answer may take longer on the slowest machine.
@@ -64,15 +65,17 @@ impl Relay {
         let allowed = setup.allowed.clone();
         let listener = UdpListener::new(
             &setup.config,
-            socket,
+            address.to_string(),
+            Some(socket),
             vec![target.clone()],
             Box::new(first),
             Box::new(move |_| allowed.load(Ordering::Relaxed)),
-            Seats::new(setup.config.limits.connections),
+            Room::new(setup.config.limits.connections),
         );
         let (stats, counts) = (listener.stats.clone(), Arc::new(UdpCounts::default()));
         let stop = Arc::new(Stop::new().expect("a pipe"));
-        let plan = UdpPlan { listeners: vec![listener], sessions_max: setup.sessions_max, counts: counts.clone() };
+        let plan =
+            UdpPlan { listeners: vec![listener], room: Room::new(Some(setup.sessions_max)), counts: counts.clone() };
         let orders = stop.clone();
         let thread = Some(std::thread::spawn(move || super::run(plan, orders)));
         Self { address, target, stats, counts, stop, thread }

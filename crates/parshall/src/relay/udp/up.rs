@@ -86,8 +86,9 @@ impl UdpWorker {
         self.flush_answers();
         for _ in 0..TURNS {
             self.batch.clear();
+            let Some(socket) = &self.ports[listener].plan.socket else { break };
             self.counts.receives.add(1);
-            let got = match self.batch.receive(self.ports[listener].plan.socket.as_fd(), true) {
+            let got = match self.batch.receive(socket.as_fd(), true) {
                 Ok(got) => got,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // Other errors of a listening socket are those of single datagrams, and are gone with being told.
@@ -161,8 +162,8 @@ impl UdpWorker {
             self.table.touch(group.id, now);
             if outcome.refused > 0 {
                 self.counts.refused.add(outcome.refused);
-                if !session.answered {
-                    plan.chooser.failed(session.target, now);
+                if let (false, Some(target)) = (session.answered, session.target) {
+                    plan.chooser.failed(target, now);
                 }
             }
         }

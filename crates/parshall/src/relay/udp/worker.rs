@@ -16,6 +16,7 @@ use super::sockets::{self, From};
 use super::stop::{Order, Stop};
 use super::up::Groups;
 use crate::relay::directory::Address;
+use crate::relay::room::Room;
 
 /// Datagrams, or super-datagrams, taken in one call.
 const BATCH: usize = 64;
@@ -36,7 +37,8 @@ pub(super) struct Session {
     pub(super) listener: usize,
     pub(super) client: SocketAddr,
     pub(super) local: Option<IpAddr>,
-    pub(super) target: usize,
+    /// Its place in the listener's list; None when a new configuration has it no more.
+    pub(super) target: Option<usize>,
     pub(super) answered: bool,
     /// The largest datagrams that are joined on the way to the target, and to the client.
     pub(super) segment_max: [usize; 2],
@@ -47,6 +49,14 @@ pub(super) struct Session {
 pub(super) struct Port {
     pub(super) plan: UdpListener,
     paused_until: Ns,
+    /// Once it is removed: when its sessions are ended.
+    drain_until: Option<Ns>,
+}
+
+impl Port {
+    fn new(plan: UdpListener) -> Self {
+        Self { plan, paused_until: 0, drain_until: None }
+    }
 }
 
 /// Serves UDP listeners in one thread.
@@ -61,6 +71,7 @@ pub struct UdpWorker {
     /// The listener whose answers wait in the batch.
     pub(super) answers_of: usize,
     pub(super) counts: Arc<UdpCounts>,
+    room: Arc<Room>,
     handed_over: bool,
 }
 
@@ -69,25 +80,43 @@ fn token(id: SessionId) -> u64 {
     u64::from(id.generation & 0x7fff_ffff) << 32 | u64::from(id.slot)
 }
 
+/// Takes a place in the process and one of the listener.
+fn enter(all: &Room, own: &Room) -> bool {
+    let entered = all.take();
+    if entered && !own.take() {
+        all.give_back();
+        return false;
+    }
+    entered
+}
+
+fn leave(all: &Room, own: &Room) {
+    own.give_back();
+    all.give_back();
+}
+
 impl UdpWorker {
     /// A worker for a plan; it serves once it runs.
     pub fn new(plan: UdpPlan, stop: Arc<Stop>) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(stop.reader(), WAKE, READABLE)?;
         for (index, listener) in plan.listeners.iter().enumerate() {
-            epoll.add(&listener.socket, LISTENER | index as u64, READABLE)?;
+            if let Some(socket) = &listener.socket {
+                epoll.add(socket, LISTENER | index as u64, READABLE)?;
+            }
         }
         let rules = plan.listeners.iter().map(UdpListener::rules).collect();
         Ok(Self {
             epoll,
             stop,
-            ports: plan.listeners.into_iter().map(|plan| Port { plan, paused_until: 0 }).collect(),
-            table: UdpSessions::new(rules, plan.sessions_max),
+            ports: plan.listeners.into_iter().map(Port::new).collect(),
+            table: UdpSessions::new(rules, plan.room.places()),
             sessions: Vec::new(),
             batch: DatagramBatch::new(BATCH),
             groups: Groups::new(BATCH),
             answers_of: 0,
             counts: plan.counts,
+            room: plan.room,
             handed_over: false,
         })
     }
@@ -98,12 +127,13 @@ impl UdpWorker {
         loop {
             let now = monotonic_ns();
             let Some(deadline) = self.obey(now)? else { break };
-            let wake = self.table.next_look().unwrap_or(Ns::MAX).min(deadline);
+            let drained = self.ports.iter().filter_map(|port| port.drain_until).min();
+            let wake = self.table.next_look().into_iter().chain(drained).fold(deadline, Ns::min);
             self.epoll.wait(&mut events, Duration::from_nanos(wake.saturating_sub(now).min(WAIT_MAX)))?;
             let now = monotonic_ns();
             for (token, _) in events.iter() {
                 match token {
-                    WAKE => self.stop.woken(),
+                    WAKE => self.change(now)?,
                     token if token & LISTENER != 0 => self.forward_up((token & !LISTENER) as usize, now),
                     token => self.forward_down(token, now),
                 }
@@ -112,6 +142,7 @@ impl UdpWorker {
             while let Some(id) = self.table.expired(now) {
                 self.end(id, CloseReason::IdleTimeout);
             }
+            self.close_drained(now);
         }
         while let Some(id) = self.table.any() {
             self.end(id, CloseReason::Drained);
@@ -128,8 +159,9 @@ impl UdpWorker {
             Order::HandOver(deadline) => {
                 if !self.handed_over {
                     self.handed_over = true;
-                    for (index, port) in self.ports.iter().enumerate() {
-                        self.epoll.modify(&port.plan.socket, LISTENER | index as u64, 0)?;
+                    let sockets = self.ports.iter().enumerate().filter_map(|(i, p)| Some((i, p.plan.socket.as_ref()?)));
+                    for (index, socket) in sockets {
+                        self.epoll.modify(socket, LISTENER | index as u64, 0)?;
                     }
                 }
                 deadline
@@ -137,6 +169,90 @@ impl UdpWorker {
         };
         self.table.drain();
         Ok((now < deadline && !self.table.is_empty()).then_some(deadline))
+    }
+
+    /// Takes up what was ordered: other listeners.
+    fn change(&mut self, now: Ns) -> io::Result<()> {
+        self.stop.woken();
+        for change in self.stop.changes() {
+            self.flush_answers();
+            let mut kept = Vec::new();
+            for new in change.listeners {
+                let same = |(index, port): (usize, &Port)| {
+                    (port.plan.socket.is_some() && port.plan.bound == new.bound && !kept.contains(&index))
+                        .then_some(index)
+                };
+                match self.ports.iter().enumerate().find_map(same) {
+                    Some(index) => {
+                        self.replace(index, new);
+                        kept.push(index);
+                    }
+                    None if new.socket.is_some() => kept.push(self.add(new)?),
+                    // It has never reached this worker, for want of a descriptor.
+                    None => {}
+                }
+            }
+            for (index, port) in self.ports.iter_mut().enumerate().filter(|(index, _)| !kept.contains(index)) {
+                if port.plan.socket.is_some() && port.drain_until.is_none() {
+                    port.drain_until = Some(change.drain_until);
+                    self.table.shut(index as u16);
+                }
+            }
+            self.close_drained(now);
+            drop(change.applied);
+        }
+        Ok(())
+    }
+
+    /// Opens a listener, in the place of one that is closed if there is one.
+    fn add(&mut self, new: UdpListener) -> io::Result<usize> {
+        let closed = self.ports.iter().position(|port| port.plan.socket.is_none());
+        let index = closed.unwrap_or(self.ports.len());
+        if let Some(socket) = &new.socket {
+            self.epoll.add(socket, LISTENER | index as u64, READABLE)?;
+        }
+        self.table.set(index as u16, new.rules());
+        match self.ports.get_mut(index) {
+            Some(port) => *port = Port::new(new),
+            None => self.ports.push(Port::new(new)),
+        }
+        Ok(index)
+    }
+
+    /// Gives a listener new settings. Its socket stays, and its sessions go on through their sockets to their targets.
+    fn replace(&mut self, index: usize, new: UdpListener) {
+        self.table.set(index as u16, new.rules());
+        let mut old = std::mem::replace(&mut self.ports[index], Port::new(new)).plan;
+        let plan = &mut self.ports[index].plan;
+        plan.socket = old.socket.take();
+        for session in self.sessions.iter_mut().flatten().filter(|session| session.listener == index) {
+            let before = session.target.map(|target| &old.targets[target]);
+            session.target = before.and_then(|before| plan.targets.iter().position(|t| Arc::ptr_eq(t, before)));
+            session.target.inspect(|&target| plan.chooser.began(target));
+            plan.room.move_in();
+            old.room.give_back();
+            old.stats.active.sub(1);
+            plan.stats.active.add(1);
+        }
+    }
+
+    /// Closes removed listeners whose sessions have ended or whose time is over.
+    fn close_drained(&mut self, now: Ns) {
+        for index in 0..self.ports.len() {
+            let Some(until) = self.ports[index].drain_until else { continue };
+            while let Some(id) = self.table.any_of(index as u16).filter(|_| until <= now) {
+                self.end(id, CloseReason::Drained);
+            }
+            if self.table.any_of(index as u16).is_none() {
+                self.flush_answers();
+                let port = &mut self.ports[index];
+                port.drain_until = None;
+                if let Some(socket) = port.plan.socket.take() {
+                    // Another process may have it too; then closing it does not end the watch.
+                    let _gone = self.epoll.remove(&socket);
+                }
+            }
+        }
     }
 
     /// The session that an event is for, unless it has ended meanwhile.
@@ -163,7 +279,7 @@ impl UdpWorker {
             return None;
         }
         let id = match self.table.open(key, now) {
-            Ok(id) if port.plan.seats.take() => id,
+            Ok(id) if enter(&self.room, &port.plan.room) => id,
             Err(Refusal::Draining) => return None,
             refused => {
                 port.plan.stats.closed(CloseReason::Limited).add(1);
@@ -193,7 +309,7 @@ impl UdpWorker {
                     listener: index,
                     client: key.client,
                     local: key.local,
-                    target,
+                    target: Some(target),
                     answered: false,
                     segment_max: [usize::MAX; 2],
                     group: (0, 0),
@@ -206,7 +322,7 @@ impl UdpWorker {
                     stats.accept_pauses.add(1);
                     port.paused_until = now.saturating_add(PAUSE);
                 }
-                port.plan.seats.give_back();
+                leave(&self.room, &port.plan.room);
                 self.table.close(id);
                 None
             }
@@ -217,8 +333,8 @@ impl UdpWorker {
         self.table.close(id);
         let Some(session) = self.sessions.get_mut(id.slot as usize).and_then(Option::take) else { return };
         let plan = &mut self.ports[session.listener].plan;
-        plan.chooser.ended(session.target);
-        plan.seats.give_back();
+        session.target.inspect(|&target| plan.chooser.ended(target));
+        leave(&self.room, &plan.room);
         plan.stats.active.sub(1);
         plan.stats.closed(reason).add(1);
     }

@@ -29,10 +29,11 @@ impl Worker {
     /// Takes what waits in a listener. Answers whether more may wait.
     pub(super) fn accept(&mut self, index: usize) -> bool {
         for _ in 0..ACCEPTS_MAX {
-            let Some(listening) = self.listeners.get(index) else { return false };
-            let gate = listening.service.gate.clone();
-            if self.conns.open() >= self.parts.connections_max || !gate.enter(&self.parts.wake) {
-                // Clients wait in the kernel's queue until a connection ends.
+            if index >= self.listeners.len() {
+                return false;
+            }
+            if !self.enter(index) {
+                // Clients wait in the kernel's queue until a connection ends, in whichever thread.
                 self.unwatch(index);
                 return false;
             }
@@ -42,7 +43,7 @@ impl Worker {
                 continue;
             }
             let Some(socket) = listening.socket.as_ref().filter(|_| listening.accepting.is_none()) else {
-                gate.give_back();
+                self.leave(index);
                 return false;
             };
             match stream_socket::accept(socket.as_raw_fd()) {
@@ -51,7 +52,7 @@ impl Worker {
                     self.admit(index, client, peer);
                 }
                 Err(e) => {
-                    gate.give_back();
+                    self.leave(index);
                     if e.kind() == io::ErrorKind::WouldBlock || !self.accept_failed(index, &e) {
                         return false;
                     }
@@ -61,8 +62,26 @@ impl Worker {
         true
     }
 
+    /// Takes a place in the process and one of the listener for a connection that is about to be accepted. When there is
+    /// none, this thread is woken once there may be.
+    fn enter(&self, index: usize) -> bool {
+        let (all, own) = (&self.parts.room, &self.listeners[index].service.gate.room);
+        let entered = all.enter(&self.parts.wake);
+        if entered && !own.enter(&self.parts.wake) {
+            all.give_back();
+            return false;
+        }
+        entered
+    }
+
+    /// Gives back what [`Self::enter`] took.
+    fn leave(&self, index: usize) {
+        self.listeners[index].service.gate.room.give_back();
+        self.parts.room.give_back();
+    }
+
     fn has_room(&self, index: usize) -> bool {
-        self.listeners[index].service.gate.has_room() && self.conns.open() < self.parts.connections_max
+        self.listeners[index].service.gate.room.has_place() && self.parts.room.has_place()
     }
 
     /// What the ring has accepted goes through the same door.
@@ -192,6 +211,7 @@ impl Worker {
     fn refuse(&mut self, index: usize, peer: Option<SocketAddr>, reason: CloseReason, counted: bool) {
         let listening = &self.listeners[index];
         listening.service.gate.leave(peer, counted);
+        self.parts.room.give_back();
         listening.stats.closed(reason).add(1);
         self.ended.push(Closed {
             service: listening.service.clone(),

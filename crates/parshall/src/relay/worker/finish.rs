@@ -9,6 +9,7 @@ use parshall_sys::stream_io::{is_over, reset_on_close, unsent};
 
 use super::Worker;
 use crate::relay::conn::{Conn, ConnId, Stage};
+use crate::relay::engine::Engine;
 use crate::relay::record::{Closed, Way};
 
 /// Between two looks at whether a side has taken its last bytes before it is reset.
@@ -131,10 +132,7 @@ impl Worker {
 
     fn has_left(&mut self, id: ConnId, side: Side) -> bool {
         let Some(conn) = self.conns.get(id) else { return true };
-        let socket = match side {
-            Side::Client => Some(&conn.client),
-            Side::Target => conn.target.as_ref(),
-        };
+        let socket = conn.socket(side);
         // A socket that is dead, or that cannot tell, has nothing that could be waited for: what a dead one had to send
         // still counts as unsent.
         socket.is_none_or(|s| is_over(s.as_raw_fd()) || unsent(s.as_raw_fd()).map_or(true, |n| n == 0))
@@ -144,11 +142,8 @@ impl Worker {
     pub(super) fn finish(&mut self, id: ConnId, reason: CloseReason, reset: Option<Side>) {
         let Some(mut conn) = self.conns.remove(id) else { return };
         self.deadlines.disarm(id.timer());
-        match reset {
-            Some(Side::Client) => drop(reset_on_close(conn.client.as_raw_fd())),
-            Some(Side::Target) => drop(conn.target.as_ref().map(|t| reset_on_close(t.as_raw_fd()))),
-            None => {}
-        }
+        // One that cannot be told ends as any other.
+        let _told = reset.and_then(|side| conn.socket(side)).map(|s| reset_on_close(s.as_raw_fd()));
         if let (Stage::Dialing(dialing), CloseReason::ClientGone) = (&conn.stage, reason) {
             dialing.reset_on_close();
         }
@@ -157,11 +152,15 @@ impl Worker {
             lane.moved += self.engines.of(kind).untold(&lane.store);
             self.engines.of(kind).discard(std::mem::take(&mut lane.store));
         }
+        for socket in [Side::Client, Side::Target].into_iter().filter_map(|side| conn.socket(side)) {
+            self.engines.sockmap.forget(socket.as_raw_fd());
+        }
         let listening = &mut self.listeners[usize::from(conn.listener)];
         listening.active -= 1;
         listening.stats.active.sub(1);
         listening.stats.closed(reason).add(1);
         listening.service.gate.leave(conn.peer, conn.counted);
+        self.parts.room.give_back();
         if conn.target.is_some() {
             let open = &mut listening.open[usize::from(conn.target_index)];
             *open = open.saturating_sub(1);

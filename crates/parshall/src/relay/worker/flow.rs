@@ -4,13 +4,13 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use parshall_core::relay::Ns;
 use parshall_core::relay::closing::{Action, Ended, Side};
-use parshall_core::relay::streaming::{LOW_WATER_BYTES, LOW_WATER_PATIENCE_NS, Pace};
+use parshall_core::relay::streaming::{LOW_WATER_PATIENCE_NS, Pace};
 use parshall_sys::epoll::{FAILED, HUNG_UP, PEER_CLOSED, READABLE, URGENT, WRITABLE};
-use parshall_sys::stream_io::{set_int, shutdown_write};
+use parshall_sys::stream_io::{peek, set_int, shutdown_write};
 
 use super::Worker;
 use crate::relay::conn::{ConnId, Lane, Stage, lane_of, side_of};
-use crate::relay::engine::{Done, Job, Outcome, Store, TURN_BYTES};
+use crate::relay::engine::{Done, Engine, Job, Outcome, Store, TURN_BYTES};
 use crate::relay::stats::{EngineKind, Fallback};
 
 /// A direction out of bandwidth waits for this much: single bytes would cost a turn each.
@@ -165,6 +165,12 @@ impl Worker {
             Outcome::SinkFull => lane.sink_ready = false,
             Outcome::Again => self.offer(id, usize::from(lane_index)),
             Outcome::Refused(why) => self.fall_back(id, usize::from(lane_index), why),
+            Outcome::Ended(Ended::Eof)
+                if lane.fallback == Some(Fallback::SlowSink)
+                    && self.engines.sockmap.has_more(job.source, lane.moved) =>
+            {
+                self.look_soon(id, lane_index);
+            }
             Outcome::Ended(how) => self.lane_ended(id, side_of(usize::from(lane_index)), how),
             Outcome::Armed => {
                 lane.source_ready = false;
@@ -244,10 +250,13 @@ impl Worker {
         if kind != EngineKind::Splice || lane.rhythm.pace() != Pace::Streaming {
             return;
         }
-        if lane.low_water_until == 0 && low_water(source, LOW_WATER_BYTES).is_err() {
+        // Since the last wait, if that was one of this stream; otherwise the rate is not known yet.
+        let elapsed = if lane.low_water_until == 0 { u64::MAX } else { until - lane.low_water_until };
+        let bytes = lane.rhythm.low_water(lane.moved - lane.moved_at_wait, elapsed);
+        if bytes != lane.low_water && low_water(source, bytes).is_err() {
             return;
         }
-        lane.low_water_until = until;
+        (lane.low_water, lane.low_water_until, lane.moved_at_wait) = (bytes, until, lane.moved);
         self.rearm(id);
     }
 
@@ -258,12 +267,14 @@ impl Worker {
         if lane.low_water_until == 0 || lane.low_water_until > self.now {
             return;
         }
-        lane.low_water_until = 0;
-        lane.rhythm.calm();
-        let source = if lane_index == 0 { Some(&conn.client) } else { conn.target.as_ref() };
+        (lane.low_water, lane.low_water_until) = (0, 0);
+        let source = conn.socket(side_of(lane_index));
+        let waits = source.is_some_and(|s| matches!(peek(s.as_raw_fd(), &mut [0]), Ok(1)));
         // Whatever it says, what waits is read now.
         let _done = source.map(|s| low_water(s.as_raw_fd(), 1));
-        conn.lanes[lane_index].source_ready = true;
+        let lane = &mut conn.lanes[lane_index];
+        lane.rhythm.starved(waits);
+        lane.source_ready = true;
         self.offer(id, lane_index);
     }
 
@@ -282,6 +293,10 @@ impl Worker {
             self.listeners[usize::from(conn.listener)].stats.fallbacks[why as usize].add(1);
         }
         lane.source_ready = true;
+        let delivered = lane.moved;
+        if let (Fallback::SlowSink, Some(source)) = (why, conn.socket(side_of(lane_index))) {
+            self.engines.sockmap.copied_from(source.as_raw_fd(), delivered);
+        }
         self.offer(id, lane_index);
     }
 
@@ -291,12 +306,8 @@ impl Worker {
         match conn.closing.ended(from, how) {
             Action::Wait => self.rearm(id),
             Action::HalfClose(side) => {
-                let fd = match side {
-                    Side::Client => Some(conn.client.as_raw_fd()),
-                    Side::Target => conn.target.as_ref().map(AsRawFd::as_raw_fd),
-                };
                 // A side that is gone already is found by its own direction.
-                let _gone = fd.map(shutdown_write);
+                let _gone = conn.socket(side).map(|s| shutdown_write(s.as_raw_fd()));
                 self.rearm(id);
             }
             Action::Close(reason) => self.finish(id, reason, None),

@@ -16,6 +16,8 @@ mod finish;
 mod flow;
 pub mod greet;
 #[cfg(test)]
+mod tests;
+#[cfg(test)]
 mod uring_tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -42,6 +44,7 @@ use super::engine::splice::SpliceEngine;
 use super::engine::uring::{Accepted, UringEngine};
 use super::engine::{Done, Engine};
 use super::record::Closed;
+use super::room::Room;
 use super::service::Service;
 use super::stats::{EngineKind, Fallback, ListenerStats};
 
@@ -59,8 +62,8 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// What a worker is made with.
 #[derive(Debug)]
 pub struct Parts {
-    /// Connections at most.
-    pub connections_max: usize,
+    /// The connections and sessions of all threads.
+    pub room: Arc<Room>,
     /// Pipes at most.
     pub pipes_max: usize,
     /// Orders.
@@ -158,6 +161,8 @@ pub struct Worker {
     /// Some when it ends once its connections have, at the latest at this time.
     drain_until: Option<Ns>,
     order: Vec<usize>,
+    /// The largest copy buffer that the engines have room for, bytes.
+    buffer_max: usize,
 }
 
 impl Worker {
@@ -190,6 +195,7 @@ impl Worker {
             any_waiting: false,
             drain_until: None,
             order: Vec::new(),
+            buffer_max,
             parts,
         })
     }
@@ -257,10 +263,14 @@ impl Worker {
         }
     }
 
-    /// Opens the ring if a listener wants it. Without one the directions are copied, and each is counted.
-    fn open_ring(&mut self) {
-        let wanted = self.listeners.iter().any(|l| l.service.config.engine == EngineChoice::Uring);
-        if wanted && !self.engines.uring.is_open() && self.engines.uring.open().is_ok() {
+    /// Opens what engines share if a listener wants it. Without it the directions are copied, and each is counted.
+    fn open_engines(&mut self) {
+        let wanted = |engine: EngineChoice| self.listeners.iter().any(|l| l.service.config.engine == engine);
+        let (ring, sockmap) = (wanted(EngineChoice::Uring), wanted(EngineChoice::Sockmap));
+        if sockmap {
+            self.engines.sockmap.prepare();
+        }
+        if ring && !self.engines.uring.is_open() && self.engines.uring.open().is_ok() {
             self.engines.uring.watch(self.epoll.as_raw_fd());
             self.look_again = true;
         }
@@ -309,6 +319,7 @@ impl Worker {
     /// Replaces the listeners. One on the same address keeps its socket, so no connection that waits in it is lost, and
     /// what came through it before goes on for as long as it likes.
     fn apply(&mut self, assigned: Vec<Assigned>, drain_until: Ns) {
+        self.grow_buffers(assigned.iter().map(|a| a.service.config.buffer).max().unwrap_or(0));
         let old = self.listeners.len();
         // New ones take the places of those whose last connection has ended, so that reloads do not add up.
         let mut free = Vec::new();
@@ -344,7 +355,7 @@ impl Worker {
                 Some(over) => *over = listening,
                 None => self.listeners.push(listening),
             }
-            self.open_ring();
+            self.open_engines();
             self.watch(place, watched);
         }
         for index in 0..old {
@@ -352,6 +363,15 @@ impl Worker {
             if listening.drain_until.is_none() && !kept.contains(&listening.service.config.listen) {
                 self.retire(index, drain_until);
             }
+        }
+    }
+
+    /// Engines that copy are made with the room of one buffer; what they hold back of directions is not theirs.
+    fn grow_buffers(&mut self, wanted: usize) {
+        if wanted > self.buffer_max {
+            self.buffer_max = wanted;
+            self.engines.copy = CopyEngine::new(wanted);
+            self.engines.sockmap.grow(wanted);
         }
     }
 

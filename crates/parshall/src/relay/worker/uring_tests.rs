@@ -74,7 +74,7 @@ fn closed(ended: &Receiver<Vec<Closed>>, count: usize) -> Vec<Closed> {
 }
 
 fn drain(mut relay: Relay) {
-    relay.drain(monotonic_ns() + 100_000_000);
+    relay.drain(monotonic_ns() + 100_000_000, false);
     relay.join().expect("the workers end in good order");
 }
 
@@ -150,5 +150,29 @@ fn a_bandwidth_is_kept_by_copying() {
     drop(one);
     let told = closed(&ended, 1);
     assert_eq!(told[0].ways.map(|w| (w.fallback, w.engines)), [(Some(Fallback::Bandwidth), 1); 2]);
+    drain(relay);
+}
+
+#[test]
+fn sockmap_leaves_unix_sockets_alone_and_says_so() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let path = scratch.path().join("s").to_str().expect("UTF-8").to_owned();
+    let target = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+    std::thread::spawn(move || {
+        let (mut stream, _) = target.accept().expect("the relay");
+        let mut heard = [0; 5];
+        while stream.read_exact(&mut heard).is_ok() && stream.write_all(&heard).is_ok() {}
+    });
+    let (relay, ended, address) = start(EngineChoice::Sockmap, |l| {
+        l.targets = vec![Target { endpoint: Endpoint::Unix(path.clone()), weight: 1 }];
+    });
+    let mut one = client(address);
+    assert!((0..3).all(|_| echoes(&mut one)));
+    drop(one);
+    for way in closed(&ended, 1)[0].ways {
+        assert_eq!((way.bytes, way.engines), (15, 1), "copied");
+        // Where there is no sockmap at all, that is the reason.
+        assert!(matches!(way.fallback, Some(Fallback::Unsupported | Fallback::NotPermitted)), "{way:?}");
+    }
     drain(relay);
 }

@@ -169,11 +169,8 @@ fn text() -> impl Strategy<Value = String> {
 pub fn any_row() -> impl Strategy<Value = Owned> {
     let name = prop_oneof![Just(Vec::new()), prop::collection::vec(any::<u8>(), 0..110)];
     let texts = [text(), text(), text(), text()];
-    let owner = (any::<u32>(), any::<u32>(), text()).prop_map(|(pid, fd, command)| Owner {
-        pid,
-        fd,
-        command: command.into_boxed_str(),
-    });
+    let owner =
+        (any::<u32>(), any::<u32>(), text()).prop_map(|(pid, fd, command)| Owner { pid, fd, command: command.into() });
     let owners = prop::collection::vec(owner, 0..4);
     let rates = prop::option::of(prop::array::uniform6(number()).prop_map(|n| Rates {
         interval_us: n[0],

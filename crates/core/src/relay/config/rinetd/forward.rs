@@ -19,6 +19,11 @@ struct End {
 pub fn read(words: &[Word<'_>], mistakes: &mut Mistakes<'_>) -> Option<Draft> {
     let mut rest = words.iter();
     let from = end(&mut rest, mistakes, address::check_listen_ports);
+    if let (Some(from), true) = (&from, rest.as_slice().is_empty()) {
+        let hint = "write what to forward, as in unix:/run/x.sock 10.0.0.2 9001";
+        mistakes.add(from.at, Wrong::new("the line has no address to connect to", hint));
+        return None;
+    }
     let to = end(&mut rest, mistakes, address::check_target_ports);
     let settings = options(rest.as_slice(), mistakes);
     let (from, to) = (from?, to?);

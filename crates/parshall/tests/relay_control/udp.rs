@@ -1,0 +1,159 @@
+//! UDP sessions when the configuration or the process changes.
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use crate::kit::{Load, Relay, Service, address, get, listener, signal, until, value};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn datagrams(name: &str, listen: SocketAddr, target: SocketAddr) -> String {
+    listener(name, listen, &[target]) + "protocol = \"udp\"\n"
+}
+
+fn socket(address: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// A client of a listener.
+fn client(of: SocketAddr) -> UdpSocket {
+    let client = socket((of.ip(), 0).into());
+    client.connect(of).unwrap();
+    client
+}
+
+/// Who the target sees when the client says this.
+fn seen(client: &UdpSocket, target: &UdpSocket, word: &str) -> SocketAddr {
+    client.send(word.as_bytes()).unwrap();
+    let mut heard = [0; 64];
+    let (n, from) = target.recv_from(&mut heard).unwrap();
+    assert_eq!(&heard[..n], word.as_bytes());
+    from
+}
+
+/// Whether an answer to this session reaches the client.
+fn answers(client: &UdpSocket, target: &UdpSocket, session: SocketAddr, word: &str) {
+    target.send_to(word.as_bytes(), session).unwrap();
+    let mut heard = [0; 64];
+    let n = client.recv(&mut heard).unwrap();
+    assert_eq!(&heard[..n], word.as_bytes());
+}
+
+#[test]
+fn sessions_keep_their_ports_over_reloads() {
+    let (kept, removed, added, metrics) = (address(), address(), address(), address());
+    let (target, other) = (socket(address()), socket(address()));
+    let (at, other_at) = (target.local_addr().unwrap(), other.local_addr().unwrap());
+    let head = format!("drain = \"700ms\"\nmetrics = \"{metrics}\"\n");
+    let relay = Relay::start(&format!("{head}{}{}", datagrams("kept", kept, at), datagrams("removed", removed, at)));
+    // Enough that both threads have some.
+    let clients: Vec<UdpSocket> = (0..8).map(|_| client(kept)).collect();
+    let ports: Vec<SocketAddr> = clients.iter().map(|c| seen(c, &target, "first")).collect();
+    let going = client(removed);
+    let its = seen(&going, &target, "first");
+    let idle = datagrams("kept", kept, at) + "timeouts = { idle = \"30s\" }\n";
+    for (round, text) in [
+        // Another listener, other settings, another target for new sessions, another name.
+        datagrams("kept", kept, at) + &datagrams("removed", removed, at) + &datagrams("added", added, at),
+        idle + &datagrams("removed", removed, at),
+        datagrams("kept", kept, other_at) + &datagrams("removed", removed, at),
+        datagrams("named", kept, other_at) + &datagrams("removed", removed, at),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        relay.reload(&format!("{head}{text}"));
+        for (client, port) in clients.iter().zip(&ports) {
+            assert_eq!(seen(client, &target, "again"), *port, "round {round}");
+            answers(client, &target, *port, "yes");
+        }
+    }
+    assert_eq!(seen(&going, &target, "again"), its);
+    let new = client(kept);
+    new.send(b"new").unwrap();
+    assert_eq!(other.recv(&mut [0; 8]).unwrap(), 3, "new sessions go to the new target");
+    let text = get(metrics, "/metrics").unwrap().1;
+    assert_eq!(value(&text, &["active{", "\"named\""]), 9.0, "they are counted where they are");
+    // One that is removed finishes what it has, and takes nothing new.
+    relay.reload(&format!("{head}{}", datagrams("named", kept, other_at)));
+    assert_eq!(seen(&going, &target, "last"), its);
+    answers(&going, &target, its, "words");
+    client(removed).send(b"too late").unwrap();
+    until("its time is over", || UdpSocket::bind(removed).is_ok());
+    target.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(target.recv(&mut [0; 8]).is_err(), "nothing else has come");
+    relay.reload(&format!("{head}{}", datagrams("back", removed, at)));
+    target.set_read_timeout(Some(PATIENCE)).unwrap();
+    seen(&client(removed), &target, "it can come back");
+}
+
+#[test]
+fn a_limit_of_sources_that_a_reload_brings_holds_over_threads() {
+    let place = address();
+    let target = socket(address());
+    let text = datagrams("u", place, target.local_addr().unwrap());
+    let relay = Relay::start(&text);
+    seen(&client(place), &target, "no limit yet");
+    relay.reload(&format!("{text}limits = {{ per-source = 2 }}\n"));
+    let clients: Vec<UdpSocket> = (0..8).map(|_| client(place)).collect();
+    for client in &clients {
+        client.send(b"?").unwrap();
+    }
+    target.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let passed = std::iter::from_fn(|| target.recv(&mut [0; 8]).ok()).count();
+    // The one from before came to either thread; where the limit is kept now it may not have been counted.
+    assert!((1..=2).contains(&passed), "{passed} of 8 sessions of one source");
+    drop(relay);
+}
+
+#[test]
+fn an_upgrade_loses_no_datagram_and_answers_still_arrive() {
+    let place = address();
+    let target = socket(address());
+    let mut relay = Relay::start(&datagrams("u", place, target.local_addr().unwrap()));
+    let clients: Vec<UdpSocket> = (0..8).map(|_| client(place)).collect();
+    let ports: Vec<SocketAddr> = clients.iter().map(|c| seen(c, &target, "first")).collect();
+    relay.signal("USR2");
+    relay.wait_for("has taken over", 1);
+    let said = relay.said();
+    let line = said.lines().find(|l| l.contains("has taken over")).unwrap();
+    let new: u32 = line.split(' ').nth(2).unwrap().parse().unwrap();
+    relay.wait_for("draining", 1);
+    std::thread::sleep(Duration::from_millis(100));
+    for (client, port) in clients.iter().zip(&ports) {
+        answers(client, &target, *port, "from before");
+        // The new process reads the listeners' sockets, and only it: a new session, whose port may be another.
+        let now = seen(client, &target, "again");
+        assert_ne!(now, *port);
+        answers(client, &target, now, "yes");
+        assert_eq!(seen(client, &target, "and again"), now);
+    }
+    relay.signal("TERM");
+    relay.signal("TERM");
+    assert_eq!(relay.end(), Some(0));
+    signal(new, "TERM");
+    signal(new, "TERM");
+    until("the new process ends", || std::fs::read(format!("/proc/{new}/cmdline")).map_or(true, |l| l.is_empty()));
+}
+
+#[test]
+fn datagrams_and_connections_reload_together() {
+    let (tcp, udp) = (address(), address());
+    let (service, target) = (Service::start("s"), socket(address()));
+    let both = |idle: u32| {
+        let udp = datagrams("u", udp, target.local_addr().unwrap());
+        format!("{}{udp}timeouts = {{ idle = \"{idle}s\" }}\n", listener("t", tcp, &[service.address]))
+    };
+    let relay = Relay::start(&both(60));
+    let load = Load::start(tcp, 2);
+    let client = client(udp);
+    let port = seen(&client, &target, "first");
+    for round in 0..10 {
+        relay.reload(&both(61 + round));
+        assert_eq!(seen(&client, &target, "again"), port);
+        load.run(5);
+    }
+    let (done, failures) = load.end();
+    assert!(failures.is_empty(), "{} of {done} failed: {:?}", failures.len(), failures.first());
+}

@@ -1,0 +1,116 @@
+//! The relay as `attach` sees it: overloaded by its small copy buffer, and its healthy twin.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+mod common;
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{PARSHALL, Running, Scratch, begin, has, parshall, verdict};
+use parshall_evidence::{Confidence, Report};
+
+const CAUSE: &str = "small-copy-buffer";
+const LOAD: &str = "60s";
+/// With less of a CPU it is not the relay that is overloaded but the host.
+const SATURATED: f64 = 0.9;
+const ATTEMPTS: usize = 5;
+
+/// A stream through a relay with a CPU to itself; both of its ends share another one.
+struct Overload {
+    relay: Running,
+    _ends: [Running; 2],
+}
+
+fn on_cpu(cpu: usize) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &cpu.to_string(), PARSHALL]);
+    command
+}
+
+/// An address of 127/8 that no other test has.
+fn place(last: u8) -> String {
+    let pid = std::process::id();
+    format!("127.{}.{}.{last}:7100", 30 + pid % 60, pid / 60 % 250)
+}
+
+fn listens(place: &str) {
+    let address: SocketAddr = place.parse().unwrap();
+    common::until("it listens", || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok());
+}
+
+impl Overload {
+    fn start(flags: &[&str]) -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let (front, back) = (place(1), place(2));
+        let load = ["lab", "load", "stream", "--for", LOAD, "--format", "json"];
+        let server = begin(on_cpu(0).args(load).args(["--serve", &back, "--read-bytes", "262144", "--discard"]));
+        listens(&back);
+        let relay = begin(on_cpu(cpus - 1).args(["relay", &front, &back, "--threads", "1"]).args(flags));
+        listens(&front);
+        let client = begin(on_cpu(0).args(load).args(["--connect", &front, "--write-bytes", "262144"]));
+        // Past slow start and the first turns, which copy.
+        std::thread::sleep(Duration::from_millis(500));
+        Self { relay, _ends: [server, client] }
+    }
+
+    /// A report, and the share of its CPU that the relay had: others on the host may want it too.
+    fn attach(&self, case: &Path) -> (Report, f64) {
+        let (pid, save) = (self.relay.pid().to_string(), case.to_str().unwrap());
+        let done = parshall(&["attach", "--pid", &pid, "--for", "3s", "--format", "json", "--save", save]);
+        let capture = common::capture(case);
+        let used = capture.threads.iter().map(|thread| thread.cpu_ns).max().unwrap_or(0);
+        (done.report(), used as f64 / capture.window_ns as f64)
+    }
+}
+
+fn ready(what: &str) -> bool {
+    has(&["taskset"], what) && common::btf(what)
+}
+
+#[test]
+fn a_relay_with_a_small_buffer_is_told_its_flag() {
+    const WHAT: &str = "attach to an overloaded relay";
+    if !ready(WHAT) {
+        return;
+    }
+    let _alone = common::alone();
+    let scratch = Scratch::new();
+    let file = scratch.file("case.json");
+    let overload = Overload::start(&["--engine", "copy", "--buffer", "8KiB"]);
+    let (mut report, mut share) = overload.attach(&file);
+    for _ in 0..ATTEMPTS {
+        if share >= SATURATED {
+            break;
+        }
+        (report, share) = overload.attach(&file);
+    }
+    if share < SATURATED {
+        return common::skip(WHAT, &format!("others leave the relay {:.0} % of a CPU", share * 100.0));
+    }
+    assert_eq!(verdict(&report), CAUSE, "{report:#?}");
+    assert_eq!(report.verdict.confidence, Confidence::High);
+    assert!(report.verdict.summary.contains("8 KiB"), "{}", report.verdict.summary);
+    let fix = &report.findings[0].fix.text;
+    assert!(fix.contains("`--buffer 64KiB` in place of `--buffer 8KiB`") && fix.contains("`--engine auto`"), "{fix}");
+    // Only the relay's own command line is in the case: its ends are no part of the subject.
+    let commands = common::capture(&file).own_commands;
+    assert_eq!(commands.iter().map(|c| c.pid).collect::<Vec<_>>(), [overload.relay.pid()]);
+    drop(overload);
+    let again = parshall(&["show", file.to_str().unwrap(), "--format", "json"]).report();
+    assert_eq!(&again.findings[0].fix.text, fix);
+}
+
+#[test]
+fn a_relay_that_splices_is_not_accused_of_its_buffer() {
+    if !ready("attach to a relay that splices") {
+        return;
+    }
+    let _alone = common::alone();
+    let scratch = Scratch::new();
+    let overload = Overload::start(&["--engine", "auto"]);
+    let (report, _) = overload.attach(&scratch.file("case.json"));
+    assert_ne!(verdict(&report), CAUSE, "{report:#?}");
+    assert!(report.findings.iter().all(|finding| finding.cause != CAUSE), "{report:#?}");
+}
