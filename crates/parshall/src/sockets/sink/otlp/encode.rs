@@ -1,5 +1,5 @@
 //! Aggregates as OTLP metrics (opentelemetry-proto, collector/metrics/v1 and metrics/v1), in requests of bounded size.
-use parshall_core::sockets::aggregate::{COUNTERS, DISTRIBUTIONS, LEVELS, Label, Series, Snapshot};
+use parshall_core::sockets::aggregate::{COUNTERS, DISTRIBUTIONS, Distribution, LEVELS, Label, Series, Snapshot};
 use parshall_core::sockets::selection::state_name;
 use parshall_core::sockets::{Dump, Kind};
 
@@ -78,11 +78,10 @@ impl Writer<'_> {
                 });
             });
         }
-        for i in 0..DISTRIBUTIONS.len() {
+        for (i, distribution) in DISTRIBUTIONS.iter().enumerate() {
             out.message(2, |metric| {
-                let distribution = &DISTRIBUTIONS[i];
                 head(metric, distribution.name, distribution.unit, distribution.help);
-                metric.message(9, |histogram| self.histogram(histogram, i));
+                metric.message(9, |histogram| self.histogram(histogram, i, distribution));
             });
         }
     }
@@ -125,8 +124,7 @@ impl Writer<'_> {
         }
     }
 
-    fn histogram(&mut self, out: &mut Message, i: usize) {
-        let distribution = &DISTRIBUTIONS[i];
+    fn histogram(&mut self, out: &mut Message, i: usize, distribution: &Distribution) {
         for series in self.series {
             let histogram = &series.histograms[i];
             self.points += 1;
