@@ -8,6 +8,7 @@ mod cli;
 mod diagnose;
 mod doctor;
 mod error;
+mod http;
 mod lab;
 mod relay;
 mod report;

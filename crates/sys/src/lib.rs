@@ -19,6 +19,7 @@ pub mod netns;
 pub mod nice;
 pub mod owner;
 pub mod perf_probe;
+pub mod perf_sampler;
 pub mod pidfd;
 pub mod privileges;
 pub mod sock_diag;

@@ -1,5 +1,6 @@
 //! What `parshall sockets` decides without asking the host: which sockets are wanted, which of two records are the same
 //! socket, what changed since the last dump.
+pub mod aggregate;
 pub mod container;
 pub mod diag;
 pub mod key;

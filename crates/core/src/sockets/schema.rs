@@ -39,9 +39,11 @@ pub mod number {
 /// How a field travels in protobuf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
-    /// A number of variable length (`uint32`, `uint64`, enums).
+    /// A number of variable length (`uint32`, enums).
     Varint,
-    /// Eight bytes: for numbers whose high bits are set (`fixed64`).
+    /// Four bytes (`fixed32`).
+    Fixed32,
+    /// Eight bytes (`fixed64`).
     Fixed64,
     /// 4 bytes for IPv4, 16 for IPv6 (`bytes`).
     Address,
@@ -51,15 +53,38 @@ pub enum Wire {
     Absent,
 }
 
-/// How a field of the record travels. `name_at` and `name_len` lead to the name, which is written instead.
-pub const fn wire(number: u32) -> Wire {
-    match number {
-        1 => Wire::Fixed64,
-        114 | 129 | 163 => Wire::Absent,
-        170 | 171 => Wire::Address,
-        172 => Wire::Text,
-        _ => Wire::Varint,
+/// How the field of each number of the record travels.
+///
+/// Wide fields have a fixed length: finding the shortest form of sixty numbers costs several times what copying them does,
+/// and saves a fifth of the bytes.
+const WIRES: [Wire; 256] = {
+    let mut wires = [Wire::Varint; 256];
+    let mut at = 0;
+    while at < FIELDS.len() {
+        let field = &FIELDS[at];
+        wires[field.number as usize] = match (field.number, field.width) {
+            // `name_at` and `name_len` lead to the name, which is written instead; `reserved` says nothing.
+            (114 | 129 | 163, _) => Wire::Absent,
+            (172, _) => Wire::Text,
+            (_, Width::Bytes16) => Wire::Address,
+            (_, Width::U64) => Wire::Fixed64,
+            (_, Width::U32) => Wire::Fixed32,
+            (_, Width::U16 | Width::U8) => Wire::Varint,
+        };
+        at += 1;
     }
+    wires
+};
+
+/// How a field travels; numbers that do not belong to the record are varints.
+#[inline(always)]
+pub const fn wire(number: u32) -> Wire {
+    if number < 256 { WIRES[number as usize] } else { Wire::Varint }
+}
+
+/// Whether a number names something and is never counted with, so that people read it in hexadecimal.
+pub const fn is_identifier(number: u32) -> bool {
+    number == 1
 }
 
 /// Something that a row holds beside the record, or a part of such a thing.
@@ -156,12 +181,12 @@ const ABOUT_ENVELOPE: &str = "\
 
 /// The type of a field of the record in protobuf.
 fn kind(field: &Field) -> &'static str {
-    match (wire(field.number), field.width) {
-        (Wire::Fixed64, _) => "fixed64",
-        (Wire::Address, _) => "bytes",
-        (Wire::Text, _) => "string",
-        (_, Width::U64) => "uint64",
-        _ => "uint32",
+    match wire(field.number) {
+        Wire::Fixed64 => "fixed64",
+        Wire::Fixed32 => "fixed32",
+        Wire::Address => "bytes",
+        Wire::Text => "string",
+        Wire::Varint | Wire::Absent => "uint32",
     }
 }
 

@@ -11,6 +11,7 @@ mod procfs;
 mod records;
 pub mod subject;
 mod symbolize;
+pub use symbolize::Stacks;
 mod syscall_name;
 #[cfg(test)]
 mod test_child;

@@ -4,15 +4,23 @@
 //! a [`mod@format`] turns rows into bytes; a [`sink`] takes rows and answers for what became of them.
 pub mod backend;
 mod collect;
+#[cfg(test)]
+mod contrib;
+pub mod endpoint;
 pub mod format;
 pub mod names;
 pub mod namespaces;
 mod once;
 pub mod owners;
+pub mod profile;
 pub mod request;
+pub mod self_metrics;
 pub mod sink;
 mod stream;
+#[cfg(test)]
+mod testing;
 mod wanted;
+pub mod wire;
 
 use std::process::ExitCode;
 

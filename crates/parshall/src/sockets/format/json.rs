@@ -4,7 +4,7 @@
 use std::net::Ipv6Addr;
 
 use parshall_core::sockets::row::Seen;
-use parshall_core::sockets::schema::{Wire, wire};
+use parshall_core::sockets::schema::{Wire, is_identifier, wire};
 use parshall_core::sockets::words::{self, Word};
 use parshall_core::sockets::{Dump, Kind, Owner, Rates, Row};
 use parshall_evidence::socket::{Completeness, SOCKETS_SCHEMA, Visitor};
@@ -101,11 +101,11 @@ struct Fields<'a> {
 impl Visitor for Fields<'_> {
     #[inline(always)]
     fn uint(&mut self, number: u32, name: &'static str, value: u64) {
-        match (wire(number), words::of(number)) {
-            (Wire::Absent, _) => {}
-            (Wire::Fixed64, _) => member_hex(self.out, name, value),
-            (_, None) => member_uint(self.out, name, value),
-            (_, Some(word)) => member_word(self.out, name, word, value),
+        match words::of(number) {
+            _ if matches!(wire(number), Wire::Absent) => {}
+            _ if is_identifier(number) => member_hex(self.out, name, value),
+            None => member_uint(self.out, name, value),
+            Some(word) => member_word(self.out, name, word, value),
         }
     }
 

@@ -5,7 +5,7 @@
 //! asked or moved), and texts and messages, which most rows have few of.
 use parshall_core::sockets::schema::{Wire, number, wire};
 use parshall_core::sockets::{Dump, Owner, Rates, Row, Seen};
-use parshall_evidence::socket::{Completeness, SocketRecord, Visitor};
+use parshall_evidence::socket::{Completeness, Visitor};
 
 use super::Encoder;
 
@@ -13,6 +13,7 @@ const AF_INET: u8 = 2;
 const VARINT: u32 = 0;
 const FIXED64: u32 = 1;
 const DELIMITED: u32 = 2;
+const FIXED32: u32 = 5;
 
 /// Room for the numbers of a record: a power of two, so that a masked place needs no check of its bounds.
 const ROOM: usize = 4096;
@@ -70,9 +71,7 @@ impl RowWriter {
     /// Encodes a row; returns its exact length in bytes.
     #[inline]
     pub fn row(&mut self, row: &Row<'_>) -> usize {
-        self.numbers.record(row.record);
-        self.numbers.fixed64(number::SOCKET, row.socket);
-        self.numbers.uint(number::SEEN, "", seen_number(row.seen));
+        self.numbers.row(row);
         self.texts.clear();
         text(&mut self.texts, number::NAME, row.name);
         text(&mut self.texts, number::NETNS_NAME, row.netns.as_bytes());
@@ -90,7 +89,7 @@ impl RowWriter {
 
     /// Encodes the last row of a dump; returns its exact length in bytes.
     pub fn end(&mut self, completeness: &Completeness) -> usize {
-        self.numbers.at = 0;
+        self.numbers.used = 0;
         self.texts.clear();
         let c = completeness;
         let values = [
@@ -118,7 +117,7 @@ impl RowWriter {
     }
 
     fn length(&self) -> usize {
-        self.shared.len() + self.numbers.at + self.texts.len()
+        self.shared.len() + self.numbers.used + self.texts.len()
     }
 }
 
@@ -133,38 +132,56 @@ fn seen_number(seen: Seen) -> u64 {
     }
 }
 
-/// The numbers of a record, written at a place that only rises.
+/// Where the numbers of a record are written.
 #[derive(Debug)]
 struct Numbers {
     room: Box<[u8; ROOM + SLACK]>,
-    at: usize,
-    address_bytes: usize,
+    used: usize,
 }
 
 impl Default for Numbers {
     fn default() -> Self {
-        Self { room: Box::new([0; ROOM + SLACK]), at: 0, address_bytes: 16 }
+        Self { room: Box::new([0; ROOM + SLACK]), used: 0 }
     }
 }
 
 impl Numbers {
     #[inline]
-    fn record(&mut self, record: &SocketRecord) {
-        self.at = 0;
-        self.address_bytes = if record.family == AF_INET { 4 } else { 16 };
-        record.visit(self);
+    fn row(&mut self, row: &Row<'_>) {
+        let address_bytes = if row.record.family == AF_INET { 4 } else { 16 };
+        // A copy of its own: the compiler can then keep the place in a register from field to field.
+        let mut filler = Filler { room: &mut self.room, at: 0, address_bytes };
+        row.record.visit(&mut filler);
+        filler.fixed64(number::SOCKET, row.socket);
+        filler.varint(number::SEEN, seen_number(row.seen));
+        self.used = filler.at;
     }
 
     fn bytes(&self) -> &[u8] {
-        &self.room[..self.at]
+        &self.room[..self.used]
     }
+}
 
+/// Writes numbers at a place that only rises.
+struct Filler<'a> {
+    room: &'a mut [u8; ROOM + SLACK],
+    at: usize,
+    address_bytes: usize,
+}
+
+impl Filler<'_> {
     /// Stores eight bytes, of which `used` count.
     #[inline(always)]
     fn store(&mut self, word: u64, used: usize) {
         let at = self.at & (ROOM - 1);
         self.room[at..at + 8].copy_from_slice(&word.to_le_bytes());
         self.at += used;
+    }
+
+    #[inline(always)]
+    fn fixed32(&mut self, number: u32, value: u64) {
+        let (tag, tag_bytes) = tag(number, FIXED32);
+        self.store(tag | value << (8 * tag_bytes), tag_bytes + 4);
     }
 
     #[inline(always)]
@@ -176,6 +193,21 @@ impl Numbers {
         }
     }
 
+    /// A number below 2^16.
+    #[inline(always)]
+    fn varint(&mut self, number: u32, value: u64) {
+        let (tag, tag_bytes) = tag(number, VARINT);
+        if value == 0 {
+            // What is zero is left out.
+        } else if value < 0x80 {
+            self.store(tag | value << (8 * tag_bytes), tag_bytes + 1);
+        } else {
+            let low = (value & 0x7f) | 0x80 | (value & 0x3f80) << 1;
+            let (word, bytes) = if value < 0x4000 { (low, 2) } else { (low | 0x8000 | value >> 14 << 16, 3) };
+            self.store(tag | word << (8 * tag_bytes), tag_bytes + bytes);
+        }
+    }
+
     #[inline(always)]
     fn delimited(&mut self, number: u32, value: &[u8; 16], used: usize) {
         let (tag, tag_bytes) = tag(number, DELIMITED);
@@ -184,40 +216,22 @@ impl Numbers {
         self.room[at..at + 16].copy_from_slice(value);
         self.at += used;
     }
-
-    /// A number that does not fit the quick way.
-    #[cold]
-    fn long(&mut self, number: u32, mut value: u64) {
-        let (tag, tag_bytes) = tag(number, VARINT);
-        self.store(tag, tag_bytes);
-        while value >= 0x80 {
-            self.store(value & 0x7f | 0x80, 1);
-            value >>= 7;
-        }
-        self.store(value, 1);
-    }
 }
 
-impl Visitor for Numbers {
+impl Visitor for Filler<'_> {
     #[inline(always)]
     fn uint(&mut self, number: u32, _: &'static str, value: u64) {
         match wire(number) {
             Wire::Fixed64 => self.fixed64(number, value),
-            Wire::Absent => {}
-            _ if value == 0 => {}
-            _ if value < 1 << 35 => {
-                // At most 2 bytes of tag and 5 of the number: one store.
-                let (tag, tag_bytes) = tag(number, VARINT);
-                let (word, bytes) = spread(value);
-                self.store(tag | word << (8 * tag_bytes), tag_bytes + bytes);
-            }
-            _ => self.long(number, value),
+            Wire::Fixed32 => self.fixed32(number, value),
+            Wire::Varint => self.varint(number, value),
+            Wire::Address | Wire::Text | Wire::Absent => {}
         }
     }
 
     #[inline(always)]
     fn bytes(&mut self, number: u32, _: &'static str, value: &[u8; 16]) {
-        if wire(number) == Wire::Address {
+        if matches!(wire(number), Wire::Address) {
             self.delimited(number, value, self.address_bytes);
         } else {
             let used = name_length(value);
@@ -240,18 +254,6 @@ fn name_length(name: &[u8; 16]) -> usize {
 const fn tag(number: u32, wire: u32) -> (u64, usize) {
     let value = (number << 3 | wire) as u64;
     if value < 0x80 { (value, 1) } else { (value & 0x7f | 0x80 | value >> 7 << 8, 2) }
-}
-
-/// A number below 2^35 as a varint in the low bytes of a word, and how many bytes it takes, without a branch: sizes of
-/// numbers differ from socket to socket and would be guessed wrongly.
-#[inline(always)]
-const fn spread(value: u64) -> (u64, usize) {
-    let bits = 64 - (value | 1).leading_zeros() as usize;
-    let bytes = (bits * 9 + 64) / 64;
-    let halves = (value & 0x3fff) | (value & 0x0fff_c000) << 2 | (value & 0x7_f000_0000) << 4;
-    let sevens = (halves & 0x7f_007f_007f) | (halves & 0x3f80_3f80) << 1;
-    let more = 0x80_8080_8080 & ((1u64 << (8 * (bytes - 1))) - 1);
-    (sevens | more, bytes)
 }
 
 /// Appends a number without a tag.

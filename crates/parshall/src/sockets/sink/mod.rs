@@ -1,9 +1,13 @@
 //! The seam of the sinks: one file or folder each.
 pub mod delivery;
 pub mod files;
+pub mod kafka;
+pub mod otlp;
 pub mod outlet;
+pub mod prometheus;
 pub mod spool;
 pub mod stdout;
+pub mod tls;
 
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;

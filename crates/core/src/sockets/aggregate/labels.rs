@@ -1,0 +1,184 @@
+//! What sockets are told apart by: the labels that were chosen, their values, and the networks of peers.
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
+
+use crate::sockets::{Kind, Row, selection};
+
+/// Something that sockets can be told apart by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Label {
+    /// Network namespace: its name, or its inode where it has none.
+    Netns,
+    /// Path of the control group.
+    Cgroup,
+    /// Container.
+    Container,
+    /// Pod.
+    Pod,
+    /// Local port; `ephemeral` for those that the kernel hands out.
+    LocalPort,
+    /// Network of the peer.
+    Peer,
+}
+
+impl Label {
+    /// Every label, in the order in which they are written.
+    pub const ALL: [Self; 6] = [Self::Netns, Self::Cgroup, Self::Container, Self::Pod, Self::LocalPort, Self::Peer];
+
+    /// Its name on the command line and in the metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Netns => "netns",
+            Self::Cgroup => "cgroup",
+            Self::Container => "container",
+            Self::Pod => "pod",
+            Self::LocalPort => "local_port",
+            Self::Peer => "peer",
+        }
+    }
+
+    /// The label of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|label| label.name() == name)
+    }
+}
+
+/// What the values of labels depend on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Labels {
+    /// The labels, in the order of [`Label::ALL`], each once.
+    pub chosen: Vec<Label>,
+    /// Length of IPv4 peers' networks, in bits.
+    pub v4_bits: u8,
+    /// Length of IPv6 peers' networks, in bits.
+    pub v6_bits: u8,
+    /// Ports that the kernel hands out (net.ipv4.ip_local_port_range): they say nothing about the service.
+    pub ephemeral: RangeInclusive<u16>,
+}
+
+impl Default for Labels {
+    /// By control group, service port and /24 or /48 of the peer.
+    fn default() -> Self {
+        Self {
+            chosen: vec![Label::Cgroup, Label::LocalPort, Label::Peer],
+            v4_bits: 24,
+            v6_bits: 48,
+            ephemeral: 32_768..=60_999,
+        }
+    }
+}
+
+/// The value of every label for one row, before it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Values<'a> {
+    netns: (u32, &'a str),
+    texts: [&'a str; 3],
+    port: Option<u16>,
+    peer: Option<(IpAddr, u8)>,
+}
+
+impl Labels {
+    /// The values for a row; labels that were not chosen all have the same.
+    pub(super) fn values<'a>(&self, row: &Row<'a>) -> Values<'a> {
+        let mut values = Values { netns: (0, ""), texts: [""; 3], port: None, peer: None };
+        let inet = Kind::of(row.record) != Kind::Unix;
+        for label in &self.chosen {
+            match label {
+                Label::Netns => values.netns = (row.record.netns, row.netns),
+                Label::Cgroup => values.texts[0] = row.cgroup,
+                Label::Container => values.texts[1] = row.container,
+                Label::Pod => values.texts[2] = row.pod,
+                Label::LocalPort if inet => {
+                    let port = row.record.local_port;
+                    values.port = Some(if self.ephemeral.contains(&port) { *self.ephemeral.start() } else { port });
+                }
+                Label::Peer if inet && row.record.remote_address != [0; 16] => {
+                    values.peer = Some(self.network(selection::address(row.record, true)));
+                }
+                Label::LocalPort | Label::Peer => {}
+            }
+        }
+        values
+    }
+
+    /// The network of an address. An IPv4 address in IPv6 form counts as IPv4.
+    fn network(&self, address: IpAddr) -> (IpAddr, u8) {
+        match address.to_canonical() {
+            IpAddr::V4(ip) => {
+                let bits = self.v4_bits.min(32);
+                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+                (Ipv4Addr::from_bits(ip.to_bits() & mask).into(), bits)
+            }
+            IpAddr::V6(ip) => {
+                let bits = self.v6_bits.min(128);
+                let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+                (Ipv6Addr::from_bits(ip.to_bits() & mask).into(), bits)
+            }
+        }
+    }
+
+    /// The values as they are shown, in the order of `chosen`.
+    pub(super) fn texts(&self, values: &Values<'_>) -> Vec<Box<str>> {
+        let text = |label: &Label| match label {
+            Label::Netns if values.netns.1.is_empty() => values.netns.0.to_string(),
+            Label::Netns => values.netns.1.to_owned(),
+            Label::Cgroup => values.texts[0].to_owned(),
+            Label::Container => values.texts[1].to_owned(),
+            Label::Pod => values.texts[2].to_owned(),
+            Label::LocalPort => match values.port {
+                Some(port) if self.ephemeral.contains(&port) => "ephemeral".to_owned(),
+                Some(port) => port.to_string(),
+                None => String::new(),
+            },
+            Label::Peer => values.peer.map_or(String::new(), |(ip, bits)| format!("{ip}/{bits}")),
+        };
+        self.chosen.iter().map(|label| text(label).into_boxed_str()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::socket::SocketRecord;
+
+    use super::*;
+
+    fn texts(labels: &Labels, record: &SocketRecord) -> Vec<String> {
+        let row = Row { cgroup: "/web", ..Row::bare(record) };
+        labels.texts(&labels.values(&row)).into_iter().map(String::from).collect()
+    }
+
+    #[test]
+    fn values_of_both_families() {
+        let all = Labels { chosen: Label::ALL.to_vec(), ..Labels::default() };
+        let mut record = SocketRecord { family: 2, protocol: 6, netns: 7, local_port: 443, ..Default::default() };
+        record.remote_address[..4].copy_from_slice(&[192, 0, 2, 77]);
+        assert_eq!(texts(&all, &record), ["7", "/web", "", "", "443", "192.0.2.0/24"]);
+        let mut six = SocketRecord { family: 10, protocol: 6, local_port: 40_000, ..Default::default() };
+        six.remote_address = "2001:db8:1:2::9".parse::<Ipv6Addr>().unwrap().octets();
+        assert_eq!(texts(&all, &six)[4..], ["ephemeral", "2001:db8:1::/48"]);
+        six.remote_address = "::ffff:192.0.2.77".parse::<Ipv6Addr>().unwrap().octets();
+        assert_eq!(texts(&all, &six)[5], "192.0.2.0/24");
+        let unix = SocketRecord { family: 1, ..Default::default() };
+        assert_eq!(texts(&all, &unix)[4..], ["", ""]);
+    }
+
+    #[test]
+    fn every_length_of_a_network() {
+        for bits in 0..=32u8 {
+            let labels = Labels { v4_bits: bits, v6_bits: bits, ..Labels::default() };
+            let (network, length) = labels.network("255.255.255.255".parse().unwrap());
+            assert_eq!((length, network.to_string() == "0.0.0.0"), (bits, bits == 0));
+            assert_eq!(labels.network("ffff::".parse().unwrap()).1, bits);
+        }
+        let whole = Labels { v4_bits: 200, v6_bits: 200, ..Labels::default() };
+        assert_eq!(whole.network("::1".parse().unwrap()), ("::1".parse().unwrap(), 128));
+    }
+
+    #[test]
+    fn names_lead_back() {
+        for label in Label::ALL {
+            assert_eq!(Label::named(label.name()), Some(label));
+        }
+    }
+}

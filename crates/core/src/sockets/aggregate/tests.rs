@@ -1,0 +1,165 @@
+//! Tests of the aggregates as a whole; parts have theirs beside them.
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn settings(series_max: usize) -> Settings {
+    let labels = Labels { chosen: vec![Label::LocalPort], ..Labels::default() };
+    Settings { labels, series_max, sockets_max: 100, idle_dumps: 2 }
+}
+
+fn record(port: u16, bytes_sent: u64) -> SocketRecord {
+    SocketRecord { family: 2, protocol: 6, state: 1, local_port: port, bytes_sent, rtt_us: 50, ..Default::default() }
+}
+
+fn add(to: &mut Aggregator, socket: u64, seen: Seen, record: SocketRecord) {
+    to.add(&Row { socket, seen, ..Row::bare(&record) });
+}
+
+/// Open sockets and bytes sent by label.
+fn told(snapshot: &Snapshot) -> BTreeMap<String, (u64, u64)> {
+    snapshot.series.iter().map(|s| (s.labels[0].to_string(), (s.open(), s.counters[0]))).collect()
+}
+
+fn expect(snapshot: &Snapshot, series: &[(&str, u64, u64)]) {
+    let expected = series.iter().map(|(label, open, sent)| ((*label).to_owned(), (*open, *sent))).collect();
+    assert_eq!(told(snapshot), expected);
+}
+
+#[test]
+fn counters_stay_when_sockets_end_or_are_reused() {
+    let mut it = Aggregator::new(settings(10));
+    add(&mut it, 1, Seen::Open, record(80, 1000));
+    expect(&it.end(), &[("80", 1, 0), ("other", 0, 0)]);
+    add(&mut it, 1, Seen::Open, record(80, 1500));
+    add(&mut it, 2, Seen::New, record(80, 70));
+    expect(&it.end(), &[("80", 2, 570), ("other", 0, 0)]);
+    add(&mut it, 1, Seen::Closed, record(80, 1600));
+    let snapshot = it.end();
+    expect(&snapshot, &[("80", 0, 670), ("other", 0, 0)]);
+    assert_eq!(snapshot.series[0].counters[CLOSED], 1);
+    // Socket 2 was torn in the last dump and is back; the kernel reused the structure of socket 1 under another key.
+    add(&mut it, 2, Seen::Open, record(80, 80));
+    add(&mut it, 3, Seen::New, record(80, 5));
+    expect(&it.end(), &[("80", 2, 685), ("other", 0, 0)]);
+    // A key that went back is another socket.
+    add(&mut it, 3, Seen::Open, record(80, 2));
+    expect(&it.end(), &[("80", 1, 687), ("other", 0, 0)]);
+    // One that lived between two dumps is counted by its end alone.
+    add(&mut it, 9, Seen::Closed, record(80, 13));
+    let snapshot = it.end();
+    expect(&snapshot, &[("80", 0, 700), ("other", 0, 0)]);
+    assert_eq!(snapshot.series[0].counters[OPENED], 3);
+    for _ in 0..3 {
+        it.end();
+    }
+    assert_eq!(it.end().limits.sockets_followed, 0);
+}
+
+#[test]
+fn the_busiest_get_the_places_and_keep_them() {
+    let mut it = Aggregator::new(settings(2));
+    let mut socket = 0;
+    let mut many = |it: &mut Aggregator, port: u16, n: usize| {
+        for _ in 0..n {
+            socket += 1;
+            add(it, socket, Seen::Open, record(port, 10));
+        }
+    };
+    many(&mut it, 1, 1);
+    many(&mut it, 2, 3);
+    many(&mut it, 3, 2);
+    let first = it.end();
+    expect(&first, &[("2", 3, 0), ("3", 2, 0), ("other", 1, 0)]);
+    assert_eq!(first.limits.rows_in_other, 1);
+    // Many more of another do not push out who is there.
+    many(&mut it, 4, 9);
+    many(&mut it, 3, 1);
+    expect(&it.end(), &[("2", 0, 0), ("3", 1, 10), ("other", 9, 90)]);
+    many(&mut it, 3, 1);
+    it.end();
+    // Port 2 was idle for long enough: the next who wants a place has it.
+    many(&mut it, 4, 1);
+    many(&mut it, 3, 1);
+    let last = it.end();
+    expect(&last, &[("3", 1, 30), ("4", 1, 10), ("other", 0, 90)]);
+    assert_eq!((last.limits.series_replaced, last.limits.rows_in_other), (1, 10));
+}
+
+#[test]
+fn without_room_everything_is_other_and_nothing_is_lost() {
+    let mut it = Aggregator::new(Settings { sockets_max: 2, ..settings(0) });
+    for socket in 1..=5 {
+        add(&mut it, socket, Seen::Open, record(80, 10));
+    }
+    let first = it.end();
+    assert_eq!((first.series.len(), first.series[0].open(), first.limits.rows_unfollowed), (1, 5, 3));
+    for socket in 1..=5 {
+        add(&mut it, socket, Seen::Open, record(80, 30));
+    }
+    assert_eq!(it.end().series[0].counters[0], 40, "those that are followed count");
+    add(&mut it, 0, Seen::Open, record(80, 30));
+    assert_eq!(it.end().limits.rows_unfollowed, 7, "no identity");
+}
+
+#[test]
+fn distributions_and_levels() {
+    let mut it = Aggregator::new(settings(10));
+    let listener = SocketRecord {
+        family: 2,
+        protocol: 6,
+        state: 10,
+        local_port: 80,
+        accept_queue: 129,
+        accept_limit: 128,
+        rqueue_bytes: 129,
+        ..Default::default()
+    };
+    let slow = SocketRecord { rtt_us: u32::MAX, rqueue_bytes: 1, snd_cwnd: 4096, ..record(80, 0) };
+    let at_the_bound = SocketRecord { rtt_us: 32, ..record(80, 0) };
+    for (socket, r) in [listener, slow, at_the_bound].into_iter().enumerate() {
+        add(&mut it, socket as u64 + 1, Seen::Open, r);
+    }
+    let snapshot = it.end();
+    let series = &snapshot.series[0];
+    let rtt = &series.histograms[0];
+    assert_eq!((rtt.buckets[0], rtt.buckets.last(), rtt.buckets.iter().sum()), (1, Some(&1), 2u64));
+    assert_eq!(rtt.sum, u64::from(u32::MAX) + 32);
+    assert_eq!(series.histograms[2].buckets[..2], [1, 1]);
+    assert_eq!((series.levels[0], series.levels[8], series.levels[9], series.levels[10]), (1, 129, 128, 1));
+    assert_eq!((series.sockets[0][1], series.sockets[0][10]), (2, 1));
+}
+
+proptest! {
+    /// Whatever comes: the cap holds, no socket is missing, and no counter of a series that stays goes back.
+    #[test]
+    fn caps_hold_and_counters_grow(dumps in prop::collection::vec(
+        prop::collection::vec((0u64..12, 0u16..9, 0u64..100, any::<bool>()), 0..40), 1..12
+    )) {
+        let mut it = Aggregator::new(settings(3));
+        let mut before: BTreeMap<String, [u64; COUNTERS.len()]> = BTreeMap::new();
+        let mut replaced = 0;
+        for rows in dumps {
+            let mut open = 0;
+            for (socket, port, bytes, closed) in rows {
+                add(&mut it, socket, if closed { Seen::Closed } else { Seen::Open }, record(port, bytes));
+                open += u64::from(!closed);
+            }
+            let snapshot = it.end();
+            prop_assert!(snapshot.series.len() <= 4);
+            prop_assert_eq!(snapshot.series.iter().map(Series::open).sum::<u64>(), open);
+            let now: BTreeMap<String, [u64; COUNTERS.len()]> =
+                snapshot.series.iter().map(|s| (s.labels[0].to_string(), s.counters)).collect();
+            if snapshot.limits.series_replaced == replaced {
+                for (label, counters) in &before {
+                    let grown = now[label].iter().zip(counters).all(|(now, then)| now >= then);
+                    prop_assert!(grown, "{}: {:?} {:?}", label, counters, now[label]);
+                }
+            }
+            replaced = snapshot.limits.series_replaced;
+            before = now;
+        }
+    }
+}
