@@ -413,12 +413,11 @@ static __always_inline bool in_part(u64 address)
 /*
  * Nearly all of the time goes into waiting for sockets' memory, so the memory of a block's first sockets is asked for before
  * any of them is read: the CPU then waits for many lines at once. BPF cannot prefetch; a load whose value nobody uses does
- * the same. One load brings two cache lines, because the CPUs' prefetchers fetch the neighbour of a missed line.
+ * the same.
  */
-#define PAIR 128
-#define LINES_MAX 64
+#define LINE 64
 
-#define LINE_OF(type, field) (1ull << (bpf_core_field_offset(struct type, field) / 64 & 63))
+#define LINE_OF(type, field) (1ull << (bpf_core_field_offset(struct type, field) / LINE & 63))
 
 /* Without a branch, because the verifier would follow all combinations of groups. */
 #define FOR(group, lines) (-(u64)(groups / SOCKET_GROUP_##group & 1) & (lines))
@@ -462,39 +461,34 @@ static __always_inline u64 lines_of(u32 groups)
 	return lines;
 }
 
-/* The pairs to ask for, in bytes from the pair in which a socket begins: of sockets that begin with a pair, and of others. */
-u16 pairs[2][32] = {};
-u32 n_pairs[2] = {};
+/* The lines to ask for, in bytes from a socket's first. */
+#define AHEAD_MAX 32
+u16 ahead[AHEAD_MAX] = {};
+u32 n_ahead = 0;
 
-__noinline int plan_pairs(void)
+__noinline int plan_ahead(void)
 {
 	const u64 lines = lines_of(job.groups);
-	u32 odd, i;
+	u32 n = 0, i;
 
-	for (odd = 0; odd < 2; odd++) {
-		u64 shifted = lines << odd;
-		u32 n = 0;
-
-		for (i = 0; i < 32; i++) {
-			pairs[odd][n & 31] = i * PAIR;
-			n += ((shifted >> 2 * i) | (shifted >> (2 * i + 1))) & 1;
-		}
-		n_pairs[odd] = n;
+	for (i = 0; i < 48; i++) {
+		ahead[n & (AHEAD_MAX - 1)] = i * LINE;
+		n += lines >> i & 1;
 	}
+	n_ahead = n;
 	return 0;
 }
 
 static __always_inline void touch_tcp(u64 address)
 {
-	u32 odd = address / 64 & 1, n = n_pairs[odd], i;
-	u64 begin = address & ~(u64)(PAIR - 1);
+	u32 n = n_ahead, i;
 
-	for (i = 0; i < 20; i++) {
+	for (i = 0; i < AHEAD_MAX; i++) {
 		u64 value;
 
 		if (i >= n)
 			break;
-		value = (u64)SOCKET_FOLLOW(hlist_head, begin + pairs[odd][i])->first;
+		value = (u64)SOCKET_FOLLOW(hlist_head, address + ahead[i])->first;
 		asm volatile("" : : "r"(value));
 	}
 }

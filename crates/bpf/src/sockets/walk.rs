@@ -25,7 +25,7 @@ const SET_MAX: usize = 65_536;
 const RUNS_MAX: usize = 1 << 22;
 
 /// With so many groups it is cheaper to copy a socket before it is read.
-const COPIED_FROM: u32 = 6;
+const COPIED_FROM: u32 = 99;
 
 /// Bits of `kinds`: TCP, UDP, MPTCP, UNIX.
 const KIND_TCP: u32 = 1;
