@@ -330,7 +330,7 @@ static __always_inline void begin_ehash(u64 hashinfo)
 	struct inet_hashinfo *h = SOCKET_FOLLOW(inet_hashinfo, hashinfo);
 
 	at.ahead = 1;
-	plan_pairs();
+	plan_ahead();
 	begin_table(number(h->ehash), bpf_core_type_size(struct inet_ehash_bucket), h->ehash_mask + 1, 0);
 }
 

@@ -370,15 +370,6 @@ struct tcp_options_received {
 	u16 rcv_wscale : 4;
 };
 
-struct hrtimer {
-	u8 state;
-};
-
-struct tcp_sack_block {
-	u32 start_seq;
-	u32 end_seq;
-};
-
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	u32 rcv_ssthresh;
@@ -438,8 +429,6 @@ struct tcp_sock {
 	u8 accecn_fail_mode : 4;
 	u8 saw_accecn_opt : 2;
 	u32 reord_seen;
-	struct hrtimer pacing_timer;
-	struct tcp_sack_block recv_sack_cache[4];
 	u64 bytes_retrans;
 	u32 total_retrans;
 	u32 rto_stamp;

@@ -237,11 +237,9 @@ static __always_inline void read_timer(struct socket_record *r, const struct soc
 		r->timer = 4;
 		r->timer_ms = until_ms(read_expires(sk), reader->jiffies);
 	} else if (bpf_core_field_exists(icsk->icsk_keepalive_timer)) {
-		const struct inet_connection_sock *whole = (const void *)sk;
-
-		if (whole->icsk_keepalive_timer.entry.pprev) {
+		if (icsk->icsk_keepalive_timer.entry.pprev) {
 			r->timer = 2;
-			r->timer_ms = until_ms(whole->icsk_keepalive_timer.expires, reader->jiffies);
+			r->timer_ms = until_ms(icsk->icsk_keepalive_timer.expires, reader->jiffies);
 		}
 	} else if (sk->sk_timer.entry.pprev) {
 		r->timer = 2;
@@ -577,11 +575,11 @@ static __always_inline void read_tcp_identity(struct socket_record *r, const str
 	r->inode = read_inode(sk);
 }
 
-/* A TCP socket whose struct sock and struct inet_sock are read through one pointer and the rest, from icsk_rto on, through
- * another, which may be a copy: what a caller has copied at once is read without a check of each address. */
-static __always_inline void read_tcp_split(struct socket_record *r, const struct inet_sock *inet, const struct tcp_sock *tp,
-					   u8 state, u32 groups, struct socket_reader *reader)
+/* A TCP socket with all its parts: every state but TIME_WAIT and NEW_SYN_RECV. After read_common(). */
+static __always_inline void read_tcp(struct socket_record *r, const struct tcp_sock *tp, u8 state, u32 groups,
+				     struct socket_reader *reader)
 {
+	const struct inet_sock *inet = &tp->inet_conn.icsk_inet;
 	const struct sock *sk = &inet->sk;
 	bool listens = state == LISTEN;
 
@@ -626,13 +624,6 @@ static __always_inline void read_tcp_split(struct socket_record *r, const struct
 		read_window(r, tp);
 	if (WANTED(ECN))
 		read_ecn(r, tp);
-}
-
-/* A TCP socket with all its parts: every state but TIME_WAIT and NEW_SYN_RECV. After read_common(). */
-static __always_inline void read_tcp(struct socket_record *r, const struct tcp_sock *tp, u8 state, u32 groups,
-				     struct socket_reader *reader)
-{
-	read_tcp_split(r, &tp->inet_conn.icsk_inet, tp, state, groups, reader);
 }
 
 /* A socket in TIME_WAIT, of which the kernel keeps little. Its state is the one that netlink reports: FIN_WAIT2 sockets

@@ -20,7 +20,7 @@
 #define NAMES (RECORDS * 112)
 #define NAME_ROOM 128
 /* Heads of buckets that are read at once, from which the walk knows what comes next. */
-#define BLOCK 32
+#define BLOCK 16
 /* How often a bucket is read again before its rest is given up, and how many sockets a chain may have. */
 #define TRIES 16
 #define CHAIN_MAX 65536
@@ -64,8 +64,7 @@ struct walk_job {
 	u32 done;
 	u32 records;
 	u32 names;
-	/* Copy sockets before they are read. */
-	u32 copies;
+	u32 reserved;
 	/* Counts of this run. */
 	u64 expected;
 	u64 filtered;
@@ -413,12 +412,11 @@ static __always_inline bool in_part(u64 address)
 /*
  * Nearly all of the time goes into waiting for sockets' memory, so the memory of a block's first sockets is asked for before
  * any of them is read: the CPU then waits for many lines at once. BPF cannot prefetch; a load whose value nobody uses does
- * the same. One load brings two cache lines, because the CPUs' prefetchers fetch the neighbour of a missed line.
+ * the same.
  */
-#define PAIR 128
-#define LINES_MAX 64
+#define LINE 64
 
-#define LINE_OF(type, field) (1ull << (bpf_core_field_offset(struct type, field) / 64 & 63))
+#define LINE_OF(type, field) (1ull << (bpf_core_field_offset(struct type, field) / LINE & 63))
 
 /* Without a branch, because the verifier would follow all combinations of groups. */
 #define FOR(group, lines) (-(u64)(groups / SOCKET_GROUP_##group & 1) & (lines))
@@ -462,39 +460,35 @@ static __always_inline u64 lines_of(u32 groups)
 	return lines;
 }
 
-/* The pairs to ask for, in bytes from the pair in which a socket begins: of sockets that begin with a pair, and of others. */
-u16 pairs[2][32] = {};
-u32 n_pairs[2] = {};
+/* The lines to ask for, in bytes from a socket's first. */
+#define AHEAD_MAX 32
+u16 ahead[AHEAD_MAX] = {};
+u32 n_ahead = 0;
 
-__noinline int plan_pairs(void)
+__noinline int plan_ahead(void)
 {
-	const u64 lines = lines_of(job.groups);
-	u32 odd, i;
+	/* What is likely to be left out is not asked for. */
+	const u64 lines = lines_of(job.rules & ~RULE_CHANGED ? SOCKET_GROUP_IDENTITY : job.groups);
+	u32 n = 0, i;
 
-	for (odd = 0; odd < 2; odd++) {
-		u64 shifted = lines << odd;
-		u32 n = 0;
-
-		for (i = 0; i < 32; i++) {
-			pairs[odd][n & 31] = i * PAIR;
-			n += ((shifted >> 2 * i) | (shifted >> (2 * i + 1))) & 1;
-		}
-		n_pairs[odd] = n;
+	for (i = 0; i < 48; i++) {
+		ahead[n & (AHEAD_MAX - 1)] = i * LINE;
+		n += lines >> i & 1;
 	}
+	n_ahead = n;
 	return 0;
 }
 
 static __always_inline void touch_tcp(u64 address)
 {
-	u32 odd = address / 64 & 1, n = n_pairs[odd], i;
-	u64 begin = address & ~(u64)(PAIR - 1);
+	u32 n = n_ahead, i;
 
-	for (i = 0; i < 20; i++) {
+	for (i = 0; i < AHEAD_MAX; i++) {
 		u64 value;
 
 		if (i >= n)
 			break;
-		value = (u64)SOCKET_FOLLOW(hlist_head, begin + pairs[odd][i])->first;
+		value = (u64)SOCKET_FOLLOW(hlist_head, address + ahead[i])->first;
 		asm volatile("" : : "r"(value));
 	}
 }
@@ -573,39 +567,6 @@ __noinline int fill_tcp(u64 address, u32 shown)
 	return TAKEN;
 }
 
-/* Where a struct tcp_sock is copied to, in its own layout. */
-struct copy {
-	u8 bytes[4096];
-} copy = {};
-
-/* The same with most of the socket copied at once: cheaper when many groups are asked for, because each read of the kernel's
- * memory checks its address. What lies between two timers and the SACK blocks is as long as a cache line or four, and nobody
- * asks for it. */
-__noinline int fill_tcp_copied(u64 address, u32 shown)
-{
-	const u32 from = bpf_core_field_offset(struct inet_connection_sock, icsk_rto);
-	const u32 end = bpf_core_type_size(struct tcp_sock);
-	const u32 gap = bpf_core_field_offset(struct tcp_sock, pacing_timer);
-	const u32 after = bpf_core_field_offset(struct tcp_sock, recv_sack_cache) +
-			  bpf_core_field_size(struct tcp_sock, recv_sack_cache);
-	struct socket_record *r = next_record();
-
-	if (!r)
-		return NO_ROOM;
-	if (end > sizeof(copy.bytes) || from >= end)
-		return fill_tcp(address, shown);
-	read_common(r, SOCKET_FOLLOW(sock_common, address));
-	if (from < gap && gap < after && after < end && after - gap <= 2 * bpf_core_type_size(struct hrtimer) + 96) {
-		bpf_probe_read_kernel(&copy.bytes[from], gap - from, (void *)(address + from));
-		bpf_probe_read_kernel(&copy.bytes[after], end - after, (void *)(address + after));
-	} else {
-		bpf_probe_read_kernel(&copy.bytes[from], end - from, (void *)(address + from));
-	}
-	read_tcp_split(r, &SOCKET_FOLLOW(tcp_sock, address)->inet_conn.icsk_inet, (struct tcp_sock *)copy.bytes, shown, job.groups,
-		       &reader);
-	return TAKEN;
-}
-
 __noinline int fill_mini(u64 address, u32 state)
 {
 	struct socket_record *r = next_record();
@@ -641,8 +602,7 @@ __noinline int take_tcp(u64 address, u32 shown)
 		if (unchanged(address, at.print))
 			goto filtered;
 	}
-	if ((!full ? fill_mini(address, state) : job.copies ? fill_tcp_copied(address, shown) : fill_tcp(address, shown)) !=
-	    TAKEN)
+	if ((full ? fill_tcp(address, shown) : fill_mini(address, state)) != TAKEN)
 		return NO_ROOM;
 	at.record++;
 	return TAKEN;

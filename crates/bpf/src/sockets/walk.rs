@@ -24,9 +24,6 @@ const SET_MAX: usize = 65_536;
 /// Runs of one dump, far beyond what tables of any size need: a bound, should a table change faster than it is read.
 const RUNS_MAX: usize = 1 << 22;
 
-/// With so many groups it is cheaper to copy a socket before it is read.
-const COPIED_FROM: u32 = 6;
-
 /// Bits of `kinds`: TCP, UDP, MPTCP, UNIX.
 const KIND_TCP: u32 = 1;
 const KIND_UDP: u32 = 2;
@@ -241,7 +238,6 @@ impl Walk {
         let job = self.job();
         job.want = want;
         job.groups = wanted.groups.bits();
-        job.copies = u32::from(wanted.groups.bits().count_ones() >= COPIED_FROM);
         job.kinds = wanted.kinds;
         job.states = wanted.states;
         job.rules = wanted.rules();
