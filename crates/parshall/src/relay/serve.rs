@@ -175,7 +175,7 @@ impl Relay {
                     (old.sockets.clone(), old.bound.clone(), None)
                 }
                 None => {
-                    let sockets = open::open(listener, self.threads, pool, !self.workers.is_empty())?;
+                    let sockets = open::open(listener, self.threads, pool)?;
                     let bound = open::bound(&sockets, listener);
                     let theirs = open::copies(&sockets)?;
                     (Arc::new(sockets), bound, Some(theirs))

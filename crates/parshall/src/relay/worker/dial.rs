@@ -14,7 +14,7 @@ use parshall_core::relay::dial::{Dial, Outcome, Step};
 use parshall_core::relay::proxy::Header;
 use parshall_sys::epoll::{FAILED, HUNG_UP, WRITABLE};
 use parshall_sys::stream_io::{self, take_error};
-use parshall_sys::stream_socket::{self, StreamAddr};
+use parshall_sys::stream_socket::{self, Options, StreamAddr};
 
 use super::accept::WATCHED;
 use super::{ATTEMPTS_MAX, Worker};
@@ -133,9 +133,18 @@ impl Worker {
             Address::Ip(ip) => StreamAddr::Ip(*ip),
             Address::Unix(path) => StreamAddr::Unix(path.clone()),
         };
+        // With fast open nothing is sent before there is data to send: a target that speaks first would never be asked.
+        let config = &listening.service.config;
+        let speaks = || {
+            config.proxy_out.is_some()
+                || !conn.lanes[0].store.is_empty()
+                || stream_io::unread(conn.client.as_raw_fd()).is_ok_and(|n| n > 0)
+        };
+        let asked = listening.service.options;
+        let options = Options { fast_open: asked.fast_open && speaks(), ..asked };
         let number = dialing.next_attempt;
         let begun = if number < ATTEMPTS_MAX {
-            stream_socket::connect(&to, from, &listening.service.options)
+            stream_socket::connect(&to, from, &options)
         } else {
             Err(io::Error::from(io::ErrorKind::TimedOut))
         };
