@@ -15,8 +15,10 @@ fn main() {
         println!("cargo:error=clang is needed to build the BPF probes; on Debian: apt-get install clang");
         std::process::exit(1);
     }
+    // The record that user space reads in place is defined once, in Rust.
+    std::fs::write(out.join("socket_record.h"), parshall_evidence::socket::c_header()).expect("OUT_DIR is writable");
     let mut args: Vec<std::ffi::OsString> = vec!["-Wall".into(), "-Werror".into(), "-Wno-unused-function".into()];
-    for dir in [root.join("include"), root.join("src")] {
+    for dir in [root.join("include"), root.join("src"), out.clone()] {
         args.push("-I".into());
         args.push(dir.into());
     }
@@ -29,6 +31,10 @@ fn main() {
         ("src/probes.bpf.c", "probes"),
         ("src/classic/classic.bpf.c", "classic"),
         ("src/relay/redirect.bpf.c", "redirect"),
+        ("src/sockets/closes.bpf.c", "socket_closes"),
+        ("src/sockets/iter.bpf.c", "socket_iter"),
+        ("src/sockets/owners.bpf.c", "socket_owners"),
+        ("src/sockets/walk.bpf.c", "walk"),
     ];
     for (source, name) in objects {
         SkeletonBuilder::new()

@@ -14,6 +14,7 @@ pub mod record;
 pub mod relay;
 pub mod sample;
 mod small_btf;
+pub mod sockets;
 pub mod syscall;
 pub mod thread;
 pub mod timer;
@@ -37,6 +38,12 @@ mod classic_skel {
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
 mod redirect_skel {
     include!(concat!(env!("OUT_DIR"), "/redirect.skel.rs"));
+}
+
+/// The generated skeleton of `sockets/walk.bpf.c`.
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+mod walk_skel {
+    include!(concat!(env!("OUT_DIR"), "/walk.skel.rs"));
 }
 
 /// A thread's name.

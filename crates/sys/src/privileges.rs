@@ -98,6 +98,17 @@ pub fn become_user(user: &User, keep_net_admin: bool) -> io::Result<()> {
     if keep_net_admin { keep(NET_ADMIN) } else { Ok(()) }
 }
 
+/// Gives up every capability of the calling thread, and so of those that it starts, for good.
+pub fn drop_capabilities() -> io::Result<()> {
+    let header = CapHeader { version: VERSION_3, pid: 0 };
+    let data = [CapData { effective: 0, permitted: 0, inheritable: 0 }; 2];
+    // SAFETY: a header and two words, as this version has them, read by the kernel during the call.
+    if unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 fn keep(capability: u32) -> io::Result<()> {
     let header = CapHeader { version: VERSION_3, pid: 0 };
     let bit = 1 << capability;
@@ -116,6 +127,17 @@ fn keep(capability: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_without_capabilities_enters_no_namespace() {
+        let netns = std::fs::File::open("/proc/self/ns/net").expect("ours");
+        let entered = std::thread::spawn(move || {
+            drop_capabilities().expect("anybody may");
+            crate::netns::enter(std::os::fd::AsFd::as_fd(&netns))
+        });
+        let error = entered.join().expect("no panic").expect_err("not permitted");
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+    }
 
     #[test]
     fn users_by_name_and_by_number() {

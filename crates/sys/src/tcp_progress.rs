@@ -22,17 +22,19 @@ pub struct Progress {
     pub written: u64,
 }
 
-/// Reads it. The kernel takes all of it under the socket's lock.
-pub fn progress(fd: RawFd) -> io::Result<Progress> {
+/// TCP_INFO of a socket of ours. The kernel takes all of it under the socket's lock.
+pub fn tcp_info(fd: RawFd) -> io::Result<TcpInfo> {
     let mut bytes = [0_u8; 512];
     let mut len = bytes.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into the array, and how many.
     let ret =
         unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &raw mut len) };
-    if ret != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let info = TcpInfo::parse(&bytes[..len as usize]);
+    if ret == 0 { Ok(TcpInfo::parse(&bytes[..len as usize])) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reads it, as of one moment.
+pub fn progress(fd: RawFd) -> io::Result<Progress> {
+    let info = tcp_info(fd)?;
     Ok(Progress {
         peer_ended: PEER_HAS_ENDED.contains(&info.state),
         closed: info.state == CLOSED,

@@ -1,4 +1,6 @@
 //! One line of output: a record, and what user space knows besides.
+use std::sync::Arc;
+
 use parshall_evidence::socket::SocketRecord;
 
 /// A dump, as every row of it and its end refer to it.
@@ -50,8 +52,8 @@ pub struct Owner {
     pub pid: u32,
     /// The descriptor.
     pub fd: u32,
-    /// The command, as the kernel shortens it; bytes that are no UTF-8 are replaced.
-    pub command: Box<str>,
+    /// The command, as the kernel shortens it; bytes that are no UTF-8 are replaced. Shared by the rows of a process.
+    pub command: Arc<str>,
 }
 
 /// What a socket moved per second since the last dump.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Version of the rows that every format writes; its number rises when a field changes its meaning.
 pub const SOCKETS_SCHEMA: &str = "parshall.sockets/1";
 
-/// `record_flags`: the record is of a socket that has closed; its counters are final.
+/// `record_flags`: the record is of a socket that has closed; its counters are final, its state is the one before the end.
 pub const FLAG_CLOSED: u16 = 1;
 
 /// `protocol` of MPTCP (IPPROTO_MPTCP).

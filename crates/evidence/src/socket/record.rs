@@ -120,9 +120,6 @@ macro_rules! socket_fields {
             }
         }
 
-        const SUM_OF_WIDTHS: usize = 0 $($( + size_of::<kind!($width)>() )*)*;
-        // The kernel side writes it and user space reads it in place: not a byte may be padding.
-        const _: () = assert!(SUM_OF_WIDTHS == size_of::<SocketRecord>());
     };
 }
 
@@ -162,6 +159,7 @@ socket_fields! {
         31 timer_ms Timer "time until the timer fires";
         32 birth_sent Identity "TCP: snd_una - bytes_acked modulo 2^32, constant from the first segment to the last; TIME_WAIT: the last sequence number; 0 where the backend does not see it";
         33 birth_received Identity "TCP: rcv_nxt - bytes_received modulo 2^32, constant once the connection is established; 0 where the backend does not see it";
+        34 user_timeout_ms Options "TCP_USER_TIMEOUT; 0: none, or the backend does not see it";
         40 rto_us Rtt "retransmission timeout (tcp_info)";
         41 ato_us Rtt "delayed-ACK timeout (tcp_info)";
         42 rtt_us Rtt "smoothed round trip time (tcp_info)";
@@ -278,3 +276,19 @@ socket_fields! {
         172 congestion Congestion "name of the congestion control";
     }
 }
+
+/// The kernel side writes the record and user space reads it in place: not a byte may be padding.
+const _: () = {
+    let (mut bytes, mut at) = (0, 0);
+    while at < FIELDS.len() {
+        bytes += match FIELDS[at].width {
+            Width::U64 => 8,
+            Width::U32 => 4,
+            Width::U16 => 2,
+            Width::U8 => 1,
+            Width::Bytes16 => 16,
+        };
+        at += 1;
+    }
+    assert!(bytes == size_of::<SocketRecord>());
+};

@@ -77,6 +77,13 @@ Exit codes: 0 done (whatever was found), 1 it failed, 2 wrong usage.")]
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage or mistakes in the file.")]
     Relay(super::relay::RelayArgs),
+    /// The state of every socket of every network namespace
+    #[command(after_help = "Examples:
+  parshall sockets once --state established --sort retrans --limit 20
+  parshall sockets stream --every 5s --format json
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
+    Sockets(super::sockets::SocketsArgs),
     /// Testbeds with known faults: see them diagnosed
     #[command(after_help = "Examples:
   parshall lab list

@@ -6,6 +6,7 @@ mod args;
 mod config;
 mod mistake;
 mod relay;
+mod sockets;
 mod value;
 
 use std::ffi::OsString;
@@ -39,6 +40,8 @@ pub enum Request {
     Doctor(DoctorConfig),
     /// `parshall relay`.
     Relay(crate::relay::request::RelayRequest),
+    /// `parshall sockets`.
+    Sockets(crate::sockets::request::SocketsRequest),
     /// `parshall lab`.
     Lab(crate::lab::LabArgs),
 }
@@ -63,6 +66,7 @@ where
         Command::Show(args) => Request::Show(args.lower()?),
         Command::Doctor(args) => Request::Doctor(args.lower()),
         Command::Relay(args) => Request::Relay(args.lower()?),
+        Command::Sockets(args) => Request::Sockets(args.lower()?),
         Command::Lab(args) => Request::Lab(args),
     };
     Ok(Invocation::Do(Box::new(request)))

@@ -42,6 +42,10 @@ pub struct Lane {
     pub queued: bool,
     /// The source wakes us only when much waits in it; if it stays silent until this time, that ends. 0: it does not.
     pub low_water_until: Ns,
+    /// That much, in bytes; 0 while it is not set.
+    pub low_water: i32,
+    /// What had been moved when it last waited while it streamed.
+    pub moved_at_wait: u64,
     /// Bandwidth is used up; it may go on at this time.
     pub parked_until: Ns,
 }
@@ -62,6 +66,8 @@ impl Lane {
             sink_ready: true,
             queued: false,
             low_water_until: 0,
+            low_water: 0,
+            moved_at_wait: 0,
             parked_until: 0,
         }
     }

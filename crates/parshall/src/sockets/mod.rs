@@ -3,5 +3,35 @@
 //! A [`backend`] gives records in batches that are read in place; names, owners and rates are joined to them as rows;
 //! a [`format`] turns rows into bytes; a [`sink`] takes rows and answers for what became of them.
 pub mod backend;
+mod collect;
 pub mod format;
+pub mod names;
+pub mod namespaces;
+mod once;
+pub mod owners;
+pub mod request;
 pub mod sink;
+mod stream;
+mod wanted;
+
+use std::process::ExitCode;
+
+use request::SocketsRequest;
+
+/// Does what was asked for.
+///
+/// # Errors
+/// Nothing can be read or written.
+pub fn sockets(request: SocketsRequest) -> anyhow::Result<ExitCode> {
+    match request {
+        SocketsRequest::Once(request) => once::once(&request),
+        SocketsRequest::Stream(request) => stream::stream(request),
+    }
+}
+
+/// Something that a user should know, on stderr.
+fn note(text: &str) {
+    use std::io::Write;
+    // Whoever has closed stderr does not want to know.
+    let _told = writeln!(std::io::stderr(), "note: {text}");
+}

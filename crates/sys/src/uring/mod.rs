@@ -1,4 +1,4 @@
-//! io_uring for stream sockets: multishot accept and receive, sends, and nothing else.
+//! io_uring for sockets: multishot accept and receive, sends, and nothing else.
 //!
 //! A [`Ring`] belongs to the thread that opened it. All memory that the kernel reads or writes is owned by the ring until
 //! the kernel is done with it: receive buffers are the ring's own and lent to the caller as [`Chunk`]s, which cannot be
@@ -158,6 +158,14 @@ impl Ring {
         } else {
             opcode::RecvMulti::new(Fd(fd), group).build()
         };
+        // SAFETY: the request names no memory but the group's buffers, which the ring owns.
+        unsafe { self.push(entry.user_data(tag)) }
+    }
+
+    /// As [`Ring::recv`], for sockets that keep messages apart: each completion brings one message, in one buffer. What of it
+    /// does not fit is lost, so buffers have to be as large as the largest message.
+    pub fn recv_messages(&mut self, fd: RawFd, group: u16, tag: u64) {
+        let entry = opcode::RecvMulti::new(Fd(fd), group).build();
         // SAFETY: the request names no memory but the group's buffers, which the ring owns.
         unsafe { self.push(entry.user_data(tag)) }
     }

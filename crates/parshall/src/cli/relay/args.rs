@@ -163,7 +163,9 @@ pub(super) type Networks = Vec<(IpAddr, u8)>;
 pub struct IdleTimeout(pub(super) Option<Duration>);
 
 /// A parser of the configuration file as one of clap's.
-fn read<T: Clone + Send + Sync + 'static>(parse: fn(&str) -> Result<T, Wrong>) -> impl TypedValueParser<Value = T> {
+pub(in crate::cli) fn read<T: Clone + Send + Sync + 'static>(
+    parse: fn(&str) -> Result<T, Wrong>,
+) -> impl TypedValueParser<Value = T> {
     move |text: &str| parse(text).map_err(|wrong| UserError::new(wrong.what, wrong.hint))
 }
 

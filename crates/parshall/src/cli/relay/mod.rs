@@ -3,6 +3,7 @@ mod args;
 mod config;
 
 pub use args::RelayArgs;
+pub(super) use args::read;
 
 #[cfg(test)]
 mod tests;

@@ -26,7 +26,7 @@ use parshall_sys::stream_io::Pipe;
 use super::stats::{EngineKind, Fallback};
 
 /// Bytes a direction may move before others have their turn.
-pub const TURN_BYTES: u64 = 1 << 20;
+pub const TURN_BYTES: u64 = 2 << 20;
 
 /// What an engine holds back of a direction because its sink was full.
 #[derive(Debug, Default)]

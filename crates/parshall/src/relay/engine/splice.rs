@@ -109,9 +109,11 @@ impl SpliceEngine {
 
     /// One splice into the pipe.
     fn fill(job: &mut Job, piped: &mut Piped) -> Filled {
-        let room = piped.pipe.size.saturating_sub(piped.bytes);
-        let max = room.min(usize::try_from(job.allowance).unwrap_or(usize::MAX));
-        if max == 0 {
+        // Its size in bytes is no limit: it holds so many segments, of up to 32 KiB each over loopback, and says when it
+        // is full.
+        // But what a slow sink has left over bounds what is taken from the source, whose buffer it no longer counts in.
+        let max = usize::try_from(job.allowance).unwrap_or(usize::MAX);
+        if max == 0 || piped.bytes >= PIPE_BYTES {
             return Filled::Some;
         }
         match piped.pipe.fill(job.source, max) {

@@ -4,9 +4,9 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use parshall_core::relay::Ns;
 use parshall_core::relay::closing::{Action, Ended, Side};
-use parshall_core::relay::streaming::{LOW_WATER_BYTES, LOW_WATER_PATIENCE_NS, Pace};
+use parshall_core::relay::streaming::{LOW_WATER_PATIENCE_NS, Pace};
 use parshall_sys::epoll::{FAILED, HUNG_UP, PEER_CLOSED, READABLE, URGENT, WRITABLE};
-use parshall_sys::stream_io::{set_int, shutdown_write};
+use parshall_sys::stream_io::{peek, set_int, shutdown_write};
 
 use super::Worker;
 use crate::relay::conn::{ConnId, Lane, Stage, lane_of, side_of};
@@ -250,10 +250,13 @@ impl Worker {
         if kind != EngineKind::Splice || lane.rhythm.pace() != Pace::Streaming {
             return;
         }
-        if lane.low_water_until == 0 && low_water(source, LOW_WATER_BYTES).is_err() {
+        // Since the last wait, if that was one of this stream; otherwise the rate is not known yet.
+        let elapsed = if lane.low_water_until == 0 { u64::MAX } else { until - lane.low_water_until };
+        let bytes = lane.rhythm.low_water(lane.moved - lane.moved_at_wait, elapsed);
+        if bytes != lane.low_water && low_water(source, bytes).is_err() {
             return;
         }
-        lane.low_water_until = until;
+        (lane.low_water, lane.low_water_until, lane.moved_at_wait) = (bytes, until, lane.moved);
         self.rearm(id);
     }
 
@@ -264,12 +267,14 @@ impl Worker {
         if lane.low_water_until == 0 || lane.low_water_until > self.now {
             return;
         }
-        lane.low_water_until = 0;
-        lane.rhythm.calm();
+        (lane.low_water, lane.low_water_until) = (0, 0);
         let source = conn.socket(side_of(lane_index));
+        let waits = source.is_some_and(|s| matches!(peek(s.as_raw_fd(), &mut [0]), Ok(1)));
         // Whatever it says, what waits is read now.
         let _done = source.map(|s| low_water(s.as_raw_fd(), 1));
-        conn.lanes[lane_index].source_ready = true;
+        let lane = &mut conn.lanes[lane_index];
+        lane.rhythm.starved(waits);
+        lane.source_ready = true;
         self.offer(id, lane_index);
     }
 

@@ -1,4 +1,9 @@
 //! The seam of the backends: one file or folder each.
+pub mod choose;
+pub mod iter;
+pub mod netlink;
+pub mod walk;
+
 use parshall_core::sockets::Selection;
 use parshall_evidence::socket::{Batch, Completeness};
 

@@ -1,4 +1,10 @@
 //! The seam of the formats: one file each. An encoder appends bytes that stand on their own wherever a portion ends.
+pub mod envelope;
+pub mod json;
+pub mod parquet;
+pub mod protobuf;
+pub mod text;
+
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 
@@ -16,3 +22,10 @@ pub trait Encoder {
     /// The end of the file or stream.
     fn finish(&mut self, out: &mut Vec<u8>);
 }
+
+#[cfg(test)]
+mod bench;
+#[cfg(test)]
+pub mod samples;
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,9 @@
 //! The seam of the sinks: one file or folder each.
 pub mod delivery;
+pub mod files;
+pub mod outlet;
+pub mod spool;
+pub mod stdout;
 
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
@@ -19,6 +23,8 @@ pub struct Account {
     pub spool_bytes: u64,
     /// Age of the oldest row on its way, in milliseconds.
     pub lag_ms: u64,
+    /// How long whoever gives rows was held up because nothing had room: back-pressure, in milliseconds.
+    pub held_up_ms: u64,
     /// Failures by kind (`refused`, `timeout`, `disk-full`, ...).
     pub errors: std::collections::BTreeMap<&'static str, u64>,
     /// The last failure, as it may be shown.
@@ -45,4 +51,10 @@ pub trait Sink {
 
     /// Delivers what is on its way, for at most this long, and ends.
     fn close(self: Box<Self>, patience: std::time::Duration) -> Account;
+}
+
+/// The kind of a failure to write: `disk-full` for want of room, quota included, else `other`.
+pub fn disk_error_kind(error: &std::io::Error, other: &'static str) -> &'static str {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    if matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge) { "disk-full" } else { other }
 }

@@ -1,0 +1,147 @@
+//! TCP sockets that close, with their final counters, each once.
+use std::cell::RefCell;
+use std::io;
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+use std::time::Duration;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, OpenObject, RingBuffer, RingBufferBuilder};
+use parshall_evidence::socket::{Groups, SocketRecord};
+
+use super::{record, refused};
+
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/socket_closes.skel.rs"));
+}
+use skel::{SocketClosesSkel, SocketClosesSkelBuilder};
+
+/// Namespaces and ports that the kernel side tells apart; longer lists it leaves to user space.
+const LIST: usize = 64;
+const LOCAL: u32 = 0x1_0000;
+const REMOTE: u32 = 0x2_0000;
+
+/// Which closes are reported. What the kernel side cannot tell is left to the reader of the records.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Fields to fill.
+    pub groups: Groups,
+    /// One bit per state before the end (bit 1 for ESTABLISHED); it is also the state of the record.
+    pub states: u32,
+    /// Inodes of network namespaces; empty or more than 64: all.
+    pub namespaces: Vec<u32>,
+    /// Ports at the local end, at the other end; none or more than 64: all.
+    pub ports: Vec<Port>,
+}
+
+/// A port at one end or at either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Port {
+    /// The port.
+    pub port: u16,
+    /// Wanted at the local end.
+    pub local: bool,
+    /// Wanted at the other end.
+    pub remote: bool,
+}
+
+impl Default for Wanted {
+    /// All of them, with all fields.
+    fn default() -> Self {
+        Self { groups: Groups::ALL, states: u32::MAX, namespaces: Vec::new(), ports: Vec::new() }
+    }
+}
+
+/// What became of the closes since the beginning: each is in one of these.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Written to the ring.
+    pub reported: u64,
+    /// Left out, because they were not wanted.
+    pub filtered: u64,
+    /// The ring was full.
+    pub lost: u64,
+}
+
+/// The program, attached, and the ring behind it. It watches all namespaces.
+pub struct Closes {
+    ring: RingBuffer<'static>,
+    inbox: Rc<RefCell<Vec<SocketRecord>>>,
+    skel: SocketClosesSkel<'static>,
+    _link: Link,
+}
+
+impl std::fmt::Debug for Closes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Closes").finish_non_exhaustive()
+    }
+}
+
+impl Closes {
+    /// Loads and attaches the program: sockets that close from now on are reported. `ring_bytes` is rounded up to a power
+    /// of two of pages; a record takes about 600 bytes of it. Needs CAP_BPF and CAP_PERFMON.
+    ///
+    /// # Errors
+    /// PermissionDenied: not permitted; others: no BTF or no such tracepoint (Linux 5.6).
+    pub fn attach(wanted: &Wanted, ring_bytes: u32) -> io::Result<Self> {
+        Self::try_attach(wanted, ring_bytes).map_err(refused)
+    }
+
+    fn try_attach(wanted: &Wanted, ring_bytes: u32) -> Result<Self, libbpf_rs::Error> {
+        crate::probes::quiet_libbpf();
+        let ring_bytes = ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two();
+        // One per process as a rule: a page, for a skeleton without a lifetime.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = SocketClosesSkelBuilder::default().open(storage)?;
+        open.maps.ring.set_max_entries(ring_bytes)?;
+        let constants = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
+        constants.socket_tick_hz = crate::probes::tick_hz() as u32;
+        constants.wake_bytes = u64::from(ring_bytes / 8);
+        let mut skel = open.load()?;
+        let globals = skel.maps.bss_data.as_deref_mut().expect("the object has global data");
+        globals.wanted_groups = wanted.groups.bits();
+        globals.wanted_states = wanted.states;
+        if wanted.namespaces.len() <= LIST {
+            globals.n_namespaces = wanted.namespaces.len() as u32;
+            globals.namespaces[..wanted.namespaces.len()].copy_from_slice(&wanted.namespaces);
+        }
+        if wanted.ports.len() <= LIST {
+            globals.n_ports = wanted.ports.len() as u32;
+            for (place, port) in globals.ports.iter_mut().zip(&wanted.ports) {
+                let ends = if port.local { LOCAL } else { 0 } | if port.remote { REMOTE } else { 0 };
+                *place = u32::from(port.port) | ends;
+            }
+        }
+        let inbox = Rc::new(RefCell::new(Vec::new()));
+        let received = Rc::clone(&inbox);
+        let mut builder = RingBufferBuilder::new();
+        builder.add(&skel.maps.ring, move |bytes| {
+            received.borrow_mut().extend(record(bytes));
+            0
+        })?;
+        let ring = builder.build()?;
+        let link = skel.progs.on_close.attach()?;
+        Ok(Self { ring, inbox, skel, _link: link })
+    }
+
+    /// Appends the records that wait, without waiting for more.
+    pub fn drain(&mut self, records: &mut Vec<SocketRecord>) {
+        // Consuming fails only when a callback does, and ours does not.
+        let _ = self.ring.consume();
+        records.append(&mut self.inbox.borrow_mut());
+    }
+
+    /// Waits until an eighth of the ring is full or the time is over, then drains.
+    pub fn wait(&mut self, patience: Duration, records: &mut Vec<SocketRecord>) {
+        // An interrupted wait is a short one.
+        let _ = self.ring.poll(patience);
+        self.drain(records);
+    }
+
+    /// The counts so far. `reported` may be ahead of what has been drained.
+    pub fn counts(&self) -> Counts {
+        let globals = self.skel.maps.bss_data.as_deref().expect("the object has global data");
+        Counts { reported: globals.reported, filtered: globals.filtered, lost: globals.lost }
+    }
+}

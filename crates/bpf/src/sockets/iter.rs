@@ -1,0 +1,230 @@
+//! Sockets by the kernel's iterators: one network namespace at a time, each socket read under its lock.
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, OpenObject};
+use parshall_evidence::socket::{Groups, SocketRecord};
+
+use super::{record, refused};
+
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/socket_iter.skel.rs"));
+}
+use skel::{SocketIterSkel, SocketIterSkelBuilder};
+
+/// The kernel gives at most 32 KiB at a time.
+const BUFFER: usize = 64 << 10;
+
+/// An iterator's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Table {
+    /// TCP: listeners, connections, TIME_WAIT, connection requests; and MPTCP connections.
+    Tcp,
+    /// UDP without UDP-Lite.
+    Udp,
+    /// UNIX.
+    Unix,
+}
+
+/// Makes iterators; may be carried to the thread that is in the namespace.
+#[derive(Debug, Clone, Copy)]
+pub struct Opener<'a> {
+    links: [Option<BorrowedFd<'a>>; 3],
+}
+
+impl Opener<'_> {
+    /// An iterator over a table of the calling thread's network namespace, which it keeps alive.
+    ///
+    /// # Errors
+    /// Unsupported: this kernel has no such iterator.
+    pub fn open(&self, table: Table) -> io::Result<File> {
+        let link = self.links[table as usize].ok_or(io::ErrorKind::Unsupported)?;
+        // SAFETY: takes a descriptor and flags by value; it returns a new descriptor or a negative error.
+        let fd = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
+        if fd < 0 {
+            return Err(io::Error::from_raw_os_error(-fd));
+        }
+        // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
+        Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+}
+
+/// A portion of what an iterator gives.
+#[derive(Debug, Default)]
+pub struct Portion {
+    /// The records.
+    pub records: Vec<SocketRecord>,
+    /// Names of UNIX sockets, as `name_at` and `name_len` of the records say.
+    pub names: Vec<u8>,
+    rest: Vec<u8>,
+}
+
+impl Portion {
+    fn clear(&mut self) {
+        self.records.clear();
+        self.names.clear();
+    }
+
+    /// Decodes what the programs wrote. Accepts any bytes.
+    fn take(&mut self, bytes: &[u8]) {
+        if self.rest.is_empty() {
+            let used = self.decode(bytes);
+            self.rest.extend_from_slice(&bytes[used..]);
+        } else {
+            let mut all = std::mem::take(&mut self.rest);
+            all.extend_from_slice(bytes);
+            let used = self.decode(&all);
+            all.drain(..used);
+            self.rest = all;
+        }
+    }
+
+    fn decode(&mut self, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while let Some(mut found) = record(&bytes[at..]) {
+            let begin = at + size_of::<SocketRecord>();
+            let Some(name) = bytes.get(begin..begin + usize::from(found.name_len)) else { break };
+            found.name_at = self.names.len() as u32;
+            self.names.extend_from_slice(name);
+            self.records.push(found);
+            at = begin + name.len();
+        }
+        at
+    }
+}
+
+/// The programs. Nothing of them runs but while an iterator is read.
+pub struct Iterators {
+    skel: SocketIterSkel<'static>,
+    links: [Option<Link>; 3],
+    buffer: Vec<u8>,
+    portion: Portion,
+}
+
+impl std::fmt::Debug for Iterators {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Iterators").finish_non_exhaustive()
+    }
+}
+
+impl Iterators {
+    /// Loads the programs for these tables. Needs CAP_BPF and CAP_PERFMON.
+    ///
+    /// # Errors
+    /// PermissionDenied: not permitted; others: this kernel has no BTF or no such iterator (TCP and UDP: Linux 5.9, UNIX: 5.15).
+    pub fn load(tables: &[Table]) -> io::Result<Self> {
+        Self::try_load(tables).map_err(refused)
+    }
+
+    fn try_load(tables: &[Table]) -> Result<Self, libbpf_rs::Error> {
+        crate::probes::quiet_libbpf();
+        // One per process as a rule: a page, for a skeleton without a lifetime.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = SocketIterSkelBuilder::default().open(storage)?;
+        let constants = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
+        constants.socket_tick_hz = crate::probes::tick_hz() as u32;
+        open.progs.dump_tcp.set_autoload(tables.contains(&Table::Tcp));
+        open.progs.dump_udp.set_autoload(tables.contains(&Table::Udp));
+        open.progs.dump_unix.set_autoload(tables.contains(&Table::Unix));
+        let skel = open.load()?;
+        let mut links = [None, None, None];
+        for (table, program) in [
+            (Table::Tcp, &skel.progs.dump_tcp),
+            (Table::Udp, &skel.progs.dump_udp),
+            (Table::Unix, &skel.progs.dump_unix),
+        ] {
+            if tables.contains(&table) {
+                links[table as usize] = Some(program.attach()?);
+            }
+        }
+        Ok(Self { skel, links, buffer: vec![0; BUFFER], portion: Portion::default() })
+    }
+
+    /// Which sockets and fields the programs give from now on: `states` has one bit per state, bit 1 for ESTABLISHED. The
+    /// iterator over TCP also finds MPTCP connections, by their first subflows: it gives `tcp`, `mptcp` or both.
+    pub fn want(&mut self, groups: Groups, states: u32, tcp: bool, mptcp: bool) {
+        let globals = self.skel.maps.bss_data.as_deref_mut().expect("the object has global data");
+        globals.wanted_groups = groups.bits();
+        globals.wanted_states = states;
+        globals.wanted_kinds = u32::from(tcp) | u32::from(mptcp) << 2;
+    }
+
+    /// Sockets that were left out for their state, and sockets of a kind that the programs do not know, since loading.
+    pub fn left_out(&self) -> (u64, u64) {
+        let globals = self.skel.maps.bss_data.as_deref().expect("the object has global data");
+        (globals.filtered, globals.unknown)
+    }
+
+    /// What iterators are made with.
+    pub fn opener(&self) -> Opener<'_> {
+        Opener { links: [0, 1, 2].map(|at| self.links[at].as_ref().map(AsFd::as_fd)) }
+    }
+
+    /// Takes the buffers out, for reading while the opener is lent.
+    pub fn reader(&mut self) -> (Opener<'_>, Reader<'_>) {
+        let opener = Opener { links: [0, 1, 2].map(|at| self.links[at].as_ref().map(AsFd::as_fd)) };
+        (opener, Reader { buffer: &mut self.buffer, portion: &mut self.portion })
+    }
+}
+
+/// Reads iterators, one after the other: the programs have one scratch record.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    buffer: &'a mut [u8],
+    portion: &'a mut Portion,
+}
+
+impl Reader<'_> {
+    /// Reads an iterator to its end, portion by portion.
+    ///
+    /// # Errors
+    /// What the kernel says; what came before was given.
+    pub fn read(&mut self, iterator: &mut File, take: &mut dyn FnMut(&mut Portion)) -> io::Result<()> {
+        self.portion.rest.clear();
+        loop {
+            self.portion.clear();
+            match iterator.read(self.buffer) {
+                Ok(0) => return Ok(()),
+                Ok(length) => {
+                    self.portion.take(&self.buffer[..length]);
+                    take(self.portion);
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(address: u8, name: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; size_of::<SocketRecord>()];
+        bytes[std::mem::offset_of!(SocketRecord, address)] = address;
+        bytes[std::mem::offset_of!(SocketRecord, name_len)] = name.len() as u8;
+        bytes.extend_from_slice(name);
+        bytes
+    }
+
+    #[test]
+    fn records_and_names_come_apart_wherever_portions_end() {
+        let all = [bytes(1, b""), bytes(2, b"/run/a"), bytes(3, b"\0abstract"), bytes(4, b"")].concat();
+        for size in [1, 7, 575, 576, 577, 600, 10_000] {
+            let (mut portion, mut seen) = (Portion::default(), Vec::new());
+            for chunk in all.chunks(size) {
+                portion.clear();
+                portion.take(chunk);
+                let batch = parshall_evidence::socket::Batch { records: &portion.records, names: &portion.names };
+                seen.extend(batch.records.iter().map(|record| (record.address, batch.name(record).to_vec())));
+            }
+            let expected = [(1, &b""[..]), (2, b"/run/a"), (3, b"\0abstract"), (4, b"")];
+            assert_eq!(seen, expected.map(|(address, name)| (address, name.to_vec())), "{size}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Sockets read with BPF: programs that fill a [`SocketRecord`](parshall_evidence::socket::SocketRecord) or tell who holds
+//! one, each in C beside the loader of the same name. How rows become output is not here.
+mod arena;
+pub mod closes;
+pub mod iter;
+pub mod owners;
+pub mod walk;
+
+pub use walk::{Prefix, Sides, Walk, WalkError, WalkSelection};
+
+use std::io;
+
+use parshall_evidence::socket::SocketRecord;
+
+/// The record at the beginning of `bytes`; None when they are too few.
+fn record(bytes: &[u8]) -> Option<SocketRecord> {
+    if bytes.len() < size_of::<SocketRecord>() {
+        return None;
+    }
+    // SAFETY: as many bytes as a record has are readable, at any alignment. The record is made of integers without
+    // padding (asserted where it is defined), so any bytes are one.
+    Some(unsafe { bytes.as_ptr().cast::<SocketRecord>().read_unaligned() })
+}
+
+/// What loading or attaching failed with, so that a missing right can be told from a missing feature.
+fn refused(error: libbpf_rs::Error) -> io::Error {
+    match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied.into(),
+        _ => io::Error::other(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_needs_all_its_bytes_and_no_alignment() {
+        let mut bytes = vec![0; size_of::<SocketRecord>()];
+        assert!(record(&bytes).is_some());
+        assert!(record(&bytes[1..]).is_none());
+        bytes.insert(0, 9);
+        bytes[1] = 7;
+        assert_eq!(
+            record(&bytes[1..]).map(|record| record.address),
+            Some(u64::from_ne_bytes([7, 0, 0, 0, 0, 0, 0, 0]))
+        );
+    }
+}

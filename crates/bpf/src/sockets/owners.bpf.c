@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause)
+/*
+ * Which descriptors of which processes are sockets.
+ *
+ * The iterator visits each table of descriptors once: the kernel leaves out threads that share their leader's. What is
+ * written are entries of 16 bytes; the entries of a process follow its head. The socket itself is not touched, for that
+ * would be one more cache miss each: the address is in `struct socket`, and the inode beside it.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+struct task_struct___owners {
+	int tgid;
+	struct task_struct___owners *group_leader;
+	char comm[16];
+} __attribute__((preserve_access_index));
+
+struct sock___owners {
+	struct sock_common __sk_common;
+} __attribute__((preserve_access_index));
+
+struct socket___owners {
+	struct sock___owners *sk;
+} __attribute__((preserve_access_index));
+
+struct entry {
+	u64 address;   /* of struct sock; 0: a head */
+	u32 inode;     /* head: process id */
+	u32 fd;        /* head: 0 */
+};
+
+struct head {
+	struct entry entry;
+	char comm[16];
+};
+
+struct stray {
+	u32 inode;
+	u32 pid;
+	u32 fd;
+};
+
+/* Set by user space before each pass. */
+u32 last_pid;
+u32 find_strays;
+
+/* Namespaces that are not the one of the thread that holds the socket, with one descriptor each. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, struct stray);
+} strays SEC(".maps");
+
+struct nsproxy___owners {
+	struct net *net_ns;
+} __attribute__((preserve_access_index));
+
+struct task_struct___nsproxy {
+	struct nsproxy___owners *nsproxy;
+} __attribute__((preserve_access_index));
+
+static __noinline int look_for_stray(struct task_struct *task, struct socket___owners *socket, u32 fd)
+{
+	struct sock___owners *sk = BPF_CORE_READ(socket, sk);
+	struct net *there = BPF_CORE_READ(sk, __sk_common.skc_net.net);
+	struct net *here = BPF_CORE_READ((struct task_struct___nsproxy *)task, nsproxy, net_ns);
+	struct stray stray = {};
+
+	if (!there || there == here)
+		return 0;
+	stray.inode = BPF_CORE_READ(there, ns.inum);
+	stray.pid = BPF_CORE_READ(task, tgid);
+	stray.fd = fd;
+	bpf_map_update_elem(&strays, &stray.inode, &stray, BPF_NOEXIST);
+	return 0;
+}
+
+SEC("iter/task_file")
+int owners(struct bpf_iter__task_file *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct file *file = ctx->file;
+	struct socket___owners *socket;
+	struct {
+		struct head head;
+		struct entry entry;
+	} both;
+	struct entry entry;
+
+	if (!task || !file)
+		return 0;
+	socket = (void *)bpf_sock_from_file(file);
+	if (!socket)
+		return 0;
+	entry.address = (u64)socket->sk;
+	if (!entry.address)
+		return 0;
+	entry.inode = (u32)file->f_inode->i_ino;
+	entry.fd = ctx->fd;
+	if (find_strays)
+		look_for_stray(task, socket, ctx->fd);
+	if (last_pid == task->pid) {
+		bpf_seq_write(ctx->meta->seq, &entry, sizeof(entry));
+		return 0;
+	}
+	both.head.entry.address = 0;
+	both.head.entry.inode = task->tgid;
+	both.head.entry.fd = 0;
+	bpf_probe_read_kernel(both.head.comm, sizeof(both.head.comm),
+			      ((struct task_struct___owners *)task)->group_leader->comm);
+	both.entry = entry;
+	/* What does not fit is asked for again as a whole, with the next buffer. */
+	if (!bpf_seq_write(ctx->meta->seq, &both, sizeof(both)))
+		last_pid = task->pid;
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,357 @@
+//! Which processes hold which sockets: one pass over all descriptors of the host.
+//!
+//! What a pass found is kept in a table of 24 bytes per descriptor, found by the socket's inode and told apart by its
+//! address. Addresses alone would not do: the kernel uses the memory of a closed socket again at once, so under churn an
+//! address often means another socket by the time the sockets themselves are read, whereas inodes come round only after
+//! 2^32 sockets. Inodes alone would not do for the same reason on a host that is up for long.
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
+use zerocopy::FromBytes;
+
+use crate::record;
+
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/socket_owners.skel.rs"));
+}
+use skel::{SocketOwnersSkel, SocketOwnersSkelBuilder};
+
+/// The kernel gives at most 32 KiB at a time.
+const BUFFER: usize = 64 << 10;
+const ENTRY: usize = 16;
+const NAME: usize = 16;
+/// No next entry.
+const NONE: u32 = u32::MAX;
+
+/// A descriptor that is a socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder<'a> {
+    /// Process id, as the initial namespace counts.
+    pub pid: u32,
+    /// The descriptor.
+    pub fd: u32,
+    /// The command of the process.
+    pub command: &'a Arc<str>,
+}
+
+/// A socket in a namespace that its process is not in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes)]
+#[repr(C)]
+pub struct Stray {
+    /// Inode of the network namespace.
+    pub netns: u32,
+    /// Process id, as the initial namespace counts.
+    pub pid: u32,
+    /// The descriptor.
+    pub fd: u32,
+}
+
+#[derive(Debug, Clone, Copy, FromBytes)]
+#[repr(C)]
+struct Entry {
+    address: u64,
+    inode: u32,
+    fd: u32,
+}
+
+#[derive(Debug)]
+struct Process {
+    pid: u32,
+    command: Arc<str>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    address: u64,
+    inode: u32,
+    fd: u32,
+    process: u32,
+    next: u32,
+}
+
+/// Holders by socket.
+#[derive(Debug, Default)]
+pub struct Table {
+    processes: Vec<Process>,
+    slots: Vec<Slot>,
+    /// First slot of each bucket; a power of two of them.
+    heads: Vec<u32>,
+    /// Bytes of a record that continues in the next portion.
+    rest: Vec<u8>,
+    most: usize,
+    dropped: u64,
+}
+
+impl Table {
+    /// An empty table for at most `most` descriptors.
+    pub fn new(most: usize) -> Self {
+        Self { most, ..Self::default() }
+    }
+
+    /// Forgets everything but the memory.
+    pub fn clear(&mut self) {
+        self.processes.clear();
+        self.slots.clear();
+        self.heads.clear();
+        self.rest.clear();
+        self.dropped = 0;
+    }
+
+    /// Descriptors in it.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether it is empty.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Descriptors that it had no room for.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Begins a process.
+    pub fn process(&mut self, pid: u32, command: &str) {
+        // A process with its threads' own tables comes several times; most commands run more than once.
+        let command = match self.processes.last() {
+            Some(last) if *last.command == *command => Arc::clone(&last.command),
+            _ => Arc::from(command),
+        };
+        self.processes.push(Process { pid, command });
+    }
+
+    /// Adds a descriptor of the process that was begun last. `address` is 0 where it is not known.
+    pub fn add(&mut self, address: u64, inode: u32, fd: u32) {
+        if self.slots.len() >= self.most || self.processes.is_empty() {
+            self.dropped += 1;
+            return;
+        }
+        let process = self.processes.len() as u32 - 1;
+        self.slots.push(Slot { address, inode, fd, process, next: NONE });
+    }
+
+    /// Makes what was added findable.
+    pub fn build(&mut self) {
+        let buckets = self.slots.len().next_power_of_two();
+        self.heads.clear();
+        self.heads.resize(buckets, NONE);
+        // From the last to the first, so that every chain is in the order in which descriptors were added.
+        for at in (0..self.slots.len()).rev() {
+            let bucket = self.bucket(self.slots[at].inode);
+            self.slots[at].next = self.heads[bucket];
+            self.heads[bucket] = at as u32;
+        }
+    }
+
+    fn bucket(&self, inode: u32) -> usize {
+        // Inodes of sockets are nearly consecutive, which fills the buckets evenly without any mixing.
+        inode as usize & (self.heads.len() - 1)
+    }
+
+    /// Who holds the socket with this inode, by process and descriptor. With an address (not 0), sockets that have the
+    /// same inode and another address are left out, unless there is none with this address: the subflows of an MPTCP
+    /// connection have its inode and addresses of their own.
+    pub fn holders(&self, address: u64, inode: u32) -> impl Iterator<Item = Holder<'_>> {
+        let exact = address != 0 && self.chain(inode).any(|slot| slot.address == address);
+        self.chain(inode).filter(move |slot| !exact || slot.address == address).map(|slot| {
+            let process = &self.processes[slot.process as usize];
+            Holder { pid: process.pid, fd: slot.fd, command: &process.command }
+        })
+    }
+
+    fn chain(&self, inode: u32) -> impl Iterator<Item = &Slot> {
+        let first = if inode == 0 || self.heads.is_empty() { NONE } else { self.heads[self.bucket(inode)] };
+        std::iter::successors(self.slots.get(first as usize), |slot| self.slots.get(slot.next as usize))
+            .filter(move |slot| slot.inode == inode)
+    }
+
+    /// Adds a portion of what the programs wrote. Accepts any bytes.
+    pub fn take(&mut self, bytes: &[u8]) {
+        if self.rest.is_empty() {
+            let used = self.decode(bytes);
+            self.rest.extend_from_slice(&bytes[used..]);
+        } else {
+            let mut all = std::mem::take(&mut self.rest);
+            all.extend_from_slice(bytes);
+            let used = self.decode(&all);
+            all.drain(..used);
+            self.rest = all;
+        }
+    }
+
+    fn decode(&mut self, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while let Some(entry) = bytes.get(at..at + ENTRY).and_then(record::read::<Entry>) {
+            if entry.address != 0 {
+                self.add(entry.address, entry.inode, entry.fd);
+                at += ENTRY;
+                continue;
+            }
+            let Some(name) = bytes.get(at + ENTRY..at + ENTRY + NAME).and_then(record::read::<[u8; NAME]>) else {
+                break;
+            };
+            self.process(entry.inode, &record::comm(&name));
+            at += ENTRY + NAME;
+        }
+        at
+    }
+}
+
+/// The program; nothing of it runs outside a pass.
+pub struct Owners {
+    skel: SocketOwnersSkel<'static>,
+    link: Link,
+    buffer: Vec<u8>,
+}
+
+impl std::fmt::Debug for Owners {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Owners").finish_non_exhaustive()
+    }
+}
+
+impl Owners {
+    /// Loads the program. Needs CAP_BPF and CAP_PERFMON.
+    ///
+    /// # Errors
+    /// PermissionDenied: not permitted; others: this kernel has no BTF or no such iterator (Linux 5.11).
+    pub fn load() -> io::Result<Self> {
+        Self::try_load().map_err(super::refused)
+    }
+
+    fn try_load() -> Result<Self, libbpf_rs::Error> {
+        crate::probes::quiet_libbpf();
+        // One per process as a rule: a page, for a skeleton without a lifetime.
+        let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let skel = SocketOwnersSkelBuilder::default().open(storage)?.load()?;
+        let link = skel.progs.owners.attach()?;
+        Ok(Self { skel, link, buffer: vec![0; BUFFER] })
+    }
+
+    /// Fills `table` with all descriptors that are sockets. What a process opens, closes or hands over meanwhile may be
+    /// missing or there twice.
+    ///
+    /// # Errors
+    /// What the kernel says; the table then holds what came before, and is built.
+    pub fn read(&mut self, table: &mut Table) -> io::Result<()> {
+        self.pass(table, false)
+    }
+
+    /// The same, and namespaces whose sockets belong to processes elsewhere, one socket each, at most 4096.
+    ///
+    /// # Errors
+    /// As [`Owners::read`].
+    pub fn read_with_strays(&mut self, table: &mut Table) -> io::Result<Vec<Stray>> {
+        let strays = &self.skel.maps.strays;
+        let known: Vec<Vec<u8>> = strays.keys().collect();
+        for key in known {
+            // It is there: nobody else deletes.
+            let _ = strays.delete(&key);
+        }
+        self.pass(table, true)?;
+        let strays = &self.skel.maps.strays;
+        let stray = |key: Vec<u8>| record::read(&strays.lookup(&key, MapFlags::ANY).ok()??);
+        Ok(strays.keys().filter_map(stray).collect())
+    }
+
+    fn pass(&mut self, table: &mut Table, find_strays: bool) -> io::Result<()> {
+        let bss = self.skel.maps.bss_data.as_deref_mut().expect("the object has global data");
+        bss.last_pid = 0;
+        bss.find_strays = u32::from(find_strays);
+        table.clear();
+        let outcome = (|| {
+            let mut iterator = Iter::new(&self.link).map_err(io::Error::other)?;
+            loop {
+                match iterator.read(&mut self.buffer) {
+                    Ok(0) => return Ok(()),
+                    Ok(length) => table.take(&self.buffer[..length]),
+                    Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        })();
+        table.build();
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(pid: u32, command: &str) -> Vec<u8> {
+        let mut bytes = entry(0, pid, 0);
+        let mut name = [0; NAME];
+        name[..command.len()].copy_from_slice(command.as_bytes());
+        bytes.extend_from_slice(&name);
+        bytes
+    }
+
+    fn entry(address: u64, inode: u32, fd: u32) -> Vec<u8> {
+        [&address.to_ne_bytes()[..], &inode.to_ne_bytes(), &fd.to_ne_bytes()].concat()
+    }
+
+    fn found(table: &Table, address: u64, inode: u32) -> Vec<(u32, u32, String)> {
+        table.holders(address, inode).map(|holder| (holder.pid, holder.fd, holder.command.to_string())).collect()
+    }
+
+    fn sample() -> Vec<u8> {
+        [
+            head(7, "server"),
+            entry(0xa, 100, 3),
+            entry(0xb, 101, 4),
+            head(9, "child"),
+            entry(0xa, 100, 3),
+            // Another socket with the inode of the first.
+            entry(0xc, 100, 5),
+            head(11, "child"),
+            entry(0xd, 164, 1),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn several_holders_and_sockets_with_one_inode_are_told_apart() {
+        let mut table = Table::new(100);
+        table.take(&sample());
+        table.build();
+        assert_eq!(found(&table, 0xa, 100), [(7, 3, "server".into()), (9, 3, "child".into())]);
+        assert_eq!(found(&table, 0xc, 100), [(9, 5, "child".into())]);
+        assert_eq!(found(&table, 0, 100).len(), 3, "without an address all that have the inode");
+        assert_eq!(found(&table, 0xe, 101), [(7, 4, "server".into())], "an MPTCP subflow");
+        assert_eq!(found(&table, 0xd, 164), [(11, 1, "child".into())]);
+        assert_eq!(found(&table, 0xa, 0), [], "nobody holds it");
+        assert_eq!(found(&table, 0xa, 36), []);
+        assert_eq!((table.len(), table.dropped()), (5, 0));
+    }
+
+    #[test]
+    fn portions_may_end_anywhere() {
+        for portion in 1..40 {
+            let mut table = Table::new(100);
+            sample().chunks(portion).for_each(|bytes| table.take(bytes));
+            table.build();
+            assert_eq!(found(&table, 0xa, 100).len(), 2, "{portion}");
+            assert_eq!(table.len(), 5);
+        }
+    }
+
+    #[test]
+    fn what_has_no_room_or_no_process_is_counted() {
+        let mut table = Table::new(2);
+        table.take(&entry(0xa, 1, 1));
+        table.take(&sample());
+        table.build();
+        assert_eq!((table.len(), table.dropped()), (2, 4));
+        table.clear();
+        table.build();
+        assert_eq!((table.len(), table.dropped()), (0, 0));
+        assert_eq!(found(&table, 0xa, 100), []);
+    }
+}

@@ -1,0 +1,737 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/*
+ * Fills struct socket_record from a socket, group by group: what is not asked for is neither read nor written, so the
+ * record must be zero before. Values are those that inet_diag gives for the same socket (net/ipv4/inet_diag.c,
+ * tcp_get_info() of net/ipv4/tcp.c, sk_get_meminfo() of net/core/sock.c), but without the socket's lock.
+ *
+ * The pointers may be trusted ones of an iterator or tracepoint, results of bpf_rdonly_cast, or copies in a map. A pointer
+ * that is read from one of them is followed through SOCKET_FOLLOW. Set socket_tick_hz
+ * before the object is loaded.
+ */
+#ifndef PARSHALL_SOCKETS_READ_H
+#define PARSHALL_SOCKETS_READ_H
+
+#include "kernel.bpf.h"
+#include "socket_record.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+#ifndef SOCKET_FOLLOW
+extern void *bpf_rdonly_cast(const void *pointer, __u32 btf_id) __ksym;
+/* What is read through it gives zero where the memory is gone, instead of a fault. */
+#define SOCKET_FOLLOW(type, pointer) \
+	((struct type *)bpf_rdonly_cast((const void *)(pointer), bpf_core_type_id_kernel(struct type)))
+#endif
+
+/* The kernel's CONFIG_HZ. Read-only data: the verifier drops the branches that the value decides. */
+const volatile u32 socket_tick_hz = 250;
+
+enum control { CONTROL_OTHER, CONTROL_BBR, CONTROL_DCTCP, CONTROL_VEGAS };
+
+/* What the reader needs of the moment, and what it remembers from socket to socket. */
+struct socket_reader {
+	/* bpf_jiffies64() and CLOCK_MONOTONIC in milliseconds. */
+	u64 jiffies;
+	u64 now_ms;
+	/* The congestion control seen last, and its name: nearly all sockets have the same. */
+	u64 control_ops;
+	u64 control_name[2];
+	u32 control;
+	u32 reserved;
+};
+
+static __always_inline void socket_reader_begin(struct socket_reader *reader)
+{
+	reader->jiffies = bpf_jiffies64();
+	reader->now_ms = bpf_ktime_get_ns() / 1000000;
+	reader->control_ops = 0;
+	reader->reserved = 0;
+}
+
+/* jiffies_to_usecs() */
+static __always_inline u32 ticks_us(u32 ticks)
+{
+	if (1000000 % socket_tick_hz == 0)
+		return ticks * (1000000 / socket_tick_hz);
+	return (u64)ticks * 1000000 / socket_tick_hz;
+}
+
+/* jiffies_to_msecs(), which rounds up where it must round */
+static __always_inline u32 ticks_ms(u32 ticks)
+{
+	if (1000 % socket_tick_hz == 0)
+		return ticks * (1000 / socket_tick_hz);
+	return ((u64)ticks * 1000 + socket_tick_hz - 1) / socket_tick_hz;
+}
+
+/* jiffies_delta_to_msecs() of the time until `expires`. `now` counts from another point, but by whole words. */
+static __always_inline u32 until_ms(unsigned long expires, u64 now)
+{
+	s64 left = (s64)(expires - now);
+
+	return left > 0 ? ticks_ms(left) : 0;
+}
+
+#define WANTED(group) (groups & SOCKET_GROUP_##group)
+
+/* What full sockets, TIME_WAIT and connection requests have in common. */
+static __always_inline void read_common(struct socket_record *r, const struct sock_common *c)
+{
+	u16 family = c->skc_family;
+
+	r->address = (u64)c;
+	r->cookie = c->skc_cookie.counter;
+	r->netns = SOCKET_FOLLOW(net, c->skc_net.net)->ns.inum;
+	r->interface = c->skc_bound_dev_if;
+	r->local_port = c->skc_num;
+	r->remote_port = __builtin_bswap16(c->skc_dport);
+	r->family = family;
+	if (family == AF_INET6 && bpf_core_field_exists(c->skc_v6_daddr)) {
+		u32 *local = (u32 *)r->local_address, *remote = (u32 *)r->remote_address;
+
+		local[0] = c->skc_v6_rcv_saddr.in6_u.u6_addr32[0];
+		local[1] = c->skc_v6_rcv_saddr.in6_u.u6_addr32[1];
+		local[2] = c->skc_v6_rcv_saddr.in6_u.u6_addr32[2];
+		local[3] = c->skc_v6_rcv_saddr.in6_u.u6_addr32[3];
+		remote[0] = c->skc_v6_daddr.in6_u.u6_addr32[0];
+		remote[1] = c->skc_v6_daddr.in6_u.u6_addr32[1];
+		remote[2] = c->skc_v6_daddr.in6_u.u6_addr32[2];
+		remote[3] = c->skc_v6_daddr.in6_u.u6_addr32[3];
+	} else {
+		*(u32 *)r->local_address = c->skc_rcv_saddr;
+		*(u32 *)r->remote_address = c->skc_daddr;
+	}
+}
+
+/* The inode of the file that holds the socket; 0 when none does. */
+static __always_inline u32 read_inode(const struct sock *sk)
+{
+	struct socket *socket;
+	unsigned long inode = 0;
+
+	if (bpf_core_field_exists(sk->sk_ino))
+		return sk->sk_ino;
+	socket = sk->sk_socket;
+	if (socket)
+		bpf_core_read(&inode, sizeof(inode), &((struct socket_alloc *)socket)->vfs_inode.i_ino);
+	return inode;
+}
+
+/* `shared` says that the socket may count its drops in memory of its own, as those of UDP do. */
+static __always_inline void read_memory(struct socket_record *r, const struct sock *sk, bool shared)
+{
+	r->rmem_alloc_bytes = sk->sk_backlog.rmem_alloc.counter;
+	r->rcvbuf_bytes = sk->sk_rcvbuf;
+	r->wmem_alloc_bytes = sk->sk_wmem_alloc.refs.counter - 1;
+	r->sndbuf_bytes = sk->sk_sndbuf;
+	r->fwd_alloc_bytes = sk->sk_forward_alloc;
+	r->wmem_queued_bytes = sk->sk_wmem_queued;
+	r->optmem_bytes = sk->sk_omem_alloc.counter;
+	r->backlog_bytes = sk->sk_backlog.len;
+	if (shared && bpf_core_field_exists(sk->sk_drop_counters) && sk->sk_drop_counters) {
+		struct numa_drop_counters *drops = SOCKET_FOLLOW(numa_drop_counters, sk->sk_drop_counters);
+
+		r->drops = drops->drops0.counter + drops->drops1.counter;
+	} else {
+		r->drops = sk->sk_drops.counter;
+	}
+}
+
+static __always_inline u64 cgroup_id_of(const struct sock *sk)
+{
+	if (bpf_core_field_exists(sk->sk_cgrp_data.cgroup)) {
+		struct cgroup *group = SOCKET_FOLLOW(cgroup, sk->sk_cgrp_data.cgroup);
+
+		return SOCKET_FOLLOW(kernfs_node, group->kn)->id;
+	}
+	return 0;
+}
+
+static __always_inline void read_cgroup(struct socket_record *r, const struct sock *sk)
+{
+	r->cgroup_id = cgroup_id_of(sk);
+}
+
+/* Owner, mark, priority and class: of every full socket. */
+static __always_inline void read_owner(struct socket_record *r, const struct sock *sk)
+{
+	u32 class_id = 0;
+
+	r->uid = sk->sk_uid.val;
+	r->mark = sk->sk_mark;
+	r->priority = sk->sk_priority;
+	if (bpf_core_field_exists(sk->sk_cgrp_data.classid))
+		class_id = sk->sk_cgrp_data.classid;
+	/* As inet_diag does: classful qdiscs take the priority for a class. */
+	r->class_id = class_id ?: r->priority;
+	r->shutdown = sk->sk_shutdown;
+	r->reuse = BPF_CORE_READ_BITFIELD(sk, __sk_common.skc_reuse) |
+		   BPF_CORE_READ_BITFIELD(sk, __sk_common.skc_reuseport) << 1;
+}
+
+static __always_inline void read_attributes(struct socket_record *r, const struct inet_sock *inet)
+{
+	const struct sock *sk = &inet->sk;
+
+	read_owner(r, sk);
+	r->tos = inet->tos;
+	if (r->family == AF_INET6) {
+		if (bpf_core_field_exists(inet->pinet6) && inet->pinet6)
+			r->tclass = SOCKET_FOLLOW(ipv6_pinfo, inet->pinet6)->tclass;
+		if (sk->__sk_common.skc_state == LISTEN || sk->__sk_common.skc_state == CLOSE)
+			r->ipv6_only = BPF_CORE_READ_BITFIELD(sk, __sk_common.skc_ipv6only);
+	}
+}
+
+#define FLAG_AT(name, place) ((u32)(flags >> FLAGS_##name & 1) << (place))
+#define BIT_AT(field, place) ((u32)BPF_CORE_READ_BITFIELD(bits, field) << (place))
+
+/* struct inet_diag_sockopt */
+static __always_inline u16 read_sock_flags(const struct inet_sock *inet)
+{
+	const struct inet_sock___bits *bits = (const void *)inet;
+	unsigned long flags;
+
+	if (bpf_core_field_exists(inet->inet_flags)) {
+		flags = inet->inet_flags;
+		return FLAG_AT(RECVERR, 0) | FLAG_AT(IS_ICSK, 1) | FLAG_AT(FREEBIND, 2) | FLAG_AT(HDRINCL, 3) |
+		       FLAG_AT(MC_LOOP, 4) | FLAG_AT(TRANSPARENT, 5) | FLAG_AT(MC_ALL, 6) | FLAG_AT(NODEFRAG, 7) |
+		       FLAG_AT(BIND_ADDRESS_NO_PORT, 8) | FLAG_AT(RECVERR_RFC4884, 9) | FLAG_AT(DEFER_CONNECT, 10);
+	}
+	if (!bpf_core_field_exists(bits->recverr) || !bpf_core_field_exists(bits->defer_connect))
+		return 0;
+	return BIT_AT(recverr, 0) | BIT_AT(is_icsk, 1) | BIT_AT(freebind, 2) | BIT_AT(hdrincl, 3) | BIT_AT(mc_loop, 4) |
+	       BIT_AT(transparent, 5) | BIT_AT(mc_all, 6) | BIT_AT(nodefrag, 7) | BIT_AT(bind_address_no_port, 8) |
+	       BIT_AT(recverr_rfc4884, 9) | BIT_AT(defer_connect, 10);
+}
+
+/* When the retransmission timer fires; its place has moved twice. */
+static __always_inline unsigned long read_expires(const struct sock *base)
+{
+	const struct inet_connection_sock *icsk = (const void *)base;
+	const struct sock___timer *sk = (const void *)base;
+
+	if (bpf_core_field_exists(icsk->icsk_timeout))
+		return icsk->icsk_timeout;
+	if (bpf_core_field_exists(icsk->icsk_retransmit_timer))
+		return icsk->icsk_retransmit_timer.expires;
+	if (bpf_core_field_exists(sk->tcp_retransmit_timer))
+		return sk->tcp_retransmit_timer.expires;
+	return 0;
+}
+
+static __always_inline void read_timer(struct socket_record *r, const struct sock *sk,
+				       const struct inet_connection_sock *icsk, const struct socket_reader *reader)
+{
+	u8 pending = icsk->icsk_pending;
+
+	if (r->state != LISTEN) {
+		r->retransmits = icsk->icsk_retransmits;
+		r->probes = icsk->icsk_probes_out;
+		r->backoff = icsk->icsk_backoff;
+	}
+	if (pending == PENDING_RETRANS || pending == PENDING_REO_TIMEOUT || pending == PENDING_LOSS_PROBE) {
+		r->timer = 1;
+		r->timer_ms = until_ms(read_expires(sk), reader->jiffies);
+	} else if (pending == PENDING_PROBE0) {
+		r->timer = 4;
+		r->timer_ms = until_ms(read_expires(sk), reader->jiffies);
+	} else if (bpf_core_field_exists(icsk->icsk_keepalive_timer)) {
+		const struct inet_connection_sock *whole = (const void *)sk;
+
+		if (whole->icsk_keepalive_timer.entry.pprev) {
+			r->timer = 2;
+			r->timer_ms = until_ms(whole->icsk_keepalive_timer.expires, reader->jiffies);
+		}
+	} else if (sk->sk_timer.entry.pprev) {
+		r->timer = 2;
+		r->timer_ms = until_ms(sk->sk_timer.expires, reader->jiffies);
+	}
+}
+
+static __always_inline void read_queues(struct socket_record *r, const struct sock *sk, const struct tcp_sock *tp)
+{
+	s32 unread, unsent;
+
+	if (r->state == LISTEN) {
+		r->accept_queue = sk->sk_ack_backlog;
+		r->accept_limit = sk->sk_max_ack_backlog;
+		return;
+	}
+	unread = tp->rcv_nxt - tp->copied_seq;
+	unsent = tp->write_seq - tp->snd_nxt;
+	r->rqueue_bytes = unread > 0 ? unread : 0;
+	r->wqueue_bytes = tp->write_seq - tp->snd_una;
+	r->notsent_bytes = unsent > 0 ? unsent : 0;
+}
+
+static __always_inline void read_rtt(struct socket_record *r, const struct tcp_sock *tp)
+{
+	const struct inet_connection_sock *icsk = &tp->inet_conn;
+	u32 ato = BPF_CORE_READ_BITFIELD(icsk, icsk_ack.ato), limit;
+
+	if (bpf_core_field_exists(icsk->icsk_delack_max)) {
+		/* tcp_delack_max(), but for a route that locks its own minimum. */
+		limit = icsk->icsk_delack_max;
+		if (bpf_core_field_exists(icsk->icsk_rto_min)) {
+			u32 minimum = icsk->icsk_rto_min;
+
+			minimum = (minimum > 2 ? minimum : 2) - 1;
+			limit = limit < minimum ? limit : minimum;
+		}
+		ato = ato < limit ? ato : limit;
+	}
+	r->rto_us = ticks_us(icsk->icsk_rto);
+	r->ato_us = ticks_us(ato);
+	r->rtt_us = tp->srtt_us >> 3;
+	r->rttvar_us = tp->mdev_us >> 2;
+	r->min_rtt_us = tp->rtt_min.s[0].v;
+	r->rcv_rtt_us = tp->rcv_rtt_est.rtt_us >> 3;
+}
+
+static __always_inline void read_cwnd(struct socket_record *r, const struct tcp_sock *tp)
+{
+	const struct inet_connection_sock *icsk = &tp->inet_conn;
+
+	r->snd_cwnd = tp->snd_cwnd;
+	if (r->state == LISTEN)
+		return;
+	r->ca_state = BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state);
+	r->snd_mss = tp->mss_cache;
+	r->rcv_mss = icsk->icsk_ack.rcv_mss;
+	r->advmss = tp->advmss;
+	r->pmtu = icsk->icsk_pmtu_cookie;
+	r->snd_ssthresh = tp->snd_ssthresh;
+}
+
+static __always_inline void read_loss(struct socket_record *r, const struct tcp_sock *tp,
+				      const struct socket_reader *reader)
+{
+	u32 stamp;
+
+	r->reordering = tp->reordering;
+	if (r->state == LISTEN)
+		return;
+	r->unacked = tp->packets_out;
+	r->sacked = tp->sacked_out;
+	r->lost = tp->lost_out;
+	r->retrans = tp->retrans_out;
+	r->total_retrans = tp->total_retrans;
+	r->bytes_retrans = tp->bytes_retrans;
+	r->dsack_dups = tp->dsack_dups;
+	r->reord_seen = tp->reord_seen;
+	if (bpf_core_field_exists(tp->rcv_ooopack))
+		r->rcv_ooopack = tp->rcv_ooopack;
+	r->rehash = tp->timeout_rehash;
+	if (bpf_core_field_exists(tp->plb_rehash))
+		r->rehash += tp->plb_rehash;
+	if (bpf_core_field_exists(tp->total_rto)) {
+		r->total_rto = tp->total_rto;
+		r->total_rto_recoveries = tp->total_rto_recoveries;
+		stamp = tp->rto_stamp;
+		r->total_rto_time_ms = tp->total_rto_time + (stamp ? (u32)reader->now_ms - stamp : 0);
+	}
+}
+
+static __always_inline void read_traffic(struct socket_record *r, const struct tcp_sock *tp)
+{
+	r->bytes_sent = tp->bytes_sent;
+	r->bytes_acked = tp->bytes_acked;
+	r->bytes_received = tp->bytes_received;
+	r->segs_out = tp->segs_out;
+	r->segs_in = tp->segs_in;
+	r->data_segs_out = tp->data_segs_out;
+	r->data_segs_in = tp->data_segs_in;
+	r->delivered = tp->delivered;
+}
+
+static __always_inline void read_times(struct socket_record *r, const struct tcp_sock *tp,
+				       const struct socket_reader *reader)
+{
+	u32 now = reader->jiffies;
+
+	r->last_data_sent_ms = ticks_ms(now - tp->lsndtime);
+	r->last_data_recv_ms = ticks_ms(now - tp->inet_conn.icsk_ack.lrcvtime);
+	r->last_ack_recv_ms = ticks_ms(now - tp->rcv_tstamp);
+}
+
+/* tcp_get_info_chrono_stats() */
+static __always_inline void read_limits(struct socket_record *r, const struct tcp_sock *tp,
+					const struct socket_reader *reader)
+{
+	u32 us = 1000000 / socket_tick_hz;
+	u64 busy = tp->chrono_stat[0], rwnd = tp->chrono_stat[1], sndbuf = tp->chrono_stat[2];
+	u32 since = (u32)reader->jiffies - tp->chrono_start;
+	u32 running = BPF_CORE_READ_BITFIELD(tp, chrono_type);
+
+	if (running == 1)
+		busy += since;
+	else if (running == 2)
+		rwnd += since;
+	else if (running == 3)
+		sndbuf += since;
+	r->busy_us = (busy + rwnd + sndbuf) * us;
+	r->rwnd_limited_us = rwnd * us;
+	r->sndbuf_limited_us = sndbuf * us;
+}
+
+static __always_inline void read_window(struct socket_record *r, const struct tcp_sock *tp)
+{
+	r->rcv_ssthresh = tp->rcv_ssthresh;
+	r->rcv_space = tp->rcvq_space.space;
+	r->snd_wnd = tp->snd_wnd;
+	r->rcv_wnd = tp->rcv_wnd;
+}
+
+static __always_inline void read_rate(struct socket_record *r, const struct sock *sk, const struct tcp_sock *tp)
+{
+	u64 rate, interval;
+
+	r->pacing_bytes_per_s = sk->sk_pacing_rate;
+	r->max_pacing_bytes_per_s = sk->sk_max_pacing_rate;
+	if (r->state == LISTEN)
+		return;
+	r->app_limited = BPF_CORE_READ_BITFIELD(tp, rate_app_limited);
+	/* tcp_compute_delivery_rate() */
+	rate = tp->rate_delivered;
+	interval = tp->rate_interval_us;
+	if (rate && interval)
+		r->delivery_bytes_per_s = rate * tp->mss_cache * 1000000 / interval;
+	else
+		r->delivery_bytes_per_s = 0;
+}
+
+static __always_inline void read_ecn(struct socket_record *r, const struct tcp_sock *tp)
+{
+	r->delivered_ce = tp->delivered_ce;
+	if (bpf_core_field_exists(tp->received_ce))
+		r->received_ce = tp->received_ce;
+	/* Places are those of the ECN field less one: ECT(1), ECT(0), CE. */
+	if (bpf_core_field_exists(tp->delivered_ecn_bytes)) {
+		r->delivered_e1_bytes = tp->delivered_ecn_bytes[0];
+		r->delivered_e0_bytes = tp->delivered_ecn_bytes[1];
+		r->delivered_ce_bytes = tp->delivered_ecn_bytes[2];
+	}
+	if (bpf_core_field_exists(tp->received_ecn_bytes)) {
+		r->received_e1_bytes = tp->received_ecn_bytes[0];
+		r->received_e0_bytes = tp->received_ecn_bytes[1];
+		r->received_ce_bytes = tp->received_ecn_bytes[2];
+	}
+	if (bpf_core_field_exists(tp->accecn_fail_mode))
+		r->accecn_fail_mode = BPF_CORE_READ_BITFIELD(tp, accecn_fail_mode);
+	if (bpf_core_field_exists(tp->saw_accecn_opt))
+		r->accecn_opt_seen = BPF_CORE_READ_BITFIELD(tp, saw_accecn_opt);
+}
+
+/* bbr_get_info() */
+static __always_inline void read_bbr(struct socket_record *r, const struct tcp_sock *tp)
+{
+	const struct bbr *ca = (const void *)tp->inet_conn.icsk_ca_priv;
+	u64 bw;
+
+	if (!bpf_core_type_exists(struct bbr))
+		return;
+	/* Segments per microsecond, shifted by 24. */
+	bw = BPF_CORE_READ_BITFIELD(ca, lt_use_bw) ? ca->lt_bw : ca->bw.s[0].v;
+	r->bbr_bw_bytes_per_s = bw * tp->mss_cache * 1000000 >> 24;
+	r->bbr_min_rtt_us = ca->min_rtt_us;
+	r->bbr_pacing_gain = BPF_CORE_READ_BITFIELD(ca, pacing_gain);
+	r->bbr_cwnd_gain = BPF_CORE_READ_BITFIELD(ca, cwnd_gain);
+}
+
+/* dctcp_get_info() */
+static __always_inline void read_dctcp(struct socket_record *r, const struct tcp_sock *tp)
+{
+	const struct dctcp *ca = (const void *)tp->inet_conn.icsk_ca_priv;
+
+	if (!bpf_core_type_exists(struct dctcp))
+		return;
+	r->dctcp_enabled = 1;
+	r->dctcp_ce_state = ca->ce_state;
+	r->dctcp_alpha = ca->dctcp_alpha;
+	r->dctcp_ab_ecn = tp->mss_cache * (tp->delivered_ce - ca->old_delivered_ce);
+	r->dctcp_ab_tot = tp->mss_cache * (tp->delivered - ca->old_delivered);
+}
+
+/* tcp_vegas_get_info() */
+static __always_inline void read_vegas(struct socket_record *r, const struct tcp_sock *tp)
+{
+	const struct vegas *ca = (const void *)tp->inet_conn.icsk_ca_priv;
+
+	if (!bpf_core_type_exists(struct vegas))
+		return;
+	r->vegas_enabled = ca->doing_vegas_now;
+	r->vegas_rttcnt = ca->cntRTT;
+	r->vegas_rtt_us = ca->baseRTT;
+	r->vegas_minrtt_us = ca->minRTT;
+}
+
+static __always_inline u32 control_of(u64 name)
+{
+	u64 bbr = 0, dctcp = 0, vegas = 0;
+
+	__builtin_memcpy(&bbr, "bbr", 3);
+	__builtin_memcpy(&dctcp, "dctcp", 5);
+	__builtin_memcpy(&vegas, "vegas", 5);
+	return name == bbr ? CONTROL_BBR : name == dctcp ? CONTROL_DCTCP : name == vegas ? CONTROL_VEGAS : CONTROL_OTHER;
+}
+
+static __always_inline void read_congestion(struct socket_record *r, const struct tcp_sock *tp,
+					    struct socket_reader *reader)
+{
+	const struct tcp_congestion_ops *ops = tp->inet_conn.icsk_ca_ops;
+
+	if (!ops)
+		return;
+	if (reader->control_ops != (u64)ops) {
+		if (bpf_core_read(reader->control_name, sizeof(reader->control_name), &ops->name))
+			return;
+		reader->control_ops = (u64)ops;
+		reader->control = control_of(reader->control_name[0]);
+	}
+	((u64 *)r->congestion)[0] = reader->control_name[0];
+	((u64 *)r->congestion)[1] = reader->control_name[1];
+	/* inet_diag asks the congestion control only in the states before TIME_WAIT. */
+	if (r->state >= TIME_WAIT)
+		return;
+	if (reader->control == CONTROL_BBR)
+		read_bbr(r, tp);
+	else if (reader->control == CONTROL_DCTCP)
+		read_dctcp(r, tp);
+	else if (reader->control == CONTROL_VEGAS)
+		read_vegas(r, tp);
+}
+
+static __always_inline u8 read_tcp_options(const struct tcp_sock *tp)
+{
+	u8 ecn = tp->ecn_flags, options = 0;
+
+	options |= BPF_CORE_READ_BITFIELD(tp, rx_opt.tstamp_ok) ? 1 : 0;
+	options |= BPF_CORE_READ_BITFIELD(tp, rx_opt.sack_ok) ? 2 : 0;
+	options |= BPF_CORE_READ_BITFIELD(tp, rx_opt.wscale_ok) ? 4 : 0;
+	options |= ecn & (ECN_RFC3168 | ECN_ACCECN) ? 8 : 0;
+	options |= ecn & ECN_SEEN ? 16 : 0;
+	options |= BPF_CORE_READ_BITFIELD(tp, syn_data_acked) ? 32 : 0;
+	if (bpf_core_field_exists(tp->tcp_usec_ts))
+		options |= BPF_CORE_READ_BITFIELD(tp, tcp_usec_ts) ? 64 : 0;
+	if (bpf_core_field_exists(tp->syn_fastopen_child))
+		options |= BPF_CORE_READ_BITFIELD(tp, syn_fastopen_child) ? 128 : 0;
+	return options;
+}
+
+static __always_inline u8 read_ulp(const struct inet_connection_sock *icsk)
+{
+	const struct tcp_ulp_ops *ops = icsk->icsk_ulp_ops;
+	u64 name = 0, tls = 0, mptcp = 0, smc = 0, esp = 0;
+
+	if (!ops || bpf_core_read(&name, sizeof(name), &ops->name))
+		return 0;
+	__builtin_memcpy(&tls, "tls", 3);
+	__builtin_memcpy(&mptcp, "mptcp", 5);
+	__builtin_memcpy(&esp, "espintcp", 8);
+	__builtin_memcpy(&smc, "smc", 3);
+	return name == tls ? 1 : name == mptcp ? 2 : name == esp ? 3 : name == smc ? 4 : 255;
+}
+
+static __always_inline void read_options(struct socket_record *r, const struct inet_sock *inet, const struct tcp_sock *tp)
+{
+	u8 nagle = BPF_CORE_READ_BITFIELD(tp, nonagle);
+
+	r->sock_flags = read_sock_flags(inet);
+	r->ulp = read_ulp(&tp->inet_conn);
+	r->nodelay = (nagle & NAGLE_OFF ? 1 : 0) | (nagle & NAGLE_CORK ? 2 : 0);
+	if (r->state == LISTEN)
+		return;
+	r->tcp_options = read_tcp_options(tp);
+	if (r->tcp_options & 4) {
+		r->snd_wscale = BPF_CORE_READ_BITFIELD(tp, rx_opt.snd_wscale);
+		r->rcv_wscale = BPF_CORE_READ_BITFIELD(tp, rx_opt.rcv_wscale);
+	}
+	r->fastopen_client_fail = BPF_CORE_READ_BITFIELD(tp, fastopen_client_fail);
+}
+
+/* The context of an MPTCP subflow, or 0 when the socket is none. */
+static __always_inline u64 mptcp_context(const struct tcp_sock *tp)
+{
+	if (!bpf_core_field_exists(tp->is_mptcp) || !bpf_core_type_exists(struct mptcp_subflow_context) || !tp->is_mptcp)
+		return 0;
+	return (u64)tp->inet_conn.icsk_ulp_data;
+}
+
+/* A subflow names its connection. */
+static __always_inline void read_subflow(struct socket_record *r, const struct tcp_sock *tp)
+{
+	struct mptcp_subflow_context *context = (void *)mptcp_context(tp);
+	u32 token = 0;
+
+	if (context && !bpf_core_read(&token, sizeof(token), &context->token))
+		r->mptcp_token = token;
+}
+
+/* Identity of a TCP socket beyond read_common(), which comes first. The state is that of the moment: read once. */
+static __always_inline void read_tcp_identity(struct socket_record *r, const struct sock *sk, u8 state)
+{
+	r->state = state;
+	r->protocol = IPPROTO_TCP;
+	r->sock_type = SOCK_STREAM;
+	r->inode = read_inode(sk);
+}
+
+/* A TCP socket whose struct sock and struct inet_sock are read through one pointer and the rest, from icsk_rto on, through
+ * another, which may be a copy: what a caller has copied at once is read without a check of each address. */
+static __always_inline void read_tcp_split(struct socket_record *r, const struct inet_sock *inet, const struct tcp_sock *tp,
+					   u8 state, u32 groups, struct socket_reader *reader)
+{
+	const struct sock *sk = &inet->sk;
+	bool listens = state == LISTEN;
+
+	read_tcp_identity(r, sk, state);
+	if (WANTED(MEMORY))
+		read_memory(r, sk, false);
+	if (WANTED(ATTRIBUTES))
+		read_attributes(r, inet);
+	if (WANTED(CGROUP))
+		read_cgroup(r, sk);
+	if (WANTED(TIMER))
+		read_timer(r, sk, &tp->inet_conn, reader);
+	if (WANTED(CONGESTION))
+		read_congestion(r, tp, reader);
+	if (WANTED(RATE))
+		read_rate(r, sk, tp);
+	if (WANTED(CWND))
+		read_cwnd(r, tp);
+	if (WANTED(QUEUES))
+		read_queues(r, sk, tp);
+	if (WANTED(OPTIONS))
+		read_options(r, inet, tp);
+	if (WANTED(LOSS))
+		read_loss(r, tp, reader);
+	if (WANTED(MPTCP))
+		read_subflow(r, tp);
+	if (listens)
+		return;
+	if (WANTED(RTT))
+		read_rtt(r, tp);
+	if (WANTED(TRAFFIC))
+		read_traffic(r, tp);
+	if (WANTED(TIMES))
+		read_times(r, tp, reader);
+	if (WANTED(LIMITS))
+		read_limits(r, tp, reader);
+	if (WANTED(WINDOW))
+		read_window(r, tp);
+	if (WANTED(ECN))
+		read_ecn(r, tp);
+}
+
+/* A TCP socket with all its parts: every state but TIME_WAIT and NEW_SYN_RECV. After read_common(). */
+static __always_inline void read_tcp(struct socket_record *r, const struct tcp_sock *tp, u8 state, u32 groups,
+				     struct socket_reader *reader)
+{
+	read_tcp_split(r, &tp->inet_conn.icsk_inet, tp, state, groups, reader);
+}
+
+/* A socket in TIME_WAIT, of which the kernel keeps little. Its state is the one that netlink reports: FIN_WAIT2 sockets
+ * that nobody holds any more wait as such. After read_common(). */
+static __always_inline void read_time_wait(struct socket_record *r, const struct inet_timewait_sock *tw, u32 groups,
+					   const struct socket_reader *reader)
+{
+	r->state = tw->tw_substate;
+	r->protocol = IPPROTO_TCP;
+	r->sock_type = SOCK_STREAM;
+	if (WANTED(TIMER)) {
+		r->timer = 3;
+		r->timer_ms = until_ms(tw->tw_timer.expires, reader->jiffies);
+	}
+	if (WANTED(ATTRIBUTES) && bpf_core_field_exists(tw->tw_mark))
+		r->mark = tw->tw_mark;
+}
+
+/* A connection that is being accepted. After read_common(). */
+static __always_inline void read_request(struct socket_record *r, const struct inet_request_sock *request, u32 groups,
+					 const struct socket_reader *reader)
+{
+	r->state = NEW_SYN_RECV;
+	r->protocol = IPPROTO_TCP;
+	r->sock_type = SOCK_STREAM;
+	if (WANTED(TIMER)) {
+		r->timer = 1;
+		r->timer_ms = until_ms(request->req.rsk_timer.expires, reader->jiffies);
+	}
+	if (WANTED(ATTRIBUTES))
+		r->mark = request->ir_mark;
+}
+
+/* A UDP socket. After read_common(). */
+static __always_inline void read_udp(struct socket_record *r, const struct udp_sock *udp, u32 groups)
+{
+	const struct sock *sk = &udp->inet.sk;
+
+	r->state = sk->__sk_common.skc_state;
+	r->protocol = sk->sk_protocol;
+	r->sock_type = sk->sk_type;
+	r->inode = read_inode(sk);
+	if (WANTED(QUEUES)) {
+		r->rqueue_bytes = sk->sk_backlog.rmem_alloc.counter;
+		if (bpf_core_field_exists(udp->forward_deficit))
+			r->rqueue_bytes -= udp->forward_deficit;
+		r->wqueue_bytes = sk->sk_wmem_alloc.refs.counter - 1;
+	}
+	if (WANTED(MEMORY))
+		read_memory(r, sk, true);
+	if (WANTED(ATTRIBUTES))
+		read_attributes(r, &udp->inet);
+	if (WANTED(CGROUP))
+		read_cgroup(r, sk);
+	if (WANTED(OPTIONS))
+		r->sock_flags = read_sock_flags(&udp->inet);
+}
+
+/* The connection that a subflow belongs to. After read_common() of the connection's own sock_common. */
+static __always_inline void read_mptcp(struct socket_record *r, const struct mptcp_sock *msk, u8 state, u32 groups)
+{
+	const struct sock *sk = &msk->sk.icsk_inet.sk;
+	const struct mptcp_pm_data___subflows *older = (const void *)&msk->pm;
+	struct sock *first = msk->first;
+	u8 first_state = first ? SOCKET_FOLLOW(sock_common, first)->skc_state : 0;
+
+	r->state = state;
+	r->protocol = IPPROTO_MPTCP;
+	r->sock_type = SOCK_STREAM;
+	r->inode = read_inode(sk);
+	if (WANTED(QUEUES) && state == LISTEN && first) {
+		const struct sock *listener = SOCKET_FOLLOW(sock, first);
+
+		r->accept_queue = listener->sk_ack_backlog;
+		r->accept_limit = listener->sk_max_ack_backlog;
+	} else if (WANTED(QUEUES) && state != LISTEN) {
+		r->rqueue_bytes = sk->sk_backlog.rmem_alloc.counter;
+		r->wqueue_bytes = sk->sk_wmem_alloc.refs.counter - 1;
+	}
+	if (WANTED(MEMORY))
+		read_memory(r, sk, false);
+	if (WANTED(ATTRIBUTES))
+		read_attributes(r, &msk->sk.icsk_inet);
+	if (WANTED(CGROUP))
+		read_cgroup(r, sk);
+	if (WANTED(OPTIONS))
+		r->sock_flags = read_sock_flags(&msk->sk.icsk_inet);
+	if (!WANTED(MPTCP))
+		return;
+	r->mptcp_token = msk->token;
+	/* MPTCP_FALLBACK_DONE of net/mptcp/protocol.h, then the peer's key is known. */
+	r->mptcp_flags = (msk->flags >> 2 & 1) | (msk->can_ack ? 2 : 0);
+	r->mptcp_retransmits = msk->sk.icsk_retransmits;
+	r->mptcp_bytes_sent = msk->bytes_sent;
+	r->mptcp_bytes_received = msk->bytes_received;
+	r->mptcp_bytes_retrans = msk->bytes_retrans;
+	r->mptcp_bytes_acked = msk->bytes_acked;
+	if (bpf_core_field_exists(msk->pm.extra_subflows))
+		r->mptcp_subflows = msk->pm.extra_subflows;
+	else if (bpf_core_field_exists(older->subflows))
+		r->mptcp_subflows = older->subflows;
+	r->mptcp_subflows_total = r->mptcp_subflows + (first_state == ESTABLISHED || first_state == SYN_SENT ||
+						       first_state == SYN_RECV || first_state == LISTEN);
+}
+
+#endif

@@ -1,0 +1,392 @@
+//! The walk over the kernel's tables of sockets: loader of `walk.bpf.c` and the loop that runs it until a dump is complete.
+//! Which sockets a user wants and what becomes of a record is not decided here.
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, OpenObject};
+use parshall_evidence::socket::{Batch, Completeness, Groups, SocketRecord};
+
+use super::arena::Arena;
+use crate::probes::tick_hz;
+use crate::walk_skel::types::walk_job;
+use crate::walk_skel::{WalkSkel, WalkSkelBuilder};
+
+/// `RECORDS`, and the bytes of `struct names`, `struct ports` and `struct spaces` of walk.bpf.c.
+const RECORDS: usize = 1024;
+const NAMES: usize = RECORDS * 112;
+const PORTS: usize = 65_536;
+const SPACE_WORDS: usize = 4096;
+/// Entries of the sets that a selection may name.
+const SET_MAX: usize = 65_536;
+/// Runs of one dump, far beyond what tables of any size need: a bound, should a table change faster than it is read.
+const RUNS_MAX: usize = 1 << 22;
+
+/// With so many groups it is cheaper to copy a socket before it is read.
+const COPIED_FROM: u32 = 6;
+
+/// Bits of `kinds`: TCP, UDP, MPTCP, UNIX.
+const KIND_TCP: u32 = 1;
+const KIND_UDP: u32 = 2;
+const KIND_MPTCP: u32 = 4;
+const KIND_UNIX: u32 = 8;
+
+const LISTEN: u32 = 1 << 10;
+const BOUND_INACTIVE: u32 = 1 << 13;
+
+/// Why the walk cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum WalkError {
+    /// The kernel does not describe its types.
+    #[error("this kernel has no BTF (/sys/kernel/btf/vmlinux)")]
+    NoBtf,
+    /// The process may not load the program.
+    #[error("not permitted: {} is missing", .missing.join(" and "))]
+    NotPermitted {
+        /// Capabilities that are needed and not there.
+        missing: Vec<&'static str>,
+    },
+    /// The kernel is too old or built without it.
+    #[error("this kernel lacks {what}")]
+    Lacks {
+        /// What it lacks, and since when kernels have it.
+        what: &'static str,
+    },
+    /// The kernel refused for another reason.
+    #[error("the kernel refused the walk: {0}")]
+    Refused(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Which end of a socket a rule looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sides {
+    /// The local end.
+    Local,
+    /// The other end.
+    Remote,
+    /// One of the two.
+    Either,
+}
+
+impl Sides {
+    fn local(self) -> bool {
+        self != Self::Remote
+    }
+
+    fn remote(self) -> bool {
+        self != Self::Local
+    }
+}
+
+/// A network in CIDR form. An IPv4 address in IPv6 form counts as IPv4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prefix {
+    /// Which end must be in it.
+    pub sides: Sides,
+    /// Its address; bits after `length` are ignored.
+    pub network: IpAddr,
+    /// Its length in bits.
+    pub length: u8,
+}
+
+impl Prefix {
+    /// `struct prefix` of walk.bpf.c.
+    fn key(&self) -> [u8; 24] {
+        let (family, most) = if self.network.is_ipv4() { (4u32, 32) } else { (6, 128) };
+        let mut key = [0; 24];
+        key[..4].copy_from_slice(&(32 + u32::from(self.length).min(most)).to_ne_bytes());
+        key[4..8].copy_from_slice(&family.to_ne_bytes());
+        match self.network {
+            IpAddr::V4(ip) => key[8..12].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => key[8..].copy_from_slice(&ip.octets()),
+        }
+        key
+    }
+}
+
+/// Which sockets and which of their fields a dump gives. Several values of one kind of rule mean any of them; several kinds
+/// of rule mean all of them; an empty list rules nothing out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WalkSelection {
+    /// Fields to read.
+    pub groups: Groups,
+    /// Kinds of socket, one bit each: 1 TCP, 2 UDP, 4 MPTCP connections, 8 UNIX.
+    pub kinds: u32,
+    /// One bit per state, bit 1 for ESTABLISHED. Sockets that only have a port (bit 13) are looked for when the bit is set
+    /// and not all are: they cost a pass over another table.
+    pub states: u32,
+    /// Inodes of network namespaces.
+    pub namespaces: Vec<u32>,
+    /// Ids of control groups.
+    pub cgroups: Vec<u64>,
+    /// Ports.
+    pub ports: Vec<(Sides, u16)>,
+    /// Networks.
+    pub prefixes: Vec<Prefix>,
+    /// Only sockets that changed since the last dump with this rule: those that are new, whose state changed, that sent or
+    /// received a segment, on which a byte was written or read, a connection came to wait or was accepted, whose buffers or
+    /// window changed, or that lost their file. Options that an application sets, and timers that send nothing, are not
+    /// seen. The kernel side remembers 200,000 sockets or more; what is beyond that counts as changed.
+    pub changed: bool,
+}
+
+impl Default for WalkSelection {
+    /// Every TCP socket with all fields.
+    fn default() -> Self {
+        Self {
+            groups: Groups::ALL,
+            kinds: KIND_TCP,
+            states: u32::MAX,
+            namespaces: Vec::new(),
+            cgroups: Vec::new(),
+            ports: Vec::new(),
+            prefixes: Vec::new(),
+            changed: false,
+        }
+    }
+}
+
+impl WalkSelection {
+    /// `enum rule` of walk.bpf.c.
+    fn rules(&self) -> u32 {
+        let rule = |bit: u32, there: bool| if there { 1 << bit } else { 0 };
+        rule(0, !self.namespaces.is_empty())
+            | rule(1, !self.cgroups.is_empty())
+            | rule(2, !self.ports.is_empty())
+            | rule(3, !self.prefixes.is_empty())
+            | rule(4, self.changed)
+    }
+
+    /// The passes that it needs (`enum walk_what`), and which own tables of a namespace (`enum walk_want`).
+    fn passes(&self) -> (Vec<u32>, u32) {
+        let tcp = self.kinds & (KIND_TCP | KIND_MPTCP) != 0;
+        let connections = tcp && self.states & !(LISTEN | BOUND_INACTIVE | 1) != 0;
+        let bound = self.kinds & KIND_TCP != 0 && self.states & BOUND_INACTIVE != 0 && self.states != u32::MAX;
+        let udp = self.kinds & KIND_UDP != 0;
+        let unix = self.kinds & KIND_UNIX != 0;
+        let passes = [(1, connections), (2, tcp && self.states & LISTEN != 0), (3, bound), (4, udp), (5, true)];
+        let passes = passes.into_iter().filter(|p| p.1).map(|p| p.0).collect();
+        (passes, u32::from(connections) | u32::from(udp) << 1 | u32::from(unix) << 2)
+    }
+}
+
+/// The loaded walk. It holds no lock and attaches nothing: between dumps it costs memory only.
+pub struct Walk {
+    skel: WalkSkel<'static>,
+    records: Arena<Slot>,
+    names: Arena<u8>,
+    ports: Arena<u8>,
+    spaces: Arena<u64>,
+    epoch: u32,
+    /// Whose sets the kernel side has.
+    installed: Option<WalkSelection>,
+}
+
+/// A record as plain words, which any bytes are.
+type Slot = [u64; size_of::<SocketRecord>() / 8];
+
+// The kernel side writes records one after the other.
+const _: () =
+    assert!(size_of::<Slot>() == size_of::<SocketRecord>() && align_of::<Slot>() == align_of::<SocketRecord>());
+
+impl std::fmt::Debug for Walk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Walk").finish_non_exhaustive()
+    }
+}
+
+impl Walk {
+    /// Loads the program and finds the kernel's tables. Needs CAP_BPF and CAP_PERFMON, and no other privilege, to see the
+    /// sockets of all namespaces.
+    ///
+    /// # Errors
+    /// [`WalkError`] says what the kernel or the process lacks.
+    pub fn open() -> Result<Self, WalkError> {
+        if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+            return Err(WalkError::NoBtf);
+        }
+        let skel = load().map_err(why)?;
+        let mapped = |e: io::Error| WalkError::Refused(e.into());
+        let maps = &skel.maps;
+        let mut walk = Self {
+            records: Arena::map(&maps.records, RECORDS).map_err(mapped)?,
+            names: Arena::map(&maps.names, NAMES).map_err(mapped)?,
+            ports: Arena::map(&maps.ports, PORTS).map_err(mapped)?,
+            spaces: Arena::map(&maps.spaces, SPACE_WORDS).map_err(mapped)?,
+            skel,
+            epoch: 0,
+            installed: None,
+        };
+        walk.job().what = 0;
+        walk.run().map_err(mapped)?;
+        if walk.told().init_net == 0 {
+            return Err(WalkError::Lacks { what: "a list of network namespaces in the expected form" });
+        }
+        Ok(walk)
+    }
+
+    /// One dump. `take` gets batches that the next one overwrites; their order is not defined. A socket that is there
+    /// during the whole dump is given exactly once.
+    ///
+    /// # Errors
+    /// The kernel refuses to run the program, or the selection has a list of more than 65,536 entries.
+    pub fn dump(&mut self, wanted: &WalkSelection, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<Completeness> {
+        self.install(wanted)?;
+        let (passes, want) = wanted.passes();
+        self.spaces.values_mut().fill(0);
+        self.epoch = self.epoch.wrapping_add(u32::from(wanted.changed));
+        let epoch = self.epoch;
+        let job = self.job();
+        job.want = want;
+        job.groups = wanted.groups.bits();
+        job.copies = u32::from(wanted.groups.bits().count_ones() >= COPIED_FROM);
+        job.kinds = wanted.kinds;
+        job.states = wanted.states;
+        job.rules = wanted.rules();
+        job.epoch = epoch;
+        let mut sum = Completeness::default();
+        for what in passes {
+            self.pass(what, &mut sum, take)?;
+        }
+        Ok(sum)
+    }
+
+    fn pass(&mut self, what: u32, sum: &mut Completeness, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<()> {
+        let job = self.job();
+        (job.what, job.bucket, job.parts, job.part, job.space) = (what, 0, 1, 0, 0);
+        for _ in 0..RUNS_MAX {
+            self.run()?;
+            let told = self.told();
+            sum.expected += told.expected;
+            sum.emitted += u64::from(told.records);
+            sum.filtered += told.filtered;
+            sum.torn += told.torn;
+            sum.dropped += told.dropped;
+            sum.interrupted += told.interrupted;
+            sum.chains_cut += told.chains_cut;
+            sum.namespaces_lost += told.namespaces_lost;
+            // Each run of the last pass begins with the first namespace, so the last run has seen them all.
+            sum.namespaces = told.namespaces.max(sum.namespaces);
+            if told.records > 0 {
+                take(self.batch(told.records as usize, told.names as usize));
+            }
+            if told.done != 0 {
+                return Ok(());
+            }
+        }
+        Err(io::Error::other("the tables of sockets change faster than they are read"))
+    }
+
+    fn batch(&self, records: usize, names: usize) -> Batch<'_> {
+        let slots = &self.records.values()[..records.min(RECORDS)];
+        // SAFETY: a record is plain integers in the size and alignment of a slot (asserted above), and any bytes are one.
+        let records = unsafe { std::slice::from_raw_parts(slots.as_ptr().cast::<SocketRecord>(), slots.len()) };
+        Batch { records, names: &self.names.values()[..names.min(NAMES)] }
+    }
+
+    /// Hands the sets of a selection to the kernel side.
+    fn install(&mut self, wanted: &WalkSelection) -> io::Result<()> {
+        if self.installed.as_ref() == Some(wanted) {
+            return Ok(());
+        }
+        let most = [wanted.namespaces.len(), wanted.cgroups.len(), wanted.prefixes.len()].into_iter().max();
+        if most > Some(SET_MAX) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a rule names more than {SET_MAX} values"),
+            ));
+        }
+        self.installed = None;
+        let maps = &self.skel.maps;
+        let sides = |test: fn(Sides) -> bool| {
+            wanted.prefixes.iter().filter(move |p| test(p.sides)).map(|p| p.key().to_vec()).collect::<Vec<_>>()
+        };
+        fill(&maps.wanted_namespaces, wanted.namespaces.iter().map(|n| n.to_ne_bytes().to_vec()))?;
+        fill(&maps.wanted_cgroups, wanted.cgroups.iter().map(|id| id.to_ne_bytes().to_vec()))?;
+        fill(&maps.local_prefixes, sides(Sides::local).into_iter())?;
+        fill(&maps.remote_prefixes, sides(Sides::remote).into_iter())?;
+        let ports = self.ports.values_mut();
+        ports.fill(0);
+        for (sides, port) in &wanted.ports {
+            ports[usize::from(*port)] |= u8::from(sides.local()) | u8::from(sides.remote()) << 1;
+        }
+        self.installed = Some(wanted.clone());
+        Ok(())
+    }
+
+    fn job(&mut self) -> &mut walk_job {
+        &mut self.skel.maps.bss_data.as_deref_mut().expect("the object has global data").job
+    }
+
+    /// What the last run told.
+    fn told(&mut self) -> walk_job {
+        let job: *const walk_job = self.job();
+        // SAFETY: the job is valid for reads; volatile, because the kernel wrote it behind the compiler's back.
+        unsafe { job.read_volatile() }
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+            ..Default::default()
+        };
+        let fd = self.skel.progs.walk.as_fd().as_raw_fd();
+        // SAFETY: the options are valid for the call and name no buffers.
+        let ret = unsafe { libbpf_sys::bpf_prog_test_run_opts(fd, &mut options) };
+        if ret < 0 { Err(io::Error::from_raw_os_error(-ret)) } else { Ok(()) }
+    }
+}
+
+/// Makes the keys of a set these.
+fn fill(map: &impl MapCore, keys: impl Iterator<Item = Vec<u8>>) -> io::Result<()> {
+    let old: Vec<Vec<u8>> = map.keys().collect();
+    for key in old {
+        map.delete(&key).map_err(io::Error::other)?;
+    }
+    for key in keys {
+        map.update(&key, &[1], MapFlags::ANY).map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+fn load() -> Result<WalkSkel<'static>, libbpf_rs::Error> {
+    // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
+    let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    // Without reduced type information: bpf_rdonly_cast takes the kernel's own numbers of types.
+    let mut open = WalkSkelBuilder::default().open(object)?;
+    let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
+    rodata.socket_tick_hz = u32::try_from(tick_hz()).unwrap_or(250);
+    open.load()
+}
+
+/// What a refused load means.
+fn why(error: libbpf_rs::Error) -> WalkError {
+    if error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
+        let missing = missing_capabilities();
+        if !missing.is_empty() {
+            return WalkError::NotPermitted { missing };
+        }
+    }
+    // SAFETY: the name is a NUL-terminated string that outlives the call.
+    let id =
+        unsafe { libbpf_sys::libbpf_find_vmlinux_btf_id(c"bpf_rdonly_cast".as_ptr(), libbpf_sys::BPF_TRACE_FENTRY) };
+    if id <= 0 {
+        return WalkError::Lacks { what: "bpf_rdonly_cast (Linux 6.2)" };
+    }
+    WalkError::Refused(error.into())
+}
+
+/// Which of the needed capabilities the process does not have. CAP_SYS_ADMIN includes them.
+fn missing_capabilities() -> Vec<&'static str> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let Some(held) = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()) else { return Vec::new() };
+    let has = |bit: u32| held & (1 << bit) != 0;
+    [("CAP_BPF", 39), ("CAP_PERFMON", 38)]
+        .into_iter()
+        .filter(|(_, bit)| !has(*bit) && !has(21))
+        .map(|(name, _)| name)
+        .collect()
+}

@@ -1,0 +1,278 @@
+//! Closes on a real kernel: every one is reported, once, with its final counters, or counted as lost. Needs root.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+mod socket_common;
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use parshall_bpf::sockets::closes::{Closes, Counts, Port, Wanted};
+use parshall_evidence::socket::{FLAG_CLOSED, Group, Groups, SocketRecord};
+use socket_common::{ready, unprivileged};
+
+const ESTABLISHED: u8 = 1;
+const SYN_SENT: u8 = 2;
+const LISTEN: u8 = 10;
+
+/// Closes of what has one of these ports at either end.
+fn of_ports(ports: impl IntoIterator<Item = u16>) -> Wanted {
+    let ports = ports.into_iter().map(|port| Port { port, local: true, remote: true }).collect();
+    Wanted { ports, ..Wanted::default() }
+}
+
+/// Closing resets the connection instead of ending it.
+fn reset_on_close(stream: &TcpStream) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let size = size_of::<libc::linger>() as libc::socklen_t;
+    // SAFETY: the kernel reads as many bytes of `linger` as its size says.
+    let done = unsafe {
+        libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), size)
+    };
+    assert_eq!(done, 0);
+}
+
+/// Drains until `enough`, for at most ten seconds.
+fn collect(closes: &mut Closes, enough: impl Fn(&[SocketRecord]) -> bool) -> Vec<SocketRecord> {
+    let give_up = Instant::now() + Duration::from_secs(10);
+    let mut records = Vec::new();
+    while !enough(&records) {
+        assert!(Instant::now() < give_up, "{} records: {:?}", records.len(), closes.counts());
+        closes.wait(Duration::from_millis(10), &mut records);
+    }
+    records
+}
+
+type Ends = (SocketAddr, SocketAddr);
+
+fn ends(record: &SocketRecord) -> Ends {
+    let v4 = |address: &[u8; 16]| IpAddr::V4(Ipv4Addr::new(address[0], address[1], address[2], address[3]));
+    (
+        SocketAddr::new(v4(&record.local_address), record.local_port),
+        SocketAddr::new(v4(&record.remote_address), record.remote_port),
+    )
+}
+
+/// What both ends of a connection must have counted: bytes from the client, bytes from the server.
+struct Expected {
+    client: Ends,
+    up: u64,
+    down: u64,
+}
+
+const LISTENERS: usize = 16;
+const CONNECTIONS: usize = 120_000;
+const HEAD: usize = 4;
+
+/// Answers each connection: a head says how many bytes come and how many go.
+fn serve(listener: &TcpListener, connections: usize) -> io::Result<()> {
+    let mut buffer = [0; 2048];
+    for _ in 0..connections {
+        let (mut stream, _) = listener.accept()?;
+        stream.read_exact(&mut buffer[..HEAD])?;
+        let up = u16::from_ne_bytes([buffer[0], buffer[1]]);
+        let down = u16::from_ne_bytes([buffer[2], buffer[3]]);
+        stream.read_exact(&mut buffer[..up.into()])?;
+        stream.write_all(&buffer[..down.into()])?;
+        // The client ends first, so that its socket is handed over to TIME_WAIT.
+        if stream.read(&mut buffer)? != 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+    Ok(())
+}
+
+fn call(server: SocketAddr, number: usize) -> io::Result<Expected> {
+    let (up, down) = ((number % 997) as u16 + 1, (number % 701) as u16 + 1);
+    let mut stream = TcpStream::connect(server)?;
+    let mut message = [up.to_ne_bytes(), down.to_ne_bytes()].concat();
+    message.resize(HEAD + usize::from(up), 1);
+    stream.write_all(&message)?;
+    stream.read_exact(&mut [0; 1024][..down.into()])?;
+    // Every seventh is reset by the client, which keeps neither end waiting.
+    if number.is_multiple_of(7) {
+        stream.shutdown(std::net::Shutdown::Write)?;
+        let _end = stream.read(&mut [0; 1])?;
+        reset_on_close(&stream);
+    }
+    Ok(Expected { client: (stream.local_addr()?, server), up: HEAD as u64 + u64::from(up), down: down.into() })
+}
+
+#[test]
+fn of_120_000_short_connections_each_end_is_reported_once_with_its_bytes() {
+    if !ready("closes of short connections") {
+        return;
+    }
+    // Several addresses: those of one pair of addresses and a port would run out.
+    let address = |at: usize| SocketAddr::from(([127, 0, 3, at as u8 + 1], 0));
+    let listeners: Vec<TcpListener> = (0..LISTENERS).map(|at| TcpListener::bind(address(at)).unwrap()).collect();
+    let servers: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+    let mut closes = Closes::attach(&of_ports(servers.iter().map(|server| server.port())), 16 << 20).unwrap();
+    let mut records = Vec::new();
+    let (tell, told) = mpsc::channel();
+    let each = CONNECTIONS / LISTENERS;
+    let begun = Instant::now();
+    let threads: Vec<_> = listeners
+        .into_iter()
+        .zip(servers)
+        .enumerate()
+        .map(|(at, (listener, server))| {
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                let calls = std::thread::spawn(move || {
+                    (0..each).map(|number| call(server, number * LISTENERS + at)).collect::<io::Result<Vec<_>>>()
+                });
+                serve(&listener, each).unwrap();
+                tell.send(calls.join().unwrap().unwrap()).unwrap();
+            })
+        })
+        .collect();
+    drop(tell);
+    while threads.iter().any(|thread| !thread.is_finished()) {
+        assert!(begun.elapsed() < Duration::from_secs(240), "{} of the closes", records.len());
+        closes.wait(Duration::from_millis(20), &mut records);
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    // Both ends of each, and the listeners. The last segments may still be on their way.
+    let all = 2 * CONNECTIONS + LISTENERS;
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while records.len() < all && Instant::now() < give_up {
+        closes.wait(Duration::from_millis(20), &mut records);
+    }
+    closes.wait(Duration::from_millis(100), &mut records);
+    let Counts { reported, lost, .. } = closes.counts();
+    assert_eq!((records.len(), reported, lost), (all, all as u64, 0));
+    // A pair of addresses may come again: what is compared are all that had it.
+    let mut seen: HashMap<Ends, Vec<(u64, u64)>> = HashMap::new();
+    for record in &records {
+        assert_eq!(record.record_flags, FLAG_CLOSED);
+        if record.state != LISTEN {
+            // Acknowledged bytes include the FIN, received ones the peer's: the data is what was sent.
+            seen.entry(ends(record)).or_default().push((record.bytes_sent, record.bytes_received));
+        }
+    }
+    for expected in told.into_iter().flatten() {
+        for (ends, sent, received) in [
+            (expected.client, expected.up, expected.down),
+            ((expected.client.1, expected.client.0), expected.down, expected.up),
+        ] {
+            let found = seen.get_mut(&ends).unwrap_or_else(|| panic!("{ends:?} was not reported"));
+            let matching = found.iter().position(|(s, r)| *s == sent && (*r == received || *r == received + 1));
+            let at = matching.unwrap_or_else(|| panic!("{ends:?}: {sent} and {received} are not in {found:?}"));
+            found.swap_remove(at);
+        }
+    }
+    assert!(seen.values().all(Vec::is_empty), "nothing was reported twice");
+}
+
+#[test]
+fn every_way_to_end_is_told_once_with_the_state_before() {
+    if !ready("ways in which sockets close") {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.3.40:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    let mut closes = Closes::attach(&of_ports([server.port()]), 1 << 20).unwrap();
+    let once = |records: &[SocketRecord], wanted: Ends| {
+        let found: Vec<_> = records.iter().filter(|record| ends(record) == wanted).collect();
+        assert_eq!(found.len(), 1, "{wanted:?}: {found:?}");
+        *found[0]
+    };
+    // A reset: both ends are established to the last moment.
+    let client = TcpStream::connect(server).unwrap();
+    let (mut accepted, peer) = listener.accept().unwrap();
+    reset_on_close(&client);
+    drop(client);
+    assert!(accepted.read(&mut [0; 1]).is_err());
+    // Accepted by nobody: the listener's end is theirs too.
+    let waiting = TcpStream::connect(server).unwrap();
+    let unaccepted = waiting.local_addr().unwrap();
+    drop(listener);
+    let records = collect(&mut closes, |records| records.len() >= 5);
+    assert_eq!(once(&records, (peer, server)).state, ESTABLISHED);
+    assert_eq!(once(&records, (server, peer)).state, ESTABLISHED);
+    assert_eq!(once(&records, (server, unaccepted)).state, ESTABLISHED);
+    assert_eq!(once(&records, (unaccepted, server)).state, ESTABLISHED);
+    let listens: Vec<_> = records.iter().filter(|record| record.state == LISTEN).collect();
+    assert_eq!(listens.len(), 1);
+    assert_eq!((listens[0].local_port, listens[0].accept_limit), (server.port(), 4096.min(listens[0].accept_limit)));
+    // Nobody listens any more: it never was a connection.
+    assert!(TcpStream::connect(server).is_err());
+    let records = collect(&mut closes, |records| !records.is_empty());
+    assert_eq!((records.len(), records[0].state, records[0].bytes_acked), (1, SYN_SENT, 0));
+    drop((accepted, waiting));
+    closes.wait(Duration::from_millis(50), &mut Vec::new());
+    assert_eq!(closes.counts().reported, 6, "sockets that were closed already close no second time");
+}
+
+#[test]
+fn what_is_not_wanted_stays_in_the_kernel() {
+    if !ready("selection of closes") {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.3.41:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    let pair = || {
+        let client = TcpStream::connect(server).unwrap();
+        reset_on_close(&client);
+        drop(client);
+        drop(listener.accept().unwrap());
+    };
+    let far = |wanted: Wanted| {
+        let mut closes = Closes::attach(&wanted, 1 << 20).unwrap();
+        pair();
+        let mut records = Vec::new();
+        closes.wait(Duration::from_millis(50), &mut records);
+        (records, closes.counts())
+    };
+    let remote = Wanted {
+        ports: vec![Port { port: server.port(), local: false, remote: true }],
+        groups: Groups::of([Group::Traffic]),
+        ..Wanted::default()
+    };
+    let (records, counts) = far(remote.clone());
+    assert_eq!((records.len(), counts.reported), (1, 1), "the client only");
+    assert_eq!((records[0].remote_port, records[0].snd_cwnd, records[0].sndbuf_bytes), (server.port(), 0, 0));
+    assert!(records[0].segs_out > 0 && counts.filtered > 0);
+    let elsewhere = Wanted { namespaces: vec![1], ..of_ports([server.port()]) };
+    assert!(far(elsewhere).0.is_empty());
+    let here = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net").unwrap()) as u32;
+    assert_eq!(far(Wanted { namespaces: vec![1, here], ..remote.clone() }).0.len(), 1);
+    assert!(far(Wanted { states: 1 << LISTEN, ..remote }).0.is_empty());
+}
+
+#[test]
+fn a_full_ring_loses_by_count_and_not_by_content() {
+    if !ready("a full ring of closes") {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.3.42:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    let mut closes = Closes::attach(&of_ports([server.port()]), 64 << 10).unwrap();
+    let connections = 300;
+    for _ in 0..connections {
+        let client = TcpStream::connect(server).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        reset_on_close(&client);
+        drop((client, accepted));
+    }
+    let Counts { reported, lost, .. } = closes.counts();
+    assert_eq!(reported + lost, 2 * connections);
+    assert!(lost > 100 && reported > 50, "{reported} fit, {lost} did not");
+    let mut records = Vec::new();
+    closes.drain(&mut records);
+    assert_eq!(records.len() as u64, reported);
+    assert!(records.iter().all(|record| record.local_port == server.port() || record.remote_port == server.port()));
+}
+
+#[test]
+fn without_the_right_to_it_the_answer_is_no() {
+    if !ready("closes without permission") {
+        return;
+    }
+    let answer = unprivileged(|| Closes::attach(&Wanted::default(), 1 << 20).map(|_| ()).map_err(|e| e.kind()));
+    assert_eq!(answer, Err(io::ErrorKind::PermissionDenied));
+}

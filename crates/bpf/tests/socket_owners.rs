@@ -1,0 +1,134 @@
+//! The pass over all descriptors on a real kernel: every holder is found, once, whatever else happens on the host.
+//! Needs root.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+mod socket_common;
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parshall_bpf::sockets::owners::{Owners, Table};
+use socket_common::{ready, unprivileged};
+
+/// A process of ours; gone when dropped.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn inode(socket: &impl AsRawFd) -> u32 {
+    std::fs::metadata(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap().ino() as u32
+}
+
+fn holders(table: &Table, inode: u32) -> Vec<(u32, u32, String)> {
+    table.holders(0, inode).map(|holder| (holder.pid, holder.fd, holder.command.to_string())).collect()
+}
+
+#[test]
+fn each_holder_is_found_once() {
+    if !ready("owners of sockets") {
+        return;
+    }
+    let listener = TcpListener::bind("[::1]:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    let (left, right) = UnixStream::pair().unwrap();
+    let copy = OwnedFd::from(server.try_clone().unwrap());
+    let child = Holder(Command::new("sleep").arg("60").stdin(Stdio::from(copy)).spawn().unwrap());
+    // Threads share our descriptors, which must not be told once more for each.
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        let mut owners = Owners::load().unwrap();
+        let mut table = Table::new(1 << 20);
+        // sleep(1) is itself only after its exec.
+        let give_up = Instant::now() + Duration::from_secs(10);
+        loop {
+            owners.read(&mut table).unwrap();
+            if holders(&table, inode(&server)).iter().any(|holder| holder.2 == "sleep") {
+                break;
+            }
+            assert!(Instant::now() < give_up, "{:?}", holders(&table, inode(&server)));
+        }
+        stop.store(true, Ordering::Relaxed);
+        let us = std::process::id();
+        for (inode, fd) in [
+            (inode(&listener), listener.as_raw_fd()),
+            (inode(&client), client.as_raw_fd()),
+            (inode(&left), left.as_raw_fd()),
+            (inode(&right), right.as_raw_fd()),
+        ] {
+            let found = holders(&table, inode);
+            assert!(matches!(&found[..], [(pid, at, _)] if *pid == us && *at == fd as u32), "{found:?}");
+        }
+        let shared = holders(&table, inode(&server));
+        assert_eq!(shared.len(), 2, "{shared:?}");
+        assert!(shared.contains(&(child.0.id(), 0, "sleep".into())));
+        assert!(shared.iter().any(|holder| (holder.0, holder.1) == (us, server.as_raw_fd() as u32)));
+        let gone = inode(&client);
+        drop(client);
+        owners.read(&mut table).unwrap();
+        assert_eq!(holders(&table, gone), []);
+    });
+}
+
+#[test]
+fn processes_that_come_and_go_take_nothing_with_them() {
+    if !ready("owners while processes exit") {
+        return;
+    }
+    let sockets: Vec<TcpListener> = (0..200).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let churn = scope.spawn(|| {
+            let mut ended = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let copy = OwnedFd::from(sockets[0].try_clone().unwrap());
+                let mut child = Command::new("true").stdin(Stdio::from(copy)).spawn().unwrap();
+                child.wait().unwrap();
+                ended += 1;
+            }
+            ended
+        });
+        let mut owners = Owners::load().unwrap();
+        let mut table = Table::new(1 << 20);
+        let until = Instant::now() + Duration::from_secs(2);
+        let mut passes = 0;
+        while Instant::now() < until {
+            owners.read(&mut table).unwrap();
+            passes += 1;
+            for socket in &sockets {
+                let here = (std::process::id(), socket.as_raw_fd() as u32);
+                let found = table.holders(0, inode(socket)).filter(|holder| (holder.pid, holder.fd) == here).count();
+                assert_eq!(found, 1, "pass {passes}");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        let ended = churn.join().unwrap();
+        assert!(passes > 5 && ended > 5, "{passes} passes while {ended} processes ended");
+    });
+}
+
+#[test]
+fn without_the_right_to_it_the_answer_is_no() {
+    if !ready("owners without permission") {
+        return;
+    }
+    let answer = unprivileged(|| Owners::load().map(|_| ()).map_err(|error| error.kind()));
+    assert_eq!(answer, Err(std::io::ErrorKind::PermissionDenied));
+}

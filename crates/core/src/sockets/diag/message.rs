@@ -1,0 +1,73 @@
+//! Netlink messages (`struct nlmsghdr`) of one part of an answer.
+use super::bytes::Bytes;
+
+const HEADER: usize = 16;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_DUMP_INTR: u16 = 0x10;
+
+/// One message of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// A socket: to be read with [`decode`](super::decode).
+    Socket(&'a [u8]),
+    /// The end of the dump; 0, or the errno that ended it.
+    Done(i32),
+    /// The request was refused with this errno.
+    Refused(i32),
+}
+
+/// The messages of one part that answer one request.
+#[derive(Debug)]
+pub struct Messages<'a> {
+    rest: &'a [u8],
+    sequence: u32,
+    interrupted: bool,
+    broken: bool,
+}
+
+impl<'a> Messages<'a> {
+    /// The messages of `part` that carry this sequence number; others belong to an earlier request that was given up.
+    pub fn new(part: &'a [u8], sequence: u32) -> Self {
+        Self { rest: part, sequence, interrupted: false, broken: false }
+    }
+
+    /// Whether a message so far said that the tables changed under the dump (NLM_F_DUMP_INTR): sockets may be missing.
+    pub fn interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// Whether the part ended in the middle of a message: what followed is lost.
+    pub fn broken(&self) -> bool {
+        self.broken
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Message<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Message<'a>> {
+        loop {
+            let head = Bytes(self.rest);
+            let len = head.u32(0) as usize;
+            // A length that makes no sense leaves nothing to go on with.
+            let Some(payload) = self.rest.get(HEADER..len) else {
+                self.broken |= !self.rest.is_empty();
+                self.rest = &[];
+                return None;
+            };
+            self.rest = self.rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+            if head.u32(8) != self.sequence {
+                continue;
+            }
+            self.interrupted |= head.u16(6) & NLM_F_DUMP_INTR != 0;
+            let errno = || (Bytes(payload).u32(0) as i32).saturating_neg().max(0);
+            return Some(match head.u16(4) {
+                NLMSG_DONE => Message::Done(errno()),
+                NLMSG_ERROR => Message::Refused(errno()),
+                _ => Message::Socket(payload),
+            });
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! SOCK_DIAG (`sock_diag(7)`) as bytes: requests out of a selection, records out of answers. Pure functions that take any
+//! bytes; who sends and receives them is not their business.
+//!
+//! What netlink does not tell, and what is therefore 0 in every record from here: `address`; `reuse`, `nodelay`;
+//! `cgroup_id` of UNIX sockets, TIME_WAIT and embryonic connections; everything but identity and timer of those two;
+//! `mark` and details of the upper layer without CAP_NET_ADMIN; `netns`, which the reader knows. `priority` is known
+//! only where no class is set.
+mod bytes;
+mod filter;
+mod inet;
+mod message;
+mod request;
+mod tcp_info;
+mod unix;
+
+use parshall_evidence::socket::{Groups, SocketRecord};
+
+pub use message::{Message, Messages};
+pub use request::{Asked, push_dump, tables};
+pub use tcp_info::Layout;
+
+use bytes::Bytes;
+
+/// A table of sockets that is dumped by a request of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Table {
+    /// TCP, listeners included.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// UDP-Lite.
+    UdpLite,
+    /// MPTCP connections.
+    Mptcp,
+    /// UNIX sockets.
+    Unix,
+}
+
+/// How answers are read.
+#[derive(Debug, Clone, Copy)]
+pub struct Reading {
+    /// Fields that are wanted; the others stay 0.
+    pub groups: Groups,
+    /// What the kernel's release says of its structures.
+    pub layout: Layout,
+}
+
+/// Reads one socket of a dump of this table into a record that was all zeros. The name of a UNIX socket is appended to
+/// `names`. `None` when the message is too short to be of a socket; attributes that make no sense are passed over.
+#[inline]
+pub fn decode(
+    table: Table,
+    payload: &[u8],
+    reading: &Reading,
+    record: &mut SocketRecord,
+    names: &mut Vec<u8>,
+) -> Option<()> {
+    match table {
+        Table::Unix => unix::decode(payload, reading, record, names),
+        _ => inet::decode(table, payload, reading, record),
+    }
+}
+
+/// `SK_MEMINFO_...` (uapi/linux/sock_diag.h), the same for all kinds.
+fn memory(value: Bytes<'_>, record: &mut SocketRecord) {
+    record.rmem_alloc_bytes = value.u32(0);
+    record.rcvbuf_bytes = value.u32(4);
+    record.wmem_alloc_bytes = value.u32(8);
+    record.sndbuf_bytes = value.u32(12);
+    record.fwd_alloc_bytes = value.u32(16);
+    record.wmem_queued_bytes = value.u32(20);
+    record.optmem_bytes = value.u32(24);
+    record.backlog_bytes = value.u32(28);
+    record.drops = value.u32(32);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,318 @@
+//! The published schema of a row: what stands beside the fields of the record, and the documents that follow from both
+//! lists: the protobuf schema, the same in the shape that ClickHouse wants, and the table of fields.
+//!
+//! Numbers below 200 belong to the record ([`FIELDS`]); a number is never reused.
+use parshall_evidence::socket::{FIELDS, Field, SOCKETS_SCHEMA, Width};
+
+/// Numbers of what a row holds beside the record.
+pub mod number {
+    /// When the dump began.
+    pub const AT_UNIX_NS: u32 = 200;
+    /// The how-manieth dump of the process.
+    pub const SEQUENCE: u32 = 201;
+    /// Name of the host.
+    pub const HOST: u32 = 202;
+    /// Key of the socket.
+    pub const SOCKET: u32 = 203;
+    /// Why the row is there.
+    pub const SEEN: u32 = 204;
+    /// The backend.
+    pub const BACKEND: u32 = 205;
+    /// Name of a UNIX socket.
+    pub const NAME: u32 = 206;
+    /// Name of the network namespace.
+    pub const NETNS_NAME: u32 = 207;
+    /// Path of the control group.
+    pub const CGROUP: u32 = 208;
+    /// Container.
+    pub const CONTAINER: u32 = 209;
+    /// Pod.
+    pub const POD: u32 = 210;
+    /// Owners.
+    pub const OWNERS: u32 = 211;
+    /// Rates.
+    pub const RATES: u32 = 212;
+    /// The account of a dump, in its last row.
+    pub const COMPLETENESS: u32 = 213;
+}
+
+/// How a field travels in protobuf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    /// A number of variable length (`uint32`, `uint64`, enums).
+    Varint,
+    /// Eight bytes: for numbers whose high bits are set (`fixed64`).
+    Fixed64,
+    /// 4 bytes for IPv4, 16 for IPv6 (`bytes`).
+    Address,
+    /// Text (`string`).
+    Text,
+    /// Not written.
+    Absent,
+}
+
+/// How a field of the record travels. `name_at` and `name_len` lead to the name, which is written instead.
+pub const fn wire(number: u32) -> Wire {
+    match number {
+        1 => Wire::Fixed64,
+        114 | 129 | 163 => Wire::Absent,
+        170 | 171 => Wire::Address,
+        172 => Wire::Text,
+        _ => Wire::Varint,
+    }
+}
+
+/// Something that a row holds beside the record, or a part of such a thing.
+#[derive(Debug, Clone, Copy)]
+pub struct Extra {
+    /// Its name, the same in every format.
+    pub name: &'static str,
+    /// Its number in the protobuf schema.
+    pub number: u32,
+    /// Its protobuf type.
+    pub kind: &'static str,
+    /// What it is.
+    pub doc: &'static str,
+}
+
+const fn extra(number: u32, kind: &'static str, name: &'static str, doc: &'static str) -> Extra {
+    Extra { name, number, kind, doc }
+}
+
+/// What a row holds beside the record.
+pub const EXTRAS: &[Extra] = &[
+    extra(number::AT_UNIX_NS, "fixed64", "at_unix_ns", "when the dump began, in nanoseconds since 1970"),
+    extra(number::SEQUENCE, "uint64", "sequence", "the how-manieth dump of the process, from 1"),
+    extra(number::HOST, "string", "host", "name of the host"),
+    extra(
+        number::SOCKET,
+        "fixed64",
+        "socket",
+        "key of the socket: the same in every dump, another when the kernel reuses its structure; 0: unknown",
+    ),
+    extra(number::SEEN, "Seen", "seen", "why the row is there"),
+    extra(number::BACKEND, "string", "backend", "what read the sockets: walk, iter, netlink"),
+    extra(number::NAME, "bytes", "name", "UNIX: name of the socket; abstract names begin with a zero byte"),
+    extra(number::NETNS_NAME, "string", "netns_name", "name of the network namespace, if it has one"),
+    extra(number::CGROUP, "string", "cgroup", "path of the control group"),
+    extra(number::CONTAINER, "string", "container", "container, if the control group tells it"),
+    extra(number::POD, "string", "pod", "pod, if the control group tells it"),
+    extra(number::OWNERS, "repeated Owner", "owners", "descriptors that hold the socket"),
+    extra(number::RATES, "Rates", "rates", "what the socket moved since the last dump"),
+    extra(
+        number::COMPLETENESS,
+        "Completeness",
+        "completeness",
+        "only in the last row of a dump, which is of no socket: the account of the dump",
+    ),
+];
+
+/// What is said of a descriptor.
+pub const OWNER: &[Extra] = &[
+    extra(1, "uint32", "pid", "process id, as the initial namespace counts"),
+    extra(2, "uint32", "fd", "the descriptor"),
+    extra(3, "string", "command", "the command, as the kernel shortens it"),
+];
+
+/// What a socket moved since the last dump.
+pub const RATES: &[Extra] = &[
+    extra(1, "uint64", "interval_us", "time between the two dumps"),
+    extra(2, "uint64", "sent_bytes_per_s", "data bytes sent per second, retransmissions included"),
+    extra(3, "uint64", "received_bytes_per_s", "data bytes received per second"),
+    extra(4, "uint64", "segs_out_per_s", "segments sent per second"),
+    extra(5, "uint64", "segs_in_per_s", "segments received per second"),
+    extra(6, "uint64", "retrans", "segments sent again since the last dump"),
+];
+
+/// The account of a dump: expected = emitted + filtered + torn + dropped.
+pub const COMPLETENESS: &[Extra] = &[
+    extra(1, "uint64", "expected", "sockets that were met"),
+    extra(2, "uint64", "emitted", "records given out"),
+    extra(3, "uint64", "filtered", "sockets that the selection left out after they were met"),
+    extra(4, "uint64", "torn", "records that changed their identity while they were read, and were left out"),
+    extra(5, "uint64", "dropped", "records for which there was no room, or that could not be read"),
+    extra(6, "uint64", "interrupted", "times that a chain or stream changed under the reader and was read again"),
+    extra(7, "uint64", "chains_cut", "chains longer than the bound, whose rest was not read"),
+    extra(8, "uint64", "namespaces", "namespaces seen"),
+    extra(9, "uint64", "namespaces_lost", "namespaces that vanished or refused while they were read"),
+];
+
+const SEEN: &[Extra] = &[
+    extra(0, "", "SEEN_OPEN", "open; nothing is said of earlier dumps"),
+    extra(1, "", "SEEN_NEW", "it was not there in the last dump"),
+    extra(2, "", "SEEN_CHANGED", "it was there, and has changed"),
+    extra(3, "", "SEEN_SAME", "it was there, and has not changed"),
+    extra(4, "", "SEEN_CLOSED", "it has closed; the counters are final"),
+];
+
+const ABOUT_ROWS: &str = "\
+// A file or stream is a sequence of rows, each preceded by its length as a varint. A number that is 0 and a text that is
+// empty are left out. The last row of a dump is of no socket: it holds the dump's identity and `completeness`.
+";
+
+const ABOUT_ENVELOPE: &str = "\
+// One message to a broker: rows of one dump, the last of its last envelope with `completeness`.
+";
+
+/// The type of a field of the record in protobuf.
+fn kind(field: &Field) -> &'static str {
+    match (wire(field.number), field.width) {
+        (Wire::Fixed64, _) => "fixed64",
+        (Wire::Address, _) => "bytes",
+        (Wire::Text, _) => "string",
+        (_, Width::U64) => "uint64",
+        _ => "uint32",
+    }
+}
+
+fn message(text: &mut String, indent: &str, name: &str, fields: &[Extra]) {
+    *text += &format!("\n{indent}message {name} {{\n");
+    for field in fields {
+        *text += &format!("{indent}  // {}\n{indent}  {} {} = {};\n", field.doc, field.kind, field.name, field.number);
+    }
+    *text += &format!("{indent}}}\n");
+}
+
+fn row(text: &mut String, indent: &str) {
+    *text += &format!("{indent}message Row {{\n");
+    let absent: Vec<&Field> = FIELDS.iter().filter(|f| wire(f.number) == Wire::Absent).collect();
+    let numbers: Vec<String> = absent.iter().map(|f| f.number.to_string()).collect();
+    let names: Vec<String> = absent.iter().map(|f| format!("\"{}\"", f.name)).collect();
+    *text += &format!("{indent}  reserved {};\n", numbers.join(", "));
+    *text += &format!("{indent}  reserved {};\n", names.join(", "));
+    for field in FIELDS.iter().filter(|f| wire(f.number) != Wire::Absent) {
+        *text += &format!("{indent}  // {}\n{indent}  {} {} = {};\n", field.doc, kind(field), field.name, field.number);
+    }
+    for field in EXTRAS {
+        *text += &format!("{indent}  // {}\n{indent}  {} {} = {};\n", field.doc, field.kind, field.name, field.number);
+    }
+    *text += &format!("{indent}}}\n");
+}
+
+fn parts(text: &mut String) {
+    message(text, "", "Owner", OWNER);
+    message(text, "", "Rates", RATES);
+    message(text, "", "Completeness", COMPLETENESS);
+    *text += "\nenum Seen {\n";
+    for value in SEEN {
+        *text += &format!("  // {}\n  {} = {};\n", value.doc, value.name, value.number);
+    }
+    *text += "}\n";
+}
+
+fn head() -> String {
+    format!(
+        "// Schema {SOCKETS_SCHEMA}. Written from the list of fields in crates/evidence/src/socket/record.rs; change it there.\n\
+         syntax = \"proto3\";\n\npackage parshall.sockets.v1;\n\n"
+    )
+}
+
+/// The published schema, `proto/parshall/sockets/v1/sockets.proto`.
+pub fn proto() -> String {
+    let mut text = head() + ABOUT_ROWS;
+    row(&mut text, "");
+    text += &format!("\n{ABOUT_ENVELOPE}message Envelope {{\n  repeated Row rows = 1;\n}}\n");
+    parts(&mut text);
+    text
+}
+
+/// The same bytes described for ClickHouse, `proto/parshall/sockets/v1/clickhouse.proto`: its format ProtobufList finds
+/// the row only inside a message named Envelope.
+pub fn proto_clickhouse() -> String {
+    let mut text = head() + ABOUT_ENVELOPE + "message Envelope {\n";
+    row(&mut text, "  ");
+    text += "  repeated Row rows = 1;\n}\n";
+    parts(&mut text);
+    text
+}
+
+const INTRODUCTION: &str = "\
+A row is one socket at one moment. Every format writes the same fields under the same names. A number that is 0 and a text
+that is empty say nothing: the field does not apply, or its group was not asked for (`--fields`). Protobuf and JSON leave
+them out; Parquet writes them, because its columns are not optional.
+
+The number in the name (`parshall.sockets/1`, `parshall.sockets.v1`) rises when a field changes its meaning or goes. New
+fields come without that: readers pass over what they do not know. A protobuf number is never used again.
+
+| format | what it is |
+|---|---|
+| JSON | one object per socket per line. Words for the fields listed under *Words*; addresses as text; `address` and `socket` as 16 hexadecimal digits; all other numbers exact, up to 2^64 - 1. A UNIX name that is no UTF-8 has its bytes in `name_hex` too |
+| protobuf | `proto/parshall/sockets/v1/sockets.proto`: a sequence of `Row`, each preceded by its length as a varint. To brokers: one `Envelope` per message |
+| Parquet | one row per socket; numbers as unsigned columns of their width, addresses as text, words as in JSON, `owners` a list, `rates` optional. Several small row groups, zstd |
+
+**The end of a dump** says how complete it was. JSON: a line with `completeness` and `schema`. Protobuf: a `Row` with
+nothing but the identity of the dump and `completeness`. Parquet: an entry `parshall.sockets/1/dump/SEQUENCE` of the file's
+key-value metadata, which holds that JSON line. Always: expected = emitted + filtered + torn + dropped.
+
+JSON and Parquet have one field more: `kind`, which is `tcp`, `udp`, `mptcp` or `unix`.
+";
+
+/// The unit that a name ends in.
+fn unit(name: &str) -> &'static str {
+    let units = [
+        ("_bytes_per_s", "bytes/s"),
+        ("_per_s", "1/s"),
+        ("_ns", "ns"),
+        ("_us", "us"),
+        ("_ms", "ms"),
+        ("_bytes", "bytes"),
+    ];
+    match name {
+        "bytes_sent" | "bytes_acked" | "bytes_received" | "bytes_retrans" | "rcv_ssthresh" | "rcv_space"
+        | "snd_wnd" | "rcv_wnd" | "snd_mss" | "rcv_mss" | "advmss" | "pmtu" => "bytes",
+        "snd_cwnd" | "snd_ssthresh" | "unacked" | "sacked" | "lost" | "retrans" | "segs_out" | "segs_in"
+        | "data_segs_out" | "data_segs_in" | "delivered" | "delivered_ce" | "received_ce" | "total_retrans"
+        | "reordering" => "segments",
+        _ if name.starts_with("mptcp_bytes") => "bytes",
+        _ => units.iter().find(|(end, _)| name.ends_with(end)).map_or("", |(_, unit)| unit),
+    }
+}
+
+fn extras(text: &mut String, title: &str, fields: &[Extra]) {
+    *text += &format!("\n{title}\n\n| field | number | type | unit | meaning |\n|---|---|---|---|---|\n");
+    for field in fields {
+        *text += &format!(
+            "| `{}` | {} | {} | {} | {} |\n",
+            field.name,
+            field.number,
+            field.kind,
+            unit(field.name),
+            field.doc
+        );
+    }
+}
+
+/// The documented schema, `docs/sockets-schema.md`.
+pub fn document() -> String {
+    let mut text = format!("# The rows of `parshall sockets`: schema `{SOCKETS_SCHEMA}`\n\n");
+    text += "<!-- Written from the list of fields in crates/evidence/src/socket/record.rs by `make bless`. -->\n\n";
+    text += INTRODUCTION;
+    text +=
+        "\n## Fields of the socket\n\n| field | number | type | unit | group | meaning |\n|---|---|---|---|---|---|\n";
+    for field in FIELDS.iter().filter(|f| wire(f.number) != Wire::Absent) {
+        text += &format!(
+            "| `{}` | {} | {} | {} | {} | {} |\n",
+            field.name,
+            field.number,
+            kind(field),
+            unit(field.name),
+            field.group.name(),
+            field.doc
+        );
+    }
+    extras(&mut text, "## Fields of the row", EXTRAS);
+    extras(&mut text, "### `owners`", OWNER);
+    extras(&mut text, "### `rates`", RATES);
+    extras(&mut text, "### `completeness`", COMPLETENESS);
+    text += "\n## Words\n\nJSON and Parquet write these words; a number that has none is written as it is.\n\n";
+    text += "| field | words |\n|---|---|\n";
+    for field in FIELDS {
+        if let Some(word) = super::words::of(field.number) {
+            let words: Vec<String> = word.all().iter().map(|(number, word)| format!("{number} {word}")).collect();
+            text += &format!("| `{}` | {} |\n", field.name, words.join(", "));
+        }
+    }
+    let seen: Vec<String> = SEEN.iter().map(|v| format!("{} {}", v.number, v.name.to_lowercase())).collect();
+    text += &format!("| `seen` | {} (JSON and Parquet without `seen_`) |\n", seen.join(", "));
+    text
+}

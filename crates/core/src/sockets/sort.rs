@@ -1,0 +1,192 @@
+//! The order of a table: by any field of the record, by what was moved per second, or by names.
+use std::cmp::Reverse;
+use std::net::IpAddr;
+
+use parshall_evidence::socket::{FIELDS, Field, Visitor, Width};
+
+use super::row::Row;
+use super::schema::{Wire, wire};
+use super::selection::address;
+
+/// One key of an order: numbers from the largest, names and addresses from the smallest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SortKey {
+    what: What,
+    reversed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Number(u32),
+    Sent,
+    Received,
+    Local,
+    Remote,
+    Netns,
+    Cgroup,
+    Owner,
+}
+
+/// Short names beside those of the fields.
+const SHORT: &[(&str, &str)] = &[
+    ("rqueue", "rqueue_bytes"),
+    ("wqueue", "wqueue_bytes"),
+    ("rtt", "rtt_us"),
+    ("min-rtt", "min_rtt_us"),
+    ("rto", "rto_us"),
+    ("cwnd", "snd_cwnd"),
+    ("resent", "total_retrans"),
+    ("sent", "bytes_sent"),
+    ("received", "bytes_received"),
+    ("delivery-rate", "delivery_bytes_per_s"),
+    ("pacing-rate", "pacing_bytes_per_s"),
+    ("port", "local_port"),
+];
+
+const NAMES: &[(&str, What)] = &[
+    ("sent-rate", What::Sent),
+    ("received-rate", What::Received),
+    ("local", What::Local),
+    ("remote", What::Remote),
+    ("netns", What::Netns),
+    ("cgroup", What::Cgroup),
+    ("owner", What::Owner),
+];
+
+impl SortKey {
+    /// The key of this name: a short name, a name, or a field's, with `_` or `-`; a `-` in front turns it round.
+    pub fn named(name: &str) -> Option<Self> {
+        if let Some(what) = named(name) {
+            return Some(Self { what, reversed: false });
+        }
+        let what = named(name.strip_prefix('-')?)?;
+        Some(Self { what, reversed: true })
+    }
+
+    /// Names that are worth telling; those of the fields are valid too.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        SHORT.iter().map(|(name, _)| *name).chain(NAMES.iter().map(|(name, _)| *name))
+    }
+}
+
+fn named(name: &str) -> Option<What> {
+    if let Some((_, what)) = NAMES.iter().find(|(n, _)| *n == name) {
+        return Some(*what);
+    }
+    let long = SHORT.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| long);
+    let is_number = |field: &&Field| field.width != Width::Bytes16 && wire(field.number) != Wire::Absent;
+    let field = FIELDS.iter().filter(is_number).find(|f| f.name == long || f.name == long.replace('-', "_"))?;
+    Some(What::Number(field.number))
+}
+
+/// Sorts rows by keys; those that agree in all of them by namespace, addresses and ports, so that the order of a dump, which
+/// is not defined, does not show.
+pub fn sort(rows: &mut [Row<'_>], keys: &[SortKey]) {
+    rows.sort_by_cached_key(|row| {
+        let values: Vec<Value> = keys.iter().map(|key| Value::of(*key, row)).collect();
+        (values, End::of(row, false), End::of(row, true), row.record.netns, row.record.inode)
+    });
+}
+
+/// One end of a socket, in the order in which people look for it.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct End {
+    address: IpAddr,
+    port: u16,
+}
+
+impl End {
+    fn of(row: &Row<'_>, remote: bool) -> Self {
+        let port = if remote { row.record.remote_port } else { row.record.local_port };
+        Self { address: address(row.record, remote).to_canonical(), port }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Value {
+    Down(Reverse<u64>),
+    Up(u64),
+    Name(Box<str>),
+    NameDown(Reverse<Box<str>>),
+    End(End),
+    EndDown(Reverse<End>),
+}
+
+impl Value {
+    fn of(key: SortKey, row: &Row<'_>) -> Self {
+        let number = |n: u64| if key.reversed { Self::Up(n) } else { Self::Down(Reverse(n)) };
+        let name = |s: &str| if key.reversed { Self::NameDown(Reverse(s.into())) } else { Self::Name(s.into()) };
+        let end = |end: End| if key.reversed { Self::EndDown(Reverse(end)) } else { Self::End(end) };
+        match key.what {
+            What::Number(wanted) => number(value(row, wanted)),
+            What::Sent => number(row.rates.map_or(0, |r| r.sent_bytes_per_s)),
+            What::Received => number(row.rates.map_or(0, |r| r.received_bytes_per_s)),
+            What::Local => end(End::of(row, false)),
+            What::Remote => end(End::of(row, true)),
+            What::Netns => name(row.netns),
+            What::Cgroup => name(row.cgroup),
+            What::Owner => name(row.owners.first().map_or("", |o| &o.command)),
+        }
+    }
+}
+
+/// The value of a field; all ones, which stand for "none", count as 0.
+fn value(row: &Row<'_>, wanted: u32) -> u64 {
+    struct Find {
+        wanted: u32,
+        found: u64,
+    }
+    impl Visitor for Find {
+        fn uint(&mut self, number: u32, _: &'static str, value: u64) {
+            if number == self.wanted {
+                self.found = value;
+            }
+        }
+        fn bytes(&mut self, _: u32, _: &'static str, _: &[u8; 16]) {}
+    }
+    let mut find = Find { wanted, found: 0 };
+    row.record.visit(&mut find);
+    match (wanted, find.found) {
+        (8 | 9, u64::MAX) | (44, 0xffff_ffff) | (51, 0x7fff_ffff) => 0,
+        (_, found) => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::socket::SocketRecord;
+
+    use super::*;
+
+    fn order(keys: &[&str], records: &[SocketRecord]) -> Vec<u16> {
+        let keys: Vec<SortKey> = keys.iter().map(|k| SortKey::named(k).unwrap()).collect();
+        let mut rows: Vec<Row<'_>> = records.iter().map(Row::bare).collect();
+        sort(&mut rows, &keys);
+        rows.iter().map(|r| r.record.local_port).collect()
+    }
+
+    fn record(local_port: u16, rtt_us: u32, snd_cwnd: u32) -> SocketRecord {
+        SocketRecord { family: 2, local_port, rtt_us, snd_cwnd, min_rtt_us: u32::MAX, ..Default::default() }
+    }
+
+    #[test]
+    fn numbers_fall_and_ties_go_on() {
+        let records = [record(3, 10, 1), record(1, 20, 1), record(2, 10, 9), record(4, 10, 1)];
+        assert_eq!(order(&["rtt"], &records), [1, 2, 3, 4]);
+        assert_eq!(order(&["rtt", "snd_cwnd"], &records), [1, 2, 3, 4]);
+        assert_eq!(order(&["cwnd", "-rtt_us"], &records), [2, 3, 4, 1]);
+        assert_eq!(order(&["-local"], &records), [4, 3, 2, 1]);
+        assert_eq!(order(&["min-rtt"], &records), [1, 2, 3, 4], "none is no large number");
+        assert_eq!(order(&[], &records), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn every_name_is_one_and_nothing_else() {
+        for name in SortKey::names().chain(["total_retrans", "total-retrans"]) {
+            assert!(SortKey::named(name).is_some(), "{name}");
+        }
+        for name in ["", "-", "congestion", "local_address", "name_at", "--rtt"] {
+            assert_eq!(SortKey::named(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The bytes of a spool: segment files of records, each with its length and checksums, and the cursors that say how far
+//! a segment was delivered. Reading accepts any bytes.
+//!
+//! A segment begins with [`SEGMENT_MAGIC`]. A record is a header of [`HEADER_BYTES`] (its own checksum at its end) and a
+//! body. All numbers are little-endian. A record whose header is whole but whose body is damaged can be stepped over, and
+//! its rows counted; behind a damaged header nothing can be found again.
+use crc::{CRC_32_ISCSI, Crc, Table};
+
+/// The first bytes of a segment: a name and the version of the format.
+pub const SEGMENT_MAGIC: [u8; 8] = *b"PSHSPL\0\x01";
+/// Length of a record's header.
+pub const HEADER_BYTES: usize = 36;
+/// Length of the cursor file.
+pub const CURSOR_BYTES: usize = 20;
+
+const RECORD_MAGIC: u32 = 0x7265_636f;
+/// Sixteen tables: about 2 bytes a cycle instead of a fifth of one.
+static CRC32C: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC_32_ISCSI);
+
+/// The checksum of a body.
+pub fn checksum(bytes: &[u8]) -> u32 {
+    CRC32C.checksum(bytes)
+}
+
+/// What stands in front of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Number of the dump that the rows belong to.
+    pub sequence: u64,
+    /// When that dump began, in nanoseconds since 1970.
+    pub at_unix_ns: u64,
+    /// Rows in the body.
+    pub rows: u32,
+    /// Length of the body in bytes.
+    pub body_bytes: u32,
+    /// Checksum of the body.
+    pub body_crc: u32,
+}
+
+/// What was found where a record may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A record, whose body is there in its whole length (not checked yet).
+    Record(Header),
+    /// The end of the segment, at the end of a record.
+    End,
+    /// The beginning of a record that was not written to its end: what a crash or a full disk leaves behind.
+    Torn,
+    /// No record: the segment is damaged from here on.
+    Damaged,
+}
+
+impl Header {
+    /// The header of a body.
+    pub fn of(sequence: u64, at_unix_ns: u64, rows: u32, body: &[u8]) -> Option<Self> {
+        let body_bytes = u32::try_from(body.len()).ok()?;
+        Some(Self { sequence, at_unix_ns, rows, body_bytes, body_crc: checksum(body) })
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..4].copy_from_slice(&RECORD_MAGIC.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.body_bytes.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.rows.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.body_crc.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.at_unix_ns.to_le_bytes());
+        let crc = checksum(&bytes[..32]);
+        bytes[32..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+        let whole = checksum(&bytes[..32]) == u32_at(bytes, 32) && u32_at(bytes, 0) == RECORD_MAGIC;
+        whole.then(|| Self {
+            body_bytes: u32_at(bytes, 4),
+            rows: u32_at(bytes, 8),
+            body_crc: u32_at(bytes, 12),
+            sequence: u64_at(bytes, 16),
+            at_unix_ns: u64_at(bytes, 24),
+        })
+    }
+
+    /// Length of header and body.
+    pub fn record_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + u64::from(self.body_bytes)
+    }
+}
+
+/// Looks at the place of a record: `head` is what stands there, up to a header's length; `left` is how many bytes the
+/// segment has from there on.
+pub fn step(head: &[u8], left: u64) -> Step {
+    if left == 0 {
+        return Step::End;
+    }
+    let Some(bytes) = head.first_chunk::<HEADER_BYTES>().filter(|_| left >= HEADER_BYTES as u64) else {
+        return Step::Torn;
+    };
+    match Header::decode(bytes) {
+        Some(header) if header.record_bytes() <= left => Step::Record(header),
+        Some(_) => Step::Torn,
+        // A file that grew before its bytes reached the disk ends in zeros.
+        None if bytes.iter().all(|b| *b == 0) => Step::Torn,
+        None => Step::Damaged,
+    }
+}
+
+/// The cursor beside a segment: everything before `offset` was delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    /// Number of the segment.
+    pub segment: u64,
+    /// Place in it, in bytes.
+    pub offset: u64,
+}
+
+impl Cursor {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; CURSOR_BYTES] {
+        let mut bytes = [0; CURSOR_BYTES];
+        bytes[..8].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        let crc = checksum(&bytes[..16]);
+        bytes[16..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a cursor; `None` if it is damaged or torn, and then what was delivered of the segment is delivered once more.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; CURSOR_BYTES] = bytes.try_into().ok()?;
+        let whole = checksum(&bytes[..16]) == u32_at(bytes, 16);
+        whole.then(|| Self { segment: u64_at(bytes, 0), offset: u64_at(bytes, 8) })
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn segment(bodies: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = SEGMENT_MAGIC.to_vec();
+        for (at, body) in bodies.iter().enumerate() {
+            bytes.extend(Header::of(at as u64, 7, body.len() as u32, body).unwrap().encode());
+            bytes.extend(body);
+        }
+        bytes
+    }
+
+    /// Reads as the sink does: the intact bodies, and how it ended.
+    fn read(bytes: &[u8]) -> (Vec<Vec<u8>>, Step) {
+        let mut bodies = Vec::new();
+        let mut at = SEGMENT_MAGIC.len().min(bytes.len());
+        loop {
+            match step(&bytes[at..], (bytes.len() - at) as u64) {
+                Step::Record(header) => {
+                    let body = &bytes[at + HEADER_BYTES..][..header.body_bytes as usize];
+                    if checksum(body) == header.body_crc {
+                        bodies.push(body.to_vec());
+                    }
+                    at += header.record_bytes() as usize;
+                }
+                end => return (bodies, end),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read(bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..8)) {
+            prop_assert_eq!(read(&segment(&bodies)), (bodies, Step::End));
+        }
+
+        #[test]
+        fn a_torn_tail_loses_only_itself(
+            bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..200), 1..8),
+            cut in 1usize..200,
+        ) {
+            let whole = segment(&bodies);
+            let last = HEADER_BYTES + bodies.last().unwrap().len();
+            let cut = cut.min(last - 1);
+            let (read, end) = read(&whole[..whole.len() - cut]);
+            prop_assert_eq!(&read[..], &bodies[..bodies.len() - 1]);
+            prop_assert_eq!(end, Step::Torn);
+        }
+
+        #[test]
+        fn a_changed_byte_is_never_taken_for_the_original(
+            bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 1..5),
+            place in any::<prop::sample::Index>(),
+            change in 1u8..,
+        ) {
+            let mut bytes = segment(&bodies);
+            let place = SEGMENT_MAGIC.len() + place.index(bytes.len() - SEGMENT_MAGIC.len());
+            bytes[place] ^= change;
+            let (read, _) = read(&bytes);
+            prop_assert!(read.len() < bodies.len());
+            prop_assert!(read.iter().all(|body| bodies.contains(body)));
+        }
+
+        #[test]
+        fn any_bytes_are_read_to_an_end(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let (_, end) = read(&bytes);
+            prop_assert!(!matches!(end, Step::Record(_)));
+            prop_assert!(Cursor::decode(&bytes).is_none());
+        }
+    }
+
+    #[test]
+    fn a_cursor_reads_back() {
+        let cursor = Cursor { segment: 9, offset: u64::MAX };
+        assert_eq!(Cursor::decode(&cursor.encode()), Some(cursor));
+        assert_eq!(Cursor::decode(&cursor.encode()[1..]), None);
+    }
+
+    #[test]
+    fn zeros_at_the_end_are_a_torn_tail() {
+        let mut bytes = segment(&[vec![1, 2, 3]]);
+        bytes.extend([0; 4096]);
+        assert_eq!(read(&bytes), (vec![vec![1, 2, 3]], Step::Torn));
+    }
+}

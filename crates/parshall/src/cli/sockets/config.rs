@@ -1,0 +1,195 @@
+//! The flags of `parshall sockets` lowered into a request.
+use parshall_core::sockets::selection::{STATES, state_named};
+use parshall_core::sockets::sort::SortKey;
+use parshall_core::sockets::{Kind, Kinds, Prefix, Selection, Side};
+use parshall_evidence::socket::{Group, Groups};
+
+use super::args::{
+    BackendArg, Networks, OnceArgs, ReadArgs, SelectArgs, SocketFormatArg, SocketsArgs, SocketsCommand, StreamArgs,
+};
+use crate::error::UserError;
+use crate::sockets::request::{
+    BackendChoice, Destination, OnceRequest, Reading, SocketFormat, SocketsRequest, StreamRequest, Wanted,
+};
+use crate::sockets::sink::files::{FileFormat, FilesConfig};
+
+const LISTEN: u8 = 10;
+const CLOSED: u8 = 7;
+const BOUND_INACTIVE: u8 = 13;
+/// Complete files kept in a directory at most, however small they are.
+const KEEP_FILES: usize = 10_000;
+
+impl SocketsArgs {
+    /// Checks and lowers.
+    pub fn lower(self) -> Result<SocketsRequest, UserError> {
+        Ok(match self.command {
+            SocketsCommand::Once(args) => SocketsRequest::Once(args.lower()?),
+            SocketsCommand::Stream(args) => SocketsRequest::Stream(args.lower()?),
+        })
+    }
+}
+
+impl OnceArgs {
+    fn lower(self) -> Result<OnceRequest, UserError> {
+        let sort = self.sort.iter().map(|name| sort_key(name)).collect::<Result<_, _>>()?;
+        let format = self.format.lower();
+        if self.wide && format != SocketFormat::Text {
+            return Err(UserError::new("--wide is for the table", "leave it out; the other formats have every field"));
+        }
+        Ok(OnceRequest {
+            // A person wants to know whose socket it is; the pass over all descriptors is no matter once.
+            wanted: self.select.lower(&["default", "owner"], false)?,
+            reading: self.read.lower()?,
+            format,
+            sort,
+            limit: self.limit,
+            wide: self.wide,
+        })
+    }
+}
+
+impl StreamArgs {
+    fn lower(self) -> Result<StreamRequest, UserError> {
+        let (least, most) = (std::time::Duration::from_millis(100), std::time::Duration::from_secs(3600));
+        if self.every < least || self.every > most {
+            return Err(UserError::new("--every is out of range", "choose a time from 100ms to 1h, such as 5s"));
+        }
+        let to = match (self.to, self.format) {
+            (Some(directory), format) => Destination::Files(FilesConfig {
+                directory,
+                format: match format.map_or(SocketFormat::Protobuf, SocketFormatArg::lower) {
+                    SocketFormat::Json => FileFormat::Json,
+                    SocketFormat::Protobuf => FileFormat::Protobuf,
+                    SocketFormat::Parquet => FileFormat::Parquet,
+                    SocketFormat::Text => {
+                        return Err(UserError::new(
+                            "files hold no tables",
+                            "choose --format json, protobuf or parquet for files",
+                        ));
+                    }
+                },
+                rotate_bytes: self.rotate_size,
+                rotate_every: self.rotate_every,
+                keep_bytes: self.keep,
+                keep_files: KEEP_FILES,
+            }),
+            (None, format) => Destination::Stdout(format.map_or(SocketFormat::Text, SocketFormatArg::lower)),
+        };
+        Ok(StreamRequest {
+            wanted: self.select.lower(&["default"], self.changed)?,
+            reading: self.read.lower()?,
+            every: self.every,
+            count: self.count,
+            rates: !self.no_rates,
+            closes: !self.no_closes,
+            to,
+        })
+    }
+}
+
+impl ReadArgs {
+    fn lower(self) -> Result<Reading, UserError> {
+        let backend = match self.backend {
+            BackendArg::Auto if self.uring => BackendChoice::Netlink,
+            BackendArg::Auto => BackendChoice::Auto,
+            BackendArg::Walk => BackendChoice::Walk,
+            BackendArg::Iter => BackendChoice::Iter,
+            BackendArg::Netlink => BackendChoice::Netlink,
+        };
+        if self.uring && backend != BackendChoice::Netlink {
+            return Err(UserError::new("--uring reads netlink sockets", "say --backend netlink --uring"));
+        }
+        Ok(Reading { backend, uring: self.uring, readers: usize::from(self.readers) })
+    }
+}
+
+impl SocketFormatArg {
+    fn lower(self) -> SocketFormat {
+        match self {
+            Self::Text => SocketFormat::Text,
+            Self::Json => SocketFormat::Json,
+            Self::Protobuf => SocketFormat::Protobuf,
+            Self::Parquet => SocketFormat::Parquet,
+        }
+    }
+}
+
+impl SelectArgs {
+    fn lower(self, default_fields: &[&str], changed: bool) -> Result<Wanted, UserError> {
+        let fields = if self.fields.is_empty() {
+            default_fields.iter().map(|name| (*name).to_owned()).collect()
+        } else {
+            self.fields
+        };
+        let side = |ports: Vec<u16>, side: Side| ports.into_iter().map(move |port| (side, port));
+        let ports = side(self.port, Side::Either)
+            .chain(side(self.local_port, Side::Local))
+            .chain(side(self.remote_port, Side::Remote))
+            .collect();
+        let networks = |lists: Vec<Networks>, side: Side| {
+            lists.into_iter().flatten().map(move |(network, length)| Prefix { side, network, length })
+        };
+        let prefixes = networks(self.prefix, Side::Either)
+            .chain(networks(self.local_prefix, Side::Local))
+            .chain(networks(self.remote_prefix, Side::Remote))
+            .collect();
+        let selection = Selection {
+            groups: groups(&fields)?,
+            kinds: kinds(&self.kind)?,
+            states: states(&self.state)?,
+            namespaces: Vec::new(),
+            cgroups: Vec::new(),
+            ports,
+            prefixes,
+            changed,
+        };
+        Ok(Wanted { selection, netns: self.netns, cgroups: self.cgroup })
+    }
+}
+
+fn unknown(what: &str, name: &str, names: &mut dyn Iterator<Item = &str>) -> UserError {
+    let all: Vec<&str> = names.collect();
+    let near = all.iter().max_by(|a, b| strsim::jaro(a, name).total_cmp(&strsim::jaro(b, name)));
+    let near = near
+        .filter(|near| strsim::jaro(near, name) > 0.7)
+        .map_or(String::new(), |near| format!("did you mean `{near}`? "));
+    UserError::new(format!("there is no {what} `{name}`"), format!("{near}there are: {}", all.join(", ")))
+}
+
+fn groups(names: &[String]) -> Result<Groups, UserError> {
+    names.iter().try_fold(Groups::IDENTITY, |groups, name| match name.as_str() {
+        "default" => Ok(Group::ALL.into_iter().filter(|g| *g != Group::Owner).fold(groups, Groups::with)),
+        "all" => Ok(Groups::ALL),
+        name => Group::named(name).map(|group| groups.with(group)).ok_or_else(|| {
+            unknown("group of fields", name, &mut Group::ALL.iter().map(|g| g.name()).chain(["default", "all"]))
+        }),
+    })
+}
+
+fn kinds(names: &[String]) -> Result<Kinds, UserError> {
+    if names.iter().any(|name| name == "all") {
+        return Ok(Kinds::of(Kind::ALL));
+    }
+    let kind = |name: &String| {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            unknown("kind of socket", name, &mut Kind::ALL.iter().map(|kind| kind.name()).chain(["all"]))
+        })
+    };
+    Ok(Kinds::of(names.iter().map(kind).collect::<Result<Vec<_>, _>>()?))
+}
+
+fn states(names: &[String]) -> Result<u32, UserError> {
+    names.iter().try_fold(0, |states, name| match name.as_str() {
+        "all" => Ok(u32::MAX),
+        "connected" => {
+            Ok(states | (1..BOUND_INACTIVE).filter(|s| ![LISTEN, CLOSED].contains(s)).fold(0, |bits, s| bits | 1 << s))
+        }
+        name => state_named(name)
+            .map(|state| states | 1 << state)
+            .ok_or_else(|| unknown("state", name, &mut STATES.into_iter().chain(["connected", "all"]))),
+    })
+}
+
+fn sort_key(name: &str) -> Result<SortKey, UserError> {
+    SortKey::named(name).ok_or_else(|| unknown("key to sort by", name, &mut SortKey::names()))
+}

@@ -1,0 +1,91 @@
+//! What the command line of `parshall sockets` is lowered to, and what it refuses.
+use parshall_core::sockets::{Kind, Side};
+use parshall_evidence::socket::Group;
+
+use crate::cli::{Invocation, Request, parse};
+use crate::error::UserError;
+use crate::sockets::request::{BackendChoice, Destination, OnceRequest, SocketFormat, SocketsRequest, StreamRequest};
+
+fn request(line: &str) -> Result<SocketsRequest, UserError> {
+    let words = format!("parshall sockets {line}");
+    match parse(words.split_whitespace())? {
+        Invocation::Do(request) => match *request {
+            Request::Sockets(request) => Ok(request),
+            other => panic!("{other:?}"),
+        },
+        Invocation::Print(text) => panic!("{text}"),
+    }
+}
+
+fn once(line: &str) -> OnceRequest {
+    match request(&format!("once {line}")).unwrap() {
+        SocketsRequest::Once(request) => request,
+        SocketsRequest::Stream(_) => panic!("a stream"),
+    }
+}
+
+fn stream(line: &str) -> StreamRequest {
+    match request(&format!("stream {line}")).unwrap() {
+        SocketsRequest::Stream(request) => request,
+        SocketsRequest::Once(_) => panic!("not a stream"),
+    }
+}
+
+#[test]
+fn defaults() {
+    let once = once("");
+    let selection = &once.wanted.selection;
+    assert!(selection.kinds.has(Kind::Tcp) && !selection.kinds.has(Kind::Udp));
+    assert_eq!(
+        (selection.states, once.format, once.reading.backend),
+        (u32::MAX, SocketFormat::Text, BackendChoice::Auto)
+    );
+    assert!(selection.groups.has(Group::Owner) && selection.groups.has(Group::Memory));
+    let stream = stream("");
+    assert!(!stream.wanted.selection.groups.has(Group::Owner), "that pass is dear again and again");
+    assert!(stream.rates && stream.closes && matches!(stream.to, Destination::Stdout(SocketFormat::Text)));
+}
+
+#[test]
+fn selections() {
+    let selection = once(
+        "--kind udp,unix --state established,listen --port 80 --remote-port 443 --prefix 10.0.0.0/8 --fields rtt,loss",
+    )
+    .wanted
+    .selection;
+    assert!(selection.kinds.has(Kind::Unix) && !selection.kinds.has(Kind::Tcp));
+    assert_eq!(selection.states, 1 << 1 | 1 << 10);
+    assert_eq!(selection.ports, [(Side::Either, 80), (Side::Remote, 443)]);
+    assert_eq!((selection.prefixes[0].side, selection.prefixes[0].length), (Side::Either, 8));
+    assert!(
+        selection.groups.has(Group::Rtt)
+            && !selection.groups.has(Group::Memory)
+            && selection.groups.has(Group::Identity)
+    );
+    assert_eq!(once("--state connected").wanted.selection.states & (1 << 10 | 1 << 7), 0);
+}
+
+#[test]
+fn destinations() {
+    assert!(matches!(stream("--to /tmp/x --format json").to, Destination::Files(_)));
+    assert!(matches!(stream("--format json").to, Destination::Stdout(SocketFormat::Json)));
+}
+
+#[test]
+fn mistakes_are_named_with_what_would_be_right() {
+    for (line, what, hint) in [
+        ("once --fields rttt", "no group of fields `rttt`", "did you mean `rtt`?"),
+        ("once --state open", "no state `open`", "established"),
+        ("once --kind tpc", "no kind of socket `tpc`", "did you mean `tcp`?"),
+        ("once --sort size", "no key to sort by `size`", "there are:"),
+        ("once --prefix 10.0.0.1/8", "has bits set", "10.0.0.0/8"),
+        ("once --backend walk --uring", "--uring reads netlink", "--backend netlink"),
+        ("once --format json --wide", "--wide is for the table", "leave it out"),
+        ("stream --every 1ms", "--every is out of range", "100ms to 1h"),
+        ("stream --to /tmp/x --format text", "files hold no tables", "parquet"),
+    ] {
+        let error = request(line).expect_err(line);
+        assert!(error.what.contains(what), "{line}: {}", error.what);
+        assert!(error.hint.contains(hint), "{line}: {}", error.hint);
+    }
+}

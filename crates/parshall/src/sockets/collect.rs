@@ -1,0 +1,191 @@
+//! One dump: records from the backend, joined with what user space knows, as rows.
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use parshall_core::sockets::{Dump, Met, Owner, Row, Seen, Selection, Tracker, key};
+use parshall_evidence::socket::{Batch, Completeness, Group, SocketRecord};
+
+use super::backend::Backend;
+use super::names::Names;
+use super::owners::{self, Owners};
+
+/// Sockets whose last counters are kept, at most: about 100 MB.
+const TRACKED_MAX: usize = 1 << 20;
+/// Rows that are made at once: few enough to stay in the cache.
+const PORTION: usize = 1024;
+
+/// Takes rows as they come.
+pub type Take<'a> = &'a mut dyn FnMut(&Dump, &[Row<'_>]) -> anyhow::Result<()>;
+
+/// Reads dump after dump.
+pub struct Collector {
+    backend: Box<dyn Backend>,
+    selection: Selection,
+    host: String,
+    sequence: u64,
+    begun: Instant,
+    names: Names,
+    owners: Option<Box<dyn Owners>>,
+    tracker: Option<Tracker>,
+    /// Descriptors that no look could take in, over all dumps.
+    owners_dropped: u64,
+}
+
+impl Collector {
+    /// A collector; `tracks` says whether it remembers counters from one dump to the next. Also what is not as it should be.
+    pub fn new(backend: Box<dyn Backend>, selection: Selection, tracks: bool) -> (Self, Option<String>) {
+        let (owners, note) = if selection.groups.has(Group::Owner) {
+            let (owners, note) = owners::best();
+            (Some(owners), note)
+        } else {
+            (None, None)
+        };
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let collector = Self {
+            backend,
+            selection,
+            host: host.trim().to_owned(),
+            sequence: 0,
+            begun: Instant::now(),
+            names: Names::default(),
+            owners,
+            tracker: tracks.then(|| Tracker::new(TRACKED_MAX)),
+            owners_dropped: 0,
+        };
+        (collector, note)
+    }
+
+    /// The backend's name.
+    pub fn backend(&self) -> &'static str {
+        self.backend.name()
+    }
+
+    /// One dump. What `take` refuses ends the giving of rows, not the dump.
+    ///
+    /// # Errors
+    /// The backend cannot read, owners cannot be looked at, or the first refusal of `take`.
+    pub fn dump(&mut self, take: Take<'_>) -> anyhow::Result<(Dump, Completeness)> {
+        self.sequence += 1;
+        let dump = self.stamp();
+        self.names.begin();
+        if let Some(owners) = &mut self.owners {
+            self.owners_dropped += owners.look()?.dropped;
+        }
+        let now_ns = self.begun.elapsed().as_nanos() as u64;
+        if let Some(tracker) = &mut self.tracker {
+            // The first dump must not look as if it had begun with the clock.
+            tracker.begin(now_ns.max(1));
+        }
+        let Self { backend, selection, names, owners, tracker, .. } = self;
+        let mut join =
+            Join { names, owners: owners.as_deref(), tracker: tracker.as_mut(), only_changed: selection.changed };
+        let mut refusal = None;
+        let mut unchanged = 0;
+        let mut completeness = backend.dump(selection, &mut |batch| {
+            if refusal.is_none() {
+                refusal = join.batch(&dump, batch, take, &mut unchanged).err();
+            }
+        })?;
+        completeness.filtered += unchanged;
+        completeness.emitted -= unchanged.min(completeness.emitted);
+        if let Some(tracker) = &mut self.tracker {
+            tracker.end();
+        }
+        match refusal {
+            Some(error) => Err(error),
+            None => Ok((dump, completeness)),
+        }
+    }
+
+    /// Rows of sockets that have closed since the last dump, of which they are told as part.
+    ///
+    /// # Errors
+    /// The refusal of `take`.
+    pub fn closed(&mut self, records: &[SocketRecord], take: Take<'_>) -> anyhow::Result<()> {
+        let dump = self.stamp();
+        let now_ns = self.begun.elapsed().as_nanos() as u64;
+        for records in records.chunks(PORTION) {
+            let met: Vec<Met> = records
+                .iter()
+                .map(|record| match &mut self.tracker {
+                    Some(tracker) => tracker.close(key(record), record, now_ns),
+                    None => Met { seen: Seen::Closed, rates: None },
+                })
+                .collect();
+            self.names.learn(records);
+            let rows: Vec<Row<'_>> = records
+                .iter()
+                .zip(&met)
+                .filter(|(record, _)| self.selection.holds(record))
+                .map(|(record, met)| named(record, &self.names, met))
+                .collect();
+            take(&dump, &rows)?;
+        }
+        Ok(())
+    }
+
+    fn stamp(&self) -> Dump {
+        let at_unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        Dump { at_unix_ns, sequence: self.sequence, host: self.host.clone(), backend: self.backend.name() }
+    }
+}
+
+/// What records are joined with during a dump.
+struct Join<'a> {
+    names: &'a mut Names,
+    owners: Option<&'a dyn Owners>,
+    tracker: Option<&'a mut Tracker>,
+    only_changed: bool,
+}
+
+impl Join<'_> {
+    fn batch(&mut self, dump: &Dump, batch: Batch<'_>, take: Take<'_>, unchanged: &mut u64) -> anyhow::Result<()> {
+        for records in batch.records.chunks(PORTION) {
+            self.names.learn(records);
+            // Owners of all records of the portion, one after the other, and where those of each record end.
+            let mut held: Vec<Owner> = Vec::new();
+            let mut ends: Vec<usize> = Vec::new();
+            if let Some(owners) = self.owners {
+                for record in records {
+                    owners.of(record, &mut held);
+                    ends.push(held.len());
+                }
+            }
+            let mut rows = Vec::with_capacity(records.len());
+            for (at, record) in records.iter().enumerate() {
+                let key = key(record);
+                let met = match &mut self.tracker {
+                    Some(tracker) => tracker.meet(key, record),
+                    None => Met { seen: Seen::Open, rates: None },
+                };
+                if self.only_changed && met.seen == Seen::Same {
+                    *unchanged += 1;
+                    continue;
+                }
+                let mut row = named(record, self.names, &met);
+                row.socket = key;
+                row.name = batch.name(record);
+                if let Some(end) = ends.get(at) {
+                    let begin = at.checked_sub(1).map_or(0, |before| ends[before]);
+                    row.owners = &held[begin..*end];
+                }
+                rows.push(row);
+            }
+            take(dump, &rows)?;
+        }
+        Ok(())
+    }
+}
+
+fn named<'a>(record: &'a SocketRecord, names: &'a Names, met: &Met) -> Row<'a> {
+    let cgroup = names.cgroups.get(record.cgroup_id);
+    Row {
+        socket: key(record),
+        seen: met.seen,
+        netns: names.netns.name(record.netns),
+        cgroup: &cgroup.path,
+        container: &cgroup.placement.container,
+        pod: &cgroup.placement.pod,
+        rates: met.rates,
+        ..Row::bare(record)
+    }
+}

@@ -1,0 +1,285 @@
+//! JSON lines: one object per socket, one at the end of each dump. `docs/sockets-schema.md` describes them.
+//!
+//! Written by hand: the names of the fields are known when this is compiled, so a number costs two copies.
+use std::net::Ipv6Addr;
+
+use parshall_core::sockets::row::Seen;
+use parshall_core::sockets::schema::{Wire, wire};
+use parshall_core::sockets::words::{self, Word};
+use parshall_core::sockets::{Dump, Kind, Owner, Rates, Row};
+use parshall_evidence::socket::{Completeness, SOCKETS_SCHEMA, Visitor};
+
+use super::Encoder;
+
+const AF_INET: u8 = 2;
+
+/// One object per line.
+#[derive(Debug, Default)]
+pub struct Json {
+    shared: Vec<u8>,
+}
+
+impl Encoder for Json {
+    fn begin(&mut self, _: &mut Vec<u8>) {}
+
+    fn rows(&mut self, dump: &Dump, rows: &[Row<'_>], out: &mut Vec<u8>) {
+        self.dump(dump);
+        for row in rows {
+            out.extend_from_slice(&self.shared);
+            write_row(row, out);
+            out.extend_from_slice(b"}\n");
+        }
+    }
+
+    fn end(&mut self, dump: &Dump, completeness: &Completeness, out: &mut Vec<u8>) {
+        self.dump(dump);
+        out.extend_from_slice(&self.shared);
+        out.extend_from_slice(b",\"schema\":\"");
+        out.extend_from_slice(SOCKETS_SCHEMA.as_bytes());
+        out.extend_from_slice(b"\",\"completeness\":{");
+        let c = completeness;
+        let values = [
+            ("expected", c.expected),
+            ("emitted", c.emitted),
+            ("filtered", c.filtered),
+            ("torn", c.torn),
+            ("dropped", c.dropped),
+            ("interrupted", c.interrupted),
+            ("chains_cut", c.chains_cut),
+            ("namespaces", c.namespaces),
+            ("namespaces_lost", c.namespaces_lost),
+        ];
+        members(out, &values);
+        out.extend_from_slice(b"}}\n");
+    }
+
+    fn finish(&mut self, _: &mut Vec<u8>) {}
+}
+
+impl Json {
+    /// What all rows of a dump begin with.
+    fn dump(&mut self, dump: &Dump) {
+        self.shared.clear();
+        let out = &mut self.shared;
+        out.extend_from_slice(b"{\"at_unix_ns\":");
+        digits(out, dump.at_unix_ns);
+        out.extend_from_slice(b",\"sequence\":");
+        digits(out, dump.sequence);
+        member_text(out, "host", &dump.host);
+        member_text(out, "backend", dump.backend);
+    }
+}
+
+fn write_row(row: &Row<'_>, out: &mut Vec<u8>) {
+    member_plain(out, "kind", Kind::of(row.record).name());
+    if row.seen != Seen::Open {
+        member_plain(out, "seen", row.seen.name());
+    }
+    if row.socket != 0 {
+        member_hex(out, "socket", row.socket);
+    }
+    row.record.visit(&mut Fields { out, ipv4: row.record.family == AF_INET });
+    if !row.name.is_empty() {
+        write_name(out, row.name);
+    }
+    member_text(out, "netns_name", row.netns);
+    member_text(out, "cgroup", row.cgroup);
+    member_text(out, "container", row.container);
+    member_text(out, "pod", row.pod);
+    write_owners(out, row.owners);
+    if let Some(rates) = &row.rates {
+        write_rates(out, rates);
+    }
+}
+
+/// The fields of a record.
+struct Fields<'a> {
+    out: &'a mut Vec<u8>,
+    ipv4: bool,
+}
+
+impl Visitor for Fields<'_> {
+    #[inline(always)]
+    fn uint(&mut self, number: u32, name: &'static str, value: u64) {
+        match (wire(number), words::of(number)) {
+            (Wire::Absent, _) => {}
+            (Wire::Fixed64, _) => member_hex(self.out, name, value),
+            (_, None) => member_uint(self.out, name, value),
+            (_, Some(word)) => member_word(self.out, name, word, value),
+        }
+    }
+
+    #[inline(always)]
+    fn bytes(&mut self, number: u32, name: &'static str, value: &[u8; 16]) {
+        if wire(number) == Wire::Address {
+            key(self.out, name);
+            self.out.push(b'"');
+            write_address(self.out, value, self.ipv4);
+            self.out.push(b'"');
+        } else {
+            let length = value.iter().position(|b| *b == 0).unwrap_or(16);
+            key(self.out, name);
+            write_lossy(self.out, &value[..length]);
+        }
+    }
+}
+
+/// `,"NAME":`
+#[inline(always)]
+fn key(out: &mut Vec<u8>, name: &str) {
+    out.reserve(name.len() + 24);
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":");
+}
+
+#[inline(always)]
+fn member_uint(out: &mut Vec<u8>, name: &str, value: u64) {
+    key(out, name);
+    digits(out, value);
+}
+
+/// The word for a number, or the number itself where there is none.
+fn member_word(out: &mut Vec<u8>, name: &str, word: Word, value: u64) {
+    match word.of(value) {
+        Some(word) => member_plain(out, name, word),
+        None => member_uint(out, name, value),
+    }
+}
+
+/// A text that needs no escapes.
+fn member_plain(out: &mut Vec<u8>, name: &str, value: &str) {
+    key(out, name);
+    out.push(b'"');
+    out.extend_from_slice(value.as_bytes());
+    out.push(b'"');
+}
+
+/// A text, if there is one.
+fn member_text(out: &mut Vec<u8>, name: &str, value: &str) {
+    if !value.is_empty() {
+        key(out, name);
+        write_text(out, value);
+    }
+}
+
+/// A number that names something, as 16 digits: it is compared and never counted with.
+fn member_hex(out: &mut Vec<u8>, name: &str, value: u64) {
+    key(out, name);
+    let mut text = *b"\"0000000000000000\"";
+    for (at, digit) in text[1..17].iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(value >> (60 - 4 * at)) as usize & 15];
+    }
+    out.extend_from_slice(&text);
+}
+
+#[inline]
+fn digits(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// The members of an object, without those that are 0.
+fn members(out: &mut Vec<u8>, values: &[(&str, u64)]) {
+    let mut first = true;
+    for (name, value) in values.iter().filter(|(_, value)| *value != 0) {
+        if !std::mem::take(&mut first) {
+            out.push(b',');
+        }
+        out.push(b'"');
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"\":");
+        digits(out, *value);
+    }
+}
+
+fn write_owners(out: &mut Vec<u8>, owners: &[Owner]) {
+    if owners.is_empty() {
+        return;
+    }
+    out.extend_from_slice(b",\"owners\":[");
+    for (at, owner) in owners.iter().enumerate() {
+        out.extend_from_slice(if at == 0 { b"{\"pid\":" } else { b",{\"pid\":" });
+        digits(out, u64::from(owner.pid));
+        out.extend_from_slice(b",\"fd\":");
+        digits(out, u64::from(owner.fd));
+        member_text(out, "command", &owner.command);
+        out.push(b'}');
+    }
+    out.push(b']');
+}
+
+fn write_rates(out: &mut Vec<u8>, rates: &Rates) {
+    out.extend_from_slice(b",\"rates\":{");
+    let values = [
+        ("interval_us", rates.interval_us),
+        ("sent_bytes_per_s", rates.sent_bytes_per_s),
+        ("received_bytes_per_s", rates.received_bytes_per_s),
+        ("segs_out_per_s", rates.segs_out_per_s),
+        ("segs_in_per_s", rates.segs_in_per_s),
+        ("retrans", rates.retrans),
+    ];
+    members(out, &values);
+    out.push(b'}');
+}
+
+fn write_address(out: &mut Vec<u8>, bytes: &[u8; 16], ipv4: bool) {
+    use std::io::Write;
+    if ipv4 {
+        for (at, byte) in bytes[..4].iter().enumerate() {
+            if at > 0 {
+                out.push(b'.');
+            }
+            digits(out, u64::from(*byte));
+        }
+    } else {
+        let address = Ipv6Addr::from(*bytes);
+        // Writing to memory cannot fail.
+        let _ = write!(out, "{address}");
+    }
+}
+
+/// The name of a UNIX socket; where it is no UTF-8, its bytes stand beside it in hexadecimal.
+fn write_name(out: &mut Vec<u8>, name: &[u8]) {
+    key(out, "name");
+    write_lossy(out, name);
+    if std::str::from_utf8(name).is_err() {
+        key(out, "name_hex");
+        out.push(b'"');
+        for byte in name {
+            out.extend_from_slice(&[
+                b"0123456789abcdef"[usize::from(byte >> 4)],
+                b"0123456789abcdef"[usize::from(byte & 15)],
+            ]);
+        }
+        out.push(b'"');
+    }
+}
+
+fn write_lossy(out: &mut Vec<u8>, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => write_text(out, text),
+        Err(_) => write_text(out, &String::from_utf8_lossy(bytes)),
+    }
+}
+
+/// A string with its quotes (RFC 8259, section 7).
+fn write_text(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(|b| *b < 0x20 || matches!(*b, b'"' | b'\\' | 0x7f)) {
+        out.extend_from_slice(&rest[..at]);
+        match rest[at] {
+            byte @ (b'"' | b'\\') => out.extend_from_slice(&[b'\\', byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            byte => {
+                let (high, low) = (byte >> 4, byte & 15);
+                out.extend_from_slice(b"\\u00");
+                out.extend_from_slice(&[b'0' + high, b"0123456789abcdef"[usize::from(low)]]);
+            }
+        }
+        rest = &rest[at + 1..];
+    }
+    out.extend_from_slice(rest);
+    out.push(b'"');
+}

@@ -1,0 +1,129 @@
+//! A file out of pieces: their bytes are copied as they are, and a new footer says where they went.
+use std::ops::Range;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use parquet::file::metadata::{
+    ColumnChunkMetaData, FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter,
+    RowGroupMetaData,
+};
+use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor};
+
+use super::columns::schema;
+
+/// What a file begins with and ends with.
+pub const MAGIC: &[u8; 4] = b"PAR1";
+/// More row groups would make the footer large, which is in memory until the file is done.
+const MAX_GROUPS: usize = 64;
+/// As many accounts of dumps.
+const MAX_NOTES: usize = 4096;
+
+/// The footer of a file in the making.
+#[derive(Debug)]
+pub struct Assembler {
+    schema: SchemaDescPtr,
+    groups: Vec<RowGroupMetaData>,
+    notes: Vec<KeyValue>,
+    rows: i64,
+    /// Where the next piece begins.
+    at: usize,
+}
+
+impl Default for Assembler {
+    fn default() -> Self {
+        let schema = Arc::new(SchemaDescriptor::new(schema()));
+        Self { schema, groups: Vec::new(), notes: Vec::new(), rows: 0, at: MAGIC.len() }
+    }
+}
+
+impl Assembler {
+    /// Adds a piece, whose bytes in the range that comes back are the next of the file.
+    ///
+    /// # Errors
+    /// If it is no piece; nothing was added.
+    pub fn add(&mut self, piece: &[u8]) -> anyhow::Result<Range<usize>> {
+        let bytes = bytes::Bytes::copy_from_slice(piece);
+        let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes).context("a damaged piece")?;
+        let mut end = MAGIC.len();
+        let mut groups = Vec::with_capacity(metadata.num_row_groups());
+        for group in metadata.row_groups() {
+            for column in group.columns() {
+                let (start, length) = column.byte_range();
+                end = end.max(usize::try_from(start + length)?);
+            }
+            groups.push(self.moved(group, self.at as i64 - MAGIC.len() as i64)?);
+        }
+        ensure!(end <= piece.len(), "a piece that ends too early");
+        self.rows += metadata.file_metadata().num_rows();
+        self.groups.extend(groups);
+        self.notes.extend(metadata.file_metadata().key_value_metadata().into_iter().flatten().cloned());
+        self.at += end - MAGIC.len();
+        Ok(MAGIC.len()..end)
+    }
+
+    /// Takes back the piece that was added last.
+    pub fn take_back(&mut self, before: &Mark) {
+        self.groups.truncate(before.groups);
+        self.notes.truncate(before.notes);
+        self.rows = before.rows;
+        self.at = before.at;
+    }
+
+    /// Where it stands, for [`Self::take_back`].
+    pub fn mark(&self) -> Mark {
+        Mark { groups: self.groups.len(), notes: self.notes.len(), rows: self.rows, at: self.at }
+    }
+
+    /// Whether a new file should be begun.
+    pub fn is_full(&self) -> bool {
+        self.groups.len() >= MAX_GROUPS || self.notes.len() >= MAX_NOTES
+    }
+
+    /// The end of the file, from behind the last piece.
+    pub fn footer(&self) -> Vec<u8> {
+        let created_by = Some(concat!("parshall ", env!("CARGO_PKG_VERSION")).to_owned());
+        let notes = self.notes.clone();
+        let file = FileMetaData::new(1, self.rows, created_by, Some(notes), Arc::clone(&self.schema), None);
+        let metadata = ParquetMetaData::new(file, self.groups.clone());
+        let mut out = Vec::new();
+        let written = ParquetMetaDataWriter::new(&mut out, &metadata).finish();
+        written.expect("writing to memory does not fail");
+        out
+    }
+
+    /// The account of a row group that lies elsewhere.
+    fn moved(&self, group: &RowGroupMetaData, by: i64) -> anyhow::Result<RowGroupMetaData> {
+        let ordinal = i32::try_from(self.groups.len())?;
+        let mut columns = Vec::with_capacity(group.num_columns());
+        for (at, column) in group.columns().iter().enumerate() {
+            ensure!(at < self.schema.num_columns(), "a piece with other columns");
+            let mut moved = ColumnChunkMetaData::builder(self.schema.column(at))
+                .set_encodings_mask(*column.encodings_mask())
+                .set_num_values(column.num_values())
+                .set_compression_codec(column.compression_codec())
+                .set_total_compressed_size(column.compressed_size())
+                .set_total_uncompressed_size(column.uncompressed_size())
+                .set_data_page_offset(column.data_page_offset() + by)
+                .set_dictionary_page_offset(column.dictionary_page_offset().map(|offset| offset + by));
+            if let Some(statistics) = column.statistics() {
+                moved = moved.set_statistics(statistics.clone());
+            }
+            columns.push(moved.build()?);
+        }
+        Ok(RowGroupMetaData::builder(Arc::clone(&self.schema))
+            .set_num_rows(group.num_rows())
+            .set_total_byte_size(group.total_byte_size())
+            .set_ordinal(ordinal)
+            .set_column_metadata(columns)
+            .build()?)
+    }
+}
+
+/// A state of an [`Assembler`].
+#[derive(Debug, Clone, Copy)]
+pub struct Mark {
+    groups: usize,
+    notes: usize,
+    rows: i64,
+    at: usize,
+}

@@ -1,0 +1,57 @@
+//! Parquet: typed columns, small row groups.
+//!
+//! Rows are gathered into pieces, each a small Parquet file of its own with one row group (`piece`). A file is put together
+//! from pieces by copying their bytes and writing a new footer (`file`), so that a piece can wait in a queue, and memory
+//! is bounded by one piece and the footer. `columns` says which columns there are.
+mod columns;
+pub mod file;
+pub mod piece;
+
+use parshall_core::sockets::{Dump, Row};
+use parshall_evidence::socket::Completeness;
+
+use super::Encoder;
+use file::Assembler;
+use piece::Pieces;
+
+/// One Parquet file.
+#[derive(Debug, Default)]
+pub struct Parquet {
+    pieces: Pieces,
+    file: Assembler,
+}
+
+impl Encoder for Parquet {
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(file::MAGIC);
+    }
+
+    fn rows(&mut self, dump: &Dump, rows: &[Row<'_>], out: &mut Vec<u8>) {
+        for row in rows {
+            self.pieces.row(dump, row);
+            if self.pieces.is_full() {
+                self.append(out);
+            }
+        }
+    }
+
+    fn end(&mut self, dump: &Dump, completeness: &Completeness, _: &mut Vec<u8>) {
+        self.pieces.end(dump, completeness);
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        self.append(out);
+        out.extend(self.file.footer());
+    }
+}
+
+impl Parquet {
+    fn append(&mut self, out: &mut Vec<u8>) {
+        let piece = self.pieces.take();
+        let data = self.file.add(&piece).expect("a piece that was just made");
+        out.extend_from_slice(&piece[data]);
+    }
+}
+
+#[cfg(test)]
+mod tests;

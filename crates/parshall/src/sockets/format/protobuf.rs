@@ -1,0 +1,330 @@
+//! Protobuf by hand: a sequence of rows, each preceded by its length. `proto/parshall/sockets/v1/sockets.proto` describes it.
+//!
+//! A row is put together from three parts, so that no length has to be computed twice: what all rows of a dump share
+//! (written once per dump), the numbers (into an array that is large enough for any record, so that nothing has to be
+//! asked or moved), and texts and messages, which most rows have few of.
+use parshall_core::sockets::schema::{Wire, number, wire};
+use parshall_core::sockets::{Dump, Owner, Rates, Row, Seen};
+use parshall_evidence::socket::{Completeness, SocketRecord, Visitor};
+
+use super::Encoder;
+
+const AF_INET: u8 = 2;
+const VARINT: u32 = 0;
+const FIXED64: u32 = 1;
+const DELIMITED: u32 = 2;
+
+/// Room for the numbers of a record: a power of two, so that a masked place needs no check of its bounds.
+const ROOM: usize = 4096;
+/// What a single store may write behind the last place.
+const SLACK: usize = 16;
+// Each field takes at most 2 bytes of tag, 1 of length and 16 of content.
+const _: () = assert!(parshall_evidence::socket::FIELDS.len() * 19 + 64 < ROOM);
+
+/// Rows, each preceded by its length.
+#[derive(Debug, Default)]
+pub struct Protobuf {
+    row: RowWriter,
+}
+
+impl Encoder for Protobuf {
+    fn begin(&mut self, _: &mut Vec<u8>) {}
+
+    fn rows(&mut self, dump: &Dump, rows: &[Row<'_>], out: &mut Vec<u8>) {
+        self.row.dump(dump);
+        for row in rows {
+            let length = self.row.row(row);
+            varint(out, length as u64);
+            self.row.append(out);
+        }
+    }
+
+    fn end(&mut self, dump: &Dump, completeness: &Completeness, out: &mut Vec<u8>) {
+        self.row.dump(dump);
+        let length = self.row.end(completeness);
+        varint(out, length as u64);
+        self.row.append(out);
+    }
+
+    fn finish(&mut self, _: &mut Vec<u8>) {}
+}
+
+/// Encodes one row at a time and keeps it until it is appended to something.
+#[derive(Debug, Default)]
+pub struct RowWriter {
+    shared: Vec<u8>,
+    numbers: Numbers,
+    texts: Vec<u8>,
+}
+
+impl RowWriter {
+    /// The dump that the next rows belong to.
+    pub fn dump(&mut self, dump: &Dump) {
+        self.shared.clear();
+        fixed64(&mut self.shared, number::AT_UNIX_NS, dump.at_unix_ns);
+        uint(&mut self.shared, number::SEQUENCE, dump.sequence);
+        text(&mut self.shared, number::HOST, dump.host.as_bytes());
+        text(&mut self.shared, number::BACKEND, dump.backend.as_bytes());
+    }
+
+    /// Encodes a row; returns its exact length in bytes.
+    #[inline]
+    pub fn row(&mut self, row: &Row<'_>) -> usize {
+        self.numbers.record(row.record);
+        self.numbers.fixed64(number::SOCKET, row.socket);
+        self.numbers.uint(number::SEEN, "", seen_number(row.seen));
+        self.texts.clear();
+        text(&mut self.texts, number::NAME, row.name);
+        text(&mut self.texts, number::NETNS_NAME, row.netns.as_bytes());
+        text(&mut self.texts, number::CGROUP, row.cgroup.as_bytes());
+        text(&mut self.texts, number::CONTAINER, row.container.as_bytes());
+        text(&mut self.texts, number::POD, row.pod.as_bytes());
+        for owner in row.owners {
+            write_owner(&mut self.texts, owner);
+        }
+        if let Some(rates) = &row.rates {
+            write_rates(&mut self.texts, rates);
+        }
+        self.length()
+    }
+
+    /// Encodes the last row of a dump; returns its exact length in bytes.
+    pub fn end(&mut self, completeness: &Completeness) -> usize {
+        self.numbers.at = 0;
+        self.texts.clear();
+        let c = completeness;
+        let values = [
+            c.expected,
+            c.emitted,
+            c.filtered,
+            c.torn,
+            c.dropped,
+            c.interrupted,
+            c.chains_cut,
+            c.namespaces,
+            c.namespaces_lost,
+        ];
+        numbered(&mut self.texts, number::COMPLETENESS, &values);
+        self.length()
+    }
+
+    /// Appends the row that was encoded last.
+    #[inline]
+    pub fn append(&self, out: &mut Vec<u8>) {
+        out.reserve(self.length());
+        out.extend_from_slice(&self.shared);
+        out.extend_from_slice(self.numbers.bytes());
+        out.extend_from_slice(&self.texts);
+    }
+
+    fn length(&self) -> usize {
+        self.shared.len() + self.numbers.at + self.texts.len()
+    }
+}
+
+/// The number of a reason in the schema.
+fn seen_number(seen: Seen) -> u64 {
+    match seen {
+        Seen::Open => 0,
+        Seen::New => 1,
+        Seen::Changed => 2,
+        Seen::Same => 3,
+        Seen::Closed => 4,
+    }
+}
+
+/// The numbers of a record, written at a place that only rises.
+#[derive(Debug)]
+struct Numbers {
+    room: Box<[u8; ROOM + SLACK]>,
+    at: usize,
+    address_bytes: usize,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Self { room: Box::new([0; ROOM + SLACK]), at: 0, address_bytes: 16 }
+    }
+}
+
+impl Numbers {
+    #[inline]
+    fn record(&mut self, record: &SocketRecord) {
+        self.at = 0;
+        self.address_bytes = if record.family == AF_INET { 4 } else { 16 };
+        record.visit(self);
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.room[..self.at]
+    }
+
+    /// Stores eight bytes, of which `used` count.
+    #[inline(always)]
+    fn store(&mut self, word: u64, used: usize) {
+        let at = self.at & (ROOM - 1);
+        self.room[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        self.at += used;
+    }
+
+    #[inline(always)]
+    fn fixed64(&mut self, number: u32, value: u64) {
+        if value != 0 {
+            let (tag, tag_bytes) = tag(number, FIXED64);
+            self.store(tag, tag_bytes);
+            self.store(value, 8);
+        }
+    }
+
+    #[inline(always)]
+    fn delimited(&mut self, number: u32, value: &[u8; 16], used: usize) {
+        let (tag, tag_bytes) = tag(number, DELIMITED);
+        self.store(tag | (used as u64) << (8 * tag_bytes), tag_bytes + 1);
+        let at = self.at & (ROOM - 1);
+        self.room[at..at + 16].copy_from_slice(value);
+        self.at += used;
+    }
+
+    /// A number that does not fit the quick way.
+    #[cold]
+    fn long(&mut self, number: u32, mut value: u64) {
+        let (tag, tag_bytes) = tag(number, VARINT);
+        self.store(tag, tag_bytes);
+        while value >= 0x80 {
+            self.store(value & 0x7f | 0x80, 1);
+            value >>= 7;
+        }
+        self.store(value, 1);
+    }
+}
+
+impl Visitor for Numbers {
+    #[inline(always)]
+    fn uint(&mut self, number: u32, _: &'static str, value: u64) {
+        match wire(number) {
+            Wire::Fixed64 => self.fixed64(number, value),
+            Wire::Absent => {}
+            _ if value == 0 => {}
+            _ if value < 1 << 35 => {
+                // At most 2 bytes of tag and 5 of the number: one store.
+                let (tag, tag_bytes) = tag(number, VARINT);
+                let (word, bytes) = spread(value);
+                self.store(tag | word << (8 * tag_bytes), tag_bytes + bytes);
+            }
+            _ => self.long(number, value),
+        }
+    }
+
+    #[inline(always)]
+    fn bytes(&mut self, number: u32, _: &'static str, value: &[u8; 16]) {
+        if wire(number) == Wire::Address {
+            self.delimited(number, value, self.address_bytes);
+        } else {
+            let used = name_length(value);
+            // The kernel's names are ASCII; anything else would make the whole row unreadable, so it is left out.
+            if value[..used].is_ascii() {
+                self.delimited(number, value, used);
+            }
+        }
+    }
+}
+
+/// How many bytes come before the first zero.
+#[inline(always)]
+fn name_length(name: &[u8; 16]) -> usize {
+    name.iter().position(|b| *b == 0).unwrap_or(16)
+}
+
+/// A tag and how many bytes it takes; the numbers of this schema are below 2048.
+#[inline(always)]
+const fn tag(number: u32, wire: u32) -> (u64, usize) {
+    let value = (number << 3 | wire) as u64;
+    if value < 0x80 { (value, 1) } else { (value & 0x7f | 0x80 | value >> 7 << 8, 2) }
+}
+
+/// A number below 2^35 as a varint in the low bytes of a word, and how many bytes it takes, without a branch: sizes of
+/// numbers differ from socket to socket and would be guessed wrongly.
+#[inline(always)]
+const fn spread(value: u64) -> (u64, usize) {
+    let bits = 64 - (value | 1).leading_zeros() as usize;
+    let bytes = (bits * 9 + 64) / 64;
+    let halves = (value & 0x3fff) | (value & 0x0fff_c000) << 2 | (value & 0x7_f000_0000) << 4;
+    let sevens = (halves & 0x7f_007f_007f) | (halves & 0x3f80_3f80) << 1;
+    let more = 0x80_8080_8080 & ((1u64 << (8 * (bytes - 1))) - 1);
+    (sevens | more, bytes)
+}
+
+/// Appends a number without a tag.
+pub(super) fn varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// How many bytes [`varint`] appends.
+pub(super) const fn varint_bytes(value: u64) -> usize {
+    let bits = 64 - (value | 1).leading_zeros() as usize;
+    (bits * 9 + 64) / 64
+}
+
+fn put_tag(out: &mut Vec<u8>, number: u32, wire: u32) {
+    varint(out, u64::from(number << 3 | wire));
+}
+
+fn uint(out: &mut Vec<u8>, number: u32, value: u64) {
+    if value != 0 {
+        put_tag(out, number, VARINT);
+        varint(out, value);
+    }
+}
+
+fn fixed64(out: &mut Vec<u8>, number: u32, value: u64) {
+    if value != 0 {
+        put_tag(out, number, FIXED64);
+        out.extend_from_slice(&value.to_le_bytes());
+    }
+}
+
+#[inline]
+fn text(out: &mut Vec<u8>, number: u32, value: &[u8]) {
+    if !value.is_empty() {
+        put_tag(out, number, DELIMITED);
+        varint(out, value.len() as u64);
+        out.extend_from_slice(value);
+    }
+}
+
+/// A message whose fields 1, 2, 3... are numbers; there even if all are 0, because its presence says something.
+fn numbered(out: &mut Vec<u8>, number: u32, values: &[u64]) {
+    let length: usize = values.iter().filter(|v| **v != 0).map(|v| 1 + varint_bytes(*v)).sum();
+    put_tag(out, number, DELIMITED);
+    varint(out, length as u64);
+    for (at, value) in values.iter().enumerate() {
+        uint(out, at as u32 + 1, *value);
+    }
+}
+
+fn write_owner(out: &mut Vec<u8>, owner: &Owner) {
+    let number_bytes = |value: u32| if value == 0 { 0 } else { 1 + varint_bytes(u64::from(value)) };
+    let command = owner.command.len();
+    let text_bytes = if command == 0 { 0 } else { 1 + varint_bytes(command as u64) + command };
+    put_tag(out, number::OWNERS, DELIMITED);
+    varint(out, (number_bytes(owner.pid) + number_bytes(owner.fd) + text_bytes) as u64);
+    uint(out, 1, u64::from(owner.pid));
+    uint(out, 2, u64::from(owner.fd));
+    text(out, 3, owner.command.as_bytes());
+}
+
+fn write_rates(out: &mut Vec<u8>, rates: &Rates) {
+    let values = [
+        rates.interval_us,
+        rates.sent_bytes_per_s,
+        rates.received_bytes_per_s,
+        rates.segs_out_per_s,
+        rates.segs_in_per_s,
+        rates.retrans,
+    ];
+    numbered(out, number::RATES, &values);
+}

@@ -1,0 +1,450 @@
+//! Which network namespaces there are on the host, and how each is opened. Names for people are the business of `names`.
+//!
+//! The kernel lists them nowhere (before `listns` of Linux 6.19), so they are found by what keeps them alive: processes,
+//! threads that left their process's namespace, bind mounts in this and in other mount namespaces, and, when the caller
+//! knows the sockets, sockets that stayed behind. What needs many look-ups (threads, mount tables of others) is taken in
+//! turns after the first look, so that a look every few seconds costs one or two reads per process.
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use parshall_sys::pidfd::Pidfd;
+use parshall_sys::socket_netns::of_socket;
+
+/// Threads looked at in one look, after the first.
+const THREADS_PER_LOOK: usize = 2048;
+/// Mount tables of other mount namespaces read in one look, after the first.
+const TABLES_PER_LOOK: usize = 16;
+/// Namespaces reported at most; the rest is counted as lost.
+const MOST: usize = 65_536;
+/// Ways in that are kept of each: a second one covers a process that ends meanwhile.
+const PLACES: usize = 2;
+/// `flags` of /proc/PID/stat (include/linux/sched.h).
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// What keeps a namespace alive, and so a way in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A bind mount.
+    Mount(PathBuf),
+    /// A process.
+    Process(u32),
+    /// A thread that is elsewhere than its process.
+    Thread {
+        /// Its process.
+        pid: u32,
+        /// The thread.
+        tid: u32,
+    },
+    /// A socket.
+    Socket {
+        /// A process that holds it.
+        pid: u32,
+        /// The process's descriptor.
+        fd: u32,
+    },
+}
+
+impl Place {
+    /// The path that opens it; a socket has none.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Mount(path) => Some(path.clone()),
+            Self::Process(pid) => Some(PathBuf::from(format!("/proc/{pid}/ns/net"))),
+            Self::Thread { pid, tid } => Some(PathBuf::from(format!("/proc/{pid}/task/{tid}/ns/net"))),
+            Self::Socket { .. } => None,
+        }
+    }
+
+    fn open(&self) -> io::Result<File> {
+        match self {
+            Self::Socket { pid, fd } => {
+                let copy: OwnedFd = Pidfd::open(*pid)?.get_fd(RawFd::try_from(*fd).unwrap_or(-1))?;
+                of_socket(copy.as_fd()).map(File::from)
+            }
+            _ => File::open(self.path().unwrap_or_default()),
+        }
+    }
+
+    /// Whether it still leads to the namespace with this inode.
+    pub fn leads_to(&self, inode: u32) -> bool {
+        match self {
+            Self::Mount(path) => fs::metadata(path).is_ok_and(|file| file.ino() == u64::from(inode)),
+            Self::Socket { .. } => false,
+            _ => self.path().and_then(|path| net_inode(&path).ok()) == Some(inode),
+        }
+    }
+}
+
+/// A network namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its inode, as `netns` of a record.
+    pub inode: u32,
+    /// What keeps it alive: one way in or two, the steadiest first.
+    pub places: Vec<Place>,
+}
+
+impl Namespace {
+    /// Opens it, to be entered with `parshall_sys::enter_netns`. NotFound: it has vanished.
+    pub fn open(&self) -> io::Result<File> {
+        let mut why = io::Error::from(io::ErrorKind::NotFound);
+        for place in &self.places {
+            match place.open() {
+                // A process id or a path may belong to something else by now.
+                Ok(file) if file.metadata().is_ok_and(|found| found.ino() == u64::from(self.inode)) => return Ok(file),
+                Ok(_) => {}
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EBADF)) => {}
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+}
+
+/// What a look found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// By inode, each once.
+    pub namespaces: Vec<Namespace>,
+    /// Processes that did not let us see their namespace, and namespaces beyond the limit.
+    pub lost: u64,
+}
+
+/// Looks once, everywhere.
+pub fn discover() -> Found {
+    Discovery::default().look(std::iter::empty())
+}
+
+/// Looks again and again.
+#[derive(Debug, Default)]
+pub struct Discovery {
+    looked: bool,
+    /// What was found in a place that is not looked at each time.
+    kept: BTreeMap<u32, Place>,
+    /// The process after which threads are looked at next time.
+    threads_after: u32,
+    /// The mount namespace after which mount tables are read next time.
+    tables_after: u64,
+}
+
+/// A look in progress.
+#[derive(Default)]
+struct Look {
+    places: BTreeMap<u32, Vec<Place>>,
+    lost: u64,
+}
+
+impl Look {
+    fn add(&mut self, inode: u32, place: Place) {
+        if self.places.len() >= MOST && !self.places.contains_key(&inode) {
+            self.lost += 1;
+            return;
+        }
+        let places = self.places.entry(inode).or_default();
+        if places.len() < PLACES && !places.contains(&place) {
+            places.push(place);
+        }
+    }
+
+    fn knows(&self, inode: u32) -> bool {
+        self.places.contains_key(&inode)
+    }
+}
+
+impl Discovery {
+    /// Looks. `sockets` are the namespace, process and descriptor of open sockets, as far as the caller knows them: they
+    /// are the only sign of a namespace that its processes have left.
+    pub fn look(&mut self, sockets: impl Iterator<Item = (u32, u32, u32)>) -> Found {
+        let mut look = Look::default();
+        if let Ok(table) = fs::read("/proc/self/mountinfo") {
+            mounted(&table, Path::new(""), &mut |inode, path| look.add(inode, Place::Mount(path)));
+        }
+        let pids = pids();
+        for &pid in &pids {
+            let place = Place::Process(pid);
+            match net_inode(&place.path().unwrap_or_default()) {
+                Ok(inode) => look.add(inode, place),
+                Err(error) => look.lost += u64::from(hidden(pid, &error)),
+            }
+        }
+        self.kept.retain(|inode, place| place.leads_to(*inode));
+        for (inode, place) in &self.kept {
+            look.add(*inode, place.clone());
+        }
+        self.threads(&pids, &mut look);
+        self.tables(&pids, &mut look);
+        for (inode, pid, fd) in sockets {
+            if !look.knows(inode) {
+                look.add(inode, Place::Socket { pid, fd });
+            }
+        }
+        self.looked = true;
+        let namespaces = look.places.into_iter().map(|(inode, places)| Namespace { inode, places }).collect();
+        Found { namespaces, lost: look.lost }
+    }
+
+    /// Threads, from where the last look stopped.
+    fn threads(&mut self, pids: &[u32], look: &mut Look) {
+        let mut budget = if self.looked { THREADS_PER_LOOK } else { usize::MAX };
+        for pid in in_turn(pids, self.threads_after) {
+            if budget == 0 {
+                return;
+            }
+            self.threads_after = pid;
+            let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+            // The directory has a link per thread: most processes are done with one look.
+            if !fs::metadata(&tasks).is_ok_and(|directory| directory.nlink() > 3) {
+                continue;
+            }
+            for tid in numbers(&tasks).filter(|tid| *tid != pid) {
+                budget = budget.saturating_sub(1);
+                let place = Place::Thread { pid, tid };
+                let inode = net_inode(&place.path().unwrap_or_default());
+                if let Some(inode) = inode.ok().filter(|inode| !look.knows(*inode)) {
+                    self.kept.insert(inode, place.clone());
+                    look.add(inode, place);
+                }
+            }
+        }
+    }
+
+    /// Mount tables of other mount namespaces, from where the last look stopped.
+    fn tables(&mut self, pids: &[u32], look: &mut Look) {
+        let mount_namespace = |pid: u32| inode_of_link(Path::new(&format!("/proc/{pid}/ns/mnt")), "mnt:[").ok();
+        let own = mount_namespace(std::process::id());
+        let mut others = BTreeMap::new();
+        for &pid in pids {
+            if let Some(inode) = mount_namespace(pid).filter(|inode| Some(*inode) != own) {
+                others.entry(u64::from(inode)).or_insert(pid);
+            }
+        }
+        let inodes: Vec<u64> = others.keys().copied().collect();
+        let budget = if self.looked { TABLES_PER_LOOK } else { usize::MAX };
+        for inode in in_turn(&inodes, self.tables_after).take(budget) {
+            self.tables_after = inode;
+            let pid = others[&inode];
+            let Ok(table) = fs::read(format!("/proc/{pid}/mountinfo")) else { continue };
+            let root = PathBuf::from(format!("/proc/{pid}/root"));
+            mounted(&table, &root, &mut |inode, path| {
+                if !look.knows(inode) {
+                    self.kept.insert(inode, Place::Mount(path.clone()));
+                    look.add(inode, Place::Mount(path));
+                }
+            });
+        }
+    }
+}
+
+/// What is greater than `after`, then the rest.
+fn in_turn<T: Copy + Ord>(sorted: &[T], after: T) -> impl Iterator<Item = T> {
+    let (first, then) = sorted.split_at(sorted.partition_point(|item| *item <= after));
+    then.iter().chain(first).copied()
+}
+
+/// Processes, by number.
+fn pids() -> Vec<u32> {
+    let sorted: BTreeSet<u32> = numbers(Path::new("/proc")).collect();
+    sorted.into_iter().collect()
+}
+
+fn numbers(directory: &Path) -> impl Iterator<Item = u32> {
+    fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn net_inode(path: &Path) -> io::Result<u32> {
+    inode_of_link(path, "net:[")
+}
+
+/// The number in a link such as `net:[4026531840]`.
+fn inode_of_link(path: &Path, prefix: &str) -> io::Result<u32> {
+    let target = fs::read_link(path)?;
+    let text = target.to_str().unwrap_or_default();
+    text.strip_prefix(prefix)
+        .and_then(|rest| rest.strip_suffix(']')?.parse().ok())
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Whether a process that runs did not let us see its namespace. Kernel threads live in the initial one.
+fn hidden(pid: u32, error: &io::Error) -> bool {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return false; // It has ended.
+    }
+    let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return false };
+    let stat = String::from_utf8_lossy(&stat);
+    let flags = stat.rfind(')').and_then(|end| stat[end..].split(' ').nth(7)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & PF_KTHREAD == 0)
+}
+
+/// Network namespaces that a mount table (/proc/PID/mountinfo) binds: inode and path, below the root of the table's owner.
+fn mounted(table: &[u8], root: &Path, take: &mut dyn FnMut(u32, PathBuf)) {
+    for line in table.split(|byte| *byte == b'\n') {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let Some(inode) = fields.nth(3).and_then(|field| {
+            std::str::from_utf8(field).ok()?.strip_prefix("net:[")?.strip_suffix(']')?.parse::<u32>().ok()
+        }) else {
+            continue;
+        };
+        let Some(point) = fields.next() else { continue };
+        // A directory of any file system may bear such a name: after the separator comes the type of file system.
+        if fields.skip_while(|field| *field != b"-").nth(1) != Some(b"nsfs") {
+            continue;
+        }
+        let path = PathBuf::from(std::ffi::OsString::from_vec(unescaped(point)));
+        let path = if root.as_os_str().is_empty() { path } else { root.join(path.strip_prefix("/").unwrap_or(&path)) };
+        take(inode, path);
+    }
+}
+
+/// Space, tab, newline and backslash stand as `\` and three octal digits.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while at < text.len() {
+        let digits = text.get(at + 1..at + 4).filter(|digits| digits.iter().all(|d| (b'0'..b'8').contains(d)));
+        match digits.filter(|digits| text[at] == b'\\' && digits[0] < b'4') {
+            Some(digits) => {
+                bytes.push(digits.iter().fold(0, |value: u8, digit| value << 3 | (digit - b'0')));
+                at += 4;
+            }
+            None => {
+                bytes.push(text[at]);
+                at += 1;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd;
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
+    use parshall_sys::child::is_root;
+    use parshall_sys::netns::NetNs;
+
+    use super::*;
+
+    fn inode(file: &File) -> u32 {
+        file.metadata().unwrap().ino() as u32
+    }
+
+    fn own() -> u32 {
+        inode(&File::open("/proc/self/ns/net").unwrap())
+    }
+
+    #[test]
+    fn our_own_is_among_them_and_opens() {
+        let found = discover();
+        let ours = found.namespaces.iter().find(|namespace| namespace.inode == own()).expect("we live in one");
+        assert_eq!(inode(&ours.open().unwrap()), own());
+        let inodes: BTreeSet<u32> = found.namespaces.iter().map(|namespace| namespace.inode).collect();
+        assert_eq!(inodes.len(), found.namespaces.len(), "each once");
+    }
+
+    #[test]
+    fn a_mount_table_is_read_as_the_kernel_writes_it() {
+        let table = b"41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
+            90 23 0:4 net:[4026532001] /run/netns/a\\040b rw shared:5 - nsfs nsfs rw\n\
+            91 23 0:4 mnt:[4026532002] /run/m rw - nsfs nsfs rw\n\
+            92 23 8:1 net:[4026532003] /a/directory rw - ext4 /dev/sda rw\n\
+            93 23 0:4 net:[4026532004] /run/x\\134y rw - nsfs nsfs rw\n\
+            94 23 0:4 net:[broken\n";
+        let mut seen = Vec::new();
+        mounted(table, Path::new(""), &mut |inode, path| seen.push((inode, path)));
+        assert_eq!(
+            seen,
+            [(4_026_532_001, PathBuf::from("/run/netns/a b")), (4_026_532_004, PathBuf::from("/run/x\\y"))]
+        );
+        seen.clear();
+        mounted(table, Path::new("/proc/7/root"), &mut |inode, path| seen.push((inode, path)));
+        assert_eq!(seen[0].1, Path::new("/proc/7/root/run/netns/a b"));
+    }
+
+    #[test]
+    fn turns_reach_everyone() {
+        assert_eq!(in_turn(&[1, 3, 5], 3).collect::<Vec<_>>(), [5, 1, 3]);
+        assert_eq!(in_turn(&[1, 3, 5], 9).collect::<Vec<_>>(), [1, 3, 5]);
+        assert_eq!(in_turn(&[1, 3, 5], 0).collect::<Vec<_>>(), [1, 3, 5]);
+    }
+
+    /// Whether a test cannot run for want of root; if so, says what is skipped.
+    pub fn skip(what: &str) -> bool {
+        if is_root() {
+            return false;
+        }
+        if let Some(path) = std::env::var_os("PARSHALL_SKIPS") {
+            let file = fs::OpenOptions::new().append(true).create(true).open(path);
+            let _ =
+                file.and_then(|mut file| io::Write::write_all(&mut file, format!("{what}: needs root\n").as_bytes()));
+        }
+        true
+    }
+
+    #[test]
+    fn a_named_one_is_found_and_gone_when_it_vanishes() {
+        if skip("namespaces with a name") {
+            return;
+        }
+        let mut discovery = Discovery::default();
+        let netns = NetNs::create("names").unwrap();
+        let inode = inode(&File::from(netns.as_fd().try_clone_to_owned().unwrap()));
+        let find = |found: Found| found.namespaces.into_iter().find(|namespace| namespace.inode == inode);
+        let found = find(discovery.look(std::iter::empty())).expect("it has a name");
+        assert_eq!(found.places[0], Place::Mount(Path::new("/run/netns").join(netns.name())));
+        assert!(found.open().is_ok());
+        drop(netns);
+        assert_eq!(found.open().unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(find(discovery.look(std::iter::empty())), None);
+    }
+
+    #[test]
+    fn one_that_only_a_thread_or_only_a_socket_keeps_is_found() {
+        if skip("namespaces without a process") {
+            return;
+        }
+        let (done, wait) = mpsc::channel::<()>();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let netns = NetNs::create("thread").unwrap();
+            let file = File::from(netns.as_fd().try_clone_to_owned().unwrap());
+            parshall_sys::netns::enter(file.as_fd()).unwrap();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            drop(netns);
+            tell.send((inode(&file), socket)).unwrap();
+            drop(file);
+            let _ = wait.recv();
+        });
+        let (inode, socket) = told.recv().unwrap();
+        let mut discovery = Discovery::default();
+        // Twice: the second look takes it from memory.
+        for _ in 0..2 {
+            let found = discovery.look(std::iter::empty()).namespaces;
+            let found = found.iter().find(|namespace| namespace.inode == inode).expect("a thread lives there");
+            assert!(matches!(found.places[0], Place::Thread { .. }), "{found:?}");
+            assert!(found.open().is_ok());
+        }
+        drop(done);
+        thread.join().unwrap();
+        let here = (inode, std::process::id(), socket.as_raw_fd() as u32);
+        let found = discovery.look(std::iter::once(here)).namespaces;
+        let found = found.iter().find(|namespace| namespace.inode == inode).expect("its socket is told");
+        assert!(matches!(found.places[..], [Place::Socket { .. }]), "{found:?}");
+        assert_eq!(self::inode(&found.open().unwrap()), inode);
+        drop(socket);
+        assert!(found.open().is_err());
+        // The thread's directory may outlive the thread for a moment.
+        let give_up = Instant::now() + Duration::from_secs(5);
+        while discovery.look(std::iter::empty()).namespaces.iter().any(|namespace| namespace.inode == inode) {
+            assert!(Instant::now() < give_up, "it is still told");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

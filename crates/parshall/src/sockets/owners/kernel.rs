@@ -1,0 +1,54 @@
+//! Owners from one pass of a BPF iterator over all descriptors: about a third of a microsecond each.
+use anyhow::{Context, Result};
+use parshall_bpf::sockets::owners::{self, Stray, Table};
+use parshall_core::sockets::Owner;
+use parshall_evidence::socket::SocketRecord;
+
+use super::{Account, MOST, Owners};
+
+/// The iterator and what it found.
+#[derive(Debug)]
+pub struct Kernel {
+    program: owners::Owners,
+    table: Table,
+}
+
+impl Kernel {
+    /// Loads the program. Needs CAP_BPF and CAP_PERFMON.
+    ///
+    /// # Errors
+    /// Not permitted, or the kernel has no such iterator.
+    pub fn load() -> Result<Self> {
+        let program = owners::Owners::load().context("the iterator over descriptors could not be loaded")?;
+        Ok(Self { program, table: Table::new(MOST) })
+    }
+
+    /// As [`Owners::look`], and tells network namespaces that only sockets keep alive, as
+    /// [`Discovery::look`](crate::sockets::namespaces::Discovery::look) takes them.
+    ///
+    /// # Errors
+    /// As [`Owners::look`].
+    pub fn look_with_strays(&mut self) -> Result<(Account, Vec<Stray>)> {
+        let strays = self.program.read_with_strays(&mut self.table).context("descriptors could not be read")?;
+        Ok((self.account(), strays))
+    }
+
+    fn account(&self) -> Account {
+        Account { descriptors: self.table.len() as u64, dropped: self.table.dropped(), hidden: 0 }
+    }
+}
+
+impl Owners for Kernel {
+    fn name(&self) -> &'static str {
+        "iterator"
+    }
+
+    fn look(&mut self) -> Result<Account> {
+        self.program.read(&mut self.table).context("descriptors could not be read")?;
+        Ok(self.account())
+    }
+
+    fn of(&self, record: &SocketRecord, owners: &mut Vec<Owner>) {
+        super::of(&self.table, record, owners);
+    }
+}

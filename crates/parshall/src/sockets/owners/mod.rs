@@ -1,0 +1,100 @@
+//! The seam of the owners: who holds which socket. One file per provider.
+mod kernel;
+mod procfs;
+
+pub use kernel::Kernel;
+pub use procfs::Procfs;
+
+use parshall_bpf::sockets::owners::Table;
+use parshall_core::sockets::Owner;
+use parshall_evidence::socket::SocketRecord;
+
+/// Descriptors remembered at most: 24 bytes each, taken as they are needed.
+const MOST: usize = 2 << 20;
+
+/// How complete a look at the descriptors was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Descriptors that are sockets.
+    pub descriptors: u64,
+    /// Descriptors for which there was no room.
+    pub dropped: u64,
+    /// Processes that did not let us see their descriptors.
+    pub hidden: u64,
+}
+
+/// Knows the descriptors of the host that are sockets, as of the last look.
+pub trait Owners {
+    /// Its name in messages and metrics.
+    fn name(&self) -> &'static str;
+
+    /// Looks at all descriptors.
+    ///
+    /// # Errors
+    /// What makes the whole look impossible; what was known before is forgotten all the same.
+    fn look(&mut self) -> anyhow::Result<Account>;
+
+    /// Appends those who hold the socket of this record, in the order of processes and descriptors. Found by the inode,
+    /// and where both sides know it by the address: a record needs its identity only.
+    fn of(&self, record: &SocketRecord, owners: &mut Vec<Owner>);
+}
+
+/// The cheapest provider that works here, and why it is not the first one.
+pub fn best() -> (Box<dyn Owners>, Option<String>) {
+    match Kernel::load() {
+        Ok(kernel) => (Box::new(kernel), None),
+        Err(error) => (Box::new(Procfs::default()), Some(format!("owners are read from /proc: {error:#}"))),
+    }
+}
+
+fn of(table: &Table, record: &SocketRecord, owners: &mut Vec<Owner>) {
+    let holders = table.holders(record.address, record.inode);
+    owners.extend(holders.map(|holder| Owner {
+        pid: holder.pid,
+        fd: holder.fd,
+        command: std::sync::Arc::clone(holder.command),
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+    use crate::sockets::namespaces::tests::skip;
+
+    fn holders(provider: &mut dyn Owners, listener: &TcpListener) -> Vec<(u32, u32)> {
+        let account = provider.look().expect("descriptors can be seen");
+        assert!(account.descriptors > 0 && account.dropped == 0);
+        let inode = std::fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd())).unwrap().ino() as u32;
+        let mut owners = Vec::new();
+        provider.of(&SocketRecord { inode, ..Default::default() }, &mut owners);
+        assert!(owners.iter().all(|owner| !owner.command.is_empty()));
+        owners.iter().map(|owner| (owner.pid, owner.fd)).collect()
+    }
+
+    #[test]
+    fn both_providers_name_the_same_holders() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let copy = listener.try_clone().unwrap();
+        let us = |fd: &TcpListener| (std::process::id(), fd.as_raw_fd() as u32);
+        let found = holders(&mut Procfs::default(), &listener);
+        assert_eq!(found, [us(&listener), us(&copy)]);
+        if skip("owners from the kernel") {
+            return;
+        }
+        assert_eq!(holders(&mut Kernel::load().expect("root may load programs"), &listener), found);
+    }
+
+    #[test]
+    fn a_socket_that_nobody_holds_has_no_owner() {
+        let mut procfs = Procfs::default();
+        procfs.look().unwrap();
+        let mut owners = Vec::new();
+        procfs.of(&SocketRecord::default(), &mut owners);
+        procfs.of(&SocketRecord { address: 7, inode: u32::MAX, ..Default::default() }, &mut owners);
+        assert_eq!(owners, []);
+    }
+}

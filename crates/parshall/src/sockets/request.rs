@@ -1,0 +1,110 @@
+//! What `parshall sockets` is asked for: the command line, lowered and checked, before anything is looked at.
+use std::path::PathBuf;
+use std::time::Duration;
+
+use parshall_core::sockets::Selection;
+use parshall_core::sockets::sort::SortKey;
+
+use super::sink::files::FilesConfig;
+
+/// `parshall sockets`.
+#[derive(Debug)]
+pub enum SocketsRequest {
+    /// `parshall sockets once`.
+    Once(OnceRequest),
+    /// `parshall sockets stream`.
+    Stream(StreamRequest),
+}
+
+/// Which sockets, before names are looked up.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Everything that needs no look at the host.
+    pub selection: Selection,
+    /// Network namespaces, by name or by inode.
+    pub netns: Vec<String>,
+    /// Control groups, by path.
+    pub cgroups: Vec<PathBuf>,
+}
+
+/// A backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// The first that works.
+    Auto,
+    /// [`super::backend::walk`].
+    Walk,
+    /// [`super::backend::iter`].
+    Iter,
+    /// [`super::backend::netlink`].
+    Netlink,
+}
+
+/// How the kernel is read.
+#[derive(Debug, Clone, Copy)]
+pub struct Reading {
+    /// The backend.
+    pub backend: BackendChoice,
+    /// netlink by io_uring.
+    pub uring: bool,
+    /// Threads that read netlink sockets.
+    pub readers: usize,
+}
+
+/// What is written to a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SocketFormat {
+    /// A table.
+    Text,
+    /// JSON lines.
+    Json,
+    /// Length-delimited messages.
+    Protobuf,
+    /// A Parquet file.
+    Parquet,
+}
+
+/// `parshall sockets once`.
+#[derive(Debug)]
+pub struct OnceRequest {
+    /// Which sockets.
+    pub wanted: Wanted,
+    /// How they are read.
+    pub reading: Reading,
+    /// How they are printed.
+    pub format: SocketFormat,
+    /// Order of the rows; none: as they are met.
+    pub sort: Vec<SortKey>,
+    /// At most so many rows.
+    pub limit: Option<usize>,
+    /// A second line of each socket.
+    pub wide: bool,
+}
+
+/// `parshall sockets stream`.
+#[derive(Debug)]
+pub struct StreamRequest {
+    /// Which sockets.
+    pub wanted: Wanted,
+    /// How they are read.
+    pub reading: Reading,
+    /// From the beginning of one dump to that of the next.
+    pub every: Duration,
+    /// So many dumps.
+    pub count: Option<u64>,
+    /// What moved since the last dump.
+    pub rates: bool,
+    /// Sockets that closed.
+    pub closes: bool,
+    /// Where the rows go.
+    pub to: Destination,
+}
+
+/// Where rows go.
+#[derive(Debug)]
+pub enum Destination {
+    /// Standard output.
+    Stdout(SocketFormat),
+    /// Rotating files.
+    Files(FilesConfig),
+}

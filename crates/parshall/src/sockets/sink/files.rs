@@ -1,0 +1,405 @@
+//! Rotating files in a directory. A file has a hidden name ending in `.tmp` until it is complete; what has its proper name
+//! will not change any more.
+//!
+//! Encoding happens where the rows come from; compressing, writing and rotating in the outlet's thread. What is written
+//! as a whole (a zstd frame, a run of messages, a row group) is there or is not: what a full disk cut off is removed, and
+//! tried again.
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use parshall_core::sockets::retry::Retry;
+use parshall_core::sockets::stamp::stamp;
+use parshall_core::sockets::{Dump, Row};
+use parshall_evidence::socket::Completeness;
+
+use super::delivery::{Chunk, Delivery, Refusal};
+use super::outlet::{Outlet, OutletConfig};
+use super::{Account, Sink, disk_error_kind};
+use crate::error::UserError;
+use crate::sockets::format::Encoder;
+use crate::sockets::format::json::Json;
+use crate::sockets::format::parquet::file::{Assembler, MAGIC};
+use crate::sockets::format::parquet::piece::Pieces;
+use crate::sockets::format::protobuf::Protobuf;
+
+/// Encoded bytes that go to the writer together, and become one zstd frame.
+const PORTION: usize = 512 << 10;
+/// Rows that are encoded before it is looked whether they are enough.
+const ROWS_AT_ONCE: usize = 256;
+/// What may wait for the disk.
+const QUEUE_BYTES: usize = 4 << 20;
+/// A dump comes in a burst; the writer gets so long to make room before rows are refused.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A quick level: JSON shrinks to a tenth, and the next levels cost twice the time for a tenth of that.
+const ZSTD_LEVEL: i32 = 1;
+
+/// What the files hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileFormat {
+    /// JSON lines, zstd.
+    Json,
+    /// Length-delimited rows.
+    Protobuf,
+    /// Length-delimited rows, zstd.
+    ProtobufZstd,
+    /// Parquet.
+    Parquet,
+}
+
+impl FileFormat {
+    /// The end of the names.
+    pub fn ending(self) -> &'static str {
+        match self {
+            Self::Json => "jsonl.zst",
+            Self::Protobuf => "pb",
+            Self::ProtobufZstd => "pb.zst",
+            Self::Parquet => "parquet",
+        }
+    }
+}
+
+/// Where files go and how long they live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilesConfig {
+    /// Their directory; made if it is not there. No two processes may share one.
+    pub directory: PathBuf,
+    /// What they hold.
+    pub format: FileFormat,
+    /// A new file is begun at this size.
+    pub rotate_bytes: u64,
+    /// Or after this time.
+    pub rotate_every: Duration,
+    /// The oldest go when all complete files together are larger.
+    pub keep_bytes: u64,
+    /// Or when there are more.
+    pub keep_files: usize,
+}
+
+/// The sink.
+pub struct Files {
+    encoding: Encoding,
+    buffer: Vec<u8>,
+    buffered_rows: u32,
+    outlet: Outlet,
+}
+
+enum Encoding {
+    Stream(Box<dyn Encoder + Send>),
+    Parquet(Box<Pieces>),
+}
+
+impl Files {
+    /// Opens the directory and starts the writer.
+    ///
+    /// # Errors
+    /// If the directory cannot be used, or another process uses it.
+    pub fn start(config: FilesConfig) -> anyhow::Result<Self> {
+        let encoding = match config.format {
+            FileFormat::Json => Encoding::Stream(Box::new(Json::default())),
+            FileFormat::Protobuf | FileFormat::ProtobufZstd => Encoding::Stream(Box::new(Protobuf::default())),
+            FileFormat::Parquet => Encoding::Parquet(Box::default()),
+        };
+        let retry = Retry { first_ns: 100_000_000, longest_ns: 5_000_000_000 };
+        let bounds = OutletConfig { queue_bytes: QUEUE_BYTES, spool: None, retry };
+        let (writer, unfinished) = Writer::open(config)?;
+        let outlet = Outlet::start("sockets-files", bounds, Box::new(writer))?;
+        for text in unfinished {
+            outlet.give_up(0, Refusal { kind: "unfinished", text, again: false });
+        }
+        Ok(Self { encoding, buffer: Vec::new(), buffered_rows: 0, outlet })
+    }
+
+    fn send(&mut self, dump: &Dump) {
+        let (bytes, rows, at_unix_ns) = match &mut self.encoding {
+            Encoding::Stream(_) => {
+                (std::mem::take(&mut self.buffer), std::mem::take(&mut self.buffered_rows), dump.at_unix_ns)
+            }
+            Encoding::Parquet(pieces) => {
+                let (rows, at) = (pieces.rows() as u32, pieces.oldest_unix_ns());
+                (pieces.take(), rows, if at == 0 { dump.at_unix_ns } else { at })
+            }
+        };
+        if !bytes.is_empty() {
+            self.outlet.offer_within(Chunk { sequence: dump.sequence, at_unix_ns, rows, bytes }, PATIENCE);
+        }
+    }
+
+    /// Rows that no chunk holds yet.
+    fn held(&self) -> u64 {
+        match &self.encoding {
+            Encoding::Stream(_) => u64::from(self.buffered_rows),
+            Encoding::Parquet(pieces) => pieces.rows() as u64,
+        }
+    }
+}
+
+impl Sink for Files {
+    fn name(&self) -> &str {
+        "files"
+    }
+
+    fn rows(&mut self, dump: &Dump, rows: &[Row<'_>]) -> anyhow::Result<()> {
+        for part in rows.chunks(ROWS_AT_ONCE) {
+            let is_enough = match &mut self.encoding {
+                Encoding::Stream(encoder) => {
+                    encoder.rows(dump, part, &mut self.buffer);
+                    self.buffered_rows += part.len() as u32;
+                    self.buffer.len() >= PORTION
+                }
+                Encoding::Parquet(pieces) => {
+                    part.iter().for_each(|row| pieces.row(dump, row));
+                    // Groups of rows are a multiple of what is given at once, unless a dump ended between.
+                    pieces.has_no_room_for(ROWS_AT_ONCE)
+                }
+            };
+            if is_enough {
+                self.send(dump);
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, dump: &Dump, completeness: &Completeness) -> anyhow::Result<()> {
+        let is_enough = match &mut self.encoding {
+            Encoding::Stream(encoder) => {
+                encoder.end(dump, completeness, &mut self.buffer);
+                true
+            }
+            Encoding::Parquet(pieces) => {
+                pieces.end(dump, completeness);
+                pieces.is_worth_taking(dump)
+            }
+        };
+        if is_enough {
+            self.send(dump);
+        }
+        Ok(())
+    }
+
+    fn account(&self) -> Account {
+        let mut account = self.outlet.account();
+        account.rows_in += self.held();
+        account.rows_waiting += self.held();
+        account
+    }
+
+    fn close(mut self: Box<Self>, patience: Duration) -> Account {
+        let is_left = match &self.encoding {
+            Encoding::Stream(_) => !self.buffer.is_empty(),
+            Encoding::Parquet(pieces) => !pieces.is_empty(),
+        };
+        if is_left {
+            self.send(&Dump { at_unix_ns: 0, sequence: 0, host: String::new(), backend: "" });
+        }
+        self.outlet.close(patience)
+    }
+}
+
+/// Writes chunks to files, in the outlet's thread.
+struct Writer {
+    config: FilesConfig,
+    open: Option<Open>,
+    compressor: Option<zstd::bulk::Compressor<'static>>,
+    /// Number of files, so that those of one second differ.
+    count: u32,
+    _lock: File,
+}
+
+/// The file in the making.
+struct Open {
+    file: File,
+    path: PathBuf,
+    proper: PathBuf,
+    bytes: u64,
+    began: Instant,
+    assembler: Option<Assembler>,
+}
+
+impl Writer {
+    /// Opens the directory; what an earlier process left unfinished comes beside it.
+    fn open(config: FilesConfig) -> anyhow::Result<(Self, Vec<String>)> {
+        let directory = &config.directory;
+        let context = || format!("cannot write to {}", directory.display());
+        fs::create_dir_all(directory).with_context(context)?;
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join(".lock"));
+        let lock = lock.with_context(context)?;
+        if !parshall_sys::file_lock::try_exclusive(&lock).with_context(context)? {
+            let text = format!("another process writes to {}", directory.display());
+            return Err(UserError::new(text, "give each process a directory of its own").into());
+        }
+        let compressor = match config.format {
+            FileFormat::Json | FileFormat::ProtobufZstd => Some(zstd::bulk::Compressor::new(ZSTD_LEVEL)?),
+            FileFormat::Protobuf | FileFormat::Parquet => None,
+        };
+        let unfinished = salvage(directory).with_context(context)?;
+        Ok((Self { config, open: None, compressor, count: 0, _lock: lock }, unfinished))
+    }
+
+    fn begin(&mut self, at_unix_ns: u64) -> io::Result<Open> {
+        let (proper, path) = loop {
+            self.count += 1;
+            let name = format!("sockets-{}-{:06}.{}", stamp(at_unix_ns), self.count, self.config.format.ending());
+            let proper = self.config.directory.join(&name);
+            if !proper.exists() {
+                break (proper, self.config.directory.join(format!(".{name}.tmp")));
+            }
+        };
+        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        let mut open = Open { file, path, proper, bytes: 0, began: Instant::now(), assembler: None };
+        if self.config.format == FileFormat::Parquet {
+            open.assembler = Some(Assembler::default());
+            if let Err(error) = open.append(MAGIC) {
+                let _ = fs::remove_file(&open.path);
+                return Err(error);
+            }
+        }
+        Ok(open)
+    }
+
+    /// Whether the file in the making is done, but for its end.
+    fn is_due(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| {
+            open.bytes >= self.config.rotate_bytes
+                || open.began.elapsed() >= self.config.rotate_every
+                || open.assembler.as_ref().is_some_and(Assembler::is_full)
+        })
+    }
+
+    /// Completes the file: its end, and its proper name.
+    fn finish(&mut self) -> io::Result<()> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let before = open.bytes;
+        if let Some(assembler) = &open.assembler {
+            let footer = assembler.footer();
+            open.append(&footer)?;
+        }
+        if let Err(error) = fs::rename(&open.path, &open.proper) {
+            // It will be tried again, with a footer of its own.
+            open.bytes = before;
+            return Err(error);
+        }
+        self.open = None;
+        retain(&self.config)
+    }
+
+    /// The bytes of a chunk as they stand in a file.
+    fn packed<'a>(&mut self, bytes: &'a [u8]) -> io::Result<std::borrow::Cow<'a, [u8]>> {
+        Ok(match &mut self.compressor {
+            Some(compressor) => compressor.compress(bytes)?.into(),
+            None => bytes.into(),
+        })
+    }
+
+    fn write(&mut self, chunk: &Chunk) -> io::Result<()> {
+        if self.is_due() {
+            self.finish()?;
+        }
+        if self.open.is_none() {
+            self.open = Some(self.begin(chunk.at_unix_ns)?);
+        }
+        let packed = self.packed(&chunk.bytes)?;
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let Some(mut assembler) = open.assembler.take() else { return open.append(&packed) };
+        let mark = assembler.mark();
+        let added = assembler.add(&packed).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+        let written = added.and_then(|data| open.append(&packed[data]));
+        if written.is_err() {
+            assembler.take_back(&mark);
+        }
+        open.assembler = Some(assembler);
+        written
+    }
+}
+
+impl Open {
+    /// Appends all of it or nothing.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if let Err(error) = self.file.write_all_at(bytes, self.bytes) {
+            // What stays behind if this fails too is overwritten by the next attempt.
+            let _ = self.file.set_len(self.bytes);
+            return Err(error);
+        }
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+impl Delivery for Writer {
+    fn deliver(&mut self, chunk: &Chunk) -> Result<(), Refusal> {
+        self.write(chunk).map_err(|error| Refusal {
+            kind: disk_error_kind(&error, "write"),
+            text: format!("{}: {error}", self.config.directory.display()),
+            again: error.kind() != io::ErrorKind::InvalidData,
+        })?;
+        if self.is_due() {
+            // The chunk is there; if this fails, it is tried again before the next one.
+            let _ = self.finish();
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, _: Duration) {
+        // If there is no room even for the end, the file keeps its hidden name, and the next process deals with it.
+        let _ = self.finish();
+    }
+}
+
+/// Complete files of ours, the oldest first.
+fn complete(config: &FilesConfig) -> io::Result<Vec<(PathBuf, u64)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&config.directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if name.starts_with("sockets-") && name.ends_with(config.format.ending()) {
+            files.push((entry.path(), entry.metadata()?.len()));
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Removes the oldest files beyond the bounds; the newest stays whatever its size.
+fn retain(config: &FilesConfig) -> io::Result<()> {
+    let files = complete(config)?;
+    let mut bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
+    let mut count = files.len();
+    for (path, size) in &files {
+        if count <= 1 || bytes <= config.keep_bytes && count <= config.keep_files {
+            break;
+        }
+        fs::remove_file(path)?;
+        bytes -= size;
+        count -= 1;
+    }
+    Ok(())
+}
+
+/// Files that a process left when it was killed. Streams are complete up to their last frame or message, and get a name;
+/// a Parquet file without its footer is nothing.
+fn salvage(directory: &Path) -> io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let Some(name) = path.file_name().and_then(|n| n.to_str()) else { continue };
+        let Some(proper) = name.strip_prefix('.').and_then(|n| n.strip_suffix(".tmp")) else { continue };
+        if !proper.starts_with("sockets-") {
+            continue;
+        }
+        if proper.ends_with(FileFormat::Parquet.ending()) {
+            fs::remove_file(&path)?;
+            found.push(format!("{proper} was never completed and has been removed"));
+        } else {
+            fs::rename(&path, directory.join(format!("{proper}.partial")))?;
+            found.push(format!("{proper} was never completed: what there is of it is {proper}.partial"));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! SOCK_DIAG sockets and two ways of reading them: [`Plain`] by a system call per message, [`Ringed`] by io_uring. Requests
+//! and answers are bytes here; what they mean is the caller's business. (`inet_diag` is the diagnosis' own, which asks for
+//! few sockets and reads them itself.)
+//!
+//! A socket keeps showing the network namespace in which it was opened, from whatever thread it is read; [`Opener`] opens
+//! them elsewhere. It also keeps that namespace alive.
+mod opener;
+mod ring;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+pub use opener::Opener;
+pub use ring::Ringed;
+
+/// The kernel fills messages of at most 32 KiB, and only up to the largest buffer that was offered so far.
+pub const MESSAGE_BYTES: usize = 32 * 1024;
+
+/// The kernel prepares an answer within the call that asks for it; waiting longer than this means that it was lost.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// An open NETLINK_SOCK_DIAG socket.
+#[derive(Debug)]
+pub struct DiagSocket(OwnedFd);
+
+impl DiagSocket {
+    /// Opens a socket in the network namespace of the calling thread.
+    pub fn open() -> io::Result<Self> {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+        // SAFETY: socket() takes three integers; it returns a new descriptor or -1.
+        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
+        Self::from_fd(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Takes a descriptor that behaves like one: a pair of datagram sockets whose other end plays the kernel.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        let wait = libc::timeval { tv_sec: PATIENCE.as_secs() as libc::time_t, tv_usec: 0 };
+        // SAFETY: `wait` is valid for the length that is passed, and only read.
+        let set = unsafe {
+            libc::setsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                (&raw const wait).cast(),
+                size_of::<libc::timeval>() as libc::socklen_t,
+            )
+        };
+        if set < 0 { Err(io::Error::last_os_error()) } else { Ok(Self(fd)) }
+    }
+}
+
+impl AsFd for DiagSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Asks one socket at a time and reads its answers, with buffers of its own that are used again and again.
+///
+/// An answer that is not read to its end stays with its socket, which is then good for nothing: drop it.
+pub trait Reader {
+    /// Takes the socket that is asked from now on; the one before must have been detached.
+    fn attach(&mut self, socket: DiagSocket);
+
+    /// Gives the socket back. Nothing of it is in flight afterwards.
+    fn detach(&mut self) -> Option<DiagSocket>;
+
+    /// Sends a request.
+    fn ask(&mut self, request: &[u8]) -> io::Result<()>;
+
+    /// Waits, and gives the messages that have arrived: one or more. ENOBUFS: the kernel had no room for an answer and
+    /// dropped a part of it. TimedOut: no answer.
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<()>;
+}
+
+/// Reads with a system call per message.
+#[derive(Debug)]
+pub struct Plain {
+    socket: Option<DiagSocket>,
+    buffer: Vec<u8>,
+}
+
+impl Default for Plain {
+    fn default() -> Self {
+        Self { socket: None, buffer: vec![0; MESSAGE_BYTES] }
+    }
+}
+
+impl Plain {
+    fn fd(&self) -> io::Result<i32> {
+        Ok(self.socket.as_ref().ok_or_else(no_socket)?.0.as_raw_fd())
+    }
+}
+
+impl Reader for Plain {
+    fn attach(&mut self, socket: DiagSocket) {
+        self.socket = Some(socket);
+    }
+
+    fn detach(&mut self) -> Option<DiagSocket> {
+        self.socket.take()
+    }
+
+    fn ask(&mut self, request: &[u8]) -> io::Result<()> {
+        let fd = self.fd()?;
+        // SAFETY: pointer and length are those of `request`, which outlives the call.
+        let sent = unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), libc::MSG_NOSIGNAL) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+        let fd = self.fd()?;
+        loop {
+            // SAFETY: pointer and length are those of `buffer`, which outlives the call.
+            let len = unsafe { libc::recv(fd, self.buffer.as_mut_ptr().cast(), self.buffer.len(), libc::MSG_TRUNC) };
+            if let Ok(len) = usize::try_from(len) {
+                // MSG_TRUNC: the length of the message, not of what was copied.
+                let whole = self.buffer.get(..len).ok_or_else(|| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
+                take(whole);
+                return Ok(());
+            }
+            match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error if error.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
+                error => return Err(error),
+            }
+        }
+    }
+}
+
+fn no_socket() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "no socket is attached")
+}
+
+#[cfg(test)]
+mod tests;
