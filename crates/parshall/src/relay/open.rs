@@ -58,17 +58,9 @@ impl Pool {
 
     /// The addresses that nobody took. Their sockets are closed.
     pub fn rest(self) -> Vec<String> {
-        let mut rest: Vec<String> = self.0.iter().map(|(found, _)| text(&found.address)).collect();
+        let mut rest: Vec<String> = self.0.iter().map(|(found, _)| found.address.to_string()).collect();
         rest.dedup();
         rest
-    }
-}
-
-/// An address as users write it.
-pub fn text(address: &StreamAddr) -> String {
-    match address {
-        StreamAddr::Ip(ip) => ip.to_string(),
-        StreamAddr::Unix(path) => format!("unix:{path}"),
     }
 }
 

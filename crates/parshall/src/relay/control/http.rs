@@ -10,15 +10,13 @@ use hyper::header::{ALLOW, CONTENT_TYPE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::board::Board;
+use super::bounded;
 use super::snapshot::Snapshot;
 use crate::relay::metrics;
 
-/// Requests answered at once; further ones are closed.
-const AT_ONCE: usize = 16;
 /// From the connection to the last byte of the answer.
 const TIME_MAX: Duration = Duration::from_secs(10);
 /// For the head of the request.
@@ -33,30 +31,22 @@ pub async fn serve(listener: std::net::TcpListener, board: Arc<Board>) {
         Ok(listener) => listener,
         Err(e) => return eprintln!("relay: the metrics cannot be served: {e}"),
     };
-    let room = Arc::new(Semaphore::new(AT_ONCE));
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(super::ACCEPT_PAUSE).await;
-            continue;
-        };
-        let Ok(permit) = room.clone().try_acquire_owned() else { continue };
-        let board = board.clone();
-        tokio::spawn(async move {
-            let _permit = permit;
-            let answer = service_fn(move |request| {
-                let response = respond(&request, &board);
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let connection = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIME_MAX)
-                .max_buf_size(HEAD_BYTES_MAX)
-                .keep_alive(false)
-                .serve_connection(TokioIo::new(stream), answer);
-            // What a stranger does wrong is no concern of the log.
-            tokio::time::timeout(TIME_MAX, connection).await.map(drop).ok();
-        });
-    }
+    bounded::serve(listener, |stream| connection(stream, board.clone())).await;
+}
+
+async fn connection(stream: TcpStream, board: Arc<Board>) {
+    let answer = service_fn(move |request| {
+        let response = respond(&request, &board);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), answer);
+    // What a stranger does wrong is no concern of the log.
+    tokio::time::timeout(TIME_MAX, connection).await.map(drop).ok();
 }
 
 fn respond(request: &Request<Incoming>, board: &Board) -> Response<Full<Bytes>> {

@@ -2,6 +2,7 @@
 //! the local socket ([`socket`]), resolves names and checks targets. It is the only thread with an async runtime, and no
 //! worker ever waits for it.
 pub mod board;
+mod bounded;
 pub mod http;
 pub mod place;
 pub mod process;
@@ -23,8 +24,6 @@ use super::service::Service;
 
 /// A resolver that answers nothing at all must not hold up a start for longer.
 const NAMES_WAIT: Duration = Duration::from_secs(15);
-/// Accepting again after an error: descriptors may have run out.
-pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// What the main thread wants.
 #[derive(Debug)]
