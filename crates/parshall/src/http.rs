@@ -1,7 +1,6 @@
 //! The HTTP server of metrics endpoints. Whoever asks is a stranger: every request is bounded in size and time, and so is
 //! the number of them. What is answered belongs to the callers.
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -10,17 +9,14 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
 
-/// Requests answered at once; further ones are closed.
-const AT_ONCE: usize = 16;
+use crate::bounded;
+
 /// For the head of the request.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(3);
 /// Bytes of the head of the request.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Accepting again after an error: descriptors may have run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Plain text.
 pub const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -38,36 +34,32 @@ where
         Ok(listener) => listener,
         Err(e) => return eprintln!("{who}: the metrics cannot be served: {e}"),
     };
-    let room = Arc::new(Semaphore::new(AT_ONCE));
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            continue;
-        };
-        let Ok(permit) = room.clone().try_acquire_owned() else { continue };
-        let answer = answer.clone();
-        tokio::spawn(async move {
-            let _permit = permit;
-            let answer = service_fn(move |request: Request<Incoming>| {
-                let only_reads = matches!(*request.method(), Method::GET | Method::HEAD);
-                let answered = only_reads.then(|| answer(request));
-                async move {
-                    Ok::<_, Infallible>(match answered {
-                        Some(answered) => answered.await,
-                        None => not_allowed(),
-                    })
-                }
-            });
-            let connection = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIME_MAX)
-                .max_buf_size(HEAD_BYTES_MAX)
-                .keep_alive(false)
-                .serve_connection(TokioIo::new(stream), answer);
-            // What a stranger does wrong is no concern of the log.
-            tokio::time::timeout(time_max, connection).await.map(drop).ok();
-        });
-    }
+    bounded::serve(listener, |stream| connection(stream, time_max, answer.clone())).await;
+}
+
+async fn connection<F, R>(stream: TcpStream, time_max: Duration, answer: F)
+where
+    F: Fn(Request<Incoming>) -> R,
+    R: Future<Output = Answer>,
+{
+    let answer = service_fn(|request: Request<Incoming>| {
+        let only_reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        let answered = only_reads.then(|| answer(request));
+        async move {
+            Ok::<_, Infallible>(match answered {
+                Some(answered) => answered.await,
+                None => not_allowed(),
+            })
+        }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), answer);
+    // What a stranger does wrong is no concern of the log.
+    tokio::time::timeout(time_max, connection).await.map(drop).ok();
 }
 
 fn not_allowed() -> Answer {

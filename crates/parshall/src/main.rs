@@ -4,6 +4,7 @@
 //! 0 done, 1 it failed, 2 wrong usage.
 #![forbid(unsafe_code)]
 
+mod bounded;
 mod cli;
 mod diagnose;
 mod doctor;

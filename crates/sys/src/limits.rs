@@ -1,4 +1,5 @@
 //! Limits of the process.
+use std::io;
 
 /// RLIMIT_NOFILE: how many descriptors may be open at once.
 pub fn descriptors() -> u64 {
@@ -7,8 +8,19 @@ pub fn descriptors() -> u64 {
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 { limit.rlim_cur } else { 1024 }
 }
 
+/// Whether an error says that descriptors or memory for them have run out: what failed would not fare better elsewhere.
+pub fn exhausted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn descriptors_that_ran_out_are_told_from_a_refusal() {
+        let error = std::io::Error::from_raw_os_error;
+        assert!(super::exhausted(&error(libc::EMFILE)) && !super::exhausted(&error(libc::ECONNREFUSED)));
+    }
+
     #[test]
     fn some_descriptors_may_be_open() {
         assert!(super::descriptors() >= 16);

@@ -30,12 +30,22 @@ pub struct Options {
 }
 
 /// A stream address: TCP or Unix.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum StreamAddr {
     /// An address and port.
     Ip(SocketAddr),
     /// A path, or an abstract name after `@`.
     Unix(String),
+}
+
+/// As users write it: `127.0.0.1:9000`, `unix:/run/x.sock`.
+impl std::fmt::Display for StreamAddr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ip(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{path}"),
+        }
+    }
 }
 
 impl StreamAddr {

@@ -9,8 +9,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::Ns;
 use super::config::{Balance, Health, Target};
+use super::{Ns, ns};
 
 /// Chooses among the targets of one listener; a target is known by its index.
 #[derive(Debug, Clone)]
@@ -153,7 +153,7 @@ impl Balancer {
 
 /// A pause that ends; at least 1 ns, so that a trial is one connection.
 fn pause_ns(pause: Duration) -> Ns {
-    u64::try_from(pause.as_nanos()).unwrap_or(Ns::MAX).max(1)
+    ns(pause).max(1)
 }
 
 /// FNV-1a: the same in every process and release, so that clients keep their target across restarts and hosts.

@@ -3,8 +3,8 @@
 //! The shell connects and tells the result. A target begins up: a relay that has just started must not refuse clients for
 //! the first `rise` checks. Moments are spread by random numbers given as arguments, so that many relays with many targets
 //! do not ask at once.
-use super::Ns;
 use super::config::Check;
+use super::{Ns, ns};
 
 /// The longest wait for the first check.
 const FIRST_NS: u64 = 1_000_000_000;
@@ -33,7 +33,7 @@ impl Checked {
 
     /// When a check that began `now` has failed for want of an answer.
     pub fn times_out(&self, now: Ns) -> Ns {
-        now.saturating_add(u64::try_from(self.check.timeout.as_nanos()).unwrap_or(Ns::MAX))
+        now.saturating_add(ns(self.check.timeout))
     }
 
     /// Whether the target may be used.
@@ -64,7 +64,7 @@ impl Checked {
 
 /// The interval; at most a century, so that a tenth more is no overflow.
 fn interval_ns(check: &Check) -> u64 {
-    u64::try_from(check.interval.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / 4)
+    ns(check.interval).min(u64::MAX / 4)
 }
 
 #[cfg(test)]

@@ -34,5 +34,12 @@ pub mod streaming;
 pub mod udp_runs;
 pub mod udp_sessions;
 
+use std::time::Duration;
+
 /// Nanoseconds of a monotonic clock.
 pub type Ns = u64;
+
+/// A length of time; what does not fit is for ever.
+pub fn ns(duration: Duration) -> Ns {
+    Ns::try_from(duration.as_nanos()).unwrap_or(Ns::MAX)
+}

@@ -9,11 +9,12 @@ use std::time::Duration;
 use parshall_core::relay::checks::Checked;
 use parshall_core::relay::config::{Check, Protocol};
 use parshall_sys::clock::monotonic_ns;
+use parshall_sys::stream_socket::StreamAddr;
 use tokio::net::{TcpSocket, UnixStream};
 
 use super::control::Task;
 use super::control::board::Board;
-use super::directory::{Address, TargetState};
+use super::directory::TargetState;
 use super::service::Service;
 
 /// A target and how it is checked.
@@ -112,10 +113,10 @@ async fn connect(subject: &Subject) -> bool {
     false
 }
 
-async fn connect_to(address: &Address, source: Option<IpAddr>) -> std::io::Result<()> {
+async fn connect_to(address: &StreamAddr, source: Option<IpAddr>) -> std::io::Result<()> {
     match address {
-        Address::Ip(ip) => connect_ip(*ip, source).await,
-        Address::Unix(path) => {
+        StreamAddr::Ip(ip) => connect_ip(*ip, source).await,
+        StreamAddr::Unix(path) => {
             // An abstract name begins with a zero byte.
             let path = path.strip_prefix('@').map_or_else(|| path.clone(), |name| format!("\0{name}"));
             UnixStream::connect(path).await.map(drop)

@@ -8,8 +8,8 @@ use parshall_core::relay::bucket::Bucket;
 use parshall_core::relay::closing::{CloseReason, Closing, Side};
 use parshall_core::relay::streaming::Rhythm;
 use parshall_core::relay::{Ns, deadlines};
+use parshall_sys::stream_socket::StreamAddr;
 
-use super::directory::Address;
 use super::engine::Store;
 use super::stats::{EngineKind, Fallback};
 use super::worker::dial::Dialing;
@@ -117,7 +117,7 @@ pub struct Conn {
     /// The target's place in the listener's list.
     pub target_index: u16,
     /// The address that was connected to.
-    pub address: Option<Address>,
+    pub address: Option<StreamAddr>,
     /// What is left of the bandwidth of each direction.
     pub bandwidth: Option<Box<[Bucket; 2]>>,
     /// Index 0 reads from the client.

@@ -1,40 +1,32 @@
 //! Where targets are: written by the control thread (names resolved, health checked), read by the workers.
 //!
 //! A worker asks when it begins a connection: no lock is taken where bytes move.
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One address of a target.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Address {
-    /// An address and port.
-    Ip(SocketAddr),
-    /// A Unix stream socket: a path, or an abstract name after `@`.
-    Unix(String),
-}
+use parshall_sys::stream_socket::StreamAddr;
 
 /// What is known of one target.
 #[derive(Debug, Default)]
 pub struct TargetState {
-    addresses: Mutex<Arc<[Address]>>,
+    addresses: Mutex<Arc<[StreamAddr]>>,
     /// Set by active checks only; workers judge failed connections themselves.
     down: AtomicBool,
 }
 
 impl TargetState {
     /// A target with these addresses.
-    pub fn new(addresses: impl Into<Arc<[Address]>>) -> Self {
+    pub fn new(addresses: impl Into<Arc<[StreamAddr]>>) -> Self {
         Self { addresses: Mutex::new(addresses.into()), ..Self::default() }
     }
 
     /// Its addresses, in the order of preference.
-    pub fn addresses(&self) -> Arc<[Address]> {
+    pub fn addresses(&self) -> Arc<[StreamAddr]> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Replaces the addresses when they differ.
-    pub fn set_addresses(&self, new: Vec<Address>) {
+    pub fn set_addresses(&self, new: Vec<StreamAddr>) {
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         if addresses[..] != new[..] {
             *addresses = new.into();

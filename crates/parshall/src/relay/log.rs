@@ -12,7 +12,6 @@ use anyhow::Context;
 use parshall_core::relay::config::{LogTo, Protocol};
 use serde::Serialize;
 
-use super::directory::Address;
 use super::record::{Closed, Way};
 use super::stats::EngineKind;
 use crate::error::UserError;
@@ -252,10 +251,7 @@ impl<'a> Line<'a> {
             protocol: protocol(config.protocol),
             client: closed.client.map(|c| c.to_string()),
             target: closed.target.and_then(|t| config.targets.get(t)).map(|t| t.endpoint.to_string()),
-            address: closed.address.as_ref().map(|a| match a {
-                Address::Ip(ip) => ip.to_string(),
-                Address::Unix(path) => format!("unix:{path}"),
-            }),
+            address: closed.address.as_ref().map(ToString::to_string),
             // Microseconds are as exact as it gets.
             duration_ms: (closed.duration_ns / 1000) as f64 / 1000.0,
             up: Direction::new(&closed.ways[0]),
@@ -303,6 +299,7 @@ mod tests {
 
     use parshall_core::relay::closing::CloseReason;
     use parshall_core::relay::config::{Endpoint, Listener, Target};
+    use parshall_sys::stream_socket::StreamAddr;
 
     use super::*;
     use crate::relay::service::Service;
@@ -316,7 +313,7 @@ mod tests {
             service: Arc::new(Service::new(listener, Vec::new(), None, 0)),
             client: Some("192.0.2.7:4711".parse().expect("an address")),
             target: Some(0),
-            address: Some(Address::Ip("192.0.2.9:5432".parse().expect("an address"))),
+            address: Some(StreamAddr::Ip("192.0.2.9:5432".parse().expect("an address"))),
             duration_ns: 1_234_567_890,
             ways: [
                 Way { bytes: 7, engines: 0b11, fallback: None },

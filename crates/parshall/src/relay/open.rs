@@ -17,7 +17,8 @@ use crate::error::UserError;
 /// The sockets of a listener by worker.
 pub type Sockets = Vec<Vec<OwnedFd>>;
 
-/// An address that a worker has just been told to leave is free a moment later.
+/// An address that a worker has just been told to leave is free a moment later; so is one of a relay that was killed, whose
+/// ring the kernel takes apart in the background.
 const RETRIES: u32 = 10;
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -57,17 +58,9 @@ impl Pool {
 
     /// The addresses that nobody took. Their sockets are closed.
     pub fn rest(self) -> Vec<String> {
-        let mut rest: Vec<String> = self.0.iter().map(|(found, _)| text(&found.address)).collect();
+        let mut rest: Vec<String> = self.0.iter().map(|(found, _)| found.address.to_string()).collect();
         rest.dedup();
         rest
-    }
-}
-
-/// An address as users write it.
-pub fn text(address: &StreamAddr) -> String {
-    match address {
-        StreamAddr::Ip(ip) => ip.to_string(),
-        StreamAddr::Unix(path) => format!("unix:{path}"),
     }
 }
 
@@ -79,8 +72,8 @@ pub fn bound(sockets: &Sockets, listener: &Listener) -> String {
     ip.map_or_else(|| listener.listen.to_string(), |ip| format!("{ip}{suffix}"))
 }
 
-/// The sockets of a listener. `patient` waits a moment for an address that is just being left.
-pub fn open(listener: &Listener, workers: usize, pool: &mut Pool, patient: bool) -> anyhow::Result<Sockets> {
+/// The sockets of a listener.
+pub fn open(listener: &Listener, workers: usize, pool: &mut Pool) -> anyhow::Result<Sockets> {
     let address = match &listener.listen {
         Endpoint::Ip(ip) => StreamAddr::Ip(*ip),
         Endpoint::Unix(path) => StreamAddr::Unix(path.clone()),
@@ -109,7 +102,7 @@ pub fn open(listener: &Listener, workers: usize, pool: &mut Pool, patient: bool)
         }
         (None, StreamAddr::Ip(ip)) => {
             // The kernel lets any process of the same user share a port that is shared; who asks alone is told the truth.
-            let alone = first(&address, listener, patient).map_err(refused)?;
+            let alone = first(&address, listener).map_err(refused)?;
             let ip = stream_socket::local_ip(alone.as_raw_fd())?.unwrap_or(*ip);
             drop(alone);
             let one = |_| listen(&StreamAddr::Ip(ip), listener, true).map(|s| vec![s]).map_err(refused);
@@ -159,8 +152,9 @@ fn listen(address: &StreamAddr, listener: &Listener, share: bool) -> std::io::Re
     stream_socket::listen(address, listener.sockets.backlog, share, &options(listener))
 }
 
-fn first(address: &StreamAddr, listener: &Listener, patient: bool) -> std::io::Result<OwnedFd> {
-    let mut tries = if patient { RETRIES } else { 0 };
+/// Waits a moment for an address that is just being left.
+fn first(address: &StreamAddr, listener: &Listener) -> std::io::Result<OwnedFd> {
+    let mut tries = RETRIES;
     loop {
         match listen(address, listener, false) {
             Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && tries > 0 => tries -= 1,
@@ -232,7 +226,7 @@ mod tests {
 
     #[test]
     fn inherited_sockets_are_taken_and_dealt_out() {
-        let first = open(&on(0), 3, &mut Pool::default(), false).expect("opened");
+        let first = open(&on(0), 3, &mut Pool::default()).expect("opened");
         let port = stream_socket::local_ip(first[0][0].as_raw_fd()).expect("bound").expect("IP").port();
         let inodes = |s: &[&OwnedFd]| -> Vec<_> {
             s.iter().map(|s| std::fs::read_link(format!("/proc/self/fd/{}", s.as_raw_fd())).expect("open")).collect()
@@ -242,7 +236,7 @@ mod tests {
         let place = elsewhere.local_addr().expect("bound");
         let mut pool = Pool::new(first.into_iter().flatten().chain([elsewhere.into()]).collect());
         // Fewer workers: one has two, and none is closed with clients in its queue.
-        let second = open(&on(port), 2, &mut pool, false).expect("taken over");
+        let second = open(&on(port), 2, &mut pool).expect("taken over");
         assert_eq!(second.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
         let mut after = inodes(&second.iter().flatten().collect::<Vec<_>>());
         after.sort();
@@ -256,9 +250,9 @@ mod tests {
     fn a_socket_that_cannot_share_is_watched_by_all() {
         let theirs = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let port = theirs.local_addr().expect("bound").port();
-        let sockets = open(&on(port), 2, &mut Pool::new(vec![theirs.into()]), false).expect("taken");
+        let sockets = open(&on(port), 2, &mut Pool::new(vec![theirs.into()])).expect("taken");
         assert_eq!(sockets.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1]);
-        assert!(open(&on(port), 2, &mut Pool::default(), false).expect_err("in use").to_string().contains("in use"));
+        assert!(open(&on(port), 2, &mut Pool::default()).expect_err("in use").to_string().contains("in use"));
     }
 
     #[test]
@@ -267,7 +261,7 @@ mod tests {
         let path = dir.path().join("s").to_str().expect("UTF-8").to_owned();
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
         let unix = listener(Endpoint::Unix(path));
-        let _live = open(&unix, 1, &mut Pool::default(), false).expect("the stale path is removed");
-        assert!(open(&unix, 1, &mut Pool::default(), false).is_err());
+        let _live = open(&unix, 1, &mut Pool::default()).expect("the stale path is removed");
+        assert!(open(&unix, 1, &mut Pool::default()).is_err());
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use parshall_core::relay::Ns;
 use parshall_core::relay::closing::CloseReason;
+use parshall_sys::stream_socket::StreamAddr;
 
-use super::directory::Address;
 use super::service::Service;
 use super::stats::Fallback;
 
@@ -19,7 +19,7 @@ pub struct Closed {
     /// The target's place in the listener's list; None when none was reached.
     pub target: Option<usize>,
     /// The address that was connected to.
-    pub address: Option<Address>,
+    pub address: Option<StreamAddr>,
     /// From accept to the end.
     pub duration_ns: Ns,
     /// From client to target, then from target to client.

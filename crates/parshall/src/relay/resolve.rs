@@ -9,11 +9,12 @@ use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use parshall_core::relay::config::Endpoint;
+use parshall_sys::stream_socket::StreamAddr;
 use tokio::sync::oneshot;
 
 use super::control::Task;
 use super::control::board::Board;
-use super::directory::{Address, TargetState};
+use super::directory::TargetState;
 use super::service::Service;
 
 /// A TTL of zero must not make a loop of lookups.
@@ -54,7 +55,7 @@ pub struct User {
 
 impl User {
     fn tell(&self, addresses: &[IpAddr]) {
-        self.state.set_addresses(addresses.iter().map(|ip| Address::Ip(SocketAddr::new(*ip, self.port))).collect());
+        self.state.set_addresses(addresses.iter().map(|ip| StreamAddr::Ip(SocketAddr::new(*ip, self.port))).collect());
     }
 }
 

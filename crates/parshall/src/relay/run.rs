@@ -7,9 +7,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use anyhow::Context;
-use parshall_core::relay::Ns;
 use parshall_core::relay::closing::CloseReason;
 use parshall_core::relay::config::{Config, Endpoint};
+use parshall_core::relay::{Ns, ns};
+use parshall_core::words::plural;
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::handover;
 use parshall_sys::privileges;
@@ -164,7 +165,7 @@ impl Main {
             eprintln!("relay: metrics on http://{address}/metrics");
         }
         let limit = parshall_sys::limits::descriptors();
-        let (threads, room) = (plural(self.threads, "thread"), self.means.connections);
+        let (threads, room) = (plural(self.threads as u64, "thread", "threads"), self.means.connections);
         eprintln!("relay: started: {threads}, room for {room} connections ({limit} descriptors)");
         if let Some(mut pipe) = predecessor {
             // A predecessor that is gone has stopped accepting already.
@@ -210,7 +211,7 @@ impl Main {
         }
         match cut(&counts) - self.cut_before {
             0 => eprintln!("relay: drained"),
-            n => eprintln!("relay: drained: {} had to be cut", plural(n as usize, "connection")),
+            n => eprintln!("relay: drained: {} had to be cut", plural(n, "connection", "connections")),
         }
         result
     }
@@ -228,7 +229,7 @@ impl Main {
         self.draining = true;
         self.cut_before = cut(&self.relay.counts());
         self.board.set_draining();
-        let (open, s) = (plural(self.relay.active() as usize, "connection"), patience.as_secs_f64());
+        let (open, s) = (plural(self.relay.active(), "connection", "connections"), patience.as_secs_f64());
         eprintln!("relay: draining: {open} may finish within {s} s; a second signal cuts them");
         self.relay.drain(after(patience), self.handed_over);
     }
@@ -246,7 +247,7 @@ impl Main {
         match self.try_reload(&source) {
             Ok(Changes { added, removed, changed }) => {
                 self.board.reloads.add();
-                let listeners = plural(self.relay.listeners.len(), "listener");
+                let listeners = plural(self.relay.listeners.len() as u64, "listener", "listeners");
                 eprintln!("relay: reloaded: {listeners} ({added} added, {removed} removed, {changed} changed)");
             }
             Err(error) => {
@@ -303,7 +304,7 @@ impl Main {
         match self.program.start(&sockets, move |outcome| drop(events.send(Event::Successor(outcome)))) {
             Ok(()) => {
                 self.upgrading = true;
-                eprintln!("relay: upgrading: a new process has {}", plural(sockets.len(), "socket"));
+                eprintln!("relay: upgrading: a new process has {}", plural(sockets.len() as u64, "socket", "sockets"));
             }
             Err(e) => eprintln!("relay: not upgraded, this process goes on: {e:#}"),
         }
@@ -382,9 +383,5 @@ fn cut(counts: &[Arc<ListenerStats>]) -> u64 {
 }
 
 fn after(time: Duration) -> Ns {
-    monotonic_ns().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
-}
-
-fn plural(n: usize, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+    monotonic_ns().saturating_add(ns(time))
 }

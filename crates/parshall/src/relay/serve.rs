@@ -19,7 +19,7 @@ use parshall_sys::eventfd;
 use parshall_sys::stream_socket::{self, StreamAddr};
 
 use super::command::{Assigned, Command};
-use super::directory::{Address, TargetState};
+use super::directory::TargetState;
 use super::open::{self, Pool, Sockets};
 use super::record::Closed;
 use super::room::Room;
@@ -175,7 +175,7 @@ impl Relay {
                     (old.sockets.clone(), old.bound.clone(), None)
                 }
                 None => {
-                    let sockets = open::open(listener, self.threads, pool, !self.workers.is_empty())?;
+                    let sockets = open::open(listener, self.threads, pool)?;
                     let bound = open::bound(&sockets, listener);
                     let theirs = open::copies(&sockets)?;
                     (Arc::new(sockets), bound, Some(theirs))
@@ -373,8 +373,8 @@ fn state_of(target: &Target, old: Option<&Running>) -> Arc<TargetState> {
     });
     known.unwrap_or_else(|| {
         Arc::new(TargetState::new(match &target.endpoint {
-            Endpoint::Ip(ip) => vec![Address::Ip(*ip)],
-            Endpoint::Unix(path) => vec![Address::Unix(path.clone())],
+            Endpoint::Ip(ip) => vec![StreamAddr::Ip(*ip)],
+            Endpoint::Unix(path) => vec![StreamAddr::Unix(path.clone())],
             // Names are resolved by the control thread.
             Endpoint::Name(..) => Vec::new(),
         }))

@@ -1,4 +1,5 @@
 //! What the relay counts. Each worker writes its own counters, so nothing is contended; readers add them up.
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parshall_core::relay::closing::CloseReason;
@@ -69,6 +70,17 @@ impl Fallback {
         Self::SlowSink,
         Self::Other,
     ];
+
+    /// What an error of the kernel's means when an engine was to be used.
+    pub fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted,
+            Some(libc::EMFILE | libc::ENFILE) => Self::NoDescriptors,
+            Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOPROTOOPT | libc::ENOSYS) => Self::Unsupported,
+            None if error.kind() == io::ErrorKind::PermissionDenied => Self::NotPermitted,
+            _ => Self::Other,
+        }
+    }
 
     /// Its name in logs and metrics.
     pub fn name(self) -> &'static str {

@@ -1,10 +1,11 @@
 //! The report for a terminal: the answer first, then what it rests on.
 //!
 //! Everything can be read without colour; colour only repeats what the words say.
+use parshall_core::words::{count as thousands, plural};
 use parshall_evidence::{Account, Confidence, Evidence, Finding, Report, Status, TimeShare};
 
 use super::TextStyle;
-use super::number::{percent, quantity, thousands, time_ms};
+use super::number::{percent, quantity, time_ms};
 use super::wrap::{clean, columns, items, words};
 
 /// Columns left of the body of every section.
@@ -46,16 +47,16 @@ fn header(page: &mut Page, report: &Report) {
     parts.extend(subject(report));
     parts.push(window(report.window_s));
     if report.time.flows.n > 0 || report.time.threads.n == 0 {
-        parts.push(plural(report.time.flows.n, "flow"));
+        parts.push(plural(report.time.flows.n, "flow", "flows"));
     } else {
-        parts.push(plural(report.time.threads.n, "thread"));
+        parts.push(plural(report.time.threads.n, "thread", "threads"));
     }
     parts.push(format!("rung {}", report.rung.as_str()));
     if report.window_s > 0.0 {
         let core = report.probe.cpu_ms / (report.window_s * 1000.0);
         parts.push(format!("probes {} of a core", percent(core)));
     }
-    parts.push(format!("{} lost", plural(report.probe.lost_events, "event")));
+    parts.push(format!("{} lost", plural(report.probe.lost_events, "event", "events")));
     if is_sliced(report) {
         parts.push(format!("slices {} of the time", percent(report.probe.observed_share)));
     }
@@ -177,18 +178,19 @@ fn fix(page: &mut Page, finding: &Finding) {
 }
 
 fn time(page: &mut Page, report: &Report) {
-    let flows = Some(("flow", &report.time.flows)).filter(|(_, a)| !a.states.is_empty());
-    let threads =
-        Some(("thread", &report.time.threads)).filter(|(_, a)| !a.states.is_empty() && threads_matter(report));
-    let accounts: Vec<(&str, &Account)> = flows.into_iter().chain(threads).collect();
+    let flows = Some((plural(report.time.flows.n, "flow", "flows"), &report.time.flows));
+    let flows = flows.filter(|(_, a)| !a.states.is_empty());
+    let threads = Some((plural(report.time.threads.n, "thread", "threads"), &report.time.threads));
+    let threads = threads.filter(|(_, a)| !a.states.is_empty() && threads_matter(report));
+    let accounts: Vec<(String, &Account)> = flows.into_iter().chain(threads).collect();
     if accounts.is_empty() {
         return;
     }
     page.blank();
     let rows: Vec<Vec<(String, f64)>> = accounts.iter().map(|(_, a)| states(&a.states)).collect();
     let label = rows.iter().flatten().map(|(l, _)| columns(l)).max().unwrap_or(0);
-    for (i, ((noun, account), rows)) in accounts.iter().zip(&rows).enumerate() {
-        let head = format!("of {}, {} in all", plural(account.n, noun), time_ms(account.wall_ms));
+    for (i, ((what, account), rows)) in accounts.iter().zip(&rows).enumerate() {
+        let head = format!("of {what}, {} in all", time_ms(account.wall_ms));
         page.labelled(if i == 0 { "TIME" } else { "" }, &head);
         for (name, share) in rows {
             page.bar(name, label, *share);
@@ -322,10 +324,6 @@ fn notes(page: &mut Page, report: &Report) {
 /// Whether the probes saw only a part of the time. Sampling on the rung procfs is not slicing.
 fn is_sliced(report: &Report) -> bool {
     report.rung == parshall_evidence::Rung::Btf && report.probe.observed_share < 0.995
-}
-
-fn plural(n: u64, noun: &str) -> String {
-    if n == 1 { format!("1 {noun}") } else { format!("{} {noun}s", thousands(n)) }
 }
 
 /// What colour repeats.

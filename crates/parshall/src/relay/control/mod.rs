@@ -23,8 +23,6 @@ use super::service::Service;
 
 /// A resolver that answers nothing at all must not hold up a start for longer.
 const NAMES_WAIT: Duration = Duration::from_secs(15);
-/// Accepting again after an error: descriptors may have run out.
-pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// What the main thread wants.
 #[derive(Debug)]

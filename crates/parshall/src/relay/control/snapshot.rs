@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::board::{Board, Row};
 use super::process::Process;
-use crate::relay::directory::{Address, TargetState};
+use crate::relay::directory::TargetState;
 use crate::relay::log;
 use crate::relay::service::Service;
 use crate::relay::stats::{Count, EngineKind, Fallback, ListenerStats};
@@ -153,16 +153,9 @@ impl ListenerView {
 
 fn targets(service: &Arc<Service>) -> Vec<TargetView> {
     let view = |endpoint: String, state: &TargetState| {
-        let addresses: Vec<String> = state.addresses().iter().map(address).collect();
+        let addresses: Vec<String> = state.addresses().iter().map(ToString::to_string).collect();
         TargetView { target: endpoint, up: !state.is_down() && !addresses.is_empty(), addresses }
     };
     let all = service.config.targets.iter().zip(&service.targets);
     all.map(|(target, state)| view(target.endpoint.to_string(), state)).collect()
-}
-
-fn address(address: &Address) -> String {
-    match address {
-        Address::Ip(ip) => ip.to_string(),
-        Address::Unix(path) => format!("unix:{path}"),
-    }
 }

@@ -5,13 +5,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
 
 use super::board::Board;
 use super::snapshot::Snapshot;
+use crate::bounded;
 
-/// Tools connected at once.
-const AT_ONCE: usize = 16;
 /// A tool that neither asks nor reads for so long is left.
 const QUIET_MAX: Duration = Duration::from_secs(60);
 /// Bytes of a question.
@@ -37,20 +35,11 @@ pub async fn serve(listener: std::os::unix::net::UnixListener, board: Arc<Board>
         Ok(listener) => listener,
         Err(e) => return eprintln!("relay: the control socket cannot be served: {e}"),
     };
-    let room = Arc::new(Semaphore::new(AT_ONCE));
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(super::ACCEPT_PAUSE).await;
-            continue;
-        };
-        let Ok(permit) = room.clone().try_acquire_owned() else { continue };
-        let board = board.clone();
-        tokio::spawn(async move {
-            let _permit = permit;
-            // A tool that leaves is nothing to tell.
-            converse(stream, &board).await.ok();
-        });
-    }
+    let answer = |stream, board: Arc<Board>| async move {
+        // A tool that leaves is nothing to tell.
+        converse(stream, &board).await.ok();
+    };
+    bounded::serve(listener, |stream| answer(stream, board.clone())).await;
 }
 
 async fn converse(stream: UnixStream, board: &Board) -> std::io::Result<()> {

@@ -10,7 +10,6 @@
 //!
 //! What it has moved is known when it is asked: on events of the sockets and at deadlines.
 use std::collections::HashMap;
-use std::io;
 use std::os::fd::RawFd;
 
 use parshall_bpf::relay::{Direction, Redirect};
@@ -96,7 +95,7 @@ impl SockmapEngine {
         if let State::Untried = self.state {
             self.state = match Redirect::load(ON_THE_WAY_MAX) {
                 Ok(redirect) => State::Loaded(Box::new(redirect)),
-                Err(error) => State::Refused(fallback(&error)),
+                Err(error) => State::Refused(Fallback::of(&error)),
             };
         }
         match &self.state {
@@ -117,7 +116,7 @@ impl SockmapEngine {
         }
         // The kernel redirects between Unix sockets too, but has nothing to say of how far they are.
         if let Err(error) = progress(job.source).and_then(|_| progress(job.sink)) {
-            return Outcome::Refused(fallback(&error));
+            return Outcome::Refused(Fallback::of(&error));
         }
         self.copy.pump(std::slice::from_mut(job));
         if job.outcome != Outcome::SourceEmpty || !job.store.is_empty() {
@@ -134,13 +133,13 @@ impl SockmapEngine {
 
     fn join(&mut self, job: &Job) -> Result<Ticket, Fallback> {
         let (source, sink) = (job.source, job.sink);
-        let cookie = cookie(source).map_err(|e| fallback(&e))?;
-        let before = progress(sink).map_err(|e| fallback(&e))?.written;
+        let cookie = cookie(source).map_err(|e| Fallback::of(&e))?;
+        let before = progress(sink).map_err(|e| Fallback::of(&e))?.written;
         // An urgent byte waits in a segment that was read up to it, and the program would be given all of that again.
-        if at_urgent_mark(source).map_err(|e| fallback(&e))? {
+        if at_urgent_mark(source).map_err(|e| Fallback::of(&e))? {
             return Err(Fallback::BytesQueued);
         }
-        self.redirect()?.join(cookie, source, sink).map_err(|e| fallback(&e))?;
+        self.redirect()?.join(cookie, source, sink).map_err(|e| Fallback::of(&e))?;
         // It cannot fail for a TCP socket, and this is one by now.
         let _announced = announce_unread(source);
         let way = Way { generation: 0, live: true, cookie, source, sink, before, told: 0 };
@@ -236,16 +235,6 @@ impl SockmapEngine {
             self.failures.remove(&source);
             self.failures.remove(&sink);
         }
-    }
-}
-
-fn fallback(error: &io::Error) -> Fallback {
-    match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => Fallback::NotPermitted,
-        Some(libc::EMFILE | libc::ENFILE) => Fallback::NoDescriptors,
-        Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOPROTOOPT | libc::ENOSYS) => Fallback::Unsupported,
-        None if error.kind() == io::ErrorKind::PermissionDenied => Fallback::NotPermitted,
-        _ => Fallback::Other,
     }
 }
 

@@ -3,9 +3,9 @@ use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use parshall_core::relay::Ns;
 use parshall_core::relay::config::{Limits, Listener, SocketOptions};
 use parshall_core::relay::udp_sessions::Rules;
+use parshall_core::relay::{Ns, ns};
 
 use crate::relay::directory::TargetState;
 use crate::relay::room::Room;
@@ -74,7 +74,7 @@ impl UdpListener {
             stats: Arc::default(),
             room,
             limits: config.limits,
-            idle: config.timeouts.idle.as_nanos().try_into().unwrap_or(Ns::MAX),
+            idle: ns(config.timeouts.idle),
             sockets: config.sockets,
             source: config.source,
             transparent: config.transparent,

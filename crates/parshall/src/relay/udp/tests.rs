@@ -9,11 +9,12 @@ use parshall_core::relay::Ns;
 use parshall_core::relay::closing::CloseReason;
 use parshall_core::relay::config::{Endpoint, Listener, Protocol, Target};
 use parshall_sys::clock::monotonic_ns;
+use parshall_sys::stream_socket::StreamAddr;
 
 use super::plan::{UdpCounts, UdpListener, UdpPlan};
 use super::sockets;
 use super::stop::{Order, Stop};
-use crate::relay::directory::{Address, TargetState};
+use crate::relay::directory::TargetState;
 use crate::relay::room::Room;
 use crate::relay::stats::ListenerStats;
 
@@ -61,7 +62,7 @@ impl Relay {
         let listen = setup.listen.parse().expect("an address");
         let socket = sockets::listen(listen, &setup.config.sockets).expect("loopback");
         let address = socket.local_addr().expect("bound");
-        let target = Arc::new(TargetState::new(vec![Address::Ip(target)]));
+        let target = Arc::new(TargetState::new(vec![StreamAddr::Ip(target)]));
         let allowed = setup.allowed.clone();
         let listener = UdpListener::new(
             &setup.config,
@@ -387,7 +388,7 @@ fn new_sessions_go_to_the_new_address_of_a_target() {
     let (before, after) = (client(&relay), client(&relay));
     before.send(b"a").expect("loopback");
     take_from(&old);
-    relay.target.set_addresses(vec![Address::Ip(new.local_addr().expect("bound"))]);
+    relay.target.set_addresses(vec![StreamAddr::Ip(new.local_addr().expect("bound"))]);
     after.send(b"b").expect("loopback");
     assert_eq!(take_from(&new).0, b"b");
     before.send(b"c").expect("loopback");

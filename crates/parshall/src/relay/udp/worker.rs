@@ -9,13 +9,14 @@ use parshall_core::relay::closing::CloseReason;
 use parshall_core::relay::udp_sessions::{Key, Refusal, SessionId, UdpSessions};
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::epoll::{Epoll, Events, READABLE};
+use parshall_sys::limits::exhausted;
+use parshall_sys::stream_socket::StreamAddr;
 use parshall_sys::udp_batch::DatagramBatch;
 
 use super::plan::{UdpCounts, UdpListener, UdpPlan};
 use super::sockets::{self, From};
 use super::stop::{Order, Stop};
 use super::up::Groups;
-use crate::relay::directory::Address;
 use crate::relay::room::Room;
 
 /// Datagrams, or super-datagrams, taken in one call.
@@ -353,14 +354,14 @@ impl Port {
             let chosen = plan.chooser.choose(key.client.ip().to_canonical(), &plan.targets, now);
             let Some(target) = chosen.filter(|&target| target < plan.targets.len()) else { break };
             for address in plan.targets[target].addresses().iter() {
-                let Address::Ip(to) = address else { continue };
+                let StreamAddr::Ip(to) = address else { continue };
                 plan.stats.dials.add(1);
                 match sockets::connect(*to, from, &plan.sockets) {
                     Ok(socket) => return Ok((socket, target)),
                     Err(error) => {
                         plan.stats.dial_failures.add(1);
-                        // EMFILE, ENFILE, ENOMEM, ENOBUFS: no other address would do better.
-                        if matches!(error.raw_os_error(), Some(24 | 23 | 12 | 105)) {
+                        // No other address would do better.
+                        if exhausted(&error) {
                             return Err(CloseReason::RelayFailed);
                         }
                     }

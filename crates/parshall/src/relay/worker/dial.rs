@@ -8,18 +8,18 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use parshall_core::relay::Ns;
 use parshall_core::relay::closing::{CloseReason, Side};
 use parshall_core::relay::dial::{Dial, Outcome, Step};
 use parshall_core::relay::proxy::Header;
+use parshall_core::relay::{Ns, ns};
 use parshall_sys::epoll::{FAILED, HUNG_UP, WRITABLE};
+use parshall_sys::limits::exhausted;
 use parshall_sys::stream_io::{self, take_error};
-use parshall_sys::stream_socket::{self, StreamAddr};
+use parshall_sys::stream_socket::{self, Options, StreamAddr};
 
 use super::accept::WATCHED;
 use super::{ATTEMPTS_MAX, Worker};
 use crate::relay::conn::{ConnId, Stage};
-use crate::relay::directory::Address;
 use crate::relay::engine::{Held, Store};
 
 /// Attempts at the addresses of one target at a time.
@@ -32,7 +32,7 @@ pub struct Dialing {
     order: Vec<usize>,
     /// Which of them is tried.
     position: usize,
-    addresses: Arc<[Address]>,
+    addresses: Arc<[StreamAddr]>,
     plan: Dial,
     /// Number, address and socket of the attempts under way.
     attempts: Vec<(u8, usize, OwnedFd)>,
@@ -95,7 +95,7 @@ impl Worker {
         };
         conn.target_index = target as u16;
         dialing.addresses = service.targets[target].addresses();
-        let timeout = u64::try_from(service.config.timeouts.connect.as_nanos()).unwrap_or(u64::MAX);
+        let timeout = ns(service.config.timeouts.connect);
         dialing.plan = Dial::new(dialing.addresses.len(), now, timeout, ATTEMPTS_AT_ONCE);
         self.dial(id);
         self.rearm(id);
@@ -129,13 +129,19 @@ impl Worker {
         } else {
             listening.service.config.source.map(|ip| SocketAddr::new(ip, 0))
         };
-        let to = match &dialing.addresses[address] {
-            Address::Ip(ip) => StreamAddr::Ip(*ip),
-            Address::Unix(path) => StreamAddr::Unix(path.clone()),
+        let to = &dialing.addresses[address];
+        // With fast open nothing is sent before there is data to send: a target that speaks first would never be asked.
+        let config = &listening.service.config;
+        let speaks = || {
+            config.proxy_out.is_some()
+                || !conn.lanes[0].store.is_empty()
+                || stream_io::unread(conn.client.as_raw_fd()).is_ok_and(|n| n > 0)
         };
+        let asked = listening.service.options;
+        let options = Options { fast_open: asked.fast_open && speaks(), ..asked };
         let number = dialing.next_attempt;
         let begun = if number < ATTEMPTS_MAX {
-            stream_socket::connect(&to, from, &listening.service.options)
+            stream_socket::connect(to, from, &options)
         } else {
             Err(io::Error::from(io::ErrorKind::TimedOut))
         };
@@ -154,7 +160,7 @@ impl Worker {
             Err(error) => {
                 listening.stats.dial_failures.add(1);
                 // Without descriptors no address is any better.
-                if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) {
+                if exhausted(&error) {
                     return self.finish(id, CloseReason::RelayFailed, None);
                 }
                 dialing.plan.failed(address);

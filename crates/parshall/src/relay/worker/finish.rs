@@ -2,12 +2,12 @@
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use parshall_core::relay::Ns;
 use parshall_core::relay::closing::{CloseReason, Side};
 use parshall_core::relay::config::Timeouts;
+use parshall_core::relay::{Ns, ns};
 use parshall_sys::stream_io::{is_over, reset_on_close, unsent};
 
-use super::Worker;
+use super::{Worker, look_again_at};
 use crate::relay::conn::{Conn, ConnId, Stage};
 use crate::relay::engine::Engine;
 use crate::relay::record::{Closed, Way};
@@ -15,10 +15,6 @@ use crate::relay::record::{Closed, Way};
 /// Between two looks at whether a side has taken its last bytes before it is reset.
 const RESET_LOOK_MIN: Ns = 1_000_000;
 const RESET_LOOK_MAX: Ns = 100_000_000;
-
-fn ns(duration: Duration) -> Ns {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
 
 /// When a connection has been quiet for too long, and what that is called.
 fn quiet_until(conn: &Conn, timeouts: &Timeouts) -> Option<(Ns, CloseReason)> {
@@ -43,7 +39,7 @@ impl Worker {
             Stage::Dialing(dialing) => Some(dialing.due_at()),
             Stage::Resetting(..) => {
                 let waited = now.saturating_sub(conn.progress);
-                Some(now + (waited / 4).clamp(RESET_LOOK_MIN, RESET_LOOK_MAX))
+                Some(look_again_at(now, waited, RESET_LOOK_MIN, RESET_LOOK_MAX))
             }
             Stage::Relaying => {
                 conn.lanes.iter().flat_map(|l| [l.parked_until, l.low_water_until]).filter(|&at| at > 0).min()

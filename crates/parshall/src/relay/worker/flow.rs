@@ -8,10 +8,10 @@ use parshall_core::relay::streaming::{LOW_WATER_PATIENCE_NS, Pace};
 use parshall_sys::epoll::{FAILED, HUNG_UP, PEER_CLOSED, READABLE, URGENT, WRITABLE};
 use parshall_sys::stream_io::{peek, set_int, shutdown_write};
 
-use super::Worker;
-use crate::relay::conn::{ConnId, Lane, Stage, lane_of, side_of};
+use super::{Worker, look_again_at};
+use crate::relay::conn::{Conn, ConnId, Lane, Stage, lane_of, side_of};
 use crate::relay::engine::{Done, Engine, Job, Outcome, Store, TURN_BYTES};
-use crate::relay::stats::{EngineKind, Fallback};
+use crate::relay::stats::{EngineKind, Fallback, ListenerStats};
 
 /// A direction out of bandwidth waits for this much: single bytes would cost a turn each.
 const PARKED_BYTES: u64 = 16 * 1024;
@@ -133,11 +133,7 @@ impl Worker {
             return;
         };
         let stats = &self.listeners[usize::from(conn.listener)].stats;
-        if job.moved > 0 {
-            conn.progress = self.now;
-            let bytes = if lane_index == 0 { &stats.bytes_up } else { &stats.bytes_down };
-            bytes[kind as usize].add(job.moved);
-        }
+        delivered(conn, stats, kind, lane_index, job.moved, self.now);
         if let Some(buckets) = &mut conn.bandwidth {
             // What came in counts, not what went out: that may be more, with what was held back, and a bucket does not
             // grant more than it holds. The allowance was what it held.
@@ -146,10 +142,6 @@ impl Worker {
         let lane = &mut conn.lanes[usize::from(lane_index)];
         lane.store = job.store;
         lane.rhythm = job.rhythm;
-        if job.moved > 0 {
-            lane.moved += job.moved;
-            lane.engines_used |= 1 << kind as u8;
-        }
         if lane.adaptive {
             lane.engine = if lane.rhythm.pace() == Pace::Streaming { EngineKind::Splice } else { EngineKind::Copy };
         }
@@ -199,7 +191,7 @@ impl Worker {
         let now = self.now;
         let Some(conn) = self.conns.get(id) else { return };
         let waited = now.saturating_sub(conn.progress);
-        let at = now + (waited / 4).clamp(LOOK_MIN, LOOK_MAX);
+        let at = look_again_at(now, waited, LOOK_MIN, LOOK_MAX);
         conn.lanes[usize::from(lane)].parked_until = at;
         self.rearm(id);
     }
@@ -223,15 +215,9 @@ impl Worker {
     pub(super) fn after_done(&mut self, kind: EngineKind, done: &Done) {
         let (id, lane_index) = ConnId::of(done.id);
         let Some(conn) = self.conns.get(id) else { return };
+        let stats = &self.listeners[usize::from(conn.listener)].stats;
+        delivered(conn, stats, kind, lane_index, done.moved, self.now);
         let lane = &mut conn.lanes[usize::from(lane_index)];
-        if done.moved > 0 {
-            conn.progress = self.now;
-            lane.moved += done.moved;
-            lane.engines_used |= 1 << kind as u8;
-            let stats = &self.listeners[usize::from(conn.listener)].stats;
-            let bytes = if lane_index == 0 { &stats.bytes_up } else { &stats.bytes_down };
-            bytes[kind as usize].add(done.moved);
-        }
         if let Outcome::Ended(_) | Outcome::Refused(_) = done.outcome {
             lane.store = Store::Empty;
         }
@@ -314,6 +300,19 @@ impl Worker {
             Action::Reset(side, reason) => self.begin_reset(id, side, reason),
         }
     }
+}
+
+/// Counts what an engine has delivered of a direction.
+fn delivered(conn: &mut Conn, stats: &ListenerStats, kind: EngineKind, lane_index: u8, bytes: u64, now: Ns) {
+    if bytes == 0 {
+        return;
+    }
+    let lane = &mut conn.lanes[usize::from(lane_index)];
+    lane.moved += bytes;
+    lane.engines_used |= 1 << kind as u8;
+    conn.progress = now;
+    let counts = if lane_index == 0 { &stats.bytes_up } else { &stats.bytes_down };
+    counts[kind as usize].add(bytes);
 }
 
 fn low_water(socket: RawFd, bytes: i32) -> io::Result<()> {

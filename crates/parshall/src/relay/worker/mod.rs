@@ -432,6 +432,11 @@ impl Worker {
     }
 }
 
+/// When to look again at what takes its time: soon at first, then after a quarter of the time that it has taken.
+fn look_again_at(now: Ns, waited: Ns, min: Ns, max: Ns) -> Ns {
+    now + (waited / 4).clamp(min, max)
+}
+
 /// The engine a direction begins with, and why it is not the one that was asked for.
 fn first_engine(config: &Listener) -> (EngineKind, Option<Fallback>) {
     let asked = match config.engine {

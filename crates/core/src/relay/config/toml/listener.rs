@@ -10,32 +10,6 @@ use super::Places;
 use super::read::{self, Entry, Reader, named};
 use super::settings::{self, Settings};
 
-/// The keys that only a listener has.
-pub const KEYS: [&str; 4] = ["name", "listen", "target", "targets"];
-
-/// All keys of a listener.
-const ALL: [&str; 19] = [
-    "name",
-    "listen",
-    "target",
-    "targets",
-    "protocol",
-    "balance",
-    "engine",
-    "buffer",
-    "allow",
-    "deny",
-    "access",
-    "limits",
-    "timeouts",
-    "sockets",
-    "proxy-in",
-    "proxy-out",
-    "transparent",
-    "source",
-    "health",
-];
-
 /// Reads a listener.
 pub fn draft(reader: &mut Reader<'_, '_>, table: &Spanned<DeValue<'_>>, defaults: &Settings) -> Option<Draft> {
     let at = table.span().start;
@@ -55,7 +29,7 @@ pub fn draft(reader: &mut Reader<'_, '_>, table: &Spanned<DeValue<'_>>, defaults
             "listen" => listen = self::listen(reader, entry),
             "target" | "targets" => targets = self::targets(reader, entry),
             _ if settings::setting(reader, entry, &mut own) => {}
-            _ => reader.unknown(entry, &ALL),
+            _ => reader.unknown(entry, settings::ALL),
         }
     }
     settings::finish(reader, &mut own);

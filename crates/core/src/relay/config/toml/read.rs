@@ -6,7 +6,7 @@ use ::toml::de::{DeTable, DeValue};
 
 use super::super::draft::At;
 use super::super::mistake::{Mistakes, Wrong, choose, quote};
-use super::{GLOBAL, Places, listener, settings};
+use super::{GLOBAL, Places, settings};
 
 /// A key with its value.
 pub struct Entry<'d, 'i> {
@@ -149,13 +149,13 @@ impl Reader<'_, '_> {
         let key = entry.key;
         let what = format!("unknown key {}", quote(&entry.path()));
         let at_top = known == GLOBAL;
-        let listeners = listener::KEYS.contains(&key) || settings::KEYS.contains(&key);
+        let listeners = settings::OWN.contains(&key) || settings::KEYS.contains(&key);
         let table = settings::TABLES.iter().find(|(_, keys)| keys.contains(&key));
         let hint = if at_top && listeners {
             format!("`{key}` belongs into a [[listener]], or into [defaults]")
         } else if GLOBAL.contains(&key) && entry.above != "health." {
             format!("`{key}` belongs to the top of the file, above the first table")
-        } else if listener::KEYS.contains(&key) && known == settings::DEFAULTS {
+        } else if settings::OWN.contains(&key) && known == settings::DEFAULTS {
             format!("`{key}` belongs into a [[listener]]")
         } else if let Some((table, _)) = table {
             format!("it belongs into `{table}`: {table} = {{ {key} = ... }}")

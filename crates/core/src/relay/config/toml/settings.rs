@@ -11,25 +11,12 @@ use super::super::value;
 use super::Places;
 use super::read::{Entry, Reader, named};
 
-/// The keys.
-pub const KEYS: [&str; 14] = [
-    "balance",
-    "engine",
-    "buffer",
-    "allow",
-    "deny",
-    "access",
-    "limits",
-    "timeouts",
-    "sockets",
-    "proxy-in",
-    "proxy-out",
-    "transparent",
-    "source",
-    "health",
-];
-/// The keys of `[defaults]`.
-pub const DEFAULTS: [&str; 15] = [
+/// All keys of a listener, ordered by where else they may stand.
+pub const ALL: &[&str] = &[
+    "name",
+    "listen",
+    "target",
+    "targets",
     "protocol",
     "balance",
     "engine",
@@ -46,6 +33,12 @@ pub const DEFAULTS: [&str; 15] = [
     "source",
     "health",
 ];
+/// Those that only a listener has.
+pub const OWN: &[&str] = ALL.split_at(4).0;
+/// The keys of `[defaults]`.
+pub const DEFAULTS: &[&str] = ALL.split_at(4).1;
+/// Those of settings.
+pub const KEYS: &[&str] = ALL.split_at(5).1;
 const LIMITS: [&str; 4] = ["connections", "per-source", "rate", "bandwidth"];
 const TIMEOUTS: [&str; 4] = ["connect", "idle", "linger", "header"];
 const SOCKETS: [&str; 8] =
@@ -86,7 +79,7 @@ pub fn defaults(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Settings 
     let mut settings = Settings::default();
     for entry in &reader.table(entry, "", "[defaults] on a line of its own") {
         if !setting(reader, entry, &mut settings) {
-            reader.unknown(entry, &DEFAULTS);
+            reader.unknown(entry, DEFAULTS);
         }
     }
     finish(reader, &mut settings);

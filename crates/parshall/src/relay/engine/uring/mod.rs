@@ -62,7 +62,7 @@ impl UringEngine {
         if let State::Untried = self.state {
             self.state = match Core::open() {
                 Ok(core) => State::Open(Box::new(core)),
-                Err(error) => State::Refused(fallback(&error)),
+                Err(error) => State::Refused(Fallback::of(&error)),
             };
         }
         match self.state {
@@ -121,15 +121,6 @@ impl UringEngine {
     }
 }
 
-fn fallback(error: &io::Error) -> Fallback {
-    match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => Fallback::NotPermitted,
-        Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP) => Fallback::Unsupported,
-        Some(libc::EMFILE | libc::ENFILE) => Fallback::NoDescriptors,
-        _ => Fallback::Other,
-    }
-}
-
 impl Engine for UringEngine {
     fn kind(&self) -> EngineKind {
         EngineKind::Uring
@@ -178,7 +169,7 @@ mod tests {
 
     #[test]
     fn without_a_ring_directions_are_refused_with_the_reason_and_nothing_is_taken() {
-        let error = |code| fallback(&io::Error::from_raw_os_error(code));
+        let error = |code| Fallback::of(&io::Error::from_raw_os_error(code));
         assert_eq!(
             [error(libc::EPERM), error(libc::ENOSYS), error(libc::EINVAL), error(libc::EMFILE), error(libc::ENOMEM)],
             [

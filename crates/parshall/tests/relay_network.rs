@@ -1,0 +1,246 @@
+//! What the relay asks of the network itself, tried in namespaces: the client's address to targets (IP_TRANSPARENT), MPTCP,
+//! TCP Fast Open.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{PARSHALL, Running, begin, has, root, skip, until};
+use parshall_sys::netns::{NetNs, set_sysctl};
+use parshall_sys::stream_socket::{self, Options, StreamAddr};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn ip(arguments: &str) {
+    let done = common::finish(Command::new("ip").args(arguments.split(' ')));
+    assert_eq!(done.code, Some(0), "ip {arguments}: {}", done.stderr);
+}
+
+fn namespace(tag: &str, what: &str) -> Option<NetNs> {
+    NetNs::create(tag).map_err(|e| skip(what, &e.to_string())).ok()
+}
+
+/// A relay in a namespace, once both of its threads listen on this port: before that, one socket tries whether it is free.
+fn relay(namespace: &NetNs, port: u16, arguments: &[&str]) -> Running {
+    let running = namespace.run(|| Ok(begin(Command::new(PARSHALL).arg("relay").args(arguments)))).unwrap();
+    let table = if arguments.contains(&"--udp") { "udp" } else { "tcp" };
+    let wanted = format!(":{port:04X} 00000000:0000 ");
+    let stat = format!("/proc/{}/stat", running.pid());
+    let mut ended = false;
+    until("the relay listens", || {
+        ended = std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "));
+        let text = namespace.run(|| std::fs::read_to_string(format!("/proc/thread-self/net/{table}"))).unwrap();
+        ended || text.matches(&wanted).count() == 2
+    });
+    if ended {
+        panic!("{:?}", running.finish());
+    }
+    running
+}
+
+fn tcp(namespace: &NetNs, to: &str) -> TcpStream {
+    let to: SocketAddr = to.parse().unwrap();
+    let stream = namespace.run(|| TcpStream::connect_timeout(&to, PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn says(from: &mut TcpStream, to: &mut TcpStream, word: &[u8]) {
+    from.write_all(word).unwrap();
+    let mut heard = vec![0; word.len()];
+    to.read_exact(&mut heard).unwrap();
+    assert!(heard == word, "other bytes");
+}
+
+/// Three namespaces in a row. What the middle one gets from the target's side is its own, whoever it is for.
+fn row(what: &str) -> Option<[NetNs; 3]> {
+    let [client, middle, target] = ["client", "relay", "target"].map(|tag| namespace(tag, what));
+    let (client, middle, target) = (client?, middle?, target?);
+    let (c, m, t) = (client.name(), middle.name(), target.name());
+    for (end, name, other, mine, theirs) in
+        [(c, "c0", "c1", "10.9.1.2", "10.9.1.1"), (t, "t0", "t1", "10.9.2.2", "10.9.2.1")]
+    {
+        ip(&format!("link add {name} netns {end} type veth peer name {other} netns {m}"));
+        ip(&format!("-n {end} address add {mine}/24 dev {name}"));
+        ip(&format!("-n {m} address add {theirs}/24 dev {other}"));
+        ip(&format!("-n {end} link set {name} up"));
+        ip(&format!("-n {m} link set {other} up"));
+        ip(&format!("-n {end} route add default via {theirs}"));
+    }
+    ip(&format!("-n {m} rule add iif t1 lookup 100"));
+    ip(&format!("-n {m} route add local 0.0.0.0/0 dev lo table 100"));
+    Some([client, middle, target])
+}
+
+#[test]
+fn targets_see_the_address_of_the_client() {
+    let what = "a transparent relay in namespaces";
+    if !root(what) || !has(&["ip"], what) {
+        return;
+    }
+    let Some([client, middle, target]) = row(what) else { return };
+    let (listener, datagrams) =
+        target.run(|| Ok((TcpListener::bind("10.9.2.2:7000")?, UdpSocket::bind("10.9.2.2:7000")?))).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    datagrams.set_read_timeout(Some(PATIENCE)).unwrap();
+    for (port, engine) in (7100..).zip(["auto", "copy", "splice", "uring"]) {
+        let front = format!("10.9.1.1:{port}");
+        let flags = ["--threads", "2", "--transparent", "--engine", engine];
+        let _relay = relay(&middle, port, &[&[front.as_str(), "10.9.2.2:7000"], &flags[..]].concat());
+        let mut ours = tcp(&client, &front);
+        let mut theirs = accept(&listener);
+        assert_eq!(theirs.peer_addr().unwrap().ip(), IpAddr::from([10, 9, 1, 2]), "{engine}");
+        says(&mut ours, &mut theirs, b"there");
+        says(&mut theirs, &mut ours, b"and back");
+    }
+    // And without it, the relay's own.
+    let plain = relay(&middle, 7001, &["10.9.1.1:7001", "10.9.2.2:7000", "--threads", "2"]);
+    let _ours = tcp(&client, "10.9.1.1:7001");
+    assert_eq!(accept(&listener).peer_addr().unwrap().ip(), IpAddr::from([10, 9, 2, 1]));
+    drop(plain);
+    let _relay = relay(&middle, 7002, &["10.9.1.1:7002", "10.9.2.2:7000", "--threads", "2", "--udp", "--transparent"]);
+    let ours = client.run(|| UdpSocket::bind("10.9.1.2:0")).unwrap();
+    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.send_to(b"there", "10.9.1.1:7002").unwrap();
+    let mut heard = [0; 16];
+    let (n, peer) = datagrams.recv_from(&mut heard).unwrap();
+    assert_eq!((&heard[..n], peer), (&b"there"[..], ours.local_addr().unwrap()), "address and port");
+    datagrams.send_to(b"back", peer).unwrap();
+    let (n, from) = ours.recv_from(&mut heard).unwrap();
+    assert_eq!((&heard[..n], from), (&b"back"[..], "10.9.1.1:7002".parse().unwrap()));
+}
+
+/// A counter of `/proc/net/netstat` in a namespace; None where the kernel does not have it.
+fn counter(namespace: &NetNs, group: &str, name: &str) -> Option<u64> {
+    let text = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).unwrap();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(group)?.strip_prefix(": "));
+    let place = lines.next()?.split(' ').position(|n| n == name)?;
+    lines.next()?.split(' ').nth(place)?.parse().ok()
+}
+
+fn listen(namespace: &NetNs, place: &str, options: &Options) -> TcpListener {
+    let place = StreamAddr::Ip(place.parse().unwrap());
+    let listener: TcpListener = namespace.run(|| stream_socket::listen(&place, 16, false, options)).unwrap().into();
+    listener
+}
+
+/// The next connection of a listener that does not wait.
+fn accept(listener: &TcpListener) -> TcpStream {
+    let mut accepted = None;
+    until("a connection comes", || {
+        accepted = listener.accept().ok();
+        accepted.is_some()
+    });
+    let (stream, _) = accepted.unwrap();
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Connects with options; what is said first may go with the first segment.
+fn connect(namespace: &NetNs, place: &str, options: &Options, word: &[u8]) -> TcpStream {
+    let place = StreamAddr::Ip(place.parse().unwrap());
+    let (socket, _): (OwnedFd, bool) = namespace.run(|| stream_socket::connect(&place, None, options)).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    // Waits for the connection.
+    stream.write_all(word).unwrap();
+    stream
+}
+
+#[test]
+fn mptcp_on_both_sides_or_neither() {
+    let what = "MPTCP through the relay";
+    if !root(what) {
+        return;
+    }
+    let Some(namespace) = namespace("mptcp", what) else { return };
+    if namespace.run(|| set_sysctl("net.mptcp.enabled", "1")).is_err()
+        || counter(&namespace, "MPTcpExt", "MPCapableSYNRX").is_none()
+    {
+        return skip(what, "the kernel has no MPTCP");
+    }
+    let options = Options { mptcp: true, ..Options::default() };
+    let listener = listen(&namespace, "127.0.0.1:7000", &options);
+    let scratch = common::Scratch::new();
+    let mut made = 0;
+    for (mptcp, more) in [(true, 2), (false, 0)] {
+        for (number, engine) in (0..).zip(["auto", "copy", "splice", "uring", "sockmap"]) {
+            let file = scratch.file("relay.toml");
+            // Each on its own: the kernel closes what a killed relay's ring has in hand a moment later.
+            let port = 7100 + number + if mptcp { 100 } else { 0 };
+            let place = format!("127.0.0.1:{port}");
+            let text = format!(
+                "threads = 2\n[[listener]]\nlisten = \"{place}\"\ntarget = \"127.0.0.1:7000\"\nengine = \"{engine}\"\nsockets = {{ mptcp = {mptcp} }}\n"
+            );
+            std::fs::write(&file, text).unwrap();
+            let running = relay(&namespace, port, &["-c", file.to_str().unwrap()]);
+            let ours = connect(&namespace, &place, &options, b"hello");
+            let mut theirs = accept(&listener);
+            let mut heard = [0; 5];
+            theirs.read_exact(&mut heard).unwrap();
+            assert_eq!(&heard, b"hello");
+            made += more;
+            until("both sides speak it, or neither", || {
+                counter(&namespace, "MPTcpExt", "MPCapableACKRX").unwrap() >= made
+            });
+            let now = counter(&namespace, "MPTcpExt", "MPCapableACKRX").unwrap();
+            assert_eq!(now, made, "{engine}, mptcp = {mptcp}");
+            let bulk: Vec<u8> = (0..3 << 20).map(|i: u32| (i * 7 + (i >> 8)) as u8).collect();
+            for up in [true, false] {
+                let (mut from, mut to) = if up { (&ours, &theirs) } else { (&theirs, &ours) };
+                std::thread::scope(|scope| {
+                    scope.spawn(|| from.write_all(&bulk).unwrap());
+                    let mut heard = vec![0; bulk.len()];
+                    to.read_exact(&mut heard).unwrap();
+                    assert!(heard == bulk, "{engine}: other bytes");
+                });
+            }
+            drop(running);
+        }
+    }
+}
+
+#[test]
+fn fast_open_from_clients_and_to_targets() {
+    let what = "TCP Fast Open through the relay";
+    if !root(what) {
+        return;
+    }
+    let Some(namespace) = namespace("tfo", what) else { return };
+    if namespace.run(|| set_sysctl("net.ipv4.tcp_fastopen", "3")).is_err() {
+        return skip(what, "the kernel has no TCP Fast Open");
+    }
+    let options = Options { fast_open: true, ..Options::default() };
+    let listener = listen(&namespace, "127.0.0.1:7000", &options);
+    let scratch = common::Scratch::new();
+    let file = scratch.file("relay.toml");
+    let text = "threads = 2\n[[listener]]\nlisten = \"127.0.0.1:7001\"\ntarget = \"127.0.0.1:7000\"\nsockets = { fast-open = true }\n";
+    std::fs::write(&file, text).unwrap();
+    let _relay = relay(&namespace, 7001, &["-c", file.to_str().unwrap()]);
+    let made = |name: &str| counter(&namespace, "TcpExt", name).unwrap();
+    // The first of each leg asks for a cookie, the others bring it.
+    for round in 0..3 {
+        let ours = connect(&namespace, "127.0.0.1:7001", &options, b"hello");
+        let mut theirs = accept(&listener);
+        let mut heard = [0; 5];
+        theirs.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"hello", "round {round}");
+        drop(ours);
+        assert_eq!(theirs.read(&mut heard).unwrap(), 0);
+    }
+    let (active, passive) = (made("TCPFastOpenActive"), made("TCPFastOpenPassive"));
+    assert!(active >= 3 && passive >= 3, "{active} and {passive} segments with data in both legs");
+    // A target that speaks first is connected to at once: nothing would go with the first segment.
+    let mut ours = tcp(&namespace, "127.0.0.1:7001");
+    let mut theirs = accept(&listener);
+    says(&mut theirs, &mut ours, b"220 ready");
+    says(&mut ours, &mut theirs, b"HELO");
+}
