@@ -42,7 +42,7 @@ where
     F: Fn(Request<Incoming>) -> R,
     R: Future<Output = Answer>,
 {
-    let answer = service_fn(|request: Request<Incoming>| {
+    let answer = service_fn(move |request: Request<Incoming>| {
         let only_reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let answered = only_reads.then(|| answer(request));
         async move {
