@@ -5,7 +5,7 @@
 //! asked or moved), and texts and messages, which most rows have few of.
 use parshall_core::sockets::schema::{Wire, number, wire};
 use parshall_core::sockets::{Dump, Owner, Rates, Row, Seen};
-use parshall_evidence::socket::{Completeness, SocketRecord, Visitor};
+use parshall_evidence::socket::{Completeness, Visitor};
 
 use super::Encoder;
 
