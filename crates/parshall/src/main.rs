@@ -13,7 +13,6 @@ mod http;
 mod lab;
 mod relay;
 mod report;
-#[allow(dead_code, reason = "the sinks for Kafka, OTLP and Prometheus, which use the rest, are not here yet")]
 mod sockets;
 
 use std::process::ExitCode;

@@ -175,9 +175,27 @@ pub fn address(record: &SocketRecord, side_remote: bool) -> IpAddr {
     if record.family == AF_INET { IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]]) } else { IpAddr::from(*bytes) }
 }
 
+/// The states in which an established connection may end: FIN_WAIT1, FIN_WAIT2, TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
+const ENDINGS: u32 = 1 << 4 | 1 << 5 | 1 << 6 | 1 << 8 | 1 << 9 | 1 << 11;
+const ESTABLISHED: u32 = 1 << 1;
+
 impl Selection {
     /// Whether a record is wanted; `changed` is not looked at.
     pub fn holds(&self, record: &SocketRecord) -> bool {
+        self.holds_in(record, self.states)
+    }
+
+    /// Whether the record of a socket that has closed is wanted; its state is the last one before the end.
+    pub fn holds_closed(&self, record: &SocketRecord) -> bool {
+        self.holds_in(record, self.closed_states())
+    }
+
+    /// Last states of sockets whose end is wanted: who asks for established connections wants to know how they ended.
+    pub fn closed_states(&self) -> u32 {
+        if self.states & ESTABLISHED == 0 { self.states } else { self.states | ENDINGS }
+    }
+
+    fn holds_in(&self, record: &SocketRecord, states: u32) -> bool {
         let any = |side: Side, test: &dyn Fn(bool) -> bool| match side {
             Side::Local => test(false),
             Side::Remote => test(true),
@@ -185,7 +203,7 @@ impl Selection {
         };
         let port = |remote: bool| if remote { record.remote_port } else { record.local_port };
         self.kinds.has(Kind::of(record))
-            && 1u32.checked_shl(u32::from(record.state)).is_some_and(|bit| self.states & bit != 0)
+            && 1u32.checked_shl(u32::from(record.state)).is_some_and(|bit| states & bit != 0)
             && (self.namespaces.is_empty() || self.namespaces.contains(&record.netns))
             && (self.cgroups.is_empty() || self.cgroups.contains(&record.cgroup_id))
             && (self.ports.is_empty() || self.ports.iter().any(|(side, n)| any(*side, &|remote| port(remote) == *n)))
@@ -213,6 +231,17 @@ mod tests {
         record.local_address[..4].copy_from_slice(&[10, 0, 0, 1]);
         record.remote_address[..4].copy_from_slice(&[192, 168, 1, 2]);
         record
+    }
+
+    #[test]
+    fn the_end_of_an_established_connection_is_wanted_with_it() {
+        let established = Selection { states: ESTABLISHED, ..Selection::default() };
+        let ended = |state| established.holds_closed(&SocketRecord { state, ..record() });
+        assert!(ended(1) && ended(5) && ended(9));
+        assert!(!ended(2) && !ended(10), "an attempt that failed, a listener");
+        assert!(!established.holds(&SocketRecord { state: 5, ..record() }));
+        let listeners = Selection { states: 1 << 10, ..Selection::default() };
+        assert!(!listeners.holds_closed(&SocketRecord { state: 9, ..record() }));
     }
 
     #[test]

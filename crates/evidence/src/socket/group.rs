@@ -133,6 +133,12 @@ impl Groups {
         Self(self.0 & !(1 << group as u32) | Self::IDENTITY.0)
     }
 
+    /// These and those.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Whether it holds this group.
     pub const fn has(self, group: Group) -> bool {
         self.0 & 1 << group as u32 != 0

@@ -1,4 +1,5 @@
 //! One dump: records from the backend, joined with what user space knows, as rows.
+use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parshall_core::sockets::{Dump, Met, Owner, Row, Seen, Selection, Tracker, key};
@@ -28,6 +29,8 @@ pub struct Collector {
     tracker: Option<Tracker>,
     /// Descriptors that no look could take in, over all dumps.
     owners_dropped: u64,
+    /// Looks at the owners that failed.
+    owners_failed: u64,
 }
 
 impl Collector {
@@ -50,6 +53,7 @@ impl Collector {
             owners,
             tracker: tracks.then(|| Tracker::new(TRACKED_MAX)),
             owners_dropped: 0,
+            owners_failed: 0,
         };
         (collector, note)
     }
@@ -59,16 +63,34 @@ impl Collector {
         self.backend.name()
     }
 
+    /// Descriptors that no look at the owners had room for, over all dumps.
+    pub fn owners_dropped(&self) -> u64 {
+        self.owners_dropped
+    }
+
+    /// What went wrong with the reading so far, by kind.
+    pub fn errors(&self) -> BTreeMap<&'static str, u64> {
+        let mut errors = self.backend.counts();
+        if self.owners_failed > 0 {
+            errors.insert("owners", self.owners_failed);
+        }
+        if let Some(n) = self.tracker.as_ref().map(Tracker::no_room).filter(|n| *n > 0) {
+            errors.insert("untracked", n);
+        }
+        errors
+    }
+
     /// One dump. What `take` refuses ends the giving of rows, not the dump.
     ///
     /// # Errors
-    /// The backend cannot read, owners cannot be looked at, or the first refusal of `take`.
+    /// The backend cannot read, or the first refusal of `take`.
     pub fn dump(&mut self, take: Take<'_>) -> anyhow::Result<(Dump, Completeness)> {
         self.sequence += 1;
         let dump = self.stamp();
         self.names.begin();
-        if let Some(owners) = &mut self.owners {
-            self.owners_dropped += owners.look()?.dropped;
+        if self.look_at_owners().is_err() {
+            // The sockets are worth telling without their owners.
+            self.owners_failed += 1;
         }
         let now_ns = self.begun.elapsed().as_nanos() as u64;
         if let Some(tracker) = &mut self.tracker {
@@ -96,11 +118,30 @@ impl Collector {
         }
     }
 
-    /// Rows of sockets that have closed since the last dump, of which they are told as part.
+    fn look_at_owners(&mut self) -> anyhow::Result<()> {
+        let Some(owners) = &mut self.owners else { return Ok(()) };
+        let account = if self.backend.wants_strays() {
+            let (account, strays) = owners.look_with_strays()?;
+            self.backend.tell_strays(strays);
+            account
+        } else {
+            owners.look()?
+        };
+        self.owners_dropped += account.dropped;
+        Ok(())
+    }
+
+    /// Rows of sockets that have closed since the last dump, of which they are told as part. Records lose what the backend
+    /// of the dumps does not see, so that their keys are the same.
     ///
     /// # Errors
     /// The refusal of `take`.
-    pub fn closed(&mut self, records: &[SocketRecord], take: Take<'_>) -> anyhow::Result<()> {
+    pub fn closed(&mut self, records: &mut [SocketRecord], take: Take<'_>) -> anyhow::Result<()> {
+        if !self.backend.sees_births() {
+            for record in &mut *records {
+                (record.birth_sent, record.birth_received, record.address) = (0, 0, 0);
+            }
+        }
         let dump = self.stamp();
         let now_ns = self.begun.elapsed().as_nanos() as u64;
         for records in records.chunks(PORTION) {
@@ -115,7 +156,7 @@ impl Collector {
             let rows: Vec<Row<'_>> = records
                 .iter()
                 .zip(&met)
-                .filter(|(record, _)| self.selection.holds(record))
+                .filter(|(record, _)| self.selection.holds_closed(record))
                 .map(|(record, met)| named(record, &self.names, met))
                 .collect();
             take(&dump, &rows)?;

@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use parshall_bpf::sockets::owners::Stray;
 use parshall_sys::pidfd::Pidfd;
 use parshall_sys::socket_netns::of_socket;
 
@@ -115,11 +116,6 @@ pub struct Found {
     pub lost: u64,
 }
 
-/// Looks once, everywhere.
-pub fn discover() -> Found {
-    Discovery::default().look(std::iter::empty())
-}
-
 /// Looks again and again.
 #[derive(Debug, Default)]
 pub struct Discovery {
@@ -157,9 +153,9 @@ impl Look {
 }
 
 impl Discovery {
-    /// Looks. `sockets` are the namespace, process and descriptor of open sockets, as far as the caller knows them: they
+    /// Looks. `strays` are open sockets outside the namespaces of their processes, as far as the caller knows them: they
     /// are the only sign of a namespace that its processes have left.
-    pub fn look(&mut self, sockets: impl Iterator<Item = (u32, u32, u32)>) -> Found {
+    pub fn look(&mut self, strays: &[Stray]) -> Found {
         let mut look = Look::default();
         if let Ok(table) = fs::read("/proc/self/mountinfo") {
             mounted(&table, Path::new(""), &mut |inode, path| look.add(inode, Place::Mount(path)));
@@ -178,9 +174,9 @@ impl Discovery {
         }
         self.threads(&pids, &mut look);
         self.tables(&pids, &mut look);
-        for (inode, pid, fd) in sockets {
-            if !look.knows(inode) {
-                look.add(inode, Place::Socket { pid, fd });
+        for &Stray { netns, pid, fd } in strays {
+            if !look.knows(netns) {
+                look.add(netns, Place::Socket { pid, fd });
             }
         }
         self.looked = true;
@@ -342,7 +338,7 @@ pub(super) mod tests {
 
     #[test]
     fn our_own_is_among_them_and_opens() {
-        let found = discover();
+        let found = Discovery::default().look(&[]);
         let ours = found.namespaces.iter().find(|namespace| namespace.inode == own()).expect("we live in one");
         assert_eq!(inode(&ours.open().unwrap()), own());
         let inodes: BTreeSet<u32> = found.namespaces.iter().map(|namespace| namespace.inode).collect();
@@ -397,12 +393,12 @@ pub(super) mod tests {
         let netns = NetNs::create("names").unwrap();
         let inode = inode(&File::from(netns.as_fd().try_clone_to_owned().unwrap()));
         let find = |found: Found| found.namespaces.into_iter().find(|namespace| namespace.inode == inode);
-        let found = find(discovery.look(std::iter::empty())).expect("it has a name");
+        let found = find(discovery.look(&[])).expect("it has a name");
         assert_eq!(found.places[0], Place::Mount(Path::new("/run/netns").join(netns.name())));
         assert!(found.open().is_ok());
         drop(netns);
         assert_eq!(found.open().unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert_eq!(find(discovery.look(std::iter::empty())), None);
+        assert_eq!(find(discovery.look(&[])), None);
     }
 
     #[test]
@@ -426,15 +422,15 @@ pub(super) mod tests {
         let mut discovery = Discovery::default();
         // Twice: the second look takes it from memory.
         for _ in 0..2 {
-            let found = discovery.look(std::iter::empty()).namespaces;
+            let found = discovery.look(&[]).namespaces;
             let found = found.iter().find(|namespace| namespace.inode == inode).expect("a thread lives there");
             assert!(matches!(found.places[0], Place::Thread { .. }), "{found:?}");
             assert!(found.open().is_ok());
         }
         drop(done);
         thread.join().unwrap();
-        let here = (inode, std::process::id(), socket.as_raw_fd() as u32);
-        let found = discovery.look(std::iter::once(here)).namespaces;
+        let here = Stray { netns: inode, pid: std::process::id(), fd: socket.as_raw_fd() as u32 };
+        let found = discovery.look(&[here]).namespaces;
         let found = found.iter().find(|namespace| namespace.inode == inode).expect("its socket is told");
         assert!(matches!(found.places[..], [Place::Socket { .. }]), "{found:?}");
         assert_eq!(self::inode(&found.open().unwrap()), inode);
@@ -442,7 +438,7 @@ pub(super) mod tests {
         assert!(found.open().is_err());
         // The thread's directory may outlive the thread for a moment.
         let give_up = Instant::now() + Duration::from_secs(5);
-        while discovery.look(std::iter::empty()).namespaces.iter().any(|namespace| namespace.inode == inode) {
+        while discovery.look(&[]).namespaces.iter().any(|namespace| namespace.inode == inode) {
             assert!(Instant::now() < give_up, "it is still told");
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -1,11 +1,16 @@
 //! What `parshall sockets` is asked for: the command line, lowered and checked, before anything is looked at.
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use parshall_core::sockets::Selection;
+use parshall_core::sockets::aggregate::Settings;
 use parshall_core::sockets::sort::SortKey;
 
 use super::sink::files::FilesConfig;
+use super::sink::kafka::KafkaConfig;
+use super::sink::otlp::OtlpConfig;
+use super::sink::outlet::OutletConfig;
 
 /// `parshall sockets`.
 #[derive(Debug)]
@@ -97,14 +102,32 @@ pub struct StreamRequest {
     /// Sockets that closed.
     pub closes: bool,
     /// Where the rows go.
-    pub to: Destination,
+    pub to: Vec<SinkRequest>,
 }
 
 /// Where rows go.
 #[derive(Debug)]
-pub enum Destination {
+pub enum SinkRequest {
     /// Standard output.
     Stdout(SocketFormat),
     /// Rotating files.
     Files(FilesConfig),
+    /// A topic of Kafka.
+    Kafka(KafkaConfig, OutletConfig),
+    /// Aggregates to a receiver of OpenTelemetry.
+    Otlp(OtlpConfig, Settings, OutletConfig),
+    /// Aggregates, and the collector's own metrics, over HTTP.
+    Prometheus {
+        /// Where it is asked.
+        listen: SocketAddr,
+        /// What is aggregated.
+        settings: Settings,
+    },
+}
+
+impl SinkRequest {
+    /// Whether it adds rows up, and so needs all of every dump.
+    pub fn aggregates(&self) -> bool {
+        matches!(self, Self::Otlp(..) | Self::Prometheus { .. })
+    }
 }

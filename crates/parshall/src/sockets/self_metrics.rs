@@ -1,5 +1,6 @@
 //! What the collector says of itself: what dumps cost, how complete they were, what became of the rows; and the board that
 //! the HTTP endpoint reads all metrics from.
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,19 @@ pub struct DumpCost {
     pub completeness: Completeness,
 }
 
+/// Counts from the beginning, that do not belong to one dump.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Rows of sockets that had closed.
+    pub closes: u64,
+    /// Closed sockets that came faster than they were read.
+    pub closes_lost: u64,
+    /// Descriptors for which a look at the owners had no room.
+    pub owners_dropped: u64,
+    /// What went wrong with the reading, by kind.
+    pub errors: BTreeMap<&'static str, u64>,
+}
+
 /// What is known so far.
 #[derive(Debug, Clone, Default)]
 pub struct State {
@@ -37,8 +51,8 @@ pub struct State {
     pub cpu_ns: u64,
     /// Accounts of all dumps, added up.
     pub totals: Completeness,
-    /// Rows of sockets that had closed.
-    pub closes: u64,
+    /// What is counted between dumps too.
+    pub standing: Standing,
     /// What became of the rows, by sink.
     pub sinks: Vec<(String, Account)>,
     /// Bounds of the aggregates, if there are any.
@@ -72,7 +86,7 @@ impl Board {
     }
 
     /// A dump has come to its end.
-    pub fn dumped(&self, backend: &'static str, cost: DumpCost, closes: u64) {
+    pub fn dumped(&self, backend: &'static str, cost: DumpCost) {
         let mut inner = self.inner();
         inner.seen_at = Instant::now();
         let state = &mut inner.state;
@@ -80,13 +94,17 @@ impl Board {
         state.dumps += 1;
         state.cpu_ns += cost.cpu_ns;
         state.totals += cost.completeness;
-        state.closes += closes;
         state.last = cost;
     }
 
     /// A dump has failed.
     pub fn failed(&self) {
         self.inner().state.dumps_failed += 1;
+    }
+
+    /// What is counted between dumps too, so far.
+    pub fn standing(&self, standing: Standing) {
+        self.inner().state.standing = standing;
     }
 
     /// What became of the rows so far.
@@ -105,6 +123,11 @@ impl Board {
     pub fn read(&self) -> (State, Option<Arc<Snapshot>>) {
         let inner = self.inner();
         (inner.state.clone(), inner.aggregates.clone())
+    }
+
+    /// Whether no dump has come to its end yet.
+    pub fn is_new(&self) -> bool {
+        self.inner().state.dumps == 0
     }
 
     /// Whether dumps come when they are due; if not, for how long none came.
@@ -162,10 +185,14 @@ fn completeness(state: &State, families: &mut Families<'_, '_>) -> std::fmt::Res
         ),
         ("collector_chains_cut", "Chains longer than the bound, whose rest was not read", c.chains_cut),
         ("collector_namespaces_lost", "Namespaces that vanished or refused while they were read", c.namespaces_lost),
-        ("collector_closes", "Sockets whose end was reported", state.closes),
+        ("collector_closes", "Sockets whose end was reported", state.standing.closes),
+        ("collector_closes_lost", "Sockets whose end came faster than it was read", state.standing.closes_lost),
+        ("collector_owners_dropped", "Descriptors without room in the look at owners", state.standing.owners_dropped),
     ] {
         families.counter(name, help, value)?;
     }
+    let errors = state.standing.errors.iter().map(|(kind, n)| ([("kind", *kind)], *n));
+    families.counters("collector_errors", "What went wrong with the reading, by kind", errors)?;
     let last = &state.last.completeness;
     families.gauge("collector_namespaces", "Namespaces in the last dump", last.namespaces as f64)?;
     families.gauge("collector_sockets", "Sockets that the last dump gave", last.emitted as f64)
@@ -188,6 +215,8 @@ fn sinks(state: &State, families: &mut Families<'_, '_>) -> std::fmt::Result {
         "Rows on their way, in memory or in the spool",
         each(|a| a.rows_waiting as f64),
     )?;
+    let held_up = each(|a| a.held_up_ms as f64 / 1e3);
+    families.gauges("sink_held_up_seconds", "How long the collector waited for room in a sink", held_up)?;
     families.gauges("sink_spool_bytes", "Bytes of the spool on disk", each(|a| a.spool_bytes as f64))?;
     families.gauges("sink_lag_seconds", "Age of the oldest row on its way", each(|a| a.lag_ms as f64 / 1e3))
 }
@@ -223,7 +252,7 @@ mod tests {
         assert_eq!(board.late(), None);
         board.inner().seen_at = Instant::now().checked_sub(Duration::from_secs(14)).unwrap();
         assert!(board.late() >= Some(Duration::from_secs(14)));
-        board.dumped("walk", DumpCost::default(), 0);
+        board.dumped("walk", DumpCost::default());
         assert_eq!(board.late(), None);
         assert_eq!(Board::new(None).late(), None);
     }
@@ -233,11 +262,12 @@ mod tests {
         let board = Board::new(None);
         let completeness = Completeness { expected: 5, emitted: 4, torn: 1, namespaces: 2, ..Default::default() };
         for _ in 0..3 {
-            board.dumped("walk", DumpCost { cpu_ns: 7, wall_ns: 9, completeness }, 2);
+            board.dumped("walk", DumpCost { cpu_ns: 7, wall_ns: 9, completeness });
         }
         board.failed();
+        board.standing(Standing { closes: 6, ..Standing::default() });
         let (state, _) = board.read();
-        assert_eq!((state.dumps, state.dumps_failed, state.cpu_ns, state.closes), (3, 1, 21, 6));
+        assert_eq!((state.dumps, state.dumps_failed, state.cpu_ns, state.standing.closes), (3, 1, 21, 6));
         assert_eq!((state.totals.expected, state.last.completeness), (15, completeness));
     }
 }

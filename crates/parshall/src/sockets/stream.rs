@@ -6,16 +6,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::closes::{Closes, Port, Wanted};
+use parshall_core::sockets::aggregate::Settings;
 use parshall_core::sockets::{Kind, Selection, Side};
-use parshall_evidence::socket::SocketRecord;
+use parshall_evidence::socket::{Completeness, SocketRecord};
+use parshall_sys::clock::process_cpu_ns;
 
 use super::backend::choose::choose;
 use super::collect::Collector;
+use super::endpoint::Endpoint;
 use super::once::encoder;
-use super::request::{Destination, StreamRequest};
-use super::sink::Sink;
+use super::request::{SinkRequest, StreamRequest};
+use super::self_metrics::{Board, DumpCost, Standing};
 use super::sink::files::Files;
+use super::sink::kafka::KafkaSink;
+use super::sink::otlp::OtlpSink;
+use super::sink::prometheus::PrometheusSink;
 use super::sink::stdout::Stdout;
+use super::sink::{Account, Sink};
 use super::{note, wanted};
 
 /// Bytes of the ring through which closed sockets are told: 25,000 of them, and the reader wakes at an eighth of it.
@@ -24,6 +31,8 @@ const CLOSES_RING_BYTES: u32 = 16 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest sleep: a signal must not wait for more.
 const NAP: Duration = Duration::from_millis(200);
+/// Dumps in a row that may fail before there is no sense in going on.
+const FAILURES_MAX: u32 = 10;
 
 /// Reads until it is told to stop, the count is reached, or nobody reads what it writes.
 ///
@@ -35,38 +44,108 @@ pub fn stream(request: StreamRequest) -> anyhow::Result<ExitCode> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let selection = wanted::resolve(&request.wanted)?;
-    let mut sinks = open_sinks(request.to)?;
+    let mut outputs = Outputs::open(request.to, request.every)?;
     let chosen = choose(request.reading, &selection)?;
     chosen.notes.iter().for_each(|text| note(text));
-    let mut closes = request.closes.then(|| watch_closes(&selection)).flatten();
+    let closes = request.closes.then(|| watch_closes(&selection)).flatten();
     let tracks = request.rates || selection.changed;
-    let (mut collector, owners_note) = Collector::new(chosen.backend, selection, tracks);
+    let (collector, owners_note) = Collector::new(chosen.backend, selection, tracks);
     owners_note.iter().for_each(|text| note(text));
+    let mut reader = Reader { collector, closes, standing: Standing::default(), failures: 0 };
     let mut due = Instant::now();
     let mut dumps = 0;
     while !stop.load(Ordering::Relaxed) && request.count.is_none_or(|count| dumps < count) {
-        let told = collector.dump(&mut |dump, rows| sinks.iter_mut().try_for_each(|sink| sink.rows(dump, rows)))?;
-        for sink in &mut sinks {
-            sink.end(&told.0, &told.1)?;
-        }
+        reader.dump(&mut outputs)?;
         dumps += 1;
         // A dump that takes longer than the interval is followed by the next at once, and none is made up for.
         due = (due + request.every).max(Instant::now());
         let last = request.count == Some(dumps);
         while !last && !stop.load(Ordering::Relaxed) && Instant::now() < due {
-            tell_closed(&mut closes, due, &mut collector, &mut sinks)?;
+            reader.tell_closed(due, &mut outputs)?;
         }
     }
-    tell_closed(&mut closes, Instant::now(), &mut collector, &mut sinks)?;
-    finish(sinks, closes.as_ref());
+    reader.tell_closed(Instant::now(), &mut outputs)?;
+    outputs.finish();
+    if reader.standing.closes_lost > 0 {
+        let lost = reader.standing.closes_lost;
+        note(&format!("{lost} closed sockets were not told: they came faster than they were read"));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn open_sinks(to: Destination) -> anyhow::Result<Vec<Box<dyn Sink>>> {
-    Ok(match to {
-        Destination::Stdout(format) => vec![Box::new(Stdout::new(encoder(format, false), stdout()))],
-        Destination::Files(config) => vec![Box::new(Files::start(config)?)],
-    })
+/// What reads the kernel, dump by dump.
+struct Reader {
+    collector: Collector,
+    closes: Option<Closes>,
+    standing: Standing,
+    /// Dumps that failed since the last that did not.
+    failures: u32,
+}
+
+impl Reader {
+    /// One dump to all sinks. A dump that fails is told, counted and survived, unless it is the first.
+    fn dump(&mut self, outputs: &mut Outputs) -> anyhow::Result<()> {
+        let (cpu_ns, begun) = (process_cpu_ns(), Instant::now());
+        let (mut refused, mut given) = (false, None);
+        let result = self.collector.dump(&mut |dump, rows| {
+            let rows_before = given.take().map_or(0, |(_, rows)| rows);
+            given = Some((dump.clone(), rows_before + rows.len() as u64));
+            outputs.each(|sink| sink.rows(dump, rows)).inspect_err(|_| refused = true)
+        });
+        let (dump, completeness) = match result {
+            Ok(told) => told,
+            Err(error) => {
+                self.failures += 1;
+                if refused || outputs.board.is_new() || self.failures > FAILURES_MAX {
+                    return Err(error);
+                }
+                outputs.board.failed();
+                note(&format!("a dump failed, the next is tried when it is due: {error:#}"));
+                // What was given of it stays given: its account says that something is missing.
+                let Some((dump, rows)) = given else { return Ok(()) };
+                let broken =
+                    Completeness { expected: rows, emitted: rows, namespaces_lost: 1, ..Completeness::default() };
+                return outputs.each(|sink| sink.end(&dump, &broken));
+            }
+        };
+        self.failures = 0;
+        outputs.each(|sink| sink.end(&dump, &completeness))?;
+        let cost = DumpCost {
+            cpu_ns: process_cpu_ns().saturating_sub(cpu_ns),
+            wall_ns: begun.elapsed().as_nanos() as u64,
+            completeness,
+        };
+        outputs.board.dumped(self.collector.backend(), cost);
+        self.tell_standing(outputs);
+        Ok(())
+    }
+
+    fn tell_standing(&mut self, outputs: &Outputs) {
+        self.standing.closes_lost = self.closes.as_ref().map_or(0, |closes| closes.counts().lost);
+        self.standing.owners_dropped = self.collector.owners_dropped();
+        self.standing.errors = self.collector.errors();
+        outputs.board.standing(self.standing.clone());
+        outputs.board.sinks(outputs.accounts());
+    }
+
+    /// Waits for closed sockets until `until` or for a nap, and gives them to the sinks.
+    fn tell_closed(&mut self, until: Instant, outputs: &mut Outputs) -> anyhow::Result<()> {
+        let nap = until.saturating_duration_since(Instant::now()).min(NAP);
+        let Some(closes) = &mut self.closes else {
+            std::thread::sleep(nap);
+            return Ok(());
+        };
+        let mut records: Vec<SocketRecord> = Vec::new();
+        closes.wait(nap, &mut records);
+        if records.is_empty() {
+            return Ok(());
+        }
+        let standing = &mut self.standing;
+        self.collector.closed(&mut records, &mut |dump, rows| {
+            standing.closes += rows.len() as u64;
+            outputs.each(|sink| sink.rows(dump, rows))
+        })
+    }
 }
 
 /// Watches what closes, if TCP is wanted and the kernel lets us.
@@ -77,7 +156,7 @@ fn watch_closes(selection: &Selection) -> Option<Closes> {
     let port = |&(side, port): &(Side, u16)| Port { port, local: side != Side::Remote, remote: side != Side::Local };
     let wanted = Wanted {
         groups: selection.groups,
-        states: selection.states,
+        states: selection.closed_states(),
         namespaces: selection.namespaces.clone(),
         ports: selection.ports.iter().map(port).collect(),
     };
@@ -90,38 +169,75 @@ fn watch_closes(selection: &Selection) -> Option<Closes> {
     }
 }
 
-/// Waits for closed sockets until `until` or for a nap, and gives them to the sinks.
-fn tell_closed(
-    closes: &mut Option<Closes>,
-    until: Instant,
-    collector: &mut Collector,
-    sinks: &mut [Box<dyn Sink>],
-) -> anyhow::Result<()> {
-    let nap = until.saturating_duration_since(Instant::now()).min(NAP);
-    let Some(closes) = closes else {
-        std::thread::sleep(nap);
-        return Ok(());
-    };
-    let mut records: Vec<SocketRecord> = Vec::new();
-    closes.wait(nap, &mut records);
-    if records.is_empty() {
-        return Ok(());
-    }
-    collector.closed(&records, &mut |dump, rows| sinks.iter_mut().try_for_each(|sink| sink.rows(dump, rows)))
+/// The sinks, and the board that says how they and the reader are.
+struct Outputs {
+    /// With the names that tell two of a kind apart.
+    sinks: Vec<(String, Box<dyn Sink>)>,
+    board: Arc<Board>,
+    /// Ends when it is dropped.
+    _endpoint: Option<Endpoint>,
 }
 
-/// Ends the sinks and says what did not arrive.
-fn finish(sinks: Vec<Box<dyn Sink>>, closes: Option<&Closes>) {
-    for sink in sinks {
-        let name = sink.name().to_owned();
-        let account = sink.close(PATIENCE);
-        let missing = account.rows_dropped + account.rows_waiting;
-        if missing > 0 {
-            let why = account.last_error.unwrap_or_else(|| "it was too slow".to_owned());
-            note(&format!("{name}: {missing} of {} rows did not arrive: {why}", account.rows_in));
+impl Outputs {
+    fn open(requests: Vec<SinkRequest>, every: Duration) -> anyhow::Result<Self> {
+        let board = Board::new(Some(every));
+        let mut sinks: Vec<(String, Box<dyn Sink>)> = Vec::new();
+        let mut endpoint = None;
+        for request in requests {
+            let sink: Box<dyn Sink> = match request {
+                SinkRequest::Stdout(format) => Box::new(Stdout::new(encoder(format, false), stdout())),
+                SinkRequest::Files(config) => Box::new(Files::start(config)?),
+                SinkRequest::Kafka(config, outlet) => Box::new(KafkaSink::start(config, outlet)?),
+                SinkRequest::Otlp(config, settings, outlet) => {
+                    Box::new(OtlpSink::start(config, of_this_host(settings), outlet)?)
+                }
+                SinkRequest::Prometheus { listen, settings } => {
+                    let started = Endpoint::start(listen, Arc::clone(&board))?;
+                    note(&format!("metrics on http://{}/metrics", started.address()));
+                    endpoint = Some(started);
+                    Box::new(PrometheusSink::new(of_this_host(settings), Arc::clone(&board)))
+                }
+            };
+            let of_its_kind = sinks.iter().filter(|(_, other)| other.name() == sink.name()).count();
+            let name = match of_its_kind {
+                0 => sink.name().to_owned(),
+                n => format!("{}-{}", sink.name(), n + 1),
+            };
+            sinks.push((name, sink));
+        }
+        Ok(Self { sinks, board, _endpoint: endpoint })
+    }
+
+    fn each(&mut self, give: impl Fn(&mut dyn Sink) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        self.sinks.iter_mut().try_for_each(|(_, sink)| give(sink.as_mut()))
+    }
+
+    fn accounts(&self) -> Vec<(String, Account)> {
+        self.sinks.iter().map(|(name, sink)| (name.clone(), sink.account())).collect()
+    }
+
+    /// Ends the sinks and says what did not arrive.
+    fn finish(self) {
+        for (name, sink) in self.sinks {
+            let account = sink.close(PATIENCE);
+            if account.rows_waiting > 0 && account.spool_bytes > 0 {
+                note(&format!("{name}: {} rows wait in the spool for the next start", account.rows_waiting));
+            }
+            let missing = account.rows_dropped + if account.spool_bytes > 0 { 0 } else { account.rows_waiting };
+            if missing > 0 {
+                let why = account.last_error.unwrap_or_else(|| "it was too slow".to_owned());
+                note(&format!("{name}: {missing} of {} rows did not arrive: {why}", account.rows_in));
+            }
         }
     }
-    if let Some(lost) = closes.map(|closes| closes.counts().lost).filter(|lost| *lost > 0) {
-        note(&format!("{lost} closed sockets were not told: they came faster than they were read"));
+}
+
+/// Aggregates tell service ports from those that this host hands out.
+fn of_this_host(mut settings: Settings) -> Settings {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut ports = range.split_whitespace().map(str::parse::<u16>);
+    if let (Some(Ok(first)), Some(Ok(last))) = (ports.next(), ports.next()) {
+        settings.labels.ephemeral = first..=last;
     }
+    settings
 }

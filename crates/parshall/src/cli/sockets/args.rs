@@ -31,6 +31,8 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     #[command(after_help = "Examples:
   parshall sockets stream --every 5s --changed
   parshall sockets stream --every 10s --format protobuf --to /var/lib/parshall/sockets --rotate-size 256MiB
+  parshall sockets stream --every 15s --listen 127.0.0.1:9474
+  parshall sockets stream --every 15s -c sinks.toml
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Stream(StreamArgs),
@@ -165,6 +167,12 @@ pub struct StreamArgs {
     /// Write to stdout in this format
     #[arg(long, value_name = "FORMAT")]
     pub(super) format: Option<SocketFormatArg>,
+    /// Write to the sinks that this TOML file names: files, Kafka, OTLP, Prometheus
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Serve aggregates and the collector's own metrics and CPU profile over HTTP (127.0.0.1:9474 if no address is given)
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = super::file::LISTEN)]
+    pub(super) listen: Option<std::net::SocketAddr>,
     /// Write to rotating files in this directory instead of stdout
     #[arg(long, value_name = "DIRECTORY")]
     pub(super) to: Option<PathBuf>,

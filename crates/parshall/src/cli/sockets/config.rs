@@ -1,4 +1,7 @@
 //! The flags of `parshall sockets` lowered into a request.
+use std::path::Path;
+
+use parshall_core::sockets::aggregate::{self, Settings};
 use parshall_core::sockets::selection::{STATES, state_named};
 use parshall_core::sockets::sort::SortKey;
 use parshall_core::sockets::{Kind, Kinds, Prefix, Selection, Side};
@@ -7,9 +10,10 @@ use parshall_evidence::socket::{Group, Groups};
 use super::args::{
     BackendArg, Networks, OnceArgs, ReadArgs, SelectArgs, SocketFormatArg, SocketsArgs, SocketsCommand, StreamArgs,
 };
+use super::file;
 use crate::error::UserError;
 use crate::sockets::request::{
-    BackendChoice, Destination, OnceRequest, Reading, SocketFormat, SocketsRequest, StreamRequest, Wanted,
+    BackendChoice, OnceRequest, Reading, SinkRequest, SocketFormat, SocketsRequest, StreamRequest, Wanted,
 };
 use crate::sockets::sink::files::{FileFormat, FilesConfig};
 
@@ -17,7 +21,7 @@ const LISTEN: u8 = 10;
 const CLOSED: u8 = 7;
 const BOUND_INACTIVE: u8 = 13;
 /// Complete files kept in a directory at most, however small they are.
-const KEEP_FILES: usize = 10_000;
+pub(super) const KEEP_FILES: usize = 10_000;
 
 impl SocketsArgs {
     /// Checks and lowers.
@@ -54,35 +58,74 @@ impl StreamArgs {
         if self.every < least || self.every > most {
             return Err(UserError::new("--every is out of range", "choose a time from 100ms to 1h, such as 5s"));
         }
-        let to = match (self.to, self.format) {
-            (Some(directory), format) => Destination::Files(FilesConfig {
-                directory,
-                format: match format.map_or(SocketFormat::Protobuf, SocketFormatArg::lower) {
-                    SocketFormat::Json => FileFormat::Json,
-                    SocketFormat::Protobuf => FileFormat::Protobuf,
-                    SocketFormat::Parquet => FileFormat::Parquet,
-                    SocketFormat::Text => {
-                        return Err(UserError::new(
-                            "files hold no tables",
-                            "choose --format json, protobuf or parquet for files",
-                        ));
-                    }
-                },
-                rotate_bytes: self.rotate_size,
-                rotate_every: self.rotate_every,
-                keep_bytes: self.keep,
-                keep_files: KEEP_FILES,
-            }),
-            (None, format) => Destination::Stdout(format.map_or(SocketFormat::Text, SocketFormatArg::lower)),
-        };
+        let to = self.sinks()?;
+        let mut wanted = self.select.lower(&["default"], self.changed)?;
+        if to.iter().any(SinkRequest::aggregates) {
+            if self.changed {
+                return Err(UserError::new(
+                    "--changed leaves out what aggregates need",
+                    "leave out --changed, or the sinks that aggregate (--listen, [prometheus], [[otlp]])",
+                ));
+            }
+            wanted.selection.groups = wanted.selection.groups.union(aggregate::groups());
+        }
         Ok(StreamRequest {
-            wanted: self.select.lower(&["default"], self.changed)?,
+            wanted,
             reading: self.read.lower()?,
             every: self.every,
             count: self.count,
             rates: !self.no_rates,
             closes: !self.no_closes,
             to,
+        })
+    }
+
+    /// All that were asked for; stdout if nobody asks for any.
+    fn sinks(&self) -> Result<Vec<SinkRequest>, UserError> {
+        let mut sinks = match &self.config {
+            Some(path) => file::read(path)?,
+            None => Vec::new(),
+        };
+        if let Some(listen) = self.listen {
+            if sinks.iter().any(|sink| matches!(sink, SinkRequest::Prometheus { .. })) {
+                let hint = "leave out --listen, or the table [prometheus] of the file";
+                return Err(UserError::new("the file says where to listen, and so does --listen", hint));
+            }
+            sinks.push(SinkRequest::Prometheus { listen, settings: Settings::default() });
+        }
+        match (&self.to, self.format) {
+            (Some(directory), format) => sinks.push(SinkRequest::Files(self.files(directory, format)?)),
+            (None, Some(format)) => {
+                if sinks.iter().any(|sink| matches!(sink, SinkRequest::Stdout(_))) {
+                    let hint = "leave out --format, or the table [stdout] of the file";
+                    return Err(UserError::new("the file says what to write to stdout, and so does --format", hint));
+                }
+                sinks.push(SinkRequest::Stdout(format.lower()));
+            }
+            (None, None) if sinks.is_empty() => sinks.push(SinkRequest::Stdout(SocketFormat::Text)),
+            (None, None) => {}
+        }
+        Ok(sinks)
+    }
+
+    fn files(&self, directory: &Path, format: Option<SocketFormatArg>) -> Result<FilesConfig, UserError> {
+        Ok(FilesConfig {
+            directory: directory.to_owned(),
+            format: match format.map_or(SocketFormat::Protobuf, SocketFormatArg::lower) {
+                SocketFormat::Json => FileFormat::Json,
+                SocketFormat::Protobuf => FileFormat::Protobuf,
+                SocketFormat::Parquet => FileFormat::Parquet,
+                SocketFormat::Text => {
+                    return Err(UserError::new(
+                        "files hold no tables",
+                        "choose --format json, protobuf or parquet for files",
+                    ));
+                }
+            },
+            rotate_bytes: self.rotate_size,
+            rotate_every: self.rotate_every,
+            keep_bytes: self.keep,
+            keep_files: KEEP_FILES,
         })
     }
 }

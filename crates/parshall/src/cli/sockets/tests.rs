@@ -4,7 +4,7 @@ use parshall_evidence::socket::Group;
 
 use crate::cli::{Invocation, Request, parse};
 use crate::error::UserError;
-use crate::sockets::request::{BackendChoice, Destination, OnceRequest, SocketFormat, SocketsRequest, StreamRequest};
+use crate::sockets::request::{BackendChoice, OnceRequest, SinkRequest, SocketFormat, SocketsRequest, StreamRequest};
 
 fn request(line: &str) -> Result<SocketsRequest, UserError> {
     let words = format!("parshall sockets {line}");
@@ -43,7 +43,7 @@ fn defaults() {
     assert!(selection.groups.has(Group::Owner) && selection.groups.has(Group::Memory));
     let stream = stream("");
     assert!(!stream.wanted.selection.groups.has(Group::Owner), "that pass is dear again and again");
-    assert!(stream.rates && stream.closes && matches!(stream.to, Destination::Stdout(SocketFormat::Text)));
+    assert!(stream.rates && stream.closes && matches!(stream.to[..], [SinkRequest::Stdout(SocketFormat::Text)]));
 }
 
 #[test]
@@ -67,8 +67,8 @@ fn selections() {
 
 #[test]
 fn destinations() {
-    assert!(matches!(stream("--to /tmp/x --format json").to, Destination::Files(_)));
-    assert!(matches!(stream("--format json").to, Destination::Stdout(SocketFormat::Json)));
+    assert!(matches!(stream("--to /tmp/x --format json").to[..], [SinkRequest::Files(_)]));
+    assert!(matches!(stream("--format json").to[..], [SinkRequest::Stdout(SocketFormat::Json)]));
 }
 
 #[test]

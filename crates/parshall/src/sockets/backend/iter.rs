@@ -14,6 +14,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use anyhow::{Context, Result};
 use parshall_bpf::sockets::iter::{Iterators, Opener, Portion, Reader, Table};
+use parshall_bpf::sockets::owners::Stray;
 use parshall_core::sockets::{Kind, Kinds, Selection};
 use parshall_evidence::socket::{Batch, Completeness};
 use parshall_sys::netns;
@@ -41,8 +42,7 @@ fn tables(kinds: Kinds) -> Vec<Table> {
 pub struct Iter {
     programs: Iterators,
     discovery: Discovery,
-    /// Namespaces that only sockets keep alive: inode, process, descriptor.
-    strays: Vec<(u32, u32, u32)>,
+    strays: Vec<Stray>,
 }
 
 impl Iter {
@@ -56,14 +56,8 @@ impl Iter {
         Ok(Self { programs, discovery: Discovery::default(), strays: Vec::new() })
     }
 
-    /// Tells namespaces that only sockets keep alive (inode, process, descriptor), for the dumps that follow: the owners'
-    /// pass finds them.
-    pub fn tell_strays(&mut self, strays: Vec<(u32, u32, u32)>) {
-        self.strays = strays;
-    }
-
     fn namespaces(&mut self, selection: &Selection) -> (Vec<Namespace>, u64) {
-        let mut found = self.discovery.look(self.strays.iter().copied());
+        let mut found = self.discovery.look(&self.strays);
         if !selection.namespaces.is_empty() {
             found.namespaces.retain(|namespace| selection.namespaces.contains(&namespace.inode));
         }
@@ -77,6 +71,14 @@ impl Iter {
 impl Backend for Iter {
     fn name(&self) -> &'static str {
         "iter"
+    }
+
+    fn wants_strays(&self) -> bool {
+        true
+    }
+
+    fn tell_strays(&mut self, strays: Vec<Stray>) {
+        self.strays = strays;
     }
 
     fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> Result<Completeness> {
@@ -278,12 +280,13 @@ mod tests {
         let gone = inode(&netns);
         let listener = netns.run(|| TcpListener::bind("127.0.0.1:4712")).unwrap();
         drop(netns);
+        use crate::sockets::owners::Owners;
         let mut owners = crate::sockets::owners::Kernel::load().unwrap();
         let (_, strays) = owners.look_with_strays().unwrap();
         let here = strays.iter().find(|stray| stray.netns == gone).expect("its socket is not where its process is");
         assert_eq!((here.pid, here.fd), (std::process::id(), listener.as_raw_fd() as u32));
         let mut iter = Iter::load(Kinds::of([Kind::Tcp])).unwrap();
-        iter.tell_strays(strays.iter().map(|stray| (stray.netns, stray.pid, stray.fd)).collect());
+        iter.tell_strays(strays.clone());
         let selection = Selection { namespaces: vec![gone], ..Selection::default() };
         let mut ports = Vec::new();
         iter.dump(&selection, &mut |batch| ports.extend(batch.records.iter().map(|record| record.local_port))).unwrap();

@@ -4,6 +4,9 @@ pub mod iter;
 pub mod netlink;
 pub mod walk;
 
+use std::collections::BTreeMap;
+
+use parshall_bpf::sockets::owners::Stray;
 use parshall_core::sockets::Selection;
 use parshall_evidence::socket::{Batch, Completeness};
 
@@ -18,4 +21,22 @@ pub trait Backend {
     /// # Errors
     /// Only what makes the whole dump impossible; what goes wrong with one namespace or socket is counted.
     fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> anyhow::Result<Completeness>;
+
+    /// What went wrong so far, by kind.
+    fn counts(&self) -> BTreeMap<&'static str, u64> {
+        BTreeMap::new()
+    }
+
+    /// Whether its records have addresses in the kernel and the first sequence numbers of connections.
+    fn sees_births(&self) -> bool {
+        true
+    }
+
+    /// Whether it visits one namespace after the other, and so wants to be told of those that only sockets keep alive.
+    fn wants_strays(&self) -> bool {
+        false
+    }
+
+    /// Sockets outside the namespaces of their processes, for the dumps that follow: the owners' pass finds them.
+    fn tell_strays(&mut self, _: Vec<Stray>) {}
 }

@@ -76,25 +76,10 @@ impl NetnsNames {
         self.known.get(&inode).map_or("", |known| &known.name)
     }
 
-    /// How often the host was searched.
-    pub fn searches(&self) -> u64 {
-        self.searches
-    }
-
-    /// Namespaces remembered.
-    pub fn len(&self) -> usize {
-        self.known.len()
-    }
-
-    /// Whether none is remembered.
-    pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
-    }
-
     fn search(&mut self) {
         self.searched = Some(self.dump);
         self.searches += 1;
-        let found = self.discovery.look(std::iter::empty());
+        let found = self.discovery.look(&[]);
         self.known.clear();
         for namespace in found.namespaces.iter().take(MOST) {
             let (name, place) = name(namespace);
@@ -164,11 +149,11 @@ mod tests {
         assert_eq!(names.name(inode(&first)), first.name());
         let of_kernel_threads = fs::metadata("/proc/2/ns/net").map_or(0, |metadata| metadata.ino() as u32);
         assert_eq!(names.name(own).is_empty(), own == of_kernel_threads, "only the first one needs no name");
-        assert_eq!(names.searches(), 1);
+        assert_eq!(names.searches, 1);
         names.begin();
         names.learn(inode(&first));
         names.learn(own);
-        assert_eq!(names.searches(), 1, "what is known is not searched for");
+        assert_eq!(names.searches, 1, "what is known is not searched for");
         // The next one may get the inode of the first, and has a name of its own all the same.
         let gone = inode(&first);
         drop(first);
@@ -189,17 +174,17 @@ mod tests {
             names.begin();
             // Inodes that no namespace has: below those that the kernel gives.
             (0..50).for_each(|at| names.learn(1 + dump * 50 + at));
-            assert_eq!(names.searches(), u64::from(dump) + 1, "one search for all of a dump");
+            assert_eq!(names.searches, u64::from(dump) + 1, "one search for all of a dump");
         }
-        assert!(names.len() < 50 + 200, "{} are remembered", names.len());
+        assert!(names.known.len() < 50 + 200, "{} are remembered", names.known.len());
         assert_eq!(names.name(1000), "");
         for _ in 0..NAMELESS - 1 {
             names.begin();
             names.learn(1000);
-            assert_eq!(names.searches(), 20, "what has no name is not searched for in every dump");
+            assert_eq!(names.searches, 20, "what has no name is not searched for in every dump");
         }
         names.begin();
         names.learn(1000);
-        assert_eq!(names.searches(), 21);
+        assert_eq!(names.searches, 21);
     }
 }

@@ -23,29 +23,20 @@ impl Kernel {
         Ok(Self { program, table: Table::new(MOST) })
     }
 
-    /// As [`Owners::look`], and tells network namespaces that only sockets keep alive, as
-    /// [`Discovery::look`](crate::sockets::namespaces::Discovery::look) takes them.
-    ///
-    /// # Errors
-    /// As [`Owners::look`].
-    pub fn look_with_strays(&mut self) -> Result<(Account, Vec<Stray>)> {
-        let strays = self.program.read_with_strays(&mut self.table).context("descriptors could not be read")?;
-        Ok((self.account(), strays))
-    }
-
     fn account(&self) -> Account {
         Account { descriptors: self.table.len() as u64, dropped: self.table.dropped(), hidden: 0 }
     }
 }
 
 impl Owners for Kernel {
-    fn name(&self) -> &'static str {
-        "iterator"
-    }
-
     fn look(&mut self) -> Result<Account> {
         self.program.read(&mut self.table).context("descriptors could not be read")?;
         Ok(self.account())
+    }
+
+    fn look_with_strays(&mut self) -> Result<(Account, Vec<Stray>)> {
+        let strays = self.program.read_with_strays(&mut self.table).context("descriptors could not be read")?;
+        Ok((self.account(), strays))
     }
 
     fn of(&self, record: &SocketRecord, owners: &mut Vec<Owner>) {

@@ -5,7 +5,7 @@ mod procfs;
 pub use kernel::Kernel;
 pub use procfs::Procfs;
 
-use parshall_bpf::sockets::owners::Table;
+use parshall_bpf::sockets::owners::{Stray, Table};
 use parshall_core::sockets::Owner;
 use parshall_evidence::socket::SocketRecord;
 
@@ -25,14 +25,19 @@ pub struct Account {
 
 /// Knows the descriptors of the host that are sockets, as of the last look.
 pub trait Owners {
-    /// Its name in messages and metrics.
-    fn name(&self) -> &'static str;
-
     /// Looks at all descriptors.
     ///
     /// # Errors
     /// What makes the whole look impossible; what was known before is forgotten all the same.
     fn look(&mut self) -> anyhow::Result<Account>;
+
+    /// As [`Owners::look`], and tells sockets outside the namespaces of their processes, if it can.
+    ///
+    /// # Errors
+    /// As [`Owners::look`].
+    fn look_with_strays(&mut self) -> anyhow::Result<(Account, Vec<Stray>)> {
+        self.look().map(|account| (account, Vec::new()))
+    }
 
     /// Appends those who hold the socket of this record, in the order of processes and descriptors. Found by the inode,
     /// and where both sides know it by the address: a record needs its identity only.

@@ -24,10 +24,6 @@ impl Default for Procfs {
 }
 
 impl Owners for Procfs {
-    fn name(&self) -> &'static str {
-        "procfs"
-    }
-
     fn look(&mut self) -> Result<Account> {
         self.table.clear();
         let mut hidden = 0;

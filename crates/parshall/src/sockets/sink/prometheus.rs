@@ -227,7 +227,7 @@ mod tests {
             sink.end(&dump, &Completeness::default()).unwrap();
         }
         let completeness = Completeness { expected: 3, emitted: 2, torn: 1, ..Default::default() };
-        board.dumped("walk", DumpCost { cpu_ns: 2_000_000, wall_ns: 1, completeness }, 1);
+        board.dumped("walk", DumpCost { cpu_ns: 2_000_000, wall_ns: 1, completeness });
         let account = Account { rows_in: 2, errors: [("refused", 3)].into(), lag_ms: 1500, ..sink.account() };
         board.sinks(vec![("kafka".into(), account)]);
         board

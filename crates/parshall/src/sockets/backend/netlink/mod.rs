@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
+use parshall_bpf::sockets::owners::Stray;
 use parshall_core::sockets::Selection;
 use parshall_core::sockets::diag::{Asked, Layout, Reading, tables};
 use parshall_evidence::socket::{Batch, Completeness, SocketRecord};
@@ -131,12 +132,16 @@ impl Shared {
 
 type Orders = Sender<(Arc<Task>, SyncSender<Reply>)>;
 
+/// Finds namespaces before a dump, given sockets that may be alone in theirs.
+type Find = Box<dyn FnMut(&[Stray]) -> Found + Send>;
+
 /// The backend.
 pub struct Netlink {
     options: Options,
     shared: Arc<Shared>,
     layout: Layout,
-    find: Box<dyn FnMut() -> Found + Send>,
+    strays: Vec<Stray>,
+    find: Find,
     orders: Vec<Orders>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -148,14 +153,14 @@ impl Netlink {
     /// io_uring was asked for and is not to be had; SOCK_DIAG is not.
     pub fn open(options: Options) -> anyhow::Result<Self> {
         let mut discovery = Discovery::default();
-        Self::with_namespaces(options, Box::new(move || discovery.look(std::iter::empty())))
+        Self::with_namespaces(options, Box::new(move |strays| discovery.look(strays)))
     }
 
     /// As [`Netlink::open`], with namespaces that the caller finds before each dump.
     ///
     /// # Errors
     /// As [`Netlink::open`].
-    pub fn with_namespaces(options: Options, find: Box<dyn FnMut() -> Found + Send>) -> anyhow::Result<Self> {
+    pub fn with_namespaces(options: Options, find: Find) -> anyhow::Result<Self> {
         let own = fs::metadata("/proc/self/ns/net").context("the own network namespace")?.ino() as u32;
         parshall_sys::sock_diag::DiagSocket::open().map_err(|error| {
             UserError::new(format!("no SOCK_DIAG socket: {error}"), "the kernel needs CONFIG_INET_DIAG; see --backend")
@@ -172,7 +177,8 @@ impl Netlink {
             counts: Mutex::default(),
         });
         let layout = Layout::of_release(release.trim());
-        let mut netlink = Self { options, shared, layout, find, orders: Vec::new(), threads: Vec::new() };
+        let mut netlink =
+            Self { options, shared, layout, strays: Vec::new(), find, orders: Vec::new(), threads: Vec::new() };
         for _ in 0..readers {
             netlink.start_reader()?;
         }
@@ -203,13 +209,6 @@ impl Netlink {
         })
     }
 
-    /// What went wrong so far, by kind: `vanished`, `refused`, `interrupted`, `no-buffers`, `broken`, `timeout`, `unsettled`
-    /// (a dump that was interrupted each time it was read), `unsupported` (a table that the kernel cannot dump),
-    /// `hidden-processes` (their namespaces are not known), `no-descriptors`, `no-memory`, `other`.
-    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
-        self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// What this process does not get to see for want of privilege, as sentences; empty when it sees everything that SOCK_DIAG
     /// shows.
     pub fn missing(&self) -> Vec<String> {
@@ -219,7 +218,7 @@ impl Netlink {
 
     /// Namespaces and jobs of a dump.
     fn plan(&mut self, selection: &Selection) -> Task {
-        let found = (self.find)();
+        let found = (self.find)(&self.strays);
         if found.lost > 0 {
             let mut counts = self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner);
             *counts.entry("hidden-processes").or_default() += found.lost;
@@ -249,6 +248,25 @@ impl Netlink {
 impl Backend for Netlink {
     fn name(&self) -> &'static str {
         if self.options.uring { "netlink --uring" } else { "netlink" }
+    }
+
+    /// By kind: `vanished`, `refused`, `interrupted`, `no-buffers`, `broken`, `timeout`, `unsettled` (a dump that was
+    /// interrupted each time it was read), `unsupported` (a table that the kernel cannot dump), `hidden-processes` (their
+    /// namespaces are not known), `no-descriptors`, `no-memory`, `other`.
+    fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn sees_births(&self) -> bool {
+        false
+    }
+
+    fn wants_strays(&self) -> bool {
+        true
+    }
+
+    fn tell_strays(&mut self, strays: Vec<Stray>) {
+        self.strays = strays;
     }
 
     fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> anyhow::Result<Completeness> {

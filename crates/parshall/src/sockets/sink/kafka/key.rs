@@ -94,12 +94,12 @@ impl<'a> Wire<'a> {
         let tag = self.varint()?;
         let value = match tag & 7 {
             0 => Value::Number(self.varint()?),
-            1 => Value::Bytes(self.take(8)?),
+            1 => Value::Number(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
             2 => {
                 let length = self.varint()?;
                 Value::Bytes(self.take(length)?)
             }
-            5 => Value::Bytes(self.take(4)?),
+            5 => Value::Number(u32::from_le_bytes(self.take(4)?.try_into().ok()?).into()),
             _ => return None,
         };
         Some((tag >> 3, value))

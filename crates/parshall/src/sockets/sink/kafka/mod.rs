@@ -82,17 +82,14 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// The codec of this name.
-    pub fn named(name: &str) -> Option<Self> {
-        let codecs = [
-            ("none", Self::None),
-            ("gzip", Self::Gzip),
-            ("lz4", Self::Lz4),
-            ("snappy", Self::Snappy),
-            ("zstd", Self::Zstd),
-        ];
-        codecs.into_iter().find(|(n, _)| *n == name).map(|(_, codec)| codec)
-    }
+    /// Every codec with its name.
+    pub const NAMES: [(&'static str, Self); 5] = [
+        ("none", Self::None),
+        ("gzip", Self::Gzip),
+        ("lz4", Self::Lz4),
+        ("snappy", Self::Snappy),
+        ("zstd", Self::Zstd),
+    ];
 }
 
 /// Where to, and how.

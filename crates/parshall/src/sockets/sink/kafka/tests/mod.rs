@@ -126,9 +126,7 @@ impl Consumed {
             let (mut socket, mut bytes_sent, mut end, mut wire) = (0, 0, false, Wire(row));
             while let Some((field, value)) = wire.field() {
                 match value {
-                    Value::Bytes(bytes) if field == u64::from(number::SOCKET) => {
-                        socket = u64::from_le_bytes(bytes.try_into().unwrap());
-                    }
+                    Value::Number(value) if field == u64::from(number::SOCKET) => socket = value,
                     Value::Bytes(_) => end |= field == u64::from(number::COMPLETENESS),
                     Value::Number(value) if field == 4 => bytes_sent = value,
                     Value::Number(_) => {}
