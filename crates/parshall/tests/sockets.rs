@@ -5,18 +5,24 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{PARSHALL, parshall};
 use serde_json::Value;
 
+/// Of the client that has moved some bytes.
+const USER_TIMEOUT: Duration = Duration::from_millis(7654);
+
 /// Ports of a socket: the local one and the other end's.
 type Ports = (u64, u64);
 
 /// What only some backends see, and what goes on while nothing happens (docs/sockets.md).
-const APART: [&str; 13] = [
+const APART: [&str; 14] = [
     "address",
     "at_unix_ns",
     "backend",
@@ -30,6 +36,7 @@ const APART: [&str; 13] = [
     "reuse",
     "socket",
     "timer_ms",
+    "user_timeout_ms",
 ];
 
 fn rows(arguments: &[&str]) -> (BTreeMap<Ports, Value>, Value) {
@@ -64,6 +71,7 @@ impl Settled {
         let to = listener.local_addr().unwrap();
         let mut client = TcpStream::connect(to).unwrap();
         let (mut server, _) = listener.accept().unwrap();
+        socket2::SockRef::from(&client).set_tcp_user_timeout(Some(USER_TIMEOUT)).unwrap();
         client.write_all(&[7; 5000]).unwrap();
         server.read_exact(&mut [0; 1000]).unwrap();
         server.write_all(&[7; 300]).unwrap();
@@ -88,6 +96,7 @@ fn agree(address: &str) {
     let (walk, end) = read("walk");
     assert_eq!(walk.len(), 5, "a listener and two connections with two ends each: {walk:?}");
     assert_eq!((end["emitted"].as_u64(), end["torn"].as_u64()), (Some(5), None), "{end}");
+    assert!(walk.values().any(|row| row["user_timeout_ms"].as_u64() == Some(7654)), "{walk:?}");
     let listener = &walk[&(u64::from(settled.port()), 0)];
     assert_eq!(
         (listener["state"].as_str(), listener["accept_queue"].as_u64()),
@@ -103,6 +112,8 @@ fn agree(address: &str) {
     }
     for other in ["iter", "netlink"] {
         let (rows, _) = read(other);
+        let timeouts = rows.values().filter(|row| row["user_timeout_ms"].as_u64() == Some(7654)).count();
+        assert_eq!(timeouts, usize::from(other == "iter"), "{other} sees the client's TCP_USER_TIMEOUT");
         assert_eq!(rows.keys().collect::<Vec<_>>(), walk.keys().collect::<Vec<_>>(), "{other}");
         for (ports, row) in &rows {
             let (a, b) = (walk[ports].as_object().unwrap(), row.as_object().unwrap());
@@ -121,6 +132,53 @@ fn the_backends_agree_field_by_field() {
     }
     agree("127.0.0.1:0");
     agree("[::1]:0");
+}
+
+/// Rows of our own sockets of these kinds, by inode.
+fn own(backend: &str, kinds: &str, inodes: &BTreeSet<u64>) -> BTreeMap<u64, Value> {
+    let done =
+        parshall(&["sockets", "once", "--backend", backend, "--kind", kinds, "--fields", "all", "--format", "json"]);
+    done.orderly();
+    let rows = done.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let mut own = BTreeMap::new();
+    for row in rows {
+        let Some(inode) = row["inode"].as_u64().filter(|inode| inodes.contains(inode)) else { continue };
+        assert!(own.insert(inode, row).is_none(), "{inode} is told twice");
+    }
+    own
+}
+
+#[test]
+fn the_backends_agree_on_udp_and_unix() {
+    if !common::btf("sockets: walk and iter against netlink, UDP and UNIX") {
+        return;
+    }
+    let (receiver, sender) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("[::1]:0").unwrap());
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.connect(receiver.local_addr().unwrap()).unwrap();
+    peer.send(&[7; 300]).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(directory.path().join("listens")).unwrap();
+    let waits = UnixStream::connect(directory.path().join("listens")).unwrap();
+    let (one, other) = UnixStream::pair().unwrap();
+    let inode = |fd: &dyn AsRawFd| std::fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap().ino();
+    let sockets: [&dyn AsRawFd; 7] = [&receiver, &sender, &peer, &listener, &waits, &one, &other];
+    let inodes: BTreeSet<u64> = sockets.into_iter().map(inode).collect();
+    let walk = own("walk", "udp,unix", &inodes);
+    assert_eq!(walk.len(), sockets.len(), "{walk:?}");
+    for other in ["iter", "netlink"] {
+        let rows = own(other, "udp,unix", &inodes);
+        assert_eq!(rows.keys().collect::<Vec<_>>(), walk.keys().collect::<Vec<_>>(), "{other}");
+        for (inode, row) in &rows {
+            let (a, b) = (walk[inode].as_object().unwrap(), row.as_object().unwrap());
+            // UNIX_DIAG does not tell control groups.
+            let unknown = |name: &str| APART.contains(&name) || a["kind"] == "unix" && name.starts_with("cgroup");
+            let names: BTreeSet<&String> = a.keys().chain(b.keys()).filter(|n| !unknown(n)).collect();
+            for name in names {
+                assert_eq!(a.get(name), b.get(name), "walk and {other} differ in {name} of {row}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -174,12 +232,158 @@ fn what_closes_between_two_dumps_is_told_once_with_its_final_counters() {
     assert_eq!(received, wanted);
 }
 
+/// A process that ends with the test.
+struct Daemon(Child);
+
+impl Daemon {
+    /// Ends it as an operator would.
+    fn end(mut self) {
+        assert!(Command::new("kill").arg(self.0.id().to_string()).status().unwrap().success());
+        assert!(self.0.wait().unwrap().success(), "a signal is an orderly end");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.0.kill().and_then(|()| self.0.wait()).ok();
+    }
+}
+
+/// Listens on a port that the kernel does not hand out by itself.
+fn service() -> Settled {
+    let port = (20_000..30_000).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port");
+    Settled::new(&format!("127.0.0.1:{port}"))
+}
+
+/// Where the collector's notes say that its endpoint listens.
+fn endpoint(notes: &mut impl Iterator<Item = String>) -> String {
+    let at = notes.find_map(|line| Some(line.strip_prefix("note: metrics on http://")?.split_once('/')?.0.to_owned()));
+    at.expect("it says where")
+}
+
+fn get(at: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(at).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn a_file_of_sinks_gives_files_and_metrics_at_once() {
+    if !common::root("sockets: sinks") {
+        return;
+    }
+    let settled = service();
+    let directory = tempfile::tempdir().unwrap();
+    let (files, sinks) = (directory.path().join("files"), directory.path().join("sinks.toml"));
+    let text = format!(
+        "[[files]]\ndirectory = \"{0}\"\nformat = \"json\"\n[[files]]\ndirectory = \"{0}2\"\nformat = \"protobuf\"\n\
+         [prometheus]\nlisten = \"127.0.0.1:0\"\nseries = {{ by = [\"local_port\"], max = 50 }}\n",
+        files.display()
+    );
+    std::fs::write(&sinks, text).unwrap();
+    let port = settled.port().to_string();
+    let mut child = Command::new(PARSHALL)
+        .args(["sockets", "stream", "--every", "200ms", "--local-port", &port, "-c"])
+        .arg(&sinks)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut notes = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| line.unwrap());
+    let daemon = Daemon(child);
+    let at = endpoint(&mut notes);
+    let mut metrics = String::new();
+    common::until("three dumps are told", || {
+        metrics = get(&at, "/metrics");
+        let dumps = metrics.lines().find_map(|line| line.strip_prefix("parshall_sockets_collector_dumps_total "));
+        dumps.is_some_and(|n| n.parse::<u64>().unwrap() >= 3)
+    });
+    let open = format!("parshall_sockets_open{{local_port=\"{port}\",kind=\"tcp\",state=\"established\"}} 2.0");
+    assert!(metrics.contains(&open), "{metrics}");
+    assert!(metrics.contains("parshall_sockets_sink_rows_total{sink=\"files-2\",what=\"in\"}"), "{metrics}");
+    daemon.end();
+    assert_eq!(notes.collect::<Vec<_>>(), Vec::<String>::new());
+    for directory in [files.clone(), files.with_file_name("files2")] {
+        let complete = std::fs::read_dir(&directory).unwrap().flatten().count();
+        assert!(complete > 0, "nothing in {}", directory.display());
+    }
+}
+
+/// Threads, descriptors and resident memory in kB of a process.
+fn weight(pid: u32) -> (usize, usize, usize) {
+    let count = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
+    (count("task"), count("fd"), rss.unwrap())
+}
+
+/// Its weight between two dumps: the least of each over a second.
+fn lightest(pid: u32) -> (usize, usize, usize) {
+    let weights = (0..50).map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        weight(pid)
+    });
+    weights.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1), a.2.min(b.2))).unwrap()
+}
+
+#[test]
+fn namespaces_that_come_and_go_leave_nothing() {
+    if !common::btf("sockets: namespaces that come and go") {
+        return;
+    }
+    // One that stays, so that what reads a second namespace is there from the beginning.
+    let _stays = Daemon(Command::new("unshare").args(["--net", "sleep", "120"]).spawn().unwrap());
+    for backend in ["walk", "iter", "netlink"] {
+        let mut child = Command::new(PARSHALL)
+            .args(["sockets", "stream", "--every", "100ms", "--format", "json", "--backend", backend])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let daemon = Daemon(child);
+        let mut ends = lines
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap())
+            .filter(|row| row.get("completeness").is_some());
+        // The first dumps take what they need for good.
+        let namespaces = ends.by_ref().take(5).last().unwrap()["completeness"]["namespaces"].as_u64().unwrap();
+        let before = lightest(pid);
+        let storm = std::thread::spawn(|| {
+            for _ in 0..150 {
+                let status = Command::new("unshare").args(["--net", "true"]).status().unwrap();
+                assert!(status.success());
+            }
+        });
+        while !storm.is_finished() {
+            ends.next().expect("it goes on");
+        }
+        storm.join().unwrap();
+        // The kernel takes its time to tear them down.
+        let give_up = std::time::Instant::now() + Duration::from_secs(20);
+        while ends.next().unwrap()["completeness"]["namespaces"].as_u64().unwrap() > namespaces {
+            assert!(std::time::Instant::now() < give_up, "{backend}: namespaces that are gone are still told");
+        }
+        let after = lightest(pid);
+        assert_eq!((after.0, after.1), (before.0, before.1), "{backend}: threads, descriptors");
+        assert!(after.2 < before.2 + 8 * 1024, "{backend}: resident kB {} after {}", after.2, before.2);
+        // Whoever writes must not wait for who reads.
+        let reader = std::thread::spawn(move || ends.count());
+        daemon.end();
+        assert!(reader.join().unwrap() < 1000);
+    }
+}
+
 #[test]
 fn mistakes_say_what_to_do() {
     for (arguments, what) in [
         (&["sockets", "once", "--netns", "no-such-one"][..], "there is no network namespace `no-such-one`"),
         (&["sockets", "once", "--fields", "nothing"], "there is no group of fields `nothing`"),
         (&["sockets", "stream", "--to", "/proc/nowhere"], "/proc/nowhere"),
+        (&["sockets", "stream", "-c", "/proc/nowhere"], "cannot read /proc/nowhere"),
+        (&["sockets", "stream", "--listen", "127.0.0.1:0", "--changed"], "--changed leaves out"),
+        (&["sockets", "stream", "--listen", "192.0.2.1:1", "--count", "1"], "cannot serve metrics on 192.0.2.1:1"),
     ] {
         let done = parshall(arguments);
         assert!(done.mistake().0.contains(what), "{:?}", done.mistake());

@@ -337,6 +337,7 @@ struct inet_connection_sock {
 	u32 icsk_rto_min;
 	u32 icsk_delack_max;
 	u32 icsk_pmtu_cookie;
+	u32 icsk_user_timeout;
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	const struct tcp_ulp_ops *icsk_ulp_ops;
 	void *icsk_ulp_data;

@@ -538,6 +538,7 @@ static __always_inline void read_options(struct socket_record *r, const struct i
 	r->sock_flags = read_sock_flags(inet);
 	r->ulp = read_ulp(&tp->inet_conn);
 	r->nodelay = (nagle & NAGLE_OFF ? 1 : 0) | (nagle & NAGLE_CORK ? 2 : 0);
+	r->user_timeout_ms = tp->inet_conn.icsk_user_timeout;
 	if (r->state == LISTEN)
 		return;
 	r->tcp_options = read_tcp_options(tp);
