@@ -576,6 +576,18 @@ static __always_inline void read_tcp_identity(struct socket_record *r, const str
 	r->inode = read_inode(sk);
 }
 
+/* A counter and its number move together under the socket's lock, which is not held here: who reads between the two sees
+ * another birth, so it is read until two agree, or for the third time. */
+static __always_inline u32 birth_sent(const struct tcp_sock *tp)
+{
+	return *(const volatile u32 *)&tp->snd_una - (u32)*(const volatile u64 *)&tp->bytes_acked;
+}
+
+static __always_inline u32 birth_received(const struct tcp_sock *tp)
+{
+	return *(const volatile u32 *)&tp->rcv_nxt - (u32)*(const volatile u64 *)&tp->bytes_received;
+}
+
 /* A TCP socket with all its parts: every state but TIME_WAIT and NEW_SYN_RECV. After read_common(). */
 static __always_inline void read_tcp(struct socket_record *r, const struct tcp_sock *tp, u8 state, u32 groups,
 				     struct socket_reader *reader)
@@ -609,10 +621,12 @@ static __always_inline void read_tcp(struct socket_record *r, const struct tcp_s
 		read_subflow(r, tp);
 	if (listens)
 		return;
-	/* Both counters and both numbers move together under the socket's lock, which is not held here: a reader that comes
-	 * between the two sees another birth, for one dump. */
-	r->birth_sent = tp->snd_una - (u32)tp->bytes_acked;
-	r->birth_received = tp->rcv_nxt - (u32)tp->bytes_received;
+	r->birth_sent = birth_sent(tp);
+	if (r->birth_sent != birth_sent(tp))
+		r->birth_sent = birth_sent(tp);
+	r->birth_received = birth_received(tp);
+	if (r->birth_received != birth_received(tp))
+		r->birth_received = birth_received(tp);
 	if (WANTED(RTT))
 		read_rtt(r, tp);
 	if (WANTED(TRAFFIC))

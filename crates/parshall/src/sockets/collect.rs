@@ -11,6 +11,8 @@ use super::owners::{self, Owners};
 
 /// Sockets whose last counters are kept, at most: about 100 MB.
 const TRACKED_MAX: usize = 1 << 20;
+/// Of dumps that the backend takes changed sockets for, each one of so many is whole: those that have gone are forgotten.
+const WHOLE_EVERY: u64 = 64;
 /// Rows that are made at once: few enough to stay in the cache.
 const PORTION: usize = 1024;
 
@@ -97,19 +99,21 @@ impl Collector {
             // The first dump must not look as if it had begun with the clock.
             tracker.begin(now_ns.max(1));
         }
+        let whole = !self.backend.leaves_out_unchanged() || self.sequence.is_multiple_of(WHOLE_EVERY);
         let Self { backend, selection, names, owners, tracker, .. } = self;
         let mut join =
             Join { names, owners: owners.as_deref(), tracker: tracker.as_mut(), only_changed: selection.changed };
         let mut refusal = None;
         let mut unchanged = 0;
-        let mut completeness = backend.dump(selection, &mut |batch| {
+        let asked = Selection { changed: selection.changed && !whole, ..selection.clone() };
+        let mut completeness = backend.dump(&asked, &mut |batch| {
             if refusal.is_none() {
                 refusal = join.batch(&dump, batch, take, &mut unchanged).err();
             }
         })?;
         completeness.filtered += unchanged;
         completeness.emitted -= unchanged.min(completeness.emitted);
-        if let Some(tracker) = &mut self.tracker {
+        if let Some(tracker) = self.tracker.as_mut().filter(|_| !asked.changed) {
             tracker.end();
         }
         match refusal {

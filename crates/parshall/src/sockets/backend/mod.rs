@@ -27,6 +27,12 @@ pub trait Backend {
         BTreeMap::new()
     }
 
+    /// Whether it leaves out sockets that have not changed by itself, if the selection says so. Such a dump does not tell
+    /// what has gone from what is quiet.
+    fn leaves_out_unchanged(&self) -> bool {
+        false
+    }
+
     /// Whether its records have addresses in the kernel and the first sequence numbers of connections.
     fn sees_births(&self) -> bool {
         true

@@ -25,6 +25,10 @@ impl Backend for WalkBackend {
         "walk"
     }
 
+    fn leaves_out_unchanged(&self) -> bool {
+        true
+    }
+
     fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> anyhow::Result<Completeness> {
         Ok(self.0.dump(&walk_selection(selection), take)?)
     }
