@@ -308,7 +308,9 @@ fn each_rule_selects_in_the_kernel() {
     assert_eq!(count(&mut walk, WalkSelection { namespaces: vec![1], ..all.clone() }), 0);
     assert_eq!(count(&mut walk, WalkSelection { cgroups: vec![first.cgroup_id], ..all.clone() }), 3);
     assert_eq!(count(&mut walk, WalkSelection { cgroups: vec![u64::MAX], ..all.clone() }), 0);
-    let local = |port| WalkSelection { ports: vec![(Sides::Local, port)], ..Default::default() };
+    // Other tests may have the same port at another address.
+    let here = Prefix { sides: Sides::Either, network: "127.0.9.1".parse().unwrap(), length: 32 };
+    let local = |port| WalkSelection { ports: vec![(Sides::Local, port)], prefixes: vec![here], ..Default::default() };
     assert_eq!(count(&mut walk, local(port)), 2);
     assert_eq!(count(&mut walk, WalkSelection { ports: vec![(Sides::Remote, port)], ..local(1) }), 1);
     assert_eq!(count(&mut walk, local(client_port)), 1);
