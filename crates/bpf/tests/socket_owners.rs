@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::owners::{Owners, Table};
@@ -33,8 +34,12 @@ fn holders(table: &Table, inode: u32) -> Vec<(u32, u32, String)> {
     table.holders(0, inode).map(|holder| (holder.pid, holder.fd, holder.command.to_string())).collect()
 }
 
+/// A process that is being started holds our descriptors until it is another program: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn each_holder_is_found_once() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if !ready("owners of sockets") {
         return;
     }
@@ -89,6 +94,7 @@ fn each_holder_is_found_once() {
 
 #[test]
 fn processes_that_come_and_go_take_nothing_with_them() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if !ready("owners while processes exit") {
         return;
     }
@@ -126,6 +132,7 @@ fn processes_that_come_and_go_take_nothing_with_them() {
 
 #[test]
 fn without_the_right_to_it_the_answer_is_no() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if !ready("owners without permission") {
         return;
     }

@@ -13,8 +13,8 @@
 #include "sockets/read.bpf.h"
 #define SOCK_DGRAM 2
 
-/* Records of one run; a whole bucket must fit, or it is read in parts. */
-#define RECORDS 1024
+/* Records of one run: few enough to be read out of the second cache. A whole bucket must fit, or it is read in parts. */
+#define RECORDS 256
 /* Room for names of UNIX sockets in one run: as many as records, and one more that is not complete. */
 #define NAME_MAX 108
 #define NAMES (RECORDS * 112)

@@ -15,7 +15,7 @@ use crate::walk_skel::types::walk_job;
 use crate::walk_skel::{WalkSkel, WalkSkelBuilder};
 
 /// `RECORDS`, and the bytes of `struct names`, `struct ports` and `struct spaces` of walk.bpf.c.
-const RECORDS: usize = 1024;
+const RECORDS: usize = 256;
 const NAMES: usize = RECORDS * 112;
 const PORTS: usize = 65_536;
 const SPACE_WORDS: usize = 4096;

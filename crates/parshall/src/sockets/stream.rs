@@ -27,6 +27,8 @@ use super::{note, wanted};
 
 /// Bytes of the ring through which closed sockets are told: 25,000 of them, and the reader wakes at an eighth of it.
 const CLOSES_RING_BYTES: u32 = 16 << 20;
+/// Closed sockets that may wait for the end of a dump, about 600 bytes each.
+const PENDING_MAX: usize = 50_000;
 /// How long sinks may go on delivering after the end.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest sleep: a signal must not wait for more.
@@ -51,7 +53,7 @@ pub fn stream(request: StreamRequest) -> anyhow::Result<ExitCode> {
     let tracks = request.rates || selection.changed;
     let (collector, owners_note) = Collector::new(chosen.backend, selection, tracks);
     owners_note.iter().for_each(|text| note(text));
-    let mut reader = Reader { collector, closes, standing: Standing::default(), failures: 0 };
+    let mut reader = Reader { collector, closes, pending: Vec::new(), standing: Standing::default(), failures: 0 };
     let mut due = Instant::now();
     let mut dumps = 0;
     while !stop.load(Ordering::Relaxed) && request.count.is_none_or(|count| dumps < count) {
@@ -77,6 +79,8 @@ pub fn stream(request: StreamRequest) -> anyhow::Result<ExitCode> {
 struct Reader {
     collector: Collector,
     closes: Option<Closes>,
+    /// Closed sockets that wait for the end of a dump.
+    pending: Vec<SocketRecord>,
     standing: Standing,
     /// Dumps that failed since the last that did not.
     failures: u32,
@@ -87,7 +91,12 @@ impl Reader {
     fn dump(&mut self, outputs: &mut Outputs) -> anyhow::Result<()> {
         let (cpu_ns, begun) = (process_cpu_ns(), Instant::now());
         let (mut refused, mut given) = (false, None);
-        let result = self.collector.dump(&mut |dump, rows| {
+        let Self { collector, closes, pending, .. } = self;
+        let result = collector.dump(&mut |dump, rows| {
+            // A long dump must not let the ring run over.
+            if let Some(closes) = closes.as_mut().filter(|_| pending.len() < PENDING_MAX) {
+                closes.drain(pending);
+            }
             let rows_before = given.take().map_or(0, |(_, rows)| rows);
             given = Some((dump.clone(), rows_before + rows.len() as u64));
             outputs.each(|sink| sink.rows(dump, rows)).inspect_err(|_| refused = true)
@@ -135,8 +144,8 @@ impl Reader {
             std::thread::sleep(nap);
             return Ok(());
         };
-        let mut records: Vec<SocketRecord> = Vec::new();
-        closes.wait(nap, &mut records);
+        let mut records = std::mem::take(&mut self.pending);
+        closes.wait(if records.is_empty() { nap } else { Duration::ZERO }, &mut records);
         if records.is_empty() {
             return Ok(());
         }
