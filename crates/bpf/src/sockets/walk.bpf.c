@@ -424,7 +424,8 @@ static __always_inline bool in_part(u64 address)
 /* The cache lines of a TCP socket that these groups need, one bit each. */
 static __always_inline u64 lines_of(u32 groups)
 {
-	u64 lines = 3;
+	u64 lines = 3 | LINE_OF(tcp_sock, snd_una) | LINE_OF(tcp_sock, bytes_acked) | LINE_OF(tcp_sock, rcv_nxt) |
+		    LINE_OF(tcp_sock, bytes_received);
 
 	if (bpf_core_field_exists(((struct sock *)0)->sk_ino))
 		lines |= LINE_OF(sock, sk_ino);
@@ -468,7 +469,7 @@ u32 n_ahead = 0;
 __noinline int plan_ahead(void)
 {
 	/* What is likely to be left out is not asked for. */
-	const u64 lines = lines_of(job.rules & ~RULE_CHANGED ? SOCKET_GROUP_IDENTITY : job.groups);
+	const u64 lines = job.rules & ~RULE_CHANGED ? 3 : lines_of(job.groups);
 	u32 n = 0, i;
 
 	for (i = 0; i < 48; i++) {

@@ -157,49 +157,47 @@ fn rates_over(before: &Last, now: &Last, interval_ns: u64) -> Option<Rates> {
     })
 }
 
-/// Fields that change with the time of day alone, or whenever somebody asks (the cookie): they are no change of the socket.
-fn restless(number: u32) -> bool {
+/// Numbers of the fields that change with the time of day alone, or whenever somebody asks (the cookie), one bit each: they
+/// are no change of the socket. Known when this is compiled, so that a digest asks nothing of a field.
+const RESTLESS: [u64; 4] = {
     const COOKIE: u32 = 2;
     const NAME_AT: u32 = 114;
-    number == COOKIE
-        || number == NAME_AT
-        || FIELDS.iter().any(|f| f.number == number && matches!(f.group, Group::Times | Group::Timer))
-}
-
-/// One bit for each restless number.
-const RESTLESS_WORDS: usize = 4;
-
-fn restless_set() -> [u64; RESTLESS_WORDS] {
-    let mut set = [0; RESTLESS_WORDS];
-    for number in FIELDS.iter().map(|f| f.number).filter(|n| restless(*n)) {
-        set[number as usize / 64] |= 1 << (number % 64);
+    let mut set = [0; 4];
+    let mut at = 0;
+    while at < FIELDS.len() {
+        let field = &FIELDS[at];
+        let moves = matches!(field.group, Group::Times | Group::Timer);
+        if moves || field.number == COOKIE || field.number == NAME_AT {
+            set[field.number as usize / 64] |= 1 << (field.number % 64);
+        }
+        at += 1;
     }
     set
-}
+};
 
-struct Digest<'a> {
-    hash: u64,
-    restless: &'a [u64; RESTLESS_WORDS],
-}
+/// Four hashes side by side, because each step waits for the one before it.
+struct Digest([u64; 4]);
 
-impl Visitor for Digest<'_> {
+impl Visitor for Digest {
+    #[inline(always)]
     fn uint(&mut self, number: u32, _: &'static str, value: u64) {
-        if self.restless[number as usize / 64] & 1 << (number % 64) == 0 {
-            self.hash = mix(self.hash ^ u64::from(number), value);
+        if RESTLESS[number as usize / 64] & 1 << (number % 64) == 0 {
+            let lane = &mut self.0[number as usize % 4];
+            *lane = mix(*lane ^ u64::from(number), value);
         }
     }
 
     // Addresses are part of the key; the name of the congestion control may change.
+    #[inline(always)]
     fn bytes(&mut self, _: u32, _: &'static str, value: &[u8; 16]) {
-        self.hash = mix(self.hash, u64::from_ne_bytes(value[..8].try_into().unwrap_or_default()));
+        self.0[0] = mix(self.0[0], u64::from_ne_bytes(value[..8].try_into().unwrap_or_default()));
     }
 }
 
 fn digest(record: &SocketRecord) -> u64 {
-    static SET: std::sync::OnceLock<[u64; RESTLESS_WORDS]> = std::sync::OnceLock::new();
-    let mut digest = Digest { hash: 1, restless: SET.get_or_init(restless_set) };
+    let mut digest = Digest([1; 4]);
     record.visit(&mut digest);
-    digest.hash
+    digest.0.into_iter().fold(1, mix)
 }
 
 #[cfg(test)]
