@@ -1,6 +1,8 @@
 //! The walk on a real kernel: every kind and state of socket is found once, selections hold, and nothing is lost or doubled
 //! while connections come and go. Needs root. Tests of several namespaces are beside the backend that uses the walk.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
+mod socket_common;
+
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,24 +14,15 @@ use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::{Prefix, Sides, Walk, WalkSelection};
 use parshall_evidence::socket::{Completeness, Group, Groups, SocketRecord};
+use socket_common::{ready, skip};
 
 const UDP: u32 = 2;
 const MPTCP: u32 = 4;
 const UNIX: u32 = 8;
 
-fn skip(what: &str, why: &str) {
-    eprintln!("skipped: {what}: {why}");
-    if let Some(path) = std::env::var_os("PARSHALL_SKIPS") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        let _ = file.and_then(|mut file| writeln!(file, "{what}: {why}"));
-    }
-}
-
 /// The walk, or none where it cannot be tested.
 fn open(what: &str) -> Option<Walk> {
-    let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t0\t"));
-    if !root {
-        skip(what, "needs root");
+    if !ready(what) {
         return None;
     }
     match Walk::open() {

@@ -14,6 +14,8 @@ mod lab;
 mod relay;
 mod report;
 mod sockets;
+#[cfg(test)]
+mod testing;
 
 use std::process::ExitCode;
 

@@ -1,7 +1,12 @@
 //! `attach --rung tracepoint` on a client that stalls and on one that does not. Needs root and tracefs.
-use std::io::{BufRead, BufReader, Write};
+mod common;
+
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use common::skip;
+
+const WHAT: &str = "attach --rung tracepoint end to end";
 const PARSHALL: &str = env!("CARGO_BIN_EXE_parshall");
 
 /// A client and its server in one process; the client writes a request in two parts, with or without TCP_NODELAY.
@@ -43,19 +48,10 @@ impl Drop for Echo {
     }
 }
 
-fn skip(why: &str) {
-    eprintln!("skipped: {why}");
-    if let Ok(path) = std::env::var("PARSHALL_SKIPS")
-        && let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(path)
-    {
-        let _ = writeln!(file, "attach --rung tracepoint end to end: {why}");
-    }
-}
-
 fn echo(how: &str) -> Option<Echo> {
     let spawned = Command::new("python3").args(["-c", ECHO, how]).stdout(Stdio::piped()).stdin(Stdio::null()).spawn();
     let Ok(mut child) = spawned else {
-        skip("there is no python3");
+        skip(WHAT, "there is no python3");
         return None;
     };
     let mut line = String::new();
@@ -74,7 +70,7 @@ fn attach(pid: u32) -> Option<serde_json::Value> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
     if report["rung"] != "tracepoint" {
-        skip(&report["blind"].to_string());
+        skip(WHAT, &report["blind"].to_string());
         return None;
     }
     Some(report)
@@ -109,11 +105,11 @@ fn without_btf_the_rung_is_chosen_and_loads() {
         .output()
         .expect("util-linux is installed");
     if !output.status.success() {
-        return skip("/sys/kernel/btf cannot be hidden from one process");
+        return skip(WHAT, "/sys/kernel/btf cannot be hidden from one process");
     }
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
     if report["blind"].to_string().contains("tracefs is not mounted") {
-        return skip("tracefs is not mounted");
+        return skip(WHAT, "tracefs is not mounted");
     }
     assert_eq!(report["rung"], "tracepoint", "{report:#}");
     assert!(report["blind"].to_string().contains("btf/vmlinux cannot be read"), "{report:#}");

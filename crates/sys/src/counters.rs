@@ -1,7 +1,8 @@
 //! Performance counters of threads: what the processor (or, in tests, the kernel) counted while they ran.
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::FromRawFd;
+
+use crate::perf_event::{self, Attr};
 
 /// What is counted: the kernel's type and number of an event (uapi/linux/perf_event.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,26 +28,10 @@ pub struct Counter {
     threads: Vec<File>,
 }
 
-/// The leading fields of `struct perf_event_attr` (PERF_ATTR_SIZE_VER0).
-#[repr(C)]
-struct Attr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup: u32,
-    bp_type: u32,
-    config1: u64,
-}
-
 /// PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING: counters that share the hardware run part-time.
 const READ_FORMAT: u64 = 3;
 /// `inherit`, bit 1: threads born later count too.
 const FLAG_INHERIT: u64 = 1 << 1;
-const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 
 impl Counter {
     /// Begins to count on the given threads and those they start. Threads that are gone are left out; the error is that
@@ -75,26 +60,8 @@ impl Counter {
 }
 
 fn open_one(event: Event, tid: u32) -> io::Result<File> {
-    let attr = Attr {
-        kind: event.kind,
-        size: size_of::<Attr>() as u32,
-        config: event.config,
-        sample: 0,
-        sample_type: 0,
-        read_format: READ_FORMAT,
-        flags: FLAG_INHERIT,
-        wakeup: 0,
-        bp_type: 0,
-        config1: 0,
-    };
-    let tid = libc::pid_t::try_from(tid).map_err(io::Error::other)?;
-    // SAFETY: `attr` is a valid perf_event_attr of the size it states and outlives the call; the rest are numbers.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, tid, -1, -1, PERF_FLAG_FD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
-    Ok(unsafe { File::from_raw_fd(fd as i32) })
+    let Event { kind, config } = event;
+    perf_event::open(Attr { kind, config, read_format: READ_FORMAT, flags: FLAG_INHERIT, ..Attr::default() }, tid)
 }
 
 fn read_one(file: &mut File) -> io::Result<u64> {

@@ -18,6 +18,7 @@ pub mod netlink;
 pub mod netns;
 pub mod nice;
 pub mod owner;
+mod perf_event;
 pub mod perf_probe;
 pub mod perf_sampler;
 pub mod pidfd;

@@ -5,6 +5,8 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
+use crate::perf_event;
+
 /// Whether the processor's cycle counter can be opened for this process.
 pub fn hardware_counter() -> io::Result<()> {
     // PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES (uapi/linux/perf_event.h).
@@ -96,27 +98,9 @@ fn bpf<T: Attr>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
 }
 
 fn open_counter(kind: u32, config: u64) -> io::Result<()> {
-    /// `struct perf_event_attr` as of its first version (PERF_ATTR_SIZE_VER0), which every kernel accepts.
-    #[repr(C)]
-    #[derive(Default)]
-    struct PerfEventAttr {
-        kind: u32,
-        size: u32,
-        config: u64,
-        sample_period: u64,
-        sample_type: u64,
-        read_format: u64,
-        flags: u64,
-        wakeup_events: u32,
-        bp_type: u32,
-        config1: u64,
-    }
     // Bit 0 `disabled`, bit 5 `exclude_kernel`, bit 6 `exclude_hv`: the least that can be asked for.
-    let attr = PerfEventAttr { kind, size: 64, config, flags: 1 | 1 << 5 | 1 << 6, ..PerfEventAttr::default() };
-    // SAFETY: the kernel reads `attr.size` = 64 = size_of::<PerfEventAttr>() bytes of an initialised `repr(C)` value that
-    // lives until the call returns. The event counts this thread on any CPU, stays disabled and has no buffer.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, std::ptr::from_ref(&attr), 0, -1, -1, 8_u64) };
-    owned(fd).map(drop)
+    let attr = perf_event::Attr { kind, config, flags: 1 | 1 << 5 | 1 << 6, ..Default::default() };
+    perf_event::open(attr, 0).map(drop)
 }
 
 /// A new descriptor returned by a system call.

@@ -1,9 +1,11 @@
 //! CPU samples of this process's own threads, without BPF: perf events (perf_event_open(2)) whose ring buffers are read here.
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::perf_event::{self, Attr};
 
 /// Pages of samples for each thread, a power of two; one more describes them. Half a second at 1000 Hz.
 const DATA_PAGES: usize = 16;
@@ -16,7 +18,6 @@ const SAMPLE_TYPE: u64 = 1 << 1 | 1 << 5;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
 const FREQ: u64 = 1 << 10;
-const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const RECORD_LOST: u32 = 2;
 const RECORD_SAMPLE: u32 = 9;
 /// Addresses from here on say in what the following ones are (PERF_CONTEXT_MAX).
@@ -42,21 +43,6 @@ pub struct Sampler {
     hz: u64,
     exclude: u64,
     lost: u64,
-}
-
-/// The leading fields of `struct perf_event_attr` (PERF_ATTR_SIZE_VER0).
-#[repr(C)]
-struct Attr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_freq: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup: u32,
-    bp_type: u32,
-    config1: u64,
 }
 
 impl Sampler {
@@ -173,25 +159,14 @@ unsafe impl Send for Ring {}
 impl Ring {
     fn open(tid: u32, hz: u64, exclude: u64) -> io::Result<Self> {
         let attr = Attr {
-            kind: 1, // PERF_TYPE_SOFTWARE
-            size: size_of::<Attr>() as u32,
+            kind: 1,   // PERF_TYPE_SOFTWARE
             config: 1, // PERF_COUNT_SW_TASK_CLOCK
-            sample_freq: hz,
+            sample: hz,
             sample_type: SAMPLE_TYPE,
-            read_format: 0,
             flags: FREQ | exclude,
-            wakeup: 0,
-            bp_type: 0,
-            config1: 0,
+            ..Attr::default()
         };
-        let thread = libc::pid_t::try_from(tid).map_err(io::Error::other)?;
-        // SAFETY: `attr` is a valid perf_event_attr of the size it states and outlives the call; the rest are numbers.
-        let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, thread, -1, -1, PERF_FLAG_FD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
-        let event = unsafe { File::from_raw_fd(fd as i32) };
+        let event = perf_event::open(attr, tid)?;
         let page = usize::try_from(crate::clock::page_bytes()).map_err(io::Error::other)?;
         let bytes = (1 + DATA_PAGES) * page;
         let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, event.as_raw_fd());

@@ -67,6 +67,21 @@ impl Kinds {
     }
 }
 
+/// TCP states that something is decided by (include/net/tcp_states.h); UDP and UNIX sockets use the same numbers.
+#[allow(missing_docs)]
+pub mod state {
+    pub const ESTABLISHED: u8 = 1;
+    pub const FIN_WAIT1: u8 = 4;
+    pub const FIN_WAIT2: u8 = 5;
+    pub const TIME_WAIT: u8 = 6;
+    pub const CLOSE: u8 = 7;
+    pub const CLOSE_WAIT: u8 = 8;
+    pub const LAST_ACK: u8 = 9;
+    pub const LISTEN: u8 = 10;
+    pub const CLOSING: u8 = 11;
+    pub const BOUND_INACTIVE: u8 = 13;
+}
+
 /// Names of TCP states by their number minus one (include/net/tcp_states.h), as `--state` takes and every format writes them.
 pub const STATES: [&str; 13] = [
     "established",
@@ -175,9 +190,14 @@ pub fn address(record: &SocketRecord, side_remote: bool) -> IpAddr {
     if record.family == AF_INET { IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]]) } else { IpAddr::from(*bytes) }
 }
 
-/// The states in which an established connection may end: FIN_WAIT1, FIN_WAIT2, TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
-const ENDINGS: u32 = 1 << 4 | 1 << 5 | 1 << 6 | 1 << 8 | 1 << 9 | 1 << 11;
-const ESTABLISHED: u32 = 1 << 1;
+const ESTABLISHED: u32 = 1 << state::ESTABLISHED;
+/// The states in which an established connection may end.
+const ENDINGS: u32 = 1 << state::FIN_WAIT1
+    | 1 << state::FIN_WAIT2
+    | 1 << state::TIME_WAIT
+    | 1 << state::CLOSE_WAIT
+    | 1 << state::LAST_ACK
+    | 1 << state::CLOSING;
 
 impl Selection {
     /// Whether a record is wanted; `changed` is not looked at.

@@ -149,11 +149,15 @@ impl Collector {
         let dump = self.stamp();
         let now_ns = self.begun.elapsed().as_nanos() as u64;
         for records in records.chunks(PORTION) {
-            let met: Vec<Met> = records
+            let met: Vec<(u64, Met)> = records
                 .iter()
-                .map(|record| match &mut self.tracker {
-                    Some(tracker) => tracker.close(key(record), record, now_ns),
-                    None => Met { seen: Seen::Closed, rates: None },
+                .map(|record| {
+                    let key = key(record);
+                    let met = match &mut self.tracker {
+                        Some(tracker) => tracker.close(key, record, now_ns),
+                        None => Met { seen: Seen::Closed, rates: None },
+                    };
+                    (key, met)
                 })
                 .collect();
             self.names.learn(records);
@@ -161,7 +165,7 @@ impl Collector {
                 .iter()
                 .zip(&met)
                 .filter(|(record, _)| self.selection.holds_closed(record))
-                .map(|(record, met)| named(record, &self.names, met))
+                .map(|(record, (key, met))| named(record, *key, &self.names, met))
                 .collect();
             take(&dump, &rows)?;
         }
@@ -206,8 +210,7 @@ impl Join<'_> {
                     *unchanged += 1;
                     continue;
                 }
-                let mut row = named(record, self.names, &met);
-                row.socket = key;
+                let mut row = named(record, key, self.names, &met);
                 row.name = batch.name(record);
                 if let Some(end) = ends.get(at) {
                     let begin = at.checked_sub(1).map_or(0, |before| ends[before]);
@@ -221,10 +224,10 @@ impl Join<'_> {
     }
 }
 
-fn named<'a>(record: &'a SocketRecord, names: &'a Names, met: &Met) -> Row<'a> {
+fn named<'a>(record: &'a SocketRecord, key: u64, names: &'a Names, met: &Met) -> Row<'a> {
     let cgroup = names.cgroups.get(record.cgroup_id);
     Row {
-        socket: key(record),
+        socket: key,
         seen: met.seen,
         netns: names.netns.name(record.netns),
         cgroup: &cgroup.path,

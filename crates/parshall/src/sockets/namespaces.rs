@@ -317,16 +317,16 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use std::net::UdpSocket;
     use std::os::fd::AsRawFd;
     use std::sync::mpsc;
     use std::time::{Duration, Instant};
 
-    use parshall_sys::child::is_root;
     use parshall_sys::netns::NetNs;
 
     use super::*;
+    use crate::testing::root;
 
     fn inode(file: &File) -> u32 {
         file.metadata().unwrap().ino() as u32
@@ -371,22 +371,9 @@ pub(super) mod tests {
         assert_eq!(in_turn(&[1, 3, 5], 0).collect::<Vec<_>>(), [1, 3, 5]);
     }
 
-    /// Whether a test cannot run for want of root; if so, says what is skipped.
-    pub fn skip(what: &str) -> bool {
-        if is_root() {
-            return false;
-        }
-        if let Some(path) = std::env::var_os("PARSHALL_SKIPS") {
-            let file = fs::OpenOptions::new().append(true).create(true).open(path);
-            let _ =
-                file.and_then(|mut file| io::Write::write_all(&mut file, format!("{what}: needs root\n").as_bytes()));
-        }
-        true
-    }
-
     #[test]
     fn a_named_one_is_found_and_gone_when_it_vanishes() {
-        if skip("namespaces with a name") {
+        if !root("namespaces with a name") {
             return;
         }
         let mut discovery = Discovery::default();
@@ -403,7 +390,7 @@ pub(super) mod tests {
 
     #[test]
     fn one_that_only_a_thread_or_only_a_socket_keeps_is_found() {
-        if skip("namespaces without a process") {
+        if !root("namespaces without a process") {
             return;
         }
         let (done, wait) = mpsc::channel::<()>();

@@ -162,7 +162,7 @@ fn value_type(message: &mut Message, texts: &mut Texts, kind: &str, unit: &str) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sockets::testing::skip;
+    use crate::testing::skip;
 
     #[inline(never)]
     fn spin_for_the_profile(until: &AtomicBool) -> u64 {

@@ -90,15 +90,15 @@ impl Reader {
     /// One dump to all sinks. A dump that fails is told, counted and survived, unless it is the first.
     fn dump(&mut self, outputs: &mut Outputs) -> anyhow::Result<()> {
         let (cpu_ns, begun) = (process_cpu_ns(), Instant::now());
-        let (mut refused, mut given) = (false, None);
+        let (mut refused, mut begun_dump, mut given) = (false, None, 0);
         let Self { collector, closes, pending, .. } = self;
         let result = collector.dump(&mut |dump, rows| {
             // A long dump must not let the ring run over.
             if let Some(closes) = closes.as_mut().filter(|_| pending.len() < PENDING_MAX) {
                 closes.drain(pending);
             }
-            let rows_before = given.take().map_or(0, |(_, rows)| rows);
-            given = Some((dump.clone(), rows_before + rows.len() as u64));
+            begun_dump.get_or_insert_with(|| dump.clone());
+            given += rows.len() as u64;
             outputs.each(|sink| sink.rows(dump, rows)).inspect_err(|_| refused = true)
         });
         let (dump, completeness) = match result {
@@ -111,9 +111,9 @@ impl Reader {
                 outputs.board.failed();
                 note(&format!("a dump failed, the next is tried when it is due: {error:#}"));
                 // What was given of it stays given: its account says that something is missing.
-                let Some((dump, rows)) = given else { return Ok(()) };
+                let Some(dump) = begun_dump else { return Ok(()) };
                 let broken =
-                    Completeness { expected: rows, emitted: rows, namespaces_lost: 1, ..Completeness::default() };
+                    Completeness { expected: given, emitted: given, namespaces_lost: 1, ..Completeness::default() };
                 return outputs.each(|sink| sink.end(&dump, &broken));
             }
         };

@@ -1,16 +1,8 @@
-//! What tests of several sinks share: polite skips, and the peers that `scripts/peers/fetch` put into `target/peers`.
-use std::io::Write;
+//! What tests of several sinks share: the peers that `scripts/peers/fetch` put into `target/peers`.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Says what was not tested and why: on stderr and, for `scripts/check`, in $PARSHALL_SKIPS.
-pub fn skip(what: &str, why: &str) {
-    eprintln!("skipped: {what}: {why}");
-    let Some(path) = std::env::var_os("PARSHALL_SKIPS") else { return };
-    if let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(path) {
-        writeln!(file, "{what}: {why}").ok();
-    }
-}
+use crate::testing::skip;
 
 /// A directory in `target/peers`; if it is not there, says what is skipped.
 pub fn peer(name: &str, what: &str) -> Option<PathBuf> {

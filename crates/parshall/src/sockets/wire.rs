@@ -1,4 +1,5 @@
-//! Protobuf messages of other people's schemas (OTLP, pprof), written field by field. Rows have an encoder of their own.
+//! Protobuf messages, field by field: those of other people's schemas (OTLP, pprof) written, and any read back. Rows have an
+//! encoder of their own.
 
 /// A message that is being written.
 #[derive(Debug, Default)]
@@ -63,6 +64,61 @@ impl Message {
         let mut inner = Self::default();
         write(&mut inner);
         self.always(number, inner.0);
+    }
+}
+
+/// What is left of a message that is being read. Any bytes will do.
+#[derive(Debug, Clone, Copy)]
+pub struct Unread<'a>(pub &'a [u8]);
+
+/// The value of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// A varint, or a number of fixed length.
+    Number(u64),
+    /// Bytes, text or a message within.
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Unread<'a> {
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let (first, rest) = self.0.split_first()?;
+            self.0 = rest;
+            value |= u64::from(first & 0x7f) << shift;
+            if first & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, length: u64) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// The next field, with its number; none at the end, or where the bytes are no message.
+    pub fn field(&mut self) -> Option<(u64, Value<'a>)> {
+        let tag = self.varint()?;
+        let value = match tag & 7 {
+            0 => Value::Number(self.varint()?),
+            1 => Value::Number(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
+            2 => {
+                let length = self.varint()?;
+                Value::Bytes(self.take(length)?)
+            }
+            5 => Value::Number(u32::from_le_bytes(self.take(4)?.try_into().ok()?).into()),
+            _ => return None,
+        };
+        Some((tag >> 3, value))
+    }
+
+    /// The first field of this number.
+    pub fn find(mut self, number: u64) -> Option<Value<'a>> {
+        std::iter::from_fn(|| self.field()).find(|(found, _)| *found == number).map(|(_, value)| value)
     }
 }
 

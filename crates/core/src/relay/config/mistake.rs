@@ -97,7 +97,7 @@ impl<'t> Mistakes<'t> {
 }
 
 /// The line and the column of a byte, both from 1; the end of the text for a byte behind it.
-pub(super) fn position(text: &str, at: usize) -> (u32, u32) {
+pub fn position(text: &str, at: usize) -> (u32, u32) {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
         at -= 1;

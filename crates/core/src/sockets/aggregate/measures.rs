@@ -2,6 +2,7 @@
 use parshall_evidence::socket::{Group, Groups, SocketRecord};
 
 use crate::sockets::Kind;
+use crate::sockets::selection::state::{ESTABLISHED, LISTEN};
 
 /// A number that is summed over the open sockets of a series, anew in every dump.
 #[derive(Debug, Clone, Copy)]
@@ -171,9 +172,6 @@ pub const DISTRIBUTIONS: [Distribution; 4] = [
 pub fn groups() -> Groups {
     Groups::of([Group::Queues, Group::Rtt, Group::Cwnd, Group::Loss, Group::Traffic, Group::Memory, Group::Cgroup])
 }
-
-const ESTABLISHED: u8 = 1;
-const LISTEN: u8 = 10;
 
 fn listens(record: &SocketRecord) -> bool {
     record.state == LISTEN

@@ -3,6 +3,7 @@ use parshall_evidence::socket::{Group, Groups, PROTOCOL_MPTCP, SocketRecord};
 
 use super::bytes::Bytes;
 use super::{Reading, Table, memory, tcp_info};
+use crate::sockets::selection::state::LISTEN;
 
 /// Length of `struct inet_diag_msg`.
 const MESSAGE: usize = 72;
@@ -31,7 +32,6 @@ const MPTCP_TOKEN_LOCAL: u16 = 2;
 const SOCK_STREAM: u16 = 1;
 const SOCK_DGRAM: u16 = 2;
 const SYN_RECV: u8 = 3;
-const LISTEN: u8 = 10;
 const NEW_SYN_RECV: u8 = 12;
 
 /// Reads one message; `None` when it is too short to be one.

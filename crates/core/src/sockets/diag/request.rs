@@ -2,6 +2,7 @@
 use parshall_evidence::socket::{Group, Groups, PROTOCOL_MPTCP};
 
 use super::{Table, filter};
+use crate::sockets::selection::state::BOUND_INACTIVE;
 use crate::sockets::{Kind, Selection};
 
 const AF_UNSPEC: u8 = 0;
@@ -21,8 +22,6 @@ const INET_DIAG_REQ_PROTOCOL: u16 = 3;
 /// A protocol that nobody has: a kernel that does not know INET_DIAG_REQ_PROTOCOL (before 5.9) refuses it, where with the
 /// lower bits of MPTCP's number it would show TCP sockets instead.
 const NO_PROTOCOL: u8 = 254;
-
-const BOUND_INACTIVE: u32 = 13;
 
 /// One request for a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 use parshall_evidence::socket::{Group, Groups, SocketRecord};
 
 use super::bytes::Bytes;
-
-const TCP_LISTEN: u8 = 10;
+use crate::sockets::selection::state::LISTEN;
 
 /// What differs between kernels without showing in the length of a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -101,7 +100,7 @@ fn cwnd(info: Bytes<'_>, record: &mut SocketRecord) {
 }
 
 fn loss(info: Bytes<'_>, record: &mut SocketRecord) {
-    if record.state != TCP_LISTEN {
+    if record.state != LISTEN {
         record.unacked = info.u32(24);
         record.sacked = info.u32(28);
     }

@@ -3,6 +3,7 @@ use parshall_evidence::socket::{Group, SocketRecord};
 
 use super::bytes::Bytes;
 use super::{Reading, memory};
+use crate::sockets::selection::state::LISTEN;
 
 /// Length of `struct unix_diag_msg`.
 const MESSAGE: usize = 16;
@@ -14,8 +15,6 @@ const RQLEN: u16 = 4;
 const MEMINFO: u16 = 5;
 const SHUTDOWN: u16 = 6;
 const UID: u16 = 7;
-
-const LISTEN: u8 = 10;
 
 /// Reads one message, and appends its name; `None` when it is too short to be one.
 pub(super) fn decode(payload: &[u8], reading: &Reading, record: &mut SocketRecord, names: &mut Vec<u8>) -> Option<()> {

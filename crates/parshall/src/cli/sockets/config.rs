@@ -2,6 +2,7 @@
 use std::path::Path;
 
 use parshall_core::sockets::aggregate::{self, Settings};
+use parshall_core::sockets::selection::state::{BOUND_INACTIVE, CLOSE, LISTEN};
 use parshall_core::sockets::selection::{STATES, state_named};
 use parshall_core::sockets::sort::SortKey;
 use parshall_core::sockets::{Kind, Kinds, Prefix, Selection, Side};
@@ -17,9 +18,6 @@ use crate::sockets::request::{
 };
 use crate::sockets::sink::files::{FileFormat, FilesConfig};
 
-const LISTEN: u8 = 10;
-const CLOSED: u8 = 7;
-const BOUND_INACTIVE: u8 = 13;
 /// Complete files kept in a directory at most, however small they are.
 pub(super) const KEEP_FILES: usize = 10_000;
 
@@ -225,7 +223,7 @@ fn states(names: &[String]) -> Result<u32, UserError> {
     names.iter().try_fold(0, |states, name| match name.as_str() {
         "all" => Ok(u32::MAX),
         "connected" => {
-            Ok(states | (1..BOUND_INACTIVE).filter(|s| ![LISTEN, CLOSED].contains(s)).fold(0, |bits, s| bits | 1 << s))
+            Ok(states | (1..BOUND_INACTIVE).filter(|s| ![LISTEN, CLOSE].contains(s)).fold(0, |bits, s| bits | 1 << s))
         }
         name => state_named(name)
             .map(|state| states | 1 << state)

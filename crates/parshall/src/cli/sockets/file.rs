@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use parshall_core::relay::config::mistake::position;
 use parshall_core::relay::config::{Wrong, value};
 use parshall_core::sockets::aggregate::{Label, Labels, Settings};
 use parshall_core::sockets::retry::Retry;
@@ -41,9 +42,7 @@ pub fn read(path: &Path) -> Result<Vec<SinkRequest>, UserError> {
 /// The sinks of a file's text.
 fn parse(text: &str) -> Result<Vec<SinkRequest>, UserError> {
     let file: File = toml::from_str(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start);
-        let before = &text[..at.min(text.len())];
-        let (line, column) = (before.matches('\n').count() + 1, at - before.rfind('\n').map_or(0, |end| end + 1) + 1);
+        let (line, column) = position(text, error.span().map_or(0, |span| span.start));
         let (what, hint) = error.message().split_once('\n').unwrap_or((error.message(), "see docs/sockets.md, Sinks"));
         UserError::new(format!("{line}:{column} {what}"), hint)
     })?;

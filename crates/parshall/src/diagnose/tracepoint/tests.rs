@@ -1,5 +1,4 @@
 //! The whole rung against a real child. Needs root and tracefs; says so when it is skipped.
-use std::io::Write;
 use std::sync::Mutex;
 
 use parshall_evidence::{FdKind, FlowState, OffCpu, ThreadRecord};
@@ -7,6 +6,7 @@ use parshall_evidence::{FdKind, FlowState, OffCpu, ThreadRecord};
 use super::*;
 use crate::diagnose::subject::{Select, resolve};
 use crate::diagnose::test_child::{self, Running};
+use crate::testing::skip;
 
 struct Never;
 
@@ -23,15 +23,6 @@ impl Stop for Never {
 /// One observation at a time: what one of them holds can then be counted.
 static TURN: Mutex<()> = Mutex::new(());
 
-fn skip(why: &str) {
-    eprintln!("skipped: {why}");
-    if let Ok(path) = std::env::var("PARSHALL_SKIPS")
-        && let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(path)
-    {
-        let _ = writeln!(file, "the tracepoint rung on a real process: {why}");
-    }
-}
-
 /// None when this host does not allow it.
 fn observed(child: &Running, ms: u64) -> Option<Capture> {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -40,7 +31,7 @@ fn observed(child: &Running, ms: u64) -> Option<Capture> {
     match observe(&resolved, &options, &Never) {
         Ok(capture) => Some(capture),
         Err(error) => {
-            skip(&format!("{error:#}"));
+            skip("the tracepoint rung on a real process", &format!("{error:#}"));
             None
         }
     }

@@ -5,6 +5,7 @@
 use std::fmt::Write;
 
 use parshall_core::sockets::schema::{Wire, wire};
+use parshall_core::sockets::selection::state::LISTEN;
 use parshall_core::sockets::selection::{address, state_name};
 use parshall_core::sockets::{Dump, Kind, Row, Seen, words};
 use parshall_core::words::{bytes, count, duration};
@@ -12,8 +13,6 @@ use parshall_evidence::socket::{Completeness, FIELDS, Group, SocketRecord, Visit
 
 use super::Encoder;
 use crate::report::clean;
-
-const LISTEN: u8 = 10;
 
 /// A column: its heading, whether its cells stand to the right, and what it says of a row.
 struct Column {

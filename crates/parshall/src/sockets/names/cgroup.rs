@@ -174,7 +174,7 @@ mod tests {
     use parshall_sys::owner::Owner;
 
     use super::*;
-    use crate::sockets::namespaces::tests::skip;
+    use crate::testing::{root, skip};
 
     /// A control group that goes with its owner.
     struct Group(PathBuf);
@@ -200,9 +200,13 @@ mod tests {
         }
     }
 
-    fn root(what: &str) -> Option<PathBuf> {
+    /// Where groups can be made, or none.
+    fn hierarchy(what: &str) -> Option<PathBuf> {
         let mount = fs::read("/proc/self/mountinfo").ok().and_then(|table| mounted(&table));
-        if skip(what) { None } else { mount }
+        if mount.is_none() {
+            skip(what, "no unified hierarchy is mounted");
+        }
+        mount.filter(|_| root(what))
     }
 
     #[test]
@@ -218,7 +222,7 @@ mod tests {
 
     #[test]
     fn both_ways_give_the_same_path() {
-        let Some(root) = root("paths of control groups") else { return };
+        let Some(root) = hierarchy("paths of control groups") else { return };
         let group = Group::make(&root, "path").expect("root may make control groups");
         for by_handle in [true, false] {
             let mut names = CgroupNames::at(Some(root.clone()), by_handle);
@@ -234,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_group_that_is_gone_keeps_the_path_it_had_and_groups_that_come_and_go_leave_nothing() {
-        let Some(root) = root("control groups that vanish") else { return };
+        let Some(root) = hierarchy("control groups that vanish") else { return };
         let mut names = CgroupNames { kept: 20, ..CgroupNames::at(Some(root.clone()), true) };
         let mut most = 0;
         for _ in 0..10 {

@@ -129,7 +129,7 @@ mod tests {
     use parshall_sys::netns::NetNs;
 
     use super::*;
-    use crate::sockets::namespaces::tests::skip;
+    use crate::testing::root;
 
     fn inode(netns: &NetNs) -> u32 {
         fs::metadata(std::path::Path::new(parshall_sys::netns::DIR).join(netns.name())).unwrap().ino() as u32
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn names_follow_namespaces_that_come_and_go() {
-        if skip("names of namespaces") {
+        if !root("names of namespaces") {
             return;
         }
         let mut names = NetnsNames::default();

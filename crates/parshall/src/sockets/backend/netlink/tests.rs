@@ -15,6 +15,7 @@ use parshall_sys::sock_diag::DiagSocket;
 use parshall_sys::tcp_progress::{cookie, tcp_info};
 
 use super::*;
+use crate::testing::{root, skip};
 
 const ESTABLISHED: u8 = 1;
 const TIME_WAIT_SUBSTATES: [u8; 2] = [5, 6];
@@ -49,21 +50,6 @@ fn dump(backend: &mut Netlink, selection: &Selection) -> (Vec<SocketRecord>, BTr
     assert_eq!(account.emitted, records.len() as u64);
     assert_eq!(account.expected, account.emitted + account.filtered + account.torn + account.dropped);
     (records, names, account)
-}
-
-/// Says what is not tested here.
-fn skip(what: &str, why: &str) {
-    if let Some(path) = std::env::var_os("PARSHALL_SKIPS") {
-        let file = fs::OpenOptions::new().append(true).create(true).open(path);
-        let _ = file.and_then(|mut file| file.write_all(format!("{what}: {why}\n").as_bytes()));
-    }
-}
-
-fn skips(what: &str) -> bool {
-    if !is_root() {
-        skip(what, "needs root");
-    }
-    !is_root()
 }
 
 fn of(netns: u32) -> Selection {
@@ -127,7 +113,7 @@ fn timeless(record: &SocketRecord) -> SocketRecord {
 
 #[test]
 fn a_settled_scene_is_told_as_its_sockets_tell_it() {
-    if skips("sockets of a namespace by netlink") {
+    if !root("sockets of a namespace by netlink") {
         return;
     }
     let netns = NetNs::create("scene").expect("a namespace");
@@ -206,7 +192,7 @@ fn as_the_socket_says(stream: &TcpStream, records: &[SocketRecord]) {
 
 #[test]
 fn ss_says_the_same() {
-    if skips("comparison with ss") {
+    if !root("comparison with ss") {
         return;
     }
     let netns = NetNs::create("ss").expect("a namespace");
@@ -240,7 +226,7 @@ fn ss_says_the_same() {
 
 #[test]
 fn many_sockets_come_once_each_and_rules_are_kept() {
-    if skips("two thousand sockets by netlink") {
+    if !root("two thousand sockets by netlink") {
         return;
     }
     let netns = NetNs::create("many").expect("a namespace");
@@ -300,7 +286,7 @@ fn home() -> Namespace {
 
 #[test]
 fn one_that_vanished_is_counted_and_the_others_are_read() {
-    if skips("namespaces that vanish") {
+    if !root("namespaces that vanish") {
         return;
     }
     let (stays, goes) = (NetNs::create("stays").expect("made"), NetNs::create("goes").expect("made"));
@@ -316,7 +302,7 @@ fn one_that_vanished_is_counted_and_the_others_are_read() {
 
 #[test]
 fn kept_sockets_are_used_again_and_let_go_with_their_namespace() {
-    if skips("kept sockets") {
+    if !root("kept sockets") {
         return;
     }
     let netns = [NetNs::create("kept").expect("made"), NetNs::create("kept").expect("made")];
@@ -365,7 +351,7 @@ fn without_privilege_the_own_namespace_is_read() {
 
 #[test]
 fn no_thread_is_left_behind_and_none_comes_with_a_namespace() {
-    if skips("threads and namespaces") {
+    if !root("threads and namespaces") {
         return;
     }
     let netns: Vec<NetNs> = (0..12).map(|_| NetNs::create("threads").expect("made")).collect();

@@ -2,6 +2,8 @@
 //! leads to: the same one that the producers of Apache Kafka choose.
 use parshall_core::sockets::schema::number;
 
+use crate::sockets::wire::{Unread, Value};
+
 /// What messages with the same key, and therefore the same partition, have in common.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Key {
@@ -19,9 +21,9 @@ const NETNS: u64 = 20;
 
 /// The key of an envelope, read from its first row; none if there is none to be read.
 pub fn of(key: Key, envelope: &[u8]) -> Option<Vec<u8>> {
-    let mut wire = Wire(envelope);
+    let mut wire = Unread(envelope);
     let (1, Value::Bytes(row)) = wire.field()? else { return None };
-    let (mut host, mut netns, mut wire) = (None, None, Wire(row));
+    let (mut host, mut netns, mut wire) = (None, None, Unread(row));
     while let Some((number, value)) = wire.field() {
         match value {
             Value::Bytes(bytes) if number == u64::from(number::HOST) => host = Some(bytes),
@@ -60,50 +62,6 @@ fn murmur2(data: &[u8]) -> u32 {
     }
     hash = (hash ^ hash >> 13).wrapping_mul(M);
     hash ^ hash >> 15
-}
-
-/// What is left of a protobuf message.
-pub(super) struct Wire<'a>(pub(super) &'a [u8]);
-
-pub(super) enum Value<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-}
-
-impl<'a> Wire<'a> {
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (first, rest) = self.0.split_first()?;
-            self.0 = rest;
-            value |= u64::from(first & 0x7f) << shift;
-            if first & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn take(&mut self, length: u64) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    pub(super) fn field(&mut self) -> Option<(u64, Value<'a>)> {
-        let tag = self.varint()?;
-        let value = match tag & 7 {
-            0 => Value::Number(self.varint()?),
-            1 => Value::Number(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
-            2 => {
-                let length = self.varint()?;
-                Value::Bytes(self.take(length)?)
-            }
-            5 => Value::Number(u32::from_le_bytes(self.take(4)?.try_into().ok()?).into()),
-            _ => return None,
-        };
-        Some((tag >> 3, value))
-    }
 }
 
 #[cfg(test)]

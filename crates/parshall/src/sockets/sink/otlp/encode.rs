@@ -3,7 +3,7 @@ use parshall_core::sockets::aggregate::{COUNTERS, DISTRIBUTIONS, Distribution, L
 use parshall_core::sockets::selection::state_name;
 use parshall_core::sockets::{Dump, Kind};
 
-use crate::sockets::wire::Message;
+use crate::sockets::wire::{Message, Unread, Value};
 
 /// Series in one request: at most a megabyte.
 const SERIES_MAX: usize = 200;
@@ -152,64 +152,14 @@ fn head(metric: &mut Message, name: &str, unit: &str, help: &str) {
 /// `rejected_data_points` and the message of an `ExportMetricsServiceResponse`; zero where it says nothing.
 pub fn rejected(response: &[u8]) -> (u64, String) {
     let mut rejected = (0, String::new());
-    let Some(partial) = field(response, 1) else { return rejected };
-    if let Some(Value::Number(n)) = find(partial, 1) {
+    let Some(Value::Bytes(partial)) = Unread(response).find(1) else { return rejected };
+    if let Some(Value::Number(n)) = Unread(partial).find(1) {
         rejected.0 = n;
     }
-    if let Some(text) = field(partial, 2) {
+    if let Some(Value::Bytes(text)) = Unread(partial).find(2) {
         rejected.1 = String::from_utf8_lossy(text).chars().take(200).collect();
     }
     rejected
-}
-
-enum Value<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-}
-
-fn field(message: &[u8], number: u64) -> Option<&[u8]> {
-    match find(message, number)? {
-        Value::Bytes(bytes) => Some(bytes),
-        Value::Number(_) => None,
-    }
-}
-
-/// The first field of this number; none where the bytes are no message.
-fn find(mut message: &[u8], number: u64) -> Option<Value<'_>> {
-    while !message.is_empty() {
-        let tag = varint(&mut message)?;
-        let value = match tag & 7 {
-            0 => Value::Number(varint(&mut message)?),
-            kind => {
-                let length = match kind {
-                    1 => 8,
-                    2 => usize::try_from(varint(&mut message)?).ok()?,
-                    5 => 4,
-                    _ => return None,
-                };
-                let (bytes, rest) = message.split_at_checked(length)?;
-                message = rest;
-                Value::Bytes(bytes)
-            }
-        };
-        if tag >> 3 == number {
-            return Some(value);
-        }
-    }
-    None
-}
-
-fn varint(message: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let (first, rest) = message.split_first()?;
-        *message = rest;
-        value |= u64::from(first & 0x7f) << shift;
-        if first & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use parshall_sys::child::{Confine, spawn};
 
-use crate::sockets::testing::{peer, skip};
+use crate::sockets::testing::peer;
+use crate::testing::skip;
 
 pub const USER: &str = "collector";
 pub const PASSWORD: &str = "not a secret";

@@ -12,9 +12,9 @@ use rskafka::client::partition::{OffsetAt, UnknownTopicHandling};
 use rskafka::client::{Client, ClientBuilder};
 
 use self::broker::{Broker, PASSWORD, USER};
-use super::key::{Value, Wire};
 use super::*;
 use crate::sockets::sink::spool::SpoolConfig;
+use crate::sockets::wire::{Unread, Value};
 
 /// Machines that run many things at once are slow.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -120,10 +120,10 @@ fn consume(broker: &Broker, topic: &str, partitions: i32) -> Consumed {
 
 impl Consumed {
     fn read(&mut self, envelope: &[u8]) {
-        let mut wire = Wire(envelope);
+        let mut wire = Unread(envelope);
         while let Some((field, Value::Bytes(row))) = wire.field() {
             assert_eq!(field, 1);
-            let (mut socket, mut bytes_sent, mut end, mut wire) = (0, 0, false, Wire(row));
+            let (mut socket, mut bytes_sent, mut end, mut wire) = (0, 0, false, Unread(row));
             while let Some((field, value)) = wire.field() {
                 match value {
                     Value::Number(value) if field == u64::from(number::SOCKET) => socket = value,
