@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{PARSHALL, Pair, Running, Scratch, begin, has, parshall, service_py, verdict};
-use parshall_evidence::{Capture, Report, Rung, Status};
+use parshall_evidence::{Capture, Confidence, Report, Rung, Status};
 
 const CAUSE: &str = "nagle-delayed-ack";
 /// A generous bound: only what hangs is beyond it. How soon a report comes is a figure of the bench.
@@ -79,6 +79,22 @@ fn a_port_or_either_process_in_json() {
         let report = attach(&["--pid", &pid.to_string()]);
         assert_named(&report, &[pid]);
         assert_eq!(report.subject.pids, [pid]);
+    }
+}
+
+/// As Java, Go and Node do: the server's socket is IPv6 and sees an IPv4 client under a mapped address. The two ends still
+/// belong together, so the timer of the one is seen to end the hold of the other.
+#[test]
+fn an_ipv4_client_of_a_dual_stack_service() {
+    if !ready("attach: a dual-stack service") {
+        return;
+    }
+    let _alone = common::alone();
+    let pair = Pair::start_with(&["--dual"], &[]);
+    for pid in [pair.server.pid(), pair.client.pid()] {
+        let report = attach(&["--pid", &pid.to_string()]);
+        assert_named(&report, &[pid]);
+        assert_eq!(report.verdict.confidence, Confidence::High, "{report:#?}");
     }
 }
 

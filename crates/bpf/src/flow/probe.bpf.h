@@ -45,12 +45,15 @@ struct {
 	__type(value, u64);
 } peer_delacks SEC(".maps");
 
-/* An IPv6 address folded to 32 bits: the key only pairs two ends, and the timer's time is checked as well. */
+/* An IPv6 address folded to 32 bits: the key only pairs two ends, and the timer's time is checked as well. A mapped address
+ * folds to its IPv4 address, for the other end of a dual-stack socket may be an IPv4 one. */
 static __always_inline u32 fold6(const struct in6_addr *a)
 {
 	u32 w[4];
 
 	bpf_probe_read_kernel(w, sizeof(w), a);
+	if (!w[0] && !w[1] && w[2] == bpf_htonl(0xffff))
+		return w[3];
 	return w[0] ^ w[1] ^ w[2] ^ w[3];
 }
 

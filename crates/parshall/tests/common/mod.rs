@@ -257,7 +257,11 @@ pub struct Pair {
 
 impl Pair {
     pub fn start(client_options: &[&str]) -> Self {
-        let (server, port) = service(&["serve"]);
+        Self::start_with(&[], client_options)
+    }
+
+    pub fn start_with(server_options: &[&str], client_options: &[&str]) -> Self {
+        let (server, port) = service(&[&["serve"], server_options].concat());
         let number = port.to_string();
         let (client, _) = service(&[&["call", "--port", &number], client_options].concat());
         Self { client, server, port }

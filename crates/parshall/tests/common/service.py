@@ -103,6 +103,7 @@ def main():
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--nodelay", action="store_true")
+    parser.add_argument("--dual", action="store_true", help="serve IPv6 and, as mapped addresses, IPv4")
     parser.add_argument("--pause-ms", type=float, default=0)
     parser.add_argument("--rounds", type=int, default=0)
     options = parser.parse_args()
@@ -113,7 +114,8 @@ def main():
         return call(options)
     if options.role == "churn":
         return churn(options)
-    listener = socket.create_server((options.host, options.port), backlog=1024)
+    family, host = (socket.AF_INET6, "::") if options.dual else (socket.AF_INET, options.host)
+    listener = socket.create_server((host, options.port), family=family, backlog=1024, dualstack_ipv6=options.dual)
     port = listener.getsockname()[1]
     if options.role == "idle":
         pair = (socket.create_connection((options.host, port)), listener.accept())
