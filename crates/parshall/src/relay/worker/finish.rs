@@ -42,7 +42,7 @@ impl Worker {
                 Some(look_again_at(now, waited, RESET_LOOK_MIN, RESET_LOOK_MAX))
             }
             Stage::Relaying => {
-                conn.lanes.iter().flat_map(|l| [l.parked_until, l.low_water_until]).filter(|&at| at > 0).min()
+                conn.lanes.iter().flat_map(|l| [l.parked_until, l.low_water_until()]).filter(|&at| at > 0).min()
             }
             Stage::Greeting(_) => None,
         };

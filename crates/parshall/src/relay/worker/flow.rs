@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use parshall_core::relay::Ns;
 use parshall_core::relay::closing::{Action, Ended, Side};
-use parshall_core::relay::streaming::{LOW_WATER_PATIENCE_NS, Pace};
+use parshall_core::relay::streaming::Pace;
 use parshall_sys::epoll::{FAILED, HUNG_UP, PEER_CLOSED, READABLE, URGENT, WRITABLE};
 use parshall_sys::stream_io::{peek, set_int, shutdown_write};
 
@@ -228,32 +228,38 @@ impl Worker {
         }
     }
 
-    /// A direction that streams through a pipe is woken for much at a time.
+    /// A direction that has streamed through a pipe for a while is woken for much at a time.
     fn set_low_water(&mut self, id: ConnId, lane_index: usize, kind: EngineKind, source: RawFd) {
-        let until = self.now + LOW_WATER_PATIENCE_NS;
+        let now = self.now;
         let Some(conn) = self.conns.get(id) else { return };
+        let answers = conn.lanes[1 - lane_index].moved as u32;
         let lane = &mut conn.lanes[lane_index];
         if kind != EngineKind::Splice || lane.rhythm.pace() != Pace::Streaming {
             return;
         }
-        // Since the last wait, if that was one of this stream; otherwise the rate is not known yet.
-        let elapsed = if lane.low_water_until == 0 { u64::MAX } else { until - lane.low_water_until };
+        if answers != lane.answers_at_wait {
+            lane.rhythm.answered();
+            lane.answers_at_wait = answers;
+        }
+        let elapsed = (lane.waited_at > 0).then(|| now - lane.waited_at);
         let bytes = lane.rhythm.low_water(lane.moved - lane.moved_at_wait, elapsed);
-        if bytes != lane.low_water && low_water(source, bytes).is_err() {
+        if bytes != lane.low_water && low_water(source, bytes.max(1)).is_err() {
             return;
         }
-        (lane.low_water, lane.low_water_until, lane.moved_at_wait) = (bytes, until, lane.moved);
-        self.rearm(id);
+        (lane.low_water, lane.waited_at, lane.moved_at_wait) = (bytes, now, lane.moved);
+        if bytes > 0 {
+            self.rearm(id);
+        }
     }
 
     /// Ends the low water of a direction that has gone silent; the kernel then tells of what waits.
     pub(super) fn end_low_water(&mut self, id: ConnId, lane_index: usize) {
         let Some(conn) = self.conns.get(id) else { return };
         let lane = &mut conn.lanes[lane_index];
-        if lane.low_water_until == 0 || lane.low_water_until > self.now {
+        if lane.low_water == 0 || lane.low_water_until() > self.now {
             return;
         }
-        (lane.low_water, lane.low_water_until) = (0, 0);
+        (lane.low_water, lane.waited_at) = (0, 0);
         let source = conn.socket(side_of(lane_index));
         let waits = source.is_some_and(|s| matches!(peek(s.as_raw_fd(), &mut [0]), Ok(1)));
         // Whatever it says, what waits is read now.
