@@ -1,8 +1,11 @@
 /* The load of the relay measurements: one program with small modes, in C because a client in Python would be the bottleneck.
  *
- *   load serve ADDR PORT                                    TCP echo server
- *   load rr ADDR PORT CONNECTIONS SECONDS                   32-byte exchanges, one at a time on each connection
+ *   load serve ADDR PORT [BYTES]                            TCP echo server, or BYTES for every 32 that arrive
+ *   load rr ADDR PORT CONNECTIONS SECONDS [BYTES]           32-byte exchanges, or requests of 32 bytes for BYTES, one at
+ *                                                           a time on each connection
  *   load connect ADDR PORT CONCURRENCY SECONDS              connect, exchange 32 bytes, close, again
+ *   load churn ADDR PORT OPEN RATE SECONDS                  both ends of RATE connections a second, each reset when OPEN
+ *                                                           younger ones are there
  *   load idle ADDR PORT COUNT                               opens COUNT connections, holds them until stdin ends
  *   load udp-serve ADDR PORT                                UDP echo server
  *   load udp-sink ADDR PORT                                 counts datagrams until SIGTERM
@@ -31,6 +34,7 @@ enum {
     EVENTS = 256,
     BATCH = 32,
     DATAGRAM_BYTES = 65536,
+    ANSWER_MAX = 1 << 20,
     IDLE_STEP = 100, /* below every peer's accept backlog */
 };
 static const double WARM_UP_S = 0.2;  /* of each timed client: not counted */
@@ -38,6 +42,7 @@ static const double GIVE_UP_S = 5;    /* without an answer */
 static const double LOST_S = 0.1;     /* a datagram's echo that has not come by then will not come */
 
 static struct sockaddr_in address;
+static int answer_bytes = EXCHANGE_BYTES;
 
 static void die(const char *what) {
     fprintf(stderr, "load: %s: %s\n", what, strerror(errno));
@@ -113,9 +118,9 @@ static void watch(int poll, int op, int fd, uint32_t events, uint64_t data) {
 
 /* ---- TCP ---- */
 
-/* Echoes until the client has sent its end, then closes. */
+/* Echoes, or answers, until the client has sent its end, then closes. */
 static void serve(void) {
-    static char buffer[65536];
+    static char buffer[ANSWER_MAX];
     struct epoll_event events[EVENTS];
     int poll = epoll_create1(0), listener = bound_socket(SOCK_STREAM | SOCK_NONBLOCK);
     watch(poll, EPOLL_CTL_ADD, listener, EPOLLIN, listener);
@@ -130,7 +135,11 @@ static void serve(void) {
                 }
                 continue;
             }
-            ssize_t got = recv(fd, buffer, sizeof buffer, 0);
+            /* An answer takes one whole request, which its sender wrote at once. */
+            int answers = answer_bytes != EXCHANGE_BYTES;
+            ssize_t got = recv(fd, buffer, answers ? EXCHANGE_BYTES : 65536, 0);
+            if (got > 0 && answers)
+                got = got == EXCHANGE_BYTES ? answer_bytes : 0;
             if (got <= 0 || send(fd, buffer, got, MSG_NOSIGNAL) != got)
                 close(fd);
         }
@@ -153,14 +162,14 @@ static void send_request(struct exchange *x) {
 
 /* Returns 1 when the whole answer is there, 0 when not yet, -1 on an error or an early end. */
 static int read_answer(struct exchange *x) {
-    char answer[EXCHANGE_BYTES];
-    ssize_t n = x->got < 0 ? -1 : recv(x->fd, answer, sizeof answer - x->got, MSG_DONTWAIT);
+    static char answer[ANSWER_MAX];
+    ssize_t n = x->got < 0 ? -1 : recv(x->fd, answer, answer_bytes - x->got, MSG_DONTWAIT);
     if (n < 0 && errno == EAGAIN && x->got >= 0)
         return 0;
     if (n <= 0)
         return -1;
     x->got += n;
-    return x->got == EXCHANGE_BYTES;
+    return x->got == answer_bytes;
 }
 
 static void request_response(int connections, double seconds) {
@@ -242,6 +251,31 @@ static void connections(int concurrency, double seconds) {
         }
     }
     print_times(t - begin_s, errors);
+}
+
+/* Nothing but births and deaths: no bytes, and no TIME_WAIT, so that ports come again soon. */
+static void churn(int open, double rate, double seconds) {
+    struct linger reset = {.l_onoff = 1};
+    int listener = bound_socket(SOCK_STREAM), (*ends)[2] = calloc(open, sizeof *ends);
+    double begin_s = now_s(), end_s = begin_s + seconds, t = begin_s;
+    long made = 0;
+    for (; t < end_s; made++) {
+        int *end = ends[made % open];
+        if (made >= open && (close(end[0]) | close(end[1])))
+            die("close");
+        end[0] = new_socket(SOCK_STREAM);
+        setsockopt(end[0], SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        if (connect(end[0], (struct sockaddr *)&address, sizeof address))
+            die("connect");
+        end[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        if (end[1] < 0)
+            die("accept");
+        t = now_s();
+        double ahead_s = begin_s + made / rate - t;
+        if (ahead_s > 0.001)
+            usleep(ahead_s * 1e6);
+    }
+    printf("{\"count\": %ld, \"seconds\": %.4f, \"per_s\": %.1f}\n", made, t - begin_s, made / (t - begin_s));
 }
 
 /* Opens connections in steps, each proven by an exchange, so that both of the relay's connections surely exist. */
@@ -443,12 +477,17 @@ int main(int argc, char **argv) {
         if (inet_pton(AF_INET, argv[2], &address.sin_addr) != 1)
             die("address");
     }
+    int bytes = !strcmp(mode, "serve") ? value[0] : !strcmp(mode, "rr") ? value[2] : 0;
+    if (bytes > 0)
+        answer_bytes = bytes < ANSWER_MAX ? bytes : ANSWER_MAX;
     if (!strcmp(mode, "serve"))
         serve();
-    else if (!strcmp(mode, "rr") && argc == 6)
+    else if (!strcmp(mode, "rr") && (argc == 6 || argc == 7))
         request_response(value[0], value[1]);
     else if (!strcmp(mode, "connect") && argc == 6)
         connections(value[0], value[1]);
+    else if (!strcmp(mode, "churn") && argc == 7)
+        churn(value[0], value[1], value[2]);
     else if (!strcmp(mode, "idle") && argc == 5)
         idle(value[0]);
     else if (!strcmp(mode, "udp-serve"))

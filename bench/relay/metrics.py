@@ -159,6 +159,31 @@ class Exchanges(Metric):
                         timeout_s=options.seconds + 20)
 
 
+class Objects(Metric):
+    """Answers of medium size, one after the other: long enough to look like a stream, and over before a stream's rules pay."""
+
+    def __init__(self, kib):
+        self.kib = kib
+        super().__init__(
+            f"objects-{kib}k",
+            f"objects of {kib} KiB over one connection",
+            [
+                Figure("p50_us", "p50, µs", "{:.0f}", more_is_better=False, main=True),
+                Figure("p99_us", "p99, µs", "{:.0f}", more_is_better=False, main=True),
+                Figure("per_s", "objects/s", "{:,.0f}"),
+            ],
+        )
+
+    def how(self, seconds):
+        return f"A request of 32 bytes for {self.kib} KiB, one at a time, {seconds:g} s, through namespaces."
+
+    def trial(self, bed, peer, options):
+        size = self.kib * 1024
+        server = [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT), str(size)]
+        with self.placed(bed, peer, server) as (place, _, _relay):
+            return load(bed, testbed.CLIENT, "rr", place, 1, options.seconds, size, timeout_s=options.seconds + 20)
+
+
 class Connections(Metric):
     def __init__(self):
         super().__init__(
@@ -309,6 +334,6 @@ ALL = {
     metric.name: metric
     for metric in [
         Stream(1, loopback=False), Stream(8, loopback=False), Stream(1, loopback=True), Stream(8, loopback=True),
-        Exchanges(1), Exchanges(16), Connections(), Idle(), Flood(64), Flood(1400), Trips(64), Trips(1400),
+        Exchanges(1), Exchanges(16), Objects(256), Objects(1024), Connections(), Idle(), Flood(64), Flood(1400), Trips(64), Trips(1400),
     ]
 }
