@@ -33,13 +33,29 @@ pub fn judge(capture: &Capture) -> Report {
         subject: capture.subject.clone(),
         window_s: capture.window_ns as f64 / 1e9,
         rung: capture.rung,
-        blind: capture.blind.clone(),
+        blind: blind(&facts),
         verdict: ranking.verdict,
         findings: ranking.findings,
         ruled_out: ranking.ruled_out,
         time: account::time(&facts),
         probe: probe(capture),
     }
+}
+
+/// A hypervisor that takes this much of the CPUs' time is told of.
+const STOLEN_TOLD: f64 = 0.02;
+
+fn blind(facts: &facts::Facts<'_>) -> Vec<String> {
+    let mut blind = facts.capture.blind.clone();
+    let stolen = facts.stolen_share();
+    if stolen >= STOLEN_TOLD {
+        blind.push(format!(
+            "the hypervisor took {} of this machine's CPU time: what waited for a CPU, or for a thread on this host, may \
+             have waited for that",
+            words::percent(stolen)
+        ));
+    }
+    blind
 }
 
 fn probe(capture: &Capture) -> ProbeReport {

@@ -84,6 +84,9 @@ pub struct Host {
     pub cpus: u32,
     /// Busy time of all CPUs within the window; None when unknown.
     pub busy_ns: Option<u64>,
+    /// Of it, what the hypervisor gave to others while we had work.
+    #[serde(default)]
+    pub stolen_ns: u64,
 }
 
 /// When per-event probes ran. Counts and cells cover only this time.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{PARSHALL, Pair, Running, Scratch, begin, has, parshall, service_py, verdict};
+use common::{PARSHALL, Pair, Running, Scratch, begin, has, parshall, service_py, undisturbed, verdict};
 use parshall_evidence::{Capture, Confidence, Report, Rung, Status};
 
 const CAUSE: &str = "nagle-delayed-ack";
@@ -25,7 +25,7 @@ fn ready(what: &str) -> bool {
 
 fn attach(arguments: &[&str]) -> Report {
     let window = Duration::from_secs(2);
-    let done = parshall(&[&["attach"], arguments, &["--for", "2s", "--format", "json"]].concat());
+    let done = undisturbed(|| parshall(&[&["attach"], arguments, &["--for", "2s", "--format", "json"]].concat()));
     assert!(done.took < window + LATE, "{:?}", done.took);
     assert_eq!(done.stderr, "");
     done.report()

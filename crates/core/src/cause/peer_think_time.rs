@@ -1,7 +1,8 @@
 //! The peer's application takes its time: the request is acknowledged, the reply comes much later.
 //!
 //! Look-alikes: a late ACK of a held write (nagle-delayed-ack), loss of the reply; both have states of their own. If
-//! the other end is on this host and the wait has a reason there, the reason is the cause.
+//! the other end is on this host and the wait has a reason there, the reason is the cause; a hypervisor that takes the
+//! CPU away is one.
 use parshall_evidence::Confidence;
 
 use super::{Candidate, Cause, Outcome, place_of, stalls, who};
@@ -23,6 +24,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let rtt = rtt_ns(flow);
     if lost.p50_ns < 2e6 || lost.p50_ns <= 4.0 * rtt {
         return Outcome::Rejected(format!("the peer answers in {}", words::duration(lost.p50_ns)));
+    }
+    if flow.pair.is_some() && lost.mean_ms(facts) * 1e6 <= facts.stolen_share() * facts.capture.window_ns as f64 {
+        let stolen = words::percent(facts.stolen_share());
+        return Outcome::Rejected(format!("the hypervisor took {stolen} of the CPUs' time, which explains it"));
     }
     let stream = flow.shape == Shape::StreamIn;
     let verb = if stream { "supplies no data for" } else { "answers after" };
@@ -146,6 +151,23 @@ mod tests {
         let thread =
             ThreadBuilder::new(201).of(200).samples(95, 5).sleeps(25 * MS, 20 * MS, 5 * MS, "epoll_wait", FdKind::Anon);
         assert_eq!(verdict_of(&capture(vec![client.clone(), server(&client)], vec![thread])), "user-cpu-bound");
+    }
+
+    #[test]
+    fn what_the_hypervisor_took_is_no_thinking_of_a_peer_on_this_host() {
+        let thread = ThreadBuilder::new(201).of(200).sleeps(25 * MS, 0, 20 * MS, "recvfrom", FdKind::Tcp);
+        let local = capture(vec![client(), server(&client())], vec![thread]);
+        let stolen = |capture: &parshall_evidence::Capture, share: f64| {
+            let mut capture = capture.clone();
+            capture.host.stolen_ns = (capture.window_ns as f64 * f64::from(capture.host.cpus) * share) as u64;
+            crate::judge(&capture)
+        };
+        let named = |report: &parshall_evidence::Report| report.verdict.cause.as_deref() == Some("peer-think-time");
+        assert!(named(&stolen(&local, 0.0)) && named(&stolen(&local, 0.5)), "half does not explain four fifths");
+        let report = stolen(&local, 0.9);
+        assert!(!named(&report) && report.blind.iter().any(|b| b.contains("90")), "{report:#?}");
+        let remote = capture(vec![client()], vec![]);
+        assert!(named(&stolen(&remote, 0.9)), "a remote peer does not wait for our CPUs");
     }
 
     #[test]

@@ -109,6 +109,12 @@ pub struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
+    /// Share of the CPUs' time that the hypervisor gave to others, within the window.
+    pub fn stolen_share(&self) -> f64 {
+        let host = &self.capture.host;
+        ratio(host.stolen_ns as f64, self.capture.window_ns as f64 * f64::from(host.cpus.max(1))).min(1.0)
+    }
+
     /// Prepares a capture.
     pub fn new(capture: &'a Capture) -> Facts<'a> {
         let mut flows = flow_facts(capture);

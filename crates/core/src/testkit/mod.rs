@@ -19,7 +19,7 @@ pub fn empty_capture() -> Capture {
         schema: CAPTURE_SCHEMA.to_string(),
         subject: Subject { pids: vec![100], ports: vec![7000], netns: vec![1], comms: vec!["echo".to_string()] },
         own_commands: Vec::new(),
-        host: Host { kernel: "6.18.0".to_string(), cpus: 2, busy_ns: None },
+        host: Host { kernel: "6.18.0".to_string(), cpus: 2, busy_ns: None, stolen_ns: 0 },
         window_ns: WINDOW_NS,
         rung: Rung::Btf,
         blind: Vec::new(),

@@ -4,19 +4,27 @@ use std::fs;
 use parshall_evidence::Host;
 use parshall_sys::clock;
 
-/// CPUs and busy time of all of them since boot, from the text of /proc/stat.
-fn parse_stat(text: &str, tick_ns: u64) -> (u32, Option<u64>) {
-    let cpus = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count();
-    let busy = text.lines().next().and_then(|line| {
-        let ticks: Vec<u64> = line.strip_prefix("cpu ")?.split_whitespace().filter_map(|n| n.parse().ok()).collect();
-        // user nice system idle iowait irq softirq steal; guest time is part of user time already.
-        let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|&index: &usize| ticks.get(index)).sum();
-        (ticks.len() >= 4).then_some(busy * tick_ns)
-    });
-    (cpus as u32, busy)
+/// What /proc/stat tells, since boot and of all CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stat {
+    cpus: u32,
+    /// None when unknown.
+    busy_ns: Option<u64>,
+    /// Of it, time that the hypervisor took.
+    stolen_ns: u64,
 }
 
-fn read() -> (u32, Option<u64>) {
+fn parse_stat(text: &str, tick_ns: u64) -> Stat {
+    let cpus = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count();
+    let words = text.lines().next().and_then(|line| line.strip_prefix("cpu ")).unwrap_or_default();
+    let ticks: Vec<u64> = words.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+    let of = |index: usize| ticks.get(index).map_or(0, |ticks| ticks * tick_ns);
+    // user nice system idle iowait irq softirq steal; guest time is part of user time already.
+    let busy_ns = (ticks.len() >= 4).then(|| [0, 1, 2, 5, 6, 7].into_iter().map(of).sum());
+    Stat { cpus: cpus as u32, busy_ns, stolen_ns: of(7) }
+}
+
+fn read() -> Stat {
     let tick_ns = 1_000_000_000 / clock::ticks_per_second();
     parse_stat(&fs::read_to_string("/proc/stat").unwrap_or_default(), tick_ns)
 }
@@ -24,21 +32,22 @@ fn read() -> (u32, Option<u64>) {
 /// What was busy when the window began.
 #[derive(Debug)]
 pub struct HostWatch {
-    busy_ns: Option<u64>,
+    begun: Stat,
     own_ns: u64,
 }
 
 impl HostWatch {
     /// Begins now.
     pub fn start() -> Self {
-        Self { busy_ns: read().1, own_ns: clock::process_cpu_ns() }
+        Self { begun: read(), own_ns: clock::process_cpu_ns() }
     }
 
     /// The host over the window.
     pub fn host(&self) -> Host {
-        let (cpus, busy_ns) = read();
+        let now = read();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
-        Host { kernel, cpus, busy_ns: busy_ns.zip(self.busy_ns).map(|(now, then)| now.saturating_sub(then)) }
+        let busy_ns = now.busy_ns.zip(self.begun.busy_ns).map(|(now, then)| now.saturating_sub(then));
+        Host { kernel, cpus: now.cpus, busy_ns, stolen_ns: now.stolen_ns.saturating_sub(self.begun.stolen_ns) }
     }
 
     /// CPU time of our own process since the start.
@@ -61,16 +70,16 @@ impl IdleMeter {
 
     /// Begins at `now` (nanoseconds on any steady clock) with a host that counts as busy.
     pub fn start(now: u64) -> Self {
-        Self { at: now, busy_ns: read().1.unwrap_or(0), idle: 0.0 }
+        Self { at: now, busy_ns: read().busy_ns.unwrap_or(0), idle: 0.0 }
     }
 
     /// The share of all CPUs' time that nobody used between the last look and `now`.
     pub fn measure(&mut self, now: u64) -> f64 {
         let wall = now.saturating_sub(self.at);
         if wall >= Self::LOOK_NS {
-            let (cpus, busy) = read();
-            let busy = busy.unwrap_or(u64::MAX);
-            let used = busy.saturating_sub(self.busy_ns) as f64 / (wall as f64 * f64::from(cpus.max(1)));
+            let stat = read();
+            let busy = stat.busy_ns.unwrap_or(u64::MAX);
+            let used = busy.saturating_sub(self.busy_ns) as f64 / (wall as f64 * f64::from(stat.cpus.max(1)));
             *self = Self { at: now, busy_ns: busy, idle: (1.0 - used).clamp(0.0, 1.0) };
         }
         self.idle
@@ -79,7 +88,7 @@ impl IdleMeter {
 
 /// CPUs that are online.
 pub fn cpus() -> u32 {
-    read().0.max(1)
+    read().cpus.max(1)
 }
 
 /// Our resident memory.
@@ -95,9 +104,9 @@ mod tests {
     #[test]
     fn idle_and_iowait_are_not_busy() {
         let text = "cpu  10 1 5 1000 500 2 3 4 9 0\ncpu0 5 0 2 500 1 0 0 0 0 0\ncpu1 5 0 2 500 1 0 0 0 0 0\nintr 5\n";
-        assert_eq!(parse_stat(text, 10), (2, Some(250)));
-        assert_eq!(parse_stat("", 10), (0, None));
-        assert_eq!(parse_stat("cpu  1 2\n", 10), (0, None));
+        assert_eq!(parse_stat(text, 10), Stat { cpus: 2, busy_ns: Some(250), stolen_ns: 40 });
+        let nothing = Stat { cpus: 0, busy_ns: None, stolen_ns: 0 };
+        assert_eq!((parse_stat("", 10), parse_stat("cpu  1 2\n", 10)), (nothing, nothing));
     }
 
     #[test]
