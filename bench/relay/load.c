@@ -123,6 +123,7 @@ static void serve(void) {
     static char buffer[ANSWER_MAX];
     struct epoll_event events[EVENTS];
     int poll = epoll_create1(0), listener = bound_socket(SOCK_STREAM | SOCK_NONBLOCK);
+    int echoes = answer_bytes == EXCHANGE_BYTES;
     watch(poll, EPOLL_CTL_ADD, listener, EPOLLIN, listener);
     for (;;) {
         int n = epoll_wait(poll, events, EVENTS, -1);
@@ -135,12 +136,11 @@ static void serve(void) {
                 }
                 continue;
             }
-            /* An answer takes one whole request, which its sender wrote at once. */
-            int answers = answer_bytes != EXCHANGE_BYTES;
-            ssize_t got = recv(fd, buffer, answers ? EXCHANGE_BYTES : 65536, 0);
-            if (got > 0 && answers)
-                got = got == EXCHANGE_BYTES ? answer_bytes : 0;
-            if (got <= 0 || send(fd, buffer, got, MSG_NOSIGNAL) != got)
+            ssize_t bytes = recv(fd, buffer, echoes ? 65536 : EXCHANGE_BYTES, 0);
+            /* A request is here as a whole, for its sender wrote it at once. */
+            if (!echoes && bytes > 0)
+                bytes = bytes == EXCHANGE_BYTES ? answer_bytes : 0;
+            if (bytes <= 0 || send(fd, buffer, bytes, MSG_NOSIGNAL) != bytes)
                 close(fd);
         }
     }
@@ -478,8 +478,12 @@ int main(int argc, char **argv) {
             die("address");
     }
     int bytes = !strcmp(mode, "serve") ? value[0] : !strcmp(mode, "rr") ? value[2] : 0;
+    if (bytes > ANSWER_MAX) {
+        fputs("load: an answer has at most 1 MiB\n", stderr);
+        return 2;
+    }
     if (bytes > 0)
-        answer_bytes = bytes < ANSWER_MAX ? bytes : ANSWER_MAX;
+        answer_bytes = bytes;
     if (!strcmp(mode, "serve"))
         serve();
     else if (!strcmp(mode, "rr") && (argc == 6 || argc == 7))

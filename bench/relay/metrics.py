@@ -138,50 +138,42 @@ class Stream(Metric):
 
 
 class Exchanges(Metric):
-    def __init__(self, connections):
-        self.connections = connections
+    """A request of 32 bytes, its answer, the next request: answers of 32 bytes, or objects of medium size, long enough to look
+    like a stream and over before a stream's rules pay."""
+
+    def __init__(self, connections, name, title, answer_bytes=32, form="{:.1f}", unit="exchanges"):
+        self.connections, self.answer_bytes = connections, answer_bytes
         super().__init__(
-            f"rr{connections}",
-            f"32-byte exchanges, {connections} connection{'s' if connections > 1 else ''}",
+            name,
+            title,
             [
-                Figure("p50_us", "p50, µs", "{:.1f}", more_is_better=False, main=True),
-                Figure("p99_us", "p99, µs", "{:.1f}", more_is_better=False, main=True),
-                Figure("per_s", "exchanges/s", "{:,.0f}"),
+                Figure("p50_us", "p50, µs", form, more_is_better=False, main=True),
+                Figure("p99_us", "p99, µs", form, more_is_better=False, main=True),
+                Figure("per_s", f"{unit}/s", "{:,.0f}"),
             ],
         )
 
-    def how(self, seconds):
-        return f"One exchange at a time on each connection, {seconds:g} s, through namespaces."
+    @classmethod
+    def small(cls, connections):
+        plural = "s" if connections > 1 else ""
+        return cls(connections, f"rr{connections}", f"32-byte exchanges, {connections} connection{plural}")
 
-    def trial(self, bed, peer, options):
-        with self.placed(bed, peer, [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT)]) as (place, _, _relay):
-            return load(bed, testbed.CLIENT, "rr", place, self.connections, options.seconds,
-                        timeout_s=options.seconds + 20)
-
-
-class Objects(Metric):
-    """Answers of medium size, one after the other: long enough to look like a stream, and over before a stream's rules pay."""
-
-    def __init__(self, kib):
-        self.kib = kib
-        super().__init__(
-            f"objects-{kib}k",
-            f"objects of {kib} KiB over one connection",
-            [
-                Figure("p50_us", "p50, µs", "{:.0f}", more_is_better=False, main=True),
-                Figure("p99_us", "p99, µs", "{:.0f}", more_is_better=False, main=True),
-                Figure("per_s", "objects/s", "{:,.0f}"),
-            ],
-        )
+    @classmethod
+    def objects(cls, kib):
+        title = f"objects of {kib} KiB over one connection"
+        return cls(1, f"objects-{kib}k", title, answer_bytes=kib * 1024, form="{:.0f}", unit="objects")
 
     def how(self, seconds):
-        return f"A request of 32 bytes for {self.kib} KiB, one at a time, {seconds:g} s, through namespaces."
+        if self.answer_bytes == 32:
+            return f"One exchange at a time on each connection, {seconds:g} s, through namespaces."
+        size = self.answer_bytes // 1024
+        return f"A request of 32 bytes for {size} KiB, one at a time, {seconds:g} s, through namespaces."
 
     def trial(self, bed, peer, options):
-        size = self.kib * 1024
-        server = [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT), str(size)]
+        server = [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT), str(self.answer_bytes)]
         with self.placed(bed, peer, server) as (place, _, _relay):
-            return load(bed, testbed.CLIENT, "rr", place, 1, options.seconds, size, timeout_s=options.seconds + 20)
+            return load(bed, testbed.CLIENT, "rr", place, self.connections, options.seconds, self.answer_bytes,
+                        timeout_s=options.seconds + 20)
 
 
 class Connections(Metric):
@@ -334,6 +326,7 @@ ALL = {
     metric.name: metric
     for metric in [
         Stream(1, loopback=False), Stream(8, loopback=False), Stream(1, loopback=True), Stream(8, loopback=True),
-        Exchanges(1), Exchanges(16), Objects(256), Objects(1024), Connections(), Idle(), Flood(64), Flood(1400), Trips(64), Trips(1400),
+        Exchanges.small(1), Exchanges.small(16), Exchanges.objects(256), Exchanges.objects(1024),
+        Connections(), Idle(), Flood(64), Flood(1400), Trips(64), Trips(1400),
     ]
 }

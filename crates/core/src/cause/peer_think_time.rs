@@ -25,8 +25,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if lost.p50_ns < 2e6 || lost.p50_ns <= 4.0 * rtt {
         return Outcome::Rejected(format!("the peer answers in {}", words::duration(lost.p50_ns)));
     }
-    if flow.pair.is_some() && lost.mean_ms(facts) * 1e6 <= facts.stolen_share() * facts.capture.window_ns as f64 {
-        let stolen = words::percent(facts.stolen_share());
+    let stolen = facts.stolen_share();
+    if flow.pair.is_some() && lost.mean_ms(facts) * 1e6 <= stolen * facts.capture.window_ns as f64 {
+        let stolen = words::percent(stolen);
         return Outcome::Rejected(format!("the hypervisor took {stolen} of the CPUs' time, which explains it"));
     }
     let stream = flow.shape == Shape::StreamIn;

@@ -147,11 +147,11 @@ impl Rhythm {
     pub fn starved(&mut self, bytes_waited: bool) {
         if bytes_waited {
             self.may_be_late_ns = self.may_be_late_ns.saturating_sub(LOW_WATER_PATIENCE_NS as u32);
-        }
-        if bytes_waited && self.wakes < PROOF_WAKES && self.level > 0 {
-            self.too_high = LOW_WATER_DOUBLINGS - (self.level - 1);
-            self.in_vain = (self.in_vain + 1).min(IN_VAIN_MAX);
-            self.wakes = 0;
+            if self.wakes < PROOF_WAKES && self.level > 0 {
+                self.too_high = LOW_WATER_DOUBLINGS - (self.level - 1);
+                self.in_vain = (self.in_vain + 1).min(IN_VAIN_MAX);
+                self.wakes = 0;
+            }
         }
         self.calm();
     }

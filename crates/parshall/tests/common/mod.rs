@@ -130,22 +130,20 @@ pub fn parshall(arguments: &[&str]) -> Done {
 
 /// Does it again, a few times, if a hypervisor took more than 3 % of the CPUs' time meanwhile: times say little then.
 pub fn undisturbed<T>(mut work: impl FnMut() -> T) -> T {
-    const TRIES: u32 = 5;
-    let stolen = || {
+    let stolen_s = || {
         let stat = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
-        let ticks = stat.lines().next().and_then(|all| all.split_whitespace().nth(8)?.parse::<f64>().ok());
+        let ticks = stat.lines().next().and_then(|all| all.split_whitespace().nth(8)?.parse::<u64>().ok());
         let cpus = stat.lines().filter(|line| line.starts_with("cpu")).count() - 1;
-        ticks.unwrap_or(0.0) / (cpus as f64 * 100.0)
+        ticks.unwrap_or(0) as f64 / (cpus as u64 * parshall_sys::clock::ticks_per_second()) as f64
     };
-    let mut tries = 0..TRIES;
-    loop {
-        let (before, begun) = (stolen(), Instant::now());
+    for _ in 0..4 {
+        let (before_s, begun) = (stolen_s(), Instant::now());
         let result = work();
-        tries.next();
-        if tries.is_empty() || stolen() - before <= 0.03 * begun.elapsed().as_secs_f64() {
+        if stolen_s() - before_s <= 0.03 * begun.elapsed().as_secs_f64() {
             return result;
         }
     }
+    work()
 }
 
 /// Runs any command to its end.
