@@ -1,6 +1,7 @@
 //! System calls for parshall: the home of `unsafe`. Each module wraps one thing the kernel offers; none of them knows
 //! what parshall uses it for, and nothing here decides.
 
+pub mod batch;
 pub mod child;
 pub mod clock;
 pub mod counters;

@@ -10,6 +10,7 @@
 //! - [`checks`]: whether active checks find a target up.
 //! - [`config`]: the validated configuration, and the parsers that make it.
 //! - [`closing`]: half-close, resets and the reason a connection ended.
+//! - [`courtesy`]: whether a thread lets others finish before it runs.
 //! - [`deadlines`]: timers of very many connections.
 //! - [`dial`]: connecting to a target that has several addresses.
 //! - [`proxy`]: the PROXY protocol.
@@ -25,6 +26,7 @@ pub mod bucket;
 pub mod checks;
 pub mod closing;
 pub mod config;
+pub mod courtesy;
 pub mod deadlines;
 pub mod dial;
 pub mod proxy;

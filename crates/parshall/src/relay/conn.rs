@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use parshall_core::relay::bucket::Bucket;
 use parshall_core::relay::closing::{CloseReason, Closing, Side};
-use parshall_core::relay::streaming::{LOW_WATER_PATIENCE_NS, Rhythm};
+use parshall_core::relay::streaming::Rhythm;
 use parshall_core::relay::{Ns, deadlines};
 use parshall_sys::stream_socket::StreamAddr;
 
@@ -40,14 +40,6 @@ pub struct Lane {
     pub sink_ready: bool,
     /// It stands in the list of directions to run.
     pub queued: bool,
-    /// When it last waited while it streamed; 0: it has not.
-    pub waited_at: Ns,
-    /// What had been moved then.
-    pub moved_at_wait: u64,
-    /// The low bits of what the other direction had moved then.
-    pub answers_at_wait: u32,
-    /// The source wakes us only when so many bytes wait in it; 0: for any.
-    pub low_water: i32,
     /// Bandwidth is used up; it may go on at this time.
     pub parked_until: Ns,
 }
@@ -67,10 +59,6 @@ impl Lane {
             source_ended: false,
             sink_ready: true,
             queued: false,
-            waited_at: 0,
-            moved_at_wait: 0,
-            answers_at_wait: 0,
-            low_water: 0,
             parked_until: 0,
         }
     }
@@ -81,11 +69,6 @@ impl Lane {
             return self.source_ready;
         }
         self.sink_ready && (self.source_ready || !self.store.is_empty())
-    }
-
-    /// When its low water ends if the source stays silent; 0: it has none.
-    pub fn low_water_until(&self) -> Ns {
-        if self.low_water > 0 { self.waited_at + LOW_WATER_PATIENCE_NS } else { 0 }
     }
 
     /// The engine of the next turn: what is held back decides, so that engines can change at any time.

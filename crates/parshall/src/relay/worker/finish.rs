@@ -41,9 +41,7 @@ impl Worker {
                 let waited = now.saturating_sub(conn.progress);
                 Some(look_again_at(now, waited, RESET_LOOK_MIN, RESET_LOOK_MAX))
             }
-            Stage::Relaying => {
-                conn.lanes.iter().flat_map(|l| [l.parked_until, l.low_water_until()]).filter(|&at| at > 0).min()
-            }
+            Stage::Relaying => conn.lanes.iter().map(|l| l.parked_until).filter(|&at| at > 0).min(),
             Stage::Greeting(_) => None,
         };
         [quiet, own, listening.drain_until].into_iter().flatten().min()
@@ -101,7 +99,6 @@ impl Worker {
 
     fn unpark(&mut self, id: ConnId) {
         for lane in 0..2 {
-            self.end_low_water(id, lane);
             let now = self.now;
             let Some(conn) = self.conns.get(id) else { return };
             let parked = &mut conn.lanes[lane].parked_until;

@@ -1,12 +1,11 @@
 //! Directions: which of them may run, their turns, and what follows from how a turn went.
-use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 
 use parshall_core::relay::Ns;
 use parshall_core::relay::closing::{Action, Ended, Side};
 use parshall_core::relay::streaming::Pace;
 use parshall_sys::epoll::{FAILED, HUNG_UP, PEER_CLOSED, READABLE, URGENT, WRITABLE};
-use parshall_sys::stream_io::{peek, set_int, shutdown_write};
+use parshall_sys::stream_io::shutdown_write;
 
 use super::{Worker, look_again_at};
 use crate::relay::conn::{Conn, ConnId, Lane, Stage, lane_of, side_of};
@@ -145,15 +144,18 @@ impl Worker {
         if lane.adaptive {
             lane.engine = if lane.rhythm.pace() == Pace::Streaming { EngineKind::Splice } else { EngineKind::Copy };
         }
+        if job.moved > 0 {
+            let streams = kind == EngineKind::Splice && lane.rhythm.pace() == Pace::Streaming;
+            self.moved(streams);
+        }
+        let Some(conn) = self.conns.get(id) else { return };
+        let lane = &mut conn.lanes[usize::from(lane_index)];
         match job.outcome {
             // What had to go before (a header) is copied; then the direction goes to its own engine.
             Outcome::SourceEmpty if kind == EngineKind::Copy && lane.engine.arms() => {
                 self.offer(id, usize::from(lane_index));
             }
-            Outcome::SourceEmpty => {
-                lane.source_ready = false;
-                self.set_low_water(id, usize::from(lane_index), kind, job.source);
-            }
+            Outcome::SourceEmpty => lane.source_ready = false,
             Outcome::SinkFull => lane.sink_ready = false,
             Outcome::Again => self.offer(id, usize::from(lane_index)),
             Outcome::Refused(why) => self.fall_back(id, usize::from(lane_index), why),
@@ -217,6 +219,8 @@ impl Worker {
         let Some(conn) = self.conns.get(id) else { return };
         let stats = &self.listeners[usize::from(conn.listener)].stats;
         delivered(conn, stats, kind, lane_index, done.moved, self.now);
+        self.is_pressed();
+        let Some(conn) = self.conns.get(id) else { return };
         let lane = &mut conn.lanes[usize::from(lane_index)];
         if let Outcome::Ended(_) | Outcome::Refused(_) = done.outcome {
             lane.store = Store::Empty;
@@ -228,46 +232,21 @@ impl Worker {
         }
     }
 
-    /// A direction that has streamed through a pipe for a while is woken for much at a time.
-    fn set_low_water(&mut self, id: ConnId, lane_index: usize, kind: EngineKind, source: RawFd) {
-        let now = self.now;
-        let Some(conn) = self.conns.get(id) else { return };
-        let answers = conn.lanes[1 - lane_index].moved as u32;
-        let lane = &mut conn.lanes[lane_index];
-        if kind != EngineKind::Splice || lane.rhythm.pace() != Pace::Streaming {
-            return;
-        }
-        if answers != lane.answers_at_wait {
-            lane.rhythm.answered();
-            lane.answers_at_wait = answers;
-        }
-        let elapsed = (lane.waited_at > 0).then(|| now - lane.waited_at);
-        let bytes = lane.rhythm.low_water(lane.moved - lane.moved_at_wait, elapsed);
-        if bytes != lane.low_water && low_water(source, bytes.max(1)).is_err() {
-            return;
-        }
-        (lane.low_water, lane.waited_at, lane.moved_at_wait) = (bytes, now, lane.moved);
-        if bytes > 0 {
-            self.rearm(id);
+    /// Something has moved. Streams let others finish first; whatever else moves is waited for.
+    fn moved(&mut self, streams: bool) {
+        if !streams {
+            self.is_pressed();
+        } else if self.courtesy.streamed(self.now) && self.batch.is_some_and(|batch| batch.enter().is_err()) {
+            self.batch = None;
         }
     }
 
-    /// Ends the low water of a direction that has gone silent; the kernel then tells of what waits.
-    pub(super) fn end_low_water(&mut self, id: ConnId, lane_index: usize) {
-        let Some(conn) = self.conns.get(id) else { return };
-        let lane = &mut conn.lanes[lane_index];
-        if lane.low_water == 0 || lane.low_water_until() > self.now {
-            return;
+    /// Something is waited for: the thread gives way to nobody for a while.
+    pub(super) fn is_pressed(&mut self) {
+        if let (true, Some(batch)) = (self.courtesy.pressed(self.now), &self.batch) {
+            // It was allowed to go there, so it is to go back.
+            let _back = batch.leave();
         }
-        (lane.low_water, lane.waited_at) = (0, 0);
-        let source = conn.socket(side_of(lane_index));
-        let waits = source.is_some_and(|s| matches!(peek(s.as_raw_fd(), &mut [0]), Ok(1)));
-        // Whatever it says, what waits is read now.
-        let _done = source.map(|s| low_water(s.as_raw_fd(), 1));
-        let lane = &mut conn.lanes[lane_index];
-        lane.rhythm.starved(waits);
-        lane.source_ready = true;
-        self.offer(id, lane_index);
     }
 
     /// The direction is copied from now on: slower, never wrong.
@@ -293,6 +272,7 @@ impl Worker {
     }
 
     fn lane_ended(&mut self, id: ConnId, from: Side, how: Ended) {
+        self.is_pressed();
         let Some(conn) = self.conns.get(id) else { return };
         conn.progress = self.now;
         match conn.closing.ended(from, how) {
@@ -319,8 +299,4 @@ fn delivered(conn: &mut Conn, stats: &ListenerStats, kind: EngineKind, lane_inde
     conn.progress = now;
     let counts = if lane_index == 0 { &stats.bytes_up } else { &stats.bytes_down };
     counts[kind as usize].add(bytes);
-}
-
-fn low_water(socket: RawFd, bytes: i32) -> io::Result<()> {
-    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }

@@ -32,7 +32,9 @@ use parshall_core::relay::Ns;
 use parshall_core::relay::backoff::Backoff;
 use parshall_core::relay::balance::Balancer;
 use parshall_core::relay::config::{Endpoint, EngineChoice, Listener};
+use parshall_core::relay::courtesy::Courtesy;
 use parshall_core::relay::deadlines::{self, Deadlines};
+use parshall_sys::batch::Batch;
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::epoll::{self, Epoll, Events};
 
@@ -163,6 +165,9 @@ pub struct Worker {
     order: Vec<usize>,
     /// The largest copy buffer that the engines have room for, bytes.
     buffer_max: usize,
+    courtesy: Courtesy,
+    /// How the thread gives way; None if it is not to, or cannot.
+    batch: Option<Batch>,
 }
 
 impl Worker {
@@ -196,13 +201,16 @@ impl Worker {
             drain_until: None,
             order: Vec::new(),
             buffer_max,
+            courtesy: Courtesy::default(),
+            batch: None,
             parts,
         })
     }
 
-    /// Works until it is told to drain and has.
+    /// Works in the calling thread until it is told to drain and has.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
+        self.batch = Batch::of_thread();
         loop {
             self.wait(&mut events)?;
             for (token, bits) in events.iter() {
