@@ -7,6 +7,8 @@ mod common;
 #[path = "relay_control/kit.rs"]
 mod kit;
 
+#[path = "relay_control/courtesy.rs"]
+mod courtesy;
 #[path = "relay_control/drain.rs"]
 mod drain;
 #[path = "relay_control/log.rs"]
