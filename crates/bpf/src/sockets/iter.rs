@@ -69,8 +69,8 @@ impl Portion {
         self.names.clear();
     }
 
-    /// Decodes what the programs wrote. Accepts any bytes.
-    fn take(&mut self, bytes: &[u8]) {
+    /// Adds what the programs wrote, of which the last record may continue in the next portion. Accepts any bytes.
+    pub fn take(&mut self, bytes: &[u8]) {
         if self.rest.is_empty() {
             let used = self.decode(bytes);
             self.rest.extend_from_slice(&bytes[used..]);
