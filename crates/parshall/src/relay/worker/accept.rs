@@ -160,7 +160,7 @@ impl Worker {
     /// Lets a client in, or closes its connection at once. Its place in the gate is taken.
     fn admit(&mut self, index: usize, client: OwnedFd, peer: Option<SocketAddr>) {
         let now = self.now;
-        self.is_pressed();
+        self.hurry();
         let listening = &mut self.listeners[index];
         let service = &listening.service;
         listening.stats.accepted.add(1);

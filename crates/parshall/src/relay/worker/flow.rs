@@ -126,6 +126,9 @@ impl Worker {
 
     fn after_turn(&mut self, kind: EngineKind, job: Job) {
         let (id, lane_index) = ConnId::of(job.id);
+        if job.moved > 0 {
+            self.moved(kind == EngineKind::Splice && job.rhythm.pace() == Pace::Streaming);
+        }
         let Some(conn) = self.conns.get(id) else {
             // The other direction's turn has ended the connection.
             self.engines.of(kind).discard(job.store);
@@ -144,12 +147,6 @@ impl Worker {
         if lane.adaptive {
             lane.engine = if lane.rhythm.pace() == Pace::Streaming { EngineKind::Splice } else { EngineKind::Copy };
         }
-        if job.moved > 0 {
-            let streams = kind == EngineKind::Splice && lane.rhythm.pace() == Pace::Streaming;
-            self.moved(streams);
-        }
-        let Some(conn) = self.conns.get(id) else { return };
-        let lane = &mut conn.lanes[usize::from(lane_index)];
         match job.outcome {
             // What had to go before (a header) is copied; then the direction goes to its own engine.
             Outcome::SourceEmpty if kind == EngineKind::Copy && lane.engine.arms() => {
@@ -215,12 +212,11 @@ impl Worker {
 
     /// What has come of an armed direction.
     pub(super) fn after_done(&mut self, kind: EngineKind, done: &Done) {
+        self.hurry();
         let (id, lane_index) = ConnId::of(done.id);
         let Some(conn) = self.conns.get(id) else { return };
         let stats = &self.listeners[usize::from(conn.listener)].stats;
         delivered(conn, stats, kind, lane_index, done.moved, self.now);
-        self.is_pressed();
-        let Some(conn) = self.conns.get(id) else { return };
         let lane = &mut conn.lanes[usize::from(lane_index)];
         if let Outcome::Ended(_) | Outcome::Refused(_) = done.outcome {
             lane.store = Store::Empty;
@@ -235,14 +231,14 @@ impl Worker {
     /// Something has moved. Streams let others finish first; whatever else moves is waited for.
     fn moved(&mut self, streams: bool) {
         if !streams {
-            self.is_pressed();
+            self.hurry();
         } else if self.courtesy.streamed(self.now) && self.batch.is_some_and(|batch| batch.enter().is_err()) {
             self.batch = None;
         }
     }
 
-    /// Something is waited for: the thread gives way to nobody for a while.
-    pub(super) fn is_pressed(&mut self) {
+    /// Somebody waits for what comes next: the thread gives way to nobody for a while.
+    pub(super) fn hurry(&mut self) {
         if let (true, Some(batch)) = (self.courtesy.pressed(self.now), &self.batch) {
             // It was allowed to go there, so it is to go back.
             let _back = batch.leave();
@@ -272,7 +268,7 @@ impl Worker {
     }
 
     fn lane_ended(&mut self, id: ConnId, from: Side, how: Ended) {
-        self.is_pressed();
+        self.hurry();
         let Some(conn) = self.conns.get(id) else { return };
         conn.progress = self.now;
         match conn.closing.ended(from, how) {
