@@ -390,8 +390,8 @@ fn namespaces_that_come_and_go_leave_nothing() {
         let after = lightest(pid);
         // Each of netlink's two readers keeps a socket of our own namespace, once both have read it at the same time.
         let kept = if backend == "netlink" { 1 } else { 0 };
-        let leaves = after.0 > before.0 || after.1 > before.1 + kept;
-        assert!(!leaves, "{backend}: threads, descriptors, kB {before:?} {after:?}");
+        let none_left = after.0 <= before.0 && after.1 <= before.1 + kept;
+        assert!(none_left, "{backend}: threads, descriptors, kB {before:?} {after:?}");
         assert!(after.2 < before.2 + 8 * 1024, "{backend}: resident kB {} after {}", after.2, before.2);
         // Whoever writes must not wait for who reads.
         let reader = std::thread::spawn(move || ends.count());

@@ -1,6 +1,7 @@
 //! Whether the calling thread interrupts whoever runs where it wakes up.
 use std::io;
-use std::mem::size_of;
+
+use crate::call::check;
 
 /// The longest turn asked for, ns: the kernel allows 0.1 to 100 ms.
 const SLICE_NS: u64 = 20_000_000;
@@ -45,10 +46,6 @@ fn ask() -> io::Result<libc::sched_attr> {
 fn set(attr: &libc::sched_attr) -> io::Result<()> {
     // SAFETY: attr says its size and lives across the call, which only reads it; 0 is the calling thread.
     check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(attr), 0) })
-}
-
-fn check(result: libc::c_long) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
+use crate::call::check;
+
 /// Where a child is to run.
 #[derive(Debug, Default)]
 pub struct Confine<'a> {
@@ -35,9 +37,8 @@ fn in_child(
     cgroup: Option<RawFd>,
     cpus: Option<libc::cpu_set_t>,
 ) -> io::Result<()> {
-    let check = |result: libc::c_long| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     // SAFETY: prctl with PR_SET_PDEATHSIG and getppid take no pointers.
-    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }.into())?;
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })?;
     // SAFETY: as above.
     if unsafe { libc::getppid() } != parent {
         // The parent died before the prctl: the signal will not come.
@@ -49,11 +50,11 @@ fn in_child(
     }
     if let Some(fd) = netns {
         // SAFETY: setns() takes no pointers.
-        check(unsafe { libc::setns(fd, libc::CLONE_NEWNET) }.into())?;
+        check(unsafe { libc::setns(fd, libc::CLONE_NEWNET) })?;
     }
     if let Some(set) = cpus {
         // SAFETY: the set is a local value of the size that is passed.
-        check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) }.into())?;
+        check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) })?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! what parshall uses it for, and nothing here decides.
 
 pub mod batch;
+mod call;
 pub mod child;
 pub mod clock;
 pub mod counters;

@@ -2,6 +2,8 @@
 use std::ffi::CString;
 use std::io;
 
+use crate::call::check;
+
 /// Whom to become.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
@@ -80,7 +82,6 @@ struct CapData {
 ///
 /// Call it before other threads run: capabilities belong to threads.
 pub fn become_user(user: &User, keep_net_admin: bool) -> io::Result<()> {
-    let check = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     if keep_net_admin {
         // SAFETY: prctl with PR_SET_KEEPCAPS takes no pointers.
         check(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) })?;

@@ -2,12 +2,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use crate::call::check;
+
 fn set<T>(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
     // SAFETY: `value` is valid for reads of its size; the kernel copies it.
-    let result = unsafe {
+    check(unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, name, (value as *const T).cast(), size_of::<T>() as libc::socklen_t)
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    })
 }
 
 /// UDP_GRO (Linux 5.0): datagrams of one size from one sender may arrive as one super-datagram.
