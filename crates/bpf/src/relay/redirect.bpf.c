@@ -9,6 +9,10 @@
  * taken for a sink that nobody read). So the program counts what it has redirected and compares it with what the sink
  * has taken; when too much is on its way it lets this and all that follows pass to the source's own receive queue, for
  * user space to copy. There is no way back: redirected bytes would overtake those that wait in the queue.
+ *
+ * A segment that only carries the end of data is dropped: the socket knows of the end by then. Queued, it would stop the
+ * queue that it is in for good (skmsg.c, sk_psock_backlog: what moves no byte is a broken pipe), and that queue is
+ * shared: what passes to a socket waits in it behind what the other direction redirects there.
  */
 #include <linux/types.h>
 #include <linux/bpf.h>
@@ -87,6 +91,8 @@ int redirect(struct __sk_buff *skb)
 	struct direction *d = bpf_map_lookup_elem(&directions, &cookie);
 	u32 len = skb->len;
 
+	if (!len)
+		return SK_DROP;
 	if (!d)
 		return SK_PASS;
 	if (!d->passing && keeps_up(d, cookie) && bpf_sk_redirect_hash(skb, &sinks, &cookie, 0) == SK_PASS) {

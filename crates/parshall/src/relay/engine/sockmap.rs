@@ -210,8 +210,7 @@ impl SockmapEngine {
     /// What killed a socket; None if it ended in good order.
     fn failure(&mut self, fd: RawFd) -> Option<Failure> {
         match take_error(fd) {
-            // Not of the source's making: it had sent its end before it was reset, or the kernel found nothing to redirect
-            // in the segment with the end and left this at the sink.
+            // Not of the source's making: it had sent its end before it was reset.
             Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
             Err(error) => drop(self.failures.insert(fd, failure(&error))),
             Ok(()) => {}
@@ -304,8 +303,11 @@ impl Engine for SockmapEngine {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
+    use std::time::Duration;
+
+    use socket2::SockRef;
 
     use super::*;
 
@@ -337,5 +339,36 @@ mod tests {
             let seen = engine.redirect().expect("loaded").look(cookie).expect("known");
             assert_eq!((seen.redirected, seen.passed), (17, 0));
         }
+    }
+
+    /// One socket's queue holds what the other direction redirects to it and what passes to it from its own peer, and the
+    /// kernel takes a piece without bytes there for a broken pipe.
+    #[test]
+    fn the_end_of_a_direction_that_passes_does_not_stop_the_other_one() {
+        // Together less than ON_THE_WAY_MAX, the first more than small socket buffers hold.
+        const BACK: usize = 3 << 20;
+        const MORE: usize = 512 << 10;
+        let mut engine = SockmapEngine::new(4096);
+        let Ok(redirect) = engine.redirect() else { return };
+        let ((mut client, source), (mut server, sink)) = (pair(), pair());
+        SockRef::from(&client).set_recv_buffer_size(64 << 10).expect("a socket");
+        SockRef::from(&source).set_send_buffer_size(64 << 10).expect("a socket");
+        let there = cookie(source.as_raw_fd()).expect("a socket");
+        let back = cookie(sink.as_raw_fd()).expect("a socket");
+        redirect.join(there, source.as_raw_fd(), sink.as_raw_fd()).expect("joined");
+        redirect.join(back, sink.as_raw_fd(), source.as_raw_fd()).expect("joined");
+        server.write_all(&vec![7; BACK]).expect("taken by the kernel");
+        while redirect.look(there).expect("known").passing == 0 {
+            client.write_all(&[1; 64 << 10]).expect("taken by the kernel");
+        }
+        client.shutdown(Shutdown::Write).expect("a connection");
+        while !progress(source.as_raw_fd()).expect("TCP").peer_ended {
+            std::thread::yield_now();
+        }
+        server.write_all(&vec![7; MORE]).expect("taken by the kernel");
+        client.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+        let mut got = vec![0; BACK + MORE];
+        client.read_exact(&mut got).expect("all of what was redirected");
+        assert!(got.iter().all(|b| *b == 7));
     }
 }
