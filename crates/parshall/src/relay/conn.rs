@@ -30,7 +30,7 @@ pub struct Lane {
     pub engines_used: u8,
     /// The first reason for not using the engine that was asked for.
     pub fallback: Option<Fallback>,
-    /// Copies first, splice while it streams.
+    /// Copies first, and another engine once it streams.
     pub adaptive: bool,
     /// The source may have something to read.
     pub source_ready: bool,

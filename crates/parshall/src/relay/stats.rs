@@ -54,13 +54,15 @@ pub enum Fallback {
     Bandwidth,
     /// The sink was too slow for redirection in the kernel, which has no end to what it takes.
     SlowSink,
+    /// The kernel redirects the other direction of the connection, and can only do one.
+    OtherDirection,
     /// Anything else.
     Other,
 }
 
 impl Fallback {
     /// All of them; a reason's place is its index.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Unsupported,
         Self::NotPermitted,
         Self::NoDescriptors,
@@ -68,6 +70,7 @@ impl Fallback {
         Self::BytesQueued,
         Self::Bandwidth,
         Self::SlowSink,
+        Self::OtherDirection,
         Self::Other,
     ];
 
@@ -92,6 +95,7 @@ impl Fallback {
             Self::BytesQueued => "bytes-queued",
             Self::Bandwidth => "bandwidth",
             Self::SlowSink => "slow-sink",
+            Self::OtherDirection => "other-direction",
             Self::Other => "other",
         }
     }

@@ -5,12 +5,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use parshall_core::relay::bucket::Bucket;
 use parshall_core::relay::closing::{CloseReason, Closing};
-use parshall_core::relay::config::EngineChoice;
 use parshall_sys::epoll::{EDGE, PEER_CLOSED, READABLE, URGENT, WRITABLE};
 use parshall_sys::stream_socket;
 
-use super::{CLIENT, Worker, first_engine};
-use crate::relay::conn::{Conn, ConnId, Lane, Stage};
+use super::{CLIENT, Worker, first_lane};
+use crate::relay::conn::{Conn, ConnId, Stage};
 use crate::relay::engine::uring::Accepted;
 use crate::relay::record::{Closed, Way};
 
@@ -169,11 +168,9 @@ impl Worker {
         if let Err(reason) = verdict {
             return self.refuse(index, peer, reason, false);
         }
-        let (engine, fallback) = first_engine(&service.config);
-        let adaptive = service.config.engine == EngineChoice::Auto;
-        let lane = || Lane { fallback, ..Lane::new(engine, adaptive) };
-        if let Some(why) = fallback {
-            listening.stats.fallbacks[why as usize].add(2);
+        let lanes = [0, 1].map(|_| first_lane(&service.config));
+        for why in lanes.iter().filter_map(|lane| lane.fallback) {
+            listening.stats.fallbacks[why as usize].add(1);
         }
         let per_way = |rate: u64| Box::new([0, 1].map(|_| Bucket::new(rate, (rate / 10).max(64 * 1024), now)));
         let conn = Box::new(Conn {
@@ -183,7 +180,7 @@ impl Worker {
             attempt: 0,
             listener: index as u16,
             target_index: 0,
-            lanes: [lane(), lane()],
+            lanes,
             bandwidth: service.config.limits.bandwidth.map(per_way),
             closing: Closing::default(),
             stage: Stage::Relaying,

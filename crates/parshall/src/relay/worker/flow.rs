@@ -7,7 +7,7 @@ use parshall_core::relay::streaming::Pace;
 use parshall_sys::epoll::{FAILED, HUNG_UP, PEER_CLOSED, READABLE, URGENT, WRITABLE};
 use parshall_sys::stream_io::shutdown_write;
 
-use super::{Worker, look_again_at};
+use super::{Worker, look_again_at, streams_with};
 use crate::relay::conn::{Conn, ConnId, Lane, Stage, lane_of, side_of};
 use crate::relay::engine::{Done, Engine, Job, Outcome, Store, TURN_BYTES};
 use crate::relay::stats::{EngineKind, Fallback, ListenerStats};
@@ -145,7 +145,8 @@ impl Worker {
         lane.store = job.store;
         lane.rhythm = job.rhythm;
         if lane.adaptive {
-            lane.engine = if lane.rhythm.pace() == Pace::Streaming { EngineKind::Splice } else { EngineKind::Copy };
+            let fast = streams_with(&self.listeners[usize::from(conn.listener)].service.config);
+            lane.engine = if lane.rhythm.pace() == Pace::Streaming { fast } else { EngineKind::Copy };
         }
         match job.outcome {
             // What had to go before (a header) is copied; then the direction goes to its own engine.

@@ -39,7 +39,7 @@ use parshall_sys::clock::monotonic_ns;
 use parshall_sys::epoll::{self, Epoll, Events};
 
 use super::command::{Assigned, Command};
-use super::conn::{ConnId, Table};
+use super::conn::{ConnId, Lane, Table};
 use super::engine::copy::CopyEngine;
 use super::engine::sockmap::SockmapEngine;
 use super::engine::splice::SpliceEngine;
@@ -445,16 +445,24 @@ fn look_again_at(now: Ns, waited: Ns, min: Ns, max: Ns) -> Ns {
     now + (waited / 4).clamp(min, max)
 }
 
-/// The engine a direction begins with, and why it is not the one that was asked for.
-fn first_engine(config: &Listener) -> (EngineKind, Option<Fallback>) {
+/// A direction that has moved nothing: with the engine that was asked for, or why not.
+fn first_lane(config: &Listener) -> Lane {
     let asked = match config.engine {
         EngineChoice::Splice => EngineKind::Splice,
         EngineChoice::Uring => EngineKind::Uring,
-        EngineChoice::Sockmap => EngineKind::Sockmap,
-        EngineChoice::Auto | EngineChoice::Copy => EngineKind::Copy,
+        EngineChoice::Auto | EngineChoice::Copy | EngineChoice::Sockmap => EngineKind::Copy,
     };
-    if asked.arms() && config.limits.bandwidth.is_some() {
-        return (EngineKind::Copy, Some(Fallback::Bandwidth));
+    let arms = matches!(config.engine, EngineChoice::Uring | EngineChoice::Sockmap);
+    if arms && config.limits.bandwidth.is_some() {
+        return Lane { fallback: Some(Fallback::Bandwidth), ..Lane::new(EngineKind::Copy, false) };
     }
-    (asked, None)
+    Lane::new(asked, matches!(config.engine, EngineChoice::Auto | EngineChoice::Sockmap))
+}
+
+/// What moves a direction that began with copies and streams.
+fn streams_with(config: &Listener) -> EngineKind {
+    match config.engine {
+        EngineChoice::Sockmap => EngineKind::Sockmap,
+        _ => EngineKind::Splice,
+    }
 }

@@ -18,6 +18,7 @@ pub const TOPIC: Topic = Topic {
         },
         Case { name: "a slow reader gets everything", run: slow_reader },
         Case { name: "one direction stands, the other one flows", run: one_direction_stands },
+        Case { name: "both directions stand, and each goes on when it is read", run: both_directions_stand },
         Case { name: "forty standing streams, and each goes on when it is read", run: forty_stand },
         Case { name: "standing streams that are given up leave nothing behind", run: given_up },
     ],
@@ -89,6 +90,17 @@ fn one_direction_stands(bed: &Bed) {
         server.expect(&mut Tape::new(7), 4 << 20);
     });
     client.expect(&mut Tape::new(6), sent);
+}
+
+fn both_directions_stand(bed: &Bed) {
+    let target = Target::narrow(16 * 1024);
+    let relay = bed.relay(&target, "");
+    let client = Conn::narrow_to(&relay.place, 16 * 1024);
+    let server = target.accept();
+    let down = server.stuff(&mut Tape::new(8), 128 << 20);
+    let up = client.stuff(&mut Tape::new(9), 128 << 20);
+    server.expect(&mut Tape::new(9), up);
+    client.expect(&mut Tape::new(8), down);
 }
 
 /// Small buffers everywhere, so that a stream stands after few bytes.
