@@ -1,5 +1,6 @@
 //! What a dump by the walk costs: makes connections over loopback in several processes and reports the CPU time per socket
-//! and dump of each set of groups. Run it as root: `walk_bench [CONNECTIONS [DUMPS]]`.
+//! and dump of each set of groups. Run it as root: `walk_bench [CONNECTIONS [DUMPS [SET]]]`. With 0 connections it reads
+//! those that are there.
 #![allow(clippy::unwrap_used)] // A panic is the report.
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -21,6 +22,10 @@ fn main() {
     let dumps: usize = args.next().map_or(30, |n| n.parse().unwrap());
     let holders = Holders::start(connections);
     let mut walk = Walk::open().unwrap();
+    if let Some(only) = args.next() {
+        let (name, groups) = sets().into_iter().find(|(name, _)| name.contains(&only)).unwrap();
+        return measure(&mut walk, &name, groups, dumps);
+    }
     for (name, groups) in sets() {
         measure(&mut walk, &name, groups, dumps);
     }

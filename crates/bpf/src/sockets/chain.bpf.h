@@ -194,13 +194,28 @@ static long on_unix_node(u32 step, void *unused)
 	return 0;
 }
 
-/* Asks for the memory of one first socket of the block. */
+/* Asks for the memory of one socket, and keeps the next one of its chain for the next pass. */
 static long on_ahead(u32 turn, void *unused)
 {
-	u64 head = heads[queue[turn & (BLOCK - 1)] & (BLOCK - 1)];
+	u64 node = chains[turn & (BLOCK - 1)], next;
 
-	touch_tcp(head - bpf_core_field_offset(struct sock_common, skc_nulls_node));
+	touch_tcp(node - bpf_core_field_offset(struct sock_common, skc_nulls_node));
+	next = number(SOCKET_FOLLOW(hlist_nulls_node, node)->next);
+	chains[at.deeper & (BLOCK - 1)] = next;
+	at.deeper += !is_end(next);
 	return 0;
+}
+
+/* Asks for the memory of the block's sockets: of the first of every chain, then of the second. */
+static __always_inline void ask_ahead(void)
+{
+	u32 left = at.waiting, pass;
+
+	for (pass = 0; pass < DEPTH && left; pass++) {
+		at.deeper = 0;
+		bpf_loop(left, on_ahead, NULL, 0);
+		left = at.deeper;
+	}
 }
 
 /* Reads the heads of the next block and notes which have sockets; 1 when the table or the run is at its end. */
@@ -237,11 +252,12 @@ __noinline int next_block(void)
 		u64 head = heads[i];
 
 		queue[waiting & (BLOCK - 1)] = i;
+		chains[waiting & (BLOCK - 1)] = head;
 		waiting += (head | -head) >> 63 & ~head & 1;
 	}
 	at.waiting = waiting;
 	if (at.ahead)
-		bpf_loop(at.waiting, on_ahead, NULL, 0);
+		ask_ahead();
 	job.bucket = at.base + BLOCK;
 	/* The bucket that was to be read in parts is empty by now. */
 	if (job.parts > 1 && is_end(heads[0])) {

@@ -96,7 +96,8 @@ impl Closes {
         let mut open = SocketClosesSkelBuilder::default().open(storage)?;
         open.maps.ring.set_max_entries(ring_bytes)?;
         let constants = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
-        constants.socket_tick_hz = crate::probes::tick_hz() as u32;
+        let tick = super::Tick::of_kernel();
+        (constants.socket_tick_hz, constants.socket_tick_us, constants.socket_tick_ms) = (tick.hz, tick.us, tick.ms);
         constants.wake_bytes = u64::from(ring_bytes / 8);
         let mut skel = open.load()?;
         let globals = skel.maps.bss_data.as_deref_mut().expect("the object has global data");

@@ -126,7 +126,8 @@ impl Iterators {
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = SocketIterSkelBuilder::default().open(storage)?;
         let constants = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
-        constants.socket_tick_hz = crate::probes::tick_hz() as u32;
+        let tick = super::Tick::of_kernel();
+        (constants.socket_tick_hz, constants.socket_tick_us, constants.socket_tick_ms) = (tick.hz, tick.us, tick.ms);
         open.progs.dump_tcp.set_autoload(tables.contains(&Table::Tcp));
         open.progs.dump_udp.set_autoload(tables.contains(&Table::Udp));
         open.progs.dump_unix.set_autoload(tables.contains(&Table::Unix));

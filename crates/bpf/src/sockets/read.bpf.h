@@ -5,8 +5,8 @@
  * tcp_get_info() of net/ipv4/tcp.c, sk_get_meminfo() of net/core/sock.c), but without the socket's lock.
  *
  * The pointers may be trusted ones of an iterator or tracepoint, results of bpf_rdonly_cast, or copies in a map. A pointer
- * that is read from one of them is followed through SOCKET_FOLLOW. Set socket_tick_hz
- * before the object is loaded.
+ * that is read from one of them is followed through SOCKET_FOLLOW. Set socket_tick_hz and
+ * what follows from it before the object is loaded.
  */
 #ifndef PARSHALL_SOCKETS_READ_H
 #define PARSHALL_SOCKETS_READ_H
@@ -23,8 +23,13 @@ extern void *bpf_rdonly_cast(const void *pointer, __u32 btf_id) __ksym;
 	((struct type *)bpf_rdonly_cast((const void *)(pointer), bpf_core_type_id_kernel(struct type)))
 #endif
 
-/* The kernel's CONFIG_HZ. Read-only data: the verifier drops the branches that the value decides. */
+/*
+ * The kernel's CONFIG_HZ, and how long a tick is where that is a whole number, else 0. Read-only data: the verifier drops the
+ * branches that a value decides. It does not divide, though: a division of constants is done for every socket.
+ */
 const volatile u32 socket_tick_hz = 250;
+const volatile u32 socket_tick_us = 4000;
+const volatile u32 socket_tick_ms = 4;
 
 enum control { CONTROL_OTHER, CONTROL_BBR, CONTROL_DCTCP, CONTROL_VEGAS };
 
@@ -51,16 +56,16 @@ static __always_inline void socket_reader_begin(struct socket_reader *reader)
 /* jiffies_to_usecs() */
 static __always_inline u32 ticks_us(u32 ticks)
 {
-	if (1000000 % socket_tick_hz == 0)
-		return ticks * (1000000 / socket_tick_hz);
+	if (socket_tick_us)
+		return ticks * socket_tick_us;
 	return (u64)ticks * 1000000 / socket_tick_hz;
 }
 
 /* jiffies_to_msecs(), which rounds up where it must round */
 static __always_inline u32 ticks_ms(u32 ticks)
 {
-	if (1000 % socket_tick_hz == 0)
-		return ticks * (1000 / socket_tick_hz);
+	if (socket_tick_ms)
+		return ticks * socket_tick_ms;
 	return ((u64)ticks * 1000 + socket_tick_hz - 1) / socket_tick_hz;
 }
 
@@ -357,7 +362,7 @@ static __always_inline void read_times(struct socket_record *r, const struct tcp
 static __always_inline void read_limits(struct socket_record *r, const struct tcp_sock *tp,
 					const struct socket_reader *reader)
 {
-	u32 us = 1000000 / socket_tick_hz;
+	u32 us = socket_tick_us ?: 1000000 / socket_tick_hz;
 	u64 busy = tp->chrono_stat[0], rwnd = tp->chrono_stat[1], sndbuf = tp->chrono_stat[2];
 	u32 since = (u32)reader->jiffies - tp->chrono_start;
 	u32 running = BPF_CORE_READ_BITFIELD(tp, chrono_type);

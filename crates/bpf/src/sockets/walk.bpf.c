@@ -21,6 +21,7 @@
 #define NAME_ROOM 128
 /* Heads of buckets that are read at once, from which the walk knows what comes next. */
 #define BLOCK 16
+#define DEPTH 3
 /* How often a bucket is read again before its rest is given up, and how many sockets a chain may have. */
 #define TRIES 16
 #define CHAIN_MAX 65536
@@ -116,12 +117,14 @@ struct {
 	u64 print;
 	u32 moved;
 	u32 ahead;
-	u32 reserved2;
+	u32 deeper;
 	u32 no_room;
 } at = {};
 
 u64 heads[BLOCK] = {};
 u8 queue[BLOCK] = {};
+/* Where the block's chains stand that are asked for. */
+u64 chains[BLOCK] = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -10,7 +10,6 @@ use libbpf_rs::{MapCore, MapFlags, OpenObject};
 use parshall_evidence::socket::{Batch, Completeness, Groups, SocketRecord};
 
 use super::arena::Arena;
-use crate::probes::tick_hz;
 use crate::walk_skel::types::walk_job;
 use crate::walk_skel::{WalkSkel, WalkSkelBuilder};
 
@@ -353,7 +352,8 @@ fn load() -> Result<WalkSkel<'static>, libbpf_rs::Error> {
     // Without reduced type information: bpf_rdonly_cast takes the kernel's own numbers of types.
     let mut open = WalkSkelBuilder::default().open(object)?;
     let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
-    rodata.socket_tick_hz = u32::try_from(tick_hz()).unwrap_or(250);
+    let tick = super::Tick::of_kernel();
+    (rodata.socket_tick_hz, rodata.socket_tick_us, rodata.socket_tick_ms) = (tick.hz, tick.us, tick.ms);
     open.load()
 }
 
