@@ -30,6 +30,26 @@ fn refused(error: libbpf_rs::Error) -> io::Error {
     }
 }
 
+/// The kernel's tick as `read.bpf.h` wants it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tick {
+    hz: u32,
+    /// Microseconds and milliseconds of one, where that is a whole number; else 0.
+    us: u32,
+    ms: u32,
+}
+
+impl Tick {
+    fn of_kernel() -> Self {
+        Self::of(u32::try_from(crate::probes::tick_hz()).unwrap_or(250))
+    }
+
+    fn of(hz: u32) -> Self {
+        let whole = |unit: u32| if unit.is_multiple_of(hz) { unit / hz } else { 0 };
+        Self { hz, us: whole(1_000_000), ms: whole(1000) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,31 +66,6 @@ mod tests {
             Some(u64::from_ne_bytes([7, 0, 0, 0, 0, 0, 0, 0]))
         );
     }
-}
-
-/// The kernel's tick as `read.bpf.h` wants it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Tick {
-    hz: u32,
-    /// Microseconds and milliseconds of one, where that is a whole number; else 0.
-    us: u32,
-    ms: u32,
-}
-
-impl Tick {
-    fn of_kernel() -> Self {
-        Self::of(u32::try_from(crate::probes::tick_hz()).unwrap_or(250))
-    }
-
-    fn of(hz: u32) -> Self {
-        let whole = |unit: u32| if unit % hz == 0 { unit / hz } else { 0 };
-        Self { hz, us: whole(1_000_000), ms: whole(1000) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn a_tick_is_a_whole_number_or_none() {

@@ -165,6 +165,16 @@ impl Table {
         })
     }
 
+    /// Asks for the memory that [`Table::holders`] of these inodes will look at: the CPU then waits for many lines at once,
+    /// instead of for two in turn at every socket.
+    pub fn ask_ahead(&self, inodes: impl Iterator<Item = u32>) {
+        if self.heads.is_empty() {
+            return;
+        }
+        let first = |inode| self.slots.get(self.heads[self.bucket(inode)] as usize);
+        std::hint::black_box(inodes.fold(0, |sum, inode| sum ^ first(inode).map_or(0, |slot| slot.inode)));
+    }
+
     fn chain(&self, inode: u32) -> impl Iterator<Item = &Slot> {
         let first = if inode == 0 || self.heads.is_empty() { NONE } else { self.heads[self.bucket(inode)] };
         std::iter::successors(self.slots.get(first as usize), |slot| self.slots.get(slot.next as usize))

@@ -194,10 +194,7 @@ impl Join<'_> {
             let mut held: Vec<Owner> = Vec::new();
             let mut ends: Vec<usize> = Vec::new();
             if let Some(owners) = self.owners {
-                for record in records {
-                    owners.of(record, &mut held);
-                    ends.push(held.len());
-                }
+                owners.of(records, &mut held, &mut ends);
             }
             let mut rows = Vec::with_capacity(records.len());
             for (at, record) in records.iter().enumerate() {

@@ -39,7 +39,7 @@ impl Owners for Kernel {
         Ok((self.account(), strays))
     }
 
-    fn of(&self, record: &SocketRecord, owners: &mut Vec<Owner>) {
-        super::of(&self.table, record, owners);
+    fn of(&self, records: &[SocketRecord], owners: &mut Vec<Owner>, ends: &mut Vec<usize>) {
+        super::of(&self.table, records, owners, ends);
     }
 }

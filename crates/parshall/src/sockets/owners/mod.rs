@@ -39,9 +39,10 @@ pub trait Owners {
         self.look().map(|account| (account, Vec::new()))
     }
 
-    /// Appends those who hold the socket of this record, in the order of processes and descriptors. Found by the inode,
-    /// and where both sides know it by the address: a record needs its identity only.
-    fn of(&self, record: &SocketRecord, owners: &mut Vec<Owner>);
+    /// Appends those who hold the sockets of these records, one socket after the other, in the order of processes and
+    /// descriptors, and to `ends` where those of each record end. Found by the inode, and where both sides know it by the
+    /// address: records need their identity only.
+    fn of(&self, records: &[SocketRecord], owners: &mut Vec<Owner>, ends: &mut Vec<usize>);
 }
 
 /// The cheapest provider that works here, and why it is not the first one.
@@ -52,13 +53,17 @@ pub fn best() -> (Box<dyn Owners>, Option<String>) {
     }
 }
 
-fn of(table: &Table, record: &SocketRecord, owners: &mut Vec<Owner>) {
-    let holders = table.holders(record.address, record.inode);
-    owners.extend(holders.map(|holder| Owner {
-        pid: holder.pid,
-        fd: holder.fd,
-        command: std::sync::Arc::clone(holder.command),
-    }));
+fn of(table: &Table, records: &[SocketRecord], owners: &mut Vec<Owner>, ends: &mut Vec<usize>) {
+    table.ask_ahead(records.iter().map(|record| record.inode));
+    for record in records {
+        let holders = table.holders(record.address, record.inode);
+        owners.extend(holders.map(|holder| Owner {
+            pid: holder.pid,
+            fd: holder.fd,
+            command: std::sync::Arc::clone(holder.command),
+        }));
+        ends.push(owners.len());
+    }
 }
 
 #[cfg(test)]
@@ -74,8 +79,9 @@ mod tests {
         let account = provider.look().expect("descriptors can be seen");
         assert!(account.descriptors > 0 && account.dropped == 0);
         let inode = std::fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd())).unwrap().ino() as u32;
-        let mut owners = Vec::new();
-        provider.of(&SocketRecord { inode, ..Default::default() }, &mut owners);
+        let (mut owners, mut ends) = (Vec::new(), Vec::new());
+        provider.of(&[SocketRecord { inode, ..Default::default() }], &mut owners, &mut ends);
+        assert_eq!(ends, [owners.len()]);
         assert!(owners.iter().all(|owner| !owner.command.is_empty()));
         owners.iter().map(|owner| (owner.pid, owner.fd)).collect()
     }
@@ -97,9 +103,9 @@ mod tests {
     fn a_socket_that_nobody_holds_has_no_owner() {
         let mut procfs = Procfs::default();
         procfs.look().unwrap();
-        let mut owners = Vec::new();
-        procfs.of(&SocketRecord::default(), &mut owners);
-        procfs.of(&SocketRecord { address: 7, inode: u32::MAX, ..Default::default() }, &mut owners);
-        assert_eq!(owners, []);
+        let (mut owners, mut ends) = (Vec::new(), Vec::new());
+        let unheld = SocketRecord { address: 7, inode: u32::MAX, ..Default::default() };
+        procfs.of(&[SocketRecord::default(), unheld], &mut owners, &mut ends);
+        assert_eq!((owners, ends), (vec![], vec![0, 0]));
     }
 }

@@ -41,8 +41,8 @@ impl Owners for Procfs {
         Ok(Account { descriptors: self.table.len() as u64, dropped: self.table.dropped(), hidden })
     }
 
-    fn of(&self, record: &SocketRecord, owners: &mut Vec<Owner>) {
-        super::of(&self.table, record, owners);
+    fn of(&self, records: &[SocketRecord], owners: &mut Vec<Owner>, ends: &mut Vec<usize>) {
+        super::of(&self.table, records, owners, ends);
     }
 }
 
