@@ -272,7 +272,7 @@ impl Owners {
 
     fn pass(&mut self, table: &mut Table, find_strays: bool) -> io::Result<()> {
         let bss = self.skel.maps.bss_data.as_deref_mut().expect("the object has global data");
-        bss.last_pid = 0;
+        (bss.last_pid, bss.asked_pid) = (0, 0);
         bss.find_strays = u32::from(find_strays);
         table.clear();
         let outcome = (|| {
