@@ -88,6 +88,10 @@ struct file___ref {
 	} f_ref;
 } __attribute__((preserve_access_index));
 
+struct file___ops {
+	const void *f_op;
+} __attribute__((preserve_access_index));
+
 struct socket_alloc___owners {
 	struct socket___owners socket;
 	struct inode vfs_inode;
@@ -114,9 +118,11 @@ static __always_inline u64 word_at(u64 address)
 	return value;
 }
 
-/* BPF cannot prefetch; a load whose value nobody uses does the same. */
-static __noinline int ask_ahead(struct task_struct *task, u32 fd)
+/* BPF cannot prefetch; a load whose value nobody uses does the same. Of files that are no sockets nothing is followed: what
+ * is behind them might not like to be read. */
+static __noinline int ask_ahead(struct task_struct *task, u32 fd, u64 socket_ops)
 {
+	const u32 ops = bpf_core_field_offset(struct file___ops, f_op);
 	const u32 private = bpf_core_field_offset(struct file, private_data);
 	const u32 count = bpf_core_field_exists(struct file___ref, f_ref) ?
 				  bpf_core_field_offset(struct file___ref, f_ref) : private;
@@ -131,9 +137,14 @@ static __noinline int ask_ahead(struct task_struct *task, u32 fd)
 		return 0;
 	for (i = 0; i < AHEAD; i++)
 		word_at(next_files[i] + count);
-	for (i = 0; i < AHEAD; i++)
-		next_files[i] = word_at(next_files[i] + private);
 	for (i = 0; i < AHEAD; i++) {
+		u64 file = next_files[i];
+
+		next_files[i] = word_at(file + ops) == socket_ops ? word_at(file + private) : 0;
+	}
+	for (i = 0; i < AHEAD; i++) {
+		if (!next_files[i])
+			continue;
 		word_at(next_files[i] + sock);
 		word_at(next_files[i] + inode);
 	}
@@ -154,11 +165,11 @@ int owners(struct bpf_iter__task_file *ctx)
 
 	if (!task || !file)
 		return 0;
-	if (bpf_ksym_exists(bpf_rdonly_cast) && (asked_pid != task->pid || ctx->fd >= asked_until))
-		ask_ahead(task, ctx->fd);
 	socket = (void *)bpf_sock_from_file(file);
 	if (!socket)
 		return 0;
+	if (bpf_ksym_exists(bpf_rdonly_cast) && (asked_pid != task->pid || ctx->fd >= asked_until))
+		ask_ahead(task, ctx->fd, (u64)((struct file___ops *)file)->f_op);
 	entry.address = (u64)socket->sk;
 	if (!entry.address)
 		return 0;
