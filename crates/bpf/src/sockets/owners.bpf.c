@@ -129,11 +129,13 @@ static __noinline int ask_ahead(struct task_struct *task, u32 fd, u64 socket_ops
 	const u32 inode = bpf_core_field_offset(struct socket_alloc___owners, vfs_inode) +
 			  bpf_core_field_offset(struct inode, i_ino);
 	const u32 sock = bpf_core_field_offset(struct socket___owners, sk);
+	const struct fdtable *table = task->files->fdt;
 	u32 i;
 
 	asked_pid = task->pid;
 	asked_until = fd + AHEAD;
-	if (bpf_probe_read_kernel(next_files, sizeof(next_files), task->files->fdt->fd + fd + 1))
+	/* What is behind the table's end are no files. */
+	if (fd + AHEAD >= table->max_fds || bpf_probe_read_kernel(next_files, sizeof(next_files), table->fd + fd + 1))
 		return 0;
 	for (i = 0; i < AHEAD; i++)
 		word_at(next_files[i] + count);

@@ -145,8 +145,10 @@ impl Worker {
         lane.store = job.store;
         lane.rhythm = job.rhythm;
         if lane.adaptive {
-            let fast = streams_with(&self.listeners[usize::from(conn.listener)].service.config);
-            lane.engine = if lane.rhythm.pace() == Pace::Streaming { fast } else { EngineKind::Copy };
+            lane.engine = match lane.rhythm.pace() {
+                Pace::Quiet => EngineKind::Copy,
+                Pace::Streaming => streams_with(&self.listeners[usize::from(conn.listener)].service.config),
+            };
         }
         match job.outcome {
             // What had to go before (a header) is copied; then the direction goes to its own engine.

@@ -99,6 +99,7 @@ fn both_directions_stand(bed: &Bed) {
     let server = target.accept();
     let down = server.stuff(&mut Tape::new(8), 128 << 20);
     let up = client.stuff(&mut Tape::new(9), 128 << 20);
+    assert!(down.max(up) < 128 << 20, "it takes all that is sent though nobody reads");
     server.expect(&mut Tape::new(9), up);
     client.expect(&mut Tape::new(8), down);
 }
