@@ -41,7 +41,7 @@ fn assert_named(report: &Report, pids: &[u32]) {
     assert!(first.lost_ms > 0.0 && first.lost_ms <= report.window_s * 1e3, "{first:#?}");
     assert!(first.place.pid.is_some_and(|pid| pids.contains(&pid)), "{:?} of {pids:?}", first.place);
     assert!(first.place.flow.as_ref().is_some_and(|flow| flow.contains("->")), "{:?}", first.place);
-    assert!(first.evidence.iter().any(|e| e.p50_ms.is_some_and(|ms| (30.0..60.0).contains(&ms))), "{first:#?}");
+    assert!(first.evidence.iter().any(|e| e.p50_ms.is_some_and(|ms| (25.0..100.0).contains(&ms))), "{first:#?}");
     assert!(first.fix.text.contains("TCP_NODELAY"), "{:?}", first.fix);
     assert!(report.ruled_out.iter().all(|r| r.cause != CAUSE && !r.why.is_empty()));
 }
@@ -312,12 +312,15 @@ fn nothing_stays_attached_whatever_ends_it() {
         begin(Command::new(PARSHALL).args(["attach", "--port", &port, "--format", "json", "--for", window]))
     };
     for signal in [None, Some("-INT"), Some("-TERM"), Some("-KILL")] {
-        let running = start(if signal.is_some() { "60s" } else { "1s" });
-        let ids = attached(&running);
-        std::thread::sleep(Duration::from_millis(500));
-        signal.into_iter().for_each(|signal| running.signal(signal));
-        let done = running.finish();
-        common::until("the kernel lets go of them", || left(&ids) == 0);
+        let done = undisturbed(|| {
+            let running = start(if signal.is_some() { "60s" } else { "1s" });
+            let ids = attached(&running);
+            std::thread::sleep(Duration::from_millis(500));
+            signal.into_iter().for_each(|signal| running.signal(signal));
+            let done = running.finish();
+            common::until("the kernel lets go of them", || left(&ids) == 0);
+            done
+        });
         if signal == Some("-KILL") {
             assert_eq!(done.code, None);
             continue;

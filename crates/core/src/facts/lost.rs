@@ -1,4 +1,6 @@
 //! A selection of lost time, summed up.
+use parshall_evidence::Release;
+
 use super::{Facts, Part};
 use crate::stats::{ratio, weighted_quantile};
 
@@ -15,7 +17,8 @@ pub struct Lost {
     pub seen: u64,
     /// The count was scaled.
     pub scaled: bool,
-    /// Median length of an interval in nanoseconds.
+    /// Median length of an interval in nanoseconds. An interval that was cut by the begin or the end of a slice tells only
+    /// that it was longer, so it counts only where none was seen whole.
     pub p50_ns: f64,
     /// 99th percentile.
     pub p99_ns: f64,
@@ -25,7 +28,7 @@ impl Lost {
     /// Sums the parts that `take` chooses.
     pub fn of(facts: &Facts<'_>, take: impl Fn(&Part) -> bool) -> Lost {
         let mut by_flow = vec![0.0; facts.flows.len()];
-        let mut lengths = Vec::new();
+        let (mut whole, mut cut) = (Vec::new(), Vec::new());
         let mut lost = Lost::default();
         let mut count = 0.0;
         for part in facts.parts.iter().filter(|p| take(p)) {
@@ -35,8 +38,10 @@ impl Lost {
             lost.seen = lost.seen.saturating_add(part.count);
             lost.scaled |= ledger.scaled;
             count += part.count as f64 * ledger.scale.max(1.0);
+            let lengths = if was_cut(facts, part) { &mut cut } else { &mut whole };
             lengths.push((part.each_ns, part.count.max(1) as f64));
         }
+        let lengths = if whole.is_empty() { cut } else { whole };
         lost.count = count.round() as u64;
         lost.p50_ns = weighted_quantile(&lengths, 0.5).unwrap_or(0.0);
         lost.p99_ns = weighted_quantile(&lengths, 0.99).unwrap_or(0.0);
@@ -70,5 +75,41 @@ impl Lost {
     /// The flow that lost most.
     pub fn worst(&self) -> Option<usize> {
         self.by_flow.first().map(|(flow, _)| *flow)
+    }
+}
+
+/// Its begin or its end is that of a slice, not its own.
+fn was_cut(facts: &Facts<'_>, part: &Part) -> bool {
+    let at_begin = |begin_ns| facts.capture.slices.spans.iter().any(|slice| slice.0 == begin_ns);
+    part.release == Release::Cut || part.span.is_some_and(|(begin_ns, _)| at_begin(begin_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FlowState, Release, Role};
+
+    use super::*;
+    use crate::facts::Blame;
+    use crate::testkit::{FlowBuilder, MS, capture};
+
+    /// Lengths, of a flow whose holds are `stalls` (begin, length, what ended it), seen in slices of 100 ms.
+    fn lengths_ms(stalls: &[(u64, u64, Release)]) -> (f64, f64) {
+        let flow = stalls.iter().fold(FlowBuilder::new(1, Role::Client).talks_in_parts(100), |flow, stall| {
+            flow.stall(stall.0 * MS, stall.1 * MS, FlowState::Nagle, stall.2)
+        });
+        let mut capture = capture(vec![flow], vec![]);
+        capture.slices.spans = vec![(0, 100 * MS), (500 * MS, 100 * MS)];
+        let lost = Lost::of(&Facts::new(&capture), |part| matches!(part.blame, Blame::Nagle | Blame::NagleDelack));
+        assert_eq!(lost.seen, stalls.len() as u64);
+        (lost.p50_ns / MS as f64, lost.p99_ns / MS as f64)
+    }
+
+    #[test]
+    fn what_a_slice_cut_says_nothing_of_lengths() {
+        use Release::{Cut, RxAckDelayed};
+        let cut = [(0, 11, RxAckDelayed), (93, 7, Cut), (500, 15, RxAckDelayed), (557, 43, Cut)];
+        let whole = [(12, 40, RxAckDelayed), (52, 41, RxAckDelayed)];
+        assert_eq!(lengths_ms(&[&cut[..], &whole[..]].concat()), (40.0, 41.0));
+        assert_eq!(lengths_ms(&cut), (11.0, 43.0), "better than nothing");
     }
 }
