@@ -5,7 +5,7 @@ mod socket_common;
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::{Prefix, Sides, Walk, WalkSelection};
 use parshall_evidence::socket::{Completeness, Group, Groups, SocketRecord};
+use socket_common::apart::apart;
 use socket_common::{ready, skip};
 
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const UDP: u32 = 2;
 const MPTCP: u32 = 4;
 const UNIX: u32 = 8;
@@ -106,8 +108,8 @@ fn bound(protocol: libc::c_int) -> Option<std::os::fd::OwnedFd> {
 #[test]
 fn connections_of_both_families_are_told_with_their_numbers() {
     let Some(mut walk) = open("walk: connections") else { return };
-    for at in [SocketAddr::from(([127, 0, 0, 1], 0)), SocketAddr::from((Ipv6Addr::LOCALHOST, 0))] {
-        let listener = TcpListener::bind(at).unwrap();
+    for at in [HERE, Ipv6Addr::LOCALHOST.into()] {
+        let listener = apart(at);
         let port = listener.local_addr().unwrap().port();
         let (mut client, mut server) = pair(&listener);
         client.write_all(&[7; 5000]).unwrap();
@@ -132,15 +134,15 @@ fn connections_of_both_families_are_told_with_their_numbers() {
             std::net::IpAddr::V4(ip) => [&ip.octets()[..], &[0; 12]].concat(),
             std::net::IpAddr::V6(ip) => ip.octets().to_vec(),
         };
-        assert_eq!(sender.local_address.to_vec(), address(at.ip()));
-        assert_eq!(sender.remote_address.to_vec(), address(at.ip()));
+        assert_eq!(sender.local_address.to_vec(), address(at));
+        assert_eq!(sender.remote_address.to_vec(), address(at));
     }
 }
 
 #[test]
 fn a_listener_tells_its_queue() {
     let Some(mut walk) = open("walk: listeners") else { return };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = apart(HERE);
     let at = listener.local_addr().unwrap();
     // SAFETY: listen takes no pointers.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 7) }, 0);
@@ -155,7 +157,7 @@ fn a_listener_tells_its_queue() {
 #[test]
 fn what_waits_after_its_end_and_before_its_beginning() {
     let Some(mut walk) = open("walk: TIME_WAIT and NEW_SYN_RECV") else { return };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = apart(HERE);
     let port = listener.local_addr().unwrap().port();
     let (client, mut server) = pair(&listener);
     let client_port = client.local_addr().unwrap().port();
@@ -286,7 +288,7 @@ fn an_mptcp_connection_is_told_once_beside_its_subflow() {
 #[test]
 fn each_rule_selects_in_the_kernel() {
     let Some(mut walk) = open("walk: selection") else { return };
-    let listener = TcpListener::bind("127.0.9.1:0").unwrap();
+    let listener = apart(Ipv4Addr::new(127, 0, 9, 1).into());
     let port = listener.local_addr().unwrap().port();
     let (client, _server) = pair(&listener);
     let client_port = client.local_addr().unwrap().port();
@@ -324,7 +326,7 @@ fn each_rule_selects_in_the_kernel() {
 #[test]
 fn only_what_changed_is_told() {
     let Some(mut walk) = open("walk: changed") else { return };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = apart(HERE);
     let port = listener.local_addr().unwrap().port();
     let (mut busy, mut sink) = pair(&listener);
     let idle = pair(&listener);

@@ -1,11 +1,13 @@
 //! `parshall sockets` on real sockets: every backend says the same of them, and what closes between two dumps is told.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
+#[path = "../../bpf/tests/socket_common/apart.rs"]
+mod apart;
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,8 +15,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use apart::apart;
 use common::{PARSHALL, parshall};
 use serde_json::Value;
+
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Of the client that has moved some bytes.
 const USER_TIMEOUT: Duration = Duration::from_millis(7654);
@@ -80,11 +85,8 @@ struct Settled {
 }
 
 impl Settled {
-    fn new(address: &str) -> Self {
-        Self::on(TcpListener::bind(address).unwrap())
-    }
-
-    fn on(listener: TcpListener) -> Self {
+    fn new(address: IpAddr) -> Self {
+        let listener = apart(address);
         let to = listener.local_addr().unwrap();
         let mut client = TcpStream::connect(to).unwrap();
         let (mut server, _) = listener.accept().unwrap();
@@ -104,7 +106,7 @@ impl Settled {
     }
 }
 
-fn agree(address: &str) {
+fn agree(address: IpAddr) {
     let settled = Settled::new(address);
     let port = settled.port().to_string();
     let read = |backend| {
@@ -148,8 +150,8 @@ fn the_backends_agree_field_by_field() {
     if !common::btf("sockets: walk and iter against netlink") {
         return;
     }
-    agree("127.0.0.1:0");
-    agree("[::1]:0");
+    agree(HERE);
+    agree(Ipv6Addr::LOCALHOST.into());
 }
 
 /// Rows of our own sockets of these kinds, by inode.
@@ -206,7 +208,7 @@ fn netlink_needs_no_privilege_of_bpf() {
     if !common::root("sockets: netlink") {
         return;
     }
-    let settled = Settled::new("127.0.0.1:0");
+    let settled = Settled::new(HERE);
     let port = settled.port().to_string();
     let (rows, _) = rows(&["sockets", "once", "--backend", "netlink", "--local-port", &port, "--format", "json"]);
     assert_eq!(rows.len(), 3, "{rows:?}");
@@ -221,7 +223,7 @@ fn what_closes_between_two_dumps_is_told_once_with_its_final_counters() {
     if !common::btf("sockets: closes") {
         return;
     }
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = apart(HERE);
     let to = listener.local_addr().unwrap();
     let port = to.port().to_string();
     let mut child = Command::new(PARSHALL)
@@ -270,11 +272,6 @@ impl Drop for Daemon {
     }
 }
 
-/// Listens on a port that the kernel does not hand out by itself.
-fn service() -> Settled {
-    Settled::on((20_000..30_000).find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).expect("a free port"))
-}
-
 /// Where the collector's notes say that its endpoint listens.
 fn endpoint(notes: &mut impl Iterator<Item = String>) -> String {
     let at = notes.find_map(|line| Some(line.strip_prefix("note: metrics on http://")?.split_once('/')?.0.to_owned()));
@@ -295,7 +292,7 @@ fn a_file_of_sinks_gives_files_and_metrics_at_once() {
     if !common::root("sockets: sinks") {
         return;
     }
-    let settled = service();
+    let settled = Settled::new(HERE);
     let directory = tempfile::tempdir().unwrap();
     let (files, sinks) = (directory.path().join("files"), directory.path().join("sinks.toml"));
     let text = format!(
@@ -406,7 +403,7 @@ fn a_socket_that_was_quiet_is_not_new() {
     if !common::btf("sockets: changed since last") {
         return;
     }
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = apart(HERE);
     let to = listener.local_addr().unwrap();
     let mut client = TcpStream::connect(to).unwrap();
     let _server = listener.accept().unwrap();

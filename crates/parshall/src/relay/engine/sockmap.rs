@@ -34,6 +34,8 @@ pub struct SockmapEngine {
     state: State,
     ways: Vec<Way>,
     free: Vec<u32>,
+    /// The sinks of the directions that the kernel moves, by source.
+    moved: HashMap<RawFd, RawFd>,
     /// Directions that the program lets pass and others copy, by source.
     passing: HashMap<RawFd, Passing>,
 }
@@ -76,6 +78,7 @@ impl SockmapEngine {
             state: State::Untried,
             ways: Vec::new(),
             free: Vec::new(),
+            moved: HashMap::new(),
             passing: HashMap::new(),
         }
     }
@@ -114,8 +117,7 @@ impl SockmapEngine {
         if let Err(why) = self.redirect() {
             return Outcome::Refused(why);
         }
-        let back = |w: &Way| w.live && (w.source, w.sink) == (job.sink, job.source);
-        if self.passing.contains_key(&job.sink) || self.ways.iter().any(back) {
+        if self.passing.contains_key(&job.sink) || self.moved.get(&job.sink) == Some(&job.source) {
             return Outcome::Refused(Fallback::OtherDirection);
         }
         // The kernel redirects between Unix sockets too, but has nothing to say of how far they are.
@@ -147,6 +149,7 @@ impl SockmapEngine {
         // It cannot fail for a TCP socket, and this is one by now.
         let _announced = announce_unread(source);
         let way = Way { generation: 0, live: true, cookie, source, sink, before, told: 0 };
+        self.moved.insert(source, sink);
         Ok(match self.free.pop() {
             Some(slot) => {
                 let generation = self.ways[slot as usize].generation.wrapping_add(1);
@@ -216,6 +219,7 @@ impl SockmapEngine {
         way.live = false;
         let (cookie, source) = (way.cookie, way.source);
         self.free.push(ticket.slot);
+        self.moved.remove(&source);
         match &self.state {
             _ if passes => drop(self.passing.insert(source, Passing { cookie, before: 0 })),
             State::Loaded(redirect) => redirect.part(cookie),
@@ -293,7 +297,7 @@ impl Engine for SockmapEngine {
     #[cfg(test)]
     fn in_use(&mut self) -> usize {
         let known = self.redirect().map_or(0, Redirect::known);
-        known + self.passing.len() + self.ways.iter().filter(|w| w.live).count()
+        known + self.passing.len() + self.moved.len() + self.ways.iter().filter(|w| w.live).count()
     }
 }
 
