@@ -252,8 +252,41 @@ static __always_inline void read_timer(struct socket_record *r, const struct soc
 	}
 }
 
-static __always_inline void read_queues(struct socket_record *r, const struct sock *sk, const struct tcp_sock *tp)
+/* How far a connection has come: the sequence numbers that both sides have passed, and the bytes counted up to there. */
+struct progress {
+	u32 snd_una;
+	u32 rcv_nxt;
+	u64 acked;
+	u64 received;
+};
+
+/* A counter and its number move together under the socket's lock, which is not held here: who reads between the two sees
+ * another birth, so it is read until two agree, or for the third time. */
+#define READ_ALIKE(number, number_at, count, count_at)                                  \
+	({                                                                              \
+		u32 first = *(const volatile u32 *)&(number_at) - (u32)*(const volatile u64 *)&(count_at); \
+                                                                                        \
+		number = *(const volatile u32 *)&(number_at);                           \
+		count = *(const volatile u64 *)&(count_at);                             \
+		if (number - (u32)count != first) {                                     \
+			number = *(const volatile u32 *)&(number_at);                   \
+			count = *(const volatile u64 *)&(count_at);                     \
+		}                                                                       \
+	})
+
+static __always_inline struct progress read_progress(const struct tcp_sock *tp)
 {
+	struct progress p;
+
+	READ_ALIKE(p.snd_una, tp->snd_una, p.acked, tp->bytes_acked);
+	READ_ALIKE(p.rcv_nxt, tp->rcv_nxt, p.received, tp->bytes_received);
+	return p;
+}
+
+static __always_inline void read_queues(struct socket_record *r, const struct sock *sk, const struct tcp_sock *tp,
+					const struct progress *progress)
+{
+	u32 write_seq;
 	s32 unread, unsent;
 
 	if (r->state == LISTEN) {
@@ -261,10 +294,11 @@ static __always_inline void read_queues(struct socket_record *r, const struct so
 		r->accept_limit = sk->sk_max_ack_backlog;
 		return;
 	}
-	unread = tp->rcv_nxt - tp->copied_seq;
-	unsent = tp->write_seq - tp->snd_nxt;
+	unread = progress->rcv_nxt - tp->copied_seq;
+	write_seq = tp->write_seq;
+	unsent = write_seq - tp->snd_nxt;
 	r->rqueue_bytes = unread > 0 ? unread : 0;
-	r->wqueue_bytes = tp->write_seq - tp->snd_una;
+	r->wqueue_bytes = write_seq - progress->snd_una;
 	r->notsent_bytes = unsent > 0 ? unsent : 0;
 }
 
@@ -336,11 +370,11 @@ static __always_inline void read_loss(struct socket_record *r, const struct tcp_
 	}
 }
 
-static __always_inline void read_traffic(struct socket_record *r, const struct tcp_sock *tp)
+static __always_inline void read_traffic(struct socket_record *r, const struct tcp_sock *tp, const struct progress *progress)
 {
 	r->bytes_sent = tp->bytes_sent;
-	r->bytes_acked = tp->bytes_acked;
-	r->bytes_received = tp->bytes_received;
+	r->bytes_acked = progress->acked;
+	r->bytes_received = progress->received;
 	r->segs_out = tp->segs_out;
 	r->segs_in = tp->segs_in;
 	r->data_segs_out = tp->data_segs_out;
@@ -505,13 +539,26 @@ static __always_inline void read_congestion(struct socket_record *r, const struc
 		read_vegas(r, tp);
 }
 
-static __always_inline u8 read_tcp_options(const struct tcp_sock *tp)
+/* A bit field out of `word`, which is the 16 bits that hold `known`; read anew where another word holds it. */
+#define FIELD_BESIDE(word, s, known, field)                                                        \
+	(__CORE_RELO(s, field, BYTE_OFFSET) == __CORE_RELO(s, known, BYTE_OFFSET) &&               \
+			 __CORE_RELO(s, known, BYTE_SIZE) == 2 ?                                   \
+		 (u64)(word) << __CORE_RELO(s, field, LSHIFT_U64) >> __CORE_RELO(s, field, RSHIFT_U64) : \
+		 BPF_CORE_READ_BITFIELD(s, field))
+#define RX_OPT(field) FIELD_BESIDE(word, tp, rx_opt.tstamp_ok, rx_opt.field)
+
+static __always_inline u16 rx_opt_word(const struct tcp_sock *tp)
+{
+	return *(const u16 *)((const void *)tp + __CORE_RELO(tp, rx_opt.tstamp_ok, BYTE_OFFSET));
+}
+
+static __always_inline u8 read_tcp_options(const struct tcp_sock *tp, u16 word)
 {
 	u8 ecn = tp->ecn_flags, options = 0;
 
-	options |= BPF_CORE_READ_BITFIELD(tp, rx_opt.tstamp_ok) ? 1 : 0;
-	options |= BPF_CORE_READ_BITFIELD(tp, rx_opt.sack_ok) ? 2 : 0;
-	options |= BPF_CORE_READ_BITFIELD(tp, rx_opt.wscale_ok) ? 4 : 0;
+	options |= RX_OPT(tstamp_ok) ? 1 : 0;
+	options |= RX_OPT(sack_ok) ? 2 : 0;
+	options |= RX_OPT(wscale_ok) ? 4 : 0;
 	options |= ecn & (ECN_RFC3168 | ECN_ACCECN) ? 8 : 0;
 	options |= ecn & ECN_SEEN ? 16 : 0;
 	options |= BPF_CORE_READ_BITFIELD(tp, syn_data_acked) ? 32 : 0;
@@ -539,6 +586,7 @@ static __always_inline u8 read_ulp(const struct inet_connection_sock *icsk)
 static __always_inline void read_options(struct socket_record *r, const struct inet_sock *inet, const struct tcp_sock *tp)
 {
 	u8 nagle = BPF_CORE_READ_BITFIELD(tp, nonagle);
+	u16 word;
 
 	r->sock_flags = read_sock_flags(inet);
 	r->ulp = read_ulp(&tp->inet_conn);
@@ -546,10 +594,11 @@ static __always_inline void read_options(struct socket_record *r, const struct i
 	r->user_timeout_ms = tp->inet_conn.icsk_user_timeout;
 	if (r->state == LISTEN)
 		return;
-	r->tcp_options = read_tcp_options(tp);
+	word = rx_opt_word(tp);
+	r->tcp_options = read_tcp_options(tp, word);
 	if (r->tcp_options & 4) {
-		r->snd_wscale = BPF_CORE_READ_BITFIELD(tp, rx_opt.snd_wscale);
-		r->rcv_wscale = BPF_CORE_READ_BITFIELD(tp, rx_opt.rcv_wscale);
+		r->snd_wscale = RX_OPT(snd_wscale);
+		r->rcv_wscale = RX_OPT(rcv_wscale);
 	}
 	r->fastopen_client_fail = BPF_CORE_READ_BITFIELD(tp, fastopen_client_fail);
 }
@@ -581,18 +630,6 @@ static __always_inline void read_tcp_identity(struct socket_record *r, const str
 	r->inode = read_inode(sk);
 }
 
-/* A counter and its number move together under the socket's lock, which is not held here: who reads between the two sees
- * another birth, so it is read until two agree, or for the third time. */
-static __always_inline u32 birth_sent(const struct tcp_sock *tp)
-{
-	return *(const volatile u32 *)&tp->snd_una - (u32)*(const volatile u64 *)&tp->bytes_acked;
-}
-
-static __always_inline u32 birth_received(const struct tcp_sock *tp)
-{
-	return *(const volatile u32 *)&tp->rcv_nxt - (u32)*(const volatile u64 *)&tp->bytes_received;
-}
-
 /* A TCP socket with all its parts: every state but TIME_WAIT and NEW_SYN_RECV. After read_common(). */
 static __always_inline void read_tcp(struct socket_record *r, const struct tcp_sock *tp, u8 state, u32 groups,
 				     struct socket_reader *reader)
@@ -600,8 +637,14 @@ static __always_inline void read_tcp(struct socket_record *r, const struct tcp_s
 	const struct inet_sock *inet = &tp->inet_conn.icsk_inet;
 	const struct sock *sk = &inet->sk;
 	bool listens = state == LISTEN;
+	struct progress progress = {};
 
 	read_tcp_identity(r, sk, state);
+	if (!listens) {
+		progress = read_progress(tp);
+		r->birth_sent = progress.snd_una - (u32)progress.acked;
+		r->birth_received = progress.rcv_nxt - (u32)progress.received;
+	}
 	if (WANTED(MEMORY))
 		read_memory(r, sk, false);
 	if (WANTED(ATTRIBUTES))
@@ -617,7 +660,7 @@ static __always_inline void read_tcp(struct socket_record *r, const struct tcp_s
 	if (WANTED(CWND))
 		read_cwnd(r, tp);
 	if (WANTED(QUEUES))
-		read_queues(r, sk, tp);
+		read_queues(r, sk, tp, &progress);
 	if (WANTED(OPTIONS))
 		read_options(r, inet, tp);
 	if (WANTED(LOSS))
@@ -626,16 +669,10 @@ static __always_inline void read_tcp(struct socket_record *r, const struct tcp_s
 		read_subflow(r, tp);
 	if (listens)
 		return;
-	r->birth_sent = birth_sent(tp);
-	if (r->birth_sent != birth_sent(tp))
-		r->birth_sent = birth_sent(tp);
-	r->birth_received = birth_received(tp);
-	if (r->birth_received != birth_received(tp))
-		r->birth_received = birth_received(tp);
 	if (WANTED(RTT))
 		read_rtt(r, tp);
 	if (WANTED(TRAFFIC))
-		read_traffic(r, tp);
+		read_traffic(r, tp, &progress);
 	if (WANTED(TIMES))
 		read_times(r, tp, reader);
 	if (WANTED(LIMITS))
