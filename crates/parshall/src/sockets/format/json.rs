@@ -7,7 +7,7 @@ use parshall_core::sockets::row::Seen;
 use parshall_core::sockets::schema::{Wire, is_identifier, wire};
 use parshall_core::sockets::words::{self, Word};
 use parshall_core::sockets::{Dump, Kind, Owner, Rates, Row};
-use parshall_evidence::socket::{Completeness, SOCKETS_SCHEMA, Visitor};
+use parshall_evidence::socket::{Completeness, FIELDS, SOCKETS_SCHEMA, Visitor};
 
 use super::Encoder;
 
@@ -103,25 +103,70 @@ impl Visitor for Fields<'_> {
     fn uint(&mut self, number: u32, name: &'static str, value: u64) {
         match words::of(number) {
             _ if matches!(wire(number), Wire::Absent) => {}
-            _ if is_identifier(number) => member_hex(self.out, name, value),
-            None => member_uint(self.out, name, value),
+            _ if is_identifier(number) => {
+                field_key(self.out, number);
+                hex(self.out, value);
+            }
+            None => {
+                field_key(self.out, number);
+                digits(self.out, value);
+            }
             Some(word) => member_word(self.out, name, word, value),
         }
     }
 
     #[inline(always)]
-    fn bytes(&mut self, number: u32, name: &'static str, value: &[u8; 16]) {
+    fn bytes(&mut self, number: u32, _: &'static str, value: &[u8; 16]) {
+        field_key(self.out, number);
         if wire(number) == Wire::Address {
-            key(self.out, name);
             self.out.push(b'"');
             write_address(self.out, value, self.ipv4);
             self.out.push(b'"');
         } else {
             let length = value.iter().position(|b| *b == 0).unwrap_or(16);
-            key(self.out, name);
             write_lossy(self.out, &value[..length]);
         }
     }
+}
+
+/// `,"NAME":` of a field of the record, in room of a fixed size: copying that needs neither a loop nor a call.
+struct FieldKey {
+    text: [u8; FieldKey::ROOM],
+    length: usize,
+}
+
+impl FieldKey {
+    const ROOM: usize = 32;
+
+    const fn new(name: &[u8]) -> Self {
+        let mut text = [0; Self::ROOM];
+        (text[0], text[1], text[name.len() + 2], text[name.len() + 3]) = (b',', b'"', b'"', b':');
+        let mut at = 0;
+        while at < name.len() {
+            text[at + 2] = name[at];
+            at += 1;
+        }
+        Self { text, length: name.len() + 4 }
+    }
+}
+
+/// By number of the field.
+static FIELD_KEYS: [FieldKey; 256] = {
+    let mut keys = [const { FieldKey::new(b"") }; 256];
+    let mut at = 0;
+    while at < FIELDS.len() {
+        keys[FIELDS[at].number as usize] = FieldKey::new(FIELDS[at].name.as_bytes());
+        at += 1;
+    }
+    keys
+};
+
+#[inline(always)]
+fn field_key(out: &mut Vec<u8>, number: u32) {
+    let key = &FIELD_KEYS[number as usize];
+    let begin = out.len();
+    out.extend_from_slice(&key.text);
+    out.truncate(begin + key.length);
 }
 
 /// `,"NAME":`
@@ -166,6 +211,10 @@ fn member_text(out: &mut Vec<u8>, name: &str, value: &str) {
 /// A number that names something, as 16 digits: it is compared and never counted with.
 fn member_hex(out: &mut Vec<u8>, name: &str, value: u64) {
     key(out, name);
+    hex(out, value);
+}
+
+fn hex(out: &mut Vec<u8>, value: u64) {
     let mut text = *b"\"0000000000000000\"";
     for (at, digit) in text[1..17].iter_mut().enumerate() {
         *digit = b"0123456789abcdef"[(value >> (60 - 4 * at)) as usize & 15];
@@ -175,7 +224,12 @@ fn member_hex(out: &mut Vec<u8>, name: &str, value: u64) {
 
 #[inline]
 fn digits(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+    match value {
+        // Half of all numbers.
+        0..10 => out.push(b'0' + value as u8),
+        10..100 => out.extend_from_slice(&[b'0' + (value / 10) as u8, b'0' + (value % 10) as u8]),
+        _ => out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes()),
+    }
 }
 
 /// The members of an object, without those that are 0.
