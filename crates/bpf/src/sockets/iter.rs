@@ -8,6 +8,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, OpenObject};
 use parshall_evidence::socket::{Groups, SocketRecord};
 
+use super::rest::Rest;
 use super::{record, refused};
 
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
@@ -60,7 +61,7 @@ pub struct Portion {
     pub records: Vec<SocketRecord>,
     /// Names of UNIX sockets, as `name_at` and `name_len` of the records say.
     pub names: Vec<u8>,
-    rest: Vec<u8>,
+    rest: Rest,
 }
 
 impl Portion {
@@ -71,16 +72,9 @@ impl Portion {
 
     /// Adds what the programs wrote, of which the last record may continue in the next portion. Accepts any bytes.
     pub fn take(&mut self, bytes: &[u8]) {
-        if self.rest.is_empty() {
-            let used = self.decode(bytes);
-            self.rest.extend_from_slice(&bytes[used..]);
-        } else {
-            let mut all = std::mem::take(&mut self.rest);
-            all.extend_from_slice(bytes);
-            let used = self.decode(&all);
-            all.drain(..used);
-            self.rest = all;
-        }
+        let mut rest = std::mem::take(&mut self.rest);
+        rest.with(bytes, |all| self.decode(all));
+        self.rest = rest;
     }
 
     fn decode(&mut self, bytes: &[u8]) -> usize {

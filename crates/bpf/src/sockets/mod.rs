@@ -4,6 +4,7 @@ mod arena;
 pub mod closes;
 pub mod iter;
 pub mod owners;
+mod rest;
 pub mod walk;
 
 pub use walk::{Prefix, Sides, Walk, WalkError, WalkSelection};

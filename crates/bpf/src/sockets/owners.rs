@@ -12,6 +12,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
 use zerocopy::FromBytes;
 
+use super::rest::Rest;
 use crate::record;
 
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
@@ -81,7 +82,7 @@ pub struct Table {
     /// First slot of each bucket; a power of two of them.
     heads: Vec<u32>,
     /// Bytes of a record that continues in the next portion.
-    rest: Vec<u8>,
+    rest: Rest,
     most: usize,
     dropped: u64,
 }
@@ -183,16 +184,9 @@ impl Table {
 
     /// Adds a portion of what the programs wrote. Accepts any bytes.
     pub fn take(&mut self, bytes: &[u8]) {
-        if self.rest.is_empty() {
-            let used = self.decode(bytes);
-            self.rest.extend_from_slice(&bytes[used..]);
-        } else {
-            let mut all = std::mem::take(&mut self.rest);
-            all.extend_from_slice(bytes);
-            let used = self.decode(&all);
-            all.drain(..used);
-            self.rest = all;
-        }
+        let mut rest = std::mem::take(&mut self.rest);
+        rest.with(bytes, |all| self.decode(all));
+        self.rest = rest;
     }
 
     fn decode(&mut self, bytes: &[u8]) -> usize {
