@@ -1,7 +1,9 @@
 //! What a dump by the walk costs: makes connections over loopback in several processes and reports the CPU time per socket
 //! and dump of each set of groups. Run it as root: `walk_bench [CONNECTIONS [DUMPS [SET]]]`. With 0 connections it reads
-//! those that are there.
+//! those that are there. `walk_bench floor OBJECTS PASSES` tells what reading as much memory costs natively.
 #![allow(clippy::unwrap_used)] // A panic is the report.
+mod floor;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -17,6 +19,9 @@ fn main() {
     let first = args.next().unwrap_or_else(|| "54000".into());
     if first == "hold" {
         return hold(args.next().unwrap().parse().unwrap(), args.next().unwrap().parse().unwrap());
+    }
+    if first == "floor" {
+        return floor::measure(args.next().unwrap().parse().unwrap(), args.next().unwrap().parse().unwrap());
     }
     let connections: usize = first.parse().unwrap();
     let dumps: usize = args.next().map_or(30, |n| n.parse().unwrap());
