@@ -542,7 +542,7 @@ static __always_inline void read_congestion(struct socket_record *r, const struc
 /* A bit field out of `word`, which is the 16 bits that hold `known`; read anew where another word holds it. */
 #define FIELD_BESIDE(word, s, known, field)                                                        \
 	(__CORE_RELO(s, field, BYTE_OFFSET) == __CORE_RELO(s, known, BYTE_OFFSET) &&               \
-			 __CORE_RELO(s, known, BYTE_SIZE) == 2 ?                                   \
+			 __CORE_RELO(s, field, BYTE_SIZE) == 2 ?                                   \
 		 (u64)(word) << __CORE_RELO(s, field, LSHIFT_U64) >> __CORE_RELO(s, field, RSHIFT_U64) : \
 		 BPF_CORE_READ_BITFIELD(s, field))
 #define RX_OPT(field) FIELD_BESIDE(word, tp, rx_opt.tstamp_ok, rx_opt.field)
