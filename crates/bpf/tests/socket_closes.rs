@@ -101,6 +101,40 @@ fn call(server: SocketAddr, number: usize) -> io::Result<Expected> {
     Ok(Expected { client: (stream.local_addr()?, server), up: HEAD as u64 + u64::from(up), down: down.into() })
 }
 
+/// Each end of each connection is told once, with its bytes.
+fn assert_told(records: &[SocketRecord], connections: impl Iterator<Item = Expected>) {
+    // A pair of addresses may come again: what is compared are all that had it, least first.
+    let mut seen: HashMap<Ends, Vec<(u64, u64)>> = HashMap::new();
+    for record in records {
+        assert_eq!(record.record_flags, FLAG_CLOSED);
+        if record.state != LISTEN {
+            // Acknowledged bytes include the FIN, received ones the peer's: the data is what was sent, once.
+            let sent = record.bytes_sent - record.bytes_retrans;
+            seen.entry(ends(record)).or_default().push((sent, record.bytes_received));
+        }
+    }
+    let mut made: HashMap<Ends, Vec<(u64, u64)>> = HashMap::new();
+    for Expected { client, up, down } in connections {
+        made.entry(client).or_default().push((up, down));
+        made.entry((client.1, client.0)).or_default().push((down, up));
+    }
+    assert_eq!(seen.len(), made.len());
+    for (ends, mut expected) in made {
+        let mut found = seen.remove(&ends).unwrap_or_else(|| panic!("{ends:?} was not reported"));
+        expected.sort_unstable();
+        found.sort_unstable();
+        let alike = |&((sent, received), (s, r)): &(&(u64, u64), &(u64, u64))| {
+            sent == s && (received..=&(received + 1)).contains(&r)
+        };
+        let alike = expected.iter().zip(&found).filter(alike).count();
+        assert_eq!(
+            (alike, found.len()),
+            (expected.len(), expected.len()),
+            "{ends:?}: {expected:?}, reported {found:?}"
+        );
+    }
+}
+
 #[test]
 fn of_120_000_short_connections_each_end_is_reported_once_with_its_bytes() {
     if !ready("closes of short connections") {
@@ -145,36 +179,7 @@ fn of_120_000_short_connections_each_end_is_reported_once_with_its_bytes() {
     closes.wait(Duration::from_millis(100), &mut records);
     let Counts { reported, lost, .. } = closes.counts();
     assert_eq!((records.len(), reported, lost), (all, all as u64, 0));
-    // A pair of addresses may come again: what is compared are all that had it, least first.
-    let mut seen: HashMap<Ends, Vec<(u64, u64)>> = HashMap::new();
-    for record in &records {
-        assert_eq!(record.record_flags, FLAG_CLOSED);
-        if record.state != LISTEN {
-            // Acknowledged bytes include the FIN, received ones the peer's: the data is what was sent, once.
-            let sent = record.bytes_sent - record.bytes_retrans;
-            seen.entry(ends(record)).or_default().push((sent, record.bytes_received));
-        }
-    }
-    let mut made: HashMap<Ends, Vec<(u64, u64)>> = HashMap::new();
-    for Expected { client, up, down } in told.into_iter().flatten() {
-        made.entry(client).or_default().push((up, down));
-        made.entry((client.1, client.0)).or_default().push((down, up));
-    }
-    assert_eq!(seen.len(), made.len());
-    for (ends, mut expected) in made {
-        let mut found = seen.remove(&ends).unwrap_or_else(|| panic!("{ends:?} was not reported"));
-        expected.sort_unstable();
-        found.sort_unstable();
-        let alike = |&((sent, received), (s, r)): &(&(u64, u64), &(u64, u64))| {
-            sent == s && (received..=&(received + 1)).contains(&r)
-        };
-        let alike = expected.iter().zip(&found).filter(alike).count();
-        assert_eq!(
-            (alike, found.len()),
-            (expected.len(), expected.len()),
-            "{ends:?}: {expected:?}, reported {found:?}"
-        );
-    }
+    assert_told(&records, told.into_iter().flatten());
 }
 
 #[test]

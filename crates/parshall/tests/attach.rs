@@ -260,7 +260,7 @@ fn every_ledger_sums_to_the_wall_time() {
         // The window by another clock: it fits into the time that the whole invocation took, and is no shorter than asked.
         let outside = outside.as_nanos() as f64;
         let window = capture.window_ns as f64;
-        assert!(window <= outside && (2e9..=2.5e9).contains(&window), "{window} of {outside}");
+        assert!(window <= outside && (2e9..=4e9).contains(&window), "{window} of {outside}");
         assert_sums(&capture, pair.server.pid());
         // A request every 10 ms leaves each end of the pair mostly idle, so an account that invents time would show.
         let cpu: u64 = capture.threads.iter().map(|thread| thread.cpu_ns).sum();

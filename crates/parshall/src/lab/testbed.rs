@@ -351,6 +351,6 @@ mod tests {
         let begin = Instant::now();
         drop(wire);
         assert!(!path.exists());
-        assert!(begin.elapsed() < Duration::from_secs(1));
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     }
 }
