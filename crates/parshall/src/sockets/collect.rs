@@ -196,9 +196,12 @@ impl Join<'_> {
             if let Some(owners) = self.owners {
                 owners.of(records, &mut held, &mut ends);
             }
+            let keys: Vec<u64> = records.iter().map(key).collect();
+            if let Some(tracker) = &self.tracker {
+                tracker.ask_ahead(&keys);
+            }
             let mut rows = Vec::with_capacity(records.len());
-            for (at, record) in records.iter().enumerate() {
-                let key = key(record);
+            for (at, (record, &key)) in records.iter().zip(&keys).enumerate() {
                 let met = match &mut self.tracker {
                     Some(tracker) => tracker.meet(key, record),
                     None => Met { seen: Seen::Open, rates: None },
