@@ -2,7 +2,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use parshall_evidence::socket::{FIELDS, Group, RECORD_WORDS, SocketRecord};
+use parshall_evidence::socket::{FIELDS, Group, SocketRecord, Visitor};
 
 use super::key::mix;
 use super::row::{Rates, Seen};
@@ -167,40 +167,47 @@ fn rates_over(before: &Last, now: &Last, interval_ns: u64) -> Option<Rates> {
     })
 }
 
-/// The bits of a record that say what its socket did: all but those of fields that change with the time of day alone, or
-/// whenever somebody asks (the cookie). Known when this is compiled, so that a digest asks nothing of a field.
-const TOLD: [u64; RECORD_WORDS] = {
+/// Numbers of the fields that change with the time of day alone, or whenever somebody asks (the cookie), one bit each: they
+/// are no change of the socket. Known when this is compiled, so that a digest asks nothing of a field.
+const RESTLESS: [u64; 4] = {
     const COOKIE: u32 = 2;
     const NAME_AT: u32 = 114;
-    let mut bytes = [[255; 8]; RECORD_WORDS];
+    let mut set = [0; 4];
     let mut at = 0;
     while at < FIELDS.len() {
         let field = &FIELDS[at];
-        if matches!(field.group, Group::Times | Group::Timer) || field.number == COOKIE || field.number == NAME_AT {
-            let mut byte = field.offset;
-            while byte < field.offset + field.width.bytes() {
-                bytes[byte / 8][byte % 8] = 0;
-                byte += 1;
-            }
+        let moves = matches!(field.group, Group::Times | Group::Timer);
+        if moves || field.number == COOKIE || field.number == NAME_AT {
+            set[field.number as usize / 64] |= 1 << (field.number % 64);
         }
         at += 1;
     }
-    let mut words = [0; RECORD_WORDS];
-    at = 0;
-    while at < RECORD_WORDS {
-        words[at] = u64::from_ne_bytes(bytes[at]);
-        at += 1;
-    }
-    words
+    set
 };
 
-/// A hash of what the socket did. Four hashes side by side, because each step waits for the one before it.
-fn digest(record: &SocketRecord) -> u64 {
-    let mut lanes = [1; 4];
-    for (at, (word, told)) in record.words().iter().zip(TOLD).enumerate() {
-        lanes[at % 4] = mix(lanes[at % 4], word & told);
+/// Four hashes side by side, because each step waits for the one before it.
+struct Digest([u64; 4]);
+
+impl Visitor for Digest {
+    #[inline(always)]
+    fn uint(&mut self, number: u32, _: &'static str, value: u64) {
+        if RESTLESS[number as usize / 64] & 1 << (number % 64) == 0 {
+            let lane = &mut self.0[number as usize % 4];
+            *lane = mix(*lane ^ u64::from(number), value);
+        }
     }
-    lanes.into_iter().fold(1, mix)
+
+    // Addresses are part of the key; the name of the congestion control may change.
+    #[inline(always)]
+    fn bytes(&mut self, _: u32, _: &'static str, value: &[u8; 16]) {
+        self.0[0] = mix(self.0[0], u64::from_ne_bytes(value[..8].try_into().unwrap_or_default()));
+    }
+}
+
+fn digest(record: &SocketRecord) -> u64 {
+    let mut digest = Digest([1; 4]);
+    record.visit(&mut digest);
+    digest.0.into_iter().fold(1, mix)
 }
 
 #[cfg(test)]
@@ -272,16 +279,14 @@ mod tests {
         {
             assert!(seen.insert(digest(change)), "change {at}");
         }
-        for same in [
-            SocketRecord { cookie: u64::MAX, name_at: 7, ..base },
-            SocketRecord { timer_ms: 1, last_ack_recv_ms: 1, ..base },
-        ] {
+        for same in [SocketRecord { cookie: 1, ..base }, SocketRecord { timer_ms: 1, last_ack_recv_ms: 1, ..base }] {
             assert_eq!(digest(&same), digest(&base));
         }
     }
 
     #[test]
-    fn the_restless_fields_are_those_that_are_meant() {
+    fn every_number_fits_the_set() {
+        assert!(FIELDS.iter().all(|f| (f.number as usize) < 64 * RESTLESS.len()));
         assert!(FIELDS.iter().any(|f| f.name == "cookie" && f.number == 2));
         assert!(FIELDS.iter().any(|f| f.name == "name_at" && f.number == 114));
     }

@@ -3,7 +3,7 @@ mod group;
 mod record;
 
 pub use group::{Group, Groups};
-pub use record::{FIELDS, Field, RECORD_WORDS, SocketRecord, Visitor, Width};
+pub use record::{FIELDS, Field, SocketRecord, Visitor, Width};
 
 use serde::{Deserialize, Serialize};
 

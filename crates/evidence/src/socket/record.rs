@@ -17,19 +17,6 @@ pub enum Width {
     Bytes16,
 }
 
-impl Width {
-    /// How many bytes that is.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Width::U64 => 8,
-            Width::U32 => 4,
-            Width::U16 => 2,
-            Width::U8 => 1,
-            Width::Bytes16 => 16,
-        }
-    }
-}
-
 /// What is known of a field without a record.
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
@@ -96,9 +83,6 @@ macro_rules! give {
     };
 }
 
-/// Words of 64 bits in a record.
-pub const RECORD_WORDS: usize = size_of::<SocketRecord>() / 8;
-
 macro_rules! socket_fields {
     ($($width:ident { $($number:literal $name:ident $group:ident $doc:literal;)* })*) => {
         /// One socket at one moment. Numbers that do not apply, or whose group was not asked for, are 0.
@@ -106,7 +90,7 @@ macro_rules! socket_fields {
         /// Plain integers without padding, in the layout of `struct socket_record` of `crates/bpf`, whose header
         /// [`c_header`](super::c_header) writes.
         #[repr(C)]
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, zerocopy::IntoBytes, zerocopy::Immutable)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct SocketRecord {
             $($(
                 #[doc = $doc]
@@ -133,11 +117,6 @@ macro_rules! socket_fields {
             #[inline(always)]
             pub fn visit<V: Visitor>(&self, visitor: &mut V) {
                 $($( give!($width, visitor, $number, stringify!($name), self.$name); )*)*
-            }
-
-            /// The same memory, as words.
-            pub fn words(&self) -> &[u64; RECORD_WORDS] {
-                zerocopy::transmute_ref!(self)
             }
         }
 
@@ -302,7 +281,13 @@ socket_fields! {
 const _: () = {
     let (mut bytes, mut at) = (0, 0);
     while at < FIELDS.len() {
-        bytes += FIELDS[at].width.bytes();
+        bytes += match FIELDS[at].width {
+            Width::U64 => 8,
+            Width::U32 => 4,
+            Width::U16 => 2,
+            Width::U8 => 1,
+            Width::Bytes16 => 16,
+        };
         at += 1;
     }
     assert!(bytes == size_of::<SocketRecord>());
