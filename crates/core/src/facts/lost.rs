@@ -17,8 +17,8 @@ pub struct Lost {
     pub seen: u64,
     /// The count was scaled.
     pub scaled: bool,
-    /// Median length of an interval in nanoseconds. An interval that was cut by the begin or the end of a slice tells only
-    /// that it was longer, so it counts only where none was seen whole.
+    /// Median length of an interval in nanoseconds. An interval that a slice's begin or end cut tells only that it was
+    /// longer: it counts where what was seen of it is longer than the median of those seen whole, or none was.
     pub p50_ns: f64,
     /// 99th percentile.
     pub p99_ns: f64,
@@ -41,7 +41,8 @@ impl Lost {
             let lengths = if was_cut(facts, part) { &mut cut } else { &mut whole };
             lengths.push((part.each_ns, part.count.max(1) as f64));
         }
-        let lengths = if whole.is_empty() { cut } else { whole };
+        let usual = weighted_quantile(&whole, 0.5).unwrap_or(0.0);
+        let lengths: Vec<(f64, f64)> = whole.into_iter().chain(cut.into_iter().filter(|(ns, _)| *ns > usual)).collect();
         lost.count = count.round() as u64;
         lost.p50_ns = weighted_quantile(&lengths, 0.5).unwrap_or(0.0);
         lost.p99_ns = weighted_quantile(&lengths, 0.99).unwrap_or(0.0);
@@ -105,11 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slice_cut_says_nothing_of_lengths() {
+    fn what_a_slice_cut_says_nothing_of_shorter_lengths() {
         use Release::{Cut, RxAckDelayed};
         let cut = [(0, 11, RxAckDelayed), (93, 7, Cut), (500, 15, RxAckDelayed), (557, 43, Cut)];
         let whole = [(12, 40, RxAckDelayed), (52, 41, RxAckDelayed)];
-        assert_eq!(lengths_ms(&[&cut[..], &whole[..]].concat()), (40.0, 41.0));
+        assert_eq!(lengths_ms(&[&cut[..], &whole[..]].concat()), (41.0, 43.0));
         assert_eq!(lengths_ms(&cut), (11.0, 43.0), "better than nothing");
+        // What is longer than a slice is never seen whole, and must not vanish behind what is short.
+        assert_eq!(lengths_ms(&[(10, 5, RxAckDelayed), (20, 80, Cut), (500, 100, Cut)]), (80.0, 100.0));
     }
 }

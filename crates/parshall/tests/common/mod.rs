@@ -128,18 +128,27 @@ pub fn parshall(arguments: &[&str]) -> Done {
     finish(Command::new(PARSHALL).args(arguments))
 }
 
-/// Does it again, a few times, if a hypervisor took more than 3 % of the CPUs' time meanwhile: times say little then.
-pub fn undisturbed<T>(mut work: impl FnMut() -> T) -> T {
+/// Share of the CPUs' time from which on a hypervisor that takes it spoils what is measured.
+pub const SPOILS: f64 = 0.03;
+
+/// Does it, and tells which share of the CPUs' time a hypervisor took meanwhile.
+pub fn stolen_during<T>(work: impl FnOnce() -> T) -> (T, f64) {
     let stolen_s = || {
         let stat = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
         let ticks = stat.lines().next().and_then(|all| all.split_whitespace().nth(8)?.parse::<u64>().ok());
         let cpus = stat.lines().filter(|line| line.starts_with("cpu")).count() - 1;
         ticks.unwrap_or(0) as f64 / (cpus as u64 * parshall_sys::clock::ticks_per_second()) as f64
     };
+    let (before_s, begun) = (stolen_s(), Instant::now());
+    let result = work();
+    (result, (stolen_s() - before_s) / begun.elapsed().as_secs_f64())
+}
+
+/// Does it again, a few times, if a hypervisor took too much of the CPUs' time meanwhile: times say little then.
+pub fn undisturbed<T>(mut work: impl FnMut() -> T) -> T {
     for _ in 0..4 {
-        let (before_s, begun) = (stolen_s(), Instant::now());
-        let result = work();
-        if stolen_s() - before_s <= 0.03 * begun.elapsed().as_secs_f64() {
+        let (result, stolen) = stolen_during(&mut work);
+        if stolen <= SPOILS {
             return result;
         }
     }
