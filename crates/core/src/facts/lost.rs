@@ -81,7 +81,8 @@ impl Lost {
 
 /// Its begin or its end is that of a slice, not its own.
 fn was_cut(facts: &Facts<'_>, part: &Part) -> bool {
-    let at_begin = |begin_ns| facts.capture.slices.spans.iter().any(|slice| slice.0 == begin_ns);
+    // Slices come one after the other; there may be many, and this is asked of every part by every cause.
+    let at_begin = |begin_ns| facts.capture.slices.spans.binary_search_by_key(&begin_ns, |slice| slice.0).is_ok();
     part.release == Release::Cut || part.span.is_some_and(|(begin_ns, _)| at_begin(begin_ns))
 }
 

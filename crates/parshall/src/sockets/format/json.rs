@@ -100,18 +100,15 @@ struct Fields<'a> {
 
 impl Visitor for Fields<'_> {
     #[inline(always)]
-    fn uint(&mut self, number: u32, name: &'static str, value: u64) {
+    fn uint(&mut self, number: u32, _: &'static str, value: u64) {
+        if matches!(wire(number), Wire::Absent) {
+            return;
+        }
+        field_key(self.out, number);
         match words::of(number) {
-            _ if matches!(wire(number), Wire::Absent) => {}
-            _ if is_identifier(number) => {
-                field_key(self.out, number);
-                hex(self.out, value);
-            }
-            None => {
-                field_key(self.out, number);
-                digits(self.out, value);
-            }
-            Some(word) => member_word(self.out, name, word, value),
+            _ if is_identifier(number) => hex(self.out, value),
+            None => digits(self.out, value),
+            Some(word) => write_word(self.out, word, value),
         }
     }
 
@@ -178,23 +175,21 @@ fn key(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(b"\":");
 }
 
-#[inline(always)]
-fn member_uint(out: &mut Vec<u8>, name: &str, value: u64) {
-    key(out, name);
-    digits(out, value);
-}
-
 /// The word for a number, or the number itself where there is none.
-fn member_word(out: &mut Vec<u8>, name: &str, word: Word, value: u64) {
+fn write_word(out: &mut Vec<u8>, word: Word, value: u64) {
     match word.of(value) {
-        Some(word) => member_plain(out, name, word),
-        None => member_uint(out, name, value),
+        Some(word) => plain(out, word),
+        None => digits(out, value),
     }
 }
 
 /// A text that needs no escapes.
 fn member_plain(out: &mut Vec<u8>, name: &str, value: &str) {
     key(out, name);
+    plain(out, value);
+}
+
+fn plain(out: &mut Vec<u8>, value: &str) {
     out.push(b'"');
     out.extend_from_slice(value.as_bytes());
     out.push(b'"');
