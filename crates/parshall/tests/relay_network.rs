@@ -1,5 +1,5 @@
 //! What the relay asks of the network itself, tried in namespaces: the client's address to targets (IP_TRANSPARENT), MPTCP,
-//! TCP Fast Open.
+//! TCP Fast Open, probes of idle peers.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 mod common;
@@ -243,4 +243,44 @@ fn fast_open_from_clients_and_to_targets() {
     let mut theirs = accept(&listener);
     says(&mut theirs, &mut ours, b"220 ready");
     says(&mut ours, &mut theirs, b"HELO");
+}
+
+/// Running keepalive timers of the TCP sockets of a namespace, by the ends of each as `ss` writes them.
+fn probing(namespace: &NetNs) -> Vec<String> {
+    let shown = namespace.run(|| Ok(common::finish(Command::new("ss").args(["-Htno"])))).unwrap();
+    let probes = shown.stdout.lines().filter(|line| line.contains("timer:(keepalive"));
+    probes.map(|line| line.split_whitespace().skip(3).take(2).collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn idle_peers_on_both_sides_are_probed_once_a_connection_has_lasted() {
+    let what = "probes of idle peers";
+    if !root(what) || !has(&["ss"], what) {
+        return;
+    }
+    let Some(inside) = namespace("probes", what) else { return };
+    ip(&format!("-n {} link set lo up", inside.name()));
+    let scratch = common::Scratch::new();
+    let file = scratch.file("relay.toml");
+    let listener = |port: u16, keepalive: &str| {
+        format!(
+            "[[listener]]\nlisten = \"127.0.0.1:{port}\"\ntargets = [\"127.0.0.1:9009\"]\nsockets = {{ keepalive = \"{keepalive}\" }}\n"
+        )
+    };
+    std::fs::write(&file, "threads = 2\n".to_owned() + &listener(9001, "2s") + &listener(9002, "off")).unwrap();
+    let target = listen(&inside, "127.0.0.1:9009", &Options::default());
+    let _relay = relay(&inside, 9001, &["-c", file.to_str().unwrap()]);
+    let mut ends = Vec::new();
+    for port in [9001, 9002] {
+        let mut client = tcp(&inside, &format!("127.0.0.1:{port}"));
+        client.write_all(b"x").unwrap();
+        ends.push((client, accept(&target)));
+    }
+    until("both sides of the one connection are probed", || {
+        let seen = probing(&inside);
+        let (by_client, to_target): (Vec<_>, Vec<_>) =
+            seen.iter().partition(|ends| ends.starts_with("127.0.0.1:9001 "));
+        by_client.len() == 1 && to_target.len() == 1 && to_target[0].ends_with(" 127.0.0.1:9009")
+    });
+    until("a probe of each is sent", || counter(&inside, "TcpExt", "TCPKeepAlive") >= Some(2));
 }

@@ -17,8 +17,6 @@ pub struct Options {
     pub receive_buffer: Option<u32>,
     /// SO_SNDBUF in bytes.
     pub send_buffer: Option<u32>,
-    /// Idle time before the first keepalive probe.
-    pub keepalive: Option<Duration>,
     /// TCP_USER_TIMEOUT.
     pub user_timeout: Option<Duration>,
     /// IPPROTO_MPTCP instead of TCP; TCP where the kernel has none.
@@ -89,9 +87,6 @@ fn apply(socket: &Socket, address: &StreamAddr, options: &Options) -> io::Result
     if options.nodelay {
         socket.set_tcp_nodelay(true)?;
     }
-    if let Some(time) = options.keepalive {
-        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(time))?;
-    }
     if options.user_timeout.is_some() {
         socket.set_tcp_user_timeout(options.user_timeout)?;
     }
@@ -131,9 +126,6 @@ pub fn adjust(listener: &OwnedFd, address: &StreamAddr, backlog: u32, options: &
     if !matches!(address, StreamAddr::Ip(_)) {
         return socket.listen(backlog.min(i32::MAX as u32) as i32);
     }
-    if options.keepalive.is_none() {
-        socket.set_keepalive(false)?;
-    }
     socket.set_tcp_nodelay(options.nodelay)?;
     socket.set_tcp_user_timeout(options.user_timeout)?;
     let queue = if options.fast_open { backlog as libc::c_int } else { 0 };
@@ -143,6 +135,14 @@ pub fn adjust(listener: &OwnedFd, address: &StreamAddr, backlog: u32, options: &
         fast_open?;
     }
     socket.listen(backlog.min(i32::MAX as u32) as i32)
+}
+
+/// Has a connection probe its peer when it has been idle for so long, counted from what came last, however late this is
+/// called. Unix sockets have no probes.
+pub fn keep_alive(socket: &OwnedFd, idle: Duration) -> io::Result<()> {
+    // The switch comes before the time: that of a running timer is what the kernel counts from the last segment
+    // (tcp_sock_set_keepidle_locked() of net/ipv4/tcp.c).
+    SockRef::from(socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(idle))
 }
 
 /// A socket from elsewhere.
@@ -297,10 +297,11 @@ mod tests {
     fn a_listener_can_be_adjusted() {
         let any = StreamAddr::Ip("127.0.0.1:0".parse().expect("an address"));
         let listener = listen(&any, 4, true, &Options { nodelay: true, ..Options::default() }).expect("a listener");
-        adjust(&listener, &any, 8, &Options { keepalive: Some(Duration::from_secs(9)), ..Options::default() })
-            .expect("adjusted");
+        let options = Options { user_timeout: Some(Duration::from_secs(9)), ..Options::default() };
+        adjust(&listener, &any, 8, &options).expect("adjusted");
         let socket = SockRef::from(&listener);
-        assert!(!socket.tcp_nodelay().expect("known") && socket.keepalive().expect("known"));
+        assert!(!socket.tcp_nodelay().expect("known"));
+        assert_eq!(socket.tcp_user_timeout().expect("known"), options.user_timeout);
     }
 
     #[test]

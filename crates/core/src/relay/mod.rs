@@ -13,6 +13,7 @@
 //! - [`courtesy`]: whether a thread lets others finish before it runs.
 //! - [`deadlines`]: timers of very many connections.
 //! - [`dial`]: connecting to a target that has several addresses.
+//! - [`gathering`]: when ended connections are handed over to the log.
 //! - [`proxy`]: the PROXY protocol.
 //! - [`sources`]: limits on each client.
 //! - [`started`]: how a running relay was started, for a verdict about it.
@@ -29,6 +30,7 @@ pub mod config;
 pub mod courtesy;
 pub mod deadlines;
 pub mod dial;
+pub mod gathering;
 pub mod proxy;
 pub mod sources;
 pub mod started;

@@ -121,6 +121,8 @@ pub struct Conn {
     pub peer: Option<SocketAddr>,
     /// Its sockets are in the worker's epoll; not while a ring moves both directions.
     pub watched: bool,
+    /// Its sockets probe idle peers.
+    pub kept_alive: bool,
     /// The client counts against the limits of its source.
     pub counted: bool,
     /// When it was accepted.

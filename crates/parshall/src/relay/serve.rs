@@ -28,8 +28,8 @@ use super::service::{Service, options};
 use super::stats::ListenerStats;
 use super::worker::{Parts, Worker};
 
-/// Batches of ended connections that wait for the log.
-const LOG_QUEUE: usize = 1024;
+/// Batches of ended connections that wait for the log: some seconds of them.
+const LOG_QUEUE: usize = 256;
 
 /// A worker takes up a configuration between two turns, so within milliseconds.
 const APPLY_MAX: Duration = Duration::from_secs(1);

@@ -101,7 +101,6 @@ pub fn options(config: &Listener) -> Options {
         nodelay: asked.nodelay,
         receive_buffer: asked.receive_buffer,
         send_buffer: asked.send_buffer,
-        keepalive: asked.keepalive,
         user_timeout: asked.user_timeout,
         mptcp: asked.mptcp,
         fast_open: asked.fast_open,

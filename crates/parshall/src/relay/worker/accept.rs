@@ -186,6 +186,7 @@ impl Worker {
             stage: Stage::Relaying,
             peer,
             watched: true,
+            kept_alive: false,
             counted: !service.config.proxy_in,
             began: now,
             progress: now,

@@ -189,7 +189,9 @@ impl Worker {
         match &mut conn.stage {
             Stage::Dialing(dialing) => {
                 let Some(place) = dialing.attempts.iter().position(|a| a.0 == number) else { return };
-                let outcome = take_error(dialing.attempts[place].2.as_raw_fd());
+                // A socket with an error says so among its events.
+                let failed = bits & FAILED != 0;
+                let outcome = if failed { take_error(dialing.attempts[place].2.as_raw_fd()) } else { Ok(()) };
                 if outcome.is_err() || bits & (FAILED | HUNG_UP) == FAILED | HUNG_UP {
                     let (_, address, _) = dialing.attempts.swap_remove(place);
                     dialing.plan.failed(address);

@@ -34,6 +34,7 @@ use parshall_core::relay::balance::Balancer;
 use parshall_core::relay::config::{Endpoint, EngineChoice, Listener};
 use parshall_core::relay::courtesy::Courtesy;
 use parshall_core::relay::deadlines::{self, Deadlines};
+use parshall_core::relay::gathering::Gathering;
 use parshall_sys::batch::Batch;
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::epoll::{self, Epoll, Events};
@@ -153,6 +154,7 @@ pub struct Worker {
     deadlines: Deadlines,
     expired: Vec<deadlines::Id>,
     ended: Vec<Closed>,
+    gathering: Gathering,
     backoff: Backoff,
     /// Accepting resumes at this time; none is paused.
     accept_again: Option<Ns>,
@@ -194,6 +196,7 @@ impl Worker {
             deadlines: Deadlines::default(),
             expired: Vec::new(),
             ended: Vec::new(),
+            gathering: Gathering::default(),
             backoff: Backoff::default(),
             accept_again: None,
             any_unwatched: false,
@@ -219,8 +222,11 @@ impl Worker {
             self.take_completed();
             self.run_ready();
             self.see_to_deadlines();
-            self.tell_ended();
-            if self.drain_until.is_some() && self.conns.open() == 0 {
+            let drained = self.drain_until.is_some() && self.conns.open() == 0;
+            if drained || self.gathering.due_at(self.ended.len()).is_some_and(|at| at <= self.now) {
+                self.tell_ended();
+            }
+            if drained {
                 return Ok(());
             }
         }
@@ -289,7 +295,8 @@ impl Worker {
         if !self.ready.is_empty() || self.next_waiting().is_some() {
             return Duration::ZERO;
         }
-        let next = [self.deadlines.next(), self.accept_again, self.drain_until].into_iter().flatten().min();
+        let log = self.gathering.due_at(self.ended.len());
+        let next = [self.deadlines.next(), self.accept_again, self.drain_until, log].into_iter().flatten().min();
         next.map_or(WAIT_MAX, |at| Duration::from_nanos(at.saturating_sub(monotonic_ns())).min(WAIT_MAX))
     }
 
@@ -426,6 +433,7 @@ impl Worker {
         if self.ended.is_empty() {
             return;
         }
+        self.gathering.handed_over(self.now);
         let batch = std::mem::take(&mut self.ended);
         if let Err(std::sync::mpsc::TrySendError::Full(batch) | std::sync::mpsc::TrySendError::Disconnected(batch)) =
             self.parts.closed.try_send(batch)
