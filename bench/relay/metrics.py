@@ -183,6 +183,8 @@ class Connections(Metric):
             "connections per second",
             [
                 Figure("per_s", "connections/s", "{:,.0f}", main=True),
+                Figure("path_cpu_us_each", "whole path, CPU-µs each", "{:.0f}", more_is_better=False, main=True),
+                Figure("relay_cpu_us_each", "relay alone, CPU-µs each", "{:.0f}", more_is_better=False),
                 Figure("p50_us", "p50, µs", "{:.0f}", more_is_better=False),
                 Figure("p99_us", "p99, µs", "{:.0f}", more_is_better=False),
                 Figure("errors", "failed", "{:.0f}", more_is_better=False),
@@ -193,9 +195,18 @@ class Connections(Metric):
         return f"Connect, exchange 32 bytes, close; {CONNECT_CONCURRENCY} at a time, {seconds:g} s, through namespaces."
 
     def trial(self, bed, peer, options):
-        with self.placed(bed, peer, [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT)]) as (place, _, _relay):
-            return load(bed, testbed.CLIENT, "connect", place, CONNECT_CONCURRENCY, options.seconds,
-                        timeout_s=options.seconds + 20)
+        with self.placed(bed, peer, [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT)]) as (place, _, relay):
+            meter = accounts.Meter(relay, options.baseline_cores)
+            sample = load(bed, testbed.CLIENT, "connect", place, CONNECT_CONCURRENCY, options.seconds,
+                          timeout_s=options.seconds + 20)
+            cost = meter.read()
+        # The load's warm-up costs too, so what a connection costs is cores by connections per second.
+        made = sample["per_s"] * cost["wall_s"]
+        if cost["path_cpu_s"] is not None:
+            sample["path_cpu_us_each"] = cost["path_cpu_s"] / made * 1e6
+        if relay:
+            sample["relay_cpu_us_each"] = cost["relay_cpu_s"] / made * 1e6
+        return sample
 
 
 class Idle(Metric):

@@ -16,7 +16,7 @@ use crate::relay::record::{Closed, Way};
 /// Between two looks at whether a side has taken its last bytes before it is reset.
 const RESET_LOOK_MIN: Ns = 1_000_000;
 const RESET_LOOK_MAX: Ns = 100_000_000;
-/// A connection of that age probes its peers.
+/// So old a connection probes its peers, at the latest.
 const PROBES_LATEST: Ns = 5_000_000_000;
 
 /// When a connection has been quiet for too long, and what that is called.
