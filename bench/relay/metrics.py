@@ -83,6 +83,12 @@ def load(bed, client_namespace, mode, place, *values, timeout_s):
     return json.loads(done.stdout)
 
 
+def cpu_by(cost, amount, unit):
+    """What a meter read, of the whole path and of the relay, by the amount that was done; without what it could not tell."""
+    spent = {who: cost[f"{who}_cpu_s"] for who in ("path", "relay")}
+    return {f"{who}_cpu_{unit}": seconds / amount for who, seconds in spent.items() if seconds is not None}
+
+
 class Stream(Metric):
     """Throughput, and CPU seconds per GB of the whole path: what a relay saves must not be paid by its neighbours."""
 
@@ -130,11 +136,7 @@ class Stream(Metric):
             raise Failed("nothing arrived")
         sample = {"gbits_per_s": received["bits_per_second"] / 1e9, "gb": gb, **cost}
         sample["ends_cpu_s_per_gb"] = (ends["host_total"] + ends["remote_total"]) / 100 * received["seconds"] / gb
-        if cost["path_cpu_s"] is not None:
-            sample["path_cpu_s_per_gb"] = cost["path_cpu_s"] / gb
-        if relay:
-            sample["relay_cpu_s_per_gb"] = cost["relay_cpu_s"] / gb
-        return sample
+        return sample | cpu_by(cost, gb, "s_per_gb")
 
 
 class Exchanges(Metric):
@@ -201,12 +203,7 @@ class Connections(Metric):
                           timeout_s=options.seconds + 20)
             cost = meter.read()
         # The load's warm-up costs too, so what a connection costs is cores by connections per second.
-        made = sample["per_s"] * cost["wall_s"]
-        if cost["path_cpu_s"] is not None:
-            sample["path_cpu_us_each"] = cost["path_cpu_s"] / made * 1e6
-        if relay:
-            sample["relay_cpu_us_each"] = cost["relay_cpu_s"] / made * 1e6
-        return sample
+        return sample | cpu_by(cost, sample["per_s"] * cost["wall_s"] / 1e6, "us_each")
 
 
 class Idle(Metric):

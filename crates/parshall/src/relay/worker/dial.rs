@@ -190,9 +190,8 @@ impl Worker {
             Stage::Dialing(dialing) => {
                 let Some(place) = dialing.attempts.iter().position(|a| a.0 == number) else { return };
                 // A socket with an error says so among its events.
-                let failed = bits & FAILED != 0;
-                let outcome = if failed { take_error(dialing.attempts[place].2.as_raw_fd()) } else { Ok(()) };
-                if outcome.is_err() || bits & (FAILED | HUNG_UP) == FAILED | HUNG_UP {
+                let error = || take_error(dialing.attempts[place].2.as_raw_fd()).is_err();
+                if bits & FAILED != 0 && (bits & HUNG_UP != 0 || error()) {
                     let (_, address, _) = dialing.attempts.swap_remove(place);
                     dialing.plan.failed(address);
                     self.listeners[usize::from(conn.listener)].stats.dial_failures.add(1);

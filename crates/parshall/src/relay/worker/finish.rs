@@ -31,12 +31,12 @@ fn quiet_until(conn: &Conn, timeouts: &Timeouts) -> Option<(Ns, CloseReason)> {
     (limit > Duration::ZERO).then(|| (conn.progress.saturating_add(ns(limit)), reason))
 }
 
-/// When the connection's sockets are made to probe idle peers, if they are to be and do not yet. Most connections end
-/// before: to switch probes on at once is three system calls and four moves of a timer for each of them, 3 % of what a
-/// short one costs.
-fn probes_from(conn: &Conn, idle: Option<Duration>) -> Option<Ns> {
+/// When the connection's sockets are made to probe peers that are idle for how long, if they are to be and do not yet. Most
+/// connections end before: to switch probes on at once is two system calls and four moves of a timer for each of them, 3 %
+/// of what a short one costs.
+fn probes_from(conn: &Conn, idle: Option<Duration>) -> Option<(Ns, Duration)> {
     let idle = idle.filter(|_| !conn.kept_alive && matches!(conn.stage, Stage::Relaying))?;
-    Some(conn.began.saturating_add((ns(idle) / 2).min(PROBES_LATEST)))
+    Some((conn.began.saturating_add((ns(idle) / 2).min(PROBES_LATEST)), idle))
 }
 
 impl Worker {
@@ -47,7 +47,7 @@ impl Worker {
         let listening = &self.listeners[usize::from(conn.listener)];
         let config = &listening.service.config;
         let quiet = quiet_until(conn, &config.timeouts).map(|(at, _)| at);
-        let probes = probes_from(conn, config.sockets.keepalive);
+        let probes = probes_from(conn, config.sockets.keepalive).map(|(at, _)| at);
         let own = match &conn.stage {
             Stage::Dialing(dialing) => Some(dialing.due_at()),
             Stage::Resetting(..) => {
@@ -117,16 +117,13 @@ impl Worker {
     fn keep_alive(&mut self, id: ConnId) {
         let now = self.now;
         let Some(conn) = self.conns.get(id) else { return };
-        let idle = self.listeners[usize::from(conn.listener)].service.config.sockets.keepalive;
-        if let (Some(idle), Some(at)) = (idle, probes_from(conn, idle))
-            && at <= now
-        {
-            for socket in [Side::Client, Side::Target].into_iter().filter_map(|side| conn.socket(side)) {
-                // A Unix socket has none, and a connection that cannot be told goes on without.
-                let _told = stream_socket::keep_alive(socket, idle);
-            }
-            conn.kept_alive = true;
+        let keepalive = self.listeners[usize::from(conn.listener)].service.config.sockets.keepalive;
+        let Some((_, idle)) = probes_from(conn, keepalive).filter(|(at, _)| *at <= now) else { return };
+        for socket in [Side::Client, Side::Target].into_iter().filter_map(|side| conn.socket(side)) {
+            // A Unix socket has none, and a connection that cannot be told goes on without.
+            let _told = stream_socket::keep_alive(socket, idle);
         }
+        conn.kept_alive = true;
     }
 
     fn unpark(&mut self, id: ConnId) {

@@ -223,9 +223,7 @@ impl Worker {
             self.run_ready();
             self.see_to_deadlines();
             let drained = self.drain_until.is_some() && self.conns.open() == 0;
-            if drained || self.gathering.due_at(self.ended.len()).is_some_and(|at| at <= self.now) {
-                self.tell_ended();
-            }
+            self.tell_ended(drained);
             if drained {
                 return Ok(());
             }
@@ -428,9 +426,10 @@ impl Worker {
         listening.watched = done.is_ok();
     }
 
-    /// Hands over what has ended. A log that does not keep up loses lines, which are counted, and never holds up traffic.
-    fn tell_ended(&mut self) {
-        if self.ended.is_empty() {
+    /// Hands over what has ended, once that is due, or at last. A log that does not keep up loses lines, which are counted, and
+    /// never holds up traffic.
+    fn tell_ended(&mut self, at_last: bool) {
+        if !self.gathering.due_at(self.ended.len()).is_some_and(|at| at_last || at <= self.now) {
             return;
         }
         self.gathering.handed_over(self.now);
