@@ -2,6 +2,7 @@
 //! one, each in C beside the loader of the same name. How rows become output is not here.
 mod arena;
 pub mod closes;
+mod in_order;
 pub mod iter;
 pub mod owners;
 mod rest;

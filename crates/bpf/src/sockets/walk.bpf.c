@@ -19,9 +19,8 @@
 #define NAME_MAX 108
 #define NAMES (RECORDS * 112)
 #define NAME_ROOM 128
-/* Heads of buckets that are read at once, from which the walk knows what comes next. */
+/* Heads of buckets that are read at once. */
 #define BLOCK 16
-#define DEPTH 3
 /* How often a bucket is read again before its rest is given up, and how many sockets a chain may have. */
 #define TRIES 16
 #define CHAIN_MAX 65536
@@ -38,7 +37,7 @@ enum kind { KIND_TCP = 1, KIND_UDP = 2, KIND_MPTCP = 4, KIND_UNIX = 8 };
 enum rule { RULE_NAMESPACES = 1, RULE_CGROUPS = 2, RULE_PORTS = 4, RULE_PREFIXES = 8, RULE_CHANGED = 16 };
 
 /* What a run does. */
-enum walk_what { WALK_PREPARE, WALK_TCP, WALK_LISTENERS, WALK_BOUND, WALK_UDP, WALK_SPACES };
+enum walk_what { WALK_PREPARE, WALK_TCP, WALK_LISTENERS, WALK_BOUND, WALK_UDP, WALK_SPACES, WALK_FOUND };
 
 /* Which tables of a namespace's own WALK_SPACES reads. */
 enum walk_want { WANT_TCP = 1, WANT_UDP = 2, WANT_UNIX = 4 };
@@ -65,7 +64,16 @@ struct walk_job {
 	u32 done;
 	u32 records;
 	u32 names;
+	/* The batch of connections that are found and not read yet: how many, the next to read, whether to read them now; and where
+	 * they hang: the table, its size, the first bucket and the one behind the last. */
+	u32 found;
+	u32 next_found;
+	u32 batch_ready;
+	u32 buckets;
+	u32 first_bucket;
+	u32 end_bucket;
 	u32 reserved;
+	u64 table;
 	/* Counts of this run. */
 	u64 expected;
 	u64 filtered;
@@ -116,15 +124,11 @@ struct {
 	u64 inner;
 	u64 print;
 	u32 moved;
-	u32 ahead;
-	u32 deeper;
 	u32 no_room;
 } at = {};
 
 u64 heads[BLOCK] = {};
 u8 queue[BLOCK] = {};
-/* Where the block's chains stand that are asked for. */
-u64 chains[BLOCK] = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -412,92 +416,7 @@ static __always_inline bool in_part(u64 address)
 	return job.parts <= 1 || (mixed(2, address) >> 40 & (job.parts - 1)) == job.part;
 }
 
-/*
- * Nearly all of the time goes into waiting for sockets' memory, so the memory of a block's first sockets is asked for before
- * any of them is read: the CPU then waits for many lines at once. BPF cannot prefetch; a load whose value nobody uses does
- * the same.
- */
-#define LINE 64
-
-#define LINE_OF(type, field) (1ull << (bpf_core_field_offset(struct type, field) / LINE & 63))
-
-/* Without a branch, because the verifier would follow all combinations of groups. */
-#define FOR(group, lines) (-(u64)(groups / SOCKET_GROUP_##group & 1) & (lines))
-
-/* The cache lines of a TCP socket that these groups need, one bit each. */
-static __always_inline u64 lines_of(u32 groups)
-{
-	u64 lines = 3 | LINE_OF(tcp_sock, snd_una) | LINE_OF(tcp_sock, bytes_acked) | LINE_OF(tcp_sock, rcv_nxt) |
-		    LINE_OF(tcp_sock, bytes_received);
-
-	if (bpf_core_field_exists(((struct sock *)0)->sk_ino))
-		lines |= LINE_OF(sock, sk_ino);
-	lines |= FOR(MEMORY, LINE_OF(sock, sk_drops) | LINE_OF(sock, sk_backlog) | LINE_OF(sock, sk_rcvbuf) |
-			 LINE_OF(sock, sk_wmem_alloc) | LINE_OF(sock, sk_sndbuf));
-	lines |= FOR(RATE, LINE_OF(sock, sk_pacing_rate) | LINE_OF(sock, sk_max_pacing_rate) | LINE_OF(tcp_sock, mss_cache) |
-			 LINE_OF(tcp_sock, rate_delivered));
-	lines |= FOR(ATTRIBUTES, LINE_OF(sock, sk_mark) | LINE_OF(inet_sock, tos));
-	lines |= FOR(CGROUP, LINE_OF(sock, sk_cgrp_data));
-	lines |= FOR(TIMER, LINE_OF(sock, sk_timer) | LINE_OF(inet_connection_sock, icsk_retransmits));
-	lines |= FOR(OPTIONS, LINE_OF(inet_sock, tos) | LINE_OF(inet_connection_sock, icsk_ulp_ops) | LINE_OF(tcp_sock, ecn_flags) |
-			 LINE_OF(tcp_sock, rx_opt));
-	lines |= FOR(CONGESTION, LINE_OF(inet_connection_sock, icsk_ca_ops) | LINE_OF(inet_connection_sock, icsk_ca_priv) |
-			 LINE_OF(tcp_sock, mss_cache));
-	lines |= FOR(RTT, LINE_OF(inet_connection_sock, icsk_rto) | LINE_OF(inet_connection_sock, icsk_ack) |
-			 LINE_OF(tcp_sock, rtt_min) | LINE_OF(tcp_sock, mdev_us) | LINE_OF(tcp_sock, srtt_us) |
-			 LINE_OF(tcp_sock, rcv_rtt_est));
-	lines |= FOR(CWND, LINE_OF(inet_connection_sock, icsk_pmtu_cookie) | LINE_OF(inet_connection_sock, icsk_ack) |
-			 LINE_OF(tcp_sock, snd_cwnd) | LINE_OF(tcp_sock, snd_ssthresh));
-	lines |= FOR(QUEUES, LINE_OF(tcp_sock, copied_seq) | LINE_OF(tcp_sock, write_seq) | LINE_OF(tcp_sock, rcv_nxt));
-	lines |= FOR(TRAFFIC, LINE_OF(tcp_sock, segs_out) | LINE_OF(tcp_sock, delivered) | LINE_OF(tcp_sock, bytes_received) |
-			 LINE_OF(tcp_sock, bytes_acked));
-	lines |= FOR(TIMES, LINE_OF(inet_connection_sock, icsk_ack) | LINE_OF(tcp_sock, lsndtime) | LINE_OF(tcp_sock, rcv_tstamp));
-	lines |= FOR(LIMITS, LINE_OF(tcp_sock, chrono_stat));
-	lines |= FOR(WINDOW, LINE_OF(tcp_sock, rcv_ssthresh) | LINE_OF(tcp_sock, snd_wnd) | LINE_OF(tcp_sock, rcv_wnd) |
-			 LINE_OF(tcp_sock, rcvq_space));
-	lines |= FOR(ECN, LINE_OF(tcp_sock, delivered_ce) | LINE_OF(tcp_sock, bytes_acked) | LINE_OF(tcp_sock, dsack_dups));
-	lines |= FOR(LOSS, LINE_OF(tcp_sock, reordering) | LINE_OF(tcp_sock, retrans_out) | LINE_OF(tcp_sock, packets_out) |
-			 LINE_OF(tcp_sock, dsack_dups) | LINE_OF(tcp_sock, reord_seen) | LINE_OF(tcp_sock, total_retrans) |
-			 LINE_OF(tcp_sock, rcv_ooopack));
-	if (bpf_core_field_exists(((struct tcp_sock *)0)->is_mptcp))
-		lines |= FOR(MPTCP, LINE_OF(tcp_sock, is_mptcp));
-	return lines;
-}
-
-/* The lines to ask for, in bytes from a socket's first. */
-#define AHEAD_MAX 32
-u16 ahead[AHEAD_MAX] = {};
-u32 n_ahead = 0;
-
-__noinline int plan_ahead(void)
-{
-	/* What is likely to be left out is not asked for. */
-	const u64 lines = job.rules & ~RULE_CHANGED ? 3 : lines_of(job.groups);
-	u32 n = 0, i;
-
-	for (i = 0; i < 48; i++) {
-		ahead[n & (AHEAD_MAX - 1)] = i * LINE;
-		n += lines >> i & 1;
-	}
-	n_ahead = n;
-	return 0;
-}
-
-static __always_inline void touch_tcp(u64 address)
-{
-	u32 n = n_ahead, i;
-
-	for (i = 0; i < AHEAD_MAX; i++) {
-		u64 value;
-
-		if (i >= n)
-			break;
-		value = (u64)SOCKET_FOLLOW(hlist_head, address + ahead[i])->first;
-		asm volatile("" : : "r"(value));
-	}
-}
-
-enum taken { TAKEN, NO_ROOM };
+enum taken { TAKEN, NO_ROOM, TORN };
 
 /* A record for the next socket, zero, or none when the array is full. */
 static __always_inline struct socket_record *next_record(void)
@@ -749,5 +668,7 @@ filtered:
 }
 
 #include "sockets/chain.bpf.h"
+#include "sockets/find.bpf.h"
+#include "sockets/tables.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -10,6 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, OpenObject};
 use parshall_evidence::socket::{Batch, Completeness, Groups, SocketRecord};
 
 use super::arena::Arena;
+use super::in_order::in_order;
 use crate::walk_skel::types::walk_job;
 use crate::walk_skel::{WalkSkel, WalkSkelBuilder};
 
@@ -18,6 +19,8 @@ const RECORDS: usize = 256;
 const NAMES: usize = RECORDS * 112;
 const PORTS: usize = 65_536;
 const SPACE_WORDS: usize = 4096;
+/// `FOUND` of find.bpf.h: connections of one batch.
+const FOUND: usize = 1 << 19;
 /// Entries of the sets that a selection may name.
 const SET_MAX: usize = 65_536;
 /// Runs of one dump, far beyond what tables of any size need: a bound, should a table change faster than it is read.
@@ -28,6 +31,9 @@ const KIND_TCP: u32 = 1;
 const KIND_UDP: u32 = 2;
 const KIND_MPTCP: u32 = 4;
 const KIND_UNIX: u32 = 8;
+
+/// Of `enum walk_what`: reads the connections that were found.
+const WALK_FOUND: u32 = 6;
 
 const LISTEN: u32 = 1 << 10;
 const BOUND_INACTIVE: u32 = 1 << 13;
@@ -175,6 +181,9 @@ pub struct Walk {
     names: Arena<u8>,
     ports: Arena<u8>,
     spaces: Arena<u64>,
+    found: Arena<u64>,
+    /// For putting them in order.
+    scratch: Vec<u64>,
     epoch: u32,
     /// Whose sets the kernel side has.
     installed: Option<WalkSelection>,
@@ -211,6 +220,8 @@ impl Walk {
             names: Arena::map(&maps.names, NAMES).map_err(mapped)?,
             ports: Arena::map(&maps.ports, PORTS).map_err(mapped)?,
             spaces: Arena::map(&maps.spaces, SPACE_WORDS).map_err(mapped)?,
+            found: Arena::map(&maps.found, FOUND).map_err(mapped)?,
+            scratch: Vec::new(),
             skel,
             epoch: 0,
             installed: None,
@@ -250,28 +261,52 @@ impl Walk {
 
     fn pass(&mut self, what: u32, sum: &mut Completeness, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<()> {
         let job = self.job();
-        (job.what, job.bucket, job.parts, job.part, job.space) = (what, 0, 1, 0, 0);
+        (job.what, job.bucket, job.parts, job.part, job.space, job.found) = (what, 0, 1, 0, 0, 0);
         for _ in 0..RUNS_MAX {
-            self.run()?;
-            let told = self.told();
-            sum.expected += told.expected;
-            sum.emitted += u64::from(told.records);
-            sum.filtered += told.filtered;
-            sum.torn += told.torn;
-            sum.dropped += told.dropped;
-            sum.interrupted += told.interrupted;
-            sum.chains_cut += told.chains_cut;
-            sum.namespaces_lost += told.namespaces_lost;
-            // Each run of the last pass begins with the first namespace, so the last run has seen them all.
-            sum.namespaces = told.namespaces.max(sum.namespaces);
-            if told.records > 0 {
-                take(self.batch(told.records as usize, told.names as usize));
+            let told = self.run_and_take(sum, take)?;
+            if told.batch_ready != 0 {
+                self.read_found(told.found as usize, sum, take)?;
+                self.job().what = what;
             }
             if told.done != 0 {
                 return Ok(());
             }
         }
         Err(io::Error::other("the tables of sockets change faster than they are read"))
+    }
+
+    /// Reads the connections that were found, in the order of their memory.
+    fn read_found(&mut self, found: usize, sum: &mut Completeness, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<()> {
+        let found = in_order(&mut self.found.values_mut()[..found.min(FOUND)], &mut self.scratch);
+        let job = self.job();
+        (job.what, job.found, job.next_found) = (WALK_FOUND, found as u32, 0);
+        // Each run gets further: it reads at least one or gives it up.
+        while (self.job().next_found as usize) < found {
+            self.run_and_take(sum, take)?;
+        }
+        let job = self.job();
+        (job.found, job.batch_ready) = (0, 0);
+        Ok(())
+    }
+
+    /// One run: adds up what it tells, and hands on its records.
+    fn run_and_take(&mut self, sum: &mut Completeness, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<walk_job> {
+        self.run()?;
+        let told = self.told();
+        sum.expected += told.expected;
+        sum.emitted += u64::from(told.records);
+        sum.filtered += told.filtered;
+        sum.torn += told.torn;
+        sum.dropped += told.dropped;
+        sum.interrupted += told.interrupted;
+        sum.chains_cut += told.chains_cut;
+        sum.namespaces_lost += told.namespaces_lost;
+        // Each run of the last pass begins with the first namespace, so the last run has seen them all.
+        sum.namespaces = told.namespaces.max(sum.namespaces);
+        if told.records > 0 {
+            take(self.batch(told.records as usize, told.names as usize));
+        }
+        Ok(told)
     }
 
     fn batch(&self, records: usize, names: usize) -> Batch<'_> {

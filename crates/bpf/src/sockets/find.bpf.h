@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/*
+ * Connections, in two steps: part of walk.bpf.c. Nearly all of the time goes into waiting for sockets' memory, and the chains
+ * of a hash table lead through it at random. So some runs only find the sockets, one cache line of each, along many chains at a
+ * time; user space puts their addresses in order; further runs read the sockets as they lie in memory, where a line takes less
+ * than half the time.
+ *
+ * A socket can go between the steps, and its memory become another's. What is read must therefore hang in the same table, in
+ * one of the buckets that were gone through: then it is a connection of this moment, and no other batch of addresses has it.
+ */
+#ifndef PARSHALL_SOCKETS_FIND_H
+#define PARSHALL_SOCKETS_FIND_H
+
+/* Addresses of one batch. */
+#define FOUND (1 << 19)
+/* Chains that are followed side by side, and such blocks of one run: some milliseconds at most. */
+#define WIDTH 128
+#define FIND_BLOCKS_PER_RUN 512
+/* Sockets whose memory is asked for together: their lines must stay in the first cache until they are read. */
+#define ASK_BLOCK 16
+/* Such blocks of one run, which ends before when the records do. */
+#define READ_BLOCKS_PER_RUN 512
+
+struct found {
+	u64 addresses[FOUND];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct found);
+} found SEC(".maps");
+
+/* Where the chains of a block stand, and which bucket each belongs to, counted from the block's first. */
+u64 wide[WIDTH] = {};
+u64 nodes[WIDTH] = {};
+u64 places[WIDTH] = {};
+
+struct {
+	u64 base;
+	u32 going_on;
+	u32 first;
+	u32 astray;
+	u32 no_room;
+	u32 tries;
+} way = {};
+
+/* 1 at the end of a chain or when there is nothing, else 0; in a form of which the compiler makes no branch. */
+static __always_inline u64 ends(u64 node)
+{
+	return (node & 1) | ((node - 1) & ~node) >> 63;
+}
+
+/* One step in all chains that go on. What a chain leads to is noted before it is known whether it goes on, without a branch that
+ * would have to wait for it. */
+static long on_step(u32 step, void *unused)
+{
+	u32 zero = 0, i, left = way.going_on, count = job.found, still = 0;
+	struct found *all = bpf_map_lookup_elem(&found, &zero);
+	u64 base = way.base, astray = 0;
+
+	if (!all || !left)
+		return 1;
+	if (count + left > FOUND) {
+		way.no_room = 1;
+		return 1;
+	}
+	for (i = 0; i < WIDTH; i++) {
+		u64 node, place, next, end;
+
+		if (i >= left)
+			break;
+		node = nodes[i];
+		place = places[i];
+		next = number(SOCKET_FOLLOW(hlist_nulls_node, node)->next);
+		all->addresses[count & (FOUND - 1)] = node - bpf_core_field_offset(struct sock_common, skc_nulls_node);
+		count++;
+		end = ends(next);
+		/* A chain ends with the number of its bucket, else the way led into another chain. */
+		astray |= -end & (next ^ ((base + place) << 1 | 1));
+		nodes[still & (WIDTH - 1)] = next;
+		places[still & (WIDTH - 1)] = place;
+		still += end ^ 1;
+	}
+	way.going_on = still;
+	way.astray |= astray != 0;
+	job.found = count;
+	return 0;
+}
+
+/* The chains of a block that are not empty. */
+static __always_inline u32 read_block_heads(void)
+{
+	u32 left = at.total - way.base, n = 0, i;
+
+	if (left >= WIDTH && at.stride == sizeof(u64))
+		bpf_probe_read_kernel(wide, sizeof(wide), (void *)(at.heads_at + way.base * sizeof(u64)));
+	else
+		for (i = 0; i < WIDTH; i++)
+			wide[i] = i < left ? head_of(way.base + i) : 0;
+	for (i = 0; i < WIDTH; i++) {
+		u64 head = wide[i];
+
+		nodes[n & (WIDTH - 1)] = head;
+		places[n & (WIDTH - 1)] = i;
+		n += ends(head) ^ 1;
+	}
+	return n;
+}
+
+/* The next block of buckets. It is gone through again when a chain led astray. */
+static long on_find_block(u32 step, void *unused)
+{
+	if (job.bucket >= at.total)
+		return 1;
+	if (!at.budget) {
+		at.stop = 1;
+		return 1;
+	}
+	at.budget--;
+	way.base = job.bucket;
+	way.first = job.found;
+	way.astray = 0;
+	way.no_room = 0;
+	way.going_on = read_block_heads();
+	bpf_loop(CHAIN_MAX, on_step, NULL, 0);
+	if (way.no_room && way.first) {
+		/* The block is for the next batch. */
+		job.found = way.first;
+		job.batch_ready = 1;
+		at.stop = 1;
+		return 1;
+	}
+	if (way.going_on) {
+		job.chains_cut++;
+	} else if (way.astray) {
+		job.interrupted++;
+		if (++way.tries < TRIES) {
+			job.found = way.first;
+			return 0;
+		}
+		job.expected++;
+		job.torn++;
+	}
+	way.tries = 0;
+	job.bucket = way.base + WIDTH;
+	return 0;
+}
+
+/* Finds the connections of a table, after those that the batch has of it. A batch is of one table. */
+__noinline int find_table(void)
+{
+	if (!job.found)
+		job.first_bucket = job.bucket;
+	way.tries = 0;
+	at.budget = FIND_BLOCKS_PER_RUN;
+	bpf_loop(FIND_BLOCKS_PER_RUN + 1, on_find_block, NULL, 0);
+	job.end_bucket = job.bucket;
+	job.buckets = at.total;
+	if (!at.stop && job.found) {
+		job.batch_ready = 1;
+		at.stop = 1;
+	}
+	return 0;
+}
+
+/*
+ * The memory of the next sockets is asked for before any of them is read: the CPU then waits for many lines at once. BPF cannot
+ * prefetch; a load whose value nobody uses does the same.
+ */
+#define LINE 64
+
+#define LINE_OF(type, field) (1ull << (bpf_core_field_offset(struct type, field) / LINE & 63))
+
+/* Without a branch, because the verifier would follow all combinations of groups. */
+#define FOR(group, lines) (-(u64)(groups / SOCKET_GROUP_##group & 1) & (lines))
+
+/* The cache lines of a TCP socket that these groups need, one bit each. */
+static __always_inline u64 lines_of(u32 groups)
+{
+	u64 lines = 3 | LINE_OF(tcp_sock, snd_una) | LINE_OF(tcp_sock, bytes_acked) | LINE_OF(tcp_sock, rcv_nxt) |
+		    LINE_OF(tcp_sock, bytes_received);
+
+	if (bpf_core_field_exists(((struct sock *)0)->sk_ino))
+		lines |= LINE_OF(sock, sk_ino);
+	lines |= FOR(MEMORY, LINE_OF(sock, sk_drops) | LINE_OF(sock, sk_backlog) | LINE_OF(sock, sk_rcvbuf) |
+			 LINE_OF(sock, sk_wmem_alloc) | LINE_OF(sock, sk_sndbuf));
+	lines |= FOR(RATE, LINE_OF(sock, sk_pacing_rate) | LINE_OF(sock, sk_max_pacing_rate) | LINE_OF(tcp_sock, mss_cache) |
+			 LINE_OF(tcp_sock, rate_delivered));
+	lines |= FOR(ATTRIBUTES, LINE_OF(sock, sk_mark) | LINE_OF(inet_sock, tos));
+	lines |= FOR(CGROUP, LINE_OF(sock, sk_cgrp_data));
+	lines |= FOR(TIMER, LINE_OF(sock, sk_timer) | LINE_OF(inet_connection_sock, icsk_retransmits));
+	lines |= FOR(OPTIONS, LINE_OF(inet_sock, tos) | LINE_OF(inet_connection_sock, icsk_ulp_ops) | LINE_OF(tcp_sock, ecn_flags) |
+			 LINE_OF(tcp_sock, rx_opt));
+	lines |= FOR(CONGESTION, LINE_OF(inet_connection_sock, icsk_ca_ops) | LINE_OF(inet_connection_sock, icsk_ca_priv) |
+			 LINE_OF(tcp_sock, mss_cache));
+	lines |= FOR(RTT, LINE_OF(inet_connection_sock, icsk_rto) | LINE_OF(inet_connection_sock, icsk_ack) |
+			 LINE_OF(tcp_sock, rtt_min) | LINE_OF(tcp_sock, mdev_us) | LINE_OF(tcp_sock, srtt_us) |
+			 LINE_OF(tcp_sock, rcv_rtt_est));
+	lines |= FOR(CWND, LINE_OF(inet_connection_sock, icsk_pmtu_cookie) | LINE_OF(inet_connection_sock, icsk_ack) |
+			 LINE_OF(tcp_sock, snd_cwnd) | LINE_OF(tcp_sock, snd_ssthresh));
+	lines |= FOR(QUEUES, LINE_OF(tcp_sock, copied_seq) | LINE_OF(tcp_sock, write_seq) | LINE_OF(tcp_sock, rcv_nxt));
+	lines |= FOR(TRAFFIC, LINE_OF(tcp_sock, segs_out) | LINE_OF(tcp_sock, delivered) | LINE_OF(tcp_sock, bytes_received) |
+			 LINE_OF(tcp_sock, bytes_acked));
+	lines |= FOR(TIMES, LINE_OF(inet_connection_sock, icsk_ack) | LINE_OF(tcp_sock, lsndtime) | LINE_OF(tcp_sock, rcv_tstamp));
+	lines |= FOR(LIMITS, LINE_OF(tcp_sock, chrono_stat));
+	lines |= FOR(WINDOW, LINE_OF(tcp_sock, rcv_ssthresh) | LINE_OF(tcp_sock, snd_wnd) | LINE_OF(tcp_sock, rcv_wnd) |
+			 LINE_OF(tcp_sock, rcvq_space));
+	lines |= FOR(ECN, LINE_OF(tcp_sock, delivered_ce) | LINE_OF(tcp_sock, bytes_acked) | LINE_OF(tcp_sock, dsack_dups));
+	lines |= FOR(LOSS, LINE_OF(tcp_sock, reordering) | LINE_OF(tcp_sock, retrans_out) | LINE_OF(tcp_sock, packets_out) |
+			 LINE_OF(tcp_sock, dsack_dups) | LINE_OF(tcp_sock, reord_seen) | LINE_OF(tcp_sock, total_retrans) |
+			 LINE_OF(tcp_sock, rcv_ooopack));
+	if (bpf_core_field_exists(((struct tcp_sock *)0)->is_mptcp))
+		lines |= FOR(MPTCP, LINE_OF(tcp_sock, is_mptcp));
+	return lines;
+}
+
+/* The lines to ask for, in bytes from a socket's first. */
+#define AHEAD_MAX 32
+u16 ahead[AHEAD_MAX] = {};
+u32 n_ahead = 0;
+
+__noinline int plan_ahead(void)
+{
+	/* What is likely to be left out is not asked for. */
+	const u64 lines = job.rules & ~RULE_CHANGED ? 3 : lines_of(job.groups);
+	u32 n = 0, i;
+
+	for (i = 0; i < 48; i++) {
+		ahead[n & (AHEAD_MAX - 1)] = i * LINE;
+		n += lines >> i & 1;
+	}
+	n_ahead = n;
+	return 0;
+}
+
+__noinline int ask_for(u64 address)
+{
+	u32 n = n_ahead, i;
+
+	for (i = 0; i < AHEAD_MAX; i++) {
+		u64 value;
+
+		if (i >= n)
+			break;
+		value = (u64)SOCKET_FOLLOW(hlist_head, address + ahead[i])->first;
+		asm volatile("" : : "r"(value));
+	}
+	return 0;
+}
+
+/* Whether a connection is here that hangs in the batch's table, in one of its buckets. What was a socket when it was found may be
+ * anything by now; nothing but a socket has a network namespace in that place. */
+static __always_inline bool hangs(const struct sock_common *c, struct identity identity)
+{
+	const struct net *net = SOCKET_FOLLOW(net, identity.net);
+	u32 bucket = c->skc_hash & (job.buckets - 1);
+
+	return c->skc_nulls_node.pprev && bucket >= job.first_bucket && bucket < job.end_bucket &&
+	       number(net->ns.ops) == job.ns_ops && number(net->ipv4.tcp_death_row.hashinfo) == job.table;
+}
+
+/* Reads one connection, if it is there still; takes back what it read when it became another one meanwhile. */
+__noinline int take_found(u64 address)
+{
+	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
+	struct identity before = identity_of(c);
+	int taken;
+
+	if (!hangs(c, before))
+		return TAKEN;
+	taken = take_tcp(address, 0);
+	if (taken == TAKEN && job.kinds & KIND_MPTCP && c->skc_state != TIME_WAIT && c->skc_state != NEW_SYN_RECV)
+		taken = take_mptcp(address);
+	if (taken == TAKEN && !same(before, identity_of(c)))
+		taken = TORN;
+	if (taken == TAKEN)
+		commit();
+	else
+		take_back();
+	return taken;
+}
+
+/* The next connections of the batch. */
+static long on_read_block(u32 step, void *unused)
+{
+	u32 zero = 0, i, first = job.next_found, left = job.found - first;
+	struct found *all = bpf_map_lookup_elem(&found, &zero);
+
+	if (!all || first >= job.found)
+		return 1;
+	for (i = 0; i < ASK_BLOCK; i++)
+		if (i < left)
+			ask_for(all->addresses[(first + i) & (FOUND - 1)]);
+	for (i = 0; i < ASK_BLOCK && i < left; i++) {
+		int taken = take_found(all->addresses[(first + i) & (FOUND - 1)]);
+
+		if (taken == NO_ROOM)
+			return 1;
+		if (taken == TORN) {
+			job.interrupted++;
+			if (++at.tries < TRIES)
+				return 0;
+			job.expected++;
+			job.torn++;
+		}
+		at.tries = 0;
+		job.next_found = first + i + 1;
+	}
+	return 0;
+}
+
+__noinline int read_found(void)
+{
+	plan_ahead();
+	bpf_loop(READ_BLOCKS_PER_RUN, on_read_block, NULL, 0);
+	return 0;
+}
+
+#endif
