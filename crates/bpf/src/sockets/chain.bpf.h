@@ -129,7 +129,7 @@ static long on_tcp_node(u32 step, void *unused)
 		return cut_bucket() != 0;
 	address = node - bpf_core_field_offset(struct sock_common, skc_nulls_node);
 	c = SOCKET_FOLLOW(sock_common, address);
-	before = identity_of(c);
+	before = identity_of(address);
 	taken = take_tcp(address, 0);
 	if (taken == TAKEN && job.kinds & KIND_MPTCP && c->skc_state != TIME_WAIT && c->skc_state != NEW_SYN_RECV &&
 	    in_part(address))
@@ -137,7 +137,7 @@ static long on_tcp_node(u32 step, void *unused)
 	if (taken == NO_ROOM)
 		return full_bucket() != 0;
 	next = number(c->skc_nulls_node.next);
-	if (!same(before, identity_of(c)))
+	if (!same(before, identity_of(address)))
 		return again() != 0;
 	at.node = next;
 	return 0;
@@ -156,11 +156,11 @@ static long on_udp_node(u32 step, void *unused)
 		return cut_bucket() != 0;
 	address = node - bpf_core_field_offset(struct sock_common, skc_node);
 	c = SOCKET_FOLLOW(sock_common, address);
-	before = identity_of(c);
+	before = identity_of(address);
 	if (take_udp(address) == NO_ROOM)
 		return full_bucket() != 0;
 	next = number(c->skc_node.next);
-	if (!same(before, identity_of(c)))
+	if (!same(before, identity_of(address)))
 		return again() != 0;
 	at.node = next;
 	return 0;

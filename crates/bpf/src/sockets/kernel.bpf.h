@@ -68,6 +68,11 @@ enum {
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+/* For its first field alone, which is a number of eight bytes. */
+struct timespec64 {
+	s64 tv_sec;
+};
+
 struct list_head {
 	struct list_head *next, *prev;
 };

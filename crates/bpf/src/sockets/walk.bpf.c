@@ -236,6 +236,14 @@ static __always_inline u64 number(const void *pointer)
 	return *(volatile u64 *)&at.pointer;
 }
 
+#define OFFSET(type, field) bpf_core_field_offset(struct type, field)
+
+/* The eight bytes at an address, as a number. */
+static __always_inline u64 word_at(u64 address)
+{
+	return SOCKET_FOLLOW(timespec64, address)->tv_sec;
+}
+
 static __always_inline struct socket_record *record_at(u32 place)
 {
 	return bpf_map_lookup_elem(&records, &place);
@@ -248,13 +256,16 @@ struct identity {
 	u64 net;
 };
 
-static __always_inline struct identity identity_of(const struct sock_common *c)
+static __always_inline struct identity identity_of(u64 address)
 {
-	return (struct identity){
-		.addresses = c->skc_addrpair,
-		.ports_and_hash = (u64)c->skc_hash << 32 | c->skc_portpair,
-		.net = number(c->skc_net.net),
-	};
+	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
+	struct identity identity = { .addresses = c->skc_addrpair, .net = word_at(address + OFFSET(sock_common, skc_net)) };
+
+	if (OFFSET(sock_common, skc_portpair) == OFFSET(sock_common, skc_hash) + 4)
+		identity.ports_and_hash = word_at(address + OFFSET(sock_common, skc_hash));
+	else
+		identity.ports_and_hash = (u64)c->skc_portpair << 32 | c->skc_hash;
+	return identity;
 }
 
 static __always_inline bool same(struct identity a, struct identity b)
