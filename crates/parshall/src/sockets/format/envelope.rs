@@ -85,7 +85,7 @@ impl EnvelopeBuilder {
         bytes.extend_from_slice(&self.body);
         self.body.clear();
         let rows = std::mem::take(&mut self.rows);
-        take(Chunk { sequence: self.sequence, at_unix_ns: self.at_unix_ns, rows, bytes });
+        take(Chunk { sequence: self.sequence, at_unix_ns: self.at_unix_ns, rows, bytes: bytes.into() });
     }
 
     /// The exact size of the envelope on the wire, were it given out now.

@@ -6,8 +6,8 @@
 //! tried again.
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -16,7 +16,7 @@ use parshall_core::sockets::stamp::stamp;
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 
-use super::delivery::{Chunk, Delivery, Refusal};
+use super::delivery::{Chunk, Delivery, Payload, Refusal, Spare};
 use super::outlet::{Outlet, OutletConfig};
 use super::{Account, Sink, disk_error_kind};
 use crate::error::UserError;
@@ -26,10 +26,16 @@ use crate::sockets::format::parquet::file::{Assembler, MAGIC};
 use crate::sockets::format::parquet::piece::Pieces;
 use crate::sockets::format::protobuf::Protobuf;
 
+mod uncached;
+
+use uncached::{Places, Uncached};
+
 /// Encoded bytes that go to the writer together, and become one zstd frame.
 const PORTION: usize = 512 << 10;
 /// Rows that are encoded before it is looked whether they are enough.
 const ROWS_AT_ONCE: usize = 256;
+/// Bytes that so many rows hardly exceed; growing the buffer would copy everything once more.
+const ROOM_AT_ONCE: usize = 256 << 10;
 /// What may wait for the disk.
 const QUEUE_BYTES: usize = 4 << 20;
 /// A dump comes in a burst; the writer gets so long to make room before rows are refused.
@@ -83,7 +89,13 @@ pub struct FilesConfig {
 pub struct Files {
     encoding: Encoding,
     buffer: Vec<u8>,
+    /// Where the encoded bytes begin in the buffer.
+    from: usize,
     buffered_rows: u32,
+    /// Bytes that were offered to the outlet.
+    offered: u64,
+    places: Places,
+    spare: Arc<Spare>,
     outlet: Outlet,
 }
 
@@ -105,26 +117,28 @@ impl Files {
         };
         let retry = Retry { first_ns: 100_000_000, longest_ns: 5_000_000_000 };
         let bounds = OutletConfig { queue_bytes: QUEUE_BYTES, spool: None, retry };
-        let (writer, unfinished) = Writer::open(config)?;
+        let places = Places::default();
+        let (writer, unfinished) = Writer::open(config, places.clone())?;
         let outlet = Outlet::start("sockets-files", bounds, Box::new(writer))?;
         for text in unfinished {
             outlet.give_up(0, Refusal { kind: "unfinished", text, again: false });
         }
-        Ok(Self { encoding, buffer: Vec::new(), buffered_rows: 0, outlet })
+        Ok(Self { encoding, buffer: Vec::new(), from: 0, buffered_rows: 0, offered: 0, places, spare: Arc::default(), outlet })
     }
 
     fn send(&mut self, dump: &Dump) {
         let (bytes, rows, at_unix_ns) = match &mut self.encoding {
             Encoding::Stream(_) => {
-                // As large as this one: growing step by step would copy everything once more.
-                let next = Vec::with_capacity(self.buffer.capacity());
-                (std::mem::replace(&mut self.buffer, next), std::mem::take(&mut self.buffered_rows), dump.at_unix_ns)
+                let bytes = Payload::placed(std::mem::take(&mut self.buffer), self.from, self.offered, self.spare.clone());
+                (bytes, std::mem::take(&mut self.buffered_rows), dump.at_unix_ns)
             }
             Encoding::Parquet(pieces) => {
                 let (rows, at) = (pieces.rows() as u32, pieces.oldest_unix_ns());
-                (pieces.take(), rows, if at == 0 { dump.at_unix_ns } else { at })
+                (pieces.take().into(), rows, if at == 0 { dump.at_unix_ns } else { at })
             }
         };
+        self.from = 0;
+        self.offered += bytes.len() as u64;
         if !bytes.is_empty() {
             self.outlet.offer_within(Chunk { sequence: dump.sequence, at_unix_ns, rows, bytes }, PATIENCE);
         }
@@ -148,9 +162,13 @@ impl Sink for Files {
         for part in rows.chunks(ROWS_AT_ONCE) {
             let is_enough = match &mut self.encoding {
                 Encoding::Stream(encoder) => {
+                    if self.buffer.is_empty() {
+                        self.buffer = self.spare.take(PORTION + ROOM_AT_ONCE);
+                        self.from = self.places.prepare(&mut self.buffer, self.offered);
+                    }
                     encoder.rows(dump, part, &mut self.buffer);
                     self.buffered_rows += part.len() as u32;
-                    self.buffer.len() >= PORTION
+                    self.buffer.len() - self.from >= PORTION
                 }
                 Encoding::Parquet(pieces) => {
                     part.iter().for_each(|row| pieces.row(dump, row));
@@ -191,7 +209,7 @@ impl Sink for Files {
 
     fn close(mut self: Box<Self>, patience: Duration) -> Account {
         let is_left = match &self.encoding {
-            Encoding::Stream(_) => !self.buffer.is_empty(),
+            Encoding::Stream(_) => self.buffer.len() > self.from,
             Encoding::Parquet(pieces) => !pieces.is_empty(),
         };
         if is_left {
@@ -208,22 +226,22 @@ struct Writer {
     compressor: Option<zstd::bulk::Compressor<'static>>,
     /// Number of files, so that those of one second differ.
     count: u32,
+    places: Places,
     _lock: File,
 }
 
 /// The file in the making.
 struct Open {
-    file: File,
+    file: Uncached,
     path: PathBuf,
     proper: PathBuf,
-    bytes: u64,
     began: Instant,
     assembler: Option<Assembler>,
 }
 
 impl Writer {
     /// Opens the directory; what an earlier process left unfinished comes beside it.
-    fn open(config: FilesConfig) -> anyhow::Result<(Self, Vec<String>)> {
+    fn open(config: FilesConfig, places: Places) -> anyhow::Result<(Self, Vec<String>)> {
         let directory = &config.directory;
         let context = || format!("cannot write to {}", directory.display());
         fs::create_dir_all(directory).with_context(context)?;
@@ -238,7 +256,7 @@ impl Writer {
             FileFormat::Protobuf | FileFormat::Parquet => None,
         };
         let unfinished = salvage(directory).with_context(context)?;
-        Ok((Self { config, open: None, compressor, count: 0, _lock: lock }, unfinished))
+        Ok((Self { config, open: None, compressor, count: 0, places, _lock: lock }, unfinished))
     }
 
     fn begin(&mut self, at_unix_ns: u64) -> io::Result<Open> {
@@ -250,11 +268,11 @@ impl Writer {
                 break (proper, self.config.directory.join(format!(".{name}.tmp")));
             }
         };
-        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-        let mut open = Open { file, path, proper, bytes: 0, began: Instant::now(), assembler: None };
+        let file = Uncached::create(&path)?;
+        let mut open = Open { file, path, proper, began: Instant::now(), assembler: None };
         if self.config.format == FileFormat::Parquet {
             open.assembler = Some(Assembler::default());
-            if let Err(error) = open.append(MAGIC) {
+            if let Err(error) = open.file.append(MAGIC) {
                 let _ = fs::remove_file(&open.path);
                 return Err(error);
             }
@@ -265,7 +283,7 @@ impl Writer {
     /// Whether the file in the making is done, but for its end.
     fn is_due(&self) -> bool {
         self.open.as_ref().is_some_and(|open| {
-            open.bytes >= self.config.rotate_bytes
+            open.file.bytes() >= self.config.rotate_bytes
                 || open.began.elapsed() >= self.config.rotate_every
                 || open.assembler.as_ref().is_some_and(Assembler::is_full)
         })
@@ -274,14 +292,14 @@ impl Writer {
     /// Completes the file: its end, and its proper name.
     fn finish(&mut self) -> io::Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };
-        let before = open.bytes;
+        let before = open.file.bytes();
         if let Some(assembler) = &open.assembler {
             let footer = assembler.footer();
-            open.append(&footer)?;
+            open.file.append(&footer)?;
         }
         if let Err(error) = fs::rename(&open.path, &open.proper) {
             // It will be tried again, with a footer of its own.
-            open.bytes = before;
+            open.file.shorten(before)?;
             return Err(error);
         }
         self.open = None;
@@ -305,28 +323,20 @@ impl Writer {
         }
         let packed = self.packed(&chunk.bytes)?;
         let Some(open) = &mut self.open else { return Ok(()) };
-        let Some(mut assembler) = open.assembler.take() else { return open.append(&packed) };
+        let Some(mut assembler) = open.assembler.take() else {
+            open.file.append(&packed)?;
+            let bytes = &chunk.bytes;
+            self.places.tell(bytes.position + bytes.len() as u64, open.file.bytes());
+            return Ok(());
+        };
         let mark = assembler.mark();
         let added = assembler.add(&packed).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
-        let written = added.and_then(|data| open.append(&packed[data]));
+        let written = added.and_then(|data| open.file.append(&packed[data]));
         if written.is_err() {
             assembler.take_back(&mark);
         }
         open.assembler = Some(assembler);
         written
-    }
-}
-
-impl Open {
-    /// Appends all of it or nothing.
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if let Err(error) = self.file.write_all_at(bytes, self.bytes) {
-            // What stays behind if this fails too is overwritten by the next attempt.
-            let _ = self.file.set_len(self.bytes);
-            return Err(error);
-        }
-        self.bytes += bytes.len() as u64;
-        Ok(())
     }
 }
 

@@ -221,7 +221,7 @@ impl Spool {
                     sequence: header.sequence,
                     at_unix_ns: header.at_unix_ns,
                     rows: header.rows,
-                    bytes: body,
+                    bytes: body.into(),
                 })
             }
             Ok((header, None)) => {

@@ -133,7 +133,7 @@ fn what_a_killed_process_left_is_not_taken_for_complete() {
 fn a_full_disk_leaves_nothing_half_written() {
     let directory = tempfile::tempdir().unwrap();
     let (mut writer, _) = Writer::open(config(directory.path(), FileFormat::Json)).unwrap();
-    let chunk = Chunk { sequence: 1, at_unix_ns: 0, rows: 3, bytes: b"{}\n{}\n{}\n".to_vec() };
+    let chunk = Chunk { sequence: 1, at_unix_ns: 0, rows: 3, bytes: b"{}\n{}\n{}\n".to_vec().into() };
     writer.deliver(&chunk).expect("room");
     let good = writer.open.as_mut().unwrap();
     let (length, file) = (good.bytes, good.file.try_clone().unwrap());

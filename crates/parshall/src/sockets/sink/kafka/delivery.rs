@@ -124,7 +124,7 @@ async fn attempt(
     let timestamp = i64::try_from(chunk.at_unix_ns).unwrap_or(i64::MAX);
     let record = Record {
         key,
-        value: Some(chunk.bytes.clone()),
+        value: Some(chunk.bytes.to_vec()),
         headers: std::collections::BTreeMap::new(),
         timestamp: chrono::DateTime::from_timestamp_nanos(timestamp),
     };

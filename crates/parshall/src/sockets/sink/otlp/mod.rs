@@ -133,7 +133,7 @@ impl Sink for OtlpSink {
                 sequence: dump.sequence,
                 at_unix_ns: dump.at_unix_ns,
                 rows: request.points,
-                bytes: request.bytes,
+                bytes: request.bytes.into(),
             });
         }
         Ok(())

@@ -55,7 +55,7 @@ fn bench(spool: Option<&Path>, queue_bytes: usize, max_bytes: u64) -> Bench {
 }
 
 fn chunk(sequence: u64) -> Chunk {
-    Chunk { sequence, at_unix_ns: unix_now_ns() - 5_000_000_000, rows: 10, bytes: vec![7; 100] }
+    Chunk { sequence, at_unix_ns: unix_now_ns() - 5_000_000_000, rows: 10, bytes: vec![7; 100].into() }
 }
 
 /// Waits until an account is as wanted.
@@ -221,7 +221,7 @@ proptest! {
         }
         let count = sizes.len() as u64;
         for (n, size) in sizes.into_iter().enumerate() {
-            bench.outlet.offer(Chunk { bytes: vec![1; size], ..chunk(n as u64) });
+            bench.outlet.offer(Chunk { bytes: vec![1; size].into(), ..chunk(n as u64) });
             prop_assert!(sums(&bench.outlet.account()));
         }
         drop(bench.answers);

@@ -8,7 +8,7 @@ fn config(directory: &Path, max_bytes: u64) -> SpoolConfig {
 }
 
 fn chunk(sequence: u64) -> Chunk {
-    Chunk { sequence, at_unix_ns: 1, rows: 10, bytes: vec![sequence as u8; 300] }
+    Chunk { sequence, at_unix_ns: 1, rows: 10, bytes: vec![sequence as u8; 300].into() }
 }
 
 fn open(config: &SpoolConfig) -> (Spool, Vec<&'static str>) {
@@ -21,7 +21,7 @@ fn drain(spool: &mut Spool) -> (Vec<u64>, u64) {
     loop {
         match spool.peek() {
             Next::Chunk(chunk) => {
-                assert_eq!(chunk.bytes, vec![chunk.sequence as u8; 300]);
+                assert_eq!(*chunk.bytes, vec![chunk.sequence as u8; 300]);
                 got.push(chunk.sequence);
                 spool.advance().expect("ours");
             }
