@@ -16,10 +16,10 @@
 /* Chains that are followed side by side, and such blocks of one run: some milliseconds at most. */
 #define WIDTH 128
 #define FIND_BLOCKS_PER_RUN 512
-/* Sockets whose memory is asked for together: their lines must stay in the first cache until they are read. */
-#define ASK_BLOCK 16
-/* Such blocks of one run, which ends before when the records do. */
-#define READ_BLOCKS_PER_RUN 512
+/* Sockets whose memory is asked for together, where few lines of each are. */
+#define ASK_MAX 16
+/* Blocks of so many sockets of one run, which ends before when the records do. */
+#define READ_BLOCKS_PER_RUN 1024
 
 struct found {
 	u64 addresses[FOUND];
@@ -234,9 +234,14 @@ static __always_inline u64 lines_of(u32 groups)
 #define AHEAD_MAX 64
 u16 ahead[AHEAD_MAX] = {};
 u32 n_ahead = 0;
+/* Of how many sockets. */
+u32 ask_block = 1;
 
-/* The memory brings lines that follow each other at twice the rate of lines with gaps: when at least half of the lines up to
- * the last are needed, all are asked for. */
+/*
+ * The memory brings lines that follow each other at twice the rate of lines with gaps: when at least half of the lines up to
+ * the last are needed, all are asked for. Then one socket is as many as the CPU can wait for, and its lines are in the first
+ * cache when they are read; of few lines, those of several sockets are.
+ */
 __noinline int plan_ahead(void)
 {
 	/* What is likely to be left out is not asked for. */
@@ -252,6 +257,7 @@ __noinline int plan_ahead(void)
 	for (i = 0; i < AHEAD_MAX; i++)
 		ahead[i] = (ahead[i] & ~dense) | (i * LINE & dense);
 	n_ahead = (n & ~dense) | (end & dense);
+	ask_block = (ASK_MAX & ~dense) | (1 & dense);
 	return 0;
 }
 
@@ -307,10 +313,11 @@ static long on_read_block(u32 step, void *unused)
 
 	if (!all || first >= job.found)
 		return 1;
-	for (i = 0; i < ASK_BLOCK; i++)
-		if (i < left)
-			ask_for(all->addresses[(first + i) & (FOUND - 1)]);
-	for (i = 0; i < ASK_BLOCK && i < left; i++) {
+	if (left > ask_block)
+		left = ask_block;
+	for (i = 0; i < ASK_MAX && i < left; i++)
+		ask_for(all->addresses[(first + i) & (FOUND - 1)]);
+	for (i = 0; i < ASK_MAX && i < left; i++) {
 		int taken = take_found(all->addresses[(first + i) & (FOUND - 1)]);
 
 		if (taken == NO_ROOM)
