@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 mod socket_common;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -425,6 +425,58 @@ fn nothing_is_lost_or_doubled_while_connections_come_and_go() {
     }
     let made = churn.made.load(Ordering::Relaxed);
     assert!(dumps >= 10 && made >= 1000, "{dumps} dumps, {made} connections");
+}
+
+#[test]
+fn connections_of_several_batches_come_once() {
+    if !ready("walk: batches") {
+        return;
+    }
+    let mut walk = Walk::open_with_batches_of(300).unwrap();
+    let listener = apart(HERE);
+    let held: Vec<_> = (0..1000).map(|_| pair(&listener)).collect();
+    held.iter().for_each(|(client, _)| reset_on_close(client));
+    let port = listener.local_addr().unwrap().port();
+    let rows = tcp(&mut walk, &ports(&[port]));
+    let connections = rows.iter().filter(|r| r.remote_port == port || r.local_port == port && r.remote_port != 0);
+    let ends: HashSet<(u16, u16)> = connections.clone().map(|r| (r.local_port, r.remote_port)).collect();
+    assert_eq!((connections.count(), ends.len()), (2000, 2000));
+}
+
+/// A namespace whose table of connections is its own, and has so few buckets that each has a long chain.
+#[test]
+fn a_namespace_with_a_table_of_its_own_is_read() {
+    let Some(mut walk) = open("walk: own table") else { return };
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    let (tell, told) = std::sync::mpsc::channel();
+    let holder = std::thread::spawn(move || {
+        let unshare = || {
+            // SAFETY: no memory is involved; the thread's namespace ends with it.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+        };
+        unshare();
+        if std::fs::write("/proc/sys/net/ipv4/tcp_child_ehash_entries", "32").is_err() {
+            return skip("walk: own table", "namespaces have none here (Linux 6.1)");
+        }
+        unshare();
+        let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.unwrap().success(), "iproute2");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let held: Vec<_> = (0..500).map(|_| pair(&listener)).collect();
+        held.iter().for_each(|(client, _)| reset_on_close(client));
+        tell.send(listener.local_addr().unwrap().port()).unwrap();
+        let _ = is_done.recv();
+    });
+    if let Ok(port) = told.recv() {
+        let rows = tcp(&mut walk, &WalkSelection { kinds: 1 | UNIX, ..ports(&[port]) });
+        let mine = rows.iter().filter(|r| r.local_port == port || r.remote_port == port);
+        let ends: HashSet<(u16, u16)> = mine.clone().map(|r| (r.local_port, r.remote_port)).collect();
+        let spaces: HashSet<u32> = mine.clone().map(|r| r.netns).collect();
+        assert_eq!((mine.count(), ends.len(), spaces.len()), (1001, 1001, 1));
+        assert_eq!(rows.len(), 1001, "unix sockets have no port");
+    }
+    drop(done);
+    holder.join().unwrap();
 }
 
 #[test]

@@ -33,8 +33,11 @@ struct {
 	__type(value, struct found);
 } found SEC(".maps");
 
-/* Where the chains of a block stand, and which bucket each belongs to, counted from the block's first. */
-u64 wide[WIDTH] = {};
+/* Fewer than FOUND when a test wants several batches. */
+const volatile u32 batch_max = FOUND;
+
+/* The heads of a block's chains; where those stand that go on, and which bucket each belongs to, counted from the first. */
+u64 chain_heads[WIDTH] = {};
 u64 nodes[WIDTH] = {};
 u64 places[WIDTH] = {};
 
@@ -74,7 +77,7 @@ static long on_step(u32 step, void *unused)
 
 	if (!all || !left)
 		return 1;
-	if (count + left > FOUND) {
+	if (count + left > batch_max) {
 		way.no_room = 1;
 		return 1;
 	}
@@ -112,13 +115,12 @@ static __always_inline u32 read_block_heads(void)
 {
 	u32 left = at.total - way.base, n = 0, i;
 
-	if (left >= WIDTH && at.stride == sizeof(u64))
-		bpf_probe_read_kernel(wide, sizeof(wide), (void *)(at.heads_at + way.base * sizeof(u64)));
-	else
+	if (left < WIDTH || at.stride != sizeof(u64) ||
+	    bpf_probe_read_kernel(chain_heads, sizeof(chain_heads), (void *)(at.heads_at + way.base * sizeof(u64))))
 		for (i = 0; i < WIDTH; i++)
-			wide[i] = i < left ? head_of(way.base + i) : 0;
+			chain_heads[i] = i < left ? head_of(way.base + i) : 0;
 	for (i = 0; i < WIDTH; i++) {
-		u64 head = wide[i];
+		u64 head = chain_heads[i];
 
 		nodes[n & (WIDTH - 1)] = head;
 		places[n & (WIDTH - 1)] = i;
@@ -239,8 +241,8 @@ u32 ask_block = 1;
 
 /*
  * The memory brings lines that follow each other at twice the rate of lines with gaps: when at least half of the lines up to
- * the last are needed, all are asked for. Then one socket is as many as the CPU can wait for, and its lines are in the first
- * cache when they are read; of few lines, those of several sockets are.
+ * the last are needed, all are asked for. Of many lines, those of one socket are as much as the CPU can wait for, and still in
+ * the first cache when they are read; of few, those of several sockets are.
  */
 __noinline int plan_ahead(void)
 {
@@ -257,7 +259,7 @@ __noinline int plan_ahead(void)
 	for (i = 0; i < AHEAD_MAX; i++)
 		ahead[i] = (ahead[i] & ~dense) | (i * LINE & dense);
 	n_ahead = (n & ~dense) | (end & dense);
-	ask_block = (ASK_MAX & ~dense) | (1 & dense);
+	ask_block = n_ahead > ASK_MAX ? 1 : ASK_MAX;
 	return 0;
 }
 

@@ -157,8 +157,11 @@ static __always_inline bool read_own(u32 table)
 {
 	if (job.space == at.net_inum && table < job.space_table)
 		return false;
-	if (!(job.space == at.net_inum && table == job.space_table))
+	if (!(job.space == at.net_inum && table == job.space_table)) {
 		job.bucket = 0;
+		/* What was found in a namespace that ended since, if anything. */
+		job.found = 0;
+	}
 	if (!begin_own(SOCKET_FOLLOW(net, at.net), table))
 		return false;
 	if (table == SPACE_TCP)

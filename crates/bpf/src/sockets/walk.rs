@@ -209,10 +209,18 @@ impl Walk {
     /// # Errors
     /// [`WalkError`] says what the kernel or the process lacks.
     pub fn open() -> Result<Self, WalkError> {
+        Self::open_with_batches_of(FOUND)
+    }
+
+    /// The same, but reads connections in batches of at most so many, for tests that need several.
+    ///
+    /// # Errors
+    /// As [`Walk::open`].
+    pub fn open_with_batches_of(connections: usize) -> Result<Self, WalkError> {
         if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
             return Err(WalkError::NoBtf);
         }
-        let skel = load().map_err(why)?;
+        let skel = load(connections.min(FOUND) as u32).map_err(why)?;
         let mapped = |e: io::Error| WalkError::Refused(e.into());
         let maps = &skel.maps;
         let mut walk = Self {
@@ -381,13 +389,14 @@ fn fill(map: &impl MapCore, keys: impl Iterator<Item = Vec<u8>>) -> io::Result<(
     Ok(())
 }
 
-fn load() -> Result<WalkSkel<'static>, libbpf_rs::Error> {
+fn load(batch_max: u32) -> Result<WalkSkel<'static>, libbpf_rs::Error> {
     // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
     let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
     // Without reduced type information: bpf_rdonly_cast takes the kernel's own numbers of types.
     let mut open = WalkSkelBuilder::default().open(object)?;
     let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
     let tick = super::Tick::of_kernel();
+    rodata.batch_max = batch_max;
     (rodata.socket_tick_hz, rodata.socket_tick_us, rodata.socket_tick_ms) = (tick.hz, tick.us, tick.ms);
     open.load()
 }

@@ -201,7 +201,7 @@ fn clickhouse_and_duckdb_read_every_row() {
     }
     builder.end(&dump, &samples::completeness(), &mut |chunk| envelopes.push(chunk.bytes));
     for (i, envelope) in envelopes.iter().enumerate() {
-        std::fs::write(at.join(format!("{i}.message")), envelope).unwrap();
+        std::fs::write(at.join(format!("{i}.message")), &**envelope).unwrap();
     }
     let (mut parquet, mut file) = (Parquet::default(), Vec::new());
     parquet.begin(&mut file);

@@ -31,13 +31,13 @@ mod uncached;
 use uncached::{Places, Uncached};
 
 /// Encoded bytes that go to the writer together, and become one zstd frame.
-const PORTION: usize = 512 << 10;
+const PORTION: usize = 1 << 20;
 /// Rows that are encoded before it is looked whether they are enough.
 const ROWS_AT_ONCE: usize = 256;
 /// Bytes that so many rows hardly exceed; growing the buffer would copy everything once more.
 const ROOM_AT_ONCE: usize = 256 << 10;
 /// What may wait for the disk.
-const QUEUE_BYTES: usize = 4 << 20;
+const QUEUE_BYTES: usize = 8 << 20;
 /// A dump comes in a burst; the writer gets so long to make room before rows are refused.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A quick level: JSON shrinks to a tenth, and the next levels cost twice the time for a tenth of that.
@@ -123,13 +123,23 @@ impl Files {
         for text in unfinished {
             outlet.give_up(0, Refusal { kind: "unfinished", text, again: false });
         }
-        Ok(Self { encoding, buffer: Vec::new(), from: 0, buffered_rows: 0, offered: 0, places, spare: Arc::default(), outlet })
+        Ok(Self {
+            encoding,
+            buffer: Vec::new(),
+            from: 0,
+            buffered_rows: 0,
+            offered: 0,
+            places,
+            spare: Arc::default(),
+            outlet,
+        })
     }
 
     fn send(&mut self, dump: &Dump) {
         let (bytes, rows, at_unix_ns) = match &mut self.encoding {
             Encoding::Stream(_) => {
-                let bytes = Payload::placed(std::mem::take(&mut self.buffer), self.from, self.offered, self.spare.clone());
+                let bytes =
+                    Payload::placed(std::mem::take(&mut self.buffer), self.from, self.offered, self.spare.clone());
                 (bytes, std::mem::take(&mut self.buffered_rows), dump.at_unix_ns)
             }
             Encoding::Parquet(pieces) => {

@@ -132,18 +132,18 @@ fn what_a_killed_process_left_is_not_taken_for_complete() {
 #[test]
 fn a_full_disk_leaves_nothing_half_written() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut writer, _) = Writer::open(config(directory.path(), FileFormat::Json)).unwrap();
+    let (mut writer, _) = Writer::open(config(directory.path(), FileFormat::Json), Places::default()).unwrap();
     let chunk = Chunk { sequence: 1, at_unix_ns: 0, rows: 3, bytes: b"{}\n{}\n{}\n".to_vec().into() };
     writer.deliver(&chunk).expect("room");
     let good = writer.open.as_mut().unwrap();
-    let (length, file) = (good.bytes, good.file.try_clone().unwrap());
-    good.file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let length = good.file.bytes();
+    let file = good.file.replaced(OpenOptions::new().write(true).open("/dev/full").unwrap());
     for _ in 0..2 {
         let refusal = writer.deliver(&chunk).expect_err("no room");
         assert_eq!((refusal.kind, refusal.again), ("disk-full", true));
-        assert_eq!(writer.open.as_ref().unwrap().bytes, length);
+        assert_eq!(writer.open.as_ref().unwrap().file.bytes(), length);
     }
-    writer.open.as_mut().unwrap().file = file;
+    writer.open.as_mut().unwrap().file.replaced(file);
     writer.deliver(&chunk).expect("room again");
     writer.close(SOON);
     assert_eq!(lines(&directory.path().join(&names(directory.path())[0])).len(), 6);

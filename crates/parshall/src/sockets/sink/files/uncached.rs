@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A multiple of what any device asks for, in the file and in memory.
 const BLOCK: usize = 4096;
-/// Bytes of one write: two of them would not be cheaper than one of their sum.
-const STAGE: usize = 1 << 18;
+/// Bytes that are copied and written together where they do not stand right.
+const STAGE: usize = 256 << 10;
 
 /// How far what is offered and what is in the file lie apart, modulo a block: told by who writes, used by who encodes. A guess
 /// that a new file or a lost chunk makes wrong for some chunks, which are copied then.
@@ -106,6 +106,12 @@ impl Uncached {
         Ok(())
     }
 
+    /// Puts another file behind the same name, and returns the one that was there.
+    #[cfg(test)]
+    pub fn replaced(&mut self, file: File) -> File {
+        std::mem::replace(&mut self.file, file)
+    }
+
     fn append_direct(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(direct) = &self.direct else { return self.file.write_all_at(bytes, self.bytes) };
         let at = self.bytes - self.rest.len() as u64;
@@ -182,14 +188,19 @@ mod tests {
     use super::*;
 
     /// Appends of these lengths leave the same bytes as one write would, after each of them.
-    fn check(directory: &Path, lengths: &[usize]) {
+    fn check(directory: &Path, lengths: &[usize], is_moved: bool) {
+        let places = Places::default();
         let path = directory.join("file");
         let mut file = Uncached::create(&path).unwrap();
         let mut wanted = Vec::new();
         for (turn, length) in lengths.iter().enumerate() {
-            let bytes: Vec<u8> = (0..*length).map(|at| (at * 31 + turn) as u8).collect();
-            wanted.extend_from_slice(&bytes);
-            file.append(&bytes).unwrap();
+            let mut buffer = Vec::new();
+            let from = places.prepare(&mut buffer, wanted.len() as u64);
+            buffer.extend((0..*length).map(|at| (at * 31 + turn) as u8));
+            let buffer = if is_moved { [&[0][..], &buffer].concat() } else { buffer };
+            let bytes = &buffer[from + usize::from(is_moved)..];
+            file.append(bytes).unwrap();
+            wanted.extend_from_slice(bytes);
             assert!(std::fs::read(&path).unwrap() == wanted, "append {turn} of {lengths:?}");
             assert_eq!(file.bytes(), wanted.len() as u64);
         }
@@ -198,7 +209,7 @@ mod tests {
 
     #[test]
     fn any_appends_leave_what_one_write_would() {
-        // On a disk and in memory.
+        // On a disk and in memory; standing right and not.
         let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
         for at in [target.as_path(), Path::new("/dev/shm")] {
             let directory = tempfile::tempdir_in(at).unwrap();
@@ -208,7 +219,8 @@ mod tests {
                 &[STAGE, STAGE + 1, STAGE - 1],
                 &[3 * STAGE + 17, 5, 2 * STAGE - 5],
             ] {
-                check(directory.path(), lengths);
+                check(directory.path(), lengths, false);
+                check(directory.path(), lengths, true);
             }
         }
     }
@@ -236,9 +248,9 @@ mod tests {
         let path = directory.path().join("file");
         let mut file = Uncached::create(&path).unwrap();
         file.append(&[1; 5000]).unwrap();
-        let good = std::mem::replace(&mut file.file, File::open("/dev/null").unwrap());
+        let good = file.replaced(File::open("/dev/null").unwrap());
         file.append(&[2; 10]).unwrap_err();
-        file.file = good;
+        file.replaced(good);
         file.append(&[3; 5000]).unwrap();
         let mut wanted = vec![1; 5000];
         wanted.extend_from_slice(&[3; 5000]);
