@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause)
 /*
- * Every socket of every network namespace in one pass over the kernel's hash tables. User space runs the programs again and
+ * Every socket of every network namespace out of the kernel's hash tables. User space runs the programs again and
  * again (BPF_PROG_TEST_RUN) until they have nothing more to give; each run fills an array that user space reads in place.
  *
  * Nothing is locked. A run is one RCU section, so no table and no socket's memory goes to another type while it is read
@@ -9,6 +9,9 @@
  *   record is torn and the bucket is read again from its head;
  * - a chain of TCP must end with the number of its bucket, else the walk was led into another chain: read again;
  * - a bucket counts when it is complete: what was copied and counted of it before is taken back.
+ * Connections, of which there are most, are found first and read afterwards, in other runs: see find.bpf.h.
+ *
+ * Its parts: chain.bpf.h (chains, bucket by bucket), find.bpf.h, tables.bpf.h (which tables there are).
  */
 #include "sockets/read.bpf.h"
 #define SOCK_DGRAM 2
