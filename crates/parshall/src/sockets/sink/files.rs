@@ -137,21 +137,28 @@ impl Files {
 
     fn send(&mut self, dump: &Dump) {
         let (bytes, rows, at_unix_ns) = match &mut self.encoding {
-            Encoding::Stream(_) => {
-                let bytes =
-                    Payload::placed(std::mem::take(&mut self.buffer), self.from, self.offered, self.spare.clone());
-                (bytes, std::mem::take(&mut self.buffered_rows), dump.at_unix_ns)
-            }
+            Encoding::Stream(_) => (self.encoded(), std::mem::take(&mut self.buffered_rows), dump.at_unix_ns),
             Encoding::Parquet(pieces) => {
                 let (rows, at) = (pieces.rows() as u32, pieces.oldest_unix_ns());
                 (pieces.take().into(), rows, if at == 0 { dump.at_unix_ns } else { at })
             }
         };
-        self.from = 0;
         self.offered += bytes.len() as u64;
         if !bytes.is_empty() {
             self.outlet.offer_within(Chunk { sequence: dump.sequence, at_unix_ns, rows, bytes }, PATIENCE);
         }
+    }
+
+    /// What was encoded since the last time. Few bytes leave their buffer: while they wait, nothing counts what it has room for.
+    fn encoded(&mut self) -> Payload {
+        let (buffer, from) = (std::mem::take(&mut self.buffer), std::mem::take(&mut self.from));
+        let mut bytes = Payload::placed(buffer, from, self.offered, self.spare.clone());
+        if bytes.len() < PORTION / 4 {
+            let position = bytes.position;
+            bytes = bytes.to_vec().into();
+            bytes.position = position;
+        }
+        bytes
     }
 
     /// Rows that no chunk holds yet.
