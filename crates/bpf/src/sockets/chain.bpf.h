@@ -28,13 +28,39 @@ static __always_inline void take_back(void)
 
 static __always_inline u64 head_of(u32 bucket)
 {
-	return number(SOCKET_FOLLOW(hlist_head, at.heads_at + (u64)bucket * at.stride)->first);
+	return word_at(at.heads_at + (u64)bucket * at.stride);
 }
 
-/* The number at the end of a chain of `nulls` kind, or 0 at the end of a plain one. */
-static __always_inline bool is_end(u64 node)
+/* 1 for the number at the end of a chain of `nulls` kind and for 0 at the end of a plain one, else 0; in a form of which the
+ * compiler makes no branch. */
+static __always_inline u64 is_end(u64 node)
 {
-	return !node || node & 1;
+	return (node & 1) | ((node - 1) & ~node) >> 63;
+}
+
+/* Begins the next block of so many buckets, if the table and the run have one. */
+static __always_inline bool begin_block(u32 width)
+{
+	if (at.stop || job.bucket >= at.total)
+		return false;
+	if (at.budget < width) {
+		at.stop = 1;
+		return false;
+	}
+	at.budget -= width;
+	at.base = job.bucket;
+	return true;
+}
+
+/* The heads of a block's buckets, zero behind the end of the table. */
+static __always_inline void read_heads(u64 *to, u32 width)
+{
+	u32 left = at.total - at.base, i;
+
+	if (left < width || at.stride != sizeof(u64) ||
+	    bpf_probe_read_kernel(to, width * sizeof(u64), (void *)(at.heads_at + (u64)at.base * sizeof(u64))))
+		for (i = 0; i < width; i++)
+			to[i] = i < left ? head_of(at.base + i) : 0;
 }
 
 /* Stops here; the next run goes on with this bucket. */
@@ -112,16 +138,27 @@ __noinline int again(void)
 	return 0;
 }
 
-/* One step in a chain of TCP sockets: ends with the number of its bucket. */
-static long on_tcp_node(u32 step, void *unused)
+/* A TCP socket, and the MPTCP connection that it is the first subflow of. */
+static __always_inline int take_tcp_and_mptcp(u64 address)
+{
+	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
+	int taken = take_tcp(address, 0);
+
+	if (taken == TAKEN && job.kinds & KIND_MPTCP && c->skc_state != TIME_WAIT && c->skc_state != NEW_SYN_RECV &&
+	    in_part(address))
+		taken = take_mptcp(address);
+	return taken;
+}
+
+/* One step in a chain of listeners: ends with the number of its bucket. */
+static long on_listener_node(u32 step, void *unused)
 {
 	u64 node = at.node, address, next;
 	const struct sock_common *c;
 	struct identity before;
-	int taken;
 
 	if (is_end(node)) {
-		if (node >> 1 != (u64)at.bucket + at.nulls)
+		if (node >> 1 != (u64)at.bucket + LISTENING_NULLS)
 			return again() != 0;
 		return end_bucket() != 0;
 	}
@@ -130,11 +167,7 @@ static long on_tcp_node(u32 step, void *unused)
 	address = node - bpf_core_field_offset(struct sock_common, skc_nulls_node);
 	c = SOCKET_FOLLOW(sock_common, address);
 	before = identity_of(address);
-	taken = take_tcp(address, 0);
-	if (taken == TAKEN && job.kinds & KIND_MPTCP && c->skc_state != TIME_WAIT && c->skc_state != NEW_SYN_RECV &&
-	    in_part(address))
-		taken = take_mptcp(address);
-	if (taken == NO_ROOM)
+	if (take_tcp_and_mptcp(address) == NO_ROOM)
 		return full_bucket() != 0;
 	next = number(c->skc_nulls_node.next);
 	if (!same(before, identity_of(address)))
@@ -197,38 +230,16 @@ static long on_unix_node(u32 step, void *unused)
 /* Reads the heads of the next block and notes which have sockets; 1 when the table or the run is at its end. */
 __noinline int next_block(void)
 {
-	u32 left, i, waiting = 0;
+	u32 i, waiting = 0;
 
-	if (at.stop)
+	if (!begin_block(BLOCK))
 		return 1;
-	at.base = job.bucket;
-	if (at.base >= at.total)
-		return 1;
-	if (!at.budget) {
-		at.stop = 1;
-		return 1;
-	}
-	at.budget--;
-	left = at.total - at.base;
 	at.turn = 0;
-	if (at.stride == 8) {
-		if (left > BLOCK)
-			left = BLOCK;
-		if (left == BLOCK)
-			bpf_probe_read_kernel(heads, sizeof(heads), (void *)(at.heads_at + (u64)at.base * 8));
-		else
-			for (i = 0; i < BLOCK; i++)
-				heads[i] = i < left ? head_of(at.base + i) : 0;
-	} else {
-		for (i = 0; i < BLOCK; i++)
-			heads[i] = i < left ? head_of(at.base + i) : 0;
-	}
+	read_heads(heads, BLOCK);
 	/* Without branches, whose combinations the verifier would all follow. */
 	for (i = 0; i < BLOCK; i++) {
-		u64 head = heads[i];
-
 		queue[waiting & (BLOCK - 1)] = i;
-		waiting += (head | -head) >> 63 & ~head & 1;
+		waiting += is_end(heads[i]) ^ 1;
 	}
 	at.waiting = waiting;
 	job.bucket = at.base + BLOCK;
@@ -249,11 +260,11 @@ __noinline int next_block(void)
 		return next == 1;                                            \
 	}
 
-static long on_tcp_block(u32 step, void *unused) BLOCK_OF(on_tcp_node)
+static long on_listener_block(u32 step, void *unused) BLOCK_OF(on_listener_node)
 
-__noinline int read_tcp_table(void)
+__noinline int read_listener_table(void)
 {
-	bpf_loop(BLOCKS_PER_RUN + 1, on_tcp_block, NULL, 0);
+	bpf_loop(BUCKETS_PER_RUN / BLOCK + 1, on_listener_block, NULL, 0);
 	return 0;
 }
 
@@ -261,7 +272,7 @@ static long on_udp_block(u32 step, void *unused) BLOCK_OF(on_udp_node)
 
 __noinline int read_udp_table(void)
 {
-	bpf_loop(BLOCKS_PER_RUN + 1, on_udp_block, NULL, 0);
+	bpf_loop(BUCKETS_PER_RUN / BLOCK + 1, on_udp_block, NULL, 0);
 	return 0;
 }
 
@@ -269,6 +280,6 @@ static long on_unix_block(u32 step, void *unused) BLOCK_OF(on_unix_node)
 
 __noinline int read_unix_table(void)
 {
-	bpf_loop(BLOCKS_PER_RUN + 1, on_unix_block, NULL, 0);
+	bpf_loop(BUCKETS_PER_RUN / BLOCK + 1, on_unix_block, NULL, 0);
 	return 0;
 }

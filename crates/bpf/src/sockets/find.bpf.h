@@ -13,9 +13,8 @@
 
 /* Addresses of one batch. */
 #define FOUND (1 << 19)
-/* Chains that are followed side by side, and such blocks of one run: some milliseconds at most. */
+/* Chains that are followed side by side. */
 #define WIDTH 128
-#define FIND_BLOCKS_PER_RUN 512
 /* Sockets whose memory is asked for together, where few lines of each are. */
 #define ASK_MAX 16
 /* Blocks of so many sockets of one run, which ends before when the records do. */
@@ -42,19 +41,12 @@ u64 nodes[WIDTH] = {};
 u64 places[WIDTH] = {};
 
 struct {
-	u64 base;
 	u32 going_on;
 	u32 first;
 	u32 astray;
 	u32 no_room;
 	u32 tries;
 } way = {};
-
-/* 1 at the end of a chain or when there is nothing, else 0; in a form of which the compiler makes no branch. */
-static __always_inline u64 ends(u64 node)
-{
-	return (node & 1) | ((node - 1) & ~node) >> 63;
-}
 
 /*
  * Asks for the cache line of an address. Memory is asked for before anything of it is used: the CPU then waits for many lines
@@ -87,7 +79,7 @@ static long on_step(u32 step, void *unused)
 {
 	u32 zero = 0, i, left = way.going_on, count = job.found, still = 0;
 	struct found *all = bpf_map_lookup_elem(&found, &zero);
-	u64 base = way.base, astray = 0;
+	u64 base = at.base, astray = 0;
 
 	if (!all || !left)
 		return 1;
@@ -106,7 +98,7 @@ static long on_step(u32 step, void *unused)
 		next = word_at(node + OFFSET(hlist_nulls_node, next));
 		all->addresses[count & (FOUND - 1)] = node - OFFSET(sock_common, skc_nulls_node);
 		count++;
-		end = ends(next);
+		end = is_end(next);
 		/* A chain ends with the number of its bucket, else the way led into another chain. */
 		astray |= -end & (next ^ ((base + place) << 1 | 1));
 		nodes[still & (WIDTH - 1)] = next;
@@ -122,18 +114,15 @@ static long on_step(u32 step, void *unused)
 /* The chains of a block that are not empty. */
 static __always_inline u32 read_block_heads(void)
 {
-	u32 left = at.total - way.base, n = 0, i;
+	u32 n = 0, i;
 
-	if (left < WIDTH || at.stride != sizeof(u64) ||
-	    bpf_probe_read_kernel(chain_heads, sizeof(chain_heads), (void *)(at.heads_at + way.base * sizeof(u64))))
-		for (i = 0; i < WIDTH; i++)
-			chain_heads[i] = i < left ? head_of(way.base + i) : 0;
+	read_heads(chain_heads, WIDTH);
 	for (i = 0; i < WIDTH; i++) {
 		u64 head = chain_heads[i];
 
 		nodes[n & (WIDTH - 1)] = head;
 		places[n & (WIDTH - 1)] = i;
-		n += ends(head) ^ 1;
+		n += is_end(head) ^ 1;
 	}
 	return n;
 }
@@ -141,14 +130,8 @@ static __always_inline u32 read_block_heads(void)
 /* The next block of buckets. It is gone through again when a chain led astray. */
 static long on_find_block(u32 step, void *unused)
 {
-	if (job.bucket >= at.total)
+	if (!begin_block(WIDTH))
 		return 1;
-	if (!at.budget) {
-		at.stop = 1;
-		return 1;
-	}
-	at.budget--;
-	way.base = job.bucket;
 	way.first = job.found;
 	way.astray = 0;
 	way.no_room = 0;
@@ -173,7 +156,7 @@ static long on_find_block(u32 step, void *unused)
 		job.torn++;
 	}
 	way.tries = 0;
-	job.bucket = way.base + WIDTH;
+	job.bucket = at.base + WIDTH;
 	return 0;
 }
 
@@ -183,8 +166,7 @@ __noinline int find_table(void)
 	if (!job.found)
 		job.first_bucket = job.bucket;
 	way.tries = 0;
-	at.budget = FIND_BLOCKS_PER_RUN;
-	bpf_loop(FIND_BLOCKS_PER_RUN + 1, on_find_block, NULL, 0);
+	bpf_loop(BUCKETS_PER_RUN / WIDTH + 1, on_find_block, NULL, 0);
 	job.end_bucket = job.bucket;
 	job.buckets = at.total;
 	if (!at.stop && job.found) {
@@ -304,9 +286,7 @@ __noinline int take_found(u64 address)
 
 	if (!hangs(c, before))
 		return TAKEN;
-	taken = take_tcp(address, 0);
-	if (taken == TAKEN && job.kinds & KIND_MPTCP && c->skc_state != TIME_WAIT && c->skc_state != NEW_SYN_RECV)
-		taken = take_mptcp(address);
+	taken = take_tcp_and_mptcp(address);
 	if (taken == TAKEN && !same(before, identity_of(address)))
 		taken = TORN;
 	if (taken == TAKEN)

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /* Which tables there are and where: part of walk.bpf.c, and its program. */
 /* A table, from the bucket where the job says. */
-static __always_inline void begin_table(u64 heads_at, u32 stride, u32 total, u32 nulls)
+static __always_inline void begin_table(u64 heads_at, u32 stride, u32 total)
 {
 	at.heads_at = heads_at;
 	at.stride = stride;
 	at.total = total;
-	at.nulls = nulls;
 }
 
 static __always_inline void begin_run(void)
@@ -18,7 +17,7 @@ static __always_inline void begin_run(void)
 	at.first_name = 0;
 	at.stop = 0;
 	at.tries = 0;
-	at.budget = BLOCKS_PER_RUN;
+	at.budget = BUCKETS_PER_RUN;
 	take_back();
 	job.expected = 0;
 	job.filtered = 0;
@@ -44,7 +43,7 @@ static __always_inline void begin_ehash(u64 hashinfo)
 	struct inet_hashinfo *h = SOCKET_FOLLOW(inet_hashinfo, hashinfo);
 
 	job.table = hashinfo;
-	begin_table(number(h->ehash), bpf_core_type_size(struct inet_ehash_bucket), h->ehash_mask + 1, 0);
+	begin_table(number(h->ehash), bpf_core_type_size(struct inet_ehash_bucket), h->ehash_mask + 1);
 }
 
 static __always_inline void begin_udp(u64 table)
@@ -52,7 +51,7 @@ static __always_inline void begin_udp(u64 table)
 	struct udp_table *t = SOCKET_FOLLOW(udp_table, table);
 
 	begin_table(number(t->hash) + bpf_core_field_offset(struct udp_hslot, head), bpf_core_type_size(struct udp_hslot),
-		    t->mask + 1, 0);
+		    t->mask + 1);
 }
 
 static __always_inline void begin_listeners(u64 hashinfo)
@@ -60,7 +59,7 @@ static __always_inline void begin_listeners(u64 hashinfo)
 	struct inet_hashinfo *h = SOCKET_FOLLOW(inet_hashinfo, hashinfo);
 
 	begin_table(number(h->lhash2) + bpf_core_field_offset(struct inet_listen_hashbucket, nulls_head),
-		    bpf_core_type_size(struct inet_listen_hashbucket), h->lhash2_mask + 1, LISTENING_NULLS);
+		    bpf_core_type_size(struct inet_listen_hashbucket), h->lhash2_mask + 1);
 }
 
 /* A socket that has a port and is neither connected nor listening hangs only on the bucket of its port. Those are guarded by
@@ -113,7 +112,7 @@ static long on_bound_block(u32 step, void *unused) BLOCK_OF(on_bound_node)
 
 __noinline int read_bound_table(void)
 {
-	bpf_loop(BLOCKS_PER_RUN + 1, on_bound_block, NULL, 0);
+	bpf_loop(BUCKETS_PER_RUN / BLOCK + 1, on_bound_block, NULL, 0);
 	return 0;
 }
 
@@ -123,7 +122,7 @@ static __always_inline void begin_bound(u64 hashinfo)
 	struct inet_hashinfo *h = SOCKET_FOLLOW(inet_hashinfo, hashinfo);
 
 	begin_table(number(h->bhash2) + bpf_core_field_offset(struct inet_bind_hashbucket, chain),
-		    bpf_core_type_size(struct inet_bind_hashbucket), h->bhash_size, 0);
+		    bpf_core_type_size(struct inet_bind_hashbucket), h->bhash_size);
 }
 
 /* The tables that a namespace can have for itself. */
@@ -147,7 +146,7 @@ static __always_inline bool begin_own(const struct net *net, u32 table)
 	} else {
 		if (!(job.want & WANT_UNIX) || !bpf_core_field_exists(net->unx.table.buckets))
 			return false;
-		begin_table(number(net->unx.table.buckets), sizeof(u64), UNIX_BUCKETS, 0);
+		begin_table(number(net->unx.table.buckets), sizeof(u64), UNIX_BUCKETS);
 	}
 	return true;
 }
@@ -264,7 +263,7 @@ int walk(void *ctx)
 	case WALK_LISTENERS:
 		/* Also those of namespaces with their own table of connections. */
 		begin_listeners(job.main_hashinfo);
-		read_tcp_table();
+		read_listener_table();
 		break;
 	case WALK_BOUND:
 		begin_bound(job.main_hashinfo);

@@ -28,7 +28,7 @@
 #define TRIES 16
 #define CHAIN_MAX 65536
 /* Buckets and namespaces of one run: bounds the RCU section. */
-#define BLOCKS_PER_RUN 4096
+#define BUCKETS_PER_RUN 65536
 #define SPACES_MAX 65536
 /* UNIX_HASH_SIZE of include/net/netns/unix.h */
 #define UNIX_BUCKETS 512
@@ -98,11 +98,10 @@ struct socket_reader reader = {};
 
 /* Where a run stands in the bucket that it reads. */
 struct {
-	/* The table: first bucket, distance of two, what its chains end with besides the number of the bucket. */
+	/* The table: first bucket, distance of two, how many. */
 	u64 heads_at;
 	u32 stride;
 	u32 total;
-	u32 nulls;
 	/* The block: its first bucket, the heads in it, those that have sockets, and which of them is being read. */
 	u32 base;
 	u32 waiting;

@@ -301,16 +301,18 @@ impl Walk {
     fn run_and_take(&mut self, sum: &mut Completeness, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<walk_job> {
         self.run()?;
         let told = self.told();
-        sum.expected += told.expected;
-        sum.emitted += u64::from(told.records);
-        sum.filtered += told.filtered;
-        sum.torn += told.torn;
-        sum.dropped += told.dropped;
-        sum.interrupted += told.interrupted;
-        sum.chains_cut += told.chains_cut;
-        sum.namespaces_lost += told.namespaces_lost;
-        // Each run of the last pass begins with the first namespace, so the last run has seen them all.
-        sum.namespaces = told.namespaces.max(sum.namespaces);
+        *sum += Completeness {
+            expected: told.expected,
+            emitted: u64::from(told.records),
+            filtered: told.filtered,
+            torn: told.torn,
+            dropped: told.dropped,
+            interrupted: told.interrupted,
+            chains_cut: told.chains_cut,
+            // Each run of the last pass begins with the first namespace, so the last run has seen them all.
+            namespaces: told.namespaces.saturating_sub(sum.namespaces),
+            namespaces_lost: told.namespaces_lost,
+        };
         if told.records > 0 {
             take(self.batch(told.records as usize, told.names as usize));
         }
