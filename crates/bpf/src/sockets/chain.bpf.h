@@ -138,16 +138,14 @@ __noinline int again(void)
 	return 0;
 }
 
-/* A TCP socket, and the MPTCP connection that it is the first subflow of. */
-static __always_inline int take_tcp_and_mptcp(u64 address)
+/* After a TCP socket: the MPTCP connection that it is the first subflow of. */
+static __always_inline int take_its_mptcp(u64 address)
 {
 	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
-	int taken = take_tcp(address, 0);
 
-	if (taken == TAKEN && job.kinds & KIND_MPTCP && c->skc_state != TIME_WAIT && c->skc_state != NEW_SYN_RECV &&
-	    in_part(address))
-		taken = take_mptcp(address);
-	return taken;
+	if (job.kinds & KIND_MPTCP && c->skc_state != TIME_WAIT && c->skc_state != NEW_SYN_RECV && in_part(address))
+		return take_mptcp(address);
+	return TAKEN;
 }
 
 /* One step in a chain of listeners: ends with the number of its bucket. */
@@ -167,7 +165,7 @@ static long on_listener_node(u32 step, void *unused)
 	address = node - bpf_core_field_offset(struct sock_common, skc_nulls_node);
 	c = SOCKET_FOLLOW(sock_common, address);
 	before = identity_of(address);
-	if (take_tcp_and_mptcp(address) == NO_ROOM)
+	if (take_tcp(address, 0) == NO_ROOM || take_its_mptcp(address) == NO_ROOM)
 		return full_bucket() != 0;
 	next = number(c->skc_nulls_node.next);
 	if (!same(before, identity_of(address)))

@@ -17,8 +17,8 @@
 #define WIDTH 128
 /* Sockets whose memory is asked for together, where few lines of each are. */
 #define ASK_MAX 16
-/* Blocks of so many sockets of one run, which ends before when the records do. */
-#define READ_BLOCKS_PER_RUN 1024
+/* Connections of one run, which ends before when the records do. */
+#define READ_MAX 16384
 
 struct found {
 	u64 addresses[FOUND];
@@ -46,6 +46,9 @@ struct {
 	u32 astray;
 	u32 no_room;
 	u32 tries;
+	/* Reading: lines are asked for of one socket at a time; else up to which connection they are asked for. */
+	u32 ask_one;
+	u32 asked;
 } way = {};
 
 /*
@@ -227,8 +230,6 @@ static __always_inline u64 lines_of(u32 groups)
 #define AHEAD_MAX 64
 u16 ahead[AHEAD_MAX] = {};
 u32 n_ahead = 0;
-/* Of how many sockets. */
-u32 ask_block = 1;
 
 /*
  * The memory brings lines that follow each other at twice the rate of lines with gaps: when at least half of the lines up to
@@ -250,11 +251,10 @@ __noinline int plan_ahead(void)
 	for (i = 0; i < AHEAD_MAX; i++)
 		ahead[i] = (ahead[i] & ~dense) | (i * LINE & dense);
 	n_ahead = (n & ~dense) | (end & dense);
-	ask_block = n_ahead > ASK_MAX ? 1 : ASK_MAX;
 	return 0;
 }
 
-__noinline int ask_for(u64 address)
+static __always_inline void ask_for(u64 address)
 {
 	u32 n = n_ahead, i;
 
@@ -262,6 +262,18 @@ __noinline int ask_for(u64 address)
 		if (i >= n)
 			break;
 		ask_word(address + ahead[i]);
+	}
+}
+
+__noinline int ask_for_block(u32 first)
+{
+	u32 zero = 0, i;
+	struct found *all = bpf_map_lookup_elem(&found, &zero);
+
+	for (i = 0; all && i < ASK_MAX; i++) {
+		if (first + i >= job.found)
+			break;
+		ask_for(all->addresses[(first + i) & (FOUND - 1)]);
 	}
 	return 0;
 }
@@ -278,7 +290,7 @@ static __always_inline bool hangs(const struct sock_common *c, struct identity i
 }
 
 /* Reads one connection, if it is there still; takes back what it read when it became another one meanwhile. */
-__noinline int take_found(u64 address)
+static __always_inline int take_found(u64 address)
 {
 	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
 	struct identity before = identity_of(address);
@@ -286,7 +298,9 @@ __noinline int take_found(u64 address)
 
 	if (!hangs(c, before))
 		return TAKEN;
-	taken = take_tcp_and_mptcp(address);
+	taken = take_tcp_inline(address, 0);
+	if (taken == TAKEN)
+		taken = take_its_mptcp(address);
 	if (taken == TAKEN && !same(before, identity_of(address)))
 		taken = TORN;
 	if (taken == TAKEN)
@@ -296,40 +310,44 @@ __noinline int take_found(u64 address)
 	return taken;
 }
 
-/* The next connections of the batch. */
-static long on_read_block(u32 step, void *unused)
+/* The next connection of the batch. */
+static long on_found(u32 step, void *unused)
 {
-	u32 zero = 0, i, first = job.next_found, left = job.found - first;
+	u32 zero = 0, next = job.next_found;
 	struct found *all = bpf_map_lookup_elem(&found, &zero);
+	u64 address;
+	int taken;
 
-	if (!all || first >= job.found)
+	if (!all || next >= job.found)
 		return 1;
-	if (left > ask_block)
-		left = ask_block;
-	for (i = 0; i < ASK_MAX && i < left; i++)
-		ask_for(all->addresses[(first + i) & (FOUND - 1)]);
-	for (i = 0; i < ASK_MAX && i < left; i++) {
-		int taken = take_found(all->addresses[(first + i) & (FOUND - 1)]);
-
-		if (taken == NO_ROOM)
-			return 1;
-		if (taken == TORN) {
-			job.interrupted++;
-			if (++at.tries < TRIES)
-				return 0;
-			job.expected++;
-			job.torn++;
-		}
-		at.tries = 0;
-		job.next_found = first + i + 1;
+	address = all->addresses[next & (FOUND - 1)];
+	if (way.ask_one) {
+		ask_for(address);
+	} else if (next >= way.asked) {
+		ask_for_block(next);
+		way.asked = next + ASK_MAX;
 	}
+	taken = take_found(address);
+	if (taken == NO_ROOM)
+		return 1;
+	if (taken == TORN) {
+		job.interrupted++;
+		if (++at.tries < TRIES)
+			return 0;
+		job.expected++;
+		job.torn++;
+	}
+	at.tries = 0;
+	job.next_found = next + 1;
 	return 0;
 }
 
 __noinline int read_found(void)
 {
 	plan_ahead();
-	bpf_loop(READ_BLOCKS_PER_RUN, on_read_block, NULL, 0);
+	way.ask_one = n_ahead > ASK_MAX;
+	way.asked = 0;
+	bpf_loop(READ_MAX, on_found, NULL, 0);
 	return 0;
 }
 

@@ -2,12 +2,13 @@
 //! soon, so its pages would only push out those of the services on the host, and taking them costs several times what handing
 //! the bytes to the device does.
 //!
-//! Such writes are of whole blocks. What is behind the last whole block is written in the usual way, and again with the block
-//! that it becomes part of: after every append the file is complete, for readers and for whoever finds it after a crash.
+//! Such writes are of whole blocks. What is before the first and behind the last whole block of an append is written in the usual
+//! way: after every append the file is complete, for readers and for whoever finds it after a crash. A block that is written in
+//! the usual way is never written directly too, for which the kernel would first have to bring it to the disk.
 //! Bytes that stand in memory as they will in the file, by blocks, are written from where they are: bringing them from the CPU
 //! that encoded them to the one that writes would cost as much as encoding. See [`Places`].
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, Seek, SeekFrom, Write};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -46,11 +47,8 @@ pub struct Uncached {
     /// The same file, opened for direct writes; none where they are refused.
     direct: Option<File>,
     bytes: u64,
-    /// Holds a stretch of the file from the last whole block on, at an aligned place.
+    /// Where bytes are brought to that do not stand right; empty until there are such.
     stage: Vec<u8>,
-    aligned: usize,
-    /// What is behind the last whole block.
-    rest: Vec<u8>,
 }
 
 impl Uncached {
@@ -61,9 +59,7 @@ impl Uncached {
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
         let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).ok();
-        let stage = vec![0; if direct.is_some() { STAGE + BLOCK } else { 0 }];
-        let aligned = stage.as_ptr().align_offset(BLOCK);
-        Ok(Self { file, direct, bytes: 0, stage, aligned, rest: Vec::with_capacity(BLOCK) })
+        Ok(Self { file, direct, bytes: 0, stage: Vec::new() })
     }
 
     /// How long it is.
@@ -89,19 +85,15 @@ impl Uncached {
             return Err(error);
         }
         self.bytes += bytes.len() as u64;
-        self.keep_rest(bytes);
         Ok(())
     }
 
     /// Takes back what was appended after it had this length.
     ///
     /// # Errors
-    /// The file could not be cut, or its end not be read.
+    /// The file could not be cut.
     pub fn shorten(&mut self, bytes: u64) -> io::Result<()> {
         self.file.set_len(bytes)?;
-        let length = bytes % BLOCK as u64;
-        self.rest.resize(length as usize, 0);
-        self.file.read_exact_at(&mut self.rest, bytes - length)?;
         self.bytes = bytes;
         Ok(())
     }
@@ -114,68 +106,30 @@ impl Uncached {
 
     fn append_direct(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(direct) = &self.direct else { return self.file.write_all_at(bytes, self.bytes) };
-        let at = self.bytes - self.rest.len() as u64;
-        let stage = &mut self.stage[self.aligned..][..STAGE];
-        stage[..self.rest.len()].copy_from_slice(&self.rest);
-        // Up to the next whole block.
-        let first = (BLOCK - self.rest.len()) % BLOCK;
-        let stands_right = bytes.len() > first && bytes[first..].as_ptr().align_offset(BLOCK) == 0;
-        let written = if stands_right {
-            let (head, body) = bytes.split_at(first);
-            stage[self.rest.len()..][..first].copy_from_slice(head);
-            let body = &body[..body.len() - body.len() % BLOCK];
-            write_both_at(direct, &stage[..self.rest.len() + first], body, at)?
+        let to_next_block = self.bytes.next_multiple_of(BLOCK as u64) - self.bytes;
+        let (head, rest) = bytes.split_at(bytes.len().min(to_next_block as usize));
+        let (body, tail) = rest.split_at(rest.len() - rest.len() % BLOCK);
+        let at = self.bytes + head.len() as u64;
+        self.file.write_all_at(head, self.bytes)?;
+        if body.as_ptr().align_offset(BLOCK) == 0 {
+            direct.write_all_at(body, at)?;
         } else {
-            write_staged_at(direct, stage, self.rest.len(), bytes, at)?
-        };
-        let end = self.bytes + bytes.len() as u64;
-        let left = bytes.len().min((end - at - written) as usize);
-        self.file.write_all_at(&bytes[bytes.len() - left..], end - left as u64)
-    }
-
-    fn keep_rest(&mut self, appended: &[u8]) {
-        let length = (self.bytes % BLOCK as u64) as usize;
-        if length > appended.len() {
-            self.rest.extend_from_slice(appended);
-        } else {
-            self.rest.clear();
-            self.rest.extend_from_slice(&appended[appended.len() - length..]);
+            write_staged_at(direct, &mut self.stage, body, at)?;
         }
+        self.file.write_all_at(tail, at + body.len() as u64)
     }
 }
 
-/// Writes two runs of whole blocks, one after the other, and returns how many bytes they are.
-fn write_both_at(mut file: &File, first: &[u8], second: &[u8], at: u64) -> io::Result<u64> {
-    file.seek(SeekFrom::Start(at))?;
-    let mut slices = &mut [IoSlice::new(first), IoSlice::new(second)][..];
-    IoSlice::advance_slices(&mut slices, 0);
-    while !slices.is_empty() {
-        match file.write_vectored(slices) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => IoSlice::advance_slices(&mut slices, written),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+/// Writes whole blocks from a place in memory that is right for it.
+fn write_staged_at(file: &File, stage: &mut Vec<u8>, blocks: &[u8], at: u64) -> io::Result<()> {
+    stage.resize(STAGE + BLOCK, 0);
+    let aligned = stage.as_ptr().align_offset(BLOCK);
+    for (piece, at) in blocks.chunks(STAGE).zip((at..).step_by(STAGE)) {
+        let staged = &mut stage[aligned..][..piece.len()];
+        staged.copy_from_slice(piece);
+        file.write_all_at(staged, at)?;
     }
-    Ok((first.len() + second.len()) as u64)
-}
-
-/// Writes what the stage holds and then `bytes`, but for what is behind the last whole block; returns how much was written.
-fn write_staged_at(file: &File, stage: &mut [u8], mut filled: usize, mut bytes: &[u8], at: u64) -> io::Result<u64> {
-    let mut written = 0;
-    loop {
-        let (now, later) = bytes.split_at(bytes.len().min(stage.len() - filled));
-        stage[filled..][..now.len()].copy_from_slice(now);
-        filled += now.len();
-        let whole = filled - filled % BLOCK;
-        file.write_all_at(&stage[..whole], at + written)?;
-        written += whole as u64;
-        if later.is_empty() {
-            return Ok(written);
-        }
-        // There is more than the stage has room for, so it was full.
-        (bytes, filled) = (later, 0);
-    }
+    Ok(())
 }
 
 /// Whether the file system cannot write so after all.
