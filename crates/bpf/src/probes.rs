@@ -341,7 +341,7 @@ fn clock_ns(clock: libc::clockid_t, resolution: bool) -> u64 {
     if ret == 0 { ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64 } else { 0 }
 }
 
-/// Silences or forwards libbpf's own messages: the last ones are what explains a refused load.
+/// Silences libbpf in this process: what a refused load means to a user, its callers say.
 pub fn quiet_libbpf() {
     libbpf_rs::set_print(None::<(libbpf_rs::PrintLevel, libbpf_rs::PrintCallback)>);
 }

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
             return ExitCode::from(WRONG_USAGE);
         }
     };
+    parshall_bpf::probes::quiet_libbpf();
     error::exit(match *request {
         Request::Attach(config) => diagnose::attach(&config),
         Request::Run(config) => diagnose::run(&config),

@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -215,6 +216,28 @@ fn netlink_needs_no_privilege_of_bpf() {
     let (by_ring, _) =
         self::rows(&["sockets", "once", "--backend", "netlink", "--uring", "--local-port", &port, "--format", "json"]);
     assert_eq!(by_ring.keys().collect::<Vec<_>>(), rows.keys().collect::<Vec<_>>());
+}
+
+#[test]
+fn without_root_a_dump_says_what_it_lacks_and_is_there() {
+    let _turn = starting();
+    if !common::root("sockets: as nobody") {
+        return;
+    }
+    let settled = Settled::new(HERE);
+    let port = settled.port().to_string();
+    let scratch = common::Scratch::shared();
+    let copy = scratch.file("parshall");
+    std::fs::copy(PARSHALL, &copy).unwrap();
+    let mut command = Command::new(&copy);
+    command.args(["sockets", "once", "--local-port", &port, "--format", "json", "--fields", "all"]);
+    let done = common::finish(command.uid(65534).gid(65534));
+    assert_eq!(done.orderly().code, Some(0), "{done:?}");
+    // The three sockets and how complete the dump is.
+    assert_eq!(done.stdout.lines().count(), 4, "{done:?}");
+    let lacks = "note: not read by walk: not permitted without CAP_BPF and CAP_PERFMON";
+    assert!(done.stderr.lines().any(|line| line == lacks), "{done:?}");
+    assert!(done.stderr.lines().all(|line| line.starts_with("note: ")), "{done:?}");
 }
 
 #[test]

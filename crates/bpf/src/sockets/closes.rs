@@ -89,7 +89,6 @@ impl Closes {
     }
 
     fn try_attach(wanted: &Wanted, ring_bytes: u32) -> Result<Self, libbpf_rs::Error> {
-        crate::probes::quiet_libbpf();
         let ring_bytes = ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two();
         // One per process as a rule: a page, for a skeleton without a lifetime.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));

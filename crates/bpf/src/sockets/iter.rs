@@ -115,7 +115,6 @@ impl Iterators {
     }
 
     fn try_load(tables: &[Table]) -> Result<Self, libbpf_rs::Error> {
-        crate::probes::quiet_libbpf();
         // One per process as a rule: a page, for a skeleton without a lifetime.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = SocketIterSkelBuilder::default().open(storage)?;

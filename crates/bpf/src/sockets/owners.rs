@@ -230,7 +230,6 @@ impl Owners {
     }
 
     fn try_load() -> Result<Self, libbpf_rs::Error> {
-        crate::probes::quiet_libbpf();
         // One per process as a rule: a page, for a skeleton without a lifetime.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let skel = SocketOwnersSkelBuilder::default().open(storage)?.load()?;

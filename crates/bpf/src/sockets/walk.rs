@@ -45,7 +45,7 @@ pub enum WalkError {
     #[error("this kernel has no BTF (/sys/kernel/btf/vmlinux)")]
     NoBtf,
     /// The process may not load the program.
-    #[error("not permitted: {} is missing", .missing.join(" and "))]
+    #[error("not permitted without {}", .missing.join(" and "))]
     NotPermitted {
         /// Capabilities that are needed and not there.
         missing: Vec<&'static str>,

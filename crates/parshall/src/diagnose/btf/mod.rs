@@ -35,7 +35,6 @@ const LOOK_NS: u64 = 100_000_000;
 /// Observes the subject with the btf probes.
 pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
     let started = Instant::now();
-    parshall_bpf::probes::quiet_libbpf();
     let mut session = Session::start(resolved, options)?;
     let attach_ms = started.elapsed().as_secs_f64() * 1e3;
     let mut before = Before::take(resolved);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use parshall_bpf::Event;
 use parshall_bpf::classic::{Classic, Error};
-use parshall_bpf::probes::{Counters, monotonic_ns, quiet_libbpf};
+use parshall_bpf::probes::{Counters, monotonic_ns};
 use parshall_bpf::thread::ThreadDump;
 use parshall_core::slice::{SlicePlan, Step};
 use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices};
@@ -45,7 +45,6 @@ const REFRESH_NS: u64 = 250_000_000;
 /// Observes the subject with classic tracepoints and SOCK_DIAG.
 pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
     let started = Instant::now();
-    quiet_libbpf();
     let mut session = Session::start(resolved)?;
     let attach_ms = started.elapsed().as_secs_f64() * 1e3;
     let host = HostWatch::start();
