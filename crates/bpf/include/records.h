@@ -99,7 +99,6 @@ struct flow {
 	u64 sk;           /* whose storage this is: a copy inherited by an accepted socket has its listener's */
 	u64 cookie;
 	u64 begin;        /* when it was first seen */
-	u64 observed;     /* wall time in slices */
 	u64 run_begin;    /* the run of intervals with the same state */
 	u64 last;         /* the last event */
 	u32 run_una;
@@ -197,7 +196,6 @@ struct thread {
 	u64 since;        /* begin of its present state */
 	u64 wake;         /* when it was last woken */
 	u64 on_ns;
-	u64 observed;
 	u64 sys_t0;
 	u64 sys_on0;
 	u64 runq_ns;
@@ -240,7 +238,6 @@ struct thread_dump {
 	u64 stime;
 	u64 nvcsw;
 	u64 nivcsw;
-	u64 observed;
 	u64 on_ns;
 	u64 runq_ns;
 	u64 copy_pairs;

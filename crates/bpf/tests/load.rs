@@ -162,7 +162,6 @@ fn twenty_slices_in_a_row_account_for_their_own_time_only() {
     assert_eq!(connections.len(), 4, "two connections have four ends");
     for dump in &connections {
         let cells: u64 = dump.cells().iter().map(|cell| cell.ns).sum();
-        assert_eq!(cells, dump.flow.observed);
         let share = cells as f64 / observed as f64;
         assert!((0.98..=1.0).contains(&share), "{share} of the slices");
         assert!(dump.calls().sends + dump.calls().recvs > 20, "{:?}", dump.calls());

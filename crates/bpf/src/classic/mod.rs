@@ -66,7 +66,6 @@ pub struct ThreadEntry {
     pub since: u64,
     pub wake: u64,
     pub on_ns: u64,
-    pub observed: u64,
     pub sys_t0: u64,
     pub sys_on0: u64,
     pub runq_ns: u64,

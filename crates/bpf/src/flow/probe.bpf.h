@@ -218,7 +218,6 @@ static __always_inline void close_run(struct flow *st)
 		return;
 	st->ns[cell] += ns;
 	st->count[cell]++;
-	st->observed += ns;
 	if (ns >= STALL_MIN_NS)
 		emit_stall(st, ns);
 }

@@ -91,7 +91,6 @@ pub struct FlowWire {
     pub sk: u64,
     pub cookie: u64,
     pub begin: u64,
-    pub observed: u64,
     pub run_begin: u64,
     pub last: u64,
     pub run_una: u32,

@@ -41,7 +41,6 @@ static __always_inline void add_off(struct thread *t, u8 why, s32 nr, u8 fd, u64
 	struct off_key key = { .tid = t->tid, .nr = nr, .fd = fd, .why = why };
 	struct off_value first = { .ns = ns, .count = 1 }, *v;
 
-	t->observed += ns;
 	v = bpf_map_lookup_elem(&off_cells, &key);
 	if (v) {
 		v->ns += ns;
@@ -54,7 +53,6 @@ static __always_inline void add_off(struct thread *t, u8 why, s32 nr, u8 fd, u64
 static __always_inline void add_on(struct thread *t, u64 ns)
 {
 	t->on_ns += ns;
-	t->observed += ns;
 }
 
 static __always_inline u32 log2_us(u64 ns)
@@ -153,7 +151,6 @@ static __always_inline void emit_user_stack(void *ctx, struct thread *t)
 /* The account of a thread as user space reads it; `d` is zeroed or filled by the caller otherwise. */
 static __always_inline void fill_account(struct thread *t, struct thread_dump *d)
 {
-	d->observed = t->observed;
 	d->on_ns = t->on_ns;
 	d->runq_ns = t->runq_ns;
 	d->copy_pairs = t->copy_pairs;

@@ -20,7 +20,6 @@ pub struct ThreadDump {
     pub stime: u64,
     pub nvcsw: u64,
     pub nivcsw: u64,
-    pub observed: u64,
     pub on_ns: u64,
     pub runq_ns: u64,
     pub copy_pairs: u64,

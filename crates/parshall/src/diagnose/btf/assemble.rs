@@ -48,6 +48,7 @@ fn flow(parts: &FlowParts<'_>, first: Option<&&FlowDump>, last: &FlowDump) -> Fl
         s
     };
     let last_snap = shifted(last.snapshot(parts.hz));
+    let cells = last.cells();
     let opened = TcpSnapshot { at_ns: relative(last.flow.begin), mss: last_snap.mss, ..TcpSnapshot::default() };
     FlowRecord {
         id: last.flow.cookie,
@@ -68,8 +69,8 @@ fn flow(parts: &FlowParts<'_>, first: Option<&&FlowDump>, last: &FlowDump) -> Fl
         },
         begin_ns: if first.is_some() { 0 } else { relative(last.flow.begin) },
         end_ns: if last_snap.state == TCP_CLOSE { last_snap.at_ns } else { end - begin },
-        observed_ns: last.flow.observed,
-        cells: last.cells(),
+        observed_ns: cells.iter().map(|cell| cell.ns).sum(),
+        cells,
         calls: last.calls(),
         first: first.map_or(opened, |d| shifted(d.snapshot(parts.hz))),
         last: last_snap,
@@ -116,6 +117,7 @@ fn thread(parts: &ThreadParts<'_>, first: Option<&ThreadDump>, last: &ThreadDump
     let wall = relative(last.at) - relative(born).min(relative(last.at));
     let cpu_ns = since(last.cpu_ns, |d| d.cpu_ns).min(wall);
     let (utime, stime) = (since(last.utime, |d| d.utime), since(last.stime, |d| d.stime));
+    let off_cpu = off_cells(parts.off.get(&last.tid));
     let (user, kernel) = parts.samples.get(&last.tid).copied().unwrap_or_default();
     ThreadRecord {
         tid: last.tid,
@@ -125,9 +127,9 @@ fn thread(parts: &ThreadParts<'_>, first: Option<&ThreadDump>, last: &ThreadDump
         end_ns: relative(last.at),
         cpu_ns,
         utime_ns: (utime + stime > 0).then(|| (cpu_ns as f64 * utime as f64 / (utime + stime) as f64) as u64),
-        observed_ns: last.observed,
+        observed_ns: last.on_ns + off_cpu.iter().map(|cell| cell.ns).sum::<u64>(),
         on_cpu_ns: last.on_ns,
-        off_cpu: off_cells(parts.off.get(&last.tid)),
+        off_cpu,
         syscalls: call_cells(parts.calls.get(&last.tid)),
         copy: CopyPattern {
             pairs: last.copy_pairs,
