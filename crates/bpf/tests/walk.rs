@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use parshall_bpf::sockets::{Prefix, Sides, Walk, WalkSelection};
 use parshall_evidence::socket::{Completeness, Group, Groups, SocketRecord};
 use socket_common::apart::apart;
-use socket_common::{ready, skip};
+use socket_common::{enter_own_namespace, ready, skip};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const UDP: u32 = 2;
@@ -450,17 +450,12 @@ fn a_namespace_with_a_table_of_its_own_is_read() {
     let (done, is_done) = std::sync::mpsc::channel::<()>();
     let (tell, told) = std::sync::mpsc::channel();
     let holder = std::thread::spawn(move || {
-        let unshare = || {
-            // SAFETY: no memory is involved; the thread's namespace ends with it.
-            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
-        };
-        unshare();
+        enter_own_namespace();
         if std::fs::write("/proc/sys/net/ipv4/tcp_child_ehash_entries", "32").is_err() {
             return skip("walk: own table", "namespaces have none here (Linux 6.1)");
         }
-        unshare();
-        let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
-        assert!(up.unwrap().success(), "iproute2");
+        // What was set holds for the namespaces that are made from this one.
+        enter_own_namespace();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let held: Vec<_> = (0..500).map(|_| pair(&listener)).collect();
         held.iter().for_each(|(client, _)| reset_on_close(client));
