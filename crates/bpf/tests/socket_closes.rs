@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::closes::{Closes, Counts, Port, Wanted};
 use parshall_evidence::socket::{FLAG_CLOSED, Group, Groups, SocketRecord};
-use socket_common::{enter_own_namespace, ready, unprivileged};
+use parshall_sys::netns::NetNs;
+use socket_common::{ready, unprivileged};
 
 const ESTABLISHED: u8 = 1;
 const SYN_SENT: u8 = 2;
@@ -141,11 +142,13 @@ fn of_120_000_short_connections_each_end_is_reported_once_with_its_bytes() {
         return;
     }
     // So many sockets in TIME_WAIT are as many as a namespace may have: the next test would find none of its own.
-    let apart = std::thread::spawn(|| {
-        enter_own_namespace();
-        tell_of_short_connections();
-    });
-    apart.join().unwrap();
+    let apart = NetNs::create("closes").unwrap();
+    apart
+        .run(|| {
+            tell_of_short_connections();
+            Ok(())
+        })
+        .unwrap();
 }
 
 fn tell_of_short_connections() {

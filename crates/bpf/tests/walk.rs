@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::{Prefix, Sides, Walk, WalkSelection};
 use parshall_evidence::socket::{Completeness, Group, Groups, SocketRecord};
+use parshall_sys::netns::{NetNs, set_sysctl};
 use socket_common::apart::apart;
-use socket_common::{enter_own_namespace, ready, skip};
+use socket_common::{ready, skip};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const UDP: u32 = 2;
@@ -447,31 +448,27 @@ fn connections_of_several_batches_come_once() {
 #[test]
 fn a_namespace_with_a_table_of_its_own_is_read() {
     let Some(mut walk) = open("walk: own table") else { return };
-    let (done, is_done) = std::sync::mpsc::channel::<()>();
-    let (tell, told) = std::sync::mpsc::channel();
-    let holder = std::thread::spawn(move || {
-        enter_own_namespace();
-        if std::fs::write("/proc/sys/net/ipv4/tcp_child_ehash_entries", "32").is_err() {
-            return skip("walk: own table", "namespaces have none here (Linux 6.1)");
-        }
-        // What was set holds for the namespaces that are made from this one.
-        enter_own_namespace();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let held: Vec<_> = (0..500).map(|_| pair(&listener)).collect();
-        held.iter().for_each(|(client, _)| reset_on_close(client));
-        tell.send(listener.local_addr().unwrap().port()).unwrap();
-        let _ = is_done.recv();
-    });
-    if let Ok(port) = told.recv() {
-        let rows = tcp(&mut walk, &WalkSelection { kinds: 1 | UNIX, ..ports(&[port]) });
-        let mine = rows.iter().filter(|r| r.local_port == port || r.remote_port == port);
-        let ends: HashSet<(u16, u16)> = mine.clone().map(|r| (r.local_port, r.remote_port)).collect();
-        let spaces: HashSet<u32> = mine.clone().map(|r| r.netns).collect();
-        assert_eq!((mine.count(), ends.len(), spaces.len()), (1001, 1001, 1));
-        assert_eq!(rows.len(), 1001, "unix sockets have no port");
+    let parent = NetNs::create("tables").unwrap();
+    if parent.run(|| set_sysctl("net.ipv4.tcp_child_ehash_entries", "32")).is_err() {
+        return skip("walk: own table", "namespaces have none here (Linux 6.1)");
     }
-    drop(done);
-    holder.join().unwrap();
+    // What is set in a namespace holds for those that are made from it.
+    let apart = parent.run(|| NetNs::create("table")).unwrap();
+    let (listener, held) = apart
+        .run(|| {
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            let held: Vec<_> = (0..500).map(|_| pair(&listener)).collect();
+            Ok((listener, held))
+        })
+        .unwrap();
+    held.iter().for_each(|(client, _)| reset_on_close(client));
+    let port = listener.local_addr().unwrap().port();
+    let rows = tcp(&mut walk, &WalkSelection { kinds: 1 | UNIX, ..ports(&[port]) });
+    let mine = rows.iter().filter(|r| r.local_port == port || r.remote_port == port);
+    let ends: HashSet<(u16, u16)> = mine.clone().map(|r| (r.local_port, r.remote_port)).collect();
+    let spaces: HashSet<u32> = mine.clone().map(|r| r.netns).collect();
+    assert_eq!((mine.count(), ends.len(), spaces.len()), (1001, 1001, 1));
+    assert_eq!(rows.len(), 1001, "unix sockets have no port");
 }
 
 #[test]

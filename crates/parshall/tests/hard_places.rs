@@ -9,11 +9,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Done, PARSHALL, Pair, Running, Scratch, begin, finish, has, parshall, service, service_py, verdict};
+use common::{
+    Done, NOBODY, PARSHALL, Pair, Running, Scratch, begin, finish, has, parshall, service, service_py, verdict,
+};
 use parshall_evidence::{Confidence, Rung, Status};
 
 const CAUSE: &str = "nagle-delayed-ack";
-const NOBODY: u32 = 65534;
 
 #[test]
 fn a_process_that_is_not_there() {
@@ -146,13 +147,8 @@ fn nobodys_load(binary: &str) -> Running {
 fn without_root() {
     let _alone = common::alone();
     let scratch = Scratch::shared();
-    let copy = scratch.file("parshall");
-    let binary = if common::is_root() {
-        std::fs::copy(PARSHALL, &copy).unwrap();
-        copy.to_str().unwrap()
-    } else {
-        PARSHALL
-    };
+    let copy = common::is_root().then(|| scratch.parshall());
+    let binary = copy.as_ref().map_or(PARSHALL, |copy| copy.to_str().unwrap());
     let as_nobody = |arguments: &[&str]| {
         let mut command = Command::new(binary);
         command.args(arguments);

@@ -227,11 +227,9 @@ fn without_root_a_dump_says_what_it_lacks_and_is_there() {
     let settled = Settled::new(HERE);
     let port = settled.port().to_string();
     let scratch = common::Scratch::shared();
-    let copy = scratch.file("parshall");
-    std::fs::copy(PARSHALL, &copy).unwrap();
-    let mut command = Command::new(&copy);
+    let mut command = Command::new(scratch.parshall());
     command.args(["sockets", "once", "--local-port", &port, "--format", "json", "--fields", "all"]);
-    let done = common::finish(command.uid(65534).gid(65534));
+    let done = common::finish(command.uid(common::NOBODY).gid(common::NOBODY));
     assert_eq!(done.orderly().code, Some(0), "{done:?}");
     // The three sockets and how complete the dump is.
     assert_eq!(done.stdout.lines().count(), 4, "{done:?}");

@@ -46,8 +46,7 @@ struct {
 	u32 astray;
 	u32 no_room;
 	u32 tries;
-	/* Reading: lines are asked for of one socket at a time; else up to which connection they are asked for. */
-	u32 ask_one;
+	/* Reading: up to which connection lines are asked for, where those of several are. */
 	u32 asked;
 } way = {};
 
@@ -270,7 +269,9 @@ __noinline int ask_for_block(u32 first)
 	u32 zero = 0, i;
 	struct found *all = bpf_map_lookup_elem(&found, &zero);
 
-	for (i = 0; all && i < ASK_MAX; i++) {
+	if (!all)
+		return 0;
+	for (i = 0; i < ASK_MAX; i++) {
 		if (first + i >= job.found)
 			break;
 		ask_for(all->addresses[(first + i) & (FOUND - 1)]);
@@ -321,7 +322,7 @@ static long on_found(u32 step, void *unused)
 	if (!all || next >= job.found)
 		return 1;
 	address = all->addresses[next & (FOUND - 1)];
-	if (way.ask_one) {
+	if (n_ahead > ASK_MAX) {
 		ask_for(address);
 	} else if (next >= way.asked) {
 		ask_for_block(next);
@@ -345,7 +346,6 @@ static long on_found(u32 step, void *unused)
 __noinline int read_found(void)
 {
 	plan_ahead();
-	way.ask_one = n_ahead > ASK_MAX;
 	way.asked = 0;
 	bpf_loop(READ_MAX, on_found, NULL, 0);
 	return 0;

@@ -1,4 +1,4 @@
-//! What the suites of the socket programs share: polite skips, threads without rights and in namespaces. No test belongs here.
+//! What the suites of the socket programs share: polite skips, and a thread without rights. No test belongs here.
 #![allow(dead_code, clippy::unwrap_used)] // Each suite uses its part; a panic in a test is its report.
 
 use std::io::Write;
@@ -36,12 +36,4 @@ pub fn unprivileged<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
         work()
     });
     thread.join().unwrap()
-}
-
-/// Moves the calling thread, and those that it will start, into a network namespace of its own. It ends with them.
-pub fn enter_own_namespace() {
-    // SAFETY: no memory is involved; only the calling thread moves.
-    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
-    let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
-    assert!(up.unwrap().success(), "iproute2");
 }

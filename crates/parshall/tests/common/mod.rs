@@ -69,6 +69,9 @@ pub fn btf(what: &str) -> bool {
     best == "btf"
 }
 
+/// The user without rights.
+pub const NOBODY: u32 = 65534;
+
 /// A directory under /tmp that goes with its owner.
 pub struct Scratch(tempfile::TempDir);
 
@@ -87,6 +90,13 @@ impl Scratch {
         let scratch = Self::new();
         std::fs::set_permissions(scratch.0.path(), std::fs::Permissions::from_mode(0o755)).expect("ours");
         scratch
+    }
+
+    /// A copy of the binary, for users who may not enter the directory where it was built.
+    pub fn parshall(&self) -> PathBuf {
+        let copy = self.file("parshall");
+        std::fs::copy(PARSHALL, &copy).expect("room in /tmp");
+        copy
     }
 }
 

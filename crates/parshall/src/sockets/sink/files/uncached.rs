@@ -111,7 +111,7 @@ impl Uncached {
         let (body, tail) = rest.split_at(rest.len() - rest.len() % BLOCK);
         let at = self.bytes + head.len() as u64;
         self.file.write_all_at(head, self.bytes)?;
-        if body.as_ptr().align_offset(BLOCK) == 0 {
+        if body.is_empty() || body.as_ptr().align_offset(BLOCK) == 0 {
             direct.write_all_at(body, at)?;
         } else {
             write_staged_at(direct, &mut self.stage, body, at)?;
