@@ -4,7 +4,7 @@
 //! Look-alikes: the run queue (the quota is not used up), a pause of the whole process such as a garbage collection.
 use parshall_evidence::{CgroupCpu, Evidence};
 
-use super::{Candidate, Cause, Outcome, ThreadLoss, main_thread, place_of, stalls};
+use super::{Candidate, Cause, Outcome, ThreadLoss, main_thread, place_of, shows, stalls};
 use crate::facts::{Blame, Facts};
 use crate::ledger::thread::State;
 use crate::stats::ratio;
@@ -21,7 +21,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let group = facts.capture.cgroups.iter().max_by_key(|c| (c.throttled_periods, c.throttled_ns));
     let threads = thread_loss(facts);
     let share = ratio(threads.ns, threads.wall_ns);
-    let by_threads = lost.share(facts) < super::MIN_SHARE && share >= MIN_THREAD_SHARE;
+    let by_threads = !shows(facts, &lost) && share >= MIN_THREAD_SHARE;
     if !by_threads && lost.ns == 0.0 {
         return Outcome::Rejected(match group.filter(|g| g.throttled_periods > 0) {
             Some(g) => {
@@ -132,6 +132,18 @@ mod tests {
         let thread = ThreadBuilder::new(101).throttled(100 * MS, 20 * MS, 80 * MS);
         let idle = FlowBuilder::new(1, Role::Server);
         assert_eq!(verdict_of(&quota(capture(vec![idle], vec![thread]))), "cpu-throttled");
+    }
+
+    #[test]
+    fn threads_that_one_flow_of_many_shows() {
+        // Their other flows had time to move data, and lost none of it.
+        let thread = ThreadBuilder::new(101).throttled(100 * MS, 20 * MS, 80 * MS);
+        let busy = (1..20).map(|id| {
+            let flow = FlowBuilder::new(id, Role::Client).talks(1000, 100);
+            flow.cell(FlowState::IdleAfterSend, Release::RxData, 900 * MS, 1000)
+        });
+        let flows = busy.chain([server()]).collect();
+        assert_eq!(verdict_of(&quota(capture(flows, vec![thread]))), "cpu-throttled");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use parshall_evidence::{Confidence, Evidence, Place};
 
 use crate::facts::{Facts, Lost};
 use crate::ledger::thread::Wait;
+use crate::stats::ratio;
 use crate::words;
 
 /// A cause that can be named.
@@ -112,6 +113,12 @@ pub struct ThreadLoss {
 
 /// A cause with a smaller share of the time in which the affected flows could have moved data is not named.
 pub const MIN_SHARE: f64 = 0.10;
+
+/// Do the flows show this loss: is it worth naming of the time in which the affected ones could have moved data, and of
+/// all flows' such time? Flows that a busy thread leaves nothing to move had little of it.
+fn shows(facts: &Facts<'_>, lost: &Lost) -> bool {
+    lost.share(facts).min(ratio(lost.ns, facts.could_ns())) >= MIN_SHARE
+}
 
 /// Stalls of a cause as evidence.
 fn stalls(what: &str, lost: &Lost) -> Evidence {

@@ -5,7 +5,8 @@
 use parshall_evidence::{Confidence, Evidence, Place};
 
 use super::{
-    Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, main_thread, place_of, small_copy_buffer, stalls, thread_name,
+    Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, main_thread, place_of, shows, small_copy_buffer, stalls,
+    thread_name,
 };
 use crate::facts::{Blame, Facts, Part, ThreadFact};
 use crate::ledger::thread::State;
@@ -24,7 +25,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.lost(take);
     let saturated = facts.threads.iter().filter(|t| qualifies(t) && busy_of_wall(t) >= MIN_BUSY);
     let saturated = saturated.max_by(|a, b| a.ledger.on_cpu().total_cmp(&b.ledger.on_cpu()));
-    let by_thread = lost.share(facts) < MIN_SHARE;
+    // Flows that show hardly any of what the thread spent are not its account, even if they had no more to lose.
+    let spent = saturated.map_or(0.0, |t| t.ledger.of(State::OnCpuUser));
+    let by_thread = !shows(facts, &lost) || lost.ns < MIN_SHARE * spent;
     let thread = if by_thread { saturated } else { facts.thread(main_thread(facts, take)) };
     let Some(thread) = thread.filter(|t| qualifies(t)) else { return Outcome::Rejected(why_not(facts)) };
     if small_copy_buffer::copies_in_small_pieces(thread).is_ok() {
@@ -222,6 +225,24 @@ mod tests {
         let report = crate::judge(&capture(vec![flow], vec![front, worker]));
         assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"));
         assert_eq!(report.findings[0].place.tid, Some(102));
+    }
+
+    #[test]
+    fn a_thread_that_talks_to_itself_leaves_its_flows_nothing_to_move() {
+        // It computes between a read and the next write: what its flows wait for is a few accidents in the window.
+        for accident in [500_000, 1_100_000, 1_500_000, 5 * MS] {
+            let client = FlowBuilder::new(1, Role::Client)
+                .cell(FlowState::InFlight, Release::RxAck, 6 * MS, 150)
+                .streams(150, 1);
+            let server = FlowBuilder::new(2, Role::Server)
+                .to(&client)
+                .cell(FlowState::RxWaiting, Release::AppRecv, 5 * MS, 150)
+                .stall(20 * MS, accident, FlowState::RxWaiting, Release::AppRecv)
+                .drains(150, 1);
+            let report = crate::judge(&capture(vec![client, server], vec![ThreadBuilder::new(101).samples(95, 5)]));
+            assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"), "{accident}: {report:#?}");
+            assert!(report.findings[0].lost_ms > 500.0, "{accident}: what the thread spent: {report:#?}");
+        }
     }
 
     #[test]
