@@ -9,6 +9,7 @@ pub mod classic;
 pub mod flow;
 mod kit;
 pub mod lifecycle;
+mod load;
 pub mod probes;
 pub mod record;
 pub mod relay;

@@ -15,6 +15,7 @@ use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
 
 use crate::kit::{self, Inbox};
 use crate::lifecycle::{FlowDump, Owner};
+use crate::load::unsignalled;
 use crate::record::{self, Event};
 use crate::skel::{ProbesSkel, ProbesSkelBuilder};
 use crate::syscall::{SysKey, SysValue, call_flags};
@@ -150,7 +151,7 @@ impl Probes {
                 program.set_autoload(false);
             }
         }
-        open.load()
+        unsignalled(|| open.load())
     }
 
     /// What this kernel cannot show, a sentence each.

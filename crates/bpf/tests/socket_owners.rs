@@ -34,6 +34,15 @@ fn holders(table: &Table, inode: u32) -> Vec<(u32, u32, String)> {
     table.holders(0, inode).map(|holder| (holder.pid, holder.fd, holder.command.to_string())).collect()
 }
 
+/// Ends what runs until a flag is set when a test does, also by a panic.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A process that is being started holds our descriptors until it is another program: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -59,6 +68,7 @@ fn each_holder_is_found_once() {
                 }
             });
         }
+        let _running = Stop(&stop);
         let mut owners = Owners::load().unwrap();
         let mut table = Table::new(1 << 20);
         // sleep(1) is itself only after its exec.
@@ -70,7 +80,6 @@ fn each_holder_is_found_once() {
             }
             assert!(Instant::now() < give_up, "{:?}", holders(&table, inode(&server)));
         }
-        stop.store(true, Ordering::Relaxed);
         let us = std::process::id();
         for (inode, fd) in [
             (inode(&listener), listener.as_raw_fd()),
@@ -111,6 +120,7 @@ fn processes_that_come_and_go_take_nothing_with_them() {
             }
             ended
         });
+        let running = Stop(&stop);
         let mut owners = Owners::load().unwrap();
         let mut table = Table::new(1 << 20);
         let until = Instant::now() + Duration::from_secs(2);
@@ -124,10 +134,36 @@ fn processes_that_come_and_go_take_nothing_with_them() {
                 assert_eq!(found, 1, "pass {passes}");
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(running);
         let ended = churn.join().unwrap();
         assert!(passes > 5 && ended > 5, "{passes} passes while {ended} processes ended");
     });
+}
+
+#[test]
+fn signals_do_not_end_a_load() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !ready("a load while signals arrive") {
+        return;
+    }
+    extern "C" fn heard(_: libc::c_int) {}
+    // SAFETY: a handler that does nothing, for a signal that nobody here uses.
+    unsafe { libc::signal(libc::SIGURG, heard as *const () as libc::sighandler_t) };
+    // SAFETY: no arguments; it never fails.
+    let loader = unsafe { libc::pthread_self() };
+    let stop = AtomicBool::new(false);
+    let loaded = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // SAFETY: the thread outlives the scope.
+                unsafe { libc::pthread_kill(loader, libc::SIGURG) };
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        });
+        let _running = Stop(&stop);
+        Owners::load()
+    });
+    assert!(loaded.is_ok(), "{:?}", loaded.err());
 }
 
 #[test]

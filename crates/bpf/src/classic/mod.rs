@@ -15,6 +15,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::classic_skel::{ClassicSkel, ClassicSkelBuilder, types};
 use crate::kit::{self, Inbox};
+use crate::load::unsignalled;
 use crate::probes::{Counters, monotonic_ns};
 use crate::record::Event;
 use crate::sample;
@@ -207,7 +208,7 @@ impl Classic {
         open.maps.off_cells.set_map_flags(0).map_err(Error::Load)?;
         open.maps.sys_cells.set_map_flags(0).map_err(Error::Load)?;
         set_offsets(open.maps.rodata_data.as_deref_mut().expect("the object has read-only data"), &layout.offsets);
-        let skel = open.load().map_err(Error::Load)?;
+        let skel = unsignalled(|| open.load()).map_err(Error::Load)?;
         let inbox = Inbox::new(&skel.maps.ring).map_err(Error::Load)?;
         Ok(Self { slice_links: Vec::new(), always_links: Vec::new(), stats: None, inbox, layout, skel })
     }

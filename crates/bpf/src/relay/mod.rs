@@ -7,6 +7,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+use crate::load::unsignalled;
 use crate::record;
 use crate::redirect_skel::{RedirectSkel, RedirectSkelBuilder};
 
@@ -71,7 +72,7 @@ impl Redirect {
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
             data.most = most;
         }
-        let skel = open.load()?;
+        let skel = unsignalled(|| open.load())?;
         skel.progs.redirect.attach_sockmap(skel.maps.sources.as_fd().as_raw_fd())?;
         Ok(Self {
             sources: MapHandle::try_from(&skel.maps.sources)?,

@@ -10,6 +10,7 @@ use libbpf_rs::{Link, OpenObject, RingBuffer, RingBufferBuilder};
 use parshall_evidence::socket::{Groups, SocketRecord};
 
 use super::{record, refused};
+use crate::load::unsignalled;
 
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
 mod skel {
@@ -98,7 +99,7 @@ impl Closes {
         let tick = super::Tick::of_kernel();
         (constants.socket_tick_hz, constants.socket_tick_us, constants.socket_tick_ms) = (tick.hz, tick.us, tick.ms);
         constants.wake_bytes = u64::from(ring_bytes / 8);
-        let mut skel = open.load()?;
+        let mut skel = unsignalled(|| open.load())?;
         let globals = skel.maps.bss_data.as_deref_mut().expect("the object has global data");
         globals.wanted_groups = wanted.groups.bits();
         globals.wanted_states = wanted.states;

@@ -10,6 +10,7 @@ use parshall_evidence::socket::{Groups, SocketRecord};
 
 use super::rest::Rest;
 use super::{record, refused};
+use crate::load::unsignalled;
 
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
 mod skel {
@@ -124,7 +125,7 @@ impl Iterators {
         open.progs.dump_tcp.set_autoload(tables.contains(&Table::Tcp));
         open.progs.dump_udp.set_autoload(tables.contains(&Table::Udp));
         open.progs.dump_unix.set_autoload(tables.contains(&Table::Unix));
-        let skel = open.load()?;
+        let skel = unsignalled(|| open.load())?;
         let mut links = [None, None, None];
         for (table, program) in [
             (Table::Tcp, &skel.progs.dump_tcp),

@@ -13,6 +13,7 @@ use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
 use zerocopy::FromBytes;
 
 use super::rest::Rest;
+use crate::load::unsignalled;
 use crate::record;
 
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
@@ -232,7 +233,8 @@ impl Owners {
     fn try_load() -> Result<Self, libbpf_rs::Error> {
         // One per process as a rule: a page, for a skeleton without a lifetime.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let skel = SocketOwnersSkelBuilder::default().open(storage)?.load()?;
+        let open = SocketOwnersSkelBuilder::default().open(storage)?;
+        let skel = unsignalled(|| open.load())?;
         let link = skel.progs.owners.attach()?;
         Ok(Self { skel, link, buffer: vec![0; BUFFER] })
     }

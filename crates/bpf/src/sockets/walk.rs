@@ -11,6 +11,7 @@ use parshall_evidence::socket::{Batch, Completeness, Groups, SocketRecord};
 
 use super::arena::Arena;
 use super::in_order::in_order;
+use crate::load::unsignalled;
 use crate::walk_skel::types::walk_job;
 use crate::walk_skel::{WalkSkel, WalkSkelBuilder};
 
@@ -400,7 +401,7 @@ fn load(batch_max: u32) -> Result<WalkSkel<'static>, libbpf_rs::Error> {
     let tick = super::Tick::of_kernel();
     rodata.batch_max = batch_max;
     (rodata.socket_tick_hz, rodata.socket_tick_us, rodata.socket_tick_ms) = (tick.hz, tick.us, tick.ms);
-    open.load()
+    unsignalled(|| open.load())
 }
 
 /// What a refused load means.
