@@ -1,17 +1,38 @@
 //! A lock on a file that goes with its holder: flock(2).
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
-/// Locks a file for this open description alone, without waiting: false if another holds it. The lock goes when the file
-/// is closed, also when the process is killed.
-pub fn try_exclusive(file: &File) -> io::Result<bool> {
-    // SAFETY: flock takes a descriptor and a number, and the descriptor is open as long as `file` is borrowed.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-        return Ok(true);
+/// A file that only one holder at a time has locked. The lock goes when this is dropped, also when the process is killed.
+#[derive(Debug)]
+pub struct FileLock(File);
+
+impl FileLock {
+    /// Locks the file at `path`, which is made if it is missing, without waiting: none if another holds it.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or its file system has no locks.
+    pub fn take(path: &Path) -> io::Result<Option<FileLock>> {
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+        match flock(&file, libc::LOCK_EX | libc::LOCK_NB) {
+            Ok(()) => Ok(Some(FileLock(file))),
+            Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
-    let error = io::Error::last_os_error();
-    if error.raw_os_error() == Some(libc::EWOULDBLOCK) { Ok(false) } else { Err(error) }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // Closing would not do: a process that is being started holds a copy of every descriptor until its exec.
+        let _ = flock(&self.0, libc::LOCK_UN);
+    }
+}
+
+fn flock(file: &File, how: libc::c_int) -> io::Result<()> {
+    // SAFETY: flock takes a descriptor and a number, and the descriptor is open as long as `file` is borrowed.
+    if unsafe { libc::flock(file.as_raw_fd(), how) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
@@ -21,12 +42,12 @@ mod tests {
     #[test]
     fn a_second_holder_waits_for_the_first_to_go() {
         let path = std::env::temp_dir().join(format!("parshall-lock-{}", std::process::id()));
-        let first = File::create(&path).unwrap();
-        let second = File::open(&path).unwrap();
-        assert!(try_exclusive(&first).unwrap());
-        assert!(!try_exclusive(&second).unwrap());
+        let first = FileLock::take(&path).unwrap().unwrap();
+        assert!(FileLock::take(&path).unwrap().is_none());
+        let copy = first.0.try_clone().unwrap();
         drop(first);
-        assert!(try_exclusive(&second).unwrap());
+        assert!(FileLock::take(&path).unwrap().is_some(), "a copy of the descriptor does not keep it");
+        drop(copy);
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -4,7 +4,7 @@
 //! Encoding happens where the rows come from; compressing, writing and rotating in the outlet's thread. What is written
 //! as a whole (a zstd frame, a run of messages, a row group) is there or is not: what a full disk cut off is removed, and
 //! tried again.
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use parshall_core::sockets::retry::Retry;
 use parshall_core::sockets::stamp::stamp;
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
+use parshall_sys::file_lock::FileLock;
 
 use super::delivery::{Chunk, Delivery, Payload, Refusal, Spare};
 use super::outlet::{Outlet, OutletConfig};
@@ -244,7 +245,7 @@ struct Writer {
     /// Number of files, so that those of one second differ.
     count: u32,
     places: Places,
-    _lock: File,
+    _lock: FileLock,
 }
 
 /// The file in the making.
@@ -262,12 +263,10 @@ impl Writer {
         let directory = &config.directory;
         let context = || format!("cannot write to {}", directory.display());
         fs::create_dir_all(directory).with_context(context)?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join(".lock"));
-        let lock = lock.with_context(context)?;
-        if !parshall_sys::file_lock::try_exclusive(&lock).with_context(context)? {
+        let Some(lock) = FileLock::take(&directory.join(".lock")).with_context(context)? else {
             let text = format!("another process writes to {}", directory.display());
             return Err(UserError::new(text, "give each process a directory of its own").into());
-        }
+        };
         let compressor = match config.format {
             FileFormat::Json | FileFormat::ProtobufZstd => Some(zstd::bulk::Compressor::new(ZSTD_LEVEL)?),
             FileFormat::Protobuf | FileFormat::Parquet => None,

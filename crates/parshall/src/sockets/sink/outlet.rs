@@ -221,7 +221,12 @@ impl Outlet {
             }
             state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+        let ended = state.running == 0;
         shared.put_away(state);
+        // A thread that has counted itself out may still be about to let go of what is shared.
+        if ended && let Some(mut spool) = shared.spool() {
+            spool.leave();
+        }
         self.account()
     }
 }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use parshall_core::sockets::spool::{Cursor, HEADER_BYTES, Header, SEGMENT_MAGIC, Step, checksum, step};
+use parshall_sys::file_lock::FileLock;
 
 use super::delivery::Chunk;
 use crate::error::UserError;
@@ -91,7 +92,7 @@ pub struct Spool {
     writer: Option<File>,
     /// The record that [`Self::peek`] gave.
     given: Option<Header>,
-    _lock: File,
+    lock: Option<FileLock>,
 }
 
 #[derive(Debug)]
@@ -115,19 +116,17 @@ impl Spool {
         let directory = &config.directory;
         let context = || format!("cannot use the spool {}", directory.display());
         fs::create_dir_all(directory).with_context(context)?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("lock"));
-        let lock = lock.with_context(context)?;
-        if !parshall_sys::file_lock::try_exclusive(&lock).with_context(context)? {
+        let Some(lock) = FileLock::take(&directory.join("lock")).with_context(context)? else {
             let text = format!("the spool {} is in use by another process", directory.display());
             return Err(UserError::new(text, "give each process and each sink a spool directory of its own").into());
-        }
+        };
         let mut spool = Self {
             config: config.clone(),
             segments: VecDeque::new(),
             reader: None,
             writer: None,
             given: None,
-            _lock: lock,
+            lock: Some(lock),
         };
         let mut faults = Vec::new();
         let mut numbers: Vec<u64> = Vec::new();
@@ -141,6 +140,11 @@ impl Spool {
             spool.segments.extend(segment);
         }
         Ok((spool, faults))
+    }
+
+    /// Lets another open it from now on; nothing may be put into it or taken out any more.
+    pub fn leave(&mut self) {
+        self.lock = None;
     }
 
     /// How much lies in it.

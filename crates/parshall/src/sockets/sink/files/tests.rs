@@ -1,5 +1,6 @@
 //! Files that rotate, go, and survive a disk that is full.
 use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
 
 use super::*;
 use crate::sockets::format::samples::{self, Owned};

@@ -184,6 +184,8 @@ fn what_was_not_delivered_waits_for_the_next_process() {
     first.answers.send(Answer::Take).unwrap();
     until(&first.outlet, "one is delivered", |a| a.rows_out == 10);
     (0..1000).for_each(|_| first.answers.send(Answer::Fail).unwrap());
+    // As a thread that has ended, but has not yet let go of it.
+    let kept = Arc::clone(&first.outlet.shared);
     let account = first.outlet.close(Duration::ZERO);
     assert_eq!((account.rows_out, account.rows_dropped, account.rows_waiting), (10, 0, 90), "{account:?}");
     let second = bench(Some(directory.path()), 250, 1 << 20);
@@ -193,6 +195,7 @@ fn what_was_not_delivered_waits_for_the_next_process() {
     let account = second.outlet.close(SOON);
     assert_eq!((account.rows_in, account.rows_out), (100, 100), "{account:?}");
     assert_eq!(second.taken.iter().collect::<Vec<_>>(), (2..=11).collect::<Vec<_>>());
+    drop(kept);
 }
 
 #[test]
