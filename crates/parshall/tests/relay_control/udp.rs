@@ -129,10 +129,11 @@ fn an_upgrade_loses_no_datagram_and_answers_still_arrive() {
         answers(client, &target, now, "yes");
         assert_eq!(seen(client, &target, "and again"), now);
     }
-    relay.signal("TERM");
+    // It drains already, so that one signal cuts; its successor hears the second only after it has heard the first.
     relay.signal("TERM");
     assert_eq!(relay.end(), Some(0));
     signal(new, "TERM");
+    relay.wait_for("draining", 2);
     signal(new, "TERM");
     until("the new process ends", || std::fs::read(format!("/proc/{new}/cmdline")).map_or(true, |l| l.is_empty()));
 }
