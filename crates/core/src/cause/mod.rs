@@ -114,10 +114,10 @@ pub struct ThreadLoss {
 /// A cause with a smaller share of the time in which the affected flows could have moved data is not named.
 pub const MIN_SHARE: f64 = 0.10;
 
-/// Do the flows show this loss: is it worth naming of the time in which the affected ones could have moved data, and of
-/// all flows' such time? Flows that a busy thread leaves nothing to move had little of it.
+/// Do the flows show this loss: is it worth naming of the time in which the affected ones could have moved data, and is
+/// what all of them lost of theirs? Flows that a busy thread leaves nothing to move had little of it.
 fn shows(facts: &Facts<'_>, lost: &Lost) -> bool {
-    lost.share(facts).min(ratio(lost.ns, facts.could_ns())) >= MIN_SHARE
+    lost.share(facts).min(ratio(facts.lost_ns(), facts.could_ns())) >= MIN_SHARE
 }
 
 /// Stalls of a cause as evidence.

@@ -25,7 +25,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.lost(take);
     let saturated = facts.threads.iter().filter(|t| qualifies(t) && busy_of_wall(t) >= MIN_BUSY);
     let saturated = saturated.max_by(|a, b| a.ledger.on_cpu().total_cmp(&b.ledger.on_cpu()));
-    // Flows that show hardly any of what the thread spent are not its account, even if they had no more to lose.
+    // Flows may show the loss, and yet hardly any of what the thread spent: they had no more to lose.
     let spent = saturated.map_or(0.0, |t| t.ledger.of(State::OnCpuUser));
     let by_thread = !shows(facts, &lost) || lost.ns < MIN_SHARE * spent;
     let thread = if by_thread { saturated } else { facts.thread(main_thread(facts, take)) };
@@ -243,6 +243,27 @@ mod tests {
             assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"), "{accident}: {report:#?}");
             assert!(report.findings[0].lost_ms > 500.0, "{accident}: what the thread spent: {report:#?}");
         }
+    }
+
+    #[test]
+    fn a_share_of_much_that_is_lost_is_named_by_its_flow() {
+        // The thread computes for half of the time. Its flow's loss is little of what all flows could have moved, and more
+        // than half of what they lost.
+        let mut computing = computing();
+        let peer = FlowBuilder::new(2, Role::Client)
+            .owner(300, 301)
+            .every(100 * MS, 0, 40 * MS, FlowState::IdleAfterSend, Release::RxData)
+            .talks(10, 100);
+        let busy = (3..9).map(|id| {
+            let flow = FlowBuilder::new(id, Role::Client).owner(300, 301).talks(1000, 100);
+            flow.cell(FlowState::IdleAfterSend, Release::RxData, 900 * MS, 1000)
+        });
+        let others = capture([peer].into_iter().chain(busy).collect(), vec![]);
+        computing.flows.extend(others.flows);
+        computing.flow_stalls.extend(others.flow_stalls);
+        let report = crate::judge(&computing);
+        assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"), "{report:#?}");
+        assert!(report.findings[0].place.flow.is_some() && report.findings[0].owned < 0.9, "{report:#?}");
     }
 
     #[test]
