@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
 use parshall_bpf::{Config, Event, Probes, Scope};
+use parshall_testkit::{root, skip};
 
 /// Counts of programs and probes of each other's events would get mixed up.
 fn alone() -> MutexGuard<'static, ()> {
@@ -16,18 +17,11 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Whether probes can be loaded here; if not, says so.
 fn ready(what: &str) -> bool {
-    let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t0\t"));
-    let why = match (root, std::path::Path::new("/sys/kernel/btf/vmlinux").exists()) {
-        (true, true) => return true,
-        (false, _) => "needs root",
-        (true, false) => "this kernel has no BTF",
-    };
-    eprintln!("skipped: {what}: {why}");
-    if let Some(path) = std::env::var_os("PARSHALL_SKIPS") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        let _ = file.and_then(|mut file| writeln!(file, "{what}: {why}"));
+    let btf = std::path::Path::new("/sys/kernel/btf/vmlinux").exists();
+    if !btf {
+        skip(what, "this kernel has no BTF");
     }
-    false
+    btf && root(what)
 }
 
 /// A child that talks to itself: probes leave their own process alone.

@@ -7,11 +7,7 @@ const PARSHALL: &str = env!("CARGO_BIN_EXE_parshall");
 const NETNS: &str = "/run/netns";
 
 fn root() -> bool {
-    let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t0\t"));
-    if !root {
-        eprintln!("skipped: needs root");
-    }
-    root
+    parshall_testkit::root("testbeds that leave nothing behind")
 }
 
 fn start(args: &[&str]) -> Child {

@@ -55,8 +55,7 @@ mod tests {
     #[test]
     fn goes_there_and_back() {
         let Some(batch) = Batch::of_thread() else {
-            println!("SKIPPED: this thread is not scheduled as SCHED_OTHER");
-            return;
+            return parshall_testkit::skip("SCHED_BATCH and back", "this thread is not scheduled as SCHED_OTHER");
         };
         batch.enter().unwrap();
         let there = ask().unwrap();

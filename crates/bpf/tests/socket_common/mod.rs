@@ -1,29 +1,18 @@
 //! What the suites of the socket programs share: polite skips, and a thread without rights. No test belongs here.
-#![allow(dead_code, clippy::unwrap_used)] // Each suite uses its part; a panic in a test is its report.
+#![allow(dead_code, unused_imports, clippy::unwrap_used)] // Each suite uses its part; a panic in a test is its report.
 
-use std::io::Write;
+use parshall_testkit::root;
+pub use parshall_testkit::skip;
 
 pub mod apart;
 
 /// Whether programs can be loaded here; if not, says so.
 pub fn ready(what: &str) -> bool {
-    let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t0\t"));
-    let why = match (root, std::path::Path::new("/sys/kernel/btf/vmlinux").exists()) {
-        (true, true) => return true,
-        (false, _) => "needs root",
-        (true, false) => "this kernel has no BTF",
-    };
-    skip(what, why);
-    false
-}
-
-/// Says what was not tested and why, on stderr and in $PARSHALL_SKIPS.
-pub fn skip(what: &str, why: &str) {
-    eprintln!("skipped: {what}: {why}");
-    if let Some(path) = std::env::var_os("PARSHALL_SKIPS") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        let _ = file.and_then(|mut file| writeln!(file, "{what}: {why}"));
+    let btf = std::path::Path::new("/sys/kernel/btf/vmlinux").exists();
+    if !btf {
+        skip(what, "this kernel has no BTF");
     }
+    btf && root(what)
 }
 
 /// Runs `work` without any capability.

@@ -289,8 +289,7 @@ mod tests {
     use super::*;
 
     fn wire(kind: TopologyKind, loss_percent: f64) -> Option<Wire> {
-        if !is_root() {
-            eprintln!("skipped: needs root");
+        if !crate::testing::root("testbeds of the lab") {
             return None;
         }
         let topology = Topology { kind, loss_percent, ..Topology::default() };

@@ -2,9 +2,9 @@
 //!
 //! Nothing outlives a test: a [`Running`] is killed when dropped, and the services end when their stdin does, which
 //! also happens when the test itself is killed. Scratch files live in `/tmp/it-*` and go with their [`Scratch`].
-#![allow(dead_code, clippy::unwrap_used)] // Each suite uses its part; a panic in a test is its report.
+#![allow(dead_code, unused_imports, clippy::unwrap_used)] // Each suite uses its part; a panic in a test is its report.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parshall_evidence::{Capture, Report};
+pub use parshall_testkit::{is_root, root, skip};
 
 pub const PARSHALL: &str = env!("CARGO_BIN_EXE_parshall");
 /// On top of its window, an invocation that takes longer than this hangs.
@@ -21,28 +22,6 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Says what was not tested and why: on stderr and, for `scripts/check`, in $PARSHALL_SKIPS.
-pub fn skip(what: &str, why: &str) {
-    eprintln!("skipped: {what}: {why}");
-    let Some(path) = std::env::var_os("PARSHALL_SKIPS") else { return };
-    if let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(path) {
-        let _ = writeln!(file, "{what}: {why}");
-    }
-}
-
-/// Whether we are root; if not, says what is skipped.
-pub fn root(what: &str) -> bool {
-    let root = is_root();
-    if !root {
-        skip(what, "needs root");
-    }
-    root
-}
-
-pub fn is_root() -> bool {
-    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t0\t"))
 }
 
 /// Whether these programs are installed; if not, says what is skipped.

@@ -156,12 +156,7 @@ fn what_the_kernel_drops_is_told() {
 
 #[test]
 fn a_socket_of_another_namespace_is_read_from_here() {
-    if !crate::child::is_root() {
-        if let Some(path) = std::env::var_os("PARSHALL_SKIPS") {
-            let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-            let line = b"SOCK_DIAG of another namespace: needs root\n";
-            let _ = file.and_then(|mut file| std::io::Write::write_all(&mut file, line));
-        }
+    if !parshall_testkit::root("SOCK_DIAG of another namespace") {
         return;
     }
     let here = TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound").port();

@@ -4,6 +4,7 @@ use parshall_evidence::{FdKind, FlowState, OffCpu, Role, ThreadRecord};
 use super::*;
 use crate::diagnose::subject::{Select, resolve};
 use crate::diagnose::test_child::{self, Running};
+use crate::testing::skip;
 
 fn observed(child: &Running, ms: u64) -> Capture {
     let resolved = resolve(&Select::Pids(vec![child.pid()])).expect("it runs");
@@ -78,7 +79,7 @@ fn threads_by_what_they_do() {
     assert!((spins.on_cpu_ns + waits) as f64 > 0.9 * spins.observed_ns as f64, "{spins:?}");
     let pipes = thread(&capture, "pipes");
     if capture.blind.iter().any(|sentence| sentence.contains("guessed")) {
-        return;
+        return skip("what sleeping threads wait for, by /proc", "/proc/PID/syscall cannot be read");
     }
     assert!(off_share(pipes, OffCpu::Blocked, "read") > 0.95, "{pipes:?}");
     assert!(pipes.off_cpu.iter().any(|cell| cell.fd == FdKind::Pipe));
