@@ -1,12 +1,9 @@
 //! The layouts of this kernel's tracepoints, checked against what the programs read.
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::Error;
 use super::format::{Field, Format};
-
-/// Where tracefs is mounted: by itself since Linux 4.1, below debugfs before.
-const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// A program, and the tracepoint it is attached to.
 #[derive(Debug, Clone)]
@@ -56,12 +53,6 @@ pub struct Layout {
     pub offsets: Offsets,
     /// What this kernel does not have, a sentence each.
     pub missing: Vec<&'static str>,
-}
-
-/// The directory of tracefs.
-pub fn tracefs() -> Result<PathBuf, Error> {
-    let found = MOUNTS.iter().map(Path::new).find(|dir| fs::read_dir(dir.join("events")).is_ok());
-    found.map(Path::to_owned).ok_or(Error::NoTracefs)
 }
 
 /// Reads the layouts below `tracefs`.

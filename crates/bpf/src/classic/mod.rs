@@ -4,6 +4,7 @@
 //! threads are put into a map, and the intervals that are open when a slice ends are closed by [`ThreadEntry::close`].
 pub mod format;
 pub mod layout;
+pub mod tracefs;
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -23,11 +24,12 @@ use crate::syscall::{SysKey, SysValue, call_flags};
 use crate::thread::{KSTACK_MAX, OffKey, OffValue};
 
 use layout::{Layout, Offsets, Ports, Tracepoint};
+use tracefs::Tracefs;
 
 /// Why the classic probes could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no tracefs to read the layouts from.
+    /// There is no tracefs to read the layouts from: none is mounted, and this process may not mount one for itself.
     #[error("tracefs is not mounted or cannot be read")]
     NoTracefs,
     /// A tracepoint is missing, or its layout cannot be read.
@@ -200,7 +202,7 @@ pub struct Classic {
 impl Classic {
     /// Loads the programs for the layouts of this kernel; nothing is attached yet.
     pub fn load() -> Result<Self, Error> {
-        let layout = layout::read(&layout::tracefs()?)?;
+        let layout = layout::read(&Tracefs::open().ok_or(Error::NoTracefs)?.path())?;
         // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = ClassicSkelBuilder::default().open(object).map_err(Error::Load)?;

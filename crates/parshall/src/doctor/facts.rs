@@ -74,7 +74,7 @@ pub struct Facts {
     pub arch: &'static str,
     /// `/sys/kernel/btf/vmlinux` can be read.
     pub btf: bool,
-    /// Where tracefs is mounted and can be read.
+    /// Where tracefs can be read: its directory, or in words that it is mounted for this process alone.
     pub tracefs: Option<String>,
     /// Lockdown mode: `none`, `integrity` or `confidentiality`; None when the kernel has no lockdown.
     pub lockdown: Option<String>,

@@ -3,6 +3,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use parshall_bpf::classic::tracefs::Tracefs;
 use parshall_sys::perf_probe;
 
 use super::facts::{Attempt, CpuControllers, Facts};
@@ -16,7 +17,7 @@ pub fn look() -> Facts {
     let status = text("/proc/self/status").unwrap_or_default();
     let limits = text("/proc/self/limits").unwrap_or_default();
     let kernel = text("/proc/sys/kernel/osrelease");
-    let tracefs = tracefs();
+    let tracefs = Tracefs::open();
     Facts {
         euid: field(&status, "Uid:").and_then(|v| v.split_whitespace().nth(1)?.parse().ok()),
         capabilities: field(&status, "CapEff:").and_then(|v| u64::from_str_radix(v, 16).ok()).unwrap_or(0),
@@ -26,8 +27,11 @@ pub fn look() -> Facts {
         kernel,
         arch: std::env::consts::ARCH,
         btf: fs::File::open("/sys/kernel/btf/vmlinux").is_ok(),
-        traceable_functions: tracefs.as_deref().map(|t| Path::new(t).join("available_filter_functions").exists()),
-        tracefs,
+        traceable_functions: tracefs.as_ref().map(|t| t.path().join("available_filter_functions").exists()),
+        tracefs: tracefs.map(|t| match t {
+            Tracefs::Mounted(path) => path.display().to_string(),
+            Tracefs::Detached(_) => "not mounted; parshall mounts it for itself alone".to_owned(),
+        }),
         lockdown: text("/sys/kernel/security/lockdown").as_deref().and_then(chosen),
         unprivileged_bpf_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
         perf_event_paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
@@ -81,14 +85,6 @@ fn namespace(kind: &str) -> Option<u64> {
 /// The word in brackets of a line such as `none [integrity] confidentiality`.
 fn chosen(line: &str) -> Option<String> {
     line.split_whitespace().find_map(|w| w.strip_prefix('[')?.strip_suffix(']')).map(str::to_owned)
-}
-
-/// The directory exists even where nothing is mounted on it, and can be listed only by root; `events` is the proof.
-fn tracefs() -> Option<String> {
-    ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
-        .into_iter()
-        .find(|dir| fs::read_dir(Path::new(dir).join("events")).is_ok())
-        .map(str::to_owned)
 }
 
 /// CONFIG_HZ from the plain-text configurations that distributions install.

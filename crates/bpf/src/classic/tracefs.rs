@@ -1,0 +1,72 @@
+//! The directory of tracefs: where the host has it mounted, or a mount that only this process can reach.
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+/// Where tracefs is mounted by convention: by itself since Linux 4.1, below debugfs before.
+const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// A tracefs that can be read. Nothing on the host changes to get it.
+#[derive(Debug)]
+pub enum Tracefs {
+    /// The host has it mounted at this directory.
+    Mounted(PathBuf),
+    /// The host has it nowhere: this is the root of a mount that is attached to no directory, so no other process sees it,
+    /// and it is gone when the descriptor is closed. Needs CAP_SYS_ADMIN and Linux 5.2 (fsmount(2)).
+    Detached(OwnedFd),
+}
+
+impl Tracefs {
+    /// None if it is not mounted and this process may not mount it.
+    pub fn open() -> Option<Self> {
+        let mounted = MOUNTS.iter().map(Path::new).find(|dir| has_events(dir)).map(|dir| Self::Mounted(dir.to_owned()));
+        mounted.or_else(|| detached().map(Self::Detached)).filter(|tracefs| has_events(&tracefs.path()))
+    }
+
+    /// A path by which this process reads it, as long as `self` lives.
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Self::Mounted(path) => path.clone(),
+            Self::Detached(fd) => PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd())),
+        }
+    }
+}
+
+/// The conventional directory exists where nothing is mounted on it too, and only root can list it: `events` is the proof.
+fn has_events(dir: &Path) -> bool {
+    fs::read_dir(dir.join("events")).is_ok()
+}
+
+fn detached() -> Option<OwnedFd> {
+    let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
+    fsconfig_create(&context).ok()?;
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_detached_mount_shows_events_and_stays_out_of_the_mount_table() {
+        let table = || fs::read_to_string("/proc/self/mountinfo").expect("/proc");
+        let before = table();
+        let Some(fd) = detached() else {
+            return parshall_testkit::skip(
+                "tracefs by a detached mount",
+                "fsmount is refused (not root, or Linux before 5.2)",
+            );
+        };
+        let tracefs = Tracefs::Detached(fd);
+        let format = tracefs.path().join("events/sched/sched_switch/format");
+        assert!(fs::read_to_string(format).expect("the kernel has the scheduler's tracepoints").contains("prev_pid"));
+        assert_eq!(table(), before);
+        let path = tracefs.path();
+        drop(tracefs);
+        assert!(!has_events(&path));
+    }
+}
