@@ -1,13 +1,14 @@
 # The two commands of the README are `make demo` and `make test`. Each sets up what it needs by itself.
 
-.PHONY: help demo test build bench bless fmt clean
+.PHONY: help demo test licences build bench bless fmt clean
 
 help:
-	@echo "make demo    build, and diagnose a known fault"
-	@echo "make test    all checks and tests (what CI runs)"
-	@echo "make build   an optimised binary: target/release/parshall"
-	@echo "make bench   the side-by-side measurements"
-	@echo "make bless   rewrite the golden files from what the code prints now"
+	@echo "make demo      build, and diagnose a known fault"
+	@echo "make test      all checks and tests"
+	@echo "make licences  licences and known faults of the dependencies, by cargo-deny (CI runs this after make test)"
+	@echo "make build     an optimised binary: target/release/parshall"
+	@echo "make bench     the side-by-side measurements"
+	@echo "make bless     rewrite the golden files from what the code prints now"
 
 demo:
 	@scripts/setup build
@@ -16,6 +17,10 @@ demo:
 test:
 	@scripts/setup test
 	@scripts/check
+
+licences:
+	@scripts/setup build
+	@scripts/licences
 
 build:
 	@scripts/setup build
