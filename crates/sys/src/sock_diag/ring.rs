@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use super::{DiagSocket, MESSAGE_BYTES, PATIENCE, Reader, no_socket};
-use crate::uring::{Completion, Ring, Sizes};
+use crate::uring::{Completion, Request, Ring, Sizes};
 
 /// Messages that can wait to be read: 512 KiB of buffers. In the kernel's loop each receive prepares the next message, so
 /// all of them may be filled by one call.
@@ -13,10 +13,8 @@ const SIZES: Sizes =
     Sizes { requests: 8, completions: 64, groups: 1, buffers: BUFFERS, buffer_bytes: MESSAGE_BYTES as u32 };
 
 const GROUP: u16 = 0;
-// The lowest bits of a receive's tag name its group.
-const RECEIVE: u64 = 1 << 4;
-const SEND: u64 = 2 << 4;
-const CANCEL: u64 = 3 << 4;
+const RECEIVE: u64 = 1;
+const SEND: u64 = 2;
 
 /// Looks for the end of a cancelled receive: it comes at once.
 const CANCEL_LOOKS: u32 = 100;
@@ -26,8 +24,8 @@ const CANCEL_LOOKS: u32 = 100;
 pub struct Ringed {
     ring: Ring,
     socket: Option<DiagSocket>,
-    /// A receive is in flight.
-    armed: bool,
+    /// The receive, while it is in flight.
+    receive: Option<Request>,
     seen: Vec<Completion>,
     /// What is sent next; comes back from the ring with its memory.
     request: Vec<u8>,
@@ -37,14 +35,13 @@ impl Ringed {
     /// Opens a ring for the calling thread. EPERM: not permitted; ENOSYS, EINVAL: the kernel is too old.
     pub fn open() -> io::Result<Self> {
         let ring = Ring::open(SIZES)?;
-        Ok(Self { ring, socket: None, armed: false, seen: Vec::new(), request: Vec::new() })
+        Ok(Self { ring, socket: None, receive: None, seen: Vec::new(), request: Vec::new() })
     }
 
     fn arm(&mut self) -> io::Result<()> {
-        if !self.armed {
+        if self.receive.is_none() {
             let fd = self.socket.as_ref().ok_or_else(no_socket)?.0.as_raw_fd();
-            self.ring.recv_messages(fd, GROUP, RECEIVE);
-            self.armed = true;
+            self.receive = Some(self.ring.recv_messages(fd, GROUP, RECEIVE));
         }
         Ok(())
     }
@@ -63,11 +60,11 @@ impl Ringed {
             }
             self.ring.recycle(completion.chunks);
             if completion.tag == RECEIVE && !completion.more {
-                self.armed = false;
+                self.receive = None;
             }
             // Out of buffers is ENOBUFS too; but then all of them were filled since the last look.
             let out_of_buffers = completion.result == -libc::ENOBUFS && messages >= usize::from(BUFFERS);
-            if completion.result < 0 && completion.tag != CANCEL && !out_of_buffers && outcome.is_ok() {
+            if completion.result < 0 && !out_of_buffers && outcome.is_ok() {
                 outcome = Err(io::Error::from_raw_os_error(-completion.result));
             }
         }
@@ -84,11 +81,11 @@ impl Reader for Ringed {
     }
 
     fn detach(&mut self) -> Option<DiagSocket> {
-        if self.armed {
-            self.ring.cancel(RECEIVE, CANCEL);
+        if let Some(receive) = self.receive {
+            self.ring.cancel(receive);
         }
         for _ in 0..CANCEL_LOOKS {
-            if !self.armed && !self.ring.unsubmitted() {
+            if self.receive.is_none() && !self.ring.unsubmitted() {
                 break;
             }
             if self.ring.enter(Some(Duration::from_millis(20))).is_err() {

@@ -10,7 +10,11 @@ const PAGE: usize = 4096;
 /// Bytes received into one buffer. It stays the caller's until it is given back, so it cannot be copied.
 #[derive(Debug)]
 pub struct Chunk {
+    /// The number of the ring that it belongs to.
+    pub(super) ring: u32,
+    /// Its group in that ring.
     pub(super) group: u16,
+    /// Its buffer in that group.
     id: u16,
     len: u32,
 }
@@ -52,6 +56,7 @@ impl Drop for Pages {
 /// The buffers of a group. The kernel owns those that stand in the list, the caller those that were taken.
 #[derive(Debug)]
 pub(super) struct Group {
+    ring: u32,
     id: u16,
     count: u16,
     bytes: u32,
@@ -71,10 +76,11 @@ unsafe impl Send for Group {}
 
 impl Group {
     /// Buffers that the kernel does not know yet.
-    pub(super) fn new(id: u16, count: u16, bytes: u32) -> Self {
+    pub(super) fn new(ring: u32, id: u16, count: u16, bytes: u32) -> Self {
         assert!(count.is_power_of_two() && count <= 1 << 15, "a list has a power of two of places, 32,768 at most");
         let places = usize::from(count);
         Self {
+            ring,
             id,
             count,
             bytes,
@@ -95,7 +101,7 @@ impl Group {
     pub(super) fn fill(&mut self) {
         self.lent = usize::from(self.count);
         for id in 0..self.count {
-            self.put(Chunk { group: self.id, id, len: 0 });
+            self.put(Chunk { ring: self.ring, group: self.id, id, len: 0 });
         }
         self.publish();
     }
@@ -109,7 +115,7 @@ impl Group {
         let (mask, mut place, mut left) = (self.count - 1, self.place_of[usize::from(first)], bytes);
         loop {
             let len = left.min(self.bytes);
-            out.push(Chunk { group: self.id, id: self.at[usize::from(place)], len });
+            out.push(Chunk { ring: self.ring, group: self.id, id: self.at[usize::from(place)], len });
             self.lent += 1;
             left -= len;
             if left == 0 {
@@ -121,7 +127,9 @@ impl Group {
 
     /// Where a chunk's bytes are, and how many.
     pub(super) fn place(&self, chunk: &Chunk) -> (*mut u8, usize) {
+        debug_assert!((chunk.ring, chunk.group) == (self.ring, self.id), "the ring looks for the group by the chunk");
         // SAFETY: chunks are made by `take` and `fill` alone, from numbers below `count`; the memory has that many buffers.
+        // It is one of this group's: `Ring` finds the group by the chunk, whose ring it has checked.
         (unsafe { self.memory.start.add(usize::from(chunk.id) * self.bytes as usize) }, chunk.len as usize)
     }
 

@@ -2,7 +2,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 
 use super::*;
 
@@ -100,19 +100,22 @@ fn chunks_are_sent_in_order_and_a_full_socket_takes_what_fits() {
         }
     }
     assert!(chunks.len() >= 3);
-    ring.send_chunks(c.as_raw_fd(), &chunks, 32);
-    assert_eq!(until(&mut ring, 32).result, 10_000);
+    ring.send_chunks(c.as_raw_fd(), chunks, 32);
+    let sent = until(&mut ring, 32);
+    assert_eq!(sent.result, 10_000);
+    let chunks = sent.chunks;
     let mut got = vec![0; 10_000];
     d.read_exact(&mut got).expect("all");
     assert!(got.iter().all(|&b| b == 7));
     // Full: the answer comes at once, and is not ECANCELED or a wait.
     c.set_nonblocking(true).expect("an option");
     while (&c).write(&[0; 4096]).is_ok() {}
-    ring.send_chunks(c.as_raw_fd(), &chunks, 48);
+    ring.send_chunks(c.as_raw_fd(), chunks, 48);
     ring.enter(None).expect("the ring");
     let mut seen = Vec::new();
     ring.reap(&mut seen);
-    assert!(seen.iter().any(|c| c.tag == 48 && c.result == -libc::EAGAIN), "{seen:?}");
+    let place = seen.iter().position(|c| c.tag == 48 && c.result == -libc::EAGAIN).expect("answered");
+    let chunks = seen.swap_remove(place).chunks;
     assert_eq!(ring.send_chunks_now(c.as_raw_fd(), &chunks).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     ring.recycle(chunks);
 }
@@ -145,7 +148,7 @@ fn a_buffer_waits_for_room_and_comes_back() {
 fn what_is_in_flight_can_be_cancelled_and_the_descriptor_closed() {
     let (a, b) = UnixStream::pair().expect("a pair");
     let mut ring = ring();
-    ring.recv(b.as_raw_fd(), 0, 16);
+    let receive = ring.recv(b.as_raw_fd(), 0, 16);
     assert!(ring.unsubmitted());
     ring.enter(None).expect("the ring");
     assert!(!ring.unsubmitted());
@@ -154,12 +157,20 @@ fn what_is_in_flight_can_be_cancelled_and_the_descriptor_closed() {
     (&a).write_all(b"x").expect("not closed yet");
     let got = until(&mut ring, 16);
     ring.recycle(got.chunks);
-    ring.cancel(16, 5);
+    ring.cancel(receive);
     assert_eq!(until(&mut ring, 16).result, -libc::ECANCELED);
+    // Its place is used again, and its name is not.
+    let (other, peer) = UnixStream::pair().expect("a pair");
+    let second = ring.recv(other.as_raw_fd(), 0, 17);
+    assert_ne!(second, receive);
+    ring.cancel(receive);
     ring.enter(None).expect("the ring");
     let mut rest = Vec::new();
     ring.reap(&mut rest);
-    assert_eq!(ring.in_flight(), 0);
+    assert!(rest.is_empty(), "cancellations are not reported, and the second goes on: {rest:?}");
+    assert_eq!(ring.in_flight(), 1);
+    drop(peer);
+    assert_eq!((until(&mut ring, 17).result, ring.in_flight()), (0, 0));
     assert_eq!((&a).write(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
 }
 
@@ -183,9 +194,98 @@ fn more_requests_than_places_are_all_taken_in() {
     let pairs: Vec<_> = (0..40).map(|_| UnixStream::pair().expect("a pair")).collect();
     let mut ring = ring();
     for (i, (_, b)) in pairs.iter().enumerate() {
-        ring.recv(b.as_raw_fd(), 0, (i as u64 + 1) << GROUP_BITS);
+        ring.recv(b.as_raw_fd(), 0, i as u64);
     }
     ring.enter(None).expect("the ring");
     assert_eq!(ring.in_flight(), 40);
     drop(ring);
+}
+
+/// One datagram in each chunk, with its number in all bytes.
+fn numbered(ring: &mut Ring, count: u8) -> Vec<Chunk> {
+    let (a, b) = UnixDatagram::pair().expect("a pair");
+    let receive = ring.recv_messages(b.as_raw_fd(), 0, 16);
+    let mut chunks = Vec::new();
+    for number in 0..count {
+        a.send(&[number; 100]).expect("room");
+        chunks.extend(until(ring, 16).chunks);
+    }
+    ring.cancel(receive);
+    until(ring, 16);
+    chunks
+}
+
+#[test]
+fn gathered_sends_that_fill_the_queue_keep_their_own_bytes() {
+    let mut ring = Ring::open(Sizes { requests: 2, groups: 1, buffers: 64, ..SIZES }).expect("io_uring works here");
+    let mut chunks = numbered(&mut ring, 32);
+    let (c, d) = UnixDatagram::pair().expect("a pair");
+    let mut got = [0; 300];
+    for round in 0..4 {
+        // Four at a time: a queue of datagrams is short. In reverse order, so that two are not one piece.
+        let first = chunks.len() as u8 - 1;
+        for tag in 0..4 {
+            let two = chunks.split_off(chunks.len() - 2).into_iter().rev().collect();
+            ring.send_chunks(c.as_raw_fd(), two, tag);
+        }
+        ring.enter(None).expect("the ring");
+        for pair in 0..4 {
+            let n = d.recv(&mut got).expect("a datagram");
+            let upper = first - 2 * pair;
+            let right = n == 200 && got[..100] == [upper; 100] && got[100..200] == [upper - 1; 100];
+            assert!(right, "datagram {pair} of round {round}: {:?}", &got[..n]);
+        }
+    }
+}
+
+#[test]
+fn chunks_belong_to_their_ring() {
+    let (mut a, b) = UnixStream::pair().expect("a pair");
+    let mut large = Ring::open(Sizes { buffer_bytes: 65_536, ..SIZES }).expect("io_uring works here");
+    let mut other = ring();
+    large.recv(b.as_raw_fd(), 1, 17);
+    a.write_all(&[1; 60_000]).expect("room");
+    let mut chunks = until(&mut large, 17).chunks;
+    let refuses = |act: &mut dyn FnMut()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err();
+    assert!(refuses(&mut || drop(other.bytes(&chunks[0]).to_vec())));
+    assert!(refuses(&mut || drop(other.send_chunks_now(a.as_raw_fd(), &chunks))));
+    assert!(refuses(&mut || other.recycle(std::mem::take(&mut chunks))));
+    assert!(refuses(&mut || _ = other.recv(b.as_raw_fd(), SIZES.groups, 0)), "there is no such group");
+    assert_eq!((other.in_flight(), other.chunks_lent()), (0, 0));
+}
+
+#[test]
+fn chunks_that_are_being_sent_are_nobody_elses() {
+    let (mut a, b) = UnixStream::pair().expect("a pair");
+    let (c, mut d) = UnixStream::pair().expect("a pair");
+    let mut ring = Ring::open(Sizes { groups: 1, buffers: 1, ..SIZES }).expect("io_uring works here");
+    ring.recv(b.as_raw_fd(), 0, 16);
+    a.write_all(b"first").expect("room");
+    let got = until(&mut ring, 16);
+    // The only buffer is the request's until it has completed, so what comes meanwhile waits in its socket.
+    ring.send_chunks(c.as_raw_fd(), got.chunks, 32);
+    a.write_all(b"other").expect("room");
+    ring.publish();
+    assert_eq!(ring.chunks_lent(), 1);
+    let sent = until(&mut ring, 32);
+    let mut heard = [0; 5];
+    d.read_exact(&mut heard).expect("sent");
+    assert_eq!((&heard, sent.result, ring.chunks_lent()), (b"first", 5, 1));
+    ring.recycle(sent.chunks);
+    assert_eq!(ring.chunks_lent(), 0);
+}
+
+#[test]
+fn two_buffers_under_one_tag_both_come_back() {
+    let pairs = [0, 1].map(|_| UnixStream::pair().expect("a pair"));
+    let mut ring = ring();
+    for ((c, _), text) in pairs.iter().zip(["one", "two"]) {
+        ring.send_buffer(c.as_raw_fd(), text.into(), 0, 64);
+    }
+    let mut back = Vec::new();
+    while back.len() < 2 {
+        back.extend(until_all(&mut ring).into_iter().map(|done| done.buffer.expect("it comes back")));
+    }
+    back.sort();
+    assert_eq!(back, [b"one".to_vec(), b"two".to_vec()]);
 }

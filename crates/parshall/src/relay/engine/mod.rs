@@ -60,7 +60,7 @@ impl Store {
 pub struct Ticket {
     /// Below 2^24.
     pub slot: u32,
-    /// Below 2^31.
+    /// How often the place was used before.
     pub generation: u32,
 }
 

@@ -89,7 +89,7 @@ impl Worker {
         if index >= self.listeners.len() {
             return;
         }
-        let ended = !one.more && self.listeners[index].accepting == Some(one.arm);
+        let ended = !one.more && self.listeners[index].accepting == Some(one.request);
         if ended {
             self.listeners[index].accepting = None;
             self.listeners[index].watched = false;
@@ -117,9 +117,9 @@ impl Worker {
 
     /// Has the ring accept no more for a listener.
     pub(super) fn stop_accepting(&mut self, index: usize) {
-        if let Some(arm) = self.listeners[index].accepting.take() {
+        if let Some(accept) = self.listeners[index].accepting.take() {
             self.listeners[index].watched = false;
-            self.engines.uring.stop_accepting(index as u32, arm);
+            self.engines.uring.stop_accepting(accept);
         }
     }
 

@@ -38,6 +38,7 @@ use parshall_core::relay::gathering::Gathering;
 use parshall_sys::batch::Batch;
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::epoll::{self, Epoll, Events};
+use parshall_sys::uring::Request;
 
 use super::command::{Assigned, Command};
 use super::conn::{ConnId, Lane, Table};
@@ -85,8 +86,8 @@ pub(super) struct Listening {
     socket: Option<OwnedFd>,
     /// Whether the socket is watched: not while accepting pauses.
     watched: bool,
-    /// The ring accepts for it, under this number.
-    accepting: Option<u32>,
+    /// The ring accepts for it, by this request.
+    accepting: Option<Request>,
     /// Clients that the ring has accepted and for whom there is no room yet.
     waiting: VecDeque<(OwnedFd, Option<SocketAddr>)>,
     balancer: Balancer,

@@ -4,7 +4,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
 use parshall_core::relay::closing::Ended;
-use parshall_sys::uring::{Chunk, Completion, Ring, Sizes};
+use parshall_sys::uring::{Chunk, Completion, Request, Ring, Sizes};
 
 use super::way::{Kind, Waiting, Way, Ways, parts, tag};
 use crate::relay::engine::{Done, Outcome, Ticket, failure};
@@ -28,13 +28,20 @@ pub struct Core {
     /// Directions whose receive begins again.
     rearm: Vec<Ticket>,
     completions: Vec<Completion>,
-    accepted: Vec<(Ticket, io::Result<OwnedFd>, bool)>,
-    /// Calls of `accept` so far.
-    accepts: u32,
+    accepted: Vec<Accept>,
     watched: RawFd,
     readable: bool,
     spare: Vec<Vec<u8>>,
     spare_bytes: usize,
+}
+
+/// What came to a listener.
+#[derive(Debug)]
+pub struct Accept {
+    pub listener: u32,
+    pub request: Request,
+    pub client: io::Result<OwnedFd>,
+    pub more: bool,
 }
 
 fn group(slot: u32) -> u16 {
@@ -51,7 +58,6 @@ impl Core {
             rearm: Vec::new(),
             completions: Vec::new(),
             accepted: Vec::new(),
-            accepts: 0,
             watched: -1,
             readable: false,
             spare: Vec::new(),
@@ -63,7 +69,7 @@ impl Core {
     pub fn watch(&mut self, fd: RawFd) {
         if self.watched < 0 {
             self.watched = fd;
-            self.ring.poll(fd, tag(Ticket { slot: 0, generation: 0 }, Kind::Watch, 0));
+            self.ring.poll(fd, tag(Ticket { slot: 0, generation: 0 }, Kind::Watch));
         }
     }
 
@@ -71,19 +77,17 @@ impl Core {
         std::mem::take(&mut self.readable)
     }
 
-    pub fn accept(&mut self, socket: RawFd, listener: u32) -> u32 {
-        self.accepts = self.accepts.wrapping_add(1) & (u32::MAX >> 1);
-        self.ring.accept(socket, tag(Ticket { slot: listener, generation: self.accepts }, Kind::Accept, 0));
-        self.accepts
+    pub fn accept(&mut self, socket: RawFd, listener: u32) -> Request {
+        self.ring.accept(socket, tag(Ticket { slot: listener, generation: 0 }, Kind::Accept))
     }
 
-    pub fn stop_accepting(&mut self, ticket: Ticket) {
-        self.ring.cancel_accept(tag(ticket, Kind::Accept, 0), tag(ticket, Kind::Cancel, 0));
+    pub fn stop_accepting(&mut self, accept: Request) {
+        self.ring.cancel(accept);
         // The kernel lets go of the listener in here, so that no client waits in one that is about to close.
         let _told_later = self.ring.enter(None);
     }
 
-    pub fn take_accepted(&mut self) -> impl Iterator<Item = (Ticket, io::Result<OwnedFd>, bool)> + '_ {
+    pub fn take_accepted(&mut self) -> impl Iterator<Item = Accept> + '_ {
         self.accepted.drain(..)
     }
 
@@ -95,10 +99,9 @@ impl Core {
     }
 
     fn receive(&mut self, ticket: Ticket) {
-        let Some(way) = self.ways.get(ticket).filter(|w| w.live && !w.receiving) else { return };
-        way.receiving = true;
+        let Some(way) = self.ways.get(ticket).filter(|w| w.live && w.receive.is_none()) else { return };
         way.in_flight += 1;
-        self.ring.recv(way.source, group(ticket.slot), tag(ticket, Kind::Recv, group(ticket.slot)));
+        way.receive = Some(self.ring.recv(way.source, group(ticket.slot), tag(ticket, Kind::Recv)));
     }
 
     /// The connection is gone. Its descriptors may be closed when this returns: the kernel has taken in every request that
@@ -120,22 +123,12 @@ impl Core {
     fn bury(&mut self, ticket: Ticket) {
         let Some(way) = self.ways.get(ticket) else { return };
         way.live = false;
-        let (got, out) = (std::mem::take(&mut way.got), std::mem::take(&mut way.out));
-        let sends = way.waiting.as_ref().is_some_and(|w| w.bytes.is_none());
-        let (receives, idle) = (way.receiving, way.in_flight == 0);
+        let got = std::mem::take(&mut way.got);
+        let held = way.waiting.as_ref().and_then(|waiting| waiting.send);
+        let (in_flight, idle) = ([way.receive, held], way.in_flight == 0);
         self.ring.recycle(got);
-        // A send of chunks may not have been taken in yet.
-        if out.is_empty() {
-            self.ring.recycle(out);
-        } else if let Some(way) = self.ways.get(ticket) {
-            way.out = out;
-        }
-        let cancel = tag(ticket, Kind::Cancel, 0);
-        if receives {
-            self.ring.cancel(tag(ticket, Kind::Recv, group(ticket.slot)), cancel);
-        }
-        if sends {
-            self.ring.cancel(tag(ticket, Kind::Held, 0), cancel);
+        for request in in_flight.into_iter().flatten() {
+            self.ring.cancel(request);
         }
         if idle {
             self.ways.release(ticket);
@@ -168,7 +161,7 @@ impl Core {
         let mut rearm = std::mem::take(&mut self.rearm);
         for starved in [true, false] {
             for &ticket in &rearm {
-                if self.ways.get(ticket).is_some_and(|w| w.starved == starved && !w.receiving) {
+                if self.ways.get(ticket).is_some_and(|w| w.starved == starved && w.receive.is_none()) {
                     self.receive(ticket);
                 }
             }
@@ -178,9 +171,8 @@ impl Core {
     }
 
     fn completion(&mut self, done: Completion) {
-        let (ticket, kind) = parts(done.tag);
+        let Some((ticket, kind)) = parts(done.tag) else { return };
         match kind {
-            Kind::Cancel => return,
             Kind::Accept => return self.on_accept(ticket, done),
             Kind::Watch => {
                 self.readable = true;
@@ -200,12 +192,7 @@ impl Core {
             way.in_flight -= 1;
         }
         if !way.live {
-            let (over, out) = (way.in_flight == 0, std::mem::take(&mut way.out));
-            if kind == Kind::Send {
-                self.ring.recycle(out);
-            } else {
-                way.out = out;
-            }
+            let over = way.in_flight == 0;
             self.ring.recycle(done.chunks);
             if over {
                 self.ways.release(ticket);
@@ -219,7 +206,8 @@ impl Core {
             Kind::Recv => self.on_received(ticket, done),
             Kind::Send => {
                 let sent = usize::try_from(done.result).map_err(|_| io::Error::from_raw_os_error(-done.result));
-                self.sent(ticket, sent);
+                way.sending = false;
+                self.sent(ticket, sent, done.chunks);
             }
             _ => self.on_held_sent(ticket, done),
         }
@@ -230,15 +218,14 @@ impl Core {
             Some(socket) => Ok(socket),
             None => Err(io::Error::from_raw_os_error(-done.result)),
         };
-        self.accepted.push((ticket, client, done.more));
+        self.accepted.push(Accept { listener: ticket.slot, request: done.request, client, more: done.more });
     }
 
     fn on_received(&mut self, ticket: Ticket, done: Completion) {
         let Some(way) = self.ways.get(ticket) else { return };
-        way.receiving = done.more;
         way.starved = done.result == -libc::ENOBUFS;
         if !done.more {
-            way.stopping = false;
+            (way.receive, way.stopping) = (None, false);
         }
         match done.result {
             0 => way.end = Some(Ended::Eof),
@@ -257,9 +244,8 @@ impl Core {
         self.ring.recycle(done.chunks);
     }
 
-    fn sent(&mut self, ticket: Ticket, result: io::Result<usize>) {
-        let Some(way) = self.ways.get(ticket) else { return };
-        let chunks = std::mem::take(&mut way.out);
+    fn sent(&mut self, ticket: Ticket, result: io::Result<usize>, chunks: Vec<Chunk>) {
+        let Some(way) = self.ways.get(ticket) else { return self.ring.recycle(chunks) };
         let sent = match result {
             Ok(sent) => sent,
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => 0,
@@ -287,7 +273,7 @@ impl Core {
     fn on_held_sent(&mut self, ticket: Ticket, done: Completion) {
         let Some(way) = self.ways.get(ticket) else { return };
         let Some(waiting) = &mut way.waiting else { return };
-        waiting.bytes = done.buffer;
+        (waiting.bytes, waiting.send) = (done.buffer, None);
         if done.result >= 0 {
             waiting.sent += done.result as usize;
             way.moved += done.result as u64;
@@ -331,7 +317,7 @@ impl Core {
     /// `alone`: no other direction has anything to send, so that a call of its own is cheaper than a request.
     fn go_on(&mut self, ticket: Ticket, alone: bool) -> bool {
         let Some(way) = self.ways.get(ticket) else { return false };
-        if !way.out.is_empty() {
+        if way.sending {
             return false;
         }
         if let Some(mut waiting) = way.waiting.take() {
@@ -350,20 +336,21 @@ impl Core {
         }
         let Some(way) = self.ways.get(ticket) else { return false };
         if way.got.is_empty() {
-            if !way.receiving && way.end.is_none() {
+            if way.receive.is_none() && way.end.is_none() {
                 self.rearm.push(ticket);
             }
             return false;
         }
-        way.out = std::mem::take(&mut way.got);
+        let chunks = std::mem::take(&mut way.got);
         if alone {
-            let result = self.ring.send_chunks_now(way.sink, &way.out);
-            self.sent(ticket, result);
+            let result = self.ring.send_chunks_now(way.sink, &chunks);
+            self.sent(ticket, result, chunks);
             let failed = self.ways.get(ticket).is_none_or(|w| matches!(w.end, Some(Ended::SinkFailed(_))));
             return !failed && self.go_on(ticket, alone);
         }
         way.in_flight += 1;
-        self.ring.send_chunks(way.sink, &way.out, tag(ticket, Kind::Send, 0));
+        way.sending = true;
+        self.ring.send_chunks(way.sink, chunks, tag(ticket, Kind::Send));
         true
     }
 
@@ -380,15 +367,17 @@ impl Core {
         }
         if let Some(way) = self.ways.get(ticket) {
             way.in_flight += 1;
-            self.ring.send_buffer(way.sink, bytes, waiting.sent, tag(ticket, Kind::Held, 0));
+            waiting.send = Some(self.ring.send_buffer(way.sink, bytes, waiting.sent, tag(ticket, Kind::Held)));
         }
         true
     }
 
     fn stop_receiving(&mut self, ticket: Ticket) {
         let Some(way) = self.ways.get(ticket) else { return };
-        if way.receiving && !std::mem::replace(&mut way.stopping, true) {
-            self.ring.cancel(tag(ticket, Kind::Recv, group(ticket.slot)), tag(ticket, Kind::Cancel, 0));
+        if let Some(receive) = way.receive
+            && !std::mem::replace(&mut way.stopping, true)
+        {
+            self.ring.cancel(receive);
         }
     }
 
@@ -414,5 +403,5 @@ impl Core {
 
 /// Whether nothing is left of what came before the end.
 fn delivered(way: &Way) -> bool {
-    way.got.is_empty() && way.out.is_empty() && way.waiting.is_none()
+    way.got.is_empty() && !way.sending && way.waiting.is_none()
 }

@@ -23,9 +23,10 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
 use parshall_sys::stream_socket::peer_ip;
+use parshall_sys::uring::Request;
 
 use self::core::Core;
-use super::{Done, Engine, Job, Outcome, Store, Ticket};
+use super::{Done, Engine, Job, Outcome, Store};
 use crate::relay::stats::{EngineKind, Fallback};
 
 /// A connection that the ring has accepted, or why accepting has ended.
@@ -34,7 +35,7 @@ pub struct Accepted {
     /// The listener's place in the worker.
     pub listener: u32,
     /// Which call of `accept` it belongs to.
-    pub arm: u32,
+    pub request: Request,
     /// The client and its address, which is None when it is not an IP address.
     pub client: io::Result<(OwnedFd, Option<SocketAddr>)>,
     /// Accepting goes on.
@@ -95,27 +96,27 @@ impl UringEngine {
         self.core().is_some_and(Core::take_readable)
     }
 
-    /// Accepts whatever comes to a listener, under a number of its own; None without a ring.
-    pub fn accept(&mut self, socket: RawFd, listener: u32) -> Option<u32> {
+    /// Accepts whatever comes to a listener; None without a ring.
+    pub fn accept(&mut self, socket: RawFd, listener: u32) -> Option<Request> {
         self.core().map(|core| core.accept(socket, listener))
     }
 
     /// Accepts no more; when this returns, the listener may be closed.
-    pub fn stop_accepting(&mut self, listener: u32, arm: u32) {
+    pub fn stop_accepting(&mut self, accept: Request) {
         if let Some(core) = self.core() {
-            core.stop_accepting(Ticket { slot: listener, generation: arm });
+            core.stop_accepting(accept);
         }
     }
 
     /// Appends what was accepted.
     pub fn accepted(&mut self, out: &mut Vec<Accepted>) {
         if let Some(core) = self.core() {
-            for (ticket, client, more) in core.take_accepted() {
+            for core::Accept { listener, request, client, more } in core.take_accepted() {
                 let client = client.map(|c| {
                     let peer = peer_ip(&c);
                     (c, peer)
                 });
-                out.push(Accepted { listener: ticket.slot, arm: ticket.generation, client, more });
+                out.push(Accepted { listener, request, client, more });
             }
         }
     }

@@ -2,11 +2,11 @@
 use std::os::fd::RawFd;
 
 use parshall_core::relay::closing::Ended;
-use parshall_sys::uring::{Chunk, GROUP_BITS};
+use parshall_sys::uring::{Chunk, Request};
 
 use crate::relay::engine::Ticket;
 
-/// What a request is; four bits of its tag.
+/// What a request is; the lowest bits of its tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The multishot receive of a direction.
@@ -15,32 +15,25 @@ pub enum Kind {
     Send = 1,
     /// Bytes that wait for room in the sink.
     Held = 2,
-    /// A cancellation.
-    Cancel = 3,
     /// The multishot accept of a listener.
-    Accept = 4,
+    Accept = 3,
     /// The worker's epoll.
-    Watch = 5,
+    Watch = 4,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [Self::Recv, Self::Send, Self::Held, Self::Cancel, Self::Accept, Self::Watch];
+    const ALL: [Self; 5] = [Self::Recv, Self::Send, Self::Held, Self::Accept, Self::Watch];
 }
 
-const GENERATIONS: u32 = (1 << 31) - 1;
-
-/// A request's tag: group, kind, place, generation, from the lowest bit on. The highest bit is the ring's.
-pub fn tag(ticket: Ticket, kind: Kind, group: u16) -> u64 {
-    u64::from(ticket.generation & GENERATIONS) << 32
-        | u64::from(ticket.slot) << 8
-        | (kind as u64) << GROUP_BITS
-        | u64::from(group)
+/// A request's tag: kind, place, generation, from the lowest bit on.
+pub fn tag(ticket: Ticket, kind: Kind) -> u64 {
+    u64::from(ticket.generation) << 32 | u64::from(ticket.slot) << 8 | kind as u64
 }
 
 /// Back from a tag.
-pub fn parts(tag: u64) -> (Ticket, Kind) {
-    let kind = Kind::ALL.get((tag >> GROUP_BITS) as usize & 0xf).copied().unwrap_or(Kind::Cancel);
-    (Ticket { slot: (tag >> 8) as u32 & 0xff_ffff, generation: (tag >> 32) as u32 & GENERATIONS }, kind)
+pub fn parts(tag: u64) -> Option<(Ticket, Kind)> {
+    let kind = Kind::ALL.get((tag & 0xff) as usize).copied()?;
+    Some((Ticket { slot: (tag >> 8) as u32 & 0xff_ffff, generation: (tag >> 32) as u32 }, kind))
 }
 
 /// Bytes that a full sink has left over, in memory of their own so that the ring's buffers are free for others.
@@ -48,6 +41,8 @@ pub fn parts(tag: u64) -> (Ticket, Kind) {
 pub struct Waiting {
     /// None while the ring has them.
     pub bytes: Option<Vec<u8>>,
+    /// The send of them, while it is in flight.
+    pub send: Option<Request>,
     /// How many of them are sent.
     pub sent: usize,
     /// What was received before the source could be stopped.
@@ -69,8 +64,8 @@ pub struct Way {
     pub sink: RawFd,
     /// Requests whose last completion has not come.
     pub in_flight: u8,
-    /// The receive is in flight.
-    pub receiving: bool,
+    /// The receive, while it is in flight.
+    pub receive: Option<Request>,
     /// It was told to end, because the sink is full.
     pub stopping: bool,
     /// It ended for want of buffers before it got any.
@@ -79,8 +74,8 @@ pub struct Way {
     pub queued: bool,
     /// Received, not yet sent.
     pub got: Vec<Chunk>,
-    /// Being sent.
-    pub out: Vec<Chunk>,
+    /// Chunks are being sent; the ring has them.
+    pub sending: bool,
     /// What the sink had no room for.
     pub waiting: Option<Box<Waiting>>,
     /// How the source has ended; told once nothing is left.
@@ -106,19 +101,19 @@ impl Ways {
             source,
             sink,
             in_flight: 0,
-            receiving: false,
+            receive: None,
             stopping: false,
             starved: false,
             queued: false,
             got: Vec::new(),
-            out: Vec::new(),
+            sending: false,
             waiting: None,
             end: None,
             moved: 0,
         };
         match self.free.pop() {
             Some(slot) => {
-                let generation = self.list[slot as usize].generation.wrapping_add(1) & GENERATIONS;
+                let generation = self.list[slot as usize].generation.wrapping_add(1);
                 self.list[slot as usize] = way(generation);
                 Ticket { slot, generation }
             }
@@ -139,7 +134,7 @@ impl Ways {
         if let Some(way) = self.get(ticket) {
             debug_assert!(!way.live && way.in_flight == 0, "a completion could reach the next one");
             // Late completions find nothing.
-            way.generation = way.generation.wrapping_add(1) & GENERATIONS;
+            way.generation = way.generation.wrapping_add(1);
             self.free.push(ticket.slot);
         }
     }
@@ -157,10 +152,9 @@ mod tests {
 
     #[test]
     fn tags_read_back() {
-        let ticket = Ticket { slot: 0xab_cdef, generation: 0x7edc_ba98 };
+        let ticket = Ticket { slot: 0xab_cdef, generation: 0xfedc_ba98 };
         for kind in Kind::ALL {
-            let made = tag(ticket, kind, 15);
-            assert_eq!((parts(made), made >> 63, made & 15), ((ticket, kind), 0, 15));
+            assert_eq!(parts(tag(ticket, kind)), Some((ticket, kind)));
         }
     }
 

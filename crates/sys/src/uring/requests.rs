@@ -1,0 +1,164 @@
+//! Requests that the kernel has not completed, and the memory that each of them owns until then.
+//!
+//! A queue entry is made from an [`Operation`] that already stands in the table ([`Operation::entry`]), so what the entry
+//! points to is owned by the table before the kernel can see the entry, and leaves it only with the last completion.
+use std::os::fd::RawFd;
+
+use io_uring::types::Fd;
+use io_uring::{opcode, squeue};
+
+use super::buffers::Chunk;
+
+/// A send that takes what fits, and no signal when the peer is gone.
+pub(super) const AT_ONCE: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+/// A request, as its completions and [`Ring::cancel`](super::Ring::cancel) name it. One that has ended names nothing: its
+/// generation is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    slot: u32,
+    generation: u32,
+}
+
+impl Request {
+    /// As the kernel returns it with completions.
+    pub(super) fn user_data(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    pub(super) fn of(user_data: u64) -> Self {
+        Self { slot: user_data as u32, generation: (user_data >> 32) as u32 }
+    }
+}
+
+/// The header and the pieces of a gathered send.
+pub(super) struct Gather {
+    header: libc::msghdr,
+    pieces: Vec<libc::iovec>,
+}
+
+// SAFETY: the pointers lead to the pieces of the same value and to buffers of the ring that owns it.
+unsafe impl Send for Gather {}
+
+impl Gather {
+    pub(super) fn new() -> Box<Self> {
+        // SAFETY: all-zero bytes are a msghdr without address, pieces and control data.
+        Box::new(Self { header: unsafe { std::mem::zeroed() }, pieces: Vec::new() })
+    }
+
+    /// Takes other pieces.
+    pub(super) fn fill(&mut self, pieces: impl Iterator<Item = (*mut u8, usize)>) {
+        self.pieces.clear();
+        for (start, len) in pieces {
+            let full = self.pieces.len() == PIECES_MAX;
+            match self.pieces.last_mut() {
+                // Buffers come in the order they were given back in, so neighbours are often neighbours in memory.
+                Some(last) if last.iov_base.addr() + last.iov_len == start.addr() => last.iov_len += len,
+                _ if full => break,
+                _ => self.pieces.push(libc::iovec { iov_base: start.cast(), iov_len: len }),
+            }
+        }
+        self.header.msg_iov = self.pieces.as_mut_ptr();
+        self.header.msg_iovlen = self.pieces.len() as _;
+    }
+
+    pub(super) fn header(&self) -> *const libc::msghdr {
+        &raw const self.header
+    }
+}
+
+/// Pieces of one gathered send: UIO_MAXIOV.
+const PIECES_MAX: usize = 1024;
+
+/// What a request does, with the memory that it needs.
+pub(super) enum Operation {
+    /// Receives into buffers of a group: `bundle` of them with one completion, or one message in each.
+    Receive { group: u16, bundle: bool },
+    /// Accepts; each completion brings a descriptor.
+    Accept,
+    /// Reports whenever a descriptor becomes readable.
+    Poll,
+    /// Cancels another request.
+    Cancel(Request),
+    /// Sends chunks, which `gather` points to.
+    SendChunks { chunks: Vec<Chunk>, gather: Box<Gather> },
+    /// Sends a buffer without its first `from` bytes.
+    SendBuffer { buffer: Vec<u8>, from: usize },
+}
+
+impl Operation {
+    /// The entry for the submission queue. It points to nothing but buffers of the ring and memory on the heap that this
+    /// value owns, which does not move with it.
+    fn entry(&self, fd: RawFd) -> squeue::Entry {
+        let fd = Fd(fd);
+        match self {
+            Self::Receive { group, bundle: true } => opcode::RecvMultiBundle::new(fd, *group).build(),
+            Self::Receive { group, bundle: false } => opcode::RecvMulti::new(fd, *group).build(),
+            Self::Accept => opcode::AcceptMulti::new(fd).flags(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC).build(),
+            Self::Poll => opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build(),
+            Self::Cancel(request) => opcode::AsyncCancel::new(request.user_data()).build(),
+            Self::SendChunks { gather, .. } => match gather.pieces[..] {
+                [piece] => opcode::Send::new(fd, piece.iov_base.cast(), length(piece.iov_len)).flags(AT_ONCE).build(),
+                _ => opcode::SendMsg::new(fd, gather.header()).flags(AT_ONCE as u32).build(),
+            },
+            Self::SendBuffer { buffer, from } => {
+                let rest = buffer.get(*from..).unwrap_or_default();
+                opcode::Send::new(fd, rest.as_ptr(), length(rest.len())).flags(libc::MSG_NOSIGNAL).build()
+            }
+        }
+    }
+}
+
+fn length(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// One request.
+struct Slot {
+    /// How often this place was used before.
+    generation: u32,
+    tag: u64,
+    /// None: the place is free.
+    operation: Option<Operation>,
+}
+
+/// The requests of a ring whose last completion has not been read.
+#[derive(Default)]
+pub(super) struct Requests {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Requests {
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Takes over a request, and gives its name and its queue entry.
+    pub(super) fn insert(&mut self, fd: RawFd, tag: u64, operation: Operation) -> (Request, squeue::Entry) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, tag: 0, operation: None });
+            self.slots.len() as u32 - 1
+        });
+        let place = &mut self.slots[slot as usize];
+        place.tag = tag;
+        let request = Request { slot, generation: place.generation };
+        let entry = place.operation.insert(operation).entry(fd).user_data(request.user_data());
+        (request, entry)
+    }
+
+    /// The tag and the operation of a request.
+    pub(super) fn get(&self, request: Request) -> Option<(u64, &Operation)> {
+        let place = self.slots.get(request.slot as usize).filter(|s| s.generation == request.generation)?;
+        place.operation.as_ref().map(|operation| (place.tag, operation))
+    }
+
+    /// Ends a request: its last completion has been read, so the kernel is done with its memory.
+    pub(super) fn remove(&mut self, request: Request) -> Option<Operation> {
+        let place = self.slots.get_mut(request.slot as usize).filter(|s| s.generation == request.generation)?;
+        let operation = place.operation.take()?;
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(request.slot);
+        Some(operation)
+    }
+}
