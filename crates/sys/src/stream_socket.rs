@@ -184,14 +184,25 @@ pub fn local_ip(fd: RawFd) -> io::Result<Option<SocketAddr>> {
     Ok(socket.local_addr()?.as_socket())
 }
 
-/// The address of the peer, if it is an IP address; as `accept` tells it.
+/// The address of the peer, if it is an IP address; as `accept` tells it, also after the peer has reset the connection.
 pub fn peer_ip(socket: &impl AsRawFd) -> Option<SocketAddr> {
     // SAFETY: all-zero bytes are a valid sockaddr_storage.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into the storage, and the length.
-    let ret = unsafe { libc::getpeername(socket.as_raw_fd(), (&raw mut storage).cast(), &raw mut len) };
-    if ret == 0 { ip_of(&storage) } else { None }
+    if unsafe { libc::getpeername(socket.as_raw_fd(), (&raw mut storage).cast(), &raw mut len) } == 0 {
+        return ip_of(&storage);
+    }
+    // getpeername() gives ENOTCONN for a socket that was reset, SO_PEERNAME does not (inet_getname in net/ipv4/af_inet.c). It
+    // wants no more bytes than the address has.
+    [size_of::<libc::sockaddr_in6>(), size_of::<libc::sockaddr_in>()].into_iter().find_map(|bytes| {
+        let mut len = bytes as libc::socklen_t;
+        let place = (&raw mut storage).cast();
+        // SAFETY: as above; the storage is larger than both kinds of address.
+        let ret =
+            unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERNAME, place, &raw mut len) };
+        if ret == 0 { ip_of(&storage) } else { None }
+    })
 }
 
 /// Accepts one connection, non-blocking and close-on-exec; the peer is None when it is not an IP address.

@@ -6,7 +6,7 @@ use parshall_core::relay::Ns;
 use parshall_core::relay::access::Access;
 use parshall_core::relay::bucket::Bucket;
 use parshall_core::relay::closing::CloseReason;
-use parshall_core::relay::config::{Limits, Listener};
+use parshall_core::relay::config::{Endpoint, Limits, Listener};
 use parshall_core::relay::sources::{Admission, OpenPerSource};
 use parshall_sys::stream_socket::Options;
 
@@ -85,7 +85,25 @@ impl Service {
         Self { access: Access::new(&config.access), options: options(&config), config, targets, gate }
     }
 
-    /// Whether a client may connect, and if so counts it.
+    /// Whether an accepted connection may go on, whichever engine accepted it. Behind a proxy this is asked again with what
+    /// the header says ([`Self::admits`]).
+    ///
+    /// A TCP client whose address the kernel does not give has left already. It could be held to no rule, while what it sent
+    /// before its reset could still be read.
+    pub fn receives(&self, client: Option<SocketAddr>, now: Ns) -> Result<(), CloseReason> {
+        match client {
+            None if !matches!(self.config.listen, Endpoint::Unix(_)) => Err(CloseReason::ClientGone),
+            _ if self.config.proxy_in => Ok(()),
+            _ => self.admits(client, now),
+        }
+    }
+
+    /// Whether there are rules by which clients are told apart.
+    pub fn judges_by_address(&self) -> bool {
+        !self.config.access.is_empty() || self.config.limits.per_source.is_some()
+    }
+
+    /// Whether a client may connect, and if so counts it. None: it came over a Unix socket and has no address.
     pub fn admits(&self, client: Option<SocketAddr>, now: Ns) -> Result<(), CloseReason> {
         if client.is_some_and(|c| !self.access.admits(c.ip())) {
             return Err(CloseReason::Denied);
@@ -105,5 +123,27 @@ pub fn options(config: &Listener) -> Options {
         mptcp: asked.mptcp,
         fast_open: asked.fast_open,
         transparent: config.transparent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_core::relay::config::{Protocol, Target};
+
+    use super::*;
+
+    #[test]
+    fn only_clients_of_unix_sockets_may_have_no_address() {
+        let at = |text: &str| Endpoint::Ip(text.parse().expect("an address"));
+        let target = || vec![Target { endpoint: at("127.0.0.1:1"), weight: 1 }];
+        let receives = |listen: Endpoint, proxy_in| {
+            let listener = Listener { proxy_in, ..Listener::new(Protocol::Tcp, listen, target()) };
+            Service::new(listener, Vec::new(), None, 0).receives(None, 0)
+        };
+        for proxy_in in [false, true] {
+            assert_eq!(receives(at("127.0.0.1:2"), proxy_in), Err(CloseReason::ClientGone));
+            assert_eq!(receives(Endpoint::Name("localhost".into(), 2), proxy_in), Err(CloseReason::ClientGone));
+            assert_eq!(receives(Endpoint::Unix("/run/s".into()), proxy_in), Ok(()));
+        }
     }
 }

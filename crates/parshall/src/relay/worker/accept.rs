@@ -163,9 +163,7 @@ impl Worker {
         let listening = &mut self.listeners[index];
         let service = &listening.service;
         listening.stats.accepted.add(1);
-        // Behind a proxy the client's own address comes with the header.
-        let verdict = if service.config.proxy_in { Ok(()) } else { service.admits(peer, now) };
-        if let Err(reason) = verdict {
+        if let Err(reason) = service.receives(peer, now) {
             return self.refuse(index, peer, reason, false);
         }
         let lanes = [0, 1].map(|_| first_lane(&service.config));

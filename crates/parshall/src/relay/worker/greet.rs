@@ -63,8 +63,15 @@ impl Worker {
             conn.lanes[0].store = Store::Buffer(Box::new(Held { bytes: rest, sent: 0 }));
         }
         let peer = conn.peer;
-        let listening = &self.listeners[usize::from(conn.listener)];
-        match listening.service.admits(peer, now) {
+        let service = &self.listeners[usize::from(conn.listener)].service;
+        // A proxy at a Unix socket that does not say for whom it connects cannot have its client judged. What it connects for
+        // itself (LOCAL) is no client's.
+        let unknown = peer.is_none() && header.command == Command::Proxy;
+        let admitted = match unknown && service.judges_by_address() {
+            true => Err(CloseReason::Denied),
+            false => service.admits(peer, now),
+        };
+        match admitted {
             Ok(()) => {
                 conn.counted = true;
                 self.begin_dial(id, Some(Box::new(header)));

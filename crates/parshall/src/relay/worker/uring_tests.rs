@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use parshall_core::relay::closing::CloseReason;
-use parshall_core::relay::config::{Config, Endpoint, EngineChoice, Global, Listener, Protocol, Target};
+use parshall_core::relay::config::{AccessRule, Config, Endpoint, EngineChoice, Global, Listener, Protocol, Target};
 use parshall_sys::clock::monotonic_ns;
 
 use crate::relay::open::Pool;
@@ -114,6 +114,63 @@ fn connections_come_and_go_and_are_told_of_with_bytes_and_engine() {
         }
         drain(relay);
     }
+}
+
+#[test]
+fn clients_that_reset_before_they_are_accepted_are_judged_by_their_addresses() {
+    let choices = [EngineChoice::Auto, EngineChoice::Splice, EngineChoice::Uring, EngineChoice::Sockmap];
+    for (choice, any) in choices.into_iter().flat_map(|choice| [(choice, "127.0.0.1:0"), (choice, "[::1]:0")]) {
+        let target = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = target.local_addr().expect("bound");
+        let targets = vec![Target { endpoint: Endpoint::Ip(address), weight: 1 }];
+        let place = TcpListener::bind(any).expect("a port").local_addr().expect("bound");
+        let mut listener = Listener::new(Protocol::Tcp, Endpoint::Ip(place), targets);
+        (listener.engine, listener.access) = (choice, denies_all());
+        let config = Config { global: Global::default(), listeners: vec![listener] };
+        let mut relay = Relay::new(1);
+        let prepared = relay.prepare(&config, &mut Pool::default()).expect("open");
+        for _ in 0..5 {
+            let mut client = socket2::Socket::from(client(place));
+            client.write_all(b"do it").expect("room");
+            client.set_linger(Some(Duration::ZERO)).expect("an option");
+        }
+        let (_wake, ended) = relay.start(&config, Means::new(&config, 1, 1024), || ()).expect("a relay");
+        relay.commit(prepared, 0);
+        let told: Vec<_> = closed(&ended, 5).iter().map(|one| (one.reason, one.client.map(|c| c.ip()))).collect();
+        assert_eq!(told, [(CloseReason::Denied, Some(place.ip())); 5], "{choice:?}");
+        drain(relay);
+        target.set_nonblocking(true).expect("an option");
+        assert!(target.accept().is_err(), "{choice:?}: the target was connected to");
+    }
+}
+
+#[test]
+fn a_proxy_at_a_unix_socket_that_names_no_client_is_judged_by_no_rule() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let path = scratch.path().join("s").to_str().expect("UTF-8").to_owned();
+    let (relay, ended, _) = start(EngineChoice::Auto, |l| {
+        (l.listen, l.proxy_in, l.access) = (Endpoint::Unix(path.clone()), true, denies_all());
+    });
+    let said = |header: &[u8]| {
+        let mut stream = std::os::unix::net::UnixStream::connect(&path).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+        stream.write_all(&[header, b"hello"].concat()).expect("room");
+        let mut heard = [0; 5];
+        stream.read_exact(&mut heard).is_ok() && &heard == b"hello"
+    };
+    assert!(!said(b"PROXY UNKNOWN\r\n"), "there are rules, and nothing to hold against them");
+    assert!(!said(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"), "denied by a rule");
+    // LOCAL: a connection of the proxy's own, such as its health check.
+    assert!(said(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"));
+    let reasons: Vec<_> = closed(&ended, 3).iter().map(|one| one.reason).collect();
+    assert_eq!(reasons[..2], [CloseReason::Denied; 2]);
+    drain(relay);
+}
+
+fn denies_all() -> Vec<AccessRule> {
+    ["0.0.0.0", "::"]
+        .map(|net| AccessRule { allow: false, network: net.parse().expect("an address"), prefix: 0 })
+        .into()
 }
 
 #[test]
