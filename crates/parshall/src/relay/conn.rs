@@ -94,6 +94,24 @@ pub enum Stage {
     Resetting(Side, CloseReason),
 }
 
+/// A place in a list, in half the room of a usize. A worker keeps the places of removed listeners while connections that came
+/// through them last, so reloads lead to far more places than listeners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Place(u32);
+
+impl Place {
+    /// The place with this index.
+    pub fn new(index: usize) -> Self {
+        Self(u32::try_from(index).expect("a list of 2^32 does not fit into memory"))
+    }
+}
+
+impl From<Place> for usize {
+    fn from(place: Place) -> Self {
+        place.0 as Self
+    }
+}
+
 /// A connection.
 #[derive(Debug)]
 pub struct Conn {
@@ -104,9 +122,9 @@ pub struct Conn {
     /// Which attempt won: its number is in the tokens of the target's events.
     pub attempt: u8,
     /// The listener it came through, by its place in the worker.
-    pub listener: u16,
+    pub listener: Place,
     /// The target's place in the listener's list.
-    pub target_index: u16,
+    pub target_index: Place,
     /// The address that was connected to.
     pub address: Option<StreamAddr>,
     /// What is left of the bandwidth of each direction.

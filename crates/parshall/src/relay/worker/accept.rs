@@ -9,7 +9,7 @@ use parshall_sys::epoll::{EDGE, PEER_CLOSED, READABLE, URGENT, WRITABLE};
 use parshall_sys::stream_socket;
 
 use super::{CLIENT, Worker, first_lane};
-use crate::relay::conn::{Conn, ConnId, Stage};
+use crate::relay::conn::{Conn, ConnId, Place, Stage};
 use crate::relay::engine::uring::Accepted;
 use crate::relay::record::{Closed, Way};
 
@@ -176,8 +176,8 @@ impl Worker {
             target: None,
             address: None,
             attempt: 0,
-            listener: index as u16,
-            target_index: 0,
+            listener: Place::new(index),
+            target_index: Place::default(),
             lanes,
             bandwidth: service.config.limits.bandwidth.map(per_way),
             closing: Closing::default(),

@@ -19,7 +19,7 @@ use parshall_sys::stream_socket::{self, Options, StreamAddr};
 
 use super::accept::WATCHED;
 use super::{ATTEMPTS_MAX, Worker};
-use crate::relay::conn::{ConnId, Stage};
+use crate::relay::conn::{ConnId, Place, Stage};
 use crate::relay::engine::{Held, Store};
 
 /// Attempts at the addresses of one target at a time.
@@ -93,7 +93,7 @@ impl Worker {
             let reason = if dialing.timed_out { CloseReason::ConnectTimeout } else { CloseReason::ConnectRefused };
             return self.finish(id, reason, Some(Side::Client));
         };
-        conn.target_index = target as u16;
+        conn.target_index = Place::new(target);
         dialing.addresses = service.targets[target].addresses();
         let timeout = ns(service.config.timeouts.connect);
         dialing.plan = Dial::new(dialing.addresses.len(), now, timeout, ATTEMPTS_AT_ONCE);
