@@ -45,12 +45,6 @@ impl Bucket {
         u64::try_from(self.level.max(0) / UNITS).unwrap_or(u64::MAX)
     }
 
-    /// Whether nothing is missing: a full bucket need not be remembered.
-    pub fn is_full(&mut self, now: Ns) -> bool {
-        self.refill(now);
-        self.level == i128::from(self.burst) * UNITS
-    }
-
     /// Adds what has come since; a clock that goes backwards adds nothing.
     fn refill(&mut self, now: Ns) {
         let elapsed = now.saturating_sub(self.at);
@@ -101,7 +95,7 @@ mod tests {
         assert_eq!(bucket.available(2 * SECOND), 0);
         assert_eq!(bucket.take(2 * SECOND, 1), Err(2 * SECOND + SECOND / 10));
         assert_eq!(bucket.take(2 * SECOND, 30), Err(3 * SECOND));
-        assert!(bucket.is_full(3 * SECOND));
+        assert_eq!(bucket.available(3 * SECOND), 10);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use super::Ns;
+use super::sources::Source;
 
 const SECOND: Ns = 1_000_000_000;
 
@@ -16,7 +17,7 @@ const SECOND: Ns = 1_000_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The listener: an index into the rules.
-    pub listener: u16,
+    pub listener: u32,
     /// The client.
     pub client: SocketAddr,
     /// The address that the client wrote to, where it is not the listener's only one.
@@ -37,9 +38,9 @@ pub struct SessionId {
 pub struct Rules {
     /// How long a session lives without a datagram; 0 is for ever.
     pub idle: Ns,
-    /// Sessions of one source address.
+    /// Sessions of one source: an IPv4 address, or the first 64 bits of an IPv6 address.
     pub per_source: Option<u32>,
-    /// Datagrams a second of one source address. A second's worth may come at once.
+    /// Datagrams a second of one source. A second's worth may come at once.
     pub rate: Option<u32>,
 }
 
@@ -48,7 +49,7 @@ pub struct Rules {
 pub enum Refusal {
     /// The table is full.
     Full,
-    /// The source address has all the sessions that it may have.
+    /// The source has all the sessions that it may have.
     PerSource,
     /// No new sessions are taken any more.
     Draining,
@@ -61,8 +62,9 @@ struct Entry {
     last: Ns,
 }
 
+/// What a source has of its limits.
 #[derive(Debug, Clone, Copy, Default)]
-struct Source {
+struct Used {
     sessions: u32,
     /// When all its datagrams so far would have been due at the allowed rate.
     due: Ns,
@@ -86,7 +88,7 @@ pub struct UdpSessions {
     /// When to look at a session again. Datagrams only write their time into the entry, so a look may find that the
     /// session lives on; it is then looked at again when it would end.
     looks: BinaryHeap<Reverse<(Ns, SessionId)>>,
-    sources: HashMap<(u16, IpAddr), Source>,
+    sources: HashMap<(u32, Source), Used>,
     swept: Ns,
     draining: bool,
 }
@@ -119,8 +121,8 @@ impl UdpSessions {
 
     /// New rules for a listener, which may be a new one, with the number of one that has no sessions or the next. Its
     /// sessions stay; their idle times begin with their last datagrams.
-    pub fn set(&mut self, listener: u16, rules: Rules) {
-        let place = usize::from(listener);
+    pub fn set(&mut self, listener: u32, rules: Rules) {
+        let place = listener as usize;
         let new = Listener { rules, shut: false };
         match self.listeners.get_mut(place) {
             Some(old) => *old = new,
@@ -143,14 +145,14 @@ impl UdpSessions {
     }
 
     /// A listener takes no new sessions.
-    pub fn shut(&mut self, listener: u16) {
-        if let Some(one) = self.listeners.get_mut(usize::from(listener)) {
+    pub fn shut(&mut self, listener: u32) {
+        if let Some(one) = self.listeners.get_mut(listener as usize) {
             one.shut = true;
         }
     }
 
     /// A session of a listener.
-    pub fn any_of(&self, listener: u16) -> Option<SessionId> {
+    pub fn any_of(&self, listener: u32) -> Option<SessionId> {
         let (_, &slot) = self.ids.iter().find(|(key, _)| key.listener == listener)?;
         Some(SessionId { slot, generation: self.entries[slot as usize].generation })
     }
@@ -174,7 +176,7 @@ impl UdpSessions {
 
     /// Begins a session. The key must have none.
     pub fn open(&mut self, key: Key, now: Ns) -> Result<SessionId, Refusal> {
-        let Listener { rules, shut } = self.listeners[usize::from(key.listener)];
+        let Listener { rules, shut } = self.listeners[key.listener as usize];
         if self.draining || shut {
             return Err(Refusal::Draining);
         }
@@ -243,7 +245,7 @@ impl UdpSessions {
             self.looks.pop();
             let entry = &self.entries[id.slot as usize];
             let Some(key) = entry.key.filter(|_| entry.generation == id.generation) else { continue };
-            let ends = entry.last.saturating_add(self.listeners[usize::from(key.listener)].rules.idle);
+            let ends = entry.last.saturating_add(self.listeners[key.listener as usize].rules.idle);
             if ends <= now {
                 return Some(id);
             }
@@ -264,7 +266,7 @@ impl UdpSessions {
 
     /// How many of `datagrams` that a source sends now may pass.
     pub fn pass(&mut self, key: &Key, datagrams: u32, now: Ns) -> u32 {
-        let Some(rate) = self.listeners[usize::from(key.listener)].rules.rate else { return datagrams };
+        let Some(rate) = self.listeners[key.listener as usize].rules.rate else { return datagrams };
         let each = (SECOND / Ns::from(rate.max(1))).max(1);
         let Some(source) = self.source(key, now) else { return 0 };
         let due = source.due.max(now);
@@ -274,7 +276,7 @@ impl UdpSessions {
         passed
     }
 
-    fn source(&mut self, key: &Key, now: Ns) -> Option<&mut Source> {
+    fn source(&mut self, key: &Key, now: Ns) -> Option<&mut Used> {
         let name = source_key(key);
         if !self.sources.contains_key(&name) && self.sources.len() >= 2 * self.sessions_max + 1024 {
             // Walking the table is bounded to once a second: strangers' addresses cost no more than that.
@@ -291,9 +293,9 @@ impl UdpSessions {
     }
 }
 
-/// A source is one whether it is written as an IPv4 address or as that address within IPv6.
-fn source_key(key: &Key) -> (u16, IpAddr) {
-    (key.listener, key.client.ip().to_canonical())
+/// Whose limits a session counts against: as for connections, an IPv6 source is its /64.
+fn source_key(key: &Key) -> (u32, Source) {
+    (key.listener, Source::of(key.client.ip()))
 }
 
 #[cfg(test)]

@@ -59,6 +59,20 @@ fn a_source_has_its_share_whichever_family_it_is_written_in() {
 }
 
 #[test]
+fn an_ipv6_source_is_its_64() {
+    let from = |text: &str| Key { client: text.parse().expect("an address"), ..key(1, 1) };
+    let mut table = UdpSessions::new(vec![Rules { per_source: Some(2), rate: Some(10), ..RULES }], 100);
+    let id = table.open(from("[2001:db8:1:2::1]:1"), 0).expect("room");
+    table.open(from("[2001:db8:1:2:ffff::2]:1"), 0).expect("room");
+    assert_eq!(table.open(from("[2001:db8:1:2::3]:1"), 0), Err(Refusal::PerSource));
+    assert!(table.open(from("[2001:db8:1:3::3]:1"), 0).is_ok(), "another /64");
+    table.close(id);
+    assert!(table.open(from("[2001:db8:1:2::3]:1"), 0).is_ok());
+    let mut passed = |text: &str| table.pass(&from(text), 8, SECOND);
+    assert_eq!(["[2001:db8:1:2::1]:1", "[2001:db8:1:2::9]:1", "[2001:db8:1:3::1]:1"].map(&mut passed), [8, 2, 8]);
+}
+
+#[test]
 fn local_addresses_and_listeners_divide_sessions() {
     let mut table = UdpSessions::new(vec![RULES, RULES], 100);
     let one = Key { local: Some(IpAddr::from([127, 0, 0, 1])), ..key(1, 1) };

@@ -34,8 +34,8 @@ pub fn any_source(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     }
 }
 
-/// SO_ATTACH_REUSEPORT_CBPF: of `sockets` sockets on one address, all datagrams of a source address go to the same one,
-/// whatever its ports. Without it the kernel chooses by address and port. One socket of the group sets it for all.
+/// SO_ATTACH_REUSEPORT_CBPF: of `sockets` sockets on one address, all datagrams of a source go to the same one, whatever
+/// its ports. A source is an IPv4 address, or the first 64 bits of an IPv6 address, as where limits of a source are counted. Without it the kernel chooses by address and port. One socket of the group sets it for all.
 pub fn steer_by_source(socket: BorrowedFd<'_>, sockets: u32) -> io::Result<()> {
     /// Loads at negative offsets from here on count from the network header (linux/filter.h).
     const NETWORK: u32 = -0x10_0000_i32 as u32;
@@ -54,17 +54,11 @@ pub fn steer_by_source(socket: BorrowedFd<'_>, sockets: u32) -> io::Result<()> {
         op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 2, 4),
         // IPv4: the source stands at 12.
         load(12),
-        op(libc::BPF_JMP | libc::BPF_JA, 0, 0, 10),
-        // IPv6: the four words of the source from 8 on, folded.
+        op(libc::BPF_JMP | libc::BPF_JA, 0, 0, 4),
+        // IPv6: the first two words of the source from 8 on, folded.
         load(8),
         to_x,
         load(12),
-        xor_x,
-        to_x,
-        load(16),
-        xor_x,
-        to_x,
-        load(20),
         xor_x,
         // Neighbouring addresses differ in the low bits only: multiply, and take the middle ones.
         op(libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K, 0, 0, 0x9e37_79b1),

@@ -135,16 +135,17 @@ fn a_reply_leaves_from_the_address_that_was_written_to() {
     }
 }
 
-#[test]
-fn one_source_address_goes_to_one_socket_of_a_group() {
+/// Two sockets on one address, between which the source decides.
+fn group(ip: std::net::IpAddr) -> ([UdpSocket; 2], SocketAddr) {
     use std::os::fd::FromRawFd;
     let reuse = |port: u16| {
+        let domain = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         // SAFETY: socket() takes no pointers; its result is checked, and nothing else owns it.
-        let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        let socket = unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         assert!(socket >= 0);
         // SAFETY: as above.
         let socket = unsafe { UdpSocket::from_raw_fd(socket) };
-        let (on, name) = (1_i32, Name::new(&SocketAddr::from(([127, 0, 0, 1], port))));
+        let (on, name) = (1_i32, Name::new(&SocketAddr::from((ip, port))));
         // SAFETY: the option and the name live across the calls, with the lengths given.
         let bound = unsafe {
             libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, (&raw const on).cast(), 4)
@@ -157,17 +158,57 @@ fn one_source_address_goes_to_one_socket_of_a_group() {
     let to = first.local_addr().expect("bound");
     let group = [reuse(to.port()), first];
     options::steer_by_source(group[0].as_fd(), 2).expect("Linux 4.5");
+    (group, to)
+}
+
+/// Datagrams that each of two sockets has.
+fn counts(group: &[UdpSocket; 2]) -> [usize; 2] {
+    let mut batch = DatagramBatch::new(32);
+    group.each_ref().map(|socket| batch.receive(socket.as_fd(), true).unwrap_or(0))
+}
+
+#[test]
+fn one_source_address_goes_to_one_socket_of_a_group() {
+    let (group, to) = group(std::net::Ipv4Addr::LOCALHOST.into());
     let mut hit = [0, 0];
     for host in 1..=16_u8 {
         for _port in 0..8 {
             let client = UdpSocket::bind((std::net::Ipv4Addr::new(127, 0, 0, host), 0)).expect("loopback");
             client.send_to(b"x", to).expect("loopback");
         }
-        let mut batch = DatagramBatch::new(32);
-        let counts = group.each_ref().map(|socket| batch.receive(socket.as_fd(), true).unwrap_or(0));
+        let counts = counts(&group);
         assert!(counts == [8, 0] || counts == [0, 8], "{counts:?}");
-        hit[0] += counts[0];
-        hit[1] += counts[1];
+        hit = [hit[0] + counts[0], hit[1] + counts[1]];
     }
     assert!(hit[0] > 0 && hit[1] > 0, "sixteen sources share two sockets: {hit:?}");
+}
+
+#[test]
+fn one_64_goes_to_one_socket_of_a_group() {
+    let (group, to) = group(std::net::Ipv6Addr::LOCALHOST.into());
+    let mut hit = [0, 0];
+    for net in 1..=16_u16 {
+        for host in 0..8_u16 {
+            // Any address of the documentation's network, which needs CAP_NET_ADMIN.
+            let client = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::DGRAM, None).expect("a socket");
+            if options::any_source(client.as_fd(), true).is_err() {
+                return skipped("datagrams from any IPv6 address", "needs CAP_NET_ADMIN");
+            }
+            let from = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, net, host, host * 7, 0, host);
+            client.bind(&SocketAddr::from((from, 0)).into()).expect("transparent");
+            client.send_to(b"x", &to.into()).expect("loopback");
+        }
+        let counts = counts(&group);
+        assert!(counts == [8, 0] || counts == [0, 8], "{counts:?}");
+        hit = [hit[0] + counts[0], hit[1] + counts[1]];
+    }
+    assert!(hit[0] > 0 && hit[1] > 0, "sixteen networks share two sockets: {hit:?}");
+}
+
+fn skipped(what: &str, why: &str) {
+    eprintln!("skipped: {what}: {why}");
+    let Some(path) = std::env::var_os("PARSHALL_SKIPS") else { return };
+    let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    let line = format!("{what}: {why}\n");
+    let _ = file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()));
 }

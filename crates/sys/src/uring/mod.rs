@@ -77,6 +77,7 @@ pub struct Ring {
     no_iowait: bool,
     /// Lists for the chunks of completions, used again; and headers of gathered sends.
     lists: Vec<Vec<Chunk>>,
+    #[expect(clippy::vec_box, reason = "they move into requests, and entries point at them")]
     gathers: Vec<Box<Gather>>,
     /// Completions read to make room while requests were queued.
     early: Vec<Completion>,

@@ -110,7 +110,7 @@ impl UdpWorker {
         let mut dropped = 0;
         for slot in 0..self.batch.received().len() {
             let received = self.batch.received()[slot];
-            let key = Key { listener: listener as u16, client: received.peer, local: received.local };
+            let key = Key { listener: listener as u32, client: received.peer, local: received.local };
             // A burst has one sender: it is looked up, or refused, once.
             let known = match before {
                 Some((last, id)) if last == key => id,

@@ -196,7 +196,7 @@ impl UdpWorker {
             for (index, port) in self.ports.iter_mut().enumerate().filter(|(index, _)| !kept.contains(index)) {
                 if port.plan.socket.is_some() && port.drain_until.is_none() {
                     port.drain_until = Some(change.drain_until);
-                    self.table.shut(index as u16);
+                    self.table.shut(index as u32);
                 }
             }
             self.close_drained(now);
@@ -212,7 +212,7 @@ impl UdpWorker {
         if let Some(socket) = &new.socket {
             self.epoll.add(socket, LISTENER | index as u64, READABLE)?;
         }
-        self.table.set(index as u16, new.rules());
+        self.table.set(index as u32, new.rules());
         match self.ports.get_mut(index) {
             Some(port) => *port = Port::new(new),
             None => self.ports.push(Port::new(new)),
@@ -222,7 +222,7 @@ impl UdpWorker {
 
     /// Gives a listener new settings. Its socket stays, and its sessions go on through their sockets to their targets.
     fn replace(&mut self, index: usize, new: UdpListener) {
-        self.table.set(index as u16, new.rules());
+        self.table.set(index as u32, new.rules());
         let mut old = std::mem::replace(&mut self.ports[index], Port::new(new)).plan;
         let plan = &mut self.ports[index].plan;
         plan.socket = old.socket.take();
@@ -241,10 +241,10 @@ impl UdpWorker {
     fn close_drained(&mut self, now: Ns) {
         for index in 0..self.ports.len() {
             let Some(until) = self.ports[index].drain_until else { continue };
-            while let Some(id) = self.table.any_of(index as u16).filter(|_| until <= now) {
+            while let Some(id) = self.table.any_of(index as u32).filter(|_| until <= now) {
                 self.end(id, CloseReason::Drained);
             }
-            if self.table.any_of(index as u16).is_none() {
+            if self.table.any_of(index as u32).is_none() {
                 self.flush_answers();
                 let port = &mut self.ports[index];
                 port.drain_until = None;
@@ -264,7 +264,7 @@ impl UdpWorker {
 
     /// Whether a client may have a session; one that may not is counted.
     pub(super) fn allowed(&self, key: &Key) -> bool {
-        let plan = &self.ports[usize::from(key.listener)].plan;
+        let plan = &self.ports[key.listener as usize].plan;
         let allowed = (plan.access)(key.client.ip().to_canonical());
         if !allowed {
             plan.stats.closed(CloseReason::Denied).add(1);
@@ -274,7 +274,7 @@ impl UdpWorker {
 
     /// Begins a session for a client that has none, or counts why not.
     pub(super) fn begin(&mut self, key: Key, now: Ns) -> Option<SessionId> {
-        let index = usize::from(key.listener);
+        let index = key.listener as usize;
         let port = &mut self.ports[index];
         if now < port.paused_until {
             return None;
