@@ -77,8 +77,12 @@ struct CapData {
     inheritable: u32,
 }
 
-/// Becomes this user for good: no other groups, no way back. With `keep_net_admin` that one capability stays, for this
-/// thread and those it starts, and for programs it becomes.
+/// Becomes this user for good: its ids are the real, effective and saved ones, it is in no other group, has no capability,
+/// and gains none from a program that it becomes. With `keep_net_admin` that one capability stays, for this thread and those
+/// it starts, and for programs it becomes. Root (uid 0) keeps its capabilities.
+///
+/// All of this holds also where the process was this user already, with more groups or capabilities than the user has. What
+/// cannot be given up is an error.
 ///
 /// Call it before other threads run: capabilities belong to threads.
 pub fn become_user(user: &User, keep_net_admin: bool) -> io::Result<()> {
@@ -86,42 +90,84 @@ pub fn become_user(user: &User, keep_net_admin: bool) -> io::Result<()> {
         // SAFETY: prctl with PR_SET_KEEPCAPS takes no pointers.
         check(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) })?;
     }
-    // SAFETY: an empty list is not read.
-    check(unsafe { libc::setgroups(0, std::ptr::null()) })?;
-    // SAFETY: setgid and setuid take no pointers. As root they set the real, effective and saved ids.
-    check(unsafe { libc::setgid(user.gid) })?;
+    leave_groups(user.gid)?;
+    // SAFETY: setresgid and setresuid take no pointers.
+    check(unsafe { libc::setresgid(user.gid, user.gid, user.gid) })?;
     // SAFETY: as above.
-    check(unsafe { libc::setuid(user.uid) })?;
-    // SAFETY: as above.
-    if user.uid != 0 && unsafe { libc::setuid(0) } == 0 {
-        return Err(io::Error::other("the privileges could be taken back"));
+    check(unsafe { libc::setresuid(user.uid, user.uid, user.uid) })?;
+    if user.uid != 0 {
+        // Only the way from uid 0 to another takes capabilities away; those that were given to this user stay.
+        set_capabilities(if keep_net_admin { 1 << NET_ADMIN } else { 0 })?;
+        // SAFETY: setuid takes no pointers.
+        if unsafe { libc::setuid(0) } == 0 {
+            return Err(io::Error::other("the privileges could be taken back"));
+        }
     }
-    if keep_net_admin { keep(NET_ADMIN) } else { Ok(()) }
+    gain_nothing()
+}
+
+/// Leaves all groups but this one. Only CAP_SETGID can, so without it there must be no others.
+fn leave_groups(own: u32) -> io::Result<()> {
+    // SAFETY: an empty list is not read.
+    let left = check(unsafe { libc::setgroups(0, std::ptr::null()) });
+    if left.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EPERM)) {
+        let groups = groups()?;
+        return match groups.iter().find(|group| **group != own) {
+            None => Ok(()),
+            Some(other) => Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("the process is in group {other} too, and may not leave it"),
+            )),
+        };
+    }
+    left
+}
+
+/// Supplementary groups of the process.
+fn groups() -> io::Result<Vec<libc::gid_t>> {
+    // SAFETY: with a length of zero the list is not written.
+    let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
+    check(count)?;
+    let mut groups = vec![0; count as usize];
+    // SAFETY: the kernel writes at most as many groups as the list is long.
+    let count = unsafe { libc::getgroups(count, groups.as_mut_ptr()) };
+    check(count)?;
+    groups.truncate(count as usize);
+    Ok(groups)
+}
+
+/// From now on no program that this thread or one that it starts becomes gains privileges by its set-user-ID bit or its file
+/// capabilities (no_new_privs). Ambient capabilities stay.
+pub fn gain_nothing() -> io::Result<()> {
+    // SAFETY: prctl with PR_SET_NO_NEW_PRIVS takes no pointers.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
+}
+
+/// Whether the program file gave this process privileges that its user does not have: a set-user-ID bit or file
+/// capabilities (AT_SECURE).
+pub fn elevated_by_file() -> bool {
+    // SAFETY: getauxval takes no pointers.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// Gives up every capability of the calling thread, and so of those that it starts, for good.
 pub fn drop_capabilities() -> io::Result<()> {
-    let header = CapHeader { version: VERSION_3, pid: 0 };
-    let data = [CapData { effective: 0, permitted: 0, inheritable: 0 }; 2];
-    // SAFETY: a header and two words, as this version has them, read by the kernel during the call.
-    if unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    set_capabilities(0)
 }
 
-fn keep(capability: u32) -> io::Result<()> {
+/// Leaves the calling thread these capabilities (a bit each, of the first 32) and no others, ambient ones included.
+fn set_capabilities(bits: u32) -> io::Result<()> {
     let header = CapHeader { version: VERSION_3, pid: 0 };
-    let bit = 1 << capability;
-    let low = CapData { effective: bit, permitted: bit, inheritable: bit };
+    let low = CapData { effective: bits, permitted: bits, inheritable: bits };
     let data = [low, CapData { effective: 0, permitted: 0, inheritable: 0 }];
-    // SAFETY: a header and two words, as this version has them, read by the kernel during the call.
-    if unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) } < 0 {
-        return Err(io::Error::last_os_error());
+    // SAFETY: a header and two words, as this version has them, read by the kernel during the call. Ambient capabilities that
+    // are no longer permitted and inheritable go too (cap_capset in security/commoncap.c).
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) })?;
+    for capability in (0..u32::BITS).filter(|n| bits & 1 << n != 0) {
+        // An ambient capability survives execve(), so that a successor has it too. Kernels that refuse lose only that.
+        // SAFETY: prctl with PR_CAP_AMBIENT takes no pointers.
+        unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, capability, 0, 0) };
     }
-    // An ambient capability survives execve(), so that a successor has it too. Kernels that refuse lose only that.
-    // SAFETY: prctl with PR_CAP_AMBIENT takes no pointers.
-    unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, capability, 0, 0) };
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 
 use parshall_core::relay::config::Global;
+use parshall_sys::privileges::User;
 
 use super::control::place::{self, Bound};
 use super::log::Sink;
@@ -28,8 +29,9 @@ pub struct Outlets {
 }
 
 impl Opened {
-    /// Opens what `new` wants and `old` has not. Nothing changes when it fails.
-    pub fn open(old: Option<&Global>, new: &Global, pool: &mut Pool) -> anyhow::Result<Self> {
+    /// Opens what `new` wants and `old` has not. Nothing changes when it fails. The control socket is for `owner`, if the
+    /// relay is about to become another user.
+    pub fn open(old: Option<&Global>, new: &Global, pool: &mut Pool, owner: Option<&User>) -> anyhow::Result<Self> {
         // The log is opened anew each time: that is how files are rotated.
         let sink = Some(Sink::open(&new.log)?);
         let metrics = match old {
@@ -38,7 +40,7 @@ impl Opened {
         };
         let control = match old {
             Some(old) if old.control == new.control => None,
-            _ => Some(control(new.control.as_deref(), pool)?),
+            _ => Some(control(new.control.as_deref(), pool, owner)?),
         };
         Ok(Self { sink, metrics, control })
     }
@@ -95,8 +97,16 @@ fn listen(address: SocketAddr, pool: &mut Pool) -> anyhow::Result<TcpListener> {
     })
 }
 
-fn control(configured: Option<&str>, pool: &mut Pool) -> anyhow::Result<(Option<Bound>, Option<UnixListener>)> {
-    let opened = place::inherit(configured, pool).map_or_else(|| place::bind(configured), Ok);
+fn control(
+    configured: Option<&str>,
+    pool: &mut Pool,
+    owner: Option<&User>,
+) -> anyhow::Result<(Option<Bound>, Option<UnixListener>)> {
+    let opened = place::inherit(configured, pool).map_or_else(|| place::bind(configured, owner), Ok);
+    let opened = opened.and_then(|(bound, listener)| {
+        owner.map_or(Ok(()), |owner| bound.give_to(owner))?;
+        Ok((bound, listener))
+    });
     match (opened, configured) {
         (Ok((bound, listener)), _) => Ok((Some(bound), Some(listener))),
         (Err(e), Some(path)) => {
@@ -105,7 +115,8 @@ fn control(configured: Option<&str>, pool: &mut Pool) -> anyhow::Result<(Option<
         }
         (Err(e), None) => {
             // Nobody asked for it, so traffic does not depend on it.
-            eprintln!("relay: no control socket in {}: {e}; `relay top` will not work", place::directory().display());
+            let directory = place::directory(owner);
+            eprintln!("relay: no control socket in {}: {e}; `relay top` will not work", directory.display());
             Ok((None, None))
         }
     }

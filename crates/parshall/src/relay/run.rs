@@ -13,7 +13,7 @@ use parshall_core::relay::{Ns, ns};
 use parshall_core::words::plural;
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::handover;
-use parshall_sys::privileges;
+use parshall_sys::privileges::{self, User};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
@@ -99,11 +99,12 @@ impl Main {
         let mut pool = Pool::new(inherited);
         let relay = Relay::new(threads);
         let prepared = relay.prepare(&config, &mut pool)?;
-        let opened = Opened::open(None, &config.global, &mut pool)?;
+        let user = wanted_user(&config)?;
+        let opened = Opened::open(None, &config.global, &mut pool, user.as_ref())?;
         for left in pool.rest() {
             eprintln!("relay: {left} was handed over, but no listener is on it: it is closed");
         }
-        give_up_privileges(&config)?;
+        give_up_privileges(&config, user.as_ref())?;
         Ok(Self {
             means: Means::new(&config, threads, parshall_sys::limits::descriptors()),
             config,
@@ -265,7 +266,7 @@ impl Main {
         let Some(control) = &self.control else { anyhow::bail!("it has not started") };
         let mut nothing = Pool::default();
         let prepared = self.relay.prepare(&config, &mut nothing)?;
-        let mut opened = Opened::open(Some(&self.config.global), &config.global, &mut nothing)?;
+        let mut opened = Opened::open(Some(&self.config.global), &config.global, &mut nothing, None)?;
         let services: Vec<_> = prepared.services().cloned().collect();
         let unresolved = control.resolve(services.clone());
         if let Err(unreachable) = all_reachable(&services, &unresolved) {
@@ -353,8 +354,9 @@ fn tell_unresolved(unresolved: &[Unresolved]) {
     }
 }
 
-fn give_up_privileges(config: &Config) -> anyhow::Result<()> {
-    let Some(wanted) = &config.global.user else { return Ok(()) };
+/// Who the relay is to become, if somebody else than who started it.
+fn wanted_user(config: &Config) -> anyhow::Result<Option<User>> {
+    let Some(wanted) = &config.global.user else { return Ok(None) };
     let (name, group) = wanted.split_once(':').map_or((wanted.as_str(), None), |(user, group)| (user, Some(group)));
     let user = privileges::lookup(name, group).ok_or_else(|| {
         UserError::new(
@@ -362,14 +364,23 @@ fn give_up_privileges(config: &Config) -> anyhow::Result<()> {
             "write USER or USER:GROUP as in /etc/passwd and /etc/group",
         )
     })?;
-    // A successor of one that has become this user starts as it.
-    if privileges::current() == user {
-        return Ok(());
-    }
+    Ok(Some(user))
+}
+
+fn give_up_privileges(config: &Config, user: Option<&User>) -> anyhow::Result<()> {
+    let Some(user) = user else {
+        // A new program that takes over is to have the capabilities of its file, if this one has them from its own.
+        return if privileges::elevated_by_file() { Ok(()) } else { Ok(privileges::gain_nothing()?) };
+    };
     let transparent = config.listeners.iter().any(|l| l.transparent);
-    privileges::become_user(&user, transparent).map_err(|e| {
-        UserError::new(format!("cannot become {wanted}: {e}"), "only root can become another user: leave `user` out")
-            .into()
+    privileges::become_user(user, transparent).map_err(|e| {
+        let wanted = config.global.user.as_deref().unwrap_or_default();
+        let hint = if privileges::current() == *user {
+            "start the relay as root, or as this user without other groups; or leave `user` out"
+        } else {
+            "only root can become another user: leave `user` out"
+        };
+        UserError::new(format!("cannot become {wanted}: {e}"), hint).into()
     })
 }
 

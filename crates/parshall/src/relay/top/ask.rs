@@ -26,7 +26,7 @@ impl Line {
     pub fn open(control: Option<PathBuf>) -> anyhow::Result<Self> {
         let path = match control {
             Some(path) => path,
-            None => only(place::alive(&place::directory()))?,
+            None => only(place::alive(&place::searched()))?,
         };
         let stream = UnixStream::connect(&path).map_err(|e| refusal(&path, &e))?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -65,7 +65,8 @@ fn only(paths: Vec<PathBuf>) -> Result<PathBuf, UserError> {
     match &paths[..] {
         [one] => Ok(one.clone()),
         [] => {
-            let what = format!("no relay of this user runs: none answers in {}", place::directory().display());
+            let searched: Vec<String> = place::searched().iter().map(|d| d.display().to_string()).collect();
+            let what = format!("no relay of this user runs: none answers in {}", searched.join(", "));
             Err(UserError::new(
                 what,
                 format!("start one with `parshall relay`; one with another `control` path: {name}"),
