@@ -25,6 +25,8 @@ use cli::{Invocation, Request};
 const WRONG_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    // Before anything is opened: what was handed over is a range of descriptors.
+    parshall_sys::handover::claim();
     let mut words = std::env::args_os().skip(1);
     if words.next().is_some_and(|w| w == diagnose::command::GATE) {
         return diagnose::command::become_command(words);

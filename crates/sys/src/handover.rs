@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The first descriptor handed over.
 const FIRST: RawFd = 3;
@@ -24,27 +24,44 @@ pub struct Inherited {
     pub sockets: Vec<OwnedFd>,
     /// Where a predecessor waits to be told that this process is ready.
     pub ready: Option<File>,
+    /// How many of those announced in `LISTEN_FDS` are not there.
+    pub missing: usize,
 }
 
-/// Takes what was handed over to this very process. The second call gets nothing.
-pub fn inherited() -> Inherited {
-    static TAKEN: AtomicBool = AtomicBool::new(false);
-    let mut inherited = Inherited::default();
+/// What [`claim`] has taken.
+static CLAIMED: Mutex<Option<Inherited>> = Mutex::new(None);
+
+/// Takes what was handed over to this very process, for [`inherited`]. To be called first in `main`, before anything is
+/// opened: the convention is a range of descriptors, and one that is longer than what was handed over would reach
+/// descriptors of our own. Without `LISTEN_PID` that is this process nothing happens.
+pub fn claim() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.trim().parse::<u32>().ok());
-    if number("LISTEN_PID") != Some(std::process::id()) || TAKEN.swap(true, Ordering::SeqCst) {
-        return inherited;
+    let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+    if number("LISTEN_PID") == Some(std::process::id()) && claimed.is_none() {
+        let count = number("LISTEN_FDS").map_or(0, |n| n as usize).min(MAX);
+        *claimed = Some(take(count, &std::env::var("LISTEN_FDNAMES").unwrap_or_default()));
     }
-    let count = number("LISTEN_FDS").map_or(0, |n| n as usize).min(MAX);
-    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+}
+
+/// What was handed over to this process and taken by [`claim`]. The second call gets nothing.
+pub fn inherited() -> Inherited {
+    let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+    claimed.as_mut().map(std::mem::take).unwrap_or_default()
+}
+
+fn take(count: usize, names: &str) -> Inherited {
+    let mut inherited = Inherited::default();
     let mut names = names.split(':');
     for fd in FIRST..FIRST + count as RawFd {
         let name = names.next().unwrap_or_default();
         // SAFETY: fcntl with these commands takes no pointers; on a descriptor that is not open it fails.
         let open = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
         if !open {
+            inherited.missing += 1;
             continue;
         }
-        // SAFETY: it is open, the convention gives it to this process, and `TAKEN` lets this happen once.
+        // SAFETY: it is open, the convention gives it to this process, this process has opened nothing yet, and `CLAIMED`
+        // lets this happen once.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         if name == READY {
             inherited.ready = Some(File::from(owned));

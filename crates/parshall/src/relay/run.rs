@@ -53,6 +53,10 @@ pub fn run(config: Config, source: Option<PathBuf>) -> anyhow::Result<()> {
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR2])?;
     let program = Program::this()?;
     let inherited = handover::inherited();
+    if inherited.missing > 0 {
+        let missing = plural(inherited.missing as u64, "descriptor", "descriptors");
+        eprintln!("relay: LISTEN_FDS announces {missing} more than were handed over");
+    }
     let mut main = Main::open(config, source, program, inherited.sockets)?;
     main.start(signals)?;
     main.say_ready(inherited.ready);
