@@ -77,6 +77,20 @@ fn take(count: usize, names: &str) -> Inherited {
     inherited
 }
 
+/// The path that this process was started by, as it was given to execve(2): symbolic links are not resolved. None where the
+/// kernel does not tell it.
+pub fn started_by() -> Option<std::path::PathBuf> {
+    // SAFETY: getauxval takes no pointers.
+    let text = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const libc::c_char;
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: the kernel has put a string that ends with zero there, above the stack, where it stays for the life of the
+    // process (create_elf_tables in fs/binfmt_elf.c).
+    let text = unsafe { std::ffi::CStr::from_ptr(text) };
+    Some(std::ffi::OsString::from_vec(text.to_bytes().to_vec()).into())
+}
+
 /// A process that was started to take over.
 #[derive(Debug)]
 pub struct Successor {
@@ -253,6 +267,13 @@ mod tests {
 
     #[test]
     fn without_the_variables_nothing_is_inherited() {
+        claim();
         assert!(inherited().sockets.is_empty());
+    }
+
+    #[test]
+    fn a_process_knows_by_which_path_it_was_started() {
+        let path = started_by().expect("Linux tells it");
+        assert_eq!(std::fs::canonicalize(path).expect("there"), std::env::current_exe().expect("there"));
     }
 }

@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ const READY_MAX: Duration = Duration::from_secs(30);
 /// What a successor says when it is ready.
 pub const READY: &[u8] = b"READY\n";
 
-/// How to start this program again, noted while its path is known: once the file is replaced, /proc/self/exe names a
-/// deleted one.
+/// How to start this program again, by the path that it was started by. Where that path is a symbolic link which an update
+/// has turned to another file, that file is started.
 #[derive(Debug)]
 pub struct Program {
     path: PathBuf,
@@ -23,9 +24,14 @@ pub struct Program {
 }
 
 impl Program {
-    /// This one.
+    /// This one. Noted while the file is in its place: once it is replaced, /proc/self/exe names a deleted one.
     pub fn this() -> anyhow::Result<Self> {
-        Ok(Self { path: std::env::current_exe()?, arguments: std::env::args_os().skip(1).collect() })
+        let path = match handover::started_by().and_then(|path| std::path::absolute(path).ok()) {
+            Some(path) if is_this(&path) => path,
+            // Not by a path that still leads here, but for example by a descriptor (fexecve).
+            _ => std::env::current_exe()?,
+        };
+        Ok(Self { path, arguments: std::env::args_os().skip(1).collect() })
     }
 
     /// Starts it with these sockets, and calls `tell` from another thread once it is ready (with its pid) or has failed
@@ -39,6 +45,12 @@ impl Program {
         std::thread::Builder::new().name("relay-upgrade".into()).spawn(move || tell(watch(successor)))?;
         Ok(())
     }
+}
+
+/// Whether the path leads to the file that this process runs.
+fn is_this(path: &Path) -> bool {
+    let file = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    file(path).is_some_and(|found| file(Path::new("/proc/self/exe")) == Some(found))
 }
 
 /// Waits until the successor is ready or has failed; then it is gone.

@@ -1,8 +1,10 @@
 //! A new process takes over; systemd's part: sockets, readiness; and privileges.
 use std::net::TcpListener;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use parshall_sys::handover;
 
@@ -129,6 +131,73 @@ fn systemd_is_told_how_it_goes() {
 }
 
 #[test]
+fn a_count_of_sockets_that_is_too_large_takes_none_of_its_own() {
+    let service = Service::start("s");
+    let (place, metrics) = (address(), address());
+    let config = format!("metrics = \"{metrics}\"\n{}", listener("a", place, &[service.address]));
+    let mut relay = Relay::start_with(&config, |c| {
+        // The shell's number is that of the relay it becomes.
+        let mut shell = quiet("sh");
+        shell.args(["-c", "export LISTEN_PID=$$ LISTEN_FDS=500; exec \"$0\" \"$@\""]);
+        shell.arg(c.get_program()).args(c.get_args());
+        *c = shell;
+    });
+    assert!(relay.said().contains("LISTEN_FDS announces 500 descriptors more than were handed over"));
+    assert_eq!(exchange(place).unwrap(), "s");
+    assert_eq!(get(metrics, "/healthz").unwrap().0, 200);
+    relay.signal("TERM");
+    assert_eq!(relay.end(), Some(0), "signals reach it:\n{}", relay.said());
+}
+
+#[test]
+fn an_upgrade_starts_what_the_path_leads_to_by_then() {
+    let service = Service::start("s");
+    let scratch = Scratch::shared();
+    let (link, new) = (scratch.file("parshall"), scratch.file("new"));
+    symlink(PARSHALL, &link).unwrap();
+    let relay = Relay::start_with(&listener("a", address(), &[service.address]), |c| {
+        let arguments: Vec<_> = c.get_args().map(ToOwned::to_owned).collect();
+        *c = quiet(&link);
+        c.args(arguments);
+    });
+    std::fs::write(&new, "#!/bin/sh\nexit 7\n").unwrap();
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::remove_file(&link).unwrap();
+    symlink(&new, &link).unwrap();
+    relay.signal("USR2");
+    until("the upgrade ends", || relay.count("has taken over") + relay.count("the new one failed") > 0);
+    let _stray = (relay.count("has taken over") > 0).then(|| Stray(successor(&relay)));
+    assert!(relay.said().contains("the new one failed: it ended with code 7"), "{}", relay.said());
+}
+
+/// A command as the kit starts it.
+fn quiet(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// A field of /proc/PID/status, or of one of its threads.
+fn field(task: &Path, name: &str) -> String {
+    let status = std::fs::read_to_string(task.join("status")).unwrap();
+    status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_else(|| panic!("{name} in {status}")).trim().to_owned()
+}
+
+/// No thread has a capability, is root, is in another group, or can gain anything.
+fn has_no_privileges(pid: u32) {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let task = task.unwrap().path();
+        for ids in ["Uid:", "Gid:"] {
+            assert_eq!(field(&task, ids).split_whitespace().collect::<Vec<_>>(), ["65534"; 4]);
+        }
+        assert_eq!((field(&task, "Groups:"), field(&task, "NoNewPrivs:")), (String::new(), "1".to_owned()));
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+            assert_eq!(u64::from_str_radix(&field(&task, set), 16).unwrap(), 0, "{set}");
+        }
+    }
+}
+
+#[test]
 fn privileges_are_gone_once_it_listens() {
     if !root("dropping privileges") {
         return;
@@ -136,19 +205,56 @@ fn privileges_are_gone_once_it_listens() {
     let service = Service::start("s");
     let mut place = address();
     place.set_port(70);
-    let config = format!("user = \"nobody\"\n{}", listener("a", place, &[service.address]));
+    let config = format!("user = \"65534:65534\"\n{}", listener("a", place, &[service.address]));
     let relay = Relay::start(&config);
-    for task in std::fs::read_dir(format!("/proc/{}/task", relay.pid())).unwrap() {
-        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
-        let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap().trim().to_owned();
-        assert!(!field("Uid:").split_whitespace().any(|id| id == "0"), "{status}");
-        assert!(!field("Gid:").split_whitespace().any(|id| id == "0"), "{status}");
-        assert_eq!(field("Groups:"), "", "{status}");
-        assert_eq!(u64::from_str_radix(&field("CapPrm:"), 16).unwrap(), 0, "{status}");
-    }
+    has_no_privileges(relay.pid());
+    let control = std::fs::metadata(relay.control()).unwrap();
+    assert_eq!((control.uid(), control.gid(), control.mode() & 0o777), (65534, 65534, 0o600));
     assert_eq!(exchange(place).unwrap(), "s");
     relay.reload(&config);
     assert_eq!(exchange(place).unwrap(), "s", "a kept listener needs no privileges");
+}
+
+#[test]
+fn groups_and_capabilities_go_also_when_it_was_started_as_the_user() {
+    if !root("starting a relay with another user's groups and capabilities") {
+        return;
+    }
+    let service = Service::start("s");
+    let place = address();
+    let config = format!("user = \"65534:65534\"\n{}", listener("a", place, &[service.address]));
+    let scratch = Scratch::shared();
+    let program = scratch.parshall();
+    let start = |groups: &str, capabilities: &str| {
+        let groups = format!("--groups={groups}");
+        let (inherited, ambient) = (format!("--inh-caps={capabilities}"), format!("--ambient-caps={capabilities}"));
+        Relay::begin(&config, |c| {
+            // It opens its control socket beside its configuration.
+            let file = Path::new(c.get_args().last().unwrap());
+            std::fs::set_permissions(file.parent().unwrap(), std::fs::Permissions::from_mode(0o777)).unwrap();
+            let mut other = quiet("setpriv");
+            other.args(["--reuid=65534", "--regid=65534", &groups, &inherited, &ambient]);
+            other.arg(&program).args(c.get_args());
+            *c = other;
+        })
+    };
+    let relay = start("65534,4,27", "+setgid,+net_raw,+sys_ptrace");
+    relay.wait_for("started", 1);
+    has_no_privileges(relay.pid());
+    assert_eq!(exchange(place).unwrap(), "s");
+    drop(relay);
+    // Without CAP_SETGID it can leave no group, and does not run with more than it says.
+    let mut relay = start("65534,4", "-all");
+    assert_eq!(relay.end(), Some(1));
+    until("the error is told", || relay.said().contains("hint:"));
+    assert!(relay.said().contains("the process is in group 4 too, and may not leave it"), "{}", relay.said());
+}
+
+#[test]
+fn what_a_relay_becomes_gains_nothing_from_its_file() {
+    let service = Service::start("s");
+    let relay = Relay::start(&listener("a", address(), &[service.address]));
+    assert_eq!(field(Path::new(&format!("/proc/{}", relay.pid())), "NoNewPrivs:"), "1");
 }
 
 #[test]
