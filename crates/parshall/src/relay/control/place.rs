@@ -136,11 +136,11 @@ pub fn bind(configured: Option<&str>, owner: Option<&User>) -> io::Result<(Bound
     Ok((Bound::new(path), UnixListener::from(OwnedFd::from(socket))))
 }
 
-/// Makes the directory, for `owner` if there is one, and refuses one that another user could have made.
+/// Makes the directory, and refuses one that another user could have made. Where that is `owner`'s, whom root is about to
+/// become, the one that holds it is root's.
 fn make(directory: &Path, owner: Option<&User>) -> io::Result<()> {
-    if owner.is_some_and(|owner| owner.uid != 0)
-        && let Some(parent) = directory.parent()
-    {
+    let owner = owner.filter(|owner| owner.uid != current().uid);
+    if let (Some(_), Some(parent)) = (owner, directory.parent()) {
         make(parent, None)?;
     }
     // Others must pass through the system's directory to their own.
@@ -260,6 +260,8 @@ mod tests {
         let metadata = fs::metadata(&theirs).expect("there");
         assert_eq!((metadata.uid(), metadata.mode() & 0o777), (65534, 0o700));
         assert!(make(&theirs, Some(&User { uid: 65533, gid: 65533 })).is_err(), "of someone else");
+        // Who is the user already has a directory in one that may be everybody's.
+        make(&dir.path().join("ours"), Some(&current())).expect("made");
         let path = theirs.join("relay-1.sock");
         let (bound, _listener) = bind(path.to_str(), Some(&nobody)).expect("bound");
         bound.give_to(&nobody).expect("given");
