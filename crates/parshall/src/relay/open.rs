@@ -124,7 +124,7 @@ fn open_datagrams(
     let mut sockets: Vec<UdpSocket> = found.by_ref().take(workers).collect();
     if sockets.is_empty() {
         // As with connections: who asks alone is told whether the port is another's.
-        ip = UdpSocket::bind(ip).and_then(|alone| alone.local_addr()).map_err(refused)?;
+        ip = udp::sockets::free_address(ip).map_err(refused)?;
     }
     while sockets.len() < workers {
         sockets.push(udp::sockets::listen(ip, &listener.sockets).map_err(refused)?);
@@ -190,16 +190,42 @@ pub fn leave_stale(path: &str) {
 }
 
 fn refusal(listener: &Listener, e: &std::io::Error) -> UserError {
-    let hint = match e.raw_os_error() {
-        Some(libc::EADDRINUSE) => "another program listens there: `ss -ltnp` names it; or choose another port",
-        Some(libc::EADDRNOTAVAIL) => "no interface of this host has that address: `ip address` lists them",
-        Some(libc::EACCES) => "ports below 1024 need root or CAP_NET_BIND_SERVICE, also at a reload",
-        Some(libc::EMFILE | libc::ENFILE) => {
+    let hint = match (&listener.listen, e.raw_os_error()) {
+        (_, Some(libc::EMFILE | libc::ENFILE)) => {
             "raise the limit of open files: `ulimit -n`, or LimitNOFILE= of the service"
         }
+        (Endpoint::Unix(path), code) => unix_hint(path, code),
+        (_, Some(libc::EADDRINUSE)) => match listener.protocol {
+            Protocol::Tcp => "another program listens there: `ss -ltnp` names it; or choose another port",
+            Protocol::Udp => "another program listens there: `ss -lunp` names it; or choose another port",
+        },
+        (_, Some(libc::EADDRNOTAVAIL)) => "no interface of this host has that address: `ip address` lists them",
+        (_, Some(libc::EACCES)) => "ports below 1024 need root or CAP_NET_BIND_SERVICE, also at a reload",
+        (_, Some(libc::EAFNOSUPPORT)) => "this host has no IPv6: write 0.0.0.0 for every IPv4 address",
         _ => "`parshall relay --help` shows how addresses are written",
     };
     UserError::new(format!("cannot listen on {}: {e}", listener.listen), hint)
+}
+
+/// What to do about a path that cannot be listened on. bind(2) says that the address is in use whatever stands there.
+fn unix_hint(path: &str, code: Option<i32>) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    match code {
+        Some(libc::EADDRINUSE) => match std::fs::symlink_metadata(path).map(|m| m.file_type()) {
+            Ok(kind) if kind.is_dir() => "that path is a directory: write the path of a socket in it",
+            Ok(kind) if !kind.is_socket() => {
+                "that path is a file and no socket: choose another path, or remove the file"
+            }
+            _ => "another program listens there: `ss -lxp` names it; or choose another path",
+        },
+        Some(libc::ENOENT | libc::ENOTDIR) => {
+            "its directory does not exist: make it with `mkdir -p`, or choose another path"
+        }
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
+            "this user cannot write to its directory: choose another path, or change the directory's owner"
+        }
+        _ => "`parshall relay --help` shows how addresses are written",
+    }
 }
 
 fn first_address(name: &str, port: u16) -> anyhow::Result<SocketAddr> {
@@ -262,6 +288,51 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
         let unix = listener(Endpoint::Unix(path));
         let _live = open(&unix, 1, &mut Pool::default()).expect("the stale path is removed");
-        assert!(open(&unix, 1, &mut Pool::default()).is_err());
+        assert!(hint(&unix).contains("`ss -lxp`"));
+    }
+
+    /// The hint for a listener that cannot be opened.
+    fn hint(listener: &Listener) -> String {
+        let error = open(listener, 1, &mut Pool::default()).expect_err("cannot be opened");
+        error.downcast_ref::<UserError>().expect("a user's error").hint.clone()
+    }
+
+    #[test]
+    fn hints_fit_what_is_in_the_way() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let unix = |name: &str| listener(Endpoint::Unix(dir.path().join(name).to_str().expect("UTF-8").to_owned()));
+        std::fs::write(dir.path().join("file"), "precious").expect("written");
+        std::fs::create_dir(dir.path().join("folder")).expect("made");
+        for (name, words) in
+            [("file", "remove the file"), ("folder", "is a directory"), ("no/s", "does not exist"), ("file/s", "exist")]
+        {
+            assert!(hint(&unix(name)).contains(words), "{name}: {}", hint(&unix(name)));
+        }
+        assert_eq!(std::fs::read(dir.path().join("file")).expect("still there"), b"precious");
+        let theirs = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let mut udp = on(theirs.local_addr().expect("bound").port());
+        udp.protocol = Protocol::Udp;
+        assert!(hint(&udp).contains("`ss -lunp`"));
+    }
+
+    #[test]
+    fn every_address_of_both_families_can_be_listened_on_with_one_port() {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            let at = |ip: &str, port| {
+                let address = SocketAddr::new(ip.parse().expect("an address"), port);
+                let mut listener = listener(Endpoint::Ip(address));
+                listener.protocol = protocol;
+                listener
+            };
+            // Another program may hold the port that the kernel chose for IPv4 with IPv6.
+            let both = (0..10).find_map(|_| {
+                let v4 = open(&at("0.0.0.0", 0), 2, &mut Pool::default()).expect("IPv4");
+                let port = stream_socket::local_ip(v4[0][0].as_raw_fd()).expect("bound").expect("IP").port();
+                let v6 = open(&at("::", port), 2, &mut Pool::default()).ok()?;
+                Some((v4, v6))
+            });
+            let (v4, v6) = both.expect("both at once");
+            assert_eq!([v4.len(), v6.len()], [2, 2], "{protocol:?}");
+        }
     }
 }

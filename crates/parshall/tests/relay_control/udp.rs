@@ -158,3 +158,28 @@ fn datagrams_and_connections_reload_together() {
     let (done, failures) = load.end();
     assert!(failures.is_empty(), "{} of {done} failed: {:?}", failures.len(), failures.first());
 }
+
+/// A UDP port that is free on every address of both families.
+fn free_port() -> u16 {
+    (0..10)
+        .find_map(|_| {
+            let v6 = UdpSocket::bind("[::]:0").unwrap();
+            let port = v6.local_addr().unwrap().port();
+            drop(v6);
+            UdpSocket::bind(("0.0.0.0", port)).ok().map(|_| port)
+        })
+        .unwrap()
+}
+
+#[test]
+fn every_address_of_the_host_is_two_listeners_on_one_port() {
+    let target = socket(address());
+    let port = free_port();
+    let listen = format!("[[listener]]\nlisten = \":{port}\"\ntarget = \"{}\"\n", target.local_addr().unwrap());
+    let _relay = Relay::start(&(listen + "protocol = \"udp\"\n"));
+    for ip in ["127.0.0.1", "::1"] {
+        let client = client(SocketAddr::new(ip.parse().unwrap(), port));
+        let session = seen(&client, &target, "hello");
+        answers(&client, &target, session, "yes");
+    }
+}

@@ -129,7 +129,7 @@ fn spec(text: &str, examples: &str, host: impl Fn(&str) -> Result<Host, Wrong>) 
     if let Some((scheme, rest)) = text.split_once("://") {
         let what =
             format!("{} is not an address: {} does not belong there", quote(text), quote(&format!("{scheme}://")));
-        return Err(Wrong::new(what, format!("write {} alone", quote(rest))));
+        return Err(Wrong::new(what, url_hint(scheme, rest)));
     }
     if text.starts_with('/') {
         return Err(Wrong::new(
@@ -152,12 +152,34 @@ fn spec(text: &str, examples: &str, host: impl Fn(&str) -> Result<Host, Wrong>) 
         }
         None => text.rsplit_once(':').ok_or_else(no_port)?,
     };
+    if let Some((digits, behind)) = port.split_once('/') {
+        let hint = match behind {
+            "udp" => format!("write {name}:{digits}, and protocol = \"udp\" in a file or --udp on the command line"),
+            _ => format!("write {name}:{digits}"),
+        };
+        return Err(Wrong::new(format!("{} does not end with its port", quote(text)), hint));
+    }
     if name.contains(':') && !name.starts_with('[') {
         let whole_is_address = text.parse::<Ipv6Addr>().is_ok();
         let hint = if whole_is_address { format!("write [{text}]:9000") } else { format!("write [{name}]:{port}") };
         return Err(Wrong::new(format!("{} has an IPv6 address without brackets", quote(text)), hint));
     }
     Ok(Spec { host: host(name)?, ports: ports(port)? })
+}
+
+/// What to write instead of a URL: its address without user, path and query, and with the port that the scheme stands for
+/// if the URL names none.
+fn url_hint(scheme: &str, rest: &str) -> String {
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let behind_host = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
+    let port = match scheme {
+        _ if behind_host.contains(':') => "",
+        "http" => ":80",
+        "https" => ":443",
+        _ => return format!("write {} alone, and its port behind a colon", quote(host)),
+    };
+    format!("write {} alone", quote(&format!("{host}{port}")))
 }
 
 /// A host alone: an IPv4 address, an IPv6 address (in brackets or not), or a name.

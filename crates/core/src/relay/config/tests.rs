@@ -352,6 +352,13 @@ fn addresses() {
         ("9000", "write 127.0.0.1:9000"),
         ("/run/x.sock", "write unix:/run/x.sock for a Unix socket"),
         ("tcp://a:80", "write `a:80` alone"),
+        ("http://a:80/", "write `a:80` alone"),
+        ("http://10.0.0.2/x?y=1", "write `10.0.0.2:80` alone"),
+        ("https://user:secret@[2001:db8::2]/", "write `[2001:db8::2]:443` alone"),
+        ("tcp://[::1]:80", "write `[::1]:80` alone"),
+        ("redis://a/1", "write `a` alone, and its port behind a colon"),
+        ("a:53/udp", "write a:53, and protocol = \"udp\" in a file or --udp on the command line"),
+        ("a:80/", "write a:80"),
         ("::1:9000", "write [::1:9000]:9000"),
         ("fe80::1%eth0:80", "write [fe80::1%eth0]:80"),
         ("[fe80::1%eth0]:80", "write its number, as in [fe80::1%2]; `ip link` prints it"),
@@ -361,6 +368,9 @@ fn addresses() {
         ("a b:80", "names are made of letters, digits, `-` and `.`, as in backend.example"),
     ];
     for (text, hint) in hints {
+        if let Some(address) = hint.strip_prefix("write `").and_then(|hint| hint.strip_suffix("` alone")) {
+            assert!(address::target(address).is_ok(), "{hint} is no help");
+        }
         assert_eq!(address::target(text).unwrap_err().hint, hint, "{text}");
     }
     for text in ["", ":", "[", "[]", "[]:1", "[::1]", "[::1]x:1", "-a:1", "a..b:1", "a:0-5", "unix:", "a:+1", ":80"] {

@@ -25,9 +25,26 @@ fn buffers(socket: &Socket, set: &SocketOptions, receive: usize, send: usize) {
     socket.set_send_buffer_size(set.send_buffer.map_or(send, |bytes| bytes as usize)).ok();
 }
 
+fn listening_socket(address: &SocketAddr) -> io::Result<Socket> {
+    let socket = datagram_socket(address)?;
+    if address.is_ipv6() {
+        // As with TCP: `[::]` and `0.0.0.0` can be listened on side by side.
+        socket.set_only_v6(true)?;
+    }
+    Ok(socket)
+}
+
+/// The address with the port that the kernel chooses for port 0, or the error if another socket is bound there. Sockets of
+/// [`listen`] share their port with any process of the same user, so they do not notice another one.
+pub fn free_address(address: SocketAddr) -> io::Result<SocketAddr> {
+    let alone = listening_socket(&address)?;
+    alone.bind(&address.into())?;
+    UdpSocket::from(alone).local_addr()
+}
+
 /// A listening socket for one worker; others may listen on the same address (SO_REUSEPORT).
 pub fn listen(address: SocketAddr, set: &SocketOptions) -> io::Result<UdpSocket> {
-    let socket = datagram_socket(&address)?;
+    let socket = listening_socket(&address)?;
     socket.set_reuse_port(true)?;
     buffers(&socket, set, LISTENER_BUFFER, LISTENER_BUFFER);
     // On a wildcard each datagram must tell where it was sent to, or a host with several addresses would answer from
