@@ -21,6 +21,8 @@ mod names;
 mod reload;
 #[path = "relay_control/room.rs"]
 mod room;
+#[path = "relay_control/targets.rs"]
+mod targets;
 #[path = "relay_control/top.rs"]
 mod top;
 #[path = "relay_control/udp.rs"]

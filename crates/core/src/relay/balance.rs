@@ -5,7 +5,7 @@
 //! by, should its end never be told) it takes no other. When no target is healthy all are tried in the usual order: what
 //! was down a moment ago may be up, and refusing is certain to fail.
 //!
-//! Each worker has a balancer of its own, so turns and failures are counted by worker.
+//! The threads of a relay share one balancer per listener, so turns and failures are counted over all connections.
 use std::net::IpAddr;
 use std::time::Duration;
 

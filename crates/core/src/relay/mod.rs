@@ -14,6 +14,7 @@
 //! - [`deadlines`]: timers of very many connections.
 //! - [`dial`]: connecting to a target that has several addresses.
 //! - [`gathering`]: when ended connections are handed over to the log.
+//! - [`outage`]: when it is reported that a target is down or up again.
 //! - [`proxy`]: the PROXY protocol.
 //! - [`sources`]: limits on each client.
 //! - [`started`]: how a running relay was started, for a verdict about it.
@@ -31,6 +32,7 @@ pub mod courtesy;
 pub mod deadlines;
 pub mod dial;
 pub mod gathering;
+pub mod outage;
 pub mod proxy;
 pub mod sources;
 pub mod started;

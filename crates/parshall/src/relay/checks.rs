@@ -12,6 +12,7 @@ use parshall_sys::clock::monotonic_ns;
 use parshall_sys::stream_socket::StreamAddr;
 use tokio::net::{TcpSocket, UnixStream};
 
+use super::balancing::{report_down, report_up};
 use super::control::Task;
 use super::control::board::Board;
 use super::directory::TargetState;
@@ -88,29 +89,35 @@ async fn run(subject: Arc<Subject>, board: Arc<Board>) {
     subject.state.set_down(false);
     loop {
         tokio::time::sleep(Duration::from_nanos(checked.due().saturating_sub(monotonic_ns()))).await;
-        let succeeded = connect(&subject).await;
-        if !succeeded {
+        let outcome = connect(&subject).await;
+        if outcome.is_err() {
             board.checks_failed.add();
         }
-        if let Some(up) = checked.result(monotonic_ns(), succeeded, random()) {
+        let now = monotonic_ns();
+        if let Some(up) = checked.result(now, outcome.is_ok(), random()) {
             subject.state.set_down(!up);
-            let now = if up { "up" } else { "down" };
-            eprintln!("relay: {}: the target {} is {now}", subject.listener, subject.target);
+            match outcome {
+                Ok(()) => report_up(&subject.listener, &subject.target, &subject.state, now),
+                Err(why) => report_down(&subject.listener, &subject.target, &subject.state, now, &why),
+            }
         }
     }
 }
 
-/// Whether any address of the target accepts.
-async fn connect(subject: &Subject) -> bool {
+/// Connects to any address of the target; the error is the last one's.
+async fn connect(subject: &Subject) -> Result<(), String> {
     let addresses = subject.state.addresses();
     // Each has its share of the time: an address that never answers must not hide one that does.
     let share = subject.check.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+    let mut why = "its name has no address".to_owned();
     for address in addresses.iter() {
-        if matches!(tokio::time::timeout(share, connect_to(address, subject.source)).await, Ok(Ok(()))) {
-            return true;
+        match tokio::time::timeout(share, connect_to(address, subject.source)).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => why = error.to_string(),
+            Err(_) => why = format!("no answer within {} s", share.as_secs_f64()),
         }
     }
-    false
+    Err(why)
 }
 
 async fn connect_to(address: &StreamAddr, source: Option<IpAddr>) -> std::io::Result<()> {

@@ -171,7 +171,8 @@ mod tests {
 
     fn snapshot() -> Snapshot {
         let map = |pairs: &[(&str, u64)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect::<BTreeMap<_, _>>();
-        let target = TargetView { target: "db:5432".into(), up: true, addresses: vec!["192.0.2.1:5432".into()] };
+        let target =
+            TargetView { target: "db:5432".into(), up: true, addresses: vec!["192.0.2.1:5432".into()], error: None };
         Snapshot {
             schema: "parshall.relay/1".into(),
             time: String::new(),

@@ -18,6 +18,7 @@ use parshall_sys::clock::monotonic_ns;
 use parshall_sys::eventfd;
 use parshall_sys::stream_socket::{self, StreamAddr};
 
+use super::balancing::Balancing;
 use super::command::{Assigned, Command};
 use super::directory::TargetState;
 use super::open::{self, Pool, Sockets};
@@ -183,7 +184,11 @@ impl Relay {
             };
             let gate = old.filter(|o| o.service.config.limits == listener.limits).map(|o| o.service.gate.clone());
             let targets = listener.targets.iter().map(|t| state_of(t, old)).collect();
-            let service = Arc::new(Service::new(listener.clone(), targets, gate, monotonic_ns()));
+            let mut service = Service::new(listener.clone(), targets, gate, monotonic_ns());
+            if let Some(old) = old.filter(|o| Balancing::serves_both(&o.service.config, listener)) {
+                service.balancing = old.service.balancing.clone();
+            }
+            let service = Arc::new(service);
             let stats = match old.filter(|o| o.service.config.name == listener.name) {
                 Some(old) => old.stats.clone(),
                 None => self.stats_of(&listener.name, &named),

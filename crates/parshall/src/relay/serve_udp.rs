@@ -1,6 +1,7 @@
 //! The UDP side of the running relay: a thread with a socket of every UDP listener, as many as there are TCP workers.
 //!
 //! The threads stay when the configuration changes, and sessions with them: a session's port is its socket's.
+use std::fmt::Display;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -8,7 +9,6 @@ use std::thread::JoinHandle;
 
 use anyhow::Context;
 use parshall_core::relay::Ns;
-use parshall_core::relay::balance::Balancer;
 
 use super::directory::TargetState;
 use super::room::Room;
@@ -32,34 +32,38 @@ struct Handle {
 
 /// Chooses by the rules of the configuration.
 struct ByRules {
-    balancer: Balancer,
-    open: Vec<u32>,
-    down: Vec<bool>,
+    service: Arc<Service>,
     order: Vec<usize>,
 }
 
 impl Chooser for ByRules {
-    fn choose(&mut self, client: IpAddr, targets: &[Arc<TargetState>], now: Ns) -> Option<usize> {
-        self.down.clear();
-        self.down.extend(targets.iter().map(|t| t.is_down()));
-        self.balancer.order(now, client, &self.open, &self.down, &mut self.order);
+    fn choose(&mut self, client: IpAddr, _targets: &[Arc<TargetState>], now: Ns) -> Option<usize> {
+        self.service.order_targets(client, now, &mut self.order);
         self.order.first().copied()
     }
 
     fn began(&mut self, target: usize) {
-        self.open[target] += 1;
+        self.service.targets[target].began();
     }
 
     fn ended(&mut self, target: usize) {
-        self.open[target] = self.open[target].saturating_sub(1);
+        self.service.targets[target].ended();
     }
 
-    fn answered(&mut self, target: usize) {
-        self.balancer.succeeded(target);
+    fn answered(&mut self, target: usize, now: Ns, first: bool) {
+        if first {
+            self.service.target_succeeded(target, now);
+        } else {
+            self.service.target_reached(target, now);
+        }
     }
 
-    fn failed(&mut self, target: usize, now: Ns) {
-        self.balancer.failed(target, now);
+    fn failed(&mut self, target: usize, now: Ns, answered: bool, why: &dyn Display) {
+        if answered {
+            self.service.target_unreached(target, now, why);
+        } else {
+            self.service.target_failed(target, now, why);
+        }
     }
 }
 
@@ -135,7 +139,7 @@ fn listeners<'r>(
             one.bound.clone(),
             socket.map(UdpSocket::from),
             one.service.targets.clone(),
-            Box::new(chooser(&one.service)),
+            Box::new(ByRules { service: one.service.clone(), order: Vec::new() }),
             admission(&one.service),
             one.service.gate.room.clone(),
         );
@@ -153,16 +157,6 @@ fn spawn(number: usize, plan: UdpPlan) -> anyhow::Result<Handle> {
         .spawn(move || udp::run(plan, theirs))
         .context("no thread for a UDP worker")?;
     Ok(Handle { stop, thread })
-}
-
-fn chooser(service: &Service) -> ByRules {
-    let config = &service.config;
-    ByRules {
-        balancer: Balancer::new(config.balance, &config.targets, &config.health),
-        open: vec![0; config.targets.len()],
-        down: Vec::new(),
-        order: Vec::new(),
-    }
 }
 
 fn admission(service: &Arc<Service>) -> Box<dyn Fn(IpAddr) -> bool + Send> {

@@ -10,6 +10,7 @@ use parshall_core::relay::config::{Endpoint, Limits, Listener};
 use parshall_core::relay::sources::{Admission, OpenPerSource};
 use parshall_sys::stream_socket::Options;
 
+use super::balancing::Balancing;
 use super::directory::TargetState;
 use super::room::Room;
 
@@ -27,6 +28,8 @@ pub struct Service {
     pub gate: Arc<Gate>,
     /// In the order of the configuration.
     pub targets: Vec<Arc<TargetState>>,
+    /// Which of them is next.
+    pub balancing: Arc<Balancing>,
     /// Options of the sockets to targets.
     pub options: Options,
 }
@@ -82,7 +85,8 @@ impl Service {
     /// A listener with the state of its targets. `gate` is that of the same listener before a reload.
     pub fn new(config: Listener, targets: Vec<Arc<TargetState>>, gate: Option<Arc<Gate>>, now: Ns) -> Self {
         let gate = gate.unwrap_or_else(|| Arc::new(Gate::new(&config.limits, now)));
-        Self { access: Access::new(&config.access), options: options(&config), config, targets, gate }
+        let balancing = Arc::new(Balancing::new(&config));
+        Self { access: Access::new(&config.access), options: options(&config), config, targets, balancing, gate }
     }
 
     /// Whether an accepted connection may go on, whichever engine accepted it. Behind a proxy this is asked again with what

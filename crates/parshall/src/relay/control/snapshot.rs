@@ -96,6 +96,9 @@ pub struct TargetView {
     pub up: bool,
     /// Its addresses now.
     pub addresses: Vec<String>,
+    /// Why attempts to reach it fail, by clients or checks; null while they succeed.
+    #[serde(default)]
+    pub error: Option<String>,
 }
 
 impl Snapshot {
@@ -154,7 +157,12 @@ impl ListenerView {
 fn targets(service: &Arc<Service>) -> Vec<TargetView> {
     let view = |endpoint: String, state: &TargetState| {
         let addresses: Vec<String> = state.addresses().iter().map(ToString::to_string).collect();
-        TargetView { target: endpoint, up: !state.is_down() && !addresses.is_empty(), addresses }
+        TargetView {
+            target: endpoint,
+            up: !state.is_down() && !addresses.is_empty(),
+            addresses,
+            error: state.trouble(),
+        }
     };
     let all = service.config.targets.iter().zip(&service.targets);
     all.map(|(target, state)| view(target.endpoint.to_string(), state)).collect()

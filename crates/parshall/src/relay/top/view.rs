@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::relay::control::snapshot::{ListenerView, Snapshot};
+use crate::relay::control::snapshot::{ListenerView, Snapshot, TargetView};
 
 /// Columns of the numbers of a listener; the name has what is left.
 const NUMBERS: usize = 66;
@@ -48,8 +48,8 @@ fn head(s: &Snapshot) -> String {
     let active: u64 = s.listeners.iter().map(|l| l.active).sum();
     let state = if s.draining { "draining" } else { "up" };
     let listeners = s.listeners.iter().filter(|l| l.in_force).count();
-    let down: Vec<&str> =
-        s.listeners.iter().flat_map(|l| l.targets.iter().filter(|t| !t.up).map(|t| t.target.as_str())).collect();
+    let mut down: Vec<String> = s.listeners.iter().flat_map(|l| l.targets.iter().filter_map(down)).collect();
+    down.dedup();
     let down = if down.is_empty() { String::new() } else { format!(" · DOWN: {}", down.join(", ")) };
     format!(
         "parshall relay · pid {} · {state} {} · {listeners} listener{} · {active} open{down}",
@@ -111,11 +111,24 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Connections that did not end as their ends wanted, and failed attempts at targets.
+/// A target that cannot be reached, and why.
+fn down(target: &TargetView) -> Option<String> {
+    match &target.error {
+        Some(why) => Some(format!("{} ({why})", target.target)),
+        None => (!target.up).then(|| target.target.clone()),
+    }
+}
+
+/// Connections that did not end as their ends wanted; of UDP, datagrams that were dropped. A failed attempt at a target
+/// is none of its own: its connection is, unless another target took it. Sessions have no other end than being idle, and
+/// one that cannot begin drops its datagrams.
 fn errors(view: &ListenerView) -> u64 {
+    let is_udp = view.protocol == "udp" || view.datagrams_up + view.datagrams_down + view.datagrams_dropped > 0;
+    if is_udp {
+        return view.datagrams_dropped;
+    }
     let fine = ["finished", "drained", "client-gone"];
-    let bad = view.closed.iter().filter(|(reason, _)| !fine.contains(&reason.as_str()));
-    bad.map(|(_, n)| n).sum::<u64>() + view.dial_failures + view.datagrams_dropped
+    view.closed.iter().filter(|(reason, _)| !fine.contains(&reason.as_str())).map(|(_, n)| n).sum()
 }
 
 /// What has moved bytes between the two snapshots, and its share.
@@ -146,7 +159,6 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::control::snapshot::TargetView;
 
     fn snapshot(accepted: u64, bytes: u64) -> Snapshot {
         let text = r#"{"schema":"parshall.relay/1","time":"","uptime_s":3700,"draining":false,
@@ -160,7 +172,9 @@ mod tests {
         s.listeners[1].active = 3;
         s.listeners[1].up_bytes = [("copy".to_owned(), bytes / 4), ("splice".to_owned(), bytes)].into();
         s.listeners[1].closed = [("finished".to_owned(), 5), ("target-reset".to_owned(), 2)].into();
-        s.listeners[1].targets = vec![TargetView { target: "db\u{1b}:1".into(), up: false, addresses: Vec::new() }];
+        s.listeners[1].dial_failures = 7;
+        s.listeners[1].targets =
+            vec![TargetView { target: "db\u{1b}:1".into(), error: Some("refused".into()), ..TargetView::default() }];
         s
     }
 
@@ -168,10 +182,24 @@ mod tests {
     fn rates_are_differences_and_the_busiest_stands_first() {
         let page = text(&snapshot(10, 0), &snapshot(30, 1_000_000_000), Duration::from_secs(2), None);
         let lines: Vec<&str> = page.lines().collect();
-        assert!(lines[0].contains("pid 7 · up 1 h 1 min · 2 listeners · 3 open · DOWN: db?:1"), "{page}");
+        assert!(lines[0].contains("pid 7 · up 1 h 1 min · 2 listeners · 3 open · DOWN: db?:1 (refused)"), "{page}");
         let busy: Vec<&str> = lines[4].split_whitespace().collect();
         assert_eq!(busy, ["busy", "3", "10", "5.000", "0.000", "splice", "80", "%", "0", "2"]);
         assert!(lines[5].starts_with("quiet"));
+    }
+
+    #[test]
+    fn a_session_that_was_idle_is_no_error_and_a_dropped_datagram_is_one() {
+        let closed = [("idle-timeout".to_owned(), 9), ("denied".to_owned(), 2)].into();
+        let view = ListenerView {
+            protocol: "udp".into(),
+            datagrams_up: 100,
+            datagrams_dropped: 2,
+            closed,
+            ..ListenerView::default()
+        };
+        assert_eq!(errors(&view), 2);
+        assert_eq!(errors(&ListenerView { protocol: String::new(), ..view }), 2, "nor once its listener is gone");
     }
 
     #[test]

@@ -27,10 +27,8 @@ impl UdpWorker {
             self.counts.receives.add(1);
             match self.batch.receive(session.socket.as_fd(), false) {
                 Ok(_) => {
-                    if !session.answered {
-                        session.answered = true;
-                        session.target.inspect(|&target| plan.chooser.answered(target));
-                    }
+                    let is_first = !std::mem::replace(&mut session.answered, true);
+                    session.target.inspect(|&target| plan.chooser.answered(target, now, is_first));
                     self.table.touch(session.id, now);
                     self.answer(event, first);
                     if self.batch.received().len() < self.batch.slots() {
@@ -41,12 +39,10 @@ impl UdpWorker {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // An ICMP error. The session stays: the target may come up, and the client may not have given up.
-                Err(_) => {
+                Err(error) => {
                     errors += 1;
                     self.counts.refused.add(1);
-                    if let (false, Some(target)) = (session.answered, session.target) {
-                        plan.chooser.failed(target, now);
-                    }
+                    session.target.inspect(|&target| plan.chooser.failed(target, now, session.answered, &error));
                 }
             }
         }

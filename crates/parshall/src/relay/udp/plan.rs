@@ -1,4 +1,5 @@
 //! What a worker is given.
+use std::fmt::Display;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -19,10 +20,10 @@ pub trait Chooser: Send {
     fn began(&mut self, _target: usize) {}
     /// A session with this target has ended.
     fn ended(&mut self, _target: usize) {}
-    /// The first datagram of a session came back from this target.
-    fn answered(&mut self, _target: usize) {}
-    /// This target could not be reached, or refused before it had answered.
-    fn failed(&mut self, _target: usize, _now: Ns) {}
+    /// A datagram came back from this target, the first one of its session if so.
+    fn answered(&mut self, _target: usize, _now: Ns, _first: bool) {}
+    /// This target could not be reached or refused, `answered` if it had answered in this session before.
+    fn failed(&mut self, _target: usize, _now: Ns, _answered: bool, _why: &dyn Display) {}
 }
 
 impl<F: FnMut(IpAddr, &[Arc<TargetState>], Ns) -> Option<usize> + Send> Chooser for F {

@@ -27,6 +27,8 @@ pub(super) struct Outcome {
     pub(super) dropped: u64,
     /// ICMP errors of earlier datagrams, which the kernel tells when the next one is sent.
     pub(super) refused: u64,
+    /// The first of them.
+    pub(super) error: Option<io::Error>,
     pub(super) calls: u64,
     pub(super) uncut: Vec<Uncut>,
 }
@@ -56,6 +58,7 @@ pub(super) fn send(batch: &mut DatagramBatch, socket: BorrowedFd<'_>) -> Outcome
             // An error of an earlier datagram took this one's place: it is told once, then sending goes on.
             Err(error) if is_icmp(&error) && !told => {
                 outcome.refused += 1;
+                outcome.error.get_or_insert(error);
                 told = true;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -102,8 +105,9 @@ fn refused_one(
     for part in 0..message.datagrams() {
         outcome.calls += 1;
         let mut sent = batch.transmit_part(socket, index, part);
-        if sent.as_ref().is_err_and(is_icmp) {
+        if let Some(error) = sent.as_ref().err().filter(|error| is_icmp(error)) {
             outcome.refused += 1;
+            outcome.error.get_or_insert(error.kind().into());
             sent = batch.transmit_part(socket, index, part);
         }
         match sent {

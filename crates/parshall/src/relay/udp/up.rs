@@ -162,8 +162,8 @@ impl UdpWorker {
             self.table.touch(group.id, now);
             if outcome.refused > 0 {
                 self.counts.refused.add(outcome.refused);
-                if let (false, Some(target)) = (session.answered, session.target) {
-                    plan.chooser.failed(target, now);
+                if let (Some(target), Some(error)) = (session.target, &outcome.error) {
+                    plan.chooser.failed(target, now, session.answered, error);
                 }
             }
         }

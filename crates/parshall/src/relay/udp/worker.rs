@@ -227,6 +227,7 @@ impl UdpWorker {
         let plan = &mut self.ports[index].plan;
         plan.socket = old.socket.take();
         for session in self.sessions.iter_mut().flatten().filter(|session| session.listener == index) {
+            session.target.inspect(|&target| old.chooser.ended(target));
             let before = session.target.map(|target| &old.targets[target]);
             session.target = before.and_then(|before| plan.targets.iter().position(|t| Arc::ptr_eq(t, before)));
             session.target.inspect(|&target| plan.chooser.began(target));
@@ -351,6 +352,7 @@ impl Port {
             (false, None) => From::Anywhere,
         };
         for _ in 0..plan.targets.len() {
+            let mut why = io::Error::other("its name has no address");
             let chosen = plan.chooser.choose(key.client.ip().to_canonical(), &plan.targets, now);
             let Some(target) = chosen.filter(|&target| target < plan.targets.len()) else { break };
             for address in plan.targets[target].addresses().iter() {
@@ -364,10 +366,11 @@ impl Port {
                         if exhausted(&error) {
                             return Err(CloseReason::RelayFailed);
                         }
+                        why = error;
                     }
                 }
             }
-            plan.chooser.failed(target, now);
+            plan.chooser.failed(target, now, false, &why);
         }
         Err(CloseReason::ConnectRefused)
     }

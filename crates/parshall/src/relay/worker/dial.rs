@@ -7,8 +7,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parshall_core::relay::closing::{CloseReason, Side};
+use parshall_core::relay::config::Endpoint;
 use parshall_core::relay::dial::{Dial, Outcome, Step};
 use parshall_core::relay::proxy::Header;
 use parshall_core::relay::{Ns, ns};
@@ -40,6 +42,8 @@ pub struct Dialing {
     next_attempt: u8,
     due_at: Ns,
     timed_out: bool,
+    /// The last address of the current target that failed, and its error.
+    error: Option<(usize, io::Error)>,
     /// What the client's proxy said of it, to be passed on.
     header: Option<Box<Header>>,
 }
@@ -50,6 +54,20 @@ impl Dialing {
         for (_, _, socket) in &self.attempts {
             // One that cannot be told ends as any other.
             let _told = stream_io::reset_on_close(socket.as_raw_fd());
+        }
+    }
+
+    /// Why the current target cannot be reached, for people.
+    fn reason(&self, why: Outcome, target: &Endpoint, timeout: Duration) -> String {
+        let address = |place: &usize| match (target, self.addresses.get(*place)) {
+            (Endpoint::Name(..), Some(address)) => format!("{address}: "),
+            _ => String::new(),
+        };
+        match (why, &self.error) {
+            (Outcome::TimedOut, _) => format!("no answer within {} s", timeout.as_secs_f64()),
+            (Outcome::Failed, Some((place, error))) => format!("{}{error}", address(place)),
+            (Outcome::Failed, None) if self.addresses.is_empty() => "its name has no address".to_owned(),
+            (Outcome::Failed, None) => "the connection was closed at once".to_owned(),
         }
     }
 
@@ -64,10 +82,9 @@ impl Worker {
     pub(super) fn begin_dial(&mut self, id: ConnId, header: Option<Box<Header>>) {
         let now = self.now;
         let Some(conn) = self.conns.get(id) else { return };
-        let listening = &mut self.listeners[usize::from(conn.listener)];
-        let down: Vec<bool> = listening.service.targets.iter().map(|t| t.is_down()).collect();
+        let service = &self.listeners[usize::from(conn.listener)].service;
         let client = conn.peer.map_or(std::net::Ipv4Addr::UNSPECIFIED.into(), |p| p.ip());
-        listening.balancer.order(now, client, &listening.open, &down, &mut self.order);
+        service.order_targets(client, now, &mut self.order);
         conn.progress = now;
         conn.stage = Stage::Dialing(Box::new(Dialing {
             order: self.order.clone(),
@@ -78,6 +95,7 @@ impl Worker {
             next_attempt: 0,
             due_at: now,
             timed_out: false,
+            error: None,
             header,
         }));
         self.try_target(id);
@@ -95,6 +113,7 @@ impl Worker {
         };
         conn.target_index = Place::new(target);
         dialing.addresses = service.targets[target].addresses();
+        dialing.error = None;
         let timeout = ns(service.config.timeouts.connect);
         dialing.plan = Dial::new(dialing.addresses.len(), now, timeout, ATTEMPTS_AT_ONCE);
         self.dial(id);
@@ -164,6 +183,7 @@ impl Worker {
                     return self.finish(id, CloseReason::RelayFailed, None);
                 }
                 dialing.plan.failed(address);
+                dialing.error = Some((address, error));
             }
         }
     }
@@ -174,7 +194,9 @@ impl Worker {
         let Some(conn) = self.conns.get(id) else { return };
         let Stage::Dialing(dialing) = &mut conn.stage else { return };
         let listening = &mut self.listeners[usize::from(conn.listener)];
-        listening.balancer.failed(usize::from(conn.target_index), now);
+        let (service, target) = (&listening.service, usize::from(conn.target_index));
+        let reason = dialing.reason(why, &service.config.targets[target].endpoint, service.config.timeouts.connect);
+        service.target_failed(target, now, &reason);
         dialing.timed_out = why == Outcome::TimedOut;
         listening.stats.dial_failures.add(dialing.attempts.len() as u64);
         dialing.attempts.clear();
@@ -190,10 +212,12 @@ impl Worker {
             Stage::Dialing(dialing) => {
                 let Some(place) = dialing.attempts.iter().position(|a| a.0 == number) else { return };
                 // A socket with an error says so among its events.
-                let error = || take_error(dialing.attempts[place].2.as_raw_fd()).is_err();
-                if bits & FAILED != 0 && (bits & HUNG_UP != 0 || error()) {
+                let failed = bits & FAILED != 0;
+                let error = if failed { take_error(dialing.attempts[place].2.as_raw_fd()).err() } else { None };
+                if failed && (bits & HUNG_UP != 0 || error.is_some()) {
                     let (_, address, _) = dialing.attempts.swap_remove(place);
                     dialing.plan.failed(address);
+                    dialing.error = error.map(|error| (address, error)).or(dialing.error.take());
                     self.listeners[usize::from(conn.listener)].stats.dial_failures.add(1);
                     self.dial(id);
                     self.rearm(id);
@@ -221,8 +245,8 @@ impl Worker {
         conn.address = dialing.addresses.get(address).cloned();
         conn.progress = now;
         let listening = &mut self.listeners[usize::from(conn.listener)];
-        listening.balancer.succeeded(usize::from(conn.target_index));
-        listening.open[usize::from(conn.target_index)] += 1;
+        listening.service.target_succeeded(usize::from(conn.target_index), now);
+        listening.service.targets[usize::from(conn.target_index)].began();
         if let Some(version) = listening.service.config.proxy_out {
             let ours = super::greet::header_for(version, conn, dialing.header.take());
             conn.header_bytes = ours.len() as u32;

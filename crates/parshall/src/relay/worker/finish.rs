@@ -184,8 +184,7 @@ impl Worker {
         listening.service.gate.leave(conn.peer, conn.counted);
         self.parts.room.give_back();
         if conn.target.is_some() {
-            let open = &mut listening.open[usize::from(conn.target_index)];
-            *open = open.saturating_sub(1);
+            listening.service.targets[usize::from(conn.target_index)].ended();
         }
         let record = self.record(&conn, reason);
         self.ended.push(record);

@@ -30,7 +30,6 @@ use std::time::Duration;
 
 use parshall_core::relay::Ns;
 use parshall_core::relay::backoff::Backoff;
-use parshall_core::relay::balance::Balancer;
 use parshall_core::relay::config::{Endpoint, EngineChoice, Listener};
 use parshall_core::relay::courtesy::Courtesy;
 use parshall_core::relay::deadlines::{self, Deadlines};
@@ -90,10 +89,7 @@ pub(super) struct Listening {
     accepting: Option<Request>,
     /// Clients that the ring has accepted and for whom there is no room yet.
     waiting: VecDeque<(OwnedFd, Option<SocketAddr>)>,
-    balancer: Balancer,
-    /// Open connections by target.
-    open: Vec<u32>,
-    /// Open connections in all.
+    /// Open connections.
     active: u32,
     /// When connections that came through it are cut, once it is removed.
     drain_until: Option<Ns>,
@@ -102,10 +98,7 @@ pub(super) struct Listening {
 impl Listening {
     fn new(assigned: Assigned, socket: Option<OwnedFd>) -> Self {
         let Assigned { service, stats, .. } = assigned;
-        let config = &service.config;
         Self {
-            balancer: Balancer::new(config.balance, &config.targets, &config.health),
-            open: vec![0; config.targets.len()],
             active: 0,
             drain_until: None,
             watched: false,

@@ -1,0 +1,89 @@
+//! Which target takes a connection, over all threads, and what is said of one that cannot be reached.
+use std::net::UdpSocket;
+use std::process::Command;
+
+use crate::common::{PARSHALL, finish};
+use crate::kit::{Client, Relay, Service, address, exchange, listener, until};
+
+/// The column ERRORS of `relay top`.
+fn errors(relay: &Relay, name: &str) -> String {
+    let done = finish(Command::new(PARSHALL).args(["relay", "top", "--control"]).arg(relay.control()));
+    let row = done.stdout.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{done:?}"));
+    row.split_whitespace().last().unwrap().to_owned()
+}
+
+#[test]
+fn turns_alternate_over_the_whole_relay() {
+    let (one, two) = (Service::start("one"), Service::start("two"));
+    let place = address();
+    let config = listener("a", place, &[one.address, two.address]);
+    let relay = Relay::start(&config);
+    let mut names: Vec<String> = (0..12).map(|_| exchange(place).unwrap()).collect();
+    relay.reload(&format!("{config}timeouts = {{ idle = \"50s\" }}\n"));
+    names.extend((0..12).map(|_| exchange(place).unwrap()));
+    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+}
+
+#[test]
+fn the_fewest_connections_are_those_of_all_threads() {
+    let (one, two) = (Service::start("one"), Service::start("two"));
+    let place = address();
+    let config = |targets: &[_]| listener("a", place, targets) + "balance = \"least-connections\"\n";
+    let relay = Relay::start(&config(&[one.address]));
+    let ask = |client: &mut Client| client.ask("hello").unwrap();
+    let mut open: Vec<Client> = (0..6).map(|_| Client::connect(place).unwrap()).collect();
+    assert!(open.iter_mut().all(|client| ask(client) == "one"));
+    // What is open with a target is known after a reload too.
+    relay.reload(&config(&[one.address, two.address]));
+    for n in 0..6 {
+        let mut client = Client::connect(place).unwrap();
+        assert_eq!(ask(&mut client), "two", "{n}");
+        open.push(client);
+    }
+}
+
+#[test]
+fn a_dead_target_is_reported_once_with_the_reason_and_once_when_it_is_back() {
+    let (dead, place) = (address(), address());
+    let relay = Relay::start(&listener("web", place, &[dead]));
+    let down = format!("relay: web: the target {dead} is down: Connection refused");
+    for n in 1..=6 {
+        assert!(exchange(place).is_err());
+        relay.wait_for(&down, 1);
+        assert_eq!(relay.count("is down"), 1, "connection {n}:\n{}", relay.said());
+    }
+    assert_eq!(errors(&relay, "web"), "6", "one for each connection");
+    let top = finish(Command::new(PARSHALL).args(["relay", "top", "--control"]).arg(relay.control()));
+    assert!(top.stdout.contains(&format!("DOWN: {dead} (Connection refused")), "{top:?}");
+    let service = Service::at("back", dead);
+    assert_eq!(exchange(place).unwrap(), "back");
+    relay.wait_for(&format!("the target {dead} is up again after"), 1);
+    assert!(relay.said().contains("in which 6 attempts failed"), "{}", relay.said());
+    assert_eq!((exchange(place).unwrap().as_str(), relay.count("is up")), ("back", 1));
+    drop(service);
+    assert!(exchange(place).is_err());
+    relay.wait_for(&down, 2);
+}
+
+#[test]
+fn a_dead_target_of_datagrams_is_reported_too() {
+    let (dead, place) = (address(), address());
+    let relay = Relay::start(&(listener("dns", place, &[dead]) + "protocol = \"udp\"\n"));
+    let client = UdpSocket::bind((place.ip(), 0)).unwrap();
+    client.connect(place).unwrap();
+    until("it is reported", || {
+        client.send(b"?").unwrap();
+        relay.count(&format!("relay: dns: the target {dead} is down: ")) == 1
+    });
+    let target = UdpSocket::bind(dead).unwrap();
+    target.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+    until("it is back", || {
+        client.send(b"?").unwrap();
+        let mut heard = [0; 8];
+        if let Ok((n, session)) = target.recv_from(&mut heard) {
+            target.send_to(&heard[..n], session).unwrap();
+        }
+        relay.count(&format!("the target {dead} is up again")) == 1
+    });
+    assert_eq!(relay.count("is down"), 1, "{}", relay.said());
+}
