@@ -53,6 +53,8 @@ pub enum CloseReason {
     Denied,
     /// A limit was reached.
     Limited,
+    /// The peer is none of the proxies that may say who the client is.
+    UntrustedProxy,
     /// The PROXY header was missing or malformed.
     BadHeader,
     /// The relay stopped, or its listener was removed, and the time to drain was over.
@@ -77,6 +79,7 @@ impl CloseReason {
             Self::ClientGone => "client-gone",
             Self::Denied => "denied",
             Self::Limited => "limited",
+            Self::UntrustedProxy => "untrusted-proxy",
             Self::BadHeader => "bad-header",
             Self::Drained => "drained",
             Self::RelayFailed => "relay-failed",
@@ -84,7 +87,7 @@ impl CloseReason {
     }
 
     /// All of them, for metrics.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Finished,
         Self::ClientReset,
         Self::TargetReset,
@@ -97,6 +100,7 @@ impl CloseReason {
         Self::ClientGone,
         Self::Denied,
         Self::Limited,
+        Self::UntrustedProxy,
         Self::BadHeader,
         Self::Drained,
         Self::RelayFailed,

@@ -90,3 +90,16 @@ fn the_address_can_change_and_be_taken() {
     relay.wait_for("not reloaded", 1);
     assert_eq!(get(second, "/healthz").unwrap().0, 200);
 }
+
+#[test]
+fn peers_that_are_none_of_the_proxies_are_counted() {
+    let (service, place, metrics) = (Service::start("s"), address(), address());
+    let keys = "proxy-in = true\nproxy-from = [\"192.0.2.0/24\"]\n";
+    let relay = Relay::start(&format!("metrics = \"{metrics}\"\n{}{keys}", listener("p", place, &[service.address])));
+    for _ in 0..3 {
+        assert!(Client::connect(place).unwrap().is_closed());
+    }
+    let closed = || value(&get(metrics, "/metrics").unwrap().1, &["closed_total", "\"p\"", "untrusted-proxy"]);
+    until("they are counted", || closed() == 3.0);
+    drop(relay);
+}

@@ -176,7 +176,9 @@ impl Assembly<'_, '_> {
     fn contradictions(&mut self, settings: &[&At<Setting>], whole: &Listener) {
         let mut told: Vec<(&str, &str)> = Vec::new();
         for At { value: setting, at } in settings {
-            if let Some(wrong) = setting.misfit(whole) {
+            // A list that could not be read is a mistake already.
+            let listed = || settings.iter().any(|s| matches!(s.value, Setting::ProxyFrom(_)));
+            if let Some(wrong) = setting.misfit(whole).or_else(|| setting.lacks(whole).filter(|_| !listed())) {
                 self.mistakes.add(*at, wrong);
             }
             if let Some((other, wrong)) = setting.clash(whole)

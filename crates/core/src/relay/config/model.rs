@@ -82,6 +82,9 @@ pub struct Listener {
     pub sockets: SocketOptions,
     /// Whether clients begin with a PROXY header (required when set).
     pub proxy_in: bool,
+    /// Networks, each with the length of its prefix, of the proxies whose PROXY headers are believed. Not empty with
+    /// `proxy_in`, except for Unix sockets, whose clients have no address.
+    pub proxy_from: Vec<(IpAddr, u8)>,
     /// The PROXY header sent to targets, if any.
     pub proxy_out: Option<ProxyVersion>,
     /// Connect to targets from the client's address (IP_TRANSPARENT; needs CAP_NET_ADMIN and routes).
@@ -302,6 +305,7 @@ impl Listener {
             timeouts,
             sockets: SocketOptions::default(),
             proxy_in: false,
+            proxy_from: Vec::new(),
             proxy_out: None,
             transparent: false,
             source: None,

@@ -33,6 +33,7 @@ pub enum Setting {
     FastOpen(bool),
     Backlog(u32),
     ProxyIn(bool),
+    ProxyFrom(Vec<(IpAddr, u8)>),
     ProxyOut(Option<ProxyVersion>),
     Transparent(bool),
     Source(IpAddr),
@@ -66,6 +67,7 @@ impl Setting {
             Self::FastOpen(_) => "sockets.fast-open",
             Self::Backlog(_) => "sockets.backlog",
             Self::ProxyIn(_) => "proxy-in",
+            Self::ProxyFrom(_) => "proxy-from",
             Self::ProxyOut(_) => "proxy-out",
             Self::Transparent(_) => "transparent",
             Self::Source(_) => "source",
@@ -100,6 +102,7 @@ impl Setting {
             Self::FastOpen(v) => l.sockets.fast_open = *v,
             Self::Backlog(v) => l.sockets.backlog = *v,
             Self::ProxyIn(v) => l.proxy_in = *v,
+            Self::ProxyFrom(v) => l.proxy_from.clone_from(v),
             Self::ProxyOut(v) => l.proxy_out = *v,
             Self::Transparent(v) => l.transparent = *v,
             Self::Source(v) => l.source = Some(*v),
@@ -135,13 +138,45 @@ impl Setting {
             Protocol::Tcp => self.unix_misfit(listener),
         }
         .or_else(|| self.source_misfit(listener))
+        .or_else(|| self.proxies_misfit(listener))
+    }
+
+    /// Whether it needs another setting, which the listener lacks. A default that does is a mistake too: left out it would
+    /// leave the listener without the care that was asked for.
+    pub fn lacks(&self, listener: &Listener) -> Option<Wrong> {
+        let takes = *self == Self::ProxyIn(true) && listener.proxy_in && listener.protocol == Protocol::Tcp;
+        let has_address = !matches!(listener.listen, Endpoint::Unix(_));
+        (takes && has_address && listener.proxy_from.is_empty()).then(|| {
+            Wrong::new(
+                "`proxy-in` needs `proxy-from`: without it, every client could say that it is another one",
+                "name the proxies that clients come through, as in proxy-from = [\"10.0.0.5\", \"10.1.0.0/16\"]",
+            )
+        })
+    }
+
+    fn proxies_misfit(&self, listener: &Listener) -> Option<Wrong> {
+        if !matches!(self, Self::ProxyFrom(_)) {
+            return None;
+        }
+        if !listener.proxy_in {
+            let hint = "set proxy-in if clients come through proxies that send PROXY headers, or leave it out";
+            return Some(Wrong::new("`proxy-from` cannot be used without `proxy-in`", hint));
+        }
+        matches!(listener.listen, Endpoint::Unix(_)).then(|| {
+            Wrong::new(
+                "`proxy-from` cannot be used with a Unix listener: its clients have no address",
+                "leave it out: who may connect is a matter of the rights of the socket and its directory",
+            )
+        })
     }
 
     fn udp_misfit(&self) -> Option<Wrong> {
         let hint = match self {
             Self::Engine(_) => "leave it out: datagrams are moved in batches by recvmmsg and sendmmsg",
             Self::Connect(_) | Self::Linger(_) => "leave it out: UDP has no connections; timeouts.idle ends a session",
-            Self::Header(_) | Self::ProxyIn(_) | Self::ProxyOut(_) => "leave it out: PROXY headers are for TCP only",
+            Self::Header(_) | Self::ProxyIn(_) | Self::ProxyFrom(_) | Self::ProxyOut(_) => {
+                "leave it out: PROXY headers are for TCP only"
+            }
             Self::Check(_) => "leave it out: a check connects by TCP; failed datagrams count for health.fails",
             Self::Buffer(_) => "leave it out: a datagram is always read whole",
             Self::Bandwidth(_) => "leave it out: limits.rate bounds the datagrams a second of a source",

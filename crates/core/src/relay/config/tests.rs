@@ -157,6 +157,41 @@ fn an_access_default_holds_for_a_unix_socket_behind_proxy_headers() {
 }
 
 #[test]
+fn proxy_headers_are_believed_of_named_proxies_only() {
+    let config = toml(&with("proxy-in = true\nproxy-from = [\"10.0.0.5\", \"2001:db8::/32\"]"));
+    let networks = |l: &Listener| l.proxy_from.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>();
+    assert_eq!(networks(&config.listeners[0]), ["10.0.0.5/32", "2001:db8::/32"]);
+    assert_eq!(networks(&toml(&with("proxy-in = true\nproxy-from = \"all\"")).listeners[0]), ["0.0.0.0/0", "::/0"]);
+    for (line, expected) in [
+        ("proxy-in = true", "4:1 `proxy-in` needs `proxy-from`"),
+        ("proxy-from = [\"10.0.0.5\"]", "4:1 `proxy-from` cannot be used without `proxy-in`"),
+        ("proxy-in = true\nproxy-from = []", "5:14 `proxy-from` is empty | name at least one"),
+        ("proxy-in = true\nproxy-from = [\"10.0.0.1/8\"]", "5:15 proxy-from: `10.0.0.1/8` has bits set"),
+        ("proxy-in = true\nproxy-from = [7]", "5:15 `proxy-from` holds strings, but this is a number"),
+    ] {
+        let told = mistakes(&with(line));
+        assert!(told.len() == 1 && told[0].starts_with(expected), "{line}: {told:#?}");
+    }
+    let unix = with("proxy-in = true\nproxy-from = \"10.0.0.5\"").replace("127.0.0.1:9000", "unix:/run/x");
+    assert!(mistakes(&unix)[0].contains("the rights of the socket"));
+    // A default that lacks its list is no default to leave out.
+    let told = mistakes(&format!("[defaults]\nproxy-in = true\n{}", with("")));
+    assert!(told.len() == 1 && told[0].starts_with("2:1 `proxy-in` needs `proxy-from`"), "{told:#?}");
+    let defaults = "[defaults]\nproxy-in = true\nproxy-from = [\"10.0.0.5\"]\n";
+    let config = toml(&format!(
+        "{defaults}{}{}{}{}",
+        with("proxy-from = [\"10.0.0.6\"]"),
+        with("proxy-in = false").replace("9000", "9002"),
+        with("").replace("127.0.0.1:9000", "unix:/run/x"),
+        with("protocol = \"udp\""),
+    ));
+    let [own, off, unix, udp] = &config.listeners[..] else { panic!("{config:#?}") };
+    assert_eq!((own.proxy_in, networks(own)), (true, vec!["10.0.0.6/32".to_owned()]));
+    assert!(!off.proxy_in && off.proxy_from.is_empty() && !udp.proxy_in && udp.proxy_from.is_empty());
+    assert!(unix.proxy_in && unix.proxy_from.is_empty());
+}
+
+#[test]
 fn ranges_become_listeners_with_names_of_their_own() {
     let config = toml("[[listener]]\nname = \"x\"\nlisten = [\":1-2\", \"[::1]:7-8\"]\ntarget = \"b.example:5-6\"");
     let lines: Vec<String> = config.listeners.iter().map(|l| format!("{} {}", l.name, l.targets[0].endpoint)).collect();
@@ -234,9 +269,14 @@ fn combinations_that_cannot_work() {
         let told = mistakes(&with(line));
         assert!(told.len() == 1 && told[0].starts_with(expected), "{line}: {told:#?}");
     }
-    for line in
-        ["proxy-in = true", "proxy-out = \"v1\"", "engine = \"splice\"", "timeouts.connect = \"1s\"", "buffer = 4096"]
-    {
+    for line in [
+        "proxy-in = true",
+        "proxy-from = \"::1\"",
+        "proxy-out = \"v1\"",
+        "engine = \"splice\"",
+        "timeouts.connect = \"1s\"",
+        "buffer = 4096",
+    ] {
         let told = mistakes(&with(&format!("protocol = \"udp\"\n{line}")));
         assert!(told.len() == 1 && told[0].contains("cannot be used with UDP"), "{line}: {told:#?}");
     }

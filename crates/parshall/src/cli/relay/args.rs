@@ -115,9 +115,12 @@ pub struct ForwardArgs {
     /// How long a connection may be idle, or off [default: 1h; 60s with --udp]
     #[arg(long, value_name = "TIME", value_parser = read(value::time_or_off).map(IdleTimeout))]
     pub(super) idle_timeout: Option<IdleTimeout>,
-    /// Clients begin with a PROXY header (v1 or v2), and must
+    /// Clients begin with a PROXY header (v1 or v2), and must; needs --proxy-from
     #[arg(long)]
     pub(super) proxy_in: bool,
+    /// Believe PROXY headers of these addresses or networks, and refuse others; may be given several times
+    #[arg(long, value_name = "NETWORK", value_parser = read(value::networks))]
+    pub(super) proxy_from: Vec<Networks>,
     /// Begin with a PROXY header to targets
     #[arg(long, value_name = "VERSION", value_parser = one_of(&PROXY_VERSIONS[..2]).map(|v| v.unwrap_or(ProxyVersion::V2)))]
     pub(super) proxy_out: Option<ProxyVersion>,

@@ -59,6 +59,7 @@ impl ForwardArgs {
             networks.into_iter().flatten().map(|(network, prefix)| AccessRule { allow, network, prefix }).collect()
         };
         let access = access_list(&rules(self.allow, true), &rules(self.deny, false)).map_err(mistake)?;
+        let proxies: Vec<_> = self.proxy_from.into_iter().flatten().collect();
         let given = [
             self.engine.map(Setting::Engine),
             self.buffer.map(Setting::Buffer),
@@ -70,6 +71,7 @@ impl ForwardArgs {
             self.connect_timeout.map(Setting::Connect),
             self.idle_timeout.map(|IdleTimeout(time)| Setting::Idle(time)),
             self.proxy_in.then_some(Setting::ProxyIn(true)),
+            (!proxies.is_empty()).then_some(Setting::ProxyFrom(proxies)),
             self.proxy_out.map(|version| Setting::ProxyOut(Some(version))),
             self.transparent.then_some(Setting::Transparent(true)),
             self.source.map(Setting::Source),

@@ -38,7 +38,7 @@ fn flags_reach_the_configuration() {
     let config = given(
         "parshall relay :80-81 a.example:80-81 unix:/run/x --engine splice --buffer 32KiB --threads 2 --allow 10.0.0.0/8 \
          --allow ::1 --deny 10.9.0.0/16 --max-connections 99 --metrics 127.0.0.1:9100 --log stdout --connect-timeout 2s \
-         --idle-timeout off --proxy-in --proxy-out v1 --balance source-hash --rate 5/s --per-source 3 --bandwidth 1MiB/s \
+         --idle-timeout off --proxy-in --proxy-from 10.0.0.5 --proxy-from ::1 --proxy-out v1 --balance source-hash --rate 5/s --per-source 3 --bandwidth 1MiB/s \
          --drain 5s --user nobody --control /run/c",
     );
     assert_eq!(config.listeners.len(), 4, "two ports on IPv4 and on IPv6");
@@ -47,7 +47,7 @@ fn flags_reach_the_configuration() {
     assert_eq!((l.engine, l.buffer, l.balance), (EngineChoice::Splice, 32 << 10, Balance::SourceHash));
     assert_eq!((l.limits.rate, l.limits.per_source, l.limits.bandwidth), (Some(5), Some(3), Some(1 << 20)));
     assert_eq!((l.timeouts.connect, l.timeouts.idle), (Duration::from_secs(2), Duration::ZERO));
-    assert_eq!((l.proxy_in, l.proxy_out), (true, Some(ProxyVersion::V1)));
+    assert_eq!((l.proxy_in, l.proxy_from.len(), l.proxy_out), (true, 2, Some(ProxyVersion::V1)));
     assert_eq!(l.access.iter().map(|r| r.allow).collect::<Vec<_>>(), [false, true, true]);
     let global = &config.global;
     assert_eq!((global.threads, global.max_connections), (Some(2), Some(99)));
@@ -90,6 +90,8 @@ fn mistakes_have_a_hint() {
         ("127.0.0.1:1 a:1 --allow ::1 --deny all", "`allow ::1/128` never holds", "narrower"),
         ("127.0.0.1:1 a:1 --udp --engine splice", "`engine` cannot be used with UDP", "leave it out"),
         ("127.0.0.1:1 a:1 --proxy-out v3", "--proxy-out: `v3` is not one of its values", "choose one of v1, v2"),
+        ("127.0.0.1:1 a:1 --proxy-in", "`proxy-in` needs `proxy-from`", "name the proxies"),
+        ("127.0.0.1:1 a:1 --proxy-in --proxy-from x", "--proxy-from: `x` is not an address or a network", "10.0.0.0/8"),
         ("127.0.0.1:1 a:1 --source eth0", "--source", "--help"),
         ("-c x.toml --threads 2", "cannot be used together", "write it into the file"),
         ("-c x.toml 127.0.0.1:1 a:1", "cannot be used together", "write it into the file"),

@@ -88,6 +88,7 @@ fn listener(l: &Listener) -> Value {
             "backlog": l.sockets.backlog,
         },
         "proxy_in": l.proxy_in,
+        "proxy_from": l.proxy_from.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>(),
         "proxy_out": l.proxy_out.map(|v| name_of(&PROXY_VERSIONS, &Some(v))),
         "transparent": l.transparent,
         "source": l.source.map(|a| a.to_string()),

@@ -118,7 +118,11 @@ fn details(l: &Listener, range: bool) -> Vec<String> {
     }
     limits(l, &mut parts);
     times(l, &usual, &mut parts);
-    parts.extend(l.proxy_in.then(|| "PROXY header in".to_owned()));
+    parts.extend(l.proxy_in.then(|| {
+        let networks: Vec<String> = l.proxy_from.iter().map(|(ip, prefix)| format!(" {ip}/{prefix}")).collect();
+        let from = if networks.is_empty() { "" } else { " from" };
+        format!("PROXY header in{from}{}", networks.join(","))
+    }));
     parts.extend(l.proxy_out.map(|v| format!("PROXY header out {}", name_of(&PROXY_VERSIONS, &Some(v)))));
     parts.extend(l.transparent.then(|| "from the client's address".to_owned()));
     parts.extend(l.source.map(|source| format!("from {source}")));

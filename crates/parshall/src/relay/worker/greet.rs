@@ -22,11 +22,18 @@ pub struct Greeting {
 }
 
 impl Worker {
-    /// Waits for the header.
+    /// Takes the header that came with the connection, or waits for it. Until it is there the connection counts against the
+    /// limit of the peer's address; one that had its header with it never does, whatever its proxy connects at once.
     pub(super) fn begin_greeting(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.get(id) {
             conn.stage = Stage::Greeting(Box::default());
         }
+        self.greet(id);
+        let Some(conn) = self.conns.get(id).filter(|c| matches!(c.stage, Stage::Greeting(_))) else { return };
+        if !self.listeners[usize::from(conn.listener)].service.gate.count(conn.peer) {
+            return self.finish(id, CloseReason::Limited, None);
+        }
+        conn.counted = true;
         self.rearm(id);
     }
 
@@ -54,8 +61,11 @@ impl Worker {
     }
 
     fn greeted(&mut self, id: ConnId, header: Header, rest: Vec<u8>) {
-        let now = self.now;
         let Some(conn) = self.conns.get(id) else { return };
+        let service = &self.listeners[usize::from(conn.listener)].service;
+        if std::mem::take(&mut conn.counted) {
+            service.gate.discount(conn.peer);
+        }
         if let (Command::Proxy, Some(client)) = (header.command, header.addresses.source()) {
             conn.peer = Some(client);
         }
@@ -63,13 +73,12 @@ impl Worker {
             conn.lanes[0].store = Store::Buffer(Box::new(Held { bytes: rest, sent: 0 }));
         }
         let peer = conn.peer;
-        let service = &self.listeners[usize::from(conn.listener)].service;
         // A proxy at a Unix socket that does not say for whom it connects cannot have its client judged. What it connects for
         // itself (LOCAL) is no client's.
         let unknown = peer.is_none() && header.command == Command::Proxy;
         let admitted = match unknown && service.judges_by_address() {
             true => Err(CloseReason::Denied),
-            false => service.admits(peer, now),
+            false => service.admits(peer),
         };
         match admitted {
             Ok(()) => {

@@ -1,5 +1,5 @@
 //! PROXY headers that clients send, and what is not one.
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::relay::bed::{Bed, Relay};
 use crate::relay::matrix::{Case, Topic};
@@ -20,15 +20,20 @@ pub const TOPIC: Topic = Topic {
         Case { name: "a header that does not come closes the connection at its timeout", run: no_header },
         Case { name: "an end in the middle of a header closes the connection", run: cut_off },
         Case { name: "access lists and limits hold for the address in the header", run: access_by_header },
+        Case { name: "a header of a peer that is none of the proxies closes the connection", run: untrusted },
+        Case { name: "without its header a connection counts against the limit of its peer", run: peers_limit },
+        Case { name: "without its header a connection counts against the rate of new ones", run: peers_rate },
     ],
 };
 
 const FROM: &str = "192.0.2.1:1111";
 const TO: &str = "198.51.100.2:2222";
+/// Every address of this host may send headers.
+const TRUSTING: &str = "proxy-in = true\nproxy-from = [\"127.0.0.0/8\"]\n";
 const BRIEF: Duration = Duration::from_millis(150);
 
 fn relay(bed: &Bed, target: &Target) -> Relay {
-    bed.relay(target, "proxy-in = true")
+    bed.relay(target, TRUSTING)
 }
 
 fn cut(bed: &Bed, header: &[u8]) {
@@ -190,7 +195,7 @@ fn wrong_checksum(bed: &Bed) {
 
 fn no_header(bed: &Bed) {
     let target = Target::new();
-    let relay = bed.relay(&target, "proxy-in = true\ntimeouts = { header = \"500ms\" }");
+    let relay = bed.relay(&target, &format!("{TRUSTING}timeouts = {{ header = \"500ms\" }}"));
     let before = relay.sockets();
     let silent = Conn::to(&relay.place);
     silent.expect_silence(Duration::from_millis(200));
@@ -230,7 +235,7 @@ fn cut_off(bed: &Bed) {
 
 fn access_by_header(bed: &Bed) {
     let target = Target::new();
-    let relay = bed.relay(&target, "proxy-in = true\ndeny = [\"192.0.2.0/24\"]\nlimits = { per-source = 1 }");
+    let relay = bed.relay(&target, &format!("{TRUSTING}deny = [\"192.0.2.0/24\"]\nlimits = {{ per-source = 1 }}"));
     let client = Conn::to(&relay.place);
     client.send(&[v1(FROM, TO), b"let me in".to_vec()].concat());
     client.expect_gone();
@@ -252,4 +257,66 @@ fn access_by_header(bed: &Bed) {
     relay.settles_to(before - 2);
     let again = greet("203.0.113.1:3");
     exchange(&again, &target.accept(), &mut Tape::new(7), 100);
+}
+
+fn untrusted(bed: &Bed) {
+    let target = Target::new();
+    let relay = bed.relay(&target, "proxy-in = true\nproxy-from = [\"127.0.0.8\", \"127.0.8.0/24\"]");
+    let before = relay.sockets();
+    for source in ["127.0.0.9", "127.0.9.1"] {
+        let client = Conn::from_to(source, &relay.place);
+        let _ = client.try_send(&v1(FROM, TO));
+        client.expect_gone();
+        assert!(target.is_left_alone(BRIEF), "the target was connected to for {source}");
+    }
+    relay.settles_to(before);
+    for source in ["127.0.0.8", "127.0.8.77"] {
+        let client = Conn::from_to(source, &relay.place);
+        client.send(&v1(FROM, TO));
+        exchange(&client, &target.accept(), &mut Tape::new(8), 1000);
+    }
+}
+
+fn peers_limit(bed: &Bed) {
+    let target = Target::new();
+    let relay = bed.relay(&target, &format!("{TRUSTING}limits = {{ per-source = 2 }}"));
+    let silent = [Conn::to(&relay.place), Conn::to(&relay.place)];
+    // A byte of a header has been read, so they are counted.
+    silent.iter().for_each(|client| client.send(b"P"));
+    pause(100);
+    Conn::to(&relay.place).expect_gone();
+    let other = Conn::from_to("127.0.0.9", &relay.place);
+    other.send(&v1("192.0.2.9:1", TO));
+    exchange(&other, &target.accept(), &mut Tape::new(9), 1000);
+    // With its header a connection is its client's, and its peer may have another one.
+    let mut served = Vec::new();
+    for (n, client) in silent.into_iter().enumerate() {
+        client.send(&v1(&format!("203.0.113.{n}:1"), TO)[1..]);
+        let server = target.accept();
+        exchange(&client, &server, &mut Tape::new(10), 1000);
+        served.push((client, server));
+    }
+    for n in 0..4 {
+        let client = Conn::to(&relay.place);
+        client.send(&v1(&format!("198.51.100.{n}:1"), TO));
+        let server = target.accept();
+        exchange(&client, &server, &mut Tape::new(11), 1000);
+        served.push((client, server));
+    }
+}
+
+fn peers_rate(bed: &Bed) {
+    let target = Target::new();
+    let relay = bed.relay(&target, &format!("{TRUSTING}limits = {{ rate = 5 }}"));
+    let begun = Instant::now();
+    let clients: Vec<Conn> = (0..30).map(|_| Conn::to(&relay.place)).collect();
+    pause(100);
+    let greeted = clients.iter().filter(|client| client.try_send(&v1(FROM, TO)).is_ok()).count();
+    let mut admitted = 0;
+    while target.try_accept(BRIEF).is_some() {
+        admitted += 1;
+    }
+    // A bucket of five, and five more for each second that this took; and no second token for the header.
+    let most = 5 + (5.0 * begun.elapsed().as_secs_f64()).ceil() as usize;
+    assert!((5..=most).contains(&admitted), "{admitted} admitted of {greeted}, at most {most} expected");
 }

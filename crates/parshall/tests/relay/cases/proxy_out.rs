@@ -86,7 +86,7 @@ fn eager_client(bed: &Bed) {
 
 /// A relay that sends headers to one that takes them.
 fn chained(bed: &Bed, target: &Target) -> (Relay, Relay) {
-    let second = bed.relay(target, "proxy-in = true\nproxy-out = \"v1\"");
+    let second = bed.relay(target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v1\"");
     let targets = vec![second.place.clone()];
     let first = bed.start(Plan { targets, keys: "proxy-out = \"v2\"".to_owned(), ..Plan::default() });
     (first, second)
@@ -123,7 +123,7 @@ fn chain(bed: &Bed) {
 
 fn tlvs(bed: &Bed) {
     let target = Target::new();
-    let relay = bed.relay(&target, "proxy-in = true\nproxy-out = \"v2\"");
+    let relay = bed.relay(&target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v2\"");
     let sent = [(1, b"h2".to_vec()), (2, b"example.org".to_vec()), (0xe1, vec![0; 300]), (4, vec![0; 5])];
     let tlvs: Vec<_> = sent.iter().map(|(kind, value)| tlv(*kind, value)).collect();
     for checksum in [true, false] {
@@ -144,13 +144,13 @@ fn tlvs(bed: &Bed) {
 
 fn ipv6(bed: &Bed) {
     let target = Target::new();
-    let relay = bed.relay(&target, "proxy-in = true\nproxy-out = \"v2\"");
+    let relay = bed.relay(&target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v2\"");
     let client = Conn::to(&relay.place);
     client.send(b"PROXY TCP6 2001:db8::1 2001:db8::2 1111 2222\r\n");
     let told = header(&target.accept());
     assert_eq!(told.source, "[2001:db8::1]:1111".parse().ok());
     assert_eq!(told.destination, "[2001:db8::2]:2222".parse().ok());
-    let relay = bed.relay(&target, "proxy-in = true\nproxy-out = \"v1\"");
+    let relay = bed.relay(&target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v1\"");
     let client = Conn::to(&relay.place);
     let ip = |last: u8| [&[0x20, 1, 0xd, 0xb8][..], &[0; 11], &[last]].concat();
     client.send(&raw_v2(0x21, 0x21, &[&ip(1)[..], &ip(2), &[4, 87], &[8, 174]].concat(), false));
@@ -159,7 +159,7 @@ fn ipv6(bed: &Bed) {
 
 fn local(bed: &Bed) {
     let target = Target::new();
-    let to_v2 = bed.relay(&target, "proxy-in = true\nproxy-out = \"v2\"");
+    let to_v2 = bed.relay(&target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v2\"");
     let client = Conn::to(&to_v2.place);
     client.send(&raw_v2(0x20, 0, &[], false));
     assert_eq!(header(&target.accept()).command, 0x20);
@@ -167,7 +167,7 @@ fn local(bed: &Bed) {
     client.send(b"PROXY UNKNOWN\r\n");
     let told = header(&target.accept());
     assert_eq!((told.command, told.family), (0x21, 0));
-    let to_v1 = bed.relay(&target, "proxy-in = true\nproxy-out = \"v1\"");
+    let to_v1 = bed.relay(&target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v1\"");
     for sent in [raw_v2(0x20, 0, &[], false), b"PROXY UNKNOWN 1 2 3\r\n".to_vec()] {
         let client = Conn::to(&to_v1.place);
         client.send(&sent);

@@ -28,6 +28,7 @@ pub const ALL: &[&str] = &[
     "timeouts",
     "sockets",
     "proxy-in",
+    "proxy-from",
     "proxy-out",
     "transparent",
     "source",
@@ -97,6 +98,7 @@ pub fn setting(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, into: &mut Se
         "engine" => reader.named(entry, "engine = \"auto\"", &value::ENGINES).map(Setting::Engine),
         "buffer" => reader.parsed(entry, "buffer = \"64KiB\"", value::buffer).map(Setting::Buffer),
         "proxy-in" => reader.flag(entry).map(Setting::ProxyIn),
+        "proxy-from" => Some(Setting::ProxyFrom(networks(reader, entry))),
         "proxy-out" => reader.named(entry, "proxy-out = \"v2\"", &value::PROXY_VERSIONS).map(Setting::ProxyOut),
         "transparent" => reader.flag(entry).map(Setting::Transparent),
         "source" => reader.parsed(entry, "source = \"192.0.2.1\"", source).map(Setting::Source),
@@ -169,6 +171,21 @@ fn access(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, keys: &mut AccessK
             list.push(At::new(AccessRule { allow, network, prefix }, at));
         }
     }
+}
+
+/// A list of networks that must not be empty.
+fn networks(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Vec<(IpAddr, u8)> {
+    const EXAMPLE: &str = "proxy-from = [\"10.0.0.5\", \"10.1.0.0/16\"]";
+    if matches!(entry.value.get_ref(), DeValue::Array(items) if items.is_empty()) {
+        let wrong = Wrong::new(format!("`{}` is empty", entry.path()), format!("name at least one, as in {EXAMPLE}"));
+        reader.mistakes.add(entry.value.span().start, wrong);
+    }
+    let mut networks = Vec::new();
+    for At { value: text, at } in reader.strings(entry, EXAMPLE) {
+        let network = value::networks(&text).map_err(|wrong| named(entry, wrong));
+        networks.extend(reader.mistakes.keep(at, network).into_iter().flatten());
+    }
+    networks
 }
 
 fn rule(text: &str) -> Result<(bool, &str), Wrong> {
