@@ -96,11 +96,25 @@ fn apply(socket: &Socket, address: &StreamAddr, options: &Options) -> io::Result
     Ok(())
 }
 
+/// A socket with the options of a listener.
+fn with_options(address: &StreamAddr, backlog: u32, options: &Options) -> io::Result<Socket> {
+    let socket = stream(address, options.mptcp)?;
+    apply(&socket, address, options)?;
+    if options.fast_open && matches!(address, StreamAddr::Ip(_)) {
+        set_int(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_FASTOPEN, backlog as libc::c_int)?;
+    }
+    Ok(socket)
+}
+
+/// Whether the kernel lets this process give a listener these options: tried on a socket that is bound to nothing.
+pub fn try_options(address: &StreamAddr, backlog: u32, options: &Options) -> io::Result<()> {
+    with_options(address, backlog, options).map(drop)
+}
+
 /// A non-blocking listener. Options are inherited by what it accepts, so that accepting needs no further call.
 /// `share` is SO_REUSEPORT: several listeners on one port, among which the kernel spreads connections.
 pub fn listen(address: &StreamAddr, backlog: u32, share: bool, options: &Options) -> io::Result<OwnedFd> {
-    let socket = stream(address, options.mptcp)?;
-    apply(&socket, address, options)?;
+    let socket = with_options(address, backlog, options)?;
     if let StreamAddr::Ip(ip) = address {
         socket.set_reuse_address(true)?;
         if share {
@@ -109,9 +123,6 @@ pub fn listen(address: &StreamAddr, backlog: u32, share: bool, options: &Options
         if ip.is_ipv6() {
             // So that `[::]` and `0.0.0.0` can be listened on side by side.
             socket.set_only_v6(true)?;
-        }
-        if options.fast_open {
-            set_int(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_FASTOPEN, backlog as libc::c_int)?;
         }
     }
     socket.bind(&address.sockaddr()?)?;

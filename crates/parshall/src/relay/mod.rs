@@ -4,6 +4,7 @@
 //! thread with its own listeners and connections ([`worker`], [`udp`]); an engine moves the bytes of a direction
 //! ([`engine`]); the main thread ([`run`]) starts workers, tells them what changes ([`serve`]) and answers signals; what is
 //! asked over the network (names, checks, metrics) is seen to by a thread of its own ([`control`]).
+pub mod adjust;
 pub mod balancing;
 mod check;
 pub mod checks;

@@ -45,6 +45,11 @@ impl Pool {
         self.take(&StreamAddr::Ip(address), false).pop().map(|(_, socket)| socket)
     }
 
+    /// Whether a Unix socket of this path was handed over.
+    pub fn has_unix(&self, path: &str) -> bool {
+        self.0.iter().any(|(found, _)| matches!(&found.address, StreamAddr::Unix(theirs) if theirs == path))
+    }
+
     /// A listening Unix socket whose path is wanted.
     pub fn take_unix(&mut self, wanted: impl Fn(&str) -> bool) -> Option<(String, OwnedFd)> {
         let place = self.0.iter().position(

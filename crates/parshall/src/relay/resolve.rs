@@ -10,7 +10,7 @@ use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerCon
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use parshall_core::relay::config::Endpoint;
 use parshall_sys::stream_socket::StreamAddr;
-use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use super::control::Task;
 use super::control::board::Board;
@@ -29,13 +29,27 @@ const LOOKUP_MAX: Duration = Duration::from_secs(12);
 /// `ADDRESS:PORT` of the name server to ask instead of the host's; for tests.
 const NAMESERVER: &str = "PARSHALL_RELAY_NAMESERVER";
 
-/// A name without an address, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unresolved {
-    /// The name.
-    pub name: String,
-    /// What the resolver said.
-    pub why: String,
+/// What was found of names that had no address yet.
+#[derive(Debug, Default)]
+pub struct Found(HashMap<String, Result<Addresses, String>>);
+
+#[derive(Debug)]
+struct Addresses {
+    ips: Vec<IpAddr>,
+    /// When they expire.
+    until: Instant,
+}
+
+impl Found {
+    /// The names without an address, each with what the resolver said.
+    pub fn unresolved(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().filter_map(|(name, outcome)| Some((name.as_str(), outcome.as_ref().err()?.as_str())))
+    }
+
+    /// Why a name has no address.
+    pub fn why(&self, name: &str) -> Option<&str> {
+        self.0.get(name)?.as_ref().err().map(String::as_str)
+    }
 }
 
 /// The names among a service's targets, each with its port and what is to be told.
@@ -85,91 +99,117 @@ impl Names {
         Self { board, followed: HashMap::new() }
     }
 
-    /// Follows the names of these services from now on, and no others; all are asked for anew. Waits until each name
-    /// without an address was asked for once, at most `patience`, and answers which have none.
-    pub async fn follow(&mut self, services: &[Arc<Service>], patience: Duration) -> Vec<Unresolved> {
+    /// Asks for the names of these services that have no address, all at once, and gives the targets what is found. Whatever
+    /// is followed goes on.
+    pub fn ask(&self, services: &[Arc<Service>]) -> impl Future<Output = Found> + use<> {
+        let mut lacking: HashMap<String, Vec<User>> = HashMap::new();
+        for (name, user) in services.iter().flat_map(|s| names(s)) {
+            match self.followed.get(name).and_then(|f| lock(&f.known).addresses.clone()) {
+                Some(ips) => user.tell(&ips),
+                None => lacking.entry(name.to_owned()).or_default().push(user),
+            }
+        }
+        let board = self.board.clone();
+        async move {
+            let found = look_up_all(lacking.keys()).await;
+            for (name, outcome) in &found {
+                match outcome {
+                    Ok(addresses) => lacking[name].iter().for_each(|user| user.tell(&addresses.ips)),
+                    Err(_) => board.lookups_failed.add(),
+                }
+            }
+            Found(found)
+        }
+    }
+
+    /// Follows the names of these services from now on, and no others. Those that were followed before are asked for anew,
+    /// by the host's configuration as it is now; the others when what was found of them expires.
+    pub fn follow(&mut self, services: &[Arc<Service>], mut found: Found) {
         let mut wanted: HashMap<String, Vec<User>> = HashMap::new();
         for (name, user) in services.iter().flat_map(|s| names(s)) {
             wanted.entry(name.to_owned()).or_default().push(user);
         }
-        let mut before = std::mem::take(&mut self.followed);
+        let before = std::mem::take(&mut self.followed);
         if wanted.is_empty() {
-            return Vec::new();
+            return;
         }
         let resolver = match resolver() {
             Ok(resolver) => Arc::new(resolver),
-            Err(why) => return wanted.into_keys().map(|name| Unresolved { name, why: why.clone() }).collect(),
+            Err(why) => return eprintln!("relay: names are not asked for again: {why}"),
         };
-        let mut first = Vec::new();
         for (name, users) in wanted {
-            let addresses = before.remove(&name).and_then(|f| lock(&f.known).addresses.clone());
-            users.iter().zip(addresses.iter().cycle()).for_each(|(user, addresses)| user.tell(addresses));
-            let is_new = addresses.is_none();
-            let known = Arc::new(Mutex::new(Known { users, addresses }));
-            let (answer, answered) = oneshot::channel();
-            let task = follow_one(resolver.clone(), name.clone(), known.clone(), self.board.clone(), answer);
-            let task = Task(tokio::spawn(task));
-            self.followed.insert(name.clone(), Followed { known, _task: task });
-            if is_new {
-                first.push((name, answered));
-            }
-        }
-        let end = tokio::time::Instant::now() + patience;
-        let mut unresolved = Vec::new();
-        for (name, answered) in first {
-            let why = match tokio::time::timeout_at(end, answered).await {
-                Ok(Ok(Ok(()))) => continue,
-                Ok(Ok(Err(why))) => why,
-                Ok(Err(_)) | Err(_) => "no answer in time".to_owned(),
+            let last = before.get(&name).and_then(|f| lock(&f.known).addresses.clone());
+            let (addresses, pause, failures) = match found.0.remove(&name) {
+                Some(Ok(new)) => {
+                    let left = new.until.saturating_duration_since(Instant::now());
+                    (Some(new.ips), left.clamp(TTL_MIN, TTL_MAX), 0)
+                }
+                Some(Err(_)) => (last, retry_after(1), 1),
+                None => (last, Duration::ZERO, 0),
             };
-            unresolved.push(Unresolved { name, why });
+            users.iter().zip(addresses.iter().cycle()).for_each(|(user, ips)| user.tell(ips));
+            let known = Arc::new(Mutex::new(Known { users, addresses }));
+            let task = follow_one(resolver.clone(), name.clone(), known.clone(), self.board.clone(), pause, failures);
+            self.followed.insert(name, Followed { known, _task: Task(tokio::spawn(task)) });
         }
-        unresolved
     }
+}
+
+/// Asks for all of these names at once.
+async fn look_up_all(names: impl ExactSizeIterator<Item = &String>) -> HashMap<String, Result<Addresses, String>> {
+    if names.len() == 0 {
+        return HashMap::new();
+    }
+    let resolver = match resolver() {
+        Ok(resolver) => Arc::new(resolver),
+        Err(why) => return names.map(|name| (name.clone(), Err(why.clone()))).collect(),
+    };
+    let mut lookups = JoinSet::new();
+    for name in names {
+        let (resolver, name) = (resolver.clone(), name.clone());
+        lookups.spawn(async move {
+            let outcome = look_up(&resolver, &name).await;
+            (name, outcome)
+        });
+    }
+    // Each has its own bound on time.
+    lookups.join_all().await.into_iter().collect()
 }
 
 fn lock(known: &Mutex<Known>) -> std::sync::MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-type Answer = Result<(), String>;
-
+/// Asks for a name after a pause, and then again and again. `failures`: in a row, so far.
 async fn follow_one(
     resolver: Arc<TokioResolver>,
     name: String,
     known: Arc<Mutex<Known>>,
     board: Arc<Board>,
-    first: oneshot::Sender<Answer>,
+    mut pause: Duration,
+    mut failures: u32,
 ) {
-    let mut first = Some(first);
-    let mut failures = 0_u32;
     loop {
-        let outcome = look_up(&resolver, &name).await;
-        let pause = match &outcome {
-            Ok((addresses, ttl)) => {
+        tokio::time::sleep(pause).await;
+        pause = match look_up(&resolver, &name).await {
+            Ok(Addresses { ips, until }) => {
                 if std::mem::take(&mut failures) > 0 {
                     eprintln!("relay: the name {name} has an address again");
                 }
                 let mut known = lock(&known);
-                known.users.iter().for_each(|user| user.tell(addresses));
-                known.addresses = Some(addresses.clone());
-                (*ttl).clamp(TTL_MIN, TTL_MAX)
+                known.users.iter().for_each(|user| user.tell(&ips));
+                known.addresses = Some(ips);
+                until.saturating_duration_since(Instant::now()).clamp(TTL_MIN, TTL_MAX)
             }
             Err(why) => {
                 board.lookups_failed.add();
-                // The first failure of a start or reload is told there.
-                if failures == 0 && first.is_none() {
+                if failures == 0 {
                     eprintln!("relay: the name {name} cannot be resolved: {why}; its last addresses stay in use");
                 }
                 failures = failures.saturating_add(1);
                 retry_after(failures)
             }
         };
-        if let Some(first) = first.take() {
-            // It may have waited long enough.
-            first.send(outcome.map(drop)).ok();
-        }
-        tokio::time::sleep(pause).await;
     }
 }
 
@@ -178,24 +218,24 @@ fn retry_after(failures: u32) -> Duration {
     RETRY_MIN.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(RETRY_MAX)
 }
 
-/// The addresses of a name, and for how long they hold.
-async fn look_up(resolver: &TokioResolver, name: &str) -> Result<(Vec<IpAddr>, Duration), String> {
+/// The addresses of a name.
+async fn look_up(resolver: &TokioResolver, name: &str) -> Result<Addresses, String> {
     let answer = match tokio::time::timeout(LOOKUP_MAX, resolver.lookup_ip(name)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(e)) if e.is_no_records_found() => return Err("it has no address".to_owned()),
         Ok(Err(e)) => return Err(e.to_string()),
         Err(_) => return Err("no answer in time".to_owned()),
     };
-    let mut addresses = Vec::new();
+    let mut ips = Vec::new();
     for ip in answer.iter() {
-        if !addresses.contains(&ip) {
-            addresses.push(ip);
+        if !ips.contains(&ip) {
+            ips.push(ip);
         }
     }
-    if addresses.is_empty() {
+    if ips.is_empty() {
         return Err("it has no address".to_owned());
     }
-    Ok((addresses, answer.valid_until().saturating_duration_since(Instant::now())))
+    Ok(Addresses { ips, until: answer.valid_until() })
 }
 
 /// A resolver as the host configures it: /etc/resolv.conf and /etc/hosts.

@@ -1,7 +1,10 @@
 //! The main thread of `parshall relay`: opens everything, gives up privileges, starts the threads, and then waits for
-//! signals (SIGHUP reloads, SIGUSR2 upgrades, SIGTERM and SIGINT drain, and cut when they come again).
+//! signals (SIGHUP reloads, SIGUSR2 upgrades, SIGTERM and SIGINT drain, and cut when they come again). It waits for nothing
+//! else: what takes its time is done by other threads, which send an event when it is.
+mod reload;
+
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -17,15 +20,15 @@ use parshall_sys::privileges::{self, User};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
+use self::reload::{NewConfig, Reloading};
 use super::control::Control;
 use super::control::board::Board;
-use super::load;
 use super::log::Log;
-use super::notify::{self, notify};
+use super::notify::notify;
 use super::open::Pool;
 use super::outlets::{Opened, Outlets};
-use super::resolve::Unresolved;
-use super::serve::{Changes, Means, Prepared, Relay};
+use super::resolve::Found;
+use super::serve::{Means, Prepared, Relay, unix_path};
 use super::service::Service;
 use super::stats::ListenerStats;
 use super::upgrade::{Program, READY};
@@ -45,6 +48,10 @@ enum Event {
     WorkerEnded,
     /// The process that is to take over is ready, or why it is not.
     Successor(Result<u32, String>),
+    /// A new configuration was read.
+    Read(anyhow::Result<NewConfig>),
+    /// The names of a configuration were asked for.
+    Named(Found),
 }
 
 /// Forwards until a signal ends it. `source` is the file that the configuration came from, read again on SIGHUP.
@@ -58,7 +65,9 @@ pub fn run(config: Config, source: Option<PathBuf>) -> anyhow::Result<()> {
         eprintln!("relay: LISTEN_FDS announces {missing} more than were handed over");
     }
     let mut main = Main::open(config, source, program, inherited.sockets)?;
-    main.start(signals)?;
+    if !main.start(signals)? {
+        return Ok(());
+    }
     main.say_ready(inherited.ready);
     main.serve();
     main.finish()
@@ -82,6 +91,9 @@ struct Main {
     control: Option<Control>,
     log: Option<Log>,
     events: (Sender<Event>, Receiver<Event>),
+    reloading: Option<Reloading>,
+    /// SIGHUP came while a configuration was read: it may have changed since.
+    reload_again: bool,
     /// A successor has been started.
     upgrading: bool,
     /// A successor has the listeners.
@@ -122,6 +134,8 @@ impl Main {
             control: None,
             log: None,
             events: channel(),
+            reloading: None,
+            reload_again: false,
             upgrading: false,
             handed_over: false,
             draining: false,
@@ -129,7 +143,8 @@ impl Main {
         })
     }
 
-    fn start(&mut self, mut signals: Signals) -> anyhow::Result<()> {
+    /// Starts to serve. False if a signal to stop came before.
+    fn start(&mut self, mut signals: Signals) -> anyhow::Result<bool> {
         let (prepared, mut opened) = self.opened.take().context("started twice")?;
         let events = self.events.0.clone();
         std::thread::Builder::new().name("relay-signals".into()).spawn(move || {
@@ -141,9 +156,16 @@ impl Main {
         })?;
         let control = Control::start(self.board.clone())?;
         let services: Vec<_> = prepared.services().cloned().collect();
-        let unresolved = control.resolve(services.clone());
-        all_reachable(&services, &unresolved)?;
-        tell_unresolved(&unresolved);
+        let events = self.events.0.clone();
+        control.ask(services.clone(), move |found| drop(events.send(Event::Named(found))));
+        let Some(found) = self.wait_for_names() else {
+            eprintln!("relay: stopped before it was started");
+            notify("STOPPING=1");
+            control.stop();
+            return Ok(false);
+        };
+        all_reachable(&services, &found)?;
+        tell_unresolved(&found);
         let events = self.events.0.clone();
         let ended = move || drop(events.send(Event::WorkerEnded));
         let (wake, lines) = self.relay.start(&self.config, self.means, ended)?;
@@ -151,10 +173,27 @@ impl Main {
         self.board.set_log(log.counts());
         self.relay.commit(prepared, 0);
         self.board.show(&self.relay);
+        control.follow(services.clone(), found);
         control.check(services);
         self.outlets.serve(opened, &control);
         (self.control, self.log) = (Some(control), Some(log));
-        Ok(())
+        Ok(true)
+    }
+
+    /// What was found of the names at the start. None if a signal to stop comes first; other signals are answered later.
+    fn wait_for_names(&self) -> Option<Found> {
+        let mut later = Vec::new();
+        let found = loop {
+            match self.events.1.recv() {
+                Ok(Event::Named(found)) => break Some(found),
+                Ok(Event::Signal(SIGTERM | SIGINT)) => break None,
+                Ok(other) => later.push(other),
+                // We hold a sender ourselves.
+                Err(_) => break None,
+            }
+        };
+        later.into_iter().for_each(|event| drop(self.events.0.send(event)));
+        found
     }
 
     fn say_ready(&self, predecessor: Option<std::fs::File>) {
@@ -189,6 +228,8 @@ impl Main {
                 Event::Signal(SIGUSR2) => self.upgrade(),
                 Event::Signal(_) => self.stop(),
                 Event::Successor(outcome) => self.successor(outcome),
+                Event::Read(outcome) => self.take_read(outcome),
+                Event::Named(found) => self.take_named(found),
                 Event::WorkerEnded => {
                     running -= 1;
                     if !self.draining {
@@ -203,7 +244,13 @@ impl Main {
     fn finish(mut self) -> anyhow::Result<()> {
         let paths: Vec<String> = match self.handed_over {
             true => Vec::new(),
-            false => self.relay.listeners.iter().filter_map(|r| unix_path(&r.service.config.listen)).collect(),
+            false => self
+                .relay
+                .listeners
+                .iter()
+                .filter_map(|r| unix_path(&r.service.config.listen))
+                .map(str::to_owned)
+                .collect(),
         };
         let counts = self.relay.counts();
         let result = self.relay.join();
@@ -239,70 +286,11 @@ impl Main {
         self.relay.drain(after(patience), self.handed_over);
     }
 
-    fn reload(&mut self) {
-        let Some(source) = self.source.clone() else {
-            eprintln!("relay: nothing to reload: it was started without a file");
-            return;
-        };
-        if self.draining {
-            eprintln!("relay: not reloaded: it is draining");
-            return;
-        }
-        notify::reloading();
-        match self.try_reload(&source) {
-            Ok(Changes { added, removed, changed }) => {
-                self.board.reloads.add();
-                let listeners = plural(self.relay.listeners.len() as u64, "listener", "listeners");
-                eprintln!("relay: reloaded: {listeners} ({added} added, {removed} removed, {changed} changed)");
-            }
-            Err(error) => {
-                self.board.reloads_refused.add();
-                let hint = error.chain().find_map(|e| e.downcast_ref::<UserError>()).map(|u| format!(" ({})", u.hint));
-                let hint = hint.unwrap_or_default();
-                eprintln!("relay: not reloaded, the old configuration stays in force: {error:#}{hint}");
-            }
-        }
-        notify("READY=1");
-    }
-
-    fn try_reload(&mut self, source: &Path) -> anyhow::Result<Changes> {
-        let config = load::read_again(source)?;
-        let Some(control) = &self.control else { anyhow::bail!("it has not started") };
-        let mut nothing = Pool::default();
-        let prepared = self.relay.prepare(&config, &mut nothing)?;
-        let mut opened = Opened::open(Some(&self.config.global), &config.global, &mut nothing, None)?;
-        let services: Vec<_> = prepared.services().cloned().collect();
-        let unresolved = control.resolve(services.clone());
-        if let Err(unreachable) = all_reachable(&services, &unresolved) {
-            control.resolve(self.relay.listeners.iter().map(|r| r.service.clone()).collect());
-            return Err(unreachable);
-        }
-        tell_unresolved(&unresolved);
-        self.tell_unchangeable(&config);
-        let changes = self.relay.commit(prepared, after(config.global.drain));
-        self.board.show(&self.relay);
-        control.check(services);
-        if let Some(log) = &self.log {
-            log.switch(opened.sink());
-        }
-        self.outlets.serve(opened, control);
-        self.config = config;
-        Ok(changes)
-    }
-
-    fn tell_unchangeable(&self, new: &Config) {
-        let (old, new) = (&self.config.global, &new.global);
-        let differ =
-            [("threads", old.threads != new.threads), ("max-connections", old.max_connections != new.max_connections)];
-        for (key, _) in differ.into_iter().chain([("user", old.user != new.user)]).filter(|(_, differs)| *differs) {
-            eprintln!("relay: `{key}` changes with the next start or upgrade (SIGUSR2), not with a reload");
-        }
-    }
-
     fn upgrade(&mut self) {
-        if self.upgrading || self.draining {
-            eprintln!("relay: not upgraded: it is {} already", if self.draining { "draining" } else { "upgrading" });
-            return;
+        let busy =
+            [(self.draining, "draining"), (self.upgrading, "upgrading"), (self.reloading.is_some(), "reloading")];
+        if let Some((_, doing)) = busy.iter().find(|(so, _)| *so) {
+            return eprintln!("relay: not upgraded: it is {doing} already");
         }
         let sockets: Vec<_> = self.relay.sockets().chain(self.outlets.sockets()).collect();
         let events = self.events.0.clone();
@@ -336,22 +324,22 @@ impl Main {
 }
 
 /// A listener none of whose targets has an address cannot serve anyone.
-fn all_reachable(services: &[Arc<Service>], unresolved: &[Unresolved]) -> anyhow::Result<()> {
+fn all_reachable(services: &[Arc<Service>], found: &Found) -> anyhow::Result<()> {
     for service in services {
         if service.targets.iter().any(|t| !t.addresses().is_empty()) {
             continue;
         }
         let first = service.config.targets.first().map(|t| &t.endpoint);
         let Some(Endpoint::Name(name, _)) = first else { continue };
-        let why = unresolved.iter().find(|u| u.name == *name).map_or("no address is known", |u| u.why.as_str());
+        let why = found.why(name).unwrap_or("no address is known");
         let what = format!("{}: the name {name} cannot be resolved: {why}", service.config.name);
         return Err(UserError::new(what, "check the spelling; `getent hosts NAME` asks as the relay does").into());
     }
     Ok(())
 }
 
-fn tell_unresolved(unresolved: &[Unresolved]) {
-    for Unresolved { name, why } in unresolved {
+fn tell_unresolved(found: &Found) {
+    for (name, why) in found.unresolved() {
         eprintln!(
             "relay: the name {name} cannot be resolved: {why}; it is asked for again, and the other targets serve"
         );
@@ -386,10 +374,6 @@ fn give_up_privileges(config: &Config, user: Option<&User>) -> anyhow::Result<()
         };
         UserError::new(format!("cannot become {wanted}: {e}"), hint).into()
     })
-}
-
-fn unix_path(endpoint: &Endpoint) -> Option<String> {
-    if let Endpoint::Unix(path) = endpoint { Some(path.clone()) } else { None }
 }
 
 /// Connections that were ended because their time to drain was over.

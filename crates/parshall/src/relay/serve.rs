@@ -16,16 +16,17 @@ use parshall_core::relay::backoff::Capacity;
 use parshall_core::relay::config::{Config, Endpoint, Listener, Protocol, Target};
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::eventfd;
-use parshall_sys::stream_socket::{self, StreamAddr};
+use parshall_sys::stream_socket::StreamAddr;
 
+use super::adjust::Adjustment;
 use super::balancing::Balancing;
 use super::command::{Assigned, Command};
 use super::directory::TargetState;
 use super::open::{self, Pool, Sockets};
 use super::record::Closed;
 use super::room::Room;
-use super::serve_udp::UdpSide;
-use super::service::{Service, options};
+use super::serve_udp::{UdpPrepared, UdpSide};
+use super::service::Service;
 use super::stats::ListenerStats;
 use super::worker::{Parts, Worker};
 
@@ -55,12 +56,28 @@ impl Running {
     }
 }
 
-/// A configuration whose listeners are open and not yet served.
-#[derive(Debug)]
+/// A configuration whose listeners are open and not yet served. Dropped instead of committed it leaves no trace.
+#[derive(Default)]
 pub struct Prepared {
     running: Vec<Running>,
     /// For the workers; None where they have their sockets already.
     fresh: Vec<Option<Sockets>>,
+    /// What changes about listeners that stay open.
+    adjustments: Vec<Adjustment>,
+    /// None if the UDP listeners are as before.
+    udp: Option<UdpPrepared>,
+    /// Last, so that nobody listens there any more when it is dropped.
+    paths: NewPaths,
+}
+
+/// Paths of Unix sockets that were made for a configuration; removed unless it is committed.
+#[derive(Default)]
+struct NewPaths(Vec<String>);
+
+impl Drop for NewPaths {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|path| open::leave_stale(path));
+    }
 }
 
 impl Prepared {
@@ -159,44 +176,55 @@ impl Relay {
             let parts = (self.room.clone(), means.pipes_per_thread, buffer_max);
             self.workers.push(spawn(number, parts, closed.clone(), on_end.clone())?);
         }
+        if config.listeners.iter().any(|l| l.protocol == Protocol::Udp) {
+            self.udp = UdpSide::start(self.threads, &self.room)?;
+        }
         Ok((closed, ended))
     }
 
-    /// Opens what a configuration adds. Listeners on the same address keep their sockets, their counters and what is
-    /// known of their targets.
+    /// Opens what a configuration adds, and tries what it changes. Listeners on the same address keep their sockets, their
+    /// counters and what is known of their targets. Nothing that is in use changes before [`Self::commit`].
     pub fn prepare(&self, config: &Config, pool: &mut Pool) -> anyhow::Result<Prepared> {
         let mut before = by_place(&self.listeners);
         let named = self.listeners.iter().map(|r| (r.service.config.name.as_str(), r)).collect();
-        let mut prepared = Prepared { running: Vec::new(), fresh: Vec::new() };
+        let mut prepared = Prepared::default();
         for listener in &config.listeners {
             let old = before.get_mut(&place(listener)).and_then(VecDeque::pop_front);
             let (sockets, bound, fresh) = match old {
                 Some(old) => {
-                    adjust(old, listener);
+                    prepared.adjustments.extend(Adjustment::prepare(old, listener)?);
                     (old.sockets.clone(), old.bound.clone(), None)
                 }
                 None => {
-                    let sockets = open::open(listener, self.threads, pool)?;
+                    let sockets = self.open_new(listener, pool, &mut prepared.paths)?;
                     let bound = open::bound(&sockets, listener);
                     let theirs = open::copies(&sockets)?;
                     (Arc::new(sockets), bound, Some(theirs))
                 }
             };
-            let gate = old.filter(|o| o.service.config.limits == listener.limits).map(|o| o.service.gate.clone());
-            let targets = listener.targets.iter().map(|t| state_of(t, old)).collect();
-            let mut service = Service::new(listener.clone(), targets, gate, monotonic_ns());
-            if let Some(old) = old.filter(|o| Balancing::serves_both(&o.service.config, listener)) {
-                service.balancing = old.service.balancing.clone();
-            }
-            let service = Arc::new(service);
             let stats = match old.filter(|o| o.service.config.name == listener.name) {
                 Some(old) => old.stats.clone(),
                 None => self.stats_of(&listener.name, &named),
             };
-            prepared.running.push(Running { service, stats, bound, sockets });
+            prepared.running.push(Running { service: service(listener, old), stats, bound, sockets });
             prepared.fresh.push(fresh);
         }
+        if self.udp_differs(&prepared) {
+            let rows = prepared.running.iter().zip(&prepared.fresh).filter(|(row, _)| !row.is_tcp());
+            let rows: Vec<_> = rows.map(|(row, fresh)| (row, fresh.is_some())).collect();
+            // Before the relay is started nothing may run that has not given up privileges.
+            let room = (!self.workers.is_empty()).then_some(&self.room);
+            prepared.udp = Some(self.udp.prepare(&rows, self.threads, room)?);
+        }
         Ok(prepared)
+    }
+
+    /// Opens a listener; a path that this makes is noted.
+    fn open_new(&self, listener: &Listener, pool: &mut Pool, paths: &mut NewPaths) -> anyhow::Result<Sockets> {
+        let path = unix_path(&listener.listen).filter(|path| !pool.has_unix(path));
+        let sockets = open::open(listener, self.threads, pool)?;
+        paths.0.extend(path.map(str::to_owned));
+        Ok(sockets)
     }
 
     /// The counters under this name, if it was ever used: they must not go backwards.
@@ -209,10 +237,11 @@ impl Relay {
 
     /// Puts a configuration into force. Connections of removed listeners may finish until `drain_until`.
     pub fn commit(&mut self, prepared: Prepared, drain_until: Ns) -> Changes {
-        let Prepared { running, mut fresh } = prepared;
+        let Prepared { running, mut fresh, adjustments, udp, mut paths } = prepared;
+        paths.0.clear();
+        adjustments.iter().for_each(Adjustment::commit);
         let changes = self.changes(&running, &fresh);
-        let udp_differs = self.udp_differs(&running, &fresh);
-        let known: Vec<bool> = fresh.iter().map(Option::is_none).collect();
+        let left = self.paths_left(&running);
         let names: HashSet<&str> = running.iter().map(|r| r.service.config.name.as_str()).collect();
         for old in self.listeners.iter().filter(|old| !names.contains(old.service.config.name.as_str())) {
             self.gone.insert(old.service.config.name.clone(), old.stats.clone());
@@ -238,19 +267,23 @@ impl Relay {
         drop(applied);
         // Who is told that it is in force may rely on it. A worker that does not get to it gets there later.
         all_have.recv_timeout(APPLY_MAX).ok();
-        if udp_differs {
-            let rows = self.listeners.iter().zip(&known).filter(|(row, _)| !row.is_tcp());
-            let rows: Vec<_> = rows.map(|(row, known)| (row.clone(), *known)).collect();
-            match self.udp.serve(&rows, self.threads, &self.room, drain_until) {
-                Ok(all_have) => drop(all_have.recv_timeout(APPLY_MAX)),
-                Err(error) => eprintln!("relay: not all UDP listeners are served: {error:#}"),
-            }
+        // Nobody listens there any more, so clients had better find nothing there.
+        left.iter().for_each(|path| open::leave_stale(path));
+        if let Some(udp) = udp {
+            self.udp.serve(udp, drain_until).recv_timeout(APPLY_MAX).ok();
         }
         changes
     }
 
+    /// Paths of Unix sockets that the listeners in force have and these have not.
+    fn paths_left(&self, running: &[Running]) -> Vec<String> {
+        let kept: HashSet<&str> = running.iter().filter_map(|r| unix_path(&r.service.config.listen)).collect();
+        let now = self.listeners.iter().filter_map(|r| unix_path(&r.service.config.listen));
+        now.filter(|path| !kept.contains(path)).map(str::to_owned).collect()
+    }
+
     /// Whether the UDP listeners are others than before.
-    fn udp_differs(&self, running: &[Running], fresh: &[Option<Sockets>]) -> bool {
+    fn udp_differs(&self, Prepared { running, fresh, .. }: &Prepared) -> bool {
         let new: Vec<&Listener> = running.iter().filter(|r| !r.is_tcp()).map(|r| &r.service.config).collect();
         let old: Vec<&Listener> = self.listeners.iter().filter(|r| !r.is_tcp()).map(|r| &r.service.config).collect();
         let opened = running.iter().zip(fresh).any(|(row, fresh)| !row.is_tcp() && fresh.is_some());
@@ -337,37 +370,20 @@ fn by_place(listeners: &[Running]) -> HashMap<(Protocol, Endpoint), VecDeque<&Ru
     all
 }
 
-/// Gives a listener that stays open what of its new options can change.
-fn adjust(old: &Running, new: &Listener) {
-    if !old.is_tcp() {
-        return steer(old, new);
+/// A listener as the workers see it, with what is known from before.
+fn service(listener: &Listener, old: Option<&Running>) -> Arc<Service> {
+    let gate = old.filter(|o| o.service.config.limits == listener.limits).map(|o| o.service.gate.clone());
+    let targets = listener.targets.iter().map(|t| state_of(t, old)).collect();
+    let mut service = Service::new(listener.clone(), targets, gate, monotonic_ns());
+    if let Some(old) = old.filter(|o| Balancing::serves_both(&o.service.config, listener)) {
+        service.balancing = old.service.balancing.clone();
     }
-    if old.service.config.sockets == new.sockets {
-        return;
-    }
-    let address = match &new.listen {
-        Endpoint::Unix(path) => StreamAddr::Unix(path.clone()),
-        _ => match old.bound.parse() {
-            Ok(ip) => StreamAddr::Ip(ip),
-            Err(_) => return,
-        },
-    };
-    for socket in old.sockets.iter().flatten() {
-        if let Err(e) = stream_socket::adjust(socket, &address, new.sockets.backlog, &options(new)) {
-            eprintln!("relay: {}: not all socket options could be changed: {e}", new.name);
-            return;
-        }
-    }
+    Arc::new(service)
 }
 
-/// Has all datagrams of a source come to one thread, if the listener now has limits that threads keep by themselves.
-fn steer(old: &Running, new: &Listener) {
-    let wanted = open::limits_sources(new) && !open::limits_sources(&old.service.config);
-    let socket = old.sockets.iter().flatten().next().filter(|_| wanted);
-    let done = socket.map(|s| open::steer_by_source(s, old.sockets.len()));
-    if let Some(Err(e)) = done {
-        eprintln!("relay: {}: limits of a source are kept by each thread on its own: {e:#}", new.name);
-    }
+/// The path or abstract name of a Unix socket.
+pub fn unix_path(endpoint: &Endpoint) -> Option<&str> {
+    if let Endpoint::Unix(path) = endpoint { Some(path) } else { None }
 }
 
 /// What is known of a target: all that was, if the listener had it before.
@@ -412,5 +428,58 @@ struct AtEnd<F: Fn()>(F);
 impl<F: Fn()> Drop for AtEnd<F> {
     fn drop(&mut self) {
         (self.0)();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use socket2::SockRef;
+
+    use super::*;
+
+    fn to(listen: Endpoint) -> Listener {
+        let target = Target { endpoint: Endpoint::Ip("127.0.0.1:1".parse().expect("an address")), weight: 1 };
+        Listener::new(Protocol::Tcp, listen, vec![target])
+    }
+
+    fn ip(text: &str) -> Endpoint {
+        Endpoint::Ip(text.parse().expect("an address"))
+    }
+
+    fn config(listeners: Vec<Listener>) -> Config {
+        Config { global: Default::default(), listeners }
+    }
+
+    #[test]
+    fn what_is_refused_has_changed_nothing_and_what_is_committed_has() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| scratch.path().join(name).to_str().expect("UTF-8").to_owned();
+        let mut pool = Pool::default();
+        let mut relay = Relay::new(2);
+        let kept = to(ip("127.0.0.1:0"));
+        let unix = to(Endpoint::Unix(path("kept")));
+        relay.commit(relay.prepare(&config(vec![kept.clone(), unix.clone()]), &mut pool).expect("opened"), 0);
+        let sockets = relay.sockets().take(2).map(|s| s.try_clone_to_owned().expect("a descriptor"));
+        let sockets: Vec<OwnedFd> = sockets.collect();
+        let nodelay = || [0, 1].map(|n| SockRef::from(&sockets[n]).tcp_nodelay().expect("TCP"));
+        assert_eq!(nodelay(), [true; 2]);
+        let mut changed = kept.clone();
+        changed.sockets.nodelay = false;
+        let added = to(Endpoint::Unix(path("added")));
+        let theirs = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let taken = to(Endpoint::Ip(theirs.local_addr().expect("bound")));
+        let refused = config(vec![changed.clone(), added.clone(), taken]);
+        assert!(relay.prepare(&refused, &mut pool).is_err(), "a port is in use");
+        drop(relay.prepare(&config(vec![changed.clone(), added.clone()]), &mut pool).expect("prepared"));
+        assert_eq!(nodelay(), [true; 2], "nothing was committed");
+        assert!(!scratch.path().join("added").exists() && UnixStream::connect(path("kept")).is_ok());
+        let prepared = relay.prepare(&config(vec![changed, added]), &mut pool).expect("prepared");
+        let changes = relay.commit(prepared, 0);
+        assert_eq!(changes, Changes { added: 1, removed: 1, changed: 1 });
+        assert_eq!(nodelay(), [false; 2]);
+        assert!(UnixStream::connect(path("added")).is_ok());
+        assert!(!scratch.path().join("kept").exists(), "a removed listener leaves no path");
     }
 }

@@ -18,6 +18,14 @@ use super::udp;
 use super::udp::plan::{Change, Chooser, UdpListener, UdpPlan};
 use super::udp::stop::{Order, Stop};
 
+/// Listeners that UDP threads are about to serve.
+pub struct UdpPrepared {
+    /// The threads, if they had to be started.
+    started: Option<UdpSide>,
+    /// Of each thread.
+    listeners: Vec<Vec<UdpListener>>,
+}
+
 /// The UDP threads.
 #[derive(Debug, Default)]
 pub struct UdpSide {
@@ -68,34 +76,44 @@ impl Chooser for ByRules {
 }
 
 impl UdpSide {
-    /// Serves these listeners from now on; each with whether the threads have its sockets yet. Sessions of those that are
-    /// gone may go on until `drain_until`. The answer hangs up once every thread has taken it up.
-    pub fn serve(
-        &mut self,
-        running: &[(Running, bool)],
-        threads: usize,
-        room: &Arc<Room>,
-        drain_until: Ns,
-    ) -> anyhow::Result<Receiver<()>> {
-        let (applied, all_have) = channel();
-        if self.threads.is_empty() {
-            let threads = if running.is_empty() { 0 } else { threads };
-            for number in 0..threads {
-                let plan = UdpPlan {
-                    listeners: listeners(running.iter().map(|(one, _)| (one, true)), number)?,
-                    room: room.clone(),
-                    counts: Arc::default(),
-                };
-                self.threads.push(spawn(number, plan)?);
-            }
-        } else {
-            for (number, thread) in self.threads.iter().enumerate() {
-                let listeners = listeners(running.iter().map(|(one, known)| (one, !known)), number)?;
-                let change = Change { listeners, drain_until, applied: applied.clone() };
-                thread.stop.change(change).context("a UDP worker cannot be told")?;
-            }
+    /// Starts the threads, which serve nothing yet.
+    pub fn start(threads: usize, room: &Arc<Room>) -> anyhow::Result<Self> {
+        let mut started = Self::default();
+        for number in 0..threads {
+            let plan = UdpPlan { listeners: Vec::new(), room: room.clone(), counts: Arc::default() };
+            started.threads.push(spawn(number, plan)?);
         }
-        Ok(all_have)
+        Ok(started)
+    }
+
+    /// Makes ready to serve these listeners, each with whether the threads have yet to get its sockets. Threads are started
+    /// if there are none and a room for their sessions is given.
+    pub fn prepare(
+        &self,
+        running: &[(&Running, bool)],
+        threads: usize,
+        room: Option<&Arc<Room>>,
+    ) -> anyhow::Result<UdpPrepared> {
+        let started = match room {
+            Some(room) if self.threads.is_empty() && !running.is_empty() => Some(Self::start(threads, room)?),
+            _ => None,
+        };
+        let listeners = (0..threads).map(|number| listeners(running, number)).collect::<Result<_, _>>()?;
+        Ok(UdpPrepared { started, listeners })
+    }
+
+    /// Serves other listeners from now on. Sessions of those that are gone may go on until `drain_until`. The answer hangs
+    /// up once every thread has taken it up.
+    pub fn serve(&mut self, prepared: UdpPrepared, drain_until: Ns) -> Receiver<()> {
+        let (applied, all_have) = channel();
+        if let Some(started) = prepared.started {
+            *self = started;
+        }
+        for (thread, listeners) in self.threads.iter().zip(prepared.listeners) {
+            // A thread that has ended takes nothing up.
+            thread.stop.change(Change { listeners, drain_until, applied: applied.clone() }).ok();
+        }
+        all_have
     }
 
     /// Takes no new sessions; those open may go on until then. Where another process has the sockets, only answers pass:
@@ -114,8 +132,8 @@ impl UdpSide {
     }
 
     /// Waits for the threads to end.
-    pub fn join(self) -> anyhow::Result<()> {
-        for each in self.threads {
+    pub fn join(mut self) -> anyhow::Result<()> {
+        for each in std::mem::take(&mut self.threads) {
             match each.thread.join() {
                 Ok(result) => result.context("a UDP worker of the relay failed")?,
                 Err(_) => anyhow::bail!("a UDP worker of the relay panicked"),
@@ -125,14 +143,20 @@ impl UdpSide {
     }
 }
 
+impl Drop for UdpSide {
+    fn drop(&mut self) {
+        // Those of a configuration that was refused.
+        for each in &self.threads {
+            each.stop.give(Order::End).ok();
+        }
+    }
+}
+
 /// The listeners of one thread, with the sockets that it has not got yet.
-fn listeners<'r>(
-    running: impl Iterator<Item = (&'r Running, bool)>,
-    number: usize,
-) -> anyhow::Result<Vec<UdpListener>> {
+fn listeners(running: &[(&Running, bool)], number: usize) -> anyhow::Result<Vec<UdpListener>> {
     let mut listeners = Vec::new();
     for (one, lacking) in running {
-        let socket = one.sockets.get(number).and_then(|each| each.first()).filter(|_| lacking);
+        let socket = one.sockets.get(number).and_then(|each| each.first()).filter(|_| *lacking);
         let socket = socket.map(|s| s.try_clone()).transpose().context("no descriptor for a UDP worker")?;
         let mut listener = UdpListener::new(
             &one.service.config,

@@ -2,6 +2,7 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +12,10 @@ use crate::kit::{Relay, Service, address, exchange, get, listener, until, value}
 struct NameServer {
     address: SocketAddr,
     names: Arc<Mutex<HashMap<String, Option<Ipv4Addr>>>>,
+    /// Questions so far.
+    asked: Arc<AtomicU64>,
+    /// While it is set, nothing is answered.
+    holding: Arc<AtomicBool>,
 }
 
 impl NameServer {
@@ -19,16 +24,38 @@ impl NameServer {
         let address = socket.local_addr().unwrap();
         let names: Arc<Mutex<HashMap<String, Option<Ipv4Addr>>>> = Arc::default();
         let known = names.clone();
+        let (asked, holding) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+        let (count, holds) = (asked.clone(), holding.clone());
         // It ends with the process, like the socket.
         std::thread::spawn(move || {
             let mut query = [0; 1500];
             while let Ok((n, from)) = socket.recv_from(&mut query) {
+                count.fetch_add(1, Ordering::SeqCst);
+                while holds.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 if let Some(reply) = reply(&query[..n], &known.lock().unwrap()) {
                     socket.send_to(&reply, from).ok();
                 }
             }
         });
-        Self { address, names }
+        Self { address, names, asked, holding }
+    }
+
+    /// One that does not answer for now.
+    fn holding() -> Self {
+        let server = Self::start();
+        server.holding.store(true, Ordering::SeqCst);
+        server
+    }
+
+    fn answer(&self) {
+        self.holding.store(false, Ordering::SeqCst);
+    }
+
+    /// Waits until somebody waits for an answer.
+    fn wait_for_a_question(&self) {
+        until("a name is asked for", || self.asked.load(Ordering::SeqCst) > 0);
     }
 
     fn set(&self, name: &str, service: Option<&Service>) {
@@ -133,6 +160,68 @@ fn a_reload_to_an_unknown_name_is_refused_and_a_known_one_goes_on() {
     assert_eq!(exchange(place).unwrap(), "one");
     server.set("svc.test", Some(&two));
     until("the name is still followed", || exchange(place).unwrap() == "two");
+}
+
+#[test]
+fn a_start_that_waits_for_a_name_server_can_be_stopped() {
+    let server = NameServer::holding();
+    let mut relay = Relay::begin(&to_name(address(), &["svc.test"]), |c| server.told_to(c));
+    server.wait_for_a_question();
+    relay.signal("TERM");
+    assert_eq!(relay.end(), Some(0), "{}", relay.said());
+    until("it says so", || relay.count("stopped before it was started") == 1);
+    assert_eq!(relay.count("cannot be resolved"), 0, "{}", relay.said());
+}
+
+#[test]
+fn a_reload_that_waits_for_a_name_server_holds_up_nothing() {
+    let server = NameServer::holding();
+    let (one, place, metrics) = (Service::start("one"), address(), address());
+    let head = format!("metrics = \"{metrics}\"\n");
+    let good = head.clone() + &listener("a", place, &[one.address]);
+    let mut relay = Relay::start_with(&good, |c| server.told_to(c));
+    relay.write(&(head + &to_name(place, &["svc.test"])));
+    relay.signal("HUP");
+    server.wait_for_a_question();
+    assert_eq!(exchange(place).unwrap(), "one");
+    assert_eq!(get(metrics, "/healthz").unwrap().0, 200);
+    relay.signal("USR2");
+    relay.wait_for("not upgraded: it is reloading already", 1);
+    relay.signal("TERM");
+    assert_eq!(relay.end(), Some(0), "{}", relay.said());
+    assert_eq!(relay.count("cannot be resolved"), 0, "it did not wait for the name:\n{}", relay.said());
+    assert_eq!(relay.count("relay: drained"), 1, "{}", relay.said());
+}
+
+#[test]
+fn a_file_that_changes_while_its_names_are_asked_for_is_read_again() {
+    let server = NameServer::holding();
+    let (one, two, place) = (Service::start("one"), Service::start("two"), address());
+    server.set("svc.test", Some(&one));
+    let relay = Relay::start_with(&listener("a", place, &[one.address]), |c| server.told_to(c));
+    relay.write(&to_name(place, &["svc.test"]));
+    relay.signal("HUP");
+    server.wait_for_a_question();
+    relay.write(&listener("a", place, &[two.address]));
+    relay.signal("HUP");
+    relay.signal("HUP");
+    assert_eq!(exchange(place).unwrap(), "one");
+    server.answer();
+    relay.wait_for("relay: reloaded", 2);
+    assert_eq!(exchange(place).unwrap(), "two");
+}
+
+#[test]
+fn a_configuration_in_a_pipe_without_a_writer_holds_up_nothing() {
+    let (service, place) = (Service::start("s"), address());
+    let mut relay = Relay::start(&listener("a", place, &[service.address]));
+    let file = relay.scratch.file("relay.toml");
+    std::fs::remove_file(&file).unwrap();
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    relay.signal("HUP");
+    assert_eq!(exchange(place).unwrap(), "s");
+    relay.signal("TERM");
+    assert_eq!(relay.end(), Some(0), "{}", relay.said());
 }
 
 #[test]

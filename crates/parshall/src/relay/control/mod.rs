@@ -9,26 +9,22 @@ pub mod snapshot;
 pub mod socket;
 
 use std::sync::Arc;
-use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use self::board::Board;
 use super::checks::Checks;
-use super::resolve::{Names, Unresolved};
+use super::resolve::{Found, Names};
 use super::service::Service;
 
-/// A resolver that answers nothing at all must not hold up a start for longer.
-const NAMES_WAIT: Duration = Duration::from_secs(15);
-
 /// What the main thread wants.
-#[derive(Debug)]
 enum Order {
-    /// Follow the names of these services' targets, and answer once each has been asked for once.
-    Names(Vec<Arc<Service>>, mpsc::Sender<Vec<Unresolved>>),
+    /// Ask for the names of these services' targets that have no address, and call this with what was found.
+    Ask(Vec<Arc<Service>>, Box<dyn FnOnce(Found) + Send>),
+    /// Follow the names of these services' targets; what was found of them is known already.
+    Follow(Vec<Arc<Service>>, Found),
     /// Check the targets of these services.
     Checks(Vec<Arc<Service>>),
     /// Serve metrics there, or nowhere.
@@ -67,16 +63,15 @@ impl Control {
         self.orders.send(order).ok();
     }
 
-    /// Follows the names of these services from now on. Answers, once all that are new have been asked for, which of
-    /// them have no address. Reads the host's configuration of names anew.
-    pub fn resolve(&self, services: Vec<Arc<Service>>) -> Vec<Unresolved> {
-        if services.iter().all(|s| super::resolve::names(s).next().is_none()) {
-            self.order(Order::Names(services, mpsc::channel().0));
-            return Vec::new();
-        }
-        let (answer, answered) = mpsc::channel();
-        self.order(Order::Names(services, answer));
-        answered.recv_timeout(NAMES_WAIT + Duration::from_secs(1)).unwrap_or_default()
+    /// Asks for the names among these services' targets that have no address, and calls `tell` from the control thread once
+    /// each was found or not, which takes seconds where a name server does not answer. Changes nothing that is followed.
+    pub fn ask(&self, services: Vec<Arc<Service>>, tell: impl FnOnce(Found) + Send + 'static) {
+        self.order(Order::Ask(services, Box::new(tell)));
+    }
+
+    /// Follows the names of these services from now on. Reads the host's configuration of names anew.
+    pub fn follow(&self, services: Vec<Arc<Service>>, found: Found) {
+        self.order(Order::Follow(services, found));
     }
 
     /// Checks the targets of these services from now on.
@@ -106,14 +101,14 @@ impl Control {
 async fn serve(board: Arc<Board>, mut inbox: UnboundedReceiver<Order>) {
     let mut names = Names::new(board.clone());
     let mut checks = Checks::new(board.clone());
-    let (mut metrics, mut socket) = (None::<Task>, None::<Task>);
+    let (mut metrics, mut socket, mut _asking) = (None::<Task>, None::<Task>, None::<Task>);
     while let Some(order) = inbox.recv().await {
         match order {
-            Order::Names(services, answer) => {
-                let unresolved = names.follow(&services, NAMES_WAIT).await;
-                // Nobody waits where there are no names.
-                answer.send(unresolved).ok();
+            Order::Ask(services, tell) => {
+                let found = names.ask(&services);
+                _asking = Some(Task(tokio::spawn(async move { tell(found.await) })));
             }
+            Order::Follow(services, found) => names.follow(&services, found),
             Order::Checks(services) => checks.follow(&services),
             Order::Metrics(listener) => {
                 drop(metrics.take());
