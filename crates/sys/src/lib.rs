@@ -19,6 +19,7 @@ pub mod link;
 pub mod netlink;
 pub mod netns;
 pub mod nice;
+pub mod nsfs;
 pub mod owner;
 mod perf_event;
 pub mod perf_probe;

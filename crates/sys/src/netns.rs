@@ -79,7 +79,7 @@ pub fn enter(netns: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Opens a namespace by its name.
 pub fn open(name: &str) -> io::Result<File> {
-    File::open(Path::new(DIR).join(name))
+    crate::nsfs::open_named(&Path::new(DIR).join(name))
 }
 
 /// Removes the names that dead owners left and returns them. Processes in them are not touched.

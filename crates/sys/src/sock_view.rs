@@ -1,4 +1,4 @@
-//! Socket options that SOCK_DIAG does not tell, read from a descriptor (such as one of [`crate::pidfd::Pidfd::get_fd`]).
+//! Socket options that SOCK_DIAG does not tell, read from a descriptor (such as one of [`crate::pidfd::Pidfd::get_socket`]).
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -6,13 +6,14 @@
 //! turns after the first look, so that a look every few seconds costs one or two reads per process.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use parshall_bpf::sockets::owners::Stray;
+use parshall_sys::nsfs;
 use parshall_sys::pidfd::Pidfd;
 use parshall_sys::socket_netns::of_socket;
 
@@ -20,6 +21,11 @@ use parshall_sys::socket_netns::of_socket;
 const THREADS_PER_LOOK: usize = 2048;
 /// Mount tables of other mount namespaces read in one look, after the first.
 const TABLES_PER_LOOK: usize = 16;
+/// Bytes of mount tables of others that are read in one look: an unprivileged user may have 100,000 mounts (fs.mount-max) in
+/// each of many mount namespaces.
+const TABLE_BYTES_PER_LOOK: u64 = 64 << 20;
+/// A longer line of a mount table names a path that no system call takes: each of its bytes may stand as four.
+const LINE_BYTES_MAX: u64 = 5 * libc::PATH_MAX as u64;
 /// Namespaces reported at most; the rest is counted as lost.
 const MOST: usize = 65_536;
 /// Ways in that are kept of each: a second one covers a process that ends meanwhile.
@@ -30,8 +36,15 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// What keeps a namespace alive, and so a way in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// A bind mount.
+    /// A bind mount in our own mount namespace.
     Mount(PathBuf),
+    /// A bind mount in another mount namespace, where another user may decide what the path leads to.
+    MountOf {
+        /// A process that lives there.
+        pid: u32,
+        /// The path, below the root of that process.
+        path: PathBuf,
+    },
     /// A process.
     Process(u32),
     /// A thread that is elsewhere than its process.
@@ -51,32 +64,48 @@ pub enum Place {
 }
 
 impl Place {
-    /// The path that opens it; a socket has none.
-    pub fn path(&self) -> Option<PathBuf> {
+    /// The link in /proc that leads to it.
+    fn link(&self) -> Option<PathBuf> {
         match self {
-            Self::Mount(path) => Some(path.clone()),
             Self::Process(pid) => Some(PathBuf::from(format!("/proc/{pid}/ns/net"))),
             Self::Thread { pid, tid } => Some(PathBuf::from(format!("/proc/{pid}/task/{tid}/ns/net"))),
-            Self::Socket { .. } => None,
+            Self::Mount(_) | Self::MountOf { .. } | Self::Socket { .. } => None,
         }
     }
 
-    fn open(&self) -> io::Result<File> {
-        match self {
-            Self::Socket { pid, fd } => {
-                let copy: OwnedFd = Pidfd::open(*pid)?.get_fd(RawFd::try_from(*fd).unwrap_or(-1))?;
-                of_socket(copy.as_fd()).map(File::from)
-            }
-            _ => File::open(self.path().unwrap_or_default()),
+    /// Where it is mounted: the directory below which the path is resolved, and the path.
+    fn mounted(&self) -> Option<io::Result<(OwnedFd, &Path)>> {
+        let (root, path) = match self {
+            Self::Mount(path) => (PathBuf::from("/"), path),
+            Self::MountOf { pid, path } => (PathBuf::from(format!("/proc/{pid}/root")), path),
+            _ => return None,
+        };
+        Some(nsfs::root(&root).map(|root| (root, path.as_path())))
+    }
+
+    /// Opens what it leads to, if that is the namespace with this inode. Opens nothing else.
+    fn open(&self, inode: u32) -> io::Result<File> {
+        if let Some(mounted) = self.mounted() {
+            let (root, path) = mounted?;
+            return nsfs::open_mounted(root.as_fd(), path, inode.into());
         }
+        let file = match self {
+            Self::Socket { pid, fd } => {
+                let copy: OwnedFd = Pidfd::open(*pid)?.get_socket(RawFd::try_from(*fd).unwrap_or(-1))?;
+                of_socket(copy.as_fd()).map(File::from)?
+            }
+            // Of procfs, where such a link leads to nothing but a namespace.
+            _ => File::open(self.link().unwrap_or_default())?,
+        };
+        // A process id may belong to another process by now.
+        if file.metadata()?.ino() == u64::from(inode) { Ok(file) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     /// Whether it still leads to the namespace with this inode.
     pub fn leads_to(&self, inode: u32) -> bool {
-        match self {
-            Self::Mount(path) => fs::metadata(path).is_ok_and(|file| file.ino() == u64::from(inode)),
-            Self::Socket { .. } => false,
-            _ => self.path().and_then(|path| net_inode(&path).ok()) == Some(inode),
+        match self.mounted() {
+            Some(mounted) => mounted.is_ok_and(|(root, path)| nsfs::is_mounted(root.as_fd(), path, inode.into())),
+            None => self.link().and_then(|link| net_inode(&link).ok()) == Some(inode),
         }
     }
 }
@@ -95,11 +124,10 @@ impl Namespace {
     pub fn open(&self) -> io::Result<File> {
         let mut why = io::Error::from(io::ErrorKind::NotFound);
         for place in &self.places {
-            match place.open() {
-                // A process id or a path may belong to something else by now.
-                Ok(file) if file.metadata().is_ok_and(|found| found.ino() == u64::from(self.inode)) => return Ok(file),
-                Ok(_) => {}
+            match place.open(self.inode) {
+                Ok(file) => return Ok(file),
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EBADF)) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => why = error,
             }
         }
@@ -157,13 +185,13 @@ impl Discovery {
     /// are the only sign of a namespace that its processes have left.
     pub fn look(&mut self, strays: &[Stray]) -> Found {
         let mut look = Look::default();
-        if let Ok(table) = fs::read("/proc/self/mountinfo") {
-            mounted(&table, Path::new(""), &mut |inode, path| look.add(inode, Place::Mount(path)));
+        if let Ok(table) = File::open("/proc/self/mountinfo") {
+            mounted(BufReader::new(table), &mut |inode, path| look.add(inode, Place::Mount(path)));
         }
         let pids = pids();
         for &pid in &pids {
             let place = Place::Process(pid);
-            match net_inode(&place.path().unwrap_or_default()) {
+            match net_inode(&place.link().unwrap_or_default()) {
                 Ok(inode) => look.add(inode, place),
                 Err(error) => look.lost += u64::from(hidden(pid, &error)),
             }
@@ -200,7 +228,7 @@ impl Discovery {
             for tid in numbers(&tasks).filter(|tid| *tid != pid) {
                 budget = budget.saturating_sub(1);
                 let place = Place::Thread { pid, tid };
-                let inode = net_inode(&place.path().unwrap_or_default());
+                let inode = net_inode(&place.link().unwrap_or_default());
                 if let Some(inode) = inode.ok().filter(|inode| !look.knows(*inode)) {
                     self.kept.insert(inode, place.clone());
                     look.add(inode, place);
@@ -221,15 +249,23 @@ impl Discovery {
         }
         let inodes: Vec<u64> = others.keys().copied().collect();
         let budget = if self.looked { TABLES_PER_LOOK } else { usize::MAX };
+        let mut bytes = TABLE_BYTES_PER_LOOK;
         for inode in in_turn(&inodes, self.tables_after).take(budget) {
+            if bytes == 0 {
+                look.lost += u64::from(!self.looked);
+                return;
+            }
             self.tables_after = inode;
             let pid = others[&inode];
-            let Ok(table) = fs::read(format!("/proc/{pid}/mountinfo")) else { continue };
-            let root = PathBuf::from(format!("/proc/{pid}/root"));
-            mounted(&table, &root, &mut |inode, path| {
+            let Ok(table) = File::open(format!("/proc/{pid}/mountinfo")) else { continue };
+            let table = BufReader::new(table.take(bytes));
+            bytes -= mounted(table, &mut |inode, path| {
                 if !look.knows(inode) {
-                    self.kept.insert(inode, Place::Mount(path.clone()));
-                    look.add(inode, Place::Mount(path));
+                    let place = Place::MountOf { pid, path };
+                    if self.kept.len() < MOST {
+                        self.kept.insert(inode, place.clone());
+                    }
+                    look.add(inode, place);
                 }
             });
         }
@@ -276,24 +312,33 @@ fn hidden(pid: u32, error: &io::Error) -> bool {
     flags.is_some_and(|flags| flags & PF_KTHREAD == 0)
 }
 
-/// Network namespaces that a mount table (/proc/PID/mountinfo) binds: inode and path, below the root of the table's owner.
-fn mounted(table: &[u8], root: &Path, take: &mut dyn FnMut(u32, PathBuf)) {
-    for line in table.split(|byte| *byte == b'\n') {
-        let mut fields = line.split(|byte| *byte == b' ');
-        let Some(inode) = fields.nth(3).and_then(|field| {
-            std::str::from_utf8(field).ok()?.strip_prefix("net:[")?.strip_suffix(']')?.parse::<u32>().ok()
-        }) else {
-            continue;
-        };
-        let Some(point) = fields.next() else { continue };
-        // A directory of any file system may bear such a name: after the separator comes the type of file system.
-        if fields.skip_while(|field| *field != b"-").nth(1) != Some(b"nsfs") {
-            continue;
+/// Network namespaces that a mount table (/proc/PID/mountinfo) binds: inode and path. Returns how many bytes were read. A table
+/// may be long, and whoever owns the mounts writes it: it is read by lines, of which those that are too long are left out.
+fn mounted(mut table: impl BufRead, take: &mut dyn FnMut(u32, PathBuf)) -> u64 {
+    let (mut read, mut line) = (0, Vec::new());
+    loop {
+        line.clear();
+        // What cannot be read ends the table, as its end does.
+        match table.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return read,
+            Ok(bytes) => read += bytes as u64,
         }
-        let path = PathBuf::from(std::ffi::OsString::from_vec(unescaped(point)));
-        let path = if root.as_os_str().is_empty() { path } else { root.join(path.strip_prefix("/").unwrap_or(&path)) };
-        take(inode, path);
+        if line.pop_if(|last| *last == b'\n').is_none() && line.len() as u64 == LINE_BYTES_MAX {
+            read += table.skip_until(b'\n').unwrap_or(0) as u64;
+        } else if let Some((inode, path)) = namespace_mount(&line) {
+            take(inode, path);
+        }
     }
+}
+
+/// The network namespace that a line of a mount table binds, and where.
+fn namespace_mount(line: &[u8]) -> Option<(u32, PathBuf)> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let inode = std::str::from_utf8(fields.nth(3)?).ok()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()?;
+    let point = fields.next()?;
+    // A directory of any file system may bear such a name: after the separator comes the type of file system.
+    let kind = fields.skip_while(|field| *field != b"-").nth(1);
+    (kind == Some(b"nsfs")).then(|| (inode, PathBuf::from(std::ffi::OsString::from_vec(unescaped(point)))))
 }
 
 /// Space, tab, newline and backslash stand as `\` and three octal digits.
@@ -354,14 +399,22 @@ mod tests {
             93 23 0:4 net:[4026532004] /run/x\\134y rw - nsfs nsfs rw\n\
             94 23 0:4 net:[broken\n";
         let mut seen = Vec::new();
-        mounted(table, Path::new(""), &mut |inode, path| seen.push((inode, path)));
+        let read = mounted(&table[..], &mut |inode, path| seen.push((inode, path)));
         assert_eq!(
             seen,
             [(4_026_532_001, PathBuf::from("/run/netns/a b")), (4_026_532_004, PathBuf::from("/run/x\\y"))]
         );
-        seen.clear();
-        mounted(table, Path::new("/proc/7/root"), &mut |inode, path| seen.push((inode, path)));
-        assert_eq!(seen[0].1, Path::new("/proc/7/root/run/netns/a b"));
+        assert_eq!(read, table.len() as u64);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_costs_no_memory_and_no_other_line() {
+        let good = b"90 23 0:4 net:[4026532001] /run/netns/a rw - nsfs nsfs rw\n";
+        let long = [&b"90 23 0:4 net:[4026532002] /"[..], &vec![b'x'; 1 << 20], b" rw - nsfs nsfs rw\n"].concat();
+        let table = [&good[..], &long, good].concat();
+        let mut seen = Vec::new();
+        assert_eq!(mounted(&table[..], &mut |inode, _| seen.push(inode)), table.len() as u64);
+        assert_eq!(seen, [4_026_532_001, 4_026_532_001]);
     }
 
     #[test]
@@ -386,6 +439,93 @@ mod tests {
         drop(netns);
         assert_eq!(found.open().unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(find(discovery.look(&[])), None);
+    }
+
+    /// Does it in a thread, and fails if it does not come back: opening a FIFO waits for whoever writes to it.
+    fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, wait) = mpsc::channel();
+        std::thread::spawn(move || done.send(work()));
+        wait.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{what} does not come back"))
+    }
+
+    #[test]
+    fn what_has_taken_the_place_of_a_mount_is_not_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let fifo = directory.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+        if !made.is_ok_and(|status| status.success()) {
+            return crate::testing::skip("a FIFO in the place of a namespace", "needs mkfifo");
+        }
+        let inode = fs::symlink_metadata(&fifo).unwrap().ino() as u32;
+        let pid = std::process::id();
+        for place in [Place::Mount(fifo.clone()), Place::MountOf { pid, path: fifo.clone() }] {
+            let namespace = Namespace { inode, places: vec![place.clone()] };
+            let opened = in_time("opening a FIFO", move || namespace.open().map(drop));
+            assert_eq!(
+                opened.unwrap_err().kind(),
+                io::ErrorKind::NotFound,
+                "its inode is right, and it is no namespace"
+            );
+            assert!(!in_time("looking at a FIFO", move || place.leads_to(inode)));
+        }
+    }
+
+    /// A user's mount namespace: a network namespace is mounted on a file, and a FIFO over it. The mount table has both.
+    const HIDING: &str = "cd \"$0\" && touch point && mkfifo fifo && unshare --net sh -c \
+        'readlink /proc/self/ns/net && mount --bind /proc/self/ns/net point' && mount --bind fifo point && echo ready && read x";
+
+    #[test]
+    fn a_mount_of_another_user_that_hides_a_fifo_is_not_opened() {
+        let what = "a FIFO mounted over a namespace";
+        if !root(what) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", HIDING])
+            .arg(directory.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("root can unshare");
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let link = said.next().unwrap().unwrap();
+        let inode: u32 = link.strip_prefix("net:[").and_then(|rest| rest.strip_suffix(']')).unwrap().parse().unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "ready");
+        let opened = in_time("looking at all namespaces", move || {
+            let found = Discovery::default().look(&[]).namespaces;
+            found.into_iter().find(|namespace| namespace.inode == inode).map(|namespace| namespace.open())
+        });
+        let opened = opened.expect("its mount is listed");
+        assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::NotFound, "what hides it has not been opened");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_mount_of_another_mount_namespace_opens() {
+        if !root("a namespace that is mounted elsewhere") {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let script = HIDING.replace("mount --bind fifo point", "true");
+        let mut child = std::process::Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+            .arg(directory.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("root can unshare");
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let link = said.next().unwrap().unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "ready");
+        let found = Discovery::default().look(&[]).namespaces;
+        let found = found.iter().find(|namespace| format!("net:[{}]", namespace.inode) == link).expect("it is listed");
+        assert!(matches!(found.places[..], [Place::MountOf { .. }]), "{found:?}");
+        assert_eq!(inode(&found.open().unwrap()), found.inode);
+        assert!(found.places[0].leads_to(found.inode) && !found.places[0].leads_to(found.inode + 1));
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use parshall_core::sockets::Selection;
+use parshall_sys::nsfs;
 
 use super::request::Wanted;
 use crate::error::UserError;
@@ -33,7 +34,7 @@ fn namespace(name: &str) -> Result<u32, UserError> {
         return Err(unknown());
     }
     let path = Path::new(parshall_sys::netns::DIR).join(name);
-    fs::metadata(path).ok().and_then(|metadata| u32::try_from(metadata.ino()).ok()).ok_or_else(unknown)
+    nsfs::inode_named(&path).ok().and_then(|inode| u32::try_from(inode).ok()).ok_or_else(unknown)
 }
 
 /// The id of a control group of version 2 is the inode of its directory.

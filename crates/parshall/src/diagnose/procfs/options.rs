@@ -33,7 +33,7 @@ impl OptionReader {
             return;
         }
         let process = self.processes.entry(track.pid).or_insert_with(|| Pidfd::open(track.pid).ok());
-        let Some(Ok(copy)) = process.as_ref().map(|process| process.get_fd(track.fd)) else {
+        let Some(Ok(copy)) = process.as_ref().map(|process| process.get_socket(track.fd)) else {
             self.refused += 1;
             return;
         };

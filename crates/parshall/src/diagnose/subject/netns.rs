@@ -10,6 +10,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use parshall_sys::enter_netns::in_netns;
 use parshall_sys::inet_diag::DiagSocket;
+use parshall_sys::nsfs;
 
 use super::{Process, proc_fs};
 use crate::error::UserError;
@@ -48,7 +49,9 @@ fn open(paths: &BTreeMap<u64, Vec<PathBuf>>) -> Vec<Namespace> {
         match &own {
             Some(own) if own.ino == ino => found.push(own.clone()),
             _ => {
-                let file = paths.iter().filter_map(|path| File::open(path).ok()).find(|file| inode(file) == Some(ino));
+                // A name in /run/netns may be a link of root's that leads to anything: only a namespace is opened.
+                let mut opened = paths.iter().filter_map(|path| nsfs::open_named(path).ok());
+                let file = opened.find(|file| inode(file) == Some(ino));
                 found.extend(file.map(|file| Namespace { ino, file: Some(Arc::new(file)) }));
             }
         }

@@ -101,7 +101,7 @@ fn name(namespace: &Namespace) -> (String, Option<Place>) {
         places.iter().find_map(|place| {
             let pid = match place {
                 Place::Process(pid) | Place::Thread { pid, .. } | Place::Socket { pid, .. } => *pid,
-                Place::Mount(_) => return None,
+                Place::Mount(_) | Place::MountOf { .. } => return None,
             };
             // The namespace that the host began with, where init and the kernel's own threads live, needs no name.
             let name = if pid <= 2 { String::new() } else { format!("{pid}/{}", command(pid)?) };
@@ -111,6 +111,7 @@ fn name(namespace: &Namespace) -> (String, Option<Place>) {
     let mounted = || {
         places.iter().find_map(|place| match place {
             Place::Mount(path) => Some((path.to_string_lossy().into_owned(), Some(place.clone()))),
+            Place::MountOf { pid, path } => Some((format!("/proc/{pid}/root{}", path.display()), Some(place.clone()))),
             _ => None,
         })
     };
