@@ -2,6 +2,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// A file that only one holder at a time has locked. The lock goes when this is dropped, also when the process is killed.
@@ -9,12 +10,15 @@ use std::path::Path;
 pub struct FileLock(File);
 
 impl FileLock {
-    /// Locks the file at `path`, which is made if it is missing, without waiting: none if another holds it.
+    /// Locks the file at `path`, which is made for its owner only if it is missing, without waiting: none if another holds it. A
+    /// symbolic link in its place is not followed, and a FIFO not waited for.
     ///
     /// # Errors
     /// If the file cannot be opened or its file system has no locks.
     pub fn take(path: &Path) -> io::Result<Option<FileLock>> {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        let file = options.open(path)?;
         match flock(&file, libc::LOCK_EX | libc::LOCK_NB) {
             Ok(()) => Ok(Some(FileLock(file))),
             Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(None),
@@ -38,6 +42,20 @@ fn flock(file: &File, how: libc::c_int) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_is_not_followed_and_the_file_is_for_its_owner() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("parshall-lock-mode-{}", std::process::id()));
+        let link = path.with_extension("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        FileLock::take(&link).expect_err("a link");
+        assert!(!path.exists(), "nothing was made where the link leads to");
+        let _lock = FileLock::take(&path).unwrap().unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&link).unwrap();
+    }
 
     #[test]
     fn a_second_holder_waits_for_the_first_to_go() {

@@ -2,16 +2,18 @@
 //! a segment was delivered. Reading accepts any bytes.
 //!
 //! A segment begins with [`SEGMENT_MAGIC`]. A record is a header of [`HEADER_BYTES`] (its own checksum at its end) and a
-//! body. All numbers are little-endian. A record whose header is whole but whose body is damaged can be stepped over, and
-//! its rows counted; behind a damaged header nothing can be found again.
+//! body. All numbers are little-endian. A record whose body is damaged is stepped over. Behind a damaged header the next one is
+//! searched for ([`find`]), and the rows between are counted, because each header says how many rows came before it.
 use crc::{CRC_32_ISCSI, Crc, Table};
 
 /// The first bytes of a segment: a name and the version of the format.
 pub const SEGMENT_MAGIC: [u8; 8] = *b"PSHSPL\0\x01";
 /// Length of a record's header.
 pub const HEADER_BYTES: usize = 36;
-/// Length of the cursor file.
+/// Length of a cursor.
 pub const CURSOR_BYTES: usize = 20;
+/// Where the second cursor of a cursor file begins: in another sector of the disk than the first.
+pub const CURSOR_SLOT: usize = 512;
 
 const RECORD_MAGIC: u32 = 0x7265_636f;
 /// Sixteen tables: about 2 bytes a cycle instead of a fifth of one.
@@ -25,8 +27,10 @@ pub fn checksum(bytes: &[u8]) -> u32 {
 /// What stands in front of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Number of the dump that the rows belong to.
-    pub sequence: u64,
+    /// Number of the dump that the rows belong to, modulo 2^32.
+    pub sequence: u32,
+    /// Rows of the segment that come before this record, modulo 2^32. Always 0 in segments of parshall 0.1.0.
+    pub rows_before: u32,
     /// When that dump began, in nanoseconds since 1970.
     pub at_unix_ns: u64,
     /// Rows in the body.
@@ -51,10 +55,10 @@ pub enum Step {
 }
 
 impl Header {
-    /// The header of a body.
+    /// The header of a body that is the first of its segment; none if it is longer than a record may be.
     pub fn of(sequence: u64, at_unix_ns: u64, rows: u32, body: &[u8]) -> Option<Self> {
         let body_bytes = u32::try_from(body.len()).ok()?;
-        Some(Self { sequence, at_unix_ns, rows, body_bytes, body_crc: checksum(body) })
+        Some(Self { sequence: sequence as u32, rows_before: 0, at_unix_ns, rows, body_bytes, body_crc: checksum(body) })
     }
 
     /// Its bytes.
@@ -64,7 +68,8 @@ impl Header {
         bytes[4..8].copy_from_slice(&self.body_bytes.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.rows.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.body_crc.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.rows_before.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.at_unix_ns.to_le_bytes());
         let crc = checksum(&bytes[..32]);
         bytes[32..].copy_from_slice(&crc.to_le_bytes());
@@ -77,7 +82,8 @@ impl Header {
             body_bytes: u32_at(bytes, 4),
             rows: u32_at(bytes, 8),
             body_crc: u32_at(bytes, 12),
-            sequence: u64_at(bytes, 16),
+            sequence: u32_at(bytes, 16),
+            rows_before: u32_at(bytes, 20),
             at_unix_ns: u64_at(bytes, 24),
         })
     }
@@ -85,6 +91,12 @@ impl Header {
     /// Length of header and body.
     pub fn record_bytes(&self) -> u64 {
         HEADER_BYTES as u64 + u64::from(self.body_bytes)
+    }
+
+    /// How many rows are missing between a record that ends behind `rows` rows of the segment and this one: 0 if that cannot be
+    /// told, as in segments of parshall 0.1.0.
+    pub fn rows_missing(&self, rows: u32) -> u32 {
+        self.rows_before.saturating_sub(rows)
     }
 }
 
@@ -106,6 +118,17 @@ pub fn step(head: &[u8], left: u64) -> Step {
     }
 }
 
+/// The place in `bytes` of the first record whose header is whole, at `from` or later. `left` is how many bytes the segment has
+/// from the beginning of `bytes`, of which those that are given must be followed by [`HEADER_BYTES`] - 1 more in the next search.
+pub fn find(bytes: &[u8], from: usize, left: u64) -> Option<usize> {
+    let magic = RECORD_MAGIC.to_le_bytes();
+    let starts = bytes.get(from..)?.windows(HEADER_BYTES).enumerate().filter(|(_, head)| head.starts_with(&magic));
+    starts.map(|(at, head)| (from + at, head)).find_map(|(at, head)| {
+        let is_record = matches!(step(head, left.saturating_sub(at as u64)), Step::Record(_));
+        is_record.then_some(at)
+    })
+}
+
 /// The cursor beside a segment: everything before `offset` was delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
@@ -124,6 +147,18 @@ impl Cursor {
         let crc = checksum(&bytes[..16]);
         bytes[16..].copy_from_slice(&crc.to_le_bytes());
         bytes
+    }
+
+    /// Reads a cursor file, which has two: the one that is further of those that are whole, and whether it is the second. While
+    /// one is written the other stays as it was, so that neither a crash nor a full disk takes the place away.
+    pub fn latest(file: &[u8]) -> Option<(Self, bool)> {
+        let cursor = |at: usize| file.get(at..at + CURSOR_BYTES).and_then(Self::decode);
+        let (first, second) = (cursor(0), cursor(CURSOR_SLOT));
+        match (first, second) {
+            (Some(first), Some(second)) if second.offset > first.offset => Some((second, true)),
+            (Some(first), _) => Some((first, false)),
+            (None, second) => second.map(|second| (second, true)),
+        }
     }
 
     /// Reads a cursor; `None` if it is damaged or torn, and then what was delivered of the segment is delivered once more.
@@ -221,6 +256,45 @@ mod tests {
         let cursor = Cursor { segment: 9, offset: u64::MAX };
         assert_eq!(Cursor::decode(&cursor.encode()), Some(cursor));
         assert_eq!(Cursor::decode(&cursor.encode()[1..]), None);
+    }
+
+    #[test]
+    fn the_further_of_two_cursors_counts_and_a_torn_one_does_not() {
+        let (near, far) = (Cursor { segment: 9, offset: 100 }, Cursor { segment: 9, offset: 200 });
+        let file = |first: &[u8], second: &[u8]| {
+            let mut bytes = vec![0; CURSOR_SLOT];
+            bytes[..first.len()].copy_from_slice(first);
+            [&bytes[..], second].concat()
+        };
+        let (n, f) = (near.encode(), far.encode());
+        assert_eq!(Cursor::latest(&file(&n, &f)), Some((far, true)));
+        assert_eq!(Cursor::latest(&file(&f, &n)), Some((far, false)));
+        assert_eq!(Cursor::latest(&file(&n, &f[..10])), Some((near, false)), "the second is torn");
+        assert_eq!(Cursor::latest(&file(&[], &n)), Some((near, true)));
+        assert_eq!(Cursor::latest(&f), Some((far, false)), "as parshall 0.1.0 wrote it");
+        assert_eq!(Cursor::latest(&file(&[], &[])), None);
+    }
+
+    #[test]
+    fn behind_a_damaged_header_the_next_is_found_and_the_rows_between_are_known() {
+        let bodies = [vec![1; 50], vec![2; 60], vec![3; 70]];
+        let mut bytes = SEGMENT_MAGIC.to_vec();
+        let (mut rows, mut places) = (0, Vec::new());
+        for body in &bodies {
+            places.push(bytes.len());
+            let header = Header { rows_before: rows, ..Header::of(1, 7, body.len() as u32, body).unwrap() };
+            bytes.extend(header.encode());
+            bytes.extend(body);
+            rows += body.len() as u32;
+        }
+        bytes[places[1] + 4] ^= 1;
+        let left = bytes.len() as u64;
+        assert_eq!(step(&bytes[places[1]..], left - places[1] as u64), Step::Damaged);
+        assert_eq!(find(&bytes, places[1] + 1, left), Some(places[2]));
+        let Step::Record(third) = step(&bytes[places[2]..], left - places[2] as u64) else { panic!("it is whole") };
+        assert_eq!(third.rows_missing(50), 60);
+        assert_eq!(Header { rows_before: 0, ..third }.rows_missing(50), 0, "as parshall 0.1.0 wrote it");
+        assert_eq!(find(&bytes[..bytes.len() - 1], places[2], left - 1), None, "its body is not whole");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod collect;
 mod contrib;
 pub mod endpoint;
 pub mod format;
+mod losses;
 pub mod names;
 pub mod namespaces;
 mod once;

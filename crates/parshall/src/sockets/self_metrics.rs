@@ -209,6 +209,12 @@ fn sinks(state: &State, families: &mut Families<'_, '_>) -> std::fmt::Result {
         .iter()
         .flat_map(|(sink, a)| a.errors.iter().map(move |(kind, n)| ([("sink", sink.as_str()), ("kind", *kind)], *n)));
     families.counters("sink_errors", "Failures of a sink, by kind", errors)?;
+    let lost = all.iter().map(|(sink, a)| ([("sink", sink.as_str())], a.bytes_lost));
+    families.counters(
+        "sink_lost_bytes",
+        "Bytes on disk that a crash cut short or that were damaged, left out",
+        lost,
+    )?;
     let each = |value: fn(&Account) -> f64| all.iter().map(move |(sink, a)| ([("sink", sink.as_str())], value(a)));
     families.gauges(
         "sink_rows_waiting",

@@ -14,6 +14,7 @@ use parshall_sys::clock::process_cpu_ns;
 use super::backend::choose::choose;
 use super::collect::Collector;
 use super::endpoint::Endpoint;
+use super::losses::Losses;
 use super::once::encoder;
 use super::request::{SinkRequest, StreamRequest};
 use super::self_metrics::{Board, DumpCost, Standing};
@@ -23,7 +24,7 @@ use super::sink::otlp::OtlpSink;
 use super::sink::prometheus::PrometheusSink;
 use super::sink::stdout::Stdout;
 use super::sink::{Account, Sink};
-use super::{note, wanted};
+use super::{losses, note, wanted};
 
 /// Bytes of the ring through which closed sockets are told: 25,000 of them, and the reader wakes at an eighth of it.
 const CLOSES_RING_BYTES: u32 = 16 << 20;
@@ -40,13 +41,21 @@ const FAILURES_MAX: u32 = 10;
 ///
 /// # Errors
 /// Nothing can be read, or a sink cannot be opened.
-pub fn stream(request: StreamRequest) -> anyhow::Result<ExitCode> {
+pub fn stream(mut request: StreamRequest) -> anyhow::Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let selection = wanted::resolve(&request.wanted)?;
-    let mut outputs = Outputs::open(request.to, request.every)?;
+    let mut outputs = Outputs::open(std::mem::take(&mut request.to), request.every)?;
+    let streamed = read(&request, selection, &stop, &mut outputs);
+    // Whatever happened: what the sinks hold is delivered, put into spools, or counted.
+    outputs.finish();
+    streamed.map(|()| ExitCode::SUCCESS)
+}
+
+/// Reads dump after dump.
+fn read(request: &StreamRequest, selection: Selection, stop: &AtomicBool, outputs: &mut Outputs) -> anyhow::Result<()> {
     let chosen = choose(request.reading, &selection)?;
     chosen.notes.iter().for_each(|text| note(text));
     let closes = request.closes.then(|| watch_closes(&selection)).flatten();
@@ -57,22 +66,21 @@ pub fn stream(request: StreamRequest) -> anyhow::Result<ExitCode> {
     let mut due = Instant::now();
     let mut dumps = 0;
     while !stop.load(Ordering::Relaxed) && request.count.is_none_or(|count| dumps < count) {
-        reader.dump(&mut outputs)?;
+        reader.dump(outputs)?;
         dumps += 1;
         // A dump that takes longer than the interval is followed by the next at once, and none is made up for.
         due = (due + request.every).max(Instant::now());
         let last = request.count == Some(dumps);
         while !last && !stop.load(Ordering::Relaxed) && Instant::now() < due {
-            reader.tell_closed(due, &mut outputs)?;
+            reader.tell_closed(due, outputs)?;
         }
     }
-    reader.tell_closed(Instant::now(), &mut outputs)?;
-    outputs.finish();
+    reader.tell_closed(Instant::now(), outputs)?;
     if reader.standing.closes_lost > 0 {
         let lost = reader.standing.closes_lost;
         note(&format!("{lost} closed sockets were not told: they came faster than they were read"));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// What reads the kernel, dump by dump.
@@ -129,12 +137,12 @@ impl Reader {
         Ok(())
     }
 
-    fn tell_standing(&mut self, outputs: &Outputs) {
+    fn tell_standing(&mut self, outputs: &mut Outputs) {
         self.standing.closes_lost = self.closes.as_ref().map_or(0, |closes| closes.counts().lost);
         self.standing.owners_dropped = self.collector.owners_dropped();
         self.standing.errors = self.collector.errors();
         outputs.board.standing(self.standing.clone());
-        outputs.board.sinks(outputs.accounts());
+        outputs.tell();
     }
 
     /// Waits for closed sockets until `until` or for a nap, and gives them to the sinks.
@@ -180,6 +188,8 @@ fn watch_closes(selection: &Selection) -> Option<Closes> {
 
 /// The sinks, and the board that says how they and the reader are.
 struct Outputs {
+    begun: Instant,
+    losses: Losses,
     /// With the names that tell two of a kind apart.
     sinks: Vec<(String, Box<dyn Sink>)>,
     board: Arc<Board>,
@@ -214,11 +224,23 @@ impl Outputs {
             };
             sinks.push((name, sink));
         }
-        Ok(Self { sinks, board, _endpoint: endpoint })
+        let mut outputs = Self { begun: Instant::now(), losses: Losses::default(), sinks, board, _endpoint: endpoint };
+        // What an earlier process left damaged is known now, and may be all that there is to say for long.
+        outputs.tell();
+        Ok(outputs)
     }
 
+    /// Gives something to all sinks: one that fails keeps nothing from the others. The first failure comes back.
     fn each(&mut self, give: impl Fn(&mut dyn Sink) -> anyhow::Result<()>) -> anyhow::Result<()> {
-        self.sinks.iter_mut().try_for_each(|(_, sink)| give(sink.as_mut()))
+        let given = self.sinks.iter_mut().map(|(_, sink)| give(sink.as_mut()));
+        given.fold(Ok(()), anyhow::Result::and)
+    }
+
+    /// Publishes what became of the rows, and says on stderr what was lost.
+    fn tell(&mut self) {
+        let accounts = self.accounts();
+        self.losses.news(self.begun.elapsed(), &accounts).iter().for_each(|text| note(text));
+        self.board.sinks(accounts);
     }
 
     fn accounts(&self) -> Vec<(String, Account)> {
@@ -226,18 +248,11 @@ impl Outputs {
     }
 
     /// Ends the sinks and says what did not arrive.
-    fn finish(self) {
-        for (name, sink) in self.sinks {
-            let account = sink.close(PATIENCE);
-            if account.rows_waiting > 0 && account.spool_bytes > 0 {
-                note(&format!("{name}: {} rows wait in the spool for the next start", account.rows_waiting));
-            }
-            let missing = account.rows_dropped + if account.spool_bytes > 0 { 0 } else { account.rows_waiting };
-            if missing > 0 {
-                let why = account.last_error.unwrap_or_else(|| "it was too slow".to_owned());
-                note(&format!("{name}: {missing} of {} rows did not arrive: {why}", account.rows_in));
-            }
-        }
+    fn finish(mut self) {
+        let sinks = std::mem::take(&mut self.sinks);
+        let accounts: Vec<_> = sinks.into_iter().map(|(name, sink)| (name, sink.close(PATIENCE))).collect();
+        losses::at_the_end(&accounts).iter().for_each(|text| note(text));
+        self.board.sinks(accounts);
     }
 }
 

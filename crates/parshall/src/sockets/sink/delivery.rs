@@ -2,6 +2,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::Fault;
+
 /// Encoded rows that are delivered or kept as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
@@ -104,6 +106,11 @@ pub struct Refusal {
 pub trait Delivery: Send {
     /// Delivers one chunk. When this returns `Ok`, the rows are there for good (written, acknowledged).
     fn deliver(&mut self, chunk: &Chunk) -> Result<(), Refusal>;
+
+    /// What went wrong since the last call without holding up a chunk.
+    fn faults(&mut self) -> Vec<Fault> {
+        Vec::new()
+    }
 
     /// Ends: closes files, says good-bye. No longer than `patience`.
     fn close(&mut self, patience: Duration);

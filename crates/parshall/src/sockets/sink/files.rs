@@ -3,7 +3,8 @@
 //!
 //! Encoding happens where the rows come from; compressing, writing and rotating in the outlet's thread. What is written
 //! as a whole (a zstd frame, a run of messages, a row group) is there or is not: what a full disk cut off is removed, and
-//! tried again.
+//! tried again. A file and its name are synced once, at its end. What a process that was killed left is cut behind what is whole
+//! and gets the name of the file with `.partial` behind it; it counts and goes as all others do.
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,8 +19,9 @@ use parshall_evidence::socket::Completeness;
 use parshall_sys::file_lock::FileLock;
 
 use super::delivery::{Chunk, Delivery, Payload, Refusal, Spare};
+use super::disk::Disk;
 use super::outlet::{Outlet, OutletConfig};
-use super::{Account, Sink, disk_error_kind};
+use super::{Account, Fault, Sink, disk_error_kind};
 use crate::error::UserError;
 use crate::sockets::format::Encoder;
 use crate::sockets::format::json::Json;
@@ -27,6 +29,7 @@ use crate::sockets::format::parquet::file::{Assembler, MAGIC};
 use crate::sockets::format::parquet::piece::Pieces;
 use crate::sockets::format::protobuf::Protobuf;
 
+mod salvage;
 mod uncached;
 
 use uncached::{Places, Uncached};
@@ -41,6 +44,8 @@ const ROOM_AT_ONCE: usize = 256 << 10;
 const QUEUE_BYTES: usize = 8 << 20;
 /// A dump comes in a burst; the writer gets so long to make room before rows are refused.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// What stands behind the name of a file whose process was killed.
+const PARTIAL: &str = ".partial";
 /// A quick level: JSON shrinks to a tenth, and the next levels cost twice the time for a tenth of that.
 const ZSTD_LEVEL: i32 = 1;
 
@@ -58,6 +63,13 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
+    const ALL: [Self; 4] = [Self::Json, Self::Protobuf, Self::ProtobufZstd, Self::Parquet];
+
+    /// The format of a file of this name.
+    fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| name.strip_suffix(format.ending()).is_some_and(|stem| stem.ends_with('.')))
+    }
+
     /// The end of the names.
     pub fn ending(self) -> &'static str {
         match self {
@@ -119,11 +131,8 @@ impl Files {
         let retry = Retry { first_ns: 100_000_000, longest_ns: 5_000_000_000 };
         let bounds = OutletConfig { queue_bytes: QUEUE_BYTES, spool: None, retry };
         let places = Places::default();
-        let (writer, unfinished) = Writer::open(config, places.clone())?;
+        let writer = Writer::open(config, places.clone(), Disk::default())?;
         let outlet = Outlet::start("sockets-files", bounds, Box::new(writer))?;
-        for text in unfinished {
-            outlet.give_up(0, Refusal { kind: "unfinished", text, again: false });
-        }
         Ok(Self {
             encoding,
             buffer: Vec::new(),
@@ -240,11 +249,14 @@ impl Sink for Files {
 /// Writes chunks to files, in the outlet's thread.
 struct Writer {
     config: FilesConfig,
+    disk: Disk,
     open: Option<Open>,
     compressor: Option<zstd::bulk::Compressor<'static>>,
     /// Number of files, so that those of one second differ.
     count: u32,
     places: Places,
+    /// Not reported yet.
+    faults: Vec<Fault>,
     _lock: FileLock,
 }
 
@@ -254,12 +266,13 @@ struct Open {
     path: PathBuf,
     proper: PathBuf,
     began: Instant,
+    rows: u64,
     assembler: Option<Assembler>,
 }
 
 impl Writer {
-    /// Opens the directory; what an earlier process left unfinished comes beside it.
-    fn open(config: FilesConfig, places: Places) -> anyhow::Result<(Self, Vec<String>)> {
+    /// Opens the directory; what an earlier process left unfinished is salvaged.
+    fn open(config: FilesConfig, places: Places, disk: Disk) -> anyhow::Result<Self> {
         let directory = &config.directory;
         let context = || format!("cannot write to {}", directory.display());
         fs::create_dir_all(directory).with_context(context)?;
@@ -271,8 +284,36 @@ impl Writer {
             FileFormat::Json | FileFormat::ProtobufZstd => Some(zstd::bulk::Compressor::new(ZSTD_LEVEL)?),
             FileFormat::Protobuf | FileFormat::Parquet => None,
         };
-        let unfinished = salvage(directory).with_context(context)?;
-        Ok((Self { config, open: None, compressor, count: 0, places, _lock: lock }, unfinished))
+        let unfinished = unfinished(directory).with_context(context)?;
+        let mut writer =
+            Self { config, disk, open: None, compressor, count: 0, places, faults: Vec::new(), _lock: lock };
+        for (path, proper, format) in unfinished {
+            let fault = writer.salvage(&path, &proper, format).unwrap_or_else(|error| {
+                // A full disk must not keep the collector from starting. The next process tries again.
+                Fault::new(
+                    disk_error_kind(&error, "unfinished"),
+                    format!("{} was left unfinished: {error}", path.display()),
+                )
+            });
+            writer.faults.push(fault);
+        }
+        writer.retain();
+        Ok(writer)
+    }
+
+    /// Makes the best of a file that a process left when it was killed.
+    fn salvage(&mut self, path: &Path, proper: &str, format: FileFormat) -> io::Result<Fault> {
+        let found = salvage::salvage(&self.disk, path, format)?;
+        let text = if found.bytes == 0 {
+            self.disk.remove(path)?;
+            format!("{proper} was never completed: nothing in it was whole, and it has been removed")
+        } else {
+            let partial = format!("{proper}{PARTIAL}");
+            self.disk.rename(path, &self.config.directory.join(&partial))?;
+            self.disk.sync_directory(&self.config.directory)?;
+            format!("{proper} was never completed: the {} bytes of it that are whole are in {partial}", found.bytes)
+        };
+        Ok(Fault { bytes: found.cut, ..Fault::new("unfinished", text) })
     }
 
     fn begin(&mut self, at_unix_ns: u64) -> io::Result<Open> {
@@ -280,16 +321,16 @@ impl Writer {
             self.count += 1;
             let name = format!("sockets-{}-{:06}.{}", stamp(at_unix_ns), self.count, self.config.format.ending());
             let proper = self.config.directory.join(&name);
-            if !proper.exists() {
+            if !proper.exists() && !self.config.directory.join(format!("{name}{PARTIAL}")).exists() {
                 break (proper, self.config.directory.join(format!(".{name}.tmp")));
             }
         };
-        let file = Uncached::create(&path)?;
-        let mut open = Open { file, path, proper, began: Instant::now(), assembler: None };
+        let file = Uncached::create(&self.disk, &path)?;
+        let mut open = Open { file, path, proper, began: Instant::now(), rows: 0, assembler: None };
         if self.config.format == FileFormat::Parquet {
             open.assembler = Some(Assembler::default());
             if let Err(error) = open.file.append(MAGIC) {
-                let _ = fs::remove_file(&open.path);
+                let _ = self.disk.remove(&open.path);
                 return Err(error);
             }
         }
@@ -305,7 +346,7 @@ impl Writer {
         })
     }
 
-    /// Completes the file: its end, and its proper name.
+    /// Completes the file: its end, its way to the disk, and its proper name.
     fn finish(&mut self) -> io::Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };
         let before = open.file.bytes();
@@ -313,13 +354,32 @@ impl Writer {
             let footer = assembler.footer();
             open.file.append(&footer)?;
         }
-        if let Err(error) = fs::rename(&open.path, &open.proper) {
+        let mut proper = open.proper.clone();
+        if let Err(error) = open.file.sync() {
+            // Another attempt would succeed whatever was lost (the kernel reports it once), so nobody may take it for complete.
+            proper.as_mut_os_string().push(PARTIAL);
+            let text = format!("{}: some of its {} rows may be lost: {error}", proper.display(), open.rows);
+            self.faults.push(Fault::new("sync", text));
+        }
+        if let Err(error) = self.disk.rename(&open.path, &proper) {
             // It will be tried again, with a footer of its own.
             open.file.shorten(before)?;
             return Err(error);
         }
         self.open = None;
-        retain(&self.config)
+        if let Err(error) = self.disk.sync_directory(&self.config.directory) {
+            self.faults.push(Fault::new("sync", format!("the names in {}: {error}", self.config.directory.display())));
+        }
+        self.retain();
+        Ok(())
+    }
+
+    /// Removes the oldest files beyond the bounds.
+    fn retain(&mut self) {
+        if let Err(error) = retain(&self.disk, &self.config) {
+            let text = format!("old files in {} stay: {error}", self.config.directory.display());
+            self.faults.push(Fault::new("remove", text));
+        }
     }
 
     /// The bytes of a chunk as they stand in a file.
@@ -341,6 +401,7 @@ impl Writer {
         let Some(open) = &mut self.open else { return Ok(()) };
         let Some(mut assembler) = open.assembler.take() else {
             open.file.append(&packed)?;
+            open.rows += u64::from(chunk.rows);
             let bytes = &chunk.bytes;
             self.places.tell(bytes.position + bytes.len() as u64, open.file.bytes());
             return Ok(());
@@ -348,8 +409,9 @@ impl Writer {
         let mark = assembler.mark();
         let added = assembler.add(&packed).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
         let written = added.and_then(|data| open.file.append(&packed[data]));
-        if written.is_err() {
-            assembler.take_back(&mark);
+        match &written {
+            Ok(()) => open.rows += u64::from(chunk.rows),
+            Err(_) => assembler.take_back(&mark),
         }
         open.assembler = Some(assembler);
         written
@@ -370,20 +432,28 @@ impl Delivery for Writer {
         Ok(())
     }
 
+    fn faults(&mut self) -> Vec<Fault> {
+        std::mem::take(&mut self.faults)
+    }
+
     fn close(&mut self, _: Duration) {
         // If there is no room even for the end, the file keeps its hidden name, and the next process deals with it.
-        let _ = self.finish();
+        if let Err(error) = self.finish() {
+            let text = format!("a file in {} was left unfinished: {error}", self.config.directory.display());
+            self.faults.push(Fault::new(disk_error_kind(&error, "unfinished"), text));
+        }
     }
 }
 
-/// Complete files of ours, the oldest first.
+/// Files of ours that will not change any more, the oldest first.
 fn complete(config: &FilesConfig) -> io::Result<Vec<(PathBuf, u64)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(&config.directory)? {
         let entry = entry?;
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
-        if name.starts_with("sockets-") && name.ends_with(config.format.ending()) {
+        let whole = name.strip_suffix(PARTIAL).unwrap_or(name);
+        if whole.starts_with("sockets-") && FileFormat::of_name(whole) == Some(config.format) {
             files.push((entry.path(), entry.metadata()?.len()));
         }
     }
@@ -392,7 +462,7 @@ fn complete(config: &FilesConfig) -> io::Result<Vec<(PathBuf, u64)>> {
 }
 
 /// Removes the oldest files beyond the bounds; the newest stays whatever its size.
-fn retain(config: &FilesConfig) -> io::Result<()> {
+fn retain(disk: &Disk, config: &FilesConfig) -> io::Result<()> {
     let files = complete(config)?;
     let mut bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
     let mut count = files.len();
@@ -400,32 +470,25 @@ fn retain(config: &FilesConfig) -> io::Result<()> {
         if count <= 1 || bytes <= config.keep_bytes && count <= config.keep_files {
             break;
         }
-        fs::remove_file(path)?;
+        disk.remove(path)?;
         bytes -= size;
         count -= 1;
     }
     Ok(())
 }
 
-/// Files that a process left when it was killed. Streams are complete up to their last frame or message, and get a name;
-/// a Parquet file without its footer is nothing.
-fn salvage(directory: &Path) -> io::Result<Vec<String>> {
+/// Files that processes left when they were killed: where they are, their proper names, and what is in them.
+fn unfinished(directory: &Path) -> io::Result<Vec<(PathBuf, String, FileFormat)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let Some(name) = path.file_name().and_then(|n| n.to_str()) else { continue };
         let Some(proper) = name.strip_prefix('.').and_then(|n| n.strip_suffix(".tmp")) else { continue };
-        if !proper.starts_with("sockets-") {
-            continue;
-        }
-        if proper.ends_with(FileFormat::Parquet.ending()) {
-            fs::remove_file(&path)?;
-            found.push(format!("{proper} was never completed and has been removed"));
-        } else {
-            fs::rename(&path, directory.join(format!("{proper}.partial")))?;
-            found.push(format!("{proper} was never completed: what there is of it is {proper}.partial"));
+        if let Some(format) = FileFormat::of_name(proper).filter(|_| proper.starts_with("sockets-")) {
+            found.push((path.clone(), proper.to_owned(), format));
         }
     }
+    found.sort_unstable_by(|one, other| one.0.cmp(&other.0));
     Ok(found)
 }
 

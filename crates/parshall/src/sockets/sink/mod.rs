@@ -1,5 +1,6 @@
 //! The seam of the sinks: one file or folder each.
 pub mod delivery;
+pub mod disk;
 pub mod files;
 pub mod kafka;
 pub mod otlp;
@@ -23,6 +24,8 @@ pub struct Account {
     pub rows_waiting: u64,
     /// Rows given up because nothing had room for them.
     pub rows_dropped: u64,
+    /// Bytes on disk that a crash had cut short or that were damaged, and that were removed or left out.
+    pub bytes_lost: u64,
     /// Bytes of the spool on disk.
     pub spool_bytes: u64,
     /// Age of the oldest row on its way, in milliseconds.
@@ -33,6 +36,26 @@ pub struct Account {
     pub errors: std::collections::BTreeMap<&'static str, u64>,
     /// The last failure, as it may be shown.
     pub last_error: Option<String>,
+}
+
+/// Something that went wrong with a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// As metrics count it: `unfinished`, `sync`, `remove`, `spool-full`, `disk-full`, `spool-io`, `spool-torn`, `spool-damaged`.
+    pub kind: &'static str,
+    /// As it may be shown.
+    pub text: String,
+    /// Rows of an earlier process that are lost by it.
+    pub rows: u64,
+    /// Bytes that are lost by it.
+    pub bytes: u64,
+}
+
+impl Fault {
+    /// One by which nothing is lost.
+    pub fn new(kind: &'static str, text: String) -> Self {
+        Self { kind, text, rows: 0, bytes: 0 }
+    }
 }
 
 /// Takes the rows of each dump. Nothing here may wait for a network or a slow disk for longer than a moment: what is slow

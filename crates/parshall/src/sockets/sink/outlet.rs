@@ -11,9 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parshall_core::sockets::retry::Retry;
 
-use super::Account;
 use super::delivery::{Chunk, Delivery, Refusal};
 use super::spool::{Level, Next, Spool, SpoolConfig};
+use super::{Account, Fault};
 
 /// After a failure of the spool's disk it is tried again this much later.
 const SPOOL_PAUSE: Duration = Duration::from_secs(1);
@@ -112,17 +112,16 @@ impl Outlet {
     ///
     /// # Errors
     /// If the spool cannot be opened, or a thread not started.
-    pub fn start(name: &str, config: OutletConfig, delivery: Box<dyn Delivery>) -> anyhow::Result<Self> {
+    pub fn start(name: &str, config: OutletConfig, mut delivery: Box<dyn Delivery>) -> anyhow::Result<Self> {
         let mut state = State::default();
+        state.note(delivery.faults());
         let spool = match &config.spool {
             None => None,
             Some(spool) => {
                 let (spool, faults) = Spool::open(spool)?;
                 state.spooled = spool.level();
                 state.account.rows_in = state.spooled.rows;
-                for fault in faults {
-                    state.failed(fault.kind, fault.text);
-                }
+                state.note(faults);
                 Some(Mutex::new(spool))
             }
         };
@@ -252,6 +251,16 @@ impl State {
         self.account.last_error = Some(text);
     }
 
+    /// What went wrong with a disk. Rows of an earlier process that are lost by it count as given, too.
+    fn note(&mut self, faults: Vec<Fault>) {
+        for fault in faults {
+            self.account.rows_in += fault.rows;
+            self.account.rows_dropped += fault.rows;
+            self.account.bytes_lost += fault.bytes;
+            self.failed(fault.kind, fault.text);
+        }
+    }
+
     fn account(&self) -> Account {
         let mut account = self.account.clone();
         account.rows_waiting = self.in_hand_rows
@@ -319,6 +328,7 @@ impl Shared {
         let deadline = self.lock().closing;
         let left = deadline.map_or(Duration::ZERO, |d| d.saturating_duration_since(Instant::now()));
         delivery.close(left.max(GRACE / 2));
+        self.lock().note(delivery.faults());
     }
 
     /// Waits for the oldest chunk; none when it is time to end.
@@ -363,8 +373,9 @@ impl Shared {
         match next {
             Next::Chunk(chunk) => Some(chunk),
             Next::Nothing => None,
-            Next::Damaged { rows, text } => {
+            Next::Damaged { rows, bytes, text } => {
                 state.account.rows_dropped += rows;
+                state.account.bytes_lost += bytes;
                 state.failed("spool-damaged", text);
                 None
             }
@@ -378,7 +389,12 @@ impl Shared {
         };
         let mut failures = 0;
         let delivered = loop {
-            match delivery.deliver(chunk) {
+            let answer = delivery.deliver(chunk);
+            let faults = delivery.faults();
+            if !faults.is_empty() {
+                self.lock().note(faults);
+            }
+            match answer {
                 Ok(()) => break Some(true),
                 Err(refusal) => {
                     let again = refusal.again;
@@ -421,15 +437,13 @@ impl Shared {
             && let Some(mut spool) = self.spool()
         {
             let before = spool.level();
-            let fault = spool.advance().err();
-            left = Some((before, spool.level(), fault));
+            spool.advance();
+            left = Some((before, spool.level(), spool.faults()));
         }
         let mut state = self.lock();
-        if let Some((before, after, fault)) = left {
+        if let Some((before, after, faults)) = left {
             state.spooled = state.spooled.changed(before, after);
-            if let Some(fault) = fault {
-                state.failed(fault.kind, fault.text);
-            }
+            state.note(faults);
         }
         state.in_hand_rows = 0;
         state.in_hand_at_unix_ns = None;
@@ -461,12 +475,13 @@ impl Shared {
             };
             state.spooling = Some(u64::from(chunk.rows));
             drop(state);
-            let (done, before, after) = {
+            let (done, before, after, faults) = {
                 let Some(mut spool) = self.spool() else { return };
                 let before = spool.level();
-                (spool.append(&chunk), before, spool.level())
+                (spool.append(&chunk), before, spool.level(), spool.faults())
             };
             state = self.lock();
+            state.note(faults);
             state.spooling = None;
             state.spooled = state.spooled.changed(before, after);
             match done {
@@ -524,6 +539,8 @@ impl Shared {
                         faults.push(fault);
                     }
                 }
+                spool.sync();
+                faults.extend(spool.faults());
                 let level = spool.level();
                 drop(spool);
                 self.lock().spooled = level;
@@ -532,9 +549,7 @@ impl Shared {
         }
         let mut state = self.lock();
         state.account.rows_dropped += lost;
-        for fault in faults {
-            state.failed(fault.kind, fault.text);
-        }
+        state.note(faults);
         if lost > 0 {
             state.failed("ended", format!("{lost} rows were not delivered in time"));
         }

@@ -7,12 +7,12 @@
 //! the usual way is never written directly too, for which the kernel would first have to bring it to the disk.
 //! Bytes that stand in memory as they will in the file, by blocks, are written from where they are: bringing them from the CPU
 //! that encoded them to the one that writes would cost as much as encoding. See [`Places`].
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sockets::sink::disk::{Disk, DiskFile};
 
 /// A multiple of what any device asks for, in the file and in memory.
 const BLOCK: usize = 4096;
@@ -43,9 +43,9 @@ impl Places {
 /// The file.
 #[derive(Debug)]
 pub struct Uncached {
-    file: File,
+    file: DiskFile,
     /// The same file, opened for direct writes; none where they are refused.
-    direct: Option<File>,
+    direct: Option<DiskFile>,
     bytes: u64,
     /// Where bytes are brought to that do not stand right; empty until there are such.
     stage: Vec<u8>,
@@ -56,9 +56,9 @@ impl Uncached {
     ///
     /// # Errors
     /// Those of making a file.
-    pub fn create(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).ok();
+    pub fn create(disk: &Disk, path: &Path) -> io::Result<Self> {
+        let file = disk.create(path)?;
+        let direct = file.direct();
         Ok(Self { file, direct, bytes: 0, stage: Vec::new() })
     }
 
@@ -98,10 +98,18 @@ impl Uncached {
         Ok(())
     }
 
+    /// Brings all of it to the disk. Little is left to be brought where it was written directly.
+    ///
+    /// # Errors
+    /// Some of what was appended may be lost, and another attempt would not say so.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
     /// Puts another file behind the same name, and returns the one that was there.
     #[cfg(test)]
-    pub fn replaced(&mut self, file: File) -> File {
-        std::mem::replace(&mut self.file, file)
+    pub fn replaced(&mut self, file: std::fs::File) -> std::fs::File {
+        self.file.replace(file)
     }
 
     fn append_direct(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -121,7 +129,7 @@ impl Uncached {
 }
 
 /// Writes whole blocks from a place in memory that is right for it.
-fn write_staged_at(file: &File, stage: &mut Vec<u8>, blocks: &[u8], at: u64) -> io::Result<()> {
+fn write_staged_at(file: &DiskFile, stage: &mut Vec<u8>, blocks: &[u8], at: u64) -> io::Result<()> {
     stage.resize(STAGE + BLOCK, 0);
     let aligned = stage.as_ptr().align_offset(BLOCK);
     for (piece, at) in blocks.chunks(STAGE).zip((at..).step_by(STAGE)) {
@@ -139,13 +147,15 @@ fn is_refusal(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     /// Appends of these lengths leave the same bytes as one write would, after each of them.
     fn check(directory: &Path, lengths: &[usize], is_moved: bool) {
         let places = Places::default();
         let path = directory.join("file");
-        let mut file = Uncached::create(&path).unwrap();
+        let mut file = Uncached::create(&Disk::default(), &path).unwrap();
         let mut wanted = Vec::new();
         for (turn, length) in lengths.iter().enumerate() {
             let mut buffer = Vec::new();
@@ -183,7 +193,7 @@ mod tests {
     fn what_was_appended_can_be_taken_back() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
-        let mut file = Uncached::create(&path).unwrap();
+        let mut file = Uncached::create(&Disk::default(), &path).unwrap();
         for kept in [0, 1, 4096, 5000] {
             file.shorten(0).unwrap();
             file.append(&[1; 5000]).unwrap();
@@ -200,7 +210,7 @@ mod tests {
     fn an_append_that_fails_leaves_the_file_as_it_was() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
-        let mut file = Uncached::create(&path).unwrap();
+        let mut file = Uncached::create(&Disk::default(), &path).unwrap();
         file.append(&[1; 5000]).unwrap();
         let good = file.replaced(File::open("/dev/null").unwrap());
         file.append(&[2; 10]).unwrap_err();
