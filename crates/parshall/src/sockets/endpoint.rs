@@ -1,22 +1,25 @@
-//! The collector's HTTP endpoint: `/metrics`, `/healthz` and `/debug/pprof/profile`, in a thread of its own.
+//! The collector's HTTP endpoint: `/metrics`, `/healthz` and `/debug/pprof/profile`, in a thread of its own. A profile costs the
+//! host CPU time and names functions, so it is for this host or for whoever has the token.
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use hyper::StatusCode;
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
+use hyper::{Request, StatusCode};
 use tokio::sync::oneshot;
 
 use super::profile::{self, Refused};
 use super::self_metrics::Board;
 use super::sink::prometheus;
-use crate::http::{Answer, TEXT, answer};
+use crate::http::{Answer, Peer, TEXT, answer};
 
 /// Profiles may take this long.
 const PROFILE_SECONDS_MAX: u64 = 120;
 /// What `go tool pprof` expects when it does not say.
 const PROFILE_SECONDS: u64 = 30;
-/// From the connection to the last byte of the answer: a profile, and naming what was sampled.
+/// For making an answer: a profile, and naming what was sampled.
 const TIME_MAX: Duration = Duration::from_secs(PROFILE_SECONDS_MAX + 30);
 
 /// What is never sent.
@@ -32,19 +35,21 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens there and answers from now on.
+    /// Listens there and answers from now on. Profiles are for clients on this host, and for others that have the token, if there
+    /// is one.
     ///
     /// # Errors
     /// If the address cannot be had.
-    pub fn start(at: SocketAddr, board: Arc<Board>) -> anyhow::Result<Self> {
+    pub fn start(at: SocketAddr, board: Arc<Board>, token: Option<Token>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(at).with_context(|| format!("cannot serve metrics on {at}"))?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (stop, stopped) = oneshot::channel::<Never>();
         let serve = async move {
-            let respond = move |request: hyper::Request<hyper::body::Incoming>| {
-                let board = board.clone();
-                async move { respond(request.uri().path(), request.uri().query().unwrap_or_default(), &board).await }
+            let token = token.map(Arc::new);
+            let respond = move |request: Request<Incoming>| {
+                let (board, token) = (board.clone(), token.clone());
+                async move { respond(&request, &board, token.as_deref()).await }
             };
             let server = tokio::spawn(crate::http::serve(listener, "sockets", TIME_MAX, respond));
             // Its sender says nothing: it is dropped.
@@ -70,8 +75,56 @@ impl Drop for Endpoint {
     }
 }
 
-async fn respond(path: &str, query: &str, board: &Board) -> Answer {
-    match path {
+/// What a client from elsewhere shows to be given a profile.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// The token; none if the text is empty.
+    pub fn new(text: &str) -> Option<Self> {
+        Some(text.trim()).filter(|text| !text.is_empty()).map(|text| Self(text.to_owned()))
+    }
+
+    /// Whether it is the same one. Takes as long for a wrong one as for the right one of the same length.
+    fn is(&self, other: &[u8]) -> bool {
+        let own = self.0.as_bytes();
+        own.len() == other.len() && own.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// Whether a client may have a profile; if not, why.
+fn refusal<B>(request: &Request<B>, token: Option<&Token>) -> Option<Answer> {
+    let peer = request.extensions().get::<Peer>();
+    let is_here = peer.is_some_and(|Peer(at)| at.ip().to_canonical().is_loopback());
+    // A proxy on this host asks for somebody else.
+    let is_forwarded = ["forwarded", "x-forwarded-for", "via"].iter().any(|name| request.headers().contains_key(*name));
+    if is_here && !is_forwarded {
+        return None;
+    }
+    let Some(token) = token else {
+        let text =
+            "profiles are for clients on this host; for others set profile-token-file in the table [prometheus]\n";
+        return Some(answer(StatusCode::FORBIDDEN, TEXT, text));
+    };
+    let shown = request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    if shown.is_some_and(|shown| token.is(shown)) {
+        return None;
+    }
+    let mut refused =
+        answer(StatusCode::UNAUTHORIZED, TEXT, "a profile takes the token: `Authorization: Bearer TOKEN`\n");
+    refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    Some(refused)
+}
+
+async fn respond(request: &Request<Incoming>, board: &Board, token: Option<&Token>) -> Answer {
+    let query = request.uri().query().unwrap_or_default();
+    match request.uri().path() {
         "/metrics" => match prometheus::text(board) {
             Ok(text) => answer(StatusCode::OK, prometheus::CONTENT_TYPE, text),
             Err(_) => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "the metrics could not be written\n"),
@@ -83,9 +136,10 @@ async fn respond(path: &str, query: &str, board: &Board) -> Answer {
                 answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
             }
         },
-        "/debug/pprof/profile" => match seconds(query) {
-            Some(seconds) => profiled(Duration::from_secs(seconds)).await,
-            None => {
+        "/debug/pprof/profile" => match (refusal(request, token), seconds(query)) {
+            (Some(refusal), _) => refusal,
+            (None, Some(seconds)) => profiled(Duration::from_secs(seconds)).await,
+            (None, None) => {
                 let text = format!("seconds must be a number from 1 to {PROFILE_SECONDS_MAX}\n");
                 answer(StatusCode::BAD_REQUEST, TEXT, text)
             }
@@ -141,7 +195,7 @@ mod tests {
     #[test]
     fn answers_and_refusals() {
         let board = Board::new(Some(Duration::from_secs(5)));
-        let endpoint = Endpoint::start("127.0.0.1:0".parse().unwrap(), board).unwrap();
+        let endpoint = Endpoint::start("127.0.0.1:0".parse().unwrap(), board, None).unwrap();
         let at = endpoint.address();
         assert_eq!(ask(at, "GET /healthz"), (200, b"ok\n".to_vec()));
         let (status, metrics) = ask(at, "GET /metrics");
@@ -152,13 +206,57 @@ mod tests {
         for wrong in ["0", "9999", "x", "-1"] {
             assert_eq!(ask(at, &format!("GET /debug/pprof/profile?seconds={wrong}")).0, 400, "{wrong}");
         }
-        let second = std::thread::spawn(move || ask(at, "GET /debug/pprof/profile?seconds=1"));
-        // While a profile is taken, everything else is answered.
-        assert_eq!(ask(at, "GET /healthz").0, 200);
-        let (status, profile) = second.join().unwrap();
-        // 429: another test takes one; 403: the host does not allow it.
-        assert!(status == 200 && profile.starts_with(&[0x1f, 0x8b]) || status == 403 || status == 429, "{status}");
         drop(endpoint);
         assert!(TcpStream::connect(at).is_err(), "it ends with its owner");
+    }
+
+    #[test]
+    fn one_profile_at_a_time_and_everything_else_meanwhile() {
+        let _alone = profile::tests::alone();
+        if let Err(Refused::Host(why)) = profile::take(Duration::from_millis(1)) {
+            return crate::testing::skip("a profile of the collector over HTTP", &why.to_string());
+        }
+        let board = Board::new(Some(Duration::from_secs(5)));
+        let endpoint = Endpoint::start("127.0.0.1:0".parse().unwrap(), board, None).unwrap();
+        let at = endpoint.address();
+        let first = std::thread::spawn(move || ask(at, "GET /debug/pprof/profile?seconds=2"));
+        while !profile::tests::is_busy() {
+            assert!(!first.is_finished(), "{:?}", first.join());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(ask(at, "GET /healthz").0, 200);
+        assert_eq!(ask(at, "GET /debug/pprof/profile?seconds=1").0, 429);
+        let (status, profile) = first.join().unwrap();
+        assert_eq!(status, 200, "{}", String::from_utf8_lossy(&profile));
+        assert!(profile.starts_with(&[0x1f, 0x8b]));
+    }
+
+    #[test]
+    fn profiles_are_for_this_host_or_for_the_token() {
+        let token = Token::new(" secret\n");
+        let asked = |from: &str, header: Option<(&'static str, &'static str)>, token: Option<&Token>| {
+            let mut request = Request::new(());
+            request.extensions_mut().insert(Peer(from.parse().unwrap()));
+            if let Some((name, value)) = header {
+                request.headers_mut().insert(name, HeaderValue::from_static(value));
+            }
+            refusal(&request, token).map_or(200, |answer| answer.status().as_u16())
+        };
+        for here in ["127.0.0.1:9", "[::1]:9", "[::ffff:127.0.0.5]:9"] {
+            assert_eq!((asked(here, None, None), asked(here, None, token.as_ref())), (200, 200), "{here}");
+            assert_eq!(asked(here, Some(("x-forwarded-for", "192.0.2.1")), None), 403, "by a proxy");
+        }
+        let shown = |value| Some(("authorization", value));
+        for far in ["192.0.2.1:9", "[2001:db8::1]:9", "[::ffff:192.0.2.1]:9"] {
+            assert_eq!(asked(far, None, None), 403);
+            assert_eq!(asked(far, shown("Bearer "), None), 403, "without a token there is none to show");
+            for wrong in ["Bearer secre", "Bearer secret1", "Bearer Secret", "Basic secret", "secret"] {
+                assert_eq!(asked(far, shown(wrong), token.as_ref()), 401, "{wrong}");
+            }
+            assert_eq!(asked(far, None, token.as_ref()), 401);
+            assert_eq!(asked(far, shown("Bearer secret"), token.as_ref()), 200);
+        }
+        assert_eq!(Token::new(" \n"), None);
+        assert!(!format!("{token:?}").contains("secret"));
     }
 }

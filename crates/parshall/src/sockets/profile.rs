@@ -160,9 +160,22 @@ fn value_type(message: &mut Message, texts: &mut Texts, kind: &str, unit: &str) 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use super::*;
     use crate::testing::skip;
+
+    /// Held by a test that takes profiles: there is one at a time in a process.
+    pub fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a profile is being taken.
+    pub fn is_busy() -> bool {
+        BUSY.load(Ordering::Acquire)
+    }
 
     #[inline(never)]
     fn spin_for_the_profile(until: &AtomicBool) -> u64 {
@@ -177,6 +190,7 @@ mod tests {
 
     #[test]
     fn go_finds_the_function_that_works() {
+        let _alone = alone();
         let stop = AtomicBool::new(false);
         let taken = std::thread::scope(|scope| {
             scope.spawn(|| spin_for_the_profile(&stop));
@@ -186,7 +200,8 @@ mod tests {
         });
         let profile = match taken {
             Ok(profile) => profile,
-            Err(why) => return skip("a CPU profile of the collector", &format!("{why:?}")),
+            Err(Refused::Host(why)) => return skip("a CPU profile of the collector", &why.to_string()),
+            Err(why) => panic!("{why:?}"),
         };
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &profile).unwrap();

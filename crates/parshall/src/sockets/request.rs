@@ -7,6 +7,7 @@ use parshall_core::sockets::Selection;
 use parshall_core::sockets::aggregate::Settings;
 use parshall_core::sockets::sort::SortKey;
 
+use super::endpoint::Token;
 use super::sink::files::FilesConfig;
 use super::sink::kafka::KafkaConfig;
 use super::sink::otlp::OtlpConfig;
@@ -122,6 +123,8 @@ pub enum SinkRequest {
         listen: SocketAddr,
         /// What is aggregated.
         settings: Settings,
+        /// What clients from elsewhere must show to be given a profile; none: they are given none.
+        profile_token: Option<Token>,
     },
 }
 

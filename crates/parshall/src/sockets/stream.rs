@@ -210,8 +210,8 @@ impl Outputs {
                 SinkRequest::Otlp(config, settings, outlet) => {
                     Box::new(OtlpSink::start(config, of_this_host(settings), outlet)?)
                 }
-                SinkRequest::Prometheus { listen, settings } => {
-                    let started = Endpoint::start(listen, Arc::clone(&board))?;
+                SinkRequest::Prometheus { listen, settings, profile_token } => {
+                    let started = Endpoint::start(listen, Arc::clone(&board), profile_token)?;
                     note(&format!("metrics on http://{}/metrics", started.address()));
                     endpoint = Some(started);
                     Box::new(PrometheusSink::new(of_this_host(settings), Arc::clone(&board)))

@@ -89,7 +89,7 @@ impl StreamArgs {
                 let hint = "leave out --listen, or the table [prometheus] of the file";
                 return Err(UserError::new("the file says where to listen, and so does --listen", hint));
             }
-            sinks.push(SinkRequest::Prometheus { listen, settings: Settings::default() });
+            sinks.push(SinkRequest::Prometheus { listen, settings: Settings::default(), profile_token: None });
         }
         match (&self.to, self.format) {
             (Some(directory), format) => sinks.push(SinkRequest::Files(self.files(directory, format)?)),

@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::config::KEEP_FILES;
 use crate::error::UserError;
+use crate::sockets::endpoint::Token;
 use crate::sockets::format::envelope::Framing;
 use crate::sockets::request::{SinkRequest, SocketFormat};
 use crate::sockets::sink::files::{FileFormat, FilesConfig};
@@ -126,6 +127,7 @@ struct OtlpTable {
 struct PrometheusTable {
     #[serde(default = "listen")]
     listen: SocketAddr,
+    profile_token_file: Option<PathBuf>,
     #[serde(default)]
     series: SeriesTable,
 }
@@ -186,7 +188,9 @@ impl File {
             sinks.push(table.lower()?);
         }
         if let Some(table) = self.prometheus {
-            sinks.push(SinkRequest::Prometheus { listen: table.listen, settings: table.series.lower()? });
+            let profile_token = table.profile_token_file.map(|path| token(&path)).transpose()?;
+            let settings = table.series.lower()?;
+            sinks.push(SinkRequest::Prometheus { listen: table.listen, settings, profile_token });
         }
         if sinks.is_empty() {
             return Err(UserError::new(
@@ -273,12 +277,7 @@ impl LoginTable {
     fn lower(self) -> Result<Login, UserError> {
         let password = match (self.password, self.password_file) {
             (Some(password), None) => password,
-            (None, Some(path)) => std::fs::read_to_string(&path)
-                .map(|text| text.trim_end_matches(['\r', '\n']).to_owned())
-                .map_err(|error| {
-                    let what = format!("cannot read the password in {}: {error}", path.display());
-                    UserError::new(what, "give a file that this user may read")
-                })?,
+            (None, Some(path)) => secret("password", &path)?,
             _ => {
                 let hint = "give `password-file`, or `password` in a file that nobody else may read";
                 return Err(UserError::new("`login` needs one password", hint));
@@ -286,6 +285,22 @@ impl LoginTable {
         };
         Ok(Login { mechanism: self.mechanism, user: self.user, password })
     }
+}
+
+/// The first lines of a file that holds nothing else, without the end of the last.
+fn secret(what: &str, path: &Path) -> Result<String, UserError> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let what = format!("cannot read the {what} in {}: {error}", path.display());
+        UserError::new(what, "give a file that this user may read")
+    })?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn token(path: &Path) -> Result<Token, UserError> {
+    Token::new(&secret("token", path)?).ok_or_else(|| {
+        let hint = "write a token into it: `openssl rand -hex 16` makes one";
+        UserError::new(format!("there is no token in {}", path.display()), hint)
+    })
 }
 
 fn outlet(queue: u64, spool: Option<SpoolTable>) -> OutletConfig {
@@ -464,6 +479,8 @@ listen = "[::1]:9999"
             ("[prometheus]\nseries = { by = [\"colour\"] }\n", "there is no label `colour`", "cgroup"),
             ("[prometheus]\nseries = { v4-bits = 40 }\n", "`v4-bits` is 40", "0 to 32"),
             ("[[otlp]]\nurl = \"x\"\ntls = { cert = \"a\" }\n", "one of `cert` and `key`", "both"),
+            ("[prometheus]\nprofile-token-file = \"/dev/null\"\n", "no token in /dev/null", "openssl"),
+            ("[prometheus]\nprofile-token-file = \"/no/such\"\n", "cannot read the token", "may read"),
             ("[[kafka]\n", "1:9", ""),
         ] {
             let error = parse(text).unwrap_err();
