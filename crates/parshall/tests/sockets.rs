@@ -349,6 +349,95 @@ fn a_file_of_sinks_gives_files_and_metrics_at_once() {
     }
 }
 
+/// Rows of the Parquet files of a directory; every file in it must be one.
+fn parquet_rows(directory: &std::path::Path) -> i64 {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.file_name().is_some_and(|name| name != ".lock"));
+    let rows = |path: std::path::PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        assert!(name.starts_with("sockets-"), "{name} was left behind");
+        let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).expect("a Parquet file");
+        let found = reader.get_row_iter(None).unwrap().map(|row| row.unwrap()).count() as i64;
+        assert_eq!(found, reader.metadata().file_metadata().num_rows(), "{name}");
+        found
+    };
+    files.map(rows).sum()
+}
+
+#[test]
+fn an_error_that_ends_a_stream_leaves_whole_files() {
+    let _turn = starting();
+    let settled = Settled::new(HERE);
+    let directory = tempfile::tempdir().unwrap();
+    let (files, sinks) = (directory.path().join("files"), directory.path().join("sinks.toml"));
+    let text = format!("[stdout]\nformat = \"json\"\n[[files]]\ndirectory = {files:?}\nformat = \"parquet\"\n");
+    std::fs::write(&sinks, text).unwrap();
+    let port = settled.port().to_string();
+    let mut child = Command::new(PARSHALL)
+        .args(["sockets", "stream", "--every", "100ms", "--local-port", &port, "-c"])
+        .arg(&sinks)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let dumps = (0..3).map(|_| lines.by_ref().find(|line| line.as_ref().unwrap().contains("completeness")));
+    assert_eq!(dumps.flatten().count(), 3);
+    // The reader leaves, which is an error of one of two sinks.
+    drop(lines);
+    let said = child.wait_with_output().unwrap().stderr;
+    let rows = parquet_rows(&files);
+    assert!(rows >= 3, "{rows} rows; {}", String::from_utf8_lossy(&said));
+    assert!(std::fs::read_dir(&files).unwrap().flatten().all(|entry| !entry.path().ends_with(".partial")));
+}
+
+#[test]
+fn a_collector_that_is_killed_again_and_again_leaves_whole_files_and_says_so() {
+    let _turn = starting();
+    let settled = Settled::new(HERE);
+    let directory = tempfile::tempdir().unwrap();
+    let (files, port) = (directory.path().join("files"), settled.port().to_string());
+    let start = |count: &str| {
+        Command::new(PARSHALL)
+            .args(["sockets", "stream", "--every", "100ms", "--local-port", &port, "--format", "json"])
+            .args(["--count", count, "--to"])
+            .arg(&files)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let names = || -> Vec<String> {
+        let entries = std::fs::read_dir(&files).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
+    };
+    let ends = |ending: &str| names().iter().filter(|name| name.ends_with(ending)).count();
+    let mut said = String::new();
+    for killed in 0..3 {
+        let mut child = start("1000000");
+        common::until("a file is in the making", || {
+            let hidden = names().into_iter().find(|name| name.ends_with(".tmp"));
+            let bytes = hidden.and_then(|name| Some(std::fs::metadata(files.join(name)).ok()?.len()));
+            ends(".partial") == killed && bytes > Some(0)
+        });
+        child.kill().unwrap();
+        said += &String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr);
+    }
+    let end = start("1").wait_with_output().unwrap();
+    assert!(end.status.success());
+    said += &String::from_utf8_lossy(&end.stderr);
+    assert_eq!(said.matches("note: files: unfinished 1").count(), 3, "{said}");
+    let paths = std::fs::read_dir(&files).unwrap().map(|entry| entry.unwrap().path());
+    let paths: Vec<_> = paths.filter(|path| !path.ends_with(".lock")).collect();
+    assert_eq!(paths.len(), 4, "{paths:?}");
+    for path in paths {
+        let text = zstd::decode_all(std::fs::File::open(&path).unwrap()).expect("it can be read to its end");
+        let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let lines: Vec<Value> = lines.map(|line| serde_json::from_slice(line).expect("whole lines")).collect();
+        assert!(lines.len() >= 3, "{path:?}: {lines:?}");
+    }
+}
+
 /// Threads, descriptors and resident memory in kB of a process.
 fn weight(pid: u32) -> (usize, usize, usize) {
     let count = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();

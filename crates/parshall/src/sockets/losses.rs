@@ -67,7 +67,7 @@ pub fn at_the_end(accounts: &[(String, Account)]) -> Vec<String> {
             let why = why.unwrap_or("it was too slow");
             notes.push(format!("{name}: {missing} of {} rows did not arrive: {why}", account.rows_in));
         } else if let Some(why) =
-            why.filter(|_| ["sync", "unfinished"].iter().any(|kind| account.errors.contains_key(kind)))
+            why.filter(|_| ["sync", "incomplete"].iter().any(|kind| account.errors.contains_key(kind)))
         {
             notes.push(format!("{name}: not everything is safe on the disk: {why}"));
         }

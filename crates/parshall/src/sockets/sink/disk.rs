@@ -19,7 +19,8 @@ pub struct Disk {
     faults: Option<std::sync::Arc<faults::Faults>>,
 }
 
-/// What is done to a disk.
+/// What is done to a disk: what a test's fault may strike.
+#[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// A file is made.
@@ -45,17 +46,12 @@ impl Disk {
         self.faults.as_ref().map_or(Ok(()), |faults| faults.before(step, path))
     }
 
-    #[cfg(not(test))]
-    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "tests let steps fail")]
-    fn before(&self, _: Step, _: &Path) -> io::Result<()> {
-        Ok(())
-    }
-
     /// Makes a file, which must not be there yet.
     ///
     /// # Errors
     /// Those of open(2).
     pub fn create(&self, path: &Path) -> io::Result<DiskFile> {
+        #[cfg(test)]
         self.before(Step::Create, path)?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(path)?;
         Ok(self.file(file, path))
@@ -79,6 +75,7 @@ impl Disk {
     /// # Errors
     /// Those of rename(2).
     pub fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        #[cfg(test)]
         self.before(Step::Rename, from)?;
         fs::rename(from, to)
     }
@@ -88,6 +85,7 @@ impl Disk {
     /// # Errors
     /// Those of unlink(2).
     pub fn remove(&self, path: &Path) -> io::Result<()> {
+        #[cfg(test)]
         self.before(Step::Remove, path)?;
         fs::remove_file(path)
     }
@@ -97,6 +95,7 @@ impl Disk {
     /// # Errors
     /// Those of fsync(2).
     pub fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        #[cfg(test)]
         self.before(Step::SyncDirectory, path)?;
         File::open(path)?.sync_all()
     }

@@ -440,7 +440,7 @@ impl Delivery for Writer {
         // If there is no room even for the end, the file keeps its hidden name, and the next process deals with it.
         if let Err(error) = self.finish() {
             let text = format!("a file in {} was left unfinished: {error}", self.config.directory.display());
-            self.faults.push(Fault::new(disk_error_kind(&error, "unfinished"), text));
+            self.faults.push(Fault::new("incomplete", text));
         }
     }
 }

@@ -41,7 +41,7 @@ pub struct Account {
 /// Something that went wrong with a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// As metrics count it: `unfinished`, `sync`, `remove`, `spool-full`, `disk-full`, `spool-io`, `spool-torn`, `spool-damaged`.
+    /// As metrics count it: `unfinished`, `incomplete`, `sync`, `remove`, `spool-full`, `disk-full`, `spool-io`, `spool-torn`, `spool-damaged`.
     pub kind: &'static str,
     /// As it may be shown.
     pub text: String,
