@@ -2,6 +2,8 @@
 //! own. A log that is slow or cannot be written costs lines, which are counted, and never holds up traffic.
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -70,7 +72,7 @@ impl Sink {
             LogTo::Nowhere => Self::Nowhere,
             LogTo::Stdout => Self::Stdout(io::stdout()),
             LogTo::File(path) => {
-                let file = OpenOptions::new().create(true).append(true).open(path);
+                let file = open(path);
                 Self::File(file.map_err(|e| {
                     let what = format!("cannot write the log {path}: {e}");
                     UserError::new(what, "check the path and its rights, or set another one")
@@ -86,6 +88,19 @@ impl Sink {
             Self::File(file) => file.write_all(bytes),
         }
     }
+}
+
+/// Opens a file to append to it. A FIFO that nobody reads is refused (ENXIO): opening it would hold up a start or a reload until
+/// somebody does.
+fn open(path: &str) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    if !file.metadata()?.file_type().is_fifo() {
+        return Ok(file);
+    }
+    // It has a reader, who is waited for when it is slow.
+    OpenOptions::new().append(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 impl Log {
@@ -374,6 +389,30 @@ mod tests {
         log.finish();
         let lines = |p: String| std::fs::read_to_string(p).expect("readable").lines().count();
         assert_eq!((lines(format!("{path}.1")), lines(path), counts.lost()), (2, 1, 0));
+    }
+
+    #[test]
+    fn a_fifo_without_a_reader_is_refused_and_one_with_a_reader_is_written_to() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("fifo").to_str().expect("UTF-8").to_owned();
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        if !made.is_ok_and(|status| status.success()) {
+            return crate::testing::skip("a log that is a FIFO", "needs mkfifo");
+        }
+        let (answer, answers) = std::sync::mpsc::channel();
+        let to = LogTo::File(path.clone());
+        std::thread::spawn(move || answer.send(Sink::open(&to).is_err()));
+        let refused = answers.recv_timeout(Duration::from_secs(20)).expect("it does not wait for a reader");
+        assert!(refused);
+        let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).expect("a reader");
+        let (log, sender) = log_to(&path);
+        sender.send(vec![closed()]).expect("it runs");
+        drop(sender);
+        let counts = log.counts();
+        log.finish();
+        assert_eq!(counts.written(), 1);
+        let mut bytes = [0; 100];
+        assert!(io::Read::read(&mut &reader, &mut bytes).expect("a line") > 0);
     }
 
     #[test]
