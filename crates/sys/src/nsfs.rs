@@ -86,6 +86,10 @@ fn resolve_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
             // Linux before 5.12 does not know RESOLVE_CACHED.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return openat2(root, path, strict),
+            // Linux before 5.6, or a filter of system calls that is older: a file system on the way may be waited for.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+                return openat(root, path);
+            }
             found => return found,
         }
     }
@@ -107,6 +111,17 @@ fn openat2(root: BorrowedFd<'_>, path: &Path, resolve: u64) -> io::Result<OwnedF
     check(fd)?;
     // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// openat(2) with O_PATH.
+fn openat(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path is zero-terminated and lives across the call, which returns a new descriptor or -1.
+    let fd =
+        unsafe { libc::openat(root.as_raw_fd(), path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW) };
+    check(fd)?;
+    // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn resolve_named(path: &Path) -> io::Result<OwnedFd> {
@@ -180,6 +195,13 @@ mod tests {
             assert_eq!(refused.kind(), io::ErrorKind::NotFound, "{path:?}: {refused}");
             assert_eq!(open_named(&path).expect_err("no namespace").kind(), io::ErrorKind::InvalidInput, "{path:?}");
         }
+    }
+
+    #[test]
+    fn without_openat2_a_path_resolves_too() {
+        let null = openat(top().as_fd(), Path::new("dev/null")).expect("it is there");
+        let inode = fs::metadata("/dev/null").expect("it is there").ino();
+        assert_eq!(device_and_inode(null.as_fd()).expect("found").1, inode);
     }
 
     #[test]

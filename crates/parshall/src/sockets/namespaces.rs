@@ -470,36 +470,59 @@ mod tests {
         }
     }
 
-    /// A user's mount namespace: a network namespace is mounted on a file, and a FIFO over it. The mount table has both.
-    const HIDING: &str = "cd \"$0\" && touch point && mkfifo fifo && unshare --net sh -c \
-        'readlink /proc/self/ns/net && mount --bind /proc/self/ns/net point' && mount --bind fifo point && echo ready && read x";
+    /// A process in a mount namespace of its own, where a network namespace without processes is mounted on a file. It ends when
+    /// this is dropped.
+    struct Elsewhere {
+        process: std::process::Child,
+        inode: u32,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Elsewhere {
+        /// `then` is done there afterwards, with a FIFO `fifo` beside the mount point `point`.
+        fn start(then: &str) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let script = format!(
+                "cd \"$0\" && touch point && mkfifo fifo && \
+                 unshare --net sh -c 'readlink /proc/self/ns/net && mount --bind /proc/self/ns/net point' && \
+                 {then} && echo ready && read x"
+            );
+            let mut process = std::process::Command::new("unshare")
+                .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+                .arg(directory.path())
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .expect("root can unshare");
+            let mut said = BufReader::new(process.stdout.take().unwrap()).lines();
+            let link = said.next().unwrap().unwrap();
+            let inode = link.strip_prefix("net:[").and_then(|rest| rest.strip_suffix(']')).unwrap().parse().unwrap();
+            assert_eq!(said.next().unwrap().unwrap(), "ready");
+            Self { process, inode, _directory: directory }
+        }
+    }
+
+    impl Drop for Elsewhere {
+        fn drop(&mut self) {
+            drop(self.process.stdin.take());
+            let _ = self.process.wait();
+        }
+    }
 
     #[test]
     fn a_mount_of_another_user_that_hides_a_fifo_is_not_opened() {
-        let what = "a FIFO mounted over a namespace";
-        if !root(what) {
+        if !root("a FIFO mounted over a namespace") {
             return;
         }
-        let directory = tempfile::tempdir().unwrap();
-        let mut child = std::process::Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c", HIDING])
-            .arg(directory.path())
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .expect("root can unshare");
-        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let link = said.next().unwrap().unwrap();
-        let inode: u32 = link.strip_prefix("net:[").and_then(|rest| rest.strip_suffix(']')).unwrap().parse().unwrap();
-        assert_eq!(said.next().unwrap().unwrap(), "ready");
+        // The mount table has both.
+        let elsewhere = Elsewhere::start("mount --bind fifo point");
+        let inode = elsewhere.inode;
         let opened = in_time("looking at all namespaces", move || {
             let found = Discovery::default().look(&[]).namespaces;
             found.into_iter().find(|namespace| namespace.inode == inode).map(|namespace| namespace.open())
         });
         let opened = opened.expect("its mount is listed");
         assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::NotFound, "what hides it has not been opened");
-        drop(child.stdin.take());
-        child.wait().unwrap();
     }
 
     #[test]
@@ -507,25 +530,12 @@ mod tests {
         if !root("a namespace that is mounted elsewhere") {
             return;
         }
-        let directory = tempfile::tempdir().unwrap();
-        let script = HIDING.replace("mount --bind fifo point", "true");
-        let mut child = std::process::Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c", &script])
-            .arg(directory.path())
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .expect("root can unshare");
-        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let link = said.next().unwrap().unwrap();
-        assert_eq!(said.next().unwrap().unwrap(), "ready");
+        let elsewhere = Elsewhere::start("true");
         let found = Discovery::default().look(&[]).namespaces;
-        let found = found.iter().find(|namespace| format!("net:[{}]", namespace.inode) == link).expect("it is listed");
+        let found = found.iter().find(|namespace| namespace.inode == elsewhere.inode).expect("it is listed");
         assert!(matches!(found.places[..], [Place::MountOf { .. }]), "{found:?}");
         assert_eq!(inode(&found.open().unwrap()), found.inode);
         assert!(found.places[0].leads_to(found.inode) && !found.places[0].leads_to(found.inode + 1));
-        drop(child.stdin.take());
-        child.wait().unwrap();
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub fn stream(mut request: StreamRequest) -> anyhow::Result<ExitCode> {
     streamed.map(|()| ExitCode::SUCCESS)
 }
 
-/// Reads dump after dump.
+/// Prepares the reader and reads until the end.
 fn read(request: &StreamRequest, selection: Selection, stop: &AtomicBool, outputs: &mut Outputs) -> anyhow::Result<()> {
     let chosen = choose(request.reading, &selection)?;
     chosen.notes.iter().for_each(|text| note(text));
@@ -63,24 +63,14 @@ fn read(request: &StreamRequest, selection: Selection, stop: &AtomicBool, output
     let (collector, owners_note) = Collector::new(chosen.backend, selection, tracks);
     owners_note.iter().for_each(|text| note(text));
     let mut reader = Reader { collector, closes, pending: Vec::new(), standing: Standing::default(), failures: 0 };
-    let mut due = Instant::now();
-    let mut dumps = 0;
-    while !stop.load(Ordering::Relaxed) && request.count.is_none_or(|count| dumps < count) {
-        reader.dump(outputs)?;
-        dumps += 1;
-        // A dump that takes longer than the interval is followed by the next at once, and none is made up for.
-        due = (due + request.every).max(Instant::now());
-        let last = request.count == Some(dumps);
-        while !last && !stop.load(Ordering::Relaxed) && Instant::now() < due {
-            reader.tell_closed(due, outputs)?;
-        }
-    }
-    reader.tell_closed(Instant::now(), outputs)?;
+    let dumped = reader.dumps(request, stop, outputs);
+    // Sockets that closed during a dump that failed still wait.
+    let closed = reader.tell_closed(Instant::now(), outputs);
     if reader.standing.closes_lost > 0 {
         let lost = reader.standing.closes_lost;
         note(&format!("{lost} closed sockets were not told: they came faster than they were read"));
     }
-    Ok(())
+    dumped.and(closed)
 }
 
 /// What reads the kernel, dump by dump.
@@ -95,6 +85,23 @@ struct Reader {
 }
 
 impl Reader {
+    /// Dump after dump, and between them what has closed.
+    fn dumps(&mut self, request: &StreamRequest, stop: &AtomicBool, outputs: &mut Outputs) -> anyhow::Result<()> {
+        let mut due = Instant::now();
+        let mut dumps = 0;
+        while !stop.load(Ordering::Relaxed) && request.count.is_none_or(|count| dumps < count) {
+            self.dump(outputs)?;
+            dumps += 1;
+            // A dump that takes longer than the interval is followed by the next at once, and none is made up for.
+            due = (due + request.every).max(Instant::now());
+            let last = request.count == Some(dumps);
+            while !last && !stop.load(Ordering::Relaxed) && Instant::now() < due {
+                self.tell_closed(due, outputs)?;
+            }
+        }
+        Ok(())
+    }
+
     /// One dump to all sinks. A dump that fails is told, counted and survived, unless it is the first.
     fn dump(&mut self, outputs: &mut Outputs) -> anyhow::Result<()> {
         let (cpu_ns, begun) = (process_cpu_ns(), Instant::now());

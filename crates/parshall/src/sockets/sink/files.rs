@@ -408,7 +408,7 @@ impl Writer {
         };
         let mark = assembler.mark();
         let added = assembler.add(&packed).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
-        let written = added.and_then(|data| open.file.append(&packed[data]));
+        let written = added.and_then(|bytes| open.file.append(&bytes));
         match &written {
             Ok(()) => open.rows += u64::from(chunk.rows),
             Err(_) => assembler.take_back(&mark),

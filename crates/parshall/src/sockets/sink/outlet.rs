@@ -120,7 +120,7 @@ impl Outlet {
             Some(spool) => {
                 let (spool, faults) = Spool::open(spool)?;
                 state.spooled = spool.level();
-                state.account.rows_in = state.spooled.rows;
+                state.account.rows_in += state.spooled.rows;
                 state.note(faults);
                 Some(Mutex::new(spool))
             }

@@ -1,6 +1,5 @@
-//! A file out of pieces: their bytes are copied as they are, and a new footer says where they went. The footers of the pieces
-//! stay in the file, two hundredths of it, for whoever finds it without the last one: readers go by that and never see them.
-use std::ops::Range;
+//! A file out of pieces: their bytes are copied as they are, and a new footer says where they went. The footer of each piece stays
+//! behind it, compressed, for whoever finds the file without the last one: readers go by that and never see the others.
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
@@ -14,6 +13,10 @@ use super::columns::schema;
 
 /// What a file begins with and ends with.
 pub const MAGIC: &[u8; 4] = b"PAR1";
+/// What ends a piece in a file, behind its compressed footer and the length of that.
+pub const PIECE_END: &[u8; 8] = b"PSHPIECE";
+/// No footer of a piece is longer.
+const FOOTER_MAX: usize = 16 << 20;
 /// More row groups would make the footer large, which is in memory until the file is done.
 const MAX_GROUPS: usize = 64;
 /// As many accounts of dumps.
@@ -43,11 +46,11 @@ impl Assembler {
         self.groups.is_empty() && self.notes.is_empty()
     }
 
-    /// Adds a piece, whose bytes in the range that comes back are the next of the file.
+    /// Adds a piece; what comes back are the next bytes of the file.
     ///
     /// # Errors
     /// If it is no piece; nothing was added.
-    pub fn add(&mut self, piece: &[u8]) -> anyhow::Result<Range<usize>> {
+    pub fn add(&mut self, piece: &[u8]) -> anyhow::Result<Vec<u8>> {
         let bytes = bytes::Bytes::copy_from_slice(piece);
         let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes).context("a damaged piece")?;
         let mut end = MAGIC.len();
@@ -59,12 +62,16 @@ impl Assembler {
             }
             groups.push(self.moved(group, self.at as i64 - MAGIC.len() as i64)?);
         }
-        ensure!(end + footer_bytes(piece) <= piece.len(), "a piece that ends too early");
+        let footer = piece.len().checked_sub(footer_bytes(piece)).filter(|footer| end <= *footer);
+        let footer = &piece[footer.context("a piece that ends too early")?..];
+        let compressed = zstd::bulk::compress(footer, 1)?;
+        let length = u32::try_from(compressed.len())?.to_le_bytes();
+        let bytes = [&piece[MAGIC.len()..end], &compressed, &length, PIECE_END].concat();
         self.rows += metadata.file_metadata().num_rows();
         self.groups.extend(groups);
         self.notes.extend(metadata.file_metadata().key_value_metadata().into_iter().flatten().cloned());
-        self.at += piece.len() - MAGIC.len();
-        Ok(MAGIC.len()..piece.len())
+        self.at += bytes.len();
+        Ok(bytes)
     }
 
     /// Takes back the piece that was added last.
@@ -123,6 +130,14 @@ impl Assembler {
             .set_column_metadata(columns)
             .build()?)
     }
+}
+
+/// The piece that [`Assembler::add`] made these bytes of; none if it made others.
+pub fn piece_of(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (rest, length) = bytes.strip_suffix(PIECE_END)?.split_last_chunk()?;
+    let (data, compressed) = rest.split_at_checked(rest.len().checked_sub(u32::from_le_bytes(*length) as usize)?)?;
+    let footer = zstd::bulk::decompress(compressed, FOOTER_MAX).ok()?;
+    Some([MAGIC, data, &footer].concat())
 }
 
 /// Length of the footer at the end of a file: its metadata, the length of that, and the magic.

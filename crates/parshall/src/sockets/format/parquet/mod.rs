@@ -49,7 +49,7 @@ impl Parquet {
     fn append(&mut self, out: &mut Vec<u8>) {
         let piece = self.pieces.take();
         let data = self.file.add(&piece).expect("a piece that was just made");
-        out.extend_from_slice(&piece[data]);
+        out.extend_from_slice(&data);
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::FileFormat;
-use crate::sockets::format::parquet::file::{Assembler, MAGIC};
+use crate::sockets::format::parquet::file::{Assembler, MAGIC, PIECE_END, piece_of};
 use crate::sockets::sink::disk::{Disk, DiskFile};
 
 /// Bytes that are read at a time, and as much again while what begins in them is not whole.
@@ -109,7 +109,7 @@ fn frame(bytes: &[u8]) -> Found {
     zstd::zstd_safe::find_frame_compressed_size(bytes).map_or(Found::More, Found::Whole)
 }
 
-/// The pieces of a Parquet file, each of which ends with a footer of its own: where they end, and the footer of them all.
+/// The pieces of a Parquet file, each of which has its footer behind it: where they end, and the footer of them all.
 fn pieces(file: &DiskFile, length: u64) -> io::Result<(u64, Vec<u8>)> {
     let mut assembler = Assembler::default();
     let mut magic = [0; MAGIC.len()];
@@ -121,13 +121,13 @@ fn pieces(file: &DiskFile, length: u64) -> io::Result<(u64, Vec<u8>)> {
     let end = walk(file, length, MAGIC.len() as u64, &mut |bytes| {
         while let Some(at) = find(bytes, searched) {
             searched = at + 1;
-            let piece = [MAGIC, &bytes[..at + MAGIC.len()]].concat();
-            if assembler.add(&piece).is_ok() {
+            let end = at + PIECE_END.len();
+            if piece_of(&bytes[..end]).is_some_and(|piece| assembler.add(&piece).is_ok()) {
                 searched = 0;
-                return Found::Whole(at + MAGIC.len());
+                return Found::Whole(end);
             }
         }
-        searched = bytes.len().saturating_sub(MAGIC.len() - 1);
+        searched = bytes.len().saturating_sub(PIECE_END.len() - 1);
         Found::More
     })?;
     if assembler.is_empty() {
@@ -137,5 +137,5 @@ fn pieces(file: &DiskFile, length: u64) -> io::Result<(u64, Vec<u8>)> {
 }
 
 fn find(bytes: &[u8], from: usize) -> Option<usize> {
-    bytes.get(from..)?.windows(MAGIC.len()).position(|found| found == MAGIC).map(|at| from + at)
+    bytes.get(from..)?.windows(PIECE_END.len()).position(|found| found == PIECE_END).map(|at| from + at)
 }
