@@ -9,6 +9,7 @@ mod cli;
 mod diagnose;
 mod doctor;
 mod error;
+mod foreign_file;
 mod http;
 mod lab;
 mod relay;

@@ -16,6 +16,7 @@ pub mod handover;
 pub mod inet_diag;
 pub mod limits;
 pub mod link;
+pub mod memory_file;
 pub mod netlink;
 pub mod netns;
 pub mod nice;

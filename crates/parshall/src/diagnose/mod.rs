@@ -1,4 +1,5 @@
 //! `run`, `attach` and `show`: collect a capture, have it judged, print the report.
+mod asker;
 mod btf;
 mod cells;
 pub mod cgroup;

@@ -2,6 +2,7 @@
 //!
 //! /proc/TID/syscall tells both, to whoever may trace the thread (PTRACE_MODE_ATTACH; Yama narrows that). To others there is
 //! /proc/TID/wchan, the kernel function it sleeps in, from which the call is guessed.
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
@@ -10,12 +11,27 @@ use parshall_evidence::FdKind;
 use parshall_sys::sock_view;
 
 use super::thread_account::{Call, Seen, UNKNOWN_CALL};
+use crate::diagnose::asker::Asker;
 use crate::diagnose::syscall_name::syscall_name;
 
 /// Entries of a pollfd array that are looked at.
 const POLLFDS_MAX: usize = 8;
 /// `struct pollfd`.
 const POLLFD_BYTES: usize = 8;
+
+/// A process, an address in its memory and a length.
+type Place = (u32, u64, usize);
+
+thread_local! {
+    static MEMORY: RefCell<Asker<Place, Option<Vec<u8>>>> = const { RefCell::new(Asker::new(|| Box::new(read_memory))) };
+}
+
+fn read_memory((pid, address, length): Place) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    let read = File::open(format!("/proc/{pid}/mem")).ok()?.read_at(&mut bytes, address).ok()?;
+    bytes.truncate(read);
+    Some(bytes)
+}
 
 /// The text of a `syscall` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,14 +168,12 @@ fn socket_kind(protocol: &str) -> FdKind {
 }
 
 /// poll() waits for several descriptors: a UDP socket among them is what matters (a resolver), else the first one counts. The
-/// array lies in the memory of the process, which sleeps meanwhile.
+/// array lies in the memory of the process, which sleeps meanwhile; the page may be one of a file that does not answer.
 fn polled_kind(pid: u32, address: u64, count: u64) -> FdKind {
-    let mut bytes = [0_u8; POLLFDS_MAX * POLLFD_BYTES];
     let wanted = (count as usize).min(POLLFDS_MAX) * POLLFD_BYTES;
-    let read = File::open(format!("/proc/{pid}/mem")).and_then(|file| file.read_at(&mut bytes[..wanted], address));
-    let Ok(len) = read else { return FdKind::None };
+    let bytes = MEMORY.with_borrow_mut(|memory| memory.ask((pid, address, wanted))).flatten().unwrap_or_default();
     let mut first = FdKind::None;
-    for pollfd in bytes[..len].chunks_exact(POLLFD_BYTES) {
+    for pollfd in bytes.chunks_exact(POLLFD_BYTES) {
         let fd = i32::from_ne_bytes([pollfd[0], pollfd[1], pollfd[2], pollfd[3]]);
         let kind = kind_of(pid, fd);
         if kind == FdKind::Udp {

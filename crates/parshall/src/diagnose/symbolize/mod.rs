@@ -1,10 +1,15 @@
-//! Addresses to names: blazesym behind a cache, asked while the process is still alive.
+//! Stacks of addresses, interned, and their names, asked for while the process is still alive.
+mod elf_copy;
+mod maps;
+mod names;
+mod perf_map;
+
 use std::collections::{HashMap, HashSet};
 
-use blazesym::Pid;
-use blazesym::symbolize::source::{Kernel, Process, Source};
-use blazesym::symbolize::{Input, Symbolized, Symbolizer};
 use parshall_evidence::{Frame, Stack};
+
+use super::asker::Asker;
+use names::Names;
 
 /// Frames of a stack that are kept.
 const FRAMES_MAX: usize = 48;
@@ -24,7 +29,8 @@ struct Raw {
 /// Naming is left until it is known to be needed: the kernel's names alone take 60 ms of CPU to read, which a saturated
 /// service would feel. Only user addresses can be named as they come, for processes that may end before the window does.
 pub struct Stacks {
-    symbolizer: Symbolizer,
+    /// Gives a frame for each address of a process; process 0 is the kernel.
+    namer: Asker<(u32, Vec<u64>), Vec<Frame>>,
     eager: bool,
     names: HashMap<(u32, u64), Frame>,
     ids: HashMap<Raw, u32>,
@@ -34,8 +40,11 @@ pub struct Stacks {
 impl Stacks {
     /// No stacks yet. `eager`: name user addresses as they come.
     pub fn new(eager: bool) -> Self {
-        let symbolizer = Symbolizer::new();
-        Self { symbolizer, eager, names: HashMap::new(), ids: HashMap::new(), stacks: Vec::new() }
+        let namer = Asker::new(|| {
+            let mut names = Names::new();
+            Box::new(move |(tgid, addresses): (u32, Vec<u64>)| names.frames(tgid, &addresses))
+        });
+        Self { namer, eager, names: HashMap::new(), ids: HashMap::new(), stacks: Vec::new() }
     }
 
     /// The id of a stack given by its kernel and user addresses, innermost first.
@@ -63,6 +72,9 @@ impl Stacks {
             addresses.entry(0).or_default().extend(&raw.kernel);
             addresses.entry(raw.tgid).or_default().extend(&raw.user);
         }
+        // The kernel first: a process whose files take all the time costs its own names.
+        let mut addresses: Vec<_> = addresses.into_iter().collect();
+        addresses.sort_unstable_by_key(|(tgid, _)| *tgid);
         for (tgid, addresses) in addresses {
             self.name(tgid, &addresses.into_iter().collect::<Vec<_>>());
         }
@@ -102,68 +114,13 @@ impl Stacks {
         if new.is_empty() {
             return;
         }
-        let source = if tgid == 0 {
-            // Names are all that is shown, and a kernel image with debug information takes seconds to read.
-            let kernel = Kernel { vmlinux: blazesym::MaybeDefault::None, debug_syms: false, ..Kernel::default() };
-            Source::Kernel(kernel)
-        } else {
-            let mut process = Process::new(Pid::from(tgid));
-            process.debug_syms = false;
-            process.perf_map = true;
-            Source::Process(process)
-        };
-        let found = self.symbolizer.symbolize(&source, Input::AbsAddr(&new)).unwrap_or_default();
-        let all_named = found.len() == new.len() && found.iter().all(|found| found.as_sym().is_some());
-        let maps = if tgid == 0 || all_named { Vec::new() } else { mappings(tgid) };
-        for (i, address) in new.iter().enumerate() {
-            let frame = match found.get(i) {
-                Some(Symbolized::Sym(sym)) => Frame {
-                    name: sym.name.to_string(),
-                    module: if tgid == 0 { String::new() } else { module(sym.module.as_deref()) },
-                    kernel: tgid == 0,
-                },
-                _ => in_mapping(&maps, *address).unwrap_or_else(|| bare(tgid, *address)),
-            };
-            self.names.insert((tgid, *address), frame);
-        }
+        let Some(frames) = self.namer.ask((tgid, new.clone())) else { return };
+        self.names.extend(new.into_iter().map(|address| (tgid, address)).zip(frames));
     }
 }
 
 fn bare(tgid: u32, address: u64) -> Frame {
     Frame { name: format!("{address:#x}"), module: String::new(), kernel: tgid == 0 }
-}
-
-/// A file in the memory of a process: where it begins and ends, at which offset of the file, and the file.
-type Mapping = (u64, u64, u64, String);
-
-/// The mappings of a process that have a name; none when it is gone.
-fn mappings(tgid: u32) -> Vec<Mapping> {
-    let maps = std::fs::read_to_string(format!("/proc/{tgid}/maps")).unwrap_or_default();
-    maps.lines().filter_map(mapping).collect()
-}
-
-/// A line of /proc/PID/maps: `55d0c0de1000-55d0c0de2000 r-xp 00001000 fd:00 1234   /usr/bin/program`.
-fn mapping(line: &str) -> Option<Mapping> {
-    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    let mut words = line.split_ascii_whitespace();
-    let (begin, end) = words.next()?.split_once('-')?;
-    let offset = words.nth(1)?;
-    let file = words.nth(2)?;
-    Some((hex(begin)?, hex(end)?, hex(offset)?, module(Some(std::ffi::OsStr::new(file)))))
-}
-
-/// A stripped program has no names; which file, and where in it, is the same in every process that runs it.
-fn in_mapping(maps: &[Mapping], address: u64) -> Option<Frame> {
-    let (begin, _, offset, file) = maps.iter().find(|(begin, end, ..)| (*begin..*end).contains(&address))?;
-    Some(Frame { name: format!("{:#x}", address - begin + offset), module: file.clone(), kernel: false })
-}
-
-fn module(path: Option<&std::ffi::OsStr>) -> String {
-    path.map(|p| {
-        let p = std::path::Path::new(p);
-        p.file_name().unwrap_or(p.as_os_str()).to_string_lossy().into_owned()
-    })
-    .unwrap_or_default()
 }
 
 /// Is this stack of a wake-up one of an interrupt, whose "waker" only happened to be running?
@@ -182,23 +139,4 @@ fn is_probe(frame: &Frame) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_without_a_name_is_placed_in_its_file() {
-        let line = "55d0c0de1000-55d0c0de2000 r-xp 00001000 fd:00 1234                       /usr/bin/program";
-        let maps = vec![mapping(line).expect("a named mapping")];
-        let frame = in_mapping(&maps, 0x55d0c0de1206).expect("inside");
-        assert_eq!((frame.name.as_str(), frame.module.as_str(), frame.kernel), ("0x1206", "program", false));
-        assert_eq!(in_mapping(&maps, 0x55d0c0de2000), None);
-        assert_eq!(mapping("7f00-8000 rw-p 00000000 00:00 0"), None);
-        assert_eq!(mapping("no mapping"), None);
-    }
-
-    #[test]
-    fn our_own_program_is_mapped() {
-        assert!(mappings(std::process::id()).iter().any(|(.., file)| file.starts_with("parshall")));
-        assert!(mappings(u32::MAX).is_empty());
-    }
-}
+mod tests;

@@ -1,0 +1,169 @@
+//! Copies of the parts of a program file that hold its names.
+//!
+//! blazesym maps the files that it reads. A file that its owner truncates meanwhile would end us with SIGBUS, and one that its
+//! owner changes would change under the parser. So it gets a copy that nobody can change: the headers and symbol tables, at the
+//! same offsets; the rest is a hole.
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+
+use parshall_sys::memory_file;
+
+/// Kinds of sections (elf(5)) that hold names: SHT_SYMTAB, SHT_STRTAB, SHT_DYNSYM.
+const KINDS: [u32; 3] = [2, 3, 11];
+/// Bytes copied at once.
+const BLOCK: usize = 64 << 10;
+
+/// Copies headers and symbol tables of `file`; `room` is how many bytes may be copied still, and is lowered by what was.
+///
+/// # Errors
+/// If it is no ELF file of this machine, is cut off, is larger than `room`, or cannot be read.
+pub fn copy(file: &File, room: &mut u64) -> io::Result<File> {
+    memory_file::sealed(c"parshall-symbols", |to| {
+        let mut copier = Copier { from: file, to, room };
+        let mut head = [0; 64];
+        file.read_exact_at(&mut head, 0)?;
+        let layout = Layout::parse(&head)?;
+        copier.copy(0, 64)?;
+        copier.copy(layout.segments.0, layout.segments.1)?;
+        copier.copy(layout.sections.0, layout.sections.1 * u64::from(layout.sections.2))?;
+        for index in 0..u64::from(layout.sections.2) {
+            let at = layout.sections.0.checked_add(index * layout.sections.1).ok_or_else(damaged)?;
+            let header = read_some(to, at)?;
+            let (begin, length) = layout.section(&header);
+            if KINDS.contains(&word(&header, 4)) {
+                copier.copy(begin, length)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn damaged() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "not a whole ELF file")
+}
+
+/// Reads up to 64 bytes; what lies beyond the end is zero.
+fn read_some(file: &File, at: u64) -> io::Result<[u8; 64]> {
+    let mut bytes = [0; 64];
+    file.read_at(&mut bytes, at)?;
+    Ok(bytes)
+}
+
+struct Copier<'a> {
+    from: &'a File,
+    to: &'a File,
+    room: &'a mut u64,
+}
+
+impl Copier<'_> {
+    fn copy(&mut self, begin: u64, length: u64) -> io::Result<()> {
+        let end = begin.checked_add(length).ok_or_else(damaged)?;
+        *self.room = self.room.checked_sub(length).ok_or_else(|| io::Error::from(ErrorKind::FileTooLarge))?;
+        let mut block = vec![0; BLOCK];
+        let mut at = begin;
+        while at < end {
+            let part = &mut block[..BLOCK.min((end - at) as usize)];
+            self.from.read_exact_at(part, at)?;
+            self.to.write_all_at(part, at)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Where the headers of a file are.
+struct Layout {
+    wide: bool,
+    /// Program headers: begin and length in bytes.
+    segments: (u64, u64),
+    /// Section headers: begin, length of each in bytes, and how many.
+    sections: (u64, u64, u16),
+}
+
+impl Layout {
+    /// Reads Elf64_Ehdr or Elf32_Ehdr in this machine's byte order.
+    fn parse(head: &[u8; 64]) -> io::Result<Self> {
+        let wide = head[4] == 2;
+        if &head[..4] != b"\x7fELF"
+            || !(wide || head[4] == 1)
+            || head[5] != if cfg!(target_endian = "little") { 1 } else { 2 }
+        {
+            return Err(damaged());
+        }
+        let (segments_at, sections_at, counts) = if wide {
+            (long(head, 32), long(head, 40), 54)
+        } else {
+            (word(head, 28).into(), word(head, 32).into(), 42)
+        };
+        let count = |n: usize| u16::from_ne_bytes([head[counts + 2 * n], head[counts + 2 * n + 1]]);
+        let segments = (segments_at, u64::from(count(0)) * u64::from(count(1)));
+        Ok(Self { wide, segments, sections: (sections_at, count(2).into(), count(3)) })
+    }
+
+    /// Begin and length in the file of a section, from its header.
+    fn section(&self, header: &[u8; 64]) -> (u64, u64) {
+        if self.wide {
+            (long(header, 24), long(header, 32))
+        } else {
+            (word(header, 16).into(), word(header, 20).into())
+        }
+    }
+}
+
+fn word(bytes: &[u8; 64], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn long(bytes: &[u8; 64], at: usize) -> u64 {
+    let mut eight = [0; 8];
+    eight.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_ne_bytes(eight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> File {
+        File::open("/proc/self/exe").expect("our own program")
+    }
+
+    #[test]
+    fn the_copy_holds_the_names_and_is_smaller() {
+        let mut room = 256 << 20;
+        let copied = copy(&own(), &mut room).expect("our own program is an ELF file");
+        let taken = (256 << 20) - room;
+        assert!((10_000..own().metadata().expect("open").len()).contains(&taken), "{taken}");
+        let (mut ours, mut theirs) = ([0; 64], [1; 64]);
+        own().read_exact_at(&mut ours, 0).expect("readable");
+        copied.read_exact_at(&mut theirs, 0).expect("readable");
+        assert_eq!(ours, theirs);
+    }
+
+    #[test]
+    fn more_than_there_is_room_for_is_refused() {
+        assert_eq!(copy(&own(), &mut 5_000).map(drop).expect_err("too large").kind(), ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn damaged_files_are_refused_or_copied_but_never_panic() {
+        let whole = std::fs::read("/proc/self/exe").expect("our own program");
+        let file = tempfile::tempfile().expect("a file");
+        for seed in 0..400_u64 {
+            let mut head = whole[..4096].to_vec();
+            for n in 0..8 {
+                let at = (seed * 8 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                // The magic number stays, so that the rest is read.
+                head[4 + (at % 60) as usize] = (at >> 32) as u8;
+            }
+            file.set_len(0).and_then(|()| file.write_all_at(&head, 0)).expect("writable");
+            let mut room = 1 << 20;
+            drop(copy(&file, &mut room));
+        }
+        for length in 0..200 {
+            file.set_len(0).and_then(|()| file.write_all_at(&whole[..length], 0)).expect("writable");
+            assert!(copy(&file, &mut (1 << 20)).is_err(), "{length}");
+        }
+    }
+}
