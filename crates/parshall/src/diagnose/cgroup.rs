@@ -52,7 +52,8 @@ impl Mounts {
         mounts
     }
 
-    /// The directory that controls the CPU time of a process, from the text of its /proc/PID/cgroup.
+    /// The directory that controls the CPU time of a process, from the text of its /proc/PID/cgroup. None for a group outside of
+    /// our cgroup namespace: its path leads upwards, out of the hierarchy and to files that are none of the kernel's.
     pub fn cpu_directory(&self, cgroup: &str) -> Option<PathBuf> {
         let mut unified = None;
         for line in cgroup.lines() {
@@ -60,6 +61,9 @@ impl Mounts {
             let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
                 continue;
             };
+            if path.split('/').any(|part| part == "..") {
+                continue;
+            }
             if controllers.split(',').any(|name| name == "cpu") {
                 return self.v1_cpu.as_ref().map(|mount| mount.directory(path));
             }
@@ -260,6 +264,15 @@ mod tests {
         assert_eq!(mounts.cpu_directory("0::/\n"), Some("/sys/fs/cgroup/unified/".into()));
         assert_eq!(mounts.cpu_directory("nonsense"), None);
         assert_eq!(Mounts::default().cpu_directory("0::/a\n"), None);
+    }
+
+    #[test]
+    fn a_group_outside_of_our_namespace_leads_nowhere() {
+        // Its name is its user's choice: from here it would be /tmp/mine.
+        let mounts = Mounts::parse(MOUNTINFO);
+        assert_eq!(mounts.cpu_directory("0::/../../../../tmp/mine\n"), None);
+        assert_eq!(mounts.cpu_directory("1:cpu:/..\n0::/../a\n"), None);
+        assert!(mounts.cpu_directory("0::/..a/b..\n").is_some());
     }
 
     #[test]
