@@ -2,6 +2,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -254,7 +255,8 @@ struct Directory {
 impl Directory {
     fn make() -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(Owner::this()?.unique_name("files"));
-        std::fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
+        let mut private = std::fs::DirBuilder::new();
+        private.mode(0o700).create(&path).with_context(|| format!("making {}", path.display()))?;
         Ok(Self { path })
     }
 }
@@ -275,9 +277,12 @@ pub fn sweep() {
     }
 }
 
+/// Anybody may make a directory of such a name in /tmp, and fill it as deep as they like: only our own user's count.
 fn sweep_directories(parent: &Path) -> Vec<String> {
+    let uid = parshall_sys::privileges::current().uid;
+    let is_ours = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == uid);
     let mut dead = owner::leftovers(parent).unwrap_or_default();
-    dead.retain(|name| std::fs::remove_dir_all(parent.join(name)).is_ok());
+    dead.retain(|name| is_ours(&parent.join(name)) && std::fs::remove_dir_all(parent.join(name)).is_ok());
     dead
 }
 
@@ -326,6 +331,23 @@ mod tests {
             let lost = 1.0 - received.min(SENT) as f64 / SENT as f64;
             eprintln!("asked {asked} %, lost {:.2} %", lost * 100.0);
             assert!((low..=high).contains(&lost), "asked {asked} %, lost {lost}");
+        }
+    }
+
+    #[test]
+    fn only_our_own_leftovers_are_removed() {
+        let parent = tempfile::tempdir().expect("a directory");
+        // No process has this pid: the owner is dead.
+        for tag in ["ours", "theirs"] {
+            std::fs::create_dir_all(parent.path().join(format!("parshall-{}-1-{tag}/below", u32::MAX))).expect("ours");
+        }
+        let theirs = parent.path().join(format!("parshall-{}-1-theirs", u32::MAX));
+        let linked = parent.path().join(format!("parshall-{}-1-link", u32::MAX));
+        std::os::unix::fs::symlink(parent.path(), linked).expect("a link");
+        if crate::testing::root("leftovers of another user") {
+            std::os::unix::fs::chown(&theirs, Some(1234), None).expect("root may");
+            assert_eq!(sweep_directories(parent.path()), [format!("parshall-{}-1-ours", u32::MAX)]);
+            assert!(theirs.exists());
         }
     }
 
