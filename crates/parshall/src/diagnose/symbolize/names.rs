@@ -23,13 +23,18 @@ const FILES_MAX: usize = 256;
 const NAME_MAX: usize = 1024;
 const VDSO: &str = "[vdso]";
 
+/// A process, and what its maps say of a file: its device and its inode.
+type Mapped = (u32, (u32, u32), u64);
+/// Device and inode of a file that was opened.
+type FileId = (u64, u64);
+
 /// Knows names, and keeps the copies that it has made.
 pub struct Names {
     symbolizer: Symbolizer,
-    /// By process and by what its maps say of the file: which of `copies`.
-    mapped: HashMap<(u32, (u32, u32), u64), Option<(u64, u64)>>,
-    /// By device and inode of the file that was opened.
-    copies: HashMap<(u64, u64), Option<File>>,
+    /// Which of `copies` it is; None of a file that could not be opened.
+    mapped: HashMap<Mapped, Option<FileId>>,
+    /// None of a file that could not be copied.
+    copies: HashMap<FileId, Option<File>>,
     room: u64,
 }
 
@@ -125,7 +130,7 @@ impl Names {
 
     /// Copies a file unless that was done or tried before. A process that exchanges a mapping while it is opened deceives us
     /// about its own files only: copies are known by the file that was opened.
-    fn keep(&mut self, file: &File) -> Option<(u64, u64)> {
+    fn keep(&mut self, file: &File) -> Option<FileId> {
         let metadata = file.metadata().ok()?;
         let id = (metadata.dev(), metadata.ino());
         if !self.copies.contains_key(&id) && self.copies.len() < FILES_MAX {
@@ -186,7 +191,8 @@ fn by_mapping<'a>(maps: &'a [Mapping], addresses: &[u64]) -> Vec<(&'a Mapping, V
 }
 
 fn shortened(name: &str) -> String {
-    name[..name.floor_char_boundary(NAME_MAX)].to_owned()
+    let end = (0..=NAME_MAX.min(name.len())).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
+    name[..end].to_owned()
 }
 
 #[cfg(test)]

@@ -116,6 +116,13 @@ fn library(directory: &Path) -> Option<(Sleeper, std::path::PathBuf, Vec<u64>)> 
     Some((sleeper, copy, addresses))
 }
 
+/// Interns stacks that hold all of these addresses.
+fn take(stacks: &mut Stacks, pid: u32, addresses: &[u64]) {
+    for stack in addresses.chunks(40) {
+        stacks.intern(pid, &[], stack);
+    }
+}
+
 /// What the names of a stack are worth: how many are not mere numbers.
 fn named_of(stacks: Vec<Stack>) -> usize {
     names(stacks).iter().filter(|name| !name.starts_with("0x")).count()
@@ -133,9 +140,9 @@ fn a_file_that_is_truncated_meanwhile_does_not_end_us() {
     let mut stacks = Stacks::new(true);
     let (first, rest) = addresses.split_at(addresses.len() / 2);
     // The file is read now.
-    first.chunks(40).for_each(|chunk| drop(stacks.intern(sleeper.pid(), &[], chunk)));
+    take(&mut stacks, sleeper.pid(), first);
     std::fs::File::options().write(true).open(&copy).and_then(|file| file.set_len(0)).expect("ours");
-    rest.chunks(40).for_each(|chunk| drop(stacks.intern(sleeper.pid(), &[], chunk)));
+    take(&mut stacks, sleeper.pid(), rest);
     assert!(named_of(stacks.named()) > 10);
 }
 
@@ -150,7 +157,7 @@ fn a_deleted_file_has_its_names() {
     };
     std::fs::remove_file(copy).expect("ours");
     let mut stacks = Stacks::new(false);
-    addresses.chunks(40).for_each(|chunk| drop(stacks.intern(sleeper.pid(), &[], chunk)));
+    take(&mut stacks, sleeper.pid(), &addresses);
     let stacks = stacks.named();
     assert!(stacks.iter().flat_map(|stack| &stack.frames).all(|frame| frame.module == "libnamed.so"));
     assert!(named_of(stacks) > 10);
