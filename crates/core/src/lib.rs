@@ -10,6 +10,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod account;
+pub mod background;
 pub mod cause;
 pub mod facts;
 pub mod ledger;

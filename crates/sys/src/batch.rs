@@ -1,7 +1,7 @@
 //! Whether the calling thread interrupts whoever runs where it wakes up.
 use std::io;
 
-use crate::call::check;
+use crate::scheduling::{ordinary, set};
 
 /// The longest turn asked for, ns: the kernel allows 0.1 to 100 ms.
 const SLICE_NS: u64 = 20_000_000;
@@ -15,42 +15,25 @@ pub struct Batch {
 impl Batch {
     /// None if the thread is not scheduled as most are (SCHED_OTHER): what somebody chose for it stays.
     pub fn of_thread() -> Option<Self> {
-        let mut before = ask().ok()?;
-        // What is not read here is not set again: utilisation clamps have flags of their own.
-        before.sched_flags &= u64::from(libc::SCHED_FLAG_RESET_ON_FORK as u32);
-        (before.sched_policy == libc::SCHED_OTHER as u32).then_some(Self { before })
+        ordinary().map(|before| Self { before })
     }
 
     /// From now on the calling thread waits until whoever runs has had its turn (SCHED_BATCH), and has longer turns itself
     /// (Linux 6.12; older kernels ignore it).
     pub fn enter(&self) -> io::Result<()> {
-        set(&libc::sched_attr { sched_policy: libc::SCHED_BATCH as u32, sched_runtime: SLICE_NS, ..self.before })
+        set(0, &libc::sched_attr { sched_policy: libc::SCHED_BATCH as u32, sched_runtime: SLICE_NS, ..self.before })
     }
 
     /// As it was.
     pub fn leave(&self) -> io::Result<()> {
-        set(&self.before)
+        set(0, &self.before)
     }
-}
-
-fn ask() -> io::Result<libc::sched_attr> {
-    // SAFETY: sched_attr is plain numbers; zeroes are valid.
-    let mut attr: libc::sched_attr = unsafe { std::mem::zeroed() };
-    let size = size_of::<libc::sched_attr>();
-    // SAFETY: the kernel writes at most `size` bytes to attr; 0 is the calling thread.
-    check(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) })?;
-    attr.size = size as u32;
-    Ok(attr)
-}
-
-fn set(attr: &libc::sched_attr) -> io::Result<()> {
-    // SAFETY: attr says its size and lives across the call, which only reads it; 0 is the calling thread.
-    check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(attr), 0) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduling::ask;
 
     #[test]
     fn goes_there_and_back() {
@@ -58,11 +41,11 @@ mod tests {
             return parshall_testkit::skip("SCHED_BATCH and back", "this thread is not scheduled as SCHED_OTHER");
         };
         batch.enter().unwrap();
-        let there = ask().unwrap();
+        let there = ask(0).unwrap();
         assert_eq!((there.sched_policy, there.sched_nice), (libc::SCHED_BATCH as u32, batch.before.sched_nice));
         assert!(Batch::of_thread().is_none(), "what was chosen stays");
         batch.leave().unwrap();
-        let back = ask().unwrap();
+        let back = ask(0).unwrap();
         assert_eq!(back.sched_policy, libc::SCHED_OTHER as u32);
         assert_eq!((back.sched_nice, back.sched_runtime), (batch.before.sched_nice, batch.before.sched_runtime));
     }

@@ -1,6 +1,7 @@
 //! System calls for parshall: the home of `unsafe`. Each module wraps one thing the kernel offers; none of them knows
 //! what parshall uses it for, and nothing here decides.
 
+pub mod background;
 pub mod batch;
 mod call;
 pub mod child;
@@ -27,6 +28,7 @@ pub mod perf_probe;
 pub mod perf_sampler;
 pub mod pidfd;
 pub mod privileges;
+mod scheduling;
 pub mod sock_diag;
 pub mod sock_view;
 pub mod socket_netns;

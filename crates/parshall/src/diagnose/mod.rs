@@ -1,5 +1,6 @@
 //! `run`, `attach` and `show`: collect a capture, have it judged, print the report.
 mod asker;
+mod background;
 mod btf;
 mod cells;
 pub mod cgroup;

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use parshall_evidence::{Capture, OwnCommand, Rung};
 
 use super::subject::{self, Process, Resolved, Select};
-use super::{btf, procfs, tracepoint};
+use super::{background, btf, procfs, tracepoint};
 use crate::doctor;
 
 /// How to observe.
@@ -77,13 +77,17 @@ impl Stop for Until {
 
 /// Observes the subject for the window, or until its last process exits or the user interrupts.
 pub fn observe(select: &Select, options: &ObserveOptions) -> anyhow::Result<Capture> {
+    let background = background::enter();
     let resolved = subject::resolve(select)?;
     let stop = Until::new(&resolved)?;
+    drop(background);
     observe_resolved(&resolved, options, &stop)
 }
 
 /// As [`observe`], for a subject that is known already.
 pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
+    // Where CPU time is left over we take only that.
+    let background = background::enter();
     let (best, mut reasons) = doctor::best_rung();
     let mut rung = options.rung.map_or(best, |wanted| wanted.min(best));
     if options.rung.is_none_or(|wanted| wanted <= best) && options.rung.is_some_and(|wanted| wanted < best) {
@@ -91,6 +95,8 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
     }
     // The service goes first on its CPUs: three quarters of one that both want, and all of its wake-ups at once.
     let _courtesy = (rung > Rung::Procfs).then(|| parshall_sys::nice::lower(COURTESY));
+    // What is sampled must not be sampled at quiet moments only: on one rung alone nothing depends on when we run.
+    let mut background = background.filter(|_| rung == Rung::Btf);
     // It may be gone when the window is over.
     let at_start = resolved.processes.iter().filter_map(|process| own_command(process.pid)).collect();
     loop {
@@ -103,10 +109,12 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
             Ok(mut capture) => {
                 capture.blind.splice(0..0, reasons);
                 capture.own_commands = own_commands(&capture, at_start);
+                drop(background);
                 return Ok(capture);
             }
             // The kernel has the last word: what it refuses here, the doctor could not foresee.
             Err(error) if rung > Rung::Procfs => {
+                background = None;
                 reasons.push(format!("not on the {} rung: {error:#}", rung.as_str()));
                 rung = if rung == Rung::Btf { Rung::Tracepoint } else { Rung::Procfs };
             }

@@ -1,0 +1,162 @@
+//! Work that runs only while nobody else wants the CPU (SCHED_IDLE), as long as it gets on with it.
+//!
+//! A thread of the ordinary policy has its turn of some milliseconds even where a service wakes up meanwhile, and the requests of
+//! that time wait. A thread in the background gives way at once. On a host whose CPUs are all busy it would hardly run at
+//! all; so a second thread watches it, and puts the policy back when the caller's rule says so.
+use std::fs;
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::clock::monotonic_ns;
+use crate::scheduling::{ask, ordinary, set};
+
+/// Length of its turns: the shortest that the kernel allows (Linux 6.12; older kernels ignore it). A thread of another control group
+/// or session competes with our group, for which SCHED_IDLE does not count; it waits for the end of our turn.
+const TURN_NS: u64 = 100_000;
+
+/// What a thread in the background has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// When this was: CLOCK_MONOTONIC, ns.
+    pub at_ns: u64,
+    /// Time that it has run, ns.
+    pub ran_ns: u64,
+    /// It runs or waits for a CPU at this moment, and does not sleep.
+    pub ready: bool,
+}
+
+/// The calling thread, and those it starts meanwhile, run in the background until this is dropped.
+#[derive(Debug)]
+pub struct Background {
+    watcher: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+impl Background {
+    /// Enters the background; `give_up` is asked every `every` with the last two looks, and ends it early by saying true.
+    ///
+    /// None, and nothing has changed, where the thread's policy is not the ordinary one, where the way back is not permitted
+    /// (CAP_SYS_NICE), or where the kernel does not say how long a thread ran (CONFIG_SCHED_INFO). One at a time in a process.
+    pub fn enter(every: Duration, give_up: fn(Look, Look) -> bool) -> Option<Self> {
+        let before = ordinary()?;
+        // SAFETY: gettid takes no arguments and cannot fail.
+        let tid = unsafe { libc::gettid() } as u32;
+        let mut last = look(tid)?;
+        let (stop, stopped) = channel();
+        let (tried, may_return) = channel();
+        let watch = move || {
+            // Tried here, where being left in the background would hurt nobody.
+            let permitted = idle(0, &before).and_then(|()| set(0, &before)).is_ok();
+            if tried.send(permitted).is_err() || !permitted {
+                return;
+            }
+            while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                match look(tid) {
+                    Some(now) if !give_up(last, now) => last = now,
+                    _ => break,
+                }
+            }
+            // By this thread, which runs at once where the one in the background might have to wait.
+            put_back();
+        };
+        let watcher = thread::Builder::new().name("background".into()).spawn(watch).ok()?;
+        let background = Self { watcher: Some((stop, watcher)) };
+        // Dropped, it puts back what was never changed.
+        (may_return.recv() == Ok(true) && idle(0, &before).is_ok()).then_some(background)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some((stop, watcher)) = self.watcher.take() {
+            drop(stop);
+            let _ = watcher.join();
+        }
+    }
+}
+
+fn idle(tid: u32, before: &libc::sched_attr) -> io::Result<()> {
+    set(tid, &libc::sched_attr { sched_policy: libc::SCHED_IDLE as u32, sched_runtime: TURN_NS, ..*before })
+}
+
+/// Takes every thread of this process out of the background: those that were started there inherited it.
+fn put_back() {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let tids = threads.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    for tid in tids {
+        match ask(tid) {
+            // It may have ended meanwhile. Its priority is what it is now, not what it was.
+            Ok(attr) if attr.sched_policy == libc::SCHED_IDLE as u32 => drop(ordinary_again(tid, attr)),
+            _ => {}
+        }
+    }
+}
+
+fn ordinary_again(tid: u32, attr: libc::sched_attr) -> io::Result<()> {
+    // Turns of 0 ns are turns of the usual length.
+    set(tid, &libc::sched_attr { sched_policy: libc::SCHED_OTHER as u32, sched_runtime: 0, ..attr })
+}
+
+/// Looks at a thread of this process: the first word of its schedstat, and its state. Its name, in parentheses, may hold anything.
+fn look(tid: u32) -> Option<Look> {
+    let read = |name: &str| fs::read_to_string(format!("/proc/self/task/{tid}/{name}")).ok();
+    let ran_ns = read("schedstat")?.split_ascii_whitespace().next()?.parse().ok()?;
+    let ready = read("stat")?.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'));
+    Some(Look { at_ns: monotonic_ns(), ran_ns, ready })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn_ns() -> u64 {
+        ask(0).expect("our own thread").sched_runtime
+    }
+
+    fn policy() -> i32 {
+        ask(0).expect("our own thread").sched_policy as i32
+    }
+
+    /// One test, because there may be one background at a time.
+    #[test]
+    fn it_ends_when_it_is_dropped_and_when_the_rule_says_so() {
+        let usual = turn_ns();
+        let Some(background) = Background::enter(Duration::from_secs(60), |_, _| false) else {
+            if let Some(path) = std::env::var_os("PARSHALL_SKIPS") {
+                let file = fs::OpenOptions::new().append(true).create(true).open(path);
+                let line = b"work in the background: this thread may not change its scheduling policy\n";
+                let _ = file.and_then(|mut file| io::Write::write_all(&mut file, line));
+            }
+            return;
+        };
+        assert_eq!(policy(), libc::SCHED_IDLE);
+        let (go, wait) = channel::<()>();
+        let started = thread::spawn(move || {
+            let _ = wait.recv();
+            policy()
+        });
+        assert!(Background::enter(Duration::from_secs(60), |_, _| false).is_none(), "it is entered once");
+        drop(background);
+        drop(go);
+        assert_eq!((policy(), turn_ns()), (libc::SCHED_OTHER, usual));
+        assert_eq!(started.join().expect("it ends"), libc::SCHED_OTHER, "started in the background");
+
+        let short = Background::enter(Duration::from_millis(1), |last, now| now.at_ns > last.at_ns);
+        let begun = std::time::Instant::now();
+        while policy() == libc::SCHED_IDLE && begun.elapsed() < Duration::from_secs(60) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(short.is_some() && policy() == libc::SCHED_OTHER);
+    }
+
+    #[test]
+    fn what_the_kernel_says_of_a_thread_is_read() {
+        // SAFETY: gettid takes no arguments and cannot fail.
+        let tid = unsafe { libc::gettid() } as u32;
+        let first = look(tid).expect("CONFIG_SCHED_INFO is in every distribution's kernel");
+        assert!(first.ready && first.at_ns > 0, "we run");
+        assert!(look(tid).is_some_and(|then| then.ran_ns >= first.ran_ns));
+        assert_eq!(look(u32::MAX), None);
+    }
+}
