@@ -289,3 +289,53 @@ fn a_full_ring_is_counted_shown_and_lowers_the_confidence() {
     assert!(report.probe.lost_events > 0, "{report:#?}");
     assert!(report.verdict.confidence < Confidence::High, "{report:#?}");
 }
+
+/// The scheduling policy of a process: field 41 of its stat; None when it has ended.
+fn policy(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    if fields[0] == "Z" { None } else { fields.get(38)?.parse().ok() }
+}
+
+#[test]
+fn what_observes_gives_way_to_others() {
+    const SCHED_IDLE: u32 = 5;
+    const CAP_SYS_NICE: u64 = 1 << 23;
+    let what = "observing in the background";
+    if !has(&["python3"], what) || !common::btf(what) {
+        return;
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
+    if u64::from_str_radix(held, 16).unwrap() & CAP_SYS_NICE == 0 || policy(std::process::id()) != Some(0) {
+        return common::skip(what, "needs CAP_SYS_NICE and the ordinary scheduling policy");
+    }
+    let _alone = common::alone();
+    let pair = Pair::start(&[]);
+    let attach = begin(Command::new(PARSHALL).args(["attach", "--port", &pair.port.to_string(), "--for", "1s"]));
+    // On a host that is busy it comes back from there soon, but it begins there.
+    let seen = std::iter::from_fn(|| policy(attach.pid())).any(|policy| policy == SCHED_IDLE);
+    let done = attach.finish();
+    assert!(seen && done.code == Some(0), "{done:?}");
+}
+
+#[test]
+fn a_fifo_where_a_runtime_puts_its_names() {
+    let what = "a FIFO in place of /tmp/perf-PID.map";
+    if !has(&["python3", "mkfifo"], what) || !common::btf(what) {
+        return;
+    }
+    let _alone = common::alone();
+    let pair = Pair::start(&[]);
+    let maps: Vec<String> =
+        [pair.server.pid(), pair.client.pid()].iter().map(|pid| format!("/tmp/perf-{pid}.map")).collect();
+    assert!(Command::new("mkfifo").args(&maps).status().unwrap().success());
+    let scratch = Scratch::new();
+    let case = scratch.file("case.json");
+    // To save a case is to name everything in it.
+    let port = pair.port.to_string();
+    let done = parshall(&["attach", "--port", &port, "--for", "1s", "--save", case.to_str().unwrap()]);
+    maps.iter().for_each(|map| std::fs::remove_file(map).unwrap());
+    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{done:?}");
+    assert!(case.exists());
+}
