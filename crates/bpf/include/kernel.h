@@ -153,6 +153,9 @@ struct socket {
 
 struct sock {
 	struct sock_common __sk_common;
+	struct {
+		int owned;
+	} sk_lock;
 	u8 sk_userlocks;
 	int sk_rcvbuf;
 	struct socket *sk_socket;

@@ -117,6 +117,8 @@ struct flow {
 	u32 run_unread;
 	u32 run_snd_wnd;
 	u32 run_cwnd;
+	u32 copied;       /* copied_seq after the last event */
+	u32 copied_gen;   /* the slice in which it was read */
 	struct calls calls;
 	u64 ns[FS_N * RL_N];
 	u32 count[FS_N * RL_N];

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
 use parshall_bpf::{Config, Event, Probes, Scope};
+use parshall_evidence::FlowState;
 use parshall_testkit::{root, skip};
 
 /// Counts of programs and probes of each other's events would get mixed up.
@@ -29,9 +30,14 @@ struct Talker(std::process::Child);
 
 impl Talker {
     fn start(connections: usize) -> Self {
+        Self::start_as("talk", &connections.to_string())
+    }
+
+    /// Runs the body `role` of this binary with `value` in the environment, until it says that it talks.
+    fn start_as(role: &str, value: &str) -> Self {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "talk", "--ignored", "--nocapture", "--quiet"])
-            .env("TALK", connections.to_string())
+            .args(["--exact", role, "--ignored", "--nocapture", "--quiet"])
+            .env("TALK", value)
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()
@@ -76,6 +82,34 @@ fn talk() {
             server.read_exact(&mut [0; 100]).unwrap();
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// How long [`pause`] sleeps before each read.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// One thread writes without end; the other sleeps and reads less than the window holds.
+#[test]
+#[ignore = "not a test: the body of the child process"]
+fn pause() {
+    if std::env::var_os("TALK").is_none() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let mut server = listener.accept().unwrap().0;
+    std::thread::spawn(move || while client.write_all(&[1; 65_536]).is_ok() {});
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
+    let mut chunk = vec![0; 65_536];
+    for round in 0.. {
+        std::thread::sleep(PAUSE);
+        let _ = server.read(&mut chunk).unwrap();
+        if round == 10 {
+            println!("talking");
+        }
     }
 }
 
@@ -163,6 +197,29 @@ fn twenty_slices_in_a_row_account_for_their_own_time_only() {
     assert!(probes.counters().events > 100, "{:?}", probes.counters());
     assert_eq!((probes.counters().lost, probes.counters().untracked), (0, 0));
     assert!(events.iter().all(|event| !matches!(event, Event::FlowEnd(_))), "nothing ended");
+}
+
+/// The read that empties the buffer opens the window, and what the peer then sends arrives before the read is reported.
+#[test]
+fn data_is_unread_until_the_read_that_takes_it() {
+    if !ready("a reader that pauses") {
+        return;
+    }
+    let _alone = alone();
+    let talker = Talker::start_as("pause", "1");
+    let mut probes = Probes::load(&talker.config(64)).unwrap();
+    probes.attach_always().unwrap();
+    probes.owners().unwrap();
+    probes.begin_slice().unwrap();
+    std::thread::sleep(PAUSE * 50);
+    probes.end_slice();
+    let reader = probes.flows().unwrap().into_iter().find(|dump| dump.calls().recvs > 0).expect("it reads");
+    let sum = |state: Option<FlowState>| -> u64 {
+        reader.cells().iter().filter(|cell| state.is_none_or(|state| cell.state == state)).map(|cell| cell.ns).sum()
+    };
+    let share = sum(Some(FlowState::RxWaiting)) as f64 / sum(None) as f64;
+    // The first interval's begin was not seen, and the second may be cut short by it.
+    assert!(share > 0.9, "{share}: {:?}", reader.cells());
 }
 
 #[test]

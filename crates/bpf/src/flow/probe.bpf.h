@@ -5,7 +5,8 @@
  * and a finished run adds to one cell: (state, the event that ended it).
  *
  * tcp_sendmsg_locked fires before data is added, tcp_probe before a segment is processed: their fields are those of
- * the past interval. sock_recv_length fires after the copy, so what it took is added back.
+ * the past interval. sock_recv_length fires after the copy, so what it took is added back; and so it is for a segment
+ * that is processed between the copy and sock_recv_length.
  */
 
 /* The fields that decide, from a trusted or an untrusted pointer. */
@@ -368,7 +369,28 @@ __noinline int flow_event(struct flow *st, struct fields *f, int release, u64 no
 			step(st, f, m->write_state, RL_WRITE_TIMER, m->write_at);
 	}
 	step(st, f, s, release, now);
+	st->copied = f->copied;
+	st->copied_gen = slice_gen;
 	return 0;
+}
+
+/*
+ * A receive that opens the window lets the peer send, and on this host what the peer sends arrives while the receive still
+ * owns the socket: it is processed (release_sock) before sock_recv_length says that there was a receive. The interval ends
+ * with that receive, and the data that it took was unread. Where nobody owns the socket, a receive that waits for more
+ * (MSG_WAITALL) took the data some time ago.
+ */
+static __always_inline void end_with_receive(struct sock *sk, struct flow *st, struct fields *f, u64 now)
+{
+	u32 took = f->copied - st->copied;
+
+	if (st->copied_gen != slice_gen || (s32)took <= 0 || !sk->sk_lock.owned)
+		return;
+	f->copied -= took;
+	f->unread += took;
+	flow_event(st, f, RL_APP_RECV, now);
+	f->copied += took;
+	f->unread -= took;
 }
 
 /* A segment arrived after a long wait: was a delayed-ACK timer what let it go? */
@@ -417,6 +439,7 @@ int BPF_PROG(on_segment, struct sock *sk, struct sk_buff *skb)
 	load_fields(sk, tp, &f);
 	/* struct tcp_skb_cb begins with seq and end_seq. */
 	bpf_probe_read_kernel(seq, sizeof(seq), __builtin_preserve_access_index(&skb->cb));
+	end_with_receive(sk, st, &f, now);
 	flow_event(st, &f, rx_release(st, seq[0] != seq[1], tp->srtt_us, now), now);
 	return 0;
 }
@@ -527,6 +550,7 @@ int BPF_PROG(on_recv, struct sock *sk, int ret, int flags)
 	f.copied -= ret;
 	f.unread += ret;
 	flow_event(st, &f, RL_APP_RECV, bpf_ktime_get_ns());
+	st->copied += ret;
 	st->tgid = id >> 32;
 	st->tid = (u32)id;
 	st->last_op = 1;

@@ -105,6 +105,8 @@ pub struct FlowWire {
     pub passive: u8,
     pub in_send: u32,
     pub run_fields: [u32; 5],
+    pub copied: u32,
+    pub copied_gen: u32,
     pub calls: CallsWire,
     pub ns: [u64; FLOW_STATES * RELEASES],
     pub count: [u32; FLOW_STATES * RELEASES],
