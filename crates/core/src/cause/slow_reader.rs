@@ -120,6 +120,26 @@ mod tests {
         assert_eq!(verdict_of(&capture(vec![reader()], vec![thread])), "cpu-throttled");
     }
 
+    /// Figures of a node service that is sent data by itself and pauses 20 ms after each chunk. Of each two pauses the one
+    /// before the read that empties the buffer was recorded as idle.
+    #[test]
+    fn half_of_a_shut_window_is_seen_unread() {
+        const CYCLE_NS: u64 = 40_959_475;
+        const PAUSE_NS: u64 = 20_461_000;
+        let sender = FlowBuilder::new(1, Role::Unknown)
+            .every(CYCLE_NS, 0, CYCLE_NS, FlowState::PeerWindow, Release::RxAck)
+            .streams(68, 65_536);
+        let reader = FlowBuilder::new(2, Role::Server)
+            .to(&sender)
+            .every(CYCLE_NS, 0, PAUSE_NS, FlowState::RxWaiting, Release::AppRecv)
+            .every(CYCLE_NS, PAUSE_NS, CYCLE_NS - PAUSE_NS, FlowState::IdleAfterRecv, Release::RxData)
+            .drains(48, 47_616);
+        let thread = ThreadBuilder::new(101).sleeps(PAUSE_NS, 0, 20_058_000, "epoll_pwait", FdKind::Anon);
+        let report = crate::judge(&capture(vec![sender, reader], vec![thread]));
+        let causes: Vec<&str> = report.findings.iter().map(|f| f.cause.as_str()).collect();
+        assert_eq!(causes, ["slow-reader"], "{report:#?}");
+    }
+
     #[test]
     fn a_small_buffer_emptied_at_once_is_healthy() {
         let flow = FlowBuilder::new(1, Role::Server)

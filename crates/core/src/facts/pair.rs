@@ -60,7 +60,7 @@ pub fn resolve(facts: &Facts<'_>, raw: Raw) -> (Vec<Part>, Vec<f64>) {
         explained[part.flow] += part.ns * share;
         part.ns *= 1.0 - share;
         if let Some(other) =
-            flow.pair.filter(|&other| part.blame == Blame::PeerWindow && never_catches_up(facts, other))
+            flow.pair.filter(|&other| part.blame == Blame::PeerWindow && shuts_window(facts, other, &part, share))
         {
             explained[part.flow] += part.ns;
             match at_reader(facts, other, part) {
@@ -77,10 +77,17 @@ pub fn resolve(facts: &Facts<'_>, raw: Raw) -> (Vec<Part>, Vec<f64>) {
     (kept, explained)
 }
 
-/// A reader that never catches up, in steps too short to travel one by one (or to be sampled), shuts the window as well.
-fn never_catches_up(facts: &Facts<'_>, reader: usize) -> bool {
+/// Share of a wait for the window that must have been seen with data unread at the other end.
+const SEEN_UNREAD: f64 = 0.25;
+
+/// Is the reader at the other end, on this host, what shuts the window in all of this wait, of which `share` is explained by
+/// unread data that was seen? It is if it never catches up, in steps too short to travel one by one or to be sampled. It also
+/// is if the window stays shut far longer than the news of an open one needs on the way (RFC 9293 3.8.6): what was not seen
+/// of the reader then lay between two samples, or before the slice.
+fn shuts_window(facts: &Facts<'_>, reader: usize, wait: &Part, share: f64) -> bool {
     let ledger = &facts.flows[reader].ledger;
-    ledger.of(State::ReaderWaiting) >= 0.5 * ledger.wall_ns
+    let update_ns = 4.0 * facts.flows[wait.flow].ledger.context.min_rtt_ns + 1e6;
+    ledger.of(State::ReaderWaiting) >= 0.5 * ledger.wall_ns || (share >= SEEN_UNREAD && wait.each_ns > update_ns)
 }
 
 /// A wait for the window, on the account of the reader that shuts it; None when that one is at work on cheap data.
