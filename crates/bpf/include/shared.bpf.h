@@ -42,6 +42,9 @@ struct {
 	__uint(max_entries, 4 * 1024 * 1024);
 } ring SEC(".maps");
 
+/* Children that a process of the subject makes belong to it too. */
+const volatile u8 follow_children = 1;
+
 static __always_inline void count(u32 which)
 {
 	u64 *v = bpf_map_lookup_elem(&counters, &which);

@@ -65,6 +65,8 @@ pub struct Config {
     pub port: Option<u16>,
     /// Flows tracked at most.
     pub max_flows: u32,
+    /// What the processes fork is left alone; otherwise it belongs to the subject.
+    pub without_children: bool,
 }
 
 /// Sums over all CPUs of the probes' counters.
@@ -120,14 +122,19 @@ impl Probes {
                 (skel, absent.iter().map(|o| o.2).collect())
             }
         };
-        for (tgid, scope) in &config.tgids {
-            skel.maps
-                .tgids
-                .update(&tgid.to_ne_bytes(), &[*scope as u8], MapFlags::ANY)
-                .map_err(|e| Error::Read { what: "process table", source: e.into() })?;
-        }
         let inbox = Inbox::new(&skel.maps.ring).map_err(Error::Load)?;
-        Ok(Self { slice_links: Vec::new(), always_links: Vec::new(), stats: None, inbox, skel, missing })
+        let probes = Self { slice_links: Vec::new(), always_links: Vec::new(), stats: None, inbox, skel, missing };
+        for (tgid, scope) in &config.tgids {
+            probes.add_process(*tgid, *scope)?;
+        }
+        Ok(probes)
+    }
+
+    /// Takes a process into the subject; the next [`Probes::owners`] and [`Probes::threads`] find its sockets and threads.
+    pub fn add_process(&self, tgid: u32, scope: Scope) -> Result<(), Error> {
+        let tgids = &self.skel.maps.tgids;
+        let added = tgids.update(&tgid.to_ne_bytes(), &[scope as u8], MapFlags::ANY);
+        added.map_err(|e| Error::Read { what: "process table", source: e.into() })
     }
 
     fn load_without(config: &Config, without: &[&str]) -> Result<ProbesSkel<'static>, libbpf_rs::Error> {
@@ -145,6 +152,7 @@ impl Probes {
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
         rodata.port = config.port.unwrap_or(0);
         rodata.max_flows = config.max_flows;
+        rodata.follow_children = (!config.without_children).into();
         rodata.call_flags = call_flags();
         for mut program in open.open_object_mut().progs_mut() {
             if without.iter().any(|name| program.name() == *name) {

@@ -51,7 +51,7 @@ impl Talker {
     }
 
     fn config(&self, max_flows: u32) -> Config {
-        Config { tgids: vec![(self.0.id(), Scope::All)], port: None, max_flows }
+        Config { tgids: vec![(self.0.id(), Scope::All)], max_flows, ..Config::default() }
     }
 }
 

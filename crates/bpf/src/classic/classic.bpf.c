@@ -388,6 +388,8 @@ int on_new_task(void *ctx)
 		return 0;
 	tid = FIELD(ctx, u32, off_new_pid, 8);
 	if (!(FIELD(ctx, u64, off_new_flags, 32) & CLONE_THREAD)) {
+		if (!follow_children)
+			return 0;
 		tgid = tid;
 		bpf_map_update_elem(&tgids, &tgid, &scope, BPF_ANY);
 	}

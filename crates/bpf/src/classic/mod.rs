@@ -200,8 +200,9 @@ pub struct Classic {
 }
 
 impl Classic {
-    /// Loads the programs for the layouts of this kernel; nothing is attached yet.
-    pub fn load() -> Result<Self, Error> {
+    /// Loads the programs for the layouts of this kernel; nothing is attached yet. With `follow_children` what processes
+    /// of the subject fork belongs to it.
+    pub fn load(follow_children: bool) -> Result<Self, Error> {
         let layout = layout::read(&Tracefs::open().ok_or(Error::NoTracefs)?.path())?;
         // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -209,7 +210,9 @@ impl Classic {
         // Cells are made under the run queue's lock, where kernels before 6.1 must not allocate.
         open.maps.off_cells.set_map_flags(0).map_err(Error::Load)?;
         open.maps.sys_cells.set_map_flags(0).map_err(Error::Load)?;
-        set_offsets(open.maps.rodata_data.as_deref_mut().expect("the object has read-only data"), &layout.offsets);
+        let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
+        rodata.follow_children = follow_children.into();
+        set_offsets(rodata, &layout.offsets);
         let skel = unsignalled(|| open.load()).map_err(Error::Load)?;
         let inbox = Inbox::new(&skel.maps.ring).map_err(Error::Load)?;
         Ok(Self { slice_links: Vec::new(), always_links: Vec::new(), stats: None, inbox, layout, skel })

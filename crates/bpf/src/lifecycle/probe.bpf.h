@@ -235,7 +235,7 @@ int BPF_PROG(on_reset_received, struct sock *sk)
 	return 0;
 }
 
-/* New threads and children of the subject belong to it. */
+/* New threads of the subject belong to it, and its children unless user space says otherwise. */
 SEC("tp_btf/task_newtask")
 int BPF_PROG(on_new_task, struct task_struct *task)
 {
@@ -243,7 +243,7 @@ int BPF_PROG(on_new_task, struct task_struct *task)
 	u8 scope = subject_scope(parent);
 	struct thread *t;
 
-	if (!scope)
+	if (!scope || (tgid != parent && !follow_children))
 		return 0;
 	if (tgid != parent && bpf_map_update_elem(&tgids, &tgid, &scope, BPF_ANY))
 		count(CNT_UNTRACKED);

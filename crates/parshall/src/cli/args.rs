@@ -35,7 +35,8 @@ pub enum Command {
     /// Diagnose running processes, a port, a control group, a network namespace or the whole host
     #[command(after_help = "Examples:
   parshall attach --port 7000
-  parshall attach --pid 4120 --for 10s
+  parshall attach --pid 4120 --for 10s     the process, its threads and its children
+  parshall attach --pid 4120 --only        without its children
   parshall attach --pid 4120 --pid 4121 --format json
   parshall attach --cgroup /system.slice/nginx.service --save slow.json
   parshall attach --netns blue
@@ -98,6 +99,9 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 pub struct AttachArgs {
     #[command(flatten)]
     pub(super) subject: SubjectArgs,
+    /// With --pid: just this process, without its children
+    #[arg(long)]
+    pub(super) only: bool,
     /// How long to observe: 500ms, 5s, 1m (from 200ms to 1h)
     #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = value::window)]
     pub(super) window: Duration,
@@ -111,7 +115,7 @@ pub struct AttachArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct SubjectArgs {
-    /// A process and its threads; may be given several times
+    /// A process, its threads and its children (and theirs); may be given several times
     #[arg(long, value_name = "PID", value_parser = value::pid)]
     pub(super) pid: Vec<u32>,
     /// Every local socket with this TCP port at either end, and the processes that hold them

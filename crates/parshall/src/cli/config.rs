@@ -80,9 +80,16 @@ pub enum Format {
 impl AttachArgs {
     /// Checks and lowers.
     pub fn lower(self) -> Result<AttachConfig, UserError> {
+        // Not clap's `requires`: that says nothing where another of the group excludes --pid.
+        if self.only && self.subject.pid.is_empty() {
+            return Err(UserError::new(
+                "`--only` goes with `--pid`, and no process is given",
+                "`parshall attach --pid N --only` observes the process N without its children",
+            ));
+        }
         let save = self.observe.save.clone();
         Ok(AttachConfig {
-            select: self.subject.lower(),
+            select: self.subject.lower(self.only),
             observe: self.observe.lower(self.window),
             save,
             output: self.print.lower(),
@@ -127,12 +134,12 @@ impl DoctorArgs {
 
 impl SubjectArgs {
     /// clap's group has made sure that exactly one is given.
-    fn lower(self) -> Select {
+    fn lower(self, only: bool) -> Select {
         let SubjectArgs { mut pid, port, cgroup, netns, all: _ } = self;
         if !pid.is_empty() {
             pid.sort_unstable();
             pid.dedup();
-            return Select::Pids(pid);
+            return if only { Select::Only(pid) } else { Select::Pids(pid) };
         }
         match (port, cgroup, netns) {
             (Some(port), _, _) => Select::Port(port),

@@ -49,6 +49,7 @@ fn every_command_has_help_with_examples() {
 #[test]
 fn attach_selects() {
     assert_eq!(attach("parshall attach --pid 9 --pid 7 --pid 9").select, Select::Pids(vec![7, 9]));
+    assert_eq!(attach("parshall attach --pid 7 --only").select, Select::Only(vec![7]));
     assert_eq!(attach("parshall attach --port 80").select, Select::Port(80));
     assert_eq!(attach("parshall attach --cgroup /a").select, Select::Cgroup("/a".into()));
     assert_eq!(attach("parshall attach --netns blue").select, Select::Netns("blue".into()));
@@ -90,6 +91,8 @@ fn mistakes_have_a_hint() {
         ("parshall frobnicate", "`frobnicate` is not a command", "lists the commands"),
         ("parshall attach", "whom to observe is not given", "--pid N, --port N"),
         ("parshall attach --prt 80", "`--prt` is not an option of `parshall attach`", "did you mean `--port`?"),
+        ("parshall attach --port 80 --only", "`--only` goes with `--pid`", "--pid N --only"),
+        ("parshall attach --only", "whom to observe is not given", "--pid N, --port N"),
         ("parshall attach --port 80 --pid 1", "cannot be used together", "leave one of them out"),
         ("parshall attach --port http", "--port: `http` is not a TCP port", "1 to 65535"),
         ("parshall attach --pid nginx", "--pid: `nginx` is not a process id", "pidof nginx"),

@@ -5,6 +5,8 @@
                             --pause-ms N: waits between requests; --rounds N: ends after so many)
   churn --port P            opens a connection per request and closes it
   fork                      serves in a child process and calls from another; --rounds N; does not look at its stdin
+  prefork                   listens and calls nobody: a child made at the start serves, others call; a new one every 300 ms calls
+                            for a second
   idle                      holds a connection to itself and sleeps
 
 Each prints `ready PORT` once its traffic runs, and ends when its stdin does: nothing outlives the test that started it.
@@ -97,9 +99,40 @@ def fork(options):
     print("both children are done", flush=True)
 
 
+def child(work):
+    """Runs `work` in a child that ends with us: it sees the end of the same stdin."""
+    pid = os.fork()
+    if pid == 0:
+        until_stdin_ends()
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+
+def prefork(options):
+    listener = socket.create_server((options.host, 0), backlog=64)
+    options.port = listener.getsockname()[1]
+    child(lambda: accept(listener))
+    child(lambda: call(options))
+    until_stdin_ends()
+    # Each caller says that it is ready; only the first is heard.
+    sys.stdout.flush()
+    while True:
+        time.sleep(0.3)
+        options.rounds = 25
+        child(lambda: call(options))
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("role", choices=["serve", "call", "churn", "fork", "idle"])
+    parser.add_argument("role", choices=["serve", "call", "churn", "fork", "prefork", "idle"])
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--nodelay", action="store_true")
@@ -109,6 +142,8 @@ def main():
     options = parser.parse_args()
     if options.role == "fork":
         return fork(options)
+    if options.role == "prefork":
+        return prefork(options)
     until_stdin_ends()
     if options.role == "call":
         return call(options)

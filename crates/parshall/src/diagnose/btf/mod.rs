@@ -20,7 +20,7 @@ use super::host::{self, HostWatch};
 use super::meter::{Meter, Reading};
 use super::observe::{ObserveOptions, Progress, Stop};
 use super::records::{self, Records};
-use super::subject::{Resolved, Select, Sock, proc_fs};
+use super::subject::{self, Resolved, Select, Sock, proc_fs};
 use super::symbolize::Stacks;
 use ended::Ended;
 
@@ -87,8 +87,10 @@ struct Session {
 
 impl Session {
     fn start(resolved: &Resolved, options: &ObserveOptions) -> anyhow::Result<Self> {
-        let mut probes = Probes::load(&config(resolved)).context("loading the probes")?;
+        let config = config(resolved);
+        let mut probes = Probes::load(&config).context("loading the probes")?;
         probes.attach_always()?;
+        add_late_children(&probes, resolved, &config)?;
         let owners = probes.owners()?.into_iter().map(|o| (o.cookie, o.tgid)).collect();
         let unsampled_cpus = probes.attach_samples(0..host::cpus() as i32);
         let first_threads = probes.threads()?;
@@ -210,7 +212,7 @@ impl Session {
                 .push(format!("{} CPUs could not be sampled: no stacks of running threads there", self.unsampled_cpus));
         }
         blind.extend(resolved.notes.iter().cloned());
-        let flows = assemble::flows(&assemble::FlowParts {
+        let mut flows = assemble::flows(&assemble::FlowParts {
             window,
             first: &self.first_flows,
             last: &self.last_flows,
@@ -227,10 +229,18 @@ impl Session {
             calls: &calls,
             samples: &samples_by_thread,
         });
-        let told = self.records.finish(self.begin);
+        let mut told = self.records.finish(self.begin);
+        if resolved.select.by_process() {
+            // What another process accepted from a listener that it shares with the subject is that one's.
+            let observed: HashSet<u32> = self.probes.tgids().into_iter().collect();
+            flows.retain(|flow| flow.pid == 0 || observed.contains(&flow.pid));
+            let kept: HashSet<u64> = flows.iter().map(|flow| flow.id).collect();
+            told.flow_stalls.retain(|stall| kept.contains(&stall.flow));
+        }
         let spans: Vec<(u64, u64)> = self.meter.spans.iter().map(|&(b, e)| (b - self.begin, e - b)).collect();
         let mut subject = resolved.subject.clone();
         subject.netns = netns_of(&flows, &subject.netns);
+        subject::add_observed(&mut subject, &threads);
         let capture = Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
             subject,
@@ -281,7 +291,26 @@ fn config(resolved: &Resolved) -> Config {
         let serves = || proc_fs::sockets(pid).iter().any(|(_, inode)| listeners.contains(inode));
         if port.is_none() || serves() { Scope::All } else { Scope::Port }
     };
-    Config { tgids: resolved.processes.iter().map(|p| (p.pid, scope(p.pid))).collect(), port, max_flows: FLOWS_MAX }
+    Config {
+        tgids: resolved.processes.iter().map(|p| (p.pid, scope(p.pid))).collect(),
+        port,
+        max_flows: FLOWS_MAX,
+        without_children: !resolved.select.follows_children(),
+    }
+}
+
+/// Children that were made after the subject was resolved and before the probes could see a fork.
+fn add_late_children(probes: &Probes, resolved: &Resolved, config: &Config) -> anyhow::Result<()> {
+    if !matches!(resolved.select, Select::Pids(_) | Select::Port(_)) {
+        return Ok(());
+    }
+    let scopes: HashMap<u32, Scope> = config.tgids.iter().copied().collect();
+    let observed: HashSet<u32> = probes.tgids().into_iter().collect();
+    for pid in resolved.clone().refresh().started.into_iter().filter(|pid| !observed.contains(pid)) {
+        let parent = proc_fs::stat(pid).map_or(0, |stat| stat.parent);
+        probes.add_process(pid, scopes.get(&parent).copied().unwrap_or(Scope::All))?;
+    }
+    Ok(())
 }
 
 fn netns_of(flows: &[parshall_evidence::FlowRecord], known: &[u64]) -> Vec<u64> {

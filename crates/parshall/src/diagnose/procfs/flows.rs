@@ -48,6 +48,8 @@ pub struct Flows {
     ended: Vec<Track>,
     stalls: Vec<FlowStall>,
     foreign: HashSet<u64>,
+    /// Connections that no process of the subject was seen to hold.
+    suspects: HashSet<u64>,
     owners: HashMap<u64, (u32, i32)>,
     owners_at_ns: Option<u64>,
     options: OptionReader,
@@ -88,6 +90,7 @@ impl Flows {
             ended: Vec::new(),
             stalls: Vec::new(),
             foreign: HashSet::new(),
+            suspects: HashSet::new(),
             owners,
             owners_at_ns: None,
             options: OptionReader::default(),
@@ -237,9 +240,30 @@ impl Flows {
         }
         match (acceptor, &self.select) {
             (Some(listener), _) => Some((listener.pid, -1)),
-            (None, Select::Pids(_) | Select::Cgroup(_)) => None,
+            (None, select) if select.by_process() => None,
             (None, _) => Some((0, -1)),
         }
+    }
+
+    /// Lets go of connections that another process accepted from a listener that it shares with the subject. `admit` takes
+    /// them for the subject's, because they may be gone before it is known who holds them.
+    pub fn drop_foreign(&mut self, resolved: &Resolved) {
+        let unconfirmed = |track: &Track, owners: &HashMap<u64, (u32, i32)>| {
+            track.fd < 0 && track.inode != 0 && !owners.contains_key(&track.inode)
+        };
+        if !self.select.by_process() || !self.tracks.values().any(|track| unconfirmed(track, &self.owners)) {
+            return;
+        }
+        for process in &resolved.processes {
+            self.owners.extend(proc_fs::sockets(process.pid).into_iter().map(|(fd, i)| (i, (process.pid, fd))));
+        }
+        let held_by_none = self.tracks.iter().filter(|(_, track)| unconfirmed(track, &self.owners)).map(|(&id, _)| id);
+        // A child that was made a moment ago is not among the processes yet, so the second time counts.
+        let suspects = std::mem::replace(&mut self.suspects, held_by_none.collect());
+        let dropped: HashSet<u64> = self.suspects.intersection(&suspects).copied().collect();
+        self.tracks.retain(|cookie, _| !dropped.contains(cookie));
+        self.stalls.retain(|stall| !dropped.contains(&stall.flow));
+        self.foreign.extend(dropped);
     }
 
     /// Reads the options of some flows again: applications set them after connect() or accept().
@@ -273,8 +297,10 @@ impl Flows {
     /// Closes all accounts.
     pub fn finish(self, end_ns: u64) -> (Vec<FlowRecord>, Vec<FlowStall>) {
         let mut stalls = self.stalls;
+        // Whoever is observed without children did not hold what came and went unseen: one of them did.
+        let kept = |track: &Track| self.select.follows_children() || track.fd >= 0 || track.inode == 0;
         let tracks = self.ended.into_iter().chain(self.tracks.into_values());
-        let mut records: Vec<FlowRecord> = tracks.map(|track| track.finish(end_ns, &mut stalls)).collect();
+        let mut records: Vec<FlowRecord> = tracks.filter(kept).map(|track| track.finish(end_ns, &mut stalls)).collect();
         records.sort_by_key(|record| (record.begin_ns, record.id));
         stalls.sort_by_key(|stall| stall.begin_ns);
         stalls.truncate(STALLS_MAX);

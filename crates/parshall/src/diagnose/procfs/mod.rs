@@ -134,6 +134,7 @@ impl Observation {
         for (pid, tid) in changes.new_threads {
             self.threads.add(pid, tid, now_ns);
         }
+        self.flows.drop_foreign(resolved);
         self.flows.read_options();
     }
 

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use parshall_evidence::{Role, Subject};
+use parshall_evidence::{Role, Subject, ThreadRecord};
 use parshall_sys::inet_diag::SockId;
 
 use super::cgroup::Mounts;
@@ -30,8 +30,10 @@ use table::{Holders, Scope};
 /// What the user named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Select {
-    /// Processes and their threads.
+    /// Processes and their threads; and their children, theirs, and so on, also those made while they are observed.
     Pids(Vec<u32>),
+    /// Processes and their threads, without their children.
+    Only(Vec<u32>),
     /// Every local socket with this TCP port at either end, and the processes that hold them.
     Port(u16),
     /// Every process of a control group, given by its path.
@@ -40,6 +42,34 @@ pub enum Select {
     Netns(String),
     /// Everything on the host.
     All,
+}
+
+impl Select {
+    /// What a process of the subject forks while it is observed belongs to the subject.
+    pub fn follows_children(&self) -> bool {
+        !matches!(self, Select::Only(_))
+    }
+
+    /// The processes are named, and the sockets are theirs; otherwise it is the other way round.
+    pub fn by_process(&self) -> bool {
+        matches!(self, Select::Pids(_) | Select::Only(_) | Select::Cgroup(_))
+    }
+}
+
+/// Adds the processes whose threads were observed and that came too late, or lived too briefly, to be found in /proc.
+pub fn add_observed(subject: &mut Subject, threads: &[ThreadRecord]) {
+    let known: HashSet<u32> = subject.pids.iter().copied().collect();
+    let mut late: BTreeMap<u32, &str> = BTreeMap::new();
+    for thread in threads.iter().filter(|thread| !known.contains(&thread.pid)) {
+        let name = late.entry(thread.pid).or_insert(&thread.comm);
+        if thread.tid == thread.pid {
+            *name = &thread.comm;
+        }
+    }
+    for (pid, name) in late {
+        subject.pids.push(pid);
+        subject.comms.push(name.to_owned());
+    }
 }
 
 /// A process of the subject.
@@ -109,6 +139,9 @@ pub struct Resolved {
     pub listeners: HashSet<(u64, u16)>,
     /// What could not be seen, a sentence each.
     pub notes: Vec<String>,
+    /// Of a port: children of its processes that were there before and hold no socket with that port. Those made later
+    /// belong to the subject, for they may be made for a connection.
+    bystanders: HashSet<u32>,
     mounts: Mounts,
 }
 
@@ -117,6 +150,10 @@ pub fn resolve(select: &Select) -> Result<Resolved> {
     let mut notes = Vec::new();
     let mut resolved = match select {
         Select::Pids(pids) => {
+            let pids = checked_pids(pids, &mut notes)?;
+            of_processes(select, with_descendants(pids), notes)
+        }
+        Select::Only(pids) => {
             let pids = checked_pids(pids, &mut notes)?;
             of_processes(select, pids, notes)
         }
@@ -174,6 +211,14 @@ fn checked_pids(pids: &[u32], notes: &mut Vec<String>) -> Result<Vec<u32>> {
     Ok(checked)
 }
 
+/// The processes, and behind them their children, theirs and so on; without ourselves, who may be a child of a shell that
+/// is observed.
+fn with_descendants(mut pids: Vec<u32>) -> Vec<u32> {
+    let below = proc_fs::descendants(&pids);
+    pids.extend(below.into_iter().filter(|&pid| pid != std::process::id()).take(refresh::PROCESSES_MAX));
+    pids
+}
+
 /// Processes first: their sockets are those behind their descriptors.
 fn of_processes(select: &Select, pids: Vec<u32>, notes: Vec<String>) -> Resolved {
     let mut resolved = Resolved::new(select.clone(), notes);
@@ -206,6 +251,8 @@ fn of_port(port: u16, mut notes: Vec<String>) -> Result<Resolved> {
     resolved.adopt(rows, &holders, Scope::Everything);
     resolved.add_holders(&holders);
     resolved.forget_unused_namespaces();
+    let holding: Vec<u32> = resolved.processes.iter().map(|process| process.pid).collect();
+    resolved.bystanders = proc_fs::descendants(&holding).into_iter().filter(|pid| !holding.contains(pid)).collect();
     Ok(resolved)
 }
 
@@ -284,6 +331,7 @@ impl Resolved {
             namespaces: Vec::new(),
             listeners: HashSet::new(),
             notes,
+            bystanders: HashSet::new(),
             mounts: Mounts::read(),
         }
     }

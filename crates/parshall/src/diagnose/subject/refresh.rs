@@ -5,7 +5,7 @@ use super::{Process, Resolved, Select, netns, proc_fs};
 const PARENTS_MAX: usize = 64;
 
 /// Processes a subject may grow to.
-const PROCESSES_MAX: usize = 4096;
+pub const PROCESSES_MAX: usize = 4096;
 
 /// What [`Resolved::refresh`] noticed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,6 +25,7 @@ impl Resolved {
         let mut changes = Changes::default();
         let mut candidates = Vec::new();
         let follow_children = matches!(self.select, Select::Pids(_) | Select::Port(_));
+        let listed = proc_fs::lists_children();
         self.processes.retain_mut(|process| {
             if !alive(process) {
                 changes.exited.push(process.pid);
@@ -34,7 +35,7 @@ impl Resolved {
             let new = threads.iter().filter(|tid| process.threads.binary_search(tid).is_err());
             changes.new_threads.extend(new.map(|&tid| (process.pid, tid)));
             process.threads = threads;
-            if follow_children {
+            if follow_children && listed {
                 let parents = process.threads.iter().take(PARENTS_MAX);
                 candidates.extend(parents.flat_map(|&tid| proc_fs::children(process.pid, tid)));
             }
@@ -43,9 +44,13 @@ impl Resolved {
         match &self.select {
             Select::Cgroup(path) => candidates.extend(super::cgroup_pids(path).unwrap_or_default()),
             Select::Netns(_) => candidates.extend(self.namespaces.iter().flat_map(|ns| netns::members(ns.ino))),
+            _ if follow_children && !listed => {
+                let parents: Vec<u32> = self.processes.iter().map(|process| process.pid).collect();
+                candidates.extend(proc_fs::descendants(&parents));
+            }
             _ => {}
         }
-        candidates.retain(|&pid| pid != std::process::id());
+        candidates.retain(|&pid| pid != std::process::id() && !self.bystanders.contains(&pid));
         candidates.sort_unstable();
         candidates.dedup();
         let before = self.processes.len();

@@ -29,7 +29,7 @@ use super::procfs::flows::Flows;
 use super::procfs::pace::Pace;
 use super::procfs::threads::Threads;
 use super::records::{self, Records};
-use super::subject::Resolved;
+use super::subject::{self, Resolved};
 
 /// Between two looks into the ring, at the plan and at the clock of the samples.
 const TICK: Duration = Duration::from_millis(5);
@@ -81,7 +81,7 @@ struct Session {
 
 impl Session {
     fn start(resolved: &Resolved) -> anyhow::Result<Self> {
-        let mut classic = match Classic::load() {
+        let mut classic = match Classic::load(resolved.select.follows_children()) {
             Err(Error::NoTracefs) => {
                 anyhow::bail!("{}; as root: mount -t tracefs tracefs /sys/kernel/tracing", Error::NoTracefs)
             }
@@ -211,6 +211,7 @@ impl Session {
             self.untracked += u64::from(!self.classic.add_thread(tid, pid));
             self.threads.add(pid, tid, now_ns);
         }
+        self.flows.drop_foreign(&self.resolved);
         self.flows.read_options();
         for (local, remote) in self.flows.ports() {
             self.classic.add_ports(local, remote);
@@ -259,6 +260,8 @@ impl Session {
             samples: self.records.samples_by_thread(),
         };
         let threads = threads::exact(self.threads.finish().0, &self.seeds, &parts);
+        let mut subject = self.resolved.subject.clone();
+        subject::add_observed(&mut subject, &threads);
         let mut told = self.records.finish(self.begin);
         told.thread_stalls.extend(self.seeds.take_stalls(self.begin));
         told.thread_stalls.sort_by_key(|stall| stall.begin_ns);
@@ -266,7 +269,7 @@ impl Session {
         let resent: u64 = flows.iter().map(|f| f.last.total_retrans.saturating_sub(f.first.total_retrans)).sum();
         Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
-            subject: self.resolved.subject.clone(),
+            subject,
             own_commands: Vec::new(),
             host: host.host(),
             window_ns,

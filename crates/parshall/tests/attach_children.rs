@@ -1,0 +1,69 @@
+//! `attach --pid` of a process that only starts others, as nginx and postgres do: the process and its children are the
+//! subject on every rung, also those made while it is observed; with `--only`, the process alone. Needs root and Python.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+mod common;
+
+use std::process::Command;
+
+use common::{PARSHALL, Running, children, has, verdict};
+use parshall_evidence::{Report, Status};
+
+const RUNGS: [&str; 3] = ["btf", "tracepoint", "procfs"];
+
+/// The report on `rung`; None, and a skip, when this host does not offer it.
+fn attach(rung: &str, arguments: &[&str]) -> Option<Report> {
+    let what = format!("attach --pid of a process with children, rung {rung}");
+    // The classic tracepoints need tracefs; a mount that only the observer sees leaves the host as it is.
+    let script = r#"mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null
+        exec "$0" attach "$@" --for 2s --format json"#;
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, PARSHALL, "--rung", rung]).args(arguments);
+    let report = common::finish(&mut command).report();
+    if report.rung.as_str() != rung {
+        common::skip(&what, &report.blind.join("; "));
+        return None;
+    }
+    Some(report)
+}
+
+fn prefork(what: &str) -> Option<Running> {
+    let ready = has(&["python3", "unshare"], what) && common::root(what);
+    ready.then(|| common::service(&["prefork"]).0)
+}
+
+#[test]
+fn a_process_and_its_children_are_the_subject() {
+    let Some(master) = prefork("attach --pid of a process with children") else { return };
+    let _alone = common::alone();
+    for rung in RUNGS {
+        let before = children(master.pid());
+        let Some(report) = attach(rung, &["--pid", &master.pid().to_string()]) else { continue };
+        let pids = &report.subject.pids;
+        assert_eq!(pids[0], master.pid(), "{rung}: {pids:?}");
+        // The oldest two stay; the others come and go.
+        assert!(
+            before.len() >= 2 && before[..2].iter().all(|child| pids.contains(child)),
+            "{rung}: {before:?} {pids:?}"
+        );
+        let made_later = pids[1..].iter().filter(|pid| !before.contains(pid)).count();
+        assert!(made_later >= 3, "{rung}: children made in the window: {before:?} {pids:?}");
+        assert_eq!(pids.len(), report.subject.comms.len(), "{rung}");
+        assert_eq!(verdict(&report), "nagle-delayed-ack", "{rung}: {report:#?}");
+        let culprit = report.findings[0].place.pid.unwrap();
+        assert!(culprit != master.pid() && pids.contains(&culprit), "{rung}: {culprit} of {pids:?}");
+    }
+}
+
+#[test]
+fn only_the_process_itself() {
+    let Some(master) = prefork("attach --pid --only") else { return };
+    let _alone = common::alone();
+    for rung in RUNGS {
+        let Some(report) = attach(rung, &["--only", "--pid", &master.pid().to_string()]) else { continue };
+        assert_eq!(report.subject.pids, [master.pid()], "{rung}");
+        // It listens, and what its children accept from that listener is not its own.
+        assert_eq!(report.verdict.status, Status::InsufficientEvidence, "{rung}: {report:#?}");
+        assert_eq!(report.time.flows.n, 0, "{rung}: {:?}", report.time.flows);
+    }
+}
