@@ -38,6 +38,7 @@ pub fn judge(capture: &Capture) -> Report {
         verdict: ranking.verdict,
         findings: ranking.findings,
         ruled_out: ranking.ruled_out,
+        not_tested: ranking.not_tested,
         time: account::time(&facts),
         probe: probe(capture),
     }

@@ -13,6 +13,11 @@ pub fn flow_arrow(flow: &FlowRecord) -> String {
     format!("{} -> {}", plain(flow.local), plain(flow.remote))
 }
 
+/// The address without its port.
+pub fn host(addr: SocketAddr) -> String {
+    addr.ip().to_canonical().to_string()
+}
+
 fn plain(addr: SocketAddr) -> SocketAddr {
     match addr.ip() {
         IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
@@ -71,9 +76,17 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
-/// `98.6 %`, `11 %`.
+/// `≈` in front of what was measured in slices and scaled.
+pub fn about(scaled: bool, text: String) -> String {
+    if scaled { format!("≈{text}") } else { text }
+}
+
+/// `98.6 %`, `11 %`; a share that is not 0 is not called 0.
 pub fn percent(share: f64) -> String {
     let p = share * 100.0;
+    if p > 0.0 && p < 0.05 {
+        return "under 0.1 %".to_string();
+    }
     if p >= 99.95 || (p - p.round()).abs() < 0.05 { format!("{p:.0} %") } else { format!("{p:.1} %") }
 }
 
@@ -113,5 +126,6 @@ mod tests {
         assert_eq!(duration(38_000.0), "38 µs");
         assert_eq!(percent(0.986), "98.6 %");
         assert_eq!(percent(0.11), "11 %");
+        assert_eq!((percent(0.0), percent(1e-9)), ("0 %".to_string(), "under 0.1 %".to_string()));
     }
 }

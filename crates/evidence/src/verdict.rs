@@ -25,6 +25,9 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Causes tested and rejected.
     pub ruled_out: Vec<RuledOut>,
+    /// Causes that this observation could not test: nothing is known of them.
+    #[serde(default)]
+    pub not_tested: Vec<NotTested>,
     /// Where the time went.
     pub time: TimeAccount,
     /// What the observation cost and lost.
@@ -84,6 +87,9 @@ pub struct Finding {
     pub lost_ms: f64,
     /// Share of all lost time that this cause owns.
     pub owned: f64,
+    /// `share` and `lost_ms` were measured in slices and scaled to the window.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scaled: bool,
     /// How sure.
     pub confidence: Confidence,
     /// One sentence that names who waits for whom.
@@ -125,7 +131,7 @@ pub struct Evidence {
     /// How often.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// The count was taken in slices and scaled to the window.
+    /// The count, or the value where there is no count, was measured in slices and scaled to the window.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scaled: bool,
     /// Median duration.
@@ -153,6 +159,19 @@ pub struct Fix {
     /// A command that tries it, once parshall has it.
     #[serde(rename = "try", skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
+    /// Where the reason is to be looked for when it lies at the other end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look: Option<Look>,
+}
+
+/// A diagnosis of the process at the other end.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Look {
+    /// The command to type, such as `parshall attach --pid 1200`.
+    pub command: String,
+    /// The address of the host on which to type it; None for this host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 /// A cause that was tested and does not hold.
@@ -161,6 +180,15 @@ pub struct RuledOut {
     /// Cause id.
     pub cause: String,
     /// The number that says so.
+    pub why: String,
+}
+
+/// A cause that could not be tested.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotTested {
+    /// Cause id.
+    pub cause: String,
+    /// What was not seen.
     pub why: String,
 }
 

@@ -16,10 +16,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let take = |p: &Part| matches!(p.blame, Blame::SupplyBlocked | Blame::AppBlocked);
     let lost = facts.lost(take);
     if lost.worst().is_none() {
-        return Outcome::Rejected("no thread slept while a flow needed its data".to_string());
+        return why_not(facts);
     }
     if lost.seen < 2 {
-        return Outcome::Rejected("the application paused once".to_string());
+        return Outcome::Rejected("only 1 pause of the application was seen".to_string());
     }
     let supply = facts.blamed(&[Blame::SupplyBlocked]).ns * 2.0 >= lost.ns;
     let tid = main_thread(facts, take);
@@ -27,6 +27,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let thread = if tid != 0 { thread_name(facts, tid) } else { "the application".to_string() };
     let asleep = match &sleep {
         Some((call, _, share)) => format!("{thread} sleeps in {call} ({} of it)", words::percent(*share)),
+        None if tid == 0 => "what the application did meanwhile was not seen".to_string(),
         None => format!("{thread} is off the CPU"),
     };
     let wait = words::duration(lost.p50_ns);
@@ -63,6 +64,19 @@ fn test(facts: &Facts<'_>) -> Outcome {
         candidate.confidence = if tid == 0 { Confidence::Low } else { Confidence::Medium };
     }
     candidate.holds()
+}
+
+/// What the other end shows better is on its account: a client that waits for the answer, an upstream that owes one.
+fn why_not(facts: &Facts<'_>) -> Outcome {
+    if let Some(why) = facts.no_account_of_flows() {
+        return Outcome::Untested(why);
+    }
+    let asleep = facts.raw_share(&[Blame::SupplyBlocked, Blame::AppBlocked]);
+    let rest = if asleep > 0.0 { ", counted at the flow that waited for it or that it waited for" } else { "" };
+    Outcome::Rejected(format!(
+        "{} of the flows' time with the application asleep over an answer (2 ms or more) or over data to send{rest}",
+        words::percent(asleep)
+    ))
 }
 
 #[cfg(test)]

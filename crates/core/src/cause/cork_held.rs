@@ -3,8 +3,9 @@
 //! Look-alike: a retransmission timeout lasts 200 ms too, but resends something.
 use parshall_evidence::{Confidence, Evidence, Release};
 
-use super::{Candidate, Cause, Outcome, place_of, stalls};
+use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls};
 use crate::facts::{Blame, Facts};
+use crate::ledger::flow::State;
 use crate::words;
 
 /// The entry in the list.
@@ -13,7 +14,12 @@ pub const CAUSE: Cause = Cause { id: "cork-held", title: "A cork holds the last 
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.blamed(&[Blame::Cork]);
     let Some(worst) = lost.worst() else {
-        return Outcome::Rejected("no partial segment was held by TCP_CORK or MSG_MORE".to_string());
+        return not_lost(
+            facts,
+            "with a partial segment held by TCP_CORK or MSG_MORE",
+            &[State::Corked],
+            "under 1 ms each",
+        );
     };
     let flow = &facts.flows[worst];
     let flushed = facts.lost(|p| p.blame == Blame::Cork && p.release == Release::WriteTimer).count;
@@ -31,7 +37,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
     );
     let mut evidence = vec![stalls("partial segments held by a cork", &lost)];
     if flushed > 0 {
-        evidence.push(words::counted("flushes by the write timer, nothing resent", flushed));
+        let flushes = words::counted("flushes by the write timer, nothing resent", flushed);
+        evidence.push(Evidence { scaled: lost.scaled, ..flushes });
     }
     if flow.rec.last.nonagle != 255 {
         let state = if flow.rec.last.nonagle & 2 == 0 { "off" } else { "on" };

@@ -23,12 +23,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let share = ratio(threads.ns, threads.wall_ns);
     let by_threads = !shows(facts, &lost) && share >= MIN_THREAD_SHARE;
     if !by_threads && lost.ns == 0.0 {
-        return Outcome::Rejected(match group.filter(|g| g.throttled_periods > 0) {
-            Some(g) => {
-                format!("throttled in {} of {} periods", words::count(g.throttled_periods), words::count(g.periods))
-            }
-            None => "never throttled".to_string(),
-        });
+        return why_not(facts, group, share);
     }
     let summary = summary(group, share);
     let mut evidence = evidence(group, share);
@@ -44,6 +39,21 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let mut candidate = Candidate::new(lost, place, summary, evidence, fix);
     candidate.thread = by_threads.then_some(threads);
     candidate.holds()
+}
+
+fn why_not(facts: &Facts<'_>, group: Option<&CgroupCpu>, share: f64) -> Outcome {
+    Outcome::Rejected(match group {
+        Some(g) => {
+            format!("throttled in {} of {} quota periods", words::count(g.throttled_periods), words::count(g.periods))
+        }
+        None if facts.threads.is_empty() => {
+            return Outcome::Untested("no thread and no control group with a quota was seen".to_string());
+        }
+        None => format!(
+            "0 control groups with a quota; threads throttled for {} of the time in which they had work",
+            words::percent(share)
+        ),
+    })
 }
 
 /// Throttled time of the threads, of the time in which they had something to do.

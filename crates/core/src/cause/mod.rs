@@ -1,6 +1,8 @@
 //! The causes: one file each, and this list. A cause is a function over the prepared [`Facts`] that either holds, with
 //! its lost time and evidence, or says with a number why not. Look-alikes are tested inside each cause.
 mod app_limited;
+#[cfg(test)]
+mod claims_tests;
 mod cork_held;
 mod cpu_throttled;
 mod nagle_delayed_ack;
@@ -13,9 +15,11 @@ mod slow_reader;
 mod small_copy_buffer;
 mod user_cpu_bound;
 
-use parshall_evidence::{Confidence, Evidence, Place};
+use parshall_evidence::{Confidence, Evidence, FlowRecord, Look, Place};
 
 use crate::facts::{Facts, Lost};
+use crate::ledger::flow::State;
+use crate::ledger::flow_rules::{same_address, serves};
 use crate::ledger::thread::Wait;
 use crate::stats::ratio;
 use crate::words;
@@ -53,6 +57,8 @@ pub enum Outcome {
     Holds(Box<Candidate>),
     /// It does not hold, and the number that says so.
     Rejected(String),
+    /// The capture cannot tell, and what it lacks.
+    Untested(String),
 }
 
 /// A cause that holds; whether it is named depends on how much of the lost time it owns.
@@ -76,6 +82,8 @@ pub struct Candidate {
     pub evidence: Vec<Evidence>,
     /// What to do.
     pub fix: String,
+    /// Where to look on when the reason lies at the other end.
+    pub look: Option<Look>,
 }
 
 impl Candidate {
@@ -92,6 +100,7 @@ impl Candidate {
             place,
             evidence,
             fix,
+            look: None,
         }
     }
 
@@ -118,6 +127,42 @@ pub const MIN_SHARE: f64 = 0.10;
 /// what all of them lost of theirs? Flows that a busy thread leaves nothing to move had little of it.
 fn shows(facts: &Facts<'_>, lost: &Lost) -> bool {
     lost.share(facts).min(ratio(facts.lost_ns(), facts.could_ns())) >= MIN_SHARE
+}
+
+/// What a cause of flows that owns nothing answers: the share of the flows' time in its states, which is what speaks against
+/// it; `otherwise` says where that time is counted, if there was any.
+fn not_lost(facts: &Facts<'_>, what: &str, states: &[State], otherwise: &str) -> Outcome {
+    if let Some(why) = facts.no_account_of_flows() {
+        return Outcome::Untested(why);
+    }
+    let share = facts.share_in(states);
+    let rest = if share > 0.0 { format!(", {otherwise}") } else { String::new() };
+    Outcome::Rejected(format!("{} of the flows' time {what}{rest}", words::percent(share)))
+}
+
+/// How to look at the process at the other end of a flow: by its id if that is known, by the port of the service otherwise.
+fn look_at_peer(facts: &Facts<'_>, flow: usize) -> Look {
+    let fact = &facts.flows[flow];
+    let pid = fact.pair.map_or(0, |other| facts.flows[other].rec.pid);
+    let command = match pid {
+        0 => format!("parshall attach --port {}", service_port(fact.rec)),
+        pid => format!("parshall attach --pid {pid}"),
+    };
+    let elsewhere = fact.pair.is_none() && !same_address(fact.rec);
+    Look { command, host: elsewhere.then(|| words::host(fact.rec.remote)) }
+}
+
+/// `--port` finds a socket by the port of either end, so this one finds the peer whichever end it is.
+fn service_port(flow: &FlowRecord) -> u16 {
+    if serves(flow) { flow.local.port() } else { flow.remote.port() }
+}
+
+/// `the peer on this host` or `the peer at 10.0.0.2`.
+fn peer_words(look: &Look) -> String {
+    match &look.host {
+        Some(host) => format!("the peer at {host}"),
+        None => "the peer on this host".to_string(),
+    }
 }
 
 /// Stalls of a cause as evidence.

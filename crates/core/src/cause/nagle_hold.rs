@@ -2,8 +2,11 @@
 //!
 //! Look-alikes: the delayed ACK (40 ms and more), and a bulk sender whose last partial segment is topped up by its next
 //! write: that delays nobody.
-use super::{Candidate, Cause, Outcome, place_of, stalls, who};
+use parshall_evidence::Evidence;
+
+use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, who};
 use crate::facts::{Blame, Facts, FlowFact};
+use crate::ledger::flow::State;
 use crate::words;
 
 /// The entry in the list.
@@ -13,10 +16,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.lost(|p| p.blame == Blame::Nagle && small_writer(&facts.flows[p.flow]));
     let Some(worst) = lost.worst() else {
         let held = facts.blamed(&[Blame::Nagle]);
-        return Outcome::Rejected(match held.count {
-            0 => "no write was held for a round trip".to_string(),
-            n => format!("{} holds, all of a bulk sender", words::count(n)),
-        });
+        return match held.count {
+            0 => not_lost(facts, "held by Nagle for a round trip", &[State::HeldByNagle], "under 1 ms each"),
+            n => {
+                let holds = words::about(held.scaled, words::count(n));
+                Outcome::Rejected(format!("{holds} holds, all of a bulk sender"))
+            }
+        };
     };
     let flow = &facts.flows[worst];
     let (first, second) = flow.rec.calls.last_pair_bytes;
@@ -35,7 +41,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if rtt_us > 0 {
         evidence.push(words::valued("minimum RTT", f64::from(rtt_us) / 1e3, "ms"));
     }
-    evidence.push(words::counted("writes after a write with no read between", flow.rec.calls.write_after_write));
+    let pairs = flow.rec.calls.write_after_write as f64 * flow.ledger.scale;
+    evidence.push(Evidence {
+        scaled: flow.ledger.scaled,
+        ..words::counted("writes after a write with no read between", pairs.round() as u64)
+    });
     Candidate::new(
         lost.clone(),
         place_of(facts, &lost),

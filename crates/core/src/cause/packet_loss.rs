@@ -18,6 +18,14 @@ const MIN_RATE: f64 = 0.005;
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.blamed(&[Blame::Loss, Blame::Rto, Blame::Cwnd]);
     let (resent, sent) = facts.resent();
+    if let Some(why) = facts.no_account_of_flows() {
+        return Outcome::Untested(why);
+    }
+    if sent == 0 && resent == 0 {
+        return Outcome::Untested(
+            "no segment with data was sent; losses of what is received show at the sender".into(),
+        );
+    }
     let counts = format!("{} of {} segments resent", words::count(resent), words::count(sent));
     let flows: Vec<_> = lost.affected(facts).into_iter().map(|i| &facts.flows[i]).collect();
     let own = flows.iter().fold((0u64, 0u64), |(r, d), f| (r.saturating_add(f.resent), d.saturating_add(f.data_segs)));

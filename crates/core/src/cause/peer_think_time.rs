@@ -5,8 +5,9 @@
 //! CPU away is one.
 use parshall_evidence::Confidence;
 
-use super::{Candidate, Cause, Outcome, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, look_at_peer, not_lost, peer_words, place_of, stalls, who};
 use crate::facts::{Blame, Facts, Lost, Shape, rtt_ns};
+use crate::ledger::flow::State;
 use crate::ledger::thread::{State as ThreadState, Wait};
 use crate::stats::ratio;
 use crate::words;
@@ -19,7 +20,7 @@ const UPSTREAM_SHARE: f64 = 0.3;
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost = deepest(facts, facts.blamed(&[Blame::PeerThink]));
-    let Some(worst) = lost.worst() else { return Outcome::Rejected(why_not(facts)) };
+    let Some(worst) = lost.worst() else { return why_not(facts) };
     let flow = &facts.flows[worst];
     let rtt = rtt_ns(flow);
     if lost.p50_ns < 2e6 || lost.p50_ns <= 4.0 * rtt {
@@ -47,11 +48,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if let Some((share, text)) = &peer {
         evidence.push(words::valued(text.trim_end_matches('.'), *share, "1"));
     }
+    let look = look_at_peer(facts, worst);
     let fix = match &peer {
-        Some(_) => "The time is spent in the peer's process on this host: see what it waits for.",
-        None => "Look at the peer: run parshall where it runs.",
+        Some(_) => "The time is spent in the peer's process on this host: see what it waits for.".to_string(),
+        None => format!("Look at {}: the time is spent there.", peer_words(&look)),
     };
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
+    candidate.look = Some(look);
     if stream && peer.is_none() {
         candidate.confidence = Confidence::Medium;
     }
@@ -98,17 +101,9 @@ fn peer_threads(facts: &Facts<'_>, flow: usize) -> Option<(f64, String)> {
     Some((share, text))
 }
 
-fn why_not(facts: &Facts<'_>) -> String {
-    use crate::ledger::flow::State;
-    let thinking: f64 = facts.flows.iter().map(|f| f.ledger.of(State::PeerThinking)).sum();
-    let wall: f64 = facts.flows.iter().map(|f| f.ledger.wall_ns).sum();
-    match ratio(thinking, wall) {
-        share if share < 0.005 => "no flow waited for a reply".to_string(),
-        share => format!(
-            "replies were waited for {} of the time, explained elsewhere or under 2 ms each",
-            words::percent(share)
-        ),
-    }
+fn why_not(facts: &Facts<'_>) -> Outcome {
+    let otherwise = "for a reason found at the other end, under 2 ms each, or with little to hear";
+    not_lost(facts, "waiting for a reply", &[State::PeerThinking], otherwise)
 }
 
 #[cfg(test)]

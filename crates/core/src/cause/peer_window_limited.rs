@@ -3,7 +3,7 @@
 //! Look-alikes: the congestion window (its state is its own), and a slow reader on this host, which is then the cause.
 use parshall_evidence::Confidence;
 
-use super::{Candidate, Cause, Outcome, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, look_at_peer, not_lost, peer_words, place_of, stalls, who};
 use crate::facts::{Blame, Facts};
 use crate::ledger::flow::State;
 use crate::stats::ratio;
@@ -14,7 +14,7 @@ pub const CAUSE: Cause = Cause { id: "peer-window-limited", title: "The peer's r
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.blamed(&[Blame::PeerWindow]);
-    let Some(worst) = lost.worst() else { return Outcome::Rejected(why_not(facts)) };
+    let Some(worst) = lost.worst() else { return why_not(facts) };
     let flow = &facts.flows[worst];
     let (first, last) = (&flow.rec.first, &flow.rec.last);
     let busy = last.busy_us.saturating_sub(first.busy_us) as f64;
@@ -35,9 +35,14 @@ fn test(facts: &Facts<'_>) -> Outcome {
     }
     let mss = f64::from(last.mss.max(1));
     evidence.push(words::valued("congestion window", f64::from(last.cwnd) * mss, "B"));
-    let fix = "Look at the peer: run parshall where it runs. A reader that does not keep up shows there; if it does, raise \
-               its receive buffer (SO_RCVBUF, tcp_rmem).";
+    let look = look_at_peer(facts, worst);
+    let fix = format!(
+        "Look at {}: a reader that does not keep up shows there; if it does keep up, raise its receive buffer (SO_RCVBUF, \
+         tcp_rmem).",
+        peer_words(&look)
+    );
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
+    candidate.look = Some(look);
     // A saturated receiver shuts its window for a moment now and then.
     candidate.min_share = 0.25;
     if busy > 0.0 && limited < 0.1 {
@@ -56,17 +61,9 @@ fn lowest_window(facts: &Facts<'_>, flow: usize) -> Option<f64> {
         .min_by(f64::total_cmp)
 }
 
-fn why_not(facts: &Facts<'_>) -> String {
-    let full: f64 = facts.flows.iter().map(|f| f.ledger.of(State::PeerWindowLimited)).sum();
-    let wall: f64 = facts.flows.iter().map(|f| f.ledger.wall_ns).sum();
-    match ratio(full, wall) {
-        share if share < 0.001 => "the peer's window was never full".to_string(),
-        share if share < 0.05 => format!("the peer's window was full for {} of the time", words::percent(share)),
-        share => format!(
-            "the peer's window was full for {} of the time, for a reason found elsewhere or under 1 ms each",
-            words::percent(share)
-        ),
-    }
+fn why_not(facts: &Facts<'_>) -> Outcome {
+    let otherwise = "for a reason found at the other end, or under 1 ms each";
+    not_lost(facts, "with the peer's window full", &[State::PeerWindowLimited], otherwise)
 }
 
 #[cfg(test)]

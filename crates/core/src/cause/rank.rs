@@ -1,5 +1,5 @@
 //! From candidates to a verdict: who owns how much of the lost time, and whether that is enough to name it.
-use parshall_evidence::{Confidence, Finding, Fix, RuledOut, Rung, Status, Verdict};
+use parshall_evidence::{Confidence, Finding, Fix, NotTested, RuledOut, Rung, Status, Verdict};
 
 use super::{CAUSES, Candidate, Cause, MIN_SHARE, Outcome};
 use crate::facts::{Blame, Facts, Shape};
@@ -19,8 +19,10 @@ pub struct Ranking {
     pub verdict: Verdict,
     /// Named causes, the one that owns most first.
     pub findings: Vec<Finding>,
-    /// The others.
+    /// The others that were tested.
     pub ruled_out: Vec<RuledOut>,
+    /// Those that the capture cannot tell.
+    pub not_tested: Vec<NotTested>,
 }
 
 /// Tests all causes and ranks those that hold.
@@ -30,14 +32,16 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
             verdict: verdict(Status::InsufficientEvidence, Confidence::Low, why),
             findings: vec![],
             ruled_out: vec![],
+            not_tested: vec![],
         };
     }
-    let mut ruled_out = Vec::new();
+    let (mut ruled_out, mut untested) = (Vec::new(), Vec::new());
     let mut held: Vec<(&Cause, Candidate)> = Vec::new();
     for cause in &CAUSES {
         match (cause.test)(facts) {
             Outcome::Holds(candidate) => held.push((cause, *candidate)),
             Outcome::Rejected(why) => ruled_out.push(RuledOut { cause: cause.id.to_string(), why }),
+            Outcome::Untested(why) => untested.push(not_tested(cause, why)),
         }
     }
     let total = Total::of(facts, &held);
@@ -50,7 +54,11 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
         }
     }
     findings.sort_by(|a, b| b.owned.total_cmp(&a.owned).then_with(|| a.cause.cmp(&b.cause)));
-    Ranking { verdict: conclude(facts, &findings, flow_share), findings, ruled_out }
+    Ranking { verdict: conclude(facts, &findings, flow_share), findings, ruled_out, not_tested: untested }
+}
+
+fn not_tested(cause: &Cause, why: String) -> NotTested {
+    NotTested { cause: cause.id.to_string(), why }
 }
 
 /// All lost time: that of the flows, and that of threads which no flow shows.
@@ -119,11 +127,12 @@ fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, owned: f64, s
         share,
         lost_ms,
         owned,
+        scaled: candidate.thread.is_none() && candidate.lost.scaled,
         confidence: lower(candidate.confidence, doubts(facts) + u32::from(few)),
         summary: candidate.summary,
         place: candidate.place,
         evidence: candidate.evidence,
-        fix: Fix { text: candidate.fix, command: None },
+        fix: Fix { text: candidate.fix, command: None, look: candidate.look },
     }
 }
 
@@ -159,9 +168,8 @@ fn too_little(facts: &Facts<'_>) -> Option<String> {
     if facts.flows.is_empty() && !throttled() {
         return Some("No TCP flow of the subject was seen: was it asked anything while it was observed?".to_string());
     }
-    let unseen = facts.flows.iter().all(|f| f.rec.observed_ns == 0 && f.rec.cells.is_empty());
-    let moved = facts.flows.iter().any(|f| f.shape != Shape::Idle);
-    (unseen && moved && !throttled()).then(|| "Data moved, but no probe saw the flows while it did.".to_string())
+    let unseen = facts.no_account_of_flows().is_some();
+    (unseen && !throttled()).then(|| "Data moved, but no probe saw the flows while it did.".to_string())
 }
 
 fn is_throttled(cell: &parshall_evidence::OffCpuCell) -> bool {
@@ -188,10 +196,14 @@ fn conclude(facts: &Facts<'_>, findings: &[Finding], flow_share: f64) -> Verdict
 
 fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
     let active = facts.flows.iter().filter(|f| f.shape != Shape::Idle).count() as u64;
-    let busy = words::percent((facts.busy() * 100.0).round() / 100.0);
+    let threads = if facts.threads.is_empty() {
+        "and no thread was seen".to_string()
+    } else {
+        format!("threads {} busy", words::percent((facts.busy() * 100.0).round() / 100.0))
+    };
     if active == 0 {
         let flows = words::plural(facts.flows.len() as u64, "established flow was", "established flows were");
-        return format!("Nothing to do: {flows} idle, threads {busy} busy.");
+        return format!("Nothing to do: {flows} idle, {threads}.");
     }
     let flows = words::plural(active, "flow", "flows");
     let turns: f64 = facts
@@ -201,11 +213,11 @@ fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
         .map(|f| f.rec.calls.turns as f64 * f.ledger.scale)
         .sum();
     let rate = ratio(turns, facts.window_s());
-    let did =
-        if rate >= 1.0 { format!(" took {} turns a second", words::count_f(rate)) } else { " moved data".to_string() };
+    let turns = words::about(facts.scaled(), words::count_f(rate));
+    let did = if rate >= 1.0 { format!(" took {turns} turns a second") } else { " moved data".to_string() };
     let lost =
         if flow_share >= 0.01 { format!(", {} of the time lost", words::percent(flow_share)) } else { String::new() };
-    format!("No time worth naming was lost: {flows}{did}{lost}, threads {busy} busy.")
+    format!("No time worth naming was lost: {flows}{did}{lost}, {threads}.")
 }
 
 fn no_dominant(facts: &Facts<'_>, flow_share: f64) -> String {

@@ -18,7 +18,7 @@ pub const CAUSE: Cause = Cause { id: "slow-reader", title: "The local reader doe
 fn test(facts: &Facts<'_>) -> Outcome {
     let take = |p: &Part| p.blame == Blame::ReaderBlocked;
     let lost = facts.lost(take);
-    let Some(worst) = lost.worst() else { return Outcome::Rejected(why_not(facts)) };
+    let Some(worst) = lost.worst() else { return why_not(facts) };
     let tid = main_thread(facts, take);
     let sleep = main_sleep(facts, take);
     let doing = match &sleep {
@@ -80,11 +80,17 @@ fn shut_share(facts: &Facts<'_>, flow: usize) -> Option<f64> {
     Some(ratio(other.of(State::PeerWindowLimited), other.wall_ns))
 }
 
-fn why_not(facts: &Facts<'_>) -> String {
-    let waiting: f64 = facts.flows.iter().map(|f| f.ledger.of(State::ReaderWaiting)).sum();
-    let wall: f64 = facts.flows.iter().map(|f| f.ledger.wall_ns).sum();
-    let share = words::percent(ratio(waiting, wall));
-    format!("received data waited for {share} of the time, never while its reader slept")
+fn why_not(facts: &Facts<'_>) -> Outcome {
+    if let Some(why) = facts.no_account_of_flows() {
+        return Outcome::Untested(why);
+    }
+    let waiting = words::percent(facts.share_in(&[State::ReaderWaiting]));
+    let asleep = facts.raw_share(&[Blame::ReaderBlocked]);
+    let rest = if asleep > 0.0 { ", counted at the connection that it waited for" } else { "" };
+    Outcome::Rejected(format!(
+        "{waiting} of the flows' time with received data unread, {} with the reader of a stream asleep{rest}",
+        words::percent(asleep)
+    ))
 }
 
 #[cfg(test)]

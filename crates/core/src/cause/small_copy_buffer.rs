@@ -2,7 +2,7 @@
 //!
 //! Look-alikes: bound by the copying itself (64 KiB a call and more), by the network (the thread sleeps), or by the
 //! application's own code (the time is in user mode).
-use parshall_evidence::{Capture, Place, SyscallCell};
+use parshall_evidence::{Capture, Evidence, Place, Rung, SyscallCell};
 
 use super::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
 use crate::facts::{Facts, Lost, ThreadFact};
@@ -18,31 +18,36 @@ pub const CAUSE: Cause = Cause { id: "small-copy-buffer", title: "A copy loop wi
 const BIG_BYTES: u32 = 64 * 1024;
 
 fn test(facts: &Facts<'_>) -> Outcome {
+    if let Some(why) = unseen(facts) {
+        return Outcome::Untested(why);
+    }
     let mut tested: Vec<(&ThreadFact<'_>, Result<(), String>)> =
         facts.threads.iter().filter(|t| t.rec.copy.recvs > 0).map(|t| (t, copies_in_small_pieces(t))).collect();
     tested.sort_by(|a, b| b.0.ledger.on_cpu().total_cmp(&a.0.ledger.on_cpu()).then(a.0.rec.tid.cmp(&b.0.rec.tid)));
     let holding: Vec<&ThreadFact<'_>> = tested.iter().filter(|(_, r)| r.is_ok()).map(|(t, _)| *t).collect();
     let Some(thread) = holding.first() else {
         let why = tested.into_iter().next().and_then(|(_, r)| r.err());
-        return Outcome::Rejected(why.unwrap_or_else(|| "no thread copies between sockets".to_string()));
+        let threads = words::plural(facts.threads.len() as u64, "thread", "threads");
+        return Outcome::Rejected(why.unwrap_or_else(|| format!("0 of {threads} receive from a TCP socket")));
     };
     let rec = thread.rec;
     let size = words::bytes(f64::from(rec.copy.mode_bytes));
     let calls = calls_per_second(thread);
     let per_gb = ratio(1e9, ratio(rec.copy.bytes as f64, rec.copy.pairs as f64)) * 2.0;
     let kernel = ratio(thread.ledger.of(State::OnCpuKernel), thread.ledger.on_cpu());
+    let sliced = is_sliced(thread);
     let summary = format!(
         "{} copies {size} per receive and send: {} of these calls a second ({} per GB) keep it on a CPU for {} of the time, \
          {} of that in the kernel, with more data waiting after each read.",
         thread_name(facts, rec.tid),
-        words::count_f(calls),
+        words::about(sliced, words::count_f(calls)),
         words::count_f(per_gb),
         words::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns)),
         words::percent(kernel)
     );
     let evidence = vec![
         words::valued("commonest size of a receive", f64::from(rec.copy.mode_bytes), "B"),
-        words::valued("receives and sends per second", calls, "1/s"),
+        Evidence { scaled: sliced, ..words::valued("receives and sends per second", calls, "1/s") },
         words::valued("system calls per GB", per_gb, "1"),
         words::valued("thread on a CPU", ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns), "1"),
         words::valued("of its CPU time, in the kernel", kernel, "1"),
@@ -56,6 +61,17 @@ fn test(facts: &Facts<'_>) -> Outcome {
         tids: holding.iter().map(|t| t.rec.tid).collect(),
     });
     candidate.holds()
+}
+
+/// Why the calls of the threads are not known.
+fn unseen(facts: &Facts<'_>) -> Option<String> {
+    if facts.threads.is_empty() {
+        return Some("no thread was seen".to_string());
+    }
+    if facts.capture.rung == Rung::Procfs {
+        return Some("the rung procfs does not see system calls".to_string());
+    }
+    facts.threads.iter().all(|t| t.rec.observed_ns == 0).then(|| "no probe saw the calls of the threads".to_string())
 }
 
 /// What to change: where the process is a relay of parshall's own, the very flag or key.
@@ -98,7 +114,7 @@ pub fn copies_in_small_pieces(thread: &ThreadFact<'_>) -> Result<(), String> {
     }
     let rate = ratio(copy.recvs as f64, observed_s(thread));
     if rate < 1000.0 {
-        return reject(format!("{} receives a second", words::count_f(rate)));
+        return reject(format!("{} receives a second", words::about(is_sliced(thread), words::count_f(rate))));
     }
     let same = ratio(copy.mode_count as f64, copy.pairs as f64);
     if same < 0.8 {
@@ -120,6 +136,11 @@ pub fn copies_in_small_pieces(thread: &ThreadFact<'_>) -> Result<(), String> {
         return reject(format!("only {} of the receives left data unread", words::percent(left)));
     }
     Ok(())
+}
+
+/// Only part of the thread's time was observed, so what it did per second is an estimate.
+fn is_sliced(thread: &ThreadFact<'_>) -> bool {
+    observed_s(thread) * 1e9 < 0.99 * thread.ledger.wall_ns
 }
 
 fn observed_s(thread: &ThreadFact<'_>) -> f64 {

@@ -29,12 +29,14 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let spent = saturated.map_or(0.0, |t| t.ledger.of(State::OnCpuUser));
     let by_thread = !shows(facts, &lost) || lost.ns < MIN_SHARE * spent;
     let thread = if by_thread { saturated } else { facts.thread(main_thread(facts, take)) };
-    let Some(thread) = thread.filter(|t| qualifies(t)) else { return Outcome::Rejected(why_not(facts)) };
+    let Some(thread) = thread.filter(|t| qualifies(t)) else { return why_not(facts) };
     if small_copy_buffer::copies_in_small_pieces(thread).is_ok() {
-        return Outcome::Rejected("the busy thread copies in small pieces".to_string());
+        let busy = words::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns));
+        return Outcome::Rejected(format!("the busiest thread, {busy} on a CPU, copies in small pieces"));
     }
     let user = thread.ledger.user_share.unwrap_or(1.0);
-    let cost = thread.cost_ns.map(|c| format!(", {} of CPU per request", words::duration(c))).unwrap_or_default();
+    let cost = thread.cost_ns.map(|c| words::about(facts.scaled(), words::duration(c)));
+    let cost = cost.map(|c| format!(", {c} of CPU per request")).unwrap_or_default();
     let hot = hottest(facts, thread.rec.tid);
     let at = hot.first().map(|e| format!(" Most of it in {}.", e.what)).unwrap_or_default();
     let summary = format!(
@@ -85,7 +87,7 @@ fn evidence(
         list.push(words::valued("of its CPU time, in user mode", user, "1"));
     }
     if let Some(cost) = thread.cost_ns {
-        list.push(words::valued("CPU time per request", cost / 1e6, "ms"));
+        list.push(Evidence { scaled: facts.scaled(), ..words::valued("CPU time per request", cost / 1e6, "ms") });
     }
     if let Some(hw) = facts.capture.hardware.filter(|hw| hw.cycles > 0) {
         let ipc = hw.instructions as f64 / hw.cycles as f64;
@@ -132,19 +134,20 @@ fn hottest(facts: &Facts<'_>, tid: u32) -> Vec<Evidence> {
         .collect()
 }
 
-fn why_not(facts: &Facts<'_>) -> String {
+fn why_not(facts: &Facts<'_>) -> Outcome {
     let busiest = facts.threads.iter().max_by(|a, b| a.ledger.on_cpu().total_cmp(&b.ledger.on_cpu()));
-    let Some(thread) = busiest else { return "no thread was seen".to_string() };
+    let Some(thread) = busiest else { return Outcome::Untested("no thread was seen".to_string()) };
     let busy = words::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns));
-    match thread.cost_ns {
+    Outcome::Rejected(match thread.cost_ns {
         Some(cost) if !thread.expensive => {
-            format!("busiest thread {busy} on a CPU, {} of CPU per request", words::duration(cost))
+            let cost = words::about(facts.scaled(), words::duration(cost));
+            format!("busiest thread {busy} on a CPU, {cost} of CPU per request")
         }
         _ => {
             let user = thread.ledger.user_share.map(|u| format!(", {} of it in user mode", words::percent(u)));
             format!("busiest thread {busy} on a CPU{}", user.unwrap_or_default())
         }
-    }
+    })
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ pub struct ThreadFact<'a> {
     pub stalls: Vec<usize>,
     /// Requests or messages that it (or its process, if that says more) handled, scaled to the window.
     pub items: f64,
-    /// CPU time for each of them; None when nothing was handled.
+    /// CPU time for each of them; None when nothing was handled. Estimated where [`Facts::scaled`] says so.
     pub cost_ns: Option<f64>,
     /// Bytes that its flows moved, in both directions, scaled to the window.
     pub bytes: f64,
@@ -99,6 +99,8 @@ pub struct Facts<'a> {
     pub threads: Vec<ThreadFact<'a>>,
     /// Lost time, piece by piece.
     pub parts: Vec<Part>,
+    /// Lost time by blame before both ends of a connection were compared: with what is now counted at another flow.
+    raw_ns: BTreeMap<Blame, f64>,
     /// Of the time in which threads seem asleep, the share in which their group was out of quota, on a rung that cannot
     /// tell the two apart; 0 otherwise.
     pub(crate) hidden_throttling: f64,
@@ -127,8 +129,12 @@ impl<'a> Facts<'a> {
             by_pid.entry(thread.rec.pid).or_default().push(index);
         }
         let hidden_throttling = hidden_throttling(capture);
-        let mut facts = Facts { capture, flows, threads, parts: Vec::new(), hidden_throttling, by_tid, by_pid };
+        let (parts, raw_ns) = (Vec::new(), BTreeMap::new());
+        let mut facts = Facts { capture, flows, threads, parts, raw_ns, hidden_throttling, by_tid, by_pid };
         let raw = blame::parts(&facts);
+        for part in &raw.parts {
+            *facts.raw_ns.entry(part.blame).or_default() += part.ns;
+        }
         let (parts, explained) = pair::resolve(&facts, raw);
         facts.parts = parts;
         let mut supply = vec![0.0; facts.flows.len()];
@@ -144,6 +150,37 @@ impl<'a> Facts<'a> {
     /// All lost time of all flows, in nanoseconds.
     pub fn lost_ns(&self) -> f64 {
         self.parts.iter().map(|p| p.ns).sum()
+    }
+
+    /// Share of the flows' time that was lost with one of these blames, also where it is counted at another flow.
+    pub fn raw_share(&self, blames: &[Blame]) -> f64 {
+        let ns: f64 = blames.iter().filter_map(|blame| self.raw_ns.get(blame)).sum();
+        ratio(ns, self.flows_wall_ns())
+    }
+
+    /// Share of the flows' time in one of these states, lost or not.
+    pub fn share_in(&self, states: &[State]) -> f64 {
+        let ns: f64 = self.flows.iter().flat_map(|f| states.iter().map(|&state| f.ledger.of(state))).sum();
+        ratio(ns, self.flows_wall_ns())
+    }
+
+    fn flows_wall_ns(&self) -> f64 {
+        self.flows.iter().map(|f| f.ledger.wall_ns).sum()
+    }
+
+    /// Why nothing can be said of what flows waited for; None when there is an account of them.
+    pub fn no_account_of_flows(&self) -> Option<String> {
+        if self.flows.is_empty() {
+            return Some("no TCP flow was seen".to_string());
+        }
+        let unseen = self.flows.iter().all(|f| f.rec.observed_ns == 0 && f.rec.cells.is_empty());
+        let moved = self.flows.iter().any(|f| f.shape != Shape::Idle);
+        (unseen && moved).then(|| "no probe saw the flows while data moved".to_string())
+    }
+
+    /// Part of the flows' time was observed, and counts were scaled.
+    pub fn scaled(&self) -> bool {
+        self.flows.iter().any(|f| f.ledger.scaled)
     }
 
     /// Time in which all flows could have moved data.

@@ -214,8 +214,13 @@ pub fn remainder(flow: &FlowRecord, cell: &FlowCell, stalls_ns: f64, stalls: u64
 pub fn min_rtt_ns(flow: &FlowRecord) -> f64 {
     let us = if flow.last.min_rtt_us > 0 { flow.last.min_rtt_us } else { flow.first.min_rtt_us };
     let ns = f64::from(us) * 1e3;
-    let same_host = flow.local.ip() == flow.remote.ip() || flow.remote.ip().is_loopback();
-    if same_host { ns.min(1e6) } else { ns }
+    if same_address(flow) { ns.min(1e6) } else { ns }
+}
+
+/// Both ends have one address, so they run on one host.
+pub fn same_address(flow: &FlowRecord) -> bool {
+    let remote = flow.remote.ip().to_canonical();
+    flow.local.ip().to_canonical() == remote || remote.is_loopback()
 }
 
 fn keeps_flight_time(state: FlowState, release: Release) -> bool {

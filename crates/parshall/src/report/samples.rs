@@ -41,6 +41,7 @@ pub fn empty() -> Report {
         },
         findings: Vec::new(),
         ruled_out: Vec::new(),
+        not_tested: Vec::new(),
         time: TimeAccount::default(),
         probe: ProbeReport { observed_share: 1.0, ..ProbeReport::default() },
     }
@@ -86,7 +87,9 @@ fn nagle() -> Finding {
         fix: Fix {
             text: "Write both parts at once (writev or a buffer), or set TCP_NODELAY on the client's socket.".into(),
             command: Some("parshall try nodelay --port 7000".into()),
+            look: None,
         },
+        scaled: false,
     }
 }
 
@@ -119,8 +122,8 @@ pub fn cause() -> Report {
         ruled_out: vec![
             ruled("packet-loss", "0 of 4,812 segments resent"),
             ruled("run-queue-latency", "p99 38 µs"),
-            ruled("cork-held", "no segment was held with nothing in flight"),
-            ruled("peer-window-limited", "the peer's window was never full"),
+            ruled("cork-held", "0 % of the flows' time with a partial segment held by TCP_CORK or MSG_MORE"),
+            ruled("peer-window-limited", "0 % of the flows' time with the peer's window full"),
         ],
         time: TimeAccount {
             flows: account(12, 60_000.0, &flows),
@@ -171,7 +174,8 @@ fn small_buffer() -> Finding {
                 .into(),
         place: Place { pid: Some(811), tid: Some(812), ..Place::default() },
         evidence: vec![evidence, stack],
-        fix: Fix { text: "Copy with 64 to 256 KiB, or use splice.".into(), command: None },
+        fix: Fix { text: "Copy with 64 to 256 KiB, or use splice.".into(), ..Fix::default() },
+        scaled: true,
     }
 }
 
@@ -237,7 +241,10 @@ pub fn healthy() -> Report {
             summary: "50 flows answered 41,210 requests and lost 0.4 % of their time; nothing here needs a change."
                 .into(),
         },
-        ruled_out: vec![ruled("packet-loss", "0 of 82,420 segments resent"), ruled("cpu-throttled", "no quota is set")],
+        ruled_out: vec![
+            ruled("packet-loss", "0 of 82,420 segments resent"),
+            ruled("cpu-throttled", "throttled in 0 of 50 quota periods"),
+        ],
         time: TimeAccount {
             flows: account(
                 50,
@@ -266,7 +273,11 @@ pub fn no_dominant() -> Report {
         owned: 0.22,
         share: 0.12,
         summary: "4 threads of pid 4120 were ready to run and waited, p99 12.4 ms.".into(),
-        fix: Fix { text: "Give the service more CPU, or run less beside it.".into(), command: None },
+        fix: Fix {
+            text: "Give the service more CPU, or run less beside it.".into(),
+            command: None,
+            look: Some(Look { command: "parshall attach --port 7000".into(), host: Some("10.0.0.2".into()) }),
+        },
         ..nagle()
     };
     let states = [
@@ -292,6 +303,10 @@ pub fn no_dominant() -> Report {
                 .into(),
         },
         findings: vec![first, second],
+        not_tested: vec![NotTested {
+            cause: "small-copy-buffer".into(),
+            why: "the rung procfs does not see system calls".into(),
+        }],
         time: TimeAccount { flows: account(1, 500.0, &states), threads: account(4, 2_000.0, &[("idle", "idle", 1.0)]) },
         probe: ProbeReport { cpu_ms: 4.0, observed_share: 1.0, untracked: 3, ..ProbeReport::default() },
         ..empty()

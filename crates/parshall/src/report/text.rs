@@ -2,7 +2,7 @@
 //!
 //! Everything can be read without colour; colour only repeats what the words say.
 use parshall_core::words::{count as thousands, plural};
-use parshall_evidence::{Account, Confidence, Evidence, Finding, Report, Status, TimeShare};
+use parshall_evidence::{Account, Confidence, Evidence, Finding, Look, Report, Rung, Status, TimeShare};
 
 use super::TextStyle;
 use super::number::{percent, quantity, time_ms};
@@ -33,6 +33,7 @@ pub fn text(report: &Report, style: TextStyle) -> String {
     }
     others(&mut page, report);
     ruled_out(&mut page, report);
+    not_tested(&mut page, report);
     notes(&mut page, report);
     page.out
 }
@@ -140,8 +141,9 @@ fn size(finding: &Finding) -> String {
         n => format!("the time in which these {} flows could have moved data", thousands(n)),
     };
     let each = if finding.place.flows > 1 { " each" } else { "" };
+    let about = if finding.scaled { "≈" } else { "" };
     format!(
-        "It takes {} of {whom} ({}{each}), and owns {} of all lost time.",
+        "It takes {about}{} of {whom} ({about}{}{each}), and owns {} of all lost time.",
         percent(finding.share),
         time_ms(finding.lost_ms),
         percent(finding.owned)
@@ -175,6 +177,17 @@ fn fix(page: &mut Page, finding: &Finding) {
     if let Some(command) = &finding.fix.command {
         page.line(&" ".repeat(GUTTER), &format!("Try it on the running process:  {}", clean(command)), Paint::Plain);
     }
+    if let Some(look) = &finding.fix.look {
+        let line = format!("{}:  {}", look_words(look), clean(&look.command));
+        page.line(&" ".repeat(GUTTER), &line, Paint::Plain);
+    }
+}
+
+fn look_words(look: &Look) -> String {
+    match &look.host {
+        Some(host) => format!("Look closer on {}", clean(host)),
+        None => "Look closer".to_owned(),
+    }
 }
 
 fn time(page: &mut Page, report: &Report) {
@@ -190,7 +203,11 @@ fn time(page: &mut Page, report: &Report) {
     let rows: Vec<Vec<(String, f64)>> = accounts.iter().map(|(_, a)| states(&a.states)).collect();
     let label = rows.iter().flatten().map(|(l, _)| columns(l)).max().unwrap_or(0);
     for (i, ((what, account), rows)) in accounts.iter().zip(&rows).enumerate() {
-        let head = format!("of {what}, {} in all", time_ms(account.wall_ms));
+        // On the tracepoint rung only the threads are seen in slices; the flows are sampled all of the time.
+        let of_flows = i == 0 && !report.time.flows.states.is_empty();
+        let sliced = is_sliced(report) && (!of_flows || report.rung == Rung::Btf);
+        let slices = if sliced { "; shares ≈, from slices" } else { "" };
+        let head = format!("of {what}, {} in all{slices}", time_ms(account.wall_ms));
         page.labelled(if i == 0 { "TIME" } else { "" }, &head);
         for (name, share) in rows {
             page.bar(name, label, *share);
@@ -247,7 +264,8 @@ fn evidence_words(item: &Evidence) -> (String, String) {
         figures.push(format!("{}{}", if item.scaled { "≈" } else { "" }, thousands(count)));
     }
     if let Some(value) = item.value {
-        figures.push(quantity(value, item.unit.as_deref().unwrap_or("")));
+        let about = if item.scaled && item.count.is_none() { "≈" } else { "" };
+        figures.push(format!("{about}{}", quantity(value, item.unit.as_deref().unwrap_or(""))));
     }
     figures.extend(item.p50_ms.map(|ms| format!("p50 {}", time_ms(ms))));
     figures.extend(item.p99_ms.map(|ms| format!("p99 {}", time_ms(ms))));
@@ -277,6 +295,9 @@ fn others(page: &mut Page, report: &Report) {
         if top_finding(report).is_none() && !finding.fix.text.is_empty() {
             page.hanging(&indent, &format!("Fix: {}", finding.fix.text));
         }
+        if let Some(look) = finding.fix.look.as_ref().filter(|_| top_finding(report).is_none()) {
+            page.hanging(&indent, &format!("{}: {}", look_words(look), look.command));
+        }
     }
 }
 
@@ -288,6 +309,17 @@ fn ruled_out(page: &mut Page, report: &Report) {
     let list: Vec<String> =
         report.ruled_out.iter().map(|r| format!("{} ({})", r.cause.replace('-', " "), clean(&r.why))).collect();
     page.labelled_items("RULED OUT", &list);
+}
+
+/// What could not be tested holds as little as it is excluded, so it stands apart.
+fn not_tested(page: &mut Page, report: &Report) {
+    if report.not_tested.is_empty() {
+        return;
+    }
+    page.blank();
+    let list: Vec<String> =
+        report.not_tested.iter().map(|n| format!("{} ({})", n.cause.replace('-', " "), clean(&n.why))).collect();
+    page.labelled_items("NOT TESTED", &list);
 }
 
 fn notes(page: &mut Page, report: &Report) {
@@ -323,7 +355,7 @@ fn notes(page: &mut Page, report: &Report) {
 
 /// Whether the probes saw only a part of the time. Sampling on the rung procfs is not slicing.
 fn is_sliced(report: &Report) -> bool {
-    report.rung == parshall_evidence::Rung::Btf && report.probe.observed_share < 0.995
+    report.rung != Rung::Procfs && report.probe.observed_share < 0.995
 }
 
 /// What colour repeats.

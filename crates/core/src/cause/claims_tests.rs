@@ -1,0 +1,171 @@
+//! What a report says of the causes that it does not name: over any capture, each ruled-out claim has a number, none denies
+//! what is on record (and so none contradicts a finding, which rests on what is), and what was not seen is not claimed.
+use parshall_evidence::{Capture, FdKind, FlowState, OffCpu, Release, Report, Role, Rung, Status};
+use proptest::prelude::*;
+
+use super::CAUSES;
+use crate::facts::{Blame, Facts};
+use crate::judge;
+use crate::ledger::flow::State;
+use crate::testkit::{FlowBuilder, MS, ThreadBuilder, arb, capture};
+
+/// How much of a cause's symptom is on record, from the accounts and not from what the cause says.
+fn symptom(facts: &Facts<'_>, cause: &str) -> f64 {
+    let in_states = |states: &[State]| facts.share_in(states);
+    match cause {
+        "nagle-delayed-ack" => in_states(&[State::HeldByNagleDelayedAck, State::PeerHeld]),
+        "nagle-hold" => in_states(&[State::HeldByNagle]),
+        "cork-held" => in_states(&[State::Corked]),
+        "packet-loss" => facts.resent().0 as f64,
+        "cpu-throttled" => facts.throttled_periods(),
+        "slow-reader" => in_states(&[State::ReaderWaiting]).min(facts.raw_share(&[Blame::ReaderBlocked])),
+        "peer-window-limited" => in_states(&[State::PeerWindowLimited]),
+        "peer-think-time" => in_states(&[State::PeerThinking]),
+        "app-limited" => facts.raw_share(&[Blame::SupplyBlocked, Blame::AppBlocked]),
+        _ => 0.0,
+    }
+}
+
+/// What a cause needs to see before it can be ruled out.
+fn seen(capture: &Capture, cause: &str) -> bool {
+    let flows = capture.flows.iter().any(|f| !f.cells.is_empty() || f.observed_ns > 0);
+    let idle = !capture.flows.is_empty() && !capture.flows.iter().any(crate::ledger::flow::moved);
+    let threads = !capture.threads.is_empty();
+    match cause {
+        "user-cpu-bound" => threads,
+        "small-copy-buffer" => capture.rung != Rung::Procfs && capture.threads.iter().any(|t| t.observed_ns > 0),
+        "cpu-throttled" => threads || !capture.cgroups.is_empty(),
+        "packet-loss" => capture
+            .flows
+            .iter()
+            .any(|f| f.last.data_segs_out > f.first.data_segs_out || f.last.total_retrans > f.first.total_retrans),
+        _ => flows || idle,
+    }
+}
+
+fn check(capture: &Capture, report: &Report) -> Result<(), TestCaseError> {
+    if report.verdict.status == Status::InsufficientEvidence {
+        prop_assert!(report.findings.is_empty() && report.ruled_out.is_empty() && report.not_tested.is_empty());
+        return Ok(());
+    }
+    let facts = Facts::new(capture);
+    let named = report.findings.iter().map(|f| &f.cause);
+    let mut all: Vec<&String> = named.chain(report.ruled_out.iter().map(|r| &r.cause)).collect();
+    all.extend(report.not_tested.iter().map(|n| &n.cause));
+    all.sort();
+    let mut known: Vec<&str> = CAUSES.iter().map(|c| c.id).collect();
+    known.sort_unstable();
+    prop_assert_eq!(all, known, "each cause once");
+    for claim in &report.ruled_out {
+        prop_assert!(claim.why.chars().any(|c| c.is_ascii_digit()), "no number: {:?}", claim);
+        let words = ["no", "not", "never", "none", "nothing"];
+        prop_assert!(!claim.why.split([' ', ',']).any(|word| words.contains(&word)), "flat denial: {:?}", claim);
+        prop_assert!(seen(capture, &claim.cause), "claims what was not seen: {:?}", claim);
+        let denies = match claim.cause.as_str() {
+            "slow-reader" => claim.why.contains(", 0 % with"),
+            "small-copy-buffer" => false,
+            "cpu-throttled" => claim.why.starts_with("throttled in 0 of"),
+            "packet-loss" => claim.why.starts_with("0 of"),
+            _ => claim.why.starts_with("0 % of the flows' time"),
+        };
+        prop_assert!(!denies || symptom(&facts, &claim.cause) == 0.0, "denies what is on record: {:?}", claim);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn no_claim_without_a_number_or_against_the_record(mut capture in arb::capture(), blinded in 0..4) {
+        match blinded {
+            0 => capture.threads.clear(),
+            1 => capture.flows.iter_mut().for_each(|f| (f.cells, f.observed_ns) = (Vec::new(), 0)),
+            2 => (capture.cgroups, capture.threads) = (Vec::new(), Vec::new()),
+            _ => {}
+        }
+        check(&capture, &judge(&capture))?;
+    }
+}
+
+fn why<'a>(report: &'a Report, cause: &str) -> &'a str {
+    &report.ruled_out.iter().find(|r| r.cause == cause).expect("ruled out").why
+}
+
+#[test]
+fn a_thread_that_slept_is_not_denied_beside_the_client_that_waited_for_it() {
+    let client = FlowBuilder::new(1, Role::Client)
+        .every(25 * MS, 0, 20 * MS, FlowState::IdleAfterSend, Release::RxData)
+        .talks(40, 100);
+    let server = FlowBuilder::new(2, Role::Server)
+        .to(&client)
+        .owner(200, 201)
+        .every(25 * MS, 0, 20 * MS, FlowState::IdleAfterRecv, Release::AppSend)
+        .talks(40, 100);
+    let thread = ThreadBuilder::new(201).of(200).sleeps(25 * MS, 0, 20 * MS, "clock_nanosleep", FdKind::None);
+    let report = judge(&capture(vec![client, server], vec![thread]));
+    assert!(report.verdict.summary.contains("slept in clock_nanosleep"), "{}", report.verdict.summary);
+    assert_eq!(
+        why(&report, "app-limited"),
+        "40 % of the flows' time with the application asleep over an answer (2 ms or more) or over data to send, counted at the \
+         flow that waited for it or that it waited for"
+    );
+    let look = report.findings[0].fix.look.as_ref().expect("the peer is on this host");
+    assert_eq!((look.command.as_str(), look.host.as_deref()), ("parshall attach --pid 200", None));
+}
+
+#[test]
+fn what_was_not_seen_is_not_ruled_out() {
+    let flow = || FlowBuilder::new(1, Role::Server).drains(1000, 1000);
+    let untested = |capture: &Capture| {
+        let report = judge(capture);
+        check(capture, &report).expect("no false claim");
+        report.not_tested.into_iter().map(|n| n.cause).collect::<Vec<_>>()
+    };
+    let mut blind = capture(vec![flow()], vec![]);
+    assert_eq!(untested(&blind), ["packet-loss", "cpu-throttled", "user-cpu-bound", "small-copy-buffer"]);
+    let healthy = judge(&blind).verdict.summary;
+    assert!(healthy.contains("no thread was seen"), "{healthy}");
+    blind = capture(vec![flow().streams(10, 1000)], vec![ThreadBuilder::new(101)]);
+    assert!(untested(&blind).is_empty());
+    blind.rung = Rung::Procfs;
+    assert_eq!(untested(&blind), ["small-copy-buffer"]);
+    // Throttled threads are evidence without any flow.
+    let throttled = ThreadBuilder::new(101).throttled(100 * MS, 20 * MS, 60 * MS);
+    blind = capture(vec![], vec![throttled]);
+    assert!(blind.threads[0].off_cpu.iter().all(|cell| cell.why == OffCpu::Throttled));
+    assert!(untested(&blind).contains(&"peer-window-limited".to_string()));
+}
+
+#[test]
+fn a_peer_is_looked_at_by_a_command() {
+    let full = |flow: FlowBuilder| {
+        let flow = flow.every(10 * MS, 0, 9 * MS, FlowState::PeerWindow, Release::RxAck).streams(1000, 16_384);
+        let report = judge(&capture(vec![flow], vec![]));
+        let fix = report.findings[0].fix.clone();
+        let look = fix.look.expect("a peer");
+        (look.command, look.host, fix.text)
+    };
+    let (command, host, text) = full(FlowBuilder::new(1, Role::Client));
+    assert_eq!((command.as_str(), host), ("parshall attach --port 7000", None));
+    assert!(text.starts_with("Look at the peer on this host:"), "{text}");
+    let (command, host, text) = full(FlowBuilder::new(1, Role::Server).remote_host());
+    assert_eq!((command.as_str(), host.as_deref()), ("parshall attach --port 7000", Some("10.0.0.2")));
+    assert!(text.starts_with("Look at the peer at 10.0.0.2:"), "{text}");
+}
+
+#[test]
+fn what_slices_measured_is_marked() {
+    let thread = ThreadBuilder::new(101).blocked(0, 900 * MS, "epoll_wait", FdKind::Anon);
+    let mut sliced = capture(vec![FlowBuilder::new(1, Role::Server).talks(500, 100)], vec![thread]);
+    let exact = judge(&sliced);
+    assert!(exact.verdict.summary.contains(" took 500 turns a second"), "{}", exact.verdict.summary);
+    for cell in &mut sliced.flows[0].cells {
+        cell.ns /= 20;
+    }
+    sliced.flows[0].observed_ns /= 20;
+    let report = judge(&sliced);
+    assert!(report.verdict.summary.contains(" took ≈10,000 turns a second"), "{}", report.verdict.summary);
+    assert!(why(&report, "nagle-delayed-ack").ends_with("Nagle held ≈0 of ≈10,000 sends"), "{:?}", report.ruled_out);
+    assert!(why(&report, "user-cpu-bound").contains('≈'), "{:?}", report.ruled_out);
+}
