@@ -39,6 +39,7 @@ pub const ENTRIES: &[Entry] = entries! {
     Case "cases": "nagle-stall";
     Fault "faults":
         "nagle-delayed-ack" "nagle-hold" "cork-held" "small-copy-buffer" "user-cpu-bound" "slow-reader"
+        "slow-reader-own-sender"
         "peer-window-limited" "packet-loss" "packet-loss-far" "packet-loss-thin" "peer-think-time" "cpu-throttled" "app-limited";
     Control "faults/controls":
         "python-asyncio" "nginx" "redis" "iperf3" "rpc-echo"
