@@ -305,7 +305,7 @@ pub fn no_dominant() -> Report {
         findings: vec![first, second],
         not_tested: vec![NotTested {
             cause: "small-copy-buffer".into(),
-            why: "the rung procfs does not see system calls".into(),
+            why: "no probe saw the calls of the threads".into(),
         }],
         time: TimeAccount { flows: account(1, 500.0, &states), threads: account(4, 2_000.0, &[("idle", "idle", 1.0)]) },
         probe: ProbeReport { cpu_ms: 4.0, observed_share: 1.0, untracked: 3, ..ProbeReport::default() },

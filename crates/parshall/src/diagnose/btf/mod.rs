@@ -12,7 +12,7 @@ use anyhow::Context;
 use parshall_bpf::probes::{monotonic_ns, tick_hz};
 use parshall_bpf::{Config, Counters, Event, Probes, Scope};
 use parshall_core::slice::{SlicePlan, Step};
-use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices, Status};
+use parshall_evidence::{CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Slices, Status};
 
 use super::cgroup;
 use super::hardware::Hardware;
@@ -231,11 +231,7 @@ impl Session {
         });
         let mut told = self.records.finish(self.begin);
         if resolved.select.by_process() {
-            // What another process accepted from a listener that it shares with the subject is that one's.
-            let observed: HashSet<u32> = self.probes.tgids().into_iter().collect();
-            flows.retain(|flow| flow.pid == 0 || observed.contains(&flow.pid));
-            let kept: HashSet<u64> = flows.iter().map(|flow| flow.id).collect();
-            told.flow_stalls.retain(|stall| kept.contains(&stall.flow));
+            drop_foreign(&self.probes, &mut flows, &mut told.flow_stalls);
         }
         let spans: Vec<(u64, u64)> = self.meter.spans.iter().map(|&(b, e)| (b - self.begin, e - b)).collect();
         let mut subject = resolved.subject.clone();
@@ -313,7 +309,15 @@ fn add_late_children(probes: &Probes, resolved: &Resolved, config: &Config) -> a
     Ok(())
 }
 
-fn netns_of(flows: &[parshall_evidence::FlowRecord], known: &[u64]) -> Vec<u64> {
+/// What another process accepted from a listener that it shares with the subject is that one's.
+fn drop_foreign(probes: &Probes, flows: &mut Vec<FlowRecord>, stalls: &mut Vec<FlowStall>) {
+    let observed: HashSet<u32> = probes.tgids().into_iter().collect();
+    flows.retain(|flow| flow.pid == 0 || observed.contains(&flow.pid));
+    let kept: HashSet<u64> = flows.iter().map(|flow| flow.id).collect();
+    stalls.retain(|stall| kept.contains(&stall.flow));
+}
+
+fn netns_of(flows: &[FlowRecord], known: &[u64]) -> Vec<u64> {
     let mut all: Vec<u64> = known.iter().copied().chain(flows.iter().map(|f| f.netns)).collect();
     all.sort_unstable();
     all.dedup();
