@@ -24,7 +24,7 @@ use io_uring::{EnterFlags, IoUring};
 pub use buffers::Chunk;
 use buffers::Group;
 pub use requests::Request;
-use requests::{AT_ONCE, Gather, Operation, Requests};
+use requests::{AT_ONCE, Gather, Operation, Places, Requests};
 
 /// Attempts to end what is in flight before the memory is given up.
 const LAST_WAITS: u32 = 50;
@@ -192,7 +192,14 @@ impl Ring {
     /// If a chunk is of another ring.
     pub fn send_chunks(&mut self, fd: RawFd, chunks: Vec<Chunk>, tag: u64) -> Request {
         let gather = self.gather(&chunks);
-        self.submit(fd, tag, Operation::SendChunks { chunks, gather })
+        let places = match gather.only() {
+            Some(piece) => {
+                self.gathers.push(gather);
+                Places::One(piece)
+            }
+            None => Places::Several(gather),
+        };
+        self.submit(fd, tag, Operation::SendChunks { chunks, places })
     }
 
     /// Sends chunks by a system call of its own: cheaper than a request when there is only this one to be made.
@@ -293,9 +300,11 @@ impl Ring {
             }
             if !more {
                 match self.requests.remove(request) {
-                    Some(Operation::SendChunks { chunks, gather }) => {
+                    Some(Operation::SendChunks { chunks, places }) => {
                         done.chunks = chunks;
-                        self.gathers.push(gather);
+                        if let Places::Several(gather) = places {
+                            self.gathers.push(gather);
+                        }
                     }
                     Some(Operation::SendBuffer { buffer, .. }) => done.buffer = Some(buffer),
                     Some(Operation::Cancel(_)) => continue,

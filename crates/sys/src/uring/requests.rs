@@ -65,6 +65,25 @@ impl Gather {
     pub(super) fn header(&self) -> *const libc::msghdr {
         &raw const self.header
     }
+
+    /// The piece, where there is just one.
+    pub(super) fn only(&self) -> Option<Piece> {
+        if let [piece] = self.pieces[..] { Some(Piece(piece)) } else { None }
+    }
+}
+
+/// A piece of memory to send.
+pub(super) struct Piece(libc::iovec);
+
+// SAFETY: the pointer leads to buffers of the ring that owns it.
+unsafe impl Send for Piece {}
+
+/// Where the bytes of chunks are.
+pub(super) enum Places {
+    /// In one piece, as most are: sent without a header.
+    One(Piece),
+    /// In several.
+    Several(Box<Gather>),
 }
 
 /// Pieces of one gathered send: UIO_MAXIOV.
@@ -80,8 +99,8 @@ pub(super) enum Operation {
     Poll,
     /// Cancels another request.
     Cancel(Request),
-    /// Sends chunks, which `gather` points to.
-    SendChunks { chunks: Vec<Chunk>, gather: Box<Gather> },
+    /// Sends chunks.
+    SendChunks { chunks: Vec<Chunk>, places: Places },
     /// Sends a buffer without its first `from` bytes.
     SendBuffer { buffer: Vec<u8>, from: usize },
 }
@@ -97,10 +116,12 @@ impl Operation {
             Self::Accept => opcode::AcceptMulti::new(fd).flags(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC).build(),
             Self::Poll => opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build(),
             Self::Cancel(request) => opcode::AsyncCancel::new(request.user_data()).build(),
-            Self::SendChunks { gather, .. } => match gather.pieces[..] {
-                [piece] => opcode::Send::new(fd, piece.iov_base.cast(), length(piece.iov_len)).flags(AT_ONCE).build(),
-                _ => opcode::SendMsg::new(fd, gather.header()).flags(AT_ONCE as u32).build(),
-            },
+            Self::SendChunks { places: Places::One(Piece(piece)), .. } => {
+                opcode::Send::new(fd, piece.iov_base.cast(), length(piece.iov_len)).flags(AT_ONCE).build()
+            }
+            Self::SendChunks { places: Places::Several(gather), .. } => {
+                opcode::SendMsg::new(fd, gather.header()).flags(AT_ONCE as u32).build()
+            }
             Self::SendBuffer { buffer, from } => {
                 let rest = buffer.get(*from..).unwrap_or_default();
                 opcode::Send::new(fd, rest.as_ptr(), length(rest.len())).flags(libc::MSG_NOSIGNAL).build()
