@@ -32,6 +32,8 @@ pub fn judge(capture: &Capture) -> Report {
     Report {
         schema: VERDICT_SCHEMA.to_string(),
         subject: capture.subject.clone(),
+        origin: capture.origin.clone(),
+        command: capture.command.clone(),
         window_s: capture.window_ns as f64 / 1e9,
         rung: capture.rung,
         blind: blind(&facts),

@@ -1,7 +1,9 @@
 //! All that one observation collected: what `parshall-core` judges and what a saved case holds.
 use serde::{Deserialize, Serialize};
 
-use crate::{CpuSample, FlowRecord, FlowStall, Rung, Stack, Subject, ThreadRecord, ThreadStall};
+use crate::{
+    CpuSample, FlowRecord, FlowStall, Origin, Rung, Stack, StartedCommand, Subject, ThreadRecord, ThreadStall,
+};
 
 /// The format of a saved capture.
 pub const CAPTURE_SCHEMA: &str = "parshall.capture/1";
@@ -16,8 +18,14 @@ pub struct Capture {
     pub schema: String,
     /// Whom it is about.
     pub subject: Subject,
-    /// Command lines of the subject's processes that are parshall itself, such as a relay. Those of others are not kept:
-    /// their arguments may hold secrets.
+    /// When, where and by what it was made; None in cases of versions that did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// The command that `run` started; None for the other commands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<StartedCommand>,
+    /// Command lines of the subject's processes that are parshall itself, such as a relay. Those of others are not kept,
+    /// nor what follows a `--`: their arguments may hold secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own_commands: Vec<OwnCommand>,
     /// Where it was taken.

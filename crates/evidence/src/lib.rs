@@ -9,6 +9,7 @@
 
 pub mod capture;
 pub mod flow;
+pub mod origin;
 pub mod sample;
 pub mod socket;
 pub mod subject;
@@ -17,6 +18,7 @@ pub mod verdict;
 
 pub use capture::*;
 pub use flow::*;
+pub use origin::*;
 pub use sample::*;
 pub use subject::*;
 pub use thread::*;

@@ -1,7 +1,7 @@
 //! The verdict contract: what `run`, `attach` and `show` print with `--format json`.
 use serde::{Deserialize, Serialize};
 
-use crate::{Rung, Subject};
+use crate::{Origin, Rung, StartedCommand, Subject};
 
 /// The format of a report.
 pub const VERDICT_SCHEMA: &str = "parshall.verdict/1";
@@ -13,6 +13,12 @@ pub struct Report {
     pub schema: String,
     /// Whom it is about.
     pub subject: Subject,
+    /// When, where and by what the observation was made; None in cases of versions that did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// The command that `run` started; None for the other commands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<StartedCommand>,
     /// Length of the observation.
     pub window_s: f64,
     /// How the evidence was collected.

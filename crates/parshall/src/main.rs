@@ -17,6 +17,7 @@ mod report;
 mod sockets;
 #[cfg(test)]
 mod testing;
+mod utc;
 
 use std::process::ExitCode;
 

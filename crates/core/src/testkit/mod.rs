@@ -18,6 +18,8 @@ pub fn empty_capture() -> Capture {
     Capture {
         schema: CAPTURE_SCHEMA.to_string(),
         subject: Subject { pids: vec![100], ports: vec![7000], netns: vec![1], comms: vec!["echo".to_string()] },
+        origin: None,
+        command: None,
         own_commands: Vec::new(),
         host: Host { kernel: "6.18.0".to_string(), cpus: 2, busy_ns: None, stolen_ns: 0 },
         window_ns: WINDOW_NS,

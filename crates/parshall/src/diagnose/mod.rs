@@ -9,6 +9,7 @@ mod hardware;
 mod host;
 mod meter;
 pub mod observe;
+mod origin;
 mod procfs;
 mod records;
 pub mod subject;

@@ -1,11 +1,13 @@
 //! One observation, from the subject to the capture: picks the rung and falls to the next one when it must.
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use parshall_evidence::{Capture, OwnCommand, Rung};
 
+use super::origin::origin;
 use super::subject::{self, Process, Resolved, Select};
 use super::{background, btf, procfs, tracepoint};
 use crate::doctor;
@@ -97,6 +99,7 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
     let _courtesy = (rung > Rung::Procfs).then(|| parshall_sys::nice::lower(COURTESY));
     // What is sampled must not be sampled at quiet moments only: on one rung alone nothing depends on when we run.
     let mut background = background.filter(|_| rung == Rung::Btf);
+    let stop = &Dated { stop, begun: Cell::new(SystemTime::now()) };
     // It may be gone when the window is over.
     let at_start = resolved.processes.iter().filter_map(|process| own_command(process.pid)).collect();
     loop {
@@ -110,6 +113,7 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
                 capture.blind.splice(0..0, reasons);
                 capture.own_commands = own_commands(&capture, at_start);
                 drop(background);
+                capture.origin = Some(origin(stop.begun.get(), capture.host.kernel.clone()));
                 return Ok(capture);
             }
             // The kernel has the last word: what it refuses here, the doctor could not foresee.
@@ -120,6 +124,27 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Notes when the window begins.
+struct Dated<'a> {
+    stop: &'a dyn Stop,
+    begun: Cell<SystemTime>,
+}
+
+impl Stop for Dated<'_> {
+    fn attached(&self) -> anyhow::Result<()> {
+        self.begun.set(SystemTime::now());
+        self.stop.attached()
+    }
+
+    fn requested(&self) -> bool {
+        self.stop.requested()
+    }
+
+    fn subject_gone(&self) -> bool {
+        self.stop.subject_gone()
     }
 }
 

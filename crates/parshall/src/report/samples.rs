@@ -30,6 +30,8 @@ pub fn empty() -> Report {
     Report {
         schema: VERDICT_SCHEMA.into(),
         subject: Subject::default(),
+        origin: None,
+        command: None,
         window_s: 0.0,
         rung: Rung::Procfs,
         blind: Vec::new(),
@@ -93,6 +95,16 @@ fn nagle() -> Finding {
     }
 }
 
+fn origin(options: &str) -> Option<Origin> {
+    Some(Origin {
+        time: "2026-11-22T18:51:05.217Z".into(),
+        host: "web1".into(),
+        kernel: "6.18.5".into(),
+        version: "0.1.0".into(),
+        command_line: format!("parshall {options}").split(' ').map(str::to_owned).collect(),
+    })
+}
+
 /// One cause, at a flow.
 pub fn cause() -> Report {
     let flows = [
@@ -108,6 +120,7 @@ pub fn cause() -> Report {
             netns: vec![4_026_531_840],
             comms: vec!["echo_bench".into()],
         },
+        origin: origin("attach --port 7000"),
         window_s: 5.0,
         rung: Rung::Btf,
         verdict: Verdict {
@@ -191,6 +204,7 @@ pub fn thread_cause() -> Report {
     ];
     Report {
         subject: Subject { pids: vec![811, 812, 813, 814], ports: vec![5201, 5202], ..Subject::default() },
+        origin: origin("attach --cgroup /system.slice/relay.service --for 10s --save /var/tmp/relay.json"),
         window_s: 10.0,
         rung: Rung::Btf,
         blind: vec![
@@ -232,6 +246,8 @@ pub fn healthy() -> Report {
             comms: vec!["redis-server".into()],
             ..Subject::default()
         },
+        origin: origin("run --for 5s -o report.txt --"),
+        command: Some(StartedCommand { pid: 77, name: "redis-server".into(), end: CommandEnd::Running }),
         window_s: 5.0,
         rung: Rung::Btf,
         verdict: Verdict {
@@ -317,6 +333,8 @@ pub fn no_dominant() -> Report {
 pub fn insufficient() -> Report {
     Report {
         subject: Subject { pids: vec![9], ..Subject::default() },
+        origin: origin("run --"),
+        command: Some(StartedCommand { pid: 9, name: "curl".into(), end: CommandEnd::Exited { exit_status: 7 } }),
         window_s: 5.0,
         blind: vec![
             "Without BPF nothing is known of single stalls.".into(),

@@ -2,7 +2,9 @@
 //!
 //! Everything can be read without colour; colour only repeats what the words say.
 use parshall_core::words::{count as thousands, plural};
-use parshall_evidence::{Account, Confidence, Evidence, Finding, Look, Report, Rung, Status, TimeShare};
+use parshall_evidence::{
+    Account, CommandEnd, Confidence, Evidence, Finding, Look, Origin, Report, Rung, Status, TimeShare,
+};
 
 use super::TextStyle;
 use super::number::{percent, quantity, time_ms};
@@ -46,6 +48,7 @@ fn top_finding(report: &Report) -> Option<&Finding> {
 fn header(page: &mut Page, report: &Report) {
     let mut parts = vec!["parshall".to_owned()];
     parts.extend(subject(report));
+    parts.extend(report.command.as_ref().map(|command| command_end(&command.end)));
     parts.push(window(report.window_s));
     if report.time.flows.n > 0 || report.time.threads.n == 0 {
         parts.push(plural(report.time.flows.n, "flow", "flows"));
@@ -65,6 +68,40 @@ fn header(page: &mut Page, report: &Report) {
         let indent = if i == 0 { "" } else { "  " };
         page.line(indent, &line, Paint::Dim);
     }
+    if let Some(origin) = &report.origin {
+        page.origin(origin);
+    }
+}
+
+/// What had become of the command of `run`.
+fn command_end(end: &CommandEnd) -> String {
+    match end {
+        CommandEnd::Running => "still running".to_owned(),
+        CommandEnd::Exited { exit_status } => format!("exit status {exit_status}"),
+        CommandEnd::Killed { signal, signal_name } if signal_name.is_empty() => format!("killed by signal {signal}"),
+        CommandEnd::Killed { signal_name, .. } => format!("killed by {}", clean(signal_name)),
+    }
+}
+
+/// `2026-11-22 18:51:05 UTC`; what is no RFC 3339 time stays as it is.
+fn date(time: &str) -> String {
+    match (time.split_once('T'), time.split_once('.')) {
+        (Some((day, _)), Some((to_the_second, _))) if day.len() < to_the_second.len() => {
+            format!("{day} {} UTC", &to_the_second[day.len() + 1..])
+        }
+        _ => time.to_owned(),
+    }
+}
+
+/// A command line that a shell reads as these words. Behind its `--` stood another command, which is not known.
+fn command_line(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    let quoted = words.iter().map(|word| match word.chars().all(plain) && !word.is_empty() {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    });
+    let more = (words.last().map(String::as_str) == Some("--")).then(|| "…".to_owned());
+    quoted.chain(more).collect::<Vec<_>>().join(" ")
 }
 
 fn subject(report: &Report) -> Vec<String> {
@@ -409,6 +446,22 @@ impl Page {
     }
 
     /// Columns right of the gutter.
+    /// When, where and by what the observation was made.
+    fn origin(&mut self, origin: &Origin) {
+        let parts = [
+            date(&origin.time),
+            origin.host.clone(),
+            format!("Linux {}", origin.kernel),
+            format!("version {}", origin.version),
+            command_line(&origin.command_line),
+        ];
+        let parts: Vec<String> = parts.iter().map(|part| clean(part)).collect();
+        let room = self.style.width.saturating_sub(2);
+        for line in items(&parts, " · ", room).iter().flat_map(|line| words(line, room, room)) {
+            self.line("  ", &line, Paint::Dim);
+        }
+    }
+
     fn room(&self) -> usize {
         self.style.width.saturating_sub(GUTTER)
     }

@@ -240,6 +240,8 @@ impl Session {
         let capture = Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
             subject,
+            origin: None,
+            command: None,
             own_commands: Vec::new(),
             host: before.host.host(),
             window_ns: self.end - self.begin,

@@ -151,6 +151,8 @@ impl Observation {
         Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
             subject: resolved.subject.clone(),
+            origin: None,
+            command: None,
             own_commands: Vec::new(),
             host: host.host(),
             window_ns,

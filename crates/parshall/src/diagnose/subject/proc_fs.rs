@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::Process;
 use crate::diagnose::cgroup::Mounts;
+use crate::diagnose::origin::own_part;
 
 /// PF_KTHREAD (linux/sched.h).
 const PF_KTHREAD: u64 = 0x0020_0000;
@@ -147,13 +148,16 @@ fn arguments(pid: u32) -> Vec<String> {
     words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// The arguments of a process that is parshall itself, by its program: another's may hold secrets and are not looked at.
+/// The arguments of a process that is parshall itself, by its program; those of others may hold secrets, and so may those
+/// of the command behind `run ... --`.
 pub fn own_arguments(pid: u32) -> Option<Vec<String>> {
+    // Read before its program is: a process that becomes another one in between is not taken for ours.
+    let words = arguments(pid);
     let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     // An upgrade leaves the old process with a program that is gone from its path.
     let name = exe.file_name()?.to_str()?;
     let ours = name.strip_suffix(" (deleted)").unwrap_or(name) == "parshall" || std::env::current_exe().ok()? == exe;
-    ours.then(|| arguments(pid)).filter(|words| !words.is_empty())
+    if ours && !words.is_empty() { own_part(words) } else { None }
 }
 
 /// Everything about a process that the subject needs.

@@ -270,6 +270,8 @@ impl Session {
         Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
             subject,
+            origin: None,
+            command: None,
             own_commands: Vec::new(),
             host: host.host(),
             window_ns,

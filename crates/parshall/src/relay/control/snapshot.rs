@@ -13,6 +13,7 @@ use crate::relay::directory::TargetState;
 use crate::relay::log;
 use crate::relay::service::Service;
 use crate::relay::stats::{Count, EngineKind, Fallback, ListenerStats};
+use crate::utc::iso;
 
 /// Name and version of the format.
 pub const SCHEMA: &str = "parshall.relay/1";
@@ -107,7 +108,7 @@ impl Snapshot {
         let (log_lines, log_lines_lost) = board.log();
         Self {
             schema: SCHEMA.to_owned(),
-            time: log::iso(SystemTime::now()),
+            time: iso(SystemTime::now()),
             uptime_s: board.uptime().as_millis() as f64 / 1000.0,
             draining: board.draining(),
             process: Process::now(),
