@@ -15,6 +15,7 @@ pub mod cause;
 pub mod facts;
 pub mod ledger;
 pub mod relay;
+pub mod signals;
 pub mod slice;
 pub mod sockets;
 pub mod stats;

@@ -12,6 +12,7 @@ mod error;
 mod foreign_file;
 mod http;
 mod lab;
+mod private_file;
 mod relay;
 mod report;
 mod sockets;

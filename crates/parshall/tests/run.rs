@@ -3,12 +3,14 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{PARSHALL, Scratch, begin, has, parshall, service_py, verdict};
-use parshall_evidence::Status;
+use common::{PARSHALL, Running, Scratch, begin, has, parshall, service_py, verdict};
+use parshall_evidence::{CommandEnd, Report, Status};
 
 const CAUSE: &str = "nagle-delayed-ack";
 
@@ -24,12 +26,30 @@ fn run(options: &[&str], command: &[String]) -> common::Done {
     parshall(&arguments)
 }
 
+/// As [`run`], with the report in a file.
+fn report(options: &[&str], command: &[String]) -> (common::Done, Report) {
+    let scratch = Scratch::new();
+    let file = scratch.file("report.json");
+    let options = [&["--format", "json", "-o", file.to_str().unwrap()], options].concat();
+    let done = run(&options, command);
+    let report = read_report(&file);
+    (done, report)
+}
+
+fn read_report(file: &Path) -> Report {
+    serde_json::from_slice(&std::fs::read(file).expect("a report was written")).expect("one report")
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).expect("it was written").permissions().mode() & 0o777
+}
+
 fn sh(script: &str) -> Vec<String> {
     ["sh", "-c", script].map(str::to_owned).to_vec()
 }
 
 #[test]
-fn in_text_the_output_of_the_command_comes_first() {
+fn stdout_is_the_commands_and_the_report_goes_to_stderr() {
     let what = "run: sockets of children";
     if !has(&["python3"], what) || !common::btf(what) {
         return;
@@ -37,26 +57,37 @@ fn in_text_the_output_of_the_command_comes_first() {
     let _alone = common::alone();
     let done = run(&[], &forks("40"));
     assert_eq!(done.code, Some(0), "{done:?}");
-    let said = done.stdout.find("both children are done\n").expect("stdout of the command");
-    let told = done.stdout.find("parshall · ").expect("the report");
-    assert!(said < told, "{}", done.stdout);
-    assert!(done.stdout.contains("(nagle-delayed-ack, confidence "), "{}", done.stdout);
+    assert!(done.stdout.ends_with("both children are done\n") && !done.stdout.contains("parshall"), "{done:?}");
+    assert!(done.stderr.starts_with("parshall · "), "{}", done.stderr);
+    assert!(done.stderr.contains("(nagle-delayed-ack, confidence "), "{}", done.stderr);
 }
 
 #[test]
-fn in_json_stdout_is_one_document() {
-    let what = "run --format json";
+fn with_o_the_report_alone_is_in_the_file() {
+    let what = "run -o FILE --format json";
     if !has(&["python3"], what) || !common::btf(what) {
         return;
     }
     let _alone = common::alone();
-    let done = run(&["--format", "json"], &forks("40"));
-    let report = done.report();
-    assert!(done.stderr.contains("both children are done\n"), "{done:?}");
+    let (done, report) = report(&[], &forks("40"));
+    assert!(done.stdout.ends_with("both children are done\n") && done.stderr.is_empty(), "{done:?}");
     assert_eq!(verdict(&report), CAUSE, "{report:#?}");
     // 40 requests of 40 ms each and the start of Python: from beginning to end, and no longer.
     assert!(report.window_s > 1.4 && report.window_s < done.took.as_secs_f64(), "{}", report.window_s);
     assert!(report.subject.pids.len() == 1, "{:?}", report.subject);
+    assert_eq!((report.subject.comms[0].as_str(), report.subject.ports.len()), ("python3", 1), "{:?}", report.subject);
+}
+
+#[test]
+fn the_document_may_go_to_stderr_or_stdout() {
+    let _alone = common::alone();
+    let done = run(&["--format", "json"], &sh("echo out"));
+    assert_eq!(done.stdout, "out\n");
+    let from_stderr: Report = serde_json::from_str(&done.stderr).expect("one report");
+    assert_eq!(from_stderr.command.expect("run").end, CommandEnd::Exited { exit_status: 0 });
+    let done = run(&["--format", "json", "-o", "-"], &sh("echo err >&2"));
+    assert_eq!(done.stderr, "err\n");
+    done.report();
 }
 
 #[test]
@@ -74,18 +105,92 @@ fn a_command_that_cannot_be_run_is_a_mistake() {
 }
 
 #[test]
+fn a_command_whose_interpreter_is_missing_is_a_mistake() {
+    let _alone = common::alone();
+    let scratch = Scratch::new();
+    let script = scratch.file("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let done = run(&["--exit-code"], &[script.to_str().unwrap().to_owned()]);
+    let (error, hint) = done.mistake();
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(error.contains("could not be run: No such file") && hint.contains("interpreter"), "{done:?}");
+}
+
+/// The report names the command and its end on every rung, however short its life was.
+#[test]
 fn a_command_that_ends_at_once() {
     let _alone = common::alone();
-    for (command, format) in [("true", "text"), ("true", "json"), ("exit 3", "json"), ("kill -9 $$", "json")] {
-        let done = run(&["--format", format], &sh(command));
-        assert_eq!(done.orderly().code, Some(0), "{done:?}");
-        if format == "json" {
-            let report = done.report();
+    for rung in ["btf", "tracepoint", "procfs"] {
+        let exited = |exit_status| CommandEnd::Exited { exit_status };
+        let killed = CommandEnd::Killed { signal: 9, signal_name: "SIGKILL".to_owned() };
+        for (script, end, code) in [("true", exited(0), 0), ("exit 3", exited(3), 3), ("kill -9 $$", killed, 137)] {
+            let (done, report) = report(&["--rung", rung, "--exit-code"], &sh(script));
+            assert_eq!(done.orderly().code, Some(code), "{rung}: {done:?}");
             assert_eq!(report.verdict.status, Status::InsufficientEvidence, "{report:#?}");
-        } else {
-            assert!(done.stdout.starts_with("parshall · "), "{}", done.stdout);
+            let command = report.command.expect("run tells of its command");
+            assert_eq!((command.name.as_str(), &command.end), ("sh", &end), "{rung}");
+            assert_eq!((&report.subject.pids, &report.subject.comms), (&vec![command.pid], &vec!["sh".to_owned()]));
         }
     }
+    let done = run(&[], &sh("exit 3"));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.stderr.starts_with("parshall · pid ") && done.stderr.contains(" sh · exit status 3 · "), "{done:?}");
+    assert_eq!(run(&["-o", "/dev/null", "--exit-code"], &sh("exit 3")).code, Some(3));
+}
+
+#[test]
+fn nothing_of_the_commands_arguments_is_written_anywhere() {
+    const SECRET: &str = "hunter2";
+    let _alone = common::alone();
+    let scratch = Scratch::new();
+    let (case, out) = (scratch.file("case.json"), scratch.file("report.json"));
+    let files = ["--save", case.to_str().unwrap(), "-o", out.to_str().unwrap(), "--format", "json"];
+    for rung in ["btf", "tracepoint", "procfs"] {
+        for life in ["", "sleep 0.4;"] {
+            let done = run(&[&["--rung", rung], &files[..]].concat(), &sh(&format!("{life}: {SECRET}")));
+            assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{done:?}");
+            for file in [&case, &out] {
+                let text = std::fs::read_to_string(file).expect("it was written");
+                assert!(!text.contains(SECRET), "{rung}, {life:?}: {text}");
+                assert!(!text.contains("__gate"), "{rung}, {life:?}: {text}");
+                assert_eq!(mode(file), 0o600, "{}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_case_says_when_where_and_by_what_it_was_made() {
+    let _alone = common::alone();
+    let scratch = Scratch::new();
+    let case = scratch.file("case.json");
+    let case = case.to_str().unwrap();
+    let before = std::time::SystemTime::now();
+    let (_, made) = report(&["--rung", "procfs", "--save", case], &sh("sleep 0.3"));
+    let origin = made.origin.clone().expect("an origin");
+    let uname = |flag| String::from_utf8(Command::new("uname").arg(flag).output().unwrap().stdout).unwrap();
+    assert_eq!((origin.host.as_str(), origin.kernel.as_str()), (uname("-n").trim(), uname("-r").trim()));
+    assert_eq!(origin.version, env!("CARGO_PKG_VERSION"));
+    assert_eq!(origin.command_line.first().map(String::as_str), Some("parshall"));
+    assert_eq!(origin.command_line.last().map(String::as_str), Some("--"));
+    assert!(origin.command_line.contains(&"--save".to_owned()), "{origin:?}");
+    let seconds = |time: &str| -> u64 {
+        let done = Command::new("date").args(["-u", "+%s", "-d", time]).output().unwrap();
+        String::from_utf8(done.stdout).unwrap().trim().parse().unwrap()
+    };
+    let began = before.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    assert!((began..began + 60).contains(&seconds(&origin.time)), "{origin:?}");
+    // Shown again, it is the same, and so is the whole report.
+    let shown = parshall(&["show", case, "--format", "json"]).report();
+    assert_eq!(shown, made);
+    let text = parshall(&["show", case]).stdout;
+    let (day, _) = origin.time.split_once('T').unwrap();
+    assert!(
+        text.contains(&format!("\n  {day} ")) && text.contains(&format!(" UTC · {} · Linux ", origin.host)),
+        "{text}"
+    );
+    assert!(text.contains("parshall run ") && text.contains("-- …"), "{text}");
 }
 
 #[test]
@@ -101,15 +206,15 @@ fn the_command_gets_its_arguments_and_its_stdin_as_they_are() {
 #[test]
 fn the_window_may_be_shorter_than_the_command() {
     let _alone = common::alone();
-    let done = run(&["--for", "500ms", "--format", "json"], &sh("sleep 3; echo the end >&2"));
-    let report = done.report();
+    let (done, report) = report(&["--for", "500ms", "--exit-code"], &sh("sleep 3; echo the end; exit 4"));
+    assert_eq!((done.code, report.command.map(|command| command.end)), (Some(4), Some(CommandEnd::Running)));
     assert!((0.4..2.5).contains(&report.window_s), "{}", report.window_s);
     // It stays in the foreground until the command has ended.
-    assert!(done.took > Duration::from_secs(3) && done.stderr.contains("the end"), "{done:?}");
+    assert!(done.took > Duration::from_secs(3) && done.stdout.contains("the end"), "{done:?}");
 }
 
 #[test]
-fn ctrl_c_ends_both_and_still_reports() {
+fn ctrl_c_of_a_group_ends_both_and_still_reports() {
     let what = "run: Ctrl-C";
     if !has(&["python3"], what) || !common::btf(what) {
         return;
@@ -119,17 +224,111 @@ fn ctrl_c_ends_both_and_still_reports() {
     // A terminal sends the signal to every process of the foreground group.
     // What was started in the background of a shell without job control ignores the signal, and so would all of these.
     let mut command = Command::new("env");
-    command.args(["--default-signal=INT", PARSHALL, "run", "--format", "json", "--", "sh", "-c", &script]);
+    let scratch = Scratch::new();
+    let file = scratch.file("report.json");
+    let out = file.to_str().unwrap();
+    command.args(["--default-signal=INT", PARSHALL, "run", "--format", "json", "-o", out, "--", "sh", "-c", &script]);
     command.process_group(0);
     let running = begin(&mut command);
     let group = format!("-{}", running.pid());
     common::until("the command runs", || !running.children().is_empty());
     std::thread::sleep(Duration::from_millis(2500));
     assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
-    let done = running.finish();
-    let report = done.report();
+    assert_eq!(running.finish().code, Some(0));
+    let report = read_report(&file);
     assert_eq!(verdict(&report), CAUSE, "{report:#?}");
     assert!(report.window_s > 1.0 && report.window_s < 5.0, "{}", report.window_s);
+}
+
+/// Starts a script under `run` that says `ready` once its traps are set; its report goes to `file`.
+fn trapping(script: &str, file: &Path) -> Running {
+    let out = file.to_str().unwrap();
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,TERM,HUP,USR1", PARSHALL, "run", "--rung", "procfs", "--exit-code"]);
+    command.args(["--format", "json", "-o", out, "--", "sh", "-c", script]);
+    let ready = file.with_extension("ready");
+    let running = begin(command.env("READY", &ready));
+    common::until("the script is ready", || ready.exists());
+    running
+}
+
+#[test]
+fn a_signal_sent_to_parshall_reaches_the_command_once() {
+    let _alone = common::alone();
+    for (signal, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("USR1", 10)] {
+        let scratch = Scratch::new();
+        let file = scratch.file("report.json");
+        let script = format!(
+            "n=0; trap 'n=$((n+1)); echo got {signal} $n' {signal}; : >$READY; i=0; \
+             while [ $i -lt 15 ]; do sleep 0.1; i=$((i+1)); done; exit 7"
+        );
+        let running = trapping(&script, &file);
+        running.signal(&format!("-{signal}"));
+        let done = running.finish();
+        // The command decides what a signal means: it went on, and so did the observation.
+        assert_eq!((done.code, done.stdout.as_str()), (Some(7), format!("got {signal} 1\n").as_str()), "{done:?}");
+        let report = read_report(&file);
+        assert_eq!(report.command.expect("run").end, CommandEnd::Exited { exit_status: 7 });
+        assert_eq!(
+            run(&["-o", "/dev/null", "--exit-code"], &sh(&format!("kill -{number} $$"))).code,
+            Some(128 + number)
+        );
+    }
+}
+
+/// Runs its arguments on a terminal of their own, types Ctrl-C once $READY exists, and prints what was written there.
+const TYPE_CTRL_C: &str = r"
+import os, pty, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+while not os.path.exists(os.environ['READY']):
+    time.sleep(0.01)
+os.write(terminal, b'\x03')
+seen = b''
+while True:
+    try:
+        some = os.read(terminal, 4096)
+    except OSError:
+        break
+    if not some:
+        break
+    seen += some
+print(seen.decode().replace('\r', ''), end='')
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
+
+#[test]
+fn ctrl_c_at_a_terminal_reaches_the_command_once() {
+    if !has(&["python3"], "run: Ctrl-C at a terminal") {
+        return;
+    }
+    let _alone = common::alone();
+    let scratch = Scratch::new();
+    let (file, ready) = (scratch.file("report.json"), scratch.file("ready"));
+    let script = "n=0; trap 'n=$((n+1)); echo got $n' INT; : >$READY; i=0; \
+                  while [ $i -lt 15 ]; do sleep 0.1; i=$((i+1)); done; exit 7";
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", "python3", "-c", TYPE_CTRL_C, PARSHALL, "run", "--rung", "procfs"]);
+    command.args(["--exit-code", "--format", "json", "-o", file.to_str().unwrap(), "--", "sh", "-c", script]);
+    let done = common::finish(command.env("READY", &ready));
+    assert_eq!((done.code, done.stdout.as_str()), (Some(7), "^Cgot 1\n"), "{done:?}");
+    // One Ctrl-C is the command's own business, such as the end of a query: the observation went on.
+    assert_eq!(read_report(&file).command.expect("run").end, CommandEnd::Exited { exit_status: 7 });
+}
+
+#[test]
+fn a_command_that_ignores_its_end_is_reported_while_it_goes_on() {
+    let _alone = common::alone();
+    let scratch = Scratch::new();
+    let file = scratch.file("report.json");
+    let script = "trap : TERM; : >$READY; i=0; while [ $i -lt 60 ]; do sleep 0.1; i=$((i+1)); done";
+    let running = trapping(script, &file);
+    running.signal("-TERM");
+    common::until("the report", || file.exists());
+    assert!(!running.children().is_empty(), "the command was ended");
+    assert_eq!(read_report(&file).command.expect("run").end, CommandEnd::Running);
+    assert_eq!(running.finish().code, Some(0));
 }
 
 #[test]

@@ -2,6 +2,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use crate::call::check;
+
 /// A pidfd (Linux 5.3).
 #[derive(Debug)]
 pub struct Pidfd {
@@ -22,6 +24,20 @@ impl Pidfd {
         let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd, and a timeout of 0 that does not block.
         unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    }
+
+    /// Sends a signal; ESRCH once the process has ended and was reaped.
+    pub fn send(&self, signal: i32) -> io::Result<()> {
+        // SAFETY: pidfd_send_signal with no siginfo takes three integers and a null pointer.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.fd.as_raw_fd(),
+                signal,
+                std::ptr::null::<libc::siginfo_t>(),
+                0,
+            )
+        })
     }
 
     /// A duplicate of the socket that the process has as descriptor `fd` (Linux 5.6). Needs PTRACE_MODE_ATTACH rights: EPERM
@@ -76,9 +92,11 @@ mod tests {
         let mut child = Command::new("sleep").arg("30").spawn().expect("sleep runs");
         let pidfd = Pidfd::open(child.id()).expect("the child can be opened");
         assert!(!pidfd.exited());
-        child.kill().expect("our own child");
-        child.wait().expect("our own child");
+        pidfd.send(libc::SIGTERM).expect("our own child");
+        let status = child.wait().expect("our own child");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGTERM));
         assert!(pidfd.exited());
+        assert_eq!(pidfd.send(libc::SIGTERM).map_err(|e| e.raw_os_error()), Err(Some(libc::ESRCH)));
     }
 
     #[test]

@@ -16,10 +16,10 @@ use super::value;
     disable_help_subcommand = true,
     max_term_width = 100,
     after_help = "Examples:
-  parshall attach --port 7000              why is the service on port 7000 slow?
-  parshall run -- ./echo_bench             diagnose a command from its start to its end
-  parshall doctor                          what this host allows
-  parshall lab run nagle-stall             see a diagnosis of a known fault
+  parshall attach --port 7000    why is the service on port 7000 slow?
+  parshall run -- ./echo_bench   diagnose a command from its start to its end
+  parshall doctor                what this host allows
+  parshall lab run nagle-stall   see a diagnosis of a known fault
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage."
 )]
@@ -39,6 +39,7 @@ pub enum Command {
   parshall attach --pid 4120 --only        without its children
   parshall attach --pid 4120 --pid 4121 --format json
   parshall attach --cgroup /system.slice/nginx.service --save slow.json
+  parshall attach --port 7000 -o report.txt
   parshall attach --netns blue
   parshall attach --all --for 1m
 
@@ -49,14 +50,17 @@ Exit codes: 0 done (whatever the verdict), 1 it failed, 2 wrong usage.")]
   parshall run -- ./echo_bench
   parshall run --save slow.json -- curl -s http://127.0.0.1:8080/report
   parshall run --for 30s -- ./server --port 7000
+  parshall run --format json -o report.json --exit-code -- make integration-test
 
-The command keeps its stdin, stdout and stderr; the report follows when it has ended, or after --for.
-Exit codes: 0 done (whatever the verdict and the command's own status), 1 it failed, 2 wrong usage.")]
+The command keeps its stdin, stdout and stderr. The report goes to stderr when the command has ended, or after --for.
+Signals sent to parshall are passed on to the command; Ctrl-C twice within a second ends the observation alone.
+Exit codes: 0 done (whatever the verdict and the command's own status), 1 it failed, 2 wrong usage; with --exit-code that of the command, unless parshall failed.")]
     Run(RunArgs),
     /// Show a saved case again, without root and on any machine
     #[command(after_help = "Examples:
   parshall show slow.json
   parshall show slow.json --format json
+  parshall show slow.json -o report.txt
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Show(ShowArgs),
@@ -108,7 +112,7 @@ pub struct AttachArgs {
     #[command(flatten)]
     pub(super) observe: ObserveArgs,
     #[command(flatten)]
-    pub(super) print: PrintArgs,
+    pub(super) report: ReportArgs,
 }
 
 /// Whom to observe.
@@ -138,7 +142,7 @@ pub struct ObserveArgs {
     /// Use no better rung of evidence than this one (`parshall doctor` says which the host offers)
     #[arg(long, value_name = "RUNG")]
     pub(super) rung: Option<RungArg>,
-    /// Also write the evidence to FILE, to be shown again with `parshall show FILE`
+    /// Also write the evidence to FILE, which only you may read; `parshall show FILE` shows it again
     #[arg(long, value_name = "FILE")]
     pub(super) save: Option<PathBuf>,
 }
@@ -154,6 +158,16 @@ pub struct PrintArgs {
     pub(super) color: ColorArg,
 }
 
+/// Where a report goes; shared by `run`, `attach` and `show`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Write the report to FILE, which only you may read; - is stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) print: PrintArgs,
+}
+
 /// Arguments of `parshall run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
@@ -163,7 +177,10 @@ pub struct RunArgs {
     #[command(flatten)]
     pub(super) observe: ObserveArgs,
     #[command(flatten)]
-    pub(super) print: PrintArgs,
+    pub(super) report: ReportArgs,
+    /// Exit with the command's status: 128 + N if signal N killed it
+    #[arg(long)]
+    pub(super) exit_code: bool,
     /// The command and its arguments
     #[arg(value_name = "CMD", required = true, last = true)]
     pub(super) command: Vec<OsString>,
@@ -176,7 +193,7 @@ pub struct ShowArgs {
     #[arg(value_name = "CASE")]
     pub(super) case: PathBuf,
     #[command(flatten)]
-    pub(super) print: PrintArgs,
+    pub(super) report: ReportArgs,
 }
 
 /// Arguments of `parshall doctor`.

@@ -1,13 +1,13 @@
 //! Arguments lowered into validated configs: what the rooms behind the command line may rely on.
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parshall_evidence::Rung;
 
 use super::args::{
-    AttachArgs, ColorArg, DoctorArgs, FormatArg, ObserveArgs, PrintArgs, RunArgs, ShowArgs, SubjectArgs,
+    AttachArgs, ColorArg, DoctorArgs, FormatArg, ObserveArgs, PrintArgs, ReportArgs, RunArgs, ShowArgs, SubjectArgs,
 };
 use super::value::MAX_WINDOW;
 use crate::diagnose::observe::ObserveOptions;
@@ -22,10 +22,8 @@ pub struct AttachConfig {
     pub select: Select,
     /// How.
     pub observe: ObserveOptions,
-    /// Where the capture is written, if anywhere.
-    pub save: Option<PathBuf>,
-    /// How the report is printed.
-    pub output: Output,
+    /// Where the results go.
+    pub results: ResultConfig,
 }
 
 /// A validated `parshall run`.
@@ -37,10 +35,10 @@ pub struct RunConfig {
     pub arguments: Vec<OsString>,
     /// How to observe; the window is the longest one: it ends with the command.
     pub observe: ObserveOptions,
-    /// Where the capture is written, if anywhere.
-    pub save: Option<PathBuf>,
-    /// How the report is printed.
-    pub output: Output,
+    /// Exit with the command's own status.
+    pub exit_code: bool,
+    /// Where the results go.
+    pub results: ResultConfig,
 }
 
 /// A validated `parshall show`.
@@ -48,8 +46,8 @@ pub struct RunConfig {
 pub struct ShowConfig {
     /// A file written by `--save`.
     pub case: PathBuf,
-    /// How the report is printed.
-    pub output: Output,
+    /// Where the report goes.
+    pub results: ResultConfig,
 }
 
 /// A validated `parshall doctor`.
@@ -59,7 +57,29 @@ pub struct DoctorConfig {
     pub output: Output,
 }
 
-/// How something is printed on stdout.
+/// Where the results of an observation go, and how they look.
+#[derive(Debug, Clone)]
+pub struct ResultConfig {
+    /// Where the capture is written, if anywhere.
+    pub save: Option<PathBuf>,
+    /// Where the report goes.
+    pub to: Destination,
+    /// How the report is printed.
+    pub output: Output,
+}
+
+/// Where a report goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// Standard output.
+    Stdout,
+    /// Standard error: stdout belongs to the command that is diagnosed.
+    Stderr,
+    /// A file that only its owner may read.
+    File(PathBuf),
+}
+
+/// How something is printed.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     /// The format.
@@ -87,12 +107,11 @@ impl AttachArgs {
                 "`parshall attach --pid N --only` observes the process N without its children",
             ));
         }
-        let save = self.observe.save.clone();
+        let results = self.report.lower(self.observe.save.clone(), Destination::Stdout)?;
         Ok(AttachConfig {
             select: self.subject.lower(self.only),
             observe: self.observe.lower(self.window),
-            save,
-            output: self.print.lower(),
+            results,
         })
     }
 }
@@ -107,13 +126,13 @@ impl RunArgs {
                 "put it behind `--`, as in `parshall run -- ./server --port 7000`",
             ));
         };
-        let save = self.observe.save.clone();
+        let results = self.report.lower(self.observe.save.clone(), Destination::Stderr)?;
         Ok(RunConfig {
             program,
             arguments: words.collect(),
             observe: self.observe.lower(self.window.unwrap_or(MAX_WINDOW)),
-            save,
-            output: self.print.lower(),
+            exit_code: self.exit_code,
+            results,
         })
     }
 }
@@ -121,7 +140,7 @@ impl RunArgs {
 impl ShowArgs {
     /// Checks and lowers.
     pub fn lower(self) -> Result<ShowConfig, UserError> {
-        Ok(ShowConfig { case: self.case, output: self.print.lower() })
+        Ok(ShowConfig { case: self.case, results: self.report.lower(None, Destination::Stdout)? })
     }
 }
 
@@ -161,8 +180,30 @@ impl ObserveArgs {
     }
 }
 
+impl ReportArgs {
+    /// Checks and lowers; without -o the report goes to `usual`.
+    fn lower(self, save: Option<PathBuf>, usual: Destination) -> Result<ResultConfig, UserError> {
+        if save.is_some() && save == self.output {
+            return Err(UserError::new("-o and --save name the same file", "give the report and the case a file each"));
+        }
+        let to = match self.output {
+            None => usual,
+            Some(path) if path == Path::new("-") || path == Path::new("/dev/stdout") => Destination::Stdout,
+            Some(path) if path == Path::new("/dev/stderr") => Destination::Stderr,
+            Some(path) => Destination::File(path),
+        };
+        let output = self.print.lower_for(&to);
+        Ok(ResultConfig { save, to, output })
+    }
+}
+
 impl PrintArgs {
+    /// Lowers for stdout.
     pub(super) fn lower(self) -> Output {
+        self.lower_for(&Destination::Stdout)
+    }
+
+    fn lower_for(self, to: &Destination) -> Output {
         let format = match self.format {
             FormatArg::Text => Format::Text,
             FormatArg::Json => Format::Json,
@@ -172,6 +213,6 @@ impl PrintArgs {
             ColorArg::Never => Some(false),
             ColorArg::Auto => None,
         };
-        Output { format, style: report::style(color) }
+        Output { format, style: report::style_for(to, color) }
     }
 }

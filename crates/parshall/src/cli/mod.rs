@@ -4,6 +4,7 @@
 //! `hint:` line. What a command does belongs to its own room; nothing here looks at the host.
 mod args;
 mod config;
+mod help;
 mod mistake;
 mod relay;
 mod sockets;
@@ -14,7 +15,9 @@ use std::ffi::OsString;
 use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command};
-pub use config::{AttachConfig, DoctorConfig, Format, Output, RunConfig, ShowConfig};
+pub use value::window;
+
+pub use config::{AttachConfig, Destination, DoctorConfig, Format, Output, ResultConfig, RunConfig, ShowConfig};
 
 use crate::error::UserError;
 
@@ -52,12 +55,14 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString>,
 {
-    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
-    let mut command = Cli::command();
+    let arguments = asked_for_help(arguments.into_iter().map(Into::into).collect());
+    let mut command = help::unbroken(Cli::command());
     let parsed = command.try_get_matches_from_mut(&arguments).and_then(|m| Cli::from_arg_matches(&m));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) if mistake::is_answer(&error) => return Ok(Invocation::Print(error.render().to_string())),
+        Err(error) if mistake::is_answer(&error) => {
+            return Ok(Invocation::Print(help::rendered(&error.render().to_string())));
+        }
         Err(error) => return Err(mistake::lower(&error, &command, &arguments)),
     };
     let request = match cli.command {
@@ -70,6 +75,15 @@ where
         Command::Lab(args) => Request::Lab(args),
     };
     Ok(Invocation::Do(Box::new(request)))
+}
+
+/// `parshall help lab run` means `parshall lab run --help`. clap's own `help` command would stand in every list of commands.
+fn asked_for_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.get(1).is_some_and(|word| word == "help") {
+        arguments.remove(1);
+        arguments.push("--help".into());
+    }
+    arguments
 }
 
 /// The declared command line, for man pages and completions.

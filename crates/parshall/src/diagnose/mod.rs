@@ -5,6 +5,7 @@ mod btf;
 mod cells;
 pub mod cgroup;
 pub mod command;
+mod forward;
 mod hardware;
 mod host;
 mod meter;
@@ -12,6 +13,7 @@ pub mod observe;
 mod origin;
 mod procfs;
 mod records;
+mod results;
 pub mod subject;
 mod symbolize;
 pub use symbolize::Stacks;
@@ -21,79 +23,74 @@ mod test_child;
 mod tracepoint;
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use parshall_evidence::{CAPTURE_SCHEMA, Capture};
 
-use crate::cli::{AttachConfig, Output, RunConfig, ShowConfig};
+use command::Started;
+use results::Results;
+
+use crate::cli::{AttachConfig, RunConfig, ShowConfig};
 use crate::error::UserError;
-use crate::report;
+use crate::private_file::PrivateFile;
 
 /// `parshall attach`.
 pub fn attach(config: &AttachConfig) -> anyhow::Result<ExitCode> {
-    check_save(config.save.as_deref())?;
+    let results = Results::open(&config.results)?;
     let capture = observe::observe(&config.select, &config.observe)?;
-    conclude(&capture, config.save.as_deref(), &config.output)
+    results.write(&capture)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `parshall run`.
 pub fn run(config: &RunConfig) -> anyhow::Result<ExitCode> {
-    check_save(config.save.as_deref())?;
-    let (capture, mut child) = command::observe(config)?;
-    let code = conclude(&capture, config.save.as_deref(), &config.output)?;
-    // With --for the window may end before the command; it stays in the foreground like any other.
-    child.wait().context("waiting for the command")?;
-    Ok(code)
+    command::find_program(&config.program)?;
+    let results = Results::open(&config.results)?;
+    let mut command = Started::start(&config.program, &config.arguments)?;
+    let written = command.observe(&config.observe).and_then(|capture| results.write(&capture));
+    // A command that has begun is the user's, and runs to its end whatever has become of the observation.
+    let status = if command.has_begun() { Some(command.wait()?) } else { None };
+    written?;
+    Ok(match status {
+        Some(status) if config.exit_code => command::exit_code(status),
+        _ => ExitCode::SUCCESS,
+    })
 }
 
 /// `parshall show`.
 pub fn show(config: &ShowConfig) -> anyhow::Result<ExitCode> {
-    let capture = read_case(&config.case)?;
-    conclude(&capture, None, &config.output)
-}
-
-fn conclude(capture: &Capture, save: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
-    // The report first: a full disk must not cost the observation.
-    report::emit(&parshall_core::judge(capture), output)?;
-    if let Some(path) = save {
-        write_case(capture, path)?;
-    }
+    let results = Results::open(&config.results)?;
+    results.write(&read_case(&config.case)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A mistake in --save is found before the observation, not after it.
-fn check_save(save: Option<&Path>) -> anyhow::Result<()> {
-    let Some(path) = save else { return Ok(()) };
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if directory.is_dir() && !path.is_dir() {
-        return Ok(());
-    }
-    let what = if path.is_dir() { "it is a directory" } else { "its directory does not exist" };
-    Err(UserError::new(
-        format!("the capture cannot be written to {}: {what}", path.display()),
-        "give --save a path in a directory that exists and that you may write to",
-    )
-    .into())
+/// A case file that is written once, at the end.
+pub fn create_case(path: &Path) -> Result<PrivateFile, UserError> {
+    PrivateFile::create(path, "--save")
 }
 
-/// Writes a capture as a case file.
-pub fn write_case(capture: &Capture, path: &Path) -> anyhow::Result<()> {
+/// Writes a capture as a case.
+pub fn write_case(capture: &Capture, file: PrivateFile) -> anyhow::Result<()> {
     let json = serde_json::to_vec(capture).context("the capture as JSON")?;
-    fs::write(path, json).map_err(|e| {
-        UserError::new(
-            format!("the capture could not be written to {}: {e}", path.display()),
-            "give --save a path in a directory that exists and that you may write to",
-        )
-    })?;
-    Ok(())
+    Ok(file.write(&json)?)
 }
 
 fn read_case(path: &Path) -> anyhow::Result<Capture> {
     let hint = "give a file that `parshall attach --save FILE` or `parshall run --save FILE` has written";
-    let bytes =
-        fs::read(path).map_err(|e| UserError::new(format!("{} could not be read: {e}", path.display()), hint))?;
+    let bytes = fs::read(path).map_err(|e| {
+        let what = format!("{} could not be read: {e}", path.display());
+        match e.kind() {
+            io::ErrorKind::PermissionDenied => {
+                let own =
+                    format!("only its owner may read it: `sudo chown \"$USER\" {}` makes it yours", path.display());
+                UserError::new(what, own)
+            }
+            _ => UserError::new(what, hint),
+        }
+    })?;
     #[derive(serde::Deserialize)]
     struct Head {
         schema: String,

@@ -1,5 +1,4 @@
 //! A case: measure, diagnose, make one change, measure again.
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,10 +8,12 @@ use serde::Serialize;
 use super::Interrupt;
 use super::load::Outcome;
 use super::recipe::{Change, Recipe, TopologyKind, verdict_name};
-use super::run::{MARGIN, RunArgs, WARM_UP, observe_subject, save_capture};
+use super::run::{MARGIN, RunArgs, WARM_UP, observe_subject};
 use super::terminal::{self, Progress};
 use super::testbed::Testbed;
 use super::units::{self, Format};
+use crate::diagnose;
+use crate::private_file::PrivateFile;
 use crate::report::{self, TextStyle};
 
 /// The format of a case's result.
@@ -36,7 +37,7 @@ struct CaseResult<'a> {
 }
 
 /// Runs a case. True: the verdict was the right one, and the change helped.
-pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<bool> {
+pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<PrivateFile>, interrupt: &Interrupt) -> anyhow::Result<bool> {
     let (change, measured) = match (&recipe.change, &recipe.measure) {
         (Some(change), Some(measured)) => (change, measured.as_str()),
         _ => anyhow::bail!("{} has no change or nothing to measure", recipe.id),
@@ -60,7 +61,7 @@ pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<&Path>, interrupt: &Int
     let capture = observe_subject(recipe, &testbed, args)?;
     interrupt.check()?;
     testbed.end(measured);
-    save_capture(save, &capture)?;
+    save.map_or(Ok(()), |file| diagnose::write_case(&capture, file))?;
     let report = parshall_core::judge(&capture);
     story.heading("2  Diagnose: what the kernel saw")?;
     story.line(&format!("{}\n", report::text(&report, story.style).trim_end()))?;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use parshall_evidence::{Capture, Report, Rung};
 use serde::Serialize;
 
@@ -11,11 +12,12 @@ use super::catalog::{Entry, Kind};
 use super::load::Outcome;
 use super::recipe::{Recipe, verdict_name};
 use super::testbed::Testbed;
-use super::units::{self, Format};
+use super::units::Format;
 use super::{Interrupt, case, catalog, terminal, testbed};
 use crate::diagnose::observe::{ObserveOptions, observe};
 use crate::diagnose::subject::Select;
-use crate::report;
+use crate::private_file::PrivateFile;
+use crate::{diagnose, report};
 
 /// The format of a run's result.
 pub const RUN_SCHEMA: &str = "parshall.lab-run/1";
@@ -31,7 +33,7 @@ pub struct RunArgs {
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
     /// Length of the observation
-    #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = units::duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = crate::cli::window)]
     pub window: Duration,
     /// How often
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -42,16 +44,17 @@ pub struct RunArgs {
     /// Save what was collected, as JSON
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// The best rung of evidence to use: btf, tracepoint or procfs (default: the best the host offers)
-    #[arg(long, value_parser = rung)]
+    /// The best rung of evidence to use (default: the best the host offers)
+    #[arg(long, value_parser = rung())]
     pub rung: Option<Rung>,
 }
 
-fn rung(text: &str) -> Result<Rung, String> {
-    [Rung::Btf, Rung::Tracepoint, Rung::Procfs]
-        .into_iter()
-        .find(|rung| rung.as_str() == text)
-        .ok_or_else(|| format!("`{text}` is not btf, tracepoint or procfs"))
+fn rung() -> impl TypedValueParser<Value = Rung> {
+    const RUNGS: [Rung; 3] = [Rung::Btf, Rung::Tracepoint, Rung::Procfs];
+    PossibleValuesParser::new(RUNGS.map(Rung::as_str)).map(|name: String| {
+        let found = RUNGS.into_iter().find(|rung| rung.as_str() == name);
+        found.expect("clap admits only these names")
+    })
 }
 
 /// One run, as JSON.
@@ -87,8 +90,9 @@ pub fn run(args: &RunArgs, interrupt: &Interrupt) -> anyhow::Result<bool> {
         for n in 1..=args.runs {
             interrupt.check()?;
             let save = args.save.as_deref().map(|path| if many { numbered(path, entry.name, n) } else { path.into() });
-            all_right &=
-                run_one(entry, args, save.as_deref(), interrupt).with_context(|| format!("lab run {}", entry.name))?;
+            // A path that cannot be written is reported before the testbed is made.
+            let save = save.as_deref().map(diagnose::create_case).transpose()?;
+            all_right &= run_one(entry, args, save, interrupt).with_context(|| format!("lab run {}", entry.name))?;
         }
     }
     Ok(all_right)
@@ -101,7 +105,7 @@ fn numbered(path: &Path, name: &str, n: u32) -> PathBuf {
     path.with_file_name(format!("{stem}-{name}-{n}{extension}"))
 }
 
-fn run_one(entry: &Entry, args: &RunArgs, save: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<bool> {
+fn run_one(entry: &Entry, args: &RunArgs, save: Option<PrivateFile>, interrupt: &Interrupt) -> anyhow::Result<bool> {
     let recipe = entry.recipe()?;
     if let Some(program) = recipe.needs.iter().find(|program| !installed(program)) {
         return skip(entry, &recipe, args, &format!("needs {program}"));
@@ -122,7 +126,7 @@ fn run_one(entry: &Entry, args: &RunArgs, save: Option<&Path>, interrupt: &Inter
     let loads = testbed.end_all();
     drop(testbed);
     drop(progress);
-    save_capture(save, &capture)?;
+    save.map_or(Ok(()), |file| diagnose::write_case(&capture, file))?;
     let report = parshall_core::judge(&capture);
     let matched = recipe.expect.matches(&report);
     print(entry, &recipe, args, &report, matched, loads)?;
@@ -142,13 +146,6 @@ pub fn observe_subject(recipe: &Recipe, testbed: &Testbed, args: &RunArgs) -> an
         &select,
         &ObserveOptions { window: args.window, rung: args.rung, progress: false, name_all: args.save.is_some() },
     )
-}
-
-/// Writes a capture to a file.
-pub fn save_capture(path: Option<&Path>, capture: &Capture) -> anyhow::Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    let text = serde_json::to_string(capture)?;
-    std::fs::write(path, text).with_context(|| format!("saving the capture in {}", path.display()))
 }
 
 fn print(

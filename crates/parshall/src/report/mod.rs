@@ -1,4 +1,4 @@
-//! How a report is printed: one file per format, and the one way to stdout.
+//! How a report is printed: one file per format, and the one way to stdout and stderr.
 mod json;
 mod number;
 mod terminal;
@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use parshall_evidence::Report;
 
 pub use json::json;
-pub use terminal::style;
+pub use terminal::{style, style_for};
 pub use text::text;
 pub use wrap::{clean, items, words};
 
@@ -25,20 +25,24 @@ pub struct TextStyle {
     pub width: usize,
 }
 
-/// Prints a report on stdout in the format that was asked for.
-pub fn emit(report: &Report, output: &Output) -> anyhow::Result<()> {
+/// A report in the format that was asked for.
+pub fn render(report: &Report, output: &Output) -> anyhow::Result<String> {
     match output.format {
-        Format::Text => print(&text(report, output.style)),
-        Format::Json => print(&json(report)?),
+        Format::Text => Ok(text(report, output.style)),
+        Format::Json => json(report),
     }
 }
 
 /// Writes to stdout. `println!` would panic when the reader has left; here that is an error like any other, which
 /// `main` passes over in silence.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()?;
+    print_to(io::stdout().lock(), text)
+}
+
+/// As [`print`], to another stream.
+pub fn print_to(mut stream: impl Write, text: &str) -> anyhow::Result<()> {
+    stream.write_all(text.as_bytes())?;
+    stream.flush()?;
     Ok(())
 }
 
