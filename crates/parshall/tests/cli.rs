@@ -14,7 +14,14 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn help_and_version_are_data() {
-    for arguments in [&["--help"][..], &["--version"], &["attach", "--help"], &["run", "-h"], &["doctor", "--help"]] {
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["attach", "--help"],
+        &["help", "attach"],
+        &["run", "-h"],
+        &["doctor", "--help"],
+    ] {
         let out = parshall(arguments);
         assert_eq!(out.status.code(), Some(0), "{arguments:?}");
         assert!(!out.stdout.is_empty() && out.stderr.is_empty(), "{arguments:?}");
@@ -29,6 +36,10 @@ fn wrong_usage_is_two_lines_on_stderr_and_code_2() {
         &["attach"],
         &["attach", "--port", "http"],
         &["run"],
+        &["lab", "run"],
+        &["help", "atach"],
+        &["attach", "--all", "--for", ""],
+        &["sockets", "stream", "--count", "0"],
         &["show"],
         &["attach", "--all", "--for", "1"],
         &["relay"],

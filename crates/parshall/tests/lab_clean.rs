@@ -1,4 +1,6 @@
 //! A testbed leaves nothing behind: not at its end, not at an interrupt, and after a kill not past the next run.
+use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -75,17 +77,26 @@ fn an_interrupt_leaves_nothing() {
 }
 
 #[test]
-fn an_interrupted_run_leaves_nothing() {
+fn an_interrupted_run_leaves_nothing_and_says_nothing() {
     if !root() {
         return;
     }
-    let mut lab = start(&["run", "packet-loss", "--for", "30s"]);
-    until("two namespaces and both loads", || namespaces(lab.id()).len() == 2 && children(lab.id()).len() == 2);
-    let loads = children(lab.id());
-    signal(&lab, "-INT");
-    assert!(!lab.wait().expect("it ends").success());
-    assert_eq!(namespaces(lab.id()), Vec::<String>::new());
-    assert!(loads.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
+    // With `ends_loads`, as a terminal does it: Ctrl-C reaches the loads, too.
+    for (name, code, ends_loads) in [("-INT", 130, false), ("-INT", 130, true), ("-TERM", 143, false)] {
+        let mut command = Command::new(PARSHALL);
+        command.args(["lab", "run", "packet-loss", "--for", "30s"]).process_group(0);
+        let mut lab = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+        until("two namespaces and both loads", || namespaces(lab.id()).len() == 2 && children(lab.id()).len() == 2);
+        let (loads, of) = (children(lab.id()), lab.id());
+        let whom = if ends_loads { format!("-{of}") } else { of.to_string() };
+        assert!(Command::new("kill").args([name, "--", &whom]).status().expect("kill runs").success());
+        let done = lab.wait().expect("it ends");
+        let mut stderr = String::new();
+        lab.stderr.take().expect("piped").read_to_string(&mut stderr).expect("text");
+        assert_eq!((done.code(), stderr.as_str()), (Some(code), ""), "{name}");
+        assert_eq!(namespaces(of), Vec::<String>::new());
+        assert!(loads.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
+    }
 }
 
 #[test]

@@ -33,6 +33,7 @@ pub fn lower(error: &clap::Error, command: &clap::Command, arguments: &[OsString
             UserError::new(format!("`{name}` is not a command of `{at}`"), hint)
         }
         ErrorKind::InvalidValue => invalid_value(error),
+        ErrorKind::ValueValidation => unreadable_value(error, usage),
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             UserError::new("no command is given", format!("`{at} --help` lists the commands"))
         }
@@ -61,7 +62,7 @@ fn unknown_argument_hint(error: &clap::Error, flag: &str, usage: String) -> Stri
     let near = words(error, ContextKind::SuggestedArg);
     if !near.is_empty() {
         did_you_mean(&near)
-    } else if flag.starts_with('-') || !usage.contains(" run ") {
+    } else if flag.starts_with('-') || !usage.starts_with("`parshall run ") {
         usage
     } else {
         format!("{usage}; a command to run goes behind `--`, as in `parshall run -- CMD`")
@@ -87,15 +88,55 @@ fn invalid_value(error: &clap::Error) -> UserError {
     UserError::new(what, hint)
 }
 
+/// A value that one of clap's own parsers has refused.
+fn unreadable_value(error: &clap::Error, usage: String) -> UserError {
+    let flag = words(error, ContextKind::InvalidArg).concat();
+    let flag = flag.split_whitespace().next().unwrap_or_default();
+    let value = words(error, ContextKind::InvalidValue).concat();
+    let Some(source) = std::error::Error::source(error) else { return UserError::new(first_line(error), usage) };
+    let reason = source.to_string();
+    let (what, hint) = if let Some((_, range)) = reason.split_once(" is not in ") {
+        (format!("`{value}` is out of range"), range_hint(range))
+    } else if source.is::<std::num::ParseIntError>() {
+        (format!("`{value}` is not a whole number"), format!("write a number, as in `{flag} 10`"))
+    } else if source.is::<std::num::ParseFloatError>() {
+        (format!("`{value}` is not a number"), format!("write a number, as in `{flag} 2.5`"))
+    } else if source.is::<std::net::AddrParseError>() {
+        let (what, right) = match reason.contains("socket") {
+            true => ("an address and a port", "127.0.0.1:9474"),
+            false => ("an IP address", "192.0.2.7"),
+        };
+        (format!("`{value}` is not {what}"), format!("write it in full, as in `{flag} {right}`"))
+    } else {
+        (reason, usage)
+    };
+    UserError::new(format!("{flag}: {what}"), hint)
+}
+
+/// In words what clap writes as `1..=64`, or as `1..` with the type's largest number behind it.
+fn range_hint(range: &str) -> String {
+    let (least, most) = range.split_once("..").unwrap_or((range, ""));
+    match most.strip_prefix('=') {
+        Some(most) => format!("write a number from {least} to {most}"),
+        None => format!("write a number of at least {least}"),
+    }
+}
+
 fn missing(error: &clap::Error, at: &str, usage: String) -> UserError {
     let names = words(error, ContextKind::InvalidArg);
-    if at.ends_with(" attach") {
+    if at == "parshall attach" {
         return UserError::new(
             "whom to observe is not given",
             "name one of --pid N, --port N, --cgroup PATH, --netns NAME or --all, as in `parshall attach --port 7000`",
         );
     }
-    if at.ends_with(" run") {
+    if at == "parshall lab run" {
+        return UserError::new(
+            "what to run is not named",
+            "`parshall lab list` shows the names; begin with `parshall lab run nagle-stall`",
+        );
+    }
+    if at == "parshall run" {
         return UserError::new(
             "the command to run is not given",
             "put it behind `--`, as in `parshall run -- ./server --port 7000`",

@@ -17,6 +17,9 @@ pub fn window(text: &str) -> Result<Duration, UserError> {
             "write a number and a unit, such as 500ms, 5s, 1.5m or 1h",
         )
     };
+    if text.is_empty() {
+        return Err(UserError::new("the time is empty", "write a number and a unit, such as 500ms, 5s, 1.5m or 1h"));
+    }
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(|| {
         UserError::new(format!("`{text}` has no unit of time"), format!("write {text}s for seconds, or {text}ms"))
     })?;
@@ -101,6 +104,7 @@ mod tests {
         for text in ["", "5", "s", "-1s", "5 s", "5x", "100ms", "61m", "1e9s", "..s", "infs", "99999999999999999999h"] {
             assert!(window(text).is_err(), "{text}");
         }
+        assert_eq!(window("").unwrap_err().what, "the time is empty");
         assert_eq!(window("5").unwrap_err().hint, "write 5s for seconds, or 5ms");
     }
 

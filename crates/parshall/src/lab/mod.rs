@@ -14,8 +14,11 @@ mod wire;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+/// A shell's exit status for a process that a signal has ended: this and the signal's number.
+const KILLED: u8 = 128;
 
 /// `parshall lab`
 #[derive(Debug, clap::Args)]
@@ -27,12 +30,34 @@ pub struct LabArgs {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// List cases, faults, controls and loads
+    #[command(after_help = "Examples:
+  parshall lab list
+  parshall lab list --format json
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     List(list::ListArgs),
     /// Run a case, or check that a fault or control gets the right verdict
+    #[command(after_help = "Examples:
+  parshall lab run nagle-stall
+  parshall lab run packet-loss slow-reader --for 3s
+  parshall lab run faults --runs 5 --format json
+  parshall lab run nagle-stall --save nagle.json
+
+Exit codes: 0 every verdict was the right one, 1 one was not or it failed, 2 wrong usage, 130 interrupted.")]
     Run(run::RunArgs),
     /// Run a load over real sockets, for a bounded time
+    #[command(after_help = "Examples:
+  parshall lab load rpc-echo
+  parshall lab load stream --for 30s
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Load(load::LoadArgs),
     /// Make two network namespaces with a wire between them, for a bounded time
+    #[command(after_help = "Examples:
+  parshall lab wire veth --for 5m
+  parshall lab wire delay --delay-ms 20 --loss-percent 1
+
+Exit codes: 0 done, also when interrupted, 1 it failed, 2 wrong usage.")]
     Wire(wire::WireArgs),
 }
 
@@ -42,13 +67,17 @@ pub fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
         Command::List(args) => list::run(args).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => load::run(args),
         Command::Run(args) => {
-            let all_right = run::run(args, &Interrupt::register()?)?;
-            Ok(if all_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            let interrupt = Interrupt::register()?;
+            match (run::run(args, &interrupt), interrupt.signal()) {
+                // Loads that a Ctrl-C has ended too are no failure of theirs.
+                (Err(_), Some(signal)) => Ok(ExitCode::from(KILLED + signal)),
+                (result, _) => result.map(|right| if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+            }
         }
         Command::Wire(args) => {
             let interrupt = Interrupt::register()?;
             match wire::run(args, &interrupt) {
-                Err(error) if !interrupt.happened() => Err(error),
+                Err(error) if interrupt.signal().is_none() => Err(error),
                 _ => Ok(ExitCode::SUCCESS),
             }
         }
@@ -59,28 +88,29 @@ pub fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
 /// testbeds are dropped in order.
 #[derive(Debug, Clone)]
 pub struct Interrupt {
-    flag: Arc<AtomicBool>,
+    /// The signal, 0 until one has come.
+    signal: Arc<AtomicUsize>,
 }
 
 impl Interrupt {
     /// Listens for the signals from now on.
     pub fn register() -> anyhow::Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let flag = Arc::new(AtomicBool::new(false));
+        let arrived = Arc::new(AtomicUsize::new(0));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+            signal_hook::flag::register_usize(signal, Arc::clone(&arrived), signal.unsigned_abs() as usize)?;
         }
-        Ok(Self { flag })
+        Ok(Self { signal: arrived })
     }
 
-    /// Whether it happened.
-    pub fn happened(&self) -> bool {
-        self.flag.load(Ordering::Relaxed)
+    /// The signal that has come, if one has.
+    pub fn signal(&self) -> Option<u8> {
+        u8::try_from(self.signal.load(Ordering::Relaxed)).ok().filter(|signal| *signal != 0)
     }
 
     /// An error once it happened.
     pub fn check(&self) -> anyhow::Result<()> {
-        if self.happened() { Err(anyhow::anyhow!("interrupted")) } else { Ok(()) }
+        if self.signal().is_some() { Err(anyhow::anyhow!("interrupted")) } else { Ok(()) }
     }
 
     /// Sleeps, unless it happens.

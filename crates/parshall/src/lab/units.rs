@@ -1,6 +1,8 @@
 //! Durations as users write them, and numbers as people read them.
 use std::time::Duration;
 
+use crate::error::UserError;
+
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Format {
@@ -12,26 +14,32 @@ pub enum Format {
 }
 
 /// Reads `10s`, `500ms`, `2m` or a plain number of seconds.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, UserError> {
+    let wrong = || {
+        let what =
+            if text.is_empty() { "the time is empty".to_owned() } else { format!("`{text}` is not a length of time") };
+        UserError::new(what, "write a number and a unit, such as 500ms, 10s or 2m")
+    };
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: f64 = digits.parse().map_err(|_| format!("`{text}` is not a duration such as 10s or 500ms"))?;
+    let number: f64 = digits.parse().map_err(|_| wrong())?;
     let scale = match &text[digits.len()..] {
         "ms" => 1e-3,
         "s" | "" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        unit => return Err(format!("`{unit}` is not a unit of time: use ms, s or m")),
+        _ => return Err(wrong()),
     };
     let seconds = number * scale;
     if !(0.0..=86_400.0).contains(&seconds) {
-        return Err(format!("`{text}` is not between 0 and one day"));
+        return Err(UserError::new(format!("`{text}` is out of range"), "choose a time from 0 to 24h"));
     }
     Ok(Duration::from_secs_f64(seconds))
 }
 
 /// A duration in milliseconds as a flag value, such as `2.5`.
-pub fn milliseconds(text: &str) -> Result<Duration, String> {
-    duration(&format!("{text}ms")).map_err(|_| format!("`{text}` is not a number of milliseconds"))
+pub fn milliseconds(text: &str) -> Result<Duration, UserError> {
+    let wrong = |_| UserError::new(format!("`{text}` is not a number of milliseconds"), "write a number, such as 2.5");
+    duration(&format!("{text}ms")).map_err(wrong)
 }
 
 /// `118,432`, and `24.9` below 100.

@@ -22,7 +22,7 @@ pub enum SocketsCommand {
     #[command(after_help = "Examples:
   parshall sockets once
   parshall sockets once --state established --sort retrans --limit 20
-  parshall sockets once --port 443 --netns blue --fields default,owner --format json
+  parshall sockets once --port 443 --netns blue --fields default,owner
   parshall sockets once --kind tcp,udp,unix --format parquet > sockets.parquet
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
@@ -30,7 +30,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     /// Every socket, again and again
     #[command(after_help = "Examples:
   parshall sockets stream --every 5s --changed
-  parshall sockets stream --every 10s --format protobuf --to /var/lib/parshall/sockets --rotate-size 256MiB
+  parshall sockets stream --every 10s --format protobuf --to /var/lib/parshall
   parshall sockets stream --every 15s --listen 127.0.0.1:9474
   parshall sockets stream --every 15s -c sinks.toml
 

@@ -43,10 +43,22 @@ pub const KINDS: [(&str, &str); 3] = [
 #[derive(Debug, clap::Subcommand)]
 enum Kind {
     /// RPC echo: a 40-byte `finish` and a 136-byte `ping` per request, a 96-byte reply
+    #[command(after_help = "Examples:
+  parshall lab load rpc-echo
+  parshall lab load rpc-echo --nodelay --clients 4 --for 30s
+  parshall lab load rpc-echo --serve 127.0.0.1:7000 --for 1m
+  parshall lab load rpc-echo --connect 127.0.0.1:7000")]
     RpcEcho(rpc_echo::Args),
     /// Bulk transfer, or request and reply, over TCP
+    #[command(after_help = "Examples:
+  parshall lab load stream
+  parshall lab load stream --read-pause-ms 20 --for 30s
+  parshall lab load stream --request-reply --write-bytes 100")]
     Stream(stream::Args),
     /// A naive TCP forwarder with a small copy buffer
+    #[command(after_help = "Examples:
+  parshall lab load relay-copy --listen 127.0.0.1:9000 --target 127.0.0.1:9001
+  parshall lab load relay-copy --target 127.0.0.1:9001 --buffer 65536")]
     RelayCopy(relay_copy::Args),
     /// Delay (and loss) between two namespaces, in user space over TUN
     #[command(hide = true)]

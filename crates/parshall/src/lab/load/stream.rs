@@ -12,6 +12,7 @@ use socket2::{SockRef, Socket};
 
 use super::socket::{Ends, SocketArgs};
 use super::{Clock, Common, Outcome, histogram, say_ready};
+use crate::error::UserError;
 use crate::lab::units;
 
 const KIND: &str = "stream";
@@ -63,10 +64,10 @@ pub struct Args {
     pub pipeline: bool,
 }
 
-fn buffer_size(text: &str) -> Result<usize, String> {
+fn buffer_size(text: &str) -> Result<usize, UserError> {
     match text.parse() {
         Ok(bytes @ 1..=16_777_216) => Ok(bytes),
-        _ => Err(format!("`{text}` is not a number of bytes between 1 and 16777216")),
+        _ => Err(UserError::new(format!("`{text}` is not a number of bytes"), "write a number from 1 to 16777216")),
     }
 }
 
