@@ -24,7 +24,8 @@ impl PrivateFile {
     pub fn create(path: &Path, option: &'static str) -> Result<Self, UserError> {
         let partial = match fs::metadata(path) {
             Ok(found) if found.is_dir() => return Err(cannot(path, option, "it is a directory")),
-            Ok(found) if !found.is_file() || path.starts_with("/dev/fd") => Ok(None),
+            // A descriptor of ours is written through, whatever is behind it.
+            Ok(found) if !found.is_file() || path.starts_with("/dev/fd") || path.starts_with("/proc") => Ok(None),
             Ok(_) => fs::canonicalize(path).and_then(|real| beside(&real)).map(Some),
             Err(_) => beside(path).map(Some),
         };

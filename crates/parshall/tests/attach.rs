@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -206,6 +207,32 @@ fn a_saved_case_tells_the_same_anywhere() {
 }
 
 /// Flows and threads that lived through the whole window account for all of it.
+#[test]
+fn with_o_the_report_is_in_a_file_that_only_its_owner_reads() {
+    if !has(&["python3"], "attach -o") {
+        return;
+    }
+    let (running, _) = common::service(&["serve"]);
+    let (scratch, pid) = (Scratch::new(), running.pid().to_string());
+    let (out, case) = (scratch.file("out"), scratch.file("case.json"));
+    let (out_name, case_name) = (out.to_str().unwrap(), case.to_str().unwrap());
+    for format in ["text", "json"] {
+        let whom = ["attach", "--pid", &pid, "--for", "300ms", "--rung", "procfs", "--format", format];
+        let done = parshall(&[&whom[..], &["-o", out_name, "--save", case_name]].concat());
+        assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (Some(0), "", ""), "{done:?}");
+        for file in [&out, &case] {
+            assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        let (text, shown) =
+            (std::fs::read_to_string(&out).unwrap(), parshall(&["show", case_name, "--format", format]));
+        assert_eq!(text, shown.stdout);
+        assert!(text.contains("parshall") && text.contains("attach"), "{text}");
+        // To a device or a pipe it goes in place.
+        let done = parshall(&["show", case_name, "--format", format, "-o", "/proc/self/fd/1"]);
+        assert_eq!(done.stdout, text);
+    }
+}
+
 fn assert_sums(capture: &Capture, server: u32) {
     let window = capture.window_ns as f64;
     let close = |sum: u64, what: &dyn std::fmt::Debug| {

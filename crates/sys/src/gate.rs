@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use crate::call::check;
 
-/// The parent's side of a gate.
+/// The parent's side of a gate. Dropping it ends a gate that has not become its program.
 #[derive(Debug)]
 pub struct Gate {
     child: Child,
     outcome: PipeReader,
+    opened: bool,
 }
 
 /// The number under which a gate finds its end of the pipe, to be passed in its arguments.
@@ -42,7 +43,7 @@ impl GateEnds {
         // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system call on a number that it
         // owns; the descriptor is open in the parent, and so in the child, until spawn returns.
         unsafe { command.pre_exec(move || set_inherited(writer, true)) };
-        Ok(Gate { child: command.spawn()?, outcome: self.reader })
+        Ok(Gate { child: command.spawn()?, outcome: self.reader, opened: false })
     }
 }
 
@@ -73,9 +74,17 @@ impl Gate {
         let mut number = [0; 4];
         match self.outcome.read_exact(&mut number) {
             Ok(()) => Ok(Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Ok(())),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.opened = true;
+                Ok(Ok(()))
+            }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the gate has become the program.
+    pub fn has_opened(&self) -> bool {
+        self.opened
     }
 
     /// The child behind the gate.
@@ -86,6 +95,16 @@ impl Gate {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        if !self.opened {
+            // It is stopped, or has ended by itself.
+            self.child.kill().ok();
+            self.child.wait().ok();
+        }
     }
 }
 

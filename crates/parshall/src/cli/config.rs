@@ -140,6 +140,9 @@ impl RunArgs {
 impl ShowArgs {
     /// Checks and lowers.
     pub fn lower(self) -> Result<ShowConfig, UserError> {
+        if self.report.output.as_ref() == Some(&self.case) {
+            return Err(UserError::new("-o names the case itself", "give the report a file of its own"));
+        }
         Ok(ShowConfig { case: self.case, results: self.report.lower(None, Destination::Stdout)? })
     }
 }

@@ -98,6 +98,7 @@ fn the_report_of_run_leaves_stdout_to_the_command() {
     assert_eq!(to("parshall attach --all --output r.txt"), Destination::File("r.txt".into()));
     assert_eq!(to("parshall show x.json -o /dev/stderr"), Destination::Stderr);
     assert!(mistake("parshall run -o x --save x -- ls").0.contains("the same file"));
+    assert!(mistake("parshall show x -o x").0.contains("the case itself"));
 }
 
 #[test]

@@ -32,7 +32,6 @@ const KILLED: i32 = 128;
 pub struct Started {
     gate: Gate,
     forward: Forward,
-    begun: bool,
 }
 
 impl Started {
@@ -44,7 +43,7 @@ impl Started {
         command.arg(GATE).arg(ends.number().to_string()).arg(program).args(arguments);
         let gate = ends.spawn(&mut command).context("starting the command")?;
         let forward = Forward::to(gate.pid())?;
-        Ok(Self { gate, forward, begun: false })
+        Ok(Self { gate, forward })
     }
 
     /// Lets it go once the probes are attached, and observes it until it ends, the window does, or a signal asks for it.
@@ -63,9 +62,7 @@ impl Started {
         // Progress would tear what the command writes to the terminal.
         let options = ObserveOptions { progress: false, name_all: true, ..options.clone() };
         let observed = observe_resolved(&resolved, &options, &stop);
-        let opened = stop.opened.into_inner();
-        self.begun = matches!(opened, Some(Ok(())));
-        if let Some(Err(error)) = opened {
+        if let Some(Err(error)) = stop.opened.into_inner() {
             return Err(error.into());
         }
         let mut capture = observed?;
@@ -85,17 +82,7 @@ impl Started {
 
     /// Whether it has become the command: then it is the user's, and is left to run even if it cannot be observed.
     pub fn has_begun(&self) -> bool {
-        self.begun
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        if !self.begun {
-            // Nothing of it may stay behind.
-            self.gate.child().kill().ok();
-            self.gate.child().wait().ok();
-        }
+        self.gate.has_opened()
     }
 }
 
