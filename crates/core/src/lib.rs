@@ -12,6 +12,8 @@
 pub mod account;
 pub mod background;
 pub mod cause;
+#[cfg(test)]
+mod claims_tests;
 pub mod facts;
 pub mod ledger;
 pub mod relay;

@@ -83,7 +83,8 @@ pub fn about(scaled: bool, text: String) -> String {
 
 /// `98.6 %`, `11 %`; a share that is not 0 is not called 0.
 pub fn percent(share: f64) -> String {
-    let p = share * 100.0;
+    // The sum of nothing is -0.0.
+    let p = share * 100.0 + 0.0;
     if p > 0.0 && p < 0.05 {
         return "under 0.1 %".to_string();
     }
@@ -127,5 +128,6 @@ mod tests {
         assert_eq!(percent(0.986), "98.6 %");
         assert_eq!(percent(0.11), "11 %");
         assert_eq!((percent(0.0), percent(1e-9)), ("0 %".to_string(), "under 0.1 %".to_string()));
+        assert_eq!(percent([0.0; 0].iter().sum()), "0 %");
     }
 }

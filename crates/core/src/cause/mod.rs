@@ -1,8 +1,6 @@
 //! The causes: one file each, and this list. A cause is a function over the prepared [`Facts`] that either holds, with
 //! its lost time and evidence, or says with a number why not. Look-alikes are tested inside each cause.
 mod app_limited;
-#[cfg(test)]
-mod claims_tests;
 mod cork_held;
 mod cpu_throttled;
 mod nagle_delayed_ack;

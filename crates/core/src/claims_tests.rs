@@ -3,7 +3,7 @@
 use parshall_evidence::{Capture, FdKind, FlowState, OffCpu, Release, Report, Role, Rung, Status};
 use proptest::prelude::*;
 
-use super::CAUSES;
+use crate::cause::CAUSES;
 use crate::facts::{Blame, Facts};
 use crate::judge;
 use crate::ledger::flow::State;
@@ -60,6 +60,7 @@ fn check(capture: &Capture, report: &Report) -> Result<(), TestCaseError> {
         prop_assert!(claim.why.chars().any(|c| c.is_ascii_digit()), "no number: {:?}", claim);
         let words = ["no", "not", "never", "none", "nothing"];
         prop_assert!(!claim.why.split([' ', ',']).any(|word| words.contains(&word)), "flat denial: {:?}", claim);
+        prop_assert!(!claim.why.contains('-'), "a negative share: {:?}", claim);
         prop_assert!(seen(capture, &claim.cause), "claims what was not seen: {:?}", claim);
         let denies = match claim.cause.as_str() {
             "slow-reader" => claim.why.contains(", 0 % with"),
