@@ -74,7 +74,7 @@ fn with_o_the_report_alone_is_in_the_file() {
     assert_eq!(verdict(&report), CAUSE, "{report:#?}");
     // 40 requests of 40 ms each and the start of Python: from beginning to end, and no longer.
     assert!(report.window_s > 1.4 && report.window_s < done.took.as_secs_f64(), "{}", report.window_s);
-    assert!(report.subject.pids.len() == 1, "{:?}", report.subject);
+    assert_eq!(report.subject.pids.len(), 3, "the command and both of its children: {:?}", report.subject);
     assert_eq!((report.subject.comms[0].as_str(), report.subject.ports.len()), ("python3", 1), "{:?}", report.subject);
 }
 
