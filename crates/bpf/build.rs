@@ -17,6 +17,8 @@ fn main() {
     }
     // The record that user space reads in place is defined once, in Rust.
     std::fs::write(out.join("socket_record.h"), parshall_evidence::socket::c_header()).expect("OUT_DIR is writable");
+    std::fs::write(out.join("followed.h"), followed_header()).expect("OUT_DIR is writable");
+    std::fs::write(out.join("followed.rs"), format!("&{FOLLOWED:?}")).expect("OUT_DIR is writable");
     let mut args: Vec<std::ffi::OsString> = vec!["-Wall".into(), "-Werror".into(), "-Wno-unused-function".into()];
     for dir in [root.join("include"), root.join("src"), out.clone()] {
         args.push("-I".into());
@@ -47,8 +49,37 @@ fn main() {
                 std::process::exit(1);
             });
     }
-    let names = type_names(&out.join("probes.bpf.o"));
-    std::fs::write(out.join("type_names.rs"), format!("&{names:?}")).expect("OUT_DIR is writable");
+    let names = |objects: &[&str]| {
+        let mut names: Vec<String> =
+            objects.iter().flat_map(|name| type_names(&out.join(format!("{name}.bpf.o")))).collect();
+        names.sort();
+        names.dedup();
+        format!("&{names:?}")
+    };
+    std::fs::write(out.join("type_names.rs"), names(&["probes"])).expect("OUT_DIR is writable");
+    let of_sockets = names(&["socket_iter", "socket_owners"]);
+    std::fs::write(out.join("socket_type_names.rs"), of_sockets).expect("OUT_DIR is writable");
+}
+
+/// Structures that the iterators over sockets and the pass over descriptors follow pointers to.
+const FOLLOWED: &[&str] = &[
+    "cgroup",
+    "hlist_head",
+    "ipv6_pinfo",
+    "kernfs_node",
+    "mptcp_sock",
+    "mptcp_subflow_context",
+    "net",
+    "numa_drop_counters",
+    "sk_buff",
+    "sock",
+    "sock_common",
+];
+
+/// Their places in the list of the kernel's numbers of types, which user space fills in before it loads a program.
+fn followed_header() -> String {
+    let places: String = FOLLOWED.iter().map(|name| format!("\tFOLLOWED_{name},\n")).collect();
+    format!("/* Written by the build. */\n#pragma once\n\nenum followed {{\n{places}\tFOLLOWED_TYPES\n}};\n")
 }
 
 /// The names of the structures in the object, which are those of the kernel but for what follows `___`.
@@ -61,6 +92,5 @@ fn type_names(object: &Path) -> Vec<String> {
         .filter_map(|t| t.name().and_then(|n| n.to_str()).map(|n| n.split("___").next().unwrap_or(n).to_owned()))
         .collect();
     names.sort();
-    names.dedup();
     names
 }

@@ -7,6 +7,7 @@
 
 pub mod classic;
 pub mod flow;
+mod kernel_types;
 mod kit;
 pub mod lifecycle;
 mod load;

@@ -4,15 +4,14 @@
 //! attached only while a slice is on, because even an idle program on a hot tracepoint costs several per cent of a
 //! saturated host.
 use std::collections::HashMap;
-use std::ffi::CString;
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
 
+use crate::kernel_types::{self, KernelTypes};
 use crate::kit::{self, Inbox};
 use crate::lifecycle::{FlowDump, Owner};
 use crate::load::unsignalled;
@@ -20,7 +19,7 @@ use crate::record::{self, Event};
 use crate::skel::{ProbesSkel, ProbesSkelBuilder};
 use crate::syscall::{SysKey, SysValue, call_flags};
 use crate::thread::{OffKey, OffValue, ThreadDump};
-use crate::{sample, skel, small_btf};
+use crate::{sample, skel};
 
 /// Why the probes could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -140,15 +139,9 @@ impl Probes {
     fn load_without(config: &Config, without: &[&str]) -> Result<ProbesSkel<'static>, libbpf_rs::Error> {
         // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let types = small_types();
-        let path = types.as_ref().map(|file| CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())));
-        let path = path.and_then(Result::ok);
-        let mut options = libbpf_sys::bpf_object_open_opts {
-            sz: size_of::<libbpf_sys::bpf_object_open_opts>() as libbpf_sys::size_t,
-            ..Default::default()
-        };
-        options.btf_custom_path = path.as_ref().map_or(std::ptr::null(), |p| p.as_ptr());
-        let mut open = ProbesSkelBuilder::default().open_opts(options, object)?;
+        let types = KernelTypes::read(include!(concat!(env!("OUT_DIR"), "/type_names.rs")), &[]);
+        let path = types.as_ref().and_then(KernelTypes::path);
+        let mut open = ProbesSkelBuilder::default().open_opts(kernel_types::options(path.as_ref()), object)?;
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
         rodata.port = config.port.unwrap_or(0);
         rodata.max_flows = config.max_flows;
@@ -298,19 +291,6 @@ impl Probes {
     fn bss(&mut self) -> &mut skel::types::bss {
         self.skel.maps.bss_data.as_deref_mut().expect("the object has global data")
     }
-}
-
-/// A file with the types of the kernel that the probes ask for; without it libbpf finds them by itself, more slowly.
-fn small_types() -> Option<File> {
-    let full = std::fs::read("/sys/kernel/btf/vmlinux").ok()?;
-    let wanted: &[&str] = include!(concat!(env!("OUT_DIR"), "/type_names.rs"));
-    let small = small_btf::reduce(&full, &wanted.iter().map(|name| name.as_bytes()).collect())?;
-    // SAFETY: the name is a NUL-terminated string; the kernel answers with a new descriptor or an error.
-    let fd = unsafe { libc::memfd_create(c"parshall-types".as_ptr(), libc::MFD_CLOEXEC) };
-    // SAFETY: the descriptor is new, so nothing else owns it.
-    let mut file = (fd >= 0).then(|| unsafe { File::from_raw_fd(fd) })?;
-    file.write_all(&small).ok()?;
-    Some(file)
 }
 
 fn read_iter(what: &'static str, link: libbpf_rs::Result<Link>) -> Result<Vec<u8>, Error> {

@@ -32,19 +32,26 @@ mod kind {
     pub const ENUM64: u32 = 19;
 }
 
-/// Type information with the types called `wanted` and what they are made of, or None when `full` is not understood.
-pub fn reduce(full: &[u8], wanted: &HashSet<&[u8]>) -> Option<Vec<u8>> {
+/// Type information with the types called `wanted` and what they are made of, and the numbers that the structures `followed`
+/// have in `full`, 0 where there is none. None when `full` is not understood.
+pub fn reduce(full: &[u8], wanted: &HashSet<&[u8]>, followed: &[&[u8]]) -> Option<(Vec<u8>, Vec<u32>)> {
     let source = Source::parse(full)?;
     let mut small = Small { source: &source, ids: vec![0; source.offsets.len()], order: Vec::new() };
+    let mut followed_ids = vec![0; followed.len()];
     for id in 1..source.offsets.len() as u32 {
         let t = source.get(id)?;
         let named = matches!(t.kind, kind::STRUCT | kind::UNION | kind::ENUM | kind::ENUM64 | kind::TYPEDEF);
-        if named && wanted.contains(source.name(t.name)?) {
-            small.add(id);
+        if !named || t.name == 0 || !wanted.contains(source.name(t.name)?) {
+            continue;
+        }
+        small.add(id);
+        let place = followed.iter().position(|name| source.name(t.name) == Some(*name));
+        if let Some(place) = place.filter(|place| t.kind == kind::STRUCT && followed_ids[*place] == 0) {
+            followed_ids[place] = id;
         }
     }
     small.close()?;
-    small.write(full)
+    Some((small.write(full)?, followed_ids))
 }
 
 struct Type {
@@ -122,6 +129,16 @@ impl Type {
             _ => Vec::new(),
         }
     }
+
+    /// Where in the entry the places stand of its own name and of those of its members.
+    fn names(&self) -> Vec<usize> {
+        let size = match self.kind {
+            kind::STRUCT | kind::UNION | kind::ENUM64 => 12,
+            kind::ENUM | kind::FUNC_PROTO => 8,
+            _ => return vec![0],
+        };
+        std::iter::once(0).chain((0..self.vlen).map(|i| 12 + size * i)).collect()
+    }
 }
 
 struct Small<'a> {
@@ -155,6 +172,8 @@ impl Small<'_> {
 
     fn write(&self, full: &[u8]) -> Option<Vec<u8>> {
         let mut types = Vec::new();
+        // Each name as often as it is used: all of the kernel's names are ten times as much, and libbpf reads what is here.
+        let mut strings = vec![0];
         for &id in &self.order {
             let t = self.source.get(id)?;
             let start = types.len();
@@ -163,18 +182,26 @@ impl Small<'_> {
                 let old = u32_at(&types, start + part)?;
                 types[start + part..start + part + 4].copy_from_slice(&self.ids.get(old as usize)?.to_ne_bytes());
             }
+            for name in t.names() {
+                let old = u32_at(&types, start + name)?;
+                let new = if old == 0 { 0 } else { u32::try_from(strings.len()).ok()? };
+                types[start + name..start + name + 4].copy_from_slice(&new.to_ne_bytes());
+                if old != 0 {
+                    strings.extend_from_slice(self.source.name(old)?);
+                    strings.push(0);
+                }
+            }
             if t.kind == kind::PTR {
                 types[start + 8..start + 12].fill(0);
             }
         }
-        // Names stay where they are: copying all of them is cheaper than choosing.
-        let mut out = Vec::with_capacity(HEADER + types.len() + self.source.strings.len());
+        let mut out = Vec::with_capacity(HEADER + types.len() + strings.len());
         out.extend_from_slice(&full[..4]);
-        for field in [HEADER, 0, types.len(), types.len(), self.source.strings.len()] {
+        for field in [HEADER, 0, types.len(), types.len(), strings.len()] {
             out.extend_from_slice(&u32::try_from(field).ok()?.to_ne_bytes());
         }
         out.extend_from_slice(&types);
-        out.extend_from_slice(self.source.strings);
+        out.extend_from_slice(&strings);
         Some(out)
     }
 }
@@ -221,9 +248,13 @@ mod tests {
     fn wanted_structures_keep_their_shape_and_little_else_stays() {
         let Some(full) = kernel() else { return };
         let wanted: HashSet<&[u8]> = [&b"tcp_sock"[..], b"sk_buff", b"no_such_structure"].into();
-        let small = reduce(&full, &wanted).expect("understood");
+        let (small, ids) = reduce(&full, &wanted, &[b"sk_buff", b"no_such_structure"]).expect("understood");
         assert_eq!(shapes(&small, &wanted), shapes(&full, &wanted));
         assert_eq!(shapes(&small, &wanted).len(), 2);
+        let source = Source::parse(&full).expect("type information");
+        let followed = source.get(ids[0]).expect("in range");
+        assert_eq!((source.name(followed.name), followed.kind), (Some(&b"sk_buff"[..]), kind::STRUCT));
+        assert_eq!(ids[1], 0, "what the kernel does not have has no number");
         let types = Source::parse(&small).expect("type information").offsets.len();
         assert!((100..2000).contains(&types), "{types} types");
     }
@@ -233,10 +264,10 @@ mod tests {
         let Some(full) = kernel() else { return };
         let wanted: HashSet<&[u8]> = [&b"tcp_sock"[..]].into();
         for end in [0, 1, 23, 24, 100, full.len() / 2, full.len() - 1] {
-            assert_eq!(reduce(&full[..end], &wanted), None, "cut at {end}");
+            assert_eq!(reduce(&full[..end], &wanted, &[]), None, "cut at {end}");
         }
         let mut broken = full.clone();
         broken[HEADER + 4..HEADER + 8].fill(0xff);
-        assert_eq!(reduce(&broken, &wanted), None);
+        assert_eq!(reduce(&broken, &wanted, &[]), None);
     }
 }

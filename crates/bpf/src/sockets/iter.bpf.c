@@ -6,6 +6,7 @@
  * What is written is a record, followed by the name if it is a UNIX socket's. The program is run for a socket again when its
  * record did not fit, so nothing is counted before it is written.
  */
+#include "sockets/follow.bpf.h"
 #include "sockets/read.bpf.h"
 
 #define NAME_MOST 108

@@ -10,6 +10,7 @@ use parshall_evidence::socket::{Groups, SocketRecord};
 
 use super::rest::Rest;
 use super::{record, refused};
+use crate::kernel_types::{self, KernelTypes};
 use crate::load::unsignalled;
 
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
@@ -118,8 +119,11 @@ impl Iterators {
     fn try_load(tables: &[Table]) -> Result<Self, libbpf_rs::Error> {
         // One per process as a rule: a page, for a skeleton without a lifetime.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = SocketIterSkelBuilder::default().open(storage)?;
+        let types = KernelTypes::of_sockets();
+        let path = types.and_then(KernelTypes::path);
+        let mut open = SocketIterSkelBuilder::default().open_opts(kernel_types::options(path.as_ref()), storage)?;
         let constants = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
+        constants.followed_ids.iter_mut().zip(types.map_or(&[][..], KernelTypes::ids)).for_each(|(to, id)| *to = *id);
         let tick = super::Tick::of_kernel();
         (constants.socket_tick_hz, constants.socket_tick_us, constants.socket_tick_ms) = (tick.hz, tick.us, tick.ms);
         open.progs.dump_tcp.set_autoload(tables.contains(&Table::Tcp));

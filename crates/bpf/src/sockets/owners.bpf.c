@@ -12,6 +12,7 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "sockets/follow.bpf.h"
 
 struct task_struct___owners {
 	int tgid;
@@ -47,8 +48,10 @@ struct stray {
 /* Set by user space before each pass, as is `asked_pid`. */
 u32 last_pid;
 u32 find_strays;
+u64 last_net;
 
-/* Namespaces that are not the one of the thread that holds the socket, with one descriptor each. */
+/* Namespaces that sockets are in, with one descriptor each. Not only those that differ from the namespace of the thread that holds
+ * the socket: user space does not get to see the namespace of every process. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -56,23 +59,16 @@ struct {
 	__type(value, struct stray);
 } strays SEC(".maps");
 
-struct nsproxy___owners {
-	struct net *net_ns;
-} __attribute__((preserve_access_index));
-
-struct task_struct___nsproxy {
-	struct nsproxy___owners *nsproxy;
-} __attribute__((preserve_access_index));
-
 static __noinline int look_for_stray(struct task_struct *task, struct socket___owners *socket, u32 fd)
 {
 	struct sock___owners *sk = BPF_CORE_READ(socket, sk);
 	struct net *there = BPF_CORE_READ(sk, __sk_common.skc_net.net);
-	struct net *here = BPF_CORE_READ((struct task_struct___nsproxy *)task, nsproxy, net_ns);
 	struct stray stray = {};
 
-	if (!there || there == here)
+	/* Neighbours are mostly in the same one. */
+	if (!there || (u64)there == last_net)
 		return 0;
+	last_net = (u64)there;
 	stray.inode = BPF_CORE_READ(there, ns.inum);
 	stray.pid = BPF_CORE_READ(task, tgid);
 	stray.fd = fd;
@@ -97,12 +93,10 @@ struct socket_alloc___owners {
 	struct inode vfs_inode;
 } __attribute__((preserve_access_index));
 
-struct hlist_head___owners {
+/* For its first field alone, which is a word. */
+struct hlist_head {
 	void *first;
 } __attribute__((preserve_access_index));
-
-/* What is read through it gives zero where the memory is gone. Linux 6.2. */
-extern void *bpf_rdonly_cast(const void *pointer, __u32 btf_id) __ksym __weak;
 
 /* The table that was asked for, and up to which descriptor. */
 u32 asked_pid;
@@ -111,8 +105,7 @@ u64 next_files[AHEAD];
 
 static __always_inline u64 word_at(u64 address)
 {
-	const u32 word = bpf_core_type_id_kernel(struct hlist_head___owners);
-	u64 value = (u64)((struct hlist_head___owners *)bpf_rdonly_cast((void *)address, word))->first;
+	u64 value = (u64)SOCKET_FOLLOW(hlist_head, address)->first;
 
 	asm volatile("" : "+r"(value));
 	return value;

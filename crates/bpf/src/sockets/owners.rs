@@ -13,6 +13,7 @@ use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
 use zerocopy::FromBytes;
 
 use super::rest::Rest;
+use crate::kernel_types::{self, KernelTypes};
 use crate::load::unsignalled;
 use crate::record;
 
@@ -40,7 +41,7 @@ pub struct Holder<'a> {
     pub command: &'a Arc<str>,
 }
 
-/// A socket in a namespace that its process is not in.
+/// A socket in a namespace that its process may not be in, or whose process may hide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes)]
 #[repr(C)]
 pub struct Stray {
@@ -233,7 +234,11 @@ impl Owners {
     fn try_load() -> Result<Self, libbpf_rs::Error> {
         // One per process as a rule: a page, for a skeleton without a lifetime.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let open = SocketOwnersSkelBuilder::default().open(storage)?;
+        let types = KernelTypes::of_sockets();
+        let path = types.and_then(KernelTypes::path);
+        let mut open = SocketOwnersSkelBuilder::default().open_opts(kernel_types::options(path.as_ref()), storage)?;
+        let constants = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
+        constants.followed_ids.iter_mut().zip(types.map_or(&[][..], KernelTypes::ids)).for_each(|(to, id)| *to = *id);
         let skel = unsignalled(|| open.load())?;
         let link = skel.progs.owners.attach()?;
         Ok(Self { skel, link, buffer: vec![0; BUFFER] })
@@ -248,7 +253,7 @@ impl Owners {
         self.pass(table, false)
     }
 
-    /// The same, and namespaces whose sockets belong to processes elsewhere, one socket each, at most 4096.
+    /// The same, and the namespaces that sockets are in, one socket each, at most 4096.
     ///
     /// # Errors
     /// As [`Owners::read`].
@@ -267,7 +272,7 @@ impl Owners {
 
     fn pass(&mut self, table: &mut Table, find_strays: bool) -> io::Result<()> {
         let bss = self.skel.maps.bss_data.as_deref_mut().expect("the object has global data");
-        (bss.last_pid, bss.asked_pid) = (0, 0);
+        (bss.last_pid, bss.asked_pid, bss.last_net) = (0, 0, 0);
         bss.find_strays = u32::from(find_strays);
         table.clear();
         let outcome = (|| {

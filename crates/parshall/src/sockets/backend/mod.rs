@@ -43,6 +43,6 @@ pub trait Backend {
         false
     }
 
-    /// Sockets outside the namespaces of their processes, for the dumps that follow: the owners' pass finds them.
+    /// A socket of each namespace that has one, for the dumps that follow: the owners' pass finds them.
     fn tell_strays(&mut self, _: Vec<Stray>) {}
 }

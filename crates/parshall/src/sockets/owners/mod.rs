@@ -31,7 +31,7 @@ pub trait Owners {
     /// What makes the whole look impossible; what was known before is forgotten all the same.
     fn look(&mut self) -> anyhow::Result<Account>;
 
-    /// As [`Owners::look`], and tells sockets outside the namespaces of their processes, if it can.
+    /// As [`Owners::look`], and gives a socket of each namespace that has one, if it can.
     ///
     /// # Errors
     /// As [`Owners::look`].

@@ -1,0 +1,120 @@
+//! The kernel's type information, reduced to what an object asks for, in the form in which libbpf takes it. How it is reduced
+//! is the business of `small_btf`; which types an object names, the build writes down.
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::OnceLock;
+
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Struct;
+
+use crate::small_btf;
+
+const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+
+/// The types that all socket objects ask for, reduced once in a process.
+static OF_SOCKETS: OnceLock<Option<KernelTypes>> = OnceLock::new();
+
+/// A part of the kernel's type information. It counts types in its own way, so an object that is opened with it must take the
+/// kernel's own numbers from [`KernelTypes::ids`].
+#[derive(Debug)]
+pub(crate) struct KernelTypes {
+    /// None when the kernel tells its types in a form that is not known here: libbpf then finds them by itself, more slowly.
+    file: Option<File>,
+    ids: Vec<u32>,
+}
+
+impl KernelTypes {
+    /// The types of these names, with what they are made of, and the kernel's numbers of the structures `followed`. None when the
+    /// kernel does not tell its types.
+    pub fn read(names: &[&str], followed: &[&str]) -> Option<Self> {
+        let full = Mapped::open().ok()?;
+        let wanted = names.iter().chain(followed).map(|name| name.as_bytes()).collect();
+        let followed_names: Vec<&[u8]> = followed.iter().map(|name| name.as_bytes()).collect();
+        let reduced = small_btf::reduce(full.bytes(), &wanted, &followed_names);
+        match reduced.and_then(|(small, ids)| Some((in_memory(&small)?, ids))) {
+            Some((file, ids)) => Some(Self { file: Some(file), ids }),
+            None => Some(Self { file: None, ids: ids_by_libbpf(followed)? }),
+        }
+    }
+
+    /// The types of the socket iterators and of the owners.
+    pub fn of_sockets() -> Option<&'static Self> {
+        let names: &[&str] = include!(concat!(env!("OUT_DIR"), "/socket_type_names.rs"));
+        OF_SOCKETS.get_or_init(|| Self::read(names, FOLLOWED)).as_ref()
+    }
+
+    /// The kernel's number of each structure of `followed`, 0 for those that it does not have.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Where libbpf opens them; valid as long as this is.
+    pub fn path(&self) -> Option<CString> {
+        let path = format!("/proc/self/fd/{}", self.file.as_ref()?.as_raw_fd());
+        CString::new(path).ok()
+    }
+}
+
+fn in_memory(bytes: &[u8]) -> Option<File> {
+    // SAFETY: the name is a NUL-terminated string; the kernel answers with a new descriptor or an error.
+    let fd = unsafe { libc::memfd_create(c"parshall-types".as_ptr(), libc::MFD_CLOEXEC) };
+    // SAFETY: the descriptor is new, so nothing else owns it.
+    let mut file = (fd >= 0).then(|| unsafe { File::from_raw_fd(fd) })?;
+    file.write_all(bytes).ok()?;
+    Some(file)
+}
+
+fn ids_by_libbpf(followed: &[&str]) -> Option<Vec<u32>> {
+    let types = Btf::from_vmlinux().ok()?;
+    let id = |name: &&str| types.type_by_name::<Struct<'_>>(name).map_or(0, |found| u32::from(found.type_id()));
+    Some(followed.iter().map(id).collect())
+}
+
+/// Structures that socket programs follow pointers to, in the order of `enum followed` of the header that the build writes.
+pub(crate) const FOLLOWED: &[&str] = include!(concat!(env!("OUT_DIR"), "/followed.rs"));
+
+/// Options for an object that finds its types at `path`, which must outlive the call that takes them.
+pub(crate) fn options(path: Option<&CString>) -> libbpf_sys::bpf_object_open_opts {
+    let mut options = libbpf_sys::bpf_object_open_opts {
+        sz: size_of::<libbpf_sys::bpf_object_open_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    options.btf_custom_path = path.map_or(std::ptr::null(), |path| path.as_ptr());
+    options
+}
+
+/// All of the kernel's type information: mapped where the kernel can (Linux 6.16), which saves copying 5 MB, else read.
+enum Mapped {
+    Pages { at: *mut libc::c_void, len: usize },
+    Copy(Vec<u8>),
+}
+
+impl Mapped {
+    fn open() -> io::Result<Self> {
+        let file = File::open(VMLINUX)?;
+        let len = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+        let fd = file.as_raw_fd();
+        // SAFETY: a new mapping of a file that the kernel never changes, at an address that the kernel chooses.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0) };
+        if at == libc::MAP_FAILED { Ok(Self::Copy(std::fs::read(VMLINUX)?)) } else { Ok(Self::Pages { at, len }) }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            // SAFETY: mapped for as long as this lives, `len` readable bytes that nobody writes.
+            Self::Pages { at, len } => unsafe { std::slice::from_raw_parts(at.cast::<u8>().cast_const(), *len) },
+            Self::Copy(bytes) => bytes,
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if let Self::Pages { at, len } = self {
+            // SAFETY: the mapping is ours, and nothing borrows from it any more.
+            unsafe { libc::munmap(*at, *len) };
+        }
+    }
+}
