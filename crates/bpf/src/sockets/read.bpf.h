@@ -77,6 +77,16 @@ static __always_inline u32 until_ms(unsigned long expires, u64 now)
 	return left > 0 ? ticks_ms(left) : 0;
 }
 
+/* The kernel's words for "none": of rates, of round trip times, of thresholds and Vegas. */
+#define NO_RATE (~0ull)
+#define NO_RTT (~0u)
+#define NONE_YET 0x7fffffffu
+/* The value, or 0 where it says "none": without a branch, whose two ways the verifier would follow. */
+static __always_inline u64 some(u64 value, u64 none)
+{
+	return value & -(((value ^ none) | -(value ^ none)) >> 63);
+}
+
 #define WANTED(group) (groups & SOCKET_GROUP_##group)
 
 /* What full sockets, TIME_WAIT and connection requests have in common. */
@@ -322,7 +332,7 @@ static __always_inline void read_rtt(struct socket_record *r, const struct tcp_s
 	r->ato_us = ticks_us(ato);
 	r->rtt_us = tp->srtt_us >> 3;
 	r->rttvar_us = tp->mdev_us >> 2;
-	r->min_rtt_us = tp->rtt_min.s[0].v;
+	r->min_rtt_us = some(tp->rtt_min.s[0].v, NO_RTT);
 	r->rcv_rtt_us = tp->rcv_rtt_est.rtt_us >> 3;
 }
 
@@ -330,15 +340,16 @@ static __always_inline void read_cwnd(struct socket_record *r, const struct tcp_
 {
 	const struct inet_connection_sock *icsk = &tp->inet_conn;
 
-	r->snd_cwnd = tp->snd_cwnd;
+	/* What a listener would give to a connection is not its own. */
 	if (r->state == LISTEN)
 		return;
+	r->snd_cwnd = tp->snd_cwnd;
 	r->ca_state = BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state);
 	r->snd_mss = tp->mss_cache;
 	r->rcv_mss = icsk->icsk_ack.rcv_mss;
 	r->advmss = tp->advmss;
 	r->pmtu = icsk->icsk_pmtu_cookie;
-	r->snd_ssthresh = tp->snd_ssthresh;
+	r->snd_ssthresh = some(tp->snd_ssthresh, NONE_YET);
 }
 
 static __always_inline void read_loss(struct socket_record *r, const struct tcp_sock *tp,
@@ -346,9 +357,9 @@ static __always_inline void read_loss(struct socket_record *r, const struct tcp_
 {
 	u32 stamp;
 
-	r->reordering = tp->reordering;
 	if (r->state == LISTEN)
 		return;
+	r->reordering = tp->reordering;
 	r->unacked = tp->packets_out;
 	r->sacked = tp->sacked_out;
 	r->lost = tp->lost_out;
@@ -424,8 +435,8 @@ static __always_inline void read_rate(struct socket_record *r, const struct sock
 {
 	u64 rate, interval;
 
-	r->pacing_bytes_per_s = sk->sk_pacing_rate;
-	r->max_pacing_bytes_per_s = sk->sk_max_pacing_rate;
+	r->pacing_bytes_per_s = some(sk->sk_pacing_rate, NO_RATE);
+	r->max_pacing_bytes_per_s = some(sk->sk_max_pacing_rate, NO_RATE);
 	if (r->state == LISTEN)
 		return;
 	r->app_limited = BPF_CORE_READ_BITFIELD(tp, rate_app_limited);
@@ -471,7 +482,7 @@ static __always_inline void read_bbr(struct socket_record *r, const struct tcp_s
 	/* Segments per microsecond, shifted by 24. */
 	bw = BPF_CORE_READ_BITFIELD(ca, lt_use_bw) ? ca->lt_bw : ca->bw.s[0].v;
 	r->bbr_bw_bytes_per_s = bw * tp->mss_cache * 1000000 >> 24;
-	r->bbr_min_rtt_us = ca->min_rtt_us;
+	r->bbr_min_rtt_us = some(ca->min_rtt_us, NO_RTT);
 	r->bbr_pacing_gain = BPF_CORE_READ_BITFIELD(ca, pacing_gain);
 	r->bbr_cwnd_gain = BPF_CORE_READ_BITFIELD(ca, cwnd_gain);
 }
@@ -499,8 +510,8 @@ static __always_inline void read_vegas(struct socket_record *r, const struct tcp
 		return;
 	r->vegas_enabled = ca->doing_vegas_now;
 	r->vegas_rttcnt = ca->cntRTT;
-	r->vegas_rtt_us = ca->baseRTT;
-	r->vegas_minrtt_us = ca->minRTT;
+	r->vegas_rtt_us = some(ca->baseRTT, NONE_YET);
+	r->vegas_minrtt_us = some(ca->minRTT, NONE_YET);
 }
 
 static __always_inline u32 control_of(u64 name)

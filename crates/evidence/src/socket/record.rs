@@ -83,6 +83,20 @@ macro_rules! give {
     };
 }
 
+macro_rules! set_uint {
+    (bytes16, $field:expr, $value:ident) => {};
+    ($t:ident, $field:expr, $value:ident) => {
+        $field = $value as $t
+    };
+}
+
+macro_rules! set_bytes {
+    (bytes16, $field:expr, $value:ident) => {
+        $field = *$value
+    };
+    ($t:ident, $field:expr, $value:ident) => {};
+}
+
 macro_rules! socket_fields {
     ($($width:ident { $($number:literal $name:ident $group:ident $doc:literal;)* })*) => {
         /// One socket at one moment. Numbers that do not apply, or whose group was not asked for, are 0.
@@ -113,6 +127,22 @@ macro_rules! socket_fields {
         ];
 
         impl SocketRecord {
+            /// Sets the number that a visitor was given; what no field has is left alone.
+            pub fn set_uint(&mut self, number: u32, value: u64) {
+                match number {
+                    $($( $number => { set_uint!($width, self.$name, value); } )*)*
+                    _ => {}
+                }
+            }
+
+            /// Sets the sixteen bytes that a visitor was given; what no field has is left alone.
+            pub fn set_bytes(&mut self, number: u32, value: &[u8; 16]) {
+                match number {
+                    $($( $number => { set_bytes!($width, self.$name, value); } )*)*
+                    _ => {}
+                }
+            }
+
             /// Gives every field that is not zero.
             #[inline(always)]
             pub fn visit<V: Visitor>(&self, visitor: &mut V) {
@@ -132,8 +162,8 @@ socket_fields! {
         5 bytes_acked Traffic "data bytes acknowledged by the peer (tcp_info, RFC 4898)";
         6 bytes_received Traffic "data bytes received in order (tcp_info, RFC 4898)";
         7 bytes_retrans Loss "data bytes retransmitted (tcp_info)";
-        8 pacing_bytes_per_s Rate "pacing rate in bytes per second (tcp_info); all ones: none";
-        9 max_pacing_bytes_per_s Rate "limit of the pacing rate in bytes per second (SO_MAX_PACING_RATE); all ones: none";
+        8 pacing_bytes_per_s Rate "pacing rate in bytes per second; 0: none (tcp_info, where all ones say that)";
+        9 max_pacing_bytes_per_s Rate "limit of the pacing rate in bytes per second (SO_MAX_PACING_RATE); 0: none";
         10 delivery_bytes_per_s Rate "bytes per second of the last delivery sample (tcp_info)";
         11 busy_us Limits "time with data outstanding or waiting (tcp_info)";
         12 rwnd_limited_us Limits "part of busy_us in which the peer's window held back (tcp_info)";
@@ -164,14 +194,14 @@ socket_fields! {
         41 ato_us Rtt "delayed-ACK timeout (tcp_info)";
         42 rtt_us Rtt "smoothed round trip time (tcp_info)";
         43 rttvar_us Rtt "mean deviation of the round trip time (tcp_info)";
-        44 min_rtt_us Rtt "smallest round trip time lately; all ones: none yet (tcp_info)";
+        44 min_rtt_us Rtt "smallest round trip time lately; 0: none yet (tcp_info, where all ones say that)";
         45 rcv_rtt_us Rtt "receiver's estimate of the round trip time (tcp_info)";
         46 snd_mss Cwnd "maximum segment size sent (tcp_info)";
         47 rcv_mss Cwnd "estimate of the peer's segment size (tcp_info)";
         48 advmss Cwnd "advertised maximum segment size (tcp_info)";
         49 pmtu Cwnd "path MTU (tcp_info)";
-        50 snd_cwnd Cwnd "congestion window in segments (tcp_info)";
-        51 snd_ssthresh Cwnd "slow start threshold in segments; 0x7fffffff: none yet (tcp_info)";
+        50 snd_cwnd Cwnd "congestion window in segments; listener: 0 (tcp_info)";
+        51 snd_ssthresh Cwnd "slow start threshold in segments; 0: none yet (tcp_info, where 0x7fffffff says that)";
         52 rcv_ssthresh Window "limit of the window that is advertised, in bytes (tcp_info)";
         53 rcv_space Window "bytes read per round trip, as receive buffer tuning sees it (tcp_info)";
         54 snd_wnd Window "window that the peer advertised, in bytes (tcp_info)";
@@ -181,7 +211,7 @@ socket_fields! {
         58 lost Loss "segments thought lost (tcp_info)";
         59 retrans Loss "segments sent again and not acknowledged (tcp_info)";
         60 fackets Loss "always 0 in today's kernels (tcp_info)";
-        61 reordering Loss "degree of reordering in segments (tcp_info)";
+        61 reordering Loss "degree of reordering in segments; listener: 0 (tcp_info)";
         62 total_retrans Loss "segments sent again since the beginning (tcp_info)";
         63 dsack_dups Loss "duplicates that D-SACK reported (tcp_info)";
         64 reord_seen Loss "reordering events (tcp_info)";
@@ -215,15 +245,15 @@ socket_fields! {
         96 optmem_bytes Memory "memory of options (SK_MEMINFO)";
         97 backlog_bytes Memory "memory of packets that came while the socket was locked (SK_MEMINFO)";
         98 drops Memory "packets dropped at the socket (SK_MEMINFO)";
-        100 bbr_min_rtt_us Congestion "BBR: minimal round trip time";
+        100 bbr_min_rtt_us Congestion "BBR: minimal round trip time; 0: none yet";
         101 bbr_pacing_gain Congestion "BBR: pacing gain, 256 is 1";
         102 bbr_cwnd_gain Congestion "BBR: window gain, 256 is 1";
         103 dctcp_alpha Congestion "DCTCP: estimate of marking";
         104 dctcp_ab_ecn Congestion "DCTCP: bytes acknowledged with marks";
         105 dctcp_ab_tot Congestion "DCTCP: bytes acknowledged";
         106 vegas_rttcnt Congestion "Vegas: round trip times counted";
-        107 vegas_rtt_us Congestion "Vegas: smoothed round trip time";
-        108 vegas_minrtt_us Congestion "Vegas: minimal round trip time";
+        107 vegas_rtt_us Congestion "Vegas: smoothed round trip time; 0: none yet";
+        108 vegas_minrtt_us Congestion "Vegas: minimal round trip time; 0: none yet";
         110 mptcp_token Mptcp "MPTCP: the connection's token, on the connection and on its subflows";
         111 mptcp_flags Mptcp "MPTCP: flags of the connection (mptcp_info)";
         112 mptcp_retransmits Mptcp "MPTCP: retransmissions of the connection (mptcp_info)";

@@ -2,6 +2,7 @@
 use parshall_evidence::socket::{Group, Groups, PROTOCOL_MPTCP, SocketRecord};
 
 use super::bytes::Bytes;
+use super::tcp_info::{NO_RTT, some};
 use super::{Reading, Table, memory, tcp_info};
 use crate::sockets::selection::state::LISTEN;
 
@@ -28,6 +29,9 @@ const SOCKOPT: u16 = 22;
 const ULP_NAME: u16 = 1;
 const ULP_MPTCP: u16 = 3;
 const MPTCP_TOKEN_LOCAL: u16 = 2;
+
+/// TCP Vegas begins with it (net/ipv4/tcp_vegas.c).
+const NO_VEGAS_RTT: u32 = 0x7fff_ffff;
 
 const SOCK_STREAM: u16 = 1;
 const SOCK_DGRAM: u16 = 2;
@@ -115,8 +119,8 @@ fn congestion(kind: u16, value: Bytes<'_>, record: &mut SocketRecord) {
         VEGASINFO => {
             record.vegas_enabled = u8::from(value.u32(0) != 0);
             record.vegas_rttcnt = value.u32(4);
-            record.vegas_rtt_us = value.u32(8);
-            record.vegas_minrtt_us = value.u32(12);
+            record.vegas_rtt_us = some(value.u32(8), NO_VEGAS_RTT);
+            record.vegas_minrtt_us = some(value.u32(12), NO_VEGAS_RTT);
         }
         DCTCPINFO => {
             record.dctcp_enabled = u8::from(value.u16(0) != 0);
@@ -127,7 +131,7 @@ fn congestion(kind: u16, value: Bytes<'_>, record: &mut SocketRecord) {
         }
         _ => {
             record.bbr_bw_bytes_per_s = value.halves(0);
-            record.bbr_min_rtt_us = value.u32(8);
+            record.bbr_min_rtt_us = some(value.u32(8), NO_RTT);
             record.bbr_pacing_gain = value.u32(12);
             record.bbr_cwnd_gain = value.u32(16);
         }

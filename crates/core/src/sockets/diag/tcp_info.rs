@@ -53,8 +53,8 @@ pub(super) fn tcp(info: Bytes<'_>, groups: Groups, layout: Layout, record: &mut 
         record.rcv_wnd = info.u32(232);
     }
     if wanted(Group::Rate) {
-        record.pacing_bytes_per_s = info.u64(104);
-        record.max_pacing_bytes_per_s = info.u64(112);
+        record.pacing_bytes_per_s = some(info.u64(104), u64::MAX);
+        record.max_pacing_bytes_per_s = some(info.u64(112), u64::MAX);
         record.delivery_bytes_per_s = info.u64(160);
         record.app_limited = bits(info.u8(7), 0, 1);
     }
@@ -74,6 +74,15 @@ pub(super) fn tcp(info: Bytes<'_>, groups: Groups, layout: Layout, record: &mut 
     }
 }
 
+/// The kernel's words for "no such thing (yet)": of round trip times, and of thresholds (TCP_INFINITE_SSTHRESH). Rates have all ones.
+pub(super) const NO_RTT: u32 = u32::MAX;
+pub(super) const NO_SSTHRESH: u32 = 0x7fff_ffff;
+
+/// The value, or 0 where it is the kernel's word for "none": that is what 0 means in every record.
+pub(super) fn some<T: PartialEq + Default>(value: T, none: T) -> T {
+    if value == none { T::default() } else { value }
+}
+
 /// A bit field of a byte: compilers begin at the lowest bit on little-endian machines, at the highest on others.
 fn bits(byte: u8, first: u32, count: u32) -> u8 {
     let shift = if cfg!(target_endian = "little") { first } else { 8 - first - count };
@@ -86,24 +95,28 @@ fn rtt(info: Bytes<'_>, record: &mut SocketRecord) {
     record.rtt_us = info.u32(68);
     record.rttvar_us = info.u32(72);
     record.rcv_rtt_us = info.u32(92);
-    record.min_rtt_us = info.u32(148);
+    record.min_rtt_us = some(info.u32(148), NO_RTT);
 }
 
 fn cwnd(info: Bytes<'_>, record: &mut SocketRecord) {
+    if record.state == LISTEN {
+        return;
+    }
     record.ca_state = info.u8(1);
     record.snd_mss = info.u32(16);
     record.rcv_mss = info.u32(20);
     record.pmtu = info.u32(60);
-    record.snd_ssthresh = info.u32(76);
+    record.snd_ssthresh = some(info.u32(76), NO_SSTHRESH);
     record.snd_cwnd = info.u32(80);
     record.advmss = info.u32(84);
 }
 
 fn loss(info: Bytes<'_>, record: &mut SocketRecord) {
-    if record.state != LISTEN {
-        record.unacked = info.u32(24);
-        record.sacked = info.u32(28);
+    if record.state == LISTEN {
+        return;
     }
+    record.unacked = info.u32(24);
+    record.sacked = info.u32(28);
     record.lost = info.u32(32);
     record.retrans = info.u32(36);
     record.fackets = info.u32(40);

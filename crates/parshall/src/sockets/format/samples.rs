@@ -29,7 +29,6 @@ pub fn connection(seed: u64) -> SocketRecord {
         bytes_acked: 1_234_000 + seed * 997,
         bytes_received: 98_765 + seed * 13,
         pacing_bytes_per_s: 288_000_000 + seed * 1009,
-        max_pacing_bytes_per_s: u64::MAX,
         delivery_bytes_per_s: 92_000_000 + seed * 31,
         busy_us: 1_200_000 + seed,
         netns: 4_026_531_840,

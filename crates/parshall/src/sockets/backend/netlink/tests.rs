@@ -169,7 +169,8 @@ fn as_the_socket_says(stream: &TcpStream, records: &[SocketRecord]) {
         (record.snd_mss.into(), info.snd_mss.into()),
         (record.rcv_mss.into(), info.rcv_mss.into()),
         (record.snd_cwnd.into(), info.snd_cwnd.into()),
-        (record.snd_ssthresh.into(), info.snd_ssthresh.into()),
+        // 0x7fffffff is the kernel's word for "none yet".
+        (record.snd_ssthresh.into(), if info.snd_ssthresh == 0x7fff_ffff { 0 } else { info.snd_ssthresh.into() }),
         (record.unacked.into(), info.unacked.into()),
         (record.total_retrans.into(), info.total_retrans.into()),
         (record.pacing_bytes_per_s, info.pacing_rate),

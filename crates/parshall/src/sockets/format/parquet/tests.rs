@@ -53,7 +53,8 @@ fn file(count: usize, make: impl Fn(usize) -> Owned) -> Vec<u8> {
 #[test]
 fn rows_read_back_across_row_groups() {
     let make = |n: usize| Owned {
-        record: samples::connection(n as u64),
+        // The largest number: columns are unsigned.
+        record: SocketRecord { max_pacing_bytes_per_s: u64::MAX, ..samples::connection(n as u64) },
         socket: u64::MAX - n as u64,
         name: if n.is_multiple_of(2) { vec![0, 0xff] } else { Vec::new() },
         texts: ["blue".into(), format!("/pods/{n}"), String::new(), "é".into()],
