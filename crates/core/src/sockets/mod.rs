@@ -3,6 +3,7 @@
 pub mod aggregate;
 pub mod container;
 pub mod diag;
+pub mod filter;
 pub mod key;
 pub mod retry;
 pub mod row;
@@ -14,6 +15,7 @@ pub mod stamp;
 pub mod track;
 pub mod words;
 
+pub use filter::Filter;
 pub use key::key;
 pub use row::{Dump, Owner, Rates, Row, Seen};
 pub use selection::{Kind, Kinds, Prefix, Selection, Side};

@@ -3,6 +3,8 @@ use std::net::IpAddr;
 
 use parshall_evidence::socket::{Groups, PROTOCOL_MPTCP, SocketRecord};
 
+use super::filter::Filter;
+
 const AF_UNIX: u8 = 1;
 const AF_INET: u8 = 2;
 const IPPROTO_TCP: u16 = 6;
@@ -71,6 +73,8 @@ impl Kinds {
 #[allow(missing_docs)]
 pub mod state {
     pub const ESTABLISHED: u8 = 1;
+    pub const SYN_SENT: u8 = 2;
+    pub const SYN_RECV: u8 = 3;
     pub const FIN_WAIT1: u8 = 4;
     pub const FIN_WAIT2: u8 = 5;
     pub const TIME_WAIT: u8 = 6;
@@ -166,6 +170,8 @@ pub struct Selection {
     pub prefixes: Vec<Prefix>,
     /// Only sockets that changed since the last dump of the same backend.
     pub changed: bool,
+    /// What a row must be besides. Backends do not look at it, for they do not know who holds a socket.
+    pub filter: Filter,
 }
 
 impl Default for Selection {
@@ -180,6 +186,7 @@ impl Default for Selection {
             ports: Vec::new(),
             prefixes: Vec::new(),
             changed: false,
+            filter: Filter::default(),
         }
     }
 }
@@ -212,7 +219,12 @@ impl Selection {
 
     /// Last states of sockets whose end is wanted: who asks for established connections wants to know how they ended.
     pub fn closed_states(&self) -> u32 {
-        if self.states & ESTABLISHED == 0 { self.states } else { self.states | ENDINGS }
+        Self::states_at_the_end(self.states)
+    }
+
+    /// Of states that are wanted: those in which such a socket may end.
+    pub(super) fn states_at_the_end(states: u32) -> u32 {
+        if states & ESTABLISHED == 0 { states } else { states | ENDINGS }
     }
 
     fn holds_in(&self, record: &SocketRecord, states: u32) -> bool {
