@@ -4,6 +4,7 @@ pub mod aggregate;
 pub mod container;
 pub mod diag;
 pub mod filter;
+pub mod keep;
 pub mod key;
 pub mod retry;
 pub mod row;

@@ -2,13 +2,13 @@
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
-use parshall_evidence::socket::{FIELDS, Field, Visitor, Width};
+use parshall_evidence::socket::{FIELDS, Field, Group, Visitor, Width};
 
 use super::row::Row;
 use super::schema::{Wire, wire};
 use super::selection::address;
 
-/// One key of an order: numbers from the largest, names and addresses from the smallest.
+/// One key of an order: numbers from the largest, names and addresses from the smallest; rows without a name come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SortKey {
     what: What,
@@ -63,6 +63,17 @@ impl SortKey {
         Some(Self { what, reversed: true })
     }
 
+    /// The group of fields that it compares; `--fields` without it would leave nothing to compare.
+    pub fn group(self) -> Option<Group> {
+        match self.what {
+            What::Number(number) => FIELDS.iter().find(|field| field.number == number).map(|field| field.group),
+            What::Sent | What::Received => Some(Group::Traffic),
+            What::Cgroup => Some(Group::Cgroup),
+            What::Owner => Some(Group::Owner),
+            What::Local | What::Remote | What::Netns => None,
+        }
+    }
+
     /// Names that are worth telling; those of the fields are valid too.
     pub fn names() -> impl Iterator<Item = &'static str> {
         SHORT.iter().map(|(name, _)| *name).chain(NAMES.iter().map(|(name, _)| *name))
@@ -82,10 +93,30 @@ fn named(name: &str) -> Option<What> {
 /// Sorts rows by keys; those that agree in all of them by namespace, addresses and ports, so that the order of a dump, which
 /// is not defined, does not show.
 pub fn sort(rows: &mut [Row<'_>], keys: &[SortKey]) {
-    rows.sort_by_cached_key(|row| {
-        let values: Vec<Value> = keys.iter().map(|key| Value::of(*key, row)).collect();
-        (values, End::of(row, false), End::of(row, true), row.record.netns, row.record.inode)
-    });
+    rows.sort_by_cached_key(|row| Rank::of(row, keys));
+}
+
+/// The place of a row in an order: ranks compare as [`sort`] orders their rows.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    values: Box<[Value]>,
+    local: End,
+    remote: End,
+    netns: u32,
+    inode: u32,
+}
+
+impl Rank {
+    /// The rank of a row by these keys.
+    pub fn of(row: &Row<'_>, keys: &[SortKey]) -> Self {
+        Self {
+            values: keys.iter().map(|key| Value::of(*key, row)).collect(),
+            local: End::of(row, false),
+            remote: End::of(row, true),
+            netns: row.record.netns,
+            inode: row.record.inode,
+        }
+    }
 }
 
 /// One end of a socket, in the order in which people look for it.
@@ -106,8 +137,9 @@ impl End {
 enum Value {
     Down(Reverse<u64>),
     Up(u64),
-    Name(Box<str>),
-    NameDown(Reverse<Box<str>>),
+    /// Whether there is none, and the name.
+    Name(bool, Box<str>),
+    NameDown(bool, Reverse<Box<str>>),
     End(End),
     EndDown(Reverse<End>),
 }
@@ -115,7 +147,13 @@ enum Value {
 impl Value {
     fn of(key: SortKey, row: &Row<'_>) -> Self {
         let number = |n: u64| if key.reversed { Self::Up(n) } else { Self::Down(Reverse(n)) };
-        let name = |s: &str| if key.reversed { Self::NameDown(Reverse(s.into())) } else { Self::Name(s.into()) };
+        let name = |s: &str| {
+            if key.reversed {
+                Self::NameDown(s.is_empty(), Reverse(s.into()))
+            } else {
+                Self::Name(s.is_empty(), s.into())
+            }
+        };
         let end = |end: End| if key.reversed { Self::EndDown(Reverse(end)) } else { Self::End(end) };
         match key.what {
             What::Number(wanted) => number(value(row, wanted)),
@@ -130,7 +168,7 @@ impl Value {
     }
 }
 
-/// The value of a field; all ones, which stand for "none", count as 0.
+/// The value of a field.
 fn value(row: &Row<'_>, wanted: u32) -> u64 {
     struct Find {
         wanted: u32,
@@ -146,10 +184,7 @@ fn value(row: &Row<'_>, wanted: u32) -> u64 {
     }
     let mut find = Find { wanted, found: 0 };
     row.record.visit(&mut find);
-    match (wanted, find.found) {
-        (8 | 9, u64::MAX) | (44, 0xffff_ffff) | (51, 0x7fff_ffff) => 0,
-        (_, found) => found,
-    }
+    find.found
 }
 
 #[cfg(test)]
@@ -166,7 +201,7 @@ mod tests {
     }
 
     fn record(local_port: u16, rtt_us: u32, snd_cwnd: u32) -> SocketRecord {
-        SocketRecord { family: 2, local_port, rtt_us, snd_cwnd, min_rtt_us: u32::MAX, ..Default::default() }
+        SocketRecord { family: 2, local_port, rtt_us, snd_cwnd, ..Default::default() }
     }
 
     #[test]
@@ -176,8 +211,28 @@ mod tests {
         assert_eq!(order(&["rtt", "snd_cwnd"], &records), [1, 2, 3, 4]);
         assert_eq!(order(&["cwnd", "-rtt_us"], &records), [2, 3, 4, 1]);
         assert_eq!(order(&["-local"], &records), [4, 3, 2, 1]);
-        assert_eq!(order(&["min-rtt"], &records), [1, 2, 3, 4], "none is no large number");
         assert_eq!(order(&[], &records), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn rows_without_a_name_come_last_either_way() {
+        let records = [record(1, 0, 0), record(2, 0, 0), record(3, 0, 0)];
+        for (key, wanted) in [("netns", [3, 1, 2]), ("-netns", [1, 3, 2])] {
+            let mut rows: Vec<Row<'_>> = records.iter().map(Row::bare).collect();
+            (rows[0].netns, rows[2].netns) = ("b", "a");
+            sort(&mut rows, &[SortKey::named(key).unwrap()]);
+            assert_eq!(rows.iter().map(|row| row.record.local_port).collect::<Vec<_>>(), wanted, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_key_says_which_fields_it_needs() {
+        let group = |name| SortKey::named(name).unwrap().group();
+        assert_eq!(
+            [group("retrans"), group("owner"), group("-rtt")],
+            [Group::Loss, Group::Owner, Group::Rtt].map(Some)
+        );
+        assert_eq!(group("netns"), None);
     }
 
     #[test]
