@@ -2,6 +2,7 @@
 //! socket, what changed since the last dump.
 pub mod aggregate;
 pub mod container;
+pub mod cost;
 pub mod diag;
 pub mod filter;
 pub mod keep;

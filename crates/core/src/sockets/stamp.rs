@@ -1,4 +1,4 @@
-//! Names of files by the time they begin, so that their order by name is that by time.
+//! Moments in UTC: in the names of files, so that their order by name is that by time, and for people.
 
 /// `20261121T083647Z`, of nanoseconds since 1970, in UTC.
 pub fn stamp(unix_ns: u64) -> String {
@@ -6,6 +6,14 @@ pub fn stamp(unix_ns: u64) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);
     format!("{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
+}
+
+/// `2026-11-21T08:36:47.123Z` (RFC 3339), of nanoseconds since 1970, in UTC. The time of day begins at its 12th character.
+pub fn moment(unix_ns: u64) -> String {
+    let (seconds, ms) = (unix_ns / 1_000_000_000, unix_ns / 1_000_000 % 1000);
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{ms:03}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
 /// Year, month and day of a day since 1970. Years are counted from March here, so that the leap day is the last of its
@@ -40,5 +48,6 @@ mod tests {
         for (seconds, text) in cases {
             assert_eq!(stamp(seconds * 1_000_000_000), text);
         }
+        assert_eq!(moment(951_782_399_007_999_999), "2000-02-28T23:59:59.007Z");
     }
 }

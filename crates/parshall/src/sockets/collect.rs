@@ -1,12 +1,13 @@
 //! One dump: records from the backend, joined with what user space knows, as rows.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parshall_core::sockets::{Dump, Met, Owner, Row, Seen, Selection, Tracker, key};
 use parshall_evidence::socket::{Batch, Completeness, Group, SocketRecord};
 
 use super::backend::Backend;
-use super::names::Names;
+use super::backend::choose::Dumps;
+use super::names::{Mixed, Names};
 use super::owners::{self, Owners};
 
 /// Sockets whose last counters are kept, at most: about 100 MB.
@@ -29,6 +30,8 @@ pub struct Collector {
     names: Names,
     owners: Option<Box<dyn Owners>>,
     tracker: Option<Tracker>,
+    /// Sockets that the processes of the filter held in the last dump: nobody holds them any more when they have closed.
+    held: HashSet<u64, Mixed>,
     /// Descriptors that no look could take in, over all dumps.
     owners_dropped: u64,
     /// Looks at the owners that failed.
@@ -37,10 +40,13 @@ pub struct Collector {
 
 impl Collector {
     /// A collector; `tracks` says whether it remembers counters from one dump to the next. Also what is not as it should be.
-    pub fn new(backend: Box<dyn Backend>, selection: Selection, tracks: bool) -> (Self, Option<String>) {
-        let (owners, note) = if selection.groups.has(Group::Owner) {
+    pub fn new(backend: Box<dyn Backend>, selection: Selection, tracks: bool, dumps: Dumps) -> (Self, Option<String>) {
+        let (owners, note): (Option<Box<dyn Owners>>, _) = if selection.groups.has(Group::Owner) {
             let (owners, note) = owners::best();
             (Some(owners), note)
+        } else if dumps == Dumps::One && backend.wants_strays() {
+            // Only this pass finds namespaces that nothing but a socket keeps. A stream does not pay for it in every dump.
+            (owners::Kernel::load().ok().map(|owners| Box::new(owners) as _), None)
         } else {
             (None, None)
         };
@@ -54,6 +60,7 @@ impl Collector {
             names: Names::default(),
             owners,
             tracker: tracks.then(|| Tracker::new(TRACKED_MAX)),
+            held: HashSet::default(),
             owners_dropped: 0,
             owners_failed: 0,
         };
@@ -100,19 +107,21 @@ impl Collector {
             tracker.begin(now_ns.max(1));
         }
         let whole = !self.backend.leaves_out_unchanged() || self.sequence.is_multiple_of(WHOLE_EVERY);
-        let Self { backend, selection, names, owners, tracker, .. } = self;
-        let mut join =
-            Join { names, owners: owners.as_deref(), tracker: tracker.as_mut(), only_changed: selection.changed };
+        let asked = Selection { changed: self.selection.changed && !whole, ..self.selection.clone() };
+        let Self { backend, selection, names, owners, tracker, held, .. } = self;
+        if !asked.changed {
+            held.clear();
+        }
+        let mut join = Join { names, owners: owners.as_deref(), tracker: tracker.as_mut(), selection, held };
         let mut refusal = None;
-        let mut unchanged = 0;
-        let asked = Selection { changed: selection.changed && !whole, ..selection.clone() };
+        let mut left_out = 0;
         let mut completeness = backend.dump(&asked, &mut |batch| {
             if refusal.is_none() {
-                refusal = join.batch(&dump, batch, take, &mut unchanged).err();
+                refusal = join.batch(&dump, batch, take, &mut left_out).err();
             }
         })?;
-        completeness.filtered += unchanged;
-        completeness.emitted -= unchanged.min(completeness.emitted);
+        completeness.filtered += left_out;
+        completeness.emitted -= left_out.min(completeness.emitted);
         if let Some(tracker) = self.tracker.as_mut().filter(|_| !asked.changed) {
             tracker.end();
         }
@@ -164,12 +173,19 @@ impl Collector {
             let rows: Vec<Row<'_>> = records
                 .iter()
                 .zip(&met)
-                .filter(|(record, _)| self.selection.holds_closed(record))
+                .filter(|(record, (key, _))| self.wants_closed(record, *key))
                 .map(|(record, (key, met))| named(record, *key, &self.names, met))
                 .collect();
             take(&dump, &rows)?;
         }
         Ok(())
+    }
+
+    fn wants_closed(&self, record: &SocketRecord, key: u64) -> bool {
+        let filter = &self.selection.filter;
+        self.selection.holds_closed(record)
+            && filter.expression_holds(record, true)
+            && (!filter.wants_owners() || self.held.contains(&key))
     }
 
     fn stamp(&self) -> Dump {
@@ -183,17 +199,19 @@ struct Join<'a> {
     names: &'a mut Names,
     owners: Option<&'a dyn Owners>,
     tracker: Option<&'a mut Tracker>,
-    only_changed: bool,
+    selection: &'a Selection,
+    held: &'a mut HashSet<u64, Mixed>,
 }
 
 impl Join<'_> {
-    fn batch(&mut self, dump: &Dump, batch: Batch<'_>, take: Take<'_>, unchanged: &mut u64) -> anyhow::Result<()> {
+    fn batch(&mut self, dump: &Dump, batch: Batch<'_>, take: Take<'_>, left_out: &mut u64) -> anyhow::Result<()> {
+        let filter = &self.selection.filter;
         for records in batch.records.chunks(PORTION) {
             self.names.learn(records);
             // Owners of all records of the portion, one after the other, and where those of each record end.
             let mut held: Vec<Owner> = Vec::new();
             let mut ends: Vec<usize> = Vec::new();
-            if let Some(owners) = self.owners {
+            if let Some(owners) = self.owners.filter(|_| self.selection.groups.has(Group::Owner)) {
                 owners.of(records, &mut held, &mut ends);
             }
             let keys: Vec<u64> = records.iter().map(key).collect();
@@ -202,21 +220,26 @@ impl Join<'_> {
             }
             let mut rows = Vec::with_capacity(records.len());
             for (at, (record, &key)) in records.iter().zip(&keys).enumerate() {
+                let begin = at.checked_sub(1).and_then(|before| ends.get(before)).copied().unwrap_or(0);
+                let owners = ends.get(at).map_or(&[][..], |end| &held[begin..*end]);
+                // What the filter leaves out is not tracked either.
+                if !filter.expression_holds(record, false) || !filter.owners_hold(owners) {
+                    *left_out += 1;
+                    continue;
+                }
+                if filter.wants_owners() && self.tracker.is_some() && self.held.len() < TRACKED_MAX {
+                    self.held.insert(key);
+                }
                 let met = match &mut self.tracker {
                     Some(tracker) => tracker.meet(key, record),
                     None => Met { seen: Seen::Open, rates: None },
                 };
-                if self.only_changed && met.seen == Seen::Same {
-                    *unchanged += 1;
+                if self.selection.changed && met.seen == Seen::Same {
+                    *left_out += 1;
                     continue;
                 }
-                let mut row = named(record, key, self.names, &met);
-                row.name = batch.name(record);
-                if let Some(end) = ends.get(at) {
-                    let begin = at.checked_sub(1).map_or(0, |before| ends[before]);
-                    row.owners = &held[begin..*end];
-                }
-                rows.push(row);
+                let row = named(record, key, self.names, &met);
+                rows.push(Row { name: batch.name(record), owners, ..row });
             }
             take(dump, &rows)?;
         }

@@ -3,26 +3,25 @@ use std::io::stdout;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use parshall_core::sockets::sort::sort;
-use parshall_core::sockets::{Dump, Owner, Row};
-use parshall_evidence::socket::SocketRecord;
+use parshall_core::sockets::keep::Keep;
+use parshall_evidence::socket::Group;
 
-use super::backend::choose::choose;
+use super::backend::choose::{Dumps, choose};
 use super::collect::Collector;
 use super::format::Encoder;
 use super::format::json::Json;
 use super::format::parquet::Parquet;
 use super::format::protobuf::Protobuf;
-use super::format::text::Text;
+use super::format::text::{Look, Text};
 use super::request::{OnceRequest, SocketFormat};
 use super::sink::Sink;
 use super::sink::stdout::Stdout;
 use super::{note, wanted};
 
-/// The encoder of a format.
-pub fn encoder(format: SocketFormat, wide: bool) -> Box<dyn Encoder> {
+/// The encoder of a format; `look` is that of a table.
+pub fn encoder(format: SocketFormat, look: Look) -> Box<dyn Encoder> {
     match format {
-        SocketFormat::Text => Box::new(Text::new(wide)),
+        SocketFormat::Text => Box::new(Text::new(look)),
         SocketFormat::Json => Box::<Json>::default(),
         SocketFormat::Protobuf => Box::<Protobuf>::default(),
         SocketFormat::Parquet => Box::<Parquet>::default(),
@@ -35,72 +34,24 @@ pub fn encoder(format: SocketFormat, wide: bool) -> Box<dyn Encoder> {
 /// Nothing can be read, or nobody reads.
 pub fn once(request: &OnceRequest) -> anyhow::Result<ExitCode> {
     let selection = wanted::resolve(&request.wanted)?;
-    let chosen = choose(request.reading, &selection)?;
+    let chosen = choose(request.reading, &selection, Dumps::One)?;
     chosen.notes.iter().for_each(|text| note(text));
-    let (mut collector, owners_note) = Collector::new(chosen.backend, selection, false);
+    let look = Look { wide: request.wide, stream: false, owners: selection.groups.has(Group::Owner) };
+    let (mut collector, owners_note) = Collector::new(chosen.backend, selection, false, Dumps::One);
     owners_note.iter().for_each(|text| note(text));
-    let mut sink = Stdout::new(encoder(request.format, request.wide), stdout().lock());
+    let mut sink = Stdout::new(encoder(request.format, look), stdout().lock());
     // In order, or a part of them: all of them are needed first. A table is for people, and people need an order.
     let whole = !request.sort.is_empty() || request.limit.is_some() || request.format == SocketFormat::Text;
-    let mut kept = Vec::new();
+    let mut keep = Keep::new(request.sort.clone(), request.limit.unwrap_or(usize::MAX));
     let (dump, completeness) = collector.dump(&mut |dump, rows| {
         if whole {
-            kept.extend(rows.iter().map(Kept::of));
+            rows.iter().for_each(|row| keep.add(row));
             return Ok(());
         }
         sink.rows(dump, rows)
     })?;
-    if whole {
-        give(&kept, request, &dump, &mut sink)?;
-    }
+    keep.give(&mut |rows| sink.rows(&dump, rows))?;
     sink.end(&dump, &completeness)?;
     Box::new(sink).close(Duration::ZERO);
     Ok(ExitCode::SUCCESS)
-}
-
-fn give(kept: &[Kept], request: &OnceRequest, dump: &Dump, sink: &mut dyn Sink) -> anyhow::Result<()> {
-    let mut rows: Vec<Row<'_>> = kept.iter().map(Kept::row).collect();
-    sort(&mut rows, &request.sort);
-    rows.truncate(request.limit.unwrap_or(usize::MAX));
-    sink.rows(dump, &rows)
-}
-
-/// A row that outlives its batch.
-struct Kept {
-    record: SocketRecord,
-    socket: u64,
-    name: Box<[u8]>,
-    netns: Box<str>,
-    cgroup: Box<str>,
-    container: Box<str>,
-    pod: Box<str>,
-    owners: Box<[Owner]>,
-}
-
-impl Kept {
-    fn of(row: &Row<'_>) -> Self {
-        Self {
-            record: *row.record,
-            socket: row.socket,
-            name: row.name.into(),
-            netns: row.netns.into(),
-            cgroup: row.cgroup.into(),
-            container: row.container.into(),
-            pod: row.pod.into(),
-            owners: row.owners.into(),
-        }
-    }
-
-    fn row(&self) -> Row<'_> {
-        Row {
-            socket: self.socket,
-            name: &self.name,
-            netns: &self.netns,
-            cgroup: &self.cgroup,
-            container: &self.container,
-            pod: &self.pod,
-            owners: &self.owners,
-            ..Row::bare(&self.record)
-        }
-    }
 }

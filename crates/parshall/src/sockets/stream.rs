@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use parshall_bpf::sockets::closes::{Closes, Port, Wanted};
 use parshall_core::sockets::aggregate::Settings;
 use parshall_core::sockets::{Kind, Selection, Side};
-use parshall_evidence::socket::{Completeness, SocketRecord};
+use parshall_evidence::socket::{Completeness, Group, SocketRecord};
 use parshall_sys::clock::process_cpu_ns;
 
-use super::backend::choose::choose;
+use super::backend::choose::{Dumps, choose};
 use super::collect::Collector;
 use super::endpoint::Endpoint;
+use super::format::text::Look;
 use super::losses::Losses;
 use super::once::encoder;
 use super::request::{SinkRequest, StreamRequest};
@@ -47,7 +48,8 @@ pub fn stream(mut request: StreamRequest) -> anyhow::Result<ExitCode> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let selection = wanted::resolve(&request.wanted)?;
-    let mut outputs = Outputs::open(std::mem::take(&mut request.to), request.every)?;
+    let look = Look { wide: false, stream: true, owners: selection.groups.has(Group::Owner) };
+    let mut outputs = Outputs::open(std::mem::take(&mut request.to), request.every, look)?;
     let streamed = read(&request, selection, &stop, &mut outputs);
     // Whatever happened: what the sinks hold is delivered, put into spools, or counted.
     outputs.finish();
@@ -56,11 +58,12 @@ pub fn stream(mut request: StreamRequest) -> anyhow::Result<ExitCode> {
 
 /// Prepares the reader and reads until the end.
 fn read(request: &StreamRequest, selection: Selection, stop: &AtomicBool, outputs: &mut Outputs) -> anyhow::Result<()> {
-    let chosen = choose(request.reading, &selection)?;
+    let chosen = choose(request.reading, &selection, Dumps::Many)?;
     chosen.notes.iter().for_each(|text| note(text));
     let closes = request.closes.then(|| watch_closes(&selection)).flatten();
-    let tracks = request.rates || selection.changed;
-    let (collector, owners_note) = Collector::new(chosen.backend, selection, tracks);
+    // What closes is told by who held it, which has to be remembered.
+    let tracks = request.rates || selection.changed || selection.filter.wants_owners();
+    let (collector, owners_note) = Collector::new(chosen.backend, selection, tracks, Dumps::Many);
     owners_note.iter().for_each(|text| note(text));
     let mut reader = Reader { collector, closes, pending: Vec::new(), standing: Standing::default(), failures: 0 };
     let dumped = reader.dumps(request, stop, outputs);
@@ -205,13 +208,13 @@ struct Outputs {
 }
 
 impl Outputs {
-    fn open(requests: Vec<SinkRequest>, every: Duration) -> anyhow::Result<Self> {
+    fn open(requests: Vec<SinkRequest>, every: Duration, look: Look) -> anyhow::Result<Self> {
         let board = Board::new(Some(every));
         let mut sinks: Vec<(String, Box<dyn Sink>)> = Vec::new();
         let mut endpoint = None;
         for request in requests {
             let sink: Box<dyn Sink> = match request {
-                SinkRequest::Stdout(format) => Box::new(Stdout::new(encoder(format, false), stdout())),
+                SinkRequest::Stdout(format) => Box::new(Stdout::new(encoder(format, look), stdout())),
                 SinkRequest::Files(config) => Box::new(Files::start(config)?),
                 SinkRequest::Kafka(config, outlet) => Box::new(KafkaSink::start(config, outlet)?),
                 SinkRequest::Otlp(config, settings, outlet) => {

@@ -16,6 +16,13 @@ use crate::error::UserError;
 pub fn resolve(wanted: &Wanted) -> anyhow::Result<Selection> {
     let mut selection = wanted.selection.clone();
     selection.namespaces = wanted.netns.iter().map(|name| namespace(name)).collect::<Result<_, _>>()?;
+    if let Some(pid) = selection.filter.pids.iter().find(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+        return Err(UserError::new(
+            format!("there is no process {pid}"),
+            "`pidof NAME` prints the ids of a program; --process NAME takes its name",
+        )
+        .into());
+    }
     selection.cgroups = wanted.cgroups.iter().map(|path| control_group(path)).collect::<Result<_, _>>()?;
     Ok(selection)
 }

@@ -52,8 +52,16 @@ impl Iter {
     /// # Errors
     /// Not permitted, or the kernel has no such iterators.
     pub fn load(kinds: Kinds) -> Result<Self> {
+        Self::load_after(kinds, Discovery::default())
+    }
+
+    /// As [`Iter::load`], after a first look for namespaces, which the next ones need not repeat in full.
+    ///
+    /// # Errors
+    /// As [`Iter::load`].
+    pub fn load_after(kinds: Kinds, discovery: Discovery) -> Result<Self> {
         let programs = Iterators::load(&tables(kinds)).context("the iterators over sockets could not be loaded")?;
-        Ok(Self { programs, discovery: Discovery::default(), strays: Vec::new() })
+        Ok(Self { programs, discovery, strays: Vec::new() })
     }
 
     fn namespaces(&mut self, selection: &Selection) -> (Vec<Namespace>, u64) {

@@ -13,7 +13,7 @@ use super::envelope::{EnvelopeBuilder, Framing};
 use super::json::Json;
 use super::protobuf::Protobuf;
 use super::samples::{self, Owned, any_row};
-use super::text::Text;
+use super::text::{Look, Text};
 use crate::sockets::sink::delivery::Chunk;
 
 fn root() -> PathBuf {
@@ -374,7 +374,7 @@ fn tables_are_as_before() {
     let rows: Vec<Row<'_>> = rows.iter().map(Owned::row).collect();
     for (name, wide) in [("table", false), ("wide", true)] {
         let mut out = Vec::new();
-        let mut encoder = Text::new(wide);
+        let mut encoder = Text::new(Look { wide, ..Look::default() });
         encoder.rows(&samples::dump(), &rows, &mut out);
         encoder.end(
             &samples::dump(),
@@ -392,9 +392,79 @@ fn tables_carry_no_control_characters() {
     proptest!(|(rows in prop::collection::vec(any_row(), 1..4))| {
         let rows: Vec<Row<'_>> = rows.iter().map(Owned::row).collect();
         let mut out = Vec::new();
-        Text::new(true).rows(&samples::dump(), &rows, &mut out);
+        let mut table = Text::new(Look { wide: true, stream: true, owners: true });
+        table.rows(&samples::dump(), &rows, &mut out);
+        table.end(&samples::dump(), &samples::completeness(), &mut out);
         let page = String::from_utf8(out).expect("UTF-8");
         prop_assert!(page.chars().all(|c| !c.is_control() || c == '\n'), "{:?}", page);
-        prop_assert!((1 + rows.len()..=1 + 2 * rows.len()).contains(&page.lines().count()));
+        prop_assert!((2 + rows.len()..=3 + 2 * rows.len()).contains(&page.lines().count()));
     });
+}
+
+fn lines(out: &mut Vec<u8>) -> Vec<String> {
+    String::from_utf8(std::mem::take(out)).expect("UTF-8").lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_dump_has_one_heading_however_many_portions_it_comes_in() {
+    let narrow = SocketRecord { rtt_us: 0, congestion: [0; 16], ..samples::connection(1) };
+    let wide = SocketRecord { rtt_us: 123_456, remote_address: samples::ipv4([192, 168, 100, 200]), ..narrow };
+    let (mut table, mut out) = (Text::new(Look::default()), Vec::new());
+    for record in [&narrow, &wide, &narrow] {
+        table.rows(&samples::dump(), &[Row::bare(record)], &mut out);
+    }
+    let account = Completeness { expected: 3, emitted: 3, namespaces: 1, ..Completeness::default() };
+    table.end(&samples::dump(), &account, &mut out);
+    let lines = lines(&mut out);
+    assert_eq!(lines.len(), 5, "a heading, three rows and the account: {lines:#?}");
+    let at = lines[0].find("CWND").expect("a column");
+    for row in &lines[1..4] {
+        assert!(row.as_bytes()[at + 3].is_ascii_digit(), "columns stand under their headings: {lines:#?}");
+    }
+    assert_eq!(lines[4], "3 sockets · walk · 1 namespace · complete · 2026-11-21T08:36:47.123Z");
+}
+
+#[test]
+fn a_stream_tells_the_time_and_what_closed_stands_under_the_heading_before() {
+    let record = samples::connection(1);
+    let (mut table, mut out) = (Text::new(Look { stream: true, ..Look::default() }), Vec::new());
+    let account = |emitted| Completeness { expected: emitted, emitted, namespaces: 2, ..Completeness::default() };
+    table.rows(&samples::dump(), &[Row::bare(&record)], &mut out);
+    table.end(&samples::dump(), &account(1), &mut out);
+    let first = lines(&mut out);
+    assert!(first[0].starts_with("TIME          SEEN     KIND"), "{first:#?}");
+    assert!(first[1].starts_with("08:36:47.123"), "{first:#?}");
+    let closed = Row { seen: parshall_core::sockets::Seen::Closed, ..Row::bare(&record) };
+    table.rows(&samples::dump(), &[closed, closed], &mut out);
+    let between = lines(&mut out);
+    assert!(between.len() == 2 && between[0].starts_with("08:36:47.123  closed   tcp"), "{between:#?}");
+    table.end(&samples::dump(), &account(0), &mut out);
+    let second = lines(&mut out);
+    assert_eq!(second.len(), 1);
+    assert!(second[0].starts_with("0 sockets · walk · 2 namespaces · complete · 2 closed since the last dump · "));
+}
+
+#[test]
+fn any_address_of_ipv4_of_ipv6_and_of_both_look_different() {
+    let listener = |family, ipv6_only| SocketRecord {
+        family,
+        ipv6_only,
+        protocol: 6,
+        state: 10,
+        local_port: 80,
+        ..Default::default()
+    };
+    let (mut table, mut out) = (Text::new(Look { owners: true, ..Look::default() }), Vec::new());
+    for record in [listener(2, 0), listener(10, 1), listener(10, 0)] {
+        table.rows(&samples::dump(), &[Row::bare(&record)], &mut out);
+    }
+    table.end(&samples::dump(), &samples::completeness(), &mut out);
+    let lines = lines(&mut out);
+    assert!(lines[0].ends_with("OWNER"), "who asked for owners sees that there are none: {lines:#?}");
+    for (row, (local, remote)) in
+        lines[1..].iter().zip([("0.0.0.0:80", "0.0.0.0:*"), ("[::]:80", "[::]:*"), ("*:80", "*:*")])
+    {
+        assert!(row.contains(&format!(" {local} ")) && row.ends_with(remote), "{local}: {lines:#?}");
+    }
+    assert!(lines.last().expect("an account").starts_with("3 of 10 sockets"), "{lines:#?}");
 }

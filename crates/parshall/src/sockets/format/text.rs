@@ -1,15 +1,17 @@
 //! A table for people: the columns of `ss -tinp` that matter, and on request a second line with the rest.
 //!
-//! Columns are as wide as the widest cell of a portion, and never narrower than before; a column of which no row has
-//! anything to say is left out. Nothing from the host can move the cursor: control characters are replaced.
+//! The rows of a dump are printed at its end, when it is known how wide the columns are and which of them have anything to say:
+//! one heading for each dump. Sockets that close between two dumps are printed at once, in the columns of the dump before.
+//! Nothing from the host can move the cursor: control characters are replaced.
 use std::fmt::Write;
 
 use parshall_core::sockets::schema::{Wire, wire};
 use parshall_core::sockets::selection::state::LISTEN;
 use parshall_core::sockets::selection::{address, state_name};
+use parshall_core::sockets::stamp::moment;
 use parshall_core::sockets::{Dump, Kind, Row, Seen, words};
 use parshall_core::words::{bytes, count, duration};
-use parshall_evidence::socket::{Completeness, FIELDS, Group, SocketRecord, Visitor};
+use parshall_evidence::socket::{Completeness, FIELDS, Group, Groups, SocketRecord, Visitor};
 
 use super::Encoder;
 use crate::report::clean;
@@ -29,7 +31,14 @@ const fn right(heading: &'static str, cell: fn(&Row<'_>, &mut String)) -> Column
     Column { heading, right: true, cell }
 }
 
-const COLUMNS: [Column; 15] = [
+/// Columns that a stream always has, so that what closes after a dump stands under its heading.
+const TIME: usize = 0;
+const SEEN: usize = 1;
+const OWNER: usize = 15;
+
+const COLUMNS: [Column; 16] = [
+    // Of the dump, not of the row: see `Text::cell`.
+    left("TIME", |_, _| {}),
     left("SEEN", |row, out| {
         if row.seen != Seen::Open {
             out.push_str(row.seen.name());
@@ -57,22 +66,94 @@ const COLUMNS: [Column; 15] = [
     left("OWNER", owner),
 ];
 
+/// The groups of fields that the table shows without a second line.
+pub fn groups() -> Groups {
+    Groups::of([
+        Group::Queues,
+        Group::Rtt,
+        Group::Cwnd,
+        Group::Loss,
+        Group::Traffic,
+        Group::Congestion,
+        Group::Unix,
+        // For IPV6_V6ONLY: a listener for both families looks otherwise.
+        Group::Attributes,
+    ])
+}
+
+/// How a table looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Look {
+    /// A second line for each socket.
+    pub wide: bool,
+    /// Of a stream: each row says when it was read and what has become of the socket since the last dump.
+    pub stream: bool,
+    /// Owners were asked for: their column is there even if no row has one.
+    pub owners: bool,
+}
+
 /// A table.
 #[derive(Debug, Default)]
 pub struct Text {
-    /// A second line for each socket.
-    wide: bool,
+    look: Look,
     /// Widths in columns of the screen; 0: the column is not there.
     widths: [usize; COLUMNS.len()],
-    /// The dump whose heading was printed.
-    headed: Option<u64>,
-    rows: u64,
+    /// Cells of the rows of a dump that has not ended, one after the other, and where each ends. Behind those of a row comes its
+    /// second line.
+    cells: String,
+    ends: Vec<u32>,
+    /// Sockets that closed since the last dump.
+    closed: u64,
 }
 
+/// Cells of a row and its second line.
+const PARTS: usize = COLUMNS.len() + 1;
+
 impl Text {
-    /// A table, with a second line for each socket or without.
-    pub fn new(wide: bool) -> Self {
-        Self { wide, ..Self::default() }
+    /// A table of this look.
+    pub fn new(look: Look) -> Self {
+        let mut widths = [0; COLUMNS.len()];
+        let widest_seen = Seen::Changed.name().len();
+        for (at, there, width) in [(TIME, look.stream, 4), (SEEN, look.stream, widest_seen), (OWNER, look.owners, 5)] {
+            widths[at] = if there { width } else { 0 };
+        }
+        Self { look, widths, ..Self::default() }
+    }
+
+    /// Notes the cells of a row and makes their columns wide enough.
+    fn note(&mut self, time: &str, row: &Row<'_>) {
+        for (at, (column, width)) in COLUMNS.iter().zip(&mut self.widths).enumerate() {
+            let begin = self.cells.len();
+            if at == TIME {
+                self.cells.push_str(time);
+            } else {
+                (column.cell)(row, &mut self.cells);
+            }
+            let wanted = self.cells[begin..].chars().count();
+            if wanted > 0 {
+                *width = wanted.max(column.heading.len()).max(*width);
+            }
+            self.ends.push(self.cells.len() as u32);
+        }
+        if self.look.wide {
+            details(row, &mut self.cells);
+        }
+        self.ends.push(self.cells.len() as u32);
+    }
+
+    /// Prints what was noted.
+    fn print(&mut self, out: &mut Vec<u8>) {
+        let (cells, ends) = (std::mem::take(&mut self.cells), std::mem::take(&mut self.ends));
+        let mut begin = 0;
+        let mut parts = ends.iter().map(|end| &cells[std::mem::replace(&mut begin, *end as usize)..*end as usize]);
+        for _ in 0..ends.len() / PARTS {
+            self.line(parts.by_ref().take(COLUMNS.len()).enumerate(), out);
+            out.extend(parts.next().unwrap_or_default().as_bytes());
+        }
+    }
+
+    fn heading(&self, out: &mut Vec<u8>) {
+        self.line(COLUMNS.iter().map(|column| column.heading).enumerate(), out);
     }
 
     fn line<'a>(&self, cells: impl Iterator<Item = (usize, &'a str)>, out: &mut Vec<u8>) {
@@ -99,49 +180,41 @@ impl Text {
         }
         out.push(b'\n');
     }
+
+    /// Sockets that closed since the last dump, printed at once.
+    fn closed(&mut self, time: &str, rows: &[Row<'_>], out: &mut Vec<u8>) {
+        let columns = |widths: [usize; COLUMNS.len()]| widths.map(|width| width > 0);
+        let before = columns(self.widths);
+        rows.iter().for_each(|row| self.note(time, row));
+        if columns(self.widths) != before {
+            self.heading(out);
+        }
+        self.print(out);
+        self.closed += rows.len() as u64;
+    }
 }
 
 impl Encoder for Text {
     fn begin(&mut self, _: &mut Vec<u8>) {}
 
     fn rows(&mut self, dump: &Dump, rows: &[Row<'_>], out: &mut Vec<u8>) {
-        if rows.is_empty() {
-            return;
+        let moment = moment(dump.at_unix_ns);
+        let time = if self.look.stream { moment[11..].trim_end_matches('Z') } else { "" };
+        if rows.first().is_some_and(|row| row.seen == Seen::Closed) {
+            self.closed(time, rows, out);
+        } else {
+            rows.iter().for_each(|row| self.note(time, row));
         }
-        let before = self.widths;
-        let mut cell = String::new();
-        for row in rows {
-            for (column, width) in COLUMNS.iter().zip(&mut self.widths) {
-                cell.clear();
-                (column.cell)(row, &mut cell);
-                *width = cell.chars().count().max(*width);
-            }
-        }
-        for (column, width) in COLUMNS.iter().zip(&mut self.widths).filter(|(_, width)| **width > 0) {
-            *width = column.heading.len().max(*width);
-        }
-        if self.headed != Some(dump.sequence) || before != self.widths {
-            self.line(COLUMNS.iter().map(|column| column.heading).enumerate(), out);
-            self.headed = Some(dump.sequence);
-        }
-        let mut cells: [String; COLUMNS.len()] = Default::default();
-        for row in rows {
-            for (column, cell) in COLUMNS.iter().zip(&mut cells) {
-                cell.clear();
-                (column.cell)(row, cell);
-            }
-            self.line(cells.iter().map(String::as_str).enumerate(), out);
-            if self.wide {
-                details(row, out);
-            }
-        }
-        self.rows += rows.len() as u64;
     }
 
     fn end(&mut self, dump: &Dump, completeness: &Completeness, out: &mut Vec<u8>) {
-        let rows = std::mem::take(&mut self.rows);
-        out.extend_from_slice(footer(dump, completeness, rows).as_bytes());
-        self.headed = None;
+        let rows = self.ends.len() / PARTS;
+        if rows > 0 {
+            self.heading(out);
+        }
+        self.print(out);
+        let closed = std::mem::take(&mut self.closed);
+        out.extend_from_slice(footer(dump, completeness, rows as u64, closed).as_bytes());
     }
 
     fn finish(&mut self, _: &mut Vec<u8>) {}
@@ -188,7 +261,9 @@ fn remote(row: &Row<'_>, out: &mut String) {
 fn endpoint(record: &SocketRecord, is_remote: bool, out: &mut String) {
     let address = address(record, is_remote).to_canonical();
     let port = if is_remote { record.remote_port } else { record.local_port };
-    let _ = match (address.is_unspecified(), address.is_ipv6()) {
+    // As `ss` writes them: 0.0.0.0 is any of IPv4, [::] any of IPv6, * any of both.
+    let both = address.is_unspecified() && address.is_ipv6() && record.ipv6_only == 0;
+    let _ = match (both, address.is_ipv6()) {
         (true, _) => write!(out, "*:"),
         (false, true) => write!(out, "[{address}]:"),
         (false, false) => write!(out, "{address}:"),
@@ -228,7 +303,7 @@ fn is_detail(number: u32) -> bool {
 }
 
 /// The second line: what else is not zero.
-fn details(row: &Row<'_>, out: &mut Vec<u8>) {
+fn details(row: &Row<'_>, out: &mut String) {
     let mut line = String::from("   ");
     row.record.visit(&mut Details { out: &mut line });
     for (name, text) in [("cgroup", row.cgroup), ("container", row.container), ("pod", row.pod)] {
@@ -246,8 +321,8 @@ fn details(row: &Row<'_>, out: &mut Vec<u8>) {
     }
     let line = line.trim_end();
     if !line.is_empty() {
-        out.extend_from_slice(line.as_bytes());
-        out.push(b'\n');
+        out.push_str(line);
+        out.push('\n');
     }
 }
 
@@ -257,8 +332,7 @@ struct Details<'a> {
 
 impl Visitor for Details<'_> {
     fn uint(&mut self, number: u32, name: &'static str, value: u64) {
-        let none = matches!((number, value), (8 | 9, u64::MAX) | (44, 0xffff_ffff) | (51, 0x7fff_ffff));
-        if none || !is_detail(number) {
+        if !is_detail(number) {
             return;
         }
         if let Some(word) = words::of(number).and_then(|w| w.of(value)) {
@@ -278,12 +352,18 @@ impl Visitor for Details<'_> {
     fn bytes(&mut self, _: u32, _: &'static str, _: &[u8; 16]) {}
 }
 
-fn footer(dump: &Dump, c: &Completeness, rows: u64) -> String {
-    let mut text = format!("{} sockets", count(rows));
-    if c.emitted != rows {
-        let _ = write!(text, " of {} records", count(c.emitted));
-    }
-    let _ = write!(text, " · {} · {} namespaces", dump.backend, count(c.namespaces));
+/// `3 sockets`, `1 namespace`.
+fn counted(number: u64, what: &str) -> String {
+    format!("{} {what}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+fn footer(dump: &Dump, c: &Completeness, rows: u64, closed: u64) -> String {
+    let mut text = if c.emitted > rows {
+        format!("{} of {}", count(rows), counted(c.emitted, "socket"))
+    } else {
+        counted(rows, "socket")
+    };
+    let _ = write!(text, " · {} · {}", dump.backend, counted(c.namespaces, "namespace"));
     let losses = [
         (c.torn, "torn"),
         (c.dropped, "dropped"),
@@ -301,8 +381,12 @@ fn footer(dump: &Dump, c: &Completeness, rows: u64) -> String {
         let _ = write!(text, " · {} left out by the selection", count(c.filtered));
     }
     if c.interrupted > 0 {
-        let _ = write!(text, " · read again {} times", count(c.interrupted));
+        let _ = write!(text, " · read again {}", counted(c.interrupted, "time"));
     }
+    if closed > 0 {
+        let _ = write!(text, " · {} closed since the last dump", count(closed));
+    }
+    let _ = write!(text, " · {}", moment(dump.at_unix_ns));
     text.push('\n');
     text
 }

@@ -324,14 +324,14 @@ fn serve(work: &Receiver<(Arc<Task>, SyncSender<Reply>)>, reader: &mut dyn Reade
 }
 
 /// Bits of `CapEff` in /proc/PID/status.
-fn effective_capabilities(status: &str) -> u64 {
+pub(super) fn effective_capabilities(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_SYS_PTRACE: u32 = 19;
-const CAP_SYS_ADMIN: u32 = 21;
+pub(super) const CAP_SYS_ADMIN: u32 = 21;
 
 fn missing(capabilities: u64) -> Vec<String> {
     let lacks = |capability: u32| capabilities >> capability & 1 == 0;
