@@ -123,8 +123,14 @@ fn agree(address: IpAddr) {
         (Some("listen"), Some(1)),
         "{listener}"
     );
+    assert_eq!(listener.get("snd_cwnd"), None, "a listener has no congestion window: {listener}");
     let us = u64::from(std::process::id());
     for (ports, row) in &walk {
+        // What the kernel writes for "none" is left out like every other zero.
+        let none = |value: &Value| matches!(value.as_u64(), Some(u64::MAX | 0xffff_ffff | 0x7fff_ffff));
+        let none: Vec<&String> =
+            row.as_object().unwrap().iter().filter(|(_, v)| none(v)).map(|(name, _)| name).collect();
+        assert!(none.is_empty(), "{none:?} of {ports:?}: {row}");
         let owned = row["owners"].as_array().is_some_and(|owners| owners.iter().any(|o| o["pid"].as_u64() == Some(us)));
         // Nobody holds what waits for accept().
         let waits = row.get("inode").is_none();
@@ -201,6 +207,91 @@ fn the_backends_agree_on_udp_and_unix() {
             }
         }
     }
+}
+
+#[test]
+fn what_is_read_once_is_what_the_walk_reads_and_has_its_keys() {
+    let _turn = alone();
+    if !common::btf("sockets: once against the walk") {
+        return;
+    }
+    let settled = Settled::new(HERE);
+    let port = settled.port().to_string();
+    let read = |flags: &[&str]| {
+        let all = ["sockets", "once", "--port", &port, "--format", "json"];
+        rows(&[&all[..], flags].concat()).0
+    };
+    for fields in ["all", "rtt"] {
+        let (walk, auto) = (read(&["--fields", fields, "--backend", "walk"]), read(&["--fields", fields]));
+        assert_eq!(auto.keys().collect::<Vec<_>>(), walk.keys().collect::<Vec<_>>());
+        for (ports, row) in &auto {
+            for name in ["socket", "state", "rtt_us", "netns", "owners"] {
+                assert_eq!(row.get(name), walk[ports].get(name), "{name} of {ports:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn filters_and_processes_select_rows() {
+    let _turn = alone();
+    if !common::btf("sockets: filters") {
+        return;
+    }
+    let settled = Settled::new(HERE);
+    let (port, us) = (settled.port(), std::process::id().to_string());
+    let comm = std::fs::read_to_string(format!("/proc/{us}/comm")).unwrap();
+    let both = format!("( dport = :{port} or sport = :{port} )");
+    for (filter, count) in [
+        (both.clone(), 5),
+        (format!("state established {both}"), 4),
+        (format!("sport = :{port} exclude listen"), 2),
+        (format!("state listen src 127.0.0.1:{port}"), 1),
+        (format!("dst 192.0.2.0/24 {both}"), 0),
+        // Nobody holds the end that waits for accept().
+        (format!("--pid {us} {both}"), 4),
+        (format!("--process {} {both}", comm.trim()), 4),
+        (format!("--process no-such-command {both}"), 0),
+        (format!("--pid 1 {both}"), 0),
+    ] {
+        for backend in ["walk", "netlink"] {
+            let mut flags = vec!["sockets", "once", "--format", "json", "--backend", backend];
+            flags.extend(filter.split_whitespace());
+            let (rows, end) = rows(&flags);
+            assert_eq!(rows.len(), count, "{backend} {filter}: {rows:?}");
+            let number = |name: &str| end[name].as_u64().unwrap_or(0);
+            assert_eq!(number("emitted"), count as u64, "{filter}: {end}");
+            assert_eq!(number("expected"), number("emitted") + number("filtered") + number("dropped"), "{end}");
+        }
+    }
+}
+
+#[test]
+fn the_end_of_what_a_process_held_is_told() {
+    let _turn = starting();
+    if !common::btf("sockets: closes of a process") {
+        return;
+    }
+    let listener = apart(HERE);
+    let to = listener.local_addr().unwrap();
+    let client = TcpStream::connect(to).unwrap();
+    let server = listener.accept().unwrap();
+    let (us, port) = (std::process::id().to_string(), to.port().to_string());
+    let mut child = Command::new(PARSHALL)
+        .args(["sockets", "stream", "--every", "1s", "--count", "3", "--pid", &us, "--format", "json"])
+        .args(["--no-rates", "sport", "=", &port])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut rows = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let first: Vec<Value> = rows.by_ref().take_while(|row| row.get("completeness").is_none()).collect();
+    assert_eq!(first.len(), 2, "the listener and the accepted end: {first:?}");
+    drop((client, server));
+    let closed: Vec<Value> = rows.filter(|row| row["seen"].as_str() == Some("closed")).collect();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(closed.len(), 1, "the accepted end: {closed:?}");
+    assert_eq!(closed[0]["local_port"].as_u64(), Some(to.port().into()));
 }
 
 #[test]
@@ -551,6 +642,9 @@ fn mistakes_say_what_to_do() {
     for (arguments, what) in [
         (&["sockets", "once", "--netns", "no-such-one"][..], "there is no network namespace `no-such-one`"),
         (&["sockets", "once", "--fields", "nothing"], "there is no group of fields `nothing`"),
+        (&["sockets", "once", "--pid", "4194303"], "there is no process 4194303"),
+        (&["sockets", "once", "dst", "example.com"], "`example.com` is not an address"),
+        (&["sockets", "stream", "--color"], "`--color` is not an option of `parshall sockets stream`"),
         (&["sockets", "stream", "--to", "/proc/nowhere"], "/proc/nowhere"),
         (&["sockets", "stream", "-c", "/proc/nowhere"], "cannot read /proc/nowhere"),
         (&["sockets", "stream", "--listen", "127.0.0.1:0", "--changed"], "--changed leaves out"),

@@ -24,7 +24,9 @@ pub fn lower(error: &clap::Error, command: &clap::Command, arguments: &[OsString
         ErrorKind::UnknownArgument => {
             let flag = first(ContextKind::InvalidArg);
             let what = if flag.starts_with('-') { "is not an option of" } else { "is not expected by" };
-            UserError::new(format!("`{flag}` {what} `{at}`"), unknown_argument_hint(error, &flag, usage))
+            let hint = at.contains(" sockets").then(|| super::sockets::hint(&flag)).flatten();
+            let hint = hint.map_or_else(|| unknown_argument_hint(error, &flag, usage), str::to_owned);
+            UserError::new(format!("`{flag}` {what} `{at}`"), hint)
         }
         ErrorKind::InvalidSubcommand => {
             let name = first(ContextKind::InvalidSubcommand);

@@ -22,6 +22,9 @@ pub enum SocketsCommand {
     #[command(after_help = "Examples:
   parshall sockets once
   parshall sockets once --state established --sort retrans --limit 20
+  parshall sockets once --process nginx state established
+  parshall sockets once dst 10.0.0.0/8 dport = :443
+  parshall sockets once '( sport = :ssh or dport = :ssh ) and not src 127/8'
   parshall sockets once --port 443 --netns blue --fields default,owner
   parshall sockets once --kind tcp,udp,unix --format parquet > sockets.parquet
 
@@ -30,6 +33,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     /// Every socket, again and again
     #[command(after_help = "Examples:
   parshall sockets stream --every 5s --changed
+  parshall sockets stream --every 1s --pid 4120 state connected
   parshall sockets stream --every 10s --format protobuf --to /var/lib/parshall
   parshall sockets stream --every 15s --listen 127.0.0.1:9474
   parshall sockets stream --every 15s -c sinks.toml
@@ -72,9 +76,18 @@ pub struct SelectArgs {
     /// A remote address or network
     #[arg(long, value_name = "NETWORK", value_parser = read(value::networks))]
     pub(super) remote_prefix: Vec<Networks>,
+    /// Sockets that a process holds; may be given several times
+    #[arg(long, value_name = "PID", value_parser = flag::pid)]
+    pub(super) pid: Vec<u32>,
+    /// Sockets that processes of this command hold, such as nginx; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(super) process: Vec<String>,
     /// Groups of fields: default, all, or a list such as rtt,loss,traffic,owner; the kernel copies only these
     #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
     pub(super) fields: Vec<String>,
+    /// A filter as ss has it, of: state NAME, exclude NAME, src|dst ADDRESS[/LENGTH][:PORT], sport|dport OP :PORT, and, or, not, ( )
+    #[arg(value_name = "FILTER")]
+    pub(super) filter: Vec<String>,
 }
 
 /// What one `--prefix` names. A name of its own, for clap takes a list for several values.

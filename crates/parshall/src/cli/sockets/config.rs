@@ -2,6 +2,7 @@
 use std::path::Path;
 
 use parshall_core::sockets::aggregate::{self, Settings};
+use parshall_core::sockets::filter::{self, Expression, Filter};
 use parshall_core::sockets::selection::state::{BOUND_INACTIVE, CLOSE, LISTEN};
 use parshall_core::sockets::selection::{STATES, state_named};
 use parshall_core::sockets::sort::SortKey;
@@ -11,8 +12,9 @@ use parshall_evidence::socket::{Group, Groups};
 use super::args::{
     BackendArg, Networks, OnceArgs, ReadArgs, SelectArgs, SocketFormatArg, SocketsArgs, SocketsCommand, StreamArgs,
 };
-use super::file;
+use super::{file, services};
 use crate::error::UserError;
+use crate::sockets::format::text;
 use crate::sockets::request::{
     BackendChoice, OnceRequest, Reading, SinkRequest, SocketFormat, SocketsRequest, StreamRequest, Wanted,
 };
@@ -33,20 +35,23 @@ impl SocketsArgs {
 
 impl OnceArgs {
     fn lower(self) -> Result<OnceRequest, UserError> {
-        let sort = self.sort.iter().map(|name| sort_key(name)).collect::<Result<_, _>>()?;
+        let sort = self.sort.iter().map(|name| sort_key(name)).collect::<Result<Vec<_>, _>>()?;
         let format = self.format.lower();
         if self.wide && format != SocketFormat::Text {
             return Err(UserError::new("--wide is for the table", "leave it out; the other formats have every field"));
         }
-        Ok(OnceRequest {
-            // A person wants to know whose socket it is; the pass over all descriptors is no matter once.
-            wanted: self.select.lower(&["default", "owner"], false)?,
-            reading: self.read.lower()?,
-            format,
-            sort,
-            limit: self.limit,
-            wide: self.wide,
-        })
+        // A person wants to know whose socket it is; the pass over all descriptors is no matter once.
+        let all_fields = self.select.fields.is_empty();
+        let mut wanted = self.select.lower(&["default", "owner"], false)?;
+        let groups = &mut wanted.selection.groups;
+        if format == SocketFormat::Text {
+            if all_fields && !self.wide {
+                *groups = text::groups().with(Group::Owner);
+            }
+            *groups = groups.with(Group::Attributes);
+        }
+        *groups = sort.iter().copied().filter_map(SortKey::group).fold(*groups, Groups::with);
+        Ok(OnceRequest { wanted, reading: self.read.lower()?, format, sort, limit: self.limit, wide: self.wide })
     }
 }
 
@@ -174,8 +179,13 @@ impl SelectArgs {
             .chain(networks(self.local_prefix, Side::Local))
             .chain(networks(self.remote_prefix, Side::Remote))
             .collect();
-        let selection = Selection {
-            groups: groups(&fields)?,
+        let filter = Filter { expression: expression(&self.filter)?, pids: self.pid, commands: self.process };
+        let mut groups = groups(&fields)?;
+        if filter.wants_owners() {
+            groups = groups.with(Group::Owner);
+        }
+        let mut selection = Selection {
+            groups,
             kinds: kinds(&self.kind)?,
             states: states(&self.state)?,
             namespaces: Vec::new(),
@@ -183,9 +193,20 @@ impl SelectArgs {
             ports,
             prefixes,
             changed,
+            filter,
         };
+        selection.filter.clone().narrow(&mut selection);
         Ok(Wanted { selection, netns: self.netns, cgroups: self.cgroup })
     }
+}
+
+/// The filter behind the flags, if there is one.
+fn expression(words: &[String]) -> Result<Option<Expression>, UserError> {
+    if words.is_empty() {
+        return Ok(None);
+    }
+    let parsed = filter::parse(&words.join(" "), &services::port);
+    parsed.map(Some).map_err(|error| UserError::new(error.what, error.hint))
 }
 
 fn unknown(what: &str, name: &str, names: &mut dyn Iterator<Item = &str>) -> UserError {

@@ -2,8 +2,11 @@
 mod args;
 mod config;
 mod file;
+mod habits;
+mod services;
 
 pub use args::SocketsArgs;
+pub use habits::hint;
 
 #[cfg(test)]
 mod tests;

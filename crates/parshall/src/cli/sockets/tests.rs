@@ -40,7 +40,9 @@ fn defaults() {
         (selection.states, once.format, once.reading.backend),
         (u32::MAX, SocketFormat::Text, BackendChoice::Auto)
     );
-    assert!(selection.groups.has(Group::Owner) && selection.groups.has(Group::Memory));
+    assert!(selection.groups.has(Group::Owner) && !selection.groups.has(Group::Memory), "what the table shows");
+    let json = self::once("--format json").wanted.selection;
+    assert!(json.groups.has(Group::Owner) && json.groups.has(Group::Memory));
     let stream = stream("");
     assert!(!stream.wanted.selection.groups.has(Group::Owner), "that pass is dear again and again");
     assert!(stream.rates && stream.closes && matches!(stream.to[..], [SinkRequest::Stdout(SocketFormat::Text)]));
@@ -66,6 +68,26 @@ fn selections() {
 }
 
 #[test]
+fn filters_and_processes() {
+    let selection = once("--pid 7 --process nginx state established ( dport = :443 or sport = :ssh )").wanted.selection;
+    assert_eq!(
+        (selection.filter.pids.as_slice(), selection.filter.commands.as_slice()),
+        (&[7][..], &["nginx".into()][..])
+    );
+    assert_eq!((selection.states, selection.ports.len()), (1 << 1, 2), "the kernel side gets its part");
+    assert!(selection.groups.has(Group::Owner));
+    let stream = stream("--pid 7 --format json").wanted.selection;
+    assert!(stream.groups.has(Group::Owner) && stream.filter.expression.is_none());
+    assert!(once("").wanted.selection.filter.is_empty());
+}
+
+#[test]
+fn what_is_sorted_by_is_read() {
+    let groups = once("--fields rtt --sort owner,pacing-rate --format json").wanted.selection.groups;
+    assert!(groups.has(Group::Owner) && groups.has(Group::Rate) && !groups.has(Group::Memory));
+}
+
+#[test]
 fn destinations() {
     assert!(matches!(stream("--to /tmp/x --format json").to[..], [SinkRequest::Files(_)]));
     assert!(matches!(stream("--format json").to[..], [SinkRequest::Stdout(SocketFormat::Json)]));
@@ -81,6 +103,14 @@ fn mistakes_are_named_with_what_would_be_right() {
         ("once --prefix 10.0.0.1/8", "has bits set", "10.0.0.0/8"),
         ("once --backend walk --uring", "--uring reads netlink", "--backend netlink"),
         ("once --format json --wide", "--wide is for the table", "leave it out"),
+        ("once state estblished", "no state `estblished`", "did you mean `established`?"),
+        ("once tcp", "`tcp` is not part of a filter", "--kind tcp"),
+        ("once --color never", "`--color` is not an option", "prints no colours"),
+        ("once --colour", "`--colour` is not an option", "prints no colours"),
+        ("once --procss x", "`--procss` is not an option", "did you mean `--process`?"),
+        ("once --pid nginx", "`nginx` is not a process id", "pidof nginx"),
+        ("once -p", "`-p` is not an option", "owners are in the table"),
+        ("once -t", "`-t` is not an option", "--kind tcp"),
         ("stream --every 1ms", "--every is out of range", "100ms to 1h"),
         ("stream --to /tmp/x --format text", "files hold no tables", "parquet"),
     ] {
