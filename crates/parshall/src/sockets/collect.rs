@@ -206,6 +206,7 @@ struct Join<'a> {
 impl Join<'_> {
     fn batch(&mut self, dump: &Dump, batch: Batch<'_>, take: Take<'_>, left_out: &mut u64) -> anyhow::Result<()> {
         let filter = &self.selection.filter;
+        let filters = !filter.is_empty();
         for records in batch.records.chunks(PORTION) {
             self.names.learn(records);
             // Owners of all records of the portion, one after the other, and where those of each record end.
@@ -223,7 +224,7 @@ impl Join<'_> {
                 let begin = at.checked_sub(1).and_then(|before| ends.get(before)).copied().unwrap_or(0);
                 let owners = ends.get(at).map_or(&[][..], |end| &held[begin..*end]);
                 // What the filter leaves out is not tracked either.
-                if !filter.expression_holds(record, false) || !filter.owners_hold(owners) {
+                if filters && !(filter.expression_holds(record, false) && filter.owners_hold(owners)) {
                     *left_out += 1;
                     continue;
                 }

@@ -16,7 +16,13 @@ pub trait Encoder {
     /// A portion of a dump.
     fn rows(&mut self, dump: &Dump, rows: &[Row<'_>], out: &mut Vec<u8>);
 
-    /// The end of a dump, with the account of it.
+    /// Appends a portion of what an encoder has held back until all rows of the dump are known; false when that was the last.
+    /// Whoever calls it again and again before [`Encoder::end`] need not have room for all of it at once.
+    fn rest(&mut self, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    /// The end of a dump, with what was held back and the account of it.
     fn end(&mut self, dump: &Dump, completeness: &Completeness, out: &mut Vec<u8>);
 
     /// The end of the file or stream.

@@ -425,6 +425,25 @@ fn a_dump_has_one_heading_however_many_portions_it_comes_in() {
 }
 
 #[test]
+fn a_long_table_comes_in_portions_that_are_the_same_as_all_of_it() {
+    let records: Vec<SocketRecord> = (0..3000).map(samples::connection).collect();
+    let rows: Vec<Row<'_>> = records.iter().map(Row::bare).collect();
+    let page = |in_portions: bool| {
+        let (mut table, mut out, mut portions) = (Text::new(Look { wide: true, ..Look::default() }), Vec::new(), 0);
+        rows.chunks(256).for_each(|rows| table.rows(&samples::dump(), rows, &mut out));
+        assert!(out.is_empty(), "columns are not known before the end");
+        while in_portions && table.rest(&mut out) {
+            portions += 1;
+        }
+        table.end(&samples::dump(), &samples::completeness(), &mut out);
+        (out, portions)
+    };
+    let ((whole, _), (pieces, portions)) = (page(false), page(true));
+    assert!(whole == pieces && portions > 10, "{portions}");
+    assert_eq!(lines(&mut whole.clone()).len(), 1 + 2 * 3000 + 1);
+}
+
+#[test]
 fn a_stream_tells_the_time_and_what_closed_stands_under_the_heading_before() {
     let record = samples::connection(1);
     let (mut table, mut out) = (Text::new(Look { stream: true, ..Look::default() }), Vec::new());

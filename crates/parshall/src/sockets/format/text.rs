@@ -98,16 +98,20 @@ pub struct Text {
     look: Look,
     /// Widths in columns of the screen; 0: the column is not there.
     widths: [usize; COLUMNS.len()],
-    /// Cells of the rows of a dump that has not ended, one after the other, and where each ends. Behind those of a row comes its
-    /// second line.
+    /// Cells of the rows of a dump that has not ended, each with [`CELL_END`] behind it. Behind those of a row comes its second line.
     cells: String,
-    ends: Vec<u32>,
+    rows: u64,
+    /// Bytes of `cells` that are printed, and whether the heading is.
+    printed: usize,
+    headed: bool,
     /// Sockets that closed since the last dump.
     closed: u64,
 }
 
-/// Cells of a row and its second line.
-const PARTS: usize = COLUMNS.len() + 1;
+/// No cell has control characters.
+const CELL_END: char = '\x1f';
+/// Bytes of cells that are printed at once.
+const PORTION: usize = 64 << 10;
 
 impl Text {
     /// A table of this look.
@@ -133,23 +137,36 @@ impl Text {
             if wanted > 0 {
                 *width = wanted.max(column.heading.len()).max(*width);
             }
-            self.ends.push(self.cells.len() as u32);
+            self.cells.push(CELL_END);
         }
         if self.look.wide {
             details(row, &mut self.cells);
         }
-        self.ends.push(self.cells.len() as u32);
+        self.cells.push(CELL_END);
+        self.rows += 1;
     }
 
-    /// Prints what was noted.
-    fn print(&mut self, out: &mut Vec<u8>) {
-        let (cells, ends) = (std::mem::take(&mut self.cells), std::mem::take(&mut self.ends));
-        let mut begin = 0;
-        let mut parts = ends.iter().map(|end| &cells[std::mem::replace(&mut begin, *end as usize)..*end as usize]);
-        for _ in 0..ends.len() / PARTS {
-            self.line(parts.by_ref().take(COLUMNS.len()).enumerate(), out);
-            out.extend(parts.next().unwrap_or_default().as_bytes());
+    /// Prints a portion of the rows that were noted; false when there are no more.
+    fn print_some(&mut self, out: &mut Vec<u8>) -> bool {
+        let cells = std::mem::take(&mut self.cells);
+        let until = self.printed.saturating_add(PORTION);
+        while self.printed < until.min(cells.len()) {
+            let mut rest = &cells[self.printed..];
+            let mut next = || {
+                let (cell, after) = rest.split_once(CELL_END).unwrap_or((rest, ""));
+                rest = after;
+                cell
+            };
+            self.line((0..COLUMNS.len()).map(|at| (at, next())), out);
+            out.extend_from_slice(next().as_bytes());
+            self.printed = cells.len() - rest.len();
         }
+        if self.printed < cells.len() {
+            self.cells = cells;
+            return true;
+        }
+        (self.printed, self.headed) = (0, false);
+        false
     }
 
     fn heading(&self, out: &mut Vec<u8>) {
@@ -189,7 +206,8 @@ impl Text {
         if columns(self.widths) != before {
             self.heading(out);
         }
-        self.print(out);
+        while self.print_some(out) {}
+        self.rows -= rows.len() as u64;
         self.closed += rows.len() as u64;
     }
 }
@@ -207,14 +225,19 @@ impl Encoder for Text {
         }
     }
 
-    fn end(&mut self, dump: &Dump, completeness: &Completeness, out: &mut Vec<u8>) {
-        let rows = self.ends.len() / PARTS;
-        if rows > 0 {
+    fn rest(&mut self, out: &mut Vec<u8>) -> bool {
+        if self.rows > 0 && !std::mem::replace(&mut self.headed, true) {
             self.heading(out);
         }
-        self.print(out);
-        let closed = std::mem::take(&mut self.closed);
-        out.extend_from_slice(footer(dump, completeness, rows as u64, closed).as_bytes());
+        self.print_some(out)
+    }
+
+    fn end(&mut self, dump: &Dump, completeness: &Completeness, out: &mut Vec<u8>) {
+        if !self.cells.is_empty() {
+            while self.rest(out) {}
+        }
+        let (rows, closed) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.closed));
+        out.extend_from_slice(footer(dump, completeness, rows, closed).as_bytes());
     }
 
     fn finish(&mut self, _: &mut Vec<u8>) {}

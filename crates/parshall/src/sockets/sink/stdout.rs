@@ -74,6 +74,9 @@ impl<W: Write> Sink for Stdout<W> {
 
     fn end(&mut self, dump: &Dump, completeness: &Completeness) -> anyhow::Result<()> {
         self.begin();
+        while self.encoder.rest(&mut self.buffer) {
+            self.write()?;
+        }
         self.encoder.end(dump, completeness, &mut self.buffer);
         self.write()
     }
