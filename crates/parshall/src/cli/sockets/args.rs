@@ -111,7 +111,7 @@ pub struct ReadArgs {
 /// `--backend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BackendArg {
-    /// The first of the others that works
+    /// The first of the others that works; for one dump of few sockets iter, which is sooner done
     Auto,
     /// One pass over the kernel's tables, all namespaces at once (BPF)
     Walk,

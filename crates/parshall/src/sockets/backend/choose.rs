@@ -74,15 +74,18 @@ fn alone(backend: Box<dyn Backend>) -> Chosen {
 
 /// The iterators, where they are cheaper than the walk and see as much.
 fn quick(selection: &Selection) -> Option<Box<dyn Backend>> {
+    let capabilities = effective_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    let own = HostSockets::read(&fs::read_to_string("/proc/net/sockstat").ok()?);
+    // Without CAP_SYS_ADMIN the walk still sees every namespace. Namespaces are counted last: that is a look at every process.
+    if capabilities >> CAP_SYS_ADMIN & 1 == 0 || !iterators_are_cheaper(own.most(), 1) {
+        return None;
+    }
     let mut discovery = Discovery::default();
     let namespaces = discovery.look(&[]).namespaces.len();
-    let own = HostSockets::read(&fs::read_to_string("/proc/net/sockstat").ok()?);
     let own6 = HostSockets::read(&fs::read_to_string("/proc/net/sockstat6").unwrap_or_default());
+    // Those of other namespaces are not known.
     let udp_lite = namespaces > 1 || own.udp_lite + own6.udp_lite > 0;
-    let capabilities = effective_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default());
-    // Without it the walk still sees every namespace.
-    let enters = capabilities >> CAP_SYS_ADMIN & 1 == 1;
-    if !enters || !iterators_see_all(selection, udp_lite) || !iterators_are_cheaper(own.most(), namespaces as u64) {
+    if !iterators_see_all(selection, udp_lite) || !iterators_are_cheaper(own.most(), namespaces as u64) {
         return None;
     }
     Some(Box::new(Iter::load_after(selection.kinds, discovery).ok()?))
