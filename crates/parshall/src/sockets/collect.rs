@@ -31,7 +31,8 @@ pub struct Collector {
     owners: Option<Box<dyn Owners>>,
     tracker: Option<Tracker>,
     /// Sockets that the processes of the filter held in the last dump: nobody holds them any more when they have closed.
-    held: HashSet<u64, Mixed>,
+    /// None where nothing closes between dumps, or the filter does not ask for processes.
+    held: Option<HashSet<u64, Mixed>>,
     /// Descriptors that no look could take in, over all dumps.
     owners_dropped: u64,
     /// Looks at the owners that failed.
@@ -50,6 +51,7 @@ impl Collector {
         } else {
             (None, None)
         };
+        let remembers_held = dumps == Dumps::Many && selection.filter.wants_owners();
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let collector = Self {
             backend,
@@ -60,7 +62,7 @@ impl Collector {
             names: Names::default(),
             owners,
             tracker: tracks.then(|| Tracker::new(TRACKED_MAX)),
-            held: HashSet::default(),
+            held: remembers_held.then(HashSet::default),
             owners_dropped: 0,
             owners_failed: 0,
         };
@@ -109,7 +111,7 @@ impl Collector {
         let whole = !self.backend.leaves_out_unchanged() || self.sequence.is_multiple_of(WHOLE_EVERY);
         let asked = Selection { changed: self.selection.changed && !whole, ..self.selection.clone() };
         let Self { backend, selection, names, owners, tracker, held, .. } = self;
-        if !asked.changed {
+        if let Some(held) = held.as_mut().filter(|_| !asked.changed) {
             held.clear();
         }
         let mut join = Join { names, owners: owners.as_deref(), tracker: tracker.as_mut(), selection, held };
@@ -185,7 +187,7 @@ impl Collector {
         let filter = &self.selection.filter;
         self.selection.holds_closed(record)
             && filter.expression_holds(record, true)
-            && (!filter.wants_owners() || self.held.contains(&key))
+            && (!filter.wants_owners() || self.held.as_ref().is_some_and(|held| held.contains(&key)))
     }
 
     fn stamp(&self) -> Dump {
@@ -200,7 +202,7 @@ struct Join<'a> {
     owners: Option<&'a dyn Owners>,
     tracker: Option<&'a mut Tracker>,
     selection: &'a Selection,
-    held: &'a mut HashSet<u64, Mixed>,
+    held: &'a mut Option<HashSet<u64, Mixed>>,
 }
 
 impl Join<'_> {
@@ -228,8 +230,8 @@ impl Join<'_> {
                     *left_out += 1;
                     continue;
                 }
-                if filter.wants_owners() && self.tracker.is_some() && self.held.len() < TRACKED_MAX {
-                    self.held.insert(key);
+                if let Some(held) = self.held.as_mut().filter(|held| held.len() < TRACKED_MAX) {
+                    held.insert(key);
                 }
                 let met = match &mut self.tracker {
                     Some(tracker) => tracker.meet(key, record),

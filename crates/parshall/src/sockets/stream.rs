@@ -61,8 +61,7 @@ fn read(request: &StreamRequest, selection: Selection, stop: &AtomicBool, output
     let chosen = choose(request.reading, &selection, Dumps::Many)?;
     chosen.notes.iter().for_each(|text| note(text));
     let closes = request.closes.then(|| watch_closes(&selection)).flatten();
-    // What closes is told by who held it, which has to be remembered.
-    let tracks = request.rates || selection.changed || selection.filter.wants_owners();
+    let tracks = request.rates || selection.changed;
     let (collector, owners_note) = Collector::new(chosen.backend, selection, tracks, Dumps::Many);
     owners_note.iter().for_each(|text| note(text));
     let mut reader = Reader { collector, closes, pending: Vec::new(), standing: Standing::default(), failures: 0 };
