@@ -108,11 +108,7 @@ impl AttachArgs {
             ));
         }
         let results = self.report.lower(self.observe.save.clone(), Destination::Stdout)?;
-        Ok(AttachConfig {
-            select: self.subject.lower(self.only),
-            observe: self.observe.lower(self.window),
-            results,
-        })
+        Ok(AttachConfig { select: self.subject.lower(self.only), observe: self.observe.lower(self.window), results })
     }
 }
 

@@ -24,7 +24,7 @@ pub enum SocketsCommand {
   parshall sockets once --state established --sort retrans --limit 20
   parshall sockets once --process nginx state established
   parshall sockets once dst 10.0.0.0/8 dport = :443
-  parshall sockets once '( sport = :ssh or dport = :ssh ) and not src 127/8'
+  parshall sockets once '( sport = :ssh or dport = :ssh ) and not src 127.0.0.1'
   parshall sockets once --port 443 --netns blue --fields default,owner
   parshall sockets once --kind tcp,udp,unix --format parquet > sockets.parquet
 
