@@ -35,7 +35,7 @@ pub enum Command {
     /// Diagnose running processes, a port, a control group, a network namespace or the whole host
     #[command(after_help = "Examples:
   parshall attach --port 7000
-  parshall attach --pid 4120 --for 10s     the process, its threads and its children
+  parshall attach --pid 4120 --for 10s     the process and its children
   parshall attach --pid 4120 --only        without its children
   parshall attach --pid 4120 --pid 4121 --format json
   parshall attach --cgroup /system.slice/nginx.service --save slow.json
