@@ -142,7 +142,11 @@ fn a_count_of_sockets_that_is_too_large_takes_none_of_its_own() {
         shell.arg(c.get_program()).args(c.get_args());
         *c = shell;
     });
-    assert!(relay.said().contains("LISTEN_FDS announces 500 descriptors more than were handed over"));
+    // A few may be there that whoever runs the tests left open.
+    let said = relay.said();
+    let missing =
+        said.lines().find_map(|l| l.strip_prefix("relay: LISTEN_FDS announces ")?.split(' ').next()?.parse().ok());
+    assert!(missing.is_some_and(|missing: u32| (400..=500).contains(&missing)), "{said}");
     assert_eq!(exchange(place).unwrap(), "s");
     assert_eq!(get(metrics, "/healthz").unwrap().0, 200);
     relay.signal("TERM");
