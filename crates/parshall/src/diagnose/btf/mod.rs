@@ -202,16 +202,22 @@ impl Session {
         Ok(())
     }
 
-    fn finish(self, resolved: &Resolved, before: &Before) -> anyhow::Result<(Capture, Stacks)> {
-        let window = (self.begin, self.end);
-        let counters = self.probes.counters();
-        let (off, calls) = (self.probes.off_cells(), self.probes.sys_cells());
+    /// What could not be seen, a sentence each.
+    fn blind(&self, resolved: &Resolved) -> Vec<String> {
         let mut blind: Vec<String> = self.probes.missing().iter().map(|s| (*s).to_owned()).collect();
         if self.unsampled_cpus > 0 {
             blind
                 .push(format!("{} CPUs could not be sampled: no stacks of running threads there", self.unsampled_cpus));
         }
         blind.extend(resolved.notes.iter().cloned());
+        blind
+    }
+
+    fn finish(self, resolved: &Resolved, before: &Before) -> anyhow::Result<(Capture, Stacks)> {
+        let window = (self.begin, self.end);
+        let counters = self.probes.counters();
+        let (off, calls) = (self.probes.off_cells(), self.probes.sys_cells());
+        let blind = self.blind(resolved);
         let mut flows = assemble::flows(&assemble::FlowParts {
             window,
             first: &self.first_flows,
