@@ -192,7 +192,7 @@ fn one_64_goes_to_one_socket_of_a_group() {
             // Any address of the documentation's network, which needs CAP_NET_ADMIN.
             let client = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::DGRAM, None).expect("a socket");
             if options::any_source(client.as_fd(), true).is_err() {
-                return skipped("datagrams from any IPv6 address", "needs CAP_NET_ADMIN");
+                return parshall_testkit::skip("datagrams from any IPv6 address", "needs CAP_NET_ADMIN");
             }
             let from = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, net, host, host * 7, 0, host);
             client.bind(&SocketAddr::from((from, 0)).into()).expect("transparent");
@@ -203,12 +203,4 @@ fn one_64_goes_to_one_socket_of_a_group() {
         hit = [hit[0] + counts[0], hit[1] + counts[1]];
     }
     assert!(hit[0] > 0 && hit[1] > 0, "sixteen networks share two sockets: {hit:?}");
-}
-
-fn skipped(what: &str, why: &str) {
-    eprintln!("skipped: {what}: {why}");
-    let Some(path) = std::env::var_os("PARSHALL_SKIPS") else { return };
-    let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    let line = format!("{what}: {why}\n");
-    let _ = file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()));
 }
