@@ -34,11 +34,16 @@ pub struct Background {
 }
 
 impl Background {
-    /// Enters the background; `give_up` is asked every `every` with the last two looks, and ends it early by saying true.
+    /// Enters the background; `give_up` is asked every `every` with the last two looks, and ends it early by saying true:
+    /// `given_up` is called then, before the thread's policy is put back.
     ///
     /// None, and nothing has changed, where the thread's policy is not the ordinary one, where the way back is not permitted
     /// (CAP_SYS_NICE), or where the kernel does not say how long a thread ran (CONFIG_SCHED_INFO). One at a time in a process.
-    pub fn enter(every: Duration, give_up: fn(Look, Look) -> bool) -> Option<Self> {
+    pub fn enter(
+        every: Duration,
+        give_up: fn(Look, Look) -> bool,
+        given_up: impl FnOnce() + Send + 'static,
+    ) -> Option<Self> {
         let before = ordinary()?;
         // SAFETY: gettid takes no arguments and cannot fail.
         let tid = unsafe { libc::gettid() } as u32;
@@ -54,7 +59,10 @@ impl Background {
             while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                 match look(tid) {
                     Some(now) if !give_up(last, now) => last = now,
-                    _ => break,
+                    _ => {
+                        given_up();
+                        break;
+                    }
                 }
             }
             // By this thread, which runs at once where the one in the background might have to wait.
@@ -122,7 +130,7 @@ mod tests {
     #[test]
     fn it_ends_when_it_is_dropped_and_when_the_rule_says_so() {
         let usual = turn_ns();
-        let Some(background) = Background::enter(Duration::from_secs(60), |_, _| false) else {
+        let Some(background) = Background::enter(Duration::from_secs(60), |_, _| false, || ()) else {
             return parshall_testkit::skip(
                 "work in the background",
                 "this thread may not change its scheduling policy",
@@ -134,18 +142,23 @@ mod tests {
             let _ = wait.recv();
             policy()
         });
-        assert!(Background::enter(Duration::from_secs(60), |_, _| false).is_none(), "it is entered once");
+        assert!(Background::enter(Duration::from_secs(60), |_, _| false, || ()).is_none(), "it is entered once");
         drop(background);
         drop(go);
         assert_eq!((policy(), turn_ns()), (libc::SCHED_OTHER, usual));
         assert_eq!(started.join().expect("it ends"), libc::SCHED_OTHER, "started in the background");
 
-        let short = Background::enter(Duration::from_millis(1), |last, now| now.at_ns > last.at_ns);
+        let (told, was_told) = channel();
+        let given_up = move || {
+            let _ = told.send(());
+        };
+        let short = Background::enter(Duration::from_millis(1), |last, now| now.at_ns > last.at_ns, given_up);
         let begun = std::time::Instant::now();
         while policy() == libc::SCHED_IDLE && begun.elapsed() < Duration::from_secs(60) {
             thread::sleep(Duration::from_millis(1));
         }
         assert!(short.is_some() && policy() == libc::SCHED_OTHER);
+        assert_eq!(was_told.try_recv(), Ok(()));
     }
 
     #[test]

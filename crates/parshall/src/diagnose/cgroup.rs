@@ -55,6 +55,11 @@ impl Mounts {
     /// The directory that controls the CPU time of a process, from the text of its /proc/PID/cgroup. None for a group outside of
     /// our cgroup namespace: its path leads upwards, out of the hierarchy and to files that are none of the kernel's.
     pub fn cpu_directory(&self, cgroup: &str) -> Option<PathBuf> {
+        self.cpu_hierarchy(cgroup).map(|(_, directory)| directory)
+    }
+
+    /// As [`Mounts::cpu_directory`], with the top of the hierarchy before it.
+    pub fn cpu_hierarchy(&self, cgroup: &str) -> Option<(PathBuf, PathBuf)> {
         let mut unified = None;
         for line in cgroup.lines() {
             let mut fields = line.splitn(3, ':');
@@ -65,13 +70,13 @@ impl Mounts {
                 continue;
             }
             if controllers.split(',').any(|name| name == "cpu") {
-                return self.v1_cpu.as_ref().map(|mount| mount.directory(path));
+                return self.v1_cpu.as_ref().map(|mount| mount.hierarchy(path));
             }
             if controllers.is_empty() {
                 unified = Some(path);
             }
         }
-        Some(self.v2.as_ref()?.directory(unified?))
+        Some(self.v2.as_ref()?.hierarchy(unified?))
     }
 
     /// Directories that a path may mean: an absolute one below a mount point, or a path inside any hierarchy.
@@ -85,6 +90,10 @@ impl Mounts {
 }
 
 impl Mount {
+    fn hierarchy(&self, path: &str) -> (PathBuf, PathBuf) {
+        (self.point.clone(), self.directory(path))
+    }
+
     /// In a container the mount may show only a part of the hierarchy: its root is then a prefix of the path.
     fn directory(&self, path: &str) -> PathBuf {
         let path = Path::new(path);

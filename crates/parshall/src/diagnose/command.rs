@@ -14,6 +14,7 @@ use parshall_evidence::{Capture, CommandEnd, Role, StartedCommand};
 use parshall_sys::gate::{self, Gate, GateEnds};
 use parshall_sys::pidfd::Pidfd;
 
+use super::background::Background;
 use super::forward::Forward;
 use super::observe::{ObserveOptions, Stop, observe_resolved};
 use super::subject::{self, Select, proc_fs};
@@ -51,6 +52,8 @@ impl Started {
         if !self.gate.wait_stopped(GATE_WITHIN).context("waiting for the command's gate")? {
             anyhow::bail!("the command's gate did not open");
         }
+        // The gate stays in the control group that it was started in.
+        let mut background = Background::enter();
         let pid = self.gate.pid();
         let resolved = subject::resolve(&Select::Pids(vec![pid]))?;
         let stop = UntilEnd {
@@ -61,7 +64,7 @@ impl Started {
         };
         // Progress would tear what the command writes to the terminal.
         let options = ObserveOptions { progress: false, name_all: true, ..options.clone() };
-        let observed = observe_resolved(&resolved, &options, &stop);
+        let observed = observe_resolved(&resolved, &options, &stop, &mut background);
         if let Some(Err(error)) = stop.opened.into_inner() {
             return Err(error.into());
         }

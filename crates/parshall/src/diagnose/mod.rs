@@ -1,6 +1,6 @@
 //! `run`, `attach` and `show`: collect a capture, have it judged, print the report.
 mod asker;
-mod background;
+pub mod background;
 mod btf;
 mod cells;
 pub mod cgroup;
@@ -30,6 +30,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use parshall_evidence::{CAPTURE_SCHEMA, Capture};
 
+use background::Background;
 use command::Started;
 use results::Results;
 
@@ -40,7 +41,9 @@ use crate::private_file::PrivateFile;
 /// `parshall attach`.
 pub fn attach(config: &AttachConfig) -> anyhow::Result<ExitCode> {
     let results = Results::open(&config.results)?;
-    let capture = observe::observe(&config.select, &config.observe)?;
+    // Where CPU time is left over we take only that, from the search for the subject to the report.
+    let mut background = Background::enter();
+    let capture = observe::observe(&config.select, &config.observe, &mut background)?;
     results.write(&capture)?;
     Ok(ExitCode::SUCCESS)
 }

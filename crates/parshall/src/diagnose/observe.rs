@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime};
 use indicatif::{ProgressBar, ProgressStyle};
 use parshall_evidence::{Capture, OwnCommand, Rung};
 
+use super::background::Background;
 use super::origin::origin;
 use super::subject::{self, Process, Resolved, Select};
-use super::{background, btf, procfs, tracepoint};
+use super::{btf, procfs, tracepoint};
 use crate::doctor;
 
 /// How to observe.
@@ -77,19 +78,28 @@ impl Stop for Until {
     }
 }
 
-/// Observes the subject for the window, or until its last process exits or the user interrupts.
-pub fn observe(select: &Select, options: &ObserveOptions) -> anyhow::Result<Capture> {
-    let background = background::enter();
+/// Observes the subject for the window, or until its last process exits or the user interrupts. Leaves the background where the
+/// rung of evidence asks for it.
+pub fn observe(
+    select: &Select,
+    options: &ObserveOptions,
+    background: &mut Option<Background>,
+) -> anyhow::Result<Capture> {
     let resolved = subject::resolve(select)?;
     let stop = Until::new(&resolved)?;
-    drop(background);
-    observe_resolved(&resolved, options, &stop)
+    observe_resolved(&resolved, options, &stop, background)
 }
 
 /// As [`observe`], for a subject that is known already.
-pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
-    // Where CPU time is left over we take only that.
-    let background = background::enter();
+pub fn observe_resolved(
+    resolved: &Resolved,
+    options: &ObserveOptions,
+    stop: &dyn Stop,
+    background: &mut Option<Background>,
+) -> anyhow::Result<Capture> {
+    if resolved.processes.iter().any(|process| process.pid == std::process::id()) {
+        background.iter().for_each(Background::leave_group);
+    }
     let (best, mut reasons) = doctor::best_rung();
     let mut rung = options.rung.map_or(best, |wanted| wanted.min(best));
     if options.rung.is_none_or(|wanted| wanted <= best) && options.rung.is_some_and(|wanted| wanted < best) {
@@ -98,7 +108,9 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
     // The service goes first on its CPUs: three quarters of one that both want, and all of its wake-ups at once.
     let _courtesy = (rung > Rung::Procfs).then(|| parshall_sys::nice::lower(COURTESY));
     // What is sampled must not be sampled at quiet moments only: on one rung alone nothing depends on when we run.
-    let mut background = background.filter(|_| rung == Rung::Btf);
+    if rung != Rung::Btf {
+        *background = None;
+    }
     let stop = &Dated { stop, begun: Cell::new(SystemTime::now()) };
     // It may be gone when the window is over.
     let at_start = resolved.processes.iter().filter_map(|process| own_command(process.pid)).collect();
@@ -112,13 +124,12 @@ pub fn observe_resolved(resolved: &Resolved, options: &ObserveOptions, stop: &dy
             Ok(mut capture) => {
                 capture.blind.splice(0..0, reasons);
                 capture.own_commands = own_commands(&capture, at_start);
-                drop(background);
                 capture.origin = Some(origin(stop.begun.get(), capture.host.kernel.clone()));
                 return Ok(capture);
             }
             // The kernel has the last word: what it refuses here, the doctor could not foresee.
             Err(error) if rung > Rung::Procfs => {
-                background = None;
+                *background = None;
                 reasons.push(format!("not on the {} rung: {error:#}", rung.as_str()));
                 rung = if rung == Rung::Btf { Rung::Tracepoint } else { Rung::Procfs };
             }

@@ -14,6 +14,7 @@ use super::recipe::{Recipe, verdict_name};
 use super::testbed::Testbed;
 use super::units::Format;
 use super::{Interrupt, case, catalog, terminal, testbed};
+use crate::diagnose::background::Background;
 use crate::diagnose::observe::{ObserveOptions, observe};
 use crate::diagnose::subject::Select;
 use crate::private_file::PrivateFile;
@@ -145,6 +146,7 @@ pub fn observe_subject(recipe: &Recipe, testbed: &Testbed, args: &RunArgs) -> an
     observe(
         &select,
         &ObserveOptions { window: args.window, rung: args.rung, progress: false, name_all: args.save.is_some() },
+        &mut Background::enter(),
     )
 }
 

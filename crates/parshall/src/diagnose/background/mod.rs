@@ -1,0 +1,47 @@
+//! Observing in the background, so that the requests of a busy service do not wait for it.
+mod group;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parshall_core::background::{EVERY_NS, gives_up};
+use parshall_sys::background as thread;
+
+use group::IdleGroup;
+
+/// While it lives, the thread that made it gives way to everybody else, unless that leaves it standing still.
+#[derive(Debug)]
+pub struct Background {
+    group: Option<Arc<IdleGroup>>,
+    // Ends before the group's last owner does: no watcher is left then.
+    _thread: thread::Background,
+}
+
+impl Background {
+    /// None where it is not possible, or so already: then nothing changes.
+    pub fn enter() -> Option<Self> {
+        let group = IdleGroup::enter().map(Arc::new);
+        let watched = group.clone();
+        let given_up = move || {
+            if let Some(group) = &watched {
+                group.leave();
+            }
+        };
+        let thread = thread::Background::enter(
+            Duration::from_nanos(EVERY_NS),
+            |last, now| {
+                gives_up(now.at_ns - last.at_ns, now.ran_ns.saturating_sub(last.ran_ns), last.ready && now.ready)
+            },
+            given_up,
+        )?;
+        Some(Self { group, _thread: thread })
+    }
+
+    /// Goes back to the control group that the process came from; its threads stay in the background. For a subject that has
+    /// threads in this very process.
+    pub fn leave_group(&self) {
+        if let Some(group) = &self.group {
+            group.leave();
+        }
+    }
+}
