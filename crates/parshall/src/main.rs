@@ -1,28 +1,16 @@
 //! parshall: finds out why traffic on a Linux host is slow, proves it with evidence from the kernel, and fixes it.
 //!
-//! `main` parses, hands over to the room of the command, and turns what comes back into an exit code:
+//! `main` parses, hands over to the product that the command belongs to, and turns what comes back into an exit code:
 //! 0 done, 1 it failed, 2 wrong usage.
 #![forbid(unsafe_code)]
 
-mod bounded;
 mod cli;
-mod diagnose;
-mod doctor;
-mod error;
-mod foreign_file;
-mod http;
-mod lab;
-mod private_file;
-mod relay;
-mod report;
-mod sockets;
-#[cfg(test)]
-mod testing;
-mod utc;
 
 use std::process::ExitCode;
 
 use cli::{Invocation, Request};
+use parshall_diagnose::{command, doctor};
+use parshall_host::{error, output};
 
 /// The arguments make no sense.
 const WRONG_USAGE: u8 = 2;
@@ -31,12 +19,12 @@ fn main() -> ExitCode {
     // Before anything is opened: what was handed over is a range of descriptors.
     parshall_sys::handover::claim();
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|w| w == diagnose::command::GATE) {
-        return diagnose::command::become_command(words);
+    if words.next().is_some_and(|w| w == command::GATE) {
+        return command::become_command(words);
     }
     let request = match cli::parse(std::env::args_os()) {
         Ok(Invocation::Do(request)) => request,
-        Ok(Invocation::Print(text)) => return error::exit(report::print(&text).map(|()| ExitCode::SUCCESS)),
+        Ok(Invocation::Print(text)) => return error::exit(output::print(&text).map(|()| ExitCode::SUCCESS)),
         Err(mistake) => {
             error::tell(&mistake);
             return ExitCode::from(WRONG_USAGE);
@@ -44,12 +32,15 @@ fn main() -> ExitCode {
     };
     parshall_bpf::probes::quiet_libbpf();
     error::exit(match *request {
-        Request::Attach(config) => diagnose::attach(&config),
-        Request::Run(config) => diagnose::run(&config),
-        Request::Show(config) => diagnose::show(&config),
-        Request::Doctor(config) => doctor::doctor(&config),
-        Request::Relay(request) => relay::relay(&request),
-        Request::Sockets(request) => sockets::sockets(request),
-        Request::Lab(args) => lab::run(&args),
+        Request::Attach(request) => parshall_diagnose::attach(&request),
+        Request::Run(request) => parshall_diagnose::run(&request),
+        Request::Show(request) => parshall_diagnose::show(&request),
+        Request::Doctor(request) => doctor::doctor(&request),
+        #[cfg(feature = "relay")]
+        Request::Relay(request) => parshall_relay::relay(&request),
+        #[cfg(feature = "sockets")]
+        Request::Sockets(request) => parshall_sockets::sockets(request),
+        #[cfg(feature = "lab")]
+        Request::Lab(args) => parshall_lab::run(&args),
     })
 }

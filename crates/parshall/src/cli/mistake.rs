@@ -1,17 +1,17 @@
-//! clap's errors, lowered into the shape of every other mistake: one line that says what is wrong, one hint.
+//! clap's errors in the shape of every other mistake: one line that says what is wrong, one hint.
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::error::UserError;
+use parshall_host::error::UserError;
 
 /// Help and version come back from clap as errors; they are answers.
 pub fn is_answer(error: &clap::Error) -> bool {
     matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
 }
 
-/// Lowers an error. `arguments` tells at which command it happened.
-pub fn lower(error: &clap::Error, command: &clap::Command, arguments: &[OsString]) -> UserError {
+/// The mistake that an error is about. `arguments` tells at which command it happened.
+pub fn from_clap(error: &clap::Error, command: &clap::Command, arguments: &[OsString]) -> UserError {
     if let Some(user) = std::error::Error::source(error).and_then(|s| s.downcast_ref::<UserError>()) {
         let flag = words(error, ContextKind::InvalidArg).concat();
         let flag = flag.split_whitespace().next().unwrap_or_default();
@@ -24,7 +24,10 @@ pub fn lower(error: &clap::Error, command: &clap::Command, arguments: &[OsString
         ErrorKind::UnknownArgument => {
             let flag = first(ContextKind::InvalidArg);
             let what = if flag.starts_with('-') { "is not an option of" } else { "is not expected by" };
-            let hint = at.contains(" sockets").then(|| super::sockets::hint(&flag)).flatten();
+            #[cfg(feature = "sockets")]
+            let hint = at.contains(" sockets").then(|| parshall_sockets::cli::hint(&flag)).flatten();
+            #[cfg(not(feature = "sockets"))]
+            let hint: Option<&str> = None;
             let hint = hint.map_or_else(|| unknown_argument_hint(error, &flag, usage), str::to_owned);
             UserError::new(format!("`{flag}` {what} `{at}`"), hint)
         }

@@ -1,25 +1,18 @@
-//! The command line: the one place where arguments are parsed and lowered into a validated config.
+//! The command line: the products' own flags under one name.
 //!
-//! `args.rs` declares the flags, `config.rs` lowers them, `mistake.rs` turns every refusal into one `error:` and one
-//! `hint:` line. What a command does belongs to its own room; nothing here looks at the host.
+//! `args.rs` lists the commands, `mistake.rs` turns every refusal into one `error:` and one `hint:` line. Flags, and what makes
+//! requests of them, belong to each product's `cli` module; nothing here looks at the host.
 mod args;
-mod config;
 mod help;
 mod mistake;
-mod relay;
-mod sockets;
-mod value;
 
 use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches};
+use parshall_diagnose::request::{AttachRequest, DoctorRequest, RunRequest, ShowRequest};
+use parshall_host::error::UserError;
 
 use args::{Cli, Command};
-pub use value::window;
-
-pub use config::{AttachConfig, Destination, DoctorConfig, Format, Output, ResultConfig, RunConfig, ShowConfig};
-
-use crate::error::UserError;
 
 /// What the arguments ask for.
 #[derive(Debug)]
@@ -30,23 +23,26 @@ pub enum Invocation {
     Print(String),
 }
 
-/// A command with its validated config.
+/// A command and what it is asked for.
 #[derive(Debug)]
 pub enum Request {
     /// `parshall attach`.
-    Attach(AttachConfig),
+    Attach(AttachRequest),
     /// `parshall run`.
-    Run(RunConfig),
+    Run(RunRequest),
     /// `parshall show`.
-    Show(ShowConfig),
+    Show(ShowRequest),
     /// `parshall doctor`.
-    Doctor(DoctorConfig),
+    Doctor(DoctorRequest),
     /// `parshall relay`.
-    Relay(crate::relay::request::RelayRequest),
+    #[cfg(feature = "relay")]
+    Relay(parshall_relay::request::RelayRequest),
     /// `parshall sockets`.
-    Sockets(crate::sockets::request::SocketsRequest),
+    #[cfg(feature = "sockets")]
+    Sockets(parshall_sockets::request::SocketsRequest),
     /// `parshall lab`.
-    Lab(crate::lab::LabArgs),
+    #[cfg(feature = "lab")]
+    Lab(parshall_lab::LabArgs),
 }
 
 /// Parses the arguments of the process, its name first.
@@ -63,15 +59,18 @@ where
         Err(error) if mistake::is_answer(&error) => {
             return Ok(Invocation::Print(help::rendered(&error.render().to_string())));
         }
-        Err(error) => return Err(mistake::lower(&error, &command, &arguments)),
+        Err(error) => return Err(mistake::from_clap(&error, &command, &arguments)),
     };
     let request = match cli.command {
-        Command::Attach(args) => Request::Attach(args.lower()?),
-        Command::Run(args) => Request::Run(args.lower()?),
-        Command::Show(args) => Request::Show(args.lower()?),
-        Command::Doctor(args) => Request::Doctor(args.lower()),
-        Command::Relay(args) => Request::Relay(args.lower()?),
-        Command::Sockets(args) => Request::Sockets(args.lower()?),
+        Command::Attach(args) => Request::Attach(args.validate()?),
+        Command::Run(args) => Request::Run(args.validate()?),
+        Command::Show(args) => Request::Show(args.validate()?),
+        Command::Doctor(args) => Request::Doctor(args.validate()),
+        #[cfg(feature = "relay")]
+        Command::Relay(args) => Request::Relay(args.validate()?),
+        #[cfg(feature = "sockets")]
+        Command::Sockets(args) => Request::Sockets(args.validate()?),
+        #[cfg(feature = "lab")]
         Command::Lab(args) => Request::Lab(args),
     };
     Ok(Invocation::Do(Box::new(request)))

@@ -1,0 +1,143 @@
+//! A control group for the observer that runs only while the others do not want the CPU (`cpu.idle`, Linux 5.15).
+//!
+//! SCHED_IDLE counts among the threads of one group. The kernel weighs groups against each other, and every service of systemd
+//! has its own, as has every session where sched_autogroup is on: an observer elsewhere takes half of a CPU from a service,
+//! however humble its threads are.
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parshall_sys::owner::{self, Owner};
+
+use crate::cgroup::snapshot_directory;
+use parshall_host::cgroup::Mounts;
+
+const TAG: &str = "observer";
+/// Limits of version 2 that a process leaves behind when it leaves a group, and what each says where there is none.
+const LIMITS: [(&str, &str); 3] = [("memory.max", "max"), ("memory.high", "max"), ("cpuset.cpus", "")];
+
+/// This process is in a group of its own until [`IdleGroup::leave`]; dropped, the group is removed.
+#[derive(Debug)]
+pub struct IdleGroup {
+    own: PathBuf,
+    before: PathBuf,
+    left: AtomicBool,
+}
+
+impl IdleGroup {
+    /// None, and nothing has changed, where control groups cannot be made, are too old, or limit this process: what its
+    /// operator allows it holds.
+    pub fn enter() -> Option<Self> {
+        let mounts = Mounts::read();
+        let (top, before) = mounts.cpu_hierarchy(&fs::read_to_string("/proc/self/cgroup").ok()?)?;
+        if is_limited(&top, &before) {
+            return None;
+        }
+        sweep(&top);
+        let own = top.join(Owner::this().ok()?.unique_name(TAG));
+        fs::create_dir(&own).ok()?;
+        let group = Self { own, before, left: AtomicBool::new(true) };
+        // Dropped on the way, it removes the directory.
+        fs::write(group.own.join("cpu.idle"), "1").ok()?;
+        fs::write(group.own.join("cgroup.procs"), "0").ok()?;
+        group.left.store(false, Ordering::Relaxed);
+        Some(group)
+    }
+
+    /// Goes back to the group that the process came from.
+    pub fn leave(&self) {
+        if !self.left.swap(true, Ordering::Relaxed) && fs::write(self.before.join("cgroup.procs"), "0").is_err() {
+            // Its old group may be gone, or want no processes any more. Everybody else's turns are the next best.
+            let _ = fs::write(self.own.join("cpu.idle"), "0");
+        }
+    }
+}
+
+impl Drop for IdleGroup {
+    fn drop(&mut self) {
+        self.leave();
+        let _ = fs::remove_dir(&self.own);
+    }
+}
+
+/// Whether a group between this one and the top, itself included, limits what its processes may use.
+fn is_limited(top: &Path, group: &Path) -> bool {
+    let below_top = || group.ancestors().take_while(|level| *level != top);
+    snapshot_directory(group).iter().any(|level| level.quota_us.is_some())
+        || below_top().any(|level| {
+            LIMITS
+                .iter()
+                .any(|(file, none)| fs::read_to_string(level.join(file)).is_ok_and(|limit| limit.trim() != *none))
+        })
+}
+
+/// Removes what killed observers left behind.
+fn sweep(top: &Path) {
+    for name in owner::leftovers(top).unwrap_or_default() {
+        if name.ends_with(TAG) {
+            let _ = fs::remove_dir(top.join(name));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn own_group() -> String {
+        fs::read_to_string("/proc/self/cgroup").expect("/proc")
+    }
+
+    #[test]
+    fn limits_are_found_at_every_level() {
+        let top = tempfile::tempdir().expect("a directory");
+        let group = top.path().join("slice/service");
+        fs::create_dir_all(&group).expect("directories");
+        let write = |path: &str, text: &str| fs::write(top.path().join(path), text).expect("a file");
+        for (file, none) in LIMITS {
+            write(&format!("slice/service/{file}"), &format!("{none}\n"));
+        }
+        write("memory.max", "1048576\n");
+        assert!(!is_limited(top.path(), &group), "the top is not left");
+        write("slice/memory.max", "1048576\n");
+        assert!(is_limited(top.path(), &group));
+        write("slice/memory.max", "max\n");
+        write("slice/service/cpuset.cpus", "0\n");
+        assert!(is_limited(top.path(), &group));
+        write("slice/service/cpuset.cpus", "\n");
+        write("slice/service/cpu.stat", "nr_periods 0\n");
+        write("slice/service/cpu.max", "50000 100000\n");
+        assert!(is_limited(top.path(), &group));
+    }
+
+    /// The whole process moves, so one test holds every step.
+    #[test]
+    fn the_process_comes_back_and_nothing_is_left() {
+        let before = own_group();
+        let Some(group) = IdleGroup::enter() else {
+            return parshall_testkit::skip("a control group for the observer", "none can be made here");
+        };
+        assert_eq!(fs::read_to_string(group.own.join("cpu.idle")).expect("its file").trim(), "1");
+        let name = group.own.file_name().expect("a name").to_string_lossy().into_owned();
+        assert!(own_group().contains(&name), "{}", own_group());
+        group.leave();
+        assert_eq!(own_group(), before);
+        group.leave();
+        let own = group.own.clone();
+        drop(group);
+        assert!(!own.exists());
+
+        // As a killed observer leaves it.
+        let top = own.parent().expect("the hierarchy's top");
+        let mut gone = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().expect("sleep");
+        let left = top.join(Owner::of(gone.id()).expect("it runs").unique_name(TAG));
+        fs::create_dir(&left).expect("a group");
+        sweep(top);
+        assert!(left.exists(), "its owner lives");
+        gone.kill().and_then(|()| gone.wait()).expect("its end");
+        sweep(top);
+        assert!(!left.exists());
+    }
+}

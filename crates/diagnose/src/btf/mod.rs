@@ -1,0 +1,349 @@
+//! The btf rung: probes on typed tracepoints, read by iterators.
+//!
+//! This is the I/O shell: it attaches, waits, drains and reads. When a slice begins and ends is decided by
+//! `parshall_core::slice`, what the capture means by `parshall_core::judge`.
+mod assemble;
+mod ended;
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use parshall_bpf::probes::{monotonic_ns, tick_hz};
+use parshall_bpf::{Config, Counters, Event, Probes, Scope};
+use parshall_core::slice::{SlicePlan, Step};
+use parshall_evidence::{CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Slices, Status};
+
+use super::cgroup;
+use super::hardware::Hardware;
+use super::host::{self, HostWatch};
+use super::meter::{Meter, Reading};
+use super::observe::{ObserveOptions, Progress, Stop};
+use super::records::{self, Records};
+use super::subject::{self, Resolved, Select, Sock};
+use ended::Ended;
+use parshall_host::proc_fs;
+use parshall_host::symbols::Stacks;
+
+/// Flows tracked at most.
+const FLOWS_MAX: u32 = 8192;
+/// Between two looks into the ring, at most: it holds several times what arrives meanwhile on a host that opens 26,000
+/// connections a second. Each look disturbs a saturated service, so there are no more than needed.
+const TICK: Duration = Duration::from_millis(50);
+/// Between two looks at the host's idle time and at whether the subject still lives.
+const LOOK_NS: u64 = 100_000_000;
+
+/// Observes the subject with the btf probes.
+pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
+    let started = Instant::now();
+    let mut session = Session::start(resolved, options)?;
+    let attach_ms = started.elapsed().as_secs_f64() * 1e3;
+    let mut before = Before::take(resolved);
+    session.run(options, stop)?;
+    let hardware = before.hardware.take().map(Hardware::finish);
+    let (mut capture, stacks) = session.finish(resolved, &before)?;
+    capture.hardware = hardware;
+    if options.name_all || parshall_core::judge(&capture).verdict.status != Status::Healthy {
+        capture.stacks = stacks.named();
+        records::drop_interrupts(&mut capture);
+    }
+    capture.probe.attach_ms = attach_ms;
+    Ok(capture)
+}
+
+/// What is watched through /proc over the window.
+struct Before {
+    cgroups: cgroup::Watch,
+    host: HostWatch,
+    hardware: Option<Hardware>,
+}
+
+impl Before {
+    fn take(resolved: &Resolved) -> Self {
+        Self {
+            cgroups: cgroup::Watch::start(&resolved.processes),
+            host: HostWatch::start(),
+            hardware: Hardware::start(resolved),
+        }
+    }
+}
+
+/// Attached probes and what they have told so far.
+struct Session {
+    probes: Probes,
+    records: Records,
+    begin: u64,
+    end: u64,
+    first_flows: Vec<parshall_bpf::lifecycle::FlowDump>,
+    ended_flows: Ended<parshall_bpf::lifecycle::FlowDump>,
+    last_flows: Vec<parshall_bpf::lifecycle::FlowDump>,
+    first_threads: Vec<parshall_bpf::thread::ThreadDump>,
+    ended_threads: Ended<parshall_bpf::thread::ThreadDump>,
+    last_threads: Vec<parshall_bpf::thread::ThreadDump>,
+    owners: HashMap<u64, u32>,
+    counters0: Counters,
+    meter: Meter,
+    unsampled_cpus: usize,
+}
+
+impl Session {
+    fn start(resolved: &Resolved, options: &ObserveOptions) -> anyhow::Result<Self> {
+        let config = config(resolved);
+        let mut probes = Probes::load(&config).context("loading the probes")?;
+        probes.attach_always()?;
+        add_late_children(&probes, resolved, &config)?;
+        let owners = probes.owners()?.into_iter().map(|o| (o.cookie, o.tgid)).collect();
+        let unsampled_cpus = probes.attach_samples(0..host::cpus() as i32);
+        let first_threads = probes.threads()?;
+        let first_flows = probes.flows()?;
+        let mut meter = Meter::new(probes.start_timing());
+        let counters0 = probes.counters();
+        let before = reading(&probes);
+        let begin = probes.begin_slice()?;
+        meter.begin(begin, before);
+        Ok(Self {
+            probes,
+            records: Records::new(options.name_all),
+            begin,
+            end: begin,
+            first_flows,
+            ended_flows: Ended::default(),
+            last_flows: Vec::new(),
+            first_threads,
+            ended_threads: Ended::default(),
+            last_threads: Vec::new(),
+            owners,
+            counters0,
+            meter,
+            unsampled_cpus,
+        })
+    }
+
+    /// Drains and slices until the window ends, the subject is gone, or the user stops it.
+    fn run(&mut self, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<()> {
+        let deadline = self.begin + options.window.as_nanos() as u64;
+        stop.attached()?;
+        let mut plan = SlicePlan::new(self.begin, deadline);
+        let mut progress = Progress::new(options);
+        let mut events = Vec::new();
+        let mut next_look = 0;
+        loop {
+            let next = plan.due_at().min(deadline);
+            std::thread::sleep(TICK.min(Duration::from_nanos(next.saturating_sub(monotonic_ns()))));
+            let now = monotonic_ns();
+            self.probes.drain(&mut events);
+            self.take(&mut events);
+            progress.at(Duration::from_nanos(now - self.begin));
+            if now >= deadline || stop.requested() {
+                break;
+            }
+            if now >= next_look {
+                next_look = now + LOOK_NS;
+                if stop.subject_gone() {
+                    break;
+                }
+            }
+            if now < plan.due_at() {
+                continue;
+            }
+            match plan.step(now, self.meter.cost(now, reading(&self.probes))) {
+                Step::Keep => {}
+                Step::Pause => self.pause()?,
+                Step::Resume => self.resume()?,
+            }
+        }
+        self.end = monotonic_ns();
+        if self.meter.slice_begin().is_some() {
+            self.end = self.end_slice();
+        }
+        let (open_flows, live_threads) = (self.probes.flows()?, self.probes.threads()?);
+        self.probes.drain(&mut events);
+        self.take(&mut events);
+        // What ended before the window was over comes first and so wins over the later look.
+        self.last_flows.extend(self.ended_flows.take().chain(open_flows));
+        self.last_threads.extend(self.ended_threads.take().chain(live_threads));
+        Ok(())
+    }
+
+    fn take(&mut self, events: &mut Vec<Event>) {
+        for event in events.drain(..) {
+            match event {
+                Event::FlowEnd(dump) => {
+                    self.ended_flows.push(dump.snap.at.saturating_sub(dump.flow.begin), *dump);
+                }
+                Event::ThreadEnd(dump) => {
+                    self.ended_threads.push(dump.at.saturating_sub(dump.start_time), *dump);
+                }
+                other => self.records.take(other),
+            }
+        }
+    }
+
+    fn end_slice(&mut self) -> u64 {
+        let end = self.probes.end_slice();
+        self.meter.end(end, reading(&self.probes));
+        end
+    }
+
+    fn pause(&mut self) -> anyhow::Result<()> {
+        self.end_slice();
+        // Timing costs as much as a cheap probe; what it taught is enough for the slices to come.
+        self.probes.stop_timing();
+        self.meter.timing = false;
+        // These looks close the slice's open intervals.
+        self.probes.flows()?;
+        self.probes.threads()?;
+        Ok(())
+    }
+
+    fn resume(&mut self) -> anyhow::Result<()> {
+        let before = reading(&self.probes);
+        let begin = self.probes.begin_slice()?;
+        self.meter.begin(begin, before);
+        Ok(())
+    }
+
+    /// What could not be seen, a sentence each.
+    fn blind(&self, resolved: &Resolved) -> Vec<String> {
+        let mut blind: Vec<String> = self.probes.missing().iter().map(|s| (*s).to_owned()).collect();
+        if self.unsampled_cpus > 0 {
+            blind
+                .push(format!("{} CPUs could not be sampled: no stacks of running threads there", self.unsampled_cpus));
+        }
+        blind.extend(resolved.notes.iter().cloned());
+        blind
+    }
+
+    fn finish(self, resolved: &Resolved, before: &Before) -> anyhow::Result<(Capture, Stacks)> {
+        let window = (self.begin, self.end);
+        let counters = self.probes.counters();
+        let (off, calls) = (self.probes.off_cells(), self.probes.sys_cells());
+        let blind = self.blind(resolved);
+        let mut flows = assemble::flows(&assemble::FlowParts {
+            window,
+            first: &self.first_flows,
+            last: &self.last_flows,
+            hz: tick_hz(),
+            listeners: &resolved.listeners,
+            owners: &self.owners,
+        });
+        let samples_by_thread = self.records.samples_by_thread();
+        let threads = assemble::threads(&assemble::ThreadParts {
+            window,
+            first: &self.first_threads,
+            last: &self.last_threads,
+            off: &off,
+            calls: &calls,
+            samples: &samples_by_thread,
+        });
+        let mut told = self.records.finish(self.begin);
+        if resolved.select.by_process() {
+            drop_foreign(&self.probes, &mut flows, &mut told.flow_stalls);
+        }
+        let spans: Vec<(u64, u64)> = self.meter.spans.iter().map(|&(b, e)| (b - self.begin, e - b)).collect();
+        let mut subject = resolved.subject.clone();
+        subject.netns = netns_of(&flows, &subject.netns);
+        subject::add_observed(&mut subject, &threads);
+        let capture = Capture {
+            schema: CAPTURE_SCHEMA.to_owned(),
+            subject,
+            origin: None,
+            command: None,
+            own_commands: Vec::new(),
+            host: before.host.host(),
+            window_ns: self.end - self.begin,
+            rung: Rung::Btf,
+            blind,
+            slices: Slices {
+                count: spans.len() as u32,
+                observed_ns: spans.iter().map(|s| s.1).sum(),
+                events: counters.events - self.counters0.events,
+                spans,
+            },
+            flows,
+            threads,
+            flow_stalls: told.flow_stalls,
+            thread_stalls: told.thread_stalls,
+            samples: told.samples,
+            stacks: told.stacks.unnamed(),
+            cgroups: before.cgroups.finish(),
+            hardware: None,
+            net: net_counts(&self.counters0, &counters),
+            probe: ProbeCost {
+                kernel_cpu_ns: self.meter.kernel_ns,
+                own_cpu_ns: before.host.own_cpu_ns(),
+                rss_bytes: host::own_rss_bytes(),
+                lost_events: counters.lost - self.counters0.lost,
+                events: told.events,
+                untracked: counters.untracked + self.ended_flows.dropped + self.ended_threads.dropped,
+                attach_ms: 0.0,
+            },
+        };
+        Ok((capture, told.stacks))
+    }
+}
+
+fn config(resolved: &Resolved) -> Config {
+    let port = match resolved.select {
+        Select::Port(port) => Some(port),
+        _ => None,
+    };
+    // Of the service all sockets count, its upstreams too; of its clients on this host only those to the port.
+    // Workers share the listener that their parent opened, so it is looked for in each process.
+    let listens = |s: &&Sock| s.listening && Some(s.local.port()) == port;
+    let listeners: HashSet<u64> = resolved.sockets.iter().filter(listens).map(|s| s.inode).collect();
+    let scope = |pid: u32| {
+        let serves = || proc_fs::sockets(pid).iter().any(|(_, inode)| listeners.contains(inode));
+        if port.is_none() || serves() { Scope::All } else { Scope::Port }
+    };
+    Config {
+        tgids: resolved.processes.iter().map(|p| (p.pid, scope(p.pid))).collect(),
+        port,
+        max_flows: FLOWS_MAX,
+        without_children: !resolved.select.follows_children(),
+    }
+}
+
+/// Children that were made after the subject was resolved and before the probes could see a fork.
+fn add_late_children(probes: &Probes, resolved: &Resolved, config: &Config) -> anyhow::Result<()> {
+    if !matches!(resolved.select, Select::Pids(_) | Select::Port(_)) {
+        return Ok(());
+    }
+    let scopes: HashMap<u32, Scope> = config.tgids.iter().copied().collect();
+    let observed: HashSet<u32> = probes.tgids().into_iter().collect();
+    for pid in resolved.clone().refresh().started.into_iter().filter(|pid| !observed.contains(pid)) {
+        let parent = proc_fs::stat(pid).map_or(0, |stat| stat.parent);
+        probes.add_process(pid, scopes.get(&parent).copied().unwrap_or(Scope::All))?;
+    }
+    Ok(())
+}
+
+/// What another process accepted from a listener that it shares with the subject is that one's.
+fn drop_foreign(probes: &Probes, flows: &mut Vec<FlowRecord>, stalls: &mut Vec<FlowStall>) {
+    let observed: HashSet<u32> = probes.tgids().into_iter().collect();
+    flows.retain(|flow| flow.pid == 0 || observed.contains(&flow.pid));
+    let kept: HashSet<u64> = flows.iter().map(|flow| flow.id).collect();
+    stalls.retain(|stall| kept.contains(&stall.flow));
+}
+
+fn netns_of(flows: &[FlowRecord], known: &[u64]) -> Vec<u64> {
+    let mut all: Vec<u64> = known.iter().copied().chain(flows.iter().map(|f| f.netns)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn net_counts(before: &Counters, after: &Counters) -> NetCounts {
+    NetCounts {
+        retransmits: after.retransmits - before.retransmits,
+        resets_sent: after.resets_sent - before.resets_sent,
+        resets_received: after.resets_received - before.resets_received,
+        opened: after.opened - before.opened,
+        closed: after.closed - before.closed,
+        delack_timers: after.delack_timers - before.delack_timers,
+    }
+}
+
+fn reading(probes: &Probes) -> Reading {
+    Reading { events: probes.counters().events, timed_ns: probes.timed_runs().0 }
+}

@@ -1,0 +1,126 @@
+//! The flags, as clap sees them. Help texts live here; meaning is given in `validate.rs`.
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use parshall_evidence::Rung;
+use parshall_host::flags;
+use parshall_host::output::PrintArgs;
+
+use super::value;
+
+/// Arguments of `parshall attach`.
+#[derive(Debug, Args)]
+pub struct AttachArgs {
+    #[command(flatten)]
+    pub(super) subject: SubjectArgs,
+    /// With --pid: just this process, without its children
+    #[arg(long)]
+    pub(super) only: bool,
+    /// How long to observe: 500ms, 5s, 1m (from 200ms to 1h)
+    #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = value::window)]
+    pub(super) window: Duration,
+    #[command(flatten)]
+    pub(super) observe: ObserveArgs,
+    #[command(flatten)]
+    pub(super) report: ReportArgs,
+}
+
+/// Whom to observe.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct SubjectArgs {
+    /// A process, its threads and its children (and theirs); may be given several times
+    #[arg(long, value_name = "PID", value_parser = flags::pid)]
+    pub(super) pid: Vec<u32>,
+    /// Every local socket with this TCP port at either end, and the processes that hold them
+    #[arg(long, value_name = "PORT", value_parser = flags::port)]
+    pub(super) port: Option<u16>,
+    /// Every process of this control group and of those below it
+    #[arg(long, value_name = "PATH", value_parser = flags::cgroup)]
+    pub(super) cgroup: Option<PathBuf>,
+    /// Every process and socket of this network namespace, as `ip netns list` names it
+    #[arg(long, value_name = "NAME", value_parser = flags::netns)]
+    pub(super) netns: Option<String>,
+    /// Everything on the host
+    #[arg(long)]
+    pub(super) all: bool,
+}
+
+/// How to collect evidence; shared by `run` and `attach`.
+#[derive(Debug, Args)]
+pub struct ObserveArgs {
+    /// Use no better rung of evidence than this one (`parshall doctor` says which the host offers)
+    #[arg(long, value_name = "RUNG")]
+    pub(super) rung: Option<RungArg>,
+    /// Also write the evidence to FILE, which only you may read; `parshall show FILE` shows it again
+    #[arg(long, value_name = "FILE")]
+    pub(super) save: Option<PathBuf>,
+}
+
+/// Where a report goes; shared by `run`, `attach` and `show`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Write the report to FILE, which only you may read; - is stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) print: PrintArgs,
+}
+
+/// Arguments of `parshall run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Stop observing after this time, even if the command still runs (from 200ms to 1h)
+    #[arg(long = "for", value_name = "TIME", value_parser = value::window)]
+    pub(super) window: Option<Duration>,
+    #[command(flatten)]
+    pub(super) observe: ObserveArgs,
+    #[command(flatten)]
+    pub(super) report: ReportArgs,
+    /// Exit with the command's status: 128 + N if signal N killed it
+    #[arg(long)]
+    pub(super) exit_code: bool,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", required = true, last = true)]
+    pub(super) command: Vec<OsString>,
+}
+
+/// Arguments of `parshall show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// The file that `--save` wrote
+    #[arg(value_name = "CASE")]
+    pub(super) case: PathBuf,
+    #[command(flatten)]
+    pub(super) report: ReportArgs,
+}
+
+/// Arguments of `parshall doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    pub(super) print: PrintArgs,
+}
+
+/// `--rung`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RungArg {
+    /// Typed tracepoints and BPF iterators
+    Btf,
+    /// Classic tracepoints
+    Tracepoint,
+    /// SOCK_DIAG and /proc, sampled; no BPF
+    Procfs,
+}
+
+impl From<RungArg> for Rung {
+    fn from(rung: RungArg) -> Self {
+        match rung {
+            RungArg::Btf => Rung::Btf,
+            RungArg::Tracepoint => Rung::Tracepoint,
+            RungArg::Procfs => Rung::Procfs,
+        }
+    }
+}

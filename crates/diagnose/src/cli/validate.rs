@@ -1,0 +1,117 @@
+//! Arguments checked and made requests of: what everything behind the command line may rely on.
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use parshall_evidence::Rung;
+use parshall_host::error::UserError;
+use parshall_host::output::Destination;
+
+use super::args::{AttachArgs, DoctorArgs, ObserveArgs, ReportArgs, RunArgs, ShowArgs, SubjectArgs};
+use super::value::MAX_WINDOW;
+use crate::observe::ObserveOptions;
+use crate::request::{AttachRequest, DoctorRequest, ResultOptions, RunRequest, ShowRequest};
+use crate::subject::Select;
+
+impl AttachArgs {
+    /// Checks them.
+    pub fn validate(self) -> Result<AttachRequest, UserError> {
+        // Not clap's `requires`: that says nothing where another of the group excludes --pid.
+        if self.only && self.subject.pid.is_empty() {
+            return Err(UserError::new(
+                "`--only` goes with `--pid`, and no process is given",
+                "`parshall attach --pid N --only` observes the process N without its children",
+            ));
+        }
+        let results = self.report.validate(self.observe.save.clone(), Destination::Stdout)?;
+        Ok(AttachRequest {
+            select: self.subject.validate(self.only),
+            observe: self.observe.validate(self.window),
+            results,
+        })
+    }
+}
+
+impl RunArgs {
+    /// Checks them.
+    pub fn validate(self) -> Result<RunRequest, UserError> {
+        let mut words = self.command.into_iter();
+        let Some(program) = words.next().filter(|p| !p.is_empty()) else {
+            return Err(UserError::new(
+                "the command to run is empty",
+                "put it behind `--`, as in `parshall run -- ./server --port 7000`",
+            ));
+        };
+        let results = self.report.validate(self.observe.save.clone(), Destination::Stderr)?;
+        Ok(RunRequest {
+            program,
+            arguments: words.collect(),
+            observe: self.observe.validate(self.window.unwrap_or(MAX_WINDOW)),
+            exit_code: self.exit_code,
+            results,
+        })
+    }
+}
+
+impl ShowArgs {
+    /// Checks them.
+    pub fn validate(self) -> Result<ShowRequest, UserError> {
+        if self.report.output.as_ref() == Some(&self.case) {
+            return Err(UserError::new("-o names the case itself", "give the report a file of its own"));
+        }
+        Ok(ShowRequest { case: self.case, results: self.report.validate(None, Destination::Stdout)? })
+    }
+}
+
+impl DoctorArgs {
+    /// Nothing in them can be wrong.
+    pub fn validate(self) -> DoctorRequest {
+        DoctorRequest { output: self.print.output() }
+    }
+}
+
+impl SubjectArgs {
+    /// clap's group has made sure that exactly one is given.
+    fn validate(self, only: bool) -> Select {
+        let SubjectArgs { mut pid, port, cgroup, netns, all: _ } = self;
+        if !pid.is_empty() {
+            pid.sort_unstable();
+            pid.dedup();
+            return if only { Select::Only(pid) } else { Select::Pids(pid) };
+        }
+        match (port, cgroup, netns) {
+            (Some(port), _, _) => Select::Port(port),
+            (_, Some(path), _) => Select::Cgroup(path),
+            (_, _, Some(name)) => Select::Netns(name),
+            (None, None, None) => Select::All,
+        }
+    }
+}
+
+impl ObserveArgs {
+    fn validate(self, window: Duration) -> ObserveOptions {
+        ObserveOptions {
+            window,
+            rung: self.rung.map(Rung::from),
+            progress: std::io::stderr().is_terminal(),
+            name_all: self.save.is_some(),
+        }
+    }
+}
+
+impl ReportArgs {
+    /// Checks them; without -o the report goes to `usual`.
+    fn validate(self, save: Option<PathBuf>, usual: Destination) -> Result<ResultOptions, UserError> {
+        if save.is_some() && save == self.output {
+            return Err(UserError::new("-o and --save name the same file", "give the report and the case a file each"));
+        }
+        let to = match self.output {
+            None => usual,
+            Some(path) if path == Path::new("-") || path == Path::new("/dev/stdout") => Destination::Stdout,
+            Some(path) if path == Path::new("/dev/stderr") => Destination::Stderr,
+            Some(path) => Destination::File(path),
+        };
+        let output = self.print.output_to(&to);
+        Ok(ResultOptions { save, to, output })
+    }
+}

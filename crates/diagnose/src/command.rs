@@ -1,0 +1,196 @@
+//! `run`: starts the command behind a gate, attaches, lets it go, and observes until it ends.
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Duration;
+
+use anyhow::Context;
+use parshall_evidence::{Capture, CommandEnd, Role, StartedCommand};
+use parshall_sys::gate::{self, Gate, GateEnds};
+use parshall_sys::pidfd::Pidfd;
+
+use super::background::Background;
+use super::forward::Forward;
+use super::observe::{ObserveOptions, Stop, observe_resolved};
+use super::subject::{self, Select};
+use parshall_host::error::UserError;
+use parshall_host::proc_fs;
+
+/// First argument of the process that becomes the command.
+pub const GATE: &str = "__gate";
+/// The gate has nothing to do but to stop itself.
+const GATE_WITHIN: Duration = Duration::from_secs(5);
+/// What a shell answers for a command that it cannot run.
+const CANNOT_RUN: u8 = 127;
+/// A shell's exit status for a command that a signal killed: this and the signal's number.
+const KILLED: i32 = 128;
+
+/// The command, from its gate to its end. It keeps parshall's stdin, stdout and stderr.
+pub struct Started {
+    gate: Gate,
+    forward: Forward,
+}
+
+impl Started {
+    /// Starts it behind its gate: it has not begun.
+    pub fn start(program: &OsStr, arguments: &[OsString]) -> anyhow::Result<Self> {
+        let ends = GateEnds::new().context("making the command's gate")?;
+        let own = std::env::current_exe().context("finding our own program")?;
+        let mut command = Command::new(own);
+        command.arg(GATE).arg(ends.number().to_string()).arg(program).args(arguments);
+        let gate = ends.spawn(&mut command).context("starting the command")?;
+        let forward = Forward::to(gate.pid())?;
+        Ok(Self { gate, forward })
+    }
+
+    /// Lets it go once the probes are attached, and observes it until it ends, the window does, or a signal asks for it.
+    pub fn observe(&mut self, options: &ObserveOptions) -> anyhow::Result<Capture> {
+        if !self.gate.wait_stopped(GATE_WITHIN).context("waiting for the command's gate")? {
+            anyhow::bail!("the command's gate did not open");
+        }
+        // The gate stays in the control group that it was started in.
+        let mut background = Background::enter();
+        let pid = self.gate.pid();
+        let resolved = subject::resolve(&Select::Pids(vec![pid]))?;
+        let stop = UntilEnd {
+            ended: Pidfd::open(pid).context("opening the command's process")?,
+            forward: &self.forward,
+            gate: RefCell::new(&mut self.gate),
+            opened: RefCell::new(None),
+        };
+        // Progress would tear what the command writes to the terminal.
+        let options = ObserveOptions { progress: false, name_all: true, ..options.clone() };
+        let observed = observe_resolved(&resolved, &options, &stop, &mut background);
+        if let Some(Err(error)) = stop.opened.into_inner() {
+            return Err(error.into());
+        }
+        let mut capture = observed?;
+        // Not reaped yet, so also a command that has ended has its name still.
+        let name = proc_fs::stat(pid).map(|stat| stat.comm).unwrap_or_default();
+        describe(&mut capture, pid, &name);
+        let end =
+            self.gate.child().try_wait().context("asking for the command's end")?.map_or(CommandEnd::Running, end);
+        capture.command = Some(StartedCommand { pid, name, end });
+        Ok(capture)
+    }
+
+    /// Waits until it has ended. With --for the window may end before it; it stays in the foreground like any other.
+    pub fn wait(mut self) -> anyhow::Result<ExitStatus> {
+        self.gate.child().wait().context("waiting for the command")
+    }
+
+    /// Whether it has become the command: then it is the user's, and is left to run even if it cannot be observed.
+    pub fn has_begun(&self) -> bool {
+        self.gate.has_opened()
+    }
+}
+
+/// When the subject was resolved the process was still our gate: under our name, and listening on nothing.
+fn describe(capture: &mut Capture, pid: u32, name: &str) {
+    let served = capture.flows.iter().filter(|flow| flow.role == Role::Server).map(|flow| flow.local.port());
+    let ports: BTreeSet<u16> = served.collect();
+    let subject = &mut capture.subject;
+    subject.ports = ports.into_iter().collect();
+    let named = subject.pids.iter().zip(&mut subject.comms).filter(|(of, _)| **of == pid).map(|(_, comm)| comm);
+    let threads = capture.threads.iter_mut().filter(|thread| thread.tid == pid).map(|thread| &mut thread.comm);
+    named.chain(threads).for_each(|comm| *comm = name.to_owned());
+}
+
+/// How a command has ended, for the report.
+fn end(status: ExitStatus) -> CommandEnd {
+    match status.signal() {
+        Some(signal) => {
+            let signal_name = signal_hook::low_level::signal_name(signal).unwrap_or_default().to_owned();
+            CommandEnd::Killed { signal, signal_name }
+        }
+        None => CommandEnd::Exited { exit_status: status.code().unwrap_or_default() },
+    }
+}
+
+/// The exit code that passes a command's status on, as a shell would.
+pub fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().unwrap_or_else(|| KILLED + status.signal().unwrap_or_default());
+    ExitCode::from(code.to_le_bytes()[0])
+}
+
+/// Ends when the command does; opens the gate when the probes are attached.
+struct UntilEnd<'a> {
+    gate: RefCell<&'a mut Gate>,
+    ended: Pidfd,
+    forward: &'a Forward,
+    /// Whether the gate has become the command; None before it was opened.
+    opened: RefCell<Option<Result<(), UserError>>>,
+}
+
+impl Stop for UntilEnd<'_> {
+    fn attached(&self) -> anyhow::Result<()> {
+        let opened = self.gate.borrow_mut().open().context("starting the command")?;
+        // The first answer counts: when a rung fails later, the next one finds the gate open.
+        self.opened.borrow_mut().get_or_insert(opened.map_err(|error| cannot_run(&error)));
+        Ok(())
+    }
+
+    fn requested(&self) -> bool {
+        self.forward.over()
+    }
+
+    fn subject_gone(&self) -> bool {
+        // Its own children may live on; the window is the command's.
+        self.ended.exited()
+    }
+}
+
+/// The gate: stops itself, and becomes the command when it is told to go on.
+pub fn become_command(mut words: impl Iterator<Item = OsString>) -> ExitCode {
+    let number = words.next().and_then(|word| word.to_str()?.parse().ok()).filter(|number| *number > 2);
+    let (Some(number), Some(program)) = (number, words.next()) else { return ExitCode::from(2) };
+    gate::stop_self();
+    // It is parshall that says why it did not work.
+    let _ = gate::become_program(Command::new(program).args(words), number);
+    ExitCode::from(CANNOT_RUN)
+}
+
+fn cannot_run(error: &io::Error) -> UserError {
+    let hint = match error.kind() {
+        io::ErrorKind::NotFound => "its interpreter is missing: check the first line of the script (#!)",
+        io::ErrorKind::PermissionDenied => {
+            "check the permissions of the file and of its directories, and the mount options"
+        }
+        io::ErrorKind::ArgumentListTooLong => "give it fewer or shorter arguments",
+        _ => "give an executable file of this machine's kind, or its interpreter first: `parshall run -- python3 FILE`",
+    };
+    UserError::new(format!("the command could not be run: {error}"), hint)
+}
+
+/// Refuses what is no program before anything is started.
+pub fn find_program(program: &OsStr) -> Result<(), UserError> {
+    let path = Path::new(program);
+    let executable = |path: &Path| {
+        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    };
+    let named = path.components().count() > 1;
+    let found = if named {
+        executable(path)
+    } else {
+        std::env::var_os("PATH")
+            .is_some_and(|paths| std::env::split_paths(&paths).any(|dir| executable(&dir.join(program))))
+    };
+    if found {
+        return Ok(());
+    }
+    if named && path.exists() {
+        return Err(UserError::new(
+            format!("{} is not a program", path.display()),
+            "give an executable file, or its interpreter first: `parshall run -- python3 FILE`",
+        ));
+    }
+    Err(UserError::new(
+        format!("the command {} was not found", path.display()),
+        "give its path, or check the spelling and $PATH; options of parshall go before `--`",
+    ))
+}

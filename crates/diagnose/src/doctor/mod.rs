@@ -1,0 +1,34 @@
+//! `doctor`: what this host allows, the rung of evidence that follows, and what each missing thing costs.
+//!
+//! `look.rs` gathers facts, `rules.rs` turns facts into checks and a rung without touching the host, `text.rs` and
+//! `json.rs` print them.
+mod facts;
+mod json;
+mod look;
+mod rules;
+mod text;
+
+use std::process::ExitCode;
+
+use parshall_evidence::Rung;
+
+use parshall_host::output::{self, Format};
+
+use crate::request::DoctorRequest;
+
+/// `parshall doctor`.
+pub fn doctor(config: &DoctorRequest) -> anyhow::Result<ExitCode> {
+    let findings = rules::examine(&look::look());
+    let page = match config.output.format {
+        Format::Text => text::text(&findings, config.output.style),
+        Format::Json => json::json(&findings)?,
+    };
+    output::print(&page)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The best rung that this host offers to this process, and why it is not a higher one (empty on the highest).
+pub fn best_rung() -> (Rung, Vec<String>) {
+    let findings = rules::examine(&look::look());
+    (findings.rung, findings.why_not_higher)
+}

@@ -1,0 +1,197 @@
+//! The rules on hosts that do not exist here: no root, no BTF, locked down, in a container, old.
+use super::super::facts::CpuControllers;
+use super::super::{json, text};
+use super::*;
+use parshall_host::output::TextStyle;
+
+/// A host where everything works.
+fn full() -> Facts {
+    Facts {
+        euid: Some(0),
+        capabilities: u64::MAX,
+        user_namespace: Some(false),
+        pid_namespace: Some(false),
+        kernel: Some("6.18.5-amd64".into()),
+        arch: "x86_64",
+        btf: true,
+        tracefs: Some("/sys/kernel/tracing".into()),
+        lockdown: Some("none".into()),
+        unprivileged_bpf_disabled: Some(2),
+        perf_event_paranoid: Some(2),
+        bpf_map: Attempt::Works,
+        bpf_ring_buffer: Attempt::Works,
+        bpf_program: Attempt::Works,
+        bpf_jit: Some(1),
+        software_counter: Attempt::Works,
+        hardware_counter: Attempt::Works,
+        traceable_functions: Some(true),
+        kprobes: true,
+        memlock_bytes: None,
+        open_files: Some(20_000),
+        hz: Some(250),
+        schedstats: Some(1),
+        cpu_controllers: CpuControllers { v1: false, v2: true },
+        congestion_default: Some("cubic".into()),
+        congestion_available: Some("reno cubic".into()),
+    }
+}
+
+fn refused() -> Attempt {
+    Attempt::Refused("Operation not permitted (os error 1)".into())
+}
+
+fn no_bpf(facts: Facts) -> Facts {
+    Facts { bpf_map: refused(), bpf_ring_buffer: refused(), bpf_program: refused(), ..facts }
+}
+
+fn state(findings: &Findings, id: &str) -> State {
+    findings.checks.iter().find(|c| c.id == id).unwrap().state
+}
+
+#[test]
+fn a_full_host_has_nothing_to_mend() {
+    let findings = examine(&full());
+    assert_eq!(findings.rung, Rung::Btf);
+    assert!(findings.why_not_higher.is_empty());
+    for check in &findings.checks {
+        assert_eq!(check.state, State::Ok, "{check:?}");
+    }
+}
+
+#[test]
+fn everything_that_is_not_ok_has_a_price() {
+    let worst = no_bpf(Facts {
+        euid: Some(1000),
+        capabilities: 0,
+        user_namespace: Some(true),
+        pid_namespace: Some(true),
+        kernel: Some("4.19.0".into()),
+        btf: false,
+        tracefs: None,
+        lockdown: Some("confidentiality".into()),
+        bpf_jit: Some(0),
+        software_counter: refused(),
+        hardware_counter: refused(),
+        traceable_functions: None,
+        kprobes: false,
+        memlock_bytes: Some(65_536),
+        open_files: Some(64),
+        schedstats: None,
+        cpu_controllers: CpuControllers { v1: false, v2: false },
+        ..full()
+    });
+    let findings = examine(&worst);
+    assert_eq!(findings.rung, Rung::Procfs);
+    for check in &findings.checks {
+        assert_eq!(check.cost.is_some(), check.state != State::Ok, "{check:?}");
+        assert!(!check.seen.is_empty(), "{check:?}");
+    }
+    let ids: std::collections::BTreeSet<_> = findings.checks.iter().map(|c| c.id).collect();
+    assert_eq!(ids.len(), findings.checks.len(), "ids are unique");
+}
+
+#[test]
+fn no_root() {
+    let facts = no_bpf(Facts { euid: Some(1000), capabilities: 0, ..full() });
+    let findings = examine(&facts);
+    assert_eq!(findings.rung, Rung::Procfs);
+    assert!(findings.why_not_higher[0].contains("CAP_BPF"), "{:?}", findings.why_not_higher);
+    assert_eq!(state(&findings, "privileges"), State::Missing);
+}
+
+#[test]
+fn no_btf() {
+    let facts = Facts { btf: false, ..full() };
+    assert_eq!(rung(&facts).0, Rung::Tracepoint);
+    assert_eq!(state(&examine(&facts), "btf"), State::Missing);
+    let (rung, why) = rung(&Facts { tracefs: None, ..facts });
+    assert_eq!(rung, Rung::Procfs);
+    assert_eq!(why.len(), 2, "{why:?}");
+}
+
+#[test]
+fn without_a_ring_the_classic_probes_have_no_voice() {
+    let facts = Facts { btf: false, bpf_ring_buffer: refused(), ..full() };
+    assert_eq!(rung(&facts).0, Rung::Procfs);
+    let findings = examine(&facts);
+    assert_eq!(state(&findings, "bpf-ring-buffer"), State::Missing);
+    assert!(findings.why_not_higher.iter().any(|w| w.contains("ring buffers")), "{:?}", findings.why_not_higher);
+    let ringless = Facts { bpf_ring_buffer: refused(), ..full() };
+    assert_eq!(rung(&ringless).0, Rung::Procfs);
+}
+
+#[test]
+fn locked_down() {
+    let facts = Facts { bpf_program: refused(), lockdown: Some("confidentiality".into()), ..full() };
+    let findings = examine(&facts);
+    assert_eq!(findings.rung, Rung::Procfs);
+    assert!(findings.why_not_higher.iter().any(|w| w.contains("locked down")));
+    assert_eq!(state(&findings, "lockdown"), State::Missing);
+    assert_eq!(state(&examine(&Facts { lockdown: Some("integrity".into()), ..full() }), "lockdown"), State::Ok);
+}
+
+#[test]
+fn a_container_without_its_own_user_namespace_still_probes() {
+    let findings = examine(&Facts { pid_namespace: Some(true), ..full() });
+    assert_eq!(findings.rung, Rung::Btf);
+    assert_eq!(state(&findings, "namespaces"), State::Limited);
+}
+
+#[test]
+fn a_container_with_its_own_user_namespace_is_refused() {
+    let findings = examine(&no_bpf(Facts { user_namespace: Some(true), ..full() }));
+    assert_eq!(findings.rung, Rung::Procfs);
+    let bpf = findings.checks.iter().find(|c| c.id == "bpf").unwrap();
+    assert!(bpf.remedy.as_deref().unwrap().contains("privileged container"));
+}
+
+#[test]
+fn a_reference_machine_is_full_enough() {
+    // Root without hardware counters, fentry, kprobes, schedstats and with tracefs unmounted.
+    let facts = Facts {
+        tracefs: None,
+        traceable_functions: None,
+        kprobes: false,
+        hardware_counter: refused(),
+        schedstats: None,
+        lockdown: None,
+        cpu_controllers: CpuControllers { v1: true, v2: false },
+        hz: None,
+        ..full()
+    };
+    let findings = examine(&facts);
+    assert_eq!(findings.rung, Rung::Btf);
+    assert_eq!(state(&findings, "tracefs"), State::Limited);
+    assert_eq!(state(&findings, "cpu-quota"), State::Ok);
+}
+
+#[test]
+fn split_capabilities_are_enough() {
+    let bit = |c: Capability| 1_u64 << c as u32;
+    let facts = Facts { capabilities: bit(Capability::Bpf) | bit(Capability::Perfmon), ..full() };
+    assert!(facts.may_load_bpf());
+    assert_eq!(state(&examine(&facts), "privileges"), State::Limited);
+    assert!(!Facts { capabilities: bit(Capability::Bpf), ..full() }.may_load_bpf());
+}
+
+#[test]
+fn versions() {
+    for (release, version) in [("6.18.5-amd64", Some((6, 18))), ("5.8", Some((5, 8))), ("x", None), ("6", None)] {
+        assert_eq!(Facts { kernel: Some(release.into()), ..full() }.version(), version, "{release}");
+    }
+    assert_eq!(rung(&Facts { kernel: Some("5.4.0".into()), ..full() }).0, Rung::Tracepoint);
+}
+
+#[test]
+fn both_formats_tell_the_rung_and_fit() {
+    let findings = examine(&Facts { btf: false, ..full() });
+    for width in [80, 100] {
+        let page = text::text(&findings, TextStyle { color: false, width });
+        assert!(page.contains("\nrung: tracepoint\n"), "{page}");
+        assert!(page.lines().all(|l| l.chars().count() <= width && l == l.trim_end()), "{page}");
+    }
+    let document: serde_json::Value = serde_json::from_str(&json::json(&findings).unwrap()).unwrap();
+    assert_eq!(document["schema"], "parshall.doctor/1");
+    assert_eq!(document["rung"], "tracepoint");
+    assert_eq!(document["checks"].as_array().unwrap().len(), findings.checks.len());
+}

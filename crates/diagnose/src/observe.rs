@@ -1,0 +1,210 @@
+//! One observation, from the subject to the capture: picks the rung and falls to the next one when it must.
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use parshall_evidence::{Capture, OwnCommand, Rung};
+
+use super::background::Background;
+use super::origin::origin;
+use super::subject::{self, Process, Resolved, Select};
+use super::{btf, procfs, tracepoint};
+use crate::doctor;
+
+/// How to observe.
+#[derive(Debug, Clone)]
+pub struct ObserveOptions {
+    /// Length of the window.
+    pub window: Duration,
+    /// The best rung to use; None for the best the host offers.
+    pub rung: Option<Rung>,
+    /// Draw progress on stderr.
+    pub progress: bool,
+    /// Name the frames of all stacks, and as they come: the capture is kept, or its processes may end before it does.
+    pub name_all: bool,
+}
+
+/// By how much our own priority is lowered while we observe.
+const COURTESY: i32 = 5;
+
+/// When an observation ends before its window does.
+pub trait Stop {
+    /// Called once, when everything is attached and the window begins.
+    fn attached(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+    /// The user asked for it.
+    fn requested(&self) -> bool;
+    /// No process of the subject is left.
+    fn subject_gone(&self) -> bool;
+}
+
+/// Ends on SIGINT or SIGTERM, and when all of the subject's processes are gone.
+pub struct Until {
+    signalled: Arc<AtomicBool>,
+    handlers: Vec<signal_hook::SigId>,
+    watched: Vec<Process>,
+}
+
+impl Until {
+    /// Watches the processes of `resolved`.
+    pub fn new(resolved: &Resolved) -> anyhow::Result<Self> {
+        let signalled = Arc::new(AtomicBool::new(false));
+        let mut handlers = Vec::new();
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            handlers.push(signal_hook::flag::register(signal, Arc::clone(&signalled))?);
+        }
+        Ok(Self { signalled, handlers, watched: resolved.processes.clone() })
+    }
+}
+
+impl Drop for Until {
+    fn drop(&mut self) {
+        for id in self.handlers.drain(..) {
+            signal_hook::low_level::unregister(id);
+        }
+    }
+}
+
+impl Stop for Until {
+    fn requested(&self) -> bool {
+        self.signalled.load(Ordering::Relaxed)
+    }
+
+    fn subject_gone(&self) -> bool {
+        !self.watched.is_empty() && !self.watched.iter().any(subject::alive)
+    }
+}
+
+/// Observes the subject for the window, or until its last process exits or the user interrupts. Leaves the background where the
+/// rung of evidence asks for it.
+pub fn observe(
+    select: &Select,
+    options: &ObserveOptions,
+    background: &mut Option<Background>,
+) -> anyhow::Result<Capture> {
+    let resolved = subject::resolve(select)?;
+    let stop = Until::new(&resolved)?;
+    observe_resolved(&resolved, options, &stop, background)
+}
+
+/// As [`observe`], for a subject that is known already.
+pub fn observe_resolved(
+    resolved: &Resolved,
+    options: &ObserveOptions,
+    stop: &dyn Stop,
+    background: &mut Option<Background>,
+) -> anyhow::Result<Capture> {
+    if resolved.processes.iter().any(|process| process.pid == std::process::id()) {
+        background.iter().for_each(Background::leave_group);
+    }
+    let (best, mut reasons) = doctor::best_rung();
+    let mut rung = options.rung.map_or(best, |wanted| wanted.min(best));
+    if options.rung.is_none_or(|wanted| wanted <= best) && options.rung.is_some_and(|wanted| wanted < best) {
+        reasons = vec![format!("the {} rung was asked for", rung.as_str())];
+    }
+    // The service goes first on its CPUs: three quarters of one that both want, and all of its wake-ups at once.
+    let _courtesy = (rung > Rung::Procfs).then(|| parshall_sys::nice::lower(COURTESY));
+    // What is sampled must not be sampled at quiet moments only: on one rung alone nothing depends on when we run.
+    if rung != Rung::Btf {
+        *background = None;
+    }
+    let stop = &Dated { stop, begun: Cell::new(SystemTime::now()) };
+    // It may be gone when the window is over.
+    let at_start = resolved.processes.iter().filter_map(|process| own_command(process.pid)).collect();
+    loop {
+        let attempt = match rung {
+            Rung::Btf => btf::observe(resolved, options, stop),
+            Rung::Tracepoint => tracepoint::observe(resolved, options, stop),
+            Rung::Procfs => sampled(resolved, options, stop),
+        };
+        match attempt {
+            Ok(mut capture) => {
+                capture.blind.splice(0..0, reasons);
+                capture.own_commands = own_commands(&capture, at_start);
+                capture.origin = Some(origin(stop.begun.get(), capture.host.kernel.clone()));
+                return Ok(capture);
+            }
+            // The kernel has the last word: what it refuses here, the doctor could not foresee.
+            Err(error) if rung > Rung::Procfs => {
+                *background = None;
+                reasons.push(format!("not on the {} rung: {error:#}", rung.as_str()));
+                rung = if rung == Rung::Btf { Rung::Tracepoint } else { Rung::Procfs };
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Notes when the window begins.
+struct Dated<'a> {
+    stop: &'a dyn Stop,
+    begun: Cell<SystemTime>,
+}
+
+impl Stop for Dated<'_> {
+    fn attached(&self) -> anyhow::Result<()> {
+        self.begun.set(SystemTime::now());
+        self.stop.attached()
+    }
+
+    fn requested(&self) -> bool {
+        self.stop.requested()
+    }
+
+    fn subject_gone(&self) -> bool {
+        self.stop.subject_gone()
+    }
+}
+
+fn own_command(pid: u32) -> Option<OwnCommand> {
+    subject::own_arguments(pid).map(|words| OwnCommand { pid, words })
+}
+
+/// Command lines of parshall's own processes in the subject, with those that came in the window. A command that was
+/// observed from its start was not itself yet when the window began, so what it says at the end counts.
+fn own_commands(capture: &Capture, at_start: Vec<OwnCommand>) -> Vec<OwnCommand> {
+    let now: Vec<_> = capture.subject.pids.iter().filter_map(|&pid| own_command(pid)).collect();
+    let gone = at_start.into_iter().filter(|old| !now.iter().any(|new| new.pid == old.pid)).collect::<Vec<_>>();
+    gone.into_iter().chain(now).collect()
+}
+
+fn sampled(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
+    stop.attached()?;
+    let options = procfs::Options { window: options.window, ..procfs::Options::default() };
+    procfs::observe(resolved, &options, &|| stop.requested() || stop.subject_gone())
+}
+
+/// A bar on stderr while the window runs.
+pub struct Progress(Option<ProgressBar>);
+
+impl Progress {
+    /// Draws only when the options say so.
+    pub fn new(options: &ObserveOptions) -> Self {
+        Self(options.progress.then(|| {
+            let bar = ProgressBar::new(options.window.as_millis() as u64);
+            if let Ok(style) = ProgressStyle::with_template("observing {wide_bar} {msg}") {
+                bar.set_style(style);
+            }
+            bar
+        }))
+    }
+
+    /// Moves to `elapsed`.
+    pub fn at(&mut self, elapsed: Duration) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(elapsed.as_millis() as u64);
+            bar.set_message(format!("{:.1} s", elapsed.as_secs_f64()));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! One flow over the window: samples in, cells and stalls out. Pure.
+//!
+//! Time between two samples is split at its middle when they differ. A run is a stretch of samples with the same state; it
+//! becomes a stall only while nothing moved, that is, none of the socket's byte counters changed.
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use parshall_evidence::{
+    FlowCalls, FlowCell, FlowRecord, FlowStall, FlowState, Release, Role, STALL_MIN_NS, TcpSnapshot,
+};
+use parshall_sys::inet_diag::{Entry, SockId};
+
+use super::flow_state::{self, Context, NONAGLE_UNKNOWN};
+
+/// A flow that is being observed.
+#[derive(Debug, Clone)]
+pub struct Track {
+    /// What names the socket to the kernel.
+    pub id: SockId,
+    /// Inode of its descriptor; 0 until it is accepted.
+    pub inode: u64,
+    /// Its namespace.
+    pub netns: u64,
+    /// Its owner, 0 when unknown.
+    pub pid: u32,
+    /// Its descriptor there, -1 when unknown.
+    pub fd: i32,
+    role: Role,
+    local: SocketAddr,
+    remote: SocketAddr,
+    begin_ns: u64,
+    seen_ns: u64,
+    ended: bool,
+    run: Run,
+    cells: BTreeMap<(FlowState, Release), (u64, u64)>,
+    first: TcpSnapshot,
+    last: TcpSnapshot,
+    nonagle: u8,
+    userlocks: u8,
+}
+
+#[derive(Debug, Clone)]
+struct Run {
+    state: FlowState,
+    progress: Progress,
+    begin_ns: u64,
+    samples: u32,
+}
+
+/// Counters that stand still while nothing moves.
+type Progress = (u64, u64, u32, u32, u32);
+
+fn progress(entry: &Entry) -> Progress {
+    let info = entry.info.unwrap_or_default();
+    (info.bytes_acked, info.bytes_received, info.notsent_bytes, entry.rqueue, entry.wqueue)
+}
+
+impl Track {
+    /// Begins with the first sample, at `at_ns`; the flow is taken to exist since `begin_ns`.
+    pub fn new(entry: &Entry, netns: u64, owner: (u32, i32), role: Role, begin_ns: u64, at_ns: u64) -> Self {
+        let context = Context { nonagle: NONAGLE_UNKNOWN, role, sndbuf_limited: false };
+        let first = flow_state::snapshot(entry, at_ns);
+        Self {
+            id: entry.id,
+            inode: u64::from(entry.inode),
+            netns,
+            pid: owner.0,
+            fd: owner.1,
+            role,
+            local: entry.local(),
+            remote: entry.remote(),
+            begin_ns,
+            seen_ns: at_ns,
+            ended: false,
+            run: Run { state: flow_state::classify(entry, &context), progress: progress(entry), begin_ns, samples: 1 },
+            cells: BTreeMap::new(),
+            first,
+            last: first,
+            nonagle: NONAGLE_UNKNOWN,
+            userlocks: 0,
+        }
+    }
+
+    /// When it was last seen.
+    pub fn seen_ns(&self) -> u64 {
+        self.seen_ns
+    }
+
+    /// Takes options that were read from the socket itself: Nagle's switch, and which buffers are locked.
+    pub fn set_options(&mut self, nonagle: u8, userlocks: u8) {
+        if self.nonagle == NONAGLE_UNKNOWN {
+            self.first.nonagle = nonagle;
+            self.first.userlocks = userlocks;
+        }
+        (self.nonagle, self.userlocks) = (nonagle, userlocks);
+    }
+
+    /// The next sample.
+    pub fn update(&mut self, entry: &Entry, at_ns: u64, stalls: &mut Vec<FlowStall>) {
+        let sndbuf_limited = entry.info.is_some_and(|info| info.sndbuf_limited_us > self.last.sndbuf_limited_us);
+        let state = flow_state::classify(entry, &Context { nonagle: self.nonagle, role: self.role, sndbuf_limited });
+        let progress = progress(entry);
+        if entry.inode != 0 {
+            self.inode = u64::from(entry.inode);
+        }
+        if state == self.run.state && progress == self.run.progress {
+            self.run.samples += 1;
+        } else {
+            let boundary = self.seen_ns + (at_ns - self.seen_ns) / 2;
+            self.close_run(boundary, Release::Sampled, stalls);
+            self.run = Run { state, progress, begin_ns: boundary, samples: 1 };
+        }
+        self.seen_ns = at_ns;
+        self.last = flow_state::snapshot(entry, at_ns);
+    }
+
+    /// The socket was missing from the sample at `at_ns`.
+    pub fn gone(&mut self, at_ns: u64, stalls: &mut Vec<FlowStall>) {
+        let boundary = self.seen_ns + at_ns.saturating_sub(self.seen_ns) / 2;
+        self.close_run(boundary, Release::Close, stalls);
+        self.seen_ns = boundary;
+        self.ended = true;
+    }
+
+    fn close_run(&mut self, end_ns: u64, release: Release, stalls: &mut Vec<FlowStall>) {
+        let ns = end_ns.saturating_sub(self.run.begin_ns);
+        let cell = self.cells.entry((self.run.state, release)).or_default();
+        cell.0 += ns;
+        cell.1 += 1;
+        if self.run.samples >= 2 && ns >= STALL_MIN_NS {
+            stalls.push(FlowStall {
+                flow: self.id.cookie,
+                begin_ns: self.run.begin_ns,
+                ns,
+                state: self.run.state,
+                release,
+                tid: 0,
+                unsent_bytes: self.last.unsent_bytes,
+                packets_out: self.last.packets_out,
+                unread_bytes: self.last.unread_bytes,
+                snd_wnd: self.last.snd_wnd,
+                cwnd: self.last.cwnd,
+            });
+        }
+    }
+
+    /// The account when the window ended at `end_ns`.
+    pub fn finish(mut self, end_ns: u64, stalls: &mut Vec<FlowStall>) -> FlowRecord {
+        if !self.ended {
+            self.close_run(end_ns.max(self.seen_ns), Release::Cut, stalls);
+            self.seen_ns = end_ns.max(self.seen_ns);
+        }
+        (self.last.nonagle, self.last.userlocks) = (self.nonagle, self.userlocks);
+        if self.last.at_ns == self.first.at_ns {
+            self.last = TcpSnapshot { at_ns: self.last.at_ns, ..self.first };
+        }
+        let cell = |((state, release), (ns, count))| FlowCell { state, release, ns, count };
+        FlowRecord {
+            id: self.id.cookie,
+            local: self.local,
+            remote: self.remote,
+            netns: self.netns,
+            pid: self.pid,
+            last_tid: 0,
+            role: self.role,
+            begin_ns: self.begin_ns,
+            end_ns: self.seen_ns,
+            observed_ns: self.seen_ns.saturating_sub(self.begin_ns),
+            cells: self.cells.into_iter().map(cell).collect(),
+            calls: FlowCalls::default(),
+            first: self.first,
+            last: self.last,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::procfs::flow_state::tests::entry;
+
+    const MS: u64 = 1_000_000;
+
+    fn unread(bytes: u32) -> Entry {
+        entry(|e, _| e.rqueue = bytes)
+    }
+
+    fn sum(record: &FlowRecord) -> u64 {
+        record.cells.iter().map(|cell| cell.ns).sum()
+    }
+
+    #[test]
+    fn runs_become_cells_and_stalls_that_sum_to_the_window() {
+        let mut stalls = Vec::new();
+        let mut track = Track::new(&unread(0), 1, (5, 3), Role::Server, 0, 0);
+        for (at, bytes) in [(5, 0), (10, 8), (15, 8), (20, 8), (25, 9), (30, 0)] {
+            track.update(&unread(bytes), at * MS, &mut stalls);
+        }
+        let record = track.finish(40 * MS, &mut stalls);
+        assert_eq!(record.observed_ns, 40 * MS);
+        assert_eq!(sum(&record), 40 * MS);
+        // 7.5 ms idle, 15 ms with 8 bytes, 5 ms with 9 (one sample: no stall), 12.5 ms idle (one sample).
+        let brief: Vec<_> = stalls.iter().map(|s| (s.state, s.begin_ns, s.ns, s.unread_bytes)).collect();
+        assert_eq!(
+            brief,
+            [(FlowState::IdleAfterRecv, 0, 15 * MS / 2, 0), (FlowState::RxWaiting, 15 * MS / 2, 15 * MS, 8),]
+        );
+    }
+
+    #[test]
+    fn a_flow_that_goes_ends_between_two_samples() {
+        let mut stalls = Vec::new();
+        let mut track = Track::new(&unread(0), 1, (5, 3), Role::Client, 10 * MS, 10 * MS);
+        track.update(&unread(0), 20 * MS, &mut stalls);
+        track.gone(30 * MS, &mut stalls);
+        assert!(track.ended);
+        let record = track.finish(99 * MS, &mut stalls);
+        assert_eq!((record.begin_ns, record.end_ns, record.observed_ns), (10 * MS, 25 * MS, 15 * MS));
+        assert_eq!(sum(&record), record.observed_ns);
+        assert_eq!(record.cells[0].release, Release::Close);
+    }
+
+    #[test]
+    fn options_reach_both_snapshots() {
+        let mut stalls = Vec::new();
+        let mut track = Track::new(&unread(0), 1, (5, 3), Role::Client, 0, 0);
+        track.set_options(0, 2);
+        track.update(&unread(0), MS, &mut stalls);
+        track.set_options(1, 2);
+        let record = track.finish(2 * MS, &mut stalls);
+        assert_eq!((record.first.nonagle, record.last.nonagle, record.last.userlocks), (0, 1, 2));
+    }
+}

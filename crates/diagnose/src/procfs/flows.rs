@@ -1,0 +1,310 @@
+//! Samples the sockets of the subject by SOCK_DIAG and keeps their accounts.
+//!
+//! There are two ways to look. A dump walks all sockets of a namespace and finds new ones, but costs 11–19 ms where the hash
+//! table is large. Looking up the known sockets one by one costs a few microseconds each. Each namespace takes whichever is
+//! cheaper by its own measurements, and dumps now and then in any case.
+use std::collections::{HashMap, HashSet};
+
+use parshall_evidence::{FlowRecord, FlowStall};
+use parshall_sys::clock::thread_cpu_ns;
+use parshall_sys::inet_diag::{DiagSocket, Entry, Family, Query, SockId, ext, states};
+
+use super::flow_track::Track;
+use super::options::OptionReader;
+use crate::subject::{Resolved, Select};
+use parshall_host::proc_fs;
+
+/// Flows that are observed.
+pub const FLOWS_MAX: usize = 8192;
+/// Stalls that are kept.
+const STALLS_MAX: usize = 100_000;
+/// Cookies of other people's sockets that are remembered.
+const FOREIGN_MAX: usize = 1 << 20;
+const EXTS: u8 = ext::INFO | ext::SKMEMINFO | ext::CONG;
+/// Shortest time between two scans of the subject's descriptors for owners of new sockets.
+const OWNERS_NS: u64 = 50_000_000;
+/// Errors in a row after which a namespace is given up.
+const ERRORS_MAX: u32 = 10;
+/// Flows whose options are read in one go.
+const OPTIONS_BATCH: usize = 64;
+
+#[derive(Debug)]
+struct Source {
+    ino: u64,
+    diag: DiagSocket,
+    /// Moving averages of the CPU time of a dump, and of a lookup of one socket.
+    dump_ns: f64,
+    get_ns: f64,
+    next_dump_ns: u64,
+    /// Errors in a row.
+    errors: u32,
+}
+
+/// All flows of the subject.
+#[derive(Debug)]
+pub struct Flows {
+    sources: Vec<Source>,
+    select: Select,
+    tracks: HashMap<u64, Track>,
+    ended: Vec<Track>,
+    stalls: Vec<FlowStall>,
+    foreign: HashSet<u64>,
+    /// Connections that no process of the subject was seen to hold.
+    suspects: HashSet<u64>,
+    owners: HashMap<u64, (u32, i32)>,
+    owners_at_ns: Option<u64>,
+    options: OptionReader,
+    options_turn: usize,
+    last_ns: Option<u64>,
+    share: f64,
+    entries: Vec<Entry>,
+    /// Samples taken.
+    pub samples: u64,
+    /// Flows beyond [`FLOWS_MAX`].
+    pub untracked: u64,
+    /// Flows that came and went while we watched.
+    pub opened: u64,
+    /// See `opened`.
+    pub closed: u64,
+    /// Namespaces that could not be entered.
+    pub refused: usize,
+    /// Longest time between two dumps of a namespace whose sockets are looked up one by one meanwhile, in seconds.
+    pub late_s: f64,
+}
+
+impl Flows {
+    /// Opens the namespaces. `share` is the part of a core that may be spent.
+    pub fn start(resolved: &Resolved, share: f64) -> Self {
+        let mut sources = Vec::new();
+        for namespace in &resolved.namespaces {
+            if let Ok(diag) = namespace.open_diag() {
+                let ino = namespace.ino;
+                sources.push(Source { ino, diag, dump_ns: 0.0, get_ns: 0.0, next_dump_ns: 0, errors: 0 });
+            }
+        }
+        let owners = resolved.sockets.iter().filter(|s| s.inode != 0).map(|s| (s.inode, (s.pid, s.fd))).collect();
+        Self {
+            refused: resolved.namespaces.len() - sources.len(),
+            sources,
+            select: resolved.select.clone(),
+            tracks: HashMap::new(),
+            ended: Vec::new(),
+            stalls: Vec::new(),
+            foreign: HashSet::new(),
+            suspects: HashSet::new(),
+            owners,
+            owners_at_ns: None,
+            options: OptionReader::default(),
+            options_turn: 0,
+            last_ns: None,
+            share,
+            entries: Vec::new(),
+            samples: 0,
+            untracked: 0,
+            opened: 0,
+            closed: 0,
+            late_s: 0.0,
+        }
+    }
+
+    /// One look at every flow.
+    pub fn sample(&mut self, now: &impl Fn() -> u64, resolved: &Resolved) {
+        let mut sources = std::mem::take(&mut self.sources);
+        for source in sources.iter_mut().filter(|source| source.errors < ERRORS_MAX) {
+            let result = if self.dumps(source, now()) {
+                self.dump(source, now, resolved)
+            } else {
+                self.late_s = self.late_s.max(source.dump_ns / (self.share / 2.0) / 1e9);
+                self.get(source, now)
+            };
+            // A burst of answers may overrun the receive buffer once (ENOBUFS): the next round tries again.
+            source.errors = if result.is_err() { source.errors + 1 } else { 0 };
+        }
+        self.sources = sources;
+        self.last_ns = Some(now());
+        self.stalls.truncate(STALLS_MAX);
+    }
+
+    fn dumps(&self, source: &Source, at_ns: u64) -> bool {
+        let known = self.tracks.values().filter(|track| track.netns == source.ino).count();
+        // Until measured, a lookup is taken to cost 5 us.
+        let get_ns = if source.get_ns == 0.0 { 5_000.0 } else { source.get_ns };
+        at_ns >= source.next_dump_ns || source.dump_ns <= get_ns * known as f64
+    }
+
+    fn dump(&mut self, source: &mut Source, now: &impl Fn() -> u64, resolved: &Resolved) -> std::io::Result<()> {
+        let port = if let Select::Port(port) = self.select { Some(port) } else { None };
+        let query = Query { family: Family::Both, states: states::CONNECTED, exts: EXTS, port };
+        let mut entries = std::mem::take(&mut self.entries);
+        entries.clear();
+        let began = thread_cpu_ns();
+        let dumped = source.diag.dump(&query, &mut entries);
+        let cost = thread_cpu_ns().saturating_sub(began) as f64;
+        source.dump_ns = if source.dump_ns == 0.0 { cost } else { source.dump_ns + 0.2 * (cost - source.dump_ns) };
+        let at_ns = now();
+        source.next_dump_ns = at_ns + (source.dump_ns / (self.share / 2.0)) as u64;
+        if let Ok(dumped) = &dumped {
+            let mut fresh = 0;
+            for entry in &entries {
+                fresh += u64::from(!self.update(entry, at_ns) && self.admit(entry, source.ino, at_ns, resolved));
+            }
+            self.opened += if self.last_ns.is_some() { fresh } else { 0 };
+            if !dumped.interrupted {
+                self.end_missing(|track| track.netns == source.ino && track.seen_ns() < at_ns, at_ns);
+            }
+        }
+        self.entries = entries;
+        dumped.map(drop)
+    }
+
+    /// Looks the known flows up one by one.
+    fn get(&mut self, source: &mut Source, now: &impl Fn() -> u64) -> std::io::Result<()> {
+        let ids: Vec<SockId> = self.tracks.values().filter(|t| t.netns == source.ino).map(|t| t.id).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let mut found = Vec::with_capacity(ids.len());
+        let began = thread_cpu_ns();
+        source.diag.get(&ids, EXTS, &mut found)?;
+        let cost = thread_cpu_ns().saturating_sub(began) as f64 / ids.len() as f64;
+        source.get_ns = if source.get_ns == 0.0 { cost } else { source.get_ns + 0.2 * (cost - source.get_ns) };
+        let at_ns = now();
+        for entry in found.iter().flatten().filter(|entry| states::CONNECTED & 1 << entry.state != 0) {
+            self.update(entry, at_ns);
+        }
+        self.end_missing(|track| track.netns == source.ino && track.seen_ns() < at_ns, at_ns);
+        Ok(())
+    }
+
+    /// False when the socket is not known yet.
+    fn update(&mut self, entry: &Entry, at_ns: u64) -> bool {
+        let Some(track) = self.tracks.get_mut(&entry.id.cookie) else { return false };
+        track.update(entry, at_ns, &mut self.stalls);
+        self.samples += 1;
+        true
+    }
+
+    fn end_missing(&mut self, missing: impl Fn(&Track) -> bool, at_ns: u64) {
+        let gone: Vec<u64> = self.tracks.iter().filter(|(_, track)| missing(track)).map(|(&id, _)| id).collect();
+        for cookie in gone {
+            if let Some(mut track) = self.tracks.remove(&cookie) {
+                track.gone(at_ns, &mut self.stalls);
+                self.closed += 1;
+                self.ended.push(track);
+            }
+        }
+    }
+
+    /// Takes a socket that was not known, if it belongs to the subject. True when it is observed from now on.
+    fn admit(&mut self, entry: &Entry, netns: u64, at_ns: u64, resolved: &Resolved) -> bool {
+        let cookie = entry.id.cookie;
+        if self.foreign.contains(&cookie) {
+            return false;
+        }
+        let Some(owner) = self.owner(entry, netns, at_ns, resolved) else {
+            // One that nobody holds yet may be accepted later.
+            if entry.inode != 0 && self.foreign.len() < FOREIGN_MAX {
+                self.foreign.insert(cookie);
+            }
+            return false;
+        };
+        if self.tracks.len() + self.ended.len() >= FLOWS_MAX {
+            self.untracked += 1;
+            self.foreign.insert(cookie);
+            return false;
+        }
+        let begin_ns = if self.last_ns.is_some() { at_ns } else { 0 };
+        let role = resolved.role(netns, entry.id.local.port());
+        let mut track = Track::new(entry, netns, owner, role, begin_ns, at_ns);
+        self.options.read(&mut track);
+        self.tracks.insert(cookie, track);
+        self.samples += 1;
+        true
+    }
+
+    /// Who holds a socket: (0, -1) for one of the subject whose owner is unknown, None for one of somebody else.
+    fn owner(&mut self, entry: &Entry, netns: u64, at_ns: u64, resolved: &Resolved) -> Option<(u32, i32)> {
+        let inode = u64::from(entry.inode);
+        if let Some(&owner) = self.owners.get(&inode) {
+            return Some(owner);
+        }
+        let port = entry.id.local.port();
+        let acceptor = resolved.sockets.iter().find(|s| s.listening && s.netns == netns && s.local.port() == port);
+        if inode != 0 && self.owners_at_ns.is_none_or(|then| at_ns >= then + OWNERS_NS) {
+            self.owners_at_ns = Some(at_ns);
+            for process in &resolved.processes {
+                self.owners.extend(proc_fs::sockets(process.pid).into_iter().map(|(fd, i)| (i, (process.pid, fd))));
+            }
+            if let Some(&owner) = self.owners.get(&inode) {
+                return Some(owner);
+            }
+        }
+        match (acceptor, &self.select) {
+            (Some(listener), _) => Some((listener.pid, -1)),
+            (None, select) if select.by_process() => None,
+            (None, _) => Some((0, -1)),
+        }
+    }
+
+    /// Lets go of connections that another process accepted from a listener that it shares with the subject. `admit` takes
+    /// them for the subject's, because they may be gone before it is known who holds them.
+    pub fn drop_foreign(&mut self, resolved: &Resolved) {
+        let unconfirmed = |track: &Track, owners: &HashMap<u64, (u32, i32)>| {
+            track.fd < 0 && track.inode != 0 && !owners.contains_key(&track.inode)
+        };
+        if !self.select.by_process() || !self.tracks.values().any(|track| unconfirmed(track, &self.owners)) {
+            return;
+        }
+        for process in &resolved.processes {
+            self.owners.extend(proc_fs::sockets(process.pid).into_iter().map(|(fd, i)| (i, (process.pid, fd))));
+        }
+        let held_by_none = self.tracks.iter().filter(|(_, track)| unconfirmed(track, &self.owners)).map(|(&id, _)| id);
+        // A child that was made a moment ago is not among the processes yet, so the second time counts.
+        let suspects = std::mem::replace(&mut self.suspects, held_by_none.collect());
+        let dropped: HashSet<u64> = self.suspects.intersection(&suspects).copied().collect();
+        self.tracks.retain(|cookie, _| !dropped.contains(cookie));
+        self.stalls.retain(|stall| !dropped.contains(&stall.flow));
+        self.foreign.extend(dropped);
+    }
+
+    /// Reads the options of some flows again: applications set them after connect() or accept().
+    pub fn read_options(&mut self) {
+        let mut cookies: Vec<u64> = self.tracks.keys().copied().collect();
+        cookies.sort_unstable();
+        if self.options_turn >= cookies.len() {
+            self.options_turn = 0;
+        }
+        for cookie in cookies.iter().skip(self.options_turn).take(OPTIONS_BATCH) {
+            if let Some(track) = self.tracks.get_mut(cookie) {
+                if track.fd < 0 {
+                    (track.pid, track.fd) = self.owners.get(&track.inode).copied().unwrap_or((track.pid, track.fd));
+                }
+                self.options.read(track);
+            }
+        }
+        self.options_turn += OPTIONS_BATCH;
+    }
+
+    /// Local and remote port of the flows that are open.
+    pub fn ports(&self) -> impl Iterator<Item = (u16, u16)> {
+        self.tracks.values().map(|track| (track.id.local.port(), track.id.remote.port()))
+    }
+
+    /// Some namespace fails to answer.
+    pub fn failed(&self) -> bool {
+        self.sources.iter().any(|source| source.errors >= ERRORS_MAX)
+    }
+
+    /// Closes all accounts.
+    pub fn finish(self, end_ns: u64) -> (Vec<FlowRecord>, Vec<FlowStall>) {
+        let mut stalls = self.stalls;
+        // Whoever is observed without children did not hold what came and went unseen: one of them did.
+        let kept = |track: &Track| self.select.follows_children() || track.fd >= 0 || track.inode == 0;
+        let tracks = self.ended.into_iter().chain(self.tracks.into_values());
+        let mut records: Vec<FlowRecord> = tracks.filter(kept).map(|track| track.finish(end_ns, &mut stalls)).collect();
+        records.sort_by_key(|record| (record.begin_ns, record.id));
+        stalls.sort_by_key(|stall| stall.begin_ns);
+        stalls.truncate(STALLS_MAX);
+        (records, stalls)
+    }
+}

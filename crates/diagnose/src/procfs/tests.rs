@@ -1,0 +1,119 @@
+//! The whole rung against real sockets and threads on loopback; no privilege needed. Shares are coarse on purpose.
+use parshall_evidence::{FdKind, FlowState, OffCpu, Role, ThreadRecord};
+
+use super::*;
+use crate::subject::{Select, resolve};
+use crate::test_child::{self, Running};
+use parshall_testkit::skip;
+
+fn observed(child: &Running, ms: u64) -> Capture {
+    let resolved = resolve(&Select::Pids(vec![child.pid()])).expect("it runs");
+    let options = Options { window: Duration::from_millis(ms), ..Options::default() };
+    let capture = observe(&resolved, &options, &|| false).expect("a capture");
+    ledgers_sum_up(&capture);
+    capture
+}
+
+fn ledgers_sum_up(capture: &Capture) {
+    for flow in &capture.flows {
+        assert_eq!(flow.cells.iter().map(|cell| cell.ns).sum::<u64>(), flow.observed_ns);
+        assert_eq!(flow.observed_ns, flow.end_ns - flow.begin_ns);
+        assert!(flow.end_ns <= capture.window_ns);
+    }
+    for thread in &capture.threads {
+        let off: u64 = thread.off_cpu.iter().map(|cell| cell.ns).sum();
+        assert_eq!(thread.on_cpu_ns + off, thread.observed_ns);
+        assert_eq!(thread.observed_ns, thread.end_ns - thread.begin_ns);
+    }
+}
+
+/// Share of the flow time in a state.
+fn share(capture: &Capture, role: Role, state: FlowState) -> f64 {
+    let flow = capture.flows.iter().find(|flow| flow.role == role).expect("both ends are the child's");
+    let ns: u64 = flow.cells.iter().filter(|cell| cell.state == state).map(|cell| cell.ns).sum();
+    ns as f64 / flow.observed_ns as f64
+}
+
+fn thread<'a>(capture: &'a Capture, name: &str) -> &'a ThreadRecord {
+    capture.threads.iter().find(|thread| thread.comm == name).expect("the child names its threads")
+}
+
+fn off_share(thread: &ThreadRecord, why: OffCpu, call: &str) -> f64 {
+    let ns: u64 = thread.off_cpu.iter().filter(|c| c.why == why && c.syscall_name == call).map(|c| c.ns).sum();
+    ns as f64 / thread.observed_ns as f64
+}
+
+#[test]
+fn write_write_read_is_held_by_nagle() {
+    let child = test_child::start("nagle");
+    // A hold is a stall when two samples fall into its 40 ms: on a busy host few do.
+    let capture = observed(&child, 4000);
+    assert_eq!(capture.flows.len(), 2, "{:?}", capture.flows);
+    let held = share(&capture, Role::Client, FlowState::Nagle);
+    assert!(held > 0.6, "held {held}: {:?}", capture.flows);
+    assert!(share(&capture, Role::Server, FlowState::Nagle) < 0.2);
+    let stalls: Vec<_> = capture.flow_stalls.iter().filter(|stall| stall.state == FlowState::Nagle).collect();
+    assert!(stalls.len() >= 5, "{} stalls", stalls.len());
+    assert!(stalls.iter().all(|stall| stall.unsent_bytes == 136 && stall.packets_out == 1), "{stalls:?}");
+    let client = capture.flows.iter().find(|flow| flow.role == Role::Client).expect("checked above");
+    assert!(client.last.bytes_acked > client.first.bytes_acked);
+    assert_eq!(client.pid, child.pid());
+}
+
+#[test]
+fn a_slow_reader_shows_on_both_ends() {
+    let child = test_child::start("slow-reader");
+    let capture = observed(&child, 1000);
+    let unread = share(&capture, Role::Server, FlowState::RxWaiting);
+    assert!(unread > 0.8, "unread {unread}: {:?}", capture.flows);
+    let window = share(&capture, Role::Client, FlowState::PeerWindow);
+    assert!(window > 0.5, "window {window}: {:?}", capture.flows);
+}
+
+#[test]
+fn threads_by_what_they_do() {
+    let child = test_child::start("threads");
+    let capture = observed(&child, 1000);
+    let spins = thread(&capture, "spins");
+    let waits: u64 = spins.off_cpu.iter().filter(|c| c.why != OffCpu::Blocked).map(|c| c.ns).sum();
+    assert!((spins.on_cpu_ns + waits) as f64 > 0.9 * spins.observed_ns as f64, "{spins:?}");
+    let pipes = thread(&capture, "pipes");
+    if capture.blind.iter().any(|sentence| sentence.contains("guessed")) {
+        return skip("what sleeping threads wait for, by /proc", "/proc/PID/syscall cannot be read");
+    }
+    assert!(off_share(pipes, OffCpu::Blocked, "read") > 0.95, "{pipes:?}");
+    assert!(pipes.off_cpu.iter().any(|cell| cell.fd == FdKind::Pipe));
+    let naps = thread(&capture, "naps");
+    assert!(off_share(naps, OffCpu::Blocked, "clock_nanosleep") > 0.6, "{naps:?}");
+    let udp = |thread: &&ThreadRecord| thread.off_cpu.iter().any(|cell| cell.fd == FdKind::Udp);
+    assert!(capture.threads.iter().any(|thread| udp(&thread)), "{:?}", capture.threads);
+}
+
+#[test]
+fn an_exit_ends_the_window_early() {
+    let mut child = test_child::start("idle");
+    let resolved = resolve(&Select::Pids(vec![child.pid()])).expect("it runs");
+    let options = Options { window: Duration::from_secs(30), ..Options::default() };
+    let ender = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        child.end();
+    });
+    let capture = observe(&resolved, &options, &|| false).expect("a capture");
+    ender.join().expect("it only sleeps");
+    assert!(capture.window_ns < 10_000_000_000);
+    ledgers_sum_up(&capture);
+    assert!(!capture.threads.is_empty());
+}
+
+#[test]
+fn the_user_may_stop_it() {
+    let child = test_child::start("idle");
+    let resolved = resolve(&Select::Port(child.port)).expect("it listens");
+    let options = Options { window: Duration::from_secs(30), ..Options::default() };
+    let began = Instant::now();
+    let stop = || began.elapsed() > Duration::from_millis(200);
+    let capture = observe(&resolved, &options, &stop).expect("a capture");
+    assert!(capture.window_ns < 10_000_000_000);
+    assert_eq!(capture.flows.len(), 2);
+    ledgers_sum_up(&capture);
+}

@@ -1,0 +1,71 @@
+//! Golden tests: every sample at three widths. `BLESS=1 cargo test -p parshall` rewrites the files.
+use std::path::PathBuf;
+
+use parshall_host::output::{TextStyle, columns};
+
+use super::{json, samples, text};
+
+fn golden(name: &str, got: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, got).unwrap();
+    }
+    let want = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(want == got, "{name} differs; BLESS=1 rewrites it. Got:\n{got}");
+}
+
+#[test]
+fn text_at_three_widths() {
+    for (name, report) in samples::all() {
+        for width in [80, 100, 120] {
+            let page = text(&report, TextStyle { color: false, width });
+            for line in page.lines() {
+                assert!(columns(line) <= width, "{name} at {width}: {line}");
+                assert_eq!(line, line.trim_end(), "{name} at {width} has trailing space");
+            }
+            golden(&format!("{name}.{width}.txt"), &page);
+        }
+    }
+}
+
+#[test]
+fn json_is_stable_and_reads_back() {
+    for (name, report) in samples::all() {
+        let document = json(&report).unwrap();
+        let back: parshall_evidence::Report = serde_json::from_str(&document).unwrap();
+        assert_eq!(back, report);
+        golden(&format!("{name}.json"), &document);
+    }
+}
+
+#[test]
+fn colour_adds_nothing_but_escapes() {
+    for (_, report) in samples::all() {
+        let plain = text(&report, TextStyle { color: false, width: 100 });
+        let mut colored = text(&report, TextStyle { color: true, width: 100 });
+        assert_ne!(plain, colored);
+        for code in ["\x1b[2m", "\x1b[1m", "\x1b[1;32m", "\x1b[1;33m", "\x1b[1;31m", "\x1b[0m"] {
+            colored = colored.replace(code, "");
+        }
+        assert_eq!(plain, colored);
+    }
+}
+
+#[test]
+fn a_hostile_name_cannot_move_the_cursor() {
+    let mut report = samples::cause();
+    report.subject.comms = vec!["x\u{1b}]0;title\u{7}".into()];
+    report.findings[0].summary = "\u{1b}[2J".into();
+    report.ruled_out[0].why = "a\rb".into();
+    let page = text(&report, TextStyle { color: false, width: 100 });
+    assert!(!page.chars().any(|c| c.is_control() && c != '\n'), "{page:?}");
+}
+
+#[test]
+fn an_empty_report_prints_at_any_width() {
+    for width in [1, 20, 60] {
+        let page = text(&samples::empty(), TextStyle { color: true, width });
+        assert!(page.contains("INSUFFICIENT EVIDENCE"));
+    }
+}

@@ -1,0 +1,535 @@
+//! The report for a terminal: the answer first, then what it rests on.
+//!
+//! Everything can be read without colour; colour only repeats what the words say.
+use parshall_core::words::{count as thousands, plural};
+use parshall_evidence::{
+    Account, CommandEnd, Confidence, Evidence, Finding, Look, Origin, Report, Rung, Status, TimeShare,
+};
+
+use super::number::{percent, quantity, time_ms};
+use parshall_host::output::{TextStyle, clean, columns, items, words};
+
+/// Columns left of the body of every section.
+const GUTTER: usize = 7;
+/// Columns of the longest bar.
+const BAR: usize = 40;
+/// Rows of one account; the rest is added up.
+const MAX_STATES: usize = 8;
+/// Frames of a stack: enough to tell the path, few enough to read.
+const MAX_FRAMES: usize = 8;
+/// Columns of the figure in front of a line, unless one of them needs more.
+const LEAD: usize = 9;
+
+/// The report for a terminal.
+pub fn text(report: &Report, style: TextStyle) -> String {
+    let mut page = Page { out: String::new(), style };
+    header(&mut page, report);
+    verdict(&mut page, report);
+    if let Some(top) = top_finding(report) {
+        fix(&mut page, top);
+    }
+    time(&mut page, report);
+    if let Some(top) = top_finding(report) {
+        evidence(&mut page, &top.evidence);
+    }
+    others(&mut page, report);
+    ruled_out(&mut page, report);
+    not_tested(&mut page, report);
+    notes(&mut page, report);
+    page.out
+}
+
+/// The finding that the verdict names.
+fn top_finding(report: &Report) -> Option<&Finding> {
+    if report.verdict.status == Status::Cause { report.findings.first() } else { None }
+}
+
+fn header(page: &mut Page, report: &Report) {
+    let mut parts = vec!["parshall".to_owned()];
+    parts.extend(subject(report));
+    parts.extend(report.command.as_ref().map(|command| command_end(&command.end)));
+    parts.push(window(report.window_s));
+    if report.time.flows.n > 0 || report.time.threads.n == 0 {
+        parts.push(plural(report.time.flows.n, "flow", "flows"));
+    } else {
+        parts.push(plural(report.time.threads.n, "thread", "threads"));
+    }
+    parts.push(format!("rung {}", report.rung.as_str()));
+    if report.window_s > 0.0 {
+        let core = report.probe.cpu_ms / (report.window_s * 1000.0);
+        parts.push(format!("probes {} of a core", percent(core)));
+    }
+    parts.push(format!("{} lost", plural(report.probe.lost_events, "event", "events")));
+    if is_sliced(report) {
+        parts.push(format!("slices {} of the time", percent(report.probe.observed_share)));
+    }
+    for (i, line) in items(&parts, " · ", page.style.width.saturating_sub(2)).into_iter().enumerate() {
+        let indent = if i == 0 { "" } else { "  " };
+        page.line(indent, &line, Paint::Dim);
+    }
+    if let Some(origin) = &report.origin {
+        page.origin(origin);
+    }
+}
+
+/// What had become of the command of `run`.
+fn command_end(end: &CommandEnd) -> String {
+    match end {
+        CommandEnd::Running => "still running".to_owned(),
+        CommandEnd::Exited { exit_status } => format!("exit status {exit_status}"),
+        CommandEnd::Killed { signal, signal_name } if signal_name.is_empty() => format!("killed by signal {signal}"),
+        CommandEnd::Killed { signal_name, .. } => format!("killed by {}", clean(signal_name)),
+    }
+}
+
+/// `2026-11-22 18:51:05 UTC`; what is no RFC 3339 time stays as it is.
+fn date(time: &str) -> String {
+    match (time.split_once('T'), time.split_once('.')) {
+        (Some((day, _)), Some((to_the_second, _))) if day.len() < to_the_second.len() => {
+            format!("{day} {} UTC", &to_the_second[day.len() + 1..])
+        }
+        _ => time.to_owned(),
+    }
+}
+
+/// A command line that a shell reads as these words. Behind its `--` stood another command, which is not known.
+fn command_line(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    let quoted = words.iter().map(|word| match word.chars().all(plain) && !word.is_empty() {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    });
+    let more = (words.last().map(String::as_str) == Some("--")).then(|| "…".to_owned());
+    quoted.chain(more).collect::<Vec<_>>().join(" ")
+}
+
+fn subject(report: &Report) -> Vec<String> {
+    let mut parts = Vec::new();
+    let ports: Vec<String> = report.subject.ports.iter().map(u16::to_string).collect();
+    if !ports.is_empty() {
+        parts.push(format!("{} {}", if ports.len() == 1 { "port" } else { "ports" }, some_of(&ports, 4)));
+    }
+    let pids: Vec<String> = report
+        .subject
+        .pids
+        .iter()
+        .enumerate()
+        .map(|(i, pid)| match report.subject.comms.get(i).filter(|c| !c.is_empty()) {
+            Some(comm) => format!("{pid} {}", clean(comm)),
+            None => pid.to_string(),
+        })
+        .collect();
+    if !pids.is_empty() {
+        parts.push(format!("{} {}", if pids.len() == 1 { "pid" } else { "pids" }, some_of(&pids, 3)));
+    }
+    if parts.is_empty() {
+        parts.push("whole host".to_owned());
+    }
+    parts
+}
+
+/// `a, b, c and 4 more`.
+fn some_of(list: &[String], most: usize) -> String {
+    let head = list.iter().take(most).cloned().collect::<Vec<_>>().join(", ");
+    if list.len() > most { format!("{head} and {} more", list.len() - most) } else { head }
+}
+
+fn window(seconds: f64) -> String {
+    if seconds < 1.0 { time_ms(seconds * 1000.0) } else { format!("{seconds:.1} s") }
+}
+
+fn verdict(page: &mut Page, report: &Report) {
+    page.blank();
+    let confidence = confidence(report.verdict.confidence);
+    let (head, rest, paint) = match (report.verdict.status, report.findings.first()) {
+        (Status::Cause, Some(f)) => {
+            ("CAUSE", format!("{}  ({}, confidence {confidence})", clean(&f.title), f.cause), Paint::Bad)
+        }
+        (Status::Cause, None) => {
+            let id = report.verdict.cause.as_deref().unwrap_or("unnamed");
+            ("CAUSE", format!("{id}  (confidence {confidence})"), Paint::Bad)
+        }
+        (Status::Healthy, _) => ("HEALTHY", format!("(confidence {confidence})"), Paint::Good),
+        (Status::NoDominantCause, _) => ("NO DOMINANT CAUSE", format!("(confidence {confidence})"), Paint::Warn),
+        (Status::InsufficientEvidence, _) => ("INSUFFICIENT EVIDENCE", String::new(), Paint::Warn),
+    };
+    page.section(head, &rest, paint);
+    let Some(top) = top_finding(report) else {
+        page.body(&report.verdict.summary);
+        return;
+    };
+    if report.verdict.summary != top.summary {
+        page.body(&report.verdict.summary);
+    }
+    page.body(&size(top));
+    page.body(&top.summary);
+    let place = place(top);
+    if !place.is_empty() {
+        page.body(&format!("Seen most at {place}."));
+    }
+}
+
+/// How much a cause costs, in a sentence.
+fn size(finding: &Finding) -> String {
+    let whom = match finding.place.flows {
+        0 => "the time in which work could have gone on".to_owned(),
+        1 => "the time in which this flow could have moved data".to_owned(),
+        n => format!("the time in which these {} flows could have moved data", thousands(n)),
+    };
+    let each = if finding.place.flows > 1 { " each" } else { "" };
+    let about = if finding.scaled { "≈" } else { "" };
+    format!(
+        "It takes {about}{} of {whom} ({about}{}{each}), and owns {} of all lost time.",
+        percent(finding.share),
+        time_ms(finding.lost_ms),
+        percent(finding.owned)
+    )
+}
+
+fn place(finding: &Finding) -> String {
+    let p = &finding.place;
+    let mut parts = Vec::new();
+    parts.extend(p.flow.as_ref().map(|f| clean(f).replace("->", " → ")));
+    parts.extend(p.pid.map(|pid| format!("pid {pid}")));
+    parts.extend(p.tid.map(|tid| format!("thread {tid}")));
+    parts.extend(p.cgroup.as_ref().map(|c| format!("cgroup {}", clean(c))));
+    parts.join(", ")
+}
+
+fn confidence(confidence: Confidence) -> &'static str {
+    match confidence {
+        Confidence::Low => "low",
+        Confidence::Medium => "medium",
+        Confidence::High => "high",
+    }
+}
+
+fn fix(page: &mut Page, finding: &Finding) {
+    if finding.fix.text.is_empty() {
+        return;
+    }
+    page.blank();
+    page.labelled("FIX", &finding.fix.text);
+    if let Some(command) = &finding.fix.command {
+        page.line(&" ".repeat(GUTTER), &format!("Try it on the running process:  {}", clean(command)), Paint::Plain);
+    }
+    if let Some(look) = &finding.fix.look {
+        let line = format!("{}:  {}", look_words(look), clean(&look.command));
+        page.line(&" ".repeat(GUTTER), &line, Paint::Plain);
+    }
+}
+
+fn look_words(look: &Look) -> String {
+    match &look.host {
+        Some(host) => format!("Look closer on {}", clean(host)),
+        None => "Look closer".to_owned(),
+    }
+}
+
+fn time(page: &mut Page, report: &Report) {
+    let flows = Some((plural(report.time.flows.n, "flow", "flows"), &report.time.flows));
+    let flows = flows.filter(|(_, a)| !a.states.is_empty());
+    let threads = Some((plural(report.time.threads.n, "thread", "threads"), &report.time.threads));
+    let threads = threads.filter(|(_, a)| !a.states.is_empty() && threads_matter(report));
+    let accounts: Vec<(String, &Account)> = flows.into_iter().chain(threads).collect();
+    if accounts.is_empty() {
+        return;
+    }
+    page.blank();
+    let rows: Vec<Vec<(String, f64)>> = accounts.iter().map(|(_, a)| states(&a.states)).collect();
+    let label = rows.iter().flatten().map(|(l, _)| columns(l)).max().unwrap_or(0);
+    for (i, ((what, account), rows)) in accounts.iter().zip(&rows).enumerate() {
+        // On the tracepoint rung only the threads are seen in slices; the flows are sampled all of the time.
+        let of_flows = i == 0 && !report.time.flows.states.is_empty();
+        let sliced = is_sliced(report) && (!of_flows || report.rung == Rung::Btf);
+        let slices = if sliced { "; shares ≈, from slices" } else { "" };
+        let head = format!("of {what}, {} in all{slices}", time_ms(account.wall_ms));
+        page.labelled(if i == 0 { "TIME" } else { "" }, &head);
+        for (name, share) in rows {
+            page.bar(name, label, *share);
+        }
+    }
+}
+
+/// Whether the account of the threads tells something that the account of the flows does not.
+fn threads_matter(report: &Report) -> bool {
+    let at_thread = |f: &Finding| f.place.tid.is_some() || f.place.cgroup.is_some() || f.place.flow.is_none();
+    report.verdict.status != Status::Cause
+        || report.time.flows.states.is_empty()
+        || report.findings.first().is_none_or(at_thread)
+}
+
+/// The largest states; the small rest is added up.
+fn states(states: &[TimeShare]) -> Vec<(String, f64)> {
+    let shown = if states.len() > MAX_STATES { MAX_STATES - 1 } else { states.len() };
+    let mut rows: Vec<(String, f64)> = states.iter().take(shown).map(|s| (clean(&s.label), s.share)).collect();
+    if states.len() > shown {
+        let rest: f64 = states.iter().skip(shown).map(|s| s.share).sum();
+        rows.push((format!("{} other states", states.len() - shown), rest));
+    }
+    rows.retain(|(_, share)| *share > 0.0);
+    rows
+}
+
+fn evidence(page: &mut Page, list: &[Evidence]) {
+    if list.is_empty() {
+        return;
+    }
+    page.blank();
+    page.section("EVIDENCE", "", Paint::Plain);
+    let rows: Vec<(String, String)> = list.iter().map(evidence_words).collect();
+    let width = rows.iter().map(|(lead, _)| columns(lead)).max().unwrap_or(0).max(LEAD);
+    for (item, (lead, rest)) in list.iter().zip(&rows) {
+        let lead = format!("{lead:>width$}  ");
+        page.hanging(&lead, rest);
+        if !item.stack.is_empty() {
+            let mut frames: Vec<String> = item.stack.iter().take(MAX_FRAMES).map(|f| clean(f)).collect();
+            if item.stack.len() > MAX_FRAMES {
+                frames.push(format!("{} more", item.stack.len() - MAX_FRAMES));
+            }
+            let indent = " ".repeat(columns(&lead));
+            page.hanging(&indent, &format!("in {}", frames.join(" ← ")));
+        }
+    }
+}
+
+/// The figure that leads a line of evidence, and the rest of the line.
+fn evidence_words(item: &Evidence) -> (String, String) {
+    let mut figures = Vec::new();
+    if let Some(count) = item.count {
+        figures.push(format!("{}{}", if item.scaled { "≈" } else { "" }, thousands(count)));
+    }
+    if let Some(value) = item.value {
+        let about = if item.scaled && item.count.is_none() { "≈" } else { "" };
+        figures.push(format!("{about}{}", quantity(value, item.unit.as_deref().unwrap_or(""))));
+    }
+    figures.extend(item.p50_ms.map(|ms| format!("p50 {}", time_ms(ms))));
+    figures.extend(item.p99_ms.map(|ms| format!("p99 {}", time_ms(ms))));
+    if figures.is_empty() {
+        return (String::new(), clean(&item.what));
+    }
+    // A bare p50 is too long for the lead and reads well behind the words.
+    let lead = if item.count.is_some() || item.value.is_some() { figures.remove(0) } else { String::new() };
+    let mut rest = vec![clean(&item.what)];
+    rest.extend(figures);
+    (lead, rest.join(" · "))
+}
+
+fn others(page: &mut Page, report: &Report) {
+    let rest = &report.findings[top_finding(report).map_or(0, |_| 1).min(report.findings.len())..];
+    if rest.is_empty() {
+        return;
+    }
+    page.blank();
+    page.section(if top_finding(report).is_some() { "ALSO" } else { "FOUND" }, "", Paint::Plain);
+    for finding in rest {
+        let lead = format!("{:>LEAD$}  ", percent(finding.owned));
+        let title = format!("of the lost time: {} ({})", clean(&finding.title), finding.cause);
+        page.hanging(&lead, &title);
+        let indent = " ".repeat(columns(&lead));
+        page.hanging(&indent, &finding.summary);
+        if top_finding(report).is_none() && !finding.fix.text.is_empty() {
+            page.hanging(&indent, &format!("Fix: {}", finding.fix.text));
+        }
+        if let Some(look) = finding.fix.look.as_ref().filter(|_| top_finding(report).is_none()) {
+            page.hanging(&indent, &format!("{}: {}", look_words(look), look.command));
+        }
+    }
+}
+
+fn ruled_out(page: &mut Page, report: &Report) {
+    if report.ruled_out.is_empty() {
+        return;
+    }
+    page.blank();
+    let list: Vec<String> =
+        report.ruled_out.iter().map(|r| format!("{} ({})", r.cause.replace('-', " "), clean(&r.why))).collect();
+    page.labelled_items("RULED OUT", &list);
+}
+
+/// What could not be tested holds as little as it is excluded, so it stands apart.
+fn not_tested(page: &mut Page, report: &Report) {
+    if report.not_tested.is_empty() {
+        return;
+    }
+    page.blank();
+    let list: Vec<String> =
+        report.not_tested.iter().map(|n| format!("{} ({})", n.cause.replace('-', " "), clean(&n.why))).collect();
+    page.labelled_items("NOT TESTED", &list);
+}
+
+fn notes(page: &mut Page, report: &Report) {
+    let mut notes = Vec::new();
+    if is_sliced(report) {
+        notes.push(format!(
+            "Per-event probes ran in slices of {} of the time, to stay cheap; figures marked ≈ are scaled from them.",
+            percent(report.probe.observed_share)
+        ));
+    }
+    if report.probe.lost_events > 0 {
+        notes.push(format!(
+            "{} of {} events were lost because the buffer was full.",
+            thousands(report.probe.lost_events),
+            thousands(report.probe.events.saturating_add(report.probe.lost_events))
+        ));
+    }
+    if report.probe.untracked > 0 {
+        notes.push(format!(
+            "{} more flows or threads were beyond the limits and not seen.",
+            thousands(report.probe.untracked)
+        ));
+    }
+    notes.extend(report.blind.iter().cloned());
+    if notes.is_empty() {
+        return;
+    }
+    page.blank();
+    for (i, note) in notes.iter().enumerate() {
+        page.labelled(if i == 0 { "NOTES" } else { "" }, note);
+    }
+}
+
+/// Whether the probes saw only a part of the time. Sampling on the rung procfs is not slicing.
+fn is_sliced(report: &Report) -> bool {
+    report.rung != Rung::Procfs && report.probe.observed_share < 0.995
+}
+
+/// What colour repeats.
+#[derive(Clone, Copy)]
+enum Paint {
+    Plain,
+    Dim,
+    Head,
+    Good,
+    Warn,
+    Bad,
+}
+
+impl Paint {
+    fn code(self) -> &'static str {
+        match self {
+            Paint::Plain => "",
+            Paint::Dim => "\x1b[2m",
+            Paint::Head => "\x1b[1m",
+            Paint::Good => "\x1b[1;32m",
+            Paint::Warn => "\x1b[1;33m",
+            Paint::Bad => "\x1b[1;31m",
+        }
+    }
+}
+
+/// The page that grows line by line.
+struct Page {
+    out: String,
+    style: TextStyle,
+}
+
+impl Page {
+    fn blank(&mut self) {
+        self.out.push('\n');
+    }
+
+    fn paint(&self, text: &str, paint: Paint) -> String {
+        if self.style.color && !text.is_empty() && !paint.code().is_empty() {
+            format!("{}{text}\x1b[0m", paint.code())
+        } else {
+            text.to_owned()
+        }
+    }
+
+    fn line(&mut self, indent: &str, text: &str, paint: Paint) {
+        let painted = self.paint(text, paint);
+        self.out.push_str(indent);
+        self.out.push_str(&painted);
+        self.out.push('\n');
+    }
+
+    /// Columns right of the gutter.
+    /// When, where and by what the observation was made.
+    fn origin(&mut self, origin: &Origin) {
+        let parts = [
+            date(&origin.time),
+            origin.host.clone(),
+            format!("Linux {}", origin.kernel),
+            format!("version {}", origin.version),
+            command_line(&origin.command_line),
+        ];
+        let parts: Vec<String> = parts.iter().map(|part| clean(part)).collect();
+        let room = self.style.width.saturating_sub(2);
+        for line in items(&parts, " · ", room).iter().flat_map(|line| words(line, room, room)) {
+            self.line("  ", &line, Paint::Dim);
+        }
+    }
+
+    fn room(&self) -> usize {
+        self.style.width.saturating_sub(GUTTER)
+    }
+
+    /// A head and what stands beside it; the body follows below, in the gutter.
+    fn section(&mut self, head: &str, rest: &str, paint: Paint) {
+        let paint = if matches!(paint, Paint::Plain) { Paint::Head } else { paint };
+        let start = if columns(head) + 2 <= GUTTER { GUTTER } else { columns(head) + 2 };
+        let painted = self.paint(head, paint);
+        let room = self.style.width.saturating_sub(start);
+        let lines = words(rest, room, self.room());
+        self.out.push_str(&painted);
+        if let Some(first) = lines.first() {
+            self.out.push_str(&" ".repeat(start - columns(head)));
+            let first = self.paint(first, Paint::Head);
+            self.out.push_str(&first);
+        }
+        self.out.push('\n');
+        for line in lines.iter().skip(1) {
+            self.line(&" ".repeat(GUTTER), line, Paint::Head);
+        }
+    }
+
+    /// A paragraph in the gutter.
+    fn body(&mut self, text: &str) {
+        for line in words(&clean(text), self.room(), self.room()) {
+            self.line(&" ".repeat(GUTTER), &line, Paint::Plain);
+        }
+    }
+
+    /// A short head in the gutter's own columns and a paragraph beside it.
+    fn labelled(&mut self, head: &str, text: &str) {
+        let painted = self.paint(head, Paint::Head);
+        let pad = " ".repeat(GUTTER.saturating_sub(columns(head)));
+        for (i, line) in words(&clean(text), self.room(), self.room()).iter().enumerate() {
+            let indent = if i == 0 { format!("{painted}{pad}") } else { " ".repeat(GUTTER) };
+            self.line(&indent, line, Paint::Plain);
+        }
+    }
+
+    /// A head and a list that breaks between its items; an item longer than a line breaks at its words.
+    fn labelled_items(&mut self, head: &str, list: &[String]) {
+        self.section(head, "", Paint::Plain);
+        for line in items(list, " · ", self.room()) {
+            self.body(&line);
+        }
+    }
+
+    /// A lead, and a paragraph that hangs at the end of it.
+    fn hanging(&mut self, lead: &str, text: &str) {
+        let start = GUTTER - 4 + columns(lead);
+        let room = self.style.width.saturating_sub(start);
+        for (i, line) in words(&clean(text), room, room).iter().enumerate() {
+            let indent = if i == 0 { format!("{}{lead}", " ".repeat(GUTTER - 4)) } else { " ".repeat(start) };
+            self.line(&indent, line, Paint::Plain);
+        }
+    }
+
+    /// One row of an account, drawn in eighths of a column.
+    fn bar(&mut self, name: &str, label: usize, share: f64) {
+        let figure = percent(share);
+        let width = BAR.min(self.room().saturating_sub(label + 2 + 2 + 8)).max(4);
+        let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
+        let eighths = ((share * (width * 8) as f64).round() as usize).max(usize::from(share > 0.0));
+        let mut bar = "█".repeat(eighths / 8);
+        if let Some(part) = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"].get(eighths % 8) {
+            bar.push_str(part);
+        }
+        let row = format!("{name:<label$}  {bar:<width$}  {figure:>7}");
+        self.line(&" ".repeat(GUTTER), &row, Paint::Plain);
+    }
+}

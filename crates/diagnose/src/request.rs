@@ -1,0 +1,61 @@
+//! What `parshall attach`, `run`, `show` and `doctor` are asked for, checked, before anything is looked at.
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use parshall_host::output::{Destination, Output};
+
+use crate::observe::ObserveOptions;
+use crate::subject::Select;
+
+/// A validated `parshall attach`.
+#[derive(Debug, Clone)]
+pub struct AttachRequest {
+    /// Whom to observe.
+    pub select: Select,
+    /// How.
+    pub observe: ObserveOptions,
+    /// Where the results go.
+    pub results: ResultOptions,
+}
+
+/// A validated `parshall run`.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// The program.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// How to observe; the window is the longest one: it ends with the command.
+    pub observe: ObserveOptions,
+    /// Exit with the command's own status.
+    pub exit_code: bool,
+    /// Where the results go.
+    pub results: ResultOptions,
+}
+
+/// A validated `parshall show`.
+#[derive(Debug, Clone)]
+pub struct ShowRequest {
+    /// A file written by `--save`.
+    pub case: PathBuf,
+    /// Where the report goes.
+    pub results: ResultOptions,
+}
+
+/// A validated `parshall doctor`.
+#[derive(Debug, Clone)]
+pub struct DoctorRequest {
+    /// How the findings are printed.
+    pub output: Output,
+}
+
+/// Where the results of an observation go, and how they look.
+#[derive(Debug, Clone)]
+pub struct ResultOptions {
+    /// Where the capture is written, if anywhere.
+    pub save: Option<PathBuf>,
+    /// Where the report goes.
+    pub to: Destination,
+    /// How the report is printed.
+    pub output: Output,
+}

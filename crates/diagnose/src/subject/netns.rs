@@ -1,0 +1,155 @@
+//! Network namespaces: which there are, and a SOCK_DIAG socket inside one.
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use parshall_sys::enter_netns::in_netns;
+use parshall_sys::inet_diag::DiagSocket;
+use parshall_sys::nsfs;
+
+use super::Process;
+use parshall_host::error::UserError;
+use parshall_host::proc_fs;
+
+/// Where `ip netns` keeps names.
+const NAMES: &str = "/run/netns";
+
+/// A network namespace that is kept alive by an open descriptor.
+#[derive(Debug, Clone)]
+pub struct Namespace {
+    /// Its inode number.
+    pub ino: u64,
+    /// None for the namespace that we live in.
+    file: Option<Arc<File>>,
+}
+
+impl Namespace {
+    fn own() -> Option<Self> {
+        Some(Self { ino: proc_fs::netns_ino(std::process::id())?, file: None })
+    }
+
+    /// Opens a SOCK_DIAG socket in it. Needs CAP_SYS_ADMIN unless it is our own.
+    pub fn open_diag(&self) -> io::Result<DiagSocket> {
+        match &self.file {
+            None => DiagSocket::open(),
+            Some(file) => in_netns(file.as_fd(), DiagSocket::open)?,
+        }
+    }
+}
+
+/// Namespaces by inode, opened through the first path that works.
+fn open(paths: &BTreeMap<u64, Vec<PathBuf>>) -> Vec<Namespace> {
+    let own = Namespace::own();
+    let mut found = Vec::new();
+    for (&ino, paths) in paths {
+        match &own {
+            Some(own) if own.ino == ino => found.push(own.clone()),
+            _ => {
+                // A name in /run/netns may be a link of root's that leads to anything: only a namespace is opened.
+                let mut opened = paths.iter().filter_map(|path| nsfs::open_named(path).ok());
+                let file = opened.find(|file| inode(file) == Some(ino));
+                found.extend(file.map(|file| Namespace { ino, file: Some(Arc::new(file)) }));
+            }
+        }
+    }
+    found
+}
+
+fn inode(file: &File) -> Option<u64> {
+    file.metadata().ok().map(|metadata| metadata.ino())
+}
+
+fn of_process(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/ns/net"))
+}
+
+fn named_paths() -> Vec<PathBuf> {
+    fs::read_dir(NAMES).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// Every namespace that a process lives in or that has a name. Notes those we may not see.
+pub fn all(notes: &mut Vec<String>) -> Vec<Namespace> {
+    let mut paths: BTreeMap<u64, Vec<PathBuf>> = BTreeMap::new();
+    let mut hidden = 0;
+    for pid in proc_fs::pids() {
+        match proc_fs::netns_ino(pid) {
+            // One path is enough as a rule; a second one covers a process that ends meanwhile.
+            Some(ino) => {
+                let known = paths.entry(ino).or_default();
+                if known.len() < 2 {
+                    known.push(of_process(pid));
+                }
+            }
+            None => hidden += usize::from(proc_fs::stat(pid).is_some_and(|s| !s.kernel_thread && s.state != 'Z')),
+        }
+    }
+    for path in named_paths() {
+        if let Ok(metadata) = fs::metadata(&path) {
+            paths.entry(metadata.ino()).or_default().push(path);
+        }
+    }
+    // Even root may find a process or two shut: of a security module, or of a namespace above ours.
+    if hidden > 0 && !parshall_sys::child::is_root() {
+        let (processes, namespaces) = if hidden == 1 { ("process", "namespace") } else { ("processes", "namespaces") };
+        notes.push(format!("the network {namespaces} of {hidden} {processes} could not be seen: that takes root"));
+    }
+    open(&paths)
+}
+
+/// The namespaces with these inodes, reached through the processes that live in them.
+pub fn of_inodes(inodes: &BTreeSet<u64>, processes: &[Process]) -> Vec<Namespace> {
+    let mut paths: BTreeMap<u64, Vec<PathBuf>> = BTreeMap::new();
+    for process in processes.iter().filter(|process| inodes.contains(&process.netns_ino)) {
+        paths.entry(process.netns_ino).or_default().push(of_process(process.pid));
+    }
+    let mut found = open(&paths);
+    if found.is_empty() {
+        // Their namespace is hidden from us; our own is the likely one, and sockets are matched by inode anyway.
+        found.extend(Namespace::own());
+    }
+    found
+}
+
+/// A namespace by its name in /run/netns or by its inode number.
+pub fn named(name: &str) -> Result<Namespace> {
+    let mut paths = Vec::new();
+    if !name.contains('/') {
+        paths.push(PathBuf::from(NAMES).join(name));
+    }
+    if let Ok(wanted) = name.parse::<u64>() {
+        let pids = proc_fs::pids();
+        paths.extend(pids.into_iter().filter(|&pid| proc_fs::netns_ino(pid) == Some(wanted)).map(of_process));
+        paths.extend(named_paths().into_iter().filter(|path| fs::metadata(path).is_ok_and(|m| m.ino() == wanted)));
+    }
+    for path in paths {
+        let Ok(metadata) = fs::metadata(&path) else { continue };
+        if let Some(namespace) = open(&BTreeMap::from([(metadata.ino(), vec![path])])).pop() {
+            return Ok(namespace);
+        }
+    }
+    let names: Vec<String> =
+        named_paths().iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
+    let hint = if names.is_empty() {
+        "no namespace has a name here; give the inode number that `lsns -t net` shows".to_owned()
+    } else {
+        format!("there are: {}; or give the inode number that `lsns -t net` shows", names.join(", "))
+    };
+    Err(UserError::new(format!("there is no network namespace {name}"), hint).into())
+}
+
+/// Processes that live in a namespace, ourselves excepted.
+pub fn members(ino: u64) -> Vec<u32> {
+    let own = std::process::id();
+    let mut pids = proc_fs::pids();
+    pids.retain(|&pid| {
+        pid != own
+            && proc_fs::netns_ino(pid) == Some(ino)
+            && proc_fs::stat(pid).is_some_and(|stat| !stat.kernel_thread && stat.state != 'Z')
+    });
+    pids
+}

@@ -1,0 +1,76 @@
+//! What the descriptors of the subject are, told to the probes: they cannot follow a number to its file without BTF.
+//!
+//! The probes keep up with accept, socket and close by themselves while a slice is on; the rest is found here.
+use std::collections::HashMap;
+use std::fs;
+
+use parshall_bpf::classic::Classic;
+use parshall_evidence::FdKind;
+use parshall_sys::clock::thread_cpu_ns;
+
+use crate::procfs::blocked_in::kind_of;
+use crate::subject::Process;
+
+/// Descriptors that are looked at, of all processes together.
+const FDS_MAX: usize = 8192;
+/// Shortest time between two looks, and how many times their cost it is at least.
+const EVERY_NS: u64 = 500_000_000;
+const COST_FACTOR: u64 = 200;
+
+/// What is known of the descriptors.
+#[derive(Debug, Default)]
+pub struct Kinds {
+    known: HashMap<(u32, u32), (String, FdKind)>,
+    next_ns: u64,
+}
+
+impl Kinds {
+    /// Looks at all descriptors, when it is time to.
+    pub fn refresh(&mut self, classic: &Classic, processes: &[Process], now_ns: u64) {
+        if now_ns < self.next_ns {
+            return;
+        }
+        let began = thread_cpu_ns();
+        let before = std::mem::take(&mut self.known);
+        for process in processes {
+            let entries = fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten();
+            for entry in entries {
+                if self.known.len() >= FDS_MAX {
+                    break;
+                }
+                let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+                let Ok(link) = fs::read_link(entry.path()) else { continue };
+                let (key, link) = ((process.pid, fd), link.to_string_lossy().into_owned());
+                let kind = match before.get(&key) {
+                    Some((same, kind)) if *same == link => *kind,
+                    _ => kind_of_link(&link).unwrap_or_else(|| kind_of(process.pid, fd as i32)),
+                };
+                classic.set_kind(process.pid, fd, kind as u8);
+                self.known.insert(key, (link, kind));
+            }
+        }
+        self.next_ns = now_ns + EVERY_NS.max(thread_cpu_ns().saturating_sub(began) * COST_FACTOR);
+    }
+}
+
+/// Those kinds that the link tells by itself.
+fn kind_of_link(link: &str) -> Option<FdKind> {
+    match link {
+        link if link.starts_with("pipe:[") => Some(FdKind::Pipe),
+        link if link.starts_with("anon_inode:") => Some(FdKind::Anon),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_that_tell_their_kind() {
+        assert_eq!(kind_of_link("pipe:[123]"), Some(FdKind::Pipe));
+        assert_eq!(kind_of_link("anon_inode:[eventpoll]"), Some(FdKind::Anon));
+        assert_eq!(kind_of_link("socket:[5]"), None);
+        assert_eq!(kind_of_link("/dev/null"), None);
+    }
+}

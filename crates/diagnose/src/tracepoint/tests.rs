@@ -1,0 +1,111 @@
+//! The whole rung against a real child. Needs root and tracefs; says so when it is skipped.
+use std::sync::Mutex;
+
+use parshall_evidence::{FdKind, FlowState, OffCpu, ThreadRecord};
+
+use super::*;
+use crate::subject::{Select, resolve};
+use crate::test_child::{self, Running};
+use parshall_testkit::skip;
+
+struct Never;
+
+impl Stop for Never {
+    fn requested(&self) -> bool {
+        false
+    }
+
+    fn subject_gone(&self) -> bool {
+        false
+    }
+}
+
+/// One observation at a time: what one of them holds can then be counted.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// None when this host does not allow it.
+fn observed(child: &Running, ms: u64) -> Option<Capture> {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let resolved = resolve(&Select::Pids(vec![child.pid()])).expect("it runs");
+    let options = ObserveOptions { window: Duration::from_millis(ms), rung: None, progress: false, name_all: false };
+    match observe(&resolved, &options, &Never) {
+        Ok(capture) => Some(capture),
+        Err(error) => {
+            skip("the tracepoint rung on a real process", &format!("{error:#}"));
+            None
+        }
+    }
+}
+
+fn thread<'a>(capture: &'a Capture, name: &str) -> &'a ThreadRecord {
+    capture.threads.iter().find(|thread| thread.comm == name).expect("the child names its threads")
+}
+
+fn off_share(thread: &ThreadRecord, why: OffCpu, call: &str) -> f64 {
+    let ns: u64 = thread.off_cpu.iter().filter(|c| c.why == why && c.syscall_name == call).map(|c| c.ns).sum();
+    ns as f64 / thread.observed_ns as f64
+}
+
+#[test]
+fn threads_sum_up_to_the_wall_time() {
+    let child = test_child::start("threads");
+    let Some(capture) = observed(&child, 1000) else { return };
+    assert!(capture.threads.len() >= 4, "{:?}", capture.threads);
+    for thread in &capture.threads {
+        let off: u64 = thread.off_cpu.iter().map(|cell| cell.ns).sum();
+        assert_eq!(thread.on_cpu_ns + off, thread.observed_ns);
+        let wall =
+            (thread.end_ns - thread.begin_ns) as f64 * capture.slices.observed_ns as f64 / capture.window_ns as f64;
+        let error = (thread.observed_ns as f64 - wall).abs() / wall;
+        assert!(error < 0.01, "{error}: {thread:?} {:?}", capture.slices);
+    }
+    let pipes = thread(&capture, "pipes");
+    assert!(off_share(pipes, OffCpu::Blocked, "read") > 0.95, "{pipes:?}");
+    assert!(pipes.off_cpu.iter().any(|cell| cell.fd == FdKind::Pipe), "{pipes:?}");
+    let naps = thread(&capture, "naps");
+    assert!(off_share(naps, OffCpu::Blocked, "clock_nanosleep") > 0.6, "{naps:?}");
+    let calls = naps.syscalls.iter().find(|call| call.name == "clock_nanosleep").expect("it naps");
+    assert!(calls.count > 20 && calls.off_cpu_ns > calls.on_cpu_ns, "{calls:?}");
+    let spins = thread(&capture, "spins");
+    let waits: u64 = spins.off_cpu.iter().filter(|c| c.why != OffCpu::Blocked).map(|c| c.ns).sum();
+    assert!((spins.on_cpu_ns + waits) as f64 > 0.97 * spins.observed_ns as f64, "{spins:?}");
+    assert!(spins.samples_user > 10, "{spins:?}");
+    let nap = capture.thread_stalls.iter().filter(|stall| stall.tid == naps.tid && stall.why == OffCpu::Blocked);
+    let stacks: Vec<_> = nap.filter_map(|stall| stall.stack).collect();
+    assert!(stacks.len() > 10, "naps of 3 ms are told with their stacks");
+    let frames = &capture.stacks[stacks[5] as usize].frames;
+    assert!(frames.iter().any(|f| f.kernel) && frames.iter().any(|f| !f.kernel), "{frames:?}");
+}
+
+#[test]
+fn flows_are_sampled_and_calls_counted() {
+    let child = test_child::start("nagle");
+    let Some(capture) = observed(&child, 1000) else { return };
+    assert_eq!(capture.rung, Rung::Tracepoint);
+    assert_eq!(capture.flows.len(), 2, "{:?}", capture.flows);
+    let held: u64 =
+        capture.flows.iter().flat_map(|f| &f.cells).filter(|c| c.state == FlowState::Nagle).map(|c| c.ns).sum();
+    assert!(held as f64 > 0.6 * capture.window_ns as f64, "{:?}", capture.flows);
+    let calls: Vec<_> = capture.threads.iter().flat_map(|t| &t.syscalls).filter(|c| c.fd == FdKind::Tcp).collect();
+    let bytes = |name: &str| calls.iter().filter(|c| c.name == name).map(|c| c.bytes).sum::<u64>();
+    // About 20 rounds a second, of which a busy host shows those of the slices.
+    let rounds = (8.0 * capture.slices.observed_ns as f64 / capture.window_ns as f64) as u64;
+    assert!(bytes("sendto") + bytes("write") >= rounds * (40 + 136), "{rounds}: {calls:?}");
+    assert!(bytes("recvfrom") + bytes("read") >= rounds * 100, "{rounds}: {calls:?}");
+}
+
+#[test]
+fn everything_is_detached_when_it_is_over() {
+    let held = || {
+        let links = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let links = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        links.filter(|link| ["bpf", "perf_event"].iter().any(|kind| link.to_string_lossy().contains(kind))).count()
+    };
+    let child = test_child::start("idle");
+    if observed(&child, 200).is_none() {
+        return;
+    }
+    // The other tests of this file take turns with this one.
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    assert_eq!(held(), 0);
+}

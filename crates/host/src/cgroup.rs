@@ -1,0 +1,124 @@
+//! Hierarchies of control groups, of version 1 and 2: where they are mounted, and the group of a process in them.
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where a hierarchy is mounted, and which part of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mount {
+    root: PathBuf,
+    point: PathBuf,
+}
+
+/// The hierarchies that may control CPU time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mounts {
+    v1_cpu: Option<Mount>,
+    v2: Option<Mount>,
+}
+
+impl Mounts {
+    /// Those of the calling process.
+    pub fn read() -> Self {
+        Self::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+    }
+
+    fn parse(mountinfo: &str) -> Self {
+        let mut mounts = Self::default();
+        for line in mountinfo.lines() {
+            let Some((mount, source)) = line.split_once(" - ") else { continue };
+            let mut fields = mount.split(' ').skip(3);
+            let (Some(root), Some(point)) = (fields.next(), fields.next()) else { continue };
+            let found = Mount { root: PathBuf::from(root), point: PathBuf::from(point) };
+            let mut source = source.split(' ');
+            let (kind, options) = (source.next().unwrap_or(""), source.nth(1).unwrap_or(""));
+            match kind {
+                "cgroup" if options.split(',').any(|option| option == "cpu") => mounts.v1_cpu = Some(found),
+                "cgroup2" => mounts.v2 = Some(found),
+                _ => {}
+            }
+        }
+        mounts
+    }
+
+    /// The directory that controls the CPU time of a process, from the text of its /proc/PID/cgroup. None for a group outside of
+    /// our cgroup namespace: its path leads upwards, out of the hierarchy and to files that are none of the kernel's.
+    pub fn cpu_directory(&self, cgroup: &str) -> Option<PathBuf> {
+        self.cpu_hierarchy(cgroup).map(|(_, directory)| directory)
+    }
+
+    /// As [`Mounts::cpu_directory`], with the top of the hierarchy before it.
+    pub fn cpu_hierarchy(&self, cgroup: &str) -> Option<(PathBuf, PathBuf)> {
+        let mut unified = None;
+        for line in cgroup.lines() {
+            let mut fields = line.splitn(3, ':');
+            let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+                continue;
+            };
+            if path.split('/').any(|part| part == "..") {
+                continue;
+            }
+            if controllers.split(',').any(|name| name == "cpu") {
+                return self.v1_cpu.as_ref().map(|mount| mount.hierarchy(path));
+            }
+            if controllers.is_empty() {
+                unified = Some(path);
+            }
+        }
+        Some(self.v2.as_ref()?.hierarchy(unified?))
+    }
+
+    /// Directories that a path may mean: an absolute one below a mount point, or a path inside any hierarchy.
+    pub fn directories_named(&self, path: &Path) -> Vec<PathBuf> {
+        let mounts = [&self.v2, &self.v1_cpu];
+        let mut found = vec![path.to_path_buf()];
+        found.extend(mounts.into_iter().flatten().map(|mount| mount.directory(&path.to_string_lossy())));
+        found.retain(|directory| directory.join("cgroup.procs").exists());
+        found
+    }
+}
+
+impl Mount {
+    fn hierarchy(&self, path: &str) -> (PathBuf, PathBuf) {
+        (self.point.clone(), self.directory(path))
+    }
+
+    /// In a container the mount may show only a part of the hierarchy: its root is then a prefix of the path.
+    fn directory(&self, path: &str) -> PathBuf {
+        let path = Path::new(path);
+        let inside = path.strip_prefix(&self.root).or_else(|_| path.strip_prefix("/")).unwrap_or(path);
+        self.point.join(inside)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTINFO: &str = "\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
+33 31 0:30 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+34 31 0:31 /pod1 /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn finds_the_directory_of_either_version() {
+        let mounts = Mounts::parse(MOUNTINFO);
+        let v1 = mounts.cpu_directory("7:memory:/a\n1:cpu,cpuacct:/docker/b\n0::/c\n");
+        assert_eq!(v1, Some("/sys/fs/cgroup/cpu,cpuacct/docker/b".into()));
+        let v2 = mounts.cpu_directory("0::/pod1/app\n");
+        assert_eq!(v2, Some("/sys/fs/cgroup/unified/app".into()));
+        assert_eq!(mounts.cpu_directory("0::/\n"), Some("/sys/fs/cgroup/unified/".into()));
+        assert_eq!(mounts.cpu_directory("nonsense"), None);
+        assert_eq!(Mounts::default().cpu_directory("0::/a\n"), None);
+    }
+
+    #[test]
+    fn a_group_outside_of_our_namespace_leads_nowhere() {
+        // Its name is its user's choice: from here it would be /tmp/mine.
+        let mounts = Mounts::parse(MOUNTINFO);
+        assert_eq!(mounts.cpu_directory("0::/../../../../tmp/mine\n"), None);
+        assert_eq!(mounts.cpu_directory("1:cpu:/..\n0::/../a\n"), None);
+        assert!(mounts.cpu_directory("0::/..a/b..\n").is_some());
+    }
+}

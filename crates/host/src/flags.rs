@@ -1,0 +1,78 @@
+//! Values of flags that several commands have: each parser says what is wrong and what a right value looks like.
+use std::path::PathBuf;
+
+use clap::builder::TypedValueParser;
+use parshall_core::relay::config::Wrong;
+
+use crate::error::UserError;
+
+/// A parser of the configuration files as one of clap's.
+pub fn read<T: Clone + Send + Sync + 'static>(parse: fn(&str) -> Result<T, Wrong>) -> impl TypedValueParser<Value = T> {
+    move |text: &str| parse(text).map_err(|wrong| UserError::new(wrong.what, wrong.hint))
+}
+
+/// A process id.
+pub fn pid(text: &str) -> Result<u32, UserError> {
+    // The kernel's own limit is 2^22 (PID_MAX_LIMIT); anything positive in 31 bits can be asked for.
+    match text.parse::<u32>() {
+        Ok(pid) if pid > 0 && pid <= i32::MAX as u32 => Ok(pid),
+        Ok(_) => Err(UserError::new(format!("`{text}` is not a process id"), "process ids are 1 and above")),
+        Err(_) if text.starts_with(|c: char| c.is_ascii_alphabetic()) => Err(UserError::new(
+            format!("`{text}` is not a process id"),
+            format!("`pidof {text}` prints the ids of a program of that name"),
+        )),
+        Err(_) => Err(UserError::new(format!("`{text}` is not a process id"), "write one number, such as 4120")),
+    }
+}
+
+/// A TCP port.
+pub fn port(text: &str) -> Result<u16, UserError> {
+    match text.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(UserError::new(
+            format!("`{text}` is not a TCP port"),
+            "ports are numbers from 1 to 65535; `ss -ltn` lists those that are listened on",
+        )),
+    }
+}
+
+/// A path of a control group.
+pub fn cgroup(text: &str) -> Result<PathBuf, UserError> {
+    if text.is_empty() || text.contains('\0') {
+        return Err(UserError::new(
+            "the path of the control group is empty",
+            "`/proc/PID/cgroup` names the group of a process",
+        ));
+    }
+    Ok(PathBuf::from(text))
+}
+
+/// The name of a network namespace: one path component below /run/netns.
+pub fn netns(text: &str) -> Result<String, UserError> {
+    if text.is_empty() || text.contains(['/', '\0']) || text == "." || text == ".." {
+        return Err(UserError::new(
+            format!("`{text}` is not the name of a network namespace"),
+            "`ip netns list` prints the names",
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects() {
+        assert_eq!(pid("1"), Ok(1));
+        assert!(pid("0").is_err());
+        assert!(pid("-1").is_err());
+        assert!(pid("nginx").unwrap_err().hint.contains("pidof nginx"));
+        assert_eq!(port("65535"), Ok(65535));
+        assert!(port("0").is_err());
+        assert!(port("65536").is_err());
+        assert!(netns("../blue").is_err());
+        assert_eq!(netns("blue"), Ok("blue".to_owned()));
+        assert!(cgroup("").is_err());
+    }
+}

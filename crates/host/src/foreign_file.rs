@@ -1,0 +1,85 @@
+//! Opening files whose name or content another user controls: a process's mappings, a file in a shared directory.
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Opens a regular file for reading, and nothing else.
+///
+/// The path is looked up once, without opening what it leads to (O_PATH) and without following a link in its last part. What
+/// was found is checked, and then that very file is opened through /proc/self/fd. So a name that is exchanged meanwhile has no
+/// effect: a FIFO never blocks us, a device is never opened.
+///
+/// `owner`: besides root, the only user who may own the file; None when ownership proves nothing, as with a file that a process
+/// has mapped.
+///
+/// # Errors
+/// What the kernel said; `PermissionDenied` for a wrong owner, `InvalidInput` for anything but a regular file.
+pub fn open_regular(path: &Path, owner: Option<u32>) -> io::Result<File> {
+    let place = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
+    reopen_regular(&place, owner)
+}
+
+/// As [`open_regular`], for a path in /proc whose last part is one of the kernel's own links, which leads to the file itself
+/// and not to a name: those are followed.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn open_regular_link(link: &Path) -> io::Result<File> {
+    let place = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(link)?;
+    reopen_regular(&place, None)
+}
+
+fn reopen_regular(place: &File, owner: Option<u32>) -> io::Result<File> {
+    let found = place.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
+    }
+    if owner.is_some_and(|owner| found.uid() != 0 && found.uid() != owner) {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, "the file belongs to another user"));
+    }
+    let same = format!("/proc/self/fd/{}", place.as_raw_fd());
+    // O_NONBLOCK: a lease on the file must not make us wait for its holder (fcntl(2), F_SETLEASE).
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(same)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{chown, symlink};
+    use std::process::Command;
+
+    #[test]
+    fn only_a_regular_file_is_opened() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        std::fs::write(at("plain"), "text").expect("writable");
+        symlink(at("plain"), at("link")).expect("a link");
+        assert!(Command::new("mkfifo").arg(at("fifo")).status().is_ok_and(|status| status.success()));
+        assert!(open_regular(&at("plain"), None).is_ok());
+        // An open of the FIFO would wait for a writer that never comes.
+        for name in ["link", "fifo", "."] {
+            let error = open_regular(&at(name), None).expect_err(name);
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}");
+        }
+        assert!(open_regular(Path::new("/dev/zero"), None).is_err());
+        assert!(open_regular_link(&at("fifo")).is_err());
+        assert!(open_regular_link(Path::new("/proc/self/exe")).is_ok());
+        assert_eq!(open_regular(&at("absent"), None).expect_err("absent").kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_of_a_third_user_is_refused() {
+        if !parshall_testkit::root("the owner of a foreign file") {
+            return;
+        }
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        chown(file.path(), Some(1234), None).expect("root may");
+        assert!(open_regular(file.path(), Some(1234)).is_ok());
+        let error = open_regular(file.path(), Some(1235)).expect_err("of another user");
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        chown(file.path(), Some(0), None).expect("root may");
+        assert!(open_regular(file.path(), Some(1235)).is_ok());
+    }
+}

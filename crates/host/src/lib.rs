@@ -1,0 +1,18 @@
+//! What several products ask of a Linux host: processes, control groups, symbols and files; and what they share towards the
+//! user: errors with a hint, the terminal, the metrics endpoint.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod asker;
+pub mod cgroup;
+pub mod error;
+pub mod flags;
+pub mod foreign_file;
+#[cfg(feature = "http")]
+pub mod http;
+pub mod output;
+pub mod private_file;
+pub mod proc_fs;
+pub mod process;
+pub mod symbols;
+pub mod utc;

@@ -1,0 +1,62 @@
+//! How something is printed: the formats, the style of text, and the one way to stdout and stderr.
+mod args;
+mod terminal;
+mod wrap;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+pub use args::{ColorArg, FormatArg, PrintArgs};
+pub use terminal::{style, style_for};
+pub use wrap::{clean, columns, items, words};
+
+/// How text is drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct TextStyle {
+    /// Colours and bold by ANSI escapes.
+    pub color: bool,
+    /// Columns of the terminal.
+    pub width: usize,
+}
+
+/// Where a report goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// Standard output.
+    Stdout,
+    /// Standard error: stdout belongs to the command that is diagnosed.
+    Stderr,
+    /// A file that only its owner may read.
+    File(PathBuf),
+}
+
+/// How something is printed.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    /// The format.
+    pub format: Format,
+    /// How text is drawn.
+    pub style: TextStyle,
+}
+
+/// The formats of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// Writes to stdout. `println!` would panic when the reader has left; here that is an error like any other, which
+/// `main` passes over in silence.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    print_to(io::stdout().lock(), text)
+}
+
+/// As [`print`], to another stream.
+pub fn print_to(mut stream: impl Write, text: &str) -> anyhow::Result<()> {
+    stream.write_all(text.as_bytes())?;
+    stream.flush()?;
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! What a report is printed on: a terminal of some width, with colours or without, or a file.
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
+
+use super::Destination;
+use super::TextStyle;
+
+/// Columns without a terminal: fits a page, an issue and a mail.
+const PLAIN_WIDTH: usize = 100;
+/// Narrower terminals get lines of this width.
+const MIN_WIDTH: usize = 60;
+/// Longer lines are hard to read.
+const MAX_WIDTH: usize = 120;
+
+/// The style for stdout; `color` overrides what the terminal and the environment say.
+pub fn style(color: Option<bool>) -> TextStyle {
+    style_for(&Destination::Stdout, color)
+}
+
+/// The style for a destination; files are plain.
+pub fn style_for(to: &Destination, color: Option<bool>) -> TextStyle {
+    match to {
+        Destination::Stdout => on(std::io::stdout(), color),
+        Destination::Stderr => on(std::io::stderr(), color),
+        Destination::File(_) => TextStyle { color: color.unwrap_or(false), width: width(None) },
+    }
+}
+
+fn on(stream: impl IsTerminal + AsFd, color: Option<bool>) -> TextStyle {
+    let terminal = terminal_size::terminal_size_of(&stream).map(|(columns, _)| usize::from(columns.0));
+    TextStyle { color: color.unwrap_or_else(|| wants_color(&stream)), width: width(terminal) }
+}
+
+/// <https://no-color.org>: a terminal, and no wish against it.
+fn wants_color(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+}
+
+/// `COLUMNS`, then the terminal, then a page.
+fn width(terminal: Option<usize>) -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    columns.or(terminal).map_or(PLAIN_WIDTH, |w: usize| w.clamp(MIN_WIDTH, MAX_WIDTH))
+}

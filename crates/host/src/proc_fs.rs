@@ -1,0 +1,209 @@
+//! /proc read into plain values. Every function answers None or nothing for a process that is gone meanwhile.
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// PF_KTHREAD (linux/sched.h).
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// Fields of /proc/PID/stat (man 5 proc_pid_stat).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// Name, which may itself hold spaces and parentheses.
+    pub comm: String,
+    /// `R`, `S`, `D`, `Z`, ...
+    pub state: char,
+    /// Parent process.
+    pub parent: u32,
+    /// A thread of the kernel.
+    pub kernel_thread: bool,
+    /// CPU time in user mode, in ticks.
+    pub user_ticks: u64,
+    /// CPU time in the kernel, in ticks.
+    pub system_ticks: u64,
+    /// Start, in ticks since boot.
+    pub start_ticks: u64,
+}
+
+/// Reads the text of a `stat` file.
+pub fn parse_stat(text: &str) -> Option<Stat> {
+    let open = text.find('(')?;
+    let close = text.rfind(')')?;
+    let comm = text.get(open + 1..close)?.to_owned();
+    let fields: Vec<&str> = text.get(close + 1..)?.split_whitespace().collect();
+    // fields[0] is field 3 of the manual page.
+    let number = |field: usize| fields.get(field - 3).and_then(|value| value.parse::<u64>().ok());
+    Some(Stat {
+        comm,
+        state: fields.first()?.chars().next()?,
+        parent: number(4)? as u32,
+        kernel_thread: number(9)? & PF_KTHREAD != 0,
+        user_ticks: number(14)?,
+        system_ticks: number(15)?,
+        start_ticks: number(22)?,
+    })
+}
+
+/// `stat` of a process, or of the thread with this id.
+pub fn stat(pid: u32) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// A value of a `status` file.
+pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+}
+
+/// The process that a thread belongs to.
+pub fn thread_group(tid: u32) -> Option<u32> {
+    status_field(&fs::read_to_string(format!("/proc/{tid}/status")).ok()?, "Tgid")?.parse().ok()
+}
+
+/// Numbers in the names of a directory, ascending.
+fn numbers(directory: &str) -> Vec<u32> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut found: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    found.sort_unstable();
+    found
+}
+
+/// All processes.
+pub fn pids() -> Vec<u32> {
+    numbers("/proc")
+}
+
+/// The threads of a process.
+pub fn threads(pid: u32) -> Vec<u32> {
+    numbers(&format!("/proc/{pid}/task"))
+}
+
+/// Whether [`children`] tells anything: the kernel was built with CONFIG_PROC_CHILDREN.
+pub fn lists_children() -> bool {
+    Path::new("/proc/thread-self/children").exists()
+}
+
+/// The children of some processes, their children and so on, the nearest first. Reads the parent of every process on the
+/// host (some 20 us each), because the kernel's lists of children may miss one while another exits (man 5
+/// proc_tid_children).
+pub fn descendants(roots: &[u32]) -> Vec<u32> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for pid in pids() {
+        if let Some(stat) = stat(pid).filter(|stat| !stat.kernel_thread && !matches!(stat.state, 'Z' | 'X')) {
+            children.entry(stat.parent).or_default().push(pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut next = roots.to_vec();
+    while !next.is_empty() {
+        next = next.iter().flat_map(|parent| children.remove(parent).unwrap_or_default()).collect();
+        next.retain(|pid| !roots.contains(pid));
+        found.extend(&next);
+    }
+    found
+}
+
+/// The children of a process that its thread `tid` made (needs CONFIG_PROC_CHILDREN).
+pub fn children(pid: u32, tid: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+}
+
+/// Inode of the network namespace of a process; None when we may not see it.
+pub fn netns_ino(pid: u32) -> Option<u64> {
+    inode_in(fs::read_link(format!("/proc/{pid}/ns/net")).ok()?.to_str()?, "net")
+}
+
+/// The number in `KIND:[NUMBER]`.
+pub fn inode_in(link: &str, kind: &str) -> Option<u64> {
+    link.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Whether we may list the descriptors of a process.
+pub fn shows_descriptors(pid: u32) -> bool {
+    fs::read_dir(format!("/proc/{pid}/fd")).is_ok()
+}
+
+/// Descriptors of a process that are sockets: (descriptor, inode).
+pub fn sockets(pid: u32) -> Vec<(i32, u64)> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let inode = inode_in(fs::read_link(entry.path()).ok()?.to_str()?, "socket")?;
+            Some((entry.file_name().to_str()?.parse().ok()?, inode))
+        })
+        .collect()
+}
+
+/// The arguments of a process, its program first; empty when it has none, or is gone.
+pub fn arguments(pid: u32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    if words.is_empty() {
+        return Vec::new();
+    }
+    words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_and_theirs_are_found() {
+        // A shell, a shell below it, and a program that ends with its input; `true` keeps each from becoming the next.
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sh -c 'cat; true'; true"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("sh runs");
+        let named = |pid: &u32| stat(*pid).map(|stat| stat.comm).unwrap_or_default();
+        let begun = std::time::Instant::now();
+        let mut below = Vec::new();
+        while below.last().map(named).as_deref() != Some("cat") && begun.elapsed().as_secs() < 5 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            below = descendants(&[shell.id()]);
+        }
+        let by_both = below.first().map(|child| descendants(&[shell.id(), *child]));
+        drop(shell.stdin.take());
+        shell.wait().expect("our child");
+        assert_eq!(below.iter().map(named).collect::<String>(), "", "they have ended: {below:?}");
+        assert_eq!((below.len(), by_both.as_deref()), (2, Some(&below[1..])), "{below:?}");
+    }
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let text = "4120 (a b) S (c) R 17 4120 4120 0 -1 4194304 2845 0 0 0 13 2 37 1 20 0 3 0 115132 16961536 3357\n";
+        let stat = parse_stat(text).expect("a stat line");
+        assert_eq!(stat.comm, "a b) S (c");
+        assert_eq!((stat.state, stat.parent, stat.kernel_thread), ('R', 17, false));
+        assert_eq!((stat.user_ticks, stat.system_ticks, stat.start_ticks), (13, 2, 115_132));
+    }
+
+    #[test]
+    fn half_a_line_is_none() {
+        for text in ["", "1 (x", "1 (x) S", ")(", "1 (x) S 1 2 3"] {
+            assert_eq!(parse_stat(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn reads_links_and_status() {
+        assert_eq!(inode_in("socket:[4711]", "socket"), Some(4711));
+        assert_eq!(inode_in("pipe:[4711]", "socket"), None);
+        assert_eq!(inode_in("socket:[x]", "socket"), None);
+        let status = "Name:\tx\nTgid:\t12\nNSpid:\t12\t7\n";
+        assert_eq!(status_field(status, "Tgid"), Some("12"));
+        assert_eq!(status_field(status, "NSpid"), Some("12\t7"));
+        assert_eq!(status_field(status, "Pid"), None);
+    }
+
+    #[test]
+    fn sees_ourselves() {
+        let own = std::process::id();
+        assert!(pids().contains(&own));
+        assert!(!threads(own).is_empty());
+        assert!(netns_ino(own).is_some());
+        assert!(shows_descriptors(own));
+        assert_eq!(thread_group(own), Some(own));
+    }
+}

@@ -1,0 +1,153 @@
+//! A case: measure, diagnose, make one change, measure again.
+use std::time::Duration;
+
+use anyhow::Context;
+use parshall_evidence::Report;
+use serde::Serialize;
+
+use super::Interrupt;
+use super::load::Outcome;
+use super::recipe::{Change, Recipe, TopologyKind, verdict_name};
+use super::run::{MARGIN, RunArgs, WARM_UP, observe_subject};
+use super::terminal::{self, Progress};
+use super::testbed::Testbed;
+use super::units::{self, Format};
+use parshall_diagnose::{self as diagnose, report};
+use parshall_host::output::{self, TextStyle};
+use parshall_host::private_file::PrivateFile;
+
+/// The format of a case's result.
+pub const CASE_SCHEMA: &str = "parshall.lab-case/1";
+/// How long each measurement runs: without probes, so that both rates are the program's own.
+const MEASURE: Duration = Duration::from_secs(2);
+
+/// A case, as JSON.
+#[derive(Debug, Serialize)]
+struct CaseResult<'a> {
+    schema: &'static str,
+    name: &'a str,
+    expected: String,
+    got: String,
+    matched: bool,
+    change: &'a str,
+    factor: f64,
+    before: Outcome,
+    after: Outcome,
+    report: &'a Report,
+}
+
+/// Runs a case. True: the verdict was the right one, and the change helped.
+pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<PrivateFile>, interrupt: &Interrupt) -> anyhow::Result<bool> {
+    let (change, measured) = match (&recipe.change, &recipe.measure) {
+        (Some(change), Some(measured)) => (change, measured.as_str()),
+        _ => anyhow::bail!("{} has no change or nothing to measure", recipe.id),
+    };
+    let story =
+        Story { style: output::style(None), text: args.format == Format::Text, progress: Progress::start(&recipe.id) };
+    story.heading(&format!("{} · {}", recipe.id, recipe.title))?;
+    story.line(&format!("{}\n", recipe.broken))?;
+    let mut testbed = Testbed::make(recipe, 3 * MEASURE + args.window + MARGIN, interrupt)?;
+    for process in recipe.processes.iter().filter(|process| process.name != measured) {
+        testbed.start(recipe, &process.name, &[], interrupt)?;
+    }
+    story.progress.say("measuring");
+    let before = measure(recipe, measured, None, &mut testbed, interrupt)?;
+    story.heading(&format!("1  Measure: {}", place(recipe)))?;
+    story.line(&format!("   {}\n", before.line()))?;
+
+    story.progress.say(&format!("observing for {} s", args.window.as_secs_f64()));
+    testbed.start(recipe, measured, &[], interrupt)?;
+    interrupt.sleep(WARM_UP)?;
+    let capture = observe_subject(recipe, &testbed, args)?;
+    interrupt.check()?;
+    testbed.end(measured);
+    save.map_or(Ok(()), |file| diagnose::write_case(&capture, file))?;
+    let report = parshall_core::judge(&capture);
+    story.heading("2  Diagnose: what the kernel saw")?;
+    story.line(&format!("{}\n", report::text(&report, story.style).trim_end()))?;
+
+    story.progress.say("measuring again");
+    let after = measure(recipe, measured, Some(change), &mut testbed, interrupt)?;
+    testbed.end_all();
+    drop(testbed);
+    story.heading(&format!("3  Change one thing: {}", change.text))?;
+    story.line(&format!("   {}\n", after.line()))?;
+
+    let matched = recipe.expect.matches(&report);
+    let result = CaseResult {
+        schema: CASE_SCHEMA,
+        name: &recipe.id,
+        expected: recipe.expect.to_string(),
+        got: verdict_name(&report),
+        matched,
+        change: &change.text,
+        factor: after.rate_per_s / before.rate_per_s.max(1e-9),
+        before,
+        after,
+        report: &report,
+    };
+    match args.format {
+        Format::Json => terminal::line(&serde_json::to_string(&result)?)?,
+        Format::Text => story.end(&result)?,
+    }
+    Ok(matched && result.factor > 1.0)
+}
+
+fn measure(
+    recipe: &Recipe,
+    process: &str,
+    change: Option<&Change>,
+    testbed: &mut Testbed,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Outcome> {
+    for changed in change.iter().filter(|change| change.process != process) {
+        testbed.end(&changed.process);
+        testbed.start(recipe, &changed.process, &changed.add, interrupt)?;
+    }
+    let extra = change.filter(|change| change.process == process).map(|change| change.add.as_slice());
+    testbed.start(recipe, process, extra.unwrap_or_default(), interrupt)?;
+    interrupt.sleep(MEASURE)?;
+    testbed.check_alive()?;
+    testbed.end(process).with_context(|| format!("the process {process} printed no result"))
+}
+
+fn place(recipe: &Recipe) -> String {
+    match recipe.topology.kind {
+        TopologyKind::Loopback => "over the loopback interface".into(),
+        TopologyKind::Veth => "two network namespaces and a veth pair".into(),
+        TopologyKind::Delay => format!("two network namespaces, {} ms apart", recipe.topology.delay_ms),
+    }
+}
+
+/// How a case is told on a terminal; silent when the result is a document.
+struct Story {
+    style: TextStyle,
+    text: bool,
+    progress: Progress,
+}
+
+impl Story {
+    fn line(&self, line: &str) -> anyhow::Result<()> {
+        if self.text { self.progress.line(line) } else { Ok(()) }
+    }
+
+    fn heading(&self, line: &str) -> anyhow::Result<()> {
+        self.line(&terminal::heading(line, self.style))
+    }
+
+    fn end(&self, result: &CaseResult<'_>) -> anyhow::Result<()> {
+        let rates = [result.before.rate_per_s, result.after.rate_per_s];
+        let widest = rates[0].max(rates[1]).max(1e-9);
+        self.heading("Result")?;
+        for (label, rate) in [("before", rates[0]), ("after", rates[1])] {
+            // A bar for any rate at all: a blank would look like none.
+            let bar = "█".repeat(((rate / widest * 40.0).round() as usize).max(1));
+            self.line(&format!("   {label:<7} {:>10}/s  {bar}", units::number(rate)))?;
+        }
+        let [before, after] = rates.map(units::number);
+        let factor = terminal::good(&format!("×{}", units::number(result.factor)), self.style);
+        let judgement = if result.matched { "as expected" } else { "NOT as expected" };
+        self.line(&format!("\n   rate {before}/s → {after}/s  {factor}"))?;
+        self.line(&format!("   verdict {} · expected {} · {judgement}", result.got, result.expected))
+    }
+}

@@ -1,0 +1,149 @@
+//! The cases, faults and controls that the binary carries with it. Adding one is adding its file and its line here.
+use super::recipe::Recipe;
+use parshall_host::error::UserError;
+
+/// What kind of recipe a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A named investigation: diagnose, change one thing, measure again.
+    Case,
+    /// Something broken on purpose, with its true cause.
+    Fault,
+    /// Nothing broken: it must never be accused.
+    Control,
+}
+
+/// An embedded file.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    text: &'static str,
+}
+
+macro_rules! entries {
+    ($($kind:ident $dir:literal: $($name:literal)*;)*) => {
+        &[$($(Entry {
+            name: $name,
+            kind: Kind::$kind,
+            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../", $dir, "/", $name, ".toml")),
+        },)*)*]
+    };
+}
+
+/// All of them, in the order of `lab list`.
+pub const ENTRIES: &[Entry] = entries! {
+    Case "cases": "nagle-stall";
+    Fault "faults":
+        "nagle-delayed-ack" "nagle-hold" "cork-held" "small-copy-buffer" "user-cpu-bound" "slow-reader"
+        "slow-reader-own-sender"
+        "peer-window-limited" "packet-loss" "packet-loss-far" "packet-loss-thin" "peer-think-time" "cpu-throttled" "app-limited";
+    Control "faults/controls":
+        "python-asyncio" "nginx" "redis" "iperf3" "rpc-echo"
+        "nagle-twin-nodelay" "nagle-twin-together" "nagle-hold-twin-nodelay" "cork-twin-uncorked"
+        "slow-reader-twin" "peer-window-twin" "packet-loss-twin" "think-time-twin" "client-pauses"
+        "large-copy-buffer" "quota-not-reached";
+};
+
+impl Entry {
+    /// Reads it. The embedded files are tested, so an error here is a fault of the build.
+    pub fn recipe(&self) -> Result<Recipe, UserError> {
+        Recipe::parse(self.name, self.text)
+    }
+}
+
+/// The entries that a name means: one, or all of `faults`, `controls`, `cases`.
+pub fn find(name: &str) -> Result<Vec<Entry>, UserError> {
+    let group = match name {
+        "cases" => Some(Kind::Case),
+        "faults" => Some(Kind::Fault),
+        "controls" => Some(Kind::Control),
+        _ => None,
+    };
+    let found: Vec<Entry> =
+        ENTRIES.iter().copied().filter(|entry| entry.name == name || Some(entry.kind) == group).collect();
+    if found.is_empty() {
+        let near = near_names(name);
+        let hint = match near.as_slice() {
+            [] => "`parshall lab list` shows all names".to_owned(),
+            near => format!("did you mean {}? `parshall lab list` shows all names", near.join(" or ")),
+        };
+        return Err(UserError::new(format!("there is no case, fault or control named `{name}`"), hint));
+    }
+    Ok(found)
+}
+
+/// Up to three names that share a part with `name` or are a few letters away from it, nearest first.
+fn near_names(name: &str) -> Vec<&'static str> {
+    let mut near: Vec<(usize, &'static str)> = ENTRIES
+        .iter()
+        .filter_map(|entry| {
+            let letters = distance(name, entry.name);
+            let contains = name.len() >= 3 && (entry.name.contains(name) || name.contains(entry.name));
+            (contains || letters <= 3.max(name.len() / 3)).then_some((letters, entry.name))
+        })
+        .collect();
+    near.sort();
+    near.into_iter().take(3).map(|(_, name)| name).collect()
+}
+
+/// Levenshtein distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_embedded_file_parses_and_carries_its_own_name() {
+        for entry in ENTRIES {
+            let recipe = entry.recipe().unwrap_or_else(|error| panic!("{} ({})", error.what, error.hint));
+            assert_eq!(recipe.id, entry.name);
+            match entry.kind {
+                Kind::Control => assert!(recipe.expect.not_accused, "{}", entry.name),
+                Kind::Fault => assert!(!recipe.expect.not_accused, "{}", entry.name),
+                Kind::Case => assert!(recipe.change.is_some() && recipe.measure.is_some(), "{}", entry.name),
+            }
+        }
+    }
+
+    #[test]
+    fn every_file_is_embedded() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for (dir, kind) in [("cases", Kind::Case), ("faults", Kind::Fault), ("faults/controls", Kind::Control)] {
+            for file in std::fs::read_dir(root.join(dir)).expect("the directory") {
+                let path = file.expect("an entry").path();
+                if path.extension().is_some_and(|extension| extension == "toml") {
+                    let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+                    assert!(ENTRIES.iter().any(|entry| entry.name == name && entry.kind == kind), "{dir}/{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_met_with_near_ones() {
+        let error = find("nagel-stall").expect_err("unknown");
+        assert!(error.hint.contains("nagle-stall"), "{}", error.hint);
+        assert!(find("loss").expect_err("unknown").hint.contains("packet-loss"));
+        assert!(!find("zzzzzzzzzzzz").expect_err("unknown").hint.contains("did you mean"));
+        assert!(find("faults").expect("a group").len() > 5);
+    }
+}

@@ -1,0 +1,98 @@
+//! A control group with a CPU quota, in whichever hierarchy has the cpu controller: v1 or v2.
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use parshall_sys::owner::{self, Owner};
+
+use parshall_host::error::UserError;
+
+const PERIOD_US: u64 = 100_000;
+
+/// A control group of this process; removed on drop, once it is empty.
+#[derive(Debug)]
+pub struct CpuQuota {
+    path: PathBuf,
+}
+
+enum Hierarchy {
+    V1(PathBuf),
+    V2(PathBuf),
+}
+
+impl CpuQuota {
+    /// Makes a group that may use this share of one CPU.
+    pub fn create(tag: &str, percent: u32) -> anyhow::Result<Self> {
+        let quota_us = u64::from(percent.max(1)) * PERIOD_US / 100;
+        let hierarchy = hierarchy().ok_or_else(|| {
+            UserError::new("no control group hierarchy has the cpu controller", "mount cgroup2, or cgroup with -o cpu")
+        })?;
+        let name = Owner::this()?.unique_name(tag);
+        let make = |root: &Path, files: &[(&str, String)]| -> anyhow::Result<Self> {
+            let group = Self { path: root.join(&name) };
+            fs::create_dir(&group.path).with_context(|| format!("making {}", group.path.display()))?;
+            for (file, value) in files {
+                fs::write(group.path.join(file), value).with_context(|| format!("writing {file} of {name}"))?;
+            }
+            Ok(group)
+        };
+        match hierarchy {
+            Hierarchy::V1(root) => {
+                make(&root, &[("cpu.cfs_period_us", PERIOD_US.to_string()), ("cpu.cfs_quota_us", quota_us.to_string())])
+            }
+            Hierarchy::V2(root) => {
+                // Usually on already; if this fails, writing cpu.max says so.
+                fs::write(root.join("cgroup.subtree_control"), "+cpu").ok();
+                make(&root, &[("cpu.max", format!("{quota_us} {PERIOD_US}"))])
+            }
+        }
+    }
+
+    /// The file through which a process joins.
+    pub fn procs(&self) -> anyhow::Result<File> {
+        let path = self.path.join("cgroup.procs");
+        OpenOptions::new().write(true).open(&path).with_context(|| format!("opening {}", path.display()))
+    }
+}
+
+impl Drop for CpuQuota {
+    fn drop(&mut self) {
+        // Its processes were waited for, but a group stays busy for a moment after.
+        for _ in 0..50 {
+            if fs::remove_dir(&self.path).is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Removes the groups that dead owners left and returns their names. A group that is not empty stays.
+pub fn sweep() -> Vec<String> {
+    let Some(Hierarchy::V1(root) | Hierarchy::V2(root)) = hierarchy() else { return Vec::new() };
+    let mut dead = owner::leftovers(&root).unwrap_or_default();
+    dead.retain(|name| fs::remove_dir(root.join(name)).is_ok());
+    dead
+}
+
+fn hierarchy() -> Option<Hierarchy> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let mut v2 = None;
+    for line in mounts.lines() {
+        let mut fields = line.split(' ').skip(1);
+        let (Some(path), Some(kind), Some(options)) = (fields.next(), fields.next(), fields.next()) else { continue };
+        let path = PathBuf::from(path);
+        match kind {
+            "cgroup" if options.split(',').any(|option| option == "cpu") => return Some(Hierarchy::V1(path)),
+            "cgroup2" => {
+                let controllers = fs::read_to_string(path.join("cgroup.controllers")).unwrap_or_default();
+                if controllers.split_whitespace().any(|controller| controller == "cpu") {
+                    v2 = Some(Hierarchy::V2(path));
+                }
+            }
+            _ => {}
+        }
+    }
+    v2
+}

@@ -1,0 +1,325 @@
+//! What a case, fault or control is: data read from TOML and checked once.
+use std::collections::BTreeMap;
+
+use parshall_evidence::{Report, Status};
+use serde::Deserialize;
+
+use parshall_host::error::UserError;
+
+/// A case, a fault or a control.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// Its name: that of the file.
+    pub id: String,
+    /// One line.
+    pub title: String,
+    /// What is broken; `nothing` for controls.
+    pub broken: String,
+    /// What the fault must move, so that it is known to hurt.
+    pub moves: String,
+    /// What the verdict must be.
+    pub expect: Expect,
+    /// Where the processes meet.
+    #[serde(default)]
+    pub topology: Topology,
+    /// Programs that must be installed.
+    #[serde(default)]
+    pub needs: Vec<String>,
+    /// Files to write into `{dir}` first.
+    #[serde(default, rename = "file")]
+    pub files: Vec<FileSpec>,
+    /// Processes, started in this order.
+    #[serde(rename = "process")]
+    pub processes: Vec<ProcessSpec>,
+    /// Whom to observe.
+    pub subject: SubjectSpec,
+    /// Only in cases: the process whose result is the measurement.
+    pub measure: Option<String>,
+    /// Only in cases: the one change.
+    pub change: Option<Change>,
+}
+
+/// The verdict that is right.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expect {
+    /// This cause.
+    pub cause: Option<String>,
+    /// This status.
+    pub status: Option<Status>,
+    /// Anything but a cause.
+    #[serde(default)]
+    pub not_accused: bool,
+}
+
+impl Expect {
+    /// Whether the verdict of a report is right.
+    pub fn matches(&self, report: &Report) -> bool {
+        let verdict = &report.verdict;
+        match (&self.cause, self.status) {
+            (Some(cause), _) => verdict.status == Status::Cause && verdict.cause.as_ref() == Some(cause),
+            (None, Some(status)) => verdict.status == status,
+            (None, None) => verdict.status != Status::Cause,
+        }
+    }
+}
+
+impl std::fmt::Display for Expect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (&self.cause, self.status) {
+            (Some(cause), _) => f.write_str(cause),
+            (None, Some(status)) => f.write_str(status_name(status)),
+            (None, None) => f.write_str("not-accused"),
+        }
+    }
+}
+
+/// The verdict of a report in a word: the cause, or the status.
+pub fn verdict_name(report: &Report) -> String {
+    match (&report.verdict.cause, report.verdict.status) {
+        (Some(cause), Status::Cause) => cause.clone(),
+        (_, status) => status_name(status).into(),
+    }
+}
+
+fn status_name(status: Status) -> &'static str {
+    match status {
+        Status::Cause => "cause",
+        Status::Healthy => "healthy",
+        Status::NoDominantCause => "no-dominant-cause",
+        Status::InsufficientEvidence => "insufficient-evidence",
+    }
+}
+
+/// Where the processes meet.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topology {
+    /// The wire.
+    #[serde(default)]
+    pub kind: TopologyKind,
+    /// Packets lost on their way to the server, in per cent.
+    #[serde(default)]
+    pub loss_percent: f64,
+    /// Send single segments as a wire does (TSO, GSO and GRO off), as loss also does; only with `veth`.
+    #[serde(default)]
+    pub single_segments: bool,
+    /// Delay each way; only with `delay`.
+    #[serde(default)]
+    pub delay_ms: f64,
+}
+
+/// The wire between client and server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum TopologyKind {
+    /// The host's own loopback interface.
+    #[default]
+    Loopback,
+    /// Two namespaces and a veth pair.
+    Veth,
+    /// Two namespaces and a delay line in user space.
+    Delay,
+}
+
+/// A file that a process needs.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileSpec {
+    /// Its name in `{dir}`.
+    pub name: String,
+    /// Its content; placeholders are replaced.
+    pub text: String,
+}
+
+/// A process of a recipe.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessSpec {
+    /// What the recipe calls it.
+    pub name: String,
+    /// The namespace it runs in.
+    #[serde(default)]
+    pub side: Side,
+    /// Program and arguments; placeholders are replaced.
+    pub command: Vec<String>,
+    /// How to know that it can be used.
+    #[serde(default)]
+    pub ready: Ready,
+    /// CPUs it may use; those the host does not have are left out.
+    #[serde(default)]
+    pub cpus: Vec<usize>,
+    /// CPU quota of a control group made for it, in per cent of one CPU.
+    pub cpu_quota_percent: Option<u32>,
+}
+
+/// An end of the wire.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// Whoever connects.
+    #[default]
+    Client,
+    /// Whoever listens.
+    Server,
+}
+
+/// How to know that a process can be used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ready {
+    /// It writes a line that begins with `ready` to stderr, as the loads do.
+    #[default]
+    Line,
+    /// Its namespace has a listener on `{port}`.
+    Listen,
+    /// It was started.
+    Started,
+}
+
+/// Whom to observe: one of the two.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubjectSpec {
+    /// Everything on the service's port.
+    #[serde(default)]
+    pub port: bool,
+    /// The process with this name.
+    pub process: Option<String>,
+}
+
+/// The one change of a case.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// What is changed, in words.
+    pub text: String,
+    /// Whose arguments change.
+    pub process: String,
+    /// Arguments to add.
+    pub add: Vec<String>,
+}
+
+impl Recipe {
+    /// Reads and checks a recipe; `name` is how errors call it.
+    pub fn parse(name: &str, text: &str) -> Result<Self, UserError> {
+        let recipe: Recipe = toml::from_str(text).map_err(|error| {
+            UserError::new(
+                format!("{name}: {}", error.message()),
+                match error.span() {
+                    Some(span) => format!("line {}; docs/lab.md describes the file", line_of(text, span.start)),
+                    None => "docs/lab.md describes the file".into(),
+                },
+            )
+        })?;
+        recipe.check().map_err(|(what, hint)| UserError::new(format!("{name}: {what}"), hint))?;
+        Ok(recipe)
+    }
+
+    fn check(&self) -> Result<(), (String, String)> {
+        let fail = |what: String, hint: &str| Err((what, hint.to_owned()));
+        let known = |process: &String| self.processes.iter().any(|spec| spec.name == *process);
+        if self.processes.is_empty() || self.processes.iter().any(|spec| spec.command.is_empty()) {
+            return fail("a process without a command".into(), "give every [[process]] a command = [...]");
+        }
+        let Expect { cause, status, not_accused } = &self.expect;
+        if [cause.is_some(), status.is_some(), *not_accused].iter().filter(|&&set| set).count() != 1 {
+            return fail(
+                "expect is ambiguous".into(),
+                "set exactly one of expect.cause, expect.status, expect.not_accused",
+            );
+        }
+        if self.subject.port == self.subject.process.is_some() {
+            return fail("subject is ambiguous".into(), "set either subject.port = true or subject.process = \"NAME\"");
+        }
+        let changed = self.change.as_ref().map(|change| &change.process);
+        for process in [self.subject.process.as_ref(), self.measure.as_ref(), changed].into_iter().flatten() {
+            if !known(process) {
+                return fail(format!("there is no process named `{process}`"), "use the name of a [[process]]");
+            }
+        }
+        let topology = &self.topology;
+        if topology.delay_ms != 0.0 && topology.kind != TopologyKind::Delay {
+            return fail("delay_ms needs topology.kind = \"delay\"".into(), "set kind, or leave delay_ms out");
+        }
+        if topology.loss_percent != 0.0 && topology.kind == TopologyKind::Loopback {
+            return fail("the loopback interface loses nothing".into(), "set topology.kind = \"veth\"");
+        }
+        if !(0.0..=100.0).contains(&topology.loss_percent) || !(0.0..=10_000.0).contains(&topology.delay_ms) {
+            return fail("loss or delay out of range".into(), "loss_percent is 0 to 100, delay_ms 0 to 10000");
+        }
+        Ok(())
+    }
+
+    /// Whether it needs the rights of root to set up.
+    pub fn needs_root(&self) -> bool {
+        self.topology.kind != TopologyKind::Loopback
+            || self.processes.iter().any(|process| process.cpu_quota_percent.is_some())
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.as_bytes().iter().take(offset).filter(|&&byte| byte == b'\n').count() + 1
+}
+
+/// Replaces `{name}` by its value. Braces around anything else stay (nginx and Python use them too).
+pub fn fill(text: &str, values: &BTreeMap<&'static str, String>) -> String {
+    values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("{{{name}}}"), value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+        id = "x"
+        title = "t"
+        broken = "b"
+        moves = "m"
+        expect = { cause = "packet-loss" }
+        subject = { process = "client" }
+        [[process]]
+        name = "client"
+        command = ["{parshall}", "lab"]
+    "#;
+
+    #[test]
+    fn a_small_recipe_parses() {
+        let recipe = Recipe::parse("x", GOOD).expect("it is good");
+        assert_eq!(recipe.topology.kind, TopologyKind::Loopback);
+        assert_eq!(recipe.processes[0].ready, Ready::Line);
+        assert!(!recipe.needs_root());
+    }
+
+    #[test]
+    fn bad_recipes_name_their_fault_and_a_remedy() {
+        for (from, to, what, hint) in [
+            ("process = \"client\"", "process = \"cleint\"", "no process named `cleint`", "name of a [[process]]"),
+            ("process = \"client\"", "port = true, process = \"client\"", "subject is ambiguous", "either"),
+            ("cause = \"packet-loss\"", "cause = \"x\", not_accused = true", "expect is ambiguous", "exactly one"),
+            ("[[process]]", "topology = { loss_percent = 2.0 }\n[[process]]", "loses nothing", "veth"),
+            (
+                "[[process]]",
+                "topology = { kind = \"veth\", delay_ms = 2.0 }\n[[process]]",
+                "delay_ms needs",
+                "set kind",
+            ),
+            ("title = \"t\"", "titel = \"t\"", "titel", "line 3"),
+            ("command = [\"{parshall}\", \"lab\"]", "command = []", "without a command", "[[process]]"),
+        ] {
+            let error = Recipe::parse("bad", &GOOD.replacen(from, to, 1)).expect_err(to);
+            assert!(error.what.contains(what), "{to}: {}", error.what);
+            assert!(error.hint.contains(hint), "{to}: {}", error.hint);
+        }
+    }
+
+    #[test]
+    fn placeholders_are_replaced_and_other_braces_stay() {
+        let values = BTreeMap::from([("port", "7000".to_owned())]);
+        assert_eq!(
+            fill("listen {port}; location / { return 200; }", &values),
+            "listen 7000; location / { return 200; }"
+        );
+    }
+}

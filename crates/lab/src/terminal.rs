@@ -1,0 +1,60 @@
+//! How the lab draws on a terminal.
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use parshall_host::output::TextStyle;
+
+/// Prints a line on stdout. `println!` would panic when the reader has left; here that is an error like any other.
+pub fn line(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.write_all(b"\n")?;
+    Ok(stdout.flush()?)
+}
+
+/// A line that stands out.
+pub fn heading(text: &str, style: TextStyle) -> String {
+    if style.color { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// A number that stands out.
+pub fn good(text: &str, style: TextStyle) -> String {
+    if style.color { format!("\x1b[1;32m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// A spinner on stderr while something takes its time; nothing when stderr is no terminal.
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// Starts it.
+    pub fn start(what: &str) -> Self {
+        let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix} · {msg}") {
+            bar.set_style(style);
+        }
+        bar.set_prefix(what.to_owned());
+        bar.set_message("setting up");
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self { bar }
+    }
+
+    /// Prints a line on stdout without tearing the spinner.
+    pub fn line(&self, text: &str) -> anyhow::Result<()> {
+        self.bar.suspend(|| line(text))
+    }
+
+    /// What it waits for now.
+    pub fn say(&self, what: &str) {
+        self.bar.set_message(what.to_owned());
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

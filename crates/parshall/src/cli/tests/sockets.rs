@@ -1,0 +1,121 @@
+//! What the command line of `parshall sockets` is lowered to, and what it refuses.
+use parshall_core::sockets::{Kind, Side};
+use parshall_evidence::socket::Group;
+
+use super::{Invocation, Request, parse};
+use parshall_host::error::UserError;
+use parshall_sockets::request::{BackendChoice, OnceRequest, SinkRequest, SocketFormat, SocketsRequest, StreamRequest};
+
+fn request(line: &str) -> Result<SocketsRequest, UserError> {
+    let words = format!("parshall sockets {line}");
+    match parse(words.split_whitespace())? {
+        Invocation::Do(request) => match *request {
+            Request::Sockets(request) => Ok(request),
+            other => panic!("{other:?}"),
+        },
+        Invocation::Print(text) => panic!("{text}"),
+    }
+}
+
+fn once(line: &str) -> OnceRequest {
+    match request(&format!("once {line}")).unwrap() {
+        SocketsRequest::Once(request) => request,
+        SocketsRequest::Stream(_) => panic!("a stream"),
+    }
+}
+
+fn stream(line: &str) -> StreamRequest {
+    match request(&format!("stream {line}")).unwrap() {
+        SocketsRequest::Stream(request) => request,
+        SocketsRequest::Once(_) => panic!("not a stream"),
+    }
+}
+
+#[test]
+fn defaults() {
+    let once = once("");
+    let selection = &once.wanted.selection;
+    assert!(selection.kinds.has(Kind::Tcp) && !selection.kinds.has(Kind::Udp));
+    assert_eq!(
+        (selection.states, once.format, once.reading.backend),
+        (u32::MAX, SocketFormat::Text, BackendChoice::Auto)
+    );
+    assert!(selection.groups.has(Group::Owner) && !selection.groups.has(Group::Memory), "what the table shows");
+    let json = self::once("--format json").wanted.selection;
+    assert!(json.groups.has(Group::Owner) && json.groups.has(Group::Memory));
+    let stream = stream("");
+    assert!(!stream.wanted.selection.groups.has(Group::Owner), "that pass is dear again and again");
+    assert!(stream.rates && stream.closes && matches!(stream.to[..], [SinkRequest::Stdout(SocketFormat::Text)]));
+}
+
+#[test]
+fn selections() {
+    let selection = once(
+        "--kind udp,unix --state established,listen --port 80 --remote-port 443 --prefix 10.0.0.0/8 --fields rtt,loss",
+    )
+    .wanted
+    .selection;
+    assert!(selection.kinds.has(Kind::Unix) && !selection.kinds.has(Kind::Tcp));
+    assert_eq!(selection.states, 1 << 1 | 1 << 10);
+    assert_eq!(selection.ports, [(Side::Either, 80), (Side::Remote, 443)]);
+    assert_eq!((selection.prefixes[0].side, selection.prefixes[0].length), (Side::Either, 8));
+    assert!(
+        selection.groups.has(Group::Rtt)
+            && !selection.groups.has(Group::Memory)
+            && selection.groups.has(Group::Identity)
+    );
+    assert_eq!(once("--state connected").wanted.selection.states & (1 << 10 | 1 << 7), 0);
+}
+
+#[test]
+fn filters_and_processes() {
+    let selection = once("--pid 7 --process nginx state established ( dport = :443 or sport = :ssh )").wanted.selection;
+    assert_eq!(
+        (selection.filter.pids.as_slice(), selection.filter.commands.as_slice()),
+        (&[7][..], &["nginx".into()][..])
+    );
+    assert_eq!((selection.states, selection.ports.len()), (1 << 1, 2), "the kernel side gets its part");
+    assert!(selection.groups.has(Group::Owner));
+    let stream = stream("--pid 7 --format json").wanted.selection;
+    assert!(stream.groups.has(Group::Owner) && stream.filter.expression.is_none());
+    assert!(once("").wanted.selection.filter.is_empty());
+}
+
+#[test]
+fn what_is_sorted_by_is_read() {
+    let groups = once("--fields rtt --sort owner,pacing-rate --format json").wanted.selection.groups;
+    assert!(groups.has(Group::Owner) && groups.has(Group::Rate) && !groups.has(Group::Memory));
+}
+
+#[test]
+fn destinations() {
+    assert!(matches!(stream("--to /tmp/x --format json").to[..], [SinkRequest::Files(_)]));
+    assert!(matches!(stream("--format json").to[..], [SinkRequest::Stdout(SocketFormat::Json)]));
+}
+
+#[test]
+fn mistakes_are_named_with_what_would_be_right() {
+    for (line, what, hint) in [
+        ("once --fields rttt", "no group of fields `rttt`", "did you mean `rtt`?"),
+        ("once --state open", "no state `open`", "established"),
+        ("once --kind tcpp", "no kind of socket `tcpp`", "did you mean `tcp`?"),
+        ("once --sort size", "no key to sort by `size`", "there are:"),
+        ("once --prefix 10.0.0.1/8", "has bits set", "10.0.0.0/8"),
+        ("once --backend walk --uring", "--uring reads netlink", "--backend netlink"),
+        ("once --format json --wide", "--wide is for the table", "leave it out"),
+        ("once state estblished", "no state `estblished`", "did you mean `established`?"),
+        ("once tcp", "`tcp` is not part of a filter", "--kind tcp"),
+        ("once --color never", "`--color` is not an option", "prints no colours"),
+        ("once --colour", "`--colour` is not an option", "prints no colours"),
+        ("once --procss x", "`--procss` is not an option", "did you mean `--process`?"),
+        ("once --pid nginx", "`nginx` is not a process id", "pidof nginx"),
+        ("once -p", "`-p` is not an option", "owners are in the table"),
+        ("once -t", "`-t` is not an option", "--kind tcp"),
+        ("stream --every 1ms", "--every is out of range", "100ms to 1h"),
+        ("stream --to /tmp/x --format text", "files hold no tables", "parquet"),
+    ] {
+        let error = request(line).expect_err(line);
+        assert!(error.what.contains(what), "{line}: {}", error.what);
+        assert!(error.hint.contains(hint), "{line}: {}", error.hint);
+    }
+}

@@ -1,0 +1,88 @@
+//! What a new configuration changes about a listener that stays open. It is tried first, on a socket of its own: a
+//! configuration that is refused must not have touched what is in use.
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use anyhow::Context;
+use parshall_core::relay::config::{Endpoint, Listener};
+use parshall_sys::stream_socket::{self, Options, StreamAddr};
+
+use super::open::{self, Sockets};
+use super::serve::Running;
+use super::service::options;
+use super::udp;
+use parshall_host::error::UserError;
+
+/// A change to open sockets.
+#[derive(Debug)]
+pub struct Adjustment {
+    /// For messages.
+    listener: String,
+    sockets: Arc<Sockets>,
+    change: Change,
+}
+
+#[derive(Debug)]
+enum Change {
+    /// Options of a TCP or Unix listener.
+    Options { address: StreamAddr, backlog: u32, options: Options },
+    /// All datagrams of a source come to one thread.
+    Steering,
+}
+
+impl Adjustment {
+    /// What has to change, if anything. An error if the kernel would not do it.
+    pub fn prepare(old: &Running, new: &Listener) -> anyhow::Result<Option<Self>> {
+        let change = if old.is_tcp() { streams(old, new)? } else { datagrams(old, new)? };
+        Ok(change.map(|change| Self { listener: new.name.clone(), sockets: old.sockets.clone(), change }))
+    }
+
+    /// Does it. The kernel has done the same to another socket; should it refuse this one, the listener goes on as it was.
+    pub fn commit(&self) {
+        if let Err(error) = self.change() {
+            eprintln!("relay: {}: not all socket options could be changed: {error:#}", self.listener);
+        }
+    }
+
+    fn change(&self) -> anyhow::Result<()> {
+        match &self.change {
+            Change::Options { address, backlog, options } => {
+                let each = |socket: &OwnedFd| stream_socket::adjust(socket, address, *backlog, options);
+                Ok(self.sockets.iter().flatten().try_for_each(each)?)
+            }
+            // One socket of a port sets it for all.
+            Change::Steering => match self.sockets.iter().flatten().next() {
+                Some(socket) => open::steer_by_source(socket, self.sockets.len()),
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+fn streams(old: &Running, new: &Listener) -> anyhow::Result<Option<Change>> {
+    let before = &old.service.config;
+    if before.sockets == new.sockets && before.transparent == new.transparent {
+        return Ok(None);
+    }
+    let address = match &new.listen {
+        Endpoint::Unix(path) => StreamAddr::Unix(path.clone()),
+        _ => StreamAddr::Ip(old.bound.parse().with_context(|| format!("{} is no address", old.bound))?),
+    };
+    let (backlog, options) = (new.sockets.backlog, options(new));
+    stream_socket::try_options(&address, backlog, &options).map_err(|e| {
+        let what = format!("{}: the kernel refuses the new socket options: {e}", new.name);
+        UserError::new(what, "`transparent` needs CAP_NET_ADMIN; leave out what was added to `sockets`")
+    })?;
+    Ok(Some(Change::Options { address, backlog, options }))
+}
+
+fn datagrams(old: &Running, new: &Listener) -> anyhow::Result<Option<Change>> {
+    if !open::limits_sources(new) || open::limits_sources(&old.service.config) {
+        return Ok(None);
+    }
+    let tried = udp::sockets::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &new.sockets);
+    let tried: UdpSocket = tried.context("no socket to try limits of a source with")?;
+    open::steer_by_source(&tried.into(), old.sockets.len())?;
+    Ok(Some(Change::Steering))
+}

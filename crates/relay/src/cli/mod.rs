@@ -1,0 +1,5 @@
+//! The command line of `parshall relay`: `args.rs` declares the flags, `validate.rs` makes a request of them.
+mod args;
+mod validate;
+
+pub use args::RelayArgs;

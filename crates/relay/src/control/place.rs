@@ -1,0 +1,288 @@
+//! Where the control socket is. Without a path in the configuration each relay has its own, named by its process id, so that
+//! several run side by side and `relay top` finds the one there is: in `/run/parshall` (root), in `/run/parshall/UID` where
+//! root has started it to become another user, or in `$XDG_RUNTIME_DIR/parshall` or `/tmp/parshall-UID`. The socket belongs
+//! to the user that the relay becomes, and so does its directory: that user can connect to it and remove it.
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use parshall_sys::privileges::{User, current};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::open::Pool;
+
+/// Tools that wait to be answered.
+const BACKLOG: i32 = 16;
+
+/// Control sockets of relays that root has started.
+const SYSTEM: &str = "/run/parshall";
+
+/// The directory of the control sockets of this user's relays; of `owner`'s, for a relay that is about to become that user.
+pub fn directory(owner: Option<&User>) -> PathBuf {
+    let us = current().uid;
+    let uid = owner.map_or(us, |owner| owner.uid);
+    let given = Path::new(SYSTEM).join(uid.to_string());
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|d| !d.is_empty()) {
+        _ if uid == 0 => PathBuf::from(SYSTEM),
+        _ if us == 0 || is_ours(&given, uid) => given,
+        Some(runtime) => Path::new(&runtime).join("parshall"),
+        None => PathBuf::from(format!("/tmp/parshall-{uid}")),
+    }
+}
+
+/// The directories in which this user may find control sockets: all of the system's, for root.
+pub fn searched() -> Vec<PathBuf> {
+    let system = Path::new(SYSTEM).to_owned();
+    let entries = fs::read_dir(&system).into_iter().flatten().flatten();
+    let of_users = entries.map(|entry| entry.path()).filter(|_| current().uid == 0);
+    let mut all: Vec<PathBuf> = of_users.chain([system, directory(None)]).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// The socket of a relay that was not given a path.
+fn of_pid(directory: &Path, pid: u32) -> PathBuf {
+    directory.join(format!("relay-{pid}.sock"))
+}
+
+/// A bound control socket; its path is removed when this is dropped.
+#[derive(Debug)]
+pub struct Bound {
+    /// Where it is.
+    pub path: PathBuf,
+    inode: Option<(u64, u64)>,
+}
+
+impl Bound {
+    fn new(path: PathBuf) -> Self {
+        Self { inode: inode(&path), path }
+    }
+
+    /// Makes its path another user's. It must be the socket that was bound: one with a single name, ours.
+    pub fn give_to(&self, user: &User) -> io::Result<()> {
+        // The file is held by a descriptor while it is looked at, so that nothing takes its place meanwhile.
+        let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(&self.path)?;
+        let found = file.metadata()?;
+        if (found.uid(), found.gid()) == (user.uid, user.gid) {
+            return Ok(());
+        }
+        if !found.file_type().is_socket() || found.nlink() != 1 || Some((found.dev(), found.ino())) != self.inode {
+            return Err(io::Error::other("another file has taken its place"));
+        }
+        chown(format!("/proc/self/fd/{}", file.as_raw_fd()), Some(user.uid), Some(user.gid))
+    }
+
+    /// Leaves it to a successor.
+    pub fn leave(mut self) {
+        self.inode = None;
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // Somebody else may have put another in this place.
+        if self.inode.is_some() && inode(&self.path) == self.inode {
+            fs::remove_file(&self.path).ok();
+        }
+    }
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|m| (m.dev(), m.ino()))
+}
+
+/// Takes the control socket of a predecessor, if one was handed over. Its path may be one that this process, without
+/// privileges, could not make.
+pub fn inherit(configured: Option<&str>, pool: &mut Pool) -> Option<(Bound, UnixListener)> {
+    let ours = |path: &str| match configured {
+        Some(wanted) => path == wanted,
+        None => has_our_name(Path::new(path)),
+    };
+    let (path, socket) = pool.take_unix(ours)?;
+    Some((Bound::new(PathBuf::from(path)), UnixListener::from(socket)))
+}
+
+/// Binds the socket, for its owner only. Without a configured path, its directory is `owner`'s if there is one.
+pub fn bind(configured: Option<&str>, owner: Option<&User>) -> io::Result<(Bound, UnixListener)> {
+    let path = match configured {
+        Some(path) => PathBuf::from(path),
+        None => {
+            let directory = directory(owner);
+            make(&directory, owner)?;
+            remove_dead(&directory);
+            of_pid(&directory, std::process::id())
+        }
+    };
+    if let Ok(metadata) = fs::symlink_metadata(&path) {
+        if !metadata.file_type().is_socket() {
+            return Err(io::Error::other("there is something that is no socket"));
+        }
+        if answers(&path).is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers there"));
+        }
+        fs::remove_file(&path)?;
+    }
+    // The kernel gives the path the rights of the socket (unix_bind in net/unix/af_unix.c), so there is no moment in
+    // which others could connect.
+    let socket = File::from(OwnedFd::from(Socket::new(Domain::UNIX, Type::STREAM, None)?));
+    socket.set_permissions(fs::Permissions::from_mode(0o600))?;
+    let socket = Socket::from(OwnedFd::from(socket));
+    socket.bind(&SockAddr::unix(&path)?)?;
+    socket.listen(BACKLOG)?;
+    Ok((Bound::new(path), UnixListener::from(OwnedFd::from(socket))))
+}
+
+/// Makes the directory, and refuses one that another user could have made. Where that is `owner`'s, whom root is about to
+/// become, the one that holds it is root's.
+fn make(directory: &Path, owner: Option<&User>) -> io::Result<()> {
+    let owner = owner.filter(|owner| owner.uid != current().uid);
+    if let (Some(_), Some(parent)) = (owner, directory.parent()) {
+        make(parent, None)?;
+    }
+    // Others must pass through the system's directory to their own.
+    let mode = if directory == Path::new(SYSTEM) { 0o755 } else { 0o700 };
+    match (fs::DirBuilder::new().mode(mode).create(directory), owner) {
+        (Ok(()), Some(owner)) => chown(directory, Some(owner.uid), Some(owner.gid))?,
+        (Err(e), _) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    if !is_ours(directory, owner.map_or(current().uid, |owner| owner.uid)) {
+        let what = format!("{} belongs to someone else", directory.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    // The umask, or an earlier version, has made it narrower.
+    if mode == 0o755 { fs::set_permissions(directory, fs::Permissions::from_mode(mode)) } else { Ok(()) }
+}
+
+/// Whether there is a directory of this user's, in which nobody else makes files.
+fn is_ours(directory: &Path, uid: u32) -> bool {
+    fs::symlink_metadata(directory).is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o022 == 0)
+}
+
+/// Connects without waiting: one who does not accept must not hold up another relay, or root.
+fn answers(path: &Path) -> io::Result<()> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    match socket.connect(&SockAddr::unix(path)?) {
+        // Its queue is full.
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        result => result,
+    }
+}
+
+/// Removes sockets of relays that were killed.
+fn remove_dead(directory: &Path) {
+    let is_socket = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+    for path in all(directory).into_iter().filter(|path| is_socket(path)) {
+        if matches!(answers(&path), Err(e) if e.kind() == io::ErrorKind::ConnectionRefused) {
+            fs::remove_file(path).ok();
+        }
+    }
+}
+
+/// The control sockets in a directory.
+fn all(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.path());
+    let mut all: Vec<PathBuf> = entries.filter(|path| has_our_name(path)).collect();
+    all.sort();
+    all
+}
+
+/// Whether it is named like one of [`of_pid`].
+fn has_our_name(path: &Path) -> bool {
+    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    name.starts_with("relay-") && name.ends_with(".sock")
+}
+
+/// The control sockets in these directories at which a relay answers.
+pub fn alive(directories: &[PathBuf]) -> Vec<PathBuf> {
+    directories.iter().flat_map(|directory| all(directory)).filter(|path| answers(path).is_ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_for_its_owner_and_goes_with_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("c");
+        let text = path.to_str().expect("UTF-8");
+        let (first, listener) = bind(Some(text), None).expect("bound");
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        assert!(bind(Some(text), None).is_err(), "another relay has it");
+        let mut pool = Pool::new(vec![listener.try_clone().expect("a descriptor").into()]);
+        assert!(inherit(Some("/elsewhere"), &mut pool).is_none());
+        let (second, _same) = inherit(Some(text), &mut pool).expect("a successor takes it");
+        first.leave();
+        assert!(UnixStream::connect(&path).is_ok(), "the successor's stays");
+        drop(second);
+        assert!(!path.exists());
+        drop(UnixListener::bind(&path).expect("bound"));
+        bind(Some(text), None).expect("what a killed relay left is replaced");
+    }
+
+    #[test]
+    fn only_sockets_are_replaced() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("file");
+        fs::write(&path, "precious").expect("written");
+        assert!(bind(path.to_str(), None).is_err());
+        assert_eq!(fs::read_to_string(&path).expect("there"), "precious");
+    }
+
+    #[test]
+    fn dead_relays_are_not_found() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let _alive = UnixListener::bind(of_pid(dir.path(), 1)).expect("bound");
+        drop(UnixListener::bind(of_pid(dir.path(), 2)).expect("bound"));
+        assert_eq!(alive(&[dir.path().to_owned()]), [of_pid(dir.path(), 1)]);
+        remove_dead(dir.path());
+        assert!(of_pid(dir.path(), 1).exists() && !of_pid(dir.path(), 2).exists());
+    }
+
+    #[test]
+    fn a_socket_and_its_directory_are_given_to_the_user_that_the_relay_becomes() {
+        let nobody = User { uid: 65534, gid: 65534 };
+        if current().uid != 0 {
+            return parshall_testkit::skip("giving a control socket to another user", "needs root");
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let theirs = dir.path().join("65534");
+        make(&theirs, Some(&nobody)).expect("made");
+        make(&theirs, Some(&nobody)).expect("it is there");
+        let metadata = fs::metadata(&theirs).expect("there");
+        assert_eq!((metadata.uid(), metadata.mode() & 0o777), (65534, 0o700));
+        assert!(make(&theirs, Some(&User { uid: 65533, gid: 65533 })).is_err(), "of someone else");
+        // Who is the user already has a directory in one that may be everybody's.
+        make(&dir.path().join("ours"), Some(&current())).expect("made");
+        let path = theirs.join("relay-1.sock");
+        let (bound, _listener) = bind(path.to_str(), Some(&nobody)).expect("bound");
+        bound.give_to(&nobody).expect("given");
+        bound.give_to(&nobody).expect("it is theirs");
+        let metadata = fs::metadata(&path).expect("there");
+        assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o777), (65534, 65534, 0o600));
+    }
+
+    #[test]
+    fn only_the_socket_that_was_bound_is_given_away() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("relay-1.sock");
+        let other = User { uid: 65533, gid: 65533 };
+        let (bound, _listener) = bind(path.to_str(), None).expect("bound");
+        // Another name of it, as somebody might make who wants a file of ours.
+        fs::hard_link(&path, dir.path().join("link")).expect("linked");
+        assert!(bound.give_to(&other).is_err());
+        fs::remove_file(&path).expect("ours");
+        fs::write(&path, "precious").expect("written");
+        assert!(bound.give_to(&other).is_err());
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("relay-2.sock")).expect("a link");
+        assert!(Bound::new(dir.path().join("relay-2.sock")).give_to(&other).is_err());
+        assert_eq!(fs::metadata("/etc/passwd").expect("there").uid(), 0);
+    }
+}

@@ -1,0 +1,170 @@
+//! Everything that is counted, added up at one moment (`parshall.relay/1` in docs/json.md). The metrics and `relay top`
+//! are made of it.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use parshall_core::relay::closing::CloseReason;
+use serde::{Deserialize, Serialize};
+
+use super::board::{Board, Row};
+use crate::directory::TargetState;
+use crate::log;
+use crate::service::Service;
+use crate::stats::{Count, EngineKind, Fallback, ListenerStats};
+use parshall_host::process::Process;
+use parshall_host::utc::iso;
+
+/// Name and version of the format.
+pub const SCHEMA: &str = "parshall.relay/1";
+
+/// The relay at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// When it was taken, in UTC.
+    pub time: String,
+    /// Since the start, in s.
+    pub uptime_s: f64,
+    /// It accepts no more and waits for its last connections.
+    pub draining: bool,
+    /// What the process costs.
+    pub process: Process,
+    /// Configurations put into force after the first.
+    pub reloads: u64,
+    /// Configurations refused.
+    pub reloads_refused: u64,
+    /// Lookups of names that failed.
+    pub lookups_failed: u64,
+    /// Checks of targets that failed.
+    pub checks_failed: u64,
+    /// Lines of the log written.
+    pub log_lines: u64,
+    /// Lines of the log lost between the workers and the file.
+    pub log_lines_lost: u64,
+    /// The listeners, those in force first.
+    pub listeners: Vec<ListenerView>,
+}
+
+/// A listener's sums over all workers. Counters count from the start of the relay, over reloads.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ListenerView {
+    /// Its name.
+    pub name: String,
+    /// `tcp` or `udp`; empty once it is gone.
+    pub protocol: String,
+    /// What it listens on; empty once it is gone.
+    pub listen: String,
+    /// It is in the configuration in force.
+    pub in_force: bool,
+    /// Connections accepted, or sessions begun.
+    pub accepted: u64,
+    /// Open now.
+    pub active: u64,
+    /// Ended, by reason.
+    pub closed: BTreeMap<String, u64>,
+    /// Bytes from clients to targets, by engine.
+    pub up_bytes: BTreeMap<String, u64>,
+    /// Bytes from targets to clients, by engine.
+    pub down_bytes: BTreeMap<String, u64>,
+    /// Directions that fell back to copying, by reason.
+    pub fallbacks: BTreeMap<String, u64>,
+    /// Times that accepting paused.
+    pub accept_pauses: u64,
+    /// Connection attempts to targets.
+    pub dials: u64,
+    /// Those that failed.
+    pub dial_failures: u64,
+    /// Datagrams from clients to targets.
+    pub datagrams_up: u64,
+    /// Datagrams from targets to clients.
+    pub datagrams_down: u64,
+    /// Datagrams dropped.
+    pub datagrams_dropped: u64,
+    /// Log lines that the workers could not hand over.
+    pub log_lines_lost: u64,
+    /// Its targets.
+    pub targets: Vec<TargetView>,
+}
+
+/// A target.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TargetView {
+    /// As it was configured.
+    pub target: String,
+    /// Active checks have not found it down, and it has an address.
+    pub up: bool,
+    /// Its addresses now.
+    pub addresses: Vec<String>,
+    /// Why attempts to reach it fail, by clients or checks; null while they succeed.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+impl Snapshot {
+    /// Of this process, now.
+    pub fn take(board: &Board) -> Self {
+        let (log_lines, log_lines_lost) = board.log();
+        Self {
+            schema: SCHEMA.to_owned(),
+            time: iso(SystemTime::now()),
+            uptime_s: board.uptime().as_millis() as f64 / 1000.0,
+            draining: board.draining(),
+            process: Process::now(),
+            reloads: board.reloads.get(),
+            reloads_refused: board.reloads_refused.get(),
+            lookups_failed: board.lookups_failed.get(),
+            checks_failed: board.checks_failed.get(),
+            log_lines,
+            log_lines_lost,
+            listeners: board.rows().iter().map(ListenerView::of).collect(),
+        }
+    }
+}
+
+impl ListenerView {
+    fn of(row: &Row) -> Self {
+        let sum = |count: fn(&ListenerStats) -> &Count| row.stats.iter().map(|s| count(s).get()).sum::<u64>();
+        let list = |names: Vec<&'static str>, counts: fn(&ListenerStats) -> &[Count]| {
+            let total = |place: usize| row.stats.iter().map(|s| counts(s)[place].get()).sum::<u64>();
+            names.iter().enumerate().map(|(place, name)| ((*name).to_owned(), total(place))).collect()
+        };
+        let engines = || EngineKind::ALL.iter().map(|e| e.name()).collect();
+        let service = row.service.as_ref();
+        Self {
+            name: row.name.clone(),
+            protocol: service.map_or("", |(s, _)| log::protocol(s.config.protocol)).to_owned(),
+            listen: service.map_or(String::new(), |(_, bound)| bound.clone()),
+            in_force: service.is_some(),
+            accepted: sum(|s| &s.accepted),
+            active: sum(|s| &s.active),
+            closed: list(CloseReason::ALL.iter().map(|r| r.name()).collect(), |s| &s.closed),
+            up_bytes: list(engines(), |s| &s.bytes_up),
+            down_bytes: list(engines(), |s| &s.bytes_down),
+            fallbacks: list(Fallback::ALL.iter().map(|f| f.name()).collect(), |s| &s.fallbacks),
+            accept_pauses: sum(|s| &s.accept_pauses),
+            dials: sum(|s| &s.dials),
+            dial_failures: sum(|s| &s.dial_failures),
+            datagrams_up: sum(|s| &s.datagrams_up),
+            datagrams_down: sum(|s| &s.datagrams_down),
+            datagrams_dropped: sum(|s| &s.datagrams_dropped),
+            log_lines_lost: sum(|s| &s.log_lines_lost),
+            targets: service.map(|(s, _)| targets(s)).unwrap_or_default(),
+        }
+    }
+}
+
+fn targets(service: &Arc<Service>) -> Vec<TargetView> {
+    let view = |endpoint: String, state: &TargetState| {
+        let addresses: Vec<String> = state.addresses().iter().map(ToString::to_string).collect();
+        TargetView {
+            target: endpoint,
+            up: !state.is_down() && !addresses.is_empty(),
+            addresses,
+            error: state.trouble(),
+        }
+    };
+    let all = service.config.targets.iter().zip(&service.targets);
+    all.map(|(target, state)| view(target.endpoint.to_string(), state)).collect()
+}

@@ -1,0 +1,204 @@
+//! io_uring: one multishot receive per direction, sends in batches, one system call for many of both.
+//!
+//! Unlike the other engines this one is driven by completions: a direction is armed once and then told of in
+//! [`Engine::completed`], which is also where the worker waits (the ring watches the worker's epoll, not the other way
+//! round, so that a busy turn costs no extra call). How the bytes go:
+//!
+//! - A receive picks buffers of the ring only when bytes are there, so an idle connection holds none.
+//! - Sends do not wait: a send has sent what fits by the time the kernel has taken it in. So the ring's buffers are held
+//!   within one turn only, and a full sink cannot starve other connections.
+//! - What a full sink leaves over moves into memory of its own and is sent by a request that waits for room. Until then
+//!   the receive is cancelled: the source's own socket fills and its peer has to wait.
+//! - Buffers come in groups and a direction has one of them, so what one turn can take of one direction is bounded by a
+//!   group.
+//!
+//! Bundles of buffers are used for receiving. For sending they would need a list of buffers per direction; one gathered
+//! send does the same in one request.
+mod core;
+mod way;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{OwnedFd, RawFd};
+use std::time::Duration;
+
+use parshall_sys::stream_socket::peer_ip;
+use parshall_sys::uring::Request;
+
+use self::core::Core;
+use super::{Done, Engine, Job, Outcome, Store};
+use crate::stats::{EngineKind, Fallback};
+
+/// A connection that the ring has accepted, or why accepting has ended.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The listener's place in the worker.
+    pub listener: u32,
+    /// Which call of `accept` it belongs to.
+    pub request: Request,
+    /// The client and its address, which is None when it is not an IP address.
+    pub client: io::Result<(OwnedFd, Option<SocketAddr>)>,
+    /// Accepting goes on.
+    pub more: bool,
+}
+
+/// Moves bytes through a ring.
+#[derive(Debug, Default)]
+pub struct UringEngine {
+    state: State,
+}
+
+/// The ring belongs to the thread that opens it, so it is opened when the first direction or listener asks for it.
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Untried,
+    Open(Box<Core>),
+    Refused(Fallback),
+}
+
+impl UringEngine {
+    /// Opens the ring; the reason if there is none to be had.
+    pub fn open(&mut self) -> Result<(), Fallback> {
+        if let State::Untried = self.state {
+            self.state = match Core::open() {
+                Ok(core) => State::Open(Box::new(core)),
+                Err(error) => State::Refused(Fallback::of(&error)),
+            };
+        }
+        match self.state {
+            State::Refused(why) => Err(why),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there is a ring: then the worker waits in it.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Open(_))
+    }
+
+    fn core(&mut self) -> Option<&mut Core> {
+        match &mut self.state {
+            State::Open(core) => Some(core),
+            _ => None,
+        }
+    }
+
+    /// Ends waits when this descriptor becomes readable.
+    pub fn watch(&mut self, fd: RawFd) {
+        if let Some(core) = self.core() {
+            core.watch(fd);
+        }
+    }
+
+    /// Whether it became readable since this was last asked.
+    pub fn watched_is_readable(&mut self) -> bool {
+        self.core().is_some_and(Core::take_readable)
+    }
+
+    /// Accepts whatever comes to a listener; None without a ring.
+    pub fn accept(&mut self, socket: RawFd, listener: u32) -> Option<Request> {
+        self.core().map(|core| core.accept(socket, listener))
+    }
+
+    /// Accepts no more; when this returns, the listener may be closed.
+    pub fn stop_accepting(&mut self, accept: Request) {
+        if let Some(core) = self.core() {
+            core.stop_accepting(accept);
+        }
+    }
+
+    /// Appends what was accepted.
+    pub fn accepted(&mut self, out: &mut Vec<Accepted>) {
+        if let Some(core) = self.core() {
+            for core::Accept { listener, request, client, more } in core.take_accepted() {
+                let client = client.map(|c| {
+                    let peer = peer_ip(&c);
+                    (c, peer)
+                });
+                out.push(Accepted { listener, request, client, more });
+            }
+        }
+    }
+}
+
+impl Engine for UringEngine {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Uring
+    }
+
+    fn pump(&mut self, jobs: &mut [Job]) {
+        let opened = self.open();
+        for job in jobs {
+            job.outcome = match (&opened, self.core()) {
+                (Ok(()), Some(core)) => {
+                    // One that is armed already is told of by its completions.
+                    if job.store.is_empty() {
+                        job.store = Store::Armed(core.arm(job.id, job.source, job.sink));
+                    }
+                    Outcome::Armed
+                }
+                (Err(why), _) => Outcome::Refused(*why),
+                (Ok(()), None) => Outcome::Refused(Fallback::Other),
+            };
+        }
+    }
+
+    fn discard(&mut self, store: Store) {
+        if let (Store::Armed(ticket), Some(core)) = (store, self.core()) {
+            core.abandon(ticket);
+        }
+    }
+
+    fn completed(&mut self, wait: Option<Duration>, out: &mut Vec<Done>) -> io::Result<()> {
+        match self.core() {
+            Some(core) => core.turn(wait, out),
+            None => Ok(()),
+        }
+    }
+
+    #[cfg(test)]
+    fn in_use(&mut self) -> usize {
+        self.core().map_or(0, Core::in_use)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::TURN_BYTES;
+
+    #[test]
+    fn without_a_ring_directions_are_refused_with_the_reason_and_nothing_is_taken() {
+        let error = |code| Fallback::of(&io::Error::from_raw_os_error(code));
+        assert_eq!(
+            [error(libc::EPERM), error(libc::ENOSYS), error(libc::EINVAL), error(libc::EMFILE), error(libc::ENOMEM)],
+            [
+                Fallback::NotPermitted,
+                Fallback::Unsupported,
+                Fallback::Unsupported,
+                Fallback::NoDescriptors,
+                Fallback::Other
+            ]
+        );
+        let mut engine = UringEngine { state: State::Refused(Fallback::NotPermitted) };
+        let mut job = Job {
+            id: 0,
+            source: -1,
+            sink: -1,
+            allowance: TURN_BYTES,
+            granted: TURN_BYTES,
+            ceiling: 4096,
+            source_ended: false,
+            adaptive: false,
+            store: Store::Empty,
+            rhythm: Default::default(),
+            moved: 0,
+            outcome: Outcome::Again,
+        };
+        engine.pump(std::slice::from_mut(&mut job));
+        assert_eq!(job.outcome, Outcome::Refused(Fallback::NotPermitted));
+        assert!(job.store.is_empty() && !engine.is_open());
+        assert!(engine.accept(-1, 0).is_none(), "the listener stays with epoll");
+    }
+}

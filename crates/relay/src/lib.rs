@@ -1,0 +1,57 @@
+//! `parshall relay`: forwards TCP and UDP.
+//!
+//! What is decided is decided in `parshall_core::relay`; here are the sockets, the threads and the engines. A worker is a
+//! thread with its own listeners and connections ([`worker`], [`udp`]); an engine moves the bytes of a direction
+//! ([`engine`]); the main thread ([`run`]) starts workers, tells them what changes ([`serve`]) and answers signals; what is
+//! asked over the network (names, checks, metrics) is seen to by a thread of its own ([`control`]).
+#![forbid(unsafe_code)]
+// Not a library for others: a comment stands where it says more than the name.
+#![allow(missing_docs)]
+
+mod adjust;
+mod balancing;
+mod check;
+mod checks;
+pub mod cli;
+mod command;
+mod conn;
+mod control;
+mod directory;
+mod engine;
+mod load;
+mod log;
+mod metrics;
+mod notify;
+mod open;
+mod outlets;
+mod record;
+pub mod request;
+mod resolve;
+mod room;
+mod run;
+mod serve;
+mod serve_udp;
+mod service;
+mod stats;
+mod top;
+mod udp;
+mod upgrade;
+mod worker;
+
+use std::process::ExitCode;
+
+use request::{RelayRequest, Source};
+
+/// `parshall relay`.
+pub fn relay(request: &RelayRequest) -> anyhow::Result<ExitCode> {
+    match request {
+        RelayRequest::Run(Source::Given(config)) => run::run((**config).clone(), None)?,
+        RelayRequest::Run(Source::File(path)) => match load::load(path)?.config {
+            Ok(config) => run::run(config, Some(path.clone()))?,
+            Err(mistakes) => return Ok(load::tell(path, &mistakes)),
+        },
+        RelayRequest::Check { path, output } => return check::check(path, output),
+        RelayRequest::Top { control, output } => return top::top(control.clone(), output),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,402 @@
+//! The log of ended connections: one JSON line each (`parshall.relay-log/1` in docs/json.md), written by a thread of its
+//! own. A log that is slow or cannot be written costs lines, which are counted, and never holds up traffic.
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::SystemTime;
+
+use anyhow::Context;
+use parshall_core::relay::config::{LogTo, Protocol};
+use serde::Serialize;
+
+use super::record::{Closed, Way};
+use super::stats::EngineKind;
+use parshall_host::error::UserError;
+use parshall_host::utc::iso;
+
+/// Bytes gathered before they are written although more lines wait.
+const BUFFER: usize = 64 * 1024;
+
+/// What the log thread and others both see.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Where lines go from now on, once.
+    next: Mutex<Option<Sink>>,
+    written: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// The log thread, as others see it.
+#[derive(Debug)]
+pub struct Log {
+    shared: Arc<Shared>,
+    wake: SyncSender<Vec<Closed>>,
+    thread: JoinHandle<()>,
+}
+
+/// Counters of the log, for metrics.
+#[derive(Debug, Clone)]
+pub struct LogCounts(Arc<Shared>);
+
+impl LogCounts {
+    /// Lines written.
+    pub fn written(&self) -> u64 {
+        self.0.written.load(Ordering::Relaxed)
+    }
+
+    /// Lines that could not be written.
+    pub fn lost(&self) -> u64 {
+        self.0.lost.load(Ordering::Relaxed)
+    }
+}
+
+/// Where lines go.
+#[derive(Debug)]
+pub enum Sink {
+    /// Away.
+    Nowhere,
+    /// Standard output.
+    Stdout(io::Stdout),
+    /// The end of a file.
+    File(File),
+}
+
+impl Sink {
+    /// Opens it.
+    pub fn open(to: &LogTo) -> anyhow::Result<Self> {
+        Ok(match to {
+            LogTo::Nowhere => Self::Nowhere,
+            LogTo::Stdout => Self::Stdout(io::stdout()),
+            LogTo::File(path) => {
+                let file = open(path);
+                Self::File(file.map_err(|e| {
+                    let what = format!("cannot write the log {path}: {e}");
+                    UserError::new(what, "check the path and its rights, or set another one")
+                })?)
+            }
+        })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Nowhere => Ok(()),
+            Self::Stdout(stdout) => stdout.write_all(bytes).and_then(|()| stdout.flush()),
+            Self::File(file) => file.write_all(bytes),
+        }
+    }
+}
+
+/// Opens a file to append to it. A FIFO that nobody reads is refused (ENXIO): opening it would hold up a start or a reload until
+/// somebody does.
+fn open(path: &str) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    if !file.metadata()?.file_type().is_fifo() {
+        return Ok(file);
+    }
+    // It has a reader, who is waited for when it is slow.
+    OpenOptions::new().append(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+impl Log {
+    /// Starts the thread. `wake` is the other end of `ended`.
+    pub fn start(sink: Sink, wake: SyncSender<Vec<Closed>>, ended: Receiver<Vec<Closed>>) -> anyhow::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let mut writer =
+            Writer { sink, buffer: Vec::new(), lines: 0, torn: false, failing: false, shared: shared.clone() };
+        let thread = std::thread::Builder::new()
+            .name("relay-log".into())
+            .spawn(move || writer.run(&ended))
+            .context("no thread for the log")?;
+        Ok(Self { shared, wake, thread })
+    }
+
+    /// Its counters.
+    pub fn counts(&self) -> LogCounts {
+        LogCounts(self.shared.clone())
+    }
+
+    /// Lines go there from now on.
+    pub fn switch(&self, sink: Sink) {
+        *self.shared.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
+        // A full queue means that the thread is awake.
+        self.wake.try_send(Vec::new()).ok();
+    }
+
+    /// Waits until everything is written. The workers must have ended.
+    pub fn finish(self) {
+        drop(self.wake);
+        if self.thread.join().is_err() {
+            eprintln!("relay: the log thread panicked");
+        }
+    }
+}
+
+struct Writer {
+    sink: Sink,
+    buffer: Vec<u8>,
+    /// Lines in the buffer.
+    lines: u64,
+    /// The last write may have ended inside a line.
+    torn: bool,
+    failing: bool,
+    shared: Arc<Shared>,
+}
+
+impl Writer {
+    fn run(&mut self, ended: &Receiver<Vec<Closed>>) {
+        while let Ok(first) = ended.recv() {
+            let mut batch = first;
+            loop {
+                self.look_for_another_sink();
+                self.add(&batch, SystemTime::now());
+                if self.buffer.len() >= BUFFER {
+                    self.flush();
+                }
+                match ended.try_recv() {
+                    Ok(more) => batch = more,
+                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+                }
+            }
+            self.flush();
+        }
+    }
+
+    fn look_for_another_sink(&mut self) {
+        let next = self.shared.next.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(next) = next {
+            self.flush();
+            self.sink = next;
+            self.torn = false;
+        }
+    }
+
+    fn add(&mut self, batch: &[Closed], now: SystemTime) {
+        if matches!(self.sink, Sink::Nowhere) || batch.is_empty() {
+            return;
+        }
+        let time = iso(now);
+        for closed in batch {
+            if std::mem::take(&mut self.torn) {
+                self.buffer.push(b'\n');
+            }
+            // Writing into memory cannot fail, and a line has nothing that JSON has not.
+            serde_json::to_writer(&mut self.buffer, &Line::new(closed, &time)).ok();
+            self.buffer.push(b'\n');
+            self.lines += 1;
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
+        let result = self.sink.write(&self.buffer);
+        self.buffer.clear();
+        let lines = std::mem::take(&mut self.lines);
+        match result {
+            Ok(()) => {
+                self.shared.written.fetch_add(lines, Ordering::Relaxed);
+                if std::mem::take(&mut self.failing) {
+                    eprintln!(
+                        "relay: the log is written again; {} lines were lost",
+                        self.shared.lost.load(Ordering::Relaxed)
+                    );
+                }
+            }
+            Err(error) => {
+                self.torn = true;
+                self.shared.lost.fetch_add(lines, Ordering::Relaxed);
+                if !std::mem::replace(&mut self.failing, true) {
+                    eprintln!(
+                        "relay: cannot write the log: {error}; its lines are lost and counted until it works again"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A line. The names are the contract.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    schema: &'static str,
+    time: &'a str,
+    listener: &'a str,
+    protocol: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    duration_ms: f64,
+    up: Direction,
+    down: Direction,
+    reason: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Direction {
+    bytes: u64,
+    engines: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fallback: Option<&'static str>,
+}
+
+impl Direction {
+    fn new(way: &Way) -> Self {
+        let used = EngineKind::ALL.iter().filter(|kind| way.engines & (1 << **kind as u8) != 0);
+        Self { bytes: way.bytes, engines: used.map(|k| k.name()).collect(), fallback: way.fallback.map(|f| f.name()) }
+    }
+}
+
+impl<'a> Line<'a> {
+    fn new(closed: &'a Closed, time: &'a str) -> Self {
+        let config = &closed.service.config;
+        Self {
+            schema: "parshall.relay-log/1",
+            time,
+            listener: &config.name,
+            protocol: protocol(config.protocol),
+            client: closed.client.map(|c| c.to_string()),
+            target: closed.target.and_then(|t| config.targets.get(t)).map(|t| t.endpoint.to_string()),
+            address: closed.address.as_ref().map(ToString::to_string),
+            // Microseconds are as exact as it gets.
+            duration_ms: (closed.duration_ns / 1000) as f64 / 1000.0,
+            up: Direction::new(&closed.ways[0]),
+            down: Direction::new(&closed.ways[1]),
+            reason: closed.reason.name(),
+        }
+    }
+}
+
+/// Its name in logs and metrics.
+pub fn protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
+
+    use parshall_core::relay::closing::CloseReason;
+    use parshall_core::relay::config::{Endpoint, Listener, Target};
+    use parshall_sys::stream_socket::StreamAddr;
+
+    use super::*;
+    use crate::service::Service;
+    use crate::stats::Fallback;
+
+    fn closed() -> Closed {
+        let target = Target { endpoint: Endpoint::Name("db.example".into(), 5432), weight: 1 };
+        let listen = Endpoint::Ip("127.0.0.1:9000".parse().expect("an address"));
+        let listener = Listener::new(Protocol::Tcp, listen, vec![target]);
+        Closed {
+            service: Arc::new(Service::new(listener, Vec::new(), None, 0)),
+            client: Some("192.0.2.7:4711".parse().expect("an address")),
+            target: Some(0),
+            address: Some(StreamAddr::Ip("192.0.2.9:5432".parse().expect("an address"))),
+            duration_ns: 1_234_567_890,
+            ways: [
+                Way { bytes: 7, engines: 0b11, fallback: None },
+                Way { bytes: 9, engines: 0b1, fallback: Some(Fallback::NoPipes) },
+            ],
+            reason: CloseReason::Finished,
+        }
+    }
+
+    #[test]
+    fn a_line_says_what_the_contract_says() {
+        let text = serde_json::to_string(&Line::new(&closed(), "2026-01-02T03:04:05.678Z")).expect("JSON");
+        assert_eq!(
+            text,
+            r#"{"schema":"parshall.relay-log/1","time":"2026-01-02T03:04:05.678Z","listener":"127.0.0.1:9000","#
+                .to_owned()
+                + r#""protocol":"tcp","client":"192.0.2.7:4711","target":"db.example:5432","address":"192.0.2.9:5432","#
+                + r#""duration_ms":1234.567,"up":{"bytes":7,"engines":["copy","splice"]},"#
+                + r#""down":{"bytes":9,"engines":["copy"],"fallback":"no-pipes"},"reason":"finished"}"#
+        );
+    }
+
+    fn log_to(path: &str) -> (Log, SyncSender<Vec<Closed>>) {
+        let (sender, receiver) = sync_channel(8);
+        let sink = Sink::open(&LogTo::File(path.to_owned())).expect("a file");
+        (Log::start(sink, sender.clone(), receiver).expect("a thread"), sender)
+    }
+
+    fn until(condition: impl Fn() -> bool) {
+        let limit = std::time::Instant::now() + Duration::from_secs(20);
+        while !condition() {
+            assert!(std::time::Instant::now() < limit, "it took too long");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_rotated_file_is_opened_anew_and_no_line_is_lost() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("log").to_str().expect("UTF-8").to_owned();
+        let (log, sender) = log_to(&path);
+        let counts = log.counts();
+        sender.send(vec![closed(), closed()]).expect("it runs");
+        until(|| counts.written() == 2);
+        std::fs::rename(&path, format!("{path}.1")).expect("renamed");
+        log.switch(Sink::open(&LogTo::File(path.clone())).expect("a new file"));
+        sender.send(vec![closed()]).expect("it runs");
+        drop(sender);
+        log.finish();
+        let lines = |p: String| std::fs::read_to_string(p).expect("readable").lines().count();
+        assert_eq!((lines(format!("{path}.1")), lines(path), counts.lost()), (2, 1, 0));
+    }
+
+    #[test]
+    fn a_fifo_without_a_reader_is_refused_and_one_with_a_reader_is_written_to() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("fifo").to_str().expect("UTF-8").to_owned();
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        if !made.is_ok_and(|status| status.success()) {
+            return parshall_testkit::skip("a log that is a FIFO", "needs mkfifo");
+        }
+        let (answer, answers) = std::sync::mpsc::channel();
+        let to = LogTo::File(path.clone());
+        std::thread::spawn(move || answer.send(Sink::open(&to).is_err()));
+        let refused = answers.recv_timeout(Duration::from_secs(20)).expect("it does not wait for a reader");
+        assert!(refused);
+        let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).expect("a reader");
+        let (log, sender) = log_to(&path);
+        sender.send(vec![closed()]).expect("it runs");
+        drop(sender);
+        let counts = log.counts();
+        log.finish();
+        assert_eq!(counts.written(), 1);
+        let mut bytes = [0; 100];
+        assert!(io::Read::read(&mut &reader, &mut bytes).expect("a line") > 0);
+    }
+
+    #[test]
+    fn a_full_disk_is_counted_and_the_thread_goes_on() {
+        let (log, sender) = log_to("/dev/full");
+        let counts = log.counts();
+        sender.send(vec![closed(), closed(), closed()]).expect("it runs");
+        until(|| counts.lost() == 3);
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("log").to_str().expect("UTF-8").to_owned();
+        log.switch(Sink::open(&LogTo::File(path.clone())).expect("a file"));
+        sender.send(vec![closed()]).expect("it runs");
+        drop(sender);
+        log.finish();
+        assert_eq!((counts.written(), counts.lost()), (1, 3));
+        assert!(std::fs::read_to_string(path).expect("readable").starts_with("{\"schema\""));
+    }
+}

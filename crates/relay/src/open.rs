@@ -1,0 +1,343 @@
+//! From a configuration to sockets that listen: opened here, or inherited from systemd or from the relay before.
+//!
+//! Each worker has a socket of its own on each port (SO_REUSEPORT), so that workers share nothing. What cannot be shared
+//! like that (Unix sockets, sockets that systemd opened) is one socket that all workers watch.
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::Context;
+use parshall_core::relay::config::{Endpoint, Listener, Protocol};
+use parshall_sys::stream_socket::{self, Found, StreamAddr};
+
+use super::service::options;
+use super::udp;
+use parshall_host::error::UserError;
+
+/// The sockets of a listener by worker.
+pub type Sockets = Vec<Vec<OwnedFd>>;
+
+/// An address that a worker has just been told to leave is free a moment later; so is one of a relay that was killed, whose
+/// ring the kernel takes apart in the background.
+const RETRIES: u32 = 10;
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Sockets from elsewhere that no listener has taken yet.
+#[derive(Debug, Default)]
+pub struct Pool(Vec<(Found, OwnedFd)>);
+
+impl Pool {
+    /// Sorts out what was inherited. What is no listener is closed.
+    pub fn new(inherited: Vec<OwnedFd>) -> Self {
+        Self(inherited.into_iter().filter_map(|s| stream_socket::describe(&s).map(|found| (found, s))).collect())
+    }
+
+    /// Those on this address.
+    fn take(&mut self, address: &StreamAddr, datagrams: bool) -> Vec<(Found, OwnedFd)> {
+        let ours = |f: &Found| f.address == *address && f.datagrams == datagrams;
+        let (taken, left) = std::mem::take(&mut self.0).into_iter().partition(|(found, _)| ours(found));
+        self.0 = left;
+        taken
+    }
+
+    /// A TCP listener on this address, for the metrics.
+    pub fn take_one(&mut self, address: SocketAddr) -> Option<OwnedFd> {
+        self.take(&StreamAddr::Ip(address), false).pop().map(|(_, socket)| socket)
+    }
+
+    /// Whether a Unix socket of this path was handed over.
+    pub fn has_unix(&self, path: &str) -> bool {
+        self.0.iter().any(|(found, _)| matches!(&found.address, StreamAddr::Unix(theirs) if theirs == path))
+    }
+
+    /// A listening Unix socket whose path is wanted.
+    pub fn take_unix(&mut self, wanted: impl Fn(&str) -> bool) -> Option<(String, OwnedFd)> {
+        let place = self.0.iter().position(
+            |(found, _)| matches!(&found.address, StreamAddr::Unix(path) if !found.datagrams && wanted(path)),
+        )?;
+        match self.0.swap_remove(place) {
+            (Found { address: StreamAddr::Unix(path), .. }, socket) => Some((path, socket)),
+            _ => None,
+        }
+    }
+
+    /// The addresses that nobody took. Their sockets are closed.
+    pub fn rest(self) -> Vec<String> {
+        let mut rest: Vec<String> = self.0.iter().map(|(found, _)| found.address.to_string()).collect();
+        rest.dedup();
+        rest
+    }
+}
+
+/// What a listener listens on, with the port that the kernel chose where it was left to it.
+pub fn bound(sockets: &Sockets, listener: &Listener) -> String {
+    let first = sockets.iter().flatten().next();
+    let ip = first.and_then(|s| stream_socket::local_ip(s.as_raw_fd()).ok().flatten());
+    let suffix = if listener.protocol == Protocol::Udp { "/udp" } else { "" };
+    ip.map_or_else(|| listener.listen.to_string(), |ip| format!("{ip}{suffix}"))
+}
+
+/// The sockets of a listener.
+pub fn open(listener: &Listener, workers: usize, pool: &mut Pool) -> anyhow::Result<Sockets> {
+    let address = match &listener.listen {
+        Endpoint::Ip(ip) => StreamAddr::Ip(*ip),
+        Endpoint::Unix(path) => StreamAddr::Unix(path.clone()),
+        Endpoint::Name(name, port) => StreamAddr::Ip(first_address(name, *port)?),
+    };
+    if listener.protocol == Protocol::Udp {
+        return open_datagrams(listener, &address, workers, pool);
+    }
+    let found = pool.take(&address, false);
+    let refused = |e: std::io::Error| refusal(listener, &e);
+    match (found.first().map(|(found, _)| found.shares), &address) {
+        (Some(true), _) => {
+            let mut sockets: Sockets = (0..workers).map(|_| Vec::new()).collect();
+            for (number, (_, socket)) in found.into_iter().enumerate() {
+                sockets[number % workers].push(socket);
+            }
+            for lacking in sockets.iter_mut().filter(|s| s.is_empty()) {
+                lacking.push(listen(&address, listener, true).map_err(refused)?);
+            }
+            Ok(sockets)
+        }
+        (Some(false), _) => for_all(found.into_iter().map(|(_, socket)| socket).collect(), workers),
+        (None, StreamAddr::Unix(path)) => {
+            leave_stale(path);
+            for_all(vec![listen(&address, listener, false).map_err(refused)?], workers)
+        }
+        (None, StreamAddr::Ip(ip)) => {
+            // The kernel lets any process of the same user share a port that is shared; who asks alone is told the truth.
+            let alone = first(&address, listener).map_err(refused)?;
+            let ip = stream_socket::local_ip(alone.as_raw_fd())?.unwrap_or(*ip);
+            drop(alone);
+            let one = |_| listen(&StreamAddr::Ip(ip), listener, true).map(|s| vec![s]).map_err(refused);
+            Ok((0..workers).map(one).collect::<Result<_, _>>()?)
+        }
+    }
+}
+
+/// A socket per worker. The kernel sends a client always to the same one.
+fn open_datagrams(
+    listener: &Listener,
+    address: &StreamAddr,
+    workers: usize,
+    pool: &mut Pool,
+) -> anyhow::Result<Sockets> {
+    let StreamAddr::Ip(mut ip) = *address else { anyhow::bail!("{} is no address for datagrams", listener.listen) };
+    let mut found = pool.take(address, true).into_iter().map(|(_, socket)| UdpSocket::from(socket));
+    let refused = |e: std::io::Error| refusal(listener, &e);
+    let mut sockets: Vec<UdpSocket> = found.by_ref().take(workers).collect();
+    if sockets.is_empty() {
+        // As with connections: who asks alone is told whether the port is another's.
+        ip = udp::sockets::free_address(ip).map_err(refused)?;
+    }
+    while sockets.len() < workers {
+        sockets.push(udp::sockets::listen(ip, &listener.sockets).map_err(refused)?);
+    }
+    // Limits of a source are kept by the thread that serves it, so all of a source must come to one.
+    let sockets: Vec<OwnedFd> = sockets.into_iter().map(OwnedFd::from).collect();
+    if let (true, Some(first)) = (limits_sources(listener), sockets.first()) {
+        steer_by_source(first, workers)?;
+    }
+    Ok(sockets.into_iter().map(|socket| vec![socket]).collect())
+}
+
+/// Whether a UDP listener has limits that the thread of a source keeps.
+pub fn limits_sources(listener: &Listener) -> bool {
+    listener.limits.per_source.is_some() || listener.limits.rate.is_some()
+}
+
+/// Lets all datagrams of a source come to one of the sockets that listen where this one does.
+pub fn steer_by_source(socket: &OwnedFd, workers: usize) -> anyhow::Result<()> {
+    let socket = UdpSocket::from(socket.try_clone()?);
+    udp::sockets::steer_by_source(&socket, workers as u32).context("the kernel cannot steer datagrams by source")
+}
+
+fn listen(address: &StreamAddr, listener: &Listener, share: bool) -> std::io::Result<OwnedFd> {
+    stream_socket::listen(address, listener.sockets.backlog, share, &options(listener))
+}
+
+/// Waits a moment for an address that is just being left.
+fn first(address: &StreamAddr, listener: &Listener) -> std::io::Result<OwnedFd> {
+    let mut tries = RETRIES;
+    loop {
+        match listen(address, listener, false) {
+            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && tries > 0 => tries -= 1,
+            result => return result,
+        }
+        std::thread::sleep(RETRY_PAUSE);
+    }
+}
+
+/// Every worker gets a duplicate of each.
+fn for_all(sockets: Vec<OwnedFd>, workers: usize) -> anyhow::Result<Sockets> {
+    let copy = |_| sockets.iter().map(OwnedFd::try_clone).collect::<std::io::Result<Vec<_>>>();
+    (0..workers).map(copy).collect::<std::io::Result<_>>().context("no descriptor for a listener")
+}
+
+/// Duplicates, for workers: the originals stay here, to be handed over one day.
+pub fn copies(sockets: &Sockets) -> anyhow::Result<Sockets> {
+    let copy = |all: &Vec<OwnedFd>| all.iter().map(OwnedFd::try_clone).collect::<std::io::Result<Vec<_>>>();
+    sockets.iter().map(copy).collect::<std::io::Result<_>>().context("no descriptor for a listener")
+}
+
+/// Removes the path of a Unix socket that nobody listens on any more: a relay that was killed leaves it behind.
+pub fn leave_stale(path: &str) {
+    use std::os::unix::fs::FileTypeExt;
+    if path.starts_with('@') || !std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
+        return;
+    }
+    let refused = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused;
+    if std::os::unix::net::UnixStream::connect(path).is_err_and(|e| refused(&e)) {
+        // What cannot be removed is in the way of the next call, which says so.
+        std::fs::remove_file(path).ok();
+    }
+}
+
+fn refusal(listener: &Listener, e: &std::io::Error) -> UserError {
+    let hint = match (&listener.listen, e.raw_os_error()) {
+        (_, Some(libc::EMFILE | libc::ENFILE)) => {
+            "raise the limit of open files: `ulimit -n`, or LimitNOFILE= of the service"
+        }
+        (Endpoint::Unix(path), code) => unix_hint(path, code),
+        (_, Some(libc::EADDRINUSE)) => match listener.protocol {
+            Protocol::Tcp => "another program listens there: `ss -ltnp` names it; or choose another port",
+            Protocol::Udp => "another program listens there: `ss -lunp` names it; or choose another port",
+        },
+        (_, Some(libc::EADDRNOTAVAIL)) => "no interface of this host has that address: `ip address` lists them",
+        (_, Some(libc::EACCES)) => "ports below 1024 need root or CAP_NET_BIND_SERVICE, also at a reload",
+        (_, Some(libc::EAFNOSUPPORT)) => "this host has no IPv6: write 0.0.0.0 for every IPv4 address",
+        _ => "`parshall relay --help` shows how addresses are written",
+    };
+    UserError::new(format!("cannot listen on {}: {e}", listener.listen), hint)
+}
+
+/// What to do about a path that cannot be listened on. bind(2) says that the address is in use whatever stands there.
+fn unix_hint(path: &str, code: Option<i32>) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    match code {
+        Some(libc::EADDRINUSE) => match std::fs::symlink_metadata(path).map(|m| m.file_type()) {
+            Ok(kind) if kind.is_dir() => "that path is a directory: write the path of a socket in it",
+            Ok(kind) if !kind.is_socket() => {
+                "that path is a file and no socket: choose another path, or remove the file"
+            }
+            _ => "another program listens there: `ss -lxp` names it; or choose another path",
+        },
+        Some(libc::ENOENT | libc::ENOTDIR) => {
+            "its directory does not exist: make it with `mkdir -p`, or choose another path"
+        }
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
+            "this user cannot write to its directory: choose another path, or change the directory's owner"
+        }
+        _ => "`parshall relay --help` shows how addresses are written",
+    }
+}
+
+fn first_address(name: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    use std::net::ToSocketAddrs;
+    let unknown =
+        || UserError::new(format!("the name {name} has no address"), "check the spelling, or write an address");
+    Ok((name, port).to_socket_addrs().map_err(|_| unknown())?.next().ok_or_else(unknown)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_core::relay::config::Target;
+
+    use super::*;
+
+    fn listener(listen: Endpoint) -> Listener {
+        let target = Target { endpoint: Endpoint::Ip("127.0.0.1:1".parse().expect("an address")), weight: 1 };
+        Listener::new(Protocol::Tcp, listen, vec![target])
+    }
+
+    fn on(port: u16) -> Listener {
+        listener(Endpoint::Ip(SocketAddr::from(([127, 0, 0, 1], port))))
+    }
+
+    #[test]
+    fn inherited_sockets_are_taken_and_dealt_out() {
+        let first = open(&on(0), 3, &mut Pool::default()).expect("opened");
+        let port = stream_socket::local_ip(first[0][0].as_raw_fd()).expect("bound").expect("IP").port();
+        let inodes = |s: &[&OwnedFd]| -> Vec<_> {
+            s.iter().map(|s| std::fs::read_link(format!("/proc/self/fd/{}", s.as_raw_fd())).expect("open")).collect()
+        };
+        let before = inodes(&first.iter().flatten().collect::<Vec<_>>());
+        let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let place = elsewhere.local_addr().expect("bound");
+        let mut pool = Pool::new(first.into_iter().flatten().chain([elsewhere.into()]).collect());
+        // Fewer workers: one has two, and none is closed with clients in its queue.
+        let second = open(&on(port), 2, &mut pool).expect("taken over");
+        assert_eq!(second.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+        let mut after = inodes(&second.iter().flatten().collect::<Vec<_>>());
+        after.sort();
+        let mut before = before;
+        before.sort();
+        assert_eq!(after, before);
+        assert_eq!(pool.rest(), [place.to_string()]);
+    }
+
+    #[test]
+    fn a_socket_that_cannot_share_is_watched_by_all() {
+        let theirs = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let port = theirs.local_addr().expect("bound").port();
+        let sockets = open(&on(port), 2, &mut Pool::new(vec![theirs.into()])).expect("taken");
+        assert_eq!(sockets.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1]);
+        assert!(open(&on(port), 2, &mut Pool::default()).expect_err("in use").to_string().contains("in use"));
+    }
+
+    #[test]
+    fn the_path_of_a_dead_relay_is_no_obstacle_and_a_live_one_is() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s").to_str().expect("UTF-8").to_owned();
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
+        let unix = listener(Endpoint::Unix(path));
+        let _live = open(&unix, 1, &mut Pool::default()).expect("the stale path is removed");
+        assert!(hint(&unix).contains("`ss -lxp`"));
+    }
+
+    /// The hint for a listener that cannot be opened.
+    fn hint(listener: &Listener) -> String {
+        let error = open(listener, 1, &mut Pool::default()).expect_err("cannot be opened");
+        error.downcast_ref::<UserError>().expect("a user's error").hint.clone()
+    }
+
+    #[test]
+    fn hints_fit_what_is_in_the_way() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let unix = |name: &str| listener(Endpoint::Unix(dir.path().join(name).to_str().expect("UTF-8").to_owned()));
+        std::fs::write(dir.path().join("file"), "precious").expect("written");
+        std::fs::create_dir(dir.path().join("folder")).expect("made");
+        for (name, words) in
+            [("file", "remove the file"), ("folder", "is a directory"), ("no/s", "does not exist"), ("file/s", "exist")]
+        {
+            assert!(hint(&unix(name)).contains(words), "{name}: {}", hint(&unix(name)));
+        }
+        assert_eq!(std::fs::read(dir.path().join("file")).expect("still there"), b"precious");
+        let theirs = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let mut udp = on(theirs.local_addr().expect("bound").port());
+        udp.protocol = Protocol::Udp;
+        assert!(hint(&udp).contains("`ss -lunp`"));
+    }
+
+    #[test]
+    fn every_address_of_both_families_can_be_listened_on_with_one_port() {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            let at = |ip: &str, port| {
+                let address = SocketAddr::new(ip.parse().expect("an address"), port);
+                let mut listener = listener(Endpoint::Ip(address));
+                listener.protocol = protocol;
+                listener
+            };
+            // Another program may hold the port that the kernel chose for IPv4 with IPv6.
+            let both = (0..10).find_map(|_| {
+                let v4 = open(&at("0.0.0.0", 0), 2, &mut Pool::default()).expect("IPv4");
+                let port = stream_socket::local_ip(v4[0][0].as_raw_fd()).expect("bound").expect("IP").port();
+                let v6 = open(&at("::", port), 2, &mut Pool::default()).ok()?;
+                Some((v4, v6))
+            });
+            let (v4, v6) = both.expect("both at once");
+            assert_eq!([v4.len(), v6.len()], [2, 2], "{protocol:?}");
+        }
+    }
+}

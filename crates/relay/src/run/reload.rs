@@ -1,0 +1,154 @@
+//! A new configuration, in steps that leave the main thread free for signals: another thread reads the file and opens what
+//! stands beside the listeners, the main thread opens listeners, the control thread asks for names. All of that can fail
+//! without a trace; then it is put into force, which cannot fail.
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use parshall_core::relay::config::{Config, Global};
+use parshall_core::words::plural;
+
+use super::{Event, Main, after, all_reachable, tell_unresolved};
+use crate::load;
+use crate::notify::{self, notify};
+use crate::open::Pool;
+use crate::outlets::Opened;
+use crate::resolve::Found;
+use crate::serve::{Changes, Prepared};
+use crate::service::Service;
+use parshall_host::error::UserError;
+
+/// A configuration that was read, and what it wants beside its listeners.
+#[derive(Debug)]
+pub(super) struct NewConfig {
+    config: Config,
+    opened: Opened,
+}
+
+/// A reload under way.
+pub(super) enum Reloading {
+    /// The file is read.
+    Reading,
+    /// Its names are asked for.
+    Naming(Box<Ready>),
+}
+
+/// A configuration that only lacks the addresses of its names.
+pub(super) struct Ready {
+    config: Config,
+    opened: Opened,
+    prepared: Prepared,
+    services: Vec<Arc<Service>>,
+}
+
+impl Main {
+    /// Begins to reload, or does so again after the reload that is under way.
+    pub(super) fn reload(&mut self) {
+        let Some(source) = self.source.clone() else {
+            return eprintln!("relay: nothing to reload: it was started without a file");
+        };
+        if self.draining {
+            return eprintln!("relay: not reloaded: it is draining");
+        }
+        if self.reloading.is_some() {
+            self.reload_again = true;
+            return;
+        }
+        notify::reloading();
+        self.reloading = Some(Reloading::Reading);
+        let (events, global) = (self.events.0.clone(), self.config.global.clone());
+        // A file may be a pipe that nobody writes to, and so may a log.
+        let reader = std::thread::Builder::new()
+            .name("relay-reload".into())
+            .spawn(move || drop(events.send(Event::Read(read(&source, &global)))));
+        if let Err(e) = reader {
+            self.end_reload(Err(anyhow::Error::new(e).context("no thread to read the file")));
+        }
+    }
+
+    /// The file was read: opens its listeners and asks for its names.
+    pub(super) fn take_read(&mut self, outcome: anyhow::Result<NewConfig>) {
+        match outcome.and_then(|new| self.open_new(new)) {
+            Ok(ready) => self.reloading = Some(Reloading::Naming(Box::new(ready))),
+            Err(error) => self.end_reload(Err(error)),
+        }
+    }
+
+    fn open_new(&self, NewConfig { config, opened }: NewConfig) -> anyhow::Result<Ready> {
+        anyhow::ensure!(!self.draining, "it is draining");
+        let control = self.control.as_ref().context("it has not started")?;
+        let prepared = self.relay.prepare(&config, &mut Pool::default())?;
+        let services: Vec<_> = prepared.services().cloned().collect();
+        let events = self.events.0.clone();
+        control.ask(services.clone(), move |found| drop(events.send(Event::Named(found))));
+        Ok(Ready { config, opened, prepared, services })
+    }
+
+    /// Its names were asked for: puts it into force.
+    pub(super) fn take_named(&mut self, found: Found) {
+        let Some(Reloading::Naming(ready)) = self.reloading.take() else { return };
+        let outcome = self.commit(*ready, found);
+        self.end_reload(outcome);
+    }
+
+    fn commit(&mut self, ready: Ready, found: Found) -> anyhow::Result<Changes> {
+        let Ready { config, mut opened, prepared, services } = ready;
+        anyhow::ensure!(!self.draining, "it is draining");
+        all_reachable(&services, &found)?;
+        let control = self.control.as_ref().context("it has not started")?;
+        tell_unresolved(&found);
+        self.tell_unchangeable(&config);
+        let changes = self.relay.commit(prepared, after(config.global.drain));
+        self.board.show(&self.relay);
+        control.follow(services.clone(), found);
+        control.check(services);
+        if let Some(log) = &self.log {
+            log.switch(opened.sink());
+        }
+        self.outlets.serve(opened, control);
+        self.config = config;
+        Ok(changes)
+    }
+
+    /// Says what became of a reload.
+    fn end_reload(&mut self, outcome: anyhow::Result<Changes>) {
+        self.reloading = None;
+        match outcome {
+            Ok(Changes { added, removed, changed }) => {
+                self.board.reloads.add();
+                let listeners = plural(self.relay.listeners.len() as u64, "listener", "listeners");
+                eprintln!("relay: reloaded: {listeners} ({added} added, {removed} removed, {changed} changed)");
+            }
+            Err(error) => {
+                self.board.reloads_refused.add();
+                let hint = error.chain().find_map(|e| e.downcast_ref::<UserError>()).map(|u| format!(" ({})", u.hint));
+                let hint = hint.unwrap_or_default();
+                eprintln!("relay: not reloaded, the old configuration stays in force: {error:#}{hint}");
+            }
+        }
+        if self.draining {
+            // systemd was told that it stops.
+            return;
+        }
+        notify("READY=1");
+        if std::mem::take(&mut self.reload_again) {
+            self.reload();
+        }
+    }
+
+    fn tell_unchangeable(&self, new: &Config) {
+        let (old, new) = (&self.config.global, &new.global);
+        let differ =
+            [("threads", old.threads != new.threads), ("max-connections", old.max_connections != new.max_connections)];
+        for (key, _) in differ.into_iter().chain([("user", old.user != new.user)]).filter(|(_, differs)| *differs) {
+            eprintln!("relay: `{key}` changes with the next start or upgrade (SIGUSR2), not with a reload");
+        }
+    }
+}
+
+/// Reads the file, and opens what it wants beside its listeners and `old` has not.
+fn read(source: &Path, old: &Global) -> anyhow::Result<NewConfig> {
+    let config = load::read_again(source)?;
+    let opened = Opened::open(Some(old), &config.global, &mut Pool::default(), None)?;
+    Ok(NewConfig { config, opened })
+}

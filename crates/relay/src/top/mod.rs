@@ -1,0 +1,122 @@
+//! `parshall relay top`: the running relay, live in the terminal. Where stdout is no terminal, and in JSON, one snapshot
+//! and the end.
+mod ask;
+mod view;
+
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parshall_sys::terminal::Raw;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use self::ask::Line;
+use crate::control::snapshot::Snapshot;
+use parshall_host::output::{Format, Output};
+
+/// Between two pictures.
+const REFRESH: Duration = Duration::from_secs(1);
+/// The second look of a single snapshot: rates need two.
+const BRIEF: Duration = Duration::from_millis(500);
+/// Columns of a terminal that does not say.
+const WIDTH: usize = 100;
+const HEIGHT: usize = 24;
+
+const CLEAR_REST: &str = "\x1b[J";
+const CLEAR_LINE: &str = "\x1b[K";
+const HOME: &str = "\x1b[H";
+/// The other screen, without a cursor; and back.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+
+/// Shows the relay that answers at `control`, or the only one of this user.
+pub fn top(control: Option<PathBuf>, output: &Output) -> anyhow::Result<ExitCode> {
+    let mut line = Line::open(control)?;
+    match output.format {
+        Format::Json => {
+            let mut text = serde_json::to_string_pretty(&line.snapshot()?)?;
+            text.push('\n');
+            io::stdout().write_all(text.as_bytes())?;
+        }
+        Format::Text if io::stdout().is_terminal() && io::stdin().is_terminal() => live(&mut line)?,
+        Format::Text => once(&mut line)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn once(line: &mut Line) -> anyhow::Result<()> {
+    let before = line.snapshot()?;
+    std::thread::sleep(BRIEF);
+    let now = line.snapshot()?;
+    let text = view::text(&before, &now, BRIEF, None);
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+fn live(line: &mut Line) -> anyhow::Result<()> {
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, ended.clone())?;
+    }
+    let mut before = line.snapshot()?;
+    let mut taken = Instant::now();
+    let screen = Screen::enter()?;
+    // The first picture has no rates to show yet.
+    screen.show(&view::text(&before, &before, REFRESH, Some(size())))?;
+    loop {
+        let next = taken + REFRESH;
+        while let Some(left) = next.checked_duration_since(Instant::now()).filter(|l| !l.is_zero()) {
+            // 3 and 4 are Ctrl-C and Ctrl-D, 27 is Escape.
+            let quit = matches!(screen.raw.key(left)?, Some(b'q' | b'Q' | 3 | 4 | 27));
+            if quit || ended.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+        }
+        let now: Snapshot = line.snapshot()?;
+        let elapsed = taken.elapsed();
+        taken = Instant::now();
+        screen.show(&view::text(&before, &now, elapsed, Some(size())))?;
+        before = now;
+    }
+}
+
+/// The terminal while it is ours; restored when dropped, also on an error.
+struct Screen {
+    raw: Raw,
+}
+
+impl Screen {
+    fn enter() -> io::Result<Self> {
+        let raw = Raw::enter(io::stdin().as_raw_fd())?;
+        let screen = Self { raw };
+        screen.write(ENTER)?;
+        Ok(screen)
+    }
+
+    /// Draws over the picture before, without clearing it first: that would flicker.
+    fn show(&self, text: &str) -> io::Result<()> {
+        let body = text.replace('\n', &format!("{CLEAR_LINE}\n"));
+        self.write(&format!("{HOME}{body}{CLEAR_REST}"))
+    }
+
+    fn write(&self, text: &str) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that is gone needs no restoring.
+        self.write(LEAVE).ok();
+    }
+}
+
+fn size() -> (usize, usize) {
+    let size = terminal_size::terminal_size();
+    size.map_or((WIDTH, HEIGHT), |(w, h)| (usize::from(w.0), usize::from(h.0)))
+}

@@ -1,0 +1,442 @@
+//! The worker with real sockets on loopback.
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parshall_core::relay::Ns;
+use parshall_core::relay::closing::CloseReason;
+use parshall_core::relay::config::{Endpoint, Listener, Protocol, Target};
+use parshall_sys::clock::monotonic_ns;
+use parshall_sys::stream_socket::StreamAddr;
+
+use super::plan::{UdpCounts, UdpListener, UdpPlan};
+use super::sockets;
+use super::stop::{Order, Stop};
+use crate::directory::TargetState;
+use crate::room::Room;
+use crate::stats::ListenerStats;
+use parshall_testkit::skip;
+
+/// No answer may take longer on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Long enough to see that nothing comes; a slow machine makes such a test weaker, not red.
+const SILENCE: Duration = Duration::from_millis(150);
+
+/// A worker in a thread of its own.
+struct Relay {
+    address: SocketAddr,
+    target: Arc<TargetState>,
+    stats: Arc<ListenerStats>,
+    counts: Arc<UdpCounts>,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+struct Setup {
+    listen: &'static str,
+    config: Listener,
+    allowed: Arc<AtomicBool>,
+    sessions_max: u32,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let any = Endpoint::Ip(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let target = Target { endpoint: any.clone(), weight: 1 };
+        Self {
+            listen: "127.0.0.1:0",
+            config: Listener::new(Protocol::Udp, any, vec![target]),
+            allowed: Arc::new(AtomicBool::new(true)),
+            sessions_max: 1000,
+        }
+    }
+}
+
+fn first(_: IpAddr, _: &[Arc<TargetState>], _: Ns) -> Option<usize> {
+    Some(0)
+}
+
+impl Relay {
+    fn start(setup: Setup, target: SocketAddr) -> Self {
+        let listen = setup.listen.parse().expect("an address");
+        let socket = sockets::listen(listen, &setup.config.sockets).expect("loopback");
+        let address = socket.local_addr().expect("bound");
+        let target = Arc::new(TargetState::new(vec![StreamAddr::Ip(target)]));
+        let allowed = setup.allowed.clone();
+        let listener = UdpListener::new(
+            &setup.config,
+            address.to_string(),
+            Some(socket),
+            vec![target.clone()],
+            Box::new(first),
+            Box::new(move |_| allowed.load(Ordering::Relaxed)),
+            Room::new(setup.config.limits.connections),
+        );
+        let (stats, counts) = (listener.stats.clone(), Arc::new(UdpCounts::default()));
+        let stop = Arc::new(Stop::new().expect("a pipe"));
+        let plan =
+            UdpPlan { listeners: vec![listener], room: Room::new(Some(setup.sessions_max)), counts: counts.clone() };
+        let orders = stop.clone();
+        let thread = Some(std::thread::spawn(move || super::run(plan, orders)));
+        Self { address, target, stats, counts, stop, thread }
+    }
+
+    fn finish(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the worker does not panic").expect("the worker ends in good order");
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.stop.give(Order::End).ok();
+        if !std::thread::panicking() {
+            self.finish();
+        }
+    }
+}
+
+fn socket(address: &str) -> UdpSocket {
+    let socket = UdpSocket::bind(address).expect("loopback");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    socket
+}
+
+fn client(relay: &Relay) -> UdpSocket {
+    let client = socket("127.0.0.1:0");
+    client.connect(relay.address).expect("loopback");
+    client
+}
+
+fn take_from(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
+    let mut buf = vec![0; 65_536];
+    let (n, from) = socket.recv_from(&mut buf).expect("a datagram in time");
+    buf.truncate(n);
+    (buf, from)
+}
+
+fn silent(socket: &UdpSocket) -> bool {
+    socket.set_read_timeout(Some(SILENCE)).expect("a socket");
+    let silent = socket.recv(&mut [0; 16]).is_err();
+    socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    silent
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn start() -> (Relay, UdpSocket) {
+    let target = socket("127.0.0.1:0");
+    (Relay::start(Setup::default(), target.local_addr().expect("bound")), target)
+}
+
+#[test]
+fn a_session_keeps_its_source_port_and_answers_come_back() {
+    let (relay, target) = start();
+    let (one, two) = (client(&relay), client(&relay));
+    let mut ports = Vec::new();
+    for client in [&one, &two, &one, &two, &one] {
+        client.send(b"ask").expect("loopback");
+        let (data, from) = take_from(&target);
+        assert_eq!(data, b"ask");
+        target.send_to(b"answer", from).expect("loopback");
+        assert_eq!(take_from(client), (b"answer".to_vec(), relay.address));
+        ports.push(from.port());
+    }
+    assert_eq!((ports[0], ports[1]), (ports[2], ports[3]));
+    assert_eq!(ports[0], ports[4]);
+    assert_ne!(ports[0], ports[1]);
+    eventually("counted", || relay.stats.datagrams_down.get() == 5);
+    assert_eq!((relay.stats.accepted.get(), relay.stats.active.get(), relay.stats.datagrams_up.get()), (2, 2, 5));
+    assert_eq!((relay.stats.bytes_up[0].get(), relay.stats.bytes_down[0].get()), (15, 30));
+}
+
+#[test]
+fn the_longest_and_the_empty_datagram_pass_both_ways() {
+    let (relay, target) = start();
+    let client = client(&relay);
+    let long: Vec<u8> = (0..65_507_u32).map(|n| (n % 251) as u8).collect();
+    for data in [&long[..], &[], &long[..65_506], &[1]] {
+        client.send(data).expect("loopback");
+        let (got, from) = take_from(&target);
+        assert!(got == data, "{} bytes up", data.len());
+        target.send_to(data, from).expect("loopback");
+        assert!(take_from(&client).0 == data, "{} bytes down", data.len());
+    }
+}
+
+#[test]
+fn sizes_and_order_survive_bursts_both_ways() {
+    let (relay, target) = start();
+    let client = client(&relay);
+    client.send(b"first").expect("loopback");
+    let (_, session) = take_from(&target);
+    target.connect(session).expect("loopback");
+    let sizes = [100, 100, 100, 40, 100, 0, 0, 7, 7, 7, 7, 1400, 1400, 1400, 9000, 9000, 1, 20_000, 20_000, 3];
+    for (from, to) in [(&client, &target), (&target, &client)] {
+        for round in 0..20 {
+            let burst: Vec<Vec<u8>> =
+                sizes.iter().enumerate().map(|(n, size)| vec![(n + round) as u8; *size]).collect();
+            for data in &burst {
+                from.send(data).expect("loopback");
+            }
+            for data in &burst {
+                assert!(take_from(to).0 == *data, "{} bytes in round {round}", data.len());
+            }
+        }
+    }
+    assert_eq!(relay.stats.datagrams_dropped.get(), 0);
+}
+
+#[test]
+fn a_burst_takes_few_calls() {
+    use parshall_sys::udp_batch::DatagramBatch;
+    use std::os::fd::AsFd;
+    let (relay, target) = start();
+    let (client, echo) = (client(&relay), socket("127.0.0.1:0"));
+    client.send(b"first").expect("loopback");
+    let (_, session) = take_from(&target);
+    target.connect(session).expect("loopback");
+    // Sixty-four datagrams in one message, made of as many that were received.
+    let source = socket("127.0.0.1:0");
+    source.connect(echo.local_addr().expect("bound")).expect("loopback");
+    let mut batch = DatagramBatch::new(64);
+    for n in 0..64_u8 {
+        source.send(&[n; 64]).expect("loopback");
+    }
+    assert_eq!(batch.receive(echo.as_fd(), false).expect("data is there"), 64);
+    eventually("the first is counted", || relay.stats.datagrams_up.get() == 1);
+    let (receives, sends) = (relay.counts.receives.get(), relay.counts.sends.get());
+    batch.begin(None, None, 0);
+    (0..64).for_each(|slot| batch.attach(slot, 64));
+    batch.end(64);
+    assert_eq!(batch.transmit(client.as_fd(), 0).expect("loopback"), 1);
+    for n in 0..64_u8 {
+        assert_eq!(take_from(&target).0, [n; 64]);
+    }
+    eventually("counted", || relay.stats.datagrams_up.get() == 65);
+    let calls = (relay.counts.receives.get() - receives, relay.counts.sends.get() - sends);
+    assert!(calls.0 <= 2 && calls.1 == 1, "{calls:?}");
+}
+
+#[test]
+fn many_clients_are_kept_apart() {
+    let (relay, target) = start();
+    let clients: Vec<UdpSocket> = (0..200).map(|_| client(&relay)).collect();
+    for round in 0..3_u32 {
+        for (n, client) in clients.iter().enumerate() {
+            client.send(&(n as u32 * 10 + round).to_be_bytes()).expect("loopback");
+        }
+        for _ in &clients {
+            let (data, from) = take_from(&target);
+            target.send_to(&data, from).expect("loopback");
+        }
+        for (n, client) in clients.iter().enumerate() {
+            assert_eq!(take_from(client).0, (n as u32 * 10 + round).to_be_bytes());
+        }
+    }
+    assert_eq!(relay.stats.accepted.get(), 200);
+}
+
+#[test]
+fn answers_alone_keep_a_session_and_silence_ends_it() {
+    const WHAT: &str = "a UDP session kept by answers alone";
+    const PAUSED: &str = "the machine paused for longer than the session may idle";
+    let target = socket("127.0.0.1:0");
+    let mut setup = Setup::default();
+    setup.config.timeouts.idle = Duration::from_millis(400);
+    let relay = Relay::start(setup, target.local_addr().expect("bound"));
+    let client = client(&relay);
+    client.send(b"?").expect("loopback");
+    let (_, session) = take_from(&target);
+    // One way for three times the idle time, then the other way.
+    let mut sent = Instant::now();
+    for _ in 0..12 {
+        std::thread::sleep(Duration::from_millis(100));
+        // A pause of the machine itself may end the session: then this run shows nothing.
+        if sent.elapsed() > Duration::from_millis(300) {
+            return skip(WHAT, PAUSED);
+        }
+        target.send_to(b"!", session).expect("loopback");
+        sent = Instant::now();
+        take_from(&client);
+    }
+    for _ in 0..12 {
+        std::thread::sleep(Duration::from_millis(100));
+        if sent.elapsed() > Duration::from_millis(300) {
+            return skip(WHAT, PAUSED);
+        }
+        client.send(b"?").expect("loopback");
+        sent = Instant::now();
+        assert_eq!(take_from(&target).1, session);
+    }
+    eventually("ended", || relay.stats.closed(CloseReason::IdleTimeout).get() == 1);
+    assert_eq!((relay.stats.active.get(), relay.stats.accepted.get()), (0, 1));
+    client.send(b"?").expect("loopback");
+    take_from(&target);
+    assert_eq!(relay.stats.accepted.get(), 2);
+}
+
+#[test]
+fn limits_hold_and_others_do_not_suffer() {
+    let target = socket("127.0.0.1:0");
+    let mut setup = Setup::default();
+    setup.config.limits.connections = Some(2);
+    let relay = Relay::start(setup, target.local_addr().expect("bound"));
+    let clients = [client(&relay), client(&relay), client(&relay)];
+    for client in &clients {
+        client.send(b"x").expect("loopback");
+    }
+    let (one, two) = (take_from(&target).1, take_from(&target).1);
+    assert_ne!(one, two);
+    eventually("refused", || relay.stats.closed(CloseReason::Limited).get() == 1);
+    clients[0].send(b"y").expect("loopback");
+    assert_eq!(take_from(&target), (b"y".to_vec(), one));
+    assert_eq!((relay.stats.datagrams_dropped.get(), relay.stats.active.get()), (1, 2));
+}
+
+#[test]
+fn the_rate_of_a_source_holds_across_its_ports() {
+    let target = socket("127.0.0.1:0");
+    let mut setup = Setup::default();
+    setup.config.limits.rate = Some(10);
+    let relay = Relay::start(setup, target.local_addr().expect("bound"));
+    let begun = Instant::now();
+    for client in [client(&relay), client(&relay)] {
+        for _ in 0..50 {
+            client.send(b"x").expect("loopback");
+        }
+    }
+    let count = || relay.stats.datagrams_up.get() + relay.stats.datagrams_dropped.get();
+    eventually("all seen", || count() == 100);
+    let most = 10 + begun.elapsed().as_millis() as u64 / 100 + 1;
+    let passed = relay.stats.datagrams_up.get();
+    assert!((10..=most).contains(&passed), "{passed} of 100, at most {most}");
+}
+
+#[test]
+fn who_is_denied_reaches_nobody() {
+    let target = socket("127.0.0.1:0");
+    let setup = Setup::default();
+    let allowed = setup.allowed.clone();
+    allowed.store(false, Ordering::Relaxed);
+    let relay = Relay::start(setup, target.local_addr().expect("bound"));
+    let client = client(&relay);
+    client.send(b"secret").expect("loopback");
+    eventually("denied", || relay.stats.closed(CloseReason::Denied).get() == 1);
+    eventually("dropped", || relay.stats.datagrams_dropped.get() == 1);
+    assert!(silent(&target));
+    assert_eq!(relay.stats.accepted.get(), 0);
+    allowed.store(true, Ordering::Relaxed);
+    client.send(b"hello").expect("loopback");
+    assert_eq!(take_from(&target).0, b"hello");
+}
+
+#[test]
+fn a_wildcard_answers_from_the_address_that_was_asked() {
+    for (listen, hosts) in [("0.0.0.0:0", ["127.0.0.1", "127.0.0.2"]), ("[::]:0", ["::1", "::1"])] {
+        let target = socket("127.0.0.1:0");
+        let setup = Setup { listen, ..Setup::default() };
+        let relay = Relay::start(setup, target.local_addr().expect("bound"));
+        let client = socket(listen);
+        let mut sessions = Vec::new();
+        for host in [hosts[0], hosts[1], hosts[0]] {
+            let to = SocketAddr::new(host.parse().expect("an address"), relay.address.port());
+            client.send_to(b"?", to).expect("loopback");
+            let (_, session) = take_from(&target);
+            target.send_to(b"!", session).expect("loopback");
+            target.send_to(b"!", session).expect("loopback");
+            assert_eq!(take_from(&client).1, to);
+            assert_eq!(take_from(&client).1, to);
+            sessions.push(session);
+        }
+        assert_eq!(sessions[0] == sessions[1], hosts[0] == hosts[1]);
+        assert_eq!(sessions[0], sessions[2]);
+    }
+}
+
+#[test]
+fn a_target_that_refuses_and_then_comes_up_is_reached_by_the_same_session() {
+    let (relay, target) = start();
+    let client = client(&relay);
+    let address = target.local_addr().expect("bound");
+    client.send(b"one").expect("loopback");
+    let session = take_from(&target).1;
+    drop(target);
+    for n in 1..=5 {
+        client.send(b"lost").expect("loopback");
+        eventually("refused", || relay.counts.refused.get() >= n);
+    }
+    let target = socket(&address.to_string());
+    client.send(b"two").expect("loopback");
+    let (data, from) = take_from(&target);
+    assert_eq!((data, from), (b"two".to_vec(), session));
+    target.send_to(b"back", from).expect("loopback");
+    assert_eq!(take_from(&client).0, b"back");
+    assert_eq!((relay.stats.accepted.get(), relay.stats.active.get()), (1, 1));
+}
+
+#[test]
+fn new_sessions_go_to_the_new_address_of_a_target() {
+    let (relay, old) = start();
+    let new = socket("127.0.0.1:0");
+    let (before, after) = (client(&relay), client(&relay));
+    before.send(b"a").expect("loopback");
+    take_from(&old);
+    relay.target.set_addresses(vec![StreamAddr::Ip(new.local_addr().expect("bound"))]);
+    after.send(b"b").expect("loopback");
+    assert_eq!(take_from(&new).0, b"b");
+    before.send(b"c").expect("loopback");
+    assert_eq!(take_from(&old).0, b"c");
+}
+
+#[test]
+fn draining_serves_who_is_there_and_ends_at_the_deadline() {
+    let (mut relay, target) = start();
+    let (known, stranger) = (client(&relay), client(&relay));
+    known.send(b"a").expect("loopback");
+    take_from(&target);
+    let deadline = monotonic_ns() + 700_000_000;
+    relay.stop.give(Order::Drain(deadline)).expect("a pipe");
+    eventually("woken", || relay.stop.order() == Order::Drain(deadline));
+    std::thread::sleep(Duration::from_millis(50));
+    stranger.send(b"b").expect("loopback");
+    known.send(b"c").expect("loopback");
+    assert_eq!(take_from(&target).0, b"c");
+    relay.finish();
+    assert!(monotonic_ns() >= deadline);
+    assert_eq!(relay.stats.closed(CloseReason::Drained).get(), 1);
+    assert_eq!((relay.stats.accepted.get(), relay.stats.active.get()), (1, 0));
+    assert_eq!(relay.stats.datagrams_dropped.get(), 1);
+}
+
+#[test]
+fn a_worker_that_hands_over_leaves_new_datagrams_to_others() {
+    let (relay, target) = start();
+    let client = client(&relay);
+    client.send(b"a").expect("loopback");
+    let (_, session) = take_from(&target);
+    relay.stop.give(Order::HandOver(monotonic_ns() + 60_000_000_000)).expect("a pipe");
+    // Answers still pass; once one has, the order is obeyed.
+    for _ in 0..2 {
+        target.send_to(b"b", session).expect("loopback");
+        assert_eq!(take_from(&client).0, b"b");
+    }
+    client.send(b"c").expect("loopback");
+    assert!(silent(&target), "the listener's datagrams are another's");
+}
+
+#[test]
+fn an_idle_worker_that_drains_ends_at_once() {
+    let (mut relay, _target) = start();
+    relay.stop.give(Order::Drain(u64::MAX)).expect("a pipe");
+    relay.finish();
+}

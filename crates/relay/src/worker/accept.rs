@@ -1,0 +1,266 @@
+//! From the listener to a connection, or to its refusal.
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use parshall_core::relay::bucket::Bucket;
+use parshall_core::relay::closing::{CloseReason, Closing};
+use parshall_sys::epoll::{EDGE, PEER_CLOSED, READABLE, URGENT, WRITABLE};
+use parshall_sys::stream_socket;
+
+use super::{CLIENT, Worker, first_lane};
+use crate::conn::{Conn, ConnId, Place, Stage};
+use crate::engine::uring::Accepted;
+use crate::record::{Closed, Way};
+
+/// Connections accepted of one listener before others have their turn.
+const ACCEPTS_MAX: usize = 64;
+
+/// What a socket of a connection is watched for, once and for all.
+pub(super) const WATCHED: u32 = READABLE | WRITABLE | PEER_CLOSED | URGENT | EDGE;
+
+impl Worker {
+    /// Takes what waits in a listener that is about to close: what is left in its queue would be reset.
+    pub(super) fn accept_rest(&mut self, index: usize) {
+        while self.accept(index) {}
+    }
+
+    /// Takes what waits in a listener. Answers whether more may wait.
+    pub(super) fn accept(&mut self, index: usize) -> bool {
+        for _ in 0..ACCEPTS_MAX {
+            if index >= self.listeners.len() {
+                return false;
+            }
+            if !self.enter(index) {
+                // Clients wait in the kernel's queue until a connection ends, in whichever thread.
+                self.unwatch(index);
+                return false;
+            }
+            let listening = &mut self.listeners[index];
+            if let Some((client, peer)) = listening.waiting.pop_front() {
+                self.admit(index, client, peer);
+                continue;
+            }
+            let Some(socket) = listening.socket.as_ref().filter(|_| listening.accepting.is_none()) else {
+                self.leave(index);
+                return false;
+            };
+            match stream_socket::accept(socket.as_raw_fd()) {
+                Ok((client, peer)) => {
+                    self.backoff.accepted(self.now);
+                    self.admit(index, client, peer);
+                }
+                Err(e) => {
+                    self.leave(index);
+                    if e.kind() == io::ErrorKind::WouldBlock || !self.accept_failed(index, &e) {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes a place in the process and one of the listener for a connection that is about to be accepted. When there is
+    /// none, this thread is woken once there may be.
+    fn enter(&self, index: usize) -> bool {
+        let (all, own) = (&self.parts.room, &self.listeners[index].service.gate.room);
+        let entered = all.enter(&self.parts.wake);
+        if entered && !own.enter(&self.parts.wake) {
+            all.give_back();
+            return false;
+        }
+        entered
+    }
+
+    /// Gives back what [`Self::enter`] took.
+    fn leave(&self, index: usize) {
+        self.listeners[index].service.gate.room.give_back();
+        self.parts.room.give_back();
+    }
+
+    fn has_room(&self, index: usize) -> bool {
+        self.listeners[index].service.gate.room.has_place() && self.parts.room.has_place()
+    }
+
+    /// What the ring has accepted goes through the same door.
+    pub(super) fn take_accepted(&mut self, one: Accepted) {
+        let index = one.listener as usize;
+        if index >= self.listeners.len() {
+            return;
+        }
+        let ended = !one.more && self.listeners[index].accepting == Some(one.request);
+        if ended {
+            self.listeners[index].accepting = None;
+            self.listeners[index].watched = false;
+        }
+        let go_on = match one.client {
+            Ok(client) => {
+                self.backoff.accepted(self.now);
+                self.listeners[index].waiting.push_back(client);
+                self.any_waiting = true;
+                true
+            }
+            Err(e) if e.raw_os_error() == Some(libc::ECANCELED) => false,
+            Err(e) => self.accept_failed(index, &e),
+        };
+        if ended {
+            if go_on { self.watch(index, false) } else { self.any_unwatched = true }
+        }
+    }
+
+    /// A listener with clients that the ring has accepted, and room for one.
+    pub(super) fn next_waiting(&self) -> Option<usize> {
+        let waits = |index: &usize| !self.listeners[*index].waiting.is_empty() && self.has_room(*index);
+        if self.any_waiting { (0..self.listeners.len()).find(waits) } else { None }
+    }
+
+    /// Has the ring accept no more for a listener.
+    pub(super) fn stop_accepting(&mut self, index: usize) {
+        if let Some(accept) = self.listeners[index].accepting.take() {
+            self.listeners[index].watched = false;
+            self.engines.uring.stop_accepting(accept);
+        }
+    }
+
+    /// Whether to go on accepting after an error.
+    fn accept_failed(&mut self, index: usize, error: &io::Error) -> bool {
+        match error.raw_os_error() {
+            // The client left while it waited, or the network said so.
+            Some(
+                libc::EINTR
+                | libc::ECONNABORTED
+                | libc::EPROTO
+                | libc::ENETDOWN
+                | libc::ENOPROTOOPT
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::EHOSTUNREACH
+                | libc::EOPNOTSUPP
+                | libc::ENETUNREACH
+                | libc::EPERM,
+            ) => true,
+            // No descriptors or memory. The listener stays readable, so watching on would spin.
+            _ => {
+                let pause = self.backoff.failed(self.now);
+                self.listeners[index].stats.accept_pauses.add(1);
+                if pause.log {
+                    eprintln!("relay: cannot accept: {error}; pausing, {} connections go on", self.conns.open());
+                }
+                self.accept_again = Some(pause.until);
+                for index in 0..self.listeners.len() {
+                    self.unwatch(index);
+                }
+                false
+            }
+        }
+    }
+
+    /// Lets a client in, or closes its connection at once. Its place in the gate is taken.
+    fn admit(&mut self, index: usize, client: OwnedFd, peer: Option<SocketAddr>) {
+        let now = self.now;
+        self.hurry();
+        let listening = &mut self.listeners[index];
+        let service = &listening.service;
+        listening.stats.accepted.add(1);
+        if let Err(reason) = service.receives(peer, now) {
+            return self.refuse(index, peer, reason, false);
+        }
+        let lanes = [0, 1].map(|_| first_lane(&service.config));
+        for why in lanes.iter().filter_map(|lane| lane.fallback) {
+            listening.stats.fallbacks[why as usize].add(1);
+        }
+        let per_way = |rate: u64| Box::new([0, 1].map(|_| Bucket::new(rate, (rate / 10).max(64 * 1024), now)));
+        let conn = Box::new(Conn {
+            client,
+            target: None,
+            address: None,
+            attempt: 0,
+            listener: Place::new(index),
+            target_index: Place::default(),
+            lanes,
+            bandwidth: service.config.limits.bandwidth.map(per_way),
+            closing: Closing::default(),
+            stage: Stage::Relaying,
+            peer,
+            watched: true,
+            kept_alive: false,
+            counted: !service.config.proxy_in,
+            began: now,
+            progress: now,
+            header_bytes: 0,
+        });
+        let (greets, counted) = (service.config.proxy_in, !service.config.proxy_in);
+        let Some(id) = self.conns.insert(conn) else {
+            return self.refuse(index, peer, CloseReason::RelayFailed, counted);
+        };
+        let listening = &mut self.listeners[index];
+        listening.active += 1;
+        listening.stats.active.add(1);
+        let watched = self.conns.get(id).map(|c| self.epoll.add(&c.client, id.token(CLIENT), WATCHED));
+        if !matches!(watched, Some(Ok(()))) {
+            return self.finish(id, CloseReason::RelayFailed, None);
+        }
+        if greets { self.begin_greeting(id) } else { self.begin_dial(id, None) }
+    }
+
+    /// Turns a client away before a byte is read; its socket goes out of scope in the caller.
+    fn refuse(&mut self, index: usize, peer: Option<SocketAddr>, reason: CloseReason, counted: bool) {
+        let listening = &self.listeners[index];
+        listening.service.gate.leave(peer, counted);
+        self.parts.room.give_back();
+        listening.stats.closed(reason).add(1);
+        self.ended.push(Closed {
+            service: listening.service.clone(),
+            client: peer,
+            target: None,
+            address: None,
+            duration_ns: 0,
+            ways: [Way::default(); 2],
+            reason,
+        });
+    }
+
+    pub(super) fn unwatch(&mut self, index: usize) {
+        if self.listeners[index].accepting.is_some() {
+            self.stop_accepting(index);
+            self.any_unwatched = true;
+            return;
+        }
+        let listening = &mut self.listeners[index];
+        if let (true, Some(socket)) = (listening.watched, &listening.socket)
+            && self.epoll.remove(socket).is_ok()
+        {
+            listening.watched = false;
+            self.any_unwatched = true;
+        }
+    }
+
+    /// Watches again what was left alone.
+    pub(super) fn watch_all(&mut self) {
+        if !std::mem::take(&mut self.any_unwatched) {
+            return;
+        }
+        for index in 0..self.listeners.len() {
+            if !self.listeners[index].watched {
+                self.watch(index, false);
+            }
+        }
+    }
+
+    /// An event of a client's socket.
+    pub(super) fn client_event(&mut self, id: ConnId, bits: u32) {
+        use parshall_core::relay::closing::Side;
+        use parshall_sys::epoll::{FAILED, HUNG_UP};
+        self.socket_event(id, Side::Client, bits);
+        let Some(conn) = self.conns.get(id) else { return };
+        match conn.stage {
+            // Nothing waits for a client that has reset its connection.
+            Stage::Greeting(_) | Stage::Dialing(_) if bits & (FAILED | HUNG_UP) != 0 => {
+                self.finish(id, CloseReason::ClientGone, None);
+            }
+            Stage::Greeting(_) => self.greet(id),
+            _ => {}
+        }
+    }
+}

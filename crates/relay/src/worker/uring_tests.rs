@@ -1,0 +1,271 @@
+//! The relay with engines that move bytes by themselves, from accept to drain.
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use parshall_core::relay::closing::CloseReason;
+use parshall_core::relay::config::{AccessRule, Config, Endpoint, EngineChoice, Global, Listener, Protocol, Target};
+use parshall_sys::clock::monotonic_ns;
+
+use crate::open::Pool;
+use crate::record::Closed;
+use crate::serve::{Means, Relay};
+use crate::stats::{EngineKind, Fallback};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Says back what it hears, and ends when the other side does.
+fn echo_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while let Ok(n @ 1..) = stream.read(&mut buffer) {
+                    if stream.write_all(&buffer[..n]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound")
+}
+
+fn start(engine: EngineChoice, adjust: impl Fn(&mut Listener)) -> (Relay, Receiver<Vec<Closed>>, SocketAddr) {
+    let (listen, target) = (free_address(), echo_server());
+    let targets = vec![Target { endpoint: Endpoint::Ip(target), weight: 1 }];
+    let mut listener = Listener::new(Protocol::Tcp, Endpoint::Ip(listen), targets);
+    listener.engine = engine;
+    adjust(&mut listener);
+    let config = Config { global: Global::default(), listeners: vec![listener] };
+    let mut relay = Relay::new(1);
+    let prepared = relay.prepare(&config, &mut Pool::default()).expect("open");
+    let (_wake, ended) = relay.start(&config, Means::new(&config, 1, 1024), || ()).expect("a relay");
+    relay.commit(prepared, 0);
+    (relay, ended, listen)
+}
+
+fn client(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+    stream
+}
+
+fn echoes(stream: &mut TcpStream) -> bool {
+    let mut heard = [0; 5];
+    stream.write_all(b"hello").is_ok() && stream.read_exact(&mut heard).is_ok() && &heard == b"hello"
+}
+
+/// Sends and hears a lot, again and again, until the relay is seen to do what it does with streams.
+fn stream_until(stream: &mut TcpStream, seen: impl Fn() -> bool) {
+    let (bulk, mut heard) = (vec![7; 256 << 10], vec![0; 256 << 10]);
+    for _ in 0..1000 {
+        stream.write_all(&bulk).expect("taken");
+        stream.read_exact(&mut heard).expect("all of it");
+        if seen() {
+            return;
+        }
+    }
+    panic!("it is not seen in 250 MiB");
+}
+
+fn closed(ended: &Receiver<Vec<Closed>>, count: usize) -> Vec<Closed> {
+    let mut all = Vec::new();
+    let began = Instant::now();
+    while all.len() < count && began.elapsed() < PATIENCE {
+        all.extend(ended.recv_timeout(Duration::from_millis(50)).unwrap_or_default());
+    }
+    all
+}
+
+fn drain(mut relay: Relay) {
+    relay.drain(monotonic_ns() + 100_000_000, false);
+    relay.join().expect("the workers end in good order");
+}
+
+#[test]
+fn connections_come_and_go_and_are_told_of_with_bytes_and_engine() {
+    // What does not stream is copied until it would be redirected.
+    for (choice, kind) in [(EngineChoice::Uring, EngineKind::Uring), (EngineChoice::Sockmap, EngineKind::Copy)] {
+        let (relay, ended, address) = start(choice, |_| {});
+        for _ in 0..30 {
+            let mut one = client(address);
+            assert!((0..3).all(|_| echoes(&mut one)));
+            one.shutdown(std::net::Shutdown::Write).expect("open");
+            assert_eq!(one.read(&mut [0; 8]).expect("the end"), 0);
+        }
+        let told = closed(&ended, 30);
+        assert_eq!(told.len(), 30);
+        for one in told {
+            assert_eq!(one.reason, CloseReason::Finished);
+            for way in one.ways {
+                assert_eq!(way.bytes, 15, "{kind:?}");
+                let refused = matches!(way.fallback, Some(Fallback::NotPermitted | Fallback::Unsupported));
+                assert!(refused || way.engines & 1 << kind as u8 != 0, "{kind:?}: {way:?}");
+            }
+        }
+        drain(relay);
+    }
+}
+
+#[test]
+fn clients_that_reset_before_they_are_accepted_are_judged_by_their_addresses() {
+    let choices = [EngineChoice::Auto, EngineChoice::Splice, EngineChoice::Uring, EngineChoice::Sockmap];
+    for (choice, any) in choices.into_iter().flat_map(|choice| [(choice, "127.0.0.1:0"), (choice, "[::1]:0")]) {
+        let target = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = target.local_addr().expect("bound");
+        let targets = vec![Target { endpoint: Endpoint::Ip(address), weight: 1 }];
+        let place = TcpListener::bind(any).expect("a port").local_addr().expect("bound");
+        let mut listener = Listener::new(Protocol::Tcp, Endpoint::Ip(place), targets);
+        (listener.engine, listener.access) = (choice, denies_all());
+        let config = Config { global: Global::default(), listeners: vec![listener] };
+        let mut relay = Relay::new(1);
+        let prepared = relay.prepare(&config, &mut Pool::default()).expect("open");
+        for _ in 0..5 {
+            let mut client = socket2::Socket::from(client(place));
+            client.write_all(b"do it").expect("room");
+            client.set_linger(Some(Duration::ZERO)).expect("an option");
+        }
+        let (_wake, ended) = relay.start(&config, Means::new(&config, 1, 1024), || ()).expect("a relay");
+        relay.commit(prepared, 0);
+        let told: Vec<_> = closed(&ended, 5).iter().map(|one| (one.reason, one.client.map(|c| c.ip()))).collect();
+        assert_eq!(told, [(CloseReason::Denied, Some(place.ip())); 5], "{choice:?}");
+        drain(relay);
+        target.set_nonblocking(true).expect("an option");
+        assert!(target.accept().is_err(), "{choice:?}: the target was connected to");
+    }
+}
+
+#[test]
+fn a_proxy_at_a_unix_socket_that_names_no_client_is_judged_by_no_rule() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let path = scratch.path().join("s").to_str().expect("UTF-8").to_owned();
+    let (relay, ended, _) = start(EngineChoice::Auto, |l| {
+        (l.listen, l.proxy_in, l.access) = (Endpoint::Unix(path.clone()), true, denies_all());
+    });
+    let said = |header: &[u8]| {
+        let mut stream = std::os::unix::net::UnixStream::connect(&path).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+        stream.write_all(&[header, b"hello"].concat()).expect("room");
+        let mut heard = [0; 5];
+        stream.read_exact(&mut heard).is_ok() && &heard == b"hello"
+    };
+    assert!(!said(b"PROXY UNKNOWN\r\n"), "there are rules, and nothing to hold against them");
+    assert!(!said(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"), "denied by a rule");
+    // LOCAL: a connection of the proxy's own, such as its health check.
+    assert!(said(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"));
+    let reasons: Vec<_> = closed(&ended, 3).iter().map(|one| one.reason).collect();
+    assert_eq!(reasons[..2], [CloseReason::Denied; 2]);
+    drain(relay);
+}
+
+fn denies_all() -> Vec<AccessRule> {
+    ["0.0.0.0", "::"]
+        .map(|net| AccessRule { allow: false, network: net.parse().expect("an address"), prefix: 0 })
+        .into()
+}
+
+#[test]
+fn a_limit_on_connections_holds_for_those_the_ring_has_accepted() {
+    let (relay, _ended, address) = start(EngineChoice::Uring, |l| l.limits.connections = Some(2));
+    let mut clients: Vec<TcpStream> = (0..6).map(|_| client(address)).collect();
+    assert!(echoes(&mut clients[0]) && echoes(&mut clients[1]));
+    for waiting in &mut clients[2..] {
+        waiting.set_read_timeout(Some(Duration::from_millis(20))).expect("an option");
+        waiting.write_all(b"hello").expect("room");
+        assert!(waiting.read(&mut [0; 5]).is_err(), "not admitted yet");
+        waiting.set_read_timeout(Some(PATIENCE)).expect("an option");
+    }
+    while clients.len() > 2 {
+        clients.remove(0);
+        let mut heard = [0; 5];
+        clients[1].read_exact(&mut heard).expect("admitted when another one has left");
+    }
+    let stats = relay.listeners[0].stats[0].clone();
+    assert_eq!(stats.accepted.get(), 6);
+    drop(clients);
+    drain(relay);
+    assert_eq!(stats.active.get(), 0);
+}
+
+#[test]
+fn a_cut_connection_is_reset_or_closed_at_both_ends() {
+    for choice in [EngineChoice::Uring, EngineChoice::Sockmap] {
+        let (relay, ended, address) = start(choice, |l| l.timeouts.idle = Duration::from_millis(200));
+        let mut quiet = client(address);
+        assert!(echoes(&mut quiet));
+        // The idle timeout cuts it while its receives are in flight.
+        assert_eq!(quiet.read(&mut [0; 8]).expect("closed"), 0);
+        let told = closed(&ended, 1);
+        assert_eq!(
+            told.iter().map(|c| (c.reason, c.ways[0].bytes)).collect::<Vec<_>>(),
+            [(CloseReason::IdleTimeout, 5)]
+        );
+        drain(relay);
+    }
+}
+
+#[test]
+fn a_bandwidth_is_kept_by_copying() {
+    let (relay, ended, address) = start(EngineChoice::Uring, |l| l.limits.bandwidth = Some(10_000_000));
+    let mut one = client(address);
+    assert!(echoes(&mut one));
+    drop(one);
+    let told = closed(&ended, 1);
+    assert_eq!(told[0].ways.map(|w| (w.fallback, w.engines)), [(Some(Fallback::Bandwidth), 1); 2]);
+    drain(relay);
+}
+
+#[test]
+fn a_stream_is_redirected_one_way_and_copied_the_other() {
+    let (relay, ended, address) = start(EngineChoice::Sockmap, |_| {});
+    let stats = relay.listeners[0].stats[0].clone();
+    let fallbacks = |whys: &[Fallback]| whys.iter().map(|why| stats.fallbacks[*why as usize].get()).sum::<u64>();
+    let mut one = client(address);
+    stream_until(&mut one, || {
+        fallbacks(&[Fallback::OtherDirection, Fallback::NotPermitted, Fallback::Unsupported]) > 0
+    });
+    drop(one);
+    let ways = closed(&ended, 1)[0].ways;
+    assert_eq!(ways[0].bytes, ways[1].bytes);
+    let redirected = ways.iter().filter(|way| way.engines & 1 << EngineKind::Sockmap as u8 != 0).count();
+    let refused = fallbacks(&[Fallback::NotPermitted, Fallback::Unsupported]) > 0;
+    assert_eq!(redirected, usize::from(!refused), "{ways:?}");
+    drain(relay);
+}
+
+#[test]
+fn sockmap_leaves_unix_sockets_alone_and_says_so() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let path = scratch.path().join("s").to_str().expect("UTF-8").to_owned();
+    let target = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+    std::thread::spawn(move || {
+        let (mut stream, _) = target.accept().expect("the relay");
+        let mut heard = vec![0; 64 << 10];
+        while let Ok(n @ 1..) = stream.read(&mut heard)
+            && stream.write_all(&heard[..n]).is_ok()
+        {}
+    });
+    let (relay, ended, address) = start(EngineChoice::Sockmap, |l| {
+        l.targets = vec![Target { endpoint: Endpoint::Unix(path.clone()), weight: 1 }];
+    });
+    let mut one = client(address);
+    let stats = relay.listeners[0].stats[0].clone();
+    // Where there is no sockmap at all, that is the reason.
+    let whys = [Fallback::Unsupported, Fallback::NotPermitted];
+    stream_until(&mut one, || whys.iter().any(|why| stats.fallbacks[*why as usize].get() > 0));
+    drop(one);
+    for way in closed(&ended, 1)[0].ways {
+        assert_eq!(way.engines, 1, "copied");
+        assert!(way.fallback.is_none_or(|why| whys.contains(&why)), "{way:?}");
+    }
+    drain(relay);
+}

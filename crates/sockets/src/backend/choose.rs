@@ -1,0 +1,106 @@
+//! Which backend reads: the one that was asked for, or the best that works here.
+use std::fs;
+
+use anyhow::Context;
+use parshall_core::sockets::Selection;
+use parshall_core::sockets::cost::{HostSockets, iterators_are_cheaper, iterators_see_all};
+
+use super::Backend;
+use super::iter::Iter;
+use super::netlink::{CAP_SYS_ADMIN, Netlink, Options, effective_capabilities};
+use super::walk::WalkBackend;
+use crate::namespaces::Discovery;
+use crate::request::{BackendChoice, Reading};
+use parshall_host::error::UserError;
+
+/// A backend, and why it is not a better one.
+pub struct Chosen {
+    /// The backend.
+    pub backend: Box<dyn Backend>,
+    /// One sentence per better backend that does not work here, and what this one does not see.
+    pub notes: Vec<String>,
+}
+
+/// How often the backend will read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dumps {
+    /// Once: what it costs to begin counts.
+    One,
+    /// Again and again: what each dump costs counts.
+    Many,
+}
+
+/// Opens the backend.
+///
+/// # Errors
+/// The one that was asked for does not work here.
+pub fn choose(reading: Reading, selection: &Selection, dumps: Dumps) -> anyhow::Result<Chosen> {
+    let refused = |name: &str, error: anyhow::Error| -> anyhow::Error {
+        UserError::new(
+            format!("the backend {name} does not work here: {error:#}"),
+            "leave --backend out for the best that does; `parshall doctor` says what this host offers",
+        )
+        .into()
+    };
+    match reading.backend {
+        BackendChoice::Walk => walk().map_err(|e| refused("walk", e)).map(alone),
+        BackendChoice::Iter => iter(selection).map_err(|e| refused("iter", e)).map(alone),
+        BackendChoice::Netlink => netlink(reading).map_err(|e| refused("netlink", e)),
+        BackendChoice::Auto => {
+            // The same rows with the same keys, sooner; where it does not work, the walk says why, or does.
+            if let Some(backend) = (dumps == Dumps::One).then(|| quick(selection)).flatten() {
+                return Ok(alone(backend));
+            }
+            let mut notes = Vec::new();
+            let mut note = |name: &str, error: anyhow::Error| notes.push(format!("not read by {name}: {error:#}"));
+            match walk() {
+                Ok(backend) => return Ok(alone(backend)),
+                Err(error) => note("walk", error),
+            }
+            match iter(selection) {
+                Ok(backend) => return Ok(Chosen { backend, notes }),
+                Err(error) => note("iter", error),
+            }
+            let mut chosen = netlink(reading).context("no backend works here")?;
+            notes.append(&mut chosen.notes);
+            Ok(Chosen { notes, ..chosen })
+        }
+    }
+}
+
+fn alone(backend: Box<dyn Backend>) -> Chosen {
+    Chosen { backend, notes: Vec::new() }
+}
+
+/// The iterators, where they are cheaper than the walk and see as much.
+fn quick(selection: &Selection) -> Option<Box<dyn Backend>> {
+    let capabilities = effective_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    let own = HostSockets::read(&fs::read_to_string("/proc/net/sockstat").ok()?);
+    // Without CAP_SYS_ADMIN the walk still sees every namespace. Namespaces are counted last: that is a look at every process.
+    if capabilities >> CAP_SYS_ADMIN & 1 == 0 || !iterators_are_cheaper(own.most(), 1) {
+        return None;
+    }
+    let mut discovery = Discovery::default();
+    let namespaces = discovery.look(&[]).namespaces.len();
+    let own6 = HostSockets::read(&fs::read_to_string("/proc/net/sockstat6").unwrap_or_default());
+    // Those of other namespaces are not known.
+    let udp_lite = namespaces > 1 || own.udp_lite + own6.udp_lite > 0;
+    if !iterators_see_all(selection, udp_lite) || !iterators_are_cheaper(own.most(), namespaces as u64) {
+        return None;
+    }
+    Some(Box::new(Iter::load_after(selection.kinds, discovery).ok()?))
+}
+
+fn walk() -> anyhow::Result<Box<dyn Backend>> {
+    Ok(Box::new(WalkBackend::open()?))
+}
+
+fn iter(selection: &Selection) -> anyhow::Result<Box<dyn Backend>> {
+    Ok(Box::new(Iter::load(selection.kinds)?))
+}
+
+fn netlink(reading: Reading) -> anyhow::Result<Chosen> {
+    let backend = Netlink::open(Options { readers: reading.readers, uring: reading.uring, keep: 0 })?;
+    let notes = backend.missing();
+    Ok(Chosen { backend: Box::new(backend), notes })
+}

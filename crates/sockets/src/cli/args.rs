@@ -1,0 +1,200 @@
+//! The flags of `parshall sockets`, as clap sees them.
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use parshall_core::relay::config::value;
+
+use parshall_host::flags::{self, read};
+
+/// Arguments of `parshall sockets`.
+#[derive(Debug, Args)]
+pub struct SocketsArgs {
+    #[command(subcommand)]
+    pub(super) command: SocketsCommand,
+}
+
+/// How often.
+#[derive(Debug, Subcommand)]
+pub enum SocketsCommand {
+    /// Every socket, now
+    #[command(after_help = "Examples:
+  parshall sockets once
+  parshall sockets once --state established --sort retrans --limit 20
+  parshall sockets once --process nginx state established
+  parshall sockets once dst 10.0.0.0/8 dport = :443
+  parshall sockets once '( sport = :ssh or dport = :ssh ) and not src 127.0.0.1'
+  parshall sockets once --port 443 --netns blue --fields default,owner
+  parshall sockets once --kind tcp,udp,unix --format parquet > sockets.parquet
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
+    Once(OnceArgs),
+    /// Every socket, again and again
+    #[command(after_help = "Examples:
+  parshall sockets stream --every 5s --changed
+  parshall sockets stream --every 1s --pid 4120 state connected
+  parshall sockets stream --every 10s --format protobuf --to /var/lib/parshall
+  parshall sockets stream --every 15s --listen 127.0.0.1:9474
+  parshall sockets stream --every 15s -c sinks.toml
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
+    Stream(StreamArgs),
+}
+
+/// Which sockets.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Which sockets")]
+pub struct SelectArgs {
+    /// Kinds: tcp, udp, mptcp, unix, all
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "tcp")]
+    pub(super) kind: Vec<String>,
+    /// States: established, listen, time-wait, ..., connected (all but listen and closed), all
+    #[arg(long, value_name = "STATES", value_delimiter = ',', default_value = "all")]
+    pub(super) state: Vec<String>,
+    /// Network namespaces, by name (`ip netns list`) or by inode; may be given several times
+    #[arg(long, value_name = "NAME|INODE")]
+    pub(super) netns: Vec<String>,
+    /// Control groups (v2), exactly; may be given several times
+    #[arg(long, value_name = "PATH", value_parser = flags::cgroup)]
+    pub(super) cgroup: Vec<PathBuf>,
+    /// A port at either end; may be given several times
+    #[arg(long, value_name = "PORT", value_parser = flags::port)]
+    pub(super) port: Vec<u16>,
+    /// A local port
+    #[arg(long, value_name = "PORT", value_parser = flags::port)]
+    pub(super) local_port: Vec<u16>,
+    /// A remote port
+    #[arg(long, value_name = "PORT", value_parser = flags::port)]
+    pub(super) remote_port: Vec<u16>,
+    /// An address or network at either end, such as 10.0.0.0/8; may be given several times
+    #[arg(long, value_name = "NETWORK", value_parser = read(value::networks))]
+    pub(super) prefix: Vec<Networks>,
+    /// A local address or network
+    #[arg(long, value_name = "NETWORK", value_parser = read(value::networks))]
+    pub(super) local_prefix: Vec<Networks>,
+    /// A remote address or network
+    #[arg(long, value_name = "NETWORK", value_parser = read(value::networks))]
+    pub(super) remote_prefix: Vec<Networks>,
+    /// Sockets that a process holds; may be given several times
+    #[arg(long, value_name = "PID", value_parser = flags::pid)]
+    pub(super) pid: Vec<u32>,
+    /// Sockets that processes of this command hold, such as nginx; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(super) process: Vec<String>,
+    /// Groups of fields: default, all, or a list such as rtt,loss,traffic,owner; the kernel copies only these
+    #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
+    pub(super) fields: Vec<String>,
+    /// A filter as ss has it, of: state NAME, exclude NAME, src|dst ADDRESS[/LENGTH][:PORT], sport|dport OP :PORT, and, or, not, ( )
+    #[arg(value_name = "FILTER")]
+    pub(super) filter: Vec<String>,
+}
+
+/// What one `--prefix` names. A name of its own, for clap takes a list for several values.
+pub(super) type Networks = Vec<(std::net::IpAddr, u8)>;
+
+/// How they are read.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "How they are read")]
+pub struct ReadArgs {
+    /// What reads the kernel; auto takes the best that works here
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    pub(super) backend: BackendArg,
+    /// Let io_uring read the netlink socket (to repeat its measurement; it wins nothing)
+    #[arg(long)]
+    pub(super) uring: bool,
+    /// Threads that read netlink sockets
+    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(super) readers: u16,
+}
+
+/// `--backend`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BackendArg {
+    /// The first of the others that works; for one dump of few sockets iter, which is sooner done
+    Auto,
+    /// One pass over the kernel's tables, all namespaces at once (BPF)
+    Walk,
+    /// BPF iterators, one namespace after the other
+    Iter,
+    /// SOCK_DIAG, one namespace after the other
+    Netlink,
+}
+
+/// Arguments of `parshall sockets once`.
+#[derive(Debug, Args)]
+pub struct OnceArgs {
+    #[command(flatten)]
+    pub(super) select: SelectArgs,
+    #[command(flatten)]
+    pub(super) read: ReadArgs,
+    /// How to print
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub(super) format: SocketFormatArg,
+    /// Order of the table, largest first: a list such as retrans,wqueue
+    #[arg(long, value_name = "KEYS", value_delimiter = ',')]
+    pub(super) sort: Vec<String>,
+    /// At most this many sockets, after sorting
+    #[arg(long, value_name = "N")]
+    pub(super) limit: Option<usize>,
+    /// A second line with more of each socket
+    #[arg(long)]
+    pub(super) wide: bool,
+}
+
+/// `--format`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SocketFormatArg {
+    /// A table for people
+    Text,
+    /// One object per socket per line
+    Json,
+    /// Length-delimited messages of proto/parshall/sockets/v1
+    Protobuf,
+    /// One Parquet file
+    Parquet,
+}
+
+/// Arguments of `parshall sockets stream`.
+#[derive(Debug, Args)]
+pub struct StreamArgs {
+    #[command(flatten)]
+    pub(super) select: SelectArgs,
+    #[command(flatten)]
+    pub(super) read: ReadArgs,
+    /// Time from the beginning of one dump to that of the next, 100ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = read(value::duration))]
+    pub(super) every: Duration,
+    /// End after this many dumps
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) count: Option<u64>,
+    /// Only sockets that are new or have changed since the last dump
+    #[arg(long)]
+    pub(super) changed: bool,
+    /// Leave out what moved per second since the last dump
+    #[arg(long)]
+    pub(super) no_rates: bool,
+    /// Leave out sockets that closed between two dumps
+    #[arg(long)]
+    pub(super) no_closes: bool,
+    /// Write to stdout in this format
+    #[arg(long, value_name = "FORMAT")]
+    pub(super) format: Option<SocketFormatArg>,
+    /// Write to the sinks that this TOML file names: files, Kafka, OTLP, Prometheus
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Serve aggregates and the collector's own metrics and CPU profile over HTTP (127.0.0.1:9474 if no address is given)
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = super::file::LISTEN)]
+    pub(super) listen: Option<std::net::SocketAddr>,
+    /// Write to rotating files in this directory instead of stdout
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(super) to: Option<PathBuf>,
+    /// Begin a new file at this size
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", requires = "to", value_parser = read(value::size))]
+    pub(super) rotate_size: u64,
+    /// Begin a new file after this time
+    #[arg(long, value_name = "TIME", default_value = "1h", requires = "to", value_parser = read(value::duration))]
+    pub(super) rotate_every: Duration,
+    /// Keep at most this much in the directory; the oldest files go first
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", requires = "to", value_parser = read(value::size))]
+    pub(super) keep: u64,
+}

@@ -1,0 +1,257 @@
+//! The flags of `parshall sockets` lowered into a request.
+use std::path::Path;
+
+use parshall_core::sockets::aggregate::{self, Settings};
+use parshall_core::sockets::filter::{self, Expression, Filter};
+use parshall_core::sockets::selection::state::{BOUND_INACTIVE, CLOSE, LISTEN};
+use parshall_core::sockets::selection::{STATES, state_named};
+use parshall_core::sockets::sort::SortKey;
+use parshall_core::sockets::{Kind, Kinds, Prefix, Selection, Side};
+use parshall_evidence::socket::{Group, Groups};
+
+use super::args::{
+    BackendArg, Networks, OnceArgs, ReadArgs, SelectArgs, SocketFormatArg, SocketsArgs, SocketsCommand, StreamArgs,
+};
+use super::{file, services};
+use crate::format::text;
+use crate::request::{
+    BackendChoice, OnceRequest, Reading, SinkRequest, SocketFormat, SocketsRequest, StreamRequest, Wanted,
+};
+use crate::sink::files::{FileFormat, FilesConfig};
+use parshall_host::error::UserError;
+
+/// Complete files kept in a directory at most, however small they are.
+pub(super) const KEEP_FILES: usize = 10_000;
+
+impl SocketsArgs {
+    /// Checks them.
+    pub fn validate(self) -> Result<SocketsRequest, UserError> {
+        Ok(match self.command {
+            SocketsCommand::Once(args) => SocketsRequest::Once(args.validate()?),
+            SocketsCommand::Stream(args) => SocketsRequest::Stream(args.validate()?),
+        })
+    }
+}
+
+impl OnceArgs {
+    fn validate(self) -> Result<OnceRequest, UserError> {
+        let sort = self.sort.iter().map(|name| sort_key(name)).collect::<Result<Vec<_>, _>>()?;
+        let format = self.format.validate();
+        if self.wide && format != SocketFormat::Text {
+            return Err(UserError::new("--wide is for the table", "leave it out; the other formats have every field"));
+        }
+        // A person wants to know whose socket it is; the pass over all descriptors is no matter once.
+        let all_fields = self.select.fields.is_empty();
+        let mut wanted = self.select.validate(&["default", "owner"], false)?;
+        let groups = &mut wanted.selection.groups;
+        if format == SocketFormat::Text {
+            if all_fields && !self.wide {
+                *groups = text::groups().with(Group::Owner);
+            }
+            *groups = groups.with(Group::Attributes);
+        }
+        *groups = sort.iter().copied().filter_map(SortKey::group).fold(*groups, Groups::with);
+        Ok(OnceRequest { wanted, reading: self.read.validate()?, format, sort, limit: self.limit, wide: self.wide })
+    }
+}
+
+impl StreamArgs {
+    fn validate(self) -> Result<StreamRequest, UserError> {
+        let (least, most) = (std::time::Duration::from_millis(100), std::time::Duration::from_secs(3600));
+        if self.every < least || self.every > most {
+            return Err(UserError::new("--every is out of range", "choose a time from 100ms to 1h, such as 5s"));
+        }
+        let to = self.sinks()?;
+        let mut wanted = self.select.validate(&["default"], self.changed)?;
+        if to.iter().any(SinkRequest::aggregates) {
+            if self.changed {
+                return Err(UserError::new(
+                    "--changed leaves out what aggregates need",
+                    "leave out --changed, or the sinks that aggregate (--listen, [prometheus], [[otlp]])",
+                ));
+            }
+            wanted.selection.groups = wanted.selection.groups.union(aggregate::groups());
+        }
+        Ok(StreamRequest {
+            wanted,
+            reading: self.read.validate()?,
+            every: self.every,
+            count: self.count,
+            rates: !self.no_rates,
+            closes: !self.no_closes,
+            to,
+        })
+    }
+
+    /// All that were asked for; stdout if nobody asks for any.
+    fn sinks(&self) -> Result<Vec<SinkRequest>, UserError> {
+        let mut sinks = match &self.config {
+            Some(path) => file::read(path)?,
+            None => Vec::new(),
+        };
+        if let Some(listen) = self.listen {
+            if sinks.iter().any(|sink| matches!(sink, SinkRequest::Prometheus { .. })) {
+                let hint = "leave out --listen, or the table [prometheus] of the file";
+                return Err(UserError::new("the file says where to listen, and so does --listen", hint));
+            }
+            sinks.push(SinkRequest::Prometheus { listen, settings: Settings::default(), profile_token: None });
+        }
+        match (&self.to, self.format) {
+            (Some(directory), format) => sinks.push(SinkRequest::Files(self.files(directory, format)?)),
+            (None, Some(format)) => {
+                if sinks.iter().any(|sink| matches!(sink, SinkRequest::Stdout(_))) {
+                    let hint = "leave out --format, or the table [stdout] of the file";
+                    return Err(UserError::new("the file says what to write to stdout, and so does --format", hint));
+                }
+                sinks.push(SinkRequest::Stdout(format.validate()));
+            }
+            (None, None) if sinks.is_empty() => sinks.push(SinkRequest::Stdout(SocketFormat::Text)),
+            (None, None) => {}
+        }
+        Ok(sinks)
+    }
+
+    fn files(&self, directory: &Path, format: Option<SocketFormatArg>) -> Result<FilesConfig, UserError> {
+        Ok(FilesConfig {
+            directory: directory.to_owned(),
+            format: match format.map_or(SocketFormat::Protobuf, SocketFormatArg::validate) {
+                SocketFormat::Json => FileFormat::Json,
+                SocketFormat::Protobuf => FileFormat::Protobuf,
+                SocketFormat::Parquet => FileFormat::Parquet,
+                SocketFormat::Text => {
+                    return Err(UserError::new(
+                        "files hold no tables",
+                        "choose --format json, protobuf or parquet for files",
+                    ));
+                }
+            },
+            rotate_bytes: self.rotate_size,
+            rotate_every: self.rotate_every,
+            keep_bytes: self.keep,
+            keep_files: KEEP_FILES,
+        })
+    }
+}
+
+impl ReadArgs {
+    fn validate(self) -> Result<Reading, UserError> {
+        let backend = match self.backend {
+            BackendArg::Auto if self.uring => BackendChoice::Netlink,
+            BackendArg::Auto => BackendChoice::Auto,
+            BackendArg::Walk => BackendChoice::Walk,
+            BackendArg::Iter => BackendChoice::Iter,
+            BackendArg::Netlink => BackendChoice::Netlink,
+        };
+        if self.uring && backend != BackendChoice::Netlink {
+            return Err(UserError::new("--uring reads netlink sockets", "say --backend netlink --uring"));
+        }
+        Ok(Reading { backend, uring: self.uring, readers: usize::from(self.readers) })
+    }
+}
+
+impl SocketFormatArg {
+    fn validate(self) -> SocketFormat {
+        match self {
+            Self::Text => SocketFormat::Text,
+            Self::Json => SocketFormat::Json,
+            Self::Protobuf => SocketFormat::Protobuf,
+            Self::Parquet => SocketFormat::Parquet,
+        }
+    }
+}
+
+impl SelectArgs {
+    fn validate(self, default_fields: &[&str], changed: bool) -> Result<Wanted, UserError> {
+        let fields = if self.fields.is_empty() {
+            default_fields.iter().map(|name| (*name).to_owned()).collect()
+        } else {
+            self.fields
+        };
+        let side = |ports: Vec<u16>, side: Side| ports.into_iter().map(move |port| (side, port));
+        let ports = side(self.port, Side::Either)
+            .chain(side(self.local_port, Side::Local))
+            .chain(side(self.remote_port, Side::Remote))
+            .collect();
+        let networks = |lists: Vec<Networks>, side: Side| {
+            lists.into_iter().flatten().map(move |(network, length)| Prefix { side, network, length })
+        };
+        let prefixes = networks(self.prefix, Side::Either)
+            .chain(networks(self.local_prefix, Side::Local))
+            .chain(networks(self.remote_prefix, Side::Remote))
+            .collect();
+        let filter = Filter { expression: expression(&self.filter)?, pids: self.pid, commands: self.process };
+        let mut groups = groups(&fields)?;
+        if filter.wants_owners() {
+            groups = groups.with(Group::Owner);
+        }
+        let mut selection = Selection {
+            groups,
+            kinds: kinds(&self.kind)?,
+            states: states(&self.state)?,
+            namespaces: Vec::new(),
+            cgroups: Vec::new(),
+            ports,
+            prefixes,
+            changed,
+            filter,
+        };
+        selection.filter.clone().narrow(&mut selection);
+        Ok(Wanted { selection, netns: self.netns, cgroups: self.cgroup })
+    }
+}
+
+/// The filter behind the flags, if there is one.
+fn expression(words: &[String]) -> Result<Option<Expression>, UserError> {
+    if words.is_empty() {
+        return Ok(None);
+    }
+    let parsed = filter::parse(&words.join(" "), &services::port);
+    parsed.map(Some).map_err(|error| UserError::new(error.what, error.hint))
+}
+
+fn unknown(what: &str, name: &str, names: &mut dyn Iterator<Item = &str>) -> UserError {
+    let all: Vec<&str> = names.collect();
+    let near = all.iter().max_by(|a, b| strsim::jaro(a, name).total_cmp(&strsim::jaro(b, name)));
+    let near = near
+        .filter(|near| strsim::jaro(near, name) > 0.7)
+        .map_or(String::new(), |near| format!("did you mean `{near}`? "));
+    UserError::new(format!("there is no {what} `{name}`"), format!("{near}there are: {}", all.join(", ")))
+}
+
+fn groups(names: &[String]) -> Result<Groups, UserError> {
+    names.iter().try_fold(Groups::IDENTITY, |groups, name| match name.as_str() {
+        "default" => Ok(Group::ALL.into_iter().filter(|g| *g != Group::Owner).fold(groups, Groups::with)),
+        "all" => Ok(Groups::ALL),
+        name => Group::named(name).map(|group| groups.with(group)).ok_or_else(|| {
+            unknown("group of fields", name, &mut Group::ALL.iter().map(|g| g.name()).chain(["default", "all"]))
+        }),
+    })
+}
+
+fn kinds(names: &[String]) -> Result<Kinds, UserError> {
+    if names.iter().any(|name| name == "all") {
+        return Ok(Kinds::of(Kind::ALL));
+    }
+    let kind = |name: &String| {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            unknown("kind of socket", name, &mut Kind::ALL.iter().map(|kind| kind.name()).chain(["all"]))
+        })
+    };
+    Ok(Kinds::of(names.iter().map(kind).collect::<Result<Vec<_>, _>>()?))
+}
+
+fn states(names: &[String]) -> Result<u32, UserError> {
+    names.iter().try_fold(0, |states, name| match name.as_str() {
+        "all" => Ok(u32::MAX),
+        "connected" => {
+            Ok(states | (1..BOUND_INACTIVE).filter(|s| ![LISTEN, CLOSE].contains(s)).fold(0, |bits, s| bits | 1 << s))
+        }
+        name => state_named(name)
+            .map(|state| states | 1 << state)
+            .ok_or_else(|| unknown("state", name, &mut STATES.into_iter().chain(["connected", "all"]))),
+    })
+}
+
+fn sort_key(name: &str) -> Result<SortKey, UserError> {
+    SortKey::named(name).ok_or_else(|| unknown("key to sort by", name, &mut SortKey::names()))
+}

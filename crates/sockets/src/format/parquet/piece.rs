@@ -1,0 +1,347 @@
+//! Gathers rows by columns, and writes them as one row group.
+use std::io::Write;
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::ByteArray;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::{ColumnPath, TypePtr};
+use parshall_core::sockets::schema::{Wire, wire};
+use parshall_core::sockets::{Dump, Kind as SocketKind, Owner, Rates, Row, words};
+use parshall_evidence::socket::{Completeness, SOCKETS_SCHEMA, Visitor};
+
+use super::columns::{Kind, places, plain, schema};
+use crate::format::{Encoder, json::Json};
+
+/// Rows of a row group: about 10 MiB while they are gathered, about 1 MiB when they are written.
+const ROWS: usize = 8192;
+/// A dump that ends writes what it has if there is so much, so that a file is not cut into crumbs.
+const ENOUGH_ROWS: usize = 2048;
+/// Or if the oldest row waits so long.
+const LONG_NS: u64 = 60_000_000_000;
+const AF_INET: u8 = 2;
+
+/// Rows that are gathered.
+#[derive(Debug)]
+pub struct Pieces {
+    schema: TypePtr,
+    properties: Arc<WriterProperties>,
+    places: [u16; 256],
+    columns: Vec<Cells>,
+    owners: Owners,
+    rates: Vec<Option<Rates>>,
+    notes: Vec<KeyValue>,
+    rows: usize,
+    oldest_unix_ns: u64,
+    shared: Shared,
+}
+
+/// Texts that are the same in many rows, so that they are not copied into each.
+#[derive(Debug, Default)]
+struct Shared {
+    host: Bytes,
+    congestion: ([u8; 16], Bytes),
+}
+
+#[derive(Debug)]
+enum Cells {
+    Int(Vec<i32>),
+    Long(Vec<i64>),
+    Text(Vec<ByteArray>),
+}
+
+#[derive(Debug, Default)]
+struct Owners {
+    /// 0: the row has none; 1: here is one.
+    definition: Vec<i16>,
+    /// 0: the first of its row; 1: one more.
+    repetition: Vec<i16>,
+    pids: Vec<i32>,
+    fds: Vec<i32>,
+    commands: Vec<ByteArray>,
+}
+
+impl Default for Pieces {
+    fn default() -> Self {
+        let columns = plain();
+        let mut properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::try_new(1).unwrap_or_default()))
+            .set_dictionary_enabled(false)
+            .set_statistics_enabled(EnabledStatistics::Chunk)
+            .set_offset_index_disabled(true);
+        // Words, names and addresses repeat; numbers are as small without a dictionary, and quicker.
+        for column in columns.iter().filter(|c| matches!(c.kind, Kind::Text | Kind::Bytes)) {
+            properties = properties.set_column_dictionary_enabled(ColumnPath::from(column.name), true);
+        }
+        let cells = columns.iter().map(|column| match column.kind {
+            Kind::Int => Cells::Int(vec![0; ROWS]),
+            Kind::Long | Kind::Time => Cells::Long(vec![0; ROWS]),
+            Kind::Text | Kind::Bytes => Cells::Text(vec![empty(); ROWS]),
+        });
+        Self {
+            schema: schema(),
+            properties: Arc::new(properties.build()),
+            places: places(),
+            columns: cells.collect(),
+            owners: Owners::default(),
+            rates: Vec::new(),
+            notes: Vec::new(),
+            rows: 0,
+            oldest_unix_ns: 0,
+            shared: Shared::default(),
+        }
+    }
+}
+
+fn empty() -> ByteArray {
+    ByteArray::from(Bytes::new())
+}
+
+fn fixed(text: &'static str) -> ByteArray {
+    ByteArray::from(Bytes::from_static(text.as_bytes()))
+}
+
+fn copied(bytes: &[u8]) -> ByteArray {
+    if bytes.is_empty() { empty() } else { ByteArray::from(Bytes::copy_from_slice(bytes)) }
+}
+
+impl Pieces {
+    /// Adds a row. The piece must not be full.
+    pub fn row(&mut self, dump: &Dump, row: &Row<'_>) {
+        if self.rows == 0 {
+            self.oldest_unix_ns = dump.at_unix_ns;
+        }
+        if self.shared.host != dump.host.as_bytes() {
+            self.shared.host = Bytes::copy_from_slice(dump.host.as_bytes());
+        }
+        // In the order of `columns::LEADING`.
+        self.long(0, dump.at_unix_ns);
+        self.long(1, dump.sequence);
+        self.text(2, ByteArray::from(self.shared.host.clone()));
+        self.text(3, fixed(dump.backend));
+        self.text(4, fixed(SocketKind::of(row.record).name()));
+        self.text(5, fixed(row.seen.name()));
+        self.long(6, row.socket);
+        row.record.visit(&mut Fields { ipv4: row.record.family == AF_INET, pieces: &mut *self });
+        let trailing = self.columns.len() - 5;
+        for (at, text) in
+            [row.name, row.netns.as_bytes(), row.cgroup.as_bytes(), row.container.as_bytes(), row.pod.as_bytes()]
+                .into_iter()
+                .enumerate()
+                .filter(|(_, text)| !text.is_empty())
+        {
+            self.text(trailing + at, copied(text));
+        }
+        self.owners.row(row.owners);
+        self.rates.push(row.rates);
+        self.rows += 1;
+    }
+
+    /// Notes the account of a dump, for the key-value metadata of the file.
+    pub fn end(&mut self, dump: &Dump, completeness: &Completeness) {
+        let mut line = Vec::new();
+        Json::default().end(dump, completeness, &mut line);
+        let line = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
+        self.notes.push(KeyValue::new(format!("{SOCKETS_SCHEMA}/dump/{}", dump.sequence), line));
+    }
+
+    /// Whether it must be taken before the next row.
+    pub fn is_full(&self) -> bool {
+        self.rows >= ROWS
+    }
+
+    /// Whether so many rows more would not go into it.
+    pub fn has_no_room_for(&self, rows: usize) -> bool {
+        self.rows + rows > ROWS
+    }
+
+    /// Whether it should be taken at the end of this dump.
+    pub fn is_worth_taking(&self, dump: &Dump) -> bool {
+        self.rows >= ENOUGH_ROWS || dump.at_unix_ns.saturating_sub(self.oldest_unix_ns) >= LONG_NS
+    }
+
+    /// Rows that are gathered.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Whether there is anything to take: rows, or accounts of dumps.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0 && self.notes.is_empty()
+    }
+
+    /// When the dump of the oldest row began, in nanoseconds since 1970.
+    pub fn oldest_unix_ns(&self) -> u64 {
+        self.oldest_unix_ns
+    }
+
+    /// The piece; what was gathered is there no more.
+    pub fn take(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.write(&mut out).expect("the columns are those of the schema, and memory takes them");
+        self.clear();
+        out
+    }
+
+    fn write(&mut self, out: &mut Vec<u8>) -> parquet::errors::Result<()> {
+        let mut writer = SerializedFileWriter::new(&mut *out, Arc::clone(&self.schema), Arc::clone(&self.properties))?;
+        for note in self.notes.drain(..) {
+            writer.append_key_value_metadata(note);
+        }
+        if self.rows > 0 {
+            let mut group = writer.next_row_group()?;
+            let mut at = 0;
+            while let Some(mut column) = group.next_column()? {
+                self.column(at, column.untyped())?;
+                column.close()?;
+                at += 1;
+            }
+            group.close()?;
+        }
+        writer.close()?;
+        Ok(())
+    }
+
+    fn column(&self, at: usize, writer: &mut ColumnWriter<'_>) -> parquet::errors::Result<()> {
+        let plain = self.columns.len();
+        let definition = &self.owners.definition;
+        let repetition = &self.owners.repetition;
+        match (writer, self.columns.get(at)) {
+            (ColumnWriter::Int32ColumnWriter(w), Some(Cells::Int(cells))) => {
+                w.write_batch(&cells[..self.rows], None, None)?;
+            }
+            (ColumnWriter::Int64ColumnWriter(w), Some(Cells::Long(cells))) => {
+                w.write_batch(&cells[..self.rows], None, None)?;
+            }
+            (ColumnWriter::ByteArrayColumnWriter(w), Some(Cells::Text(cells))) => {
+                w.write_batch(&cells[..self.rows], None, None)?;
+            }
+            (ColumnWriter::Int32ColumnWriter(w), None) => {
+                let values = if at == plain { &self.owners.pids } else { &self.owners.fds };
+                w.write_batch(values, Some(definition), Some(repetition))?;
+            }
+            (ColumnWriter::ByteArrayColumnWriter(w), None) => {
+                w.write_batch(&self.owners.commands, Some(definition), Some(repetition))?;
+            }
+            (ColumnWriter::Int64ColumnWriter(w), None) => {
+                let definition: Vec<i16> = self.rates.iter().map(|r| i16::from(r.is_some())).collect();
+                let part = at - plain - 3;
+                let values: Vec<i64> = self.rates.iter().flatten().map(|r| rate(r, part) as i64).collect();
+                w.write_batch(&values, Some(&definition), None)?;
+            }
+            _ => return Err(parquet::errors::ParquetError::General(format!("column {at} is of another type"))),
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        for cells in &mut self.columns {
+            match cells {
+                Cells::Int(cells) => cells[..self.rows].fill(0),
+                Cells::Long(cells) => cells[..self.rows].fill(0),
+                Cells::Text(cells) => cells[..self.rows].fill(empty()),
+            }
+        }
+        self.owners = Owners::default();
+        self.rates.clear();
+        self.rows = 0;
+    }
+
+    fn long(&mut self, at: usize, value: u64) {
+        if let Some(Cells::Long(cells)) = self.columns.get_mut(at) {
+            cells[self.rows] = value as i64;
+        }
+    }
+
+    fn text(&mut self, at: usize, value: ByteArray) {
+        if let Some(Cells::Text(cells)) = self.columns.get_mut(at) {
+            cells[self.rows] = value;
+        }
+    }
+
+    fn place(&self, number: u32) -> usize {
+        self.places.get(number as usize).map_or(usize::MAX, |place| usize::from(*place))
+    }
+}
+
+/// Part of the rates, in the order of the schema.
+fn rate(rates: &Rates, part: usize) -> u64 {
+    match part {
+        0 => rates.interval_us,
+        1 => rates.sent_bytes_per_s,
+        2 => rates.received_bytes_per_s,
+        3 => rates.segs_out_per_s,
+        4 => rates.segs_in_per_s,
+        _ => rates.retrans,
+    }
+}
+
+impl Owners {
+    fn row(&mut self, owners: &[Owner]) {
+        if owners.is_empty() {
+            self.definition.push(0);
+            self.repetition.push(0);
+        }
+        for (at, owner) in owners.iter().enumerate() {
+            self.definition.push(1);
+            self.repetition.push(i16::from(at > 0));
+            self.pids.push(owner.pid as i32);
+            self.fds.push(owner.fd as i32);
+            self.commands.push(copied(owner.command.as_bytes()));
+        }
+    }
+}
+
+/// The fields of a record.
+struct Fields<'a> {
+    ipv4: bool,
+    pieces: &'a mut Pieces,
+}
+
+impl Visitor for Fields<'_> {
+    fn uint(&mut self, number: u32, _: &'static str, value: u64) {
+        let place = self.pieces.place(number);
+        let row = self.pieces.rows;
+        match self.pieces.columns.get_mut(place) {
+            Some(Cells::Int(cells)) => cells[row] = value as i32,
+            Some(Cells::Long(cells)) => cells[row] = value as i64,
+            Some(Cells::Text(cells)) => {
+                let word = words::of(number).and_then(|word| word.of(value));
+                cells[row] = word.map_or_else(|| copied(value.to_string().as_bytes()), fixed);
+            }
+            None => {}
+        }
+    }
+
+    fn bytes(&mut self, number: u32, _: &'static str, value: &[u8; 16]) {
+        let text = if wire(number) == Wire::Address {
+            copied(address(value, self.ipv4).as_slice())
+        } else {
+            let shared = &mut self.pieces.shared.congestion;
+            if shared.0 != *value {
+                let length = value.iter().position(|b| *b == 0).unwrap_or(16);
+                let text = String::from_utf8_lossy(&value[..length]).into_owned();
+                *shared = (*value, Bytes::from(text));
+            }
+            ByteArray::from(shared.1.clone())
+        };
+        let place = self.pieces.place(number);
+        self.pieces.text(place, text);
+    }
+}
+
+fn address(bytes: &[u8; 16], ipv4: bool) -> Vec<u8> {
+    let mut text = Vec::with_capacity(40);
+    // Writing to memory cannot fail.
+    let _ = if ipv4 {
+        write!(text, "{}.{}.{}.{}", bytes[0], bytes[1], bytes[2], bytes[3])
+    } else {
+        write!(text, "{}", Ipv6Addr::from(*bytes))
+    };
+    text
+}

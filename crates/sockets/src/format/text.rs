@@ -1,0 +1,415 @@
+//! A table for people: the columns of `ss -tinp` that matter, and on request a second line with the rest.
+//!
+//! The rows of a dump are printed at its end, when it is known how wide the columns are and which of them have anything to say:
+//! one heading for each dump. Sockets that close between two dumps are printed at once, in the columns of the dump before.
+//! Nothing from the host can move the cursor: control characters are replaced.
+use std::fmt::Write;
+
+use parshall_core::sockets::schema::{Wire, wire};
+use parshall_core::sockets::selection::state::LISTEN;
+use parshall_core::sockets::selection::{address, state_name};
+use parshall_core::sockets::stamp::moment;
+use parshall_core::sockets::{Dump, Kind, Row, Seen, words};
+use parshall_core::words::{bytes, count, duration};
+use parshall_evidence::socket::{Completeness, FIELDS, Group, Groups, SocketRecord, Visitor};
+
+use super::Encoder;
+use parshall_host::output::clean;
+
+/// A column: its heading, whether its cells stand to the right, and what it says of a row.
+struct Column {
+    heading: &'static str,
+    right: bool,
+    cell: fn(&Row<'_>, &mut String),
+}
+
+const fn left(heading: &'static str, cell: fn(&Row<'_>, &mut String)) -> Column {
+    Column { heading, right: false, cell }
+}
+
+const fn right(heading: &'static str, cell: fn(&Row<'_>, &mut String)) -> Column {
+    Column { heading, right: true, cell }
+}
+
+/// Columns that a stream always has, so that what closes after a dump stands under its heading.
+const TIME: usize = 0;
+const SEEN: usize = 1;
+const OWNER: usize = 15;
+
+const COLUMNS: [Column; 16] = [
+    // Of the dump, not of the row: see `Text::cell`.
+    left("TIME", |_, _| {}),
+    left("SEEN", |row, out| {
+        if row.seen != Seen::Open {
+            out.push_str(row.seen.name());
+        }
+    }),
+    left("KIND", |row, out| out.push_str(Kind::of(row.record).name())),
+    left("STATE", |row, out| out.push_str(state_name(row.record.state))),
+    right("RECV-Q", |row, out| {
+        let record = row.record;
+        put(out, if record.state == LISTEN { record.accept_queue } else { record.rqueue_bytes });
+    }),
+    right("SEND-Q", |row, out| {
+        let record = row.record;
+        put(out, if record.state == LISTEN { record.accept_limit } else { record.wqueue_bytes });
+    }),
+    left("LOCAL", local),
+    left("REMOTE", remote),
+    right("RTT", |row, out| some(out, row.record.rtt_us > 0, || duration(f64::from(row.record.rtt_us) * 1e3))),
+    right("CWND", |row, out| some(out, row.record.snd_cwnd > 0, || row.record.snd_cwnd.to_string())),
+    right("RESENT", |row, out| some(out, row.record.total_retrans > 0, || count(u64::from(row.record.total_retrans)))),
+    right("SENT", |row, out| some(out, row.record.bytes_sent > 0, || bytes(row.record.bytes_sent as f64))),
+    right("RECEIVED", |row, out| some(out, row.record.bytes_received > 0, || bytes(row.record.bytes_received as f64))),
+    left("CC", |row, out| out.push_str(&congestion(row.record))),
+    left("NETNS", |row, out| out.push_str(&clean(row.netns))),
+    left("OWNER", owner),
+];
+
+/// The groups of fields that the table shows without a second line.
+pub fn groups() -> Groups {
+    Groups::of([
+        Group::Queues,
+        Group::Rtt,
+        Group::Cwnd,
+        Group::Loss,
+        Group::Traffic,
+        Group::Congestion,
+        Group::Unix,
+        // For IPV6_V6ONLY: a listener for both families looks otherwise.
+        Group::Attributes,
+    ])
+}
+
+/// How a table looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Look {
+    /// A second line for each socket.
+    pub wide: bool,
+    /// Of a stream: each row says when it was read and what has become of the socket since the last dump.
+    pub stream: bool,
+    /// Owners were asked for: their column is there even if no row has one.
+    pub owners: bool,
+}
+
+/// A table.
+#[derive(Debug, Default)]
+pub struct Text {
+    look: Look,
+    /// Widths in columns of the screen; 0: the column is not there.
+    widths: [usize; COLUMNS.len()],
+    /// Cells of the rows of a dump that has not ended, each with [`CELL_END`] behind it. Behind those of a row comes its second line.
+    cells: String,
+    rows: u64,
+    /// Bytes of `cells` that are printed, and whether the heading is.
+    printed: usize,
+    headed: bool,
+    /// Sockets that closed since the last dump.
+    closed: u64,
+}
+
+/// No cell has control characters.
+const CELL_END: char = '\x1f';
+/// Bytes of cells that are printed at once.
+const PORTION: usize = 64 << 10;
+
+impl Text {
+    /// A table of this look.
+    pub fn new(look: Look) -> Self {
+        let mut widths = [0; COLUMNS.len()];
+        let widest_seen = Seen::Changed.name().len();
+        for (at, there, width) in [(TIME, look.stream, 4), (SEEN, look.stream, widest_seen), (OWNER, look.owners, 5)] {
+            widths[at] = if there { width } else { 0 };
+        }
+        Self { look, widths, ..Self::default() }
+    }
+
+    /// Notes the cells of a row and makes their columns wide enough.
+    fn note(&mut self, time: &str, row: &Row<'_>) {
+        for (at, (column, width)) in COLUMNS.iter().zip(&mut self.widths).enumerate() {
+            let begin = self.cells.len();
+            if at == TIME {
+                self.cells.push_str(time);
+            } else {
+                (column.cell)(row, &mut self.cells);
+            }
+            let wanted = self.cells[begin..].chars().count();
+            if wanted > 0 {
+                *width = wanted.max(column.heading.len()).max(*width);
+            }
+            self.cells.push(CELL_END);
+        }
+        if self.look.wide {
+            details(row, &mut self.cells);
+        }
+        self.cells.push(CELL_END);
+        self.rows += 1;
+    }
+
+    /// Prints a portion of the rows that were noted; false when there are no more.
+    fn print_some(&mut self, out: &mut Vec<u8>) -> bool {
+        let cells = std::mem::take(&mut self.cells);
+        let until = self.printed.saturating_add(PORTION);
+        while self.printed < until.min(cells.len()) {
+            let mut rest = &cells[self.printed..];
+            let mut next = || {
+                let (cell, after) = rest.split_once(CELL_END).unwrap_or((rest, ""));
+                rest = after;
+                cell
+            };
+            self.line((0..COLUMNS.len()).map(|at| (at, next())), out);
+            out.extend_from_slice(next().as_bytes());
+            self.printed = cells.len() - rest.len();
+        }
+        if self.printed < cells.len() {
+            self.cells = cells;
+            return true;
+        }
+        (self.printed, self.headed) = (0, false);
+        false
+    }
+
+    fn heading(&self, out: &mut Vec<u8>) {
+        self.line(COLUMNS.iter().map(|column| column.heading).enumerate(), out);
+    }
+
+    fn line<'a>(&self, cells: impl Iterator<Item = (usize, &'a str)>, out: &mut Vec<u8>) {
+        let begin = out.len();
+        for (at, cell) in cells {
+            if self.widths[at] == 0 {
+                continue;
+            }
+            if out.len() > begin {
+                out.extend_from_slice(b"  ");
+            }
+            let padding = self.widths[at].saturating_sub(cell.chars().count());
+            let spaces = std::iter::repeat_n(b' ', padding);
+            if COLUMNS[at].right {
+                out.extend(spaces);
+                out.extend_from_slice(cell.as_bytes());
+            } else {
+                out.extend_from_slice(cell.as_bytes());
+                out.extend(spaces);
+            }
+        }
+        while out.len() > begin && out.last() == Some(&b' ') {
+            out.pop();
+        }
+        out.push(b'\n');
+    }
+
+    /// Sockets that closed since the last dump, printed at once.
+    fn closed(&mut self, time: &str, rows: &[Row<'_>], out: &mut Vec<u8>) {
+        let columns = |widths: [usize; COLUMNS.len()]| widths.map(|width| width > 0);
+        let before = columns(self.widths);
+        rows.iter().for_each(|row| self.note(time, row));
+        if columns(self.widths) != before {
+            self.heading(out);
+        }
+        while self.print_some(out) {}
+        self.rows -= rows.len() as u64;
+        self.closed += rows.len() as u64;
+    }
+}
+
+impl Encoder for Text {
+    fn begin(&mut self, _: &mut Vec<u8>) {}
+
+    fn rows(&mut self, dump: &Dump, rows: &[Row<'_>], out: &mut Vec<u8>) {
+        let moment = moment(dump.at_unix_ns);
+        let time = if self.look.stream { moment[11..].trim_end_matches('Z') } else { "" };
+        if rows.first().is_some_and(|row| row.seen == Seen::Closed) {
+            self.closed(time, rows, out);
+        } else {
+            rows.iter().for_each(|row| self.note(time, row));
+        }
+    }
+
+    fn rest(&mut self, out: &mut Vec<u8>) -> bool {
+        if self.rows > 0 && !std::mem::replace(&mut self.headed, true) {
+            self.heading(out);
+        }
+        self.print_some(out)
+    }
+
+    fn end(&mut self, dump: &Dump, completeness: &Completeness, out: &mut Vec<u8>) {
+        if !self.cells.is_empty() {
+            while self.rest(out) {}
+        }
+        let (rows, closed) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.closed));
+        out.extend_from_slice(footer(dump, completeness, rows, closed).as_bytes());
+    }
+
+    fn finish(&mut self, _: &mut Vec<u8>) {}
+}
+
+fn put(out: &mut String, number: u32) {
+    // Writing to memory cannot fail.
+    let _ = write!(out, "{number}");
+}
+
+fn some(out: &mut String, there: bool, text: impl FnOnce() -> String) {
+    if there {
+        out.push_str(&text());
+    }
+}
+
+fn congestion(record: &SocketRecord) -> String {
+    let name = &record.congestion;
+    let length = name.iter().position(|b| *b == 0).unwrap_or(name.len());
+    clean(&String::from_utf8_lossy(&name[..length]))
+}
+
+fn local(row: &Row<'_>, out: &mut String) {
+    if Kind::of(row.record) == Kind::Unix {
+        let name = row.name.strip_prefix(b"\0").inspect(|_| out.push('@')).unwrap_or(row.name);
+        if name.is_empty() {
+            let _ = write!(out, "#{}", row.record.inode);
+        } else {
+            out.push_str(&clean(&String::from_utf8_lossy(name)));
+        }
+    } else {
+        endpoint(row.record, false, out);
+    }
+}
+
+fn remote(row: &Row<'_>, out: &mut String) {
+    if Kind::of(row.record) != Kind::Unix {
+        endpoint(row.record, true, out);
+    } else if row.record.peer_inode > 0 {
+        let _ = write!(out, "#{}", row.record.peer_inode);
+    }
+}
+
+fn endpoint(record: &SocketRecord, is_remote: bool, out: &mut String) {
+    let address = address(record, is_remote).to_canonical();
+    let port = if is_remote { record.remote_port } else { record.local_port };
+    // As `ss` writes them: 0.0.0.0 is any of IPv4, [::] any of IPv6, * any of both.
+    let both = address.is_unspecified() && address.is_ipv6() && record.ipv6_only == 0;
+    let _ = match (both, address.is_ipv6()) {
+        (true, _) => write!(out, "*:"),
+        (false, true) => write!(out, "[{address}]:"),
+        (false, false) => write!(out, "{address}:"),
+    };
+    let _ = if port == 0 { write!(out, "*") } else { write!(out, "{port}") };
+}
+
+fn owner(row: &Row<'_>, out: &mut String) {
+    if let Some(first) = row.owners.first() {
+        let _ = write!(out, "{} pid {} fd {}", clean(&first.command), first.pid, first.fd);
+        if row.owners.len() > 1 {
+            let _ = write!(out, " +{}", row.owners.len() - 1);
+        }
+    }
+}
+
+/// Fields that the table shows, and those that say nothing to people.
+const IN_TABLE: &[&str] = &[
+    "rqueue_bytes",
+    "wqueue_bytes",
+    "accept_queue",
+    "accept_limit",
+    "rtt_us",
+    "snd_cwnd",
+    "total_retrans",
+    "bytes_sent",
+    "bytes_received",
+    "peer_inode",
+];
+
+fn is_detail(number: u32) -> bool {
+    FIELDS.iter().find(|f| f.number == number).is_some_and(|field| {
+        wire(number) != Wire::Absent
+            && (field.group != Group::Identity || matches!(field.name, "netns" | "interface" | "inode"))
+            && !IN_TABLE.contains(&field.name)
+    })
+}
+
+/// The second line: what else is not zero.
+fn details(row: &Row<'_>, out: &mut String) {
+    let mut line = String::from("   ");
+    row.record.visit(&mut Details { out: &mut line });
+    for (name, text) in [("cgroup", row.cgroup), ("container", row.container), ("pod", row.pod)] {
+        if !text.is_empty() {
+            let _ = write!(line, " {name} {}", clean(text));
+        }
+    }
+    if let Some(rates) = &row.rates {
+        let _ = write!(
+            line,
+            " sending {}/s receiving {}/s",
+            bytes(rates.sent_bytes_per_s as f64),
+            bytes(rates.received_bytes_per_s as f64)
+        );
+    }
+    let line = line.trim_end();
+    if !line.is_empty() {
+        out.push_str(line);
+        out.push('\n');
+    }
+}
+
+struct Details<'a> {
+    out: &'a mut String,
+}
+
+impl Visitor for Details<'_> {
+    fn uint(&mut self, number: u32, name: &'static str, value: u64) {
+        if !is_detail(number) {
+            return;
+        }
+        if let Some(word) = words::of(number).and_then(|w| w.of(value)) {
+            let _ = write!(self.out, " {name} {word}");
+            return;
+        }
+        let units = [("_bytes_per_s", 0.0), ("_us", 1e3), ("_ms", 1e6), ("_bytes", 0.0)];
+        let unit = units.iter().find_map(|(unit, ns)| Some((name.strip_suffix(unit)?, *unit, *ns)));
+        let _ = match unit {
+            Some((short, "_bytes_per_s", _)) => write!(self.out, " {short} {}/s", bytes(value as f64)),
+            Some((short, "_bytes", _)) => write!(self.out, " {short} {}", bytes(value as f64)),
+            Some((short, _, ns)) => write!(self.out, " {short} {}", duration(value as f64 * ns)),
+            None => write!(self.out, " {name} {value}"),
+        };
+    }
+
+    fn bytes(&mut self, _: u32, _: &'static str, _: &[u8; 16]) {}
+}
+
+/// `3 sockets`, `1 namespace`.
+fn counted(number: u64, what: &str) -> String {
+    format!("{} {what}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+fn footer(dump: &Dump, c: &Completeness, rows: u64, closed: u64) -> String {
+    let mut text = if c.emitted > rows {
+        format!("{} of {}", count(rows), counted(c.emitted, "socket"))
+    } else {
+        counted(rows, "socket")
+    };
+    let _ = write!(text, " · {} · {}", dump.backend, counted(c.namespaces, "namespace"));
+    let losses = [
+        (c.torn, "torn"),
+        (c.dropped, "dropped"),
+        (c.chains_cut, "chains cut"),
+        (c.namespaces_lost, "namespaces lost"),
+    ];
+    let missing: Vec<String> =
+        losses.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect();
+    if missing.is_empty() {
+        text += " · complete";
+    } else {
+        let _ = write!(text, " · INCOMPLETE: {}", missing.join(", "));
+    }
+    if c.filtered > 0 {
+        let _ = write!(text, " · {} left out by the selection", count(c.filtered));
+    }
+    if c.interrupted > 0 {
+        let _ = write!(text, " · read again {}", counted(c.interrupted, "time"));
+    }
+    if closed > 0 {
+        let _ = write!(text, " · {} closed since the last dump", count(closed));
+    }
+    let _ = write!(text, " · {}", moment(dump.at_unix_ns));
+    text.push('\n');
+    text
+}

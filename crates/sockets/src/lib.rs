@@ -1,0 +1,51 @@
+//! `parshall sockets`: the state of every socket of every network namespace.
+//!
+//! A [`backend`] gives records in batches that are read in place; names, owners and rates are joined to them as rows;
+//! a [`mod@format`] turns rows into bytes; a [`sink`] takes rows and answers for what became of them.
+#![forbid(unsafe_code)]
+// Not a library for others: a comment stands where it says more than the name.
+#![allow(missing_docs)]
+
+mod backend;
+pub mod cli;
+mod collect;
+#[cfg(test)]
+mod contrib;
+mod endpoint;
+mod format;
+mod losses;
+mod names;
+mod namespaces;
+mod once;
+mod owners;
+mod profile;
+pub mod request;
+mod self_metrics;
+mod sink;
+mod stream;
+#[cfg(test)]
+mod testing;
+mod wanted;
+mod wire;
+
+use std::process::ExitCode;
+
+use request::SocketsRequest;
+
+/// Does what was asked for.
+///
+/// # Errors
+/// Nothing can be read or written.
+pub fn sockets(request: SocketsRequest) -> anyhow::Result<ExitCode> {
+    match request {
+        SocketsRequest::Once(request) => once::once(&request),
+        SocketsRequest::Stream(request) => stream::stream(request),
+    }
+}
+
+/// Something that a user should know, on stderr.
+fn note(text: &str) {
+    use std::io::Write;
+    // Whoever has closed stderr does not want to know.
+    let _told = writeln!(std::io::stderr(), "note: {text}");
+}

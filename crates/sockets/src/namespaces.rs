@@ -1,0 +1,583 @@
+//! Which network namespaces there are on the host, and how each is opened. Names for people are the business of `names`.
+//!
+//! The kernel lists them nowhere (before `listns` of Linux 6.19), so they are found by what keeps them alive: processes,
+//! threads that left their process's namespace, bind mounts in this and in other mount namespaces, and, when the caller
+//! knows the sockets, sockets that stayed behind. What needs many look-ups (threads, mount tables of others) is taken in
+//! turns after the first look, so that a look every few seconds costs one or two reads per process.
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use parshall_bpf::sockets::owners::Stray;
+use parshall_sys::nsfs;
+use parshall_sys::pidfd::Pidfd;
+use parshall_sys::socket_netns::of_socket;
+
+/// Threads looked at in one look, after the first.
+const THREADS_PER_LOOK: usize = 2048;
+/// Mount tables of other mount namespaces read in one look, after the first.
+const TABLES_PER_LOOK: usize = 16;
+/// Bytes of mount tables of others that are read in one look: an unprivileged user may have 100,000 mounts (fs.mount-max) in
+/// each of many mount namespaces.
+const TABLE_BYTES_PER_LOOK: u64 = 64 << 20;
+/// A longer line of a mount table names a path that no system call takes: each of its bytes may stand as four.
+const LINE_BYTES_MAX: u64 = 5 * libc::PATH_MAX as u64;
+/// Namespaces reported at most; the rest is counted as lost.
+const MOST: usize = 65_536;
+/// Ways in that are kept of each: a second one covers a process that ends meanwhile.
+const PLACES: usize = 2;
+/// `flags` of /proc/PID/stat (include/linux/sched.h).
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// What keeps a namespace alive, and so a way in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A bind mount in our own mount namespace.
+    Mount(PathBuf),
+    /// A bind mount in another mount namespace, where another user may decide what the path leads to.
+    MountOf {
+        /// A process that lives there.
+        pid: u32,
+        /// The path, below the root of that process.
+        path: PathBuf,
+    },
+    /// A process.
+    Process(u32),
+    /// A thread that is elsewhere than its process.
+    Thread {
+        /// Its process.
+        pid: u32,
+        /// The thread.
+        tid: u32,
+    },
+    /// A socket.
+    Socket {
+        /// A process that holds it.
+        pid: u32,
+        /// The process's descriptor.
+        fd: u32,
+    },
+}
+
+impl Place {
+    /// The link in /proc that leads to it.
+    fn link(&self) -> Option<PathBuf> {
+        match self {
+            Self::Process(pid) => Some(PathBuf::from(format!("/proc/{pid}/ns/net"))),
+            Self::Thread { pid, tid } => Some(PathBuf::from(format!("/proc/{pid}/task/{tid}/ns/net"))),
+            Self::Mount(_) | Self::MountOf { .. } | Self::Socket { .. } => None,
+        }
+    }
+
+    /// Where it is mounted: the directory below which the path is resolved, and the path.
+    fn mounted(&self) -> Option<io::Result<(OwnedFd, &Path)>> {
+        let (root, path) = match self {
+            Self::Mount(path) => (PathBuf::from("/"), path),
+            Self::MountOf { pid, path } => (PathBuf::from(format!("/proc/{pid}/root")), path),
+            _ => return None,
+        };
+        Some(nsfs::root(&root).map(|root| (root, path.as_path())))
+    }
+
+    /// Opens what it leads to, if that is the namespace with this inode. Opens nothing else.
+    fn open(&self, inode: u32) -> io::Result<File> {
+        if let Some(mounted) = self.mounted() {
+            let (root, path) = mounted?;
+            return nsfs::open_mounted(root.as_fd(), path, inode.into());
+        }
+        let file = match self {
+            Self::Socket { pid, fd } => {
+                let copy: OwnedFd = Pidfd::open(*pid)?.get_socket(RawFd::try_from(*fd).unwrap_or(-1))?;
+                of_socket(copy.as_fd()).map(File::from)?
+            }
+            // Of procfs, where such a link leads to nothing but a namespace.
+            _ => File::open(self.link().unwrap_or_default())?,
+        };
+        // A process id may belong to another process by now.
+        if file.metadata()?.ino() == u64::from(inode) { Ok(file) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    /// Whether it still leads to the namespace with this inode.
+    pub fn leads_to(&self, inode: u32) -> bool {
+        match self.mounted() {
+            Some(mounted) => mounted.is_ok_and(|(root, path)| nsfs::is_mounted(root.as_fd(), path, inode.into())),
+            None => self.link().and_then(|link| net_inode(&link).ok()) == Some(inode),
+        }
+    }
+}
+
+/// A network namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its inode, as `netns` of a record.
+    pub inode: u32,
+    /// What keeps it alive: one way in or two, the steadiest first.
+    pub places: Vec<Place>,
+}
+
+impl Namespace {
+    /// Opens it, to be entered with `parshall_sys::enter_netns`. NotFound: it has vanished.
+    pub fn open(&self) -> io::Result<File> {
+        let mut why = io::Error::from(io::ErrorKind::NotFound);
+        for place in &self.places {
+            match place.open(self.inode) {
+                Ok(file) => return Ok(file),
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EBADF)) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+}
+
+/// What a look found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// By inode, each once.
+    pub namespaces: Vec<Namespace>,
+    /// Processes that did not let us see their namespace, and namespaces beyond the limit.
+    pub lost: u64,
+}
+
+/// Looks again and again.
+#[derive(Debug, Default)]
+pub struct Discovery {
+    looked: bool,
+    /// What was found in a place that is not looked at each time.
+    kept: BTreeMap<u32, Place>,
+    /// The process after which threads are looked at next time.
+    threads_after: u32,
+    /// The mount namespace after which mount tables are read next time.
+    tables_after: u64,
+}
+
+/// A look in progress.
+#[derive(Default)]
+struct Look {
+    places: BTreeMap<u32, Vec<Place>>,
+    lost: u64,
+}
+
+impl Look {
+    fn add(&mut self, inode: u32, place: Place) {
+        if self.places.len() >= MOST && !self.places.contains_key(&inode) {
+            self.lost += 1;
+            return;
+        }
+        let places = self.places.entry(inode).or_default();
+        if places.len() < PLACES && !places.contains(&place) {
+            places.push(place);
+        }
+    }
+
+    fn knows(&self, inode: u32) -> bool {
+        self.places.contains_key(&inode)
+    }
+}
+
+impl Discovery {
+    /// Looks. `strays` are open sockets outside the namespaces of their processes, as far as the caller knows them: they
+    /// are the only sign of a namespace that its processes have left.
+    pub fn look(&mut self, strays: &[Stray]) -> Found {
+        let mut look = Look::default();
+        if let Ok(table) = File::open("/proc/self/mountinfo") {
+            mounted(BufReader::new(table), &mut |inode, path| look.add(inode, Place::Mount(path)));
+        }
+        let pids = pids();
+        for &pid in &pids {
+            let place = Place::Process(pid);
+            match net_inode(&place.link().unwrap_or_default()) {
+                Ok(inode) => look.add(inode, place),
+                Err(error) => look.lost += u64::from(hidden(pid, &error)),
+            }
+        }
+        self.kept.retain(|inode, place| place.leads_to(*inode));
+        for (inode, place) in &self.kept {
+            look.add(*inode, place.clone());
+        }
+        self.threads(&pids, &mut look);
+        self.tables(&pids, &mut look);
+        for &Stray { netns, pid, fd } in strays {
+            if !look.knows(netns) {
+                look.add(netns, Place::Socket { pid, fd });
+            }
+        }
+        self.looked = true;
+        let namespaces = look.places.into_iter().map(|(inode, places)| Namespace { inode, places }).collect();
+        Found { namespaces, lost: look.lost }
+    }
+
+    /// Threads, from where the last look stopped.
+    fn threads(&mut self, pids: &[u32], look: &mut Look) {
+        let mut budget = if self.looked { THREADS_PER_LOOK } else { usize::MAX };
+        for pid in in_turn(pids, self.threads_after) {
+            if budget == 0 {
+                return;
+            }
+            self.threads_after = pid;
+            let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+            // The directory has a link per thread: most processes are done with one look.
+            if !fs::metadata(&tasks).is_ok_and(|directory| directory.nlink() > 3) {
+                continue;
+            }
+            for tid in numbers(&tasks).filter(|tid| *tid != pid) {
+                budget = budget.saturating_sub(1);
+                let place = Place::Thread { pid, tid };
+                let inode = net_inode(&place.link().unwrap_or_default());
+                if let Some(inode) = inode.ok().filter(|inode| !look.knows(*inode)) {
+                    self.kept.insert(inode, place.clone());
+                    look.add(inode, place);
+                }
+            }
+        }
+    }
+
+    /// Mount tables of other mount namespaces, from where the last look stopped.
+    fn tables(&mut self, pids: &[u32], look: &mut Look) {
+        let mount_namespace = |pid: u32| inode_of_link(Path::new(&format!("/proc/{pid}/ns/mnt")), "mnt:[").ok();
+        let own = mount_namespace(std::process::id());
+        let mut others = BTreeMap::new();
+        for &pid in pids {
+            if let Some(inode) = mount_namespace(pid).filter(|inode| Some(*inode) != own) {
+                others.entry(u64::from(inode)).or_insert(pid);
+            }
+        }
+        let inodes: Vec<u64> = others.keys().copied().collect();
+        let budget = if self.looked { TABLES_PER_LOOK } else { usize::MAX };
+        let mut bytes = TABLE_BYTES_PER_LOOK;
+        for inode in in_turn(&inodes, self.tables_after).take(budget) {
+            if bytes == 0 {
+                look.lost += u64::from(!self.looked);
+                return;
+            }
+            self.tables_after = inode;
+            let pid = others[&inode];
+            let Ok(table) = File::open(format!("/proc/{pid}/mountinfo")) else { continue };
+            let table = BufReader::new(table.take(bytes));
+            bytes -= mounted(table, &mut |inode, path| {
+                if !look.knows(inode) {
+                    let place = Place::MountOf { pid, path };
+                    if self.kept.len() < MOST {
+                        self.kept.insert(inode, place.clone());
+                    }
+                    look.add(inode, place);
+                }
+            });
+        }
+    }
+}
+
+/// What is greater than `after`, then the rest.
+fn in_turn<T: Copy + Ord>(sorted: &[T], after: T) -> impl Iterator<Item = T> {
+    let (first, then) = sorted.split_at(sorted.partition_point(|item| *item <= after));
+    then.iter().chain(first).copied()
+}
+
+/// Processes, by number.
+fn pids() -> Vec<u32> {
+    let sorted: BTreeSet<u32> = numbers(Path::new("/proc")).collect();
+    sorted.into_iter().collect()
+}
+
+fn numbers(directory: &Path) -> impl Iterator<Item = u32> {
+    fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn net_inode(path: &Path) -> io::Result<u32> {
+    inode_of_link(path, "net:[")
+}
+
+/// The number in a link such as `net:[4026531840]`.
+fn inode_of_link(path: &Path, prefix: &str) -> io::Result<u32> {
+    let target = fs::read_link(path)?;
+    let text = target.to_str().unwrap_or_default();
+    text.strip_prefix(prefix)
+        .and_then(|rest| rest.strip_suffix(']')?.parse().ok())
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Whether a process that runs did not let us see its namespace. Kernel threads live in the initial one.
+fn hidden(pid: u32, error: &io::Error) -> bool {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return false; // It has ended.
+    }
+    let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return false };
+    let stat = String::from_utf8_lossy(&stat);
+    let flags = stat.rfind(')').and_then(|end| stat[end..].split(' ').nth(7)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & PF_KTHREAD == 0)
+}
+
+/// Network namespaces that a mount table (/proc/PID/mountinfo) binds: inode and path. Returns how many bytes were read. A table
+/// may be long, and whoever owns the mounts writes it: it is read by lines, of which those that are too long are left out.
+fn mounted(mut table: impl BufRead, take: &mut dyn FnMut(u32, PathBuf)) -> u64 {
+    let (mut read, mut line) = (0, Vec::new());
+    loop {
+        line.clear();
+        // What cannot be read ends the table, as its end does.
+        match table.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return read,
+            Ok(bytes) => read += bytes as u64,
+        }
+        if line.pop_if(|last| *last == b'\n').is_none() && line.len() as u64 == LINE_BYTES_MAX {
+            read += table.skip_until(b'\n').unwrap_or(0) as u64;
+        } else if let Some((inode, path)) = namespace_mount(&line) {
+            take(inode, path);
+        }
+    }
+}
+
+/// The network namespace that a line of a mount table binds, and where.
+fn namespace_mount(line: &[u8]) -> Option<(u32, PathBuf)> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let inode = std::str::from_utf8(fields.nth(3)?).ok()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()?;
+    let point = fields.next()?;
+    // A directory of any file system may bear such a name: after the separator comes the type of file system.
+    let kind = fields.skip_while(|field| *field != b"-").nth(1);
+    (kind == Some(b"nsfs")).then(|| (inode, PathBuf::from(std::ffi::OsString::from_vec(unescaped(point)))))
+}
+
+/// Space, tab, newline and backslash stand as `\` and three octal digits.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while at < text.len() {
+        let digits = text.get(at + 1..at + 4).filter(|digits| digits.iter().all(|d| (b'0'..b'8').contains(d)));
+        match digits.filter(|digits| text[at] == b'\\' && digits[0] < b'4') {
+            Some(digits) => {
+                bytes.push(digits.iter().fold(0, |value: u8, digit| value << 3 | (digit - b'0')));
+                at += 4;
+            }
+            None => {
+                bytes.push(text[at]);
+                at += 1;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd;
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
+    use parshall_sys::netns::NetNs;
+
+    use super::*;
+    use parshall_testkit::root;
+
+    fn inode(file: &File) -> u32 {
+        file.metadata().unwrap().ino() as u32
+    }
+
+    fn own() -> u32 {
+        inode(&File::open("/proc/self/ns/net").unwrap())
+    }
+
+    #[test]
+    fn our_own_is_among_them_and_opens() {
+        let found = Discovery::default().look(&[]);
+        let ours = found.namespaces.iter().find(|namespace| namespace.inode == own()).expect("we live in one");
+        assert_eq!(inode(&ours.open().unwrap()), own());
+        let inodes: BTreeSet<u32> = found.namespaces.iter().map(|namespace| namespace.inode).collect();
+        assert_eq!(inodes.len(), found.namespaces.len(), "each once");
+    }
+
+    #[test]
+    fn a_mount_table_is_read_as_the_kernel_writes_it() {
+        let table = b"41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
+            90 23 0:4 net:[4026532001] /run/netns/a\\040b rw shared:5 - nsfs nsfs rw\n\
+            91 23 0:4 mnt:[4026532002] /run/m rw - nsfs nsfs rw\n\
+            92 23 8:1 net:[4026532003] /a/directory rw - ext4 /dev/sda rw\n\
+            93 23 0:4 net:[4026532004] /run/x\\134y rw - nsfs nsfs rw\n\
+            94 23 0:4 net:[broken\n";
+        let mut seen = Vec::new();
+        let read = mounted(&table[..], &mut |inode, path| seen.push((inode, path)));
+        assert_eq!(
+            seen,
+            [(4_026_532_001, PathBuf::from("/run/netns/a b")), (4_026_532_004, PathBuf::from("/run/x\\y"))]
+        );
+        assert_eq!(read, table.len() as u64);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_costs_no_memory_and_no_other_line() {
+        let good = b"90 23 0:4 net:[4026532001] /run/netns/a rw - nsfs nsfs rw\n";
+        let long = [&b"90 23 0:4 net:[4026532002] /"[..], &vec![b'x'; 1 << 20], b" rw - nsfs nsfs rw\n"].concat();
+        let table = [&good[..], &long, good].concat();
+        let mut seen = Vec::new();
+        assert_eq!(mounted(&table[..], &mut |inode, _| seen.push(inode)), table.len() as u64);
+        assert_eq!(seen, [4_026_532_001, 4_026_532_001]);
+    }
+
+    #[test]
+    fn turns_reach_everyone() {
+        assert_eq!(in_turn(&[1, 3, 5], 3).collect::<Vec<_>>(), [5, 1, 3]);
+        assert_eq!(in_turn(&[1, 3, 5], 9).collect::<Vec<_>>(), [1, 3, 5]);
+        assert_eq!(in_turn(&[1, 3, 5], 0).collect::<Vec<_>>(), [1, 3, 5]);
+    }
+
+    #[test]
+    fn a_named_one_is_found_and_gone_when_it_vanishes() {
+        if !root("namespaces with a name") {
+            return;
+        }
+        let mut discovery = Discovery::default();
+        let netns = NetNs::create("names").unwrap();
+        let inode = inode(&File::from(netns.as_fd().try_clone_to_owned().unwrap()));
+        let find = |found: Found| found.namespaces.into_iter().find(|namespace| namespace.inode == inode);
+        let found = find(discovery.look(&[])).expect("it has a name");
+        assert_eq!(found.places[0], Place::Mount(Path::new("/run/netns").join(netns.name())));
+        assert!(found.open().is_ok());
+        drop(netns);
+        assert_eq!(found.open().unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(find(discovery.look(&[])), None);
+    }
+
+    /// Does it in a thread, and fails if it does not come back: opening a FIFO waits for whoever writes to it.
+    fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, wait) = mpsc::channel();
+        std::thread::spawn(move || done.send(work()));
+        wait.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{what} does not come back"))
+    }
+
+    #[test]
+    fn what_has_taken_the_place_of_a_mount_is_not_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let fifo = directory.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+        if !made.is_ok_and(|status| status.success()) {
+            return parshall_testkit::skip("a FIFO in the place of a namespace", "needs mkfifo");
+        }
+        let inode = fs::symlink_metadata(&fifo).unwrap().ino() as u32;
+        let pid = std::process::id();
+        for place in [Place::Mount(fifo.clone()), Place::MountOf { pid, path: fifo.clone() }] {
+            let namespace = Namespace { inode, places: vec![place.clone()] };
+            let opened = in_time("opening a FIFO", move || namespace.open().map(drop));
+            assert_eq!(
+                opened.unwrap_err().kind(),
+                io::ErrorKind::NotFound,
+                "its inode is right, and it is no namespace"
+            );
+            assert!(!in_time("looking at a FIFO", move || place.leads_to(inode)));
+        }
+    }
+
+    /// A process in a mount namespace of its own, where a network namespace without processes is mounted on a file. It ends when
+    /// this is dropped.
+    struct Elsewhere {
+        process: std::process::Child,
+        inode: u32,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Elsewhere {
+        /// `then` is done there afterwards, with a FIFO `fifo` beside the mount point `point`.
+        fn start(then: &str) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let script = format!(
+                "cd \"$0\" && touch point && mkfifo fifo && \
+                 unshare --net sh -c 'readlink /proc/self/ns/net && mount --bind /proc/self/ns/net point' && \
+                 {then} && echo ready && read x"
+            );
+            let mut process = std::process::Command::new("unshare")
+                .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+                .arg(directory.path())
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .expect("root can unshare");
+            let mut said = BufReader::new(process.stdout.take().unwrap()).lines();
+            let link = said.next().unwrap().unwrap();
+            let inode = link.strip_prefix("net:[").and_then(|rest| rest.strip_suffix(']')).unwrap().parse().unwrap();
+            assert_eq!(said.next().unwrap().unwrap(), "ready");
+            Self { process, inode, _directory: directory }
+        }
+    }
+
+    impl Drop for Elsewhere {
+        fn drop(&mut self) {
+            drop(self.process.stdin.take());
+            let _ = self.process.wait();
+        }
+    }
+
+    #[test]
+    fn a_mount_of_another_user_that_hides_a_fifo_is_not_opened() {
+        if !root("a FIFO mounted over a namespace") {
+            return;
+        }
+        // The mount table has both.
+        let elsewhere = Elsewhere::start("mount --bind fifo point");
+        let inode = elsewhere.inode;
+        let opened = in_time("looking at all namespaces", move || {
+            let found = Discovery::default().look(&[]).namespaces;
+            found.into_iter().find(|namespace| namespace.inode == inode).map(|namespace| namespace.open())
+        });
+        let opened = opened.expect("its mount is listed");
+        assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::NotFound, "what hides it has not been opened");
+    }
+
+    #[test]
+    fn a_mount_of_another_mount_namespace_opens() {
+        if !root("a namespace that is mounted elsewhere") {
+            return;
+        }
+        let elsewhere = Elsewhere::start("true");
+        let found = Discovery::default().look(&[]).namespaces;
+        let found = found.iter().find(|namespace| namespace.inode == elsewhere.inode).expect("it is listed");
+        assert!(matches!(found.places[..], [Place::MountOf { .. }]), "{found:?}");
+        assert_eq!(inode(&found.open().unwrap()), found.inode);
+        assert!(found.places[0].leads_to(found.inode) && !found.places[0].leads_to(found.inode + 1));
+    }
+
+    #[test]
+    fn one_that_only_a_thread_or_only_a_socket_keeps_is_found() {
+        if !root("namespaces without a process") {
+            return;
+        }
+        let (done, wait) = mpsc::channel::<()>();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let netns = NetNs::create("thread").unwrap();
+            let file = File::from(netns.as_fd().try_clone_to_owned().unwrap());
+            parshall_sys::netns::enter(file.as_fd()).unwrap();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            drop(netns);
+            tell.send((inode(&file), socket)).unwrap();
+            drop(file);
+            let _ = wait.recv();
+        });
+        let (inode, socket) = told.recv().unwrap();
+        let mut discovery = Discovery::default();
+        // Twice: the second look takes it from memory.
+        for _ in 0..2 {
+            let found = discovery.look(&[]).namespaces;
+            let found = found.iter().find(|namespace| namespace.inode == inode).expect("a thread lives there");
+            assert!(matches!(found.places[0], Place::Thread { .. }), "{found:?}");
+            assert!(found.open().is_ok());
+        }
+        drop(done);
+        thread.join().unwrap();
+        let here = Stray { netns: inode, pid: std::process::id(), fd: socket.as_raw_fd() as u32 };
+        let found = discovery.look(&[here]).namespaces;
+        let found = found.iter().find(|namespace| namespace.inode == inode).expect("its socket is told");
+        assert!(matches!(found.places[..], [Place::Socket { .. }]), "{found:?}");
+        assert_eq!(self::inode(&found.open().unwrap()), inode);
+        drop(socket);
+        assert!(found.open().is_err());
+        // The thread's directory may outlive the thread for a moment.
+        let give_up = Instant::now() + Duration::from_secs(5);
+        while discovery.look(&[]).namespaces.iter().any(|namespace| namespace.inode == inode) {
+            assert!(Instant::now() < give_up, "it is still told");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Files that rotate, go, and survive a disk that is full.
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+
+use super::*;
+use crate::format::samples::{self, Owned};
+use parshall_testkit::skip;
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn config(directory: &Path, format: FileFormat) -> FilesConfig {
+    FilesConfig {
+        directory: directory.to_owned(),
+        format,
+        rotate_bytes: u64::MAX,
+        rotate_every: SOON * 60,
+        keep_bytes: u64::MAX,
+        keep_files: usize::MAX,
+    }
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let names: BTreeSet<String> = entries.filter(|n| n != ".lock").collect();
+    names.into_iter().collect()
+}
+
+/// Dumps of so many rows each; the ports of the rows count on.
+fn feed(sink: &mut Files, dumps: u64, rows: usize) {
+    for sequence in 1..=dumps {
+        let dump = Dump { sequence, at_unix_ns: sequence * 5_000_000_000, ..samples::dump() };
+        let records: Vec<Owned> = (0..rows)
+            .map(|n| Owned {
+                record: samples::connection(n as u64),
+                socket: sequence << 32 | n as u64,
+                ..Default::default()
+            })
+            .collect();
+        let rows: Vec<Row<'_>> = records.iter().map(Owned::row).collect();
+        sink.rows(&dump, &rows).expect("never");
+        sink.end(&dump, &samples::completeness()).expect("never");
+    }
+}
+
+fn lines(path: &Path) -> Vec<serde_json::Value> {
+    let text = zstd::decode_all(File::open(path).unwrap()).expect("zstd");
+    text.split(|b| *b == b'\n').filter(|l| !l.is_empty()).map(|l| serde_json::from_slice(l).expect("JSON")).collect()
+}
+
+#[test]
+fn json_files_hold_every_row_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut sink =
+        Files::start(FilesConfig { rotate_bytes: 20_000, ..config(directory.path(), FileFormat::Json) }).unwrap();
+    feed(&mut sink, 4, 1500);
+    let account = Box::new(sink).close(SOON);
+    assert_eq!((account.rows_in, account.rows_out, account.rows_dropped), (6000, 6000, 0), "{account:?}");
+    let names = names(directory.path());
+    assert!(names.len() > 1 && names.iter().all(|n| n.ends_with(".jsonl.zst") && !n.starts_with('.')), "{names:?}");
+    let lines: Vec<_> = names.iter().flat_map(|n| lines(&directory.path().join(n))).collect();
+    let keys: BTreeSet<&str> = lines.iter().filter_map(|l| l["socket"].as_str()).collect();
+    assert_eq!(keys.len(), 6000);
+    assert_eq!(lines.iter().filter(|l| l["completeness"].is_object()).count(), 4);
+}
+
+#[test]
+fn protobuf_files_are_runs_of_messages() {
+    for (format, ending) in [(FileFormat::Protobuf, "pb"), (FileFormat::ProtobufZstd, "pb.zst")] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut sink = Files::start(config(directory.path(), format)).unwrap();
+        feed(&mut sink, 2, 300);
+        assert_eq!(Box::new(sink).close(SOON).rows_out, 600);
+        let names = names(directory.path());
+        assert_eq!(names.len(), 1);
+        assert!(names[0].ends_with(ending) && names[0].starts_with("sockets-19700101T000005Z-"), "{names:?}");
+        let bytes = fs::read(directory.path().join(&names[0])).unwrap();
+        let bytes = if ending == "pb" { bytes } else { zstd::decode_all(&bytes[..]).expect("zstd") };
+        let (mut at, mut messages) = (0, 0);
+        while at < bytes.len() {
+            // Lengths of these rows take two bytes, those of the ends of dumps one.
+            let (low, high) = (usize::from(bytes[at] & 0x7f), usize::from(bytes[at + 1]));
+            at += if bytes[at] < 0x80 { 1 + low } else { 2 + (high << 7 | low) };
+            messages += 1;
+        }
+        assert_eq!((messages, at), (602, bytes.len()));
+    }
+}
+
+#[test]
+fn parquet_files_are_put_together_from_pieces() {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let directory = tempfile::tempdir().unwrap();
+    let mut sink = Files::start(config(directory.path(), FileFormat::Parquet)).unwrap();
+    feed(&mut sink, 3, 5000);
+    assert!(sink.account().rows_in == 15_000);
+    let account = Box::new(sink).close(SOON);
+    assert_eq!((account.rows_out, account.rows_dropped), (15_000, 0), "{account:?}");
+    let names = names(directory.path());
+    assert_eq!(names.len(), 1, "{names:?}");
+    let reader = SerializedFileReader::new(File::open(directory.path().join(&names[0])).unwrap()).expect("Parquet");
+    assert_eq!(reader.metadata().file_metadata().num_rows(), 15_000);
+    assert_eq!(reader.metadata().file_metadata().key_value_metadata().map(Vec::len), Some(3));
+    let sockets = reader.get_row_iter(None).unwrap().map(|row| row.unwrap().to_string());
+    assert_eq!(sockets.collect::<BTreeSet<_>>().len(), 15_000);
+}
+
+#[test]
+fn the_oldest_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let bounds = FilesConfig { rotate_bytes: 1, keep_files: 3, ..config(directory.path(), FileFormat::Json) };
+    let mut sink = Files::start(bounds).unwrap();
+    feed(&mut sink, 8, 10);
+    Box::new(sink).close(SOON);
+    let names = names(directory.path());
+    assert_eq!(names.len(), 3);
+    assert!(names.iter().any(|n| n.starts_with("sockets-19700101T000040Z-")), "the newest stays: {names:?}");
+}
+
+#[test]
+fn what_a_killed_process_left_is_not_taken_for_complete() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in [".sockets-x.jsonl.zst.tmp", ".sockets-x.parquet.tmp", ".other.tmp"] {
+        fs::write(directory.path().join(name), "x").unwrap();
+    }
+    let sink = Files::start(config(directory.path(), FileFormat::Json)).unwrap();
+    assert_eq!((sink.account().errors["unfinished"], sink.account().bytes_lost), (2, 2));
+    assert!(Files::start(config(directory.path(), FileFormat::Json)).is_err(), "one process at a time");
+    Box::new(sink).close(SOON);
+    assert_eq!(names(directory.path()), [".other.tmp"], "nothing in ours was whole");
+}
+
+/// A writer on a file system that says it is full: /dev/full behind the name of the file in the making.
+#[test]
+fn a_full_disk_leaves_nothing_half_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer =
+        Writer::open(config(directory.path(), FileFormat::Json), Places::default(), Disk::default()).unwrap();
+    let chunk = Chunk { sequence: 1, at_unix_ns: 0, rows: 3, bytes: b"{}\n{}\n{}\n".to_vec().into() };
+    writer.deliver(&chunk).expect("room");
+    let good = writer.open.as_mut().unwrap();
+    let length = good.file.bytes();
+    let file = good.file.replaced(OpenOptions::new().write(true).open("/dev/full").unwrap());
+    for _ in 0..2 {
+        let refusal = writer.deliver(&chunk).expect_err("no room");
+        assert_eq!((refusal.kind, refusal.again), ("disk-full", true));
+        assert_eq!(writer.open.as_ref().unwrap().file.bytes(), length);
+    }
+    writer.open.as_mut().unwrap().file.replaced(file);
+    writer.deliver(&chunk).expect("room again");
+    writer.close(SOON);
+    assert_eq!(lines(&directory.path().join(&names(directory.path())[0])).len(), 6);
+}
+
+/// The small file system that the next test mounts, in a mount namespace that goes with the process.
+const SMALL: &str = "PARSHALL_TEST_SMALL_FILE_SYSTEM";
+
+#[test]
+fn a_file_system_of_its_own_that_is_full() {
+    let what = "rotating files on a full file system";
+    let directory = tempfile::tempdir().unwrap();
+    let mounted = "mount -t tmpfs -o size=256k none \"$0\" || exit 77; \
+                   exec \"$1\" --exact sockets::sink::files::tests::on_a_full_file_system --ignored";
+    let program = std::env::current_exe().unwrap();
+    let output = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", mounted])
+        .arg(directory.path())
+        .arg(program)
+        .env(SMALL, directory.path())
+        .output();
+    match output {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            let refused = output.status.code() == Some(77) || text.contains("unshare failed");
+            assert!(refused, "{text}\n{}", String::from_utf8_lossy(&output.stdout));
+            skip(what, "no mount namespace can be made here");
+        }
+        Err(_) => skip(what, "needs unshare"),
+    }
+}
+
+#[test]
+#[ignore = "started by the test above, where a file system is small"]
+fn on_a_full_file_system() {
+    let Some(directory) = std::env::var_os(SMALL).map(PathBuf::from) else { return };
+    fs::write(directory.join("ballast"), vec![0; 200_000]).expect("there is room for it");
+    let mut sink = Files::start(config(&directory, FileFormat::Protobuf)).unwrap();
+    feed(&mut sink, 1, 100);
+    let dump = samples::dump();
+    let record = samples::connection(1);
+    let rows = [Row::bare(&record); 200];
+    // About 60 kB a dump: the disk is full soon, the queue then holds a while, and then rows are refused.
+    let end = Instant::now() + SOON;
+    while sink.account().rows_dropped == 0 {
+        sink.rows(&dump, &rows).unwrap();
+        sink.end(&dump, &samples::completeness()).unwrap();
+        assert!(Instant::now() < end, "{:?}", sink.account());
+    }
+    let full = sink.account();
+    assert!(full.errors["disk-full"] > 0 && full.errors["queue-full"] > 0, "{full:?}");
+    assert_eq!(full.rows_in, full.rows_out + full.rows_waiting + full.rows_dropped);
+    fs::remove_file(directory.join("ballast")).unwrap();
+    while sink.account().rows_out <= full.rows_out {
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(Instant::now() < end, "it goes on when there is room: {:?}", sink.account());
+    }
+    let account = Box::new(sink).close(Duration::from_secs(1));
+    assert_eq!(account.rows_in, account.rows_out + account.rows_waiting + account.rows_dropped, "{account:?}");
+    let names: Vec<String> = names(&directory);
+    assert_eq!(names.len(), 1, "{names:?}");
+    let bytes = fs::read(directory.join(&names[0])).unwrap();
+    let (mut at, mut sockets) = (0, 0);
+    while at < bytes.len() {
+        let (low, high) = (usize::from(bytes[at] & 0x7f), usize::from(bytes[at + 1]));
+        sockets += u64::from(bytes[at] >= 0x80);
+        at += if bytes[at] < 0x80 { 1 + low } else { 2 + (high << 7 | low) };
+    }
+    assert_eq!((at, sockets), (bytes.len(), account.rows_out), "every row that was counted is there, and whole");
+}
+
+mod crashes;

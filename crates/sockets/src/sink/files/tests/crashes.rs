@@ -1,0 +1,220 @@
+//! Processes that are killed and disks that fail at every step of a file's life: what was reported as written is there
+//! afterwards, whole and once.
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+
+use parquet::file::reader::{FileReader, SerializedFileReader};
+
+use super::*;
+use crate::sink::disk::Step;
+use crate::sink::disk::faults::{Fault as DiskFault, Faults, scratch};
+
+/// What is in a chunk or a file: rows as the format writes them, by which they differ.
+type Items = Vec<Vec<u8>>;
+
+/// Rows of a chunk.
+const ROWS: usize = 40;
+
+/// A chunk as the sink makes it.
+fn chunk(format: FileFormat, sequence: u64) -> Chunk {
+    let dump = Dump { sequence, at_unix_ns: sequence * 5_000_000_000, ..samples::dump() };
+    let records: Vec<Owned> = (0..ROWS as u64)
+        .map(|n| Owned { record: samples::connection(n), socket: sequence << 32 | n, ..Default::default() })
+        .collect();
+    let rows: Vec<Row<'_>> = records.iter().map(Owned::row).collect();
+    let mut bytes = Vec::new();
+    match format {
+        FileFormat::Json => Json::default().rows(&dump, &rows, &mut bytes),
+        FileFormat::Protobuf | FileFormat::ProtobufZstd => Protobuf::default().rows(&dump, &rows, &mut bytes),
+        FileFormat::Parquet => {
+            let mut pieces = Pieces::default();
+            rows.iter().for_each(|row| pieces.row(&dump, row));
+            bytes = pieces.take();
+        }
+    }
+    Chunk { sequence, at_unix_ns: dump.at_unix_ns, rows: ROWS as u32, bytes: bytes.into() }
+}
+
+/// Everything in some bytes, to their end.
+fn items(format: FileFormat, bytes: &[u8]) -> Items {
+    match format {
+        FileFormat::Json => bytes.split(|b| *b == b'\n').filter(|l| !l.is_empty()).map(<[u8]>::to_vec).collect(),
+        FileFormat::Protobuf | FileFormat::ProtobufZstd => {
+            let (mut at, mut messages) = (0, Vec::new());
+            while at < bytes.len() {
+                let (low, high) = (usize::from(bytes[at] & 0x7f), usize::from(bytes[at + 1]));
+                let end = at + if bytes[at] < 0x80 { 1 + low } else { 2 + (high << 7 | low) };
+                messages.push(bytes[at..end].to_vec());
+                at = end;
+            }
+            messages
+        }
+        FileFormat::Parquet => {
+            let reader = SerializedFileReader::new(bytes::Bytes::copy_from_slice(bytes)).expect("a Parquet file");
+            reader.get_row_iter(None).unwrap().map(|row| row.unwrap().to_string().into_bytes()).collect()
+        }
+    }
+}
+
+/// Everything in the files of a directory, of which none is hidden.
+fn stored(directory: &Path, format: FileFormat) -> Items {
+    let mut all = Vec::new();
+    for name in names(directory) {
+        assert!(name.starts_with("sockets-"), "{name} was left behind");
+        let bytes = fs::read(directory.join(&name)).unwrap();
+        let is_packed = matches!(format, FileFormat::Json | FileFormat::ProtobufZstd);
+        let bytes = if is_packed { zstd::decode_all(&bytes[..]).expect("whole frames") } else { bytes };
+        all.extend(items(format, &bytes));
+    }
+    all
+}
+
+/// Two chunks a file, and old files stay.
+fn bounds(directory: &Path, format: FileFormat) -> FilesConfig {
+    FilesConfig { rotate_bytes: chunk(format, 1).bytes.len() as u64 / 8, ..config(directory, format) }
+}
+
+/// A process that was killed while it had a file open: two chunks are in it, and half of another append.
+fn leave_unfinished(directory: &Path, format: FileFormat) {
+    let bounds = FilesConfig { rotate_bytes: u64::MAX, ..bounds(directory, format) };
+    let mut writer = Writer::open(bounds, Places::default(), Disk::default()).expect("a directory of ours");
+    for sequence in [1, 2] {
+        writer.deliver(&chunk(format, sequence)).expect("a disk with room");
+    }
+    let path = writer.open.take().unwrap().path;
+    let mut bytes = fs::read(&path).unwrap();
+    let torn = match format {
+        FileFormat::Protobuf => chunk(format, 99).bytes[..1000].to_vec(),
+        _ => bytes[..bytes.len() / 3].to_vec(),
+    };
+    bytes.extend(torn);
+    fs::write(&path, bytes).unwrap();
+}
+
+/// A process that writes four chunks on a disk that may fail, and tries each again some times. What was acknowledged.
+fn write(disk: &Disk, directory: &Path, format: FileFormat, attempts: usize) -> Vec<u64> {
+    let mut acknowledged = Vec::new();
+    let Ok(mut writer) = Writer::open(bounds(directory, format), Places::default(), disk.clone()) else {
+        return acknowledged;
+    };
+    for sequence in 3..=6 {
+        let chunk = chunk(format, sequence);
+        if (0..attempts).any(|_| writer.deliver(&chunk).is_ok()) {
+            acknowledged.push(sequence);
+        }
+    }
+    writer.close(SOON);
+    acknowledged
+}
+
+/// Runs it with each step going wrong in turn, restarts, and compares.
+fn at_every_step(format: FileFormat, fault: DiskFault, attempts: usize) {
+    let steps = {
+        let directory = scratch();
+        leave_unfinished(directory.path(), format);
+        let (disk, faults) = Faults::none();
+        assert_eq!(write(&disk, directory.path(), format, 1), [3, 4, 5, 6]);
+        assert_eq!(faults.wrong(), [""; 0]);
+        let steps = faults.steps();
+        for (number, _) in steps.iter().enumerate().filter(|(_, step)| **step == Step::Rename) {
+            assert_eq!(steps[number + 1], Step::SyncDirectory, "a name is synced at once");
+        }
+        assert!(steps.contains(&Step::Cut), "something is salvaged: {steps:?}");
+        steps
+    };
+    for number in 0..steps.len() as u64 {
+        let directory = scratch();
+        leave_unfinished(directory.path(), format);
+        let (disk, _) = Faults::at(number, fault);
+        let acknowledged = write(&disk, directory.path(), format, attempts);
+        let next = Writer::open(bounds(directory.path(), format), Places::default(), Disk::default());
+        drop(next.expect("the next process starts"));
+        let mut counts: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
+        stored(directory.path(), format).into_iter().for_each(|item| *counts.entry(item).or_default() += 1);
+        let where_ = format!("{format:?}, {fault:?} at step {number}, {:?}", steps[number as usize]);
+        assert!(counts.values().all(|count| *count == 1), "{where_}: something is there twice");
+        for sequence in [1, 2].into_iter().chain(acknowledged.iter().copied()) {
+            let wanted = items(format, &chunk(format, sequence).bytes);
+            assert_eq!(wanted.len(), ROWS);
+            assert!(wanted.iter().all(|item| counts.contains_key(item)), "{where_}: chunk {sequence} is not there");
+        }
+        if let DiskFault::Fails(..) = fault {
+            assert_eq!(acknowledged, [3, 4, 5, 6], "{where_}: it goes on when the disk works again");
+        }
+    }
+}
+
+#[test]
+fn killed_at_any_step_nothing_that_was_written_is_lost() {
+    FileFormat::ALL.into_iter().for_each(|format| at_every_step(format, DiskFault::Killed, 1));
+}
+
+#[test]
+fn a_disk_that_is_full_at_any_step_costs_nothing_that_was_written() {
+    for times in [1, 3] {
+        let full = DiskFault::Fails(libc::ENOSPC, times);
+        FileFormat::ALL.into_iter().for_each(|format| at_every_step(format, full, 5));
+    }
+}
+
+#[test]
+fn a_disk_that_loses_bytes_is_reported_and_the_file_not_called_complete() {
+    let directory = scratch();
+    let format = FileFormat::Protobuf;
+    let (disk, faults) = Faults::none();
+    let sync = {
+        write(&disk, directory.path(), format, 1);
+        faults.steps().iter().position(|step| *step == Step::Sync).expect("files are synced")
+    };
+    let directory = scratch();
+    let (disk, _) = Faults::at(sync as u64, DiskFault::Fails(libc::EIO, 1));
+    let mut writer = Writer::open(config(directory.path(), format), Places::default(), disk).unwrap();
+    writer.deliver(&chunk(format, 1)).unwrap();
+    writer.finish().unwrap();
+    assert!(names(directory.path())[0].ends_with(".pb.partial"), "{:?}", names(directory.path()));
+    let told = writer.faults();
+    assert!(told[0].kind == "sync" && told[0].text.contains("40 rows"), "{told:?}");
+}
+
+#[test]
+fn a_crash_loop_fills_no_disk() {
+    for format in FileFormat::ALL {
+        let directory = scratch();
+        let bounds = FilesConfig { keep_files: 3, ..config(directory.path(), format) };
+        for sequence in 1..=12 {
+            let mut writer = Writer::open(bounds.clone(), Places::default(), Disk::default()).unwrap();
+            writer.deliver(&chunk(format, sequence)).unwrap();
+            // Killed: nothing is closed.
+            drop(writer);
+            assert!(names(directory.path()).len() <= 4, "{:?}", names(directory.path()));
+        }
+    }
+}
+
+#[test]
+fn what_was_salvaged_says_what_it_is_and_what_it_cost() {
+    for format in FileFormat::ALL {
+        let directory = scratch();
+        leave_unfinished(directory.path(), format);
+        let mut writer = Writer::open(config(directory.path(), format), Places::default(), Disk::default()).unwrap();
+        let faults = writer.faults();
+        assert_eq!((faults.len(), faults[0].kind), (1, "unfinished"), "{faults:?}");
+        assert!(faults[0].bytes > 0 && faults[0].text.contains(PARTIAL), "{faults:?}");
+        assert!(names(directory.path())[0].ends_with(PARTIAL));
+        // Of a run of messages those that are whole stay.
+        let torn = if format == FileFormat::Protobuf { 1..ROWS } else { 0..1 };
+        assert!(torn.contains(&(stored(directory.path(), format).len() - 2 * ROWS)), "{format:?}");
+    }
+}
+
+#[test]
+fn files_are_for_their_owner() {
+    let directory = scratch();
+    let mut sink = Files::start(config(directory.path(), FileFormat::Parquet)).unwrap();
+    feed(&mut sink, 1, 10);
+    Box::new(sink).close(SOON);
+    for entry in fs::read_dir(directory.path()).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.file_name());
+    }
+}

@@ -1,0 +1,286 @@
+//! Prometheus: aggregates of the last dump and the collector's own metrics, as text. Nothing is sent; the endpoint
+//! (`sockets::endpoint`) answers whoever asks.
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parshall_core::sockets::aggregate::{
+    Aggregator, COUNTERS, DISTRIBUTIONS, LEVELS, Label, Series, Settings, Snapshot,
+};
+use parshall_core::sockets::selection::state_name;
+use parshall_core::sockets::{Dump, Kind, Row};
+use parshall_evidence::socket::Completeness;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use super::{Account, Sink};
+use crate::self_metrics::{self, Board, State};
+
+/// The format's name in HTTP.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Before every name.
+pub const PREFIX: &str = "parshall_sockets";
+
+/// Keeps the aggregates of the last dump on the board.
+#[derive(Debug)]
+pub struct PrometheusSink {
+    aggregator: Aggregator,
+    board: Arc<Board>,
+    rows: u64,
+}
+
+impl PrometheusSink {
+    /// With nothing aggregated yet. Needs whole dumps, with the groups of `aggregate::groups()`.
+    pub fn new(settings: Settings, board: Arc<Board>) -> Self {
+        Self { aggregator: Aggregator::new(settings), board, rows: 0 }
+    }
+}
+
+impl Sink for PrometheusSink {
+    fn name(&self) -> &str {
+        "prometheus"
+    }
+
+    fn rows(&mut self, _: &Dump, rows: &[Row<'_>]) -> anyhow::Result<()> {
+        self.rows += rows.len() as u64;
+        rows.iter().for_each(|row| self.aggregator.add(row));
+        Ok(())
+    }
+
+    fn end(&mut self, _: &Dump, _: &Completeness) -> anyhow::Result<()> {
+        self.board.aggregates(Arc::new(self.aggregator.end()));
+        Ok(())
+    }
+
+    fn account(&self) -> Account {
+        Account { rows_in: self.rows, rows_out: self.rows, ..Account::default() }
+    }
+
+    fn close(self: Box<Self>, _: Duration) -> Account {
+        self.account()
+    }
+}
+
+/// The text of everything on the board.
+///
+/// # Errors
+/// What the encoder says.
+pub fn text(board: &Board) -> Result<String, fmt::Error> {
+    let (state, aggregates) = board.read();
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(Source { state, aggregates }));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Source {
+    state: State,
+    aggregates: Option<Arc<Snapshot>>,
+}
+
+impl Collector for Source {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        if let Some(snapshot) = &self.aggregates {
+            aggregates(snapshot, &mut Families { encoder: &mut encoder })?;
+        }
+        self_metrics::encode(&self.state, &mut encoder)
+    }
+}
+
+/// Writes families of metrics.
+pub struct Families<'a, 'e> {
+    /// Where to.
+    pub encoder: &'a mut DescriptorEncoder<'e>,
+}
+
+impl Families<'_, '_> {
+    /// A family of counters.
+    pub fn counters<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in samples {
+            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    /// A family of gauges.
+    pub fn gauges<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (L, f64)>,
+    ) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in samples {
+            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    /// A counter without labels.
+    pub fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.single(name, help, &ConstCounter::new(value))
+    }
+
+    /// A counter of seconds without labels.
+    pub fn counter_s(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        self.single(name, help, &ConstCounter::new(value))
+    }
+
+    /// A gauge without labels.
+    pub fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        self.single(name, help, &ConstGauge::new(value))
+    }
+
+    fn single(&mut self, name: &str, help: &str, value: &impl EncodeMetric) -> fmt::Result {
+        value.encode(self.encoder.encode_descriptor(name, help, None, value.metric_type())?)
+    }
+}
+
+/// Labels of a series, and more.
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+fn labels<'a>(names: &[Label], series: &'a Series) -> Labels<'a> {
+    names.iter().map(|label| label.name()).zip(series.labels.iter().map(|value| &**value)).collect()
+}
+
+fn aggregates(snapshot: &Snapshot, families: &mut Families<'_, '_>) -> fmt::Result {
+    let names = &snapshot.labels;
+    let all = || snapshot.series.iter();
+    let open = all().flat_map(|series| {
+        let counts = Kind::ALL.into_iter().zip(&series.sockets);
+        counts.flat_map(move |(kind, states)| {
+            let there = states.iter().enumerate().filter(|(_, n)| **n > 0);
+            there.map(move |(state, n)| {
+                let mut labels = labels(names, series);
+                labels.extend([("kind", kind.name()), ("state", state_name(state as u8))]);
+                (labels, f64::from(*n))
+            })
+        })
+    });
+    families.gauges("open", "Open sockets, by kind and state", open)?;
+    for (i, level) in LEVELS.iter().enumerate() {
+        families.gauges(level.name, level.help, all().map(|s| (labels(names, s), s.levels[i] as f64)))?;
+    }
+    for (i, counter) in COUNTERS.iter().enumerate() {
+        families.counters(counter.name, counter.help, all().map(|s| (labels(names, s), s.counters[i])))?;
+    }
+    for (i, distribution) in DISTRIBUTIONS.iter().enumerate() {
+        let help = format!("{}; each established socket counts once in each dump", distribution.help);
+        let mut family = families.encoder.encode_descriptor(distribution.name, &help, None, MetricType::Histogram)?;
+        let bounds = || distribution.bounds.iter().map(|b| *b as f64 / distribution.scale).chain([f64::INFINITY]);
+        for series in all() {
+            let histogram = &series.histograms[i];
+            let buckets: Vec<(f64, u64)> = bounds().zip(histogram.buckets.iter().copied()).collect();
+            let sum = histogram.sum as f64 / distribution.scale;
+            let count = histogram.buckets.iter().sum();
+            let labels = labels(names, series);
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use parshall_evidence::socket::SocketRecord;
+
+    use super::*;
+    use crate::self_metrics::DumpCost;
+    use crate::testing::python;
+
+    fn board() -> Arc<Board> {
+        let board = Board::new(None);
+        let mut sink = PrometheusSink::new(Settings::default(), board.clone());
+        let dump = Dump { at_unix_ns: 1, sequence: 1, host: "h".into(), backend: "walk" };
+        let record = |bytes_sent| {
+            let mut record = SocketRecord {
+                family: 2,
+                protocol: 6,
+                state: 1,
+                local_port: 443,
+                rtt_us: 100,
+                rqueue_bytes: 9,
+                bytes_sent,
+                ..Default::default()
+            };
+            record.remote_address[..4].copy_from_slice(&[10, 1, 2, 3]);
+            record
+        };
+        for bytes in [10, 25] {
+            let record = record(bytes);
+            let row = Row { socket: 7, cgroup: "/a\"b\\c\nd", ..Row::bare(&record) };
+            sink.rows(&dump, &[row]).unwrap();
+            sink.end(&dump, &Completeness::default()).unwrap();
+        }
+        let completeness = Completeness { expected: 3, emitted: 2, torn: 1, ..Default::default() };
+        board.dumped("walk", DumpCost { cpu_ns: 2_000_000, wall_ns: 1, completeness });
+        let account = Account { rows_in: 2, errors: [("refused", 3)].into(), lag_ms: 1500, ..sink.account() };
+        board.sinks(vec![("kafka".into(), account)]);
+        board
+    }
+
+    #[test]
+    fn values_labels_and_escapes() {
+        let text = text(&board()).unwrap();
+        let labels = r#"cgroup="/a\"b\\c\nd",local_port="443",peer="10.1.2.0/24""#;
+        for line in [
+            format!("parshall_sockets_open{{{labels},kind=\"tcp\",state=\"established\"}} 1.0"),
+            format!("parshall_sockets_sent_bytes_total{{{labels}}} 15"),
+            format!("parshall_sockets_receive_queue_bytes{{{labels}}} 9.0"),
+            format!("parshall_sockets_rtt_seconds_bucket{{le=\"0.000128\",{labels}}} 2"),
+            format!("parshall_sockets_rtt_seconds_count{{{labels}}} 2"),
+            "parshall_sockets_collector_records_total{result=\"torn\"} 1".into(),
+            "parshall_sockets_collector_last_dump_cpu_seconds_per_socket 0.001".into(),
+            "parshall_sockets_sink_errors_total{sink=\"kafka\",kind=\"refused\"} 3".into(),
+            "parshall_sockets_sink_lag_seconds{sink=\"kafka\"} 1.5".into(),
+            "# EOF".into(),
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
+
+    /// Prometheus' own client parses it, types and names included.
+    #[test]
+    fn prometheus_reads_it() {
+        let Some(mut reader) = python("prometheus_read.py", &[], "metrics by Prometheus' own parser") else { return };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text(&board()).unwrap()).unwrap();
+        let output = reader.arg(file.path()).output().unwrap();
+        let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{wrong}");
+        let labels = r#"cgroup=/a"b\\c\nd,"#;
+        for line in [
+            format!("counter parshall_sockets_sent_bytes_total {labels}local_port=443,peer=10.1.2.0/24 15"),
+            format!(
+                "histogram parshall_sockets_rtt_seconds_bucket {labels}le=0.000128,local_port=443,peer=10.1.2.0/24 2"
+            ),
+            "gauge parshall_sockets_sink_lag_seconds sink=kafka 1.5".to_owned(),
+        ] {
+            assert!(said.lines().any(|l| l == line), "{line} is not in\n{said}");
+        }
+    }
+
+    #[test]
+    fn no_series_comes_twice() {
+        let text = text(&board()).unwrap();
+        let mut seen = HashSet::new();
+        for line in text.lines().filter(|l| !l.starts_with('#')) {
+            let series = line.rsplit_once(' ').expect("a value").0;
+            assert!(seen.insert(series.to_owned()), "{series}");
+        }
+    }
+}

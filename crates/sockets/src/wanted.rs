@@ -1,0 +1,79 @@
+//! Names in a request → numbers of the kernel: network namespaces by name, control groups by path.
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use parshall_core::sockets::Selection;
+use parshall_sys::nsfs;
+
+use super::request::Wanted;
+use parshall_host::error::UserError;
+
+/// Looks the names up.
+///
+/// # Errors
+/// A name that leads nowhere.
+pub fn resolve(wanted: &Wanted) -> anyhow::Result<Selection> {
+    let mut selection = wanted.selection.clone();
+    selection.namespaces = wanted.netns.iter().map(|name| namespace(name)).collect::<Result<_, _>>()?;
+    if let Some(pid) = selection.filter.pids.iter().find(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+        return Err(UserError::new(
+            format!("there is no process {pid}"),
+            "`pidof NAME` prints the ids of a program; --process NAME takes its name",
+        )
+        .into());
+    }
+    selection.cgroups = wanted.cgroups.iter().map(|path| control_group(path)).collect::<Result<_, _>>()?;
+    Ok(selection)
+}
+
+fn namespace(name: &str) -> Result<u32, UserError> {
+    if let Ok(inode) = name.parse() {
+        return Ok(inode);
+    }
+    let unknown = || {
+        UserError::new(
+            format!("there is no network namespace `{name}`"),
+            "`ip netns list` prints the names; an inode works as well",
+        )
+    };
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        return Err(unknown());
+    }
+    let path = Path::new(parshall_sys::netns::DIR).join(name);
+    nsfs::inode_named(&path).ok().and_then(|inode| u32::try_from(inode).ok()).ok_or_else(unknown)
+}
+
+/// The id of a control group of version 2 is the inode of its directory.
+fn control_group(path: &Path) -> Result<u64, UserError> {
+    let below = path.strip_prefix("/").unwrap_or(path);
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+    let mut places: Vec<PathBuf> = roots.iter().map(|root| Path::new(root).join(below)).collect();
+    places.push(path.to_owned());
+    let v2 = |place: &PathBuf| place.join("cgroup.controllers").exists();
+    places
+        .iter()
+        .filter(|place| v2(place))
+        .find_map(|place| fs::metadata(place).ok())
+        .map(|metadata| metadata.ino())
+        .ok_or_else(|| {
+            UserError::new(
+                format!("there is no control group {} of version 2", path.display()),
+                "the last line of /proc/PID/cgroup names the group of a process; sockets know no other version",
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_nowhere_are_told() {
+        assert_eq!(namespace("4026531840"), Ok(4_026_531_840));
+        for name in ["no-such-namespace", "../../proc", "", "."] {
+            assert!(namespace(name).unwrap_err().hint.contains("ip netns list"), "{name}");
+        }
+        assert!(control_group(Path::new("/no/such/group")).unwrap_err().what.contains("/no/such/group"));
+    }
+}
