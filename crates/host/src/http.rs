@@ -46,12 +46,12 @@ pub type Answer = Response<Full<Bytes>>;
 pub struct Peer(pub SocketAddr);
 
 /// Answers until the task is dropped. `time_max` is for making an answer; sending it has a bound of its own.
-pub async fn serve<F, R>(listener: std::net::TcpListener, who: &str, time_max: Duration, answer: F)
+pub async fn serve<F, R>(listener: std::net::TcpListener, time_max: Duration, answer: F)
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
     R: Future<Output = Answer> + Send + 'static,
 {
-    serve_within(listener, who, Times { answer: time_max, send: SEND_TIME_MAX }, answer).await;
+    serve_within(listener, Times { answer: time_max, send: SEND_TIME_MAX }, answer).await;
 }
 
 /// How long things may take.
@@ -63,7 +63,7 @@ struct Times {
     send: Duration,
 }
 
-async fn serve_within<F, R>(listener: std::net::TcpListener, who: &str, times: Times, answer: F)
+async fn serve_within<F, R>(listener: std::net::TcpListener, times: Times, answer: F)
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
     R: Future<Output = Answer> + Send + 'static,
@@ -71,7 +71,7 @@ where
     let prepared = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
     let listener = match prepared {
         Ok(listener) => listener,
-        Err(e) => return eprintln!("{who}: the metrics cannot be served: {e}"),
+        Err(e) => return tracing::warn!("the metrics cannot be served: {e}"),
     };
     let clients = Clients::default();
     loop {
@@ -237,7 +237,7 @@ mod tests {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
             let times = Times { answer: GIVE_UP, send };
-            runtime.block_on(serve_within(listener, "test", times, respond));
+            runtime.block_on(serve_within(listener, times, respond));
         });
         at
     }

@@ -10,6 +10,7 @@ pub mod flags;
 pub mod foreign_file;
 #[cfg(feature = "http")]
 pub mod http;
+pub mod log;
 pub mod output;
 pub mod private_file;
 pub mod proc_fs;

@@ -273,7 +273,7 @@ pub fn sweep() {
     removed.extend(cgroup::sweep());
     removed.extend(sweep_directories(&std::env::temp_dir()));
     if !removed.is_empty() {
-        eprintln!("removed what an earlier run left behind: {}", removed.join(", "));
+        tracing::info!("removed what an earlier run left behind: {}", removed.join(", "));
     }
 }
 

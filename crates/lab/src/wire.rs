@@ -41,6 +41,6 @@ pub fn run(args: &WireArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
         terminal::line(&format!("server {} {}", namespaces.server.name(), wire.server_address()))?;
         terminal::line(&format!("client {} {}", namespaces.client.name(), wire.client_address()))?;
     }
-    eprintln!("enter one with: ip netns exec NAME sh; removed after {} s or at Ctrl-C", args.time.as_secs());
+    tracing::info!("enter one with: ip netns exec NAME sh; removed after {} s or at Ctrl-C", args.time.as_secs());
     interrupt.sleep(args.time)
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use cli::{Invocation, Request};
 use parshall_diagnose::{command, doctor};
-use parshall_host::{error, output};
+use parshall_host::{error, log, output};
 
 /// The arguments make no sense.
 const WRONG_USAGE: u8 = 2;
@@ -23,8 +23,12 @@ fn main() -> ExitCode {
         return command::become_command(words);
     }
     let request = match cli::parse(std::env::args_os()) {
-        Ok(Invocation::Do(request)) => request,
+        Ok(Invocation::Do { request, log_steps }) => log::start(log_steps).map(|()| request),
         Ok(Invocation::Print(text)) => return error::exit(output::print(&text).map(|()| ExitCode::SUCCESS)),
+        Err(mistake) => Err(mistake),
+    };
+    let request = match request {
+        Ok(request) => request,
         Err(mistake) => {
             error::tell(&mistake);
             return ExitCode::from(WRONG_USAGE);

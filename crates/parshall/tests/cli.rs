@@ -29,6 +29,17 @@ fn help_and_version_are_data() {
 }
 
 #[test]
+fn a_level_of_the_log_that_is_none_is_wrong_usage() {
+    let bin = env!("CARGO_BIN_EXE_parshall");
+    let out = Command::new(bin).args(["-v", "lab", "list"]).env("PARSHALL_LOG", "loud").output().unwrap();
+    let stderr = text(&out.stderr);
+    assert_eq!((out.status.code(), stderr.lines().count()), (Some(2), 2), "{stderr}");
+    assert!(stderr.starts_with("error: PARSHALL_LOG: `loud` is not a level\nhint: "), "{stderr}");
+    let quiet = Command::new(bin).args(["lab", "list", "-qq"]).output().unwrap();
+    assert_eq!((quiet.status.code(), quiet.stderr.len()), (Some(0), 0));
+}
+
+#[test]
 fn wrong_usage_is_two_lines_on_stderr_and_code_2() {
     let cases = [
         &[][..],

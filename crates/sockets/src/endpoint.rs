@@ -51,7 +51,7 @@ impl Endpoint {
                 let (board, token) = (board.clone(), token.clone());
                 async move { respond(&request, &board, token.as_deref()).await }
             };
-            let server = tokio::spawn(parshall_host::http::serve(listener, "sockets", TIME_MAX, respond));
+            let server = tokio::spawn(parshall_host::http::serve(listener, TIME_MAX, respond));
             // Its sender says nothing: it is dropped.
             stopped.await.ok();
             server.abort();

@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         std::thread::Builder::new().name("relay-accept".into()).spawn(move || {
             for client in listener.incoming().flatten() {
                 if let Err(error) = forward(client, &args, &clock, &stats) {
-                    eprintln!("relay-copy: {error:#}");
+                    tracing::warn!("relay-copy: {error:#}");
                 }
             }
         })?;

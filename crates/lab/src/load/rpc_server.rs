@@ -84,7 +84,7 @@ impl Server {
         std::thread::Builder::new().name("rpc-server".into()).spawn(move || {
             let served = if self.blocking { self.serve_blocking(&clock, &stats) } else { self.serve(&clock, &stats) };
             if let Err(error) = served {
-                eprintln!("rpc-echo server: {error}");
+                tracing::warn!("rpc-echo server: {error}");
                 clock.stop();
             }
         })

@@ -1,5 +1,5 @@
 //! The commands, as clap sees them. Their flags are declared by the product that each belongs to.
-use clap::{Parser, Subcommand};
+use clap::{ArgAction, Parser, Subcommand};
 
 /// Finds out why traffic on this host is slow, and proves it with evidence from the kernel.
 #[derive(Debug, Parser)]
@@ -14,9 +14,17 @@ use clap::{Parser, Subcommand};
   parshall doctor                what this host allows
   parshall lab run nagle-stall   see a diagnosis of a known fault
 
+-v logs more on stderr and -q less, each repeatable; PARSHALL_LOG=LEVEL or TARGET=LEVEL,... sets levels, from error, warn, info, debug to trace.
+
 Exit codes: 0 done, 1 it failed, 2 wrong usage."
 )]
 pub struct Cli {
+    /// Log more
+    #[arg(short, long, global = true, hide = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Log less
+    #[arg(short, long, global = true, hide = true, action = ArgAction::Count)]
+    pub quiet: u8,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

@@ -18,7 +18,12 @@ use args::{Cli, Command};
 #[derive(Debug)]
 pub enum Invocation {
     /// Run a command.
-    Do(Box<Request>),
+    Do {
+        /// The command.
+        request: Box<Request>,
+        /// Levels of the log above the default, as [`parshall_host::log::start`] takes them.
+        log_steps: i32,
+    },
     /// Print this text to stdout (help or version) and stop.
     Print(String),
 }
@@ -61,6 +66,7 @@ where
         }
         Err(error) => return Err(mistake::from_clap(&error, &command, &arguments)),
     };
+    let log_steps = i32::from(cli.verbose) - i32::from(cli.quiet);
     let request = match cli.command {
         Command::Attach(args) => Request::Attach(args.validate()?),
         Command::Run(args) => Request::Run(args.validate()?),
@@ -73,7 +79,7 @@ where
         #[cfg(feature = "lab")]
         Command::Lab(args) => Request::Lab(args),
     };
-    Ok(Invocation::Do(Box::new(request)))
+    Ok(Invocation::Do { request: Box::new(request), log_steps })
 }
 
 /// `parshall help lab run` means `parshall lab run --help`. clap's own `help` command would stand in every list of commands.

@@ -16,7 +16,7 @@ const TIME_MAX: Duration = Duration::from_secs(10);
 pub async fn serve(listener: std::net::TcpListener, board: Arc<Board>) {
     let respond =
         move |request: hyper::Request<hyper::body::Incoming>| std::future::ready(respond(request.uri().path(), &board));
-    parshall_host::http::serve(listener, "relay", TIME_MAX, respond).await;
+    parshall_host::http::serve(listener, TIME_MAX, respond).await;
 }
 
 fn respond(path: &str, board: &Board) -> Answer {

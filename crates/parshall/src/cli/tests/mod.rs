@@ -14,7 +14,7 @@ use super::*;
 
 fn request(line: &str) -> Request {
     match parse(line.split_whitespace()).unwrap() {
-        Invocation::Do(request) => *request,
+        Invocation::Do { request, .. } => *request,
         Invocation::Print(text) => panic!("printed {text}"),
     }
 }
@@ -72,7 +72,7 @@ fn every_command_has_help_with_examples_that_can_be_copied() {
     }
     match parse(["parshall", "--version"]).unwrap() {
         Invocation::Print(text) => assert!(text.starts_with("parshall "), "{text}"),
-        Invocation::Do(request) => panic!("{request:?}"),
+        Invocation::Do { request, .. } => panic!("{request:?}"),
     }
 }
 
@@ -80,7 +80,7 @@ fn every_command_has_help_with_examples_that_can_be_copied() {
 fn help_may_be_asked_for_in_words() {
     let printed = |line: &str| match parse(line.split_whitespace()).unwrap() {
         Invocation::Print(text) => text,
-        Invocation::Do(request) => panic!("{request:?}"),
+        Invocation::Do { request, .. } => panic!("{request:?}"),
     };
     assert_eq!(printed("parshall help"), printed("parshall --help"));
     assert_eq!(printed("parshall help attach"), printed("parshall attach --help"));

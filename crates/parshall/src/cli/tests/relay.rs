@@ -9,7 +9,7 @@ use parshall_relay::request::{RelayRequest, Source};
 
 fn request(line: &str) -> RelayRequest {
     match parse(line.split_whitespace()).unwrap() {
-        Invocation::Do(request) => match *request {
+        Invocation::Do { request, .. } => match *request {
             Request::Relay(request) => request,
             other => panic!("{other:?}"),
         },

@@ -9,7 +9,7 @@ use parshall_sockets::request::{BackendChoice, OnceRequest, SinkRequest, SocketF
 fn request(line: &str) -> Result<SocketsRequest, UserError> {
     let words = format!("parshall sockets {line}");
     match parse(words.split_whitespace())? {
-        Invocation::Do(request) => match *request {
+        Invocation::Do { request, .. } => match *request {
             Request::Sockets(request) => Ok(request),
             other => panic!("{other:?}"),
         },
