@@ -5,7 +5,7 @@ use parshall_evidence::Capture;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(capture) = serde_json::from_slice::<Capture>(bytes) {
-        let report = parshall_core::judge(&capture);
+        let report = parshall_core::judge::judge(&capture);
         serde_json::to_vec(&report).expect("a report is JSON");
     }
 });

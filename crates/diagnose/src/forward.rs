@@ -1,9 +1,9 @@
-//! Signals that reach `parshall run` are passed on to its command. Which ones is decided in `parshall_core::signals`.
+//! Signals that reach `parshall run` are passed on to its command. Which ones is decided in `parshall_core::observe::signals`.
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use parshall_core::signals::{Arrival, Signals};
+use parshall_core::observe::signals::{Arrival, Signals};
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::pidfd::Pidfd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};

@@ -1,5 +1,5 @@
 //! What the probes of a slice cost: timed by the kernel in the first slice, estimated from the number of events later.
-use parshall_core::slice::Cost;
+use parshall_core::observe::slice::Cost;
 
 use super::host::{self, IdleMeter};
 

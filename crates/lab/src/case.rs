@@ -62,7 +62,7 @@ pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<PrivateFile>, interrupt
     interrupt.check()?;
     testbed.end(measured);
     save.map_or(Ok(()), |file| diagnose::write_case(&capture, file))?;
-    let report = parshall_core::judge(&capture);
+    let report = parshall_core::judge::judge(&capture);
     story.heading("2  Diagnose: what the kernel saw")?;
     story.line(&format!("{}\n", report::text(&report, story.style).trim_end()))?;
 

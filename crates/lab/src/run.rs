@@ -129,7 +129,7 @@ fn run_one(entry: &Entry, args: &RunArgs, save: Option<PrivateFile>, interrupt: 
     drop(testbed);
     drop(progress);
     save.map_or(Ok(()), |file| diagnose::write_case(&capture, file))?;
-    let report = parshall_core::judge(&capture);
+    let report = parshall_core::judge::judge(&capture);
     let matched = recipe.expect.matches(&report);
     print(entry, &recipe, args, &report, matched, loads)?;
     Ok(matched)

@@ -91,7 +91,7 @@ pub fn report_down(listener: &str, target: &dyn Display, state: &Arc<TargetState
 pub fn report_up(listener: &str, target: &dyn Display, state: &Arc<TargetState>, now: Ns) {
     if let Some(recovery) = state.reached(now) {
         let (s, failed) = (recovery.down_ns as f64 / 1e9, recovery.failed);
-        let attempts = parshall_core::words::plural(failed, "attempt", "attempts");
+        let attempts = parshall_core::units::plural(failed, "attempt", "attempts");
         eprintln!("relay: {listener}: the target {target} is up again after {s:.1} s, in which {attempts} failed");
     }
 }

@@ -13,7 +13,7 @@ use anyhow::Context;
 use parshall_core::relay::closing::CloseReason;
 use parshall_core::relay::config::{Config, Endpoint};
 use parshall_core::relay::{Ns, ns};
-use parshall_core::words::plural;
+use parshall_core::units::plural;
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::handover;
 use parshall_sys::privileges::{self, User};

@@ -2,9 +2,9 @@
 use std::collections::BTreeMap;
 
 /// Where causes live; one file each.
-const CAUSES: &str = "crates/core/src/cause/";
+const CAUSES: &str = "crates/core/src/judge/cause/";
 /// Files there that are no cause.
-const NOT_CAUSES: [&str; 4] = ["mod", "rank", "common", "tests"];
+const NOT_CAUSES: [&str; 3] = ["mod", "common", "tests"];
 /// The documentation of the causes: one row each.
 const CAUSE_DOCS: &str = "docs/causes.md";
 /// The faults that must be told apart: at least one for each cause.
@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn a_cause_needs_a_row_and_a_fault() {
-        let cause = ("crates/core/src/cause/cork_held.rs", "");
-        let rest = ("crates/core/src/cause/mod.rs", "");
+        let cause = ("crates/core/src/judge/cause/cork_held.rs", "");
+        let rest = ("crates/core/src/judge/cause/mod.rs", "");
         let (complaints, skipped) = run(&[cause, rest]);
         assert_eq!((complaints.len(), skipped.len()), (1, 1), "{complaints:?} {skipped:?}");
         let other = ("faults/x.toml", "cause = \"packet-loss\"\n");

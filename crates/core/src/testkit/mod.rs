@@ -317,7 +317,7 @@ impl ThreadBuilder {
 
 /// The cause that a capture is judged to show, or the status when there is none.
 pub fn verdict_of(capture: &Capture) -> String {
-    let verdict = crate::judge(capture).verdict;
+    let verdict = crate::judge::judge(capture).verdict;
     match (verdict.cause, verdict.status) {
         (Some(cause), _) => cause,
         (None, Status::Healthy) => "healthy".to_string(),

@@ -4,7 +4,7 @@ mod group;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parshall_core::background::{EVERY_NS, gives_up};
+use parshall_core::observe::background::{EVERY_NS, gives_up};
 use parshall_sys::background as thread;
 
 use group::IdleGroup;

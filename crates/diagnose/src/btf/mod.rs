@@ -1,7 +1,7 @@
 //! The btf rung: probes on typed tracepoints, read by iterators.
 //!
 //! This is the I/O shell: it attaches, waits, drains and reads. When a slice begins and ends is decided by
-//! `parshall_core::slice`, what the capture means by `parshall_core::judge`.
+//! `parshall_core::observe::slice`, what the capture means by `parshall_core::judge`.
 mod assemble;
 mod ended;
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use parshall_bpf::probes::{monotonic_ns, tick_hz};
 use parshall_bpf::{Config, Counters, Event, Probes, Scope};
-use parshall_core::slice::{SlicePlan, Step};
+use parshall_core::observe::slice::{SlicePlan, Step};
 use parshall_evidence::{CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Slices, Status};
 
 use super::cgroup;
@@ -43,7 +43,7 @@ pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -
     let hardware = before.hardware.take().map(Hardware::finish);
     let (mut capture, stacks) = session.finish(resolved, &before)?;
     capture.hardware = hardware;
-    if options.name_all || parshall_core::judge(&capture).verdict.status != Status::Healthy {
+    if options.name_all || parshall_core::judge::judge(&capture).verdict.status != Status::Healthy {
         capture.stacks = stacks.named();
         records::drop_interrupts(&mut capture);
     }

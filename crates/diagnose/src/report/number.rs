@@ -1,6 +1,6 @@
 //! Numbers for people: thousands separators, SI prefixes, three figures.
 
-use parshall_core::words::count;
+use parshall_core::units::count;
 
 /// A length of time given in milliseconds, in the unit that fits: `38 µs`, `40.1 ms`, `5.00 s`.
 pub fn time_ms(ms: f64) -> String {

@@ -1,7 +1,7 @@
 //! The report for a terminal: the answer first, then what it rests on.
 //!
 //! Everything can be read without colour; colour only repeats what the words say.
-use parshall_core::words::{count as thousands, plural};
+use parshall_core::units::{count as thousands, plural};
 use parshall_evidence::{
     Account, CommandEnd, Confidence, Evidence, Finding, Look, Origin, Report, Rung, Status, TimeShare,
 };

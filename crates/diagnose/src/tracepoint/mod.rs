@@ -1,6 +1,6 @@
 //! The rung between: threads event by event from classic tracepoints, flows sampled as on the procfs rung.
 //!
-//! For kernels without BTF. This is the I/O shell: when a slice begins and ends is decided by `parshall_core::slice`,
+//! For kernels without BTF. This is the I/O shell: when a slice begins and ends is decided by `parshall_core::observe::slice`,
 //! how often flows are sampled by `procfs::pace`. `threads` puts the exact accounts into the records that /proc gives.
 mod kinds;
 #[cfg(test)]
@@ -14,7 +14,7 @@ use parshall_bpf::Event;
 use parshall_bpf::classic::{Classic, Error};
 use parshall_bpf::probes::{Counters, monotonic_ns};
 use parshall_bpf::thread::ThreadDump;
-use parshall_core::slice::{SlicePlan, Step};
+use parshall_core::observe::slice::{SlicePlan, Step};
 use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices};
 use parshall_sys::clock::thread_cpu_ns;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use parshall_core::relay::config::{Config, Global};
-use parshall_core::words::plural;
+use parshall_core::units::plural;
 
 use super::{Event, Main, after, all_reachable, tell_unresolved};
 use crate::load;

@@ -10,7 +10,7 @@ use parshall_core::sockets::selection::state::LISTEN;
 use parshall_core::sockets::selection::{address, state_name};
 use parshall_core::sockets::stamp::moment;
 use parshall_core::sockets::{Dump, Kind, Row, Seen, words};
-use parshall_core::words::{bytes, count, duration};
+use parshall_core::units::{bytes, count, duration};
 use parshall_evidence::socket::{Completeness, FIELDS, Group, Groups, SocketRecord, Visitor};
 
 use super::Encoder;

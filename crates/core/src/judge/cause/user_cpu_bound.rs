@@ -8,10 +8,11 @@ use super::{
     Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, main_thread, place_of, shows, small_copy_buffer, stalls,
     thread_name,
 };
-use crate::facts::{Blame, Facts, Part, ThreadFact};
-use crate::ledger::thread::State;
+use crate::judge::facts::{Blame, Facts, Part, ThreadFact};
+use crate::judge::ledger::thread::State;
+use crate::judge::words;
 use crate::stats::ratio;
-use crate::words;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "user-cpu-bound", title: "The application computes", test };
@@ -31,19 +32,19 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let thread = if by_thread { saturated } else { facts.thread(main_thread(facts, take)) };
     let Some(thread) = thread.filter(|t| qualifies(t)) else { return why_not(facts) };
     if small_copy_buffer::copies_in_small_pieces(thread).is_ok() {
-        let busy = words::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns));
+        let busy = units::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns));
         return Outcome::Rejected(format!("the busiest thread, {busy} on a CPU, copies in small pieces"));
     }
     let user = thread.ledger.user_share.unwrap_or(1.0);
-    let cost = thread.cost_ns.map(|c| words::about(facts.scaled(), words::duration(c)));
+    let cost = thread.cost_ns.map(|c| words::about(facts.scaled(), units::duration(c)));
     let cost = cost.map(|c| format!(", {c} of CPU per request")).unwrap_or_default();
     let hot = hottest(facts, thread.rec.tid);
     let at = hot.first().map(|e| format!(" Most of it in {}.", e.what)).unwrap_or_default();
     let summary = format!(
         "{} is on a CPU for {} of its time, {} of that in user mode{cost}; flows wait for it.{at}",
         thread_name(facts, thread.rec.tid),
-        words::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns)),
-        words::percent(user)
+        units::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns)),
+        units::percent(user)
     );
     let mut place = if by_thread { Place::default() } else { place_of(facts, &lost) };
     (place.pid, place.tid) = (Some(thread.rec.pid), Some(thread.rec.tid));
@@ -75,7 +76,7 @@ fn busy_of_wall(thread: &ThreadFact<'_>) -> f64 {
 fn evidence(
     facts: &Facts<'_>,
     thread: &ThreadFact<'_>,
-    lost: &crate::facts::Lost,
+    lost: &crate::judge::facts::Lost,
     hot: Vec<Evidence>,
 ) -> Vec<Evidence> {
     let mut list = Vec::new();
@@ -137,14 +138,14 @@ fn hottest(facts: &Facts<'_>, tid: u32) -> Vec<Evidence> {
 fn why_not(facts: &Facts<'_>) -> Outcome {
     let busiest = facts.threads.iter().max_by(|a, b| a.ledger.on_cpu().total_cmp(&b.ledger.on_cpu()));
     let Some(thread) = busiest else { return Outcome::Untested("no thread was seen".to_string()) };
-    let busy = words::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns));
+    let busy = units::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns));
     Outcome::Rejected(match thread.cost_ns {
         Some(cost) if !thread.expensive => {
-            let cost = words::about(facts.scaled(), words::duration(cost));
+            let cost = words::about(facts.scaled(), units::duration(cost));
             format!("busiest thread {busy} on a CPU, {cost} of CPU per request")
         }
         _ => {
-            let user = thread.ledger.user_share.map(|u| format!(", {} of it in user mode", words::percent(u)));
+            let user = thread.ledger.user_share.map(|u| format!(", {} of it in user mode", units::percent(u)));
             format!("busiest thread {busy} on a CPU{}", user.unwrap_or_default())
         }
     })
@@ -178,7 +179,7 @@ mod tests {
             stack: Some(0),
             count: 95,
         }];
-        let report = crate::judge(&capture);
+        let report = crate::judge::judge(&capture);
         assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"));
         assert!(report.verdict.summary.contains("parse"), "{}", report.verdict.summary);
         assert_eq!(report.findings[0].place.tid, Some(101));
@@ -225,7 +226,7 @@ mod tests {
             (stall.waker_tid, stall.waker_in_irq) = (102, false);
         }
         let worker = ThreadBuilder::new(102).samples(95, 5).sleeps(10 * MS, 9 * MS, MS, "futex", FdKind::None);
-        let report = crate::judge(&capture(vec![flow], vec![front, worker]));
+        let report = crate::judge::judge(&capture(vec![flow], vec![front, worker]));
         assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"));
         assert_eq!(report.findings[0].place.tid, Some(102));
     }
@@ -242,7 +243,8 @@ mod tests {
                 .cell(FlowState::RxWaiting, Release::AppRecv, 5 * MS, 150)
                 .stall(20 * MS, accident, FlowState::RxWaiting, Release::AppRecv)
                 .drains(150, 1);
-            let report = crate::judge(&capture(vec![client, server], vec![ThreadBuilder::new(101).samples(95, 5)]));
+            let report =
+                crate::judge::judge(&capture(vec![client, server], vec![ThreadBuilder::new(101).samples(95, 5)]));
             assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"), "{accident}: {report:#?}");
             assert!(report.findings[0].lost_ms > 500.0, "{accident}: what the thread spent: {report:#?}");
         }
@@ -264,7 +266,7 @@ mod tests {
         let others = capture([peer].into_iter().chain(busy).collect(), vec![]);
         computing.flows.extend(others.flows);
         computing.flow_stalls.extend(others.flow_stalls);
-        let report = crate::judge(&computing);
+        let report = crate::judge::judge(&computing);
         assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"), "{report:#?}");
         assert!(report.findings[0].place.flow.is_some() && report.findings[0].owned < 0.9, "{report:#?}");
     }

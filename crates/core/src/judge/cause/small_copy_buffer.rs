@@ -5,11 +5,12 @@
 use parshall_evidence::{Capture, Evidence, Place, Rung, SyscallCell};
 
 use super::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
-use crate::facts::{Facts, Lost, ThreadFact};
-use crate::ledger::thread::State;
+use crate::judge::facts::{Facts, Lost, ThreadFact};
+use crate::judge::ledger::thread::State;
+use crate::judge::words;
 use crate::relay::started::Started;
 use crate::stats::ratio;
-use crate::words;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "small-copy-buffer", title: "A copy loop with a small buffer", test };
@@ -27,11 +28,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let holding: Vec<&ThreadFact<'_>> = tested.iter().filter(|(_, r)| r.is_ok()).map(|(t, _)| *t).collect();
     let Some(thread) = holding.first() else {
         let why = tested.into_iter().next().and_then(|(_, r)| r.err());
-        let threads = words::plural(facts.threads.len() as u64, "thread", "threads");
+        let threads = units::plural(facts.threads.len() as u64, "thread", "threads");
         return Outcome::Rejected(why.unwrap_or_else(|| format!("0 of {threads} receive from a TCP socket")));
     };
     let rec = thread.rec;
-    let size = words::bytes(f64::from(rec.copy.mode_bytes));
+    let size = units::bytes(f64::from(rec.copy.mode_bytes));
     let calls = calls_per_second(thread);
     let per_gb = ratio(1e9, ratio(rec.copy.bytes as f64, rec.copy.pairs as f64)) * 2.0;
     let kernel = ratio(thread.ledger.of(State::OnCpuKernel), thread.ledger.on_cpu());
@@ -40,10 +41,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
         "{} copies {size} per receive and send: {} of these calls a second ({} per GB) keep it on a CPU for {} of the time, \
          {} of that in the kernel, with more data waiting after each read.",
         thread_name(facts, rec.tid),
-        words::about(sliced, words::count_f(calls)),
-        words::count_f(per_gb),
-        words::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns)),
-        words::percent(kernel)
+        words::about(sliced, units::count_f(calls)),
+        units::count_f(per_gb),
+        units::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns)),
+        units::percent(kernel)
     );
     let evidence = vec![
         words::valued("commonest size of a receive", f64::from(rec.copy.mode_bytes), "B"),
@@ -107,33 +108,33 @@ pub fn copies_in_small_pieces(thread: &ThreadFact<'_>) -> Result<(), String> {
     let reject = |why: String| Err(why);
     let paired = ratio(copy.pairs as f64, copy.recvs as f64);
     if paired < 0.5 {
-        return reject(format!("{} of the receives are copied to another socket", words::percent(paired)));
+        return reject(format!("{} of the receives are copied to another socket", units::percent(paired)));
     }
     if copy.mode_bytes >= BIG_BYTES {
-        return reject(format!("copies {} per call", words::bytes(f64::from(copy.mode_bytes))));
+        return reject(format!("copies {} per call", units::bytes(f64::from(copy.mode_bytes))));
     }
     let rate = ratio(copy.recvs as f64, observed_s(thread));
     if rate < 1000.0 {
-        return reject(format!("{} receives a second", words::about(is_sliced(thread), words::count_f(rate))));
+        return reject(format!("{} receives a second", words::about(is_sliced(thread), units::count_f(rate))));
     }
     let same = ratio(copy.mode_count as f64, copy.pairs as f64);
     if same < 0.8 {
-        return reject(format!("{} of the receives fill the same buffer", words::percent(same)));
+        return reject(format!("{} of the receives fill the same buffer", units::percent(same)));
     }
     let busy = ratio(ledger.on_cpu() + ledger.of(State::Runnable).min(ledger.on_cpu()), ledger.wall_ns);
     if busy < 0.85 {
-        return reject(format!("the copying thread is {} busy", words::percent(busy)));
+        return reject(format!("the copying thread is {} busy", units::percent(busy)));
     }
     let user = ledger.of(State::OnCpuUser);
     if ledger.of(State::OnCpuKernel) <= user {
         return reject(format!(
             "the copying thread spends {} of its CPU in user mode",
-            words::percent(ratio(user, ledger.on_cpu()))
+            units::percent(ratio(user, ledger.on_cpu()))
         ));
     }
     let left = ratio(copy.left_over as f64, copy.recvs as f64);
     if left < 0.5 {
-        return reject(format!("only {} of the receives left data unread", words::percent(left)));
+        return reject(format!("only {} of the receives left data unread", units::percent(left)));
     }
     Ok(())
 }
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn eight_kib_saturate_a_core() {
-        let report = crate::judge(&traffic(forwarder(8192, (10, 90))));
+        let report = crate::judge::judge(&traffic(forwarder(8192, (10, 90))));
         assert_eq!(report.verdict.cause.as_deref(), Some("small-copy-buffer"));
         assert!(report.verdict.summary.contains("8 KiB"), "{}", report.verdict.summary);
         assert!(report.findings[0].share > 0.85);
@@ -199,7 +200,7 @@ mod tests {
             OwnCommand { pid: pid + 1, words: vec!["parshall".into(), "relay".into(), "--buffer=1KiB".into()] },
             OwnCommand { pid, words: command.split(' ').map(str::to_owned).collect() },
         ];
-        crate::judge(&capture).findings[0].fix.text.clone()
+        crate::judge::judge(&capture).findings[0].fix.text.clone()
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use parshall_evidence::{Capture, FdKind, FlowState, OffCpu, Release, Report, Role, Rung, Status};
 use proptest::prelude::*;
 
-use crate::cause::CAUSES;
-use crate::facts::{Blame, Facts};
-use crate::judge;
-use crate::ledger::flow::State;
+use crate::judge::cause::CAUSES;
+use crate::judge::facts::{Blame, Facts};
+use crate::judge::judge;
+use crate::judge::ledger::flow::State;
 use crate::testkit::{FlowBuilder, MS, ThreadBuilder, arb, capture};
 
 /// How much of a cause's symptom is on record, from the accounts and not from what the cause says.
@@ -29,7 +29,7 @@ fn symptom(facts: &Facts<'_>, cause: &str) -> f64 {
 /// What a cause needs to see before it can be ruled out.
 fn seen(capture: &Capture, cause: &str) -> bool {
     let flows = capture.flows.iter().any(|f| !f.cells.is_empty() || f.observed_ns > 0);
-    let idle = !capture.flows.is_empty() && !capture.flows.iter().any(crate::ledger::flow::moved);
+    let idle = !capture.flows.is_empty() && !capture.flows.iter().any(crate::judge::ledger::flow::moved);
     let threads = !capture.threads.is_empty();
     match cause {
         "user-cpu-bound" => threads,

@@ -8,9 +8,9 @@ use parshall_evidence::Release;
 
 use super::doing::{Doing, wait_of};
 use super::{Facts, FlowFact, Shape};
-use crate::ledger::flow::{Interval, State};
-use crate::ledger::flow_rules::DELACK_NS;
-use crate::ledger::thread::Wait;
+use crate::judge::ledger::flow::{Interval, State};
+use crate::judge::ledger::flow_rules::DELACK_NS;
+use crate::judge::ledger::thread::Wait;
 use crate::stats::ratio;
 
 /// Thinking shorter than this is an answer, not a wait.
@@ -255,7 +255,7 @@ fn local(facts: &Facts<'_>, flow: &FlowFact<'_>, interval: &Interval, part: Part
         let user = ledger.map_or(0.0, |l| l.user_share.unwrap_or(1.0));
         // A majority of 60 % names the thread's CPU time.
         let user = if user >= 0.6 { 1.0 } else { user };
-        use crate::ledger::thread::State as T;
+        use crate::judge::ledger::thread::State as T;
         let queued_by_itself = ledger.is_some_and(|l| l.of(T::Runnable) < l.on_cpu());
         let at_work = doing.on_cpu + if queued_by_itself { doing.runnable } else { 0.0 };
         give(Blame::CpuUser, at_work * user);

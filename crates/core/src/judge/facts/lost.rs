@@ -91,7 +91,7 @@ mod tests {
     use parshall_evidence::{FlowState, Release, Role};
 
     use super::*;
-    use crate::facts::Blame;
+    use crate::judge::facts::Blame;
     use crate::testkit::{FlowBuilder, MS, capture};
 
     /// Lengths, of a flow whose holds are `stalls` (begin, length, what ended it), seen in slices of 100 ms.

@@ -8,19 +8,19 @@ mod nagle_hold;
 mod packet_loss;
 mod peer_think_time;
 mod peer_window_limited;
-pub mod rank;
 mod slow_reader;
 mod small_copy_buffer;
 mod user_cpu_bound;
 
 use parshall_evidence::{Confidence, Evidence, FlowRecord, Look, Place};
 
-use crate::facts::{Facts, Lost};
-use crate::ledger::flow::State;
-use crate::ledger::flow_rules::{same_address, serves};
-use crate::ledger::thread::Wait;
+use crate::judge::facts::{Facts, Lost};
+use crate::judge::ledger::flow::State;
+use crate::judge::ledger::flow_rules::{same_address, serves};
+use crate::judge::ledger::thread::Wait;
+use crate::judge::words;
 use crate::stats::ratio;
-use crate::words;
+use crate::units;
 
 /// A cause that can be named.
 #[derive(Debug, Clone, Copy)]
@@ -135,7 +135,7 @@ fn not_lost(facts: &Facts<'_>, what: &str, states: &[State], otherwise: &str) ->
     }
     let share = facts.share_in(states);
     let rest = if share > 0.0 { format!(", {otherwise}") } else { String::new() };
-    Outcome::Rejected(format!("{} of the flows' time {what}{rest}", words::percent(share)))
+    Outcome::Rejected(format!("{} of the flows' time {what}{rest}", units::percent(share)))
 }
 
 /// How to look at the process at the other end of a flow: by its id if that is known, by the port of the service otherwise.
@@ -191,7 +191,7 @@ fn place_of(facts: &Facts<'_>, lost: &Lost) -> Place {
 }
 
 /// The thread that most of the lost time belongs to, among the parts chosen by `take`; 0 when unknown.
-fn main_thread(facts: &Facts<'_>, take: impl Fn(&crate::facts::Part) -> bool) -> u32 {
+fn main_thread(facts: &Facts<'_>, take: impl Fn(&crate::judge::facts::Part) -> bool) -> u32 {
     let mut by_tid = std::collections::BTreeMap::<u32, f64>::new();
     for part in facts.parts.iter().filter(|p| p.tid != 0 && take(p)) {
         *by_tid.entry(part.tid).or_default() += part.ns;
@@ -200,7 +200,10 @@ fn main_thread(facts: &Facts<'_>, take: impl Fn(&crate::facts::Part) -> bool) ->
 }
 
 /// The system call in which the responsible threads slept longest, with its share of the lost time.
-fn main_sleep(facts: &Facts<'_>, take: impl Fn(&crate::facts::Part) -> bool + Copy) -> Option<(String, Wait, f64)> {
+fn main_sleep(
+    facts: &Facts<'_>,
+    take: impl Fn(&crate::judge::facts::Part) -> bool + Copy,
+) -> Option<(String, Wait, f64)> {
     let mut by_call = std::collections::BTreeMap::<(&str, Wait), f64>::new();
     let mut total = 0.0;
     for part in facts.parts.iter().filter(|p| take(p)) {
@@ -238,7 +241,7 @@ fn who(facts: &Facts<'_>, lost: &Lost) -> String {
     let n = lost.affected(facts).len() as u64;
     match lost.worst() {
         Some(i) if n <= 1 => words::flow_arrow(facts.flows[i].rec),
-        Some(i) => format!("{} (and {} more)", words::flow_arrow(facts.flows[i].rec), words::count(n - 1)),
+        Some(i) => format!("{} (and {} more)", words::flow_arrow(facts.flows[i].rec), units::count(n - 1)),
         None => "no flow".to_string(),
     }
 }

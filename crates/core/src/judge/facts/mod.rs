@@ -2,7 +2,7 @@
 //! of lost time the one to blame.
 //!
 //! What belongs here: deciding whether time was lost and whose it is. Which causes are *named* is decided in
-//! [`crate::cause`].
+//! [`crate::judge::cause`].
 pub mod blame;
 pub mod doing;
 pub mod lost;
@@ -12,11 +12,11 @@ use std::collections::BTreeMap;
 
 use parshall_evidence::{Capture, FlowRecord, FlowStall, FlowState, OffCpu, ThreadRecord, ThreadStall};
 
-use crate::ledger::flow::{FlowLedger, State, moved};
-use crate::ledger::flow_rules::{min_rtt_ns, serves};
-use crate::ledger::thread::{State as ThreadState, ThreadLedger};
+use crate::judge::ledger::flow::{FlowLedger, State, moved};
+use crate::judge::ledger::flow_rules::{min_rtt_ns, serves};
+use crate::judge::ledger::thread::{State as ThreadState, ThreadLedger};
+use crate::judge::words;
 use crate::stats::{Spans, ratio};
-use crate::words;
 
 pub use blame::{Blame, Part};
 pub use lost::Lost;

@@ -6,11 +6,12 @@
 use parshall_evidence::Confidence;
 
 use super::{Candidate, Cause, Outcome, look_at_peer, not_lost, peer_words, place_of, stalls, who};
-use crate::facts::{Blame, Facts, Lost, Shape, rtt_ns};
-use crate::ledger::flow::State;
-use crate::ledger::thread::{State as ThreadState, Wait};
+use crate::judge::facts::{Blame, Facts, Lost, Shape, rtt_ns};
+use crate::judge::ledger::flow::State;
+use crate::judge::ledger::thread::{State as ThreadState, Wait};
+use crate::judge::words;
 use crate::stats::ratio;
-use crate::words;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "peer-think-time", title: "The peer takes its time to answer", test };
@@ -24,11 +25,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let flow = &facts.flows[worst];
     let rtt = rtt_ns(flow);
     if lost.p50_ns < 2e6 || lost.p50_ns <= 4.0 * rtt {
-        return Outcome::Rejected(format!("the peer answers in {}", words::duration(lost.p50_ns)));
+        return Outcome::Rejected(format!("the peer answers in {}", units::duration(lost.p50_ns)));
     }
     let stolen = facts.stolen_share();
     if flow.pair.is_some() && lost.mean_ms(facts) * 1e6 <= stolen * facts.capture.window_ns as f64 {
-        let stolen = words::percent(stolen);
+        let stolen = units::percent(stolen);
         return Outcome::Rejected(format!("the hypervisor took {stolen} of the CPUs' time, which explains it"));
     }
     let stream = flow.shape == Shape::StreamIn;
@@ -37,8 +38,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let summary = format!(
         "{}: the peer has what it needs and {verb} {} (RTT {}).{}",
         who(facts, &lost),
-        words::duration(lost.p50_ns),
-        if rtt > 0.0 { words::duration(rtt) } else { "unknown".to_string() },
+        units::duration(lost.p50_ns),
+        if rtt > 0.0 { units::duration(rtt) } else { "unknown".to_string() },
         peer.as_ref().map_or(String::new(), |(_, text)| format!(" {text}"))
     );
     let what =
@@ -96,7 +97,7 @@ fn peer_threads(facts: &Facts<'_>, flow: usize) -> Option<(f64, String)> {
     let text = format!(
         "The peer is pid {}; its thread {tid} slept in {call} for {} of the time.",
         other.rec.pid,
-        words::percent(share)
+        units::percent(share)
     );
     Some((share, text))
 }
@@ -135,7 +136,7 @@ mod tests {
     fn a_peer_on_this_host_is_shown_asleep() {
         let client = client();
         let thread = ThreadBuilder::new(201).of(200).sleeps(25 * MS, 0, 20 * MS, "clock_nanosleep", FdKind::None);
-        let report = crate::judge(&capture(vec![client.clone(), server(&client)], vec![thread]));
+        let report = crate::judge::judge(&capture(vec![client.clone(), server(&client)], vec![thread]));
         assert_eq!(report.verdict.cause.as_deref(), Some("peer-think-time"));
         assert!(report.verdict.summary.contains("pid 200"), "{}", report.verdict.summary);
         assert!(report.verdict.summary.contains("clock_nanosleep"), "{}", report.verdict.summary);
@@ -156,7 +157,7 @@ mod tests {
         let stolen = |capture: &parshall_evidence::Capture, share: f64| {
             let mut capture = capture.clone();
             capture.host.stolen_ns = (capture.window_ns as f64 * f64::from(capture.host.cpus) * share) as u64;
-            crate::judge(&capture)
+            crate::judge::judge(&capture)
         };
         let named = |report: &parshall_evidence::Report| report.verdict.cause.as_deref() == Some("peer-think-time");
         assert!(named(&stolen(&local, 0.0)) && named(&stolen(&local, 0.5)), "half does not explain four fifths");

@@ -6,8 +6,9 @@
 use parshall_evidence::Confidence;
 
 use super::{Candidate, Cause, Outcome, main_sleep, main_thread, place_of, stalls, thread_name, who};
-use crate::facts::{Blame, Facts, Part};
-use crate::words;
+use crate::judge::facts::{Blame, Facts, Part};
+use crate::judge::words;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "app-limited", title: "The local application supplies data slowly", test };
@@ -26,11 +27,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let sleep = main_sleep(facts, take);
     let thread = if tid != 0 { thread_name(facts, tid) } else { "the application".to_string() };
     let asleep = match &sleep {
-        Some((call, _, share)) => format!("{thread} sleeps in {call} ({} of it)", words::percent(*share)),
+        Some((call, _, share)) => format!("{thread} sleeps in {call} ({} of it)", units::percent(*share)),
         None if tid == 0 => "what the application did meanwhile was not seen".to_string(),
         None => format!("{thread} is off the CPU"),
     };
-    let wait = words::duration(lost.p50_ns);
+    let wait = units::duration(lost.p50_ns);
     let summary = if supply {
         format!(
             "{}: nothing was left to send for {wait} at a time; the network waits, and {asleep}.",
@@ -75,7 +76,7 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
     let rest = if asleep > 0.0 { ", counted at the flow that waited for it or that it waited for" } else { "" };
     Outcome::Rejected(format!(
         "{} of the flows' time with the application asleep over an answer (2 ms or more) or over data to send{rest}",
-        words::percent(asleep)
+        units::percent(asleep)
     ))
 }
 
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn a_stream_with_gaps() {
         let thread = ThreadBuilder::new(101).sleeps(20 * MS, 0, 18 * MS, "read", FdKind::File);
-        let report = crate::judge(&capture(vec![slow_supply()], vec![thread]));
+        let report = crate::judge::judge(&capture(vec![slow_supply()], vec![thread]));
         assert_eq!(report.verdict.cause.as_deref(), Some("app-limited"));
         assert!(report.verdict.summary.contains("sleeps in read"), "{}", report.verdict.summary);
     }
@@ -131,7 +132,7 @@ mod tests {
         let mut upstream = FlowBuilder::new(2, Role::Client).remote_host();
         upstream = upstream.every(25 * MS, MS, 18 * MS, FlowState::IdleAfterSend, Release::RxData).talks(40, 100);
         let thread = ThreadBuilder::new(101).sleeps(25 * MS, 0, 20 * MS, "epoll_wait", FdKind::Anon);
-        let report = crate::judge(&capture(vec![flow, upstream], vec![thread]));
+        let report = crate::judge::judge(&capture(vec![flow, upstream], vec![thread]));
         assert_eq!(report.verdict.cause.as_deref(), Some("peer-think-time"));
         assert_eq!(report.findings[0].place.flow.as_deref(), Some("10.0.0.1:50002->10.0.0.2:7000"));
     }

@@ -5,10 +5,11 @@
 use parshall_evidence::{CgroupCpu, Evidence};
 
 use super::{Candidate, Cause, Outcome, ThreadLoss, main_thread, place_of, shows, stalls};
-use crate::facts::{Blame, Facts};
-use crate::ledger::thread::State;
+use crate::judge::facts::{Blame, Facts};
+use crate::judge::ledger::thread::State;
+use crate::judge::words;
 use crate::stats::ratio;
-use crate::words;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "cpu-throttled", title: "The CPU quota is used up", test };
@@ -44,21 +45,21 @@ fn test(facts: &Facts<'_>) -> Outcome {
 fn why_not(facts: &Facts<'_>, group: Option<&CgroupCpu>, share: f64) -> Outcome {
     Outcome::Rejected(match group {
         Some(g) => {
-            format!("throttled in {} of {} quota periods", words::count(g.throttled_periods), words::count(g.periods))
+            format!("throttled in {} of {} quota periods", units::count(g.throttled_periods), units::count(g.periods))
         }
         None if facts.threads.is_empty() => {
             return Outcome::Untested("no thread and no control group with a quota was seen".to_string());
         }
         None => format!(
             "0 control groups with a quota; threads throttled for {} of the time in which they had work",
-            words::percent(share)
+            units::percent(share)
         ),
     })
 }
 
 /// Throttled time of the threads, of the time in which they had something to do.
 fn thread_loss(facts: &Facts<'_>) -> ThreadLoss {
-    let throttled = |t: &&crate::facts::ThreadFact<'_>| t.ledger.of(State::Throttled) > 0.0;
+    let throttled = |t: &&crate::judge::facts::ThreadFact<'_>| t.ledger.of(State::Throttled) > 0.0;
     let affected: Vec<_> = facts.threads.iter().filter(throttled).collect();
     if affected.is_empty() {
         // A rung that cannot see it thread by thread: the group's own account.
@@ -74,19 +75,19 @@ fn thread_loss(facts: &Facts<'_>) -> ThreadLoss {
 
 fn summary(group: Option<&CgroupCpu>, share: f64) -> String {
     let Some(group) = group else {
-        return format!("The threads were throttled for {} of the time in which they had work.", words::percent(share));
+        return format!("The threads were throttled for {} of the time in which they had work.", units::percent(share));
     };
     let quota = match group.quota_us {
-        Some(q) => format!("{} µs of CPU per {} µs", words::count(q), words::count(group.period_us)),
+        Some(q) => format!("{} µs of CPU per {} µs", units::count(q), units::count(group.period_us)),
         None => "its quota".to_string(),
     };
     format!(
         "Control group {} uses up {quota} and was stopped in {} of {} periods; its threads could not run for {} of the time \
          in which they had work.",
         group.path,
-        words::count(group.throttled_periods),
-        words::count(group.periods),
-        words::percent(share)
+        units::count(group.throttled_periods),
+        units::count(group.periods),
+        units::percent(share)
     )
 }
 
@@ -131,7 +132,7 @@ mod tests {
     #[test]
     fn flows_wait_for_the_next_period() {
         let thread = ThreadBuilder::new(101).throttled(100 * MS, 20 * MS, 80 * MS);
-        let report = crate::judge(&quota(capture(vec![server()], vec![thread])));
+        let report = crate::judge::judge(&quota(capture(vec![server()], vec![thread])));
         assert_eq!(report.verdict.cause.as_deref(), Some("cpu-throttled"));
         assert!(report.verdict.summary.contains("10 of 10 periods"), "{}", report.verdict.summary);
         assert_eq!(report.findings[0].place.cgroup.as_deref(), Some("/limited"));

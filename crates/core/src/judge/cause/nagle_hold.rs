@@ -5,9 +5,10 @@
 use parshall_evidence::Evidence;
 
 use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, who};
-use crate::facts::{Blame, Facts, FlowFact};
-use crate::ledger::flow::State;
-use crate::words;
+use crate::judge::facts::{Blame, Facts, FlowFact};
+use crate::judge::ledger::flow::State;
+use crate::judge::words;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "nagle-hold", title: "Small writes wait a round trip for an ACK", test };
@@ -19,7 +20,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return match held.count {
             0 => not_lost(facts, "held by Nagle for a round trip", &[State::HeldByNagle], "under 1 ms each"),
             n => {
-                let holds = words::about(held.scaled, words::count(n));
+                let holds = words::about(held.scaled, units::count(n));
                 Outcome::Rejected(format!("{holds} holds, all of a bulk sender"))
             }
         };
@@ -27,14 +28,14 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let flow = &facts.flows[worst];
     let (first, second) = flow.rec.calls.last_pair_bytes;
     let sizes = if first > 0 && second > 0 {
-        format!(" ({}, then {})", words::bytes(f64::from(first)), words::bytes(f64::from(second)))
+        format!(" ({}, then {})", units::bytes(f64::from(first)), units::bytes(f64::from(second)))
     } else {
         String::new()
     };
     let summary = format!(
         "{} writes its messages in pieces{sizes}. Nagle holds each piece until the last is acknowledged, {} later.",
         who(facts, &lost),
-        words::duration(lost.p50_ns)
+        units::duration(lost.p50_ns)
     );
     let mut evidence = vec![stalls("bytes held by Nagle for one round trip", &lost)];
     let rtt_us = flow.rec.last.min_rtt_us;

@@ -6,8 +6,8 @@ use parshall_evidence::FlowRecord;
 use super::blame::{Blame, Part, Raw};
 use super::doing::Doing;
 use super::{Facts, FlowFact};
-use crate::ledger::flow::State;
-use crate::ledger::thread::Wait;
+use crate::judge::ledger::flow::State;
+use crate::judge::ledger::thread::Wait;
 use crate::stats::{Spans, overlap, ratio};
 
 /// Finds the flows whose other end is in the capture.

@@ -4,10 +4,11 @@
 use parshall_evidence::Confidence;
 
 use super::{Candidate, Cause, Outcome, look_at_peer, not_lost, peer_words, place_of, stalls, who};
-use crate::facts::{Blame, Facts};
-use crate::ledger::flow::State;
+use crate::judge::facts::{Blame, Facts};
+use crate::judge::ledger::flow::State;
+use crate::judge::words;
 use crate::stats::ratio;
-use crate::words;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "peer-window-limited", title: "The peer's receive window is full", test };
@@ -23,7 +24,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         "{} has data to send, and the peer's window is full ({} each time): the peer's application does not read, or its \
          receive buffer is too small for this path.",
         who(facts, &lost),
-        words::duration(lost.p50_ns)
+        units::duration(lost.p50_ns)
     );
     let window = lowest_window(facts, worst);
     let mut evidence = vec![stalls("waits with the peer's window full", &lost)];

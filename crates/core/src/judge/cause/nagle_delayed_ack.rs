@@ -6,9 +6,10 @@
 use parshall_evidence::{Confidence, Evidence, Release};
 
 use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls};
-use crate::facts::{Blame, Facts, FlowFact, Lost, is_client};
-use crate::ledger::flow::State;
-use crate::words;
+use crate::judge::facts::{Blame, Facts, FlowFact, Lost, is_client};
+use crate::judge::ledger::flow::State;
+use crate::judge::words;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "nagle-delayed-ack", title: "Small writes wait for a delayed ACK", test };
@@ -49,7 +50,7 @@ fn told_by_sender(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
              acknowledged; the peer has nothing to send yet and its delayed-ACK timer ({timer}) sends that ACK."
         ),
         (first, second) => {
-            let (first, second) = (words::bytes(f64::from(first)), words::bytes(f64::from(second)));
+            let (first, second) = (units::bytes(f64::from(first)), units::bytes(f64::from(second)));
             format!(
                 "{name} sends {first}, then {second}. Nagle holds the {second} until the {first} are acknowledged; the \
                  peer has nothing to send yet and its delayed-ACK timer ({timer}) sends that ACK."
@@ -121,7 +122,7 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
     let (held, sends) = (sum(|f| f.rec.calls.held_sends), sum(|f| f.rec.calls.sends));
     match outcome {
         Outcome::Rejected(why) if sends >= 1.0 => {
-            let about = |n| words::about(facts.scaled(), words::count_f(n));
+            let about = |n| words::about(facts.scaled(), units::count_f(n));
             Outcome::Rejected(format!("{why}; Nagle held {} of {} sends", about(held), about(sends)))
         }
         other => other,
@@ -133,7 +134,7 @@ mod tests {
     use parshall_evidence::{Capture, FlowState, Role, Rung, Status};
 
     use super::*;
-    use crate::judge;
+    use crate::judge::judge;
     use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
 
     /// The client of an echo service that writes 40 B and then 136 B, 41 ms per request.

@@ -2,7 +2,7 @@
 use parshall_evidence::{OffCpu, ThreadStall};
 
 use super::{Facts, ThreadFact};
-use crate::ledger::thread::{State, Wait};
+use crate::judge::ledger::thread::{State, Wait};
 use crate::stats::{overlap, ratio};
 
 /// Threads of one process that are looked at when nothing tells which was in charge.

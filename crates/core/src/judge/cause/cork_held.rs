@@ -4,9 +4,10 @@
 use parshall_evidence::{Confidence, Evidence, Release};
 
 use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls};
-use crate::facts::{Blame, Facts};
-use crate::ledger::flow::State;
-use crate::words;
+use crate::judge::facts::{Blame, Facts};
+use crate::judge::ledger::flow::State;
+use crate::judge::words;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "cork-held", title: "A cork holds the last segment", test };
@@ -33,7 +34,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let summary = format!(
         "{}: {by} holds a partial segment although nothing is in flight, for {} each time, until {until}.",
         words::flow_arrow(flow.rec),
-        words::duration(lost.p50_ns)
+        units::duration(lost.p50_ns)
     );
     let mut evidence = vec![stalls("partial segments held by a cork", &lost)];
     if flushed > 0 {
@@ -66,7 +67,7 @@ mod tests {
         let flow = FlowBuilder::new(1, Role::Client)
             .every(205 * MS, 0, 200 * MS, FlowState::Corked, Release::WriteTimer)
             .talks_in_parts(5);
-        let report = crate::judge(&capture(vec![flow], vec![]));
+        let report = crate::judge::judge(&capture(vec![flow], vec![]));
         assert_eq!(report.verdict.cause.as_deref(), Some("cork-held"));
         assert!(report.verdict.summary.contains("200 ms"), "{}", report.verdict.summary);
     }

@@ -1,10 +1,11 @@
 //! From candidates to a verdict: who owns how much of the lost time, and whether that is enough to name it.
 use parshall_evidence::{Confidence, Finding, Fix, NotTested, RuledOut, Rung, Status, Verdict};
 
-use super::{CAUSES, Candidate, Cause, MIN_SHARE, Outcome};
-use crate::facts::{Blame, Facts, Shape};
+use super::cause::{CAUSES, Candidate, Cause, MIN_SHARE, Outcome};
+use crate::judge::facts::{Blame, Facts, Shape};
+use crate::judge::words;
 use crate::stats::ratio;
-use crate::words;
+use crate::units;
 
 /// A cause is named only if it owns this share of all lost time.
 pub const MIN_OWNED: f64 = 0.30;
@@ -89,13 +90,13 @@ impl Total {
         };
         let few_but_bad = candidate.always_wrong && share >= 0.5 && ratio(lost, facts.could_ns()) >= 0.02;
         if candidate.thread.is_none() && flow_share < MIN_SHARE && !few_but_bad {
-            return Err(format!("{} of the time, too little to matter", words::percent(share.min(flow_share))));
+            return Err(format!("{} of the time, too little to matter", units::percent(share.min(flow_share))));
         }
         if share < candidate.min_share {
-            return Err(format!("{} of the affected flows' time", words::percent(share)));
+            return Err(format!("{} of the affected flows' time", units::percent(share)));
         }
         if owned < MIN_OWNED {
-            return Err(format!("owns {} of the lost time only", words::percent(owned)));
+            return Err(format!("owns {} of the lost time only", units::percent(owned)));
         }
         Ok((owned, share))
     }
@@ -157,7 +158,7 @@ fn too_little(facts: &Facts<'_>) -> Option<String> {
     if capture.window_ns < MIN_WINDOW_NS {
         return Some(format!(
             "The observation lasted {}: too short to judge. Observe for a second at least.",
-            words::duration(capture.window_ns as f64)
+            units::duration(capture.window_ns as f64)
         ));
     }
     if facts.flows.is_empty() && facts.threads.is_empty() {
@@ -199,13 +200,13 @@ fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
     let threads = if facts.threads.is_empty() {
         "and no thread was seen".to_string()
     } else {
-        format!("threads {} busy", words::percent((facts.busy() * 100.0).round() / 100.0))
+        format!("threads {} busy", units::percent((facts.busy() * 100.0).round() / 100.0))
     };
     if active == 0 {
-        let flows = words::plural(facts.flows.len() as u64, "established flow was", "established flows were");
+        let flows = units::plural(facts.flows.len() as u64, "established flow was", "established flows were");
         return format!("Nothing to do: {flows} idle, {threads}.");
     }
-    let flows = words::plural(active, "flow", "flows");
+    let flows = units::plural(active, "flow", "flows");
     let turns: f64 = facts
         .flows
         .iter()
@@ -213,10 +214,10 @@ fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
         .map(|f| f.rec.calls.turns as f64 * f.ledger.scale)
         .sum();
     let rate = ratio(turns, facts.window_s());
-    let turns = words::about(facts.scaled(), words::count_f(rate));
+    let turns = words::about(facts.scaled(), units::count_f(rate));
     let did = if rate >= 1.0 { format!(" took {turns} turns a second") } else { " moved data".to_string() };
     let lost =
-        if flow_share >= 0.01 { format!(", {} of the time lost", words::percent(flow_share)) } else { String::new() };
+        if flow_share >= 0.01 { format!(", {} of the time lost", units::percent(flow_share)) } else { String::new() };
     format!("No time worth naming was lost: {flows}{did}{lost}, {threads}.")
 }
 
@@ -229,10 +230,10 @@ fn no_dominant(facts: &Facts<'_>, flow_share: f64) -> String {
     let mut list: Vec<(Blame, f64)> = by_blame.into_iter().collect();
     list.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     let most: Vec<String> =
-        list.iter().take(3).map(|(b, ns)| format!("{} {}", b.label(), words::percent(ratio(*ns, total)))).collect();
+        list.iter().take(3).map(|(b, ns)| format!("{} {}", b.label(), units::percent(ratio(*ns, total)))).collect();
     format!(
         "{} of the time in which flows could have moved data was lost, and no cause known here owns enough of it ({}).",
-        words::percent(flow_share),
+        units::percent(flow_share),
         most.join(", ")
     )
 }
@@ -243,7 +244,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::judge;
+    use crate::judge::judge;
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, arb, capture, empty_capture, verdict_of};
 
     #[test]

@@ -1,7 +1,7 @@
 //! Exact accounts of time: every nanosecond of a flow's or a thread's wall time lies in exactly one state.
 //!
 //! What belongs here: the states, and the rules that map kernel evidence to them. Whether a state is *bad* is decided
-//! in [`crate::facts`].
+//! in [`crate::judge::facts`].
 pub mod flow;
 pub mod flow_rules;
 pub mod thread;

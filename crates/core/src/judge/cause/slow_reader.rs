@@ -6,11 +6,12 @@
 use parshall_evidence::Confidence;
 
 use super::{Candidate, Cause, Outcome, main_sleep, main_thread, place_of, stalls, thread_name, who};
-use crate::facts::{Blame, Facts, Part};
-use crate::ledger::flow::State;
-use crate::ledger::thread::Wait;
+use crate::judge::facts::{Blame, Facts, Part};
+use crate::judge::ledger::flow::State;
+use crate::judge::ledger::thread::Wait;
+use crate::judge::words;
 use crate::stats::{quantile, ratio};
-use crate::words;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "slow-reader", title: "The local reader does not keep up", test };
@@ -22,14 +23,14 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let tid = main_thread(facts, take);
     let sleep = main_sleep(facts, take);
     let doing = match &sleep {
-        Some((call, wait, share)) => format!("{} in {call} ({})", doing(*wait), words::percent(*share)),
+        Some((call, wait, share)) => format!("{} in {call} ({})", doing(*wait), units::percent(*share)),
         None => "not reading".to_string(),
     };
     let reader = if tid != 0 { thread_name(facts, tid) } else { "the reader".to_string() };
     let summary = format!(
         "{}: received data waits {} at a time while {reader} is {doing}.",
         who(facts, &lost),
-        words::duration(lost.p50_ns)
+        units::duration(lost.p50_ns)
     );
     let unread = unread(facts, worst);
     let mut evidence = vec![stalls("waits of received data for the local reader", &lost)];
@@ -84,12 +85,12 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
     if let Some(why) = facts.no_account_of_flows() {
         return Outcome::Untested(why);
     }
-    let waiting = words::percent(facts.share_in(&[State::ReaderWaiting]));
+    let waiting = units::percent(facts.share_in(&[State::ReaderWaiting]));
     let asleep = facts.raw_share(&[Blame::ReaderBlocked]);
     let rest = if asleep > 0.0 { ", counted at the connection that it waited for" } else { "" };
     Outcome::Rejected(format!(
         "{waiting} of the flows' time with received data unread, {} with the reader of a stream asleep{rest}",
-        words::percent(asleep)
+        units::percent(asleep)
     ))
 }
 
@@ -108,7 +109,7 @@ mod tests {
     #[test]
     fn asleep_with_data_waiting() {
         let thread = ThreadBuilder::new(101).sleeps(10 * MS, 0, 9 * MS, "clock_nanosleep", FdKind::None);
-        let report = crate::judge(&capture(vec![reader()], vec![thread]));
+        let report = crate::judge::judge(&capture(vec![reader()], vec![thread]));
         assert_eq!(report.verdict.cause.as_deref(), Some("slow-reader"));
         assert!(report.verdict.summary.contains("asleep in clock_nanosleep"), "{}", report.verdict.summary);
         assert_eq!(report.findings[0].place.tid, Some(101));
@@ -141,7 +142,7 @@ mod tests {
             .every(CYCLE_NS, PAUSE_NS, CYCLE_NS - PAUSE_NS, FlowState::IdleAfterRecv, Release::RxData)
             .drains(48, 47_616);
         let thread = ThreadBuilder::new(101).sleeps(PAUSE_NS, 0, 20_058_000, "epoll_pwait", FdKind::Anon);
-        let report = crate::judge(&capture(vec![sender, reader], vec![thread]));
+        let report = crate::judge::judge(&capture(vec![sender, reader], vec![thread]));
         let causes: Vec<&str> = report.findings.iter().map(|f| f.cause.as_str()).collect();
         assert_eq!(causes, ["slow-reader"], "{report:#?}");
     }

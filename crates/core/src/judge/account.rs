@@ -1,8 +1,8 @@
 //! The ledgers as the report prints them: shares by state, largest first, and the busiest flows and threads.
 use parshall_evidence::{Account, AccountOf, TimeAccount, TimeShare};
 
-use crate::facts::{Facts, FlowFact, ThreadFact};
-use crate::ledger::{flow, thread};
+use crate::judge::facts::{Facts, FlowFact, ThreadFact};
+use crate::judge::ledger::{flow, thread};
 use crate::stats::ratio;
 
 /// How many flows and threads are printed one by one.

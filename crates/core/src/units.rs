@@ -1,32 +1,4 @@
-//! Numbers and names as people read them. No decision is made on a string from here.
-use std::net::{IpAddr, SocketAddr};
-
-use parshall_evidence::{Evidence, FlowRecord};
-
-/// `local->remote`, IPv4-mapped addresses as IPv4.
-pub fn flow_name(flow: &FlowRecord) -> String {
-    format!("{}->{}", plain(flow.local), plain(flow.remote))
-}
-
-/// As [`flow_name`], for sentences.
-pub fn flow_arrow(flow: &FlowRecord) -> String {
-    format!("{} -> {}", plain(flow.local), plain(flow.remote))
-}
-
-/// The address without its port.
-pub fn host(addr: SocketAddr) -> String {
-    addr.ip().to_canonical().to_string()
-}
-
-fn plain(addr: SocketAddr) -> SocketAddr {
-    match addr.ip() {
-        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
-            Some(v4) => SocketAddr::new(IpAddr::V4(v4), addr.port()),
-            None => addr,
-        },
-        IpAddr::V4(_) => addr,
-    }
-}
+//! Counts, sizes, durations and shares as people read them. No decision is made on a string from here.
 
 /// `4,812`.
 pub fn count(n: u64) -> String {
@@ -76,11 +48,6 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
-/// `≈` in front of what was measured in slices and scaled.
-pub fn about(scaled: bool, text: String) -> String {
-    if scaled { format!("≈{text}") } else { text }
-}
-
 /// `98.6 %`, `11 %`; a share that is not 0 is not called 0.
 pub fn percent(share: f64) -> String {
     // The sum of nothing is -0.0.
@@ -94,21 +61,6 @@ pub fn percent(share: f64) -> String {
 /// `1 flow`, `12 flows`.
 pub fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(n), if n == 1 { one } else { many })
-}
-
-/// An [`Evidence`] that is a count.
-pub fn counted(what: impl Into<String>, n: u64) -> Evidence {
-    Evidence { what: what.into(), count: Some(n), ..Evidence::default() }
-}
-
-/// An [`Evidence`] that is a number with a unit.
-pub fn valued(what: impl Into<String>, value: f64, unit: &str) -> Evidence {
-    Evidence {
-        what: what.into(),
-        value: Some(if value.is_finite() { value } else { 0.0 }),
-        unit: Some(unit.to_string()),
-        ..Evidence::default()
-    }
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@
 use parshall_evidence::{Confidence, Evidence};
 
 use super::{Candidate, Cause, Outcome, place_of, stalls, who};
-use crate::facts::{Blame, Facts};
+use crate::judge::facts::{Blame, Facts};
+use crate::judge::words;
 use crate::stats::ratio;
-use crate::words;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "packet-loss", title: "Segments are lost on the way", test };
@@ -26,7 +27,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
             "no segment with data was sent; losses of what is received show at the sender".into(),
         );
     }
-    let counts = format!("{} of {} segments resent", words::count(resent), words::count(sent));
+    let counts = format!("{} of {} segments resent", units::count(resent), units::count(sent));
     let flows: Vec<_> = lost.affected(facts).into_iter().map(|i| &facts.flows[i]).collect();
     let own = flows.iter().fold((0u64, 0u64), |(r, d), f| (r.saturating_add(f.resent), d.saturating_add(f.data_segs)));
     let rate = ratio(own.0 as f64, own.1 as f64).min(1.0);
@@ -39,9 +40,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let summary = format!(
         "{}: {} of the segments are lost and sent again ({} of {}); the flow waits for {}.",
         who(facts, &lost),
-        words::percent(rate),
-        words::count(own.0),
-        words::count(own.1),
+        units::percent(rate),
+        units::count(own.0),
+        units::count(own.1),
         if timeouts.ns * 2.0 > lost.ns { "the retransmission timer" } else { "recovery" }
     );
     let mut evidence = vec![
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn nothing_resent_is_no_loss() {
-        let report = crate::judge(&capture(vec![lossy()], vec![]));
+        let report = crate::judge::judge(&capture(vec![lossy()], vec![]));
         assert_eq!(report.verdict.cause, None);
         let why = &report.ruled_out.iter().find(|r| r.cause == "packet-loss").expect("ruled out").why;
         assert_eq!(why, "0 of 10,001 segments resent");

@@ -1,0 +1,69 @@
+//! From a capture to a verdict. No probe and no text format is known here.
+//!
+//! [`ledger`] splits the wall time of every flow and thread into states that exclude each other; [`facts`] finds out which of
+//! that time was lost and who is to blame for each piece; [`cause`] tests each cause against its look-alikes; [`rank`] names
+//! those that own enough of the lost time; [`account`] prints the ledgers into the report.
+pub mod account;
+pub mod cause;
+pub mod facts;
+pub mod ledger;
+pub mod rank;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use parshall_evidence::{Capture, ProbeReport, Report, VERDICT_SCHEMA};
+
+use crate::stats::ratio;
+use crate::units;
+
+/// Judges a capture: pure, deterministic, and total (no capture makes it panic).
+pub fn judge(capture: &Capture) -> Report {
+    let facts = facts::Facts::new(capture);
+    let ranking = rank::rank(&facts);
+    Report {
+        schema: VERDICT_SCHEMA.to_string(),
+        subject: capture.subject.clone(),
+        origin: capture.origin.clone(),
+        command: capture.command.clone(),
+        window_s: capture.window_ns as f64 / 1e9,
+        rung: capture.rung,
+        blind: blind(&facts),
+        verdict: ranking.verdict,
+        findings: ranking.findings,
+        ruled_out: ranking.ruled_out,
+        not_tested: ranking.not_tested,
+        time: account::time(&facts),
+        probe: probe(capture),
+    }
+}
+
+/// A hypervisor that takes this much of the CPUs' time is told of.
+const STOLEN_TOLD: f64 = 0.02;
+
+fn blind(facts: &facts::Facts<'_>) -> Vec<String> {
+    let mut blind = facts.capture.blind.clone();
+    let stolen = facts.stolen_share();
+    if stolen >= STOLEN_TOLD {
+        blind.push(format!(
+            "the hypervisor took {} of this machine's CPU time: what waited for a CPU, or for a thread on this host, may \
+             have waited for that",
+            units::percent(stolen)
+        ));
+    }
+    blind
+}
+
+fn probe(capture: &Capture) -> ProbeReport {
+    let cost = &capture.probe;
+    ProbeReport {
+        cpu_ms: (cost.kernel_cpu_ns as f64 + cost.own_cpu_ns as f64) / 1e6,
+        kernel_cpu_ms: cost.kernel_cpu_ns as f64 / 1e6,
+        observed_share: ratio(capture.slices.observed_ns as f64, capture.window_ns as f64).min(1.0),
+        events: capture.slices.events.max(cost.events),
+        lost_events: cost.lost_events,
+        untracked: cost.untracked,
+        rss_mib: cost.rss_bytes as f64 / (1024.0 * 1024.0),
+        attach_ms: if cost.attach_ms.is_finite() { cost.attach_ms } else { 0.0 },
+    }
+}

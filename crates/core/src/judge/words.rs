@@ -1,0 +1,49 @@
+//! What several causes write: names of flows, and evidence with a count or a unit.
+use std::net::{IpAddr, SocketAddr};
+
+use parshall_evidence::{Evidence, FlowRecord};
+
+/// `local->remote`, IPv4-mapped addresses as IPv4.
+pub fn flow_name(flow: &FlowRecord) -> String {
+    format!("{}->{}", plain(flow.local), plain(flow.remote))
+}
+
+/// As [`flow_name`], for sentences.
+pub fn flow_arrow(flow: &FlowRecord) -> String {
+    format!("{} -> {}", plain(flow.local), plain(flow.remote))
+}
+
+/// The address without its port.
+pub fn host(addr: SocketAddr) -> String {
+    addr.ip().to_canonical().to_string()
+}
+
+fn plain(addr: SocketAddr) -> SocketAddr {
+    match addr.ip() {
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => SocketAddr::new(IpAddr::V4(v4), addr.port()),
+            None => addr,
+        },
+        IpAddr::V4(_) => addr,
+    }
+}
+
+/// `≈` in front of what was measured in slices and scaled.
+pub fn about(scaled: bool, text: String) -> String {
+    if scaled { format!("≈{text}") } else { text }
+}
+
+/// An [`Evidence`] that is a count.
+pub fn counted(what: impl Into<String>, n: u64) -> Evidence {
+    Evidence { what: what.into(), count: Some(n), ..Evidence::default() }
+}
+
+/// An [`Evidence`] that is a number with a unit.
+pub fn valued(what: impl Into<String>, value: f64, unit: &str) -> Evidence {
+    Evidence {
+        what: what.into(),
+        value: Some(if value.is_finite() { value } else { 0.0 }),
+        unit: Some(unit.to_string()),
+        ..Evidence::default()
+    }
+}
