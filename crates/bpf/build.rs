@@ -30,8 +30,8 @@ fn main() {
         args.push(format!("/usr/include/{target}-linux-gnu").into());
     }
     let objects = [
-        ("src/probes.bpf.c", "probes"),
-        ("src/classic/classic.bpf.c", "classic"),
+        ("src/diagnose/probes.bpf.c", "probes"),
+        ("src/diagnose/classic/classic.bpf.c", "classic"),
         ("src/relay/redirect.bpf.c", "redirect"),
         ("src/sockets/closes.bpf.c", "socket_closes"),
         ("src/sockets/iter.bpf.c", "socket_iter"),

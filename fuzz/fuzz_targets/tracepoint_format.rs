@@ -3,7 +3,7 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    if let Some(format) = parshall_bpf::classic::format::Format::parse(text) {
+    if let Some(format) = parshall_bpf::diagnose::classic::format::Format::parse(text) {
         let _ = format.field("prev_pid");
     }
 });

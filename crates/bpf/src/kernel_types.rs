@@ -4,7 +4,6 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::sync::OnceLock;
 
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
@@ -12,9 +11,6 @@ use libbpf_rs::btf::types::Struct;
 use crate::small_btf;
 
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
-
-/// The types that all socket objects ask for, reduced once in a process.
-static OF_SOCKETS: OnceLock<Option<KernelTypes>> = OnceLock::new();
 
 /// A part of the kernel's type information. It counts types in its own way, so an object that is opened with it must take the
 /// kernel's own numbers from [`KernelTypes::ids`].
@@ -37,12 +33,6 @@ impl KernelTypes {
             Some((file, ids)) => Some(Self { file: Some(file), ids }),
             None => Some(Self { file: None, ids: ids_by_libbpf(followed)? }),
         }
-    }
-
-    /// The types of the socket iterators and of the owners.
-    pub fn of_sockets() -> Option<&'static Self> {
-        let names: &[&str] = include!(concat!(env!("OUT_DIR"), "/socket_type_names.rs"));
-        OF_SOCKETS.get_or_init(|| Self::read(names, FOLLOWED)).as_ref()
     }
 
     /// The kernel's number of each structure of `followed`, 0 for those that it does not have.
@@ -71,9 +61,6 @@ fn ids_by_libbpf(followed: &[&str]) -> Option<Vec<u32>> {
     let id = |name: &&str| types.type_by_name::<Struct<'_>>(name).map_or(0, |found| u32::from(found.type_id()));
     Some(followed.iter().map(id).collect())
 }
-
-/// Structures that socket programs follow pointers to, in the order of `enum followed` of the header that the build writes.
-pub(crate) const FOLLOWED: &[&str] = include!(concat!(env!("OUT_DIR"), "/followed.rs"));
 
 /// Options for an object that finds its types at `path`, which must outlive the call that takes them.
 pub(crate) fn options(path: Option<&CString>) -> libbpf_sys::bpf_object_open_opts {

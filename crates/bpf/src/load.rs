@@ -1,4 +1,5 @@
-//! Loading programs while signals arrive.
+//! Loading programs: what libbpf does differently from what is wanted here.
+use std::io;
 
 /// Runs `load` with this thread's signals blocked: they reach another thread, or this one afterwards.
 ///
@@ -30,4 +31,17 @@ impl Drop for Blocked {
         // SAFETY: the set is the one that this thread had.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
     }
+}
+
+/// What loading or attaching failed with, so that a missing right can be told from a missing feature.
+pub(crate) fn refused(error: libbpf_rs::Error) -> io::Error {
+    match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied.into(),
+        _ => io::Error::other(error),
+    }
+}
+
+/// Silences libbpf in this process: what a refused load means to a user, its callers say.
+pub fn quiet_libbpf() {
+    libbpf_rs::set_print(None::<(libbpf_rs::PrintLevel, libbpf_rs::PrintCallback)>);
 }

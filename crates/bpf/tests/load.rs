@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
-use parshall_bpf::{Config, Event, Probes, Scope};
+use parshall_bpf::diagnose::{Config, Event, Probes, Scope};
 use parshall_evidence::FlowState;
 use parshall_testkit::{root, skip};
 

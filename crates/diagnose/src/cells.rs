@@ -1,6 +1,6 @@
 //! The probes' cells of a thread in the words of a capture.
-use parshall_bpf::syscall::{SysKey, SysValue};
-use parshall_bpf::thread::{OffKey, OffValue, fd_kind, off_cpu};
+use parshall_bpf::diagnose::syscall::{SysKey, SysValue};
+use parshall_bpf::diagnose::thread::{OffKey, OffValue, fd_kind, off_cpu};
 use parshall_evidence::{OffCpuCell, SyscallCell};
 
 use super::syscall_name::syscall_name;

@@ -1,9 +1,9 @@
 //! What travels one by one: stalls with their stacks, and CPU samples; kept and named as they arrive.
 use std::collections::HashMap;
 
-use parshall_bpf::Event;
-use parshall_bpf::sample::SampleWire;
-use parshall_bpf::thread::{ThreadStallWire, UserStackWire, fd_kind};
+use parshall_bpf::diagnose::Event;
+use parshall_bpf::diagnose::sample::SampleWire;
+use parshall_bpf::diagnose::thread::{ThreadStallWire, UserStackWire, fd_kind};
 use parshall_evidence::{Capture, CpuSample, FlowStall, OffCpu, ThreadStall};
 
 use super::syscall_name::syscall_name;

@@ -23,7 +23,7 @@ pub enum Role {
     Unknown,
 }
 
-/// What a socket's fields say of an interval. The discriminants are the wire numbers of `bpf/include/records.h`.
+/// What a socket's fields say of an interval. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
@@ -78,7 +78,7 @@ impl FlowState {
     ];
 }
 
-/// The event that ended an interval. The discriminants are the wire numbers of `bpf/include/records.h`.
+/// The event that ended an interval. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]

@@ -1,7 +1,7 @@
 //! A thread of the subject: where its time went and what it asked of the kernel.
 use serde::{Deserialize, Serialize};
 
-/// What kind of thing a descriptor refers to. The discriminants are the wire numbers of `bpf/include/records.h`.
+/// What kind of thing a descriptor refers to. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]

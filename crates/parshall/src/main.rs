@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             return ExitCode::from(WRONG_USAGE);
         }
     };
-    parshall_bpf::probes::quiet_libbpf();
+    parshall_bpf::quiet_libbpf();
     error::exit(match *request {
         Request::Attach(request) => parshall_diagnose::attach(&request),
         Request::Run(request) => parshall_diagnose::run(&request),

@@ -7,9 +7,15 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::load::unsignalled;
-use crate::record;
-use crate::redirect_skel::{RedirectSkel, RedirectSkelBuilder};
+use crate::bytes;
+use crate::load::{refused, unsignalled};
+
+/// The generated skeleton of `redirect.bpf.c`.
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/redirect.skel.rs"));
+}
+use skel::{RedirectSkel, RedirectSkelBuilder};
 
 /// `struct direction`: what the program knows of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -59,10 +65,7 @@ impl Redirect {
     /// Loads the program. `most` is how many bytes may be on their way to a sink before it counts as too slow.
     /// PermissionDenied: not permitted.
     pub fn load(most: u32) -> io::Result<Self> {
-        Self::try_load(most).map_err(|e| match e.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied.into(),
-            _ => io::Error::other(e),
-        })
+        Self::try_load(most).map_err(refused)
     }
 
     fn try_load(most: u32) -> Result<Self, libbpf_rs::Error> {
@@ -100,7 +103,7 @@ impl Redirect {
 
     /// What became of a direction so far.
     pub fn look(&self, cookie: u64) -> Option<Direction> {
-        record::read(&self.directions.lookup(&cookie.to_ne_bytes(), MapFlags::ANY).ok().flatten()?)
+        bytes::read(&self.directions.lookup(&cookie.to_ne_bytes(), MapFlags::ANY).ok().flatten()?)
     }
 
     /// Forgets a direction: what arrives passes to the source. The sockets leave the maps when they are closed; taken out

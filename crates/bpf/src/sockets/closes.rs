@@ -9,8 +9,8 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, OpenObject, RingBuffer, RingBufferBuilder};
 use parshall_evidence::socket::{Groups, SocketRecord};
 
-use super::{record, refused};
-use crate::load::unsignalled;
+use super::record;
+use crate::load::{refused, unsignalled};
 
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
 mod skel {

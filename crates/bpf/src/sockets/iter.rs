@@ -8,10 +8,10 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, OpenObject};
 use parshall_evidence::socket::{Groups, SocketRecord};
 
+use super::record;
 use super::rest::Rest;
-use super::{record, refused};
 use crate::kernel_types::{self, KernelTypes};
-use crate::load::unsignalled;
+use crate::load::{refused, unsignalled};
 
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
 mod skel {
@@ -119,7 +119,7 @@ impl Iterators {
     fn try_load(tables: &[Table]) -> Result<Self, libbpf_rs::Error> {
         // One per process as a rule: a page, for a skeleton without a lifetime.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let types = KernelTypes::of_sockets();
+        let types = super::kernel_types();
         let path = types.and_then(KernelTypes::path);
         let mut open = SocketIterSkelBuilder::default().open_opts(kernel_types::options(path.as_ref()), storage)?;
         let constants = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");

@@ -10,9 +10,21 @@ pub mod walk;
 
 pub use walk::{Prefix, Sides, Walk, WalkError, WalkSelection};
 
-use std::io;
+use std::sync::OnceLock;
 
 use parshall_evidence::socket::SocketRecord;
+
+use crate::kernel_types::KernelTypes;
+
+/// Structures that socket programs follow pointers to, in the order of `enum followed` of the header that the build writes.
+const FOLLOWED: &[&str] = include!(concat!(env!("OUT_DIR"), "/followed.rs"));
+
+/// The types that the iterators and the pass over descriptors ask for, reduced once in a process.
+fn kernel_types() -> Option<&'static KernelTypes> {
+    static TYPES: OnceLock<Option<KernelTypes>> = OnceLock::new();
+    let names: &[&str] = include!(concat!(env!("OUT_DIR"), "/socket_type_names.rs"));
+    TYPES.get_or_init(|| KernelTypes::read(names, FOLLOWED)).as_ref()
+}
 
 /// The record at the beginning of `bytes`; None when they are too few.
 fn record(bytes: &[u8]) -> Option<SocketRecord> {
@@ -22,14 +34,6 @@ fn record(bytes: &[u8]) -> Option<SocketRecord> {
     // SAFETY: as many bytes as a record has are readable, at any alignment. The record is made of integers without
     // padding (asserted where it is defined), so any bytes are one.
     Some(unsafe { bytes.as_ptr().cast::<SocketRecord>().read_unaligned() })
-}
-
-/// What loading or attaching failed with, so that a missing right can be told from a missing feature.
-fn refused(error: libbpf_rs::Error) -> io::Error {
-    match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied.into(),
-        _ => io::Error::other(error),
-    }
 }
 
 /// The kernel's tick as `read.bpf.h` wants it.
@@ -43,7 +47,7 @@ struct Tick {
 
 impl Tick {
     fn of_kernel() -> Self {
-        Self::of(u32::try_from(crate::probes::tick_hz()).unwrap_or(250))
+        Self::of(u32::try_from(crate::clock::tick_hz()).unwrap_or(250))
     }
 
     fn of(hz: u32) -> Self {

@@ -13,9 +13,9 @@ use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
 use zerocopy::FromBytes;
 
 use super::rest::Rest;
+use crate::bytes;
 use crate::kernel_types::{self, KernelTypes};
-use crate::load::unsignalled;
-use crate::record;
+use crate::load::{refused, unsignalled};
 
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
 mod skel {
@@ -193,16 +193,16 @@ impl Table {
 
     fn decode(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
-        while let Some(entry) = bytes.get(at..at + ENTRY).and_then(record::read::<Entry>) {
+        while let Some(entry) = bytes.get(at..at + ENTRY).and_then(bytes::read::<Entry>) {
             if entry.address != 0 {
                 self.add(entry.address, entry.inode, entry.fd);
                 at += ENTRY;
                 continue;
             }
-            let Some(name) = bytes.get(at + ENTRY..at + ENTRY + NAME).and_then(record::read::<[u8; NAME]>) else {
+            let Some(name) = bytes.get(at + ENTRY..at + ENTRY + NAME).and_then(bytes::read::<[u8; NAME]>) else {
                 break;
             };
-            self.process(entry.inode, &record::comm(&name));
+            self.process(entry.inode, &bytes::comm(&name));
             at += ENTRY + NAME;
         }
         at
@@ -228,13 +228,13 @@ impl Owners {
     /// # Errors
     /// PermissionDenied: not permitted; others: this kernel has no BTF or no such iterator (Linux 5.11).
     pub fn load() -> io::Result<Self> {
-        Self::try_load().map_err(super::refused)
+        Self::try_load().map_err(refused)
     }
 
     fn try_load() -> Result<Self, libbpf_rs::Error> {
         // One per process as a rule: a page, for a skeleton without a lifetime.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let types = KernelTypes::of_sockets();
+        let types = super::kernel_types();
         let path = types.and_then(KernelTypes::path);
         let mut open = SocketOwnersSkelBuilder::default().open_opts(kernel_types::options(path.as_ref()), storage)?;
         let constants = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
@@ -266,7 +266,7 @@ impl Owners {
         }
         self.pass(table, true)?;
         let strays = &self.skel.maps.strays;
-        let stray = |key: Vec<u8>| record::read(&strays.lookup(&key, MapFlags::ANY).ok()??);
+        let stray = |key: Vec<u8>| bytes::read(&strays.lookup(&key, MapFlags::ANY).ok()??);
         Ok(strays.keys().filter_map(stray).collect())
     }
 

@@ -12,8 +12,14 @@ use parshall_evidence::socket::{Batch, Completeness, Groups, SocketRecord};
 use super::arena::Arena;
 use super::in_order::in_order;
 use crate::load::unsignalled;
-use crate::walk_skel::types::walk_job;
-use crate::walk_skel::{WalkSkel, WalkSkelBuilder};
+
+/// The generated skeleton of `walk.bpf.c`.
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/walk.skel.rs"));
+}
+use skel::types::walk_job;
+use skel::{WalkSkel, WalkSkelBuilder};
 
 /// `RECORDS`, and the bytes of `struct names`, `struct ports` and `struct spaces` of walk.bpf.c.
 const RECORDS: usize = 256;

@@ -1,9 +1,9 @@
 //! From the probes' dumps and records to a capture's flows and threads.
 use std::collections::{HashMap, HashSet};
 
-use parshall_bpf::lifecycle::FlowDump;
-use parshall_bpf::syscall::{SysKey, SysValue};
-use parshall_bpf::thread::{OffKey, OffValue, ThreadDump};
+use parshall_bpf::diagnose::lifecycle::FlowDump;
+use parshall_bpf::diagnose::syscall::{SysKey, SysValue};
+use parshall_bpf::diagnose::thread::{OffKey, OffValue, ThreadDump};
 use parshall_evidence::{CopyPattern, FlowRecord, Role, RunQueue, TcpSnapshot, ThreadRecord};
 
 use crate::cells::{call_cells, off_cells};
@@ -122,7 +122,7 @@ fn thread(parts: &ThreadParts<'_>, first: Option<&ThreadDump>, last: &ThreadDump
     ThreadRecord {
         tid: last.tid,
         pid: last.tgid,
-        comm: parshall_bpf::thread_name(last),
+        comm: parshall_bpf::comm(&last.comm),
         begin_ns: relative(born).min(relative(last.at)),
         end_ns: relative(last.at),
         cpu_ns,

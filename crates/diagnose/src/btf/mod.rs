@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use parshall_bpf::probes::{monotonic_ns, tick_hz};
-use parshall_bpf::{Config, Counters, Event, Probes, Scope};
+use parshall_bpf::clock::{monotonic_ns, tick_hz};
+use parshall_bpf::diagnose::{Config, Counters, Event, Probes, Scope};
 use parshall_core::observe::slice::{SlicePlan, Step};
 use parshall_evidence::{CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Slices, Status};
 
@@ -74,12 +74,12 @@ struct Session {
     records: Records,
     begin: u64,
     end: u64,
-    first_flows: Vec<parshall_bpf::lifecycle::FlowDump>,
-    ended_flows: Ended<parshall_bpf::lifecycle::FlowDump>,
-    last_flows: Vec<parshall_bpf::lifecycle::FlowDump>,
-    first_threads: Vec<parshall_bpf::thread::ThreadDump>,
-    ended_threads: Ended<parshall_bpf::thread::ThreadDump>,
-    last_threads: Vec<parshall_bpf::thread::ThreadDump>,
+    first_flows: Vec<parshall_bpf::diagnose::lifecycle::FlowDump>,
+    ended_flows: Ended<parshall_bpf::diagnose::lifecycle::FlowDump>,
+    last_flows: Vec<parshall_bpf::diagnose::lifecycle::FlowDump>,
+    first_threads: Vec<parshall_bpf::diagnose::thread::ThreadDump>,
+    ended_threads: Ended<parshall_bpf::diagnose::thread::ThreadDump>,
+    last_threads: Vec<parshall_bpf::diagnose::thread::ThreadDump>,
     owners: HashMap<u64, u32>,
     counters0: Counters,
     meter: Meter,

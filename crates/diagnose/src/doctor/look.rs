@@ -3,7 +3,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use parshall_bpf::classic::tracefs::Tracefs;
+use parshall_bpf::diagnose::classic::tracefs::Tracefs;
 use parshall_sys::perf_probe;
 
 use super::facts::{Attempt, CpuControllers, Facts};

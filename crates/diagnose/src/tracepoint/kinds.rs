@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-use parshall_bpf::classic::Classic;
+use parshall_bpf::diagnose::classic::Classic;
 use parshall_evidence::FdKind;
 use parshall_sys::clock::thread_cpu_ns;
 

@@ -10,10 +10,11 @@ mod threads;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use parshall_bpf::Event;
-use parshall_bpf::classic::{Classic, Error};
-use parshall_bpf::probes::{Counters, monotonic_ns};
-use parshall_bpf::thread::ThreadDump;
+use parshall_bpf::clock::monotonic_ns;
+use parshall_bpf::diagnose::Counters;
+use parshall_bpf::diagnose::Event;
+use parshall_bpf::diagnose::classic::{Classic, Error};
+use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_core::observe::slice::{SlicePlan, Step};
 use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices};
 use parshall_sys::clock::thread_cpu_ns;

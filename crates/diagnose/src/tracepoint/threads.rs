@@ -2,9 +2,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
-use parshall_bpf::classic::{Classic, OpenInterval, SeenIn, ThreadEntry};
-use parshall_bpf::syscall::{SysKey, SysValue};
-use parshall_bpf::thread::{OffKey, OffValue, ThreadDump, fd_kind};
+use parshall_bpf::diagnose::classic::{Classic, OpenInterval, SeenIn, ThreadEntry};
+use parshall_bpf::diagnose::syscall::{SysKey, SysValue};
+use parshall_bpf::diagnose::thread::{OffKey, OffValue, ThreadDump, fd_kind};
 use parshall_evidence::{CopyPattern, OffCpu, OffCpuCell, RunQueue, STALL_MIN_NS, ThreadRecord, ThreadStall};
 
 use crate::cells::{call_cells, off_cells};
@@ -199,7 +199,7 @@ fn unknown(dump: &ThreadDump, (begin, end): (u64, u64)) -> ThreadRecord {
     let relative = |at: u64| at.saturating_sub(begin).min(end - begin);
     ThreadRecord {
         tid: dump.tid,
-        comm: parshall_bpf::thread_name(dump),
+        comm: parshall_bpf::comm(&dump.comm),
         begin_ns: relative(dump.start_time),
         end_ns: relative(dump.at),
         cpu_ns: dump.on_ns,

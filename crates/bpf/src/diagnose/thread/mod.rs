@@ -2,7 +2,7 @@
 use parshall_evidence::{FdKind, OffCpu};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::record::RecordHead;
+use crate::diagnose::record::RecordHead;
 
 /// Frames of a kernel stack at most.
 pub const KSTACK_MAX: usize = 24;

@@ -3,7 +3,7 @@
 #ifndef PARSHALL_COMMON_H
 #define PARSHALL_COMMON_H
 
-#include "shared.bpf.h"
+#include "diagnose/shared.bpf.h"
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>

@@ -11,15 +11,23 @@ use std::os::fd::{AsFd, OwnedFd};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
 
+use super::kit::{self, Inbox};
+use super::lifecycle::{FlowDump, Owner};
+use super::record::Event;
+use super::sample;
+use super::syscall::{SysKey, SysValue, call_flags};
+use super::thread::{OffKey, OffValue, ThreadDump};
+use crate::bytes::read_all;
+use crate::clock::monotonic_ns;
 use crate::kernel_types::{self, KernelTypes};
-use crate::kit::{self, Inbox};
-use crate::lifecycle::{FlowDump, Owner};
 use crate::load::unsignalled;
-use crate::record::{self, Event};
-use crate::skel::{ProbesSkel, ProbesSkelBuilder};
-use crate::syscall::{SysKey, SysValue, call_flags};
-use crate::thread::{OffKey, OffValue, ThreadDump};
-use crate::{sample, skel};
+
+/// The generated skeleton of `probes.bpf.c`.
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/probes.skel.rs"));
+}
+use skel::{ProbesSkel, ProbesSkelBuilder};
 
 /// Why the probes could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -231,19 +239,19 @@ impl Probes {
     /// Accounts of the subject's threads; begins to track those that are new.
     pub fn threads(&mut self) -> Result<Vec<ThreadDump>, Error> {
         let link = self.skel.progs.dump_threads.attach();
-        Ok(record::read_all(&read_iter("threads", link)?))
+        Ok(read_all(&read_iter("threads", link)?))
     }
 
     /// Accounts of the tracked sockets.
     pub fn flows(&mut self) -> Result<Vec<FlowDump>, Error> {
         let link = self.skel.progs.dump_flows.attach_iter(self.skel.maps.flows.as_fd());
-        Ok(record::read_all(&read_iter("flows", link)?))
+        Ok(read_all(&read_iter("flows", link)?))
     }
 
     /// Begins to track the sockets that the subject's processes hold, and says who holds which.
     pub fn owners(&mut self) -> Result<Vec<Owner>, Error> {
         let link = self.skel.progs.dump_owners.attach();
-        Ok(record::read_all(&read_iter("owners", link)?))
+        Ok(read_all(&read_iter("owners", link)?))
     }
 
     /// Time off the CPU, by thread and kind.
@@ -309,50 +317,19 @@ fn tracepoint_exists(name: &str) -> bool {
     unsafe { libbpf_sys::libbpf_find_vmlinux_btf_id(name.as_ptr(), libbpf_sys::BPF_TRACE_RAW_TP) > 0 }
 }
 
-/// CLOCK_MONOTONIC, the clock of bpf_ktime_get_ns.
-pub fn monotonic_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC, false)
-}
-
-/// The kernel's tick rate (CONFIG_HZ), from the resolution of the coarse clock.
-pub fn tick_hz() -> u64 {
-    match clock_ns(libc::CLOCK_MONOTONIC_COARSE, true) {
-        0 => 250,
-        ns => (1_000_000_000 + ns / 2) / ns,
-    }
-}
-
-fn clock_ns(clock: libc::clockid_t, resolution: bool) -> u64 {
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `ts` is valid for writes.
-    let ret =
-        unsafe { if resolution { libc::clock_getres(clock, &mut ts) } else { libc::clock_gettime(clock, &mut ts) } };
-    if ret == 0 { ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64 } else { 0 }
-}
-
-/// Silences libbpf in this process: what a refused load means to a user, its callers say.
-pub fn quiet_libbpf() {
-    libbpf_rs::set_print(None::<(libbpf_rs::PrintLevel, libbpf_rs::PrintCallback)>);
-}
-
 #[cfg(test)]
 mod tests {
+    use super::skel::types as wire;
     use super::*;
-    use crate::skel::types as wire;
 
     #[test]
     fn wire_structures_have_the_size_the_probes_write() {
         assert_eq!(size_of::<FlowDump>(), size_of::<wire::flow_dump>());
-        assert_eq!(size_of::<crate::lifecycle::FlowWire>(), size_of::<wire::flow>());
-        assert_eq!(size_of::<crate::lifecycle::SnapshotWire>(), size_of::<wire::snapshot>());
-        assert_eq!(size_of::<crate::lifecycle::FlowKey>(), size_of::<wire::flow_key>());
+        assert_eq!(size_of::<super::super::lifecycle::FlowWire>(), size_of::<wire::flow>());
+        assert_eq!(size_of::<super::super::lifecycle::SnapshotWire>(), size_of::<wire::snapshot>());
+        assert_eq!(size_of::<super::super::lifecycle::FlowKey>(), size_of::<wire::flow_key>());
         assert_eq!(size_of::<OffKey>(), size_of::<wire::off_key>());
         assert_eq!(size_of::<SysKey>(), size_of::<wire::sys_key>());
         assert_eq!(size_of::<SysValue>(), size_of::<wire::sys_value>());
-    }
-
-    #[test]
-    fn tick_rate_is_one_that_kernels_are_built_with() {
-        assert!((100..=1000).contains(&tick_hz()), "{}", tick_hz());
     }
 }

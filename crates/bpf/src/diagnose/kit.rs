@@ -7,8 +7,9 @@ use std::rc::Rc;
 
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ProgramMut, RingBuffer, RingBufferBuilder};
 
-use crate::probes::Counters;
-use crate::record::{self, Event};
+use super::probes::Counters;
+use super::record::{self, Event};
+use crate::bytes;
 
 /// Records from the ring, decoded.
 pub struct Inbox {
@@ -52,7 +53,7 @@ pub fn counters(map: &impl MapCore, undecoded: u64) -> Counters {
     let sum = |index: u32| -> u64 {
         let values = map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY);
         let per_cpu = values.ok().flatten().unwrap_or_default();
-        per_cpu.iter().filter_map(|v| record::read::<u64>(v)).sum()
+        per_cpu.iter().filter_map(|v| bytes::read::<u64>(v)).sum()
     };
     Counters {
         events: sum(0),
@@ -72,7 +73,7 @@ pub fn entries<K: zerocopy::FromBytes, V: zerocopy::FromBytes>(map: &impl MapCor
     map.keys()
         .filter_map(|key| {
             let value = map.lookup(&key, MapFlags::ANY).ok().flatten()?;
-            Some((record::read(&key)?, record::read(&value)?))
+            Some((bytes::read(&key)?, bytes::read(&value)?))
         })
         .collect()
 }

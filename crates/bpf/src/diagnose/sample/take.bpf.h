@@ -3,7 +3,7 @@
 #ifndef PARSHALL_TAKE_H
 #define PARSHALL_TAKE_H
 
-#include "thread/account.bpf.h"
+#include "diagnose/thread/account.bpf.h"
 
 static __always_inline void take_sample(void *ctx, struct sample_rec *r, u64 id)
 {

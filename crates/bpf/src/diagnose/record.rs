@@ -1,9 +1,10 @@
 //! The envelope of what travels through the ring: the kind of each record, and its decoding.
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::{flow, lifecycle, sample, thread};
+use super::{flow, lifecycle, sample, thread};
+use crate::bytes::read;
 
-/// `struct record_head` of `include/records.h`.
+/// `struct record_head` of `records.h`.
 #[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RecordHead {
@@ -45,22 +46,6 @@ pub fn decode(bytes: &[u8]) -> Option<Event> {
         _ => return None,
     };
     Some(event)
-}
-
-/// Reads a record from the beginning of `bytes`.
-pub(crate) fn read<T: FromBytes>(bytes: &[u8]) -> Option<T> {
-    T::read_from_prefix(bytes).ok().map(|(value, _)| value)
-}
-
-/// Splits the output of an iterator into its records; a torn last one is dropped.
-pub(crate) fn read_all<T: FromBytes>(bytes: &[u8]) -> Vec<T> {
-    bytes.chunks_exact(size_of::<T>()).filter_map(read).collect()
-}
-
-/// A name in a fixed array, up to its first zero byte.
-pub(crate) fn comm(bytes: &[u8; 16]) -> String {
-    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
 #[cfg(test)]

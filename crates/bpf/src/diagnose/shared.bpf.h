@@ -3,7 +3,7 @@
 #ifndef PARSHALL_SHARED_H
 #define PARSHALL_SHARED_H
 
-#include "records.h"
+#include "diagnose/records.h"
 #include <bpf/bpf_helpers.h>
 
 /* Set before load. */

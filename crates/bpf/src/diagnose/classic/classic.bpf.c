@@ -6,8 +6,8 @@
  * Where a field lies in its record is in no ABI: real-time kernels have a longer common header, and tracepoints gain
  * and lose fields. User space reads the layout from tracefs and passes the offsets as read-only data.
  */
-#include "thread/account.bpf.h"
-#include "sample/take.bpf.h"
+#include "diagnose/thread/account.bpf.h"
+#include "diagnose/sample/take.bpf.h"
 
 /* A thread, and what no kernel structure can be asked for here. */
 struct classic_thread {

@@ -4,8 +4,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::record::RecordHead;
-use crate::thread::{KSTACK_MAX, USTACK_MAX, head};
+use crate::diagnose::record::RecordHead;
+use crate::diagnose::thread::{KSTACK_MAX, USTACK_MAX, head};
 
 /// Samples per second and CPU: a prime near 100, so as not to march in step with timers.
 pub const SAMPLE_HZ: u64 = 97;

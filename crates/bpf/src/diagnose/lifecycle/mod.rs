@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use parshall_evidence::{FlowCalls, FlowCell, FlowState, Release, TcpSnapshot};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::record::RecordHead;
+use crate::diagnose::record::RecordHead;
 
 const FLOW_STATES: usize = FlowState::ALL.len();
 /// `RL_N`: the releases that the kernel side knows; `Release::Sampled` is not one of them.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /* CPU samples by the software clock: what the subject's threads run, with kernel and user stack. */
-#include "sample/take.bpf.h"
+#include "diagnose/sample/take.bpf.h"
 
 SEC("perf_event")
 int on_sample(void *ctx)

@@ -6,7 +6,7 @@
 #ifndef PARSHALL_ACCOUNT_H
 #define PARSHALL_ACCOUNT_H
 
-#include "shared.bpf.h"
+#include "diagnose/shared.bpf.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -14,14 +14,21 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, ProgramMut};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::classic_skel::{ClassicSkel, ClassicSkelBuilder, types};
-use crate::kit::{self, Inbox};
+use super::kit::{self, Inbox};
+use super::probes::Counters;
+use super::record::Event;
+use super::sample;
+use super::syscall::{SysKey, SysValue, call_flags};
+use super::thread::{KSTACK_MAX, OffKey, OffValue};
+use crate::clock::monotonic_ns;
 use crate::load::unsignalled;
-use crate::probes::{Counters, monotonic_ns};
-use crate::record::Event;
-use crate::sample;
-use crate::syscall::{SysKey, SysValue, call_flags};
-use crate::thread::{KSTACK_MAX, OffKey, OffValue};
+
+/// The generated skeleton of `classic.bpf.c`.
+#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/classic.skel.rs"));
+}
+use skel::{ClassicSkel, ClassicSkelBuilder, types};
 
 use layout::{Layout, Offsets, Ports, Tracepoint};
 use tracefs::Tracefs;

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause)
+/* The object that is loaded: one header per probe, in the order of their dependencies. */
+#include "diagnose/common.bpf.h"
+#include "diagnose/thread/account.bpf.h"
+#include "diagnose/thread/probe.bpf.h"
+#include "diagnose/syscall/probe.bpf.h"
+#include "diagnose/flow/probe.bpf.h"
+#include "diagnose/timer/probe.bpf.h"
+#include "diagnose/sample/probe.bpf.h"
+#include "diagnose/lifecycle/probe.bpf.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
