@@ -4,10 +4,13 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use parshall_core::relay::Ns;
 use parshall_core::relay::bucket::Bucket;
-use parshall_core::relay::closing::{CloseReason, Closing, Side};
+use parshall_core::relay::connection::CloseReason;
+use parshall_core::relay::connection::closing::Closing;
+use parshall_core::relay::direction::{Peer, PerDirection};
+use parshall_core::relay::slots::Slots;
 use parshall_core::relay::streaming::Rhythm;
-use parshall_core::relay::{Ns, deadlines};
 use parshall_sys::stream_socket::StreamAddr;
 
 use super::engine::Store;
@@ -15,9 +18,9 @@ use super::stats::{EngineKind, Fallback};
 use super::worker::dial::Dialing;
 use super::worker::greet::Greeting;
 
-/// One direction.
+/// What moves the bytes of one direction, and how far it is.
 #[derive(Debug)]
-pub struct Lane {
+pub struct Transfer {
     /// Bytes delivered to the sink.
     pub moved: u64,
     /// What is held back.
@@ -44,7 +47,7 @@ pub struct Lane {
     pub parked_until: Ns,
 }
 
-impl Lane {
+impl Transfer {
     /// A direction that has moved nothing.
     pub fn new(engine: EngineKind, adaptive: bool) -> Self {
         Self {
@@ -91,7 +94,7 @@ pub enum Stage {
     /// Bytes move.
     Relaying,
     /// One side is dead; the other is reset once its last bytes have left.
-    Resetting(Side, CloseReason),
+    Resetting(Peer, CloseReason),
 }
 
 /// A place in a list, in half the room of a usize. A worker keeps the places of removed listeners while connections that came
@@ -128,9 +131,9 @@ pub struct Conn {
     /// The address that was connected to.
     pub address: Option<StreamAddr>,
     /// What is left of the bandwidth of each direction.
-    pub bandwidth: Option<Box<[Bucket; 2]>>,
-    /// Index 0 reads from the client.
-    pub lanes: [Lane; 2],
+    pub bandwidth: Option<Box<PerDirection<Bucket>>>,
+    /// What moves its bytes.
+    pub transfers: PerDirection<Transfer>,
     /// How it is ending.
     pub closing: Closing,
     /// Where it is in its life.
@@ -152,128 +155,21 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// The socket of a side, if it is connected.
-    pub fn socket(&self, side: Side) -> Option<&OwnedFd> {
-        match side {
-            Side::Client => Some(&self.client),
-            Side::Target => self.target.as_ref(),
+    /// The socket of a peer, if it is connected.
+    pub fn socket(&self, peer: Peer) -> Option<&OwnedFd> {
+        match peer {
+            Peer::Client => Some(&self.client),
+            Peer::Target => self.target.as_ref(),
         }
     }
 }
 
-/// The place of a direction in its connection.
-pub fn lane_of(from: Side) -> usize {
-    match from {
-        Side::Client => 0,
-        Side::Target => 1,
-    }
-}
-
-/// The side a direction reads from.
-pub fn side_of(lane: usize) -> Side {
-    if lane == 0 { Side::Client } else { Side::Target }
-}
-
-/// A connection's name: its place in the table, and how often the place was used, so that an event which was on its
-/// way when the connection ended does not reach the next one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ConnId {
-    /// Place in the table; below 2^24.
-    pub index: u32,
-    /// Use of the place; below 2^32.
-    pub generation: u32,
-}
-
-impl ConnId {
-    /// As the timers name it.
-    pub fn timer(self) -> deadlines::Id {
-        deadlines::Id { slot: self.index, generation: self.generation }
-    }
-
-    /// As a number, with 8 bits of room for what kind of event it names.
-    pub fn token(self, kind: u8) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index) << 8 | u64::from(kind)
-    }
-
-    /// Back from a number.
-    pub fn of(token: u64) -> (Self, u8) {
-        (Self { index: (token >> 8) as u32 & 0xff_ffff, generation: (token >> 32) as u32 }, token as u8)
-    }
-}
-
-/// The most connections of one thread: what a token has room for.
-pub const CONNS_MAX: usize = deadlines::MAX_SLOTS as usize;
-
 /// All connections of a thread.
-#[derive(Debug, Default)]
-pub struct Table {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    open: usize,
-}
-
-#[derive(Debug)]
-struct Slot {
-    generation: u32,
-    conn: Option<Box<Conn>>,
-}
-
-impl Table {
-    /// How many are open.
-    pub fn open(&self) -> usize {
-        self.open
-    }
-
-    /// Adds one; None when the table is full.
-    pub fn insert(&mut self, conn: Box<Conn>) -> Option<ConnId> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.slots.len() < CONNS_MAX => {
-                self.slots.push(Slot { generation: 0, conn: None });
-                self.slots.len() as u32 - 1
-            }
-            None => return None,
-        };
-        let slot = &mut self.slots[index as usize];
-        slot.conn = Some(conn);
-        self.open += 1;
-        Some(ConnId { index, generation: slot.generation })
-    }
-
-    /// The connection of this name, if it is still the one.
-    pub fn get(&mut self, id: ConnId) -> Option<&mut Conn> {
-        let slot = self.slots.get_mut(id.index as usize)?;
-        if slot.generation == id.generation { slot.conn.as_deref_mut() } else { None }
-    }
-
-    /// Takes it out.
-    pub fn remove(&mut self, id: ConnId) -> Option<Box<Conn>> {
-        let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?;
-        let conn = slot.conn.take()?;
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(id.index);
-        self.open -= 1;
-        Some(conn)
-    }
-
-    /// The names of all.
-    pub fn ids(&self) -> Vec<ConnId> {
-        let name = |(index, slot): (usize, &Slot)| {
-            slot.conn.as_ref().map(|_| ConnId { index: index as u32, generation: slot.generation })
-        };
-        self.slots.iter().enumerate().filter_map(name).collect()
-    }
-}
+pub type Connections = Slots<Box<Conn>>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tokens_read_back() {
-        let id = ConnId { index: 0xab_cdef, generation: 0xfedc_ba98 };
-        assert_eq!(ConnId::of(id.token(7)), (id, 7));
-    }
 
     #[test]
     fn an_idle_connection_is_small() {

@@ -12,9 +12,10 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use parshall_core::relay::config::{LogTo, Protocol};
+use parshall_core::relay::direction::Direction;
 use serde::Serialize;
 
-use super::record::{Closed, Way};
+use super::record::{Closed, Transferred};
 use super::stats::EngineKind;
 use parshall_host::error::UserError;
 use parshall_host::utc::iso;
@@ -237,23 +238,27 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
     duration_ms: f64,
-    up: Direction,
-    down: Direction,
+    up: DirectionLine,
+    down: DirectionLine,
     reason: &'static str,
 }
 
 #[derive(Debug, Serialize)]
-struct Direction {
+struct DirectionLine {
     bytes: u64,
     engines: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fallback: Option<&'static str>,
 }
 
-impl Direction {
-    fn new(way: &Way) -> Self {
-        let used = EngineKind::ALL.iter().filter(|kind| way.engines & (1 << **kind as u8) != 0);
-        Self { bytes: way.bytes, engines: used.map(|k| k.name()).collect(), fallback: way.fallback.map(|f| f.name()) }
+impl DirectionLine {
+    fn new(moved: &Transferred) -> Self {
+        let used = EngineKind::ALL.iter().filter(|kind| moved.engines & (1 << **kind as u8) != 0);
+        Self {
+            bytes: moved.bytes,
+            engines: used.map(|k| k.name()).collect(),
+            fallback: moved.fallback.map(|f| f.name()),
+        }
     }
 }
 
@@ -270,8 +275,8 @@ impl<'a> Line<'a> {
             address: closed.address.as_ref().map(ToString::to_string),
             // Microseconds are as exact as it gets.
             duration_ms: (closed.duration_ns / 1000) as f64 / 1000.0,
-            up: Direction::new(&closed.ways[0]),
-            down: Direction::new(&closed.ways[1]),
+            up: DirectionLine::new(&closed.transferred[Direction::ClientToTarget]),
+            down: DirectionLine::new(&closed.transferred[Direction::TargetToClient]),
             reason: closed.reason.name(),
         }
     }
@@ -290,8 +295,9 @@ mod tests {
     use std::sync::mpsc::sync_channel;
     use std::time::Duration;
 
-    use parshall_core::relay::closing::CloseReason;
     use parshall_core::relay::config::{Endpoint, Listener, Target};
+    use parshall_core::relay::connection::CloseReason;
+    use parshall_core::relay::direction::PerDirection;
     use parshall_sys::stream_socket::StreamAddr;
 
     use super::*;
@@ -308,10 +314,10 @@ mod tests {
             target: Some(0),
             address: Some(StreamAddr::Ip("192.0.2.9:5432".parse().expect("an address"))),
             duration_ns: 1_234_567_890,
-            ways: [
-                Way { bytes: 7, engines: 0b11, fallback: None },
-                Way { bytes: 9, engines: 0b1, fallback: Some(Fallback::NoPipes) },
-            ],
+            transferred: PerDirection::from([
+                Transferred { bytes: 7, engines: 0b11, fallback: None },
+                Transferred { bytes: 9, engines: 0b1, fallback: Some(Fallback::NoPipes) },
+            ]),
             reason: CloseReason::Finished,
         }
     }

@@ -3,7 +3,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parshall_core::relay::Ns;
-use parshall_core::relay::closing::CloseReason;
+use parshall_core::relay::connection::CloseReason;
+use parshall_core::relay::direction::PerDirection;
 use parshall_sys::stream_socket::StreamAddr;
 
 use super::service::Service;
@@ -22,15 +23,15 @@ pub struct Closed {
     pub address: Option<StreamAddr>,
     /// From accept to the end.
     pub duration_ns: Ns,
-    /// From client to target, then from target to client.
-    pub ways: [Way; 2],
+    /// What was moved in each direction.
+    pub transferred: PerDirection<Transferred>,
     /// Why it ended.
     pub reason: CloseReason,
 }
 
-/// One direction of it.
+/// What was moved in one direction.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Way {
+pub struct Transferred {
     /// Bytes delivered.
     pub bytes: u64,
     /// Engines that moved them, a bit each by `EngineKind::ALL`.

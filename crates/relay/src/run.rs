@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use anyhow::Context;
-use parshall_core::relay::closing::CloseReason;
 use parshall_core::relay::config::{Config, Endpoint};
+use parshall_core::relay::connection::CloseReason;
 use parshall_core::relay::{Ns, ns};
 use parshall_core::units::plural;
 use parshall_sys::clock::monotonic_ns;

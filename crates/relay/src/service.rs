@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use parshall_core::relay::Ns;
 use parshall_core::relay::access::Access;
 use parshall_core::relay::bucket::Bucket;
-use parshall_core::relay::closing::CloseReason;
 use parshall_core::relay::config::{AccessRule, Endpoint, Limits, Listener};
+use parshall_core::relay::connection::CloseReason;
 use parshall_core::relay::sources::{Admission, OpenPerSource};
 use parshall_sys::stream_socket::Options;
 

@@ -2,7 +2,8 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parshall_core::relay::closing::CloseReason;
+use parshall_core::relay::connection::CloseReason;
+use parshall_core::relay::direction::PerDirection;
 
 /// What moves the bytes of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -132,10 +133,8 @@ pub struct ListenerStats {
     pub active: Count,
     /// Ended, by [`CloseReason::ALL`].
     pub closed: [Count; CloseReason::ALL.len()],
-    /// Bytes from clients to targets, by [`EngineKind::ALL`].
-    pub bytes_up: [Count; EngineKind::ALL.len()],
-    /// Bytes from targets to clients, by [`EngineKind::ALL`].
-    pub bytes_down: [Count; EngineKind::ALL.len()],
+    /// Bytes delivered, by [`EngineKind::ALL`].
+    pub bytes: PerDirection<[Count; EngineKind::ALL.len()]>,
     /// Directions that fell back, by [`Fallback::ALL`].
     pub fallbacks: [Count; Fallback::ALL.len()],
     /// Times that accepting paused because descriptors or memory ran out.
@@ -146,10 +145,8 @@ pub struct ListenerStats {
     pub dials: Count,
     /// Attempts that failed.
     pub dial_failures: Count,
-    /// Datagrams from clients to targets.
-    pub datagrams_up: Count,
-    /// Datagrams from targets to clients.
-    pub datagrams_down: Count,
+    /// Datagrams sent on.
+    pub datagrams: PerDirection<Count>,
     /// Datagrams dropped: over a limit, too long for a socket, or without a session.
     pub datagrams_dropped: Count,
 }

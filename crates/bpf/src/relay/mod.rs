@@ -17,10 +17,10 @@ mod skel {
 }
 use skel::{RedirectSkel, RedirectSkelBuilder};
 
-/// `struct direction`: what the program knows of one.
+/// `struct direction`: what the program has done with the bytes of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Direction {
+pub struct Redirected {
     /// Bytes given to the sink.
     pub redirected: u64,
     /// Bytes left to user space.
@@ -91,7 +91,7 @@ impl Redirect {
     pub fn join(&self, cookie: u64, source: RawFd, sink: RawFd) -> io::Result<()> {
         let key = cookie.to_ne_bytes();
         let fd = |fd: RawFd| u64::from(fd.unsigned_abs()).to_ne_bytes();
-        update(&self.directions, &key, Direction::new_zeroed().as_bytes())?;
+        update(&self.directions, &key, Redirected::new_zeroed().as_bytes())?;
         let joined = update(&self.sinks, &key, &fd(sink)).and_then(|()| update(&self.sources, &key, &fd(source)));
         if joined.is_err() {
             // The sink receives as before, for its map has no program.
@@ -102,7 +102,7 @@ impl Redirect {
     }
 
     /// What became of a direction so far.
-    pub fn look(&self, cookie: u64) -> Option<Direction> {
+    pub fn look(&self, cookie: u64) -> Option<Redirected> {
         bytes::read(&self.directions.lookup(&cookie.to_ne_bytes(), MapFlags::ANY).ok().flatten()?)
     }
 

@@ -75,7 +75,7 @@ const RESERVE_PER_THREAD: u64 = 16;
 /// pipe pages is reached before.
 const PIPES_MAX: u64 = 256;
 /// Most connections, whatever the limit: as many as [`super::deadlines::Deadlines`] tells apart.
-const CONNECTIONS_MAX: u64 = super::deadlines::MAX_SLOTS as u64;
+const CONNECTIONS_MAX: u64 = super::slots::SLOTS_MAX as u64;
 
 /// How much fits into the process's descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

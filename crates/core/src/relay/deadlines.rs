@@ -7,11 +7,9 @@
 //! The queue is a binary heap with the position of each entry known. Its keys are moments in units of about a millisecond
 //! (2^20 ns), rounded up: a deadline is told late by up to 1.05 ms and never early.
 use super::Ns;
+use super::slots::{SLOTS_MAX, SlotId};
 
-/// Slots that can be told apart: 2^24.
-pub const MAX_SLOTS: u32 = 1 << SLOT_BITS;
-
-const SLOT_BITS: u32 = 24;
+const SLOT_BITS: u32 = SLOTS_MAX.ilog2();
 const TICK_BITS: u32 = 20;
 /// The last tick that fits, 36 years on: it stands for never.
 const NEVER: u64 = (1 << (64 - SLOT_BITS)) - 1;
@@ -19,15 +17,6 @@ const NEVER: u64 = (1 << (64 - SLOT_BITS)) - 1;
 const NOT_QUEUED: u32 = u32::MAX;
 /// A position: the slot has had no user yet, so any generation is its first.
 const UNUSED: u32 = u32::MAX - 1;
-
-/// A connection: its place in the caller's table, and how often that place has been given away before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Id {
-    /// The place, below [`MAX_SLOTS`].
-    pub slot: u32,
-    /// Counts the place's users, and may wrap.
-    pub generation: u32,
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
@@ -53,7 +42,7 @@ impl Key {
     }
 
     fn slot(self) -> usize {
-        (self.0 & u64::from(MAX_SLOTS - 1)) as usize
+        (self.0 & u64::from(SLOTS_MAX - 1)) as usize
     }
 
     /// When it is due, if ever.
@@ -73,9 +62,9 @@ impl Deadlines {
     /// Sets or moves the deadline of a connection, whatever it was before. Ignored if the slot has a newer user.
     ///
     /// # Panics
-    /// If the slot is not below [`MAX_SLOTS`].
-    pub fn arm(&mut self, id: Id, at: Ns) {
-        assert!(id.slot < MAX_SLOTS, "connections are bounded far below what a heap key can name");
+    /// If the slot is not below [`SLOTS_MAX`].
+    pub fn arm(&mut self, id: SlotId, at: Ns) {
+        assert!(id.slot < SLOTS_MAX, "connections are bounded far below what a heap key can name");
         let index = id.slot as usize;
         if index >= self.slots.len() {
             self.slots.resize(index + 1, Slot { deadline: Ns::MAX, generation: 0, position: UNUSED });
@@ -96,19 +85,19 @@ impl Deadlines {
     }
 
     /// The connection is to be told nothing any more. Its entry stays in the queue for the slot's next user.
-    pub fn disarm(&mut self, id: Id) {
+    pub fn disarm(&mut self, id: SlotId) {
         if let Some(slot) = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation) {
             slot.deadline = Ns::MAX;
         }
     }
 
     /// Appends the connections whose deadline has come, each once: they are not armed any more.
-    pub fn expired(&mut self, now: Ns, out: &mut Vec<Id>) {
+    pub fn expired(&mut self, now: Ns, out: &mut Vec<SlotId>) {
         while let Some(&key) = self.heap.first()
             && key.at().is_some_and(|at| at <= now)
         {
             let slot = &mut self.slots[key.slot()];
-            let id = Id { slot: key.slot() as u32, generation: slot.generation };
+            let id = SlotId { slot: key.slot() as u32, generation: slot.generation };
             if slot.deadline != Ns::MAX && slot.deadline > now {
                 // It was moved to later since. The new key is greater, because the old one's moment has come.
                 self.heap[0] = Key::new(slot.deadline, id.slot);
@@ -185,11 +174,11 @@ mod tests {
 
     const TICK: Ns = 1 << TICK_BITS;
 
-    fn id(slot: u32, generation: u32) -> Id {
-        Id { slot, generation }
+    fn id(slot: u32, generation: u32) -> SlotId {
+        SlotId { slot, generation }
     }
 
-    fn expired(deadlines: &mut Deadlines, now: Ns) -> Vec<Id> {
+    fn expired(deadlines: &mut Deadlines, now: Ns) -> Vec<SlotId> {
         let mut out = Vec::new();
         deadlines.expired(now, &mut out);
         out

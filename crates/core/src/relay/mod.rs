@@ -9,13 +9,14 @@
 //! - [`bucket`]: limits on a rate.
 //! - [`checks`]: whether active checks find a target up.
 //! - [`config`]: the validated configuration, and the parsers that make it.
-//! - [`closing`]: half-close, resets and the reason a connection ended.
+//! - [`connection`]: a connection's life from accept to close.
 //! - [`courtesy`]: whether a thread lets others finish before it runs.
 //! - [`deadlines`]: timers of very many connections.
-//! - [`dial`]: connecting to a target that has several addresses.
+//! - [`direction`]: the two peers of a connection and the two directions between them.
 //! - [`gathering`]: when ended connections are handed over to the log.
 //! - [`outage`]: when it is reported that a target is down or up again.
 //! - [`proxy`]: the PROXY protocol.
+//! - [`slots`]: a table whose slots are reused, and names for its entries that are not.
 //! - [`sources`]: limits on each client.
 //! - [`started`]: how a running relay was started, for a verdict about it.
 //! - [`streaming`]: when a direction moves from one engine to another, and how much it reads at once.
@@ -26,14 +27,15 @@ pub mod backoff;
 pub mod balance;
 pub mod bucket;
 pub mod checks;
-pub mod closing;
 pub mod config;
+pub mod connection;
 pub mod courtesy;
 pub mod deadlines;
-pub mod dial;
+pub mod direction;
 pub mod gathering;
 pub mod outage;
 pub mod proxy;
+pub mod slots;
 pub mod sources;
 pub mod started;
 pub mod streaming;

@@ -9,6 +9,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use super::Ns;
+use super::slots::{SLOTS_MAX, SlotId, Slots};
 use super::sources::Source;
 
 const SECOND: Ns = 1_000_000_000;
@@ -22,15 +23,6 @@ pub struct Key {
     pub client: SocketAddr,
     /// The address that the client wrote to, where it is not the listener's only one.
     pub local: Option<IpAddr>,
-}
-
-/// A session: the place is used again after its end, the two numbers together are not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId {
-    /// Its place, below the table's maximum.
-    pub slot: u32,
-    /// How often the place was used before.
-    pub generation: u32,
 }
 
 /// Rules of a listener.
@@ -57,8 +49,7 @@ pub enum Refusal {
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    generation: u32,
-    key: Option<Key>,
+    key: Key,
     last: Ns,
 }
 
@@ -82,12 +73,11 @@ struct Listener {
 pub struct UdpSessions {
     listeners: Vec<Listener>,
     sessions_max: usize,
-    ids: HashMap<Key, u32>,
-    entries: Vec<Entry>,
-    free: Vec<u32>,
+    ids: HashMap<Key, SlotId>,
+    entries: Slots<Entry>,
     /// When to look at a session again. Datagrams only write their time into the entry, so a look may find that the
     /// session lives on; it is then looked at again when it would end.
-    looks: BinaryHeap<Reverse<(Ns, SessionId)>>,
+    looks: BinaryHeap<Reverse<(Ns, SlotId)>>,
     sources: HashMap<(u32, Source), Used>,
     swept: Ns,
     draining: bool,
@@ -98,10 +88,9 @@ impl UdpSessions {
     pub fn new(rules: Vec<Rules>, sessions_max: u32) -> Self {
         Self {
             listeners: rules.into_iter().map(|rules| Listener { rules, shut: false }).collect(),
-            sessions_max: sessions_max as usize,
+            sessions_max: sessions_max.min(SLOTS_MAX) as usize,
             ids: HashMap::new(),
-            entries: Vec::new(),
-            free: Vec::new(),
+            entries: Slots::default(),
             looks: BinaryHeap::new(),
             sources: HashMap::new(),
             swept: 0,
@@ -128,18 +117,15 @@ impl UdpSessions {
             Some(old) => *old = new,
             None => self.listeners.push(new),
         }
-        let of = |entry: &Entry| entry.key.is_some_and(|key| key.listener == listener);
         let entries = &self.entries;
-        self.looks.retain(|Reverse((_, id))| !of(&entries[id.slot as usize]));
+        self.looks.retain(|Reverse((_, id))| entries.get(*id).is_some_and(|entry| entry.key.listener != listener));
         self.sources.retain(|(of, _), _| *of != listener);
-        for (slot, entry) in self.entries.iter().enumerate() {
-            let Some(key) = entry.key.filter(|key| key.listener == listener) else { continue };
+        for (id, entry) in self.entries.iter().filter(|(_, entry)| entry.key.listener == listener) {
             if rules.idle > 0 {
-                let id = SessionId { slot: slot as u32, generation: entry.generation };
                 self.looks.push(Reverse((entry.last.saturating_add(rules.idle), id)));
             }
             if rules.per_source.is_some() || rules.rate.is_some() {
-                self.sources.entry(source_key(&key)).or_default().sessions += 1;
+                self.sources.entry(source_key(&entry.key)).or_default().sessions += 1;
             }
         }
     }
@@ -152,9 +138,8 @@ impl UdpSessions {
     }
 
     /// A session of a listener.
-    pub fn any_of(&self, listener: u32) -> Option<SessionId> {
-        let (_, &slot) = self.ids.iter().find(|(key, _)| key.listener == listener)?;
-        Some(SessionId { slot, generation: self.entries[slot as usize].generation })
+    pub fn any_of(&self, listener: u32) -> Option<SlotId> {
+        self.ids.iter().find(|(key, _)| key.listener == listener).map(|(_, id)| *id)
     }
 
     /// No new session from now on.
@@ -163,19 +148,17 @@ impl UdpSessions {
     }
 
     /// The session of this key.
-    pub fn find(&self, key: &Key) -> Option<SessionId> {
-        let slot = *self.ids.get(key)?;
-        Some(SessionId { slot, generation: self.entries[slot as usize].generation })
+    pub fn find(&self, key: &Key) -> Option<SlotId> {
+        self.ids.get(key).copied()
     }
 
     /// The key of a session that still is.
-    pub fn key(&self, id: SessionId) -> Option<&Key> {
-        let entry = self.entries.get(id.slot as usize)?;
-        entry.key.as_ref().filter(|_| entry.generation == id.generation)
+    pub fn key(&self, id: SlotId) -> Option<&Key> {
+        self.entries.get(id).map(|entry| &entry.key)
     }
 
     /// Begins a session. The key must have none.
-    pub fn open(&mut self, key: Key, now: Ns) -> Result<SessionId, Refusal> {
+    pub fn open(&mut self, key: Key, now: Ns) -> Result<SlotId, Refusal> {
         let Listener { rules, shut } = self.listeners[key.listener as usize];
         if self.draining || shut {
             return Err(Refusal::Draining);
@@ -190,14 +173,8 @@ impl UdpSessions {
             }
             source.sessions += 1;
         }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, key: None, last: 0 });
-            (self.entries.len() - 1) as u32
-        });
-        let entry = &mut self.entries[slot as usize];
-        (entry.key, entry.last) = (Some(key), now);
-        let id = SessionId { slot, generation: entry.generation };
-        let before = self.ids.insert(key, slot);
+        let id = self.entries.insert(Entry { key, last: now }).expect("a table holds far fewer than it can name");
+        let before = self.ids.insert(key, id);
         debug_assert!(before.is_none(), "the key has a session");
         if rules.idle > 0 {
             self.looks.push(Reverse((now.saturating_add(rules.idle), id)));
@@ -206,20 +183,15 @@ impl UdpSessions {
     }
 
     /// A datagram went through, in either direction.
-    pub fn touch(&mut self, id: SessionId, now: Ns) {
-        if let Some(entry) = self.entries.get_mut(id.slot as usize)
-            && entry.generation == id.generation
-        {
+    pub fn touch(&mut self, id: SlotId, now: Ns) {
+        if let Some(entry) = self.entries.get_mut(id) {
             entry.last = entry.last.max(now);
         }
     }
 
     /// Ends a session; nothing happens when it is no more.
-    pub fn close(&mut self, id: SessionId) -> Option<Key> {
-        let entry = self.entries.get_mut(id.slot as usize).filter(|entry| entry.generation == id.generation)?;
-        let key = entry.key.take()?;
-        entry.generation = entry.generation.wrapping_add(1);
-        self.free.push(id.slot);
+    pub fn close(&mut self, id: SlotId) -> Option<Key> {
+        let Entry { key, .. } = self.entries.remove(id)?;
         self.ids.remove(&key);
         if let Some(source) = self.sources.get_mut(&source_key(&key)) {
             source.sessions = source.sessions.saturating_sub(1);
@@ -231,21 +203,20 @@ impl UdpSessions {
         // Sessions closed before their time leave their looks behind.
         if self.looks.len() > 2 * self.ids.len() + 64 {
             let entries = &self.entries;
-            self.looks.retain(|Reverse((_, id))| entries[id.slot as usize].generation == id.generation);
+            self.looks.retain(|Reverse((_, id))| entries.get(*id).is_some());
         }
         Some(key)
     }
 
     /// A session whose idle time is over; ask until there is none, and close each.
-    pub fn expired(&mut self, now: Ns) -> Option<SessionId> {
+    pub fn expired(&mut self, now: Ns) -> Option<SlotId> {
         while let Some(&Reverse((when, id))) = self.looks.peek() {
             if when > now {
                 return None;
             }
             self.looks.pop();
-            let entry = &self.entries[id.slot as usize];
-            let Some(key) = entry.key.filter(|_| entry.generation == id.generation) else { continue };
-            let ends = entry.last.saturating_add(self.listeners[key.listener as usize].rules.idle);
+            let Some(entry) = self.entries.get(id) else { continue };
+            let ends = entry.last.saturating_add(self.listeners[entry.key.listener as usize].rules.idle);
             if ends <= now {
                 return Some(id);
             }
@@ -260,8 +231,8 @@ impl UdpSessions {
     }
 
     /// Any session that is left.
-    pub fn any(&self) -> Option<SessionId> {
-        self.ids.values().next().map(|&slot| SessionId { slot, generation: self.entries[slot as usize].generation })
+    pub fn any(&self) -> Option<SlotId> {
+        self.ids.values().next().copied()
     }
 
     /// How many of `datagrams` that a source sends now may pass.

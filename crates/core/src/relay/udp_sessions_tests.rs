@@ -119,7 +119,7 @@ proptest! {
         most in 1_u32..8,
     ) {
         let mut table = UdpSessions::new(vec![Rules { per_source: Some(1), ..RULES }], most);
-        let mut model: Vec<(u8, SessionId, Ns)> = Vec::new();
+        let mut model: Vec<(u8, SlotId, Ns)> = Vec::new();
         let mut now = 0;
         for (what, host, gap) in steps {
             let known = model.iter().position(|(h, ..)| *h == host);

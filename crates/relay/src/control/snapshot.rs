@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use parshall_core::relay::closing::CloseReason;
+use parshall_core::relay::connection::CloseReason;
+use parshall_core::relay::direction::Direction;
 use serde::{Deserialize, Serialize};
 
 use super::board::{Board, Row};
@@ -140,14 +141,14 @@ impl ListenerView {
             accepted: sum(|s| &s.accepted),
             active: sum(|s| &s.active),
             closed: list(CloseReason::ALL.iter().map(|r| r.name()).collect(), |s| &s.closed),
-            up_bytes: list(engines(), |s| &s.bytes_up),
-            down_bytes: list(engines(), |s| &s.bytes_down),
+            up_bytes: list(engines(), |s| &s.bytes[Direction::ClientToTarget]),
+            down_bytes: list(engines(), |s| &s.bytes[Direction::TargetToClient]),
             fallbacks: list(Fallback::ALL.iter().map(|f| f.name()).collect(), |s| &s.fallbacks),
             accept_pauses: sum(|s| &s.accept_pauses),
             dials: sum(|s| &s.dials),
             dial_failures: sum(|s| &s.dial_failures),
-            datagrams_up: sum(|s| &s.datagrams_up),
-            datagrams_down: sum(|s| &s.datagrams_down),
+            datagrams_up: sum(|s| &s.datagrams[Direction::ClientToTarget]),
+            datagrams_down: sum(|s| &s.datagrams[Direction::TargetToClient]),
             datagrams_dropped: sum(|s| &s.datagrams_dropped),
             log_lines_lost: sum(|s| &s.log_lines_lost),
             targets: service.map(|(s, _)| targets(s)).unwrap_or_default(),

@@ -4,7 +4,7 @@
 //! own, from a pool, for as long as it waits. So a connection that waits for nothing holds no memory.
 use std::io;
 
-use parshall_core::relay::closing::Ended;
+use parshall_core::relay::connection::Ended;
 use parshall_core::relay::streaming::Pace;
 use parshall_sys::stream_io::{recv, send};
 

@@ -19,7 +19,8 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use parshall_core::relay::closing::{Ended, Failure};
+use parshall_core::relay::connection::{Ended, Failure};
+use parshall_core::relay::slots::SlotId;
 use parshall_core::relay::streaming::Rhythm;
 use parshall_sys::stream_io::Pipe;
 
@@ -39,7 +40,7 @@ pub enum Store {
     /// A pipe with bytes in it.
     Pipe(Box<Piped>),
     /// The engine moves the direction by itself, under this name.
-    Armed(Ticket),
+    Armed(SlotId),
 }
 
 impl Store {
@@ -52,16 +53,6 @@ impl Store {
     pub fn is_armed(&self) -> bool {
         matches!(self, Self::Armed(_))
     }
-}
-
-/// An engine's name for an armed direction: its place, and how often the place was used, so that what was on its way when
-/// the direction ended does not reach the next one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket {
-    /// Below 2^24.
-    pub slot: u32,
-    /// How often the place was used before.
-    pub generation: u32,
 }
 
 /// Bytes that wait for room in the sink.

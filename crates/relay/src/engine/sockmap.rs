@@ -6,8 +6,8 @@
 //!   window (measured: 128 MiB taken for two ends of which neither read).
 //! - **Start.** A program sees what arrives after it was attached. So the direction is copied until its source is empty,
 //!   then joined, and then the kernel is made to announce what arrived in between as if it had arrived just now.
-//! - **A slow sink.** The program stops redirecting when too much is on its way; the direction is copied from then on,
-//!   after what is on its way has been written.
+//! - **A slow sink.** The program stops redirecting when too much is on its redirection; the direction is copied from then on,
+//!   after what is on its redirection has been written.
 //! - **The end.** The end of data is not redirected, nor is a reset: events of the source tell of them, and they are passed
 //!   on when the sink has been written as many bytes as were redirected.
 //!
@@ -15,16 +15,17 @@
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 
-use parshall_bpf::relay::{Direction, Redirect};
-use parshall_core::relay::closing::{Ended, Failure};
+use parshall_bpf::relay::{Redirect, Redirected};
+use parshall_core::relay::connection::{Ended, Failure};
+use parshall_core::relay::slots::{SlotId, Slots};
 use parshall_sys::stream_io::{take_error, unread};
 use parshall_sys::tcp_progress::{Progress, announce_unread, at_urgent_mark, cookie, progress};
 
 use super::copy::CopyEngine;
-use super::{Engine, Job, Outcome, Store, Ticket, failure};
+use super::{Engine, Job, Outcome, Store, failure};
 use crate::stats::{EngineKind, Fallback};
 
-/// Bytes on their way from which on a sink is too slow: what the kernel holds for a direction beside socket buffers.
+/// Bytes on their redirection from which on a sink is too slow: what the kernel holds for a direction beside socket buffers.
 const ON_THE_WAY_MAX: u32 = 4 << 20;
 
 /// Redirects in the kernel.
@@ -32,8 +33,7 @@ const ON_THE_WAY_MAX: u32 = 4 << 20;
 pub struct SockmapEngine {
     copy: CopyEngine,
     state: State,
-    ways: Vec<Way>,
-    free: Vec<u32>,
+    redirections: Slots<Redirection>,
     /// The sinks of the directions that the kernel moves, by source.
     moved: HashMap<RawFd, RawFd>,
     /// Directions that the program lets pass and others copy, by source.
@@ -41,7 +41,7 @@ pub struct SockmapEngine {
 }
 
 /// A direction whose sink was too slow. The kernel puts what passes into the source's queue a moment later, from a work
-/// queue, and reports the end of data without regard to what is still on its way there.
+/// queue, and reports the end of data without regard to what is still on its redirection there.
 #[derive(Debug, Clone, Copy)]
 struct Passing {
     cookie: u64,
@@ -58,16 +58,14 @@ enum State {
 
 /// A direction that the kernel moves.
 #[derive(Debug)]
-struct Way {
-    generation: u32,
-    live: bool,
+struct Redirection {
     cookie: u64,
     source: RawFd,
     sink: RawFd,
     /// Bytes written to the sink before the first redirected one.
     before: u64,
-    /// Redirected bytes whose arrival in the sink was told.
-    told: u64,
+    /// Redirected bytes that were reported as delivered.
+    reported: u64,
 }
 
 impl SockmapEngine {
@@ -76,8 +74,7 @@ impl SockmapEngine {
         Self {
             copy: CopyEngine::new(ceiling),
             state: State::Untried,
-            ways: Vec::new(),
-            free: Vec::new(),
+            redirections: Slots::default(),
             moved: HashMap::new(),
             passing: HashMap::new(),
         }
@@ -108,10 +105,6 @@ impl SockmapEngine {
         }
     }
 
-    fn way(&mut self, ticket: Ticket) -> Option<&mut Way> {
-        self.ways.get_mut(ticket.slot as usize).filter(|w| w.live && w.generation == ticket.generation)
-    }
-
     /// Copies until the source is empty, then hands it to the kernel.
     fn begin(&mut self, job: &mut Job) -> Outcome {
         if let Err(why) = self.redirect() {
@@ -129,15 +122,15 @@ impl SockmapEngine {
             return job.outcome;
         }
         match self.join(job) {
-            Ok(ticket) => {
-                job.store = Store::Armed(ticket);
+            Ok(id) => {
+                job.store = Store::Armed(id);
                 Outcome::Armed
             }
             Err(why) => Outcome::Refused(why),
         }
     }
 
-    fn join(&mut self, job: &Job) -> Result<Ticket, Fallback> {
+    fn join(&mut self, job: &Job) -> Result<SlotId, Fallback> {
         let (source, sink) = (job.source, job.sink);
         let cookie = cookie(source).map_err(|e| Fallback::of(&e))?;
         let before = progress(sink).map_err(|e| Fallback::of(&e))?.written;
@@ -148,25 +141,17 @@ impl SockmapEngine {
         self.redirect()?.join(cookie, source, sink).map_err(|e| Fallback::of(&e))?;
         // It cannot fail for a TCP socket, and this is one by now.
         let _announced = announce_unread(source);
-        let way = Way { generation: 0, live: true, cookie, source, sink, before, told: 0 };
+        let redirection = Redirection { cookie, source, sink, before, reported: 0 };
+        let id = self.redirections.insert(redirection).ok_or(Fallback::Other)?;
         self.moved.insert(source, sink);
-        Ok(match self.free.pop() {
-            Some(slot) => {
-                let generation = self.ways[slot as usize].generation.wrapping_add(1);
-                self.ways[slot as usize] = Way { generation, ..way };
-                Ticket { slot, generation }
-            }
-            None => {
-                self.ways.push(way);
-                Ticket { slot: self.ways.len() as u32 - 1, generation: 0 }
-            }
-        })
+        Ok(id)
     }
 
     /// What has become of a direction.
-    fn look(&mut self, ticket: Ticket, job: &mut Job) -> Outcome {
-        let Some(way) = self.way(ticket) else { return Outcome::Armed };
-        let (source, sink, before, cookie, told) = (way.source, way.sink, way.before, way.cookie, way.told);
+    fn look(&mut self, id: SlotId, job: &mut Job) -> Outcome {
+        let Some(redirection) = self.redirections.get_mut(id) else { return Outcome::Armed };
+        let (source, sink, before, cookie, reported) =
+            (redirection.source, redirection.sink, redirection.before, redirection.cookie, redirection.reported);
         // In this order: what the source has received when its end is seen is redirected when the program is asked.
         let (Ok(from), waiting) = (progress(source), unread(source).unwrap_or(0)) else {
             return Outcome::Ended(Ended::SourceFailed(Failure::Reset));
@@ -176,11 +161,11 @@ impl SockmapEngine {
         let (Some(direction), Ok(to)) = (direction, to) else {
             return Outcome::Ended(Ended::SinkFailed(Failure::Reset));
         };
-        // A dead socket counts no more, and what it counted may never have left; then nothing is certain but what was told.
-        let delivered = if to.closed { told } else { to.written.saturating_sub(before).min(direction.redirected) };
-        if let Some(way) = self.way(ticket) {
-            job.moved += delivered.saturating_sub(way.told);
-            way.told = way.told.max(delivered);
+        // A dead socket counts no more, and what it counted may never have left; then nothing is certain but what was reported.
+        let delivered = if to.closed { reported } else { to.written.saturating_sub(before).min(direction.redirected) };
+        if let Some(redirection) = self.redirections.get_mut(id) {
+            job.moved += delivered.saturating_sub(redirection.reported);
+            redirection.reported = redirection.reported.max(delivered);
         }
         Self::judge((source, from, waiting), (sink, to), &direction, delivered)
     }
@@ -188,7 +173,7 @@ impl SockmapEngine {
     fn judge(
         (source, from, waiting): (RawFd, Progress, usize),
         (sink, to): (RawFd, Progress),
-        direction: &Direction,
+        direction: &Redirected,
         delivered: u64,
     ) -> Outcome {
         if delivered < direction.redirected {
@@ -214,11 +199,8 @@ impl SockmapEngine {
     }
 
     /// Forgets a direction, or what it has to do with this engine when the program lets it pass.
-    fn release(&mut self, ticket: Ticket, passes: bool) {
-        let Some(way) = self.way(ticket) else { return };
-        way.live = false;
-        let (cookie, source) = (way.cookie, way.source);
-        self.free.push(ticket.slot);
+    fn release(&mut self, id: SlotId, passes: bool) {
+        let Some(Redirection { cookie, source, .. }) = self.redirections.remove(id) else { return };
         self.moved.remove(&source);
         match &self.state {
             _ if passes => drop(self.passing.insert(source, Passing { cookie, before: 0 })),
@@ -246,10 +228,10 @@ impl Engine for SockmapEngine {
     fn pump(&mut self, jobs: &mut [Job]) {
         for job in jobs {
             job.outcome = match job.store {
-                Store::Armed(ticket) => {
-                    let outcome = self.look(ticket, job);
+                Store::Armed(id) => {
+                    let outcome = self.look(id, job);
                     if !matches!(outcome, Outcome::Armed | Outcome::Leaving) {
-                        self.release(ticket, outcome == Outcome::Refused(Fallback::SlowSink));
+                        self.release(id, outcome == Outcome::Refused(Fallback::SlowSink));
                         job.store = Store::Empty;
                     }
                     outcome
@@ -261,19 +243,21 @@ impl Engine for SockmapEngine {
 
     fn discard(&mut self, store: Store) {
         match store {
-            Store::Armed(ticket) => self.release(ticket, false),
+            Store::Armed(id) => self.release(id, false),
             other => self.copy.discard(other),
         }
     }
 
     fn untold(&mut self, store: &Store) -> u64 {
-        let Store::Armed(ticket) = store else { return 0 };
-        let Some((sink, before, cookie, told)) = self.way(*ticket).map(|w| (w.sink, w.before, w.cookie, w.told)) else {
+        let Store::Armed(id) = store else { return 0 };
+        let Some((sink, before, cookie, reported)) =
+            self.redirections.get(*id).map(|w| (w.sink, w.before, w.cookie, w.reported))
+        else {
             return 0;
         };
         let redirected = self.redirect().ok().and_then(|r| r.look(cookie)).map_or(0, |d| d.redirected);
         let written = progress(sink).map_or(0, |p| p.written.saturating_sub(before));
-        written.min(redirected).saturating_sub(told)
+        written.min(redirected).saturating_sub(reported)
     }
 
     fn copied_from(&mut self, source: RawFd, delivered: u64) {
@@ -297,7 +281,7 @@ impl Engine for SockmapEngine {
     #[cfg(test)]
     fn in_use(&mut self) -> usize {
         let known = self.redirect().map_or(0, Redirect::known);
-        known + self.passing.len() + self.moved.len() + self.ways.iter().filter(|w| w.live).count()
+        known + self.passing.len() + self.moved.len() + self.redirections.len()
     }
 }
 

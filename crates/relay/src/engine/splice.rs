@@ -4,7 +4,7 @@
 //! A pipe whose connection died with bytes in it is closed, never used again.
 use std::io;
 
-use parshall_core::relay::closing::Ended;
+use parshall_core::relay::connection::Ended;
 use parshall_sys::stream_io::{Pipe, peek};
 
 use super::{Engine, Job, Outcome, Piped, Store, failure, would_block};

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use parshall_core::relay::closing::{Ended, Failure};
+use parshall_core::relay::connection::{Ended, Failure};
 use parshall_sys::stream_io::{reset_on_close, shutdown_write};
 
 use super::copy::CopyEngine;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CEILING: usize = 64 * 1024;
 
 /// One direction as the worker would keep it.
-struct Lane {
+struct Transfer {
     source: usize,
     sink: usize,
     store: Store,
@@ -37,7 +37,7 @@ struct Rig {
     engine: Box<dyn Engine>,
     copy: CopyEngine,
     sockets: Vec<OwnedFd>,
-    lanes: Vec<Lane>,
+    transfers: Vec<Transfer>,
     /// Only to find out whether the kernel lets us.
     trial: bool,
     /// Turns that left a direction armed.
@@ -52,7 +52,14 @@ impl Rig {
             EngineKind::Uring => Box::new(UringEngine::default()),
             EngineKind::Sockmap => Box::new(SockmapEngine::new(CEILING)),
         };
-        Self { engine, copy: CopyEngine::new(CEILING), sockets: Vec::new(), lanes: Vec::new(), trial: false, armed: 0 }
+        Self {
+            engine,
+            copy: CopyEngine::new(CEILING),
+            sockets: Vec::new(),
+            transfers: Vec::new(),
+            trial: false,
+            armed: 0,
+        }
     }
 
     /// Relays between two sockets; the number of the direction from the first to the second, the next one leads back.
@@ -60,7 +67,7 @@ impl Rig {
         let at = self.sockets.len();
         self.sockets.extend([a, b]);
         for (source, sink) in [(at, at + 1), (at + 1, at)] {
-            self.lanes.push(Lane {
+            self.transfers.push(Transfer {
                 source,
                 sink,
                 store: Store::Empty,
@@ -70,37 +77,37 @@ impl Rig {
                 ended: None,
             });
         }
-        self.lanes.len() - 2
+        self.transfers.len() - 2
     }
 
     /// One turn of everything that is open; whether anything moved.
     fn turn(&mut self) -> bool {
         let mut progress = false;
-        for index in 0..self.lanes.len() {
-            let lane = &mut self.lanes[index];
-            if lane.ended.is_some() {
+        for index in 0..self.transfers.len() {
+            let transfer = &mut self.transfers[index];
+            if transfer.ended.is_some() {
                 continue;
             }
             let mut jobs = [Job {
                 id: index as u64,
-                source: self.sockets[lane.source].as_raw_fd(),
-                sink: self.sockets[lane.sink].as_raw_fd(),
+                source: self.sockets[transfer.source].as_raw_fd(),
+                sink: self.sockets[transfer.sink].as_raw_fd(),
                 allowance: TURN_BYTES,
                 granted: TURN_BYTES,
                 ceiling: CEILING,
                 source_ended: true,
                 adaptive: false,
-                store: std::mem::take(&mut lane.store),
-                rhythm: lane.rhythm,
+                store: std::mem::take(&mut transfer.store),
+                rhythm: transfer.rhythm,
                 moved: 0,
                 outcome: Outcome::Again,
             }];
-            let copied = lane.engine == EngineKind::Copy || matches!(jobs[0].store, Store::Buffer(_));
+            let copied = transfer.engine == EngineKind::Copy || matches!(jobs[0].store, Store::Buffer(_));
             let engine: &mut dyn Engine = if copied { &mut self.copy } else { self.engine.as_mut() };
             engine.pump(&mut jobs);
             let [job] = jobs;
-            lane.store = job.store;
-            lane.rhythm = job.rhythm;
+            transfer.store = job.store;
+            transfer.rhythm = job.rhythm;
             self.armed += usize::from(job.outcome == Outcome::Armed);
             progress |= self.told(index, job.moved, job.outcome);
         }
@@ -109,7 +116,7 @@ impl Rig {
         for one in done {
             let index = one.id as usize;
             if matches!(one.outcome, Outcome::Ended(_) | Outcome::Refused(_)) {
-                self.lanes[index].store = Store::Empty;
+                self.transfers[index].store = Store::Empty;
             }
             progress |= self.told(index, one.moved, one.outcome);
         }
@@ -117,23 +124,28 @@ impl Rig {
     }
 
     fn told(&mut self, index: usize, moved: u64, outcome: Outcome) -> bool {
-        let lane = &mut self.lanes[index];
-        lane.moved += moved;
+        let transfer = &mut self.transfers[index];
+        transfer.moved += moved;
         match outcome {
-            Outcome::Ended(Ended::Eof) if self.engine.has_more(self.sockets[lane.source].as_raw_fd(), lane.moved) => {}
+            Outcome::Ended(Ended::Eof)
+                if self.engine.has_more(self.sockets[transfer.source].as_raw_fd(), transfer.moved) => {}
             Outcome::Ended(how) => {
-                assert!(lane.ended.replace(how).is_none(), "an end is told once");
+                assert!(transfer.ended.replace(how).is_none(), "an end is told once");
                 if how == Ended::Eof {
                     // A sink that is gone is found by its own direction.
-                    let _gone = shutdown_write(self.sockets[lane.sink].as_raw_fd());
+                    let _gone = shutdown_write(self.sockets[transfer.sink].as_raw_fd());
                 }
             }
             Outcome::Refused(why) => {
                 // The kernel joins no socket whose end has come; redirection gives up on slow sinks and takes one direction.
                 let expected = [Fallback::Unsupported, Fallback::SlowSink, Fallback::OtherDirection].contains(&why);
-                assert!(self.trial || (lane.engine == EngineKind::Sockmap && expected), "{:?}: {why:?}", lane.engine);
-                lane.engine = EngineKind::Copy;
-                self.engine.copied_from(self.sockets[lane.source].as_raw_fd(), lane.moved);
+                assert!(
+                    self.trial || (transfer.engine == EngineKind::Sockmap && expected),
+                    "{:?}: {why:?}",
+                    transfer.engine
+                );
+                transfer.engine = EngineKind::Copy;
+                self.engine.copied_from(self.sockets[transfer.source].as_raw_fd(), transfer.moved);
             }
             _ => {}
         }
@@ -151,7 +163,7 @@ impl Rig {
     }
 
     fn until_all_ended(&mut self) {
-        self.until("the end of every direction", |rig| rig.lanes.iter().all(|l| l.ended.is_some()));
+        self.until("the end of every direction", |rig| rig.transfers.iter().all(|l| l.ended.is_some()));
     }
 
     /// As the worker ends a connection: what is held goes back, then the sockets close.
@@ -159,14 +171,14 @@ impl Rig {
         for socket in &self.sockets {
             self.engine.forget(socket.as_raw_fd());
         }
-        for lane in &mut self.lanes {
-            let store = std::mem::take(&mut lane.store);
+        for transfer in &mut self.transfers {
+            let store = std::mem::take(&mut transfer.store);
             if matches!(store, Store::Buffer(_)) {
                 self.copy.discard(store)
             } else {
                 self.engine.discard(store)
             }
-            lane.ended = Some(Ended::Eof);
+            transfer.ended = Some(Ended::Eof);
         }
         self.sockets.clear();
         self.until("the last completion", |rig| rig.engine.in_use() == 0);
@@ -347,8 +359,8 @@ fn all_bytes_arrive_in_order_both_ways_whatever_the_sizes_and_stalls() {
             }
         }
         rig.until_all_ended();
-        for lane in &rig.lanes {
-            assert_eq!((lane.ended, lane.moved), (Some(Ended::Eof), LEN as u64), "{kind:?}");
+        for transfer in &rig.transfers {
+            assert_eq!((transfer.ended, transfer.moved), (Some(Ended::Eof), LEN as u64), "{kind:?}");
         }
         for thread in threads {
             thread.join().expect("the peers saw every byte");
@@ -387,7 +399,7 @@ fn the_end_comes_after_the_last_byte_and_late_replies_still_pass() {
             heard
         });
         rig.until_all_ended();
-        assert_eq!([rig.lanes[there].ended, rig.lanes[there + 1].ended], [Some(Ended::Eof); 2]);
+        assert_eq!([rig.transfers[there].ended, rig.transfers[there + 1].ended], [Some(Ended::Eof); 2]);
         assert!(answers.join().expect("heard") == question, "{kind:?}");
         assert!(asks.join().expect("answered") == bytes_of(2, 900_000), "{kind:?}");
         rig.end();
@@ -418,7 +430,7 @@ fn bytes_sent_before_the_relay_begins_are_not_lost() {
                 client
             });
             if round % 2 == 0 && kind.arms() {
-                rig.until("an armed direction", |rig| rig.lanes[0].store.is_armed());
+                rig.until("an armed direction", |rig| rig.transfers[0].store.is_armed());
             }
             go.send(()).expect("the writer waits");
             let reader = std::thread::spawn(move || {
@@ -430,7 +442,7 @@ fn bytes_sent_before_the_relay_begins_are_not_lost() {
             writer.join().expect("written");
             assert!(reader.join().expect("read") == all, "{kind:?} round {round}");
             rig.end();
-            rig.lanes.clear();
+            rig.transfers.clear();
         }
     });
 }
@@ -449,8 +461,8 @@ fn a_reset_of_the_source_ends_the_direction_as_failed() {
         rig.until("delivery", |rig| rig.refresh(there) == 10);
         reset_on_close(client.as_raw_fd()).expect("an option");
         drop(client);
-        rig.until("the reset", |rig| rig.lanes[there].ended.is_some());
-        assert_eq!(rig.lanes[there].ended, Some(Ended::SourceFailed(Failure::Reset)), "{kind:?}");
+        rig.until("the reset", |rig| rig.transfers[there].ended.is_some());
+        assert_eq!(rig.transfers[there].ended, Some(Ended::SourceFailed(Failure::Reset)), "{kind:?}");
         let mut heard = [0; 10];
         server.read_exact(&mut heard).expect("what came before the reset");
         assert_eq!(&heard, b"last words");
@@ -460,8 +472,8 @@ fn a_reset_of_the_source_ends_the_direction_as_failed() {
 
 impl Rig {
     /// Bytes moved, for engines that only say when they are asked.
-    fn refresh(&mut self, lane: usize) -> u64 {
-        self.lanes[lane].moved
+    fn refresh(&mut self, transfer: usize) -> u64 {
+        self.transfers[transfer].moved
     }
 }
 
@@ -481,9 +493,13 @@ fn a_dead_sink_ends_the_direction_as_failed() {
         rig.until("the failure", |rig| {
             // What is written after the sink died has nowhere to go.
             let _full = client.write(&[1; 1000]);
-            rig.lanes[there].ended.is_some()
+            rig.transfers[there].ended.is_some()
         });
-        assert!(matches!(rig.lanes[there].ended, Some(Ended::SinkFailed(_))), "{kind:?} {:?}", rig.lanes[there].ended);
+        assert!(
+            matches!(rig.transfers[there].ended, Some(Ended::SinkFailed(_))),
+            "{kind:?} {:?}",
+            rig.transfers[there].ended
+        );
         rig.end();
     });
 }
@@ -525,7 +541,7 @@ fn a_sink_that_is_never_read_stops_the_source() {
         let mut server = server;
         let reader = std::thread::spawn(move || server.read_all().len());
         client.finish_writing();
-        rig.until("the rest", |rig| rig.lanes[0].ended.is_some());
+        rig.until("the rest", |rig| rig.transfers[0].ended.is_some());
         rig.end();
         assert_eq!(reader.join().expect("read"), taken, "{kind:?}");
         drop(client);
@@ -582,7 +598,7 @@ fn a_connection_cut_in_flight_leaves_nothing_behind() {
                 rig.turn();
             }
             rig.end();
-            rig.lanes.clear();
+            rig.transfers.clear();
             // The kernel has let go of the sockets too: the peers see it.
             assert!(closed(&mut client) && closed(&mut server), "{kind:?} round {round}");
         }

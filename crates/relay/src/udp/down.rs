@@ -3,6 +3,7 @@ use std::io::ErrorKind;
 use std::os::fd::AsFd;
 
 use parshall_core::relay::Ns;
+use parshall_core::relay::direction::Direction;
 
 use super::sender;
 use super::up::join;
@@ -51,7 +52,8 @@ impl UdpWorker {
     /// Makes messages to the client of the slots from `first` on, which were just received.
     fn answer(&mut self, event: u64, first: usize) {
         let Some(session) = self.session(event) else { return };
-        let (client, local, segment_max) = (session.client, session.local, session.segment_max[1]);
+        let (client, local, segment_max) =
+            (session.client, session.local, session.segment_max[Direction::TargetToClient]);
         let mut dropped = 0;
         let mut from = first;
         let end = self.batch.received().len();
@@ -76,12 +78,13 @@ impl UdpWorker {
             let outcome = sender::send(&mut self.batch, socket.as_fd());
             for uncut in &outcome.uncut {
                 if let Some(session) = self.session(uncut.tag) {
-                    session.segment_max[1] = session.segment_max[1].min(uncut.segment_max);
+                    session.segment_max[Direction::TargetToClient] =
+                        session.segment_max[Direction::TargetToClient].min(uncut.segment_max);
                 }
             }
             let stats = &self.ports[listener].plan.stats;
-            stats.datagrams_down.add(outcome.datagrams);
-            stats.bytes_down[0].add(outcome.bytes);
+            stats.datagrams[Direction::TargetToClient].add(outcome.datagrams);
+            stats.bytes[Direction::TargetToClient][0].add(outcome.bytes);
             stats.datagrams_dropped.add(outcome.dropped);
             self.counts.sends.add(outcome.calls);
             self.counts.uncut.add(outcome.uncut.len() as u64);

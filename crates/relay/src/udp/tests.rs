@@ -6,8 +6,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parshall_core::relay::Ns;
-use parshall_core::relay::closing::CloseReason;
 use parshall_core::relay::config::{Endpoint, Listener, Protocol, Target};
+use parshall_core::relay::connection::CloseReason;
+use parshall_core::relay::direction::Direction;
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::stream_socket::StreamAddr;
 
@@ -154,9 +155,15 @@ fn a_session_keeps_its_source_port_and_answers_come_back() {
     assert_eq!((ports[0], ports[1]), (ports[2], ports[3]));
     assert_eq!(ports[0], ports[4]);
     assert_ne!(ports[0], ports[1]);
-    eventually("counted", || relay.stats.datagrams_down.get() == 5);
-    assert_eq!((relay.stats.accepted.get(), relay.stats.active.get(), relay.stats.datagrams_up.get()), (2, 2, 5));
-    assert_eq!((relay.stats.bytes_up[0].get(), relay.stats.bytes_down[0].get()), (15, 30));
+    eventually("counted", || relay.stats.datagrams[Direction::TargetToClient].get() == 5);
+    assert_eq!(
+        (relay.stats.accepted.get(), relay.stats.active.get(), relay.stats.datagrams[Direction::ClientToTarget].get()),
+        (2, 2, 5)
+    );
+    assert_eq!(
+        (relay.stats.bytes[Direction::ClientToTarget][0].get(), relay.stats.bytes[Direction::TargetToClient][0].get()),
+        (15, 30)
+    );
 }
 
 #[test]
@@ -213,7 +220,7 @@ fn a_burst_takes_few_calls() {
         source.send(&[n; 64]).expect("loopback");
     }
     assert_eq!(batch.receive(echo.as_fd(), false).expect("data is there"), 64);
-    eventually("the first is counted", || relay.stats.datagrams_up.get() == 1);
+    eventually("the first is counted", || relay.stats.datagrams[Direction::ClientToTarget].get() == 1);
     let (receives, sends) = (relay.counts.receives.get(), relay.counts.sends.get());
     batch.begin(None, None, 0);
     (0..64).for_each(|slot| batch.attach(slot, 64));
@@ -222,7 +229,7 @@ fn a_burst_takes_few_calls() {
     for n in 0..64_u8 {
         assert_eq!(take_from(&target).0, [n; 64]);
     }
-    eventually("counted", || relay.stats.datagrams_up.get() == 65);
+    eventually("counted", || relay.stats.datagrams[Direction::ClientToTarget].get() == 65);
     let calls = (relay.counts.receives.get() - receives, relay.counts.sends.get() - sends);
     assert!(calls.0 <= 2 && calls.1 == 1, "{calls:?}");
 }
@@ -315,10 +322,10 @@ fn the_rate_of_a_source_holds_across_its_ports() {
             client.send(b"x").expect("loopback");
         }
     }
-    let count = || relay.stats.datagrams_up.get() + relay.stats.datagrams_dropped.get();
+    let count = || relay.stats.datagrams[Direction::ClientToTarget].get() + relay.stats.datagrams_dropped.get();
     eventually("all seen", || count() == 100);
     let most = 10 + begun.elapsed().as_millis() as u64 / 100 + 1;
-    let passed = relay.stats.datagrams_up.get();
+    let passed = relay.stats.datagrams[Direction::ClientToTarget].get();
     assert!((10..=most).contains(&passed), "{passed} of 100, at most {most}");
 }
 

@@ -3,8 +3,10 @@ use std::io::ErrorKind;
 use std::os::fd::AsFd;
 
 use parshall_core::relay::Ns;
+use parshall_core::relay::direction::Direction;
+use parshall_core::relay::slots::SlotId;
 use parshall_core::relay::udp_runs::{Piece, Run};
-use parshall_core::relay::udp_sessions::{Key, SessionId};
+use parshall_core::relay::udp_sessions::Key;
 use parshall_sys::udp_batch::{DatagramBatch, Received};
 
 use super::sender;
@@ -25,7 +27,7 @@ pub(super) struct Groups {
 
 #[derive(Debug, Clone, Copy)]
 struct Group {
-    id: SessionId,
+    id: SlotId,
     first: usize,
     last: usize,
 }
@@ -41,7 +43,7 @@ impl Groups {
     }
 
     /// Adds a slot to the group of a session, whose place is remembered in `at`.
-    fn add(&mut self, id: SessionId, at: &mut (u64, usize), slot: usize, bytes: usize) {
+    fn add(&mut self, id: SlotId, at: &mut (u64, usize), slot: usize, bytes: usize) {
         self.next[slot] = LAST;
         self.bytes[slot] = bytes;
         if at.0 == self.batch {
@@ -106,7 +108,7 @@ impl UdpWorker {
     /// Finds each slot's session, or drops it.
     fn sort(&mut self, listener: usize, now: Ns) {
         self.groups.begin();
-        let mut before: Option<(Key, Option<SessionId>)> = None;
+        let mut before: Option<(Key, Option<SlotId>)> = None;
         let mut dropped = 0;
         for slot in 0..self.batch.received().len() {
             let received = self.batch.received()[slot];
@@ -149,13 +151,16 @@ impl UdpWorker {
             let (next, bytes) = (&self.groups.next, &self.groups.bytes);
             let follow = |slot: &usize| Some(next[*slot]).filter(|&slot| slot != LAST);
             let slots = std::iter::successors(Some(group.first), follow).map(|slot| (slot, bytes[slot]));
-            join(&mut self.batch, slots, session.segment_max[0], |batch| batch.begin(None, None, 0));
+            join(&mut self.batch, slots, session.segment_max[Direction::ClientToTarget], |batch| {
+                batch.begin(None, None, 0)
+            });
             let outcome = sender::send(&mut self.batch, session.socket.as_fd());
             for uncut in &outcome.uncut {
-                session.segment_max[0] = session.segment_max[0].min(uncut.segment_max);
+                session.segment_max[Direction::ClientToTarget] =
+                    session.segment_max[Direction::ClientToTarget].min(uncut.segment_max);
             }
-            plan.stats.datagrams_up.add(outcome.datagrams);
-            plan.stats.bytes_up[0].add(outcome.bytes);
+            plan.stats.datagrams[Direction::ClientToTarget].add(outcome.datagrams);
+            plan.stats.bytes[Direction::ClientToTarget][0].add(outcome.bytes);
             plan.stats.datagrams_dropped.add(outcome.dropped);
             self.counts.sends.add(outcome.calls);
             self.counts.uncut.add(outcome.uncut.len() as u64);

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parshall_core::relay::Ns;
-use parshall_core::relay::closing::CloseReason;
-use parshall_core::relay::udp_sessions::{Key, Refusal, SessionId, UdpSessions};
+use parshall_core::relay::connection::CloseReason;
+use parshall_core::relay::direction::PerDirection;
+use parshall_core::relay::slots::SlotId;
+use parshall_core::relay::udp_sessions::{Key, Refusal, UdpSessions};
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::epoll::{Epoll, Events, READABLE};
 use parshall_sys::limits::exhausted;
@@ -33,7 +35,7 @@ const WAKE: u64 = u64::MAX;
 
 /// One client's traffic.
 pub(super) struct Session {
-    pub(super) id: SessionId,
+    pub(super) id: SlotId,
     pub(super) socket: UdpSocket,
     pub(super) listener: usize,
     pub(super) client: SocketAddr,
@@ -41,8 +43,8 @@ pub(super) struct Session {
     /// Its place in the listener's list; None when a new configuration has it no more.
     pub(super) target: Option<usize>,
     pub(super) answered: bool,
-    /// The largest datagrams that are joined on the way to the target, and to the client.
-    pub(super) segment_max: [usize; 2],
+    /// The largest datagrams, in bytes, that are sent in one message.
+    pub(super) segment_max: PerDirection<usize>,
     /// Its group in the batch with this number.
     pub(super) group: (u64, usize),
 }
@@ -76,7 +78,7 @@ pub struct UdpWorker {
     handed_over: bool,
 }
 
-fn token(id: SessionId) -> u64 {
+fn token(id: SlotId) -> u64 {
     // The highest bit marks listeners.
     u64::from(id.generation & 0x7fff_ffff) << 32 | u64::from(id.slot)
 }
@@ -274,7 +276,7 @@ impl UdpWorker {
     }
 
     /// Begins a session for a client that has none, or counts why not.
-    pub(super) fn begin(&mut self, key: Key, now: Ns) -> Option<SessionId> {
+    pub(super) fn begin(&mut self, key: Key, now: Ns) -> Option<SlotId> {
         let index = key.listener as usize;
         let port = &mut self.ports[index];
         if now < port.paused_until {
@@ -313,7 +315,7 @@ impl UdpWorker {
                     local: key.local,
                     target: Some(target),
                     answered: false,
-                    segment_max: [usize::MAX; 2],
+                    segment_max: PerDirection::from([usize::MAX; 2]),
                     group: (0, 0),
                 });
                 Some(id)
@@ -331,7 +333,7 @@ impl UdpWorker {
         }
     }
 
-    fn end(&mut self, id: SessionId, reason: CloseReason) {
+    fn end(&mut self, id: SlotId, reason: CloseReason) {
         self.table.close(id);
         let Some(session) = self.sessions.get_mut(id.slot as usize).and_then(Option::take) else { return };
         let plan = &mut self.ports[session.listener].plan;

@@ -4,14 +4,16 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use parshall_core::relay::bucket::Bucket;
-use parshall_core::relay::closing::{CloseReason, Closing};
+use parshall_core::relay::connection::closing::{CloseReason, Closing};
+use parshall_core::relay::direction::{Peer, PerDirection};
+use parshall_core::relay::slots::SlotId;
 use parshall_sys::epoll::{EDGE, PEER_CLOSED, READABLE, URGENT, WRITABLE};
 use parshall_sys::stream_socket;
 
-use super::{CLIENT, Worker, first_lane};
-use crate::conn::{Conn, ConnId, Place, Stage};
+use super::{CLIENT, Worker, first_transfer};
+use crate::conn::{Conn, Place, Stage};
 use crate::engine::uring::Accepted;
-use crate::record::{Closed, Way};
+use crate::record::Closed;
 
 /// Connections accepted of one listener before others have their turn.
 const ACCEPTS_MAX: usize = 64;
@@ -145,7 +147,7 @@ impl Worker {
                 let pause = self.backoff.failed(self.now);
                 self.listeners[index].stats.accept_pauses.add(1);
                 if pause.log {
-                    eprintln!("relay: cannot accept: {error}; pausing, {} connections go on", self.conns.open());
+                    eprintln!("relay: cannot accept: {error}; pausing, {} connections go on", self.conns.len());
                 }
                 self.accept_again = Some(pause.until);
                 for index in 0..self.listeners.len() {
@@ -166,11 +168,11 @@ impl Worker {
         if let Err(reason) = service.receives(peer, now) {
             return self.refuse(index, peer, reason, false);
         }
-        let lanes = [0, 1].map(|_| first_lane(&service.config));
-        for why in lanes.iter().filter_map(|lane| lane.fallback) {
+        let transfers = PerDirection::new(|_| first_transfer(&service.config));
+        for why in transfers.iter().filter_map(|transfer| transfer.fallback) {
             listening.stats.fallbacks[why as usize].add(1);
         }
-        let per_way = |rate: u64| Box::new([0, 1].map(|_| Bucket::new(rate, (rate / 10).max(64 * 1024), now)));
+        let buckets = |rate: u64| Box::new(PerDirection::new(|_| Bucket::new(rate, (rate / 10).max(64 * 1024), now)));
         let conn = Box::new(Conn {
             client,
             target: None,
@@ -178,8 +180,8 @@ impl Worker {
             attempt: 0,
             listener: Place::new(index),
             target_index: Place::default(),
-            lanes,
-            bandwidth: service.config.limits.bandwidth.map(per_way),
+            transfers,
+            bandwidth: service.config.limits.bandwidth.map(buckets),
             closing: Closing::default(),
             stage: Stage::Relaying,
             peer,
@@ -197,7 +199,7 @@ impl Worker {
         let listening = &mut self.listeners[index];
         listening.active += 1;
         listening.stats.active.add(1);
-        let watched = self.conns.get(id).map(|c| self.epoll.add(&c.client, id.token(CLIENT), WATCHED));
+        let watched = self.conns.get_mut(id).map(|c| self.epoll.add(&c.client, id.token(CLIENT), WATCHED));
         if !matches!(watched, Some(Ok(()))) {
             return self.finish(id, CloseReason::RelayFailed, None);
         }
@@ -216,7 +218,7 @@ impl Worker {
             target: None,
             address: None,
             duration_ns: 0,
-            ways: [Way::default(); 2],
+            transferred: PerDirection::default(),
             reason,
         });
     }
@@ -249,11 +251,10 @@ impl Worker {
     }
 
     /// An event of a client's socket.
-    pub(super) fn client_event(&mut self, id: ConnId, bits: u32) {
-        use parshall_core::relay::closing::Side;
+    pub(super) fn client_event(&mut self, id: SlotId, bits: u32) {
         use parshall_sys::epoll::{FAILED, HUNG_UP};
-        self.socket_event(id, Side::Client, bits);
-        let Some(conn) = self.conns.get(id) else { return };
+        self.socket_event(id, Peer::Client, bits);
+        let Some(conn) = self.conns.get_mut(id) else { return };
         match conn.stage {
             // Nothing waits for a client that has reset its connection.
             Stage::Greeting(_) | Stage::Dialing(_) if bits & (FAILED | HUNG_UP) != 0 => {

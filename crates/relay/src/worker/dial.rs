@@ -9,10 +9,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parshall_core::relay::closing::{CloseReason, Side};
 use parshall_core::relay::config::Endpoint;
-use parshall_core::relay::dial::{Dial, Outcome, Step};
+use parshall_core::relay::connection::CloseReason;
+use parshall_core::relay::connection::happy_eyeballs::{Dial, Outcome, Step};
+use parshall_core::relay::direction::{Direction, Peer};
 use parshall_core::relay::proxy::Header;
+use parshall_core::relay::slots::SlotId;
 use parshall_core::relay::{Ns, ns};
 use parshall_sys::epoll::{FAILED, HUNG_UP, WRITABLE};
 use parshall_sys::limits::exhausted;
@@ -21,7 +23,7 @@ use parshall_sys::stream_socket::{self, Options, StreamAddr};
 
 use super::accept::WATCHED;
 use super::{ATTEMPTS_MAX, Worker};
-use crate::conn::{ConnId, Place, Stage};
+use crate::conn::{Place, Stage};
 use crate::engine::{Held, Store};
 
 /// Attempts at the addresses of one target at a time.
@@ -79,9 +81,9 @@ impl Dialing {
 
 impl Worker {
     /// Chooses the targets to try and begins with the first.
-    pub(super) fn begin_dial(&mut self, id: ConnId, header: Option<Box<Header>>) {
+    pub(super) fn begin_dial(&mut self, id: SlotId, header: Option<Box<Header>>) {
         let now = self.now;
-        let Some(conn) = self.conns.get(id) else { return };
+        let Some(conn) = self.conns.get_mut(id) else { return };
         let service = &self.listeners[usize::from(conn.listener)].service;
         let client = conn.peer.map_or(std::net::Ipv4Addr::UNSPECIFIED.into(), |p| p.ip());
         service.order_targets(client, now, &mut self.order);
@@ -102,14 +104,14 @@ impl Worker {
     }
 
     /// Begins with the target that is next in the order.
-    fn try_target(&mut self, id: ConnId) {
+    fn try_target(&mut self, id: SlotId) {
         let now = self.now;
-        let Some(conn) = self.conns.get(id) else { return };
+        let Some(conn) = self.conns.get_mut(id) else { return };
         let Stage::Dialing(dialing) = &mut conn.stage else { return };
         let service = &self.listeners[usize::from(conn.listener)].service;
         let Some(&target) = dialing.order.get(dialing.position) else {
             let reason = if dialing.timed_out { CloseReason::ConnectTimeout } else { CloseReason::ConnectRefused };
-            return self.finish(id, reason, Some(Side::Client));
+            return self.finish(id, reason, Some(Peer::Client));
         };
         conn.target_index = Place::new(target);
         dialing.addresses = service.targets[target].addresses();
@@ -121,10 +123,10 @@ impl Worker {
     }
 
     /// Goes on with the attempts: after an event, or when the time has come for the next.
-    pub(super) fn dial(&mut self, id: ConnId) {
+    pub(super) fn dial(&mut self, id: SlotId) {
         loop {
             let now = self.now;
-            let Some(conn) = self.conns.get(id) else { return };
+            let Some(conn) = self.conns.get_mut(id) else { return };
             let Stage::Dialing(dialing) = &mut conn.stage else { return };
             match dialing.plan.next(now) {
                 Step::Start(address) => self.attempt(id, address),
@@ -138,8 +140,8 @@ impl Worker {
     }
 
     /// Begins one attempt.
-    fn attempt(&mut self, id: ConnId, address: usize) {
-        let Some(conn) = self.conns.get(id) else { return };
+    fn attempt(&mut self, id: SlotId, address: usize) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
         let Stage::Dialing(dialing) = &mut conn.stage else { return };
         let listening = &self.listeners[usize::from(conn.listener)];
         listening.stats.dials.add(1);
@@ -153,7 +155,7 @@ impl Worker {
         let config = &listening.service.config;
         let speaks = || {
             config.proxy_out.is_some()
-                || !conn.lanes[0].store.is_empty()
+                || !conn.transfers[Direction::ClientToTarget].store.is_empty()
                 || stream_io::unread(conn.client.as_raw_fd()).is_ok_and(|n| n > 0)
         };
         let asked = listening.service.options;
@@ -189,9 +191,9 @@ impl Worker {
     }
 
     /// The current target cannot be reached: the next one's turn.
-    fn target_failed(&mut self, id: ConnId, why: Outcome) {
+    fn target_failed(&mut self, id: SlotId, why: Outcome) {
         let now = self.now;
-        let Some(conn) = self.conns.get(id) else { return };
+        let Some(conn) = self.conns.get_mut(id) else { return };
         let Stage::Dialing(dialing) = &mut conn.stage else { return };
         let listening = &mut self.listeners[usize::from(conn.listener)];
         let (service, target) = (&listening.service, usize::from(conn.target_index));
@@ -205,8 +207,8 @@ impl Worker {
     }
 
     /// An event of a target's socket.
-    pub(super) fn target_event(&mut self, id: ConnId, number: u8, bits: u32) {
-        let Some(conn) = self.conns.get(id) else { return };
+    pub(super) fn target_event(&mut self, id: SlotId, number: u8, bits: u32) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
         let attempt = conn.attempt;
         match &mut conn.stage {
             Stage::Dialing(dialing) => {
@@ -223,19 +225,19 @@ impl Worker {
                     self.rearm(id);
                 } else if bits & WRITABLE != 0 {
                     self.connected(id, number);
-                    self.socket_event(id, Side::Target, bits);
+                    self.socket_event(id, Peer::Target, bits);
                 }
             }
-            _ if number == attempt => self.socket_event(id, Side::Target, bits),
+            _ if number == attempt => self.socket_event(id, Peer::Target, bits),
             // An attempt that lost.
             _ => {}
         }
     }
 
     /// An attempt has won: bytes may move.
-    fn connected(&mut self, id: ConnId, number: u8) {
+    fn connected(&mut self, id: SlotId, number: u8) {
         let now = self.now;
-        let Some(conn) = self.conns.get(id) else { return };
+        let Some(conn) = self.conns.get_mut(id) else { return };
         let stage = std::mem::replace(&mut conn.stage, Stage::Relaying);
         let Stage::Dialing(mut dialing) = stage else { return };
         let Some(place) = dialing.attempts.iter().position(|a| a.0 == number) else { return };
@@ -250,14 +252,15 @@ impl Worker {
         if let Some(version) = listening.service.config.proxy_out {
             let ours = super::greet::header_for(version, conn, dialing.header.take());
             conn.header_bytes = ours.len() as u32;
-            conn.lanes[0].store = prepend(ours, std::mem::take(&mut conn.lanes[0].store));
+            conn.transfers[Direction::ClientToTarget].store =
+                prepend(ours, std::mem::take(&mut conn.transfers[Direction::ClientToTarget].store));
         }
-        for lane in &mut conn.lanes {
+        for transfer in conn.transfers.iter_mut() {
             // Engines that move bytes by themselves are given the direction before there are any.
-            lane.source_ready |= lane.engine.arms();
+            transfer.source_ready |= transfer.engine.arms();
         }
-        self.offer(id, 0);
-        self.offer(id, 1);
+        self.offer(id, Direction::ClientToTarget);
+        self.offer(id, Direction::TargetToClient);
         self.rearm(id);
     }
 }

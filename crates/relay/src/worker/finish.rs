@@ -2,16 +2,18 @@
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use parshall_core::relay::closing::{CloseReason, Side};
 use parshall_core::relay::config::Timeouts;
+use parshall_core::relay::connection::CloseReason;
+use parshall_core::relay::direction::{Direction, Peer, PerDirection};
+use parshall_core::relay::slots::SlotId;
 use parshall_core::relay::{Ns, ns};
 use parshall_sys::stream_io::{is_over, reset_on_close, unsent};
 use parshall_sys::stream_socket;
 
 use super::{Worker, look_again_at};
-use crate::conn::{Conn, ConnId, Stage};
+use crate::conn::{Conn, Stage};
 use crate::engine::Engine;
-use crate::record::{Closed, Way};
+use crate::record::{Closed, Transferred};
 
 /// Between two looks at whether a side has taken its last bytes before it is reset.
 const RESET_LOOK_MIN: Ns = 1_000_000;
@@ -24,7 +26,7 @@ fn quiet_until(conn: &Conn, timeouts: &Timeouts) -> Option<(Ns, CloseReason)> {
     let (limit, reason) = match &conn.stage {
         Stage::Greeting(_) => (timeouts.header, CloseReason::BadHeader),
         Stage::Dialing(_) => return None,
-        Stage::Relaying if conn.closing.half_closed() => (timeouts.linger, CloseReason::LingerTimeout),
+        Stage::Relaying if conn.closing.is_half_closed() => (timeouts.linger, CloseReason::LingerTimeout),
         Stage::Relaying => (timeouts.idle, CloseReason::IdleTimeout),
         Stage::Resetting(_, reason) => (timeouts.linger, *reason),
     };
@@ -41,9 +43,9 @@ fn probes_from(conn: &Conn, idle: Option<Duration>) -> Option<(Ns, Duration)> {
 
 impl Worker {
     /// When the connection must next be looked at.
-    fn due_at(&mut self, id: ConnId) -> Option<Ns> {
+    fn due_at(&mut self, id: SlotId) -> Option<Ns> {
         let now = self.now;
-        let conn = self.conns.get(id)?;
+        let conn = self.conns.get_mut(id)?;
         let listening = &self.listeners[usize::from(conn.listener)];
         let config = &listening.service.config;
         let quiet = quiet_until(conn, &config.timeouts).map(|(at, _)| at);
@@ -54,16 +56,16 @@ impl Worker {
                 let waited = now.saturating_sub(conn.progress);
                 Some(look_again_at(now, waited, RESET_LOOK_MIN, RESET_LOOK_MAX))
             }
-            Stage::Relaying => conn.lanes.iter().map(|l| l.parked_until).filter(|&at| at > 0).min(),
+            Stage::Relaying => conn.transfers.iter().map(|l| l.parked_until).filter(|&at| at > 0).min(),
             Stage::Greeting(_) => None,
         };
         [quiet, own, probes, listening.drain_until].into_iter().flatten().min()
     }
 
     /// Makes sure that the connection is looked at in time.
-    pub(super) fn rearm(&mut self, id: ConnId) {
+    pub(super) fn rearm(&mut self, id: SlotId) {
         if let Some(at) = self.due_at(id) {
-            self.deadlines.arm(id.timer(), at);
+            self.deadlines.arm(id, at);
         }
     }
 
@@ -76,7 +78,7 @@ impl Worker {
         let mut expired = std::mem::take(&mut self.expired);
         self.deadlines.expired(self.now, &mut expired);
         for id in expired.drain(..) {
-            self.look_at(ConnId { index: id.slot, generation: id.generation });
+            self.look_at(id);
         }
         self.expired = expired;
         if self.drain_until.is_some_and(|at| at <= self.now) {
@@ -86,20 +88,20 @@ impl Worker {
         }
     }
 
-    fn look_at(&mut self, id: ConnId) {
+    fn look_at(&mut self, id: SlotId) {
         self.refresh(id);
         let now = self.now;
-        let Some(conn) = self.conns.get(id) else { return };
+        let Some(conn) = self.conns.get_mut(id) else { return };
         let listening = &self.listeners[usize::from(conn.listener)];
         if listening.drain_until.is_some_and(|at| at <= now) {
             return self.finish(id, CloseReason::Drained, None);
         }
         let quiet = quiet_until(conn, &listening.service.config.timeouts).filter(|(at, _)| *at <= now);
         match (&conn.stage, quiet) {
-            (Stage::Resetting(side, reason), _) => {
-                let (side, reason, late) = (*side, *reason, quiet.is_some());
-                if late || self.has_left(id, side) {
-                    return self.finish(id, reason, Some(side));
+            (Stage::Resetting(peer, reason), _) => {
+                let (peer, reason, late) = (*peer, *reason, quiet.is_some());
+                if late || self.has_left(id, peer) {
+                    return self.finish(id, reason, Some(peer));
                 }
             }
             (_, Some((_, reason))) => return self.finish(id, reason, None),
@@ -114,67 +116,67 @@ impl Worker {
     }
 
     /// Has its sockets probe idle peers, once it is old enough.
-    fn keep_alive(&mut self, id: ConnId) {
+    fn keep_alive(&mut self, id: SlotId) {
         let now = self.now;
-        let Some(conn) = self.conns.get(id) else { return };
+        let Some(conn) = self.conns.get_mut(id) else { return };
         let keepalive = self.listeners[usize::from(conn.listener)].service.config.sockets.keepalive;
         let Some((_, idle)) = probes_from(conn, keepalive).filter(|(at, _)| *at <= now) else { return };
-        for socket in [Side::Client, Side::Target].into_iter().filter_map(|side| conn.socket(side)) {
+        for socket in Peer::ALL.into_iter().filter_map(|peer| conn.socket(peer)) {
             // A Unix socket has none, and a connection that cannot be told goes on without.
             let _told = stream_socket::keep_alive(socket, idle);
         }
         conn.kept_alive = true;
     }
 
-    fn unpark(&mut self, id: ConnId) {
-        for lane in 0..2 {
+    fn unpark(&mut self, id: SlotId) {
+        for direction in Direction::ALL {
             let now = self.now;
-            let Some(conn) = self.conns.get(id) else { return };
-            let parked = &mut conn.lanes[lane].parked_until;
+            let Some(conn) = self.conns.get_mut(id) else { return };
+            let parked = &mut conn.transfers[direction].parked_until;
             if *parked > 0 && *parked <= now {
                 *parked = 0;
-                self.offer(id, lane);
+                self.offer(id, direction);
             }
         }
     }
 
     /// One side is dead: the other is reset, once it has acknowledged what was sent to it. A reset throws away what has
     /// not left yet, and the peer should see what came before it.
-    pub(super) fn begin_reset(&mut self, id: ConnId, side: Side, reason: CloseReason) {
-        if self.has_left(id, side) {
-            return self.finish(id, reason, Some(side));
+    pub(super) fn begin_reset(&mut self, id: SlotId, peer: Peer, reason: CloseReason) {
+        if self.has_left(id, peer) {
+            return self.finish(id, reason, Some(peer));
         }
         let now = self.now;
-        if let Some(conn) = self.conns.get(id) {
-            conn.stage = Stage::Resetting(side, reason);
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.stage = Stage::Resetting(peer, reason);
             conn.progress = now;
         }
         self.rearm(id);
     }
 
-    fn has_left(&mut self, id: ConnId, side: Side) -> bool {
-        let Some(conn) = self.conns.get(id) else { return true };
-        let socket = conn.socket(side);
+    fn has_left(&mut self, id: SlotId, peer: Peer) -> bool {
+        let Some(conn) = self.conns.get_mut(id) else { return true };
+        let socket = conn.socket(peer);
         // A socket that is dead, or that cannot tell, has nothing that could be waited for: what a dead one had to send
         // still counts as unsent.
         socket.is_none_or(|s| is_over(s.as_raw_fd()) || unsent(s.as_raw_fd()).map_or(true, |n| n == 0))
     }
 
     /// Ends a connection; closing its sockets is what the kernel does when they go out of scope.
-    pub(super) fn finish(&mut self, id: ConnId, reason: CloseReason, reset: Option<Side>) {
+    pub(super) fn finish(&mut self, id: SlotId, reason: CloseReason, reset: Option<Peer>) {
         let Some(mut conn) = self.conns.remove(id) else { return };
-        self.deadlines.disarm(id.timer());
+        self.deadlines.disarm(id);
         // One that cannot be told ends as any other.
-        let _told = reset.and_then(|side| conn.socket(side)).map(|s| reset_on_close(s.as_raw_fd()));
+        let _told = reset.and_then(|peer| conn.socket(peer)).map(|s| reset_on_close(s.as_raw_fd()));
         if let (Stage::Dialing(dialing), CloseReason::ClientGone) = (&conn.stage, reason) {
             dialing.reset_on_close();
         }
-        for lane in &mut conn.lanes {
-            let kind = lane.next_engine();
-            lane.moved += self.engines.of(kind).untold(&lane.store);
-            self.engines.of(kind).discard(std::mem::take(&mut lane.store));
+        for transfer in conn.transfers.iter_mut() {
+            let kind = transfer.next_engine();
+            transfer.moved += self.engines.of(kind).untold(&transfer.store);
+            self.engines.of(kind).discard(std::mem::take(&mut transfer.store));
         }
-        for socket in [Side::Client, Side::Target].into_iter().filter_map(|side| conn.socket(side)) {
+        for socket in Peer::ALL.into_iter().filter_map(|peer| conn.socket(peer)) {
             self.engines.sockmap.forget(socket.as_raw_fd());
         }
         let listening = &mut self.listeners[usize::from(conn.listener)];
@@ -194,11 +196,14 @@ impl Worker {
     }
 
     fn record(&self, conn: &Conn, reason: CloseReason) -> Closed {
-        let way = |lane: usize| Way {
-            bytes: conn.lanes[lane].moved
-                - if lane == 0 { u64::from(conn.header_bytes).min(conn.lanes[0].moved) } else { 0 },
-            engines: conn.lanes[lane].engines_used,
-            fallback: conn.lanes[lane].fallback,
+        let transferred = |direction: Direction| {
+            let transfer = &conn.transfers[direction];
+            let ours = if direction == Direction::ClientToTarget { u64::from(conn.header_bytes) } else { 0 };
+            Transferred {
+                bytes: transfer.moved.saturating_sub(ours),
+                engines: transfer.engines_used,
+                fallback: transfer.fallback,
+            }
         };
         Closed {
             service: self.listeners[usize::from(conn.listener)].service.clone(),
@@ -206,7 +211,7 @@ impl Worker {
             target: conn.target.is_some().then_some(usize::from(conn.target_index)),
             address: conn.address.clone(),
             duration_ns: self.now.saturating_sub(conn.began),
-            ways: [way(0), way(1)],
+            transferred: PerDirection::new(transferred),
             reason,
         }
     }

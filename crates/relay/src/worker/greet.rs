@@ -2,14 +2,16 @@
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
-use parshall_core::relay::closing::CloseReason;
 use parshall_core::relay::config::ProxyVersion;
+use parshall_core::relay::connection::CloseReason;
+use parshall_core::relay::direction::Direction;
 use parshall_core::relay::proxy::{self, Addresses, Command, Header, Progress, Tlvs, Transport};
+use parshall_core::relay::slots::SlotId;
 use parshall_sys::stream_io::recv;
 use parshall_sys::stream_socket::local_ip;
 
 use super::Worker;
-use crate::conn::{Conn, ConnId, Stage};
+use crate::conn::{Conn, Stage};
 use crate::engine::{Held, Store, would_block};
 
 /// Bytes read at once. What follows the header is the client's data and goes on to the target.
@@ -24,12 +26,12 @@ pub struct Greeting {
 impl Worker {
     /// Takes the header that came with the connection, or waits for it. Until it is there the connection counts against the
     /// limit of the peer's address; one that had its header with it never does, whatever its proxy connects at once.
-    pub(super) fn begin_greeting(&mut self, id: ConnId) {
-        if let Some(conn) = self.conns.get(id) {
+    pub(super) fn begin_greeting(&mut self, id: SlotId) {
+        if let Some(conn) = self.conns.get_mut(id) {
             conn.stage = Stage::Greeting(Box::default());
         }
         self.greet(id);
-        let Some(conn) = self.conns.get(id).filter(|c| matches!(c.stage, Stage::Greeting(_))) else { return };
+        let Some(conn) = self.conns.get_mut(id).filter(|c| matches!(c.stage, Stage::Greeting(_))) else { return };
         if !self.listeners[usize::from(conn.listener)].service.gate.count(conn.peer) {
             return self.finish(id, CloseReason::Limited, None);
         }
@@ -38,10 +40,10 @@ impl Worker {
     }
 
     /// Reads what has arrived of the header.
-    pub(super) fn greet(&mut self, id: ConnId) {
+    pub(super) fn greet(&mut self, id: SlotId) {
         let mut piece = [0; READ_BYTES];
         loop {
-            let Some(conn) = self.conns.get(id) else { return };
+            let Some(conn) = self.conns.get_mut(id) else { return };
             let Stage::Greeting(greeting) = &mut conn.stage else { return };
             match recv(conn.client.as_raw_fd(), &mut piece) {
                 Ok(0) => return self.finish(id, CloseReason::BadHeader, None),
@@ -60,8 +62,8 @@ impl Worker {
         }
     }
 
-    fn greeted(&mut self, id: ConnId, header: Header, rest: Vec<u8>) {
-        let Some(conn) = self.conns.get(id) else { return };
+    fn greeted(&mut self, id: SlotId, header: Header, rest: Vec<u8>) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
         let service = &self.listeners[usize::from(conn.listener)].service;
         if std::mem::take(&mut conn.counted) {
             service.gate.discount(conn.peer);
@@ -70,7 +72,7 @@ impl Worker {
             conn.peer = Some(client);
         }
         if !rest.is_empty() {
-            conn.lanes[0].store = Store::Buffer(Box::new(Held { bytes: rest, sent: 0 }));
+            conn.transfers[Direction::ClientToTarget].store = Store::Buffer(Box::new(Held { bytes: rest, sent: 0 }));
         }
         let peer = conn.peer;
         // A proxy at a Unix socket that does not say for whom it connects cannot have its client judged. What it connects for

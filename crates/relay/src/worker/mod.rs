@@ -32,15 +32,17 @@ use parshall_core::relay::Ns;
 use parshall_core::relay::backoff::Backoff;
 use parshall_core::relay::config::{Endpoint, EngineChoice, Listener};
 use parshall_core::relay::courtesy::Courtesy;
-use parshall_core::relay::deadlines::{self, Deadlines};
+use parshall_core::relay::deadlines::Deadlines;
+use parshall_core::relay::direction::Direction;
 use parshall_core::relay::gathering::Gathering;
+use parshall_core::relay::slots::SlotId;
 use parshall_sys::batch::Batch;
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::epoll::{self, Epoll, Events};
 use parshall_sys::uring::Request;
 
 use super::command::{Assigned, Command};
-use super::conn::{ConnId, Lane, Table};
+use super::conn::{Connections, Transfer};
 use super::engine::copy::CopyEngine;
 use super::engine::sockmap::SockmapEngine;
 use super::engine::splice::SpliceEngine;
@@ -136,17 +138,17 @@ pub struct Worker {
     parts: Parts,
     now: Ns,
     listeners: Vec<Listening>,
-    conns: Table,
+    conns: Connections,
     engines: Engines,
     /// Directions that may have something to do.
-    ready: Vec<(ConnId, u8)>,
+    ready: Vec<(SlotId, Direction)>,
     batches: [Vec<super::engine::Job>; EngineKind::ALL.len()],
     /// Epoll may have more to tell.
     look_again: bool,
     done: Vec<Done>,
     accepted: Vec<Accepted>,
     deadlines: Deadlines,
-    expired: Vec<deadlines::Id>,
+    expired: Vec<SlotId>,
     ended: Vec<Closed>,
     gathering: Gathering,
     backoff: Backoff,
@@ -175,7 +177,7 @@ impl Worker {
             epoll,
             now: monotonic_ns(),
             listeners: Vec::new(),
-            conns: Table::default(),
+            conns: Connections::default(),
             engines: Engines {
                 copy: CopyEngine::new(buffer_max),
                 splice: SpliceEngine::new(parts.pipes_max),
@@ -216,7 +218,7 @@ impl Worker {
             self.take_completed();
             self.run_ready();
             self.see_to_deadlines();
-            let drained = self.drain_until.is_some() && self.conns.open() == 0;
+            let drained = self.drain_until.is_some() && self.conns.is_empty();
             self.tell_ended(drained);
             if drained {
                 return Ok(());
@@ -293,10 +295,10 @@ impl Worker {
     }
 
     fn dispatch(&mut self, token: u64, bits: u32) {
-        let (id, kind) = ConnId::of(token);
+        let (id, kind) = SlotId::from_token(token);
         match kind {
             LISTENER => {
-                self.accept(id.index as usize);
+                self.accept(id.slot as usize);
             }
             INBOX => self.read_inbox(),
             CLIENT => self.client_event(id, bits),
@@ -392,7 +394,7 @@ impl Worker {
         listening.socket = None;
         listening.drain_until = Some(drain_until);
         for id in self.conns.ids() {
-            if self.conns.get(id).is_some_and(|c| usize::from(c.listener) == index) {
+            if self.conns.get_mut(id).is_some_and(|c| usize::from(c.listener) == index) {
                 self.rearm(id);
             }
         }
@@ -402,7 +404,7 @@ impl Worker {
     fn watch(&mut self, index: usize, watched: bool) {
         let listening = &mut self.listeners[index];
         let Some(socket) = &listening.socket else { return };
-        let token = ConnId { index: index as u32, generation: 0 }.token(LISTENER);
+        let token = SlotId { slot: index as u32, generation: 0 }.token(LISTENER);
         if listening.service.config.engine == EngineChoice::Uring && self.engines.uring.is_open() {
             if watched {
                 // It goes on in the ring. What cannot be removed was not there.
@@ -447,7 +449,7 @@ fn look_again_at(now: Ns, waited: Ns, min: Ns, max: Ns) -> Ns {
 }
 
 /// A direction that has moved nothing: with the engine that was asked for, or why not.
-fn first_lane(config: &Listener) -> Lane {
+fn first_transfer(config: &Listener) -> Transfer {
     let asked = match config.engine {
         EngineChoice::Splice => EngineKind::Splice,
         EngineChoice::Uring => EngineKind::Uring,
@@ -455,9 +457,9 @@ fn first_lane(config: &Listener) -> Lane {
     };
     let arms = matches!(config.engine, EngineChoice::Uring | EngineChoice::Sockmap);
     if arms && config.limits.bandwidth.is_some() {
-        return Lane { fallback: Some(Fallback::Bandwidth), ..Lane::new(EngineKind::Copy, false) };
+        return Transfer { fallback: Some(Fallback::Bandwidth), ..Transfer::new(EngineKind::Copy, false) };
     }
-    Lane::new(asked, matches!(config.engine, EngineChoice::Auto | EngineChoice::Sockmap))
+    Transfer::new(asked, matches!(config.engine, EngineChoice::Auto | EngineChoice::Sockmap))
 }
 
 /// What moves a direction that began with copies and streams.

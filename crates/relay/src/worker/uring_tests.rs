@@ -4,8 +4,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use parshall_core::relay::closing::CloseReason;
 use parshall_core::relay::config::{AccessRule, Config, Endpoint, EngineChoice, Global, Listener, Protocol, Target};
+use parshall_core::relay::connection::CloseReason;
+use parshall_core::relay::direction::Direction;
 use parshall_sys::clock::monotonic_ns;
 
 use crate::open::Pool;
@@ -106,10 +107,10 @@ fn connections_come_and_go_and_are_told_of_with_bytes_and_engine() {
         assert_eq!(told.len(), 30);
         for one in told {
             assert_eq!(one.reason, CloseReason::Finished);
-            for way in one.ways {
-                assert_eq!(way.bytes, 15, "{kind:?}");
-                let refused = matches!(way.fallback, Some(Fallback::NotPermitted | Fallback::Unsupported));
-                assert!(refused || way.engines & 1 << kind as u8 != 0, "{kind:?}: {way:?}");
+            for moved in one.transferred.iter() {
+                assert_eq!(moved.bytes, 15, "{kind:?}");
+                let refused = matches!(moved.fallback, Some(Fallback::NotPermitted | Fallback::Unsupported));
+                assert!(refused || moved.engines & 1 << kind as u8 != 0, "{kind:?}: {moved:?}");
             }
         }
         drain(relay);
@@ -206,7 +207,7 @@ fn a_cut_connection_is_reset_or_closed_at_both_ends() {
         assert_eq!(quiet.read(&mut [0; 8]).expect("closed"), 0);
         let told = closed(&ended, 1);
         assert_eq!(
-            told.iter().map(|c| (c.reason, c.ways[0].bytes)).collect::<Vec<_>>(),
+            told.iter().map(|c| (c.reason, c.transferred[Direction::ClientToTarget].bytes)).collect::<Vec<_>>(),
             [(CloseReason::IdleTimeout, 5)]
         );
         drain(relay);
@@ -220,7 +221,10 @@ fn a_bandwidth_is_kept_by_copying() {
     assert!(echoes(&mut one));
     drop(one);
     let told = closed(&ended, 1);
-    assert_eq!(told[0].ways.map(|w| (w.fallback, w.engines)), [(Some(Fallback::Bandwidth), 1); 2]);
+    assert_eq!(
+        told[0].transferred.iter().map(|t| (t.fallback, t.engines)).collect::<Vec<_>>(),
+        [(Some(Fallback::Bandwidth), 1); 2]
+    );
     drain(relay);
 }
 
@@ -234,11 +238,11 @@ fn a_stream_is_redirected_one_way_and_copied_the_other() {
         fallbacks(&[Fallback::OtherDirection, Fallback::NotPermitted, Fallback::Unsupported]) > 0
     });
     drop(one);
-    let ways = closed(&ended, 1)[0].ways;
-    assert_eq!(ways[0].bytes, ways[1].bytes);
-    let redirected = ways.iter().filter(|way| way.engines & 1 << EngineKind::Sockmap as u8 != 0).count();
+    let moved = closed(&ended, 1)[0].transferred;
+    assert_eq!(moved[Direction::ClientToTarget].bytes, moved[Direction::TargetToClient].bytes);
+    let redirected = moved.iter().filter(|t| t.engines & 1 << EngineKind::Sockmap as u8 != 0).count();
     let refused = fallbacks(&[Fallback::NotPermitted, Fallback::Unsupported]) > 0;
-    assert_eq!(redirected, usize::from(!refused), "{ways:?}");
+    assert_eq!(redirected, usize::from(!refused), "{moved:?}");
     drain(relay);
 }
 
@@ -263,9 +267,9 @@ fn sockmap_leaves_unix_sockets_alone_and_says_so() {
     let whys = [Fallback::Unsupported, Fallback::NotPermitted];
     stream_until(&mut one, || whys.iter().any(|why| stats.fallbacks[*why as usize].get() > 0));
     drop(one);
-    for way in closed(&ended, 1)[0].ways {
-        assert_eq!(way.engines, 1, "copied");
-        assert!(way.fallback.is_none_or(|why| whys.contains(&why)), "{way:?}");
+    for moved in closed(&ended, 1)[0].transferred.iter() {
+        assert_eq!(moved.engines, 1, "copied");
+        assert!(moved.fallback.is_none_or(|why| whys.contains(&why)), "{moved:?}");
     }
     drain(relay);
 }

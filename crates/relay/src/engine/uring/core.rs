@@ -3,11 +3,12 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
-use parshall_core::relay::closing::Ended;
+use parshall_core::relay::connection::Ended;
+use parshall_core::relay::slots::{SlotId, Slots};
 use parshall_sys::uring::{Chunk, Completion, Request, Ring, Sizes};
 
-use super::way::{Kind, Waiting, Way, Ways, parts, tag};
-use crate::engine::{Done, Outcome, Ticket, failure};
+use super::transfer::{Kind, Transfer, Waiting, parts, tag};
+use crate::engine::{Done, Outcome, failure};
 
 /// 4 MiB of buffers per worker, 256 KiB of them for one direction: more than a socket holds in most turns, and little
 /// enough to stay in the second-level cache while a stream goes round in it.
@@ -22,11 +23,11 @@ const SPARE_BYTES: usize = 4 << 20;
 #[derive(Debug)]
 pub struct Core {
     ring: Ring,
-    ways: Ways,
+    transfers: Slots<Transfer>,
     /// Directions to which something has happened.
-    changed: Vec<Ticket>,
+    changed: Vec<SlotId>,
     /// Directions whose receive begins again.
-    rearm: Vec<Ticket>,
+    rearm: Vec<SlotId>,
     completions: Vec<Completion>,
     accepted: Vec<Accept>,
     watched: RawFd,
@@ -53,7 +54,7 @@ impl Core {
     pub fn open() -> io::Result<Self> {
         Ok(Self {
             ring: Ring::open(SIZES)?,
-            ways: Ways::default(),
+            transfers: Slots::default(),
             changed: Vec::new(),
             rearm: Vec::new(),
             completions: Vec::new(),
@@ -69,7 +70,7 @@ impl Core {
     pub fn watch(&mut self, fd: RawFd) {
         if self.watched < 0 {
             self.watched = fd;
-            self.ring.poll(fd, tag(Ticket { slot: 0, generation: 0 }, Kind::Watch));
+            self.ring.poll(fd, tag(SlotId { slot: 0, generation: 0 }, Kind::Watch));
         }
     }
 
@@ -78,13 +79,13 @@ impl Core {
     }
 
     pub fn accept(&mut self, socket: RawFd, listener: u32) -> Request {
-        self.ring.accept(socket, tag(Ticket { slot: listener, generation: 0 }, Kind::Accept))
+        self.ring.accept(socket, tag(SlotId { slot: listener, generation: 0 }, Kind::Accept))
     }
 
     pub fn stop_accepting(&mut self, accept: Request) {
         self.ring.cancel(accept);
         // The kernel lets go of the listener in here, so that no client waits in one that is about to close.
-        let _told_later = self.ring.enter(None);
+        let _errors_come_as_completions = self.ring.enter(None);
     }
 
     pub fn take_accepted(&mut self) -> impl Iterator<Item = Accept> + '_ {
@@ -92,47 +93,53 @@ impl Core {
     }
 
     /// Begins to move a direction.
-    pub fn arm(&mut self, id: u64, source: RawFd, sink: RawFd) -> Ticket {
-        let ticket = self.ways.insert(id, source, sink);
-        self.receive(ticket);
-        ticket
+    pub fn arm(&mut self, job: u64, source: RawFd, sink: RawFd) -> Option<SlotId> {
+        let id = self.transfers.insert(Transfer::new(job, source, sink))?;
+        self.receive(id);
+        Some(id)
     }
 
-    fn receive(&mut self, ticket: Ticket) {
-        let Some(way) = self.ways.get(ticket).filter(|w| w.live && w.receive.is_none()) else { return };
-        way.in_flight += 1;
-        way.receive = Some(self.ring.recv(way.source, group(ticket.slot), tag(ticket, Kind::Recv)));
+    fn receive(&mut self, id: SlotId) {
+        let Some(transfer) = self.transfers.get_mut(id).filter(|w| w.live && w.receive.is_none()) else { return };
+        transfer.in_flight += 1;
+        transfer.receive = Some(self.ring.recv(transfer.source, group(id.slot), tag(id, Kind::Recv)));
     }
 
     /// The connection is gone. Its descriptors may be closed when this returns: the kernel has taken in every request that
     /// names them, and holds the sockets themselves until the last completion.
-    pub fn abandon(&mut self, ticket: Ticket) {
-        if self.ways.get(ticket).is_some_and(|w| w.live) {
-            self.bury(ticket);
+    pub fn abandon(&mut self, id: SlotId) {
+        if self.transfers.get_mut(id).is_some_and(|w| w.live) {
+            self.close(id);
         }
-        // Also those of the other direction, or of an end that was told a moment ago.
+        // Also those of the other direction, or of one whose end was just reported.
         for _ in 0..3 {
             if !self.ring.unsubmitted() {
                 break;
             }
-            let _told_later = self.ring.enter(None);
+            let _errors_come_as_completions = self.ring.enter(None);
         }
     }
 
     /// Ends what is in flight and gives back what is held.
-    fn bury(&mut self, ticket: Ticket) {
-        let Some(way) = self.ways.get(ticket) else { return };
-        way.live = false;
-        let got = std::mem::take(&mut way.got);
-        let held = way.waiting.as_ref().and_then(|waiting| waiting.send);
-        let (in_flight, idle) = ([way.receive, held], way.in_flight == 0);
+    fn close(&mut self, id: SlotId) {
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
+        transfer.live = false;
+        let got = std::mem::take(&mut transfer.got);
+        let held = transfer.waiting.as_ref().and_then(|waiting| waiting.send);
+        let (in_flight, idle) = ([transfer.receive, held], transfer.in_flight == 0);
         self.ring.recycle(got);
         for request in in_flight.into_iter().flatten() {
             self.ring.cancel(request);
         }
         if idle {
-            self.ways.release(ticket);
+            self.release(id);
         }
+    }
+
+    /// Removes a transfer that has ended. A completion that came later would reach the next user of its slot.
+    fn release(&mut self, id: SlotId) {
+        let removed = self.transfers.remove(id);
+        debug_assert!(removed.is_none_or(|t| !t.live && t.in_flight == 0), "requests are in flight");
     }
 
     /// Waits for completions, and moves bytes until nothing more can be done without waiting.
@@ -160,9 +167,9 @@ impl Core {
     fn begin_receives(&mut self) {
         let mut rearm = std::mem::take(&mut self.rearm);
         for starved in [true, false] {
-            for &ticket in &rearm {
-                if self.ways.get(ticket).is_some_and(|w| w.starved == starved && w.receive.is_none()) {
-                    self.receive(ticket);
+            for &id in &rearm {
+                if self.transfers.get_mut(id).is_some_and(|w| w.starved == starved && w.receive.is_none()) {
+                    self.receive(id);
                 }
             }
         }
@@ -171,9 +178,9 @@ impl Core {
     }
 
     fn completion(&mut self, done: Completion) {
-        let Some((ticket, kind)) = parts(done.tag) else { return };
+        let Some((id, kind)) = parts(done.tag) else { return };
         match kind {
-            Kind::Accept => return self.on_accept(ticket, done),
+            Kind::Accept => return self.on_accept(id, done),
             Kind::Watch => {
                 self.readable = true;
                 if !done.more {
@@ -184,77 +191,77 @@ impl Core {
             }
             Kind::Recv | Kind::Send | Kind::Held => {}
         }
-        let Some(way) = self.ways.get(ticket) else {
+        let Some(transfer) = self.transfers.get_mut(id) else {
             debug_assert!(false, "a place is released with nothing in flight");
             return self.ring.recycle(done.chunks);
         };
         if !done.more {
-            way.in_flight -= 1;
+            transfer.in_flight -= 1;
         }
-        if !way.live {
-            let over = way.in_flight == 0;
+        if !transfer.live {
+            let over = transfer.in_flight == 0;
             self.ring.recycle(done.chunks);
             if over {
-                self.ways.release(ticket);
+                self.release(id);
             }
             return;
         }
-        if !std::mem::replace(&mut way.queued, true) {
-            self.changed.push(ticket);
+        if !std::mem::replace(&mut transfer.queued, true) {
+            self.changed.push(id);
         }
         match kind {
-            Kind::Recv => self.on_received(ticket, done),
+            Kind::Recv => self.on_received(id, done),
             Kind::Send => {
                 let sent = usize::try_from(done.result).map_err(|_| io::Error::from_raw_os_error(-done.result));
-                way.sending = false;
-                self.sent(ticket, sent, done.chunks);
+                transfer.sending = false;
+                self.sent(id, sent, done.chunks);
             }
-            _ => self.on_held_sent(ticket, done),
+            _ => self.on_held_sent(id, done),
         }
     }
 
-    fn on_accept(&mut self, ticket: Ticket, done: Completion) {
+    fn on_accept(&mut self, id: SlotId, done: Completion) {
         let client = match done.socket {
             Some(socket) => Ok(socket),
             None => Err(io::Error::from_raw_os_error(-done.result)),
         };
-        self.accepted.push(Accept { listener: ticket.slot, request: done.request, client, more: done.more });
+        self.accepted.push(Accept { listener: id.slot, request: done.request, client, more: done.more });
     }
 
-    fn on_received(&mut self, ticket: Ticket, done: Completion) {
-        let Some(way) = self.ways.get(ticket) else { return };
-        way.starved = done.result == -libc::ENOBUFS;
+    fn on_received(&mut self, id: SlotId, done: Completion) {
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
+        transfer.starved = done.result == -libc::ENOBUFS;
         if !done.more {
-            (way.receive, way.stopping) = (None, false);
+            (transfer.receive, transfer.stopping) = (None, false);
         }
         match done.result {
-            0 => way.end = Some(Ended::Eof),
+            0 => transfer.end = Some(Ended::Eof),
             n if n > 0 => {
-                if way.got.is_empty() {
-                    way.got = done.chunks;
+                if transfer.got.is_empty() {
+                    transfer.got = done.chunks;
                 } else {
-                    way.got.extend(done.chunks);
+                    transfer.got.extend(done.chunks);
                 }
                 return;
             }
             // No buffer, told to stop, or nothing of importance: it begins again when there is room for what comes.
             n if matches!(-n, libc::ENOBUFS | libc::ECANCELED | libc::EINTR | libc::EAGAIN) => {}
-            n => way.end = Some(Ended::SourceFailed(failure(&io::Error::from_raw_os_error(-n)))),
+            n => transfer.end = Some(Ended::SourceFailed(failure(&io::Error::from_raw_os_error(-n)))),
         }
         self.ring.recycle(done.chunks);
     }
 
-    fn sent(&mut self, ticket: Ticket, result: io::Result<usize>, chunks: Vec<Chunk>) {
-        let Some(way) = self.ways.get(ticket) else { return self.ring.recycle(chunks) };
+    fn sent(&mut self, id: SlotId, result: io::Result<usize>, chunks: Vec<Chunk>) {
+        let Some(transfer) = self.transfers.get_mut(id) else { return self.ring.recycle(chunks) };
         let sent = match result {
             Ok(sent) => sent,
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => 0,
             Err(e) => {
-                way.end = Some(Ended::SinkFailed(failure(&e)));
+                transfer.end = Some(Ended::SinkFailed(failure(&e)));
                 return self.ring.recycle(chunks);
             }
         };
-        way.moved += sent as u64;
+        transfer.moved += sent as u64;
         if sent < chunks.iter().map(Chunk::len).sum() {
             let mut bytes = self.memory();
             let mut skip = sent;
@@ -263,22 +270,22 @@ impl Core {
                 bytes.extend_from_slice(&self.ring.bytes(chunk)[skipped..]);
                 skip -= skipped;
             }
-            if let Some(way) = self.ways.get(ticket) {
-                way.waiting = Some(Box::new(Waiting { bytes: Some(bytes), ..Waiting::default() }));
+            if let Some(transfer) = self.transfers.get_mut(id) {
+                transfer.waiting = Some(Box::new(Waiting { bytes: Some(bytes), ..Waiting::default() }));
             }
         }
         self.ring.recycle(chunks);
     }
 
-    fn on_held_sent(&mut self, ticket: Ticket, done: Completion) {
-        let Some(way) = self.ways.get(ticket) else { return };
-        let Some(waiting) = &mut way.waiting else { return };
+    fn on_held_sent(&mut self, id: SlotId, done: Completion) {
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
+        let Some(waiting) = &mut transfer.waiting else { return };
         (waiting.bytes, waiting.send) = (done.buffer, None);
         if done.result >= 0 {
             waiting.sent += done.result as usize;
-            way.moved += done.result as u64;
+            transfer.moved += done.result as u64;
         } else if !matches!(-done.result, libc::EAGAIN | libc::EINTR) {
-            way.end = Some(Ended::SinkFailed(failure(&io::Error::from_raw_os_error(-done.result))));
+            transfer.end = Some(Ended::SinkFailed(failure(&io::Error::from_raw_os_error(-done.result))));
         }
     }
 
@@ -287,26 +294,26 @@ impl Core {
         let mut changed = std::mem::take(&mut self.changed);
         let mut sends = false;
         let alone = changed.len() == 1;
-        for ticket in changed.drain(..) {
-            let Some(way) = self.ways.get(ticket).filter(|w| w.live) else { continue };
-            way.queued = false;
+        for id in changed.drain(..) {
+            let Some(transfer) = self.transfers.get_mut(id).filter(|w| w.live) else { continue };
+            transfer.queued = false;
             let mut outcome = Outcome::Armed;
-            if let Some(end @ Ended::SinkFailed(_)) = way.end {
+            if let Some(end @ Ended::SinkFailed(_)) = transfer.end {
                 outcome = Outcome::Ended(end);
             } else {
-                sends |= self.go_on(ticket, alone);
-                let Some(way) = self.ways.get(ticket) else { continue };
-                if let (true, Some(end)) = (delivered(way), way.end) {
+                sends |= self.go_on(id, alone);
+                let Some(transfer) = self.transfers.get_mut(id) else { continue };
+                if let (true, Some(end)) = (transfer.delivered(), transfer.end) {
                     outcome = Outcome::Ended(end);
                 }
             }
-            let Some(way) = self.ways.get(ticket) else { continue };
-            let (id, moved) = (way.id, std::mem::take(&mut way.moved));
+            let Some(transfer) = self.transfers.get_mut(id) else { continue };
+            let (job, moved) = (transfer.id, std::mem::take(&mut transfer.moved));
             if moved > 0 || outcome != Outcome::Armed {
-                out.push(Done { id, moved, outcome });
+                out.push(Done { id: job, moved, outcome });
             }
             if outcome != Outcome::Armed {
-                self.bury(ticket);
+                self.close(id);
             }
         }
         self.changed = changed;
@@ -315,47 +322,47 @@ impl Core {
 
     /// Sends what can be sent, stops or begins receiving. True: a send was queued that is done once it is taken in.
     /// `alone`: no other direction has anything to send, so that a call of its own is cheaper than a request.
-    fn go_on(&mut self, ticket: Ticket, alone: bool) -> bool {
-        let Some(way) = self.ways.get(ticket) else { return false };
-        if way.sending {
+    fn go_on(&mut self, id: SlotId, alone: bool) -> bool {
+        let Some(transfer) = self.transfers.get_mut(id) else { return false };
+        if transfer.sending {
             return false;
         }
-        if let Some(mut waiting) = way.waiting.take() {
-            let got = std::mem::take(&mut way.got);
+        if let Some(mut waiting) = transfer.waiting.take() {
+            let got = std::mem::take(&mut transfer.got);
             for chunk in &got {
                 waiting.after.extend_from_slice(self.ring.bytes(chunk));
             }
             self.ring.recycle(got);
-            if self.hold(ticket, &mut waiting) {
-                self.stop_receiving(ticket);
-                if let Some(way) = self.ways.get(ticket) {
-                    way.waiting = Some(waiting);
+            if self.hold(id, &mut waiting) {
+                self.stop_receiving(id);
+                if let Some(transfer) = self.transfers.get_mut(id) {
+                    transfer.waiting = Some(waiting);
                 }
                 return false;
             }
         }
-        let Some(way) = self.ways.get(ticket) else { return false };
-        if way.got.is_empty() {
-            if way.receive.is_none() && way.end.is_none() {
-                self.rearm.push(ticket);
+        let Some(transfer) = self.transfers.get_mut(id) else { return false };
+        if transfer.got.is_empty() {
+            if transfer.receive.is_none() && transfer.end.is_none() {
+                self.rearm.push(id);
             }
             return false;
         }
-        let chunks = std::mem::take(&mut way.got);
+        let chunks = std::mem::take(&mut transfer.got);
         if alone {
-            let result = self.ring.send_chunks_now(way.sink, &chunks);
-            self.sent(ticket, result, chunks);
-            let failed = self.ways.get(ticket).is_none_or(|w| matches!(w.end, Some(Ended::SinkFailed(_))));
-            return !failed && self.go_on(ticket, alone);
+            let result = self.ring.send_chunks_now(transfer.sink, &chunks);
+            self.sent(id, result, chunks);
+            let failed = self.transfers.get_mut(id).is_none_or(|w| matches!(w.end, Some(Ended::SinkFailed(_))));
+            return !failed && self.go_on(id, alone);
         }
-        way.in_flight += 1;
-        way.sending = true;
-        self.ring.send_chunks(way.sink, chunks, tag(ticket, Kind::Send));
+        transfer.in_flight += 1;
+        transfer.sending = true;
+        self.ring.send_chunks(transfer.sink, chunks, tag(id, Kind::Send));
         true
     }
 
     /// Goes on with what waits for room. False: nothing waits any more.
-    fn hold(&mut self, ticket: Ticket, waiting: &mut Waiting) -> bool {
+    fn hold(&mut self, id: SlotId, waiting: &mut Waiting) -> bool {
         let Some(mut bytes) = waiting.bytes.take() else { return true };
         if waiting.sent == bytes.len() {
             self.spare(bytes);
@@ -365,17 +372,17 @@ impl Core {
                 return false;
             }
         }
-        if let Some(way) = self.ways.get(ticket) {
-            way.in_flight += 1;
-            waiting.send = Some(self.ring.send_buffer(way.sink, bytes, waiting.sent, tag(ticket, Kind::Held)));
+        if let Some(transfer) = self.transfers.get_mut(id) {
+            transfer.in_flight += 1;
+            waiting.send = Some(self.ring.send_buffer(transfer.sink, bytes, waiting.sent, tag(id, Kind::Held)));
         }
         true
     }
 
-    fn stop_receiving(&mut self, ticket: Ticket) {
-        let Some(way) = self.ways.get(ticket) else { return };
-        if let Some(receive) = way.receive
-            && !std::mem::replace(&mut way.stopping, true)
+    fn stop_receiving(&mut self, id: SlotId) {
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
+        if let Some(receive) = transfer.receive
+            && !std::mem::replace(&mut transfer.stopping, true)
         {
             self.ring.cancel(receive);
         }
@@ -397,11 +404,6 @@ impl Core {
 
     #[cfg(test)]
     pub fn in_use(&mut self) -> usize {
-        self.ring.in_flight() + self.ring.chunks_lent() + self.ways.used()
+        self.ring.in_flight() + self.ring.chunks_lent() + self.transfers.len()
     }
-}
-
-/// Whether nothing is left of what came before the end.
-fn delivered(way: &Way) -> bool {
-    way.got.is_empty() && !way.sending && way.waiting.is_none()
 }

@@ -1,6 +1,6 @@
 //! io_uring: one multishot receive per direction, sends in batches, one system call for many of both.
 //!
-//! Unlike the other engines this one is driven by completions: a direction is armed once and then told of in
+//! Unlike the other engines this one is driven by completions: a direction is armed once and then reported in
 //! [`Engine::completed`], which is also where the worker waits (the ring watches the worker's epoll, not the other way
 //! round, so that a busy turn costs no extra call). How the bytes go:
 //!
@@ -15,7 +15,7 @@
 //! Bundles of buffers are used for receiving. For sending they would need a list of buffers per direction; one gathered
 //! send does the same in one request.
 mod core;
-mod way;
+mod transfer;
 
 use std::io;
 use std::net::SocketAddr;
@@ -132,9 +132,13 @@ impl Engine for UringEngine {
         for job in jobs {
             job.outcome = match (&opened, self.core()) {
                 (Ok(()), Some(core)) => {
-                    // One that is armed already is told of by its completions.
+                    // The completions of one that is armed already report it.
                     if job.store.is_empty() {
-                        job.store = Store::Armed(core.arm(job.id, job.source, job.sink));
+                        let Some(id) = core.arm(job.id, job.source, job.sink) else {
+                            job.outcome = Outcome::Refused(Fallback::Other);
+                            continue;
+                        };
+                        job.store = Store::Armed(id);
                     }
                     Outcome::Armed
                 }
@@ -145,8 +149,8 @@ impl Engine for UringEngine {
     }
 
     fn discard(&mut self, store: Store) {
-        if let (Store::Armed(ticket), Some(core)) = (store, self.core()) {
-            core.abandon(ticket);
+        if let (Store::Armed(id), Some(core)) = (store, self.core()) {
+            core.abandon(id);
         }
     }
 

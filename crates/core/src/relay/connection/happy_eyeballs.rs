@@ -3,7 +3,7 @@
 //! Addresses are first interleaved by family ([`interleave`], once per resolution). A [`Dial`] then starts one attempt
 //! after the other: the next when one fails, or 250 ms after the last began, so that a dead path costs a quarter of a
 //! second instead of a connect timeout. The first to connect wins and the others are given up. It allocates nothing.
-use super::Ns;
+use crate::relay::Ns;
 
 /// From one attempt to the next, in ns: the Connection Attempt Delay of RFC 8305, section 5.
 pub const ATTEMPT_DELAY_NS: Ns = 250_000_000;

@@ -1,0 +1,247 @@
+//! How a connection through the relay ends.
+//!
+//! Each direction ends by itself. An end of data is passed on as a half-close once all bytes before it are delivered; the
+//! other direction continues, however late its replies are. A reset is passed on as a reset, but only once everything
+//! received before it has left: closing with a reset discards what the kernel has not yet sent.
+//!
+//! [`Closing`] holds no data: the engines report an end only when they hold nothing that came before it.
+use crate::relay::direction::{Direction, Peer, PerDirection};
+
+/// Why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CloseReason {
+    /// Both directions came to their end.
+    Finished,
+    /// The client reset it.
+    ClientReset,
+    /// The target reset it.
+    TargetReset,
+    /// The client could not be reached any more (retransmissions or keepalive gave up, or no route).
+    ClientLost,
+    /// The target could not be reached any more.
+    TargetLost,
+    /// No progress for the idle timeout.
+    IdleTimeout,
+    /// No progress for the linger timeout after one direction had ended.
+    LingerTimeout,
+    /// No target accepted.
+    ConnectRefused,
+    /// No target answered in time.
+    ConnectTimeout,
+    /// The client left before a target had answered.
+    ClientGone,
+    /// The client is not allowed.
+    Denied,
+    /// A limit was reached.
+    Limited,
+    /// The peer is none of the proxies that may say who the client is.
+    UntrustedProxy,
+    /// The PROXY header was missing or malformed.
+    BadHeader,
+    /// The relay stopped, or its listener was removed, and the time to drain was over.
+    Drained,
+    /// The relay itself failed: no memory or descriptors.
+    RelayFailed,
+}
+
+impl CloseReason {
+    /// Its name in logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::ClientReset => "client-reset",
+            Self::TargetReset => "target-reset",
+            Self::ClientLost => "client-lost",
+            Self::TargetLost => "target-lost",
+            Self::IdleTimeout => "idle-timeout",
+            Self::LingerTimeout => "linger-timeout",
+            Self::ConnectRefused => "connect-refused",
+            Self::ConnectTimeout => "connect-timeout",
+            Self::ClientGone => "client-gone",
+            Self::Denied => "denied",
+            Self::Limited => "limited",
+            Self::UntrustedProxy => "untrusted-proxy",
+            Self::BadHeader => "bad-header",
+            Self::Drained => "drained",
+            Self::RelayFailed => "relay-failed",
+        }
+    }
+
+    /// All of them, for metrics.
+    pub const ALL: [Self; 16] = [
+        Self::Finished,
+        Self::ClientReset,
+        Self::TargetReset,
+        Self::ClientLost,
+        Self::TargetLost,
+        Self::IdleTimeout,
+        Self::LingerTimeout,
+        Self::ConnectRefused,
+        Self::ConnectTimeout,
+        Self::ClientGone,
+        Self::Denied,
+        Self::Limited,
+        Self::UntrustedProxy,
+        Self::BadHeader,
+        Self::Drained,
+        Self::RelayFailed,
+    ];
+}
+
+/// What ended a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// The peer sent a reset.
+    Reset,
+    /// The peer could not be reached.
+    Lost,
+}
+
+/// How a direction ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The source sent its end of data, and all bytes before it are delivered.
+    Eof,
+    /// Reading from the source failed, and all bytes before that are delivered.
+    SourceFailed(Failure),
+    /// Writing to the sink failed; what was left is lost.
+    SinkFailed(Failure),
+}
+
+/// What follows for the sockets when a direction has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing yet.
+    Wait,
+    /// Send the end of data to this peer (shutdown of writing).
+    HalfClose(Peer),
+    /// Close both sockets: each peer has all its data and its end.
+    Close(CloseReason),
+    /// Reset this peer once its data has left (the other one is dead), then close both sockets.
+    Reset(Peer, CloseReason),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Open,
+    /// Its end of data is passed on.
+    Finished,
+    /// Its sink is dead. The reset waits until the other direction has delivered what is left.
+    SinkFailed(Failure),
+}
+
+/// The ends of both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Closing {
+    directions: PerDirection<State>,
+}
+
+fn reason(dead: Peer, failure: Failure) -> CloseReason {
+    match (dead, failure) {
+        (Peer::Client, Failure::Reset) => CloseReason::ClientReset,
+        (Peer::Client, Failure::Lost) => CloseReason::ClientLost,
+        (Peer::Target, Failure::Reset) => CloseReason::TargetReset,
+        (Peer::Target, Failure::Lost) => CloseReason::TargetLost,
+    }
+}
+
+impl Closing {
+    /// Whether the direction still moves data.
+    pub fn is_open(&self, direction: Direction) -> bool {
+        self.directions[direction] == State::Open
+    }
+
+    /// Whether one direction has ended and the other has not: the linger timeout runs.
+    pub fn is_half_closed(&self) -> bool {
+        self.is_open(Direction::ClientToTarget) != self.is_open(Direction::TargetToClient)
+    }
+
+    /// A direction has ended.
+    pub fn ended(&mut self, direction: Direction, how: Ended) -> Next {
+        if !self.is_open(direction) {
+            return Next::Wait;
+        }
+        let (source, sink) = (direction.source(), direction.sink());
+        let reverse = self.directions[direction.reverse()];
+        match how {
+            Ended::Eof => {
+                self.directions[direction] = State::Finished;
+                match reverse {
+                    State::Open => Next::HalfClose(sink),
+                    State::Finished => Next::Close(CloseReason::Finished),
+                    // The source failed as a sink before, and nothing of what it had sent is left.
+                    State::SinkFailed(failure) => Next::Reset(sink, reason(source, failure)),
+                }
+            }
+            // A dead socket takes no data either, so the reverse direction has ended too.
+            Ended::SourceFailed(failure) => {
+                self.directions = PerDirection::new(|_| State::Finished);
+                Next::Reset(sink, reason(source, failure))
+            }
+            Ended::SinkFailed(failure) => {
+                self.directions[direction] = State::SinkFailed(failure);
+                match reverse {
+                    // What the dead peer sent before may still wait to be read.
+                    State::Open => Next::Wait,
+                    State::Finished | State::SinkFailed(_) => Next::Reset(source, reason(sink, failure)),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Direction::{ClientToTarget, TargetToClient};
+
+    #[test]
+    fn both_ends_in_turn_finish_it() {
+        for first in Direction::ALL {
+            let mut closing = Closing::default();
+            assert_eq!(closing.ended(first, Ended::Eof), Next::HalfClose(first.sink()));
+            assert!(closing.is_half_closed() && closing.is_open(first.reverse()));
+            assert_eq!(closing.ended(first.reverse(), Ended::Eof), Next::Close(CloseReason::Finished));
+        }
+    }
+
+    #[test]
+    fn a_reset_is_passed_on_at_once_whatever_the_other_direction_does() {
+        let mut closing = Closing::default();
+        assert_eq!(
+            closing.ended(TargetToClient, Ended::SourceFailed(Failure::Reset)),
+            Next::Reset(Peer::Client, CloseReason::TargetReset)
+        );
+        let mut closing = Closing::default();
+        closing.ended(TargetToClient, Ended::Eof);
+        assert_eq!(
+            closing.ended(ClientToTarget, Ended::SourceFailed(Failure::Lost)),
+            Next::Reset(Peer::Target, CloseReason::ClientLost)
+        );
+        assert_eq!(closing.ended(TargetToClient, Ended::Eof), Next::Wait, "reported once");
+    }
+
+    #[test]
+    fn what_a_dead_target_had_sent_still_reaches_the_client() {
+        let mut closing = Closing::default();
+        assert_eq!(closing.ended(ClientToTarget, Ended::SinkFailed(Failure::Reset)), Next::Wait);
+        assert!(closing.is_open(TargetToClient));
+        let next = closing.ended(TargetToClient, Ended::Eof);
+        assert_eq!(next, Next::Reset(Peer::Client, CloseReason::TargetReset));
+    }
+
+    #[test]
+    fn a_sink_that_fails_after_the_other_direction_is_over_resets() {
+        let mut closing = Closing::default();
+        closing.ended(TargetToClient, Ended::Eof);
+        let next = closing.ended(ClientToTarget, Ended::SinkFailed(Failure::Reset));
+        assert_eq!(next, Next::Reset(Peer::Client, CloseReason::TargetReset));
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let names: std::collections::HashSet<_> = CloseReason::ALL.iter().map(|r| r.name()).collect();
+        assert_eq!(names.len(), CloseReason::ALL.len());
+    }
+}

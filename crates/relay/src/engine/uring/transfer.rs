@@ -1,0 +1,122 @@
+//! The state of one direction that the ring moves, and the tags of its requests.
+use std::os::fd::RawFd;
+
+use parshall_core::relay::connection::Ended;
+use parshall_core::relay::slots::SlotId;
+use parshall_sys::uring::{Chunk, Request};
+
+/// What a request is; the lowest bits of its tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The multishot receive of a direction.
+    Recv = 0,
+    /// Chunks sent without waiting.
+    Send = 1,
+    /// Bytes that wait for room in the sink.
+    Held = 2,
+    /// The multishot accept of a listener.
+    Accept = 3,
+    /// The worker's epoll.
+    Watch = 4,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [Self::Recv, Self::Send, Self::Held, Self::Accept, Self::Watch];
+}
+
+/// The tag of a request of this kind.
+pub fn tag(id: SlotId, kind: Kind) -> u64 {
+    id.token(kind as u8)
+}
+
+/// The transfer and the kind of request that a tag names.
+pub fn parts(tag: u64) -> Option<(SlotId, Kind)> {
+    let (id, kind) = SlotId::from_token(tag);
+    Some((id, Kind::ALL.get(usize::from(kind)).copied()?))
+}
+
+/// Bytes that a full sink has left over, in memory of their own so that the ring's buffers are free for others.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    /// None while the ring has them.
+    pub bytes: Option<Vec<u8>>,
+    /// The send of them, while it is in flight.
+    pub send: Option<Request>,
+    /// How many of them are sent.
+    pub sent: usize,
+    /// What was received before the source could be stopped.
+    pub after: Vec<u8>,
+}
+
+/// A direction that the ring moves.
+#[derive(Debug)]
+pub struct Transfer {
+    /// False once its end is reported or its connection is closed. It is removed when nothing is in flight.
+    pub live: bool,
+    /// The worker's name for it.
+    pub id: u64,
+    /// Where bytes come from.
+    pub source: RawFd,
+    /// Where they go.
+    pub sink: RawFd,
+    /// Requests whose last completion has not come.
+    pub in_flight: u8,
+    /// The receive, while it is in flight.
+    pub receive: Option<Request>,
+    /// The receive was cancelled, because the sink is full.
+    pub stopping: bool,
+    /// It ended for want of buffers before it got any.
+    pub starved: bool,
+    /// It stands in the list of directions to settle.
+    pub queued: bool,
+    /// Received, not yet sent.
+    pub got: Vec<Chunk>,
+    /// Chunks are being sent; the ring has them.
+    pub sending: bool,
+    /// What the sink had no room for.
+    pub waiting: Option<Box<Waiting>>,
+    /// How the source has ended; reported once all that came before is sent.
+    pub end: Option<Ended>,
+    /// Bytes delivered and not yet reported.
+    pub moved: u64,
+}
+
+impl Transfer {
+    /// A transfer without requests.
+    pub fn new(id: u64, source: RawFd, sink: RawFd) -> Self {
+        Self {
+            live: true,
+            id,
+            source,
+            sink,
+            in_flight: 0,
+            receive: None,
+            stopping: false,
+            starved: false,
+            queued: false,
+            got: Vec::new(),
+            sending: false,
+            waiting: None,
+            end: None,
+            moved: 0,
+        }
+    }
+
+    /// Whether all that was received has been sent.
+    pub fn delivered(&self) -> bool {
+        self.got.is_empty() && !self.sending && self.waiting.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_read_back() {
+        let id = SlotId { slot: 0xab_cdef, generation: 0xfedc_ba98 };
+        for kind in Kind::ALL {
+            assert_eq!(parts(tag(id, kind)), Some((id, kind)));
+        }
+    }
+}
