@@ -2,16 +2,20 @@
 //! and the crate builds for wasm32-unknown-unknown.
 //!
 //! [`judge`] and [`observe`] decide for the diagnosis, [`relay`] for the relay, [`sockets`] for the collector of sockets. They
-//! do not import each other, but for `judge` and `observe`; what several need is in [`stats`] and [`units`].
+//! do not import each other, but for `judge` and `observe`. What several need is in [`stats`], [`units`] (values as they are
+//! printed), [`values`] and [`networks`] (as they are read) and [`text`].
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod judge;
+pub mod networks;
 pub mod observe;
 pub mod relay;
 pub mod sockets;
 pub mod stats;
+pub mod text;
 pub mod units;
+pub mod values;
 
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;

@@ -3,6 +3,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use parshall_core::values::ValueError;
+
 /// A user's mistake or a limit of the host. `main` prints it as `error: WHAT` and `hint: HINT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserError {
@@ -26,6 +28,12 @@ impl fmt::Display for UserError {
 }
 
 impl std::error::Error for UserError {}
+
+impl From<ValueError> for UserError {
+    fn from(error: ValueError) -> Self {
+        Self::new(error.what, error.hint)
+    }
+}
 
 /// Prints a mistake on stderr. Nothing is left to do if that fails too.
 pub fn tell(mistake: &UserError) {

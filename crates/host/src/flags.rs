@@ -2,13 +2,15 @@
 use std::path::PathBuf;
 
 use clap::builder::TypedValueParser;
-use parshall_core::relay::config::Wrong;
+use parshall_core::values::ValueError;
 
 use crate::error::UserError;
 
-/// A parser of the configuration files as one of clap's.
-pub fn read<T: Clone + Send + Sync + 'static>(parse: fn(&str) -> Result<T, Wrong>) -> impl TypedValueParser<Value = T> {
-    move |text: &str| parse(text).map_err(|wrong| UserError::new(wrong.what, wrong.hint))
+/// A parser of [`parshall_core::units`] or of a configuration file as one of clap's.
+pub fn read<T: Clone + Send + Sync + 'static>(
+    parse: fn(&str) -> Result<T, ValueError>,
+) -> impl TypedValueParser<Value = T> {
+    move |text: &str| parse(text).map_err(UserError::from)
 }
 
 /// A process id.

@@ -1,6 +1,7 @@
 //! Durations as users write them, and numbers as people read them.
 use std::time::Duration;
 
+use parshall_core::values::duration_within;
 use parshall_host::error::UserError;
 
 /// How results are printed.
@@ -13,27 +14,11 @@ pub enum Format {
     Json,
 }
 
-/// Reads `10s`, `500ms`, `2m` or a plain number of seconds.
+/// Reads `10s`, `500ms`, `2m` or a plain number of seconds; at most a day.
 pub fn duration(text: &str) -> Result<Duration, UserError> {
-    let wrong = || {
-        let what =
-            if text.is_empty() { "the time is empty".to_owned() } else { format!("`{text}` is not a length of time") };
-        UserError::new(what, "write a number and a unit, such as 500ms, 10s or 2m")
-    };
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: f64 = digits.parse().map_err(|_| wrong())?;
-    let scale = match &text[digits.len()..] {
-        "ms" => 1e-3,
-        "s" | "" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(wrong()),
-    };
-    let seconds = number * scale;
-    if !(0.0..=86_400.0).contains(&seconds) {
-        return Err(UserError::new(format!("`{text}` is out of range"), "choose a time from 0 to 24h"));
-    }
-    Ok(Duration::from_secs_f64(seconds))
+    let plain = text.ends_with(|c: char| c.is_ascii_digit());
+    let text = if plain { format!("{text}s") } else { text.to_owned() };
+    Ok(duration_within(&text, Duration::ZERO, Duration::from_secs(86_400), "choose a time from 0 to 24h")?)
 }
 
 /// A duration in milliseconds as a flag value, such as `2.5`.

@@ -2,6 +2,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ipnet::IpNet;
 use parshall_core::relay::Ns;
 use parshall_core::relay::access::Access;
 use parshall_core::relay::bucket::Bucket;
@@ -99,7 +100,7 @@ impl Service {
     pub fn new(config: Listener, targets: Vec<Arc<TargetState>>, gate: Option<Arc<Gate>>, now: Ns) -> Self {
         let gate = gate.unwrap_or_else(|| Arc::new(Gate::new(&config.limits, now)));
         let balancing = Arc::new(Balancing::new(&config));
-        let network = |&(network, prefix): &(IpAddr, u8)| AccessRule { allow: true, network, prefix };
+        let network = |&network: &IpNet| AccessRule { allow: true, network };
         let proxies = Access::new(&config.proxy_from.iter().map(network).collect::<Vec<_>>());
         Self {
             access: Access::new(&config.access),
@@ -175,14 +176,14 @@ mod tests {
 
     #[test]
     fn headers_are_believed_of_the_proxies_that_were_named() {
-        let receives = |proxy_from: &[(&str, u8)], from: &str| {
+        let receives = |proxy_from: &[&str], from: &str| {
             let at = Endpoint::Ip("127.0.0.1:2".parse().expect("an address"));
             let targets = vec![Target { endpoint: at.clone(), weight: 1 }];
             let mut listener = Listener { proxy_in: true, ..Listener::new(Protocol::Tcp, at, targets) };
-            listener.proxy_from = proxy_from.iter().map(|(ip, n)| (ip.parse().expect("an address"), *n)).collect();
+            listener.proxy_from = proxy_from.iter().map(|network| network.parse().expect("a network")).collect();
             Service::new(listener, Vec::new(), None, 0).receives(Some(from.parse().expect("an address")), 0)
         };
-        let named = [("10.0.0.0", 8), ("2001:db8::", 32)];
+        let named = ["10.0.0.0/8", "2001:db8::/32"];
         for (from, expected) in [
             ("10.9.9.9:1", Ok(())),
             ("[2001:db8::5]:1", Ok(())),

@@ -6,6 +6,8 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::IpNet;
+
 use super::config::AccessRule;
 
 /// Rules, flattened into ranges that do not overlap: a lookup is a binary search whatever the number of rules.
@@ -31,16 +33,14 @@ impl Access {
         let by_default = !rules.iter().any(|rule| rule.allow);
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for rule in rules {
-            match network(rule) {
-                (IpAddr::V4(ip), prefix) => {
-                    let host = u32::MAX.checked_shr(prefix).unwrap_or(0);
-                    let first = ip.to_bits() & !host;
-                    v4.push(Span { first, last: first | host, allow: rule.allow });
+            match canonical(rule.network) {
+                IpNet::V4(net) => {
+                    let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+                    v4.push(Span { first, last, allow: rule.allow });
                 }
-                (IpAddr::V6(ip), prefix) => {
-                    let host = u128::MAX.checked_shr(prefix).unwrap_or(0);
-                    let first = ip.to_bits() & !host;
-                    v6.push(Span { first, last: first | host, allow: rule.allow });
+                IpNet::V6(net) => {
+                    let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+                    v6.push(Span { first, last, allow: rule.allow });
                 }
             }
         }
@@ -56,12 +56,13 @@ impl Access {
     }
 }
 
-/// A rule's network and the length of its prefix; a network of IPv4 addresses in their IPv6 form becomes IPv4.
-fn network(rule: &AccessRule) -> (IpAddr, u32) {
-    match (rule.network, rule.network.to_canonical()) {
-        (IpAddr::V6(_), IpAddr::V4(ip)) if rule.prefix >= 96 => (ip.into(), u32::from(rule.prefix - 96)),
-        (ip, _) => (ip, u32::from(rule.prefix)),
+/// A network of IPv4 addresses in their IPv6 form (`::ffff:0:0/96`) becomes IPv4.
+fn canonical(network: IpNet) -> IpNet {
+    let ip = network.addr().to_canonical();
+    if network.addr().is_ipv6() && ip.is_ipv4() && network.prefix_len() >= 96 {
+        return IpNet::new_assert(ip, network.prefix_len() - 96);
     }
+    network
 }
 
 /// Sweeps over the borders of all rules and keeps at each the earliest rule that holds there: n log n for n rules.
@@ -108,8 +109,7 @@ mod tests {
 
     fn rule(text: &str) -> AccessRule {
         let (verb, network) = text.split_once(' ').unwrap();
-        let (network, prefix) = network.split_once('/').unwrap();
-        AccessRule { allow: verb == "allow", network: network.parse().unwrap(), prefix: prefix.parse().unwrap() }
+        AccessRule { allow: verb == "allow", network: network.parse().unwrap() }
     }
 
     fn access(rules: &[&str]) -> Access {
@@ -161,20 +161,18 @@ mod tests {
         let v4 = (0u32..8, 24u8..=32).prop_map(|(low, prefix)| (IpAddr::from(Ipv4Addr::from_bits(low << 5)), prefix));
         let wide = any::<(u32, u8)>().prop_map(|(ip, p)| (IpAddr::from(Ipv4Addr::from_bits(ip)), p % 33));
         let v6 = any::<(u128, u8)>().prop_map(|(ip, p)| (IpAddr::from(Ipv6Addr::from_bits(ip)), p % 129));
-        (any::<bool>(), prop_oneof![4 => v4, 1 => wide, 2 => v6]).prop_map(|(allow, (network, prefix))| AccessRule {
-            allow,
-            network,
-            prefix,
-        })
+        (any::<bool>(), prop_oneof![4 => v4, 1 => wide, 2 => v6])
+            .prop_map(|(allow, (ip, prefix))| AccessRule { allow, network: IpNet::new_assert(ip, prefix) })
     }
 
     fn holds(rule: &AccessRule, client: IpAddr) -> bool {
-        match (rule.network, client) {
+        let prefix = rule.network.prefix_len();
+        match (rule.network.addr(), client) {
             (IpAddr::V4(n), IpAddr::V4(c)) => {
-                (0..u32::from(rule.prefix)).all(|bit| (n.to_bits() ^ c.to_bits()) << bit >> 31 == 0)
+                (0..u32::from(prefix)).all(|bit| (n.to_bits() ^ c.to_bits()) << bit >> 31 == 0)
             }
             (IpAddr::V6(n), IpAddr::V6(c)) => {
-                (0..u32::from(rule.prefix)).all(|bit| (n.to_bits() ^ c.to_bits()) << bit >> 127 == 0)
+                (0..u32::from(prefix)).all(|bit| (n.to_bits() ^ c.to_bits()) << bit >> 127 == 0)
             }
             _ => false,
         }
@@ -191,7 +189,7 @@ mod tests {
             let mut clients: Vec<IpAddr> = near.into_iter().map(|low| Ipv4Addr::from_bits(low).into()).collect();
             clients.extend([IpAddr::from(Ipv4Addr::from_bits(far.0)), Ipv6Addr::from_bits(far.1).into()]);
             // The networks themselves are the borders.
-            clients.extend(list.iter().map(|rule| rule.network));
+            clients.extend(list.iter().map(|rule| rule.network.addr()));
             for client in clients.into_iter().filter(|ip| ip.to_canonical() == *ip) {
                 let naive = list.iter().find(|rule| holds(rule, client)).map(|rule| rule.allow);
                 let expected = naive.unwrap_or(!list.iter().any(|rule| rule.allow));

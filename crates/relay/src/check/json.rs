@@ -63,7 +63,7 @@ fn listener(l: &Listener) -> Value {
         "engine": name_of(&ENGINES, &l.engine),
         "buffer_bytes": l.buffer,
         "access": l.access.iter().map(|rule| {
-            json!({"allow": rule.allow, "network": format!("{}/{}", rule.network, rule.prefix)})
+            json!({"allow": rule.allow, "network": rule.network.to_string()})
         }).collect::<Vec<_>>(),
         "limits": {
             "connections": l.limits.connections,
@@ -88,7 +88,7 @@ fn listener(l: &Listener) -> Value {
             "backlog": l.sockets.backlog,
         },
         "proxy_in": l.proxy_in,
-        "proxy_from": l.proxy_from.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>(),
+        "proxy_from": l.proxy_from.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "proxy_out": l.proxy_out.map(|v| name_of(&PROXY_VERSIONS, &Some(v))),
         "transparent": l.transparent,
         "source": l.source.map(|a| a.to_string()),

@@ -2,10 +2,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use parshall_core::relay::config::value::{BALANCES, ENGINES, PROXY_VERSIONS, bytes_text, name_of};
+use parshall_core::relay::config::value::{BALANCES, ENGINES, PROXY_VERSIONS, name_of};
 use parshall_core::relay::config::{
     BUFFER_DEFAULT, Balance, Config, Endpoint, Global, Listener, LogTo, Protocol, SocketOptions, Target,
 };
+use parshall_core::values::bytes_text;
 
 use parshall_host::output::{TextStyle, clean, items};
 
@@ -119,7 +120,7 @@ fn details(l: &Listener, range: bool) -> Vec<String> {
     limits(l, &mut parts);
     times(l, &usual, &mut parts);
     parts.extend(l.proxy_in.then(|| {
-        let networks: Vec<String> = l.proxy_from.iter().map(|(ip, prefix)| format!(" {ip}/{prefix}")).collect();
+        let networks: Vec<String> = l.proxy_from.iter().map(|network| format!(" {network}")).collect();
         let from = if networks.is_empty() { "" } else { " from" };
         format!("PROXY header in{from}{}", networks.join(","))
     }));
@@ -134,10 +135,7 @@ fn details(l: &Listener, range: bool) -> Vec<String> {
         });
     }
     parts.extend(l.health.check.map(|c| format!("checked every {} for {}", time(c.interval), time(c.timeout))));
-    for rule in &l.access {
-        let word = if rule.allow { "allow" } else { "deny" };
-        parts.push(format!("{word} {}/{}", rule.network, rule.prefix));
-    }
+    parts.extend(l.access.iter().map(ToString::to_string));
     parts
 }
 

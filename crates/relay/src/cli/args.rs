@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
+use ipnet::IpNet;
+use parshall_core::networks::networks;
 use parshall_core::relay::config::value::{self, BALANCES, ENGINES, PROXY_VERSIONS};
 use parshall_core::relay::config::{Balance, EngineChoice, LogTo, ProxyVersion, address};
+use parshall_core::values;
 
 use parshall_host::flags::read;
 use parshall_host::output::PrintArgs;
@@ -95,31 +98,31 @@ pub struct ForwardArgs {
     #[arg(long, value_name = "HOW", value_parser = one_of(&BALANCES))]
     pub(super) balance: Option<Balance>,
     /// Admit only these addresses or networks, such as 10.0.0.0/8; may be given several times
-    #[arg(long, value_name = "NETWORK", value_parser = read(value::networks))]
+    #[arg(long, value_name = "NETWORK", value_parser = read(networks))]
     pub(super) allow: Vec<Networks>,
     /// Refuse these addresses or networks, before any --allow; may be given several times
-    #[arg(long, value_name = "NETWORK", value_parser = read(value::networks))]
+    #[arg(long, value_name = "NETWORK", value_parser = read(networks))]
     pub(super) deny: Vec<Networks>,
     /// Connections of one source address open at once
-    #[arg(long, value_name = "N", value_parser = read(value::count))]
+    #[arg(long, value_name = "N", value_parser = read(values::count))]
     pub(super) per_source: Option<u32>,
     /// New connections a second; with --udp, datagrams a second of one source address
-    #[arg(long, value_name = "N", value_parser = read(value::rate))]
+    #[arg(long, value_name = "N", value_parser = read(values::rate))]
     pub(super) rate: Option<u32>,
     /// Bytes a second of each direction of each connection: 10MiB/s, 100Mbit/s
-    #[arg(long, value_name = "RATE", value_parser = read(value::bandwidth))]
+    #[arg(long, value_name = "RATE", value_parser = read(values::bandwidth))]
     pub(super) bandwidth: Option<u64>,
     /// How long the connection to a target may take [default: 5s]
-    #[arg(long, value_name = "TIME", value_parser = read(value::some_time))]
+    #[arg(long, value_name = "TIME", value_parser = read(values::positive_duration))]
     pub(super) connect_timeout: Option<Duration>,
     /// How long a connection may be idle, or off [default: 1h; 60s with --udp]
-    #[arg(long, value_name = "TIME", value_parser = read(value::time_or_off).map(IdleTimeout))]
+    #[arg(long, value_name = "TIME", value_parser = read(values::duration_or_off).map(IdleTimeout))]
     pub(super) idle_timeout: Option<IdleTimeout>,
     /// Clients begin with a PROXY header (v1 or v2), and must; needs --proxy-from
     #[arg(long)]
     pub(super) proxy_in: bool,
     /// Believe PROXY headers of these addresses or networks, and refuse others; may be given several times
-    #[arg(long, value_name = "NETWORK", value_parser = read(value::networks))]
+    #[arg(long, value_name = "NETWORK", value_parser = read(networks))]
     pub(super) proxy_from: Vec<Networks>,
     /// Begin with a PROXY header to targets
     #[arg(long, value_name = "VERSION", value_parser = one_of(&PROXY_VERSIONS[..2]).map(|v| v.unwrap_or(ProxyVersion::V2)))]
@@ -139,7 +142,7 @@ pub struct ProcessArgs {
     #[arg(long, value_name = "N", value_parser = read(value::threads))]
     pub(super) threads: Option<u16>,
     /// Connections open at once [default: as many as the limit on descriptors allows]
-    #[arg(long, value_name = "N", value_parser = read(value::count))]
+    #[arg(long, value_name = "N", value_parser = read(values::count))]
     pub(super) max_connections: Option<u32>,
     /// Serve Prometheus metrics here, at /metrics
     #[arg(long, value_name = "ADDRESS", value_parser = read(address::socket_address))]
@@ -154,12 +157,12 @@ pub struct ProcessArgs {
     #[arg(long, value_name = "USER", value_parser = read(value::user))]
     pub(super) user: Option<String>,
     /// How long connections may finish after a stop [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = read(value::duration))]
+    #[arg(long, value_name = "TIME", value_parser = read(values::duration))]
     pub(super) drain: Option<Duration>,
 }
 
 /// What one `--allow` names: `all` is two networks. A name of its own, for clap takes a list for several values.
-pub(super) type Networks = Vec<(IpAddr, u8)>;
+pub(super) type Networks = Vec<IpNet>;
 
 /// `--idle-timeout`; None is off.
 #[derive(Debug, Clone, Copy)]

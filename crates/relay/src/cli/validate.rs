@@ -1,7 +1,9 @@
 //! The flags of `parshall relay` lowered into a request.
 use parshall_core::relay::config::{
-    AccessRule, At, Draft, Global, LogTo, Protocol, Setting, TargetSpec, Wrong, access_list, address, quick,
+    AccessRule, At, Draft, Global, LogTo, Protocol, Setting, TargetSpec, access_list, address, quick,
 };
+
+use parshall_core::values::ValueError;
 
 use super::args::{ForwardArgs, IdleTimeout, Networks, ProcessArgs, RelayArgs, RelayCommand, RunArgs};
 use crate::request::{RelayRequest, Source};
@@ -37,7 +39,7 @@ impl RunArgs {
             ));
         }
         let target = |text: &String| {
-            let spec = address::target(text).map_err(mistake)?;
+            let spec = address::target(text)?;
             Ok(unplaced(TargetSpec { spec, weight: 1 }))
         };
         let targets = self.targets.iter().map(target).collect::<Result<_, UserError>>()?;
@@ -48,7 +50,7 @@ impl RunArgs {
             targets,
             settings: self.forward.settings()?.into_iter().map(unplaced).collect(),
         };
-        let config = quick(self.process.validate(), draft).map_err(mistake)?;
+        let config = quick(self.process.validate(), draft)?;
         Ok(Source::Given(Box::new(config)))
     }
 }
@@ -56,9 +58,9 @@ impl RunArgs {
 impl ForwardArgs {
     fn settings(self) -> Result<Vec<Setting>, UserError> {
         let rules = |networks: Vec<Networks>, allow| -> Vec<AccessRule> {
-            networks.into_iter().flatten().map(|(network, prefix)| AccessRule { allow, network, prefix }).collect()
+            networks.into_iter().flatten().map(|network| AccessRule { allow, network }).collect()
         };
-        let access = access_list(&rules(self.allow, true), &rules(self.deny, false)).map_err(mistake)?;
+        let access = access_list(&rules(self.allow, true), &rules(self.deny, false))?;
         let proxies: Vec<_> = self.proxy_from.into_iter().flatten().collect();
         let given = [
             self.engine.map(Setting::Engine),
@@ -100,12 +102,8 @@ fn unplaced<T>(value: T) -> At<T> {
     At::new(value, 0)
 }
 
-fn mistake(wrong: Wrong) -> UserError {
-    UserError::new(wrong.what, wrong.hint)
-}
-
 /// The first word may be a file without its `-c`, or a misspelt command.
-fn not_an_address(listen: &str, targets: &[String], wrong: Wrong) -> UserError {
+fn not_an_address(listen: &str, targets: &[String], wrong: ValueError) -> UserError {
     if targets.is_empty() && (listen.contains('/') || listen.contains('.')) && !listen.contains(':') {
         let hint =
             format!("a file goes behind -c, as in `parshall relay -c {listen}`; an address looks like 127.0.0.1:9000");
@@ -114,5 +112,5 @@ fn not_an_address(listen: &str, targets: &[String], wrong: Wrong) -> UserError {
     if listen.bytes().all(|b| b.is_ascii_alphabetic()) {
         return UserError::new(wrong.what, format!("{}; the commands are `relay check` and `relay top`", wrong.hint));
     }
-    mistake(wrong)
+    wrong.into()
 }

@@ -169,9 +169,7 @@ fn a_proxy_at_a_unix_socket_that_names_no_client_is_judged_by_no_rule() {
 }
 
 fn denies_all() -> Vec<AccessRule> {
-    ["0.0.0.0", "::"]
-        .map(|net| AccessRule { allow: false, network: net.parse().expect("an address"), prefix: 0 })
-        .into()
+    ["0.0.0.0/0", "::/0"].map(|net| AccessRule { allow: false, network: net.parse().expect("a network") }).into()
 }
 
 #[test]

@@ -3,7 +3,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use parshall_core::relay::config::value;
+use parshall_core::networks::networks;
+use parshall_core::values;
 
 use parshall_host::flags::{self, read};
 
@@ -67,13 +68,13 @@ pub struct SelectArgs {
     #[arg(long, value_name = "PORT", value_parser = flags::port)]
     pub(super) remote_port: Vec<u16>,
     /// An address or network at either end, such as 10.0.0.0/8; may be given several times
-    #[arg(long, value_name = "NETWORK", value_parser = read(value::networks))]
+    #[arg(long, value_name = "NETWORK", value_parser = read(networks))]
     pub(super) prefix: Vec<Networks>,
     /// A local address or network
-    #[arg(long, value_name = "NETWORK", value_parser = read(value::networks))]
+    #[arg(long, value_name = "NETWORK", value_parser = read(networks))]
     pub(super) local_prefix: Vec<Networks>,
     /// A remote address or network
-    #[arg(long, value_name = "NETWORK", value_parser = read(value::networks))]
+    #[arg(long, value_name = "NETWORK", value_parser = read(networks))]
     pub(super) remote_prefix: Vec<Networks>,
     /// Sockets that a process holds; may be given several times
     #[arg(long, value_name = "PID", value_parser = flags::pid)]
@@ -90,7 +91,7 @@ pub struct SelectArgs {
 }
 
 /// What one `--prefix` names. A name of its own, for clap takes a list for several values.
-pub(super) type Networks = Vec<(std::net::IpAddr, u8)>;
+pub(super) type Networks = Vec<ipnet::IpNet>;
 
 /// How they are read.
 #[derive(Debug, Args)]
@@ -162,7 +163,7 @@ pub struct StreamArgs {
     #[command(flatten)]
     pub(super) read: ReadArgs,
     /// Time from the beginning of one dump to that of the next, 100ms to 1h
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = read(value::duration))]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = read(values::duration))]
     pub(super) every: Duration,
     /// End after this many dumps
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -189,12 +190,12 @@ pub struct StreamArgs {
     #[arg(long, value_name = "DIRECTORY")]
     pub(super) to: Option<PathBuf>,
     /// Begin a new file at this size
-    #[arg(long, value_name = "SIZE", default_value = "128MiB", requires = "to", value_parser = read(value::size))]
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", requires = "to", value_parser = read(values::size))]
     pub(super) rotate_size: u64,
     /// Begin a new file after this time
-    #[arg(long, value_name = "TIME", default_value = "1h", requires = "to", value_parser = read(value::duration))]
+    #[arg(long, value_name = "TIME", default_value = "1h", requires = "to", value_parser = read(values::duration))]
     pub(super) rotate_every: Duration,
     /// Keep at most this much in the directory; the oldest files go first
-    #[arg(long, value_name = "SIZE", default_value = "4GiB", requires = "to", value_parser = read(value::size))]
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", requires = "to", value_parser = read(values::size))]
     pub(super) keep: u64,
 }

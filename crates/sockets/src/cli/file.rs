@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use parshall_core::relay::config::mistake::position;
-use parshall_core::relay::config::{Wrong, value};
 use parshall_core::sockets::aggregate::{Label, Labels, Settings};
 use parshall_core::sockets::retry::Retry;
+use parshall_core::text::position;
+use parshall_core::values::{self, ValueError};
 use serde::{Deserialize, Deserializer};
 
 use super::validate::KEEP_FILES;
@@ -338,7 +338,7 @@ fn listen() -> SocketAddr {
 /// A text read by one of the parsers of `core`; its hint follows behind a line feed.
 fn text<'de, D: Deserializer<'de>, T>(
     from: D,
-    parse: impl Fn(&str) -> Result<T, Wrong>,
+    parse: impl Fn(&str) -> Result<T, ValueError>,
 ) -> Result<T, <D as Deserializer<'de>>::Error> {
     let text = String::deserialize(from)?;
     parse(&text).map_err(|wrong| serde::de::Error::custom(format!("{}\n{}", wrong.what, wrong.hint)))
@@ -349,17 +349,17 @@ fn one_of<'de, D: Deserializer<'de>, T: Copy>(from: D, what: &str, names: &[(&st
     text(from, |given| {
         names.iter().find(|(name, _)| *name == given).map(|(_, it)| *it).ok_or_else(|| {
             let all: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-            Wrong::new(format!("there is no {what} `{given}`"), format!("choose from {}", all.join(", ")))
+            ValueError::new(format!("there is no {what} `{given}`"), format!("choose from {}", all.join(", ")))
         })
     })
 }
 
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    text(from, |given| value::size_within(given, 1 << 10, 1 << 50))
+    text(from, |given| values::size_within(given, 1 << 10, 1 << 50))
 }
 
 fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    text(from, value::duration)
+    text(from, values::duration)
 }
 
 fn stdout_format<'de, D: Deserializer<'de>>(from: D) -> Result<SocketFormat, D::Error> {

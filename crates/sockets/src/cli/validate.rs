@@ -173,7 +173,11 @@ impl SelectArgs {
             .chain(side(self.remote_port, Side::Remote))
             .collect();
         let networks = |lists: Vec<Networks>, side: Side| {
-            lists.into_iter().flatten().map(move |(network, length)| Prefix { side, network, length })
+            lists.into_iter().flatten().map(move |net| Prefix {
+                side,
+                network: net.network(),
+                length: net.prefix_len(),
+            })
         };
         let prefixes = networks(self.prefix, Side::Either)
             .chain(networks(self.local_prefix, Side::Local))

@@ -2,11 +2,14 @@
 //! more than one value to see.
 use std::collections::HashMap;
 
+use ipnet::IpNet;
+
 use super::address::Spec;
-use super::mistake::{Mistakes, Wrong, quote};
+use super::mistake::Mistakes;
 use super::model::{AccessRule, Config, Endpoint, Global, Listener, Protocol, Target};
 use super::setting::Setting;
-use super::value::masked;
+use crate::text::quote;
+use crate::values::ValueError;
 
 /// A value, and the byte of the text where it begins (0 where there is no text).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,7 +55,7 @@ pub struct Draft {
 pub const MAX_LISTENERS: usize = 16_384;
 
 /// The configuration of a command line: one draft, and the first mistake if there is one.
-pub fn quick(global: Global, draft: Draft) -> Result<Config, Wrong> {
+pub fn quick(global: Global, draft: Draft) -> Result<Config, ValueError> {
     let mut mistakes = Mistakes::new("");
     let config = assemble(global, &[], &[draft], &mut mistakes);
     match mistakes.into_first() {
@@ -77,7 +80,7 @@ pub(super) fn assemble(
         && let Some(at) = assembly.taken.get(&(Protocol::Tcp, Endpoint::Ip(metrics)))
     {
         let what = format!("{metrics} is the address of the metrics too");
-        mistakes.add(*at, Wrong::new(what, "give the metrics another port"));
+        mistakes.add(*at, ValueError::new(what, "give the metrics another port"));
     }
     Config { global, listeners }
 }
@@ -102,7 +105,7 @@ impl Assembly<'_, '_> {
             if self.listeners.len() + count > MAX_LISTENERS {
                 let what = format!("there are more than {MAX_LISTENERS} ports to listen on");
                 self.mistakes
-                    .add(listen.at, Wrong::new(what, "choose a shorter range, or spread it over several relays"));
+                    .add(listen.at, ValueError::new(what, "choose a shorter range, or spread it over several relays"));
                 continue;
             }
             let targets: Vec<&At<TargetSpec>> =
@@ -130,7 +133,7 @@ impl Assembly<'_, '_> {
         let unix: Vec<usize> = specs.filter(|(_, spec)| spec.is_unix()).map(|(at, _)| at).collect();
         for at in &unix {
             let hint = "write an address and a port: a Unix socket here carries a stream";
-            self.mistakes.add(*at, Wrong::new("a Unix socket cannot be used with UDP", hint));
+            self.mistakes.add(*at, ValueError::new("a Unix socket cannot be used with UDP", hint));
         }
         unix.is_empty()
     }
@@ -145,7 +148,7 @@ impl Assembly<'_, '_> {
             } else {
                 "ranges of the same length map one to one; or write one port for all"
             };
-            self.mistakes.add(target.at, Wrong::new(what, hint));
+            self.mistakes.add(target.at, ValueError::new(what, hint));
         }
         fits
     }
@@ -200,7 +203,8 @@ impl Assembly<'_, '_> {
         let Some(first) = self.taken.insert((listener.protocol, listener.listen.clone()), at) else { return false };
         self.taken.insert((listener.protocol, listener.listen.clone()), first);
         let what = format!("{} is already listened on in line {}", listener.listen, self.mistakes.line(first));
-        self.mistakes.add(at, Wrong::new(what, "listen on each address once; one listener can have several targets"));
+        self.mistakes
+            .add(at, ValueError::new(what, "listen on each address once; one listener can have several targets"));
         true
     }
 
@@ -209,7 +213,7 @@ impl Assembly<'_, '_> {
         for (target, written) in listener.targets.iter().zip(targets) {
             if target.endpoint == listener.listen {
                 let what = format!("{} would forward to itself", listener.listen);
-                self.mistakes.add(written.at, Wrong::new(what, "name another target, or listen on another port"));
+                self.mistakes.add(written.at, ValueError::new(what, "name another target, or listen on another port"));
             }
         }
     }
@@ -222,7 +226,7 @@ impl Assembly<'_, '_> {
             {
                 let what =
                     format!("the name {} is already used in line {}", quote(&listener.name), self.mistakes.line(first));
-                self.mistakes.add(name.at, Wrong::new(what, "give each listener its own name"));
+                self.mistakes.add(name.at, ValueError::new(what, "give each listener its own name"));
             }
             self.names.insert(listener.name.clone(), name.at);
             return;
@@ -248,7 +252,7 @@ fn expand(draft: &Draft, listen: &At<Spec>, targets: &[&At<TargetSpec>], index: 
 }
 
 /// The access list of a command line: deny goes before allow.
-pub fn access_list(allow: &[AccessRule], deny: &[AccessRule]) -> Result<Vec<AccessRule>, Wrong> {
+pub fn access_list(allow: &[AccessRule], deny: &[AccessRule]) -> Result<Vec<AccessRule>, ValueError> {
     let rules: Vec<AccessRule> = deny.iter().chain(allow).copied().collect();
     let mut mistakes = Mistakes::new("");
     let placed: Vec<At<AccessRule>> = rules.iter().map(|rule| At::new(*rule, 0)).collect();
@@ -262,25 +266,15 @@ fn ports(count: usize) -> String {
 
 /// Notes each rule that never decides because an earlier one says the opposite for all of its network.
 pub(super) fn check_access(rules: &[At<AccessRule>], hint: &str, mistakes: &mut Mistakes<'_>) {
-    let mut earlier: HashMap<_, (usize, bool)> = HashMap::new();
+    let mut earlier: HashMap<IpNet, usize> = HashMap::new();
     for (index, At { value: rule, at }) in rules.iter().enumerate() {
-        let covering = (0..=rule.prefix).filter_map(|prefix| {
-            let network = masked(rule.network, prefix);
-            earlier.get(&(network, prefix)).map(|(index, allow)| (*index, *allow, network, prefix))
-        });
-        if let Some((_, allow, network, prefix)) = covering.min()
-            && allow != rule.allow
+        let supernets = std::iter::successors(Some(rule.network), IpNet::supernet);
+        if let Some(first) = supernets.filter_map(|network| earlier.get(&network)).min()
+            && rules[*first].value.allow != rule.allow
         {
-            let word = |allow| if allow { "allow" } else { "deny" };
-            let what = format!(
-                "`{} {}/{}` never holds: `{} {network}/{prefix}` comes first",
-                word(rule.allow),
-                rule.network,
-                rule.prefix,
-                word(allow),
-            );
-            mistakes.add(*at, Wrong::new(what, hint));
+            let what = format!("`{rule}` never holds: `{}` comes first", rules[*first].value);
+            mistakes.add(*at, ValueError::new(what, hint));
         }
-        earlier.entry((rule.network, rule.prefix)).or_insert((index, rule.allow));
+        earlier.entry(rule.network).or_insert(index);
     }
 }

@@ -15,7 +15,7 @@ mod toml;
 pub mod value;
 
 pub use draft::{At, Draft, TargetSpec, access_list, quick};
-pub use mistake::{Mistake, Wrong};
+pub use mistake::Mistake;
 pub use model::*;
 pub use setting::Setting;
 

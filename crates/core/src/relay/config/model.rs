@@ -2,6 +2,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 /// A whole configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -82,9 +84,9 @@ pub struct Listener {
     pub sockets: SocketOptions,
     /// Whether clients begin with a PROXY header (required when set).
     pub proxy_in: bool,
-    /// Networks, each with the length of its prefix, of the proxies whose PROXY headers are believed. Not empty with
-    /// `proxy_in`, except for Unix sockets, whose clients have no address.
-    pub proxy_from: Vec<(IpAddr, u8)>,
+    /// Networks of the proxies whose PROXY headers are believed. Not empty with `proxy_in`, except for Unix sockets, whose
+    /// clients have no address.
+    pub proxy_from: Vec<IpNet>,
     /// The PROXY header sent to targets, if any.
     pub proxy_out: Option<ProxyVersion>,
     /// Connect to targets from the client's address (IP_TRANSPARENT; needs CAP_NET_ADMIN and routes).
@@ -156,9 +158,13 @@ pub struct AccessRule {
     /// Whether it admits or refuses.
     pub allow: bool,
     /// The network; host bits are zero.
-    pub network: IpAddr,
-    /// Its length: at most 32 or 128.
-    pub prefix: u8,
+    pub network: IpNet,
+}
+
+impl std::fmt::Display for AccessRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", if self.allow { "allow" } else { "deny" }, self.network)
+    }
 }
 
 /// Caps of a listener.

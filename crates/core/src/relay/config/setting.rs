@@ -5,8 +5,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::mistake::Wrong;
+use ipnet::IpNet;
+
 use super::model::{AccessRule, Balance, Check, Endpoint, EngineChoice, Listener, Protocol, ProxyVersion};
+use crate::values::ValueError;
 
 /// A setting of a listener, as in [`Listener`].
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +35,7 @@ pub enum Setting {
     FastOpen(bool),
     Backlog(u32),
     ProxyIn(bool),
-    ProxyFrom(Vec<(IpAddr, u8)>),
+    ProxyFrom(Vec<IpNet>),
     ProxyOut(Option<ProxyVersion>),
     Transparent(bool),
     Source(IpAddr),
@@ -129,7 +131,7 @@ impl Setting {
     }
 
     /// Why it cannot work with what the listener forwards.
-    pub fn misfit(&self, listener: &Listener) -> Option<Wrong> {
+    pub fn misfit(&self, listener: &Listener) -> Option<ValueError> {
         if self.is_off() {
             return None;
         }
@@ -143,34 +145,34 @@ impl Setting {
 
     /// Whether it needs another setting, which the listener lacks. A default that does is a mistake too: left out it would
     /// leave the listener without the care that was asked for.
-    pub fn lacks(&self, listener: &Listener) -> Option<Wrong> {
+    pub fn lacks(&self, listener: &Listener) -> Option<ValueError> {
         let takes = *self == Self::ProxyIn(true) && listener.proxy_in && listener.protocol == Protocol::Tcp;
         let has_address = !matches!(listener.listen, Endpoint::Unix(_));
         (takes && has_address && listener.proxy_from.is_empty()).then(|| {
-            Wrong::new(
+            ValueError::new(
                 "`proxy-in` needs `proxy-from`: without it, every client could say that it is another one",
                 "name the proxies that clients come through, as in proxy-from = [\"10.0.0.5\", \"10.1.0.0/16\"]",
             )
         })
     }
 
-    fn proxies_misfit(&self, listener: &Listener) -> Option<Wrong> {
+    fn proxies_misfit(&self, listener: &Listener) -> Option<ValueError> {
         if !matches!(self, Self::ProxyFrom(_)) {
             return None;
         }
         if !listener.proxy_in {
             let hint = "set proxy-in if clients come through proxies that send PROXY headers, or leave it out";
-            return Some(Wrong::new("`proxy-from` cannot be used without `proxy-in`", hint));
+            return Some(ValueError::new("`proxy-from` cannot be used without `proxy-in`", hint));
         }
         matches!(listener.listen, Endpoint::Unix(_)).then(|| {
-            Wrong::new(
+            ValueError::new(
                 "`proxy-from` cannot be used with a Unix listener: its clients have no address",
                 "leave it out: who may connect is a matter of the rights of the socket and its directory",
             )
         })
     }
 
-    fn udp_misfit(&self) -> Option<Wrong> {
+    fn udp_misfit(&self) -> Option<ValueError> {
         let hint = match self {
             Self::Engine(_) => "leave it out: datagrams are moved in batches by recvmmsg and sendmmsg",
             Self::Connect(_) | Self::Linger(_) => "leave it out: UDP has no connections; timeouts.idle ends a session",
@@ -186,10 +188,10 @@ impl Setting {
             Self::FastOpen(_) | Self::Backlog(_) => "leave it out: it is a TCP option",
             _ => return None,
         };
-        Some(Wrong::new(format!("`{}` cannot be used with UDP", self.key()), hint))
+        Some(ValueError::new(format!("`{}` cannot be used with UDP", self.key()), hint))
     }
 
-    fn unix_misfit(&self, listener: &Listener) -> Option<Wrong> {
+    fn unix_misfit(&self, listener: &Listener) -> Option<ValueError> {
         // Behind a PROXY header there is an address again.
         let nameless = matches!(listener.listen, Endpoint::Unix(_)) && !listener.proxy_in;
         let mut targets = listener.targets.iter().map(|t| matches!(t.endpoint, Endpoint::Unix(_)));
@@ -200,7 +202,7 @@ impl Setting {
                 _ => false,
             };
         if to_unix {
-            return Some(Wrong::new(
+            return Some(ValueError::new(
                 format!("`{}` cannot be used with a Unix target", self.key()),
                 "leave it out: a Unix socket has no address",
             ));
@@ -208,14 +210,14 @@ impl Setting {
         let by_client = matches!(self, Self::Access(_) | Self::PerSource(_) | Self::Transparent(_))
             || *self == Self::Balance(Balance::SourceHash);
         (nameless && by_client).then(|| {
-            Wrong::new(
+            ValueError::new(
                 format!("`{}` cannot be used with a Unix listener: its clients have no address", self.key()),
                 "leave it out, or set proxy-in if the clients send PROXY headers",
             )
         })
     }
 
-    fn source_misfit(&self, listener: &Listener) -> Option<Wrong> {
+    fn source_misfit(&self, listener: &Listener) -> Option<ValueError> {
         let Self::Source(source) = self else { return None };
         let families: Vec<bool> = listener
             .targets
@@ -230,7 +232,7 @@ impl Setting {
         let reaches_none = !families.is_empty() && !families.contains(&source.is_ipv4());
         reaches_none.then(|| {
             let (own, other) = if source.is_ipv4() { ("IPv4", "IPv6") } else { ("IPv6", "IPv4") };
-            Wrong::new(
+            ValueError::new(
                 format!("`source` is an {own} address, but all targets are {other}"),
                 format!("write an {other} address of this host"),
             )
@@ -238,10 +240,10 @@ impl Setting {
     }
 
     /// The key of another setting with which it cannot work, and why. Symmetric.
-    pub fn clash(&self, listener: &Listener) -> Option<(&'static str, Wrong)> {
+    pub fn clash(&self, listener: &Listener) -> Option<(&'static str, ValueError)> {
         let both = |other: &'static str, hint: &str| {
             let (a, b) = if self.key() < other { (self.key(), other) } else { (other, self.key()) };
-            Some((other, Wrong::new(format!("`{a}` and `{b}` cannot be used together"), hint)))
+            Some((other, ValueError::new(format!("`{a}` and `{b}` cannot be used together"), hint)))
         };
         let source_hint = "leave one out: transparent connects from the client's address, source from a fixed one";
         let sockmap_hint = "choose another engine: what the kernel redirects cannot be slowed down";

@@ -175,7 +175,7 @@ fn mistakes_have_a_hint() {
         ("parshall lab run --for 0s cases", "--for: `0s` is too short", "from 200ms"),
         ("parshall lab run --rung best cases", "`best` is not one of its values", "btf, tracepoint, procfs"),
         ("parshall lab wire --delay-ms x", "--delay-ms: `x` is not a number", "`--delay-ms 2.5`"),
-        ("parshall lab wire --for x", "--for: `x` is not a length of time", "such as 500ms"),
+        ("parshall lab wire --for x", "--for: `x` is not a length of time", "as 500ms"),
         ("parshall lab load stream --write-bytes 0", "--write-bytes: `0` is not a number of bytes", "1 to 16777216"),
         ("parshall lab load stream --serve x", "--serve: `x` is not an address and a port", "127.0.0.1:"),
         ("parshall sockets stream --count 0", "--count: `0` is out of range", "of at least 1"),

@@ -1,11 +1,12 @@
 //! A forwarding line of rinetd: two addresses with their ports, and options in brackets.
 use super::super::address::{self, Ports, Spec};
 use super::super::draft::{At, Draft, TargetSpec};
-use super::super::mistake::{Mistakes, Wrong, choose, quote};
+use super::super::mistake::Mistakes;
 use super::super::model::Protocol;
 use super::super::setting::Setting;
-use super::super::value;
 use super::Word;
+use crate::text::{quote, suggest};
+use crate::values::{self, ValueError};
 
 /// An address and what was said of its protocol.
 struct End {
@@ -21,7 +22,7 @@ pub fn read(words: &[Word<'_>], mistakes: &mut Mistakes<'_>) -> Option<Draft> {
     let from = end(&mut rest, mistakes, address::check_listen_ports);
     if let (Some(from), true) = (&from, rest.as_slice().is_empty()) {
         let hint = "write what to forward, as in unix:/run/x.sock 10.0.0.2 9001";
-        mistakes.add(from.at, Wrong::new("the line has no address to connect to", hint));
+        mistakes.add(from.at, ValueError::new("the line has no address to connect to", hint));
         return None;
     }
     let to = end(&mut rest, mistakes, address::check_target_ports);
@@ -31,7 +32,7 @@ pub fn read(words: &[Word<'_>], mistakes: &mut Mistakes<'_>) -> Option<Draft> {
         && a != b
     {
         let hint = "give both ports the same suffix, as in 53/udp 10.0.0.2 53/udp";
-        mistakes.add(to.at, Wrong::new("the line forwards between TCP and UDP", hint));
+        mistakes.add(to.at, ValueError::new("the line forwards between TCP and UDP", hint));
         return None;
     }
     let protocol = from.protocol.or(to.protocol).unwrap_or(Protocol::Tcp);
@@ -47,7 +48,7 @@ pub fn read(words: &[Word<'_>], mistakes: &mut Mistakes<'_>) -> Option<Draft> {
 fn end<'w, 't: 'w>(
     words: &mut impl Iterator<Item = &'w Word<'t>>,
     mistakes: &mut Mistakes<'_>,
-    check: fn(&Spec) -> Result<(), Wrong>,
+    check: fn(&Spec) -> Result<(), ValueError>,
 ) -> Option<End> {
     let host = words.next()?;
     if let Some(path) = host.value.strip_prefix("unix:") {
@@ -56,7 +57,7 @@ fn end<'w, 't: 'w>(
     }
     let Some(port) = words.next() else {
         let what = format!("there is no port behind {}", quote(host.value));
-        mistakes.add(host.at, Wrong::new(what, "write bindaddress bindport connectaddress connectport"));
+        mistakes.add(host.at, ValueError::new(what, "write bindaddress bindport connectaddress connectport"));
         return None;
     };
     let name = mistakes.keep(host.at, address::host(host.value));
@@ -99,14 +100,14 @@ const SERVICES: [(&str, u16); 26] = [
 ];
 
 /// A port, a range or a service, with `/tcp` or `/udp` behind it or not.
-fn port(text: &str) -> Result<(Ports, Protocol), Wrong> {
+fn port(text: &str) -> Result<(Ports, Protocol), ValueError> {
     let (number, protocol) = match text.split_once('/') {
         None => (text, Protocol::Tcp),
         Some((number, "tcp")) => (number, Protocol::Tcp),
         Some((number, "udp")) => (number, Protocol::Udp),
         Some((number, _)) => {
             let what = format!("{} is neither /tcp nor /udp", quote(text));
-            return Err(Wrong::new(what, format!("write {number}/tcp or {number}/udp")));
+            return Err(ValueError::new(what, format!("write {number}/tcp or {number}/udp")));
         }
     };
     if let Some((_, port)) = SERVICES.iter().find(|(name, _)| *name == number) {
@@ -114,7 +115,7 @@ fn port(text: &str) -> Result<(Ports, Protocol), Wrong> {
     }
     if number.starts_with(|c: char| c.is_ascii_alphabetic()) {
         let what = format!("the service {} is not known here", quote(number));
-        return Err(Wrong::new(what, format!("write its port; `getent services {number}` prints it")));
+        return Err(ValueError::new(what, format!("write its port; `getent services {number}` prints it")));
     }
     address::ports(number).map(|ports| (ports, protocol))
 }
@@ -129,11 +130,11 @@ fn options(words: &[Word<'_>], mistakes: &mut Mistakes<'_>) -> Vec<At<Setting>> 
     let Some((first, last)) = words.first().zip(words.last()) else { return Vec::new() };
     if !first.value.starts_with('[') {
         let what = format!("{} is not expected behind the addresses", quote(first.value));
-        mistakes.add(first.at, Wrong::new(what, "options stand in brackets, as in [timeout=1200,src=10.0.0.1]"));
+        mistakes.add(first.at, ValueError::new(what, "options stand in brackets, as in [timeout=1200,src=10.0.0.1]"));
         return Vec::new();
     }
     if !last.value.ends_with(']') {
-        mistakes.add(first.at, Wrong::new("the options have no `]`", "write them as [timeout=1200,src=10.0.0.1]"));
+        mistakes.add(first.at, ValueError::new("the options have no `]`", "write them as [timeout=1200,src=10.0.0.1]"));
         return Vec::new();
     }
     let mut settings = Vec::new();
@@ -155,18 +156,18 @@ fn options(words: &[Word<'_>], mistakes: &mut Mistakes<'_>) -> Vec<At<Setting>> 
     settings
 }
 
-fn option(text: &str) -> Result<Setting, Wrong> {
+fn option(text: &str) -> Result<Setting, ValueError> {
     let (key, value) = text.split_once('=').unwrap_or((text, ""));
     match key {
         "timeout" => match value.parse::<u32>() {
-            Ok(seconds) => value::time_or_off(&format!("{seconds}s")).map(Setting::Idle),
-            Err(_) => Err(Wrong::new(
+            Ok(seconds) => values::duration_or_off(&format!("{seconds}s")).map(Setting::Idle),
+            Err(_) => Err(ValueError::new(
                 format!("timeout: {} is not a number of seconds", quote(value)),
                 "write it as timeout=1200",
             )),
         },
         "src" => value.parse().map(Setting::Source).map_err(|_| {
-            Wrong::new(
+            ValueError::new(
                 format!("src: {} is not an address", quote(value)),
                 "write an address of this host, as src=10.0.0.1",
             )
@@ -174,14 +175,14 @@ fn option(text: &str) -> Result<Setting, Wrong> {
         "keepalive" => match value {
             "on" => Ok(Setting::Keepalive(super::super::SocketOptions::default().keepalive)),
             "off" => Ok(Setting::Keepalive(None)),
-            _ => Err(Wrong::new(
+            _ => Err(ValueError::new(
                 format!("keepalive: {} is neither on nor off", quote(value)),
                 "write keepalive=on or keepalive=off",
             )),
         },
         _ => {
             let what = format!("unknown option {}", quote(key));
-            Err(Wrong::new(what, choose(key, &["timeout", "src", "keepalive"])))
+            Err(ValueError::new(what, suggest(key, &["timeout", "src", "keepalive"])))
         }
     }
 }

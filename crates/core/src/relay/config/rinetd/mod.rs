@@ -5,13 +5,12 @@
 mod forward;
 mod pattern;
 
-use std::net::IpAddr;
-
 use super::draft::{At, Draft, assemble, check_access};
-use super::mistake::{Mistake, Mistakes, Wrong, choose, quote};
+use super::mistake::{Mistake, Mistakes};
 use super::model::{AccessRule, Config, Global, LogTo, Protocol};
 use super::setting::Setting;
-use super::value::masked;
+use crate::text::{quote, suggest};
+use crate::values::ValueError;
 
 /// The words that begin a line which forwards nothing.
 pub const DIRECTIVES: [&str; 5] = ["allow", "deny", "logfile", "pidlogfile", "logcommon"];
@@ -31,7 +30,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Mistake>> {
     let File { mut mistakes, log, rules, forwards } = file;
     if forwards.is_empty() && mistakes.is_empty() {
         let hint = "write what to forward, as in 127.0.0.1 9000 10.0.0.2 9001";
-        mistakes.add(0, Wrong::new("no line forwards anything", hint));
+        mistakes.add(0, ValueError::new("no line forwards anything", hint));
     }
     let drafts: Vec<Draft> = forwards.into_iter().map(|forward| with_access(forward, &rules, &mut mistakes)).collect();
     let global = Global { log, ..Global::default() };
@@ -64,7 +63,7 @@ impl File<'_> {
                 Some(path) if words.len() == 2 => self.log = LogTo::File(path.value.to_owned()),
                 _ => self
                     .mistakes
-                    .add(first.at, Wrong::new("`logfile` wants one path", "write logfile /var/log/relay.json")),
+                    .add(first.at, ValueError::new("`logfile` wants one path", "write logfile /var/log/relay.json")),
             },
             // Lines are always JSON, and the process id is the service manager's affair.
             "logcommon" | "pidlogfile" => {}
@@ -83,27 +82,26 @@ impl File<'_> {
                 "the line has no address to connect to".to_owned(),
                 "write bindaddress bindport connectaddress connectport, as in 127.0.0.1 9000 10.0.0.2 9001".to_owned(),
             ),
-            _ => (format!("{} begins no line that is known", quote(word.value)), choose(word.value, &DIRECTIVES)),
+            _ => (format!("{} begins no line that is known", quote(word.value)), suggest(word.value, &DIRECTIVES)),
         };
         let more =
             if hint.starts_with("choose") { "; or write bindaddress bindport connectaddress connectport" } else { "" };
-        self.mistakes.add(word.at, Wrong::new(what, format!("{hint}{more}")));
+        self.mistakes.add(word.at, ValueError::new(what, format!("{hint}{more}")));
     }
 
     fn rule(&mut self, keyword: &Word<'_>, words: &[Word<'_>]) {
         let [pattern] = words else {
             let at = words.get(1).map_or(keyword.at, |extra| extra.at);
             let what = format!("`{}` wants one pattern", keyword.value);
-            self.mistakes.add(at, Wrong::new(what, format!("write {} 10.0.*.* or {0} 10.0.0.0/16", keyword.value)));
+            self.mistakes
+                .add(at, ValueError::new(what, format!("write {} 10.0.*.* or {0} 10.0.0.0/16", keyword.value)));
             return;
         };
         let allow = keyword.value == "allow";
         let Some(networks) = self.mistakes.keep(pattern.at, pattern::networks(pattern.value)) else { return };
         let rules = self.forwards.last_mut().map_or(&mut self.rules, |(_, rules)| rules);
         let list = if allow { &mut rules.allow } else { &mut rules.deny };
-        list.extend(
-            networks.into_iter().map(|(network, prefix)| At::new(AccessRule { allow, network, prefix }, pattern.at)),
-        );
+        list.extend(networks.into_iter().map(|network| At::new(AccessRule { allow, network }, pattern.at)));
     }
 }
 
@@ -130,11 +128,7 @@ fn with_access((mut draft, own): (Draft, Rules), file: &Rules, mistakes: &mut Mi
 }
 
 fn narrowed(rule: &At<AccessRule>, by: &[At<AccessRule>], mistakes: &mut Mistakes<'_>) -> Vec<At<AccessRule>> {
-    let inside = |inner: &AccessRule, outer: &AccessRule| {
-        same_family(inner.network, outer.network)
-            && inner.prefix >= outer.prefix
-            && masked(inner.network, outer.prefix) == outer.network
-    };
+    let inside = |inner: &AccessRule, outer: &AccessRule| outer.network.contains(&inner.network);
     let mut both = Vec::new();
     for outer in by {
         if inside(&rule.value, &outer.value) {
@@ -145,18 +139,13 @@ fn narrowed(rule: &At<AccessRule>, by: &[At<AccessRule>], mistakes: &mut Mistake
         }
     }
     if both.is_empty() {
-        let what = format!(
-            "`allow {}/{}` never holds: no allow rule of the file covers it",
-            rule.value.network, rule.value.prefix
+        let what = format!("`{}` never holds: no allow rule of the file covers it", rule.value);
+        mistakes.add(
+            rule.at,
+            ValueError::new(what, "allow it above the first forwarding line too, or only below the lines"),
         );
-        mistakes
-            .add(rule.at, Wrong::new(what, "allow it above the first forwarding line too, or only below the lines"));
     }
     both
-}
-
-fn same_family(a: IpAddr, b: IpAddr) -> bool {
-    a.is_ipv4() == b.is_ipv4()
 }
 
 /// The words of a line without its comment.

@@ -3,29 +3,30 @@
 //! rinetd matches the text of a client's address against a pattern in which `?` is any character and `*` any number of
 //! them. Here clients are looked up in networks, so a pattern becomes the networks that hold exactly the addresses it
 //! matches. Where that takes too many, or cannot be told, the pattern is refused.
-use std::net::{IpAddr, Ipv4Addr};
+use ipnet::{IpNet, Ipv4Net};
 
-use super::super::mistake::{Wrong, quote};
-use super::super::value;
+use crate::networks;
+use crate::text::quote;
+use crate::values::ValueError;
 
 /// A pattern of more networks than this is written better as networks.
 const MAX_NETWORKS: usize = 256;
 
 /// The networks of a pattern, an address, or (an extension) a network.
-pub fn networks(text: &str) -> Result<Vec<(IpAddr, u8)>, Wrong> {
+pub fn networks(text: &str) -> Result<Vec<IpNet>, ValueError> {
     if text == "*" {
-        return value::networks("all");
+        return networks::networks("all");
     }
     if !text.contains(['*', '?']) {
-        return value::networks(text);
+        return networks::networks(text);
     }
     if text.contains(':') {
         let hint = "write the network instead, as in 2001:db8::/32";
-        return Err(Wrong::new(format!("the pattern {} is for IPv6", quote(text)), hint));
+        return Err(ValueError::new(format!("the pattern {} is for IPv6", quote(text)), hint));
     }
     let refused = |why: &str| {
         let what = format!("the pattern {} {why}", quote(text));
-        Wrong::new(what, "write it as 10.0.*.* or 10.0.3.1?, or as a network: 10.0.0.0/16")
+        ValueError::new(what, "write it as 10.0.*.* or 10.0.3.1?, or as a network: 10.0.0.0/16")
     };
     // Longer than this no pattern has to be, and matching recurses once per character.
     if text.len() > 40 || !text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'*' | b'?')) {
@@ -47,7 +48,7 @@ pub fn networks(text: &str) -> Result<Vec<(IpAddr, u8)>, Wrong> {
     let network = |prefix: Vec<u8>| {
         let mut bytes = [0; 4];
         bytes[..prefix.len()].copy_from_slice(&prefix);
-        (IpAddr::V4(Ipv4Addr::from(bytes)), (prefix.len() * 8) as u8)
+        IpNet::V4(Ipv4Net::new_assert(bytes.into(), (prefix.len() * 8) as u8))
     };
     Ok(prefixes.into_iter().map(network).collect())
 }
@@ -85,19 +86,20 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use proptest::prelude::*;
 
     use super::*;
 
     fn holds(text: &str, address: Ipv4Addr) -> bool {
-        networks(text).unwrap().iter().any(|(network, prefix)| value::masked(address.into(), *prefix) == *network)
+        networks(text).unwrap().iter().any(|network| network.contains(&IpAddr::from(address)))
     }
 
     #[test]
     fn patterns_as_networks() {
-        let text = |pattern: &str| {
-            networks(pattern).unwrap().iter().map(|(n, p)| format!("{n}/{p}")).collect::<Vec<_>>().join(" ")
-        };
+        let text =
+            |pattern: &str| networks(pattern).unwrap().iter().map(IpNet::to_string).collect::<Vec<_>>().join(" ");
         assert_eq!(text("192.168.*.*"), "192.168.0.0/16");
         assert_eq!(text("192.168.*"), "192.168.0.0/16");
         assert_eq!(text("10.*"), "10.0.0.0/8");

@@ -4,18 +4,19 @@ use ::toml::de::DeValue;
 
 use super::super::address::{self, Spec};
 use super::super::draft::{At, Draft, TargetSpec};
-use super::super::mistake::{Wrong, quote};
 use super::super::model::Protocol;
 use super::Places;
 use super::read::{self, Entry, Reader, named};
 use super::settings::{self, Settings};
+use crate::text::quote;
+use crate::values::ValueError;
 
 /// Reads a listener.
 pub fn draft(reader: &mut Reader<'_, '_>, table: &Spanned<DeValue<'_>>, defaults: &Settings) -> Option<Draft> {
     let at = table.span().start;
     let DeValue::Table(keys) = table.get_ref() else {
         let what = format!("a listener is a table, but this is {}", read::kind(table.get_ref()));
-        reader.mistakes.add(at, Wrong::new(what, "begin each listener with [[listener]]"));
+        reader.mistakes.add(at, ValueError::new(what, "begin each listener with [[listener]]"));
         return None;
     };
     let entries = read::entries(keys, "");
@@ -36,19 +37,19 @@ pub fn draft(reader: &mut Reader<'_, '_>, table: &Spanned<DeValue<'_>>, defaults
     let find = |key: &str| entries.iter().find(|e| e.key == key);
     if find("listen").is_none() {
         let wrong =
-            Wrong::new("the listener has no `listen`", "say where it listens, as in listen = \"127.0.0.1:9000\"");
+            ValueError::new("the listener has no `listen`", "say where it listens, as in listen = \"127.0.0.1:9000\"");
         reader.mistakes.add(at, wrong);
     }
     match (find("target"), find("targets")) {
         (None, None) => {
-            let wrong = Wrong::new(
+            let wrong = ValueError::new(
                 "the listener has no `target`",
                 "say where its traffic goes, as in target = \"10.0.0.2:9001\"",
             );
             reader.mistakes.add(at, wrong);
         }
         (Some(one), Some(many)) => {
-            let wrong = Wrong::new("the listener has `target` and `targets`", "list all targets in `targets`");
+            let wrong = ValueError::new("the listener has `target` and `targets`", "list all targets in `targets`");
             reader.mistakes.add(one.at.max(many.at), wrong);
         }
         _ => {}
@@ -57,13 +58,13 @@ pub fn draft(reader: &mut Reader<'_, '_>, table: &Spanned<DeValue<'_>>, defaults
     Some(Draft { name, protocol, listen, targets, settings: own.settings })
 }
 
-fn name(text: &str) -> Result<String, Wrong> {
+fn name(text: &str) -> Result<String, ValueError> {
     let fits = (1..=64).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':' | b'/'));
     if fits {
         return Ok(text.to_owned());
     }
-    Err(Wrong::new(
+    Err(ValueError::new(
         format!("{} is not a name", quote(text)),
         "names have 1 to 64 letters, digits, `-`, `_`, `.`, `:` or `/`",
     ))
@@ -71,7 +72,7 @@ fn name(text: &str) -> Result<String, Wrong> {
 
 fn listen(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Places<Spec> {
     if is_empty_list(entry) {
-        let wrong = Wrong::new("`listen` is empty", "say where it listens, as in listen = \"127.0.0.1:9000\"");
+        let wrong = ValueError::new("`listen` is empty", "say where it listens, as in listen = \"127.0.0.1:9000\"");
         reader.mistakes.add(entry.value.span().start, wrong);
     }
     let mut specs = Vec::new();
@@ -79,7 +80,9 @@ fn listen(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Places<Spec> {
         let at = item.span().start;
         let Some(text) = read::scalar(item.get_ref()) else {
             let what = format!("`listen` cannot be {}", read::kind(item.get_ref()));
-            reader.mistakes.add(at, Wrong::new(what, "write listen = \"127.0.0.1:9000\", or a list of such strings"));
+            reader
+                .mistakes
+                .add(at, ValueError::new(what, "write listen = \"127.0.0.1:9000\", or a list of such strings"));
             continue;
         };
         let spec = address::listen(&text).map_err(|wrong| named(entry, wrong));
@@ -90,8 +93,10 @@ fn listen(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Places<Spec> {
 
 fn targets(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Places<TargetSpec> {
     if is_empty_list(entry) {
-        let wrong =
-            Wrong::new(format!("`{}` is empty", entry.key), "name at least one, as in targets = [\"10.0.0.2:9001\"]");
+        let wrong = ValueError::new(
+            format!("`{}` is empty", entry.key),
+            "name at least one, as in targets = [\"10.0.0.2:9001\"]",
+        );
         reader.mistakes.add(entry.value.span().start, wrong);
     }
     reader.items(entry).into_iter().filter_map(|item| target(reader, entry, item)).collect()
@@ -110,7 +115,7 @@ fn target(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, item: &Spanned<DeV
     let DeValue::Table(table) = item.get_ref() else {
         let what = format!("`{}` cannot hold {}", entry.key, read::kind(item.get_ref()));
         let hint = "write each target as \"10.0.0.2:9001\" or { address = \"10.0.0.2:9001\", weight = 3 }";
-        reader.mistakes.add(at, Wrong::new(what, hint));
+        reader.mistakes.add(at, ValueError::new(what, hint));
         return None;
     };
     let (mut spec, mut weight, mut named_address) = (None, 1, false);
@@ -126,14 +131,18 @@ fn target(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, item: &Spanned<DeV
         }
     }
     if !named_address {
-        reader.mistakes.add(at, Wrong::new("the target has no `address`", "write { address = \"10.0.0.2:9001\" }"));
+        reader
+            .mistakes
+            .add(at, ValueError::new("the target has no `address`", "write { address = \"10.0.0.2:9001\" }"));
     }
     spec.map(|spec| At::new(TargetSpec { spec: spec.value, weight }, spec.at))
 }
 
-fn weight(text: &str) -> Result<u32, Wrong> {
+fn weight(text: &str) -> Result<u32, ValueError> {
     match text.parse::<u32>() {
         Ok(weight) if (1..=1000).contains(&weight) => Ok(weight),
-        _ => Err(Wrong::new(format!("{} is not a weight", quote(text)), "weights are whole numbers from 1 to 1000")),
+        _ => {
+            Err(ValueError::new(format!("{} is not a weight", quote(text)), "weights are whole numbers from 1 to 1000"))
+        }
     }
 }

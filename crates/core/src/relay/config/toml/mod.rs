@@ -9,9 +9,11 @@ mod settings;
 use ::toml::de::{DeTable, DeValue, Error};
 
 use super::draft::{At, Draft, assemble};
-use super::mistake::{Mistake, Mistakes, Wrong, quote};
+use super::mistake::{Mistake, Mistakes};
 use super::model::{Config, Global};
 use super::{address, value};
+use crate::text::quote;
+use crate::values::{self, ValueError};
 use read::{Entry, Reader};
 
 /// The keys at the top of the file.
@@ -37,7 +39,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Mistake>> {
     let file = top(&mut reader, document.get_ref());
     if file.drafts.is_empty() && mistakes.is_empty() {
         let hint = "begin one with [[listener]], and give it `listen` and `target`";
-        mistakes.add(0, Wrong::new("there is no listener", hint));
+        mistakes.add(0, ValueError::new("there is no listener", hint));
     }
     let config = assemble(file.global, &file.defaults.settings, &file.drafts, &mut mistakes);
     if mistakes.is_empty() { Ok(config) } else { Err(mistakes.finish()) }
@@ -70,12 +72,12 @@ fn top(reader: &mut Reader<'_, '_>, document: &DeTable<'_>) -> File {
 fn global(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, global: &mut Global) {
     match entry.key {
         "threads" => global.threads = reader.parsed(entry, "threads = 4", value::threads),
-        "max-connections" => global.max_connections = reader.parsed(entry, "max-connections = 20000", value::count),
+        "max-connections" => global.max_connections = reader.parsed(entry, "max-connections = 20000", values::count),
         "metrics" => global.metrics = reader.parsed(entry, "metrics = \"127.0.0.1:9100\"", address::socket_address),
         "control" => global.control = reader.parsed(entry, "control = \"/run/parshall/relay.sock\"", value::control),
         "log" => set(&mut global.log, reader.parsed(entry, "log = \"stdout\"", value::log)),
         "user" => global.user = reader.parsed(entry, "user = \"nobody\"", value::user),
-        "drain" => set(&mut global.drain, reader.parsed(entry, "drain = \"30s\"", value::duration)),
+        "drain" => set(&mut global.drain, reader.parsed(entry, "drain = \"30s\"", values::duration)),
         _ => reader.unknown(entry, &GLOBAL),
     }
 }
@@ -86,13 +88,15 @@ fn drafts(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, defaults: &setting
         DeValue::Table(_) => vec![entry.value],
         _ => {
             let what = format!("`listener` is {}, not a table", read::kind(entry.value.get_ref()));
-            reader.mistakes.add(entry.value.span().start, Wrong::new(what, "begin each listener with [[listener]]"));
+            reader
+                .mistakes
+                .add(entry.value.span().start, ValueError::new(what, "begin each listener with [[listener]]"));
             return Vec::new();
         }
     };
     if let DeValue::Table(_) = entry.value.get_ref() {
         let wrong =
-            Wrong::new("`listener` is a single table", "begin each listener with [[listener]], in two brackets");
+            ValueError::new("`listener` is a single table", "begin each listener with [[listener]], in two brackets");
         reader.mistakes.add(entry.at, wrong);
     }
     tables.into_iter().filter_map(|table| listener::draft(reader, table, defaults)).collect()
@@ -105,7 +109,7 @@ fn set<T>(place: &mut T, value: Option<T>) {
 }
 
 /// The commonest slip, `listen = 127.0.0.1:9000`, for which the parser says that a number is not one.
-fn unquoted(text: &str, at: usize) -> Option<(usize, Wrong)> {
+fn unquoted(text: &str, at: usize) -> Option<(usize, ValueError)> {
     let begin = text.get(..at)?.rfind('\n').map_or(0, |i| i + 1);
     let line = text[begin..].lines().next()?;
     let (key, behind) = line.split_once('=')?;
@@ -115,12 +119,12 @@ fn unquoted(text: &str, at: usize) -> Option<(usize, Wrong)> {
     let inside = (start..=start + value.len()).contains(&at);
     (bare && inside && !value.contains(['"', '\'', ' ', ','])).then(|| {
         let what = format!("{} is neither a number nor in quotes", quote(value));
-        (start, Wrong::new(what, format!("write {} = \"{value}\"", key.trim())))
+        (start, ValueError::new(what, format!("write {} = \"{value}\"", key.trim())))
     })
 }
 
 /// A syntax error of the parser in our words; its own are kept, they name what was expected.
-fn syntax(error: &Error) -> Wrong {
+fn syntax(error: &Error) -> ValueError {
     let message = error.message().lines().next().unwrap_or("it cannot be read");
     let hint = if message.contains("duplicate key") {
         "write each key once; several listeners begin with [[listener]] each"
@@ -129,7 +133,7 @@ fn syntax(error: &Error) -> Wrong {
     } else {
         "a line is `key = value`, `[defaults]` or `[[listener]]`; strings stand in quotes"
     };
-    Wrong::new(format!("this is not TOML: {message}"), hint)
+    ValueError::new(format!("this is not TOML: {message}"), hint)
 }
 
 /// A list of values with their places.

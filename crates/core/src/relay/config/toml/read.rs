@@ -5,8 +5,10 @@ use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 
 use super::super::draft::At;
-use super::super::mistake::{Mistakes, Wrong, choose, quote};
+use super::super::mistake::Mistakes;
 use super::{GLOBAL, Places, settings};
+use crate::text::{quote, suggest};
+use crate::values::ValueError;
 
 /// A key with its value.
 pub struct Entry<'d, 'i> {
@@ -73,7 +75,7 @@ impl Reader<'_, '_> {
         &mut self,
         entry: &Entry<'_, '_>,
         example: &str,
-        parse: impl Fn(&str) -> Result<T, Wrong>,
+        parse: impl Fn(&str) -> Result<T, ValueError>,
     ) -> Option<T> {
         let at = entry.value.span().start;
         let Some(text) = scalar(entry.value.get_ref()) else {
@@ -88,7 +90,7 @@ impl Reader<'_, '_> {
         self.parsed(entry, example, |text| {
             names.iter().find(|(name, _)| *name == text).map(|(_, value)| value.clone()).ok_or_else(|| {
                 let words: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-                Wrong::new(format!("{} is not one of its values", quote(text)), choose(text, &words))
+                ValueError::new(format!("{} is not one of its values", quote(text)), suggest(text, &words))
             })
         })
     }
@@ -112,7 +114,7 @@ impl Reader<'_, '_> {
                 DeValue::String(text) => strings.push(At::new(text.to_string(), item.span().start)),
                 other => {
                     let what = format!("`{}` holds strings, but this is {}", entry.path(), kind(other));
-                    self.mistakes.add(item.span().start, Wrong::new(what, format!("write it as {example}")));
+                    self.mistakes.add(item.span().start, ValueError::new(what, format!("write it as {example}")));
                 }
             }
         }
@@ -141,7 +143,7 @@ impl Reader<'_, '_> {
     /// A value of the wrong kind.
     pub fn wrong_kind(&mut self, entry: &Entry<'_, '_>, example: &str) {
         let what = format!("`{}` cannot be {}", entry.path(), kind(entry.value.get_ref()));
-        self.mistakes.add(entry.value.span().start, Wrong::new(what, format!("write {example}")));
+        self.mistakes.add(entry.value.span().start, ValueError::new(what, format!("write {example}")));
     }
 
     /// A key that does not exist here. If it exists elsewhere, the hint says so.
@@ -162,13 +164,13 @@ impl Reader<'_, '_> {
         } else if settings::KEYS.contains(&key) {
             format!("`{key}` belongs directly into the listener, above its tables")
         } else {
-            choose(key, known)
+            suggest(key, known)
         };
-        self.mistakes.add(entry.at, Wrong::new(what, hint));
+        self.mistakes.add(entry.at, ValueError::new(what, hint));
     }
 }
 
 /// A mistake of a value with the name of its key in front.
-pub fn named(entry: &Entry<'_, '_>, wrong: Wrong) -> Wrong {
-    Wrong::new(format!("{}: {}", entry.path(), wrong.what), wrong.hint)
+pub fn named(entry: &Entry<'_, '_>, wrong: ValueError) -> ValueError {
+    ValueError::new(format!("{}: {}", entry.path(), wrong.what), wrong.hint)
 }

@@ -2,14 +2,17 @@
 use std::net::IpAddr;
 
 use ::toml::de::DeValue;
+use ipnet::IpNet;
 
 use super::super::draft::{At, check_access};
-use super::super::mistake::{Wrong, quote};
 use super::super::model::{AccessRule, Check, Protocol};
 use super::super::setting::Setting;
 use super::super::value;
 use super::Places;
 use super::read::{Entry, Reader, named};
+use crate::networks;
+use crate::text::quote;
+use crate::values::{self, ValueError};
 
 /// All keys of a listener, ordered by where else they may stand.
 pub const ALL: &[&str] = &[
@@ -129,7 +132,7 @@ pub fn finish(reader: &mut Reader<'_, '_>, settings: &mut Settings) {
         );
         reader
             .mistakes
-            .add(at, Wrong::new(what, "write all rules into `access`, as \"allow 10.0.0.0/8\" and \"deny all\""));
+            .add(at, ValueError::new(what, "write all rules into `access`, as \"allow 10.0.0.0/8\" and \"deny all\""));
         return;
     }
     if used.contains(&"access") {
@@ -166,42 +169,41 @@ fn access(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, keys: &mut AccessK
             },
             _ => (key == "allow", text.as_str()),
         };
-        let networks = reader.mistakes.keep(at, value::networks(network).map_err(|wrong| named(entry, wrong)));
-        for (network, prefix) in networks.into_iter().flatten() {
-            list.push(At::new(AccessRule { allow, network, prefix }, at));
-        }
+        let networks = reader.mistakes.keep(at, networks::networks(network).map_err(|wrong| named(entry, wrong)));
+        list.extend(networks.into_iter().flatten().map(|network| At::new(AccessRule { allow, network }, at)));
     }
 }
 
 /// A list of networks that must not be empty.
-fn networks(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Vec<(IpAddr, u8)> {
+fn networks(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Vec<IpNet> {
     const EXAMPLE: &str = "proxy-from = [\"10.0.0.5\", \"10.1.0.0/16\"]";
     if matches!(entry.value.get_ref(), DeValue::Array(items) if items.is_empty()) {
-        let wrong = Wrong::new(format!("`{}` is empty", entry.path()), format!("name at least one, as in {EXAMPLE}"));
+        let wrong =
+            ValueError::new(format!("`{}` is empty", entry.path()), format!("name at least one, as in {EXAMPLE}"));
         reader.mistakes.add(entry.value.span().start, wrong);
     }
     let mut networks = Vec::new();
     for At { value: text, at } in reader.strings(entry, EXAMPLE) {
-        let network = value::networks(&text).map_err(|wrong| named(entry, wrong));
+        let network = networks::networks(&text).map_err(|wrong| named(entry, wrong));
         networks.extend(reader.mistakes.keep(at, network).into_iter().flatten());
     }
     networks
 }
 
-fn rule(text: &str) -> Result<(bool, &str), Wrong> {
+fn rule(text: &str) -> Result<(bool, &str), ValueError> {
     match text.split_once(' ').map(|(word, network)| (word, network.trim())) {
         Some(("allow", network)) => Ok((true, network)),
         Some(("deny", network)) => Ok((false, network)),
-        _ => Err(Wrong::new(
+        _ => Err(ValueError::new(
             format!("{} is not a rule", quote(text)),
             "write \"allow 10.0.0.0/8\", \"deny 192.0.2.7\" or \"deny all\"",
         )),
     }
 }
 
-fn source(text: &str) -> Result<IpAddr, Wrong> {
+fn source(text: &str) -> Result<IpAddr, ValueError> {
     text.parse().map_err(|_| {
-        Wrong::new(
+        ValueError::new(
             format!("{} is not an address", quote(text)),
             "write an address of this host without a port, as 192.0.2.1",
         )
@@ -232,25 +234,25 @@ fn table(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, into: &mut Settings
 
 fn limit(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Option<Setting> {
     match entry.key {
-        "connections" => reader.parsed(entry, "connections = 1000", value::count).map(Setting::Connections),
-        "per-source" => reader.parsed(entry, "per-source = 50", value::count).map(Setting::PerSource),
-        "rate" => reader.parsed(entry, "rate = 500", value::rate).map(Setting::Rate),
-        _ => reader.parsed(entry, "bandwidth = \"10MiB/s\"", value::bandwidth).map(Setting::Bandwidth),
+        "connections" => reader.parsed(entry, "connections = 1000", values::count).map(Setting::Connections),
+        "per-source" => reader.parsed(entry, "per-source = 50", values::count).map(Setting::PerSource),
+        "rate" => reader.parsed(entry, "rate = 500", values::rate).map(Setting::Rate),
+        _ => reader.parsed(entry, "bandwidth = \"10MiB/s\"", values::bandwidth).map(Setting::Bandwidth),
     }
 }
 
 fn timeout(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Option<Setting> {
     match entry.key {
-        "connect" => reader.parsed(entry, "connect = \"5s\"", value::some_time).map(Setting::Connect),
-        "idle" => reader.parsed(entry, "idle = \"1h\"", value::time_or_off).map(Setting::Idle),
-        "linger" => reader.parsed(entry, "linger = \"60s\"", value::some_time).map(Setting::Linger),
-        _ => reader.parsed(entry, "header = \"3s\"", value::some_time).map(Setting::Header),
+        "connect" => reader.parsed(entry, "connect = \"5s\"", values::positive_duration).map(Setting::Connect),
+        "idle" => reader.parsed(entry, "idle = \"1h\"", values::duration_or_off).map(Setting::Idle),
+        "linger" => reader.parsed(entry, "linger = \"60s\"", values::positive_duration).map(Setting::Linger),
+        _ => reader.parsed(entry, "header = \"3s\"", values::positive_duration).map(Setting::Header),
     }
 }
 
 fn socket(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Option<Setting> {
     // The kernel doubles the value into an int.
-    let buffer = |text: &str| value::size_within(text, 2 << 10, 1 << 30).map(|bytes| bytes as u32);
+    let buffer = |text: &str| values::size_within(text, 2 << 10, 1 << 30).map(|bytes| bytes as u32);
     match entry.key {
         "nodelay" => reader.flag(entry).map(Setting::Nodelay),
         "receive-buffer" => reader.parsed(entry, "receive-buffer = \"4MiB\"", buffer).map(Setting::ReceiveBuffer),
@@ -270,9 +272,9 @@ fn socket(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Option<Setting>
 }
 
 /// TCP_KEEPIDLE counts whole seconds, at most 32,767 (MAX_TCP_KEEPIDLE of the kernel).
-fn keepalive(text: &str) -> Result<Option<std::time::Duration>, Wrong> {
-    match value::time_or_off(text)? {
-        Some(time) if time.subsec_nanos() > 0 || time.as_secs() > 32_767 => Err(Wrong::new(
+fn keepalive(text: &str) -> Result<Option<std::time::Duration>, ValueError> {
+    match values::duration_or_off(text)? {
+        Some(time) if time.subsec_nanos() > 0 || time.as_secs() > 32_767 => Err(ValueError::new(
             format!("{} cannot be set", quote(text)),
             "the kernel takes whole seconds from 1s to 32767s, or off",
         )),
@@ -281,30 +283,33 @@ fn keepalive(text: &str) -> Result<Option<std::time::Duration>, Wrong> {
 }
 
 /// TCP_USER_TIMEOUT counts milliseconds in an int.
-fn user_timeout(text: &str) -> Result<Option<std::time::Duration>, Wrong> {
-    match value::time_or_off(text)? {
-        Some(time) if time.as_millis() == 0 || time.as_millis() > i32::MAX as u128 => {
-            Err(Wrong::new(format!("{} cannot be set", quote(text)), "the kernel takes times from 1ms to 24d, or off"))
-        }
+fn user_timeout(text: &str) -> Result<Option<std::time::Duration>, ValueError> {
+    match values::duration_or_off(text)? {
+        Some(time) if time.as_millis() == 0 || time.as_millis() > i32::MAX as u128 => Err(ValueError::new(
+            format!("{} cannot be set", quote(text)),
+            "the kernel takes times from 1ms to 24d, or off",
+        )),
         time => Ok(time),
     }
 }
 
-fn backlog(text: &str) -> Result<u32, Wrong> {
-    match value::count(text) {
+fn backlog(text: &str) -> Result<u32, ValueError> {
+    match values::count(text) {
         Ok(length) if length <= 65_535 => Ok(length),
-        _ => Err(Wrong::new(format!("{} is not a length of a queue", quote(text)), "choose from 1 to 65535")),
+        _ => Err(ValueError::new(format!("{} is not a length of a queue", quote(text)), "choose from 1 to 65535")),
     }
 }
 
 fn health(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Option<Setting> {
     let number = |text: &str| match text.parse::<u32>() {
         Ok(number) => Ok(number),
-        Err(_) => Err(Wrong::new(format!("{} is not a whole number", quote(text)), "write a number, or 0 for never")),
+        Err(_) => {
+            Err(ValueError::new(format!("{} is not a whole number", quote(text)), "write a number, or 0 for never"))
+        }
     };
     match entry.key {
         "fails" => reader.parsed(entry, "fails = 3", number).map(Setting::Fails),
-        "pause" => reader.parsed(entry, "pause = \"10s\"", value::some_time).map(Setting::Pause),
+        "pause" => reader.parsed(entry, "pause = \"10s\"", values::positive_duration).map(Setting::Pause),
         _ => match entry.value.get_ref() {
             DeValue::Boolean(on) => Some(Setting::Check(on.then(Check::default))),
             _ => check(reader, entry),
@@ -321,26 +326,28 @@ fn check(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Option<Setting> 
                 check.interval = reader.parsed(entry, "interval = \"5s\"", interval).unwrap_or(check.interval)
             }
             "timeout" => {
-                timeout = reader.parsed(entry, "timeout = \"2s\"", value::some_time).map(|t| At::new(t, entry.at))
+                timeout =
+                    reader.parsed(entry, "timeout = \"2s\"", values::positive_duration).map(|t| At::new(t, entry.at))
             }
-            "rise" => check.rise = reader.parsed(entry, "rise = 2", value::count).unwrap_or(check.rise),
-            "fall" => check.fall = reader.parsed(entry, "fall = 3", value::count).unwrap_or(check.fall),
+            "rise" => check.rise = reader.parsed(entry, "rise = 2", values::count).unwrap_or(check.rise),
+            "fall" => check.fall = reader.parsed(entry, "fall = 3", values::count).unwrap_or(check.fall),
             _ => reader.unknown(entry, &CHECK),
         }
     }
     check.timeout = timeout.map_or(check.timeout.min(check.interval), |t| t.value);
     if let Some(timeout) = timeout.filter(|t| t.value > check.interval) {
-        let wrong = Wrong::new("the check's timeout is longer than its interval", "make the timeout the shorter one");
+        let wrong =
+            ValueError::new("the check's timeout is longer than its interval", "make the timeout the shorter one");
         reader.mistakes.add(timeout.at, wrong);
     }
     Some(Setting::Check(Some(check)))
 }
 
 /// Faster checks than this are a load of their own.
-fn interval(text: &str) -> Result<std::time::Duration, Wrong> {
-    match value::duration(text)? {
+fn interval(text: &str) -> Result<std::time::Duration, ValueError> {
+    match values::duration(text)? {
         time if time.as_millis() < 100 => {
-            Err(Wrong::new(format!("{} is too short", quote(text)), "the shortest interval is 100ms"))
+            Err(ValueError::new(format!("{} is too short", quote(text)), "the shortest interval is 100ms"))
         }
         time => Ok(time),
     }
