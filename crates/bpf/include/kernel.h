@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * The few kernel structures that the probes read, and of each only the fields they read. CO-RE relocates every access
- * against the running kernel's BTF, so order and size here do not matter, names do. Written by hand instead of a
- * vmlinux.h dump: 130,000 lines of one kernel's layout would say nothing about what the probes depend on.
+ * The kernel structures that the BPF programs read, and of each only the fields they read. CO-RE relocates every access
+ * against the running kernel's BTF, so order and size here do not matter, names do. Written by hand instead of a vmlinux.h
+ * dump: 130,000 lines of one kernel's layout would say nothing about what the programs depend on. Fields that some kernels
+ * lack are guarded by bpf_core_field_exists where they are read.
+ *
+ * A program that mentions a structure of this list has user space reduce the kernel's type information to it and to what it
+ * holds by value (src/small_btf.rs); what it only points to costs nothing.
  */
 #ifndef PARSHALL_KERNEL_H
 #define PARSHALL_KERNEL_H
@@ -18,11 +22,13 @@ typedef __u64 u64;
 typedef __s32 s32;
 typedef __s64 s64;
 
+#define AF_UNIX 1
 #define AF_INET 2
 #define AF_INET6 10
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
-#define AF_UNIX 1
+#define IPPROTO_MPTCP 262
+#define SOCK_STREAM 1
 
 #define S_IFMT 00170000
 #define S_IFSOCK 0140000
@@ -32,25 +38,539 @@ typedef __s64 s64;
 #define S_IFCHR 0020000
 #define S_IFIFO 0010000
 
-/* include/net/tcp_states.h */
-enum { ESTABLISHED = 1, SYN_SENT = 2, SYN_RECV = 3, CLOSE = 7, CLOSE_WAIT = 8, LISTEN = 10 };
+#define PF_KTHREAD 0x00200000
+
+/* include/net/inet_sock.h: places in inet_flags */
+enum {
+	FLAGS_RECVERR = 9,
+	FLAGS_RECVERR_RFC4884 = 10,
+	FLAGS_FREEBIND = 11,
+	FLAGS_HDRINCL = 12,
+	FLAGS_MC_LOOP = 13,
+	FLAGS_MC_ALL = 14,
+	FLAGS_TRANSPARENT = 15,
+	FLAGS_IS_ICSK = 16,
+	FLAGS_NODEFRAG = 17,
+	FLAGS_BIND_ADDRESS_NO_PORT = 18,
+	FLAGS_DEFER_CONNECT = 19
+};
+
+/* include/net/inet_connection_sock.h: icsk_pending and icsk_ack.pending */
+enum { PENDING_RETRANS = 1, PENDING_PROBE0 = 3, PENDING_LOSS_PROBE = 5, PENDING_REO_TIMEOUT = 6 };
+enum { ACK_TIMER = 2 };
 
 /* include/uapi/linux/tcp.h enum tcp_ca_state */
 enum { CA_RECOVERY = 3, CA_LOSS = 4 };
 
-/* include/net/tcp.h */
-enum { NAGLE_OFF = 1, NAGLE_CORK = 2 };
-
-/* include/net/inet_connection_sock.h: icsk_pending and icsk_ack.pending */
-enum { PENDING_RETRANS = 1, PENDING_PROBE0 = 3, PENDING_LOSS_PROBE = 5 };
-enum { ACK_TIMER = 2 };
-
-/* include/linux/net.h (bit number) and include/linux/tcp.h enum tsq_enum (bit number) */
+/* include/linux/net.h and include/linux/tcp.h enum tsq_enum (bit numbers), include/net/sock.h: sk_shutdown */
 enum { NOSPACE_BIT = 2, TSQ_THROTTLED_BIT = 0 };
 enum { RCV_SHUTDOWN = 1 };
-#define PF_KTHREAD 0x00200000
+
+/* include/net/tcp.h: ecn_flags and nonagle */
+enum { ECN_RFC3168 = 1, ECN_SEEN = 8, ECN_ACCECN = 16 };
+enum { NAGLE_OFF = 1, NAGLE_CORK = 2 };
+
+/* include/net/tcp_states.h */
+enum {
+	ESTABLISHED = 1,
+	SYN_SENT,
+	SYN_RECV,
+	FIN_WAIT1,
+	FIN_WAIT2,
+	TIME_WAIT,
+	CLOSE,
+	CLOSE_WAIT,
+	LAST_ACK,
+	LISTEN,
+	CLOSING,
+	NEW_SYN_RECV,
+	BOUND_INACTIVE
+};
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+/* For its first field alone, which is a number of eight bytes. */
+struct timespec64 {
+	s64 tv_sec;
+};
+
+struct list_head {
+	struct list_head *next, *prev;
+};
+
+struct hlist_node {
+	struct hlist_node *next, **pprev;
+};
+
+struct hlist_head {
+	struct hlist_node *first;
+};
+
+struct hlist_nulls_node {
+	struct hlist_nulls_node *next, **pprev;
+};
+
+struct hlist_nulls_head {
+	struct hlist_nulls_node *first;
+};
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+typedef struct {
+	s64 counter;
+} atomic64_t;
+
+struct refcount_struct {
+	atomic_t refs;
+};
+
+typedef struct refcount_struct refcount_t;
+
+typedef struct {
+	u32 val;
+} kuid_t;
+
+struct in6_addr {
+	union {
+		u8 u6_addr8[16];
+		__be32 u6_addr32[4];
+	} in6_u;
+};
+
+struct proc_ns_operations;
+
+struct ns_common {
+	const struct proc_ns_operations *ops;
+	unsigned int inum;
+};
+
+struct inet_ehash_bucket {
+	struct hlist_nulls_head chain;
+};
+
+struct inet_listen_hashbucket {
+	struct hlist_nulls_head nulls_head;
+};
+
+struct inet_bind_hashbucket {
+	struct hlist_head chain;
+};
+
+struct inet_bind2_bucket {
+	struct hlist_node node;
+	struct hlist_head owners;
+};
+
+struct inet_hashinfo {
+	struct inet_ehash_bucket *ehash;
+	unsigned int ehash_mask;
+	struct inet_bind_hashbucket *bhash2;
+	unsigned int bhash_size;
+	unsigned int lhash2_mask;
+	struct inet_listen_hashbucket *lhash2;
+	bool pernet;
+};
+
+struct inet_timewait_death_row {
+	struct inet_hashinfo *hashinfo;
+};
+
+struct udp_hslot {
+	struct hlist_head head;
+};
+
+struct udp_table {
+	struct udp_hslot *hash;
+	unsigned int mask;
+};
+
+struct netns_ipv4 {
+	struct inet_timewait_death_row tcp_death_row;
+	struct udp_table *udp_table;
+};
+
+struct unix_table {
+	struct hlist_head *buckets;
+};
+
+struct netns_unix {
+	struct unix_table table;
+};
+
+struct net {
+	struct list_head list;
+	struct ns_common ns;
+	struct netns_unix unx;
+	struct netns_ipv4 ipv4;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct sock_common {
+	u64 skc_addrpair;
+	u32 skc_portpair;
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	unsigned int skc_hash;
+	__be16 skc_dport;
+	u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	unsigned char skc_reuse : 4;
+	unsigned char skc_reuseport : 1;
+	unsigned char skc_ipv6only : 1;
+	int skc_bound_dev_if;
+	struct hlist_node skc_bind_node;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+	atomic64_t skc_cookie;
+	struct hlist_node skc_node;
+	struct hlist_nulls_node skc_nulls_node;
+};
+
+struct kernfs_node {
+	u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+	u32 classid;
+};
+
+struct numa_drop_counters {
+	atomic_t drops0;
+	atomic_t drops1;
+};
+
+struct timer_list {
+	struct hlist_node entry;
+	unsigned long expires;
+	void (*function)(struct timer_list *);
+};
+
+struct hrtimer {
+	u8 state;
+};
+
+struct inode {
+	u16 i_mode;
+	unsigned long i_ino;
+};
+
+struct socket {
+	unsigned long flags;
+	struct sock *sk;
+};
+
+struct socket_alloc {
+	struct socket socket;
+	struct inode vfs_inode;
+};
+
+struct sk_buff {
+	struct sk_buff *next;
+	unsigned int len;
+	char cb[48];
+};
+
+struct sk_buff_head {
+	struct sk_buff *next;
+	u32 qlen;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	struct {
+		int owned;
+	} sk_lock;
+	atomic_t sk_drops;
+	struct sk_buff_head sk_receive_queue;
+	struct {
+		atomic_t rmem_alloc;
+		int len;
+	} sk_backlog;
+	u32 sk_ack_backlog;
+	u32 sk_max_ack_backlog;
+	int sk_rcvbuf;
+	int sk_forward_alloc;
+	atomic_t sk_omem_alloc;
+	int sk_wmem_queued;
+	refcount_t sk_wmem_alloc;
+	struct timer_list sk_timer;
+	unsigned long sk_tsq_flags;
+	unsigned long sk_pacing_rate;
+	unsigned long sk_max_pacing_rate;
+	u32 sk_priority;
+	u32 sk_mark;
+	kuid_t sk_uid;
+	u16 sk_protocol;
+	u16 sk_type;
+	int sk_sndbuf;
+	u8 sk_shutdown;
+	u8 sk_userlocks;
+	unsigned long sk_ino;
+	struct socket *sk_socket;
+	struct sock_cgroup_data sk_cgrp_data;
+	struct numa_drop_counters *sk_drop_counters;
+};
+
+/* After 6.18 the retransmission timer moved into struct sock. */
+struct sock___timer {
+	struct timer_list tcp_retransmit_timer;
+};
+
+struct ipv6_pinfo {
+	u8 tclass;
+};
+
+struct inet_sock {
+	struct sock sk;
+	struct ipv6_pinfo *pinet6;
+	__be16 inet_sport;
+	unsigned long inet_flags;
+	u8 tos;
+};
+
+/* Before 6.6 the flags were bits of their own. */
+struct inet_sock___bits {
+	u8 recverr : 1;
+	u8 is_icsk : 1;
+	u8 freebind : 1;
+	u8 hdrincl : 1;
+	u8 mc_loop : 1;
+	u8 transparent : 1;
+	u8 mc_all : 1;
+	u8 nodefrag : 1;
+	u8 bind_address_no_port : 1;
+	u8 recverr_rfc4884 : 1;
+	u8 defer_connect : 1;
+};
+
+struct udp_sock {
+	struct inet_sock inet;
+	int forward_deficit;
+};
+
+struct tcp_congestion_ops {
+	char name[16];
+};
+
+struct tcp_ulp_ops {
+	char name[16];
+};
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	struct timer_list icsk_retransmit_timer;
+	struct timer_list icsk_delack_timer;
+	unsigned long icsk_timeout;
+	struct timer_list icsk_keepalive_timer;
+	u32 icsk_rto;
+	u32 icsk_rto_min;
+	u32 icsk_delack_max;
+	u32 icsk_pmtu_cookie;
+	u32 icsk_user_timeout;
+	const struct tcp_congestion_ops *icsk_ca_ops;
+	const struct tcp_ulp_ops *icsk_ulp_ops;
+	void *icsk_ulp_data;
+	u8 icsk_ca_state : 5;
+	u8 icsk_retransmits;
+	u8 icsk_pending;
+	u8 icsk_backoff;
+	u8 icsk_probes_out;
+	struct {
+		u8 pending;
+		u32 ato : 8;
+		u32 lrcvtime;
+		u16 rcv_mss;
+	} icsk_ack;
+	u64 icsk_ca_priv[13];
+};
+
+struct minmax_sample {
+	u32 t;
+	u32 v;
+};
+
+struct minmax {
+	struct minmax_sample s[3];
+};
+
+struct tcp_options_received {
+	u16 tstamp_ok : 1;
+	u16 wscale_ok : 1;
+	u16 sack_ok : 3;
+	u16 snd_wscale : 4;
+	u16 rcv_wscale : 4;
+};
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	u32 rcv_ssthresh;
+	u32 reordering;
+	u32 snd_wnd;
+	u32 mss_cache;
+	u32 snd_cwnd;
+	u32 lost_out;
+	u32 sacked_out;
+	u8 tcp_usec_ts : 1;
+	u32 copied_seq;
+	u32 retrans_out;
+	u16 advmss;
+	u32 snd_ssthresh;
+	struct minmax rtt_min;
+	u32 segs_out;
+	u32 data_segs_out;
+	u64 bytes_sent;
+	u8 chrono_type : 2;
+	u32 chrono_start;
+	u32 chrono_stat[3];
+	u32 write_seq;
+	u32 lsndtime;
+	u32 mdev_us;
+	u8 ecn_flags;
+	u8 nonagle : 4;
+	u8 rate_app_limited : 1;
+	u32 rcv_nxt;
+	u32 snd_nxt;
+	u32 snd_una;
+	u32 srtt_us;
+	u32 packets_out;
+	u32 delivered;
+	u32 delivered_ce;
+	u32 received_ce;
+	u32 received_ecn_bytes[3];
+	u32 rcv_wnd;
+	u32 rcv_tstamp;
+	struct tcp_options_received rx_opt;
+	u64 bytes_received;
+	u32 segs_in;
+	u32 data_segs_in;
+	u32 rate_delivered;
+	u32 rate_interval_us;
+	u32 delivered_ecn_bytes[3];
+	u64 bytes_acked;
+	struct hrtimer pacing_timer;
+	struct {
+		u32 rtt_us;
+	} rcv_rtt_est;
+	struct {
+		int space;
+	} rcvq_space;
+	u32 dsack_dups;
+	u8 fastopen_client_fail : 2;
+	u8 syn_data_acked : 1;
+	u8 syn_fastopen_child : 1;
+	u8 accecn_fail_mode : 4;
+	u8 saw_accecn_opt : 2;
+	u32 reord_seen;
+	u64 bytes_retrans;
+	u32 total_retrans;
+	u32 rto_stamp;
+	u16 total_rto;
+	u16 total_rto_recoveries;
+	u32 total_rto_time;
+	u16 timeout_rehash;
+	u32 rcv_ooopack;
+	u32 plb_rehash;
+	bool is_mptcp;
+};
+
+struct inet_timewait_sock {
+	struct sock_common __tw_common;
+	u32 tw_mark;
+	unsigned char tw_substate;
+	struct timer_list tw_timer;
+};
+
+struct request_sock {
+	struct sock_common __req_common;
+	struct timer_list rsk_timer;
+};
+
+struct inet_request_sock {
+	struct request_sock req;
+	u32 ir_mark;
+};
+
+/* net/ipv4/tcp_bbr.c, tcp_dctcp.c, tcp_vegas.h: what lies in icsk_ca_priv. */
+struct bbr {
+	u32 min_rtt_us;
+	struct minmax bw;
+	u32 lt_use_bw : 1;
+	u32 lt_bw;
+	u32 pacing_gain : 10;
+	u32 cwnd_gain : 10;
+};
+
+struct dctcp {
+	u32 old_delivered;
+	u32 old_delivered_ce;
+	u32 dctcp_alpha;
+	u32 ce_state;
+};
+
+struct vegas {
+	u8 doing_vegas_now;
+	u16 cntRTT;
+	u32 minRTT;
+	u32 baseRTT;
+};
+
+struct mptcp_subflow_context {
+	struct list_head node;
+	u32 token;
+	struct sock *conn;
+};
+
+struct mptcp_pm_data {
+	u8 extra_subflows;
+};
+
+/* Before 6.18 it was called subflows. */
+struct mptcp_pm_data___subflows {
+	u8 subflows;
+};
+
+struct mptcp_sock {
+	struct inet_connection_sock sk;
+	u64 bytes_sent;
+	u64 bytes_received;
+	u64 bytes_retrans;
+	u64 bytes_acked;
+	u32 token;
+	unsigned long flags;
+	bool can_ack;
+	struct list_head conn_list;
+	struct sock *first;
+	struct mptcp_pm_data pm;
+};
+
+struct sockaddr_un {
+	unsigned short sun_family;
+	char sun_path[108];
+};
+
+struct unix_address {
+	int len;
+	struct sockaddr_un name[0];
+};
+
+struct unix_sock {
+	struct sock sk;
+	struct unix_address *addr;
+	struct sock *peer;
+	int inq_len;
+};
 
 struct cfs_rq {
 	int throttle_count;
@@ -59,12 +579,6 @@ struct cfs_rq {
 struct sched_entity {
 	u64 sum_exec_runtime;
 	struct cfs_rq *cfs_rq;
-};
-
-
-struct inode {
-	u16 i_mode;
-	unsigned long i_ino;
 };
 
 struct file {
@@ -81,6 +595,10 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct nsproxy {
+	struct net *net_ns;
+};
+
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
@@ -88,11 +606,13 @@ struct task_struct {
 	struct sched_entity se;
 	int pid;
 	int tgid;
+	struct nsproxy *nsproxy;
 	u64 utime;
 	u64 stime;
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	u64 start_time;
+	struct task_struct *group_leader;
 	char comm[16];
 	struct files_struct *files;
 	bool throttled;
@@ -113,130 +633,6 @@ struct pt_regs {
 #else
 #error "no system call registers known for this architecture"
 #endif
-
-
-struct in6_addr {
-	union {
-		u8 u6_addr8[16];
-		__be32 u6_addr32[4];
-	} in6_u;
-};
-
-struct ns_common {
-	unsigned int inum;
-};
-
-struct net {
-	struct ns_common ns;
-};
-
-typedef struct {
-	struct net *net;
-} possible_net_t;
-
-struct sock_common {
-	__be32 skc_daddr;
-	__be32 skc_rcv_saddr;
-	__be16 skc_dport;
-	u16 skc_num;
-	unsigned short skc_family;
-	volatile unsigned char skc_state;
-	possible_net_t skc_net;
-	struct in6_addr skc_v6_daddr;
-	struct in6_addr skc_v6_rcv_saddr;
-};
-
-struct socket {
-	unsigned long flags;
-	struct sock *sk;
-};
-
-struct sock {
-	struct sock_common __sk_common;
-	struct {
-		int owned;
-	} sk_lock;
-	u8 sk_userlocks;
-	int sk_rcvbuf;
-	struct socket *sk_socket;
-	unsigned long sk_tsq_flags;
-	u16 sk_protocol;
-	u16 sk_type;
-	int sk_sndbuf;
-	u8 sk_shutdown;
-};
-
-struct hrtimer {
-	u8 state;
-};
-
-struct timer_list {
-	void (*function)(struct timer_list *);
-};
-
-struct minmax_sample {
-	u32 t;
-	u32 v;
-};
-
-struct minmax {
-	struct minmax_sample s[3];
-};
-
-struct inet_sock {
-	struct sock sk;
-	u16 inet_sport;
-};
-
-struct inet_connection_sock {
-	struct inet_sock icsk_inet;
-	struct timer_list icsk_retransmit_timer;
-	struct timer_list icsk_delack_timer;
-	u32 icsk_rto;
-	u8 icsk_ca_state : 5;
-	u8 icsk_pending;
-	struct {
-		u8 pending;
-	} icsk_ack;
-};
-
-struct tcp_sock {
-	struct inet_connection_sock inet_conn;
-	u32 snd_wnd;
-	u32 mss_cache;
-	u32 snd_cwnd;
-	u32 lost_out;
-	u32 sacked_out;
-	u32 copied_seq;
-	u32 retrans_out;
-	u32 snd_ssthresh;
-	struct minmax rtt_min;
-	u32 segs_out;
-	u32 data_segs_out;
-	u8 chrono_type;
-	u32 chrono_start;
-	u32 chrono_stat[3];
-	u32 write_seq;
-	u8 nonagle : 4;
-	u8 rate_app_limited : 1;
-	u32 rcv_nxt;
-	u32 snd_nxt;
-	u32 srtt_us;
-	u32 snd_una;
-	u32 packets_out;
-	u32 rcv_wnd;
-	u64 bytes_received;
-	u32 segs_in;
-	u64 bytes_acked;
-	struct hrtimer pacing_timer;
-	u32 total_retrans;
-	u16 total_rto;
-};
-
-struct sk_buff {
-	unsigned int len;
-	char cb[48];
-};
 
 struct msghdr {
 	int msg_flags;

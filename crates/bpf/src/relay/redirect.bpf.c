@@ -14,16 +14,8 @@
  * queue that it is in for good (skmsg.c, sk_psock_backlog: what moves no byte is a broken pipe), and that queue is
  * shared: what passes to a socket waits in it behind what the other direction redirects there.
  */
-#include <linux/types.h>
-#include <linux/bpf.h>
+#include "kernel.h"
 #include <bpf/bpf_helpers.h>
-
-typedef __u32 u32;
-typedef __u64 u64;
-
-struct tcp_sock___relay {
-	u32 write_seq;
-} __attribute__((preserve_access_index));
 
 struct direction {
 	u64 redirected;   /* bytes */
@@ -63,7 +55,7 @@ struct {
 static __always_inline int keeps_up(struct direction *d, u64 cookie)
 {
 	struct bpf_sock *sk = bpf_map_lookup_elem(&sinks, &cookie);
-	struct tcp_sock___relay *tp;
+	struct tcp_sock *tp;
 	u32 written = 0;
 	int known = 0;
 

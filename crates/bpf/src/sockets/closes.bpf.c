@@ -41,10 +41,6 @@ struct {
 	__uint(max_entries, 4 << 20);
 } ring SEC(".maps");
 
-struct inet_sock___closed {
-	__be16 inet_sport;
-} __attribute__((preserve_access_index));
-
 static __always_inline bool namespace_wanted(u32 inum)
 {
 	u32 i;
@@ -89,7 +85,7 @@ int BPF_PROG(on_close, struct sock *sk, int oldstate, int newstate)
 	if (!tp)
 		return 0;
 	/* skc_num is 0 by now: the port has been given back. */
-	local = __builtin_bswap16(((struct inet_sock___closed *)tp)->inet_sport);
+	local = __builtin_bswap16(((struct inet_sock *)tp)->inet_sport);
 	if (!(wanted_states >> (oldstate & 31) & 1) || !port_wanted(local, __builtin_bswap16(c->skc_dport)) ||
 	    (n_namespaces && !namespace_wanted(c->skc_net.net->ns.inum))) {
 		__sync_fetch_and_add(&filtered, 1);

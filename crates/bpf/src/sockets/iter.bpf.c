@@ -30,14 +30,6 @@ struct {
 	char name[NAME_MOST];
 } named;
 
-struct seq_file;
-
-struct bpf_iter_meta {
-	struct seq_file *seq;
-	u64 session_id;
-	u64 seq_num;
-} __attribute__((preserve_access_index));
-
 struct bpf_iter__tcp {
 	struct bpf_iter_meta *meta;
 	struct sock_common *sk_common;

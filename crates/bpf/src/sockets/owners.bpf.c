@@ -14,20 +14,6 @@
 #include <bpf/bpf_core_read.h>
 #include "sockets/follow.bpf.h"
 
-struct task_struct___owners {
-	int tgid;
-	struct task_struct___owners *group_leader;
-	char comm[16];
-} __attribute__((preserve_access_index));
-
-struct sock___owners {
-	struct sock_common __sk_common;
-} __attribute__((preserve_access_index));
-
-struct socket___owners {
-	struct sock___owners *sk;
-} __attribute__((preserve_access_index));
-
 struct entry {
 	u64 address;   /* of struct sock; 0: a head */
 	u32 inode;     /* head: process id */
@@ -59,9 +45,9 @@ struct {
 	__type(value, struct stray);
 } strays SEC(".maps");
 
-static __noinline int look_for_stray(struct task_struct *task, struct socket___owners *socket, u32 fd)
+static __noinline int look_for_stray(struct task_struct *task, struct socket *socket, u32 fd)
 {
-	struct sock___owners *sk = BPF_CORE_READ(socket, sk);
+	struct sock *sk = BPF_CORE_READ(socket, sk);
 	struct net *there = BPF_CORE_READ(sk, __sk_common.skc_net.net);
 	struct stray stray = {};
 
@@ -88,21 +74,12 @@ struct file___ops {
 	const void *f_op;
 } __attribute__((preserve_access_index));
 
-struct socket_alloc___owners {
-	struct socket___owners socket;
-	struct inode vfs_inode;
-} __attribute__((preserve_access_index));
-
-/* For its first field alone, which is a word. */
-struct hlist_head {
-	void *first;
-} __attribute__((preserve_access_index));
-
 /* The table that was asked for, and up to which descriptor. */
 u32 asked_pid;
 u32 asked_until;
 u64 next_files[AHEAD];
 
+/* A list's head stands for any word. */
 static __always_inline u64 word_at(u64 address)
 {
 	u64 value = (u64)SOCKET_FOLLOW(hlist_head, address)->first;
@@ -119,9 +96,9 @@ static __noinline int ask_ahead(struct task_struct *task, u32 fd, u64 socket_ops
 	const u32 private = bpf_core_field_offset(struct file, private_data);
 	const u32 count = bpf_core_field_exists(struct file___ref, f_ref) ?
 				  bpf_core_field_offset(struct file___ref, f_ref) : private;
-	const u32 inode = bpf_core_field_offset(struct socket_alloc___owners, vfs_inode) +
+	const u32 inode = bpf_core_field_offset(struct socket_alloc, vfs_inode) +
 			  bpf_core_field_offset(struct inode, i_ino);
-	const u32 sock = bpf_core_field_offset(struct socket___owners, sk);
+	const u32 sock = bpf_core_field_offset(struct socket, sk);
 	const struct fdtable *table = task->files->fdt;
 	u32 i;
 
@@ -151,7 +128,7 @@ int owners(struct bpf_iter__task_file *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct file *file = ctx->file;
-	struct socket___owners *socket;
+	struct socket *socket;
 	struct {
 		struct head head;
 		struct entry entry;
@@ -180,7 +157,7 @@ int owners(struct bpf_iter__task_file *ctx)
 	both.head.entry.inode = task->tgid;
 	both.head.entry.fd = 0;
 	bpf_probe_read_kernel(both.head.comm, sizeof(both.head.comm),
-			      ((struct task_struct___owners *)task)->group_leader->comm);
+			      task->group_leader->comm);
 	both.entry = entry;
 	/* What does not fit is asked for again as a whole, with the next buffer. */
 	if (!bpf_seq_write(ctx->meta->seq, &both, sizeof(both)))

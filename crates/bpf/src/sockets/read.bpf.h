@@ -11,7 +11,7 @@
 #ifndef PARSHALL_SOCKETS_READ_H
 #define PARSHALL_SOCKETS_READ_H
 
-#include "kernel.bpf.h"
+#include "kernel.h"
 #include "socket_record.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>

@@ -30,7 +30,7 @@ static __always_inline void fill_key(struct sock *sk, struct flow *st, struct fl
 static __always_inline void fill_chrono(struct tcp_sock *tp, struct snapshot *s)
 {
 	u32 stat[3] = { tp->chrono_stat[0], tp->chrono_stat[1], tp->chrono_stat[2] };
-	u8 type = tp->chrono_type;
+	u8 type = BPF_CORE_READ_BITFIELD(tp, chrono_type);
 
 	if (type >= 1 && type <= 3) {
 		u32 run = (u32)bpf_jiffies64() - tp->chrono_start;

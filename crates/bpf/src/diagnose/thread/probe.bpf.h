@@ -73,16 +73,10 @@ static __always_inline void end_off(struct task_struct *task, struct thread *t, 
  * Out of quota? Since 6.18 the scheduler says so of the task itself; before, of a run queue above it. Called when the
  * task leaves the CPU without having gone to sleep.
  */
-struct task_struct___throttled {
-	bool throttled;
-} __attribute__((preserve_access_index));
-
 static __always_inline bool is_throttled(struct task_struct *task)
 {
-	struct task_struct___throttled *t = (void *)task;
-
-	if (bpf_core_field_exists(t->throttled))
-		return BPF_CORE_READ(t, throttled);
+	if (bpf_core_field_exists(task->throttled))
+		return BPF_CORE_READ(task, throttled);
 	if (bpf_core_field_exists(task->se.cfs_rq->throttle_count))
 		return BPF_CORE_READ(task, se.cfs_rq, throttle_count) > 0;
 	return false;
