@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use parshall_evidence::{Capture, OwnCommand, Rung};
+use parshall_evidence::{Capture, OwnRelay, RelayStart, Rung};
 
 use super::background::Background;
 use super::origin::origin;
@@ -24,6 +24,9 @@ pub struct ObserveOptions {
     pub progress: bool,
     /// Name the frames of all stacks, and as they come: the capture is kept, or its processes may end before it does.
     pub name_all: bool,
+    /// Reads a command line of parshall's own, its name first: how it starts a relay, or None when it starts none. The
+    /// relay's arguments are not known here.
+    pub read_relay: fn(&[String]) -> Option<RelayStart>,
 }
 
 /// By how much our own priority is lowered while we observe.
@@ -113,7 +116,7 @@ pub fn observe_resolved(
     }
     let stop = &Dated { stop, begun: Cell::new(SystemTime::now()) };
     // It may be gone when the window is over.
-    let at_start = resolved.processes.iter().filter_map(|process| own_command(process.pid)).collect();
+    let at_start = resolved.processes.iter().filter_map(|process| own_relay(process.pid, options)).collect();
     loop {
         let attempt = match rung {
             Rung::Btf => btf::observe(resolved, options, stop),
@@ -123,7 +126,7 @@ pub fn observe_resolved(
         match attempt {
             Ok(mut capture) => {
                 capture.blind.splice(0..0, reasons);
-                capture.own_commands = own_commands(&capture, at_start);
+                capture.own_relays = own_relays(&capture, options, at_start);
                 capture.origin = Some(origin(stop.begun.get(), capture.host.kernel.clone()));
                 return Ok(capture);
             }
@@ -159,15 +162,16 @@ impl Stop for Dated<'_> {
     }
 }
 
-fn own_command(pid: u32) -> Option<OwnCommand> {
-    subject::own_arguments(pid).map(|words| OwnCommand { pid, words })
+fn own_relay(pid: u32, options: &ObserveOptions) -> Option<OwnRelay> {
+    let start = (options.read_relay)(&subject::own_arguments(pid)?)?;
+    Some(OwnRelay { pid, start })
 }
 
-/// Command lines of parshall's own processes in the subject, with those that came in the window. A command that was
-/// observed from its start was not itself yet when the window began, so what it says at the end counts.
-fn own_commands(capture: &Capture, at_start: Vec<OwnCommand>) -> Vec<OwnCommand> {
-    let now: Vec<_> = capture.subject.pids.iter().filter_map(|&pid| own_command(pid)).collect();
-    let gone = at_start.into_iter().filter(|old| !now.iter().any(|new| new.pid == old.pid)).collect::<Vec<_>>();
+/// The relays among the subject's processes, with those that came in the window. A command that was observed from its start
+/// was not itself yet when the window began, so what it is at the end counts.
+fn own_relays(capture: &Capture, options: &ObserveOptions, at_start: Vec<OwnRelay>) -> Vec<OwnRelay> {
+    let now: Vec<_> = capture.subject.pids.iter().filter_map(|&pid| own_relay(pid, options)).collect();
+    let gone: Vec<_> = at_start.into_iter().filter(|old| !now.iter().any(|new| new.pid == old.pid)).collect();
     gone.into_iter().chain(now).collect()
 }
 

@@ -24,10 +24,9 @@ pub struct Capture {
     /// The command that `run` started; None for the other commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<StartedCommand>,
-    /// Command lines of the subject's processes that are parshall itself, such as a relay. Those of others are not kept,
-    /// nor what follows a `--`: their arguments may hold secrets.
+    /// The subject's processes that are relays of parshall's own. Command lines are not kept: they may hold secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub own_commands: Vec<OwnCommand>,
+    pub own_relays: Vec<OwnRelay>,
     /// Where it was taken.
     pub host: Host,
     /// Length of the observation, wall time.
@@ -74,13 +73,32 @@ pub struct HardwareCounts {
     pub branch_misses: u64,
 }
 
-/// How a process of parshall's own was started.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnCommand {
+/// A relay of parshall's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnRelay {
     /// The process.
     pub pid: u32,
-    /// Its arguments, the program first (/proc/PID/cmdline).
-    pub words: Vec<String>,
+    /// Where its settings come from.
+    #[serde(flatten)]
+    pub start: RelayStart,
+}
+
+/// How a relay was started, as far as a fix must say what to change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RelayStart {
+    /// With a configuration file, which holds everything else.
+    File {
+        /// Its path, as it was given.
+        config: String,
+    },
+    /// With flags.
+    Flags {
+        /// `--engine`, or its default.
+        engine: String,
+        /// `--buffer`, or its default.
+        buffer_bytes: u64,
+    },
 }
 
 /// The host, as far as it matters to a verdict.

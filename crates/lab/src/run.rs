@@ -146,7 +146,14 @@ pub fn observe_subject(recipe: &Recipe, testbed: &Testbed, args: &RunArgs) -> an
     };
     observe(
         &select,
-        &ObserveOptions { window: args.window, rung: args.rung, progress: false, name_all: args.save.is_some() },
+        &ObserveOptions {
+            window: args.window,
+            rung: args.rung,
+            progress: false,
+            name_all: args.save.is_some(),
+            // No fault is a relay of parshall's own.
+            read_relay: |_| None,
+        },
         &mut Background::enter(),
     )
 }

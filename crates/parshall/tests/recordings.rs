@@ -158,11 +158,6 @@ fn thinned(mut capture: Capture) -> Capture {
             frame.module = frame.module.rsplit('/').next().unwrap_or_default().to_owned();
         }
     }
-    for command in &mut capture.own_commands {
-        if let Some(program) = command.words.first_mut() {
-            *program = program.rsplit('/').next().unwrap_or_default().to_owned();
-        }
-    }
     let release = capture.host.kernel.split(|c: char| !c.is_ascii_digit() && c != '.').next();
     capture.host.kernel = release.unwrap_or_default().to_owned();
     capture

@@ -94,9 +94,8 @@ fn a_relay_with_a_small_buffer_is_told_its_flag() {
     assert!(report.verdict.summary.contains("8 KiB"), "{}", report.verdict.summary);
     let fix = &report.findings[0].fix.text;
     assert!(fix.contains("`--buffer 64KiB` in place of `--buffer 8KiB`") && fix.contains("`--engine auto`"), "{fix}");
-    // Only the relay's own command line is in the case: its ends are no part of the subject.
-    let commands = common::capture(&file).own_commands;
-    assert_eq!(commands.iter().map(|c| c.pid).collect::<Vec<_>>(), [overload.relay.pid()]);
+    let relays = common::capture(&file).own_relays;
+    assert_eq!(relays.iter().map(|relay| relay.pid).collect::<Vec<_>>(), [overload.relay.pid()]);
     drop(overload);
     let again = parshall(&["show", file.to_str().unwrap(), "--format", "json"]).report();
     assert_eq!(&again.findings[0].fix.text, fix);

@@ -18,7 +18,6 @@
 //! - [`proxy`]: the PROXY protocol.
 //! - [`slots`]: a table whose slots are reused, and names for its entries that are not.
 //! - [`sources`]: limits on each client.
-//! - [`started`]: how a running relay was started, for a verdict about it.
 //! - [`streaming`]: when a direction moves from one engine to another, and how much it reads at once.
 //! - [`udp_runs`]: which datagrams leave in one message.
 //! - [`udp_sessions`]: whose datagrams belong together, for how long, and who may have a session.
@@ -37,7 +36,6 @@ pub mod outage;
 pub mod proxy;
 pub mod slots;
 pub mod sources;
-pub mod started;
 pub mod streaming;
 pub mod udp_runs;
 pub mod udp_sessions;

@@ -20,7 +20,7 @@ pub fn empty_capture() -> Capture {
         subject: Subject { pids: vec![100], ports: vec![7000], netns: vec![1], comms: vec!["echo".to_string()] },
         origin: None,
         command: None,
-        own_commands: Vec::new(),
+        own_relays: Vec::new(),
         host: Host { kernel: "6.18.0".to_string(), cpus: 2, busy_ns: None, stolen_ns: 0 },
         window_ns: WINDOW_NS,
         rung: Rung::Btf,

@@ -249,7 +249,7 @@ impl Session {
             subject,
             origin: None,
             command: None,
-            own_commands: Vec::new(),
+            own_relays: Vec::new(),
             host: before.host.host(),
             window_ns: self.end - self.begin,
             rung: Rung::Btf,

@@ -3,7 +3,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use parshall_evidence::Rung;
+use parshall_evidence::{RelayStart, Rung};
 use parshall_host::error::UserError;
 use parshall_host::output::Destination;
 
@@ -13,9 +13,12 @@ use crate::observe::ObserveOptions;
 use crate::request::{AttachRequest, DoctorRequest, ResultOptions, RunRequest, ShowRequest};
 use crate::subject::Select;
 
+/// [`ObserveOptions::read_relay`].
+type ReadRelay = fn(&[String]) -> Option<RelayStart>;
+
 impl AttachArgs {
     /// Checks them.
-    pub fn validate(self) -> Result<AttachRequest, UserError> {
+    pub fn validate(self, read_relay: ReadRelay) -> Result<AttachRequest, UserError> {
         // Not clap's `requires`: that says nothing where another of the group excludes --pid.
         if self.only && self.subject.pid.is_empty() {
             return Err(UserError::new(
@@ -26,7 +29,7 @@ impl AttachArgs {
         let results = self.report.validate(self.observe.save.clone(), Destination::Stdout)?;
         Ok(AttachRequest {
             select: self.subject.validate(self.only),
-            observe: self.observe.validate(self.window),
+            observe: self.observe.validate(self.window, read_relay),
             results,
         })
     }
@@ -34,7 +37,7 @@ impl AttachArgs {
 
 impl RunArgs {
     /// Checks them.
-    pub fn validate(self) -> Result<RunRequest, UserError> {
+    pub fn validate(self, read_relay: ReadRelay) -> Result<RunRequest, UserError> {
         let mut words = self.command.into_iter();
         let Some(program) = words.next().filter(|p| !p.is_empty()) else {
             return Err(UserError::new(
@@ -46,7 +49,7 @@ impl RunArgs {
         Ok(RunRequest {
             program,
             arguments: words.collect(),
-            observe: self.observe.validate(self.window.unwrap_or(MAX_WINDOW)),
+            observe: self.observe.validate(self.window.unwrap_or(MAX_WINDOW), read_relay),
             exit_code: self.exit_code,
             results,
         })
@@ -89,12 +92,13 @@ impl SubjectArgs {
 }
 
 impl ObserveArgs {
-    fn validate(self, window: Duration) -> ObserveOptions {
+    fn validate(self, window: Duration, read_relay: ReadRelay) -> ObserveOptions {
         ObserveOptions {
             window,
             rung: self.rung.map(Rung::from),
             progress: std::io::stderr().is_terminal(),
             name_all: self.save.is_some(),
+            read_relay,
         }
     }
 }

@@ -153,7 +153,7 @@ impl Observation {
             subject: resolved.subject.clone(),
             origin: None,
             command: None,
-            own_commands: Vec::new(),
+            own_relays: Vec::new(),
             host: host.host(),
             window_ns,
             rung: Rung::Procfs,

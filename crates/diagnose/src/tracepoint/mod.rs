@@ -273,7 +273,7 @@ impl Session {
             subject,
             origin: None,
             command: None,
-            own_commands: Vec::new(),
+            own_relays: Vec::new(),
             host: host.host(),
             window_ns,
             rung: Rung::Tracepoint,

@@ -27,7 +27,13 @@ static TURN: Mutex<()> = Mutex::new(());
 fn observed(child: &Running, ms: u64) -> Option<Capture> {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let resolved = resolve(&Select::Pids(vec![child.pid()])).expect("it runs");
-    let options = ObserveOptions { window: Duration::from_millis(ms), rung: None, progress: false, name_all: false };
+    let options = ObserveOptions {
+        window: Duration::from_millis(ms),
+        rung: None,
+        progress: false,
+        name_all: false,
+        read_relay: |_| None,
+    };
     match observe(&resolved, &options, &Never) {
         Ok(capture) => Some(capture),
         Err(error) => {

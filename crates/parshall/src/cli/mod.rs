@@ -10,6 +10,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches};
 use parshall_diagnose::request::{AttachRequest, DoctorRequest, RunRequest, ShowRequest};
+use parshall_evidence::RelayStart;
 use parshall_host::error::UserError;
 
 use args::{Cli, Command};
@@ -68,8 +69,8 @@ where
     };
     let log_steps = i32::from(cli.verbose) - i32::from(cli.quiet);
     let request = match cli.command {
-        Command::Attach(args) => Request::Attach(args.validate()?),
-        Command::Run(args) => Request::Run(args.validate()?),
+        Command::Attach(args) => Request::Attach(args.validate(relay_start)?),
+        Command::Run(args) => Request::Run(args.validate(relay_start)?),
         Command::Show(args) => Request::Show(args.validate()?),
         Command::Doctor(args) => Request::Doctor(args.validate()),
         #[cfg(feature = "relay")]
@@ -80,6 +81,29 @@ where
         Command::Lab(args) => Request::Lab(args),
     };
     Ok(Invocation::Do { request: Box::new(request), log_steps })
+}
+
+/// How the relay is started that a command line of parshall's own asks for, its name first; None when it starts none.
+#[cfg(feature = "relay")]
+fn relay_start(words: &[String]) -> Option<RelayStart> {
+    use parshall_core::relay::config::value::{ENGINES, name_of};
+    use parshall_relay::request::{RelayRequest, Source};
+
+    let Ok(Invocation::Do { request, .. }) = parse(words) else { return None };
+    let Request::Relay(RelayRequest::Run(source)) = *request else { return None };
+    Some(match source {
+        Source::File(path) => RelayStart::File { config: path.display().to_string() },
+        Source::Given(config) => {
+            let listener = config.listeners.first()?;
+            let engine = name_of(&ENGINES, &listener.engine).to_owned();
+            RelayStart::Flags { engine, buffer_bytes: listener.buffer as u64 }
+        }
+    })
+}
+
+#[cfg(not(feature = "relay"))]
+fn relay_start(_: &[String]) -> Option<RelayStart> {
+    None
 }
 
 /// `parshall help lab run` means `parshall lab run --help`. clap's own `help` command would stand in every list of commands.

@@ -2,15 +2,15 @@
 //!
 //! Look-alikes: bound by the copying itself (64 KiB a call and more), by the network (the thread sleeps), or by the
 //! application's own code (the time is in user mode).
-use parshall_evidence::{Capture, Evidence, Place, Rung, SyscallCell};
+use parshall_evidence::{Capture, Evidence, Place, RelayStart, Rung, SyscallCell};
 
 use super::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
 use crate::judge::facts::{Facts, Lost, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::words;
-use crate::relay::started::Started;
 use crate::stats::ratio;
 use crate::units;
+use crate::values::bytes_text;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "small-copy-buffer", title: "A copy loop with a small buffer", test };
@@ -77,25 +77,22 @@ fn unseen(facts: &Facts<'_>) -> Option<String> {
 
 /// What to change: where the process is a relay of parshall's own, the very flag or key.
 fn fix(capture: &Capture, pid: u32) -> String {
-    let own = capture.own_commands.iter().find(|command| command.pid == pid);
-    let Some(started) = own.and_then(|command| Started::of(&command.words)) else {
-        return "Copy with a buffer of 64 to 256 KiB, or let the kernel move the data (splice).".to_owned();
-    };
-    let in_place_of = |flag: &str, value: Option<&str>| match value {
-        Some(value) => format!(" in place of `--{flag} {value}`"),
-        None => String::new(),
-    };
-    match started {
-        Started { file: Some(file), .. } => format!(
-            "In {file}, give this listener `buffer = \"64KiB\"`, or `engine = \"auto\"`, which splices what streams; then \
+    let own = capture.own_relays.iter().find(|relay| relay.pid == pid);
+    match own.map(|relay| &relay.start) {
+        None => "Copy with a buffer of 64 to 256 KiB, or let the kernel move the data (splice).".to_owned(),
+        Some(RelayStart::File { config }) => format!(
+            "In {config}, give this listener `buffer = \"64KiB\"`, or `engine = \"auto\"`, which splices what streams; then \
              reload it (SIGHUP): new connections have it."
         ),
-        Started { engine, buffer, .. } => {
-            let mut text = format!("Start the relay with `--buffer 64KiB`{}", in_place_of("buffer", buffer));
+        Some(RelayStart::Flags { engine, buffer_bytes }) => {
+            let mut text = "Start the relay with `--buffer 64KiB`".to_owned();
+            if *buffer_bytes != u64::from(BIG_BYTES) {
+                text += &format!(" in place of `--buffer {}`", bytes_text(*buffer_bytes));
+            }
             // Under `auto` it copies because it could not splice: asking again would not help.
-            if let Some(engine) = engine.filter(|engine| *engine != "auto") {
-                let other = in_place_of("engine", Some(engine));
-                text += &format!(", or with `--engine auto`{other}, which splices what streams");
+            if engine != "auto" {
+                text +=
+                    &format!(", or with `--engine auto` in place of `--engine {engine}`, which splices what streams");
             }
             text + "."
         }
@@ -158,7 +155,7 @@ fn calls_per_second(thread: &ThreadFact<'_>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Capture, CopyPattern, FdKind, FlowState, OwnCommand, Release, Role};
+    use parshall_evidence::{Capture, CopyPattern, FdKind, FlowState, OwnRelay, RelayStart, Release, Role};
 
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
 
@@ -193,32 +190,27 @@ mod tests {
         assert!(report.findings[0].share > 0.85);
     }
 
-    fn fix_of(command: &str) -> String {
+    fn fix_of(start: Option<RelayStart>) -> String {
         let mut capture = traffic(forwarder(8192, (10, 90)));
         let pid = capture.threads[0].pid;
-        capture.own_commands = vec![
-            OwnCommand { pid: pid + 1, words: vec!["parshall".into(), "relay".into(), "--buffer=1KiB".into()] },
-            OwnCommand { pid, words: command.split(' ').map(str::to_owned).collect() },
-        ];
+        let other = RelayStart::Flags { engine: "copy".into(), buffer_bytes: 1024 };
+        capture.own_relays = vec![OwnRelay { pid: pid + 1, start: other }];
+        capture.own_relays.extend(start.map(|start| OwnRelay { pid, start }));
         crate::judge::judge(&capture).findings[0].fix.text.clone()
     }
 
     #[test]
-    fn a_relay_of_our_own_is_told_the_flag() {
+    fn a_fix_for_our_own_relay_names_the_flag() {
+        let flags = |engine: &str, buffer_bytes| Some(RelayStart::Flags { engine: engine.into(), buffer_bytes });
         assert_eq!(
-            fix_of("parshall relay :1 :2 --engine copy --buffer 8KiB"),
+            fix_of(flags("copy", 8192)),
             "Start the relay with `--buffer 64KiB` in place of `--buffer 8KiB`, or with `--engine auto` in place of \
              `--engine copy`, which splices what streams."
         );
-        assert_eq!(
-            fix_of("parshall relay :1 :2 --buffer=8KiB"),
-            "Start the relay with `--buffer 64KiB` in place of `--buffer 8KiB`."
-        );
-        let fix = fix_of("parshall relay -c /etc/relay.toml");
+        assert_eq!(fix_of(flags("auto", 8192)), "Start the relay with `--buffer 64KiB` in place of `--buffer 8KiB`.");
+        let fix = fix_of(Some(RelayStart::File { config: "/etc/relay.toml".into() }));
         assert!(fix.starts_with("In /etc/relay.toml,") && fix.contains("`buffer = \"64KiB\"`"), "{fix}");
-        for other in ["parshall lab load relay-copy", "parshall"] {
-            assert!(fix_of(other).starts_with("Copy with a buffer of 64"), "{other}");
-        }
+        assert!(fix_of(None).starts_with("Copy with a buffer of 64"));
     }
 
     #[test]
