@@ -16,13 +16,14 @@ use parshall_sys::pidfd::Pidfd;
 
 use super::background::Background;
 use super::forward::Forward;
-use super::observe::{ObserveOptions, Stop, observe_resolved};
+use super::observe::observe_resolved;
+pub use super::origin::GATE;
+use super::request::ObserveOptions;
 use super::subject::{self, Select};
+use super::window::Stop;
 use parshall_host::error::UserError;
 use parshall_host::proc_fs;
 
-/// First argument of the process that becomes the command.
-pub const GATE: &str = "__gate";
 /// The gate has nothing to do but to stop itself.
 const GATE_WITHIN: Duration = Duration::from_secs(5);
 /// What a shell answers for a command that it cannot run.

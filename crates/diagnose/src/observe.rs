@@ -2,47 +2,20 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use indicatif::{ProgressBar, ProgressStyle};
-use parshall_evidence::{Capture, OwnRelay, RelayStart, Rung};
+use parshall_evidence::{Capture, OwnRelay, Rung};
 
 use super::background::Background;
 use super::origin::origin;
 use super::subject::{self, Process, Resolved, Select};
+use super::window::Stop;
 use super::{btf, procfs, tracepoint};
 use crate::doctor;
-
-/// How to observe.
-#[derive(Debug, Clone)]
-pub struct ObserveOptions {
-    /// Length of the window.
-    pub window: Duration,
-    /// The best rung to use; None for the best the host offers.
-    pub rung: Option<Rung>,
-    /// Draw progress on stderr.
-    pub progress: bool,
-    /// Name the frames of all stacks, and as they come: the capture is kept, or its processes may end before it does.
-    pub name_all: bool,
-    /// Reads a command line of parshall's own, its name first: how it starts a relay, or None when it starts none. The
-    /// relay's arguments are not known here.
-    pub read_relay: fn(&[String]) -> Option<RelayStart>,
-}
+use crate::request::ObserveOptions;
 
 /// By how much our own priority is lowered while we observe.
 const COURTESY: i32 = 5;
-
-/// When an observation ends before its window does.
-pub trait Stop {
-    /// Called once, when everything is attached and the window begins.
-    fn attached(&self) -> anyhow::Result<()> {
-        Ok(())
-    }
-    /// The user asked for it.
-    fn requested(&self) -> bool;
-    /// No process of the subject is left.
-    fn subject_gone(&self) -> bool;
-}
 
 /// Ends on SIGINT or SIGTERM, and when all of the subject's processes are gone.
 pub struct Until {
@@ -179,36 +152,4 @@ fn sampled(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> an
     stop.attached()?;
     let options = procfs::Options { window: options.window, ..procfs::Options::default() };
     procfs::observe(resolved, &options, &|| stop.requested() || stop.subject_gone())
-}
-
-/// A bar on stderr while the window runs.
-pub struct Progress(Option<ProgressBar>);
-
-impl Progress {
-    /// Draws only when the options say so.
-    pub fn new(options: &ObserveOptions) -> Self {
-        Self(options.progress.then(|| {
-            let bar = ProgressBar::new(options.window.as_millis() as u64);
-            if let Ok(style) = ProgressStyle::with_template("observing {wide_bar} {msg}") {
-                bar.set_style(style);
-            }
-            bar
-        }))
-    }
-
-    /// Moves to `elapsed`.
-    pub fn at(&mut self, elapsed: Duration) {
-        if let Some(bar) = &self.0 {
-            bar.set_position(elapsed.as_millis() as u64);
-            bar.set_message(format!("{:.1} s", elapsed.as_secs_f64()));
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
-        }
-    }
 }

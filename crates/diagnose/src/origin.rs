@@ -4,8 +4,10 @@ use std::time::SystemTime;
 
 use parshall_evidence::Origin;
 
-use super::command::GATE;
 use parshall_host::utc;
+
+/// First argument of the process that becomes the command.
+pub const GATE: &str = "__gate";
 
 /// The origin of an observation by this process whose window began at `begun`.
 pub fn origin(begun: SystemTime, kernel: String) -> Origin {

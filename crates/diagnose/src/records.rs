@@ -125,9 +125,12 @@ impl Records {
 
     /// Everything, with times relative to `begin`.
     pub fn finish(mut self, begin: u64) -> Told {
-        for stall in &mut self.thread_stalls {
-            stall.ns = stall.ns.saturating_sub(begin.saturating_sub(stall.begin_ns));
-            stall.begin_ns = stall.begin_ns.saturating_sub(begin);
+        let thread_stalls = self.thread_stalls.iter_mut().map(|stall| (&mut stall.begin_ns, &mut stall.ns));
+        let flow_stalls = self.flow_stalls.iter_mut().map(|stall| (&mut stall.begin_ns, &mut stall.ns));
+        for (begin_ns, ns) in thread_stalls.chain(flow_stalls) {
+            // What began before the window is cut to it.
+            *ns = ns.saturating_sub(begin.saturating_sub(*begin_ns));
+            *begin_ns = begin_ns.saturating_sub(begin);
         }
         let mut samples: Vec<CpuSample> = self
             .samples
@@ -143,19 +146,11 @@ impl Records {
             .collect();
         samples.sort_by(|a, b| b.count.cmp(&a.count).then(a.tid.cmp(&b.tid)).then(a.stack.cmp(&b.stack)));
         Told {
-            flow_stalls: self.flow_stalls.into_iter().map(|s| relative_stall(s, begin)).collect(),
+            flow_stalls: self.flow_stalls,
             thread_stalls: self.thread_stalls,
             samples,
             stacks: self.stacks,
             events: self.events,
         }
     }
-}
-
-/// Stalls with their begin relative to the window; what began before it is cut to it.
-fn relative_stall(mut stall: FlowStall, begin: u64) -> FlowStall {
-    let early = begin.saturating_sub(stall.begin_ns);
-    stall.ns = stall.ns.saturating_sub(early);
-    stall.begin_ns = stall.begin_ns.saturating_sub(begin);
-    stall
 }

@@ -1,10 +1,11 @@
 //! What `parshall attach`, `run`, `show` and `doctor` are asked for, checked, before anything is looked at.
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use parshall_evidence::{RelayStart, Rung};
 use parshall_host::output::{Destination, Output};
 
-use crate::observe::ObserveOptions;
 use crate::subject::Select;
 
 /// A validated `parshall attach`.
@@ -40,6 +41,22 @@ pub struct ShowRequest {
     pub case: PathBuf,
     /// Where the report goes.
     pub results: ResultOptions,
+}
+
+/// How to observe.
+#[derive(Debug, Clone)]
+pub struct ObserveOptions {
+    /// Length of the window.
+    pub window: Duration,
+    /// The best rung to use; None for the best the host offers.
+    pub rung: Option<Rung>,
+    /// Draw progress on stderr.
+    pub progress: bool,
+    /// Name the frames of all stacks, and as they come: the capture is kept, or its processes may end before it does.
+    pub name_all: bool,
+    /// Reads a command line of parshall's own, its name first: how it starts a relay, or None when it starts none. The
+    /// relay's arguments are not known here.
+    pub read_relay: fn(&[String]) -> Option<RelayStart>,
 }
 
 /// A validated `parshall doctor`.

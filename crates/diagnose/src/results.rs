@@ -1,6 +1,7 @@
 //! Where the results of an observation go: the report, and the case if one is saved.
 use parshall_evidence::Capture;
 
+use crate::case;
 use crate::report;
 use crate::request::ResultOptions;
 use parshall_host::error::UserError;
@@ -21,7 +22,7 @@ impl<'a> Results<'a> {
             Destination::File(path) => Some(PrivateFile::create(path, "-o")?),
             Destination::Stdout | Destination::Stderr => None,
         };
-        let case = config.save.as_deref().map(super::create_case).transpose()?;
+        let case = config.save.as_deref().map(case::create).transpose()?;
         Ok(Self { config, report, case })
     }
 
@@ -34,7 +35,7 @@ impl<'a> Results<'a> {
             (None, Destination::Stderr) => output::print_to(std::io::stderr(), &text),
             (None, _) => output::print(&text),
         };
-        let saved = self.case.map_or(Ok(()), |case| super::write_case(capture, case));
+        let saved = self.case.map_or(Ok(()), |file| case::write(capture, file));
         printed.and(saved)
     }
 }

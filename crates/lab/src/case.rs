@@ -2,6 +2,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use parshall_core::units::decimal;
 use parshall_evidence::Report;
 use serde::Serialize;
 
@@ -11,7 +12,7 @@ use super::recipe::{Change, Recipe, TopologyKind, verdict_name};
 use super::run::{MARGIN, RunArgs, WARM_UP, observe_subject};
 use super::terminal::{self, Progress};
 use super::testbed::Testbed;
-use super::units::{self, Format};
+use super::units::Format;
 use parshall_diagnose::{self as diagnose, report};
 use parshall_host::output::{self, TextStyle};
 use parshall_host::private_file::PrivateFile;
@@ -61,7 +62,7 @@ pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<PrivateFile>, interrupt
     let capture = observe_subject(recipe, &testbed, args)?;
     interrupt.check()?;
     testbed.end(measured);
-    save.map_or(Ok(()), |file| diagnose::write_case(&capture, file))?;
+    save.map_or(Ok(()), |file| diagnose::case::write(&capture, file))?;
     let report = parshall_core::judge::judge(&capture);
     story.heading("2  Diagnose: what the kernel saw")?;
     story.line(&format!("{}\n", report::text(&report, story.style).trim_end()))?;
@@ -142,10 +143,10 @@ impl Story {
         for (label, rate) in [("before", rates[0]), ("after", rates[1])] {
             // A bar for any rate at all: a blank would look like none.
             let bar = "█".repeat(((rate / widest * 40.0).round() as usize).max(1));
-            self.line(&format!("   {label:<7} {:>10}/s  {bar}", units::number(rate)))?;
+            self.line(&format!("   {label:<7} {:>10}/s  {bar}", decimal(rate)))?;
         }
-        let [before, after] = rates.map(units::number);
-        let factor = terminal::good(&format!("×{}", units::number(result.factor)), self.style);
+        let [before, after] = rates.map(decimal);
+        let factor = terminal::good(&format!("×{}", decimal(result.factor)), self.style);
         let judgement = if result.matched { "as expected" } else { "NOT as expected" };
         self.line(&format!("\n   rate {before}/s → {after}/s  {factor}"))?;
         self.line(&format!("   verdict {} · expected {} · {judgement}", result.got, result.expected))

@@ -15,7 +15,8 @@ use super::testbed::Testbed;
 use super::units::Format;
 use super::{Interrupt, case, catalog, terminal, testbed};
 use parshall_diagnose::background::Background;
-use parshall_diagnose::observe::{ObserveOptions, observe};
+use parshall_diagnose::observe::observe;
+use parshall_diagnose::request::ObserveOptions;
 use parshall_diagnose::subject::Select;
 use parshall_diagnose::{self as diagnose, report};
 use parshall_host::output;
@@ -93,7 +94,7 @@ pub fn run(args: &RunArgs, interrupt: &Interrupt) -> anyhow::Result<bool> {
             interrupt.check()?;
             let save = args.save.as_deref().map(|path| if many { numbered(path, entry.name, n) } else { path.into() });
             // A path that cannot be written is reported before the testbed is made.
-            let save = save.as_deref().map(diagnose::create_case).transpose()?;
+            let save = save.as_deref().map(diagnose::case::create).transpose()?;
             all_right &= run_one(entry, args, save, interrupt).with_context(|| format!("lab run {}", entry.name))?;
         }
     }
@@ -128,7 +129,7 @@ fn run_one(entry: &Entry, args: &RunArgs, save: Option<PrivateFile>, interrupt: 
     let loads = testbed.end_all();
     drop(testbed);
     drop(progress);
-    save.map_or(Ok(()), |file| diagnose::write_case(&capture, file))?;
+    save.map_or(Ok(()), |file| diagnose::case::write(&capture, file))?;
     let report = parshall_core::judge::judge(&capture);
     let matched = recipe.expect.matches(&report);
     print(entry, &recipe, args, &report, matched, loads)?;

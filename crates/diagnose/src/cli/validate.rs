@@ -9,8 +9,7 @@ use parshall_host::output::Destination;
 
 use super::args::{AttachArgs, DoctorArgs, ObserveArgs, ReportArgs, RunArgs, ShowArgs, SubjectArgs};
 use super::value::MAX_WINDOW;
-use crate::observe::ObserveOptions;
-use crate::request::{AttachRequest, DoctorRequest, ResultOptions, RunRequest, ShowRequest};
+use crate::request::{AttachRequest, DoctorRequest, ObserveOptions, ResultOptions, RunRequest, ShowRequest};
 use crate::subject::Select;
 
 /// [`ObserveOptions::read_relay`].

@@ -408,5 +408,4 @@ fn congestion(f: &Facts) -> Check {
 }
 
 #[cfg(test)]
-#[path = "rules_tests.rs"]
 mod tests;

@@ -3,7 +3,7 @@ use parshall_evidence::{FdKind, FlowState, OffCpu, Role, ThreadRecord};
 
 use super::*;
 use crate::subject::{Select, resolve};
-use crate::test_child::{self, Running};
+use crate::testkit::child::{self, Running};
 use parshall_testkit::skip;
 
 fn observed(child: &Running, ms: u64) -> Capture {
@@ -45,7 +45,7 @@ fn off_share(thread: &ThreadRecord, why: OffCpu, call: &str) -> f64 {
 
 #[test]
 fn write_write_read_is_held_by_nagle() {
-    let child = test_child::start("nagle");
+    let child = child::start("nagle");
     // A hold is a stall when two samples fall into its 40 ms: on a busy host few do.
     let capture = observed(&child, 4000);
     assert_eq!(capture.flows.len(), 2, "{:?}", capture.flows);
@@ -62,7 +62,7 @@ fn write_write_read_is_held_by_nagle() {
 
 #[test]
 fn a_slow_reader_shows_on_both_ends() {
-    let child = test_child::start("slow-reader");
+    let child = child::start("slow-reader");
     let capture = observed(&child, 1000);
     let unread = share(&capture, Role::Server, FlowState::RxWaiting);
     assert!(unread > 0.8, "unread {unread}: {:?}", capture.flows);
@@ -72,7 +72,7 @@ fn a_slow_reader_shows_on_both_ends() {
 
 #[test]
 fn threads_by_what_they_do() {
-    let child = test_child::start("threads");
+    let child = child::start("threads");
     let capture = observed(&child, 1000);
     let spins = thread(&capture, "spins");
     let waits: u64 = spins.off_cpu.iter().filter(|c| c.why != OffCpu::Blocked).map(|c| c.ns).sum();
@@ -91,7 +91,7 @@ fn threads_by_what_they_do() {
 
 #[test]
 fn an_exit_ends_the_window_early() {
-    let mut child = test_child::start("idle");
+    let mut child = child::start("idle");
     let resolved = resolve(&Select::Pids(vec![child.pid()])).expect("it runs");
     let options = Options { window: Duration::from_secs(30), ..Options::default() };
     let ender = std::thread::spawn(move || {
@@ -107,7 +107,7 @@ fn an_exit_ends_the_window_early() {
 
 #[test]
 fn the_user_may_stop_it() {
-    let child = test_child::start("idle");
+    let child = child::start("idle");
     let resolved = resolve(&Select::Port(child.port)).expect("it listens");
     let options = Options { window: Duration::from_secs(30), ..Options::default() };
     let began = Instant::now();

@@ -1,6 +1,5 @@
 //! How a report is printed: one file per format.
 mod json;
-mod number;
 mod text;
 
 use parshall_evidence::Report;
@@ -18,6 +17,4 @@ pub fn render(report: &Report, output: &Output) -> anyhow::Result<String> {
 }
 
 #[cfg(test)]
-mod golden;
-#[cfg(test)]
-mod samples;
+mod tests;

@@ -1,12 +1,11 @@
 //! The report for a terminal: the answer first, then what it rests on.
 //!
 //! Everything can be read without colour; colour only repeats what the words say.
-use parshall_core::units::{count as thousands, plural};
+use parshall_core::units::{count as thousands, percent_fixed, plural, quantity, time_ms};
 use parshall_evidence::{
     Account, CommandEnd, Confidence, Evidence, Finding, Look, Origin, Report, Rung, Status, TimeShare,
 };
 
-use super::number::{percent, quantity, time_ms};
 use parshall_host::output::{TextStyle, clean, columns, items, words};
 
 /// Columns left of the body of every section.
@@ -57,11 +56,11 @@ fn header(page: &mut Page, report: &Report) {
     parts.push(format!("rung {}", report.rung.as_str()));
     if report.window_s > 0.0 {
         let core = report.probe.cpu_ms / (report.window_s * 1000.0);
-        parts.push(format!("probes {} of a core", percent(core)));
+        parts.push(format!("probes {} of a core", percent_fixed(core)));
     }
     parts.push(format!("{} lost", plural(report.probe.lost_events, "event", "events")));
     if is_sliced(report) {
-        parts.push(format!("slices {} of the time", percent(report.probe.observed_share)));
+        parts.push(format!("slices {} of the time", percent_fixed(report.probe.observed_share)));
     }
     for (i, line) in items(&parts, " · ", page.style.width.saturating_sub(2)).into_iter().enumerate() {
         let indent = if i == 0 { "" } else { "  " };
@@ -180,9 +179,9 @@ fn size(finding: &Finding) -> String {
     let about = if finding.scaled { "≈" } else { "" };
     format!(
         "It takes {about}{} of {whom} ({about}{}{each}), and owns {} of all lost time.",
-        percent(finding.share),
+        percent_fixed(finding.share),
         time_ms(finding.lost_ms),
-        percent(finding.owned)
+        percent_fixed(finding.owned)
     )
 }
 
@@ -323,7 +322,7 @@ fn others(page: &mut Page, report: &Report) {
     page.blank();
     page.section(if top_finding(report).is_some() { "ALSO" } else { "FOUND" }, "", Paint::Plain);
     for finding in rest {
-        let lead = format!("{:>LEAD$}  ", percent(finding.owned));
+        let lead = format!("{:>LEAD$}  ", percent_fixed(finding.owned));
         let title = format!("of the lost time: {} ({})", clean(&finding.title), finding.cause);
         page.hanging(&lead, &title);
         let indent = " ".repeat(columns(&lead));
@@ -363,7 +362,7 @@ fn notes(page: &mut Page, report: &Report) {
     if is_sliced(report) {
         notes.push(format!(
             "Per-event probes ran in slices of {} of the time, to stay cheap; figures marked ≈ are scaled from them.",
-            percent(report.probe.observed_share)
+            percent_fixed(report.probe.observed_share)
         ));
     }
     if report.probe.lost_events > 0 {
@@ -521,7 +520,7 @@ impl Page {
 
     /// One row of an account, drawn in eighths of a column.
     fn bar(&mut self, name: &str, label: usize, share: f64) {
-        let figure = percent(share);
+        let figure = percent_fixed(share);
         let width = BAR.min(self.room().saturating_sub(label + 2 + 2 + 8)).max(4);
         let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
         let eighths = ((share * (width * 8) as f64).round() as usize).max(usize::from(share > 0.0));

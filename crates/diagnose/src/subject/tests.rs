@@ -1,6 +1,6 @@
 //! Resolution against real processes and sockets; no privilege needed.
 use super::*;
-use crate::test_child;
+use crate::testkit::child;
 
 fn user_error(select: &Select) -> UserError {
     resolve(select).expect_err("a user's mistake").downcast::<UserError>().expect("a UserError")
@@ -8,7 +8,7 @@ fn user_error(select: &Select) -> UserError {
 
 #[test]
 fn a_port_leads_to_its_processes_and_both_ends() {
-    let child = test_child::start("idle");
+    let child = child::start("idle");
     let resolved = resolve(&Select::Port(child.port)).expect("it listens");
     assert_eq!(resolved.subject.pids, [child.pid()]);
     assert_eq!(resolved.subject.comms.len(), 1);
@@ -23,7 +23,7 @@ fn a_port_leads_to_its_processes_and_both_ends() {
 
 #[test]
 fn a_pid_leads_to_its_sockets_and_a_thread_to_its_process() {
-    let child = test_child::start("idle");
+    let child = child::start("idle");
     let resolved = resolve(&Select::Pids(vec![child.pid()])).expect("it runs");
     assert_eq!(resolved.sockets.len(), 3);
     let process = &resolved.processes[0];
@@ -36,7 +36,7 @@ fn a_pid_leads_to_its_sockets_and_a_thread_to_its_process() {
 
 #[test]
 fn notices_exit() {
-    let mut child = test_child::start("idle");
+    let mut child = child::start("idle");
     let mut resolved = resolve(&Select::Pids(vec![child.pid()])).expect("it runs");
     assert_eq!(resolved.refresh(), Changes::default());
     child.end();
@@ -63,7 +63,7 @@ fn mistakes_come_with_hints() {
 
 #[test]
 fn a_namespace_is_found_by_its_inode() {
-    let child = test_child::start("idle");
+    let child = child::start("idle");
     let ino = proc_fs::netns_ino(child.pid()).expect("our child");
     let resolved = resolve(&Select::Netns(ino.to_string())).expect("it has processes");
     assert!(resolved.subject.pids.contains(&child.pid()));
@@ -74,7 +74,7 @@ fn a_namespace_is_found_by_its_inode() {
 
 #[test]
 fn everything_holds_the_child() {
-    let child = test_child::start("idle");
+    let child = child::start("idle");
     let resolved = resolve(&Select::All).expect("always");
     assert!(resolved.subject.pids.contains(&child.pid()));
     assert!(!resolved.subject.pids.contains(&std::process::id()));

@@ -25,12 +25,13 @@ use super::cgroup::Watch;
 use super::hardware::Hardware;
 use super::host::{self, HostWatch};
 use super::meter::{Meter, Reading};
-use super::observe::{ObserveOptions, Progress, Stop};
 use super::procfs::flows::Flows;
 use super::procfs::pace::Pace;
 use super::procfs::threads::Threads;
 use super::records::{self, Records};
+use super::request::ObserveOptions;
 use super::subject::{self, Resolved};
+use super::window::{Progress, Stop};
 
 /// Between two looks into the ring, at the plan and at the clock of the samples.
 const TICK: Duration = Duration::from_millis(5);

@@ -5,7 +5,7 @@ use parshall_evidence::{FdKind, FlowState, OffCpu, ThreadRecord};
 
 use super::*;
 use crate::subject::{Select, resolve};
-use crate::test_child::{self, Running};
+use crate::testkit::child::{self, Running};
 use parshall_testkit::skip;
 
 struct Never;
@@ -54,7 +54,7 @@ fn off_share(thread: &ThreadRecord, why: OffCpu, call: &str) -> f64 {
 
 #[test]
 fn threads_sum_up_to_the_wall_time() {
-    let child = test_child::start("threads");
+    let child = child::start("threads");
     let Some(capture) = observed(&child, 1000) else { return };
     assert!(capture.threads.len() >= 4, "{:?}", capture.threads);
     for thread in &capture.threads {
@@ -85,7 +85,7 @@ fn threads_sum_up_to_the_wall_time() {
 
 #[test]
 fn flows_are_sampled_and_calls_counted() {
-    let child = test_child::start("nagle");
+    let child = child::start("nagle");
     let Some(capture) = observed(&child, 1000) else { return };
     assert_eq!(capture.rung, Rung::Tracepoint);
     assert_eq!(capture.flows.len(), 2, "{:?}", capture.flows);
@@ -107,7 +107,7 @@ fn everything_is_detached_when_it_is_over() {
         let links = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
         links.filter(|link| ["bpf", "perf_event"].iter().any(|kind| link.to_string_lossy().contains(kind))).count()
     };
-    let child = test_child::start("idle");
+    let child = child::start("idle");
     if observed(&child, 200).is_none() {
         return;
     }

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use parshall_core::units::{bit_rate, decimal, time_us};
 use serde::{Deserialize, Serialize};
 
 use super::terminal;
@@ -217,13 +218,13 @@ impl Outcome {
         let mut line = format!(
             "{}  {}/s  {} in {:.2} s  {}",
             self.kind,
-            units::number(self.rate_per_s),
-            units::number(self.requests as f64),
+            decimal(self.rate_per_s),
+            decimal(self.requests as f64),
             self.seconds,
-            units::bit_rate(self.bytes_per_s),
+            bit_rate(self.bytes_per_s),
         );
         if let Some(latency) = &self.latency {
-            let [p50, p99, max] = [latency.p50_us, latency.p99_us, latency.max_us].map(units::time_us);
+            let [p50, p99, max] = [latency.p50_us, latency.p99_us, latency.max_us].map(time_us);
             line += &format!("  latency p50 {p50}, p99 {p99}, max {max}");
         }
         if self.errors > 0 {

@@ -1,9 +1,10 @@
-//! Golden tests: every sample at three widths. `BLESS=1 cargo test -p parshall` rewrites the files.
+//! Golden tests: every sample at three widths. `BLESS=1 cargo test -p parshall-diagnose` rewrites the files.
 use std::path::PathBuf;
 
 use parshall_host::output::{TextStyle, columns};
 
-use super::{json, samples, text};
+use super::{json, text};
+use crate::testkit::reports;
 
 fn golden(name: &str, got: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
@@ -17,7 +18,7 @@ fn golden(name: &str, got: &str) {
 
 #[test]
 fn text_at_three_widths() {
-    for (name, report) in samples::all() {
+    for (name, report) in reports::all() {
         for width in [80, 100, 120] {
             let page = text(&report, TextStyle { color: false, width });
             for line in page.lines() {
@@ -31,7 +32,7 @@ fn text_at_three_widths() {
 
 #[test]
 fn json_is_stable_and_reads_back() {
-    for (name, report) in samples::all() {
+    for (name, report) in reports::all() {
         let document = json(&report).unwrap();
         let back: parshall_evidence::Report = serde_json::from_str(&document).unwrap();
         assert_eq!(back, report);
@@ -41,7 +42,7 @@ fn json_is_stable_and_reads_back() {
 
 #[test]
 fn colour_adds_nothing_but_escapes() {
-    for (_, report) in samples::all() {
+    for (_, report) in reports::all() {
         let plain = text(&report, TextStyle { color: false, width: 100 });
         let mut colored = text(&report, TextStyle { color: true, width: 100 });
         assert_ne!(plain, colored);
@@ -54,7 +55,7 @@ fn colour_adds_nothing_but_escapes() {
 
 #[test]
 fn a_hostile_name_cannot_move_the_cursor() {
-    let mut report = samples::cause();
+    let mut report = reports::cause();
     report.subject.comms = vec!["x\u{1b}]0;title\u{7}".into()];
     report.findings[0].summary = "\u{1b}[2J".into();
     report.ruled_out[0].why = "a\rb".into();
@@ -65,7 +66,7 @@ fn a_hostile_name_cannot_move_the_cursor() {
 #[test]
 fn an_empty_report_prints_at_any_width() {
     for width in [1, 20, 60] {
-        let page = text(&samples::empty(), TextStyle { color: true, width });
+        let page = text(&reports::empty(), TextStyle { color: true, width });
         assert!(page.contains("INSUFFICIENT EVIDENCE"));
     }
 }

@@ -34,7 +34,7 @@ impl Drop for Running {
 /// Starts a child and waits until its traffic runs.
 pub fn start(role: &str) -> Running {
     let mut child = Command::new(std::env::current_exe().expect("we run"))
-        .args(["--exact", "test_child::run_role", "--ignored", "--nocapture", "--quiet"])
+        .args(["--exact", "testkit::child::run_role", "--ignored", "--nocapture", "--quiet"])
         .env(ROLE, role)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
