@@ -10,8 +10,8 @@ use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use parshall_bpf::sockets::closes::{Closes, Counts, Port, Wanted};
-use parshall_evidence::socket::{FLAG_CLOSED, Group, Groups, SocketRecord};
+use parshall_bpf::sockets::closes::{Closes, Counts};
+use parshall_evidence::socket::{FLAG_CLOSED, Group, Groups, Selection, Side, SocketRecord};
 use parshall_sys::netns::NetNs;
 use socket_common::{ready, unprivileged};
 
@@ -20,9 +20,9 @@ const SYN_SENT: u8 = 2;
 const LISTEN: u8 = 10;
 
 /// Closes of what has one of these ports at either end.
-fn of_ports(ports: impl IntoIterator<Item = u16>) -> Wanted {
-    let ports = ports.into_iter().map(|port| Port { port, local: true, remote: true }).collect();
-    Wanted { ports, ..Wanted::default() }
+fn of_ports(ports: impl IntoIterator<Item = u16>) -> Selection {
+    let ports = ports.into_iter().map(|port| (Side::Either, port)).collect();
+    Selection { ports, ..Selection::default() }
 }
 
 /// Closing resets the connection instead of ending it.
@@ -247,27 +247,27 @@ fn what_is_not_wanted_stays_in_the_kernel() {
         drop(client);
         drop(listener.accept().unwrap());
     };
-    let far = |wanted: Wanted| {
+    let far = |wanted: Selection| {
         let mut closes = Closes::attach(&wanted, 1 << 20).unwrap();
         pair();
         let mut records = Vec::new();
         closes.wait(Duration::from_millis(50), &mut records);
         (records, closes.counts())
     };
-    let remote = Wanted {
-        ports: vec![Port { port: server.port(), local: false, remote: true }],
+    let remote = Selection {
+        ports: vec![(Side::Remote, server.port())],
         groups: Groups::of([Group::Traffic]),
-        ..Wanted::default()
+        ..Selection::default()
     };
     let (records, counts) = far(remote.clone());
     assert_eq!((records.len(), counts.reported), (1, 1), "the client only");
     assert_eq!((records[0].remote_port, records[0].snd_cwnd, records[0].sndbuf_bytes), (server.port(), 0, 0));
     assert!(records[0].segs_out > 0 && counts.filtered > 0);
-    let elsewhere = Wanted { namespaces: vec![1], ..of_ports([server.port()]) };
+    let elsewhere = Selection { namespaces: vec![1], ..of_ports([server.port()]) };
     assert!(far(elsewhere).0.is_empty());
     let here = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net").unwrap()) as u32;
-    assert_eq!(far(Wanted { namespaces: vec![1, here], ..remote.clone() }).0.len(), 1);
-    assert!(far(Wanted { states: 1 << LISTEN, ..remote }).0.is_empty());
+    assert_eq!(far(Selection { namespaces: vec![1, here], ..remote.clone() }).0.len(), 1);
+    assert!(far(Selection { states: 1 << LISTEN, ..remote }).0.is_empty());
 }
 
 #[test]
@@ -299,6 +299,6 @@ fn without_the_right_to_it_the_answer_is_no() {
     if !ready("closes without permission") {
         return;
     }
-    let answer = unprivileged(|| Closes::attach(&Wanted::default(), 1 << 20).map(|_| ()).map_err(|e| e.kind()));
+    let answer = unprivileged(|| Closes::attach(&Selection::default(), 1 << 20).map(|_| ()).map_err(|e| e.kind()));
     assert_eq!(answer, Err(io::ErrorKind::PermissionDenied));
 }

@@ -12,7 +12,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::iter::{Iterators, Portion, Table};
-use parshall_evidence::socket::{Batch, Group, Groups, SocketRecord};
+use parshall_evidence::socket::{Batch, Group, Groups, Kind, Kinds, Selection, SocketRecord};
 use socket_common::{ready, unprivileged};
 
 const ALL: [Table; 3] = [Table::Tcp, Table::Udp, Table::Unix];
@@ -60,7 +60,7 @@ fn tcp_is_complete_and_right() {
     }
     let netns = std::fs::metadata("/proc/self/ns/net").unwrap().ino() as u32;
     let mut programs = Iterators::load(&ALL).unwrap();
-    programs.want(Groups::ALL, u32::MAX, true, false);
+    programs.select(&Selection::default());
     // An IPv6 listener takes IPv4 as well.
     let listener = TcpListener::bind("[::]:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -105,7 +105,7 @@ fn tcp_is_complete_and_right() {
         assert!(record.rtt_us > 0 && record.snd_cwnd > 0 && record.sndbuf_bytes > 0);
         assert_eq!(&record.congestion[..3], &std::fs::read("/proc/sys/net/ipv4/tcp_congestion_control").unwrap()[..3]);
     }
-    programs.want(Groups::of([Group::Traffic]), 1 << 10, true, false);
+    programs.select(&Selection { groups: Groups::of([Group::Traffic]), states: 1 << 10, ..Selection::default() });
     let listeners = dump(&mut programs, Table::Tcp);
     assert!(listeners.iter().all(|(record, _)| record.state == 10 && record.sndbuf_bytes == 0));
     assert_eq!(one(&listeners, inode(&listener)).local_port, port);
@@ -133,13 +133,13 @@ fn an_mptcp_connection_is_found_by_its_first_subflow() {
         return;
     };
     let mut programs = Iterators::load(&ALL).unwrap();
-    programs.want(Groups::ALL, u32::MAX, false, true);
+    programs.select(&Selection { kinds: Kinds::of([Kind::Mptcp]), ..Selection::default() });
     let found = dump(&mut programs, Table::Tcp);
     let record = one(&found, inode(&listener));
     let port = listener.local_addr().unwrap().port();
     assert_eq!((record.protocol, record.state, record.local_port, record.accept_limit), (262, 10, port, 8));
     assert!(found.iter().all(|(record, _)| record.protocol == 262));
-    programs.want(Groups::ALL, u32::MAX, true, true);
+    programs.select(&Selection { kinds: Kinds::of([Kind::Tcp, Kind::Mptcp]), ..Selection::default() });
     let found = dump(&mut programs, Table::Tcp);
     let both: Vec<u16> = found.iter().filter(|(r, _)| r.local_port == port).map(|(r, _)| r.protocol).collect();
     assert_eq!(both, [262, 6], "the connection and its subflow");
@@ -151,7 +151,7 @@ fn udp_and_unix_are_complete_and_right() {
         return;
     }
     let mut programs = Iterators::load(&ALL).unwrap();
-    programs.want(Groups::ALL, u32::MAX, true, false);
+    programs.select(&Selection::default());
     let udp: Vec<UdpSocket> = (0..100).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
     udp[0].connect(udp[1].local_addr().unwrap()).unwrap();
     udp[0].send(b"four").unwrap();

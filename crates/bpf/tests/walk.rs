@@ -12,16 +12,13 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parshall_bpf::sockets::{Prefix, Sides, Walk, WalkSelection};
-use parshall_evidence::socket::{Completeness, Group, Groups, SocketRecord};
+use parshall_bpf::sockets::Walk;
+use parshall_evidence::socket::{Completeness, Group, Groups, Kind, Kinds, Prefix, Selection, Side, SocketRecord};
 use parshall_sys::netns::{NetNs, set_sysctl};
 use socket_common::apart::apart;
 use socket_common::{ready, skip};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const UDP: u32 = 2;
-const MPTCP: u32 = 4;
-const UNIX: u32 = 8;
 
 /// The walk, or none where it cannot be tested.
 fn open(what: &str) -> Option<Walk> {
@@ -41,7 +38,7 @@ fn open(what: &str) -> Option<Walk> {
 }
 
 /// One dump: its rows with their names, and what is told of it.
-fn dump(walk: &mut Walk, wanted: &WalkSelection) -> (Vec<(SocketRecord, Vec<u8>)>, Completeness) {
+fn dump(walk: &mut Walk, wanted: &Selection) -> (Vec<(SocketRecord, Vec<u8>)>, Completeness) {
     let mut rows = Vec::new();
     let told = walk
         .dump(wanted, &mut |batch| rows.extend(batch.records.iter().map(|r| (*r, batch.name(r).to_vec()))))
@@ -52,12 +49,12 @@ fn dump(walk: &mut Walk, wanted: &WalkSelection) -> (Vec<(SocketRecord, Vec<u8>)
     (rows, told)
 }
 
-fn tcp(walk: &mut Walk, wanted: &WalkSelection) -> Vec<SocketRecord> {
+fn tcp(walk: &mut Walk, wanted: &Selection) -> Vec<SocketRecord> {
     dump(walk, wanted).0.into_iter().map(|(record, _)| record).collect()
 }
 
-fn ports(ports: &[u16]) -> WalkSelection {
-    WalkSelection { ports: ports.iter().map(|p| (Sides::Either, *p)).collect(), ..Default::default() }
+fn ports(ports: &[u16]) -> Selection {
+    Selection { ports: ports.iter().map(|p| (Side::Either, *p)).collect(), ..Default::default() }
 }
 
 /// A connection over loopback: client, server.
@@ -148,7 +145,7 @@ fn a_listener_tells_its_queue() {
     // SAFETY: listen takes no pointers.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 7) }, 0);
     let _waiting: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(at).unwrap()).collect();
-    let wanted = WalkSelection { states: 1 << 10, ..ports(&[at.port()]) };
+    let wanted = Selection { states: 1 << 10, ..ports(&[at.port()]) };
     wait_until("three connections wait", || tcp(&mut walk, &wanted)[0].accept_queue == 3);
     let rows = tcp(&mut walk, &wanted);
     assert_eq!(rows.len(), 1);
@@ -165,7 +162,7 @@ fn what_waits_after_its_end_and_before_its_beginning() {
     drop(client);
     assert_eq!(server.read(&mut [0; 1]).unwrap(), 0);
     drop(server);
-    let wanted = WalkSelection { states: 1 << 6, ..ports(&[port]) };
+    let wanted = Selection { states: 1 << 6, ..ports(&[port]) };
     wait_until("TIME_WAIT begins", || !tcp(&mut walk, &wanted).is_empty());
     let rows = tcp(&mut walk, &wanted);
     assert_eq!(rows.len(), 1);
@@ -175,7 +172,7 @@ fn what_waits_after_its_end_and_before_its_beginning() {
     // A listener that defers keeps a connection request until data comes.
     option(&listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 10);
     let _silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let wanted = WalkSelection { states: 1 << 12, ..ports(&[port]) };
+    let wanted = Selection { states: 1 << 12, ..ports(&[port]) };
     let rows = tcp(&mut walk, &wanted);
     assert_eq!(rows.len(), 1, "{rows:?}");
     assert_eq!((rows[0].state, rows[0].local_port, rows[0].timer), (12, port, 1));
@@ -187,11 +184,11 @@ fn a_socket_with_nothing_but_a_port_is_told_on_demand() {
     let socket = bound(0).unwrap();
     let inode = std::fs::metadata(format!("/proc/self/fd/{}", socket.as_raw_fd())).map(|m| inode_of(&m)).unwrap();
     let find = |rows: Vec<SocketRecord>| rows.into_iter().filter(|r| r.inode == inode).collect::<Vec<_>>();
-    let found = find(tcp(&mut walk, &WalkSelection { states: 1 << 13, ..Default::default() }));
+    let found = find(tcp(&mut walk, &Selection { states: 1 << 13, ..Default::default() }));
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].state, found[0].remote_port), (13, 0));
     assert_ne!(found[0].local_port, 0);
-    assert!(find(tcp(&mut walk, &WalkSelection::default())).is_empty(), "not among those that all states give");
+    assert!(find(tcp(&mut walk, &Selection::default())).is_empty(), "not among those that all states give");
 }
 
 fn inode_of(metadata: &std::fs::Metadata) -> u32 {
@@ -206,14 +203,15 @@ fn udp_sockets_are_told_with_what_waits_in_them() {
         let socket = UdpSocket::bind(at).unwrap();
         let address = socket.local_addr().unwrap();
         socket.send_to(&[1; 300], address).unwrap();
-        let rows = tcp(&mut walk, &WalkSelection { kinds: UDP, ..ports(&[address.port()]) });
+        let rows = tcp(&mut walk, &Selection { kinds: Kinds::of([Kind::Udp]), ..ports(&[address.port()]) });
         let rows: Vec<_> = rows.into_iter().filter(|r| r.local_port == address.port()).collect();
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].protocol, rows[0].sock_type, rows[0].state), (17, 2, 7));
         assert!(rows[0].rqueue_bytes >= 300 && rows[0].inode != 0, "{:?}", rows[0]);
         let to = UdpSocket::bind(at).unwrap();
         to.connect(address).unwrap();
-        let rows = tcp(&mut walk, &WalkSelection { kinds: UDP, states: 1 << 1, ..ports(&[address.port()]) });
+        let rows =
+            tcp(&mut walk, &Selection { kinds: Kinds::of([Kind::Udp]), states: 1 << 1, ..ports(&[address.port()]) });
         assert_eq!(rows.len(), 1, "the connected one");
         assert_eq!(rows[0].remote_port, address.port());
     }
@@ -232,7 +230,7 @@ fn unix_sockets_are_told_with_names_and_peers() {
     left.write_all(&[1; 700]).unwrap();
     let _waiting = UnixStream::connect(&path).unwrap();
     datagram.send_to_addr(&[2; 90], &datagram.local_addr().unwrap()).unwrap();
-    let (rows, _) = dump(&mut walk, &WalkSelection { kinds: UNIX, ..Default::default() });
+    let (rows, _) = dump(&mut walk, &Selection { kinds: Kinds::of([Kind::Unix]), ..Default::default() });
     let _ = std::fs::remove_file(&path);
     let inode = |fd: i32| std::fs::metadata(format!("/proc/self/fd/{fd}")).map(|m| inode_of(&m)).unwrap();
     let find = |wanted: u32| {
@@ -275,7 +273,7 @@ fn an_mptcp_connection_is_told_once_beside_its_subflow() {
     let (mut server, _) = listener.accept().unwrap();
     client.write_all(&[1; 1234]).unwrap();
     server.read_exact(&mut [0; 1234]).unwrap();
-    let rows = tcp(&mut walk, &WalkSelection { kinds: 1 | MPTCP, ..ports(&[port]) });
+    let rows = tcp(&mut walk, &Selection { kinds: Kinds::of([Kind::Tcp, Kind::Mptcp]), ..ports(&[port]) });
     let of = |protocol: u16, state: u8| rows.iter().filter(move |r| r.protocol == protocol && r.state == state);
     assert_eq!((of(262, 1).count(), of(6, 1).count()), (2, 2), "{rows:?}");
     assert_eq!((of(262, 10).count(), of(6, 10).count()), (1, 1));
@@ -294,33 +292,33 @@ fn each_rule_selects_in_the_kernel() {
     let (client, _server) = pair(&listener);
     let client_port = client.local_addr().unwrap().port();
     let all = ports(&[port]);
-    let count = |walk: &mut Walk, wanted: WalkSelection| tcp(walk, &wanted).len();
+    let count = |walk: &mut Walk, wanted: Selection| tcp(walk, &wanted).len();
     let first = tcp(&mut walk, &all)[0];
     assert_eq!(count(&mut walk, all.clone()), 3);
-    assert_eq!(count(&mut walk, WalkSelection { kinds: UDP, ..all.clone() }), 0);
-    assert_eq!(count(&mut walk, WalkSelection { states: 1 << 10, ..all.clone() }), 1);
-    assert_eq!(count(&mut walk, WalkSelection { states: !(1 << 10), ..all.clone() }), 2);
-    assert_eq!(count(&mut walk, WalkSelection { namespaces: vec![1, first.netns], ..all.clone() }), 3);
-    assert_eq!(count(&mut walk, WalkSelection { namespaces: vec![1], ..all.clone() }), 0);
-    assert_eq!(count(&mut walk, WalkSelection { cgroups: vec![first.cgroup_id], ..all.clone() }), 3);
-    assert_eq!(count(&mut walk, WalkSelection { cgroups: vec![u64::MAX], ..all.clone() }), 0);
+    assert_eq!(count(&mut walk, Selection { kinds: Kinds::of([Kind::Udp]), ..all.clone() }), 0);
+    assert_eq!(count(&mut walk, Selection { states: 1 << 10, ..all.clone() }), 1);
+    assert_eq!(count(&mut walk, Selection { states: !(1 << 10), ..all.clone() }), 2);
+    assert_eq!(count(&mut walk, Selection { namespaces: vec![1, first.netns], ..all.clone() }), 3);
+    assert_eq!(count(&mut walk, Selection { namespaces: vec![1], ..all.clone() }), 0);
+    assert_eq!(count(&mut walk, Selection { cgroups: vec![first.cgroup_id], ..all.clone() }), 3);
+    assert_eq!(count(&mut walk, Selection { cgroups: vec![u64::MAX], ..all.clone() }), 0);
     // Other tests may have the same port at another address.
-    let here = Prefix { sides: Sides::Either, network: "127.0.9.1".parse().unwrap(), length: 32 };
-    let local = |port| WalkSelection { ports: vec![(Sides::Local, port)], prefixes: vec![here], ..Default::default() };
+    let here = Prefix { side: Side::Either, network: "127.0.9.1".parse().unwrap(), length: 32 };
+    let local = |port| Selection { ports: vec![(Side::Local, port)], prefixes: vec![here], ..Default::default() };
     assert_eq!(count(&mut walk, local(port)), 2);
-    assert_eq!(count(&mut walk, WalkSelection { ports: vec![(Sides::Remote, port)], ..local(1) }), 1);
+    assert_eq!(count(&mut walk, Selection { ports: vec![(Side::Remote, port)], ..local(1) }), 1);
     assert_eq!(count(&mut walk, local(client_port)), 1);
-    let within = |sides, network: &str, length| WalkSelection {
-        prefixes: vec![Prefix { sides, network: network.parse().unwrap(), length }],
+    let within = |side, network: &str, length| Selection {
+        prefixes: vec![Prefix { side, network: network.parse().unwrap(), length }],
         ..all.clone()
     };
-    assert_eq!(count(&mut walk, within(Sides::Either, "127.0.9.0", 24)), 3);
-    assert_eq!(count(&mut walk, within(Sides::Either, "127.0.8.0", 24)), 0);
-    assert_eq!(count(&mut walk, within(Sides::Remote, "127.0.9.1", 32)), 1, "the client's other end");
-    assert_eq!(count(&mut walk, within(Sides::Local, "127.0.0.0", 8)), 3);
-    assert_eq!(count(&mut walk, within(Sides::Local, "::", 0)), 0, "an IPv4 address is in no IPv6 network");
+    assert_eq!(count(&mut walk, within(Side::Either, "127.0.9.0", 24)), 3);
+    assert_eq!(count(&mut walk, within(Side::Either, "127.0.8.0", 24)), 0);
+    assert_eq!(count(&mut walk, within(Side::Remote, "127.0.9.1", 32)), 1, "the client's other end");
+    assert_eq!(count(&mut walk, within(Side::Local, "127.0.0.0", 8)), 3);
+    assert_eq!(count(&mut walk, within(Side::Local, "::", 0)), 0, "an IPv4 address is in no IPv6 network");
     let groups = Groups::of([Group::Rtt]);
-    let rows = tcp(&mut walk, &WalkSelection { groups, states: 1 << 1, ..all });
+    let rows = tcp(&mut walk, &Selection { groups, states: 1 << 1, ..all });
     assert!(rows.iter().all(|r| r.rtt_us > 0 && r.rcvbuf_bytes == 0 && r.congestion == [0; 16] && r.inode != 0));
 }
 
@@ -331,7 +329,7 @@ fn only_what_changed_is_told() {
     let port = listener.local_addr().unwrap().port();
     let (mut busy, mut sink) = pair(&listener);
     let idle = pair(&listener);
-    let wanted = WalkSelection { changed: true, states: 1 << 1, ..ports(&[port]) };
+    let wanted = Selection { changed: true, states: 1 << 1, ..ports(&[port]) };
     assert_eq!(tcp(&mut walk, &wanted).len(), 4, "all are new");
     wait_until("the connections settle", || tcp(&mut walk, &wanted).is_empty());
     busy.write_all(b"x").unwrap();
@@ -411,7 +409,7 @@ fn nothing_is_lost_or_doubled_while_connections_come_and_go() {
     let end = Instant::now() + Duration::from_secs(6);
     let mut dumps = 0;
     while Instant::now() < end {
-        let (rows, told) = dump(&mut walk, &WalkSelection { groups: Groups::ALL, ..Default::default() });
+        let (rows, told) = dump(&mut walk, &Selection { groups: Groups::ALL, ..Default::default() });
         let mut seen: HashMap<(u16, u16), u32> = HashMap::new();
         let mine =
             rows.iter().filter(|(r, _)| r.local_address[..3] == [127, 0, 10] || r.remote_address[..3] == [127, 0, 10]);
@@ -463,7 +461,7 @@ fn a_namespace_with_a_table_of_its_own_is_read() {
         .unwrap();
     held.iter().for_each(|(client, _)| reset_on_close(client));
     let port = listener.local_addr().unwrap().port();
-    let rows = tcp(&mut walk, &WalkSelection { kinds: 1 | UNIX, ..ports(&[port]) });
+    let rows = tcp(&mut walk, &Selection { kinds: Kinds::of([Kind::Tcp, Kind::Unix]), ..ports(&[port]) });
     let mine = rows.iter().filter(|r| r.local_port == port || r.remote_port == port);
     let ends: HashSet<(u16, u16)> = mine.clone().map(|r| (r.local_port, r.remote_port)).collect();
     let spaces: HashSet<u32> = mine.clone().map(|r| r.netns).collect();
@@ -475,7 +473,7 @@ fn a_namespace_with_a_table_of_its_own_is_read() {
 #[ignore = "not a test: the body of the child with few capabilities"]
 fn with_few_capabilities() {
     let mut walk = Walk::open().unwrap();
-    let rows = tcp(&mut walk, &WalkSelection::default());
+    let rows = tcp(&mut walk, &Selection::default());
     assert!(!rows.is_empty());
     println!("walked");
 }

@@ -2,7 +2,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use parshall_core::sockets::{Dump, Met, Owner, Row, Seen, Selection, Tracker, key};
+use parshall_core::sockets::{Dump, Met, Owner, Row, Seen, Tracker, key};
+use parshall_evidence::socket::Selection;
 use parshall_evidence::socket::{Batch, Completeness, Group, SocketRecord};
 
 use super::backend::Backend;
@@ -51,7 +52,7 @@ impl Collector {
         } else {
             (None, None)
         };
-        let remembers_held = dumps == Dumps::Many && selection.filter.wants_owners();
+        let remembers_held = dumps == Dumps::Many && selection.selects_owners();
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let collector = Self {
             backend,
@@ -184,10 +185,10 @@ impl Collector {
     }
 
     fn wants_closed(&self, record: &SocketRecord, key: u64) -> bool {
-        let filter = &self.selection.filter;
-        self.selection.holds_closed(record)
-            && filter.expression_holds(record, true)
-            && (!filter.wants_owners() || self.held.as_ref().is_some_and(|held| held.contains(&key)))
+        let selection = &self.selection;
+        selection.holds_closed(record)
+            && selection.expression_holds(record, true)
+            && (!selection.selects_owners() || self.held.as_ref().is_some_and(|held| held.contains(&key)))
     }
 
     fn stamp(&self) -> Dump {
@@ -207,8 +208,8 @@ struct Join<'a> {
 
 impl Join<'_> {
     fn batch(&mut self, dump: &Dump, batch: Batch<'_>, take: Take<'_>, left_out: &mut u64) -> anyhow::Result<()> {
-        let filter = &self.selection.filter;
-        let filters = !filter.is_empty();
+        let selection = self.selection;
+        let filters = selection.filters_rows();
         for records in batch.records.chunks(PORTION) {
             self.names.learn(records);
             // Owners of all records of the portion, one after the other, and where those of each record end.
@@ -226,7 +227,8 @@ impl Join<'_> {
                 let begin = at.checked_sub(1).and_then(|before| ends.get(before)).copied().unwrap_or(0);
                 let owners = ends.get(at).map_or(&[][..], |end| &held[begin..*end]);
                 // What the filter leaves out is not tracked either.
-                if filters && !(filter.expression_holds(record, false) && filter.owners_hold(owners)) {
+                let holders = owners.iter().map(|owner| (owner.pid, &*owner.command));
+                if filters && !(selection.expression_holds(record, false) && selection.owners_hold(holders)) {
                     *left_out += 1;
                     continue;
                 }

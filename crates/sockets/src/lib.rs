@@ -25,7 +25,6 @@ mod sink;
 mod stream;
 #[cfg(test)]
 mod testing;
-mod wanted;
 mod wire;
 
 use std::process::ExitCode;

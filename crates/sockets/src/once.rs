@@ -13,10 +13,10 @@ use super::format::json::Json;
 use super::format::parquet::Parquet;
 use super::format::protobuf::Protobuf;
 use super::format::text::{Look, Text};
+use super::note;
 use super::request::{OnceRequest, SocketFormat};
 use super::sink::Sink;
 use super::sink::stdout::Stdout;
-use super::{note, wanted};
 
 /// The encoder of a format; `look` is that of a table.
 pub fn encoder(format: SocketFormat, look: Look) -> Box<dyn Encoder> {
@@ -33,11 +33,11 @@ pub fn encoder(format: SocketFormat, look: Look) -> Box<dyn Encoder> {
 /// # Errors
 /// Nothing can be read, or nobody reads.
 pub fn once(request: &OnceRequest) -> anyhow::Result<ExitCode> {
-    let selection = wanted::resolve(&request.wanted)?;
-    let chosen = choose(request.reading, &selection, Dumps::One)?;
+    let selection = &request.selection;
+    let chosen = choose(request.reading, selection, Dumps::One)?;
     chosen.notes.iter().for_each(|text| note(text));
     let look = Look { wide: request.wide, stream: false, owners: selection.groups.has(Group::Owner) };
-    let (mut collector, owners_note) = Collector::new(chosen.backend, selection, false, Dumps::One);
+    let (mut collector, owners_note) = Collector::new(chosen.backend, selection.clone(), false, Dumps::One);
     owners_note.iter().for_each(|text| note(text));
     let mut sink = Stdout::new(encoder(request.format, look), stdout().lock());
     // In order, or a part of them: all of them are needed first. A table is for people, and people need an order.

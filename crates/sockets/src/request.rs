@@ -1,11 +1,10 @@
 //! What `parshall sockets` is asked for: the command line, lowered and checked, before anything is looked at.
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use parshall_core::sockets::Selection;
 use parshall_core::sockets::aggregate::Settings;
 use parshall_core::sockets::sort::SortKey;
+use parshall_evidence::socket::Selection;
 
 use super::endpoint::Token;
 use super::sink::files::FilesConfig;
@@ -20,17 +19,6 @@ pub enum SocketsRequest {
     Once(OnceRequest),
     /// `parshall sockets stream`.
     Stream(StreamRequest),
-}
-
-/// Which sockets, before names are looked up.
-#[derive(Debug, Clone)]
-pub struct Wanted {
-    /// Everything that needs no look at the host.
-    pub selection: Selection,
-    /// Network namespaces, by name or by inode.
-    pub netns: Vec<String>,
-    /// Control groups, by path.
-    pub cgroups: Vec<PathBuf>,
 }
 
 /// A backend.
@@ -74,7 +62,7 @@ pub enum SocketFormat {
 #[derive(Debug)]
 pub struct OnceRequest {
     /// Which sockets.
-    pub wanted: Wanted,
+    pub selection: Selection,
     /// How they are read.
     pub reading: Reading,
     /// How they are printed.
@@ -91,7 +79,7 @@ pub struct OnceRequest {
 #[derive(Debug)]
 pub struct StreamRequest {
     /// Which sockets.
-    pub wanted: Wanted,
+    pub selection: Selection,
     /// How they are read.
     pub reading: Reading,
     /// From the beginning of one dump to that of the next.

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parshall_bpf::sockets::closes::{Closes, Port, Wanted};
+use parshall_bpf::sockets::closes::Closes;
 use parshall_core::sockets::aggregate::Settings;
-use parshall_core::sockets::{Kind, Selection, Side};
-use parshall_evidence::socket::{Completeness, Group, SocketRecord};
+use parshall_evidence::socket::{Completeness, Group, Kind, Selection, SocketRecord};
 use parshall_sys::clock::process_cpu_ns;
 
 use super::backend::choose::{Dumps, choose};
@@ -25,7 +24,7 @@ use super::sink::otlp::OtlpSink;
 use super::sink::prometheus::PrometheusSink;
 use super::sink::stdout::Stdout;
 use super::sink::{Account, Sink};
-use super::{losses, note, wanted};
+use super::{losses, note};
 
 /// Bytes of the ring through which closed sockets are told: 25,000 of them, and the reader wakes at an eighth of it.
 const CLOSES_RING_BYTES: u32 = 16 << 20;
@@ -47,22 +46,22 @@ pub fn stream(mut request: StreamRequest) -> anyhow::Result<ExitCode> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let selection = wanted::resolve(&request.wanted)?;
-    let look = Look { wide: false, stream: true, owners: selection.groups.has(Group::Owner) };
+    let look = Look { wide: false, stream: true, owners: request.selection.groups.has(Group::Owner) };
     let mut outputs = Outputs::open(std::mem::take(&mut request.to), request.every, look)?;
-    let streamed = read(&request, selection, &stop, &mut outputs);
+    let streamed = read(&request, &stop, &mut outputs);
     // Whatever happened: what the sinks hold is delivered, put into spools, or counted.
     outputs.finish();
     streamed.map(|()| ExitCode::SUCCESS)
 }
 
 /// Prepares the reader and reads until the end.
-fn read(request: &StreamRequest, selection: Selection, stop: &AtomicBool, outputs: &mut Outputs) -> anyhow::Result<()> {
-    let chosen = choose(request.reading, &selection, Dumps::Many)?;
+fn read(request: &StreamRequest, stop: &AtomicBool, outputs: &mut Outputs) -> anyhow::Result<()> {
+    let selection = &request.selection;
+    let chosen = choose(request.reading, selection, Dumps::Many)?;
     chosen.notes.iter().for_each(|text| note(text));
-    let closes = request.closes.then(|| watch_closes(&selection)).flatten();
+    let closes = request.closes.then(|| watch_closes(selection)).flatten();
     let tracks = request.rates || selection.changed;
-    let (collector, owners_note) = Collector::new(chosen.backend, selection, tracks, Dumps::Many);
+    let (collector, owners_note) = Collector::new(chosen.backend, selection.clone(), tracks, Dumps::Many);
     owners_note.iter().for_each(|text| note(text));
     let mut reader = Reader { collector, closes, pending: Vec::new(), standing: Standing::default(), failures: 0 };
     let dumped = reader.dumps(request, stop, outputs);
@@ -179,14 +178,7 @@ fn watch_closes(selection: &Selection) -> Option<Closes> {
     if !selection.kinds.has(Kind::Tcp) {
         return None;
     }
-    let port = |&(side, port): &(Side, u16)| Port { port, local: side != Side::Remote, remote: side != Side::Local };
-    let wanted = Wanted {
-        groups: selection.groups,
-        states: selection.closed_states(),
-        namespaces: selection.namespaces.clone(),
-        ports: selection.ports.iter().map(port).collect(),
-    };
-    match Closes::attach(&wanted, CLOSES_RING_BYTES) {
+    match Closes::attach(selection, CLOSES_RING_BYTES) {
         Ok(closes) => Some(closes),
         Err(error) => {
             note(&format!("sockets that close between two dumps are not seen: {error}"));

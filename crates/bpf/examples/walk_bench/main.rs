@@ -8,8 +8,8 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use parshall_bpf::sockets::{Walk, WalkSelection};
-use parshall_evidence::socket::{Group, Groups};
+use parshall_bpf::sockets::Walk;
+use parshall_evidence::socket::{Group, Groups, Selection, Side};
 
 /// Connections of one process: two descriptors each, of the 20,000 that it may have.
 const PER_PROCESS: usize = 9000;
@@ -34,9 +34,9 @@ fn main() {
     for (name, groups) in sets() {
         measure(&mut walk, &name, groups, dumps);
     }
-    let filtered = WalkSelection { ports: vec![(parshall_bpf::sockets::Sides::Either, 1)], ..Default::default() };
+    let filtered = Selection { ports: vec![(Side::Either, 1)], ..Default::default() };
     report(&mut walk, "nothing wanted, by port", &filtered, dumps);
-    let changed = WalkSelection { changed: true, ..Default::default() };
+    let changed = Selection { changed: true, ..Default::default() };
     report(&mut walk, "all, changed since last", &changed, dumps);
     drop(holders);
 }
@@ -56,10 +56,10 @@ fn sets() -> Vec<(String, Groups)> {
 }
 
 fn measure(walk: &mut Walk, name: &str, groups: Groups, dumps: usize) {
-    report(walk, name, &WalkSelection { groups, ..Default::default() }, dumps);
+    report(walk, name, &Selection { groups, ..Default::default() }, dumps);
 }
 
-fn report(walk: &mut Walk, name: &str, selection: &WalkSelection, dumps: usize) {
+fn report(walk: &mut Walk, name: &str, selection: &Selection, dumps: usize) {
     let mut costs: Vec<u64> = Vec::new();
     let mut met = 0;
     for _ in 0..dumps {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, OpenObject, RingBuffer, RingBufferBuilder};
-use parshall_evidence::socket::{Groups, SocketRecord};
+use parshall_evidence::socket::{Selection, SocketRecord};
 
 use super::record;
 use crate::load::{refused, unsignalled};
@@ -22,37 +22,6 @@ use skel::{SocketClosesSkel, SocketClosesSkelBuilder};
 const LIST: usize = 64;
 const LOCAL: u32 = 0x1_0000;
 const REMOTE: u32 = 0x2_0000;
-
-/// Which closes are reported. What the kernel side cannot tell is left to the reader of the records.
-#[derive(Debug, Clone)]
-pub struct Wanted {
-    /// Fields to fill.
-    pub groups: Groups,
-    /// One bit per state before the end (bit 1 for ESTABLISHED); it is also the state of the record.
-    pub states: u32,
-    /// Inodes of network namespaces; empty or more than 64: all.
-    pub namespaces: Vec<u32>,
-    /// Ports at the local end, at the other end; none or more than 64: all.
-    pub ports: Vec<Port>,
-}
-
-/// A port at one end or at either.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Port {
-    /// The port.
-    pub port: u16,
-    /// Wanted at the local end.
-    pub local: bool,
-    /// Wanted at the other end.
-    pub remote: bool,
-}
-
-impl Default for Wanted {
-    /// All of them, with all fields.
-    fn default() -> Self {
-        Self { groups: Groups::ALL, states: u32::MAX, namespaces: Vec::new(), ports: Vec::new() }
-    }
-}
 
 /// What became of the closes since the beginning: each is in one of these.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -80,16 +49,18 @@ impl std::fmt::Debug for Closes {
 }
 
 impl Closes {
-    /// Loads and attaches the program: sockets that close from now on are reported. `ring_bytes` is rounded up to a power
-    /// of two of pages; a record takes about 600 bytes of it. Needs CAP_BPF and CAP_PERFMON.
+    /// Loads and attaches the program: TCP sockets that close from now on are reported. Of the selection, it applies fields,
+    /// the states in which a selected socket may end ([`Selection::closed_states`]), and up to 64 namespaces and ports; the
+    /// reader of the records applies the rest. `ring_bytes` is rounded up to a power of two of pages; a record takes about
+    /// 600 bytes of it. Needs CAP_BPF and CAP_PERFMON.
     ///
     /// # Errors
     /// PermissionDenied: not permitted; others: no BTF or no such tracepoint (Linux 5.6).
-    pub fn attach(wanted: &Wanted, ring_bytes: u32) -> io::Result<Self> {
-        Self::try_attach(wanted, ring_bytes).map_err(refused)
+    pub fn attach(selection: &Selection, ring_bytes: u32) -> io::Result<Self> {
+        Self::try_attach(selection, ring_bytes).map_err(refused)
     }
 
-    fn try_attach(wanted: &Wanted, ring_bytes: u32) -> Result<Self, libbpf_rs::Error> {
+    fn try_attach(selection: &Selection, ring_bytes: u32) -> Result<Self, libbpf_rs::Error> {
         let ring_bytes = ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two();
         // One per process as a rule: a page, for a skeleton without a lifetime.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -101,17 +72,17 @@ impl Closes {
         constants.wake_bytes = u64::from(ring_bytes / 8);
         let mut skel = unsignalled(|| open.load())?;
         let globals = skel.maps.bss_data.as_deref_mut().expect("the object has global data");
-        globals.wanted_groups = wanted.groups.bits();
-        globals.wanted_states = wanted.states;
-        if wanted.namespaces.len() <= LIST {
-            globals.n_namespaces = wanted.namespaces.len() as u32;
-            globals.namespaces[..wanted.namespaces.len()].copy_from_slice(&wanted.namespaces);
+        globals.wanted_groups = selection.groups.bits();
+        globals.wanted_states = selection.closed_states();
+        if selection.namespaces.len() <= LIST {
+            globals.n_namespaces = selection.namespaces.len() as u32;
+            globals.namespaces[..selection.namespaces.len()].copy_from_slice(&selection.namespaces);
         }
-        if wanted.ports.len() <= LIST {
-            globals.n_ports = wanted.ports.len() as u32;
-            for (place, port) in globals.ports.iter_mut().zip(&wanted.ports) {
-                let ends = if port.local { LOCAL } else { 0 } | if port.remote { REMOTE } else { 0 };
-                *place = u32::from(port.port) | ends;
+        if selection.ports.len() <= LIST {
+            globals.n_ports = selection.ports.len() as u32;
+            for (place, (side, port)) in globals.ports.iter_mut().zip(&selection.ports) {
+                let ends = if side.local() { LOCAL } else { 0 } | if side.remote() { REMOTE } else { 0 };
+                *place = u32::from(*port) | ends;
             }
         }
         let inbox = Rc::new(RefCell::new(Vec::new()));

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, OpenObject};
-use parshall_evidence::socket::{Groups, SocketRecord};
+use parshall_evidence::socket::{Selection, SocketRecord};
 
 use super::record;
 use super::rest::Rest;
@@ -143,13 +143,13 @@ impl Iterators {
         Ok(Self { skel, links, buffer: vec![0; BUFFER], portion: Portion::default() })
     }
 
-    /// Which sockets and fields the programs give from now on: `states` has one bit per state, bit 1 for ESTABLISHED. The
-    /// iterator over TCP also finds MPTCP connections, by their first subflows: it gives `tcp`, `mptcp` or both.
-    pub fn want(&mut self, groups: Groups, states: u32, tcp: bool, mptcp: bool) {
+    /// Sets which fields, states and kinds the programs give from now on; they do not know the other rules of a selection.
+    /// The iterator over TCP also finds MPTCP connections, by their first subflows.
+    pub fn select(&mut self, selection: &Selection) {
         let globals = self.skel.maps.bss_data.as_deref_mut().expect("the object has global data");
-        globals.wanted_groups = groups.bits();
-        globals.wanted_states = states;
-        globals.wanted_kinds = u32::from(tcp) | u32::from(mptcp) << 2;
+        globals.wanted_groups = selection.groups.bits();
+        globals.wanted_states = selection.states;
+        globals.wanted_kinds = selection.kinds.bits();
     }
 
     /// Sockets that were left out for their state, and sockets of a kind that the programs do not know, since loading.

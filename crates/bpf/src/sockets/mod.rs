@@ -8,7 +8,7 @@ pub mod owners;
 mod rest;
 pub mod walk;
 
-pub use walk::{Prefix, Sides, Walk, WalkError, WalkSelection};
+pub use walk::{Walk, WalkError};
 
 use std::sync::OnceLock;
 

@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, OpenObject};
-use parshall_evidence::socket::{Batch, Completeness, Groups, SocketRecord};
+use parshall_evidence::socket::selection::state;
+use parshall_evidence::socket::{Batch, Completeness, Kind, Prefix, Selection, Side, SocketRecord};
 
 use super::arena::Arena;
 use super::in_order::in_order;
@@ -33,17 +34,11 @@ const SET_MAX: usize = 65_536;
 /// Runs of one dump, far beyond what tables of any size need: a bound, should a table change faster than it is read.
 const RUNS_MAX: usize = 1 << 22;
 
-/// Bits of `kinds`: TCP, UDP, MPTCP, UNIX.
-const KIND_TCP: u32 = 1;
-const KIND_UDP: u32 = 2;
-const KIND_MPTCP: u32 = 4;
-const KIND_UNIX: u32 = 8;
-
 /// Of `enum walk_what`: reads the connections that were found.
 const WALK_FOUND: u32 = 6;
 
-const LISTEN: u32 = 1 << 10;
-const BOUND_INACTIVE: u32 = 1 << 13;
+const LISTEN: u32 = 1 << state::LISTEN;
+const BOUND_INACTIVE: u32 = 1 << state::BOUND_INACTIVE;
 
 /// Why the walk cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -68,117 +63,40 @@ pub enum WalkError {
     Refused(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Which end of a socket a rule looks at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sides {
-    /// The local end.
-    Local,
-    /// The other end.
-    Remote,
-    /// One of the two.
-    Either,
+/// `struct prefix` of walk.bpf.c.
+fn prefix_key(prefix: &Prefix) -> [u8; 24] {
+    let (family, most) = if prefix.network.is_ipv4() { (4u32, 32) } else { (6, 128) };
+    let mut key = [0; 24];
+    key[..4].copy_from_slice(&(32 + u32::from(prefix.length).min(most)).to_ne_bytes());
+    key[4..8].copy_from_slice(&family.to_ne_bytes());
+    match prefix.network {
+        IpAddr::V4(ip) => key[8..12].copy_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => key[8..].copy_from_slice(&ip.octets()),
+    }
+    key
 }
 
-impl Sides {
-    fn local(self) -> bool {
-        self != Self::Remote
-    }
-
-    fn remote(self) -> bool {
-        self != Self::Local
-    }
+/// `enum rule` of walk.bpf.c: the rules that the kernel side tests.
+fn rules(selection: &Selection) -> u32 {
+    let rule = |bit: u32, there: bool| if there { 1 << bit } else { 0 };
+    rule(0, !selection.namespaces.is_empty())
+        | rule(1, !selection.cgroups.is_empty())
+        | rule(2, !selection.ports.is_empty())
+        | rule(3, !selection.prefixes.is_empty())
+        | rule(4, selection.changed)
 }
 
-/// A network in CIDR form. An IPv4 address in IPv6 form counts as IPv4.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Prefix {
-    /// Which end must be in it.
-    pub sides: Sides,
-    /// Its address; bits after `length` are ignored.
-    pub network: IpAddr,
-    /// Its length in bits.
-    pub length: u8,
-}
-
-impl Prefix {
-    /// `struct prefix` of walk.bpf.c.
-    fn key(&self) -> [u8; 24] {
-        let (family, most) = if self.network.is_ipv4() { (4u32, 32) } else { (6, 128) };
-        let mut key = [0; 24];
-        key[..4].copy_from_slice(&(32 + u32::from(self.length).min(most)).to_ne_bytes());
-        key[4..8].copy_from_slice(&family.to_ne_bytes());
-        match self.network {
-            IpAddr::V4(ip) => key[8..12].copy_from_slice(&ip.octets()),
-            IpAddr::V6(ip) => key[8..].copy_from_slice(&ip.octets()),
-        }
-        key
-    }
-}
-
-/// Which sockets and which of their fields a dump gives. Several values of one kind of rule mean any of them; several kinds
-/// of rule mean all of them; an empty list rules nothing out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WalkSelection {
-    /// Fields to read.
-    pub groups: Groups,
-    /// Kinds of socket, one bit each: 1 TCP, 2 UDP, 4 MPTCP connections, 8 UNIX.
-    pub kinds: u32,
-    /// One bit per state, bit 1 for ESTABLISHED. Sockets that only have a port (bit 13) are looked for when the bit is set
-    /// and not all are: they cost a pass over another table.
-    pub states: u32,
-    /// Inodes of network namespaces.
-    pub namespaces: Vec<u32>,
-    /// Ids of control groups.
-    pub cgroups: Vec<u64>,
-    /// Ports.
-    pub ports: Vec<(Sides, u16)>,
-    /// Networks.
-    pub prefixes: Vec<Prefix>,
-    /// Only sockets that changed since the last dump with this rule: those that are new, whose state changed, that sent or
-    /// received a segment, on which a byte was written or read, a connection came to wait or was accepted, whose buffers or
-    /// window changed, or that lost their file. Options that an application sets, and timers that send nothing, are not
-    /// seen. The kernel side remembers 200,000 sockets or more; what is beyond that counts as changed.
-    pub changed: bool,
-}
-
-impl Default for WalkSelection {
-    /// Every TCP socket with all fields.
-    fn default() -> Self {
-        Self {
-            groups: Groups::ALL,
-            kinds: KIND_TCP,
-            states: u32::MAX,
-            namespaces: Vec::new(),
-            cgroups: Vec::new(),
-            ports: Vec::new(),
-            prefixes: Vec::new(),
-            changed: false,
-        }
-    }
-}
-
-impl WalkSelection {
-    /// `enum rule` of walk.bpf.c.
-    fn rules(&self) -> u32 {
-        let rule = |bit: u32, there: bool| if there { 1 << bit } else { 0 };
-        rule(0, !self.namespaces.is_empty())
-            | rule(1, !self.cgroups.is_empty())
-            | rule(2, !self.ports.is_empty())
-            | rule(3, !self.prefixes.is_empty())
-            | rule(4, self.changed)
-    }
-
-    /// The passes that it needs (`enum walk_what`), and which own tables of a namespace (`enum walk_want`).
-    fn passes(&self) -> (Vec<u32>, u32) {
-        let tcp = self.kinds & (KIND_TCP | KIND_MPTCP) != 0;
-        let connections = tcp && self.states & !(LISTEN | BOUND_INACTIVE | 1) != 0;
-        let bound = self.kinds & KIND_TCP != 0 && self.states & BOUND_INACTIVE != 0 && self.states != u32::MAX;
-        let udp = self.kinds & KIND_UDP != 0;
-        let unix = self.kinds & KIND_UNIX != 0;
-        let passes = [(1, connections), (2, tcp && self.states & LISTEN != 0), (3, bound), (4, udp), (5, true)];
-        let passes = passes.into_iter().filter(|p| p.1).map(|p| p.0).collect();
-        (passes, u32::from(connections) | u32::from(udp) << 1 | u32::from(unix) << 2)
-    }
+/// The passes that a selection needs (`enum walk_what`), and which own tables of a namespace (`enum walk_want`).
+fn passes(selection: &Selection) -> (Vec<u32>, u32) {
+    let (kinds, states) = (selection.kinds, selection.states);
+    let tcp = kinds.has(Kind::Tcp) || kinds.has(Kind::Mptcp);
+    let connections = tcp && states & !(LISTEN | BOUND_INACTIVE | 1) != 0;
+    // Sockets that only have a port cost a pass over another table: they are looked for only if their state is named.
+    let bound = kinds.has(Kind::Tcp) && states & BOUND_INACTIVE != 0 && states != u32::MAX;
+    let (udp, unix) = (kinds.has(Kind::Udp), kinds.has(Kind::Unix));
+    let passes = [(1, connections), (2, tcp && states & LISTEN != 0), (3, bound), (4, udp), (5, true)];
+    let passes = passes.into_iter().filter(|p| p.1).map(|p| p.0).collect();
+    (passes, u32::from(connections) | u32::from(udp) << 1 | u32::from(unix) << 2)
 }
 
 /// The loaded walk. It holds no lock and attaches nothing: between dumps it costs memory only.
@@ -193,7 +111,7 @@ pub struct Walk {
     scratch: Vec<u64>,
     epoch: u32,
     /// Whose sets the kernel side has.
-    installed: Option<WalkSelection>,
+    installed: Option<Selection>,
 }
 
 /// A record as plain words, which any bytes are.
@@ -254,18 +172,18 @@ impl Walk {
     ///
     /// # Errors
     /// The kernel refuses to run the program, or the selection has a list of more than 65,536 entries.
-    pub fn dump(&mut self, wanted: &WalkSelection, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<Completeness> {
-        self.install(wanted)?;
-        let (passes, want) = wanted.passes();
+    pub fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<Completeness> {
+        self.install(selection)?;
+        let (passes, want) = passes(selection);
         self.spaces.values_mut().fill(0);
-        self.epoch = self.epoch.wrapping_add(u32::from(wanted.changed));
+        self.epoch = self.epoch.wrapping_add(u32::from(selection.changed));
         let epoch = self.epoch;
         let job = self.job();
         job.want = want;
-        job.groups = wanted.groups.bits();
-        job.kinds = wanted.kinds;
-        job.states = wanted.states;
-        job.rules = wanted.rules();
+        job.groups = selection.groups.bits();
+        job.kinds = selection.kinds.bits();
+        job.states = selection.states;
+        job.rules = rules(selection);
         job.epoch = epoch;
         let mut sum = Completeness::default();
         for what in passes {
@@ -334,11 +252,11 @@ impl Walk {
     }
 
     /// Hands the sets of a selection to the kernel side.
-    fn install(&mut self, wanted: &WalkSelection) -> io::Result<()> {
-        if self.installed.as_ref() == Some(wanted) {
+    fn install(&mut self, selection: &Selection) -> io::Result<()> {
+        if self.installed.as_ref() == Some(selection) {
             return Ok(());
         }
-        let most = [wanted.namespaces.len(), wanted.cgroups.len(), wanted.prefixes.len()].into_iter().max();
+        let most = [selection.namespaces.len(), selection.cgroups.len(), selection.prefixes.len()].into_iter().max();
         if most > Some(SET_MAX) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -347,19 +265,19 @@ impl Walk {
         }
         self.installed = None;
         let maps = &self.skel.maps;
-        let sides = |test: fn(Sides) -> bool| {
-            wanted.prefixes.iter().filter(move |p| test(p.sides)).map(|p| p.key().to_vec()).collect::<Vec<_>>()
+        let sides = |test: fn(Side) -> bool| {
+            selection.prefixes.iter().filter(move |p| test(p.side)).map(|p| prefix_key(p).to_vec()).collect::<Vec<_>>()
         };
-        fill(&maps.wanted_namespaces, wanted.namespaces.iter().map(|n| n.to_ne_bytes().to_vec()))?;
-        fill(&maps.wanted_cgroups, wanted.cgroups.iter().map(|id| id.to_ne_bytes().to_vec()))?;
-        fill(&maps.local_prefixes, sides(Sides::local).into_iter())?;
-        fill(&maps.remote_prefixes, sides(Sides::remote).into_iter())?;
+        fill(&maps.wanted_namespaces, selection.namespaces.iter().map(|n| n.to_ne_bytes().to_vec()))?;
+        fill(&maps.wanted_cgroups, selection.cgroups.iter().map(|id| id.to_ne_bytes().to_vec()))?;
+        fill(&maps.local_prefixes, sides(Side::local).into_iter())?;
+        fill(&maps.remote_prefixes, sides(Side::remote).into_iter())?;
         let ports = self.ports.values_mut();
         ports.fill(0);
-        for (sides, port) in &wanted.ports {
-            ports[usize::from(*port)] |= u8::from(sides.local()) | u8::from(sides.remote()) << 1;
+        for (side, port) in &selection.ports {
+            ports[usize::from(*port)] |= u8::from(side.local()) | u8::from(side.remote()) << 1;
         }
-        self.installed = Some(wanted.clone());
+        self.installed = Some(selection.clone());
         Ok(())
     }
 

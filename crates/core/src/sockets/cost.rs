@@ -1,7 +1,7 @@
 //! Which backend is the cheaper one for a single dump: the walk, which takes long to load and little for each socket, or the
 //! iterators, with which it is the other way round.
-use super::selection::state::BOUND_INACTIVE;
-use super::{Kind, Selection};
+use parshall_evidence::socket::selection::state::BOUND_INACTIVE;
+use parshall_evidence::socket::{Kind, Selection};
 
 /// What a single dump costs, in microseconds (bench/sockets/once): loading the programs, then for each network namespace the
 /// kernel's table of connections from end to end, then each socket.
@@ -78,7 +78,7 @@ impl HostSockets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sockets::Kinds;
+    use parshall_evidence::socket::Kinds;
 
     #[test]
     fn few_sockets_are_read_by_the_iterators_and_many_by_the_walk() {

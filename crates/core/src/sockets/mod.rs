@@ -10,15 +10,12 @@ pub mod key;
 pub mod retry;
 pub mod row;
 pub mod schema;
-pub mod selection;
 pub mod sort;
 pub mod spool;
 pub mod stamp;
 pub mod track;
 pub mod words;
 
-pub use filter::Filter;
 pub use key::key;
 pub use row::{Dump, Owner, Rates, Row, Seen};
-pub use selection::{Kind, Kinds, Prefix, Selection, Side};
 pub use track::{Met, Tracker};

@@ -6,7 +6,7 @@ use parshall_evidence::socket::{FIELDS, Field, Group, Visitor, Width};
 
 use super::row::Row;
 use super::schema::{Wire, wire};
-use super::selection::address;
+use parshall_evidence::socket::selection::address;
 
 /// One key of an order: numbers from the largest, names and addresses from the smallest; rows without a name come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! Words for fields whose numbers stand for something, the same in every format that people read.
-use super::selection::STATES;
+use parshall_evidence::socket::selection::STATES;
 
 /// The words of a field, by its number.
 #[derive(Debug, Clone, Copy)]

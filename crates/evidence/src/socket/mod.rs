@@ -1,9 +1,12 @@
 //! The vocabulary of `parshall sockets`: what is said of a socket, which parts of it were asked for, and how complete a dump is.
+pub mod expression;
 mod group;
 mod record;
+pub mod selection;
 
 pub use group::{Group, Groups};
 pub use record::{FIELDS, Field, SocketRecord, Visitor, Width};
+pub use selection::{Kind, Kinds, Prefix, Selection, Side};
 
 use serde::{Deserialize, Serialize};
 

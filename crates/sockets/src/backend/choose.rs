@@ -2,8 +2,8 @@
 use std::fs;
 
 use anyhow::Context;
-use parshall_core::sockets::Selection;
 use parshall_core::sockets::cost::{HostSockets, iterators_are_cheaper, iterators_see_all};
+use parshall_evidence::socket::Selection;
 
 use super::Backend;
 use super::iter::Iter;

@@ -15,8 +15,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use anyhow::{Context, Result};
 use parshall_bpf::sockets::iter::{Iterators, Opener, Portion, Reader, Table};
 use parshall_bpf::sockets::owners::Stray;
-use parshall_core::sockets::{Kind, Kinds, Selection};
 use parshall_evidence::socket::{Batch, Completeness};
+use parshall_evidence::socket::{Kind, Kinds, Selection};
 use parshall_sys::netns;
 
 use super::Backend;
@@ -91,8 +91,7 @@ impl Backend for Iter {
 
     fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> Result<Completeness> {
         let (namespaces, own) = self.namespaces(selection);
-        let (tcp, mptcp) = (selection.kinds.has(Kind::Tcp), selection.kinds.has(Kind::Mptcp));
-        self.programs.want(selection.groups, selection.states, tcp, mptcp);
+        self.programs.select(selection);
         let (filtered, unknown) = self.programs.left_out();
         let (opener, reader) = self.programs.reader();
         let mut reading = Reading { reader, selection, take, done: Completeness::default() };

@@ -7,7 +7,7 @@ pub mod walk;
 use std::collections::BTreeMap;
 
 use parshall_bpf::sockets::owners::Stray;
-use parshall_core::sockets::Selection;
+use parshall_evidence::socket::Selection;
 use parshall_evidence::socket::{Batch, Completeness};
 
 /// Reads the sockets of all network namespaces.

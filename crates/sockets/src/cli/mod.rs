@@ -2,6 +2,7 @@
 mod args;
 mod file;
 mod habits;
+mod host_names;
 mod services;
 mod validate;
 

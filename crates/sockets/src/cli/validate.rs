@@ -2,21 +2,20 @@
 use std::path::Path;
 
 use parshall_core::sockets::aggregate::{self, Settings};
-use parshall_core::sockets::filter::{self, Expression, Filter};
-use parshall_core::sockets::selection::state::{BOUND_INACTIVE, CLOSE, LISTEN};
-use parshall_core::sockets::selection::{STATES, state_named};
+use parshall_core::sockets::filter;
 use parshall_core::sockets::sort::SortKey;
-use parshall_core::sockets::{Kind, Kinds, Prefix, Selection, Side};
+use parshall_evidence::socket::expression::Expression;
+use parshall_evidence::socket::selection::state::{BOUND_INACTIVE, CLOSE, LISTEN};
+use parshall_evidence::socket::selection::{STATES, state_named};
 use parshall_evidence::socket::{Group, Groups};
+use parshall_evidence::socket::{Kind, Kinds, Prefix, Selection, Side};
 
 use super::args::{
     BackendArg, Networks, OnceArgs, ReadArgs, SelectArgs, SocketFormatArg, SocketsArgs, SocketsCommand, StreamArgs,
 };
-use super::{file, services};
+use super::{file, host_names, services};
 use crate::format::text;
-use crate::request::{
-    BackendChoice, OnceRequest, Reading, SinkRequest, SocketFormat, SocketsRequest, StreamRequest, Wanted,
-};
+use crate::request::{BackendChoice, OnceRequest, Reading, SinkRequest, SocketFormat, SocketsRequest, StreamRequest};
 use crate::sink::files::{FileFormat, FilesConfig};
 use parshall_host::error::UserError;
 
@@ -42,8 +41,8 @@ impl OnceArgs {
         }
         // A person wants to know whose socket it is; the pass over all descriptors is no matter once.
         let all_fields = self.select.fields.is_empty();
-        let mut wanted = self.select.validate(&["default", "owner"], false)?;
-        let groups = &mut wanted.selection.groups;
+        let mut selection = self.select.selection(&["default", "owner"], false)?;
+        let groups = &mut selection.groups;
         if format == SocketFormat::Text {
             if all_fields && !self.wide {
                 *groups = text::groups().with(Group::Owner);
@@ -51,7 +50,7 @@ impl OnceArgs {
             *groups = groups.with(Group::Attributes);
         }
         *groups = sort.iter().copied().filter_map(SortKey::group).fold(*groups, Groups::with);
-        Ok(OnceRequest { wanted, reading: self.read.validate()?, format, sort, limit: self.limit, wide: self.wide })
+        Ok(OnceRequest { selection, reading: self.read.validate()?, format, sort, limit: self.limit, wide: self.wide })
     }
 }
 
@@ -62,7 +61,7 @@ impl StreamArgs {
             return Err(UserError::new("--every is out of range", "choose a time from 100ms to 1h, such as 5s"));
         }
         let to = self.sinks()?;
-        let mut wanted = self.select.validate(&["default"], self.changed)?;
+        let mut selection = self.select.selection(&["default"], self.changed)?;
         if to.iter().any(SinkRequest::aggregates) {
             if self.changed {
                 return Err(UserError::new(
@@ -70,10 +69,10 @@ impl StreamArgs {
                     "leave out --changed, or the sinks that aggregate (--listen, [prometheus], [[otlp]])",
                 ));
             }
-            wanted.selection.groups = wanted.selection.groups.union(aggregate::groups());
+            selection.groups = selection.groups.union(aggregate::groups());
         }
         Ok(StreamRequest {
-            wanted,
+            selection,
             reading: self.read.validate()?,
             every: self.every,
             count: self.count,
@@ -161,7 +160,8 @@ impl SocketFormatArg {
 }
 
 impl SelectArgs {
-    fn validate(self, default_fields: &[&str], changed: bool) -> Result<Wanted, UserError> {
+    /// The selection, with names looked up on this host.
+    fn selection(self, default_fields: &[&str], changed: bool) -> Result<Selection, UserError> {
         let fields = if self.fields.is_empty() {
             default_fields.iter().map(|name| (*name).to_owned()).collect()
         } else {
@@ -183,24 +183,24 @@ impl SelectArgs {
             .chain(networks(self.local_prefix, Side::Local))
             .chain(networks(self.remote_prefix, Side::Remote))
             .collect();
-        let filter = Filter { expression: expression(&self.filter)?, pids: self.pid, commands: self.process };
-        let mut groups = groups(&fields)?;
-        if filter.wants_owners() {
-            groups = groups.with(Group::Owner);
-        }
         let mut selection = Selection {
-            groups,
+            groups: groups(&fields)?,
             kinds: kinds(&self.kind)?,
             states: states(&self.state)?,
-            namespaces: Vec::new(),
-            cgroups: Vec::new(),
+            namespaces: self.netns.iter().map(|name| host_names::namespace(name)).collect::<Result<_, _>>()?,
+            cgroups: self.cgroup.iter().map(|path| host_names::control_group(path)).collect::<Result<_, _>>()?,
             ports,
             prefixes,
             changed,
-            filter,
+            expression: expression(&self.filter)?,
+            pids: self.pid.into_iter().map(host_names::process).collect::<Result<_, _>>()?,
+            commands: self.process,
         };
-        selection.filter.clone().narrow(&mut selection);
-        Ok(Wanted { selection, netns: self.netns, cgroups: self.cgroup })
+        if selection.selects_owners() {
+            selection.groups = selection.groups.with(Group::Owner);
+        }
+        selection.narrow();
+        Ok(selection)
     }
 }
 

@@ -6,7 +6,8 @@ use std::net::Ipv6Addr;
 use parshall_core::sockets::row::Seen;
 use parshall_core::sockets::schema::{Wire, is_identifier, wire};
 use parshall_core::sockets::words::{self, Word};
-use parshall_core::sockets::{Dump, Kind, Owner, Rates, Row};
+use parshall_core::sockets::{Dump, Owner, Rates, Row};
+use parshall_evidence::socket::Kind;
 use parshall_evidence::socket::{Completeness, FIELDS, SOCKETS_SCHEMA, Visitor};
 
 use super::Encoder;

@@ -6,11 +6,12 @@
 use std::fmt::Write;
 
 use parshall_core::sockets::schema::{Wire, wire};
-use parshall_core::sockets::selection::state::LISTEN;
-use parshall_core::sockets::selection::{address, state_name};
 use parshall_core::sockets::stamp::moment;
-use parshall_core::sockets::{Dump, Kind, Row, Seen, words};
+use parshall_core::sockets::{Dump, Row, Seen, words};
 use parshall_core::units::{bytes, count, duration};
+use parshall_evidence::socket::Kind;
+use parshall_evidence::socket::selection::state::LISTEN;
+use parshall_evidence::socket::selection::{address, state_name};
 use parshall_evidence::socket::{Completeness, FIELDS, Group, Groups, SocketRecord, Visitor};
 
 use super::Encoder;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use parshall_core::sockets::aggregate::{
     Aggregator, COUNTERS, DISTRIBUTIONS, LEVELS, Label, Series, Settings, Snapshot,
 };
-use parshall_core::sockets::selection::state_name;
-use parshall_core::sockets::{Dump, Kind, Row};
+use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
+use parshall_evidence::socket::Kind;
+use parshall_evidence::socket::selection::state_name;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;

@@ -2,7 +2,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-use crate::sockets::{Kind, Row, selection};
+use crate::sockets::Row;
+use parshall_evidence::socket::Kind;
+use parshall_evidence::socket::selection::address;
 
 /// Something that sockets can be told apart by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,7 +96,7 @@ impl Labels {
                     values.port = Some(if self.ephemeral.contains(&port) { *self.ephemeral.start() } else { port });
                 }
                 Label::Peer if inet && row.record.remote_address != [0; 16] => {
-                    values.peer = Some(self.network(selection::address(row.record, true)));
+                    values.peer = Some(self.network(address(row.record, true)));
                 }
                 Label::LocalPort | Label::Peer => {}
             }

@@ -1,8 +1,8 @@
 //! What is counted of a socket: levels, counters and histograms, each in a table that every sink of aggregates walks.
 use parshall_evidence::socket::{Group, Groups, SocketRecord};
 
-use crate::sockets::Kind;
-use crate::sockets::selection::state::{ESTABLISHED, LISTEN};
+use parshall_evidence::socket::Kind;
+use parshall_evidence::socket::selection::state::{ESTABLISHED, LISTEN};
 
 /// A number that is summed over the open sockets of a series, anew in every dump.
 #[derive(Debug, Clone, Copy)]

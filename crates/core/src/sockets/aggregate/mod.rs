@@ -24,7 +24,8 @@ pub use labels::{Label, Labels};
 use measures::{CLOSED, Last, OPENED, PER_SOCKET};
 pub use measures::{COUNTERS, Counter, DISTRIBUTIONS, Distribution, LEVELS, Level, groups};
 
-use super::{Kind, Row, Seen};
+use super::{Row, Seen};
+use parshall_evidence::socket::Kind;
 
 /// What rows without a series of their own are labelled.
 pub const OTHER: &str = "other";

@@ -2,7 +2,7 @@
 //! (`inet_diag_bc_run`). What it lets through is tested again; it must only never leave out what is wanted.
 use std::net::IpAddr;
 
-use crate::sockets::{Prefix, Selection, Side};
+use parshall_evidence::socket::{Prefix, Selection, Side};
 
 const JMP: u8 = 1;
 const S_GE: u8 = 2;

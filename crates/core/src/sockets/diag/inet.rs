@@ -4,7 +4,7 @@ use parshall_evidence::socket::{Group, Groups, PROTOCOL_MPTCP, SocketRecord};
 use super::bytes::Bytes;
 use super::tcp_info::{NO_RTT, some};
 use super::{Reading, Table, memory, tcp_info};
-use crate::sockets::selection::state::LISTEN;
+use parshall_evidence::socket::selection::state::LISTEN;
 
 /// Length of `struct inet_diag_msg`.
 const MESSAGE: usize = 72;

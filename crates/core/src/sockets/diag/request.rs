@@ -2,8 +2,8 @@
 use parshall_evidence::socket::{Group, Groups, PROTOCOL_MPTCP};
 
 use super::{Table, filter};
-use crate::sockets::selection::state::BOUND_INACTIVE;
-use crate::sockets::{Kind, Selection};
+use parshall_evidence::socket::selection::state::BOUND_INACTIVE;
+use parshall_evidence::socket::{Kind, Selection};
 
 const AF_UNSPEC: u8 = 0;
 const AF_UNIX: u8 = 1;

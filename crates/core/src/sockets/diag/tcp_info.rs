@@ -3,7 +3,7 @@
 use parshall_evidence::socket::{Group, Groups, SocketRecord};
 
 use super::bytes::Bytes;
-use crate::sockets::selection::state::LISTEN;
+use parshall_evidence::socket::selection::state::LISTEN;
 
 /// What differs between kernels without showing in the length of a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@ use parshall_evidence::socket::{Batch, Group, Visitor};
 use proptest::prelude::*;
 
 use super::*;
-use crate::sockets::{Kind, Kinds, Prefix, Selection, Side};
+use parshall_evidence::socket::{Kind, Kinds, Prefix, Selection, Side};
 
 /// Messages as the kernel sent them, each behind the number of its table and its length (four bytes each). The sockets were
 /// made for the purpose: connections with BBR and Cubic, a mark, unread data, IPv6, MPTCP, TIME_WAIT, an embryonic

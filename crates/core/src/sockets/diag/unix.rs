@@ -3,7 +3,7 @@ use parshall_evidence::socket::{Group, SocketRecord};
 
 use super::bytes::Bytes;
 use super::{Reading, memory};
-use crate::sockets::selection::state::LISTEN;
+use parshall_evidence::socket::selection::state::LISTEN;
 
 /// Length of `struct unix_diag_msg`.
 const MESSAGE: usize = 16;

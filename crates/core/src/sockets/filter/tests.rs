@@ -1,14 +1,15 @@
 //! What filters mean, what of them reaches the kernel side, and how mistakes are answered.
+use parshall_evidence::socket::{Selection, Side, SocketRecord};
+
 use super::*;
-use crate::sockets::selection::STATES;
 
 fn service(name: &str) -> Option<u16> {
     (name == "ssh").then_some(22)
 }
 
-fn filter(text: &str) -> Filter {
+fn filter(text: &str) -> Selection {
     let expression = parse(text, &service).unwrap_or_else(|error| panic!("{text}: {error:?}"));
-    Filter { expression: Some(expression), ..Filter::default() }
+    Selection { expression: Some(expression), ..Selection::default() }
 }
 
 fn connection() -> SocketRecord {
@@ -98,23 +99,22 @@ fn who_asks_for_established_connections_wants_to_know_how_they_ended() {
 
 #[test]
 fn processes_are_found_by_number_and_by_the_name_that_the_kernel_keeps() {
-    let owner = |pid, command: &str| Owner { pid, fd: 3, command: command.into() };
-    let owners = [owner(7, "nginx"), owner(8, "a-very-long-com")];
+    let owners = [(7, "nginx"), (8, "a-very-long-com")];
     let holds = |pids: &[u32], commands: &[&str]| {
         let commands = commands.iter().map(|name| (*name).to_owned()).collect();
-        Filter { pids: pids.to_vec(), commands, ..Filter::default() }.owners_hold(&owners)
+        Selection { pids: pids.to_vec(), commands, ..Selection::default() }.owners_hold(owners.into_iter())
     };
     assert!(holds(&[7], &[]) && holds(&[1, 8], &[]) && holds(&[], &["nginx"]) && holds(&[7], &["nginx"]));
     assert!(holds(&[], &["a-very-long-command"]), "the kernel keeps 15 bytes");
     assert!(!holds(&[9], &[]) && !holds(&[], &["ngin"]) && !holds(&[7], &["sshd"]));
-    assert!(!Filter { pids: vec![7], ..Filter::default() }.owners_hold(&[]));
+    assert!(!Selection { pids: vec![7], ..Selection::default() }.owners_hold(std::iter::empty()));
 }
 
 #[test]
 fn the_kernel_side_gets_what_it_can_apply() {
     let narrowed = |text: &str| {
-        let mut selection = Selection::default();
-        filter(text).narrow(&mut selection);
+        let mut selection = filter(text);
+        selection.narrow();
         selection
     };
     let both = narrowed("state established ( dport = :ssh or sport = :443 ) dst 10.0.0.0/8");
@@ -128,8 +128,8 @@ fn the_kernel_side_gets_what_it_can_apply() {
     assert_eq!(narrowed("sport = :1 or state listen").states, u32::MAX);
     assert_eq!(narrowed("exclude listen").states & (1 << 10 | 1 << 13), 0);
     assert_eq!(narrowed("state bound-inactive").states, 1 << 13);
-    let mut selection = Selection { states: 1 << 1 | 1 << 10, ..Selection::default() };
-    filter("state listen").narrow(&mut selection);
+    let mut selection = Selection { states: 1 << 1 | 1 << 10, ..filter("state listen") };
+    selection.narrow();
     assert_eq!(selection.states, 1 << 10, "flags and filter must both hold");
 }
 
@@ -144,8 +144,8 @@ fn narrowing_leaves_out_nothing_that_is_wanted() {
     ];
     for text in texts {
         let filter = filter(text);
-        let mut selection = Selection::default();
-        filter.narrow(&mut selection);
+        let mut selection = filter.clone();
+        selection.narrow();
         for state in 1..=STATES.len() as u8 - 1 {
             for (local_port, remote_port) in [(22, 80), (80, 22), (443, 5), (0, 0)] {
                 let record = SocketRecord { state, local_port, remote_port, ..connection() };

@@ -1,6 +1,5 @@
 //! What the command line of `parshall sockets` is lowered to, and what it refuses.
-use parshall_core::sockets::{Kind, Side};
-use parshall_evidence::socket::Group;
+use parshall_evidence::socket::{Group, Kind, Side};
 
 use super::{Invocation, Request, parse};
 use parshall_host::error::UserError;
@@ -34,17 +33,17 @@ fn stream(line: &str) -> StreamRequest {
 #[test]
 fn defaults() {
     let once = once("");
-    let selection = &once.wanted.selection;
+    let selection = &once.selection;
     assert!(selection.kinds.has(Kind::Tcp) && !selection.kinds.has(Kind::Udp));
     assert_eq!(
         (selection.states, once.format, once.reading.backend),
         (u32::MAX, SocketFormat::Text, BackendChoice::Auto)
     );
     assert!(selection.groups.has(Group::Owner) && !selection.groups.has(Group::Memory), "what the table shows");
-    let json = self::once("--format json").wanted.selection;
+    let json = self::once("--format json").selection;
     assert!(json.groups.has(Group::Owner) && json.groups.has(Group::Memory));
     let stream = stream("");
-    assert!(!stream.wanted.selection.groups.has(Group::Owner), "that pass is dear again and again");
+    assert!(!stream.selection.groups.has(Group::Owner), "that pass is dear again and again");
     assert!(stream.rates && stream.closes && matches!(stream.to[..], [SinkRequest::Stdout(SocketFormat::Text)]));
 }
 
@@ -53,7 +52,6 @@ fn selections() {
     let selection = once(
         "--kind udp,unix --state established,listen --port 80 --remote-port 443 --prefix 10.0.0.0/8 --fields rtt,loss",
     )
-    .wanted
     .selection;
     assert!(selection.kinds.has(Kind::Unix) && !selection.kinds.has(Kind::Tcp));
     assert_eq!(selection.states, 1 << 1 | 1 << 10);
@@ -64,26 +62,23 @@ fn selections() {
             && !selection.groups.has(Group::Memory)
             && selection.groups.has(Group::Identity)
     );
-    assert_eq!(once("--state connected").wanted.selection.states & (1 << 10 | 1 << 7), 0);
+    assert_eq!(once("--state connected").selection.states & (1 << 10 | 1 << 7), 0);
 }
 
 #[test]
 fn filters_and_processes() {
-    let selection = once("--pid 7 --process nginx state established ( dport = :443 or sport = :ssh )").wanted.selection;
-    assert_eq!(
-        (selection.filter.pids.as_slice(), selection.filter.commands.as_slice()),
-        (&[7][..], &["nginx".into()][..])
-    );
+    let selection = once("--pid 1 --process nginx state established ( dport = :443 or sport = :ssh )").selection;
+    assert_eq!((selection.pids.as_slice(), selection.commands.as_slice()), (&[1][..], &["nginx".into()][..]));
     assert_eq!((selection.states, selection.ports.len()), (1 << 1, 2), "the kernel side gets its part");
     assert!(selection.groups.has(Group::Owner));
-    let stream = stream("--pid 7 --format json").wanted.selection;
-    assert!(stream.groups.has(Group::Owner) && stream.filter.expression.is_none());
-    assert!(once("").wanted.selection.filter.is_empty());
+    let stream = stream("--pid 1 --format json").selection;
+    assert!(stream.groups.has(Group::Owner) && stream.expression.is_none());
+    assert!(!once("").selection.filters_rows());
 }
 
 #[test]
 fn what_is_sorted_by_is_read() {
-    let groups = once("--fields rtt --sort owner,pacing-rate --format json").wanted.selection.groups;
+    let groups = once("--fields rtt --sort owner,pacing-rate --format json").selection.groups;
     assert!(groups.has(Group::Owner) && groups.has(Group::Rate) && !groups.has(Group::Memory));
 }
 

@@ -23,8 +23,8 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
 use parshall_bpf::sockets::owners::Stray;
-use parshall_core::sockets::Selection;
 use parshall_core::sockets::diag::{Asked, Layout, Reading, tables};
+use parshall_evidence::socket::Selection;
 use parshall_evidence::socket::{Batch, Completeness, SocketRecord};
 use parshall_sys::sock_diag::{Opener, Plain, Reader, Ringed};
 

@@ -259,7 +259,7 @@ impl Part<'_> {
 
 /// Fields that are read for a selection: those that it is decided by, too.
 pub(super) fn reading(
-    selection: &parshall_core::sockets::Selection,
+    selection: &parshall_evidence::socket::Selection,
     layout: parshall_core::sockets::diag::Layout,
 ) -> Reading {
     let mut groups = selection.groups;

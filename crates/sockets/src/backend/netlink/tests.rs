@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram, UnixListener, UnixStream};
 
-use parshall_core::sockets::{Kind, Kinds, Side};
 use parshall_evidence::socket::{Group, Groups};
+use parshall_evidence::socket::{Kind, Kinds, Side};
 use parshall_sys::child::is_root;
 use parshall_sys::netns::NetNs;
 use parshall_sys::sock_diag::DiagSocket;

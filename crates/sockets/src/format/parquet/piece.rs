@@ -12,7 +12,8 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{ColumnPath, TypePtr};
 use parshall_core::sockets::schema::{Wire, wire};
-use parshall_core::sockets::{Dump, Kind as SocketKind, Owner, Rates, Row, words};
+use parshall_core::sockets::{Dump, Owner, Rates, Row, words};
+use parshall_evidence::socket::Kind as SocketKind;
 use parshall_evidence::socket::{Completeness, SOCKETS_SCHEMA, Visitor};
 
 use super::columns::{Kind, places, plain, schema};

@@ -1,7 +1,8 @@
 //! Aggregates as OTLP metrics (opentelemetry-proto, collector/metrics/v1 and metrics/v1), in requests of bounded size.
+use parshall_core::sockets::Dump;
 use parshall_core::sockets::aggregate::{COUNTERS, DISTRIBUTIONS, Distribution, LEVELS, Label, Series, Snapshot};
-use parshall_core::sockets::selection::state_name;
-use parshall_core::sockets::{Dump, Kind};
+use parshall_evidence::socket::Kind;
+use parshall_evidence::socket::selection::state_name;
 
 use crate::wire::{Message, Unread, Value};
 

@@ -1,20 +1,13 @@
-//! A filter as `ss` has it: an expression over states, addresses and ports, and rules about who holds a socket. It is applied to
-//! rows in user space; what of it the kernel side can apply, it gets as a part of the selection.
-mod parse;
-
-pub use parse::{FilterError, parse};
-
+//! A filter in the language of `ss`, parsed: an expression over states, addresses and ports.
 use std::net::IpAddr;
 
-use parshall_evidence::socket::SocketRecord;
-
-use super::row::Owner;
+use super::SocketRecord;
 use super::selection::state::BOUND_INACTIVE;
 use super::selection::{Prefix, Selection, Side, address};
 
 const AF_UNIX: u8 = 1;
-/// All states but that of a socket that only has a port: that one is looked for only if it is named.
-const ALL_STATES: u32 = !(1 << BOUND_INACTIVE);
+/// All states except BOUND_INACTIVE, which is dumped only if it is named.
+pub const ALL_STATES: u32 = !(1 << BOUND_INACTIVE);
 
 /// How two numbers compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,82 +58,18 @@ pub enum Expression {
     Is(Term),
 }
 
-/// What a row must be beside what the selection says.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// Holds for it.
-    pub expression: Option<Expression>,
-    /// One of these processes holds it; empty: any or none.
-    pub pids: Vec<u32>,
-    /// A process with one of these commands holds it; empty: any or none.
-    pub commands: Vec<String>,
-}
-
-/// The kernel keeps so many bytes of a command.
-const COMMAND_BYTES: usize = 15;
-
-impl Filter {
-    /// Whether nothing is ruled out.
-    pub fn is_empty(&self) -> bool {
-        self.expression.is_none() && !self.wants_owners()
-    }
-
-    /// Whether it is decided by who holds a socket.
-    pub fn wants_owners(&self) -> bool {
-        !self.pids.is_empty() || !self.commands.is_empty()
-    }
-
-    /// Whether the expression holds for the record. `closed`: the record is of a socket that has closed, whose state is the
-    /// last one before the end; established connections are then asked for in the states in which they end, too.
-    pub fn expression_holds(&self, record: &SocketRecord, closed: bool) -> bool {
-        self.expression.as_ref().is_none_or(|expression| expression.holds(record, closed))
-    }
-
-    /// Whether the rules about processes hold.
-    pub fn owners_hold(&self, owners: &[Owner]) -> bool {
-        let named = |command: &str, owner: &Owner| {
-            let mut end = command.len().min(COMMAND_BYTES);
-            while !command.is_char_boundary(end) {
-                end -= 1;
-            }
-            *owner.command == *command || *owner.command == command[..end]
-        };
-        (self.pids.is_empty() || owners.iter().any(|owner| self.pids.contains(&owner.pid)))
-            && (self.commands.is_empty() || owners.iter().any(|o| self.commands.iter().any(|name| named(name, o))))
-    }
-
-    /// Puts into a selection what the kernel side can apply of this. Nothing that the filter wants is left out.
-    pub fn narrow(&self, selection: &mut Selection) {
-        let Some(expression) = &self.expression else { return };
-        let states = expression.states();
-        if states & ALL_STATES != ALL_STATES {
-            selection.states = if selection.states == u32::MAX { states } else { selection.states & states };
-        }
-        let parts = match expression {
-            Expression::All(parts) => parts.as_slice(),
-            other => std::slice::from_ref(other),
-        };
-        if selection.ports.is_empty() {
-            selection.ports = parts.iter().find_map(|part| part.each(&port_rule)).unwrap_or_default();
-        }
-        if selection.prefixes.is_empty() {
-            selection.prefixes = parts.iter().find_map(|part| part.each(&prefix_rule)).unwrap_or_default();
-        }
-    }
-}
-
 fn side(remote: bool) -> Side {
     if remote { Side::Remote } else { Side::Local }
 }
 
-fn port_rule(term: &Term) -> Option<(Side, u16)> {
+pub(super) fn port_rule(term: &Term) -> Option<(Side, u16)> {
     match *term {
         Term::Port { remote, compare: Compare::Equal, port } => Some((side(remote), port)),
         _ => None,
     }
 }
 
-fn prefix_rule(term: &Term) -> Option<Prefix> {
+pub(super) fn prefix_rule(term: &Term) -> Option<Prefix> {
     match *term {
         Term::Address { remote, network, length } => Some(Prefix { side: side(remote), network, length }),
         _ => None,
@@ -148,7 +77,7 @@ fn prefix_rule(term: &Term) -> Option<Prefix> {
 }
 
 impl Expression {
-    fn holds(&self, record: &SocketRecord, closed: bool) -> bool {
+    pub(super) fn holds(&self, record: &SocketRecord, closed: bool) -> bool {
         match self {
             Self::All(parts) => parts.iter().all(|part| part.holds(record, closed)),
             Self::Any(parts) => parts.iter().any(|part| part.holds(record, closed)),
@@ -158,7 +87,7 @@ impl Expression {
     }
 
     /// States in which it may hold.
-    fn states(&self) -> u32 {
+    pub(super) fn states(&self) -> u32 {
         match self {
             Self::All(parts) => parts.iter().fold(ALL_STATES | 1 << BOUND_INACTIVE, |all, part| all & part.states()),
             Self::Any(parts) => parts.iter().fold(0, |any, part| any | part.states()),
@@ -173,7 +102,7 @@ impl Expression {
     }
 
     /// The rule of each alternative, if it has nothing but alternatives with a rule.
-    fn each<T>(&self, rule: &dyn Fn(&Term) -> Option<T>) -> Option<Vec<T>> {
+    pub(super) fn each<T>(&self, rule: &dyn Fn(&Term) -> Option<T>) -> Option<Vec<T>> {
         match self {
             Self::Any(parts) => {
                 let rules: Option<Vec<Vec<T>>> = parts.iter().map(|part| part.each(rule)).collect();
@@ -211,6 +140,3 @@ impl Term {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,33 +1,14 @@
-//! Names in a request → numbers of the kernel: network namespaces by name, control groups by path.
+//! Looks up on this host what arguments name: network namespaces and control groups become the kernel's numbers.
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use parshall_core::sockets::Selection;
 use parshall_sys::nsfs;
 
-use super::request::Wanted;
 use parshall_host::error::UserError;
 
-/// Looks the names up.
-///
-/// # Errors
-/// A name that leads nowhere.
-pub fn resolve(wanted: &Wanted) -> anyhow::Result<Selection> {
-    let mut selection = wanted.selection.clone();
-    selection.namespaces = wanted.netns.iter().map(|name| namespace(name)).collect::<Result<_, _>>()?;
-    if let Some(pid) = selection.filter.pids.iter().find(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-        return Err(UserError::new(
-            format!("there is no process {pid}"),
-            "`pidof NAME` prints the ids of a program; --process NAME takes its name",
-        )
-        .into());
-    }
-    selection.cgroups = wanted.cgroups.iter().map(|path| control_group(path)).collect::<Result<_, _>>()?;
-    Ok(selection)
-}
-
-fn namespace(name: &str) -> Result<u32, UserError> {
+/// The inode of a network namespace, given by its name in /run/netns or by the inode itself.
+pub(super) fn namespace(name: &str) -> Result<u32, UserError> {
     if let Ok(inode) = name.parse() {
         return Ok(inode);
     }
@@ -44,8 +25,19 @@ fn namespace(name: &str) -> Result<u32, UserError> {
     nsfs::inode_named(&path).ok().and_then(|inode| u32::try_from(inode).ok()).ok_or_else(unknown)
 }
 
-/// The id of a control group of version 2 is the inode of its directory.
-fn control_group(path: &Path) -> Result<u64, UserError> {
+/// A process id, if there is such a process.
+pub(super) fn process(pid: u32) -> Result<u32, UserError> {
+    if Path::new(&format!("/proc/{pid}")).exists() {
+        return Ok(pid);
+    }
+    Err(UserError::new(
+        format!("there is no process {pid}"),
+        "`pidof NAME` prints the ids of a program; --process NAME takes its name",
+    ))
+}
+
+/// The id of a control group of version 2, which is the inode of its directory.
+pub(super) fn control_group(path: &Path) -> Result<u64, UserError> {
     let below = path.strip_prefix("/").unwrap_or(path);
     let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
     let mut places: Vec<PathBuf> = roots.iter().map(|root| Path::new(root).join(below)).collect();
@@ -69,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_lead_nowhere_are_told() {
+    fn an_unknown_name_is_an_error_with_a_hint() {
         assert_eq!(namespace("4026531840"), Ok(4_026_531_840));
         for name in ["no-such-namespace", "../../proc", "", "."] {
             assert!(namespace(name).unwrap_err().hint.contains("ip netns list"), "{name}");

@@ -1,9 +1,9 @@
 //! The text of a filter → its expression. A mistake names the word and says what would be right.
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::{ALL_STATES, Compare, Expression, Term};
-use crate::sockets::selection::state::{CLOSE, ESTABLISHED, LISTEN, SYN_RECV, SYN_SENT, TIME_WAIT};
-use crate::sockets::selection::{STATES, state_named};
+use parshall_evidence::socket::expression::{ALL_STATES, Compare, Expression, Term};
+use parshall_evidence::socket::selection::state::{CLOSE, ESTABLISHED, LISTEN, SYN_RECV, SYN_SENT, TIME_WAIT};
+use parshall_evidence::socket::selection::{STATES, state_named};
 
 /// What is wrong with a filter, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -299,3 +299,6 @@ fn unknown<T>(word: &str) -> Result<T, FilterError> {
     }
     wrong(what, format!("{}{EXAMPLE}", near(word, WORDS.into_iter())))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,9 @@
-//! Which sockets and which of their fields are wanted. The kernel side applies the same rule where it can; this is the rule.
+//! Which sockets and which of their fields are selected: one type from the command line to the backends and the BPF programs.
+//! Backends apply what they can of it; [`Selection::holds`] and [`Selection::expression_holds`] define what it means.
 use std::net::IpAddr;
 
-use parshall_evidence::socket::{Groups, PROTOCOL_MPTCP, SocketRecord};
-
-use super::filter::Filter;
+use super::expression::{ALL_STATES, Expression, port_rule, prefix_rule};
+use super::{Groups, PROTOCOL_MPTCP, SocketRecord};
 
 const AF_UNIX: u8 = 1;
 const AF_INET: u8 = 2;
@@ -124,6 +124,18 @@ pub enum Side {
     Either,
 }
 
+impl Side {
+    /// Whether the local end counts.
+    pub fn local(self) -> bool {
+        self != Self::Remote
+    }
+
+    /// Whether the remote end counts.
+    pub fn remote(self) -> bool {
+        self != Self::Local
+    }
+}
+
 /// A network in CIDR form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
@@ -168,11 +180,21 @@ pub struct Selection {
     pub ports: Vec<(Side, u16)>,
     /// Networks; empty: all.
     pub prefixes: Vec<Prefix>,
-    /// Only sockets that changed since the last dump of the same backend.
+    /// Only sockets that changed since the last dump of the same backend: those that are new, whose state changed, that sent
+    /// or received a segment, on which a byte was written or read, a connection came to wait or was accepted, whose buffers or
+    /// window changed, or that lost their file. Options that an application sets, and timers that send nothing, are not
+    /// seen. The walk remembers 200,000 sockets or more; what is beyond that counts as changed.
     pub changed: bool,
-    /// What a row must be besides. Backends do not look at it, for they do not know who holds a socket.
-    pub filter: Filter,
+    /// The filter behind the flags. Applied to rows in user space; [`Selection::narrow`] derives what backends can apply.
+    pub expression: Option<Expression>,
+    /// Only sockets that one of these processes holds; empty: all. Applied to rows, as backends do not know owners.
+    pub pids: Vec<u32>,
+    /// Only sockets that a process with one of these commands holds; empty: all. Applied to rows.
+    pub commands: Vec<String>,
 }
+
+/// TASK_COMM_LEN without its final zero: the kernel keeps this many bytes of a command.
+const COMMAND_BYTES: usize = 15;
 
 impl Default for Selection {
     /// Every TCP socket with all fields.
@@ -186,9 +208,20 @@ impl Default for Selection {
             ports: Vec::new(),
             prefixes: Vec::new(),
             changed: false,
-            filter: Filter::default(),
+            expression: None,
+            pids: Vec::new(),
+            commands: Vec::new(),
         }
     }
+}
+
+/// A command as the kernel keeps it, cut between characters.
+fn shortened(command: &str) -> &str {
+    let mut end = command.len().min(COMMAND_BYTES);
+    while !command.is_char_boundary(end) {
+        end -= 1;
+    }
+    &command[..end]
 }
 
 /// An address of a record.
@@ -227,12 +260,51 @@ impl Selection {
         if states & ESTABLISHED == 0 { states } else { states | ENDINGS }
     }
 
-    fn holds_in(&self, record: &SocketRecord, states: u32) -> bool {
-        let any = |side: Side, test: &dyn Fn(bool) -> bool| match side {
-            Side::Local => test(false),
-            Side::Remote => test(true),
-            Side::Either => test(false) || test(true),
+    /// Whether rows are selected by the processes that hold a socket.
+    pub fn selects_owners(&self) -> bool {
+        !self.pids.is_empty() || !self.commands.is_empty()
+    }
+
+    /// Whether something is left to be tested on rows after a backend has applied the rest.
+    pub fn filters_rows(&self) -> bool {
+        self.expression.is_some() || self.selects_owners()
+    }
+
+    /// Whether the expression holds for the record. `closed`: the record is of a socket that has closed, whose state is the
+    /// last one before the end; `state established` then also holds in the states in which such a connection ends.
+    pub fn expression_holds(&self, record: &SocketRecord, closed: bool) -> bool {
+        self.expression.as_ref().is_none_or(|expression| expression.holds(record, closed))
+    }
+
+    /// Whether the rules about processes hold for a socket with these owners (process id, command).
+    pub fn owners_hold<'a>(&self, owners: impl Iterator<Item = (u32, &'a str)> + Clone) -> bool {
+        let named = |name: &str, command: &str| command == name || command == shortened(name);
+        (self.pids.is_empty() || owners.clone().any(|(pid, _)| self.pids.contains(&pid)))
+            && (self.commands.is_empty()
+                || owners.clone().any(|(_, command)| self.commands.iter().any(|name| named(name, command))))
+    }
+
+    /// Adds to the other rules what backends can apply of the expression. Nothing that the expression selects is left out.
+    pub fn narrow(&mut self) {
+        let Some(expression) = &self.expression else { return };
+        let states = expression.states();
+        if states & ALL_STATES != ALL_STATES {
+            self.states = if self.states == u32::MAX { states } else { self.states & states };
+        }
+        let parts = match expression {
+            Expression::All(parts) => parts.as_slice(),
+            other => std::slice::from_ref(other),
         };
+        if self.ports.is_empty() {
+            self.ports = parts.iter().find_map(|part| part.each(&port_rule)).unwrap_or_default();
+        }
+        if self.prefixes.is_empty() {
+            self.prefixes = parts.iter().find_map(|part| part.each(&prefix_rule)).unwrap_or_default();
+        }
+    }
+
+    fn holds_in(&self, record: &SocketRecord, states: u32) -> bool {
+        let any = |side: Side, test: &dyn Fn(bool) -> bool| side.local() && test(false) || side.remote() && test(true);
         let port = |remote: bool| if remote { record.remote_port } else { record.local_port };
         self.kinds.has(Kind::of(record))
             && 1u32.checked_shl(u32::from(record.state)).is_some_and(|bit| states & bit != 0)
