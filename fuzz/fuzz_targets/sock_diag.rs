@@ -1,7 +1,7 @@
 //! An answer of SOCK_DIAG, as the socket collector reads it: the first byte picks the table, the rest is a part.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use parshall_core::sockets::diag::{Layout, Message, Messages, Reading, Table, decode};
+use parshall_core::sock_diag::{Layout, Message, Messages, Reading, Table, decode};
 use parshall_evidence::socket::{Batch, Groups, SocketRecord};
 
 fuzz_target!(|bytes: &[u8]| {

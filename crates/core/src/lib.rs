@@ -11,6 +11,7 @@ pub mod judge;
 pub mod networks;
 pub mod observe;
 pub mod relay;
+pub mod sock_diag;
 pub mod sockets;
 pub mod stats;
 pub mod text;

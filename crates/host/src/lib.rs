@@ -16,4 +16,5 @@ pub mod private_file;
 pub mod proc_fs;
 pub mod process;
 pub mod symbols;
+pub mod tcp_diag;
 pub mod utc;

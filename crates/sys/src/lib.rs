@@ -14,7 +14,6 @@ pub mod file_handle;
 pub mod file_lock;
 pub mod gate;
 pub mod handover;
-pub mod inet_diag;
 pub mod limits;
 pub mod link;
 pub mod memory_file;

@@ -1,25 +1,22 @@
-//! How far a TCP socket of ours is: its state and what was written to it, by whomever.
+//! What a TCP socket of ours says of itself: `tcp_info`, its cookie, urgent data.
 use std::io;
 use std::os::fd::RawFd;
 
-use crate::inet_diag::TcpInfo;
 use crate::stream_io::set_int;
 
-/// TCP states (net/tcp_states.h) in which the peer has sent its end of data: CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING, TIME_WAIT.
-const PEER_HAS_ENDED: [u8; 5] = [7, 8, 9, 11, 6];
-/// TCP_CLOSE: nothing more goes either way.
-const CLOSED: u8 = 7;
+/// `struct tcp_info` as the kernel wrote it: newer kernels write more of it.
+#[derive(Debug)]
+pub struct TcpInfo {
+    bytes: [u8; 512],
+    len: usize,
+}
 
-/// A socket at a moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// The peer has sent its end of data, or the socket is dead.
-    pub peer_ended: bool,
-    /// The socket is dead.
-    pub closed: bool,
-    /// Bytes written to it since it was opened: sent once, or waiting to be; after our own end of data, one more. Counted
-    /// since kernel 4.19.
-    pub written: u64,
+impl std::ops::Deref for TcpInfo {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 /// TCP_INFO of a socket of ours. The kernel takes all of it under the socket's lock.
@@ -29,17 +26,7 @@ pub fn tcp_info(fd: RawFd) -> io::Result<TcpInfo> {
     // SAFETY: the kernel writes at most `len` bytes into the array, and how many.
     let ret =
         unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &raw mut len) };
-    if ret == 0 { Ok(TcpInfo::parse(&bytes[..len as usize])) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Reads it, as of one moment.
-pub fn progress(fd: RawFd) -> io::Result<Progress> {
-    let info = tcp_info(fd)?;
-    Ok(Progress {
-        peer_ended: PEER_HAS_ENDED.contains(&info.state),
-        closed: info.state == CLOSED,
-        written: info.bytes_sent.saturating_sub(info.bytes_retrans) + u64::from(info.notsent_bytes),
-    })
+    if ret == 0 { Ok(TcpInfo { bytes, len: len as usize }) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The number by which the kernel knows a socket, the same for its whole life.
@@ -94,24 +81,5 @@ mod tests {
         }
         assert_eq!(crate::stream_io::unread(b.as_raw_fd()).expect("a socket"), 0);
         assert!(!at_urgent_mark(a.as_raw_fd()).expect("TCP"));
-    }
-
-    #[test]
-    fn counts_what_is_written_whether_sent_or_not() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let mut a = TcpStream::connect(listener.local_addr().expect("bound")).expect("a connection");
-        let (b, _) = listener.accept().expect("a connection");
-        a.set_nonblocking(true).expect("an option");
-        let mut written = 0;
-        while let Ok(n) = a.write(&[0; 10_000]) {
-            written += n as u64;
-        }
-        let before = progress(a.as_raw_fd()).expect("TCP");
-        assert_eq!(before, Progress { peer_ended: false, closed: false, written });
-        assert_ne!(cookie(a.as_raw_fd()).expect("a socket"), cookie(b.as_raw_fd()).expect("a socket"));
-        drop(b);
-        // It had unread bytes, so this was a reset.
-        std::thread::sleep(std::time::Duration::from_millis(1));
-        assert!(progress(a.as_raw_fd()).expect("TCP").closed);
     }
 }

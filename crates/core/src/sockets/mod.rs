@@ -3,7 +3,6 @@
 pub mod aggregate;
 pub mod container;
 pub mod cost;
-pub mod diag;
 pub mod filter;
 pub mod keep;
 pub mod key;

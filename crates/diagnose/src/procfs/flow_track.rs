@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use parshall_core::sock_diag::SocketId;
 use parshall_evidence::{
     FlowCalls, FlowCell, FlowRecord, FlowStall, FlowState, Release, Role, STALL_MIN_NS, TcpSnapshot,
 };
-use parshall_sys::inet_diag::{Entry, SockId};
+use parshall_host::tcp_diag::TcpSocket;
 
 use super::flow_state::{self, Context, NONAGLE_UNKNOWN};
 
@@ -16,7 +17,7 @@ use super::flow_state::{self, Context, NONAGLE_UNKNOWN};
 #[derive(Debug, Clone)]
 pub struct Track {
     /// What names the socket to the kernel.
-    pub id: SockId,
+    pub id: SocketId,
     /// Inode of its descriptor; 0 until it is accepted.
     pub inode: u64,
     /// Its namespace.
@@ -50,29 +51,34 @@ struct Run {
 /// Counters that stand still while nothing moves.
 type Progress = (u64, u64, u32, u32, u32);
 
-fn progress(entry: &Entry) -> Progress {
-    let info = entry.info.unwrap_or_default();
-    (info.bytes_acked, info.bytes_received, info.notsent_bytes, entry.rqueue, entry.wqueue)
+fn progress(socket: &TcpSocket) -> Progress {
+    let r = &socket.record;
+    (r.bytes_acked, r.bytes_received, r.notsent_bytes, r.rqueue_bytes, r.wqueue_bytes)
 }
 
 impl Track {
     /// Begins with the first sample, at `at_ns`; the flow is taken to exist since `begin_ns`.
-    pub fn new(entry: &Entry, netns: u64, owner: (u32, i32), role: Role, begin_ns: u64, at_ns: u64) -> Self {
+    pub fn new(socket: &TcpSocket, netns: u64, owner: (u32, i32), role: Role, begin_ns: u64, at_ns: u64) -> Self {
         let context = Context { nonagle: NONAGLE_UNKNOWN, role, sndbuf_limited: false };
-        let first = flow_state::snapshot(entry, at_ns);
+        let first = flow_state::snapshot(socket, at_ns);
         Self {
-            id: entry.id,
-            inode: u64::from(entry.inode),
+            id: socket.id(),
+            inode: u64::from(socket.record.inode),
             netns,
             pid: owner.0,
             fd: owner.1,
             role,
-            local: entry.local(),
-            remote: entry.remote(),
+            local: socket.local(),
+            remote: socket.remote(),
             begin_ns,
             seen_ns: at_ns,
             ended: false,
-            run: Run { state: flow_state::classify(entry, &context), progress: progress(entry), begin_ns, samples: 1 },
+            run: Run {
+                state: flow_state::classify(socket, &context),
+                progress: progress(socket),
+                begin_ns,
+                samples: 1,
+            },
             cells: BTreeMap::new(),
             first,
             last: first,
@@ -96,12 +102,12 @@ impl Track {
     }
 
     /// The next sample.
-    pub fn update(&mut self, entry: &Entry, at_ns: u64, stalls: &mut Vec<FlowStall>) {
-        let sndbuf_limited = entry.info.is_some_and(|info| info.sndbuf_limited_us > self.last.sndbuf_limited_us);
-        let state = flow_state::classify(entry, &Context { nonagle: self.nonagle, role: self.role, sndbuf_limited });
-        let progress = progress(entry);
-        if entry.inode != 0 {
-            self.inode = u64::from(entry.inode);
+    pub fn update(&mut self, socket: &TcpSocket, at_ns: u64, stalls: &mut Vec<FlowStall>) {
+        let sndbuf_limited = socket.record.sndbuf_limited_us > self.last.sndbuf_limited_us;
+        let state = flow_state::classify(socket, &Context { nonagle: self.nonagle, role: self.role, sndbuf_limited });
+        let progress = progress(socket);
+        if socket.record.inode != 0 {
+            self.inode = u64::from(socket.record.inode);
         }
         if state == self.run.state && progress == self.run.progress {
             self.run.samples += 1;
@@ -111,7 +117,7 @@ impl Track {
             self.run = Run { state, progress, begin_ns: boundary, samples: 1 };
         }
         self.seen_ns = at_ns;
-        self.last = flow_state::snapshot(entry, at_ns);
+        self.last = flow_state::snapshot(socket, at_ns);
     }
 
     /// The socket was missing from the sample at `at_ns`.
@@ -177,12 +183,12 @@ impl Track {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::procfs::flow_state::tests::entry;
+    use crate::procfs::flow_state::tests::socket;
 
     const MS: u64 = 1_000_000;
 
-    fn unread(bytes: u32) -> Entry {
-        entry(|e, _| e.rqueue = bytes)
+    fn unread(bytes: u32) -> TcpSocket {
+        socket(|r| r.rqueue_bytes = bytes)
     }
 
     fn sum(record: &FlowRecord) -> u64 {

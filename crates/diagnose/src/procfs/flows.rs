@@ -5,14 +5,16 @@
 //! cheaper by its own measurements, and dumps now and then in any case.
 use std::collections::{HashMap, HashSet};
 
+use parshall_core::sock_diag::SocketId;
+use parshall_evidence::socket::{Group, Groups, Selection, Side};
 use parshall_evidence::{FlowRecord, FlowStall};
 use parshall_sys::clock::thread_cpu_ns;
-use parshall_sys::inet_diag::{DiagSocket, Entry, Family, Query, SockId, ext, states};
 
 use super::flow_track::Track;
 use super::options::OptionReader;
 use crate::subject::{Resolved, Select};
 use parshall_host::proc_fs;
+use parshall_host::tcp_diag::{TcpDiag, TcpSocket, states};
 
 /// Flows that are observed.
 pub const FLOWS_MAX: usize = 8192;
@@ -20,7 +22,6 @@ pub const FLOWS_MAX: usize = 8192;
 const STALLS_MAX: usize = 100_000;
 /// Cookies of other people's sockets that are remembered.
 const FOREIGN_MAX: usize = 1 << 20;
-const EXTS: u8 = ext::INFO | ext::SKMEMINFO | ext::CONG;
 /// Shortest time between two scans of the subject's descriptors for owners of new sockets.
 const OWNERS_NS: u64 = 50_000_000;
 /// Errors in a row after which a namespace is given up.
@@ -28,10 +29,16 @@ const ERRORS_MAX: u32 = 10;
 /// Flows whose options are read in one go.
 const OPTIONS_BATCH: usize = 64;
 
+/// Fields that a sample is classified by.
+fn sampled_groups() -> Groups {
+    use Group::{Congestion, Cwnd, Limits, Loss, Memory, Queues, Rate, Rtt, Times, Traffic, Window};
+    Groups::of([Queues, Rtt, Cwnd, Loss, Traffic, Times, Limits, Window, Rate, Memory, Congestion])
+}
+
 #[derive(Debug)]
 struct Source {
     ino: u64,
-    diag: DiagSocket,
+    diag: TcpDiag,
     /// Moving averages of the CPU time of a dump, and of a lookup of one socket.
     dump_ns: f64,
     get_ns: f64,
@@ -57,7 +64,7 @@ pub struct Flows {
     options_turn: usize,
     last_ns: Option<u64>,
     share: f64,
-    entries: Vec<Entry>,
+    sampled: Vec<TcpSocket>,
     /// Samples taken.
     pub samples: u64,
     /// Flows beyond [`FLOWS_MAX`].
@@ -98,7 +105,7 @@ impl Flows {
             options_turn: 0,
             last_ns: None,
             share,
-            entries: Vec::new(),
+            sampled: Vec::new(),
             samples: 0,
             untracked: 0,
             opened: 0,
@@ -134,52 +141,57 @@ impl Flows {
 
     fn dump(&mut self, source: &mut Source, now: &impl Fn() -> u64, resolved: &Resolved) -> std::io::Result<()> {
         let port = if let Select::Port(port) = self.select { Some(port) } else { None };
-        let query = Query { family: Family::Both, states: states::CONNECTED, exts: EXTS, port };
-        let mut entries = std::mem::take(&mut self.entries);
-        entries.clear();
+        let selection = Selection {
+            groups: sampled_groups(),
+            states: states::CONNECTED,
+            ports: port.map(|port| (Side::Either, port)).into_iter().collect(),
+            ..Selection::default()
+        };
+        let mut sampled = std::mem::take(&mut self.sampled);
+        sampled.clear();
         let began = thread_cpu_ns();
-        let dumped = source.diag.dump(&query, &mut entries);
+        let dumped = source.diag.dump(&selection, &mut sampled);
         let cost = thread_cpu_ns().saturating_sub(began) as f64;
         source.dump_ns = if source.dump_ns == 0.0 { cost } else { source.dump_ns + 0.2 * (cost - source.dump_ns) };
         let at_ns = now();
         source.next_dump_ns = at_ns + (source.dump_ns / (self.share / 2.0)) as u64;
-        if let Ok(dumped) = &dumped {
+        if let Ok(interrupted) = dumped {
             let mut fresh = 0;
-            for entry in &entries {
-                fresh += u64::from(!self.update(entry, at_ns) && self.admit(entry, source.ino, at_ns, resolved));
+            for socket in &sampled {
+                fresh += u64::from(!self.update(socket, at_ns) && self.admit(socket, source.ino, at_ns, resolved));
             }
             self.opened += if self.last_ns.is_some() { fresh } else { 0 };
-            if !dumped.interrupted {
+            if !interrupted {
                 self.end_missing(|track| track.netns == source.ino && track.seen_ns() < at_ns, at_ns);
             }
         }
-        self.entries = entries;
+        self.sampled = sampled;
         dumped.map(drop)
     }
 
     /// Looks the known flows up one by one.
     fn get(&mut self, source: &mut Source, now: &impl Fn() -> u64) -> std::io::Result<()> {
-        let ids: Vec<SockId> = self.tracks.values().filter(|t| t.netns == source.ino).map(|t| t.id).collect();
+        let ids: Vec<SocketId> = self.tracks.values().filter(|t| t.netns == source.ino).map(|t| t.id).collect();
         if ids.is_empty() {
             return Ok(());
         }
         let mut found = Vec::with_capacity(ids.len());
         let began = thread_cpu_ns();
-        source.diag.get(&ids, EXTS, &mut found)?;
+        source.diag.get(&ids, sampled_groups(), &mut found)?;
         let cost = thread_cpu_ns().saturating_sub(began) as f64 / ids.len() as f64;
         source.get_ns = if source.get_ns == 0.0 { cost } else { source.get_ns + 0.2 * (cost - source.get_ns) };
         let at_ns = now();
-        for entry in found.iter().flatten().filter(|entry| states::CONNECTED & 1 << entry.state != 0) {
-            self.update(entry, at_ns);
+        for socket in found.iter().flatten().filter(|socket| states::CONNECTED & 1 << socket.record.state != 0) {
+            self.update(socket, at_ns);
         }
         self.end_missing(|track| track.netns == source.ino && track.seen_ns() < at_ns, at_ns);
         Ok(())
     }
 
     /// False when the socket is not known yet.
-    fn update(&mut self, entry: &Entry, at_ns: u64) -> bool {
-        let Some(track) = self.tracks.get_mut(&entry.id.cookie) else { return false };
-        track.update(entry, at_ns, &mut self.stalls);
+    fn update(&mut self, socket: &TcpSocket, at_ns: u64) -> bool {
+        let Some(track) = self.tracks.get_mut(&socket.record.cookie) else { return false };
+        track.update(socket, at_ns, &mut self.stalls);
         self.samples += 1;
         true
     }
@@ -196,14 +208,14 @@ impl Flows {
     }
 
     /// Takes a socket that was not known, if it belongs to the subject. True when it is observed from now on.
-    fn admit(&mut self, entry: &Entry, netns: u64, at_ns: u64, resolved: &Resolved) -> bool {
-        let cookie = entry.id.cookie;
+    fn admit(&mut self, socket: &TcpSocket, netns: u64, at_ns: u64, resolved: &Resolved) -> bool {
+        let cookie = socket.record.cookie;
         if self.foreign.contains(&cookie) {
             return false;
         }
-        let Some(owner) = self.owner(entry, netns, at_ns, resolved) else {
+        let Some(owner) = self.owner(socket, netns, at_ns, resolved) else {
             // One that nobody holds yet may be accepted later.
-            if entry.inode != 0 && self.foreign.len() < FOREIGN_MAX {
+            if socket.record.inode != 0 && self.foreign.len() < FOREIGN_MAX {
                 self.foreign.insert(cookie);
             }
             return false;
@@ -214,8 +226,8 @@ impl Flows {
             return false;
         }
         let begin_ns = if self.last_ns.is_some() { at_ns } else { 0 };
-        let role = resolved.role(netns, entry.id.local.port());
-        let mut track = Track::new(entry, netns, owner, role, begin_ns, at_ns);
+        let role = resolved.role(netns, socket.record.local_port);
+        let mut track = Track::new(socket, netns, owner, role, begin_ns, at_ns);
         self.options.read(&mut track);
         self.tracks.insert(cookie, track);
         self.samples += 1;
@@ -223,12 +235,12 @@ impl Flows {
     }
 
     /// Who holds a socket: (0, -1) for one of the subject whose owner is unknown, None for one of somebody else.
-    fn owner(&mut self, entry: &Entry, netns: u64, at_ns: u64, resolved: &Resolved) -> Option<(u32, i32)> {
-        let inode = u64::from(entry.inode);
+    fn owner(&mut self, socket: &TcpSocket, netns: u64, at_ns: u64, resolved: &Resolved) -> Option<(u32, i32)> {
+        let inode = u64::from(socket.record.inode);
         if let Some(&owner) = self.owners.get(&inode) {
             return Some(owner);
         }
-        let port = entry.id.local.port();
+        let port = socket.record.local_port;
         let acceptor = resolved.sockets.iter().find(|s| s.listening && s.netns == netns && s.local.port() == port);
         if inode != 0 && self.owners_at_ns.is_none_or(|then| at_ns >= then + OWNERS_NS) {
             self.owners_at_ns = Some(at_ns);

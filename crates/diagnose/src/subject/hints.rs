@@ -2,12 +2,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 
-use parshall_sys::inet_diag::{Family, Query, states};
+use parshall_evidence::socket::{Groups, Selection};
 
 use super::Namespace;
 use super::table::Holders;
 use parshall_host::error::UserError;
 use parshall_host::proc_fs;
+use parshall_host::tcp_diag::states;
 
 /// Ports that a hint lists.
 const PORTS_MAX: usize = 8;
@@ -43,12 +44,12 @@ fn is_inner_pid(status: &str, pid: u32) -> bool {
 /// No socket has this port; the hint names ports that have one.
 pub fn no_such_port(port: u16, namespaces: &[Namespace]) -> UserError {
     let mut inodes: BTreeMap<u16, u64> = BTreeMap::new();
-    let query = Query { family: Family::Both, states: states::LISTEN, exts: 0, port: None };
-    let mut entries = Vec::new();
+    let listeners = Selection { groups: Groups::IDENTITY, states: states::LISTEN, ..Selection::default() };
+    let mut found = Vec::new();
     for namespace in namespaces {
-        entries.clear();
-        if namespace.open_diag().and_then(|mut diag| diag.dump(&query, &mut entries)).is_ok() {
-            inodes.extend(entries.iter().map(|entry| (entry.id.local.port(), u64::from(entry.inode))));
+        found.clear();
+        if namespace.open_diag().and_then(|mut diag| diag.dump(&listeners, &mut found)).is_ok() {
+            inodes.extend(found.iter().map(|socket| (socket.record.local_port, u64::from(socket.record.inode))));
         }
     }
     let holders = Holders::of_inodes(&inodes.values().copied().collect::<HashSet<u64>>());

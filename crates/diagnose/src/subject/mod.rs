@@ -15,8 +15,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use parshall_core::sock_diag::SocketId;
 use parshall_evidence::{Role, Subject, ThreadRecord};
-use parshall_sys::inet_diag::SockId;
 
 use parshall_host::cgroup::Mounts;
 use parshall_host::error::UserError;
@@ -80,7 +80,7 @@ pub struct Sock {
     /// Its cookie; None when the kernel has not given it one.
     pub cookie: Option<u64>,
     /// What names it to the kernel.
-    pub id: SockId,
+    pub id: SocketId,
     /// Inode of its descriptor; 0 when no file refers to it.
     pub inode: u64,
     /// Address family (AF_INET6 also when it talks to an IPv4 peer).
@@ -229,7 +229,7 @@ fn of_port(port: u16, mut notes: Vec<String>) -> Result<Resolved> {
     }
     let mut resolved = Resolved::new(Select::Port(port), notes);
     resolved.namespaces = namespaces;
-    let inodes: HashSet<u64> = rows.iter().map(|row| u64::from(row.entry.inode)).collect();
+    let inodes: HashSet<u64> = rows.iter().map(|row| u64::from(row.socket.record.inode)).collect();
     let holders = Holders::of_inodes(&inodes);
     resolved.adopt(rows, &holders, Scope::Everything);
     resolved.add_holders(&holders);
@@ -252,7 +252,7 @@ fn of_netns(name: &str, mut notes: Vec<String>) -> Result<Resolved> {
     }
     let mut resolved = Resolved::new(Select::Netns(name.to_owned()), notes);
     resolved.namespaces = vec![namespace];
-    let inodes: HashSet<u64> = rows.iter().map(|row| u64::from(row.entry.inode)).collect();
+    let inodes: HashSet<u64> = rows.iter().map(|row| u64::from(row.socket.record.inode)).collect();
     let holders = Holders::of_inodes(&inodes);
     resolved.adopt(rows, &holders, Scope::Everything);
     resolved.add_processes(&pids);
@@ -265,7 +265,7 @@ fn of_all(mut notes: Vec<String>) -> Resolved {
     let rows = table::dump(&namespaces, None, &mut notes);
     let mut resolved = Resolved::new(Select::All, notes);
     resolved.namespaces = namespaces;
-    let inodes: HashSet<u64> = rows.iter().map(|row| u64::from(row.entry.inode)).collect();
+    let inodes: HashSet<u64> = rows.iter().map(|row| u64::from(row.socket.record.inode)).collect();
     let holders = Holders::of_inodes(&inodes);
     resolved.adopt(rows, &holders, Scope::Everything);
     resolved.add_holders(&holders);

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use parshall_sys::enter_netns::in_netns;
-use parshall_sys::inet_diag::DiagSocket;
 use parshall_sys::nsfs;
 
 use super::Process;
 use parshall_host::error::UserError;
 use parshall_host::proc_fs;
+use parshall_host::tcp_diag::TcpDiag;
 
 /// Where `ip netns` keeps names.
 const NAMES: &str = "/run/netns";
@@ -34,10 +34,10 @@ impl Namespace {
     }
 
     /// Opens a SOCK_DIAG socket in it. Needs CAP_SYS_ADMIN unless it is our own.
-    pub fn open_diag(&self) -> io::Result<DiagSocket> {
+    pub fn open_diag(&self) -> io::Result<TcpDiag> {
         match &self.file {
-            None => DiagSocket::open(),
-            Some(file) => in_netns(file.as_fd(), DiagSocket::open)?,
+            None => TcpDiag::open(),
+            Some(file) => in_netns(file.as_fd(), TcpDiag::open)?,
         }
     }
 }

@@ -2,18 +2,20 @@
 use std::collections::{HashMap, HashSet};
 
 use parshall_evidence::Role;
-use parshall_sys::inet_diag::{Entry, Family, Query, TCP_LISTEN, states};
+use parshall_evidence::socket::selection::state::LISTEN;
+use parshall_evidence::socket::{Groups, Selection, Side};
 
 use super::{Namespace, Resolved, Sock};
 use parshall_host::proc_fs;
+use parshall_host::tcp_diag::{TcpSocket, states};
 
 /// One socket and its namespace.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
     /// Inode of the namespace.
     pub netns: u64,
-    /// As SOCK_DIAG tells it.
-    pub entry: Entry,
+    /// As SOCK_DIAG reports it.
+    pub socket: TcpSocket,
 }
 
 /// Which sockets of a dump belong to the subject.
@@ -27,14 +29,19 @@ pub enum Scope {
 
 /// All connected and listening sockets of the namespaces. Notes those that cannot be entered.
 pub fn dump(namespaces: &[Namespace], port: Option<u16>, notes: &mut Vec<String>) -> Vec<Row> {
-    let query = Query { family: Family::Both, states: states::CONNECTED | states::LISTEN, exts: 0, port };
+    let selection = Selection {
+        groups: Groups::IDENTITY,
+        states: states::CONNECTED | states::LISTEN,
+        ports: port.map(|port| (Side::Either, port)).into_iter().collect(),
+        ..Selection::default()
+    };
     let mut rows = Vec::new();
     let mut refused = 0;
-    let mut entries = Vec::new();
+    let mut found = Vec::new();
     for namespace in namespaces {
-        entries.clear();
-        match namespace.open_diag().and_then(|mut diag| diag.dump(&query, &mut entries)) {
-            Ok(_) => rows.extend(entries.iter().map(|&entry| Row { netns: namespace.ino, entry })),
+        found.clear();
+        match namespace.open_diag().and_then(|mut diag| diag.dump(&selection, &mut found)) {
+            Ok(_) => rows.extend(found.iter().map(|&socket| Row { netns: namespace.ino, socket })),
             Err(_) => refused += 1,
         }
     }
@@ -103,22 +110,22 @@ impl Holders {
 impl Resolved {
     /// Takes the sockets that belong to the subject.
     pub(super) fn adopt(&mut self, rows: Vec<Row>, holders: &Holders, scope: Scope) {
-        let listening = |row: &Row| row.entry.state == TCP_LISTEN;
+        let listening = |row: &Row| row.socket.record.state == LISTEN;
         self.listeners
-            .extend(rows.iter().filter(|row| listening(row)).map(|row| (row.netns, row.entry.id.local.port())));
+            .extend(rows.iter().filter(|row| listening(row)).map(|row| (row.netns, row.socket.record.local_port)));
         // Where a process of the subject listens: connections that it has not accepted yet have no holder.
         let accepting: HashMap<(u64, u16), u32> = rows
             .iter()
             .filter(|row| listening(row))
             .filter_map(|row| {
-                let (pid, _) = holders.first(u64::from(row.entry.inode))?;
-                Some(((row.netns, row.entry.id.local.port()), pid))
+                let (pid, _) = holders.first(u64::from(row.socket.record.inode))?;
+                Some(((row.netns, row.socket.record.local_port), pid))
             })
             .collect();
         for row in rows {
-            let inode = u64::from(row.entry.inode);
+            let inode = u64::from(row.socket.record.inode);
             let holder = holders.first(inode);
-            let acceptor = accepting.get(&(row.netns, row.entry.id.local.port())).copied();
+            let acceptor = accepting.get(&(row.netns, row.socket.record.local_port)).copied();
             let wanted = match scope {
                 Scope::Held => holder.is_some() || inode == 0 && acceptor.is_some(),
                 Scope::Everything => !holders.only_ours(inode),
@@ -137,20 +144,20 @@ impl Resolved {
 
     /// A socket in the words of the subject.
     pub fn sock(&self, row: &Row, pid: u32, fd: i32) -> Sock {
-        let entry = &row.entry;
+        let record = &row.socket.record;
         Sock {
-            cookie: Some(entry.id.cookie).filter(|&cookie| cookie != 0),
-            id: entry.id,
-            inode: u64::from(entry.inode),
-            family: entry.id.family,
-            local: entry.local(),
-            remote: entry.remote(),
-            state: entry.state,
-            listening: entry.state == TCP_LISTEN,
+            cookie: Some(record.cookie).filter(|&cookie| cookie != 0),
+            id: row.socket.id(),
+            inode: u64::from(record.inode),
+            family: record.family,
+            local: row.socket.local(),
+            remote: row.socket.remote(),
+            state: record.state,
+            listening: record.state == LISTEN,
             netns: row.netns,
             pid,
             fd,
-            role: self.role(row.netns, entry.id.local.port()),
+            role: self.role(row.netns, record.local_port),
         }
     }
 

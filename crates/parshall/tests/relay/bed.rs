@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use parshall_sys::inet_diag::{DiagSocket, Entry, Family, Query, states};
+use parshall_evidence::socket::{Groups, Selection, Side};
+use parshall_host::tcp_diag::{TcpDiag, TcpSocket, states};
 
 use super::net::{Conn, PATIENCE, Target, soon};
 use crate::common::{PARSHALL, Scratch};
@@ -224,7 +225,7 @@ impl Relay {
             return 0;
         }
         let ours = self.descriptors();
-        theirs.iter().filter(|s| ours.contains(&format!("socket:[{}]", s.inode))).count()
+        theirs.iter().filter(|s| ours.contains(&format!("socket:[{}]", s.record.inode))).count()
     }
 
     /// Resident memory, KiB.
@@ -277,9 +278,11 @@ impl Drop for Relay {
 const TCP_CLOSE_WAIT: u32 = 8;
 
 /// The TCP sockets in these states. Asked of SOCK_DIAG: /proc/net/tcp lists thousands in TIME_WAIT too.
-fn tcp_sockets(states: u32, port: Option<u16>) -> Vec<Entry> {
-    let mut diag = DiagSocket::open().expect("a netlink socket");
-    let mut entries = Vec::new();
-    diag.dump(&Query { family: Family::Both, states, exts: 0, port }, &mut entries).expect("the kernel answers");
-    entries
+fn tcp_sockets(states: u32, port: Option<u16>) -> Vec<TcpSocket> {
+    let mut diag = TcpDiag::open().expect("a netlink socket");
+    let mut found = Vec::new();
+    let ports = port.map(|port| (Side::Either, port)).into_iter().collect();
+    let selection = Selection { groups: Groups::IDENTITY, states, ports, ..Selection::default() };
+    diag.dump(&selection, &mut found).expect("the kernel answers");
+    found
 }

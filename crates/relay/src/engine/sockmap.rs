@@ -18,8 +18,10 @@ use std::os::fd::RawFd;
 use parshall_bpf::relay::{Redirect, Redirected};
 use parshall_core::relay::connection::{Ended, Failure};
 use parshall_core::relay::slots::{SlotId, Slots};
+use parshall_core::sock_diag::tcp_info::Progress;
+use parshall_host::tcp_diag::progress;
 use parshall_sys::stream_io::{take_error, unread};
-use parshall_sys::tcp_progress::{Progress, announce_unread, at_urgent_mark, cookie, progress};
+use parshall_sys::tcp_progress::{announce_unread, at_urgent_mark, cookie};
 
 use super::copy::CopyEngine;
 use super::{Engine, Job, Outcome, Store, failure};

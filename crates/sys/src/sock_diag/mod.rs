@@ -1,6 +1,5 @@
 //! SOCK_DIAG sockets and two ways of reading them: [`Plain`] by a system call per message, [`Ringed`] by io_uring. Requests
-//! and answers are bytes here; what they mean is the caller's business. (`inet_diag` is the diagnosis' own, which asks for
-//! few sockets and reads them itself.)
+//! and answers are bytes here; `parshall_core::sock_diag` builds and decodes them.
 //!
 //! A socket keeps showing the network namespace in which it was opened, from whatever thread it is read; [`Opener`] opens
 //! them elsewhere. It also keeps that namespace alive.

@@ -5,7 +5,7 @@
 //! however few sockets it has, and each socket 10 to 20 us. So the request names states and attributes, and carries a
 //! program that leaves out sockets before they are described. How the answers are read matters little (bench/sockets/uring).
 //!
-//! What it cannot see is told by [`Netlink::missing`] and in `parshall_core::sockets::diag`. A socket that closes during the
+//! What it cannot see is told by [`Netlink::missing`] and in `parshall_core::sock_diag`. A socket that closes during the
 //! dump may hide a neighbour of the same hash chain: the kernel finds its place again by counting.
 mod kept;
 mod once;
@@ -23,7 +23,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
 use parshall_bpf::sockets::owners::Stray;
-use parshall_core::sockets::diag::{Asked, Layout, Reading, tables};
+use parshall_core::sock_diag::{Asked, Layout, Reading, tables};
 use parshall_evidence::socket::Selection;
 use parshall_evidence::socket::{Batch, Completeness, SocketRecord};
 use parshall_sys::sock_diag::{Opener, Plain, Reader, Ringed};

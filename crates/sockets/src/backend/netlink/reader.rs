@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, PoisonError};
 
-use parshall_core::sockets::diag::{Asked, Message, Messages, Reading, decode, push_dump};
+use parshall_core::sock_diag::{Asked, Message, Messages, Reading, decode, push_dump};
 use parshall_evidence::socket::{Completeness, Group, SocketRecord};
 use parshall_sys::sock_diag::{DiagSocket, Reader};
 
@@ -260,7 +260,7 @@ impl Part<'_> {
 /// Fields that are read for a selection: those that it is decided by, too.
 pub(super) fn reading(
     selection: &parshall_evidence::socket::Selection,
-    layout: parshall_core::sockets::diag::Layout,
+    layout: parshall_core::sock_diag::Layout,
 ) -> Reading {
     let mut groups = selection.groups;
     if !selection.cgroups.is_empty() {

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram, UnixListener, UnixStream};
 
+use parshall_core::sock_diag::{Table, decode};
 use parshall_evidence::socket::{Group, Groups};
 use parshall_evidence::socket::{Kind, Kinds, Side};
 use parshall_sys::child::is_root;
@@ -154,10 +155,23 @@ fn find(records: &[SocketRecord], cookie: u64) -> &SocketRecord {
     records.iter().find(|record| record.cookie == cookie).unwrap_or_else(|| panic!("no socket {cookie}"))
 }
 
+/// The record of an established connection with this `tcp_info`, which is put into a message of SOCK_DIAG.
+fn of_tcp_info(info: &[u8]) -> SocketRecord {
+    let mut message = vec![0; 72];
+    message[1] = ESTABLISHED;
+    message.extend_from_slice(&((4 + info.len()) as u16).to_ne_bytes());
+    message.extend_from_slice(&2_u16.to_ne_bytes());
+    message.extend_from_slice(info);
+    let reading = Reading { groups: Groups::ALL, layout: Layout::default() };
+    let mut record = SocketRecord::default();
+    decode(Table::Tcp, &message, &reading, &mut record, &mut Vec::new()).expect("whole");
+    record
+}
+
 /// Compares with getsockopt(TCP_INFO).
 fn as_the_socket_says(stream: &TcpStream, records: &[SocketRecord]) {
     let fd = stream.as_raw_fd();
-    let (record, info) = (find(records, cookie(fd).expect("ours")), tcp_info(fd).expect("ours"));
+    let (record, info) = (find(records, cookie(fd).expect("ours")), of_tcp_info(&tcp_info(fd).expect("ours")));
     assert_eq!((record.state, record.local_port), (ESTABLISHED, stream.local_addr().expect("bound").port()));
     assert_eq!(record.remote_port, stream.peer_addr().expect("connected").port());
     let pairs = [
@@ -169,20 +183,19 @@ fn as_the_socket_says(stream: &TcpStream, records: &[SocketRecord]) {
         (record.snd_mss.into(), info.snd_mss.into()),
         (record.rcv_mss.into(), info.rcv_mss.into()),
         (record.snd_cwnd.into(), info.snd_cwnd.into()),
-        // 0x7fffffff is the kernel's word for "none yet".
-        (record.snd_ssthresh.into(), if info.snd_ssthresh == 0x7fff_ffff { 0 } else { info.snd_ssthresh.into() }),
+        (record.snd_ssthresh.into(), info.snd_ssthresh.into()),
         (record.unacked.into(), info.unacked.into()),
         (record.total_retrans.into(), info.total_retrans.into()),
-        (record.pacing_bytes_per_s, info.pacing_rate),
-        (record.delivery_bytes_per_s, info.delivery_rate),
+        (record.pacing_bytes_per_s, info.pacing_bytes_per_s),
+        (record.delivery_bytes_per_s, info.delivery_bytes_per_s),
         (record.bytes_acked, info.bytes_acked),
         (record.bytes_received, info.bytes_received),
         (record.bytes_sent, info.bytes_sent),
         (record.segs_out.into(), info.segs_out.into()),
         (record.data_segs_in.into(), info.data_segs_in.into()),
         (record.delivered.into(), info.delivered.into()),
-        (record.snd_wnd.into(), info.snd_wnd.unwrap_or_default().into()),
-        (record.rcv_wnd.into(), info.rcv_wnd.unwrap_or_default().into()),
+        (record.snd_wnd.into(), info.snd_wnd.into()),
+        (record.rcv_wnd.into(), info.rcv_wnd.into()),
         (record.busy_us, info.busy_us),
     ];
     for (at, (ours, theirs)) in pairs.into_iter().enumerate() {

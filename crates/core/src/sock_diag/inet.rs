@@ -39,21 +39,24 @@ const SYN_RECV: u8 = 3;
 const NEW_SYN_RECV: u8 = 12;
 
 /// Reads one message; `None` when it is too short to be one.
-pub(super) fn decode(table: Table, payload: &[u8], reading: &Reading, record: &mut SocketRecord) -> Option<()> {
+pub(super) fn decode(table: Table, payload: &[u8], reading: &Reading, record: &mut SocketRecord) -> Option<usize> {
     let attributes = payload.get(MESSAGE..)?;
     let groups = reading.groups;
     let message = Bytes(payload);
     head(table, message, groups, record);
-    let mut full = false;
+    let (mut full, mut tcp_info_bytes) = (false, 0);
     for (kind, value) in Bytes(attributes).attributes() {
         full |= kind == SHUTDOWN;
+        if kind == INFO {
+            tcp_info_bytes = value.0.len();
+        }
         attribute(table, kind, value, reading, record);
     }
     // The kernel writes SYN_RECV for embryonic connections too. What tells them apart: every full socket has this attribute.
     if record.state == SYN_RECV && !full && matches!(table, Table::Tcp) {
         record.state = NEW_SYN_RECV;
     }
-    Some(())
+    Some(tcp_info_bytes)
 }
 
 fn head(table: Table, message: Bytes<'_>, groups: Groups, record: &mut SocketRecord) {

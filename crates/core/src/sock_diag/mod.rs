@@ -1,7 +1,7 @@
-//! SOCK_DIAG (`sock_diag(7)`) as bytes: requests out of a selection, records out of answers. Pure functions that take any
-//! bytes; who sends and receives them is not their business.
+//! SOCK_DIAG (`sock_diag(7)`) as bytes: requests from a selection, records from answers. Pure functions that take any bytes,
+//! for every product that reads sockets by netlink; `parshall_sys::sock_diag` sends and receives.
 //!
-//! What netlink does not tell, and what is therefore 0 in every record from here: `address`; `reuse`, `nodelay`;
+//! What netlink does not report, and what is therefore 0 in every record from here: `address`; `reuse`, `nodelay`;
 //! `cgroup_id` of UNIX sockets, TIME_WAIT and embryonic connections; everything but identity and timer of those two;
 //! `mark` and details of the upper layer without CAP_NET_ADMIN; `netns`, which the reader knows. `priority` is known
 //! only where no class is set.
@@ -10,13 +10,13 @@ mod filter;
 mod inet;
 mod message;
 mod request;
-mod tcp_info;
+pub mod tcp_info;
 mod unix;
 
 use parshall_evidence::socket::{Groups, SocketRecord};
 
 pub use message::{Message, Messages};
-pub use request::{Asked, push_dump, tables};
+pub use request::{Asked, SocketId, push_dump, push_get, tables};
 pub use tcp_info::Layout;
 
 use bytes::Bytes;
@@ -46,7 +46,8 @@ pub struct Reading {
 }
 
 /// Reads one socket of a dump of this table into a record that was all zeros. The name of a UNIX socket is appended to
-/// `names`. `None` when the message is too short to be of a socket; attributes that make no sense are passed over.
+/// `names`. Returns the length of the `tcp_info` in the message (0 without one), which shows what this kernel's has; `None`
+/// when the message is too short to be of a socket. Attributes that make no sense are passed over.
 #[inline]
 pub fn decode(
     table: Table,
@@ -54,9 +55,9 @@ pub fn decode(
     reading: &Reading,
     record: &mut SocketRecord,
     names: &mut Vec<u8>,
-) -> Option<()> {
+) -> Option<usize> {
     match table {
-        Table::Unix => unix::decode(payload, reading, record, names),
+        Table::Unix => unix::decode(payload, reading, record, names).map(|()| 0),
         _ => inet::decode(table, payload, reading, record),
     }
 }

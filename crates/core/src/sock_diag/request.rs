@@ -1,5 +1,8 @@
-//! Requests: which dumps a selection needs, and their bytes.
-use parshall_evidence::socket::{Group, Groups, PROTOCOL_MPTCP};
+//! Requests: which dumps a selection needs, and their bytes; and the request for one TCP socket.
+use std::net::{IpAddr, SocketAddr};
+
+use parshall_evidence::socket::selection::address;
+use parshall_evidence::socket::{Group, Groups, PROTOCOL_MPTCP, SocketRecord};
 
 use super::{Table, filter};
 use parshall_evidence::socket::selection::state::BOUND_INACTIVE;
@@ -9,6 +12,7 @@ const AF_UNSPEC: u8 = 0;
 const AF_UNIX: u8 = 1;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
+const IPPROTO_TCP: u8 = 6;
 
 /// TCPDIAG_GETSOCK, the request of before Linux 3.3: TCP only, but both families in one walk of the tables. `ss` uses it too.
 const TCPDIAG_GETSOCK: u16 = 18;
@@ -53,17 +57,76 @@ pub fn tables(selection: &Selection) -> Vec<Asked> {
     asked
 }
 
+/// What names one TCP socket to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SocketId {
+    /// Address family of the socket (AF_INET6 also for v4-mapped addresses).
+    pub family: u8,
+    /// Its own address, as the kernel holds it.
+    pub local: SocketAddr,
+    /// The peer's address.
+    pub remote: SocketAddr,
+    /// Bound interface, 0 for none.
+    pub interface: u32,
+    /// Its cookie.
+    pub cookie: u64,
+}
+
+impl SocketId {
+    /// The identity of the socket that a record describes.
+    pub fn of(record: &SocketRecord) -> Self {
+        Self {
+            family: record.family,
+            local: SocketAddr::new(address(record, false), record.local_port),
+            remote: SocketAddr::new(address(record, true), record.remote_port),
+            interface: record.interface,
+            cookie: record.cookie,
+        }
+    }
+}
+
+fn begin(out: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32) -> usize {
+    let begin = out.len();
+    out.extend_from_slice(&0_u32.to_ne_bytes());
+    out.extend_from_slice(&kind.to_ne_bytes());
+    out.extend_from_slice(&(NLM_F_REQUEST | flags).to_ne_bytes());
+    out.extend_from_slice(&sequence.to_ne_bytes());
+    out.extend_from_slice(&0_u32.to_ne_bytes());
+    begin
+}
+
+fn end(out: &mut [u8], begin: usize) {
+    let len = (out.len() - begin) as u32;
+    out[begin..begin + 4].copy_from_slice(&len.to_ne_bytes());
+}
+
+/// Appends a request for one TCP socket, with the fields of these groups. The kernel looks it up without a walk of its tables.
+pub fn push_get(out: &mut Vec<u8>, sequence: u32, id: &SocketId, groups: Groups) {
+    let begin = begin(out, SOCK_DIAG_BY_FAMILY, 0, sequence);
+    out.extend_from_slice(&[id.family, IPPROTO_TCP, inet_extensions(groups), 0]);
+    out.extend_from_slice(&u32::MAX.to_ne_bytes());
+    out.extend_from_slice(&id.local.port().to_be_bytes());
+    out.extend_from_slice(&id.remote.port().to_be_bytes());
+    for address in [id.local.ip(), id.remote.ip()] {
+        let mut bytes = [0; 16];
+        match address {
+            IpAddr::V4(ip) => bytes[..4].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => bytes = ip.octets(),
+        }
+        out.extend_from_slice(&bytes);
+    }
+    out.extend_from_slice(&id.interface.to_ne_bytes());
+    out.extend_from_slice(&(id.cookie as u32).to_ne_bytes());
+    out.extend_from_slice(&((id.cookie >> 32) as u32).to_ne_bytes());
+    end(out, begin);
+}
+
 /// Appends the request. `filtered` adds a program with which the kernel leaves out sockets that the selection does not want
 /// before it describes them, which is what a dump spends its time on (the walk itself is the same); kernels that do not
 /// know a part of it answer EINVAL.
 pub fn push_dump(out: &mut Vec<u8>, sequence: u32, asked: Asked, selection: &Selection, filtered: bool) {
-    let begin = out.len();
     let kind = if asked.family == AF_UNSPEC { TCPDIAG_GETSOCK } else { SOCK_DIAG_BY_FAMILY };
-    out.extend_from_slice(&0_u32.to_ne_bytes());
-    out.extend_from_slice(&kind.to_ne_bytes());
-    out.extend_from_slice(&(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-    out.extend_from_slice(&sequence.to_ne_bytes());
-    out.extend_from_slice(&0_u32.to_ne_bytes());
+    let begin = begin(out, kind, NLM_F_DUMP, sequence);
     let states = states(selection);
     if asked.table == Table::Unix {
         // struct unix_diag_req: family, protocol, pad, states, inode, what to show, cookie.
@@ -78,8 +141,7 @@ pub fn push_dump(out: &mut Vec<u8>, sequence: u32, asked: Asked, selection: &Sel
             push_attribute(out, INET_DIAG_REQ_BYTECODE, &program);
         }
     }
-    let len = (out.len() - begin) as u32;
-    out[begin..begin + 4].copy_from_slice(&len.to_ne_bytes());
+    end(out, begin);
 }
 
 fn push_inet(out: &mut Vec<u8>, asked: Asked, states: u32, extensions: u8) {

@@ -3,7 +3,7 @@
 use parshall_evidence::socket::{Group, Groups, SocketRecord};
 
 use super::bytes::Bytes;
-use parshall_evidence::socket::selection::state::LISTEN;
+use parshall_evidence::socket::selection::state::{CLOSE, CLOSE_WAIT, CLOSING, LAST_ACK, LISTEN, TIME_WAIT};
 
 /// What differs between kernels without showing in the length of a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,11 +20,40 @@ impl Layout {
     }
 }
 
+const STATE: usize = 0;
+const NOTSENT_BYTES: usize = 144;
+const BYTES_SENT: usize = 200;
+const BYTES_RETRANS: usize = 208;
+
+/// How far a connection is, by its `tcp_info` of one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// The peer has sent its FIN, or the socket is dead.
+    pub peer_ended: bool,
+    /// The socket is in the state CLOSE: nothing more goes either way.
+    pub closed: bool,
+    /// Bytes written to it since it was opened, sent or still unsent; after our own FIN, one more. Counted since Linux 4.19.
+    pub written: u64,
+}
+
+impl Progress {
+    /// Reads it from a `struct tcp_info` of any length.
+    pub fn of(tcp_info: &[u8]) -> Self {
+        let info = Bytes(tcp_info);
+        let state = info.u8(STATE);
+        Self {
+            peer_ended: [CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING, TIME_WAIT].contains(&state),
+            closed: state == CLOSE,
+            written: info.u64(BYTES_SENT).saturating_sub(info.u64(BYTES_RETRANS)) + u64::from(info.u32(NOTSENT_BYTES)),
+        }
+    }
+}
+
 /// Reads the groups that are wanted. A listener's `unacked` and `sacked` are its accept queue, which is told elsewhere.
 pub(super) fn tcp(info: Bytes<'_>, groups: Groups, layout: Layout, record: &mut SocketRecord) {
     let wanted = |group| groups.has(group);
     if wanted(Group::Queues) {
-        record.notsent_bytes = info.u32(144);
+        record.notsent_bytes = info.u32(NOTSENT_BYTES);
     }
     if wanted(Group::Rtt) {
         rtt(info, record);
@@ -122,7 +151,7 @@ fn loss(info: Bytes<'_>, record: &mut SocketRecord) {
     record.fackets = info.u32(40);
     record.reordering = info.u32(88);
     record.total_retrans = info.u32(100);
-    record.bytes_retrans = info.u64(208);
+    record.bytes_retrans = info.u64(BYTES_RETRANS);
     record.dsack_dups = info.u32(216);
     record.reord_seen = info.u32(220);
     record.rcv_ooopack = info.u32(224);
@@ -140,7 +169,7 @@ fn traffic(info: Bytes<'_>, record: &mut SocketRecord) {
     record.data_segs_in = info.u32(152);
     record.data_segs_out = info.u32(156);
     record.delivered = info.u32(192);
-    record.bytes_sent = info.u64(200);
+    record.bytes_sent = info.u64(BYTES_SENT);
 }
 
 fn times(info: Bytes<'_>, record: &mut SocketRecord) {

@@ -17,11 +17,13 @@ pub enum Message<'a> {
     Refused(i32),
 }
 
-/// The messages of one part that answer one request.
+/// The messages of one part that answer one request or several with consecutive sequence numbers.
 #[derive(Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
-    sequence: u32,
+    first: u32,
+    requests: u32,
+    request: u32,
     interrupted: bool,
     broken: bool,
 }
@@ -29,7 +31,17 @@ pub struct Messages<'a> {
 impl<'a> Messages<'a> {
     /// The messages of `part` that carry this sequence number; others belong to an earlier request that was given up.
     pub fn new(part: &'a [u8], sequence: u32) -> Self {
-        Self { rest: part, sequence, interrupted: false, broken: false }
+        Self::of_requests(part, sequence, 1)
+    }
+
+    /// The messages of `part` that answer one of `requests` requests, whose sequence numbers begin with `first`.
+    pub fn of_requests(part: &'a [u8], first: u32, requests: u32) -> Self {
+        Self { rest: part, first, requests, request: 0, interrupted: false, broken: false }
+    }
+
+    /// Which request the last message answers, counted from 0.
+    pub fn request(&self) -> u32 {
+        self.request
     }
 
     /// Whether a message so far said that the tables changed under the dump (NLM_F_DUMP_INTR): sockets may be missing.
@@ -58,7 +70,8 @@ impl<'a> Iterator for Messages<'a> {
                 return None;
             };
             self.rest = self.rest.get(len.next_multiple_of(4)..).unwrap_or_default();
-            if head.u32(8) != self.sequence {
+            self.request = head.u32(8).wrapping_sub(self.first);
+            if self.request >= self.requests {
                 continue;
             }
             self.interrupted |= head.u16(6) & NLM_F_DUMP_INTR != 0;

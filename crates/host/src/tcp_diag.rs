@@ -1,0 +1,244 @@
+//! Figures of TCP sockets from the kernel: SOCK_DIAG for sockets of one network namespace, TCP_INFO for those of our own
+//! descriptors. For callers that ask for few sockets; the collector of `sockets` reads whole hosts with several threads.
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+use parshall_core::sock_diag::tcp_info::Progress;
+use parshall_core::sock_diag::{
+    Layout, Message, Messages, Reading, SocketId, Table, decode, push_dump, push_get, tables,
+};
+use parshall_evidence::socket::{Groups, Selection, SocketRecord};
+use parshall_sys::sock_diag::{DiagSocket, Plain, Reader};
+use parshall_sys::tcp_progress;
+
+/// TCP states (net/tcp_states.h) as bits of [`Selection::states`].
+pub mod states {
+    /// All states in which a connection has a full socket: not TIME_WAIT (6), LISTEN (10), NEW_SYN_RECV (12), CLOSE (7).
+    pub const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
+    /// Listening sockets.
+    pub const LISTEN: u32 = 1 << 10;
+}
+
+/// Requests sent at once by [`TcpDiag::get`]. Each answer is charged about 2 KiB against the socket's receive buffer
+/// (208 KiB by default), and the kernel drops what does not fit.
+const GET_BATCH: usize = 32;
+
+/// End of `snd_wnd` in `struct tcp_info` (Linux 5.4).
+const SND_WND_END: usize = 232;
+
+/// A TCP socket as SOCK_DIAG reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpSocket {
+    /// Its fields, 0 for those that were not asked for.
+    pub record: SocketRecord,
+    /// Length of the kernel's `struct tcp_info`; 0 when there was none.
+    pub tcp_info_bytes: usize,
+}
+
+impl TcpSocket {
+    /// What names it to the kernel.
+    pub fn id(&self) -> SocketId {
+        SocketId::of(&self.record)
+    }
+
+    /// Its own address, with v4-mapped IPv6 addresses as IPv4.
+    pub fn local(&self) -> SocketAddr {
+        canonical(self.id().local)
+    }
+
+    /// The peer's address, with v4-mapped IPv6 addresses as IPv4.
+    pub fn remote(&self) -> SocketAddr {
+        canonical(self.id().remote)
+    }
+
+    /// The peer's receive window in bytes; `None` where the kernel does not report it.
+    pub fn snd_wnd(&self) -> Option<u32> {
+        (self.tcp_info_bytes >= SND_WND_END).then_some(self.record.snd_wnd)
+    }
+
+    fn decode(payload: &[u8], groups: Groups) -> Option<Self> {
+        let mut record = SocketRecord::default();
+        // AccECN, the one group whose layout depends on the release, is not among those that callers ask for.
+        let reading = Reading { groups, layout: Layout::default() };
+        let tcp_info_bytes = decode(Table::Tcp, payload, &reading, &mut record, &mut Vec::new())?;
+        Some(Self { record, tcp_info_bytes })
+    }
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// An open SOCK_DIAG socket that reads TCP sockets. It keeps showing the network namespace it was opened in.
+#[derive(Debug)]
+pub struct TcpDiag {
+    reader: Plain,
+    sequence: u32,
+    request: Vec<u8>,
+}
+
+impl TcpDiag {
+    /// Opens a socket in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The kernel has no SOCK_DIAG, or no descriptor is left.
+    pub fn open() -> io::Result<Self> {
+        let mut reader = Plain::default();
+        reader.attach(DiagSocket::open()?);
+        Ok(Self { reader, sequence: 0, request: Vec::with_capacity(4096) })
+    }
+
+    /// Appends the TCP sockets of a selection to `out`: fields, states and ports are applied by the kernel, its other rules not
+    /// at all. Returns whether the tables changed during the walk in a way that may have skipped sockets.
+    ///
+    /// # Errors
+    /// The kernel refuses, or dropped a part of its answer (ENOBUFS).
+    pub fn dump(&mut self, selection: &Selection, out: &mut Vec<TcpSocket>) -> io::Result<bool> {
+        let mut interrupted = false;
+        for asked in tables(selection).into_iter().filter(|asked| asked.table == Table::Tcp) {
+            self.sequence = self.sequence.wrapping_add(1);
+            self.request.clear();
+            push_dump(&mut self.request, self.sequence, asked, selection, true);
+            self.reader.ask(&self.request)?;
+            let (sequence, mut ended) = (self.sequence, None);
+            while ended.is_none() {
+                self.reader.receive(&mut |part| {
+                    let mut messages = Messages::new(part, sequence);
+                    for message in messages.by_ref() {
+                        match message {
+                            Message::Socket(payload) => out.extend(TcpSocket::decode(payload, selection.groups)),
+                            Message::Done(errno) | Message::Refused(errno) => ended = Some(errno),
+                        }
+                    }
+                    interrupted |= messages.interrupted();
+                })?;
+            }
+            if let Some(errno) = ended.filter(|errno| *errno != 0) {
+                return Err(io::Error::from_raw_os_error(errno));
+            }
+        }
+        Ok(interrupted)
+    }
+
+    /// Looks sockets up one by one, without a walk of the tables: appends one answer for each of `ids`, `None` when it is gone.
+    ///
+    /// # Errors
+    /// As [`TcpDiag::dump`].
+    pub fn get(&mut self, ids: &[SocketId], groups: Groups, out: &mut Vec<Option<TcpSocket>>) -> io::Result<()> {
+        for batch in ids.chunks(GET_BATCH) {
+            let first = self.sequence.wrapping_add(1);
+            self.request.clear();
+            for id in batch {
+                self.sequence = self.sequence.wrapping_add(1);
+                push_get(&mut self.request, self.sequence, id, groups);
+            }
+            self.reader.ask(&self.request)?;
+            let begin = out.len();
+            out.resize(begin + batch.len(), None);
+            let mut missing = batch.len();
+            while missing > 0 {
+                self.reader.receive(&mut |part| {
+                    let mut messages = Messages::of_requests(part, first, batch.len() as u32);
+                    while let Some(message) = messages.next() {
+                        missing = missing.saturating_sub(1);
+                        if let Message::Socket(payload) = message {
+                            out[begin + messages.request() as usize] = TcpSocket::decode(payload, groups);
+                        }
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads how far a connection of ours is.
+///
+/// # Errors
+/// It is no TCP socket.
+pub fn progress(fd: RawFd) -> io::Result<Progress> {
+    Ok(Progress::of(&tcp_progress::tcp_info(fd)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use parshall_evidence::socket::{Group, Side};
+
+    use super::*;
+
+    fn pair() -> (TcpListener, TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("loopback");
+        let (server, _) = listener.accept().expect("a connection waits");
+        (listener, client, server)
+    }
+
+    fn of_port(port: u16, states: u32, groups: Groups) -> Selection {
+        Selection { groups, states, ports: vec![(Side::Either, port)], ..Selection::default() }
+    }
+
+    #[test]
+    fn dumps_both_ends_of_a_connection_by_port() {
+        let (listener, mut client, _server) = pair();
+        let port = listener.local_addr().expect("bound").port();
+        client.write_all(b"twelve bytes").expect("loopback");
+        let mut diag = TcpDiag::open().expect("SOCK_DIAG needs no privilege");
+        let mut found = Vec::new();
+        let selection = of_port(port, states::CONNECTED | states::LISTEN, Groups::ALL);
+        diag.dump(&selection, &mut found).expect("a dump");
+        assert_eq!(found.len(), 3, "listener and two ends: {found:?}");
+        let server = found.iter().find(|s| s.record.state == 1 && s.local().port() == port).expect("the server's end");
+        assert_eq!(server.record.rqueue_bytes, 12);
+        assert_ne!(server.record.inode, 0);
+        assert_ne!(server.record.cookie, 0);
+        assert_eq!((server.record.state, server.record.bytes_received), (1, 12));
+        assert!(server.record.rcvbuf_bytes > 0);
+        assert_ne!(server.record.congestion[0], 0);
+        let client = found.iter().find(|s| s.remote().port() == port && s.record.state == 1).expect("the client's end");
+        assert!(client.tcp_info_bytes > 0 && client.snd_wnd().is_none_or(|wnd| wnd > 0));
+    }
+
+    #[test]
+    fn gets_single_sockets_and_none_for_those_that_are_gone() {
+        let (listener, client, server) = pair();
+        let port = listener.local_addr().expect("bound").port();
+        let mut diag = TcpDiag::open().expect("SOCK_DIAG needs no privilege");
+        let mut found = Vec::new();
+        diag.dump(&of_port(port, states::CONNECTED, Groups::IDENTITY), &mut found).expect("a dump");
+        let mut ids: Vec<SocketId> = found.iter().map(TcpSocket::id).collect();
+        assert_eq!(ids.len(), 2);
+        ids.push(SocketId { cookie: ids[0].cookie + 1_000_000, ..ids[0] });
+        let mut got = Vec::new();
+        diag.get(&ids, Groups::of([Group::Rtt]), &mut got).expect("lookups");
+        assert_eq!(got.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
+        assert_eq!(got[0].map(|socket| socket.id()), Some(ids[0]));
+        drop((client, server, listener));
+    }
+
+    #[test]
+    fn counts_what_is_written_whether_sent_or_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut a = TcpStream::connect(listener.local_addr().expect("bound")).expect("a connection");
+        let (b, _) = listener.accept().expect("a connection");
+        a.set_nonblocking(true).expect("an option");
+        let mut written = 0;
+        while let Ok(n) = a.write(&[0; 10_000]) {
+            written += n as u64;
+        }
+        let before = progress(a.as_raw_fd()).expect("TCP");
+        assert_eq!(before, Progress { peer_ended: false, closed: false, written });
+        assert_ne!(
+            tcp_progress::cookie(a.as_raw_fd()).expect("a socket"),
+            tcp_progress::cookie(b.as_raw_fd()).expect("a socket")
+        );
+        drop(b);
+        // It had unread bytes, so this was a reset.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert!(progress(a.as_raw_fd()).expect("TCP").closed);
+    }
+}
