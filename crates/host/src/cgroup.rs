@@ -1,6 +1,7 @@
 //! Hierarchies of control groups, of version 1 and 2: where they are mounted, and the group of a process in them.
-use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::mountinfo;
 
 /// Where a hierarchy is mounted, and which part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,21 +20,16 @@ pub struct Mounts {
 impl Mounts {
     /// Those of the calling process.
     pub fn read() -> Self {
-        Self::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+        Self::parse(&mountinfo::read("self"))
     }
 
-    fn parse(mountinfo: &str) -> Self {
+    fn parse(table: &[u8]) -> Self {
         let mut mounts = Self::default();
-        for line in mountinfo.lines() {
-            let Some((mount, source)) = line.split_once(" - ") else { continue };
-            let mut fields = mount.split(' ').skip(3);
-            let (Some(root), Some(point)) = (fields.next(), fields.next()) else { continue };
-            let found = Mount { root: PathBuf::from(root), point: PathBuf::from(point) };
-            let mut source = source.split(' ');
-            let (kind, options) = (source.next().unwrap_or(""), source.nth(1).unwrap_or(""));
-            match kind {
-                "cgroup" if options.split(',').any(|option| option == "cpu") => mounts.v1_cpu = Some(found),
-                "cgroup2" => mounts.v2 = Some(found),
+        for mount in mountinfo::mounts(table) {
+            let found = Mount { root: mount.root_path(), point: mount.point() };
+            match mount.kind {
+                b"cgroup" if mount.has_option("cpu") => mounts.v1_cpu = Some(found),
+                b"cgroup2" => mounts.v2 = Some(found),
                 _ => {}
             }
         }
@@ -94,7 +90,7 @@ impl Mount {
 mod tests {
     use super::*;
 
-    const MOUNTINFO: &str = "\
+    const MOUNTINFO: &[u8] = b"\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
 32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
 33 31 0:30 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory

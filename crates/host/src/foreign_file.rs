@@ -1,9 +1,36 @@
 //! Opening files whose name or content another user controls: a process's mappings, a file in a shared directory.
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// What a path leads to, held without having been opened (O_PATH). A name that is exchanged later has no effect on it.
+#[derive(Debug)]
+pub struct Pinned(File);
+
+impl Pinned {
+    /// Looks the path up once, without following a link in its last part.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn at(path: &Path) -> io::Result<Self> {
+        OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path).map(Self)
+    }
+
+    /// Its metadata.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        self.0.metadata()
+    }
+
+    /// A path that leads to it and to nothing else, as long as this lives.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+}
 
 /// Opens a regular file for reading, and nothing else.
 ///
@@ -17,8 +44,7 @@ use std::path::Path;
 /// # Errors
 /// What the kernel said; `PermissionDenied` for a wrong owner, `InvalidInput` for anything but a regular file.
 pub fn open_regular(path: &Path, owner: Option<u32>) -> io::Result<File> {
-    let place = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
-    reopen_regular(&place, owner)
+    reopen_regular(&Pinned::at(path)?, owner)
 }
 
 /// As [`open_regular`], for a path in /proc whose last part is one of the kernel's own links, which leads to the file itself
@@ -27,21 +53,20 @@ pub fn open_regular(path: &Path, owner: Option<u32>) -> io::Result<File> {
 /// # Errors
 /// As [`open_regular`].
 pub fn open_regular_link(link: &Path) -> io::Result<File> {
-    let place = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(link)?;
-    reopen_regular(&place, None)
+    let found = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(link)?;
+    reopen_regular(&Pinned(found), None)
 }
 
-fn reopen_regular(place: &File, owner: Option<u32>) -> io::Result<File> {
-    let found = place.metadata()?;
+fn reopen_regular(pinned: &Pinned, owner: Option<u32>) -> io::Result<File> {
+    let found = pinned.metadata()?;
     if !found.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
     if owner.is_some_and(|owner| found.uid() != 0 && found.uid() != owner) {
         return Err(io::Error::new(ErrorKind::PermissionDenied, "the file belongs to another user"));
     }
-    let same = format!("/proc/self/fd/{}", place.as_raw_fd());
     // O_NONBLOCK: a lease on the file must not make us wait for its holder (fcntl(2), F_SETLEASE).
-    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(same)
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(pinned.path())
 }
 
 #[cfg(test)]

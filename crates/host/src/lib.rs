@@ -11,6 +11,7 @@ pub mod foreign_file;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod log;
+pub mod mountinfo;
 pub mod output;
 pub mod private_file;
 pub mod proc_fs;

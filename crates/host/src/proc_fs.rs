@@ -1,6 +1,7 @@
 //! /proc read into plain values. Every function answers None or nothing for a process that is gone meanwhile.
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 /// PF_KTHREAD (linux/sched.h).
@@ -125,13 +126,20 @@ pub fn shows_descriptors(pid: u32) -> bool {
 
 /// Descriptors of a process that are sockets: (descriptor, inode).
 pub fn sockets(pid: u32) -> Vec<(i32, u64)> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let inode = inode_in(fs::read_link(entry.path()).ok()?.to_str()?, "socket")?;
-            Some((entry.file_name().to_str()?.parse().ok()?, inode))
-        })
-        .collect()
+    try_sockets(pid).unwrap_or_default()
+}
+
+/// As [`sockets`], with the reason why the descriptors cannot be listed.
+///
+/// # Errors
+/// `NotFound`: the process has ended; `PermissionDenied`: we may not.
+pub fn try_sockets(pid: u32) -> io::Result<Vec<(i32, u64)>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd"))?.map_while(Result::ok);
+    let socket = |entry: fs::DirEntry| {
+        let inode = inode_in(fs::read_link(entry.path()).ok()?.to_str()?, "socket")?;
+        Some((entry.file_name().to_str()?.parse().ok()?, inode))
+    };
+    Ok(entries.filter_map(socket).collect())
 }
 
 /// The arguments of a process, its program first; empty when it has none, or is gone.

@@ -7,6 +7,7 @@ use anyhow::Context;
 use parshall_sys::owner::{self, Owner};
 
 use parshall_host::error::UserError;
+use parshall_host::mountinfo;
 
 const PERIOD_US: u64 = 100_000;
 
@@ -77,18 +78,15 @@ pub fn sweep() -> Vec<String> {
 }
 
 fn hierarchy() -> Option<Hierarchy> {
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let table = mountinfo::read("self");
     let mut v2 = None;
-    for line in mounts.lines() {
-        let mut fields = line.split(' ').skip(1);
-        let (Some(path), Some(kind), Some(options)) = (fields.next(), fields.next(), fields.next()) else { continue };
-        let path = PathBuf::from(path);
-        match kind {
-            "cgroup" if options.split(',').any(|option| option == "cpu") => return Some(Hierarchy::V1(path)),
-            "cgroup2" => {
-                let controllers = fs::read_to_string(path.join("cgroup.controllers")).unwrap_or_default();
+    for mount in mountinfo::mounts(&table) {
+        match mount.kind {
+            b"cgroup" if mount.has_option("cpu") => return Some(Hierarchy::V1(mount.point())),
+            b"cgroup2" => {
+                let controllers = fs::read_to_string(mount.point().join("cgroup.controllers")).unwrap_or_default();
                 if controllers.split_whitespace().any(|controller| controller == "cpu") {
-                    v2 = Some(Hierarchy::V2(path));
+                    v2 = Some(Hierarchy::V2(mount.point()));
                 }
             }
             _ => {}

@@ -4,15 +4,16 @@
 //! threads that left their process's namespace, bind mounts in this and in other mount namespaces, and, when the caller
 //! knows the sockets, sockets that stayed behind. What needs many look-ups (threads, mount tables of others) is taken in
 //! turns after the first look, so that a look every few seconds costs one or two reads per process.
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use parshall_bpf::sockets::owners::Stray;
+use parshall_host::mountinfo::{self, Mount};
+use parshall_host::proc_fs;
 use parshall_sys::nsfs;
 use parshall_sys::pidfd::Pidfd;
 use parshall_sys::socket_netns::of_socket;
@@ -24,14 +25,10 @@ const TABLES_PER_LOOK: usize = 16;
 /// Bytes of mount tables of others that are read in one look: an unprivileged user may have 100,000 mounts (fs.mount-max) in
 /// each of many mount namespaces.
 const TABLE_BYTES_PER_LOOK: u64 = 64 << 20;
-/// A longer line of a mount table names a path that no system call takes: each of its bytes may stand as four.
-const LINE_BYTES_MAX: u64 = 5 * libc::PATH_MAX as u64;
 /// Namespaces reported at most; the rest is counted as lost.
 const MOST: usize = 65_536;
 /// Ways in that are kept of each: a second one covers a process that ends meanwhile.
 const PLACES: usize = 2;
-/// `flags` of /proc/PID/stat (include/linux/sched.h).
-const PF_KTHREAD: u64 = 0x0020_0000;
 
 /// What keeps a namespace alive, and so a way in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -186,9 +183,13 @@ impl Discovery {
     pub fn look(&mut self, strays: &[Stray]) -> Found {
         let mut look = Look::default();
         if let Ok(table) = File::open("/proc/self/mountinfo") {
-            mounted(BufReader::new(table), &mut |inode, path| look.add(inode, Place::Mount(path)));
+            mountinfo::for_each(BufReader::new(table), &mut |mount| {
+                if let Some((inode, path)) = namespace_mount(mount) {
+                    look.add(inode, Place::Mount(path));
+                }
+            });
         }
-        let pids = pids();
+        let pids = proc_fs::pids();
         for &pid in &pids {
             let place = Place::Process(pid);
             match net_inode(&place.link().unwrap_or_default()) {
@@ -225,7 +226,7 @@ impl Discovery {
             if !fs::metadata(&tasks).is_ok_and(|directory| directory.nlink() > 3) {
                 continue;
             }
-            for tid in numbers(&tasks).filter(|tid| *tid != pid) {
+            for tid in proc_fs::threads(pid).into_iter().filter(|tid| *tid != pid) {
                 budget = budget.saturating_sub(1);
                 let place = Place::Thread { pid, tid };
                 let inode = net_inode(&place.link().unwrap_or_default());
@@ -239,7 +240,7 @@ impl Discovery {
 
     /// Mount tables of other mount namespaces, from where the last look stopped.
     fn tables(&mut self, pids: &[u32], look: &mut Look) {
-        let mount_namespace = |pid: u32| inode_of_link(Path::new(&format!("/proc/{pid}/ns/mnt")), "mnt:[").ok();
+        let mount_namespace = |pid: u32| inode_of_link(Path::new(&format!("/proc/{pid}/ns/mnt")), "mnt").ok();
         let own = mount_namespace(std::process::id());
         let mut others = BTreeMap::new();
         for &pid in pids {
@@ -259,8 +260,8 @@ impl Discovery {
             let pid = others[&inode];
             let Ok(table) = File::open(format!("/proc/{pid}/mountinfo")) else { continue };
             let table = BufReader::new(table.take(bytes));
-            bytes -= mounted(table, &mut |inode, path| {
-                if !look.knows(inode) {
+            bytes -= mountinfo::for_each(table, &mut |mount| {
+                if let Some((inode, path)) = namespace_mount(mount).filter(|(inode, _)| !look.knows(*inode)) {
                     let place = Place::MountOf { pid, path };
                     if self.kept.len() < MOST {
                         self.kept.insert(inode, place.clone());
@@ -278,27 +279,17 @@ fn in_turn<T: Copy + Ord>(sorted: &[T], after: T) -> impl Iterator<Item = T> {
     then.iter().chain(first).copied()
 }
 
-/// Processes, by number.
-fn pids() -> Vec<u32> {
-    let sorted: BTreeSet<u32> = numbers(Path::new("/proc")).collect();
-    sorted.into_iter().collect()
-}
-
-fn numbers(directory: &Path) -> impl Iterator<Item = u32> {
-    fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+/// The inode in the link of a namespace of this kind.
+fn inode_of_link(path: &Path, kind: &str) -> io::Result<u32> {
+    let target = fs::read_link(path)?;
+    target
+        .to_str()
+        .and_then(|text| u32::try_from(proc_fs::inode_in(text, kind)?).ok())
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
 fn net_inode(path: &Path) -> io::Result<u32> {
-    inode_of_link(path, "net:[")
-}
-
-/// The number in a link such as `net:[4026531840]`.
-fn inode_of_link(path: &Path, prefix: &str) -> io::Result<u32> {
-    let target = fs::read_link(path)?;
-    let text = target.to_str().unwrap_or_default();
-    text.strip_prefix(prefix)
-        .and_then(|rest| rest.strip_suffix(']')?.parse().ok())
-        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+    inode_of_link(path, "net")
 }
 
 /// Whether a process that runs did not let us see its namespace. Kernel threads live in the initial one.
@@ -306,63 +297,20 @@ fn hidden(pid: u32, error: &io::Error) -> bool {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return false; // It has ended.
     }
-    let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return false };
-    let stat = String::from_utf8_lossy(&stat);
-    let flags = stat.rfind(')').and_then(|end| stat[end..].split(' ').nth(7)?.parse::<u64>().ok());
-    flags.is_some_and(|flags| flags & PF_KTHREAD == 0)
+    proc_fs::stat(pid).is_some_and(|stat| !stat.kernel_thread)
 }
 
-/// Network namespaces that a mount table (/proc/PID/mountinfo) binds: inode and path. Returns how many bytes were read. A table
-/// may be long, and whoever owns the mounts writes it: it is read by lines, of which those that are too long are left out.
-fn mounted(mut table: impl BufRead, take: &mut dyn FnMut(u32, PathBuf)) -> u64 {
-    let (mut read, mut line) = (0, Vec::new());
-    loop {
-        line.clear();
-        // What cannot be read ends the table, as its end does.
-        match table.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return read,
-            Ok(bytes) => read += bytes as u64,
-        }
-        if line.pop_if(|last| *last == b'\n').is_none() && line.len() as u64 == LINE_BYTES_MAX {
-            read += table.skip_until(b'\n').unwrap_or(0) as u64;
-        } else if let Some((inode, path)) = namespace_mount(&line) {
-            take(inode, path);
-        }
-    }
-}
-
-/// The network namespace that a line of a mount table binds, and where.
-fn namespace_mount(line: &[u8]) -> Option<(u32, PathBuf)> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let inode = std::str::from_utf8(fields.nth(3)?).ok()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()?;
-    let point = fields.next()?;
-    // A directory of any file system may bear such a name: after the separator comes the type of file system.
-    let kind = fields.skip_while(|field| *field != b"-").nth(1);
-    (kind == Some(b"nsfs")).then(|| (inode, PathBuf::from(std::ffi::OsString::from_vec(unescaped(point)))))
-}
-
-/// Space, tab, newline and backslash stand as `\` and three octal digits.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while at < text.len() {
-        let digits = text.get(at + 1..at + 4).filter(|digits| digits.iter().all(|d| (b'0'..b'8').contains(d)));
-        match digits.filter(|digits| text[at] == b'\\' && digits[0] < b'4') {
-            Some(digits) => {
-                bytes.push(digits.iter().fold(0, |value: u8, digit| value << 3 | (digit - b'0')));
-                at += 4;
-            }
-            None => {
-                bytes.push(text[at]);
-                at += 1;
-            }
-        }
-    }
-    bytes
+/// The network namespace that a mount shows: inode and mount point. A directory of any file system may be called as one is,
+/// so the type of the file system decides.
+fn namespace_mount(mount: &Mount<'_>) -> Option<(u32, PathBuf)> {
+    let inode = proc_fs::inode_in(std::str::from_utf8(mount.root).ok()?, "net")?;
+    (mount.kind == b"nsfs").then_some((u32::try_from(inode).ok()?, mount.point()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::io::BufRead;
     use std::net::UdpSocket;
     use std::os::fd::AsRawFd;
     use std::sync::mpsc;
@@ -388,33 +336,6 @@ mod tests {
         assert_eq!(inode(&ours.open().unwrap()), own());
         let inodes: BTreeSet<u32> = found.namespaces.iter().map(|namespace| namespace.inode).collect();
         assert_eq!(inodes.len(), found.namespaces.len(), "each once");
-    }
-
-    #[test]
-    fn a_mount_table_is_read_as_the_kernel_writes_it() {
-        let table = b"41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
-            90 23 0:4 net:[4026532001] /run/netns/a\\040b rw shared:5 - nsfs nsfs rw\n\
-            91 23 0:4 mnt:[4026532002] /run/m rw - nsfs nsfs rw\n\
-            92 23 8:1 net:[4026532003] /a/directory rw - ext4 /dev/sda rw\n\
-            93 23 0:4 net:[4026532004] /run/x\\134y rw - nsfs nsfs rw\n\
-            94 23 0:4 net:[broken\n";
-        let mut seen = Vec::new();
-        let read = mounted(&table[..], &mut |inode, path| seen.push((inode, path)));
-        assert_eq!(
-            seen,
-            [(4_026_532_001, PathBuf::from("/run/netns/a b")), (4_026_532_004, PathBuf::from("/run/x\\y"))]
-        );
-        assert_eq!(read, table.len() as u64);
-    }
-
-    #[test]
-    fn a_line_that_is_too_long_costs_no_memory_and_no_other_line() {
-        let good = b"90 23 0:4 net:[4026532001] /run/netns/a rw - nsfs nsfs rw\n";
-        let long = [&b"90 23 0:4 net:[4026532002] /"[..], &vec![b'x'; 1 << 20], b" rw - nsfs nsfs rw\n"].concat();
-        let table = [&good[..], &long, good].concat();
-        let mut seen = Vec::new();
-        assert_eq!(mounted(&table[..], &mut |inode, _| seen.push(inode)), table.len() as u64);
-        assert_eq!(seen, [4_026_532_001, 4_026_532_001]);
     }
 
     #[test]

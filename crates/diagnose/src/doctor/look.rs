@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use parshall_bpf::diagnose::classic::tracefs::Tracefs;
+use parshall_host::mountinfo;
 use parshall_sys::perf_probe;
 
 use super::facts::{Attempt, CpuControllers, Facts};
@@ -45,7 +46,7 @@ pub fn look() -> Facts {
         memlock_bytes: limit(&limits, "Max locked memory"),
         open_files: limit(&limits, "Max open files"),
         schedstats: number("/proc/sys/kernel/sched_schedstats"),
-        cpu_controllers: cpu_controllers(&text("/proc/self/mountinfo").unwrap_or_default()),
+        cpu_controllers: cpu_controllers(&mountinfo::read("self")),
         congestion_default: text("/proc/sys/net/ipv4/tcp_congestion_control"),
         congestion_available: text("/proc/sys/net/ipv4/tcp_available_congestion_control"),
     }
@@ -96,16 +97,13 @@ fn hz(release: &str) -> Option<u32> {
 }
 
 /// Which hierarchies have the cpu controller. The v2 root may be mounted anywhere, below a v1 tree too.
-fn cpu_controllers(mountinfo: &str) -> CpuControllers {
+fn cpu_controllers(table: &[u8]) -> CpuControllers {
     let mut found = CpuControllers { v1: false, v2: false };
-    for line in mountinfo.lines() {
-        let Some((before, after)) = line.split_once(" - ") else { continue };
-        let mut after = after.split_whitespace();
-        match after.next() {
-            Some("cgroup") => found.v1 |= after.nth(1).is_some_and(|o| o.split(',').any(|o| o == "cpu")),
-            Some("cgroup2") => {
-                let Some(mount) = before.split_whitespace().nth(4) else { continue };
-                let controllers = text(&format!("{mount}/cgroup.controllers")).unwrap_or_default();
+    for mount in mountinfo::mounts(table) {
+        match mount.kind {
+            b"cgroup" => found.v1 |= mount.has_option("cpu"),
+            b"cgroup2" => {
+                let controllers = fs::read_to_string(mount.point().join("cgroup.controllers")).unwrap_or_default();
                 found.v2 |= controllers.split_whitespace().any(|c| c == "cpu");
             }
             _ => {}
@@ -131,9 +129,9 @@ mod tests {
 
     #[test]
     fn finds_the_cpu_controller_of_v1() {
-        let v1 = "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n";
+        let v1 = b"32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n";
         assert_eq!(cpu_controllers(v1), CpuControllers { v1: true, v2: false });
-        let other = "32 31 0:29 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset\n";
+        let other = b"32 31 0:29 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset\n";
         assert_eq!(cpu_controllers(other), CpuControllers { v1: false, v2: false });
     }
 

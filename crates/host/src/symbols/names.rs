@@ -1,6 +1,6 @@
 //! Names of addresses: of the kernel from /proc/kallsyms, of a process from copies of the files that it has mapped.
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -14,6 +14,7 @@ use parshall_evidence::Frame;
 use super::maps::{self, Mapping};
 use super::{bare, elf_copy, perf_map};
 use crate::foreign_file::open_regular_link;
+use crate::mountinfo::{self, Mount};
 
 /// Bytes of symbol tables that are copied at most, of all files together. Files beyond that have offsets instead of names.
 const COPIED_MAX: u64 = 48 << 20;
@@ -162,17 +163,14 @@ fn open_mapped(tgid: u32, mapping: &Mapping) -> io::Result<File> {
 
 /// Is this device a FUSE file system of a user other than root? Its reads answer when that user likes.
 fn served_by_a_user(tgid: u32, device: (u32, u32)) -> bool {
-    let wanted = format!(" {}:{} ", device.0, device.1);
     [tgid.to_string(), "self".into()].iter().any(|process| {
-        let mounts = fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap_or_default();
-        mounts.lines().any(|line| line.contains(&wanted) && is_users_fuse(line))
+        let table = mountinfo::read(process);
+        mountinfo::mounts(&table).any(|mount| mount.device == Some(device) && is_users_fuse(&mount))
     })
 }
 
-/// `36 35 0:52 / /mnt rw,nosuid shared:1 - fuse.sshfs host: rw,user_id=1000,group_id=1000`
-fn is_users_fuse(line: &str) -> bool {
-    let Some((_, kind)) = line.split_once(" - ") else { return false };
-    kind.starts_with("fuse") && !kind.split([',', ' ']).any(|option| option == "user_id=0")
+fn is_users_fuse(mount: &Mount<'_>) -> bool {
+    mount.kind.starts_with(b"fuse") && !mount.has_option("user_id=0")
 }
 
 /// Addresses by the mapping that holds them; those that none holds are left out.
@@ -201,12 +199,15 @@ mod tests {
 
     #[test]
     fn a_users_file_system_is_told_from_roots() {
-        let of = |kind: &str| is_users_fuse(&format!("36 35 0:52 / /mnt rw,nosuid shared:1 - {kind}"));
+        let of = |kind: &str| {
+            let line = format!("36 35 0:52 / /mnt rw,nosuid shared:1 - {kind}");
+            Mount::parse(line.as_bytes()).is_some_and(|mount| is_users_fuse(&mount))
+        };
         assert!(of("fuse.sshfs host: rw,user_id=1000,group_id=0"));
         assert!(of("fuse app rw"));
         assert!(!of("fuse.fuse-overlayfs overlay rw,user_id=0,group_id=0"));
         assert!(!of("ext4 /dev/vda rw"));
-        assert!(!is_users_fuse("nonsense"));
+        assert_eq!(Mount::parse(b"nonsense"), None);
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //! to the user that the relay becomes, and so does its directory: that user can connect to it and remove it.
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use parshall_host::foreign_file::Pinned;
 use parshall_sys::privileges::{User, current};
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -64,8 +65,8 @@ impl Bound {
 
     /// Makes its path another user's. It must be the socket that was bound: one with a single name, ours.
     pub fn give_to(&self, user: &User) -> io::Result<()> {
-        // The file is held by a descriptor while it is looked at, so that nothing takes its place meanwhile.
-        let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(&self.path)?;
+        // Pinned, so that nothing takes its place between the checks and the change of owner.
+        let file = Pinned::at(&self.path)?;
         let found = file.metadata()?;
         if (found.uid(), found.gid()) == (user.uid, user.gid) {
             return Ok(());
@@ -73,7 +74,7 @@ impl Bound {
         if !found.file_type().is_socket() || found.nlink() != 1 || Some((found.dev(), found.ino())) != self.inode {
             return Err(io::Error::other("another file has taken its place"));
         }
-        chown(format!("/proc/self/fd/{}", file.as_raw_fd()), Some(user.uid), Some(user.gid))
+        chown(file.path(), Some(user.uid), Some(user.gid))
     }
 
     /// Leaves it to a successor.

@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 
 use parshall_core::sockets::container::{Placement, placement};
+use parshall_host::mountinfo;
 use parshall_sys::file_handle::open_cgroup;
 
 use super::Mixed;
@@ -56,7 +56,7 @@ pub struct CgroupNames {
 
 impl Default for CgroupNames {
     fn default() -> Self {
-        Self::at(fs::read("/proc/self/mountinfo").ok().and_then(|table| mounted(&table)), true)
+        Self::at(mounted(&mountinfo::read("self")), true)
     }
 }
 
@@ -157,14 +157,9 @@ fn below(mount: &Path, path: &Path) -> String {
 
 /// Where control groups of version 2 are mounted; the whole tree is preferred to a part of it.
 fn mounted(table: &[u8]) -> Option<PathBuf> {
-    let mounts = table.split(|byte| *byte == b'\n').filter_map(|line| {
-        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let kind = fields.iter().position(|field| *field == b"-")? + 1;
-        (*fields.get(kind)? == b"cgroup2").then_some((fields[3] != b"/", *fields.get(4)?))
-    });
+    let mounts = mountinfo::mounts(table).filter(|mount| mount.kind == b"cgroup2");
     // Stable: the first of several.
-    let (_, point) = mounts.min_by_key(|(part, _)| *part)?;
-    Some(PathBuf::from(std::ffi::OsStr::from_bytes(point)))
+    Some(mounts.min_by_key(|mount| mount.root != b"/")?.point())
 }
 
 #[cfg(test)]
@@ -202,7 +197,7 @@ mod tests {
 
     /// Where groups can be made, or none.
     fn hierarchy(what: &str) -> Option<PathBuf> {
-        let mount = fs::read("/proc/self/mountinfo").ok().and_then(|table| mounted(&table));
+        let mount = mounted(&mountinfo::read("self"));
         if mount.is_none() {
             skip(what, "no unified hierarchy is mounted");
         }

@@ -2,12 +2,12 @@
 //! descriptor, so some ten times dearer than the iterator. Threads with descriptors of their own are not looked at.
 use std::fs;
 use std::io;
-use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use parshall_bpf::sockets::owners::Table;
 use parshall_core::sockets::Owner;
 use parshall_evidence::socket::SocketRecord;
+use parshall_host::proc_fs;
 
 use super::{Account, MOST, Owners};
 
@@ -27,17 +27,16 @@ impl Owners for Procfs {
     fn look(&mut self) -> Result<Account> {
         self.table.clear();
         let mut hidden = 0;
-        let outcome = pids().map(|pids| {
-            for pid in pids {
-                match descriptors(pid, &mut self.table) {
-                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => hidden += 1,
-                    // It has ended.
-                    Err(_) | Ok(()) => {}
-                }
+        let pids = proc_fs::pids();
+        for pid in &pids {
+            match descriptors(*pid, &mut self.table) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => hidden += 1,
+                // It has ended.
+                Err(_) | Ok(()) => {}
             }
-        });
+        }
         self.table.build();
-        outcome.context("/proc cannot be read")?;
+        anyhow::ensure!(!pids.is_empty(), "/proc cannot be read");
         Ok(Account { descriptors: self.table.len() as u64, dropped: self.table.dropped(), hidden })
     }
 
@@ -46,21 +45,9 @@ impl Owners for Procfs {
     }
 }
 
-fn pids() -> io::Result<Vec<u32>> {
-    let mut pids: Vec<u32> =
-        fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    pids.sort_unstable();
-    Ok(pids)
-}
-
 /// Adds the sockets of a process. What it closes meanwhile is passed over.
 fn descriptors(pid: u32, table: &mut Table) -> io::Result<()> {
-    let mut sockets: Vec<(u32, u32)> = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
-        let Ok(entry) = entry else { break };
-        let found = || Some((entry.file_name().to_str()?.parse().ok()?, socket_inode(&entry.path())?));
-        sockets.extend(found());
-    }
+    let mut sockets = proc_fs::try_sockets(pid)?;
     if sockets.is_empty() {
         return Ok(());
     }
@@ -68,12 +55,7 @@ fn descriptors(pid: u32, table: &mut Table) -> io::Result<()> {
     let command = fs::read(format!("/proc/{pid}/comm"))?;
     table.process(pid, &String::from_utf8_lossy(command.strip_suffix(b"\n").unwrap_or(&command)));
     for (fd, inode) in sockets {
-        table.add(0, inode, fd);
+        table.add(0, inode as u32, fd as u32);
     }
     Ok(())
-}
-
-/// The number in a link such as `socket:[12345]`.
-fn socket_inode(link: &Path) -> Option<u32> {
-    fs::read_link(link).ok()?.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
