@@ -14,7 +14,6 @@ mod check;
 mod checks;
 pub mod cli;
 mod command;
-mod conn;
 mod control;
 mod directory;
 mod engine;

@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use parshall_core::relay::connection::{Ended, Failure};
+use parshall_core::relay::connection::{self, Ended, Failure};
 use parshall_core::relay::slots::SlotId;
 use parshall_core::relay::streaming::Rhythm;
 use parshall_sys::stream_io::Pipe;
@@ -47,6 +47,15 @@ impl Store {
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Empty)
+    }
+
+    /// What of it decides when the direction can go on.
+    pub fn held(&self) -> connection::Held {
+        match self {
+            Self::Empty => connection::Held::Nothing,
+            Self::Buffer(_) | Self::Pipe(_) => connection::Held::Bytes,
+            Self::Armed(_) => connection::Held::Armed,
+        }
     }
 
     /// Whether an engine moves the direction by itself.
@@ -146,8 +155,8 @@ pub trait Engine {
     /// Takes back what a closed connection held. When this returns, its descriptors may be closed.
     fn discard(&mut self, store: Store);
 
-    /// Bytes that an armed direction has delivered and that were not told of. Asked when a connection is cut.
-    fn untold(&mut self, _store: &Store) -> u64 {
+    /// Bytes that an armed direction has delivered and that were not reported. Called when a connection is closed.
+    fn unreported(&mut self, _store: &Store) -> u64 {
         0
     }
 

@@ -250,7 +250,7 @@ impl Engine for SockmapEngine {
         }
     }
 
-    fn untold(&mut self, store: &Store) -> u64 {
+    fn unreported(&mut self, store: &Store) -> u64 {
         let Store::Armed(id) = store else { return 0 };
         let Some((sink, before, cookie, reported)) =
             self.redirections.get(*id).map(|w| (w.sink, w.before, w.cookie, w.reported))

@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use parshall_core::relay::bucket::Bucket;
-use parshall_core::relay::connection::closing::{CloseReason, Closing};
+use parshall_core::relay::connection::{CloseReason, Connection, Event};
 use parshall_core::relay::direction::{Peer, PerDirection};
 use parshall_core::relay::slots::SlotId;
 use parshall_sys::epoll::{EDGE, PEER_CLOSED, READABLE, URGENT, WRITABLE};
 use parshall_sys::stream_socket;
 
+use super::conn::{Conn, Index32};
+use super::connection::socket_state;
 use super::{CLIENT, Worker, first_transfer};
-use crate::conn::{Conn, Place, Stage};
 use crate::engine::uring::Accepted;
 use crate::record::Closed;
 
@@ -161,7 +162,7 @@ impl Worker {
     /// Lets a client in, or closes its connection at once. Its place in the gate is taken.
     fn admit(&mut self, index: usize, client: OwnedFd, peer: Option<SocketAddr>) {
         let now = self.now;
-        self.hurry();
+        self.expect_exchange();
         let listening = &mut self.listeners[index];
         let service = &listening.service;
         listening.stats.accepted.add(1);
@@ -173,37 +174,31 @@ impl Worker {
             listening.stats.fallbacks[why as usize].add(1);
         }
         let buckets = |rate: u64| Box::new(PerDirection::new(|_| Bucket::new(rate, (rate / 10).max(64 * 1024), now)));
+        let expects_header = service.config.proxy_in;
         let conn = Box::new(Conn {
+            life: Connection::new(now, expects_header),
             client,
             target: None,
             address: None,
             attempt: 0,
-            listener: Place::new(index),
-            target_index: Place::default(),
+            listener: Index32::new(index),
+            target_index: Index32::default(),
             transfers,
             bandwidth: service.config.limits.bandwidth.map(buckets),
-            closing: Closing::default(),
-            stage: Stage::Relaying,
-            peer,
+            setup: None,
+            client_addr: peer,
             watched: true,
-            kept_alive: false,
-            counted: !service.config.proxy_in,
-            began: now,
-            progress: now,
             header_bytes: 0,
         });
-        let (greets, counted) = (service.config.proxy_in, !service.config.proxy_in);
         let Some(id) = self.conns.insert(conn) else {
-            return self.refuse(index, peer, CloseReason::RelayFailed, counted);
+            return self.refuse(index, peer, CloseReason::RelayFailed, !expects_header);
         };
         let listening = &mut self.listeners[index];
         listening.active += 1;
         listening.stats.active.add(1);
-        let watched = self.conns.get_mut(id).map(|c| self.epoll.add(&c.client, id.token(CLIENT), WATCHED));
-        if !matches!(watched, Some(Ok(()))) {
-            return self.finish(id, CloseReason::RelayFailed, None);
-        }
-        if greets { self.begin_greeting(id) } else { self.begin_dial(id, None) }
+        let watched = self.conns.get(id).map(|c| self.epoll.add(&c.client, id.token(CLIENT), WATCHED));
+        let failed = !matches!(watched, Some(Ok(())));
+        self.advance(id, failed.then_some(Event::Failed(CloseReason::RelayFailed)));
     }
 
     /// Turns a client away before a byte is read; its socket goes out of scope in the caller.
@@ -252,16 +247,6 @@ impl Worker {
 
     /// An event of a client's socket.
     pub(super) fn client_event(&mut self, id: SlotId, bits: u32) {
-        use parshall_sys::epoll::{FAILED, HUNG_UP};
-        self.socket_event(id, Peer::Client, bits);
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        match conn.stage {
-            // Nothing waits for a client that has reset its connection.
-            Stage::Greeting(_) | Stage::Dialing(_) if bits & (FAILED | HUNG_UP) != 0 => {
-                self.finish(id, CloseReason::ClientGone, None);
-            }
-            Stage::Greeting(_) => self.greet(id),
-            _ => {}
-        }
+        self.event(id, Event::Socket(Peer::Client, socket_state(bits)));
     }
 }

@@ -6,17 +6,21 @@
 //! their life, so a request through the relay costs one wait, one receive and one send.
 //!
 //! - `accept`: from the listener to a connection, or to its refusal
-//! - `greet`: the PROXY header of a client
-//! - `dial`: from the choice of a target to a connection to it
-//! - `flow`: directions, engines and what follows from their outcomes
-//! - `finish`: deadlines and ends
+//! - `conn`: what the worker keeps of a connection
+//! - `connection`: performs what the state machine of a connection asks for
+//! - `header`: the PROXY header of a client
+//! - `connect`: attempts to connect to a target
+//! - `transfer`: the turns of directions
+//! - `close`: the end of a connection
 mod accept;
-pub mod dial;
-mod finish;
-mod flow;
-pub mod greet;
+mod close;
+mod conn;
+mod connect;
+mod connection;
+mod header;
 #[cfg(test)]
 mod tests;
+mod transfer;
 #[cfg(test)]
 mod uring_tests;
 
@@ -31,6 +35,7 @@ use std::time::Duration;
 use parshall_core::relay::Ns;
 use parshall_core::relay::backoff::Backoff;
 use parshall_core::relay::config::{Endpoint, EngineChoice, Listener};
+use parshall_core::relay::connection::{Event, Rules};
 use parshall_core::relay::courtesy::Courtesy;
 use parshall_core::relay::deadlines::Deadlines;
 use parshall_core::relay::direction::Direction;
@@ -41,8 +46,8 @@ use parshall_sys::clock::monotonic_ns;
 use parshall_sys::epoll::{self, Epoll, Events};
 use parshall_sys::uring::Request;
 
+use self::conn::{Connections, Transfer};
 use super::command::{Assigned, Command};
-use super::conn::{Connections, Transfer};
 use super::engine::copy::CopyEngine;
 use super::engine::sockmap::SockmapEngine;
 use super::engine::splice::SpliceEngine;
@@ -110,6 +115,12 @@ impl Listening {
             service,
             stats,
         }
+    }
+
+    /// What of its configuration the lives of its connections depend on.
+    fn rules(&self) -> Rules<'_> {
+        let config = &self.service.config;
+        Rules { timeouts: &config.timeouts, keepalive: config.sockets.keepalive, drain_until: self.drain_until }
     }
 }
 
@@ -217,7 +228,7 @@ impl Worker {
             }
             self.take_completed();
             self.run_ready();
-            self.see_to_deadlines();
+            self.run_timers();
             let drained = self.drain_until.is_some() && self.conns.is_empty();
             self.tell_ended(drained);
             if drained {
@@ -394,8 +405,8 @@ impl Worker {
         listening.socket = None;
         listening.drain_until = Some(drain_until);
         for id in self.conns.ids() {
-            if self.conns.get_mut(id).is_some_and(|c| usize::from(c.listener) == index) {
-                self.rearm(id);
+            if self.conns.get(id).is_some_and(|c| usize::from(c.listener) == index) {
+                self.event(id, Event::RulesChanged);
             }
         }
     }
@@ -441,11 +452,6 @@ impl Worker {
             }
         }
     }
-}
-
-/// When to look again at what takes its time: soon at first, then after a quarter of the time that it has taken.
-fn look_again_at(now: Ns, waited: Ns, min: Ns, max: Ns) -> Ns {
-    now + (waited / 4).clamp(min, max)
 }
 
 /// A direction that has moved nothing: with the engine that was asked for, or why not.

@@ -1,6 +1,6 @@
 //! Connecting to a target that has several addresses: happy eyeballs (RFC 8305).
 //!
-//! Addresses are first interleaved by family ([`interleave`], once per resolution). A [`Dial`] then starts one attempt
+//! Addresses are first interleaved by family ([`interleave`], once per resolution). [`HappyEyeballs`] then starts one attempt
 //! after the other: the next when one fails, or 250 ms after the last began, so that a dead path costs a quarter of a
 //! second instead of a connect timeout. The first to connect wins and the others are given up. It allocates nothing.
 use crate::relay::Ns;
@@ -48,7 +48,7 @@ pub enum Outcome {
 
 /// The attempts to reach one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Dial {
+pub struct HappyEyeballs {
     addresses: u8,
     /// Addresses tried so far: the next one's index.
     tried: u8,
@@ -60,7 +60,7 @@ pub struct Dial {
     deadline: Ns,
 }
 
-impl Dial {
+impl HappyEyeballs {
     /// To a target of `addresses` addresses, for at most `timeout` ns, with at most `max_in_flight` (at least one)
     /// attempts at a time.
     pub fn new(addresses: usize, now: Ns, timeout: Ns, max_in_flight: u8) -> Self {
@@ -104,19 +104,6 @@ impl Dial {
             self.next_at = 0;
         }
     }
-
-    /// Attempts that still run, as indexes of addresses: what to close after giving up, or when the relay's client left.
-    pub fn in_flight(&self) -> impl Iterator<Item = usize> + use<> {
-        let running = self.in_flight;
-        (0..MAX_ADDRESSES).filter(move |address| running & (1 << address) != 0)
-    }
-
-    /// This address has connected: answers the attempts to close. Nothing is started any more.
-    pub fn succeeded(&mut self, address: usize) -> impl Iterator<Item = usize> + use<> {
-        let others = self.in_flight().filter(move |other| *other != address);
-        (self.tried, self.in_flight) = (self.addresses, 0);
-        others
-    }
 }
 
 #[cfg(test)]
@@ -142,34 +129,31 @@ mod tests {
 
     #[test]
     fn a_silent_address_costs_a_quarter_of_a_second() {
-        let mut dial = Dial::new(2, 0, 5000 * MS, 2);
-        assert_eq!((dial.next(0), dial.next(0)), (Step::Start(0), Step::WaitUntil(250 * MS)));
-        assert_eq!((dial.next(250 * MS), dial.next(250 * MS)), (Step::Start(1), Step::WaitUntil(5000 * MS)));
-        assert_eq!(dial.succeeded(1).collect::<Vec<_>>(), [0]);
-        assert_eq!(dial.in_flight().count(), 0);
+        let mut attempts = HappyEyeballs::new(2, 0, 5000 * MS, 2);
+        assert_eq!((attempts.next(0), attempts.next(0)), (Step::Start(0), Step::WaitUntil(250 * MS)));
+        assert_eq!((attempts.next(250 * MS), attempts.next(250 * MS)), (Step::Start(1), Step::WaitUntil(5000 * MS)));
     }
 
     #[test]
     fn a_refusal_costs_nothing() {
-        let mut dial = Dial::new(2, 0, 5000 * MS, 2);
-        assert_eq!(dial.next(0), Step::Start(0));
-        dial.failed(0);
-        assert_eq!(dial.next(1), Step::Start(1));
-        dial.failed(1);
-        dial.failed(1);
-        assert_eq!(dial.next(2), Step::GiveUp(Outcome::Failed));
-        assert_eq!(Dial::new(0, 0, MS, 2).next(0), Step::GiveUp(Outcome::Failed));
+        let mut attempts = HappyEyeballs::new(2, 0, 5000 * MS, 2);
+        assert_eq!(attempts.next(0), Step::Start(0));
+        attempts.failed(0);
+        assert_eq!(attempts.next(1), Step::Start(1));
+        attempts.failed(1);
+        attempts.failed(1);
+        assert_eq!(attempts.next(2), Step::GiveUp(Outcome::Failed));
+        assert_eq!(HappyEyeballs::new(0, 0, MS, 2).next(0), Step::GiveUp(Outcome::Failed));
     }
 
     #[test]
     fn the_timeout_bounds_it_whatever_is_left() {
-        let mut dial = Dial::new(9, 0, 600 * MS, 2);
-        assert_eq!((dial.next(0), dial.next(250 * MS)), (Step::Start(0), Step::Start(1)));
-        assert_eq!(dial.next(500 * MS), Step::WaitUntil(600 * MS), "two are under way");
-        dial.failed(0);
-        assert_eq!(dial.next(510 * MS), Step::Start(2));
-        assert_eq!(dial.next(600 * MS), Step::GiveUp(Outcome::TimedOut));
-        assert_eq!(dial.in_flight().collect::<Vec<_>>(), [1, 2]);
+        let mut attempts = HappyEyeballs::new(9, 0, 600 * MS, 2);
+        assert_eq!((attempts.next(0), attempts.next(250 * MS)), (Step::Start(0), Step::Start(1)));
+        assert_eq!(attempts.next(500 * MS), Step::WaitUntil(600 * MS), "two are under way");
+        attempts.failed(0);
+        assert_eq!(attempts.next(510 * MS), Step::Start(2));
+        assert_eq!(attempts.next(600 * MS), Step::GiveUp(Outcome::TimedOut));
     }
 
     proptest! {
@@ -178,10 +162,10 @@ mod tests {
         fn it_always_ends_in_time_and_keeps_its_bounds(
             fates in prop::collection::vec(0u64..3000, 0..12), max in 0u8..5, timeout_ms in 1u64..4000, works in any::<u16>(),
         ) {
-            let mut dial = Dial::new(fates.len(), 0, timeout_ms * MS, max);
+            let mut attempts = HappyEyeballs::new(fates.len(), 0, timeout_ms * MS, max);
             let (mut now, mut running, mut started) = (0, Vec::<(Ns, usize)>::new(), 0);
             let connected = loop {
-                match dial.next(now) {
+                match attempts.next(now) {
                     Step::Start(i) => {
                         prop_assert_eq!(i, started, "each once, in their order");
                         started += 1;
@@ -196,12 +180,9 @@ mod tests {
                                 now = end;
                                 running.remove(0);
                                 if works & (1 << i) != 0 {
-                                    let mut others: Vec<_> = running.iter().map(|(_, i)| *i).collect();
-                                    others.sort_unstable();
-                                    prop_assert_eq!(dial.succeeded(i).collect::<Vec<_>>(), others);
                                     break true;
                                 }
-                                dial.failed(i);
+                                attempts.failed(i);
                             }
                             _ => now = until,
                         }

@@ -1,0 +1,139 @@
+//! A connection as the worker keeps it: its sockets and what belongs to them. Where it is in its life is known to
+//! [`Connection`].
+//!
+//! Kept small: ten thousand idle connections are ten thousand of these and nothing else.
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use parshall_core::relay::bucket::Bucket;
+use parshall_core::relay::connection::Connection;
+use parshall_core::relay::direction::{Peer, PerDirection};
+use parshall_core::relay::slots::Slots;
+use parshall_core::relay::streaming::Rhythm;
+use parshall_sys::stream_socket::StreamAddr;
+
+use super::connect::Attempts;
+use super::header::HeaderReader;
+use crate::engine::Store;
+use crate::stats::{EngineKind, Fallback};
+
+/// What moves the bytes of one direction, and how many it has moved.
+#[derive(Debug)]
+pub struct Transfer {
+    /// Bytes delivered to the sink.
+    pub moved: u64,
+    /// What the engine holds.
+    pub store: Store,
+    /// What it has done lately.
+    pub rhythm: Rhythm,
+    /// What moves it now.
+    pub engine: EngineKind,
+    /// Engines that have moved bytes, a bit each by [`EngineKind::ALL`].
+    pub engines_used: u8,
+    /// The first reason for not using the engine that was asked for.
+    pub fallback: Option<Fallback>,
+    /// Copies first, and another engine once it streams.
+    pub adaptive: bool,
+}
+
+impl Transfer {
+    /// A direction that has moved nothing.
+    pub fn new(engine: EngineKind, adaptive: bool) -> Self {
+        Self {
+            moved: 0,
+            store: Store::Empty,
+            rhythm: Rhythm::default(),
+            engine,
+            engines_used: 0,
+            fallback: None,
+            adaptive,
+        }
+    }
+
+    /// The engine of the next turn: what is held decides, so that engines can change at any time.
+    pub fn next_engine(&self) -> EngineKind {
+        match self.store {
+            Store::Buffer(_) => EngineKind::Copy,
+            Store::Pipe(_) => EngineKind::Splice,
+            Store::Empty | Store::Armed(_) => self.engine,
+        }
+    }
+}
+
+/// An index in half the size of a usize. A worker keeps the slots of removed listeners while connections that came through
+/// them last, so reloads lead to far more slots than listeners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Index32(u32);
+
+impl Index32 {
+    pub fn new(index: usize) -> Self {
+        Self(u32::try_from(index).expect("a list of 2^32 does not fit into memory"))
+    }
+}
+
+impl From<Index32> for usize {
+    fn from(index: Index32) -> Self {
+        index.0 as Self
+    }
+}
+
+/// What a connection needs only until bytes move.
+#[derive(Debug)]
+pub enum Setup {
+    /// The PROXY header of the client.
+    Header(Box<HeaderReader>),
+    /// The attempts to connect to a target.
+    Attempts(Box<Attempts>),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Conn {
+    /// Decides what happens next.
+    pub life: Connection,
+    pub client: OwnedFd,
+    /// The target's socket, once connected.
+    pub target: Option<OwnedFd>,
+    /// Which attempt won: its number is in the tokens of the target's events.
+    pub attempt: u8,
+    /// The listener it came through, by its index in the worker.
+    pub listener: Index32,
+    /// The target's index in the listener's configuration.
+    pub target_index: Index32,
+    /// The address that was connected to.
+    pub address: Option<StreamAddr>,
+    /// What is left of the bandwidth of each direction.
+    pub bandwidth: Option<Box<PerDirection<Bucket>>>,
+    pub transfers: PerDirection<Transfer>,
+    /// None once connected.
+    pub setup: Option<Setup>,
+    /// The client's address, for limits and logs; that of the PROXY header when there is one. None for Unix sockets.
+    pub client_addr: Option<SocketAddr>,
+    /// Its sockets are in the worker's epoll; not while a ring moves both directions.
+    pub watched: bool,
+    /// Bytes of a PROXY header at the head of the first direction: the relay's, not the client's.
+    pub header_bytes: u32,
+}
+
+impl Conn {
+    /// The socket of a peer, if it is connected.
+    pub fn socket(&self, peer: Peer) -> Option<&OwnedFd> {
+        match peer {
+            Peer::Client => Some(&self.client),
+            Peer::Target => self.target.as_ref(),
+        }
+    }
+}
+
+/// All connections of a thread.
+pub type Connections = Slots<Box<Conn>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        assert!(size_of::<Conn>() <= 320, "{}", size_of::<Conn>());
+    }
+}

@@ -1,0 +1,217 @@
+//! Attempts to connect to a target.
+//!
+//! Which target, which of its addresses and when the next attempt begins is decided in `core` (balance, connection). All
+//! attempts of a connection are watched under its own name, each with its number, so that the one that wins needs no further
+//! call.
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parshall_core::relay::config::Endpoint;
+use parshall_core::relay::connection::happy_eyeballs::Outcome;
+use parshall_core::relay::connection::{CloseReason, Event};
+use parshall_core::relay::direction::{Direction, Peer};
+use parshall_core::relay::proxy::Header;
+use parshall_core::relay::slots::SlotId;
+use parshall_sys::epoll::{FAILED, HUNG_UP, WRITABLE};
+use parshall_sys::limits::exhausted;
+use parshall_sys::stream_io::{self, take_error};
+use parshall_sys::stream_socket::{self, Options, StreamAddr};
+
+use super::accept::WATCHED;
+use super::conn::{Index32, Setup};
+use super::connection::socket_state;
+use super::{ATTEMPTS_MAX, Worker};
+use crate::engine::{Held, Store};
+
+/// The attempts of a connection that has no target yet.
+#[derive(Debug)]
+pub struct Attempts {
+    /// Targets to try, the best first.
+    order: Vec<usize>,
+    /// Addresses of the current target.
+    addresses: Arc<[StreamAddr]>,
+    /// Number, address and socket of the attempts under way.
+    running: Vec<(u8, usize, OwnedFd)>,
+    /// Number of the next one.
+    next_number: u8,
+    /// The last address of the current target that failed, and its error.
+    error: Option<(usize, io::Error)>,
+    /// The PROXY header that came with the client, to be passed on.
+    header: Option<Header>,
+}
+
+impl Attempts {
+    /// Has targets learn of a reset too: an attempt may have been accepted before its event was seen here.
+    pub fn reset_on_close(&self) {
+        for (_, _, socket) in &self.running {
+            // A socket that refuses the option is closed as any other.
+            let _result = stream_io::reset_on_close(socket.as_raw_fd());
+        }
+    }
+
+    /// Why the current target cannot be reached, for people.
+    fn reason(&self, why: Outcome, target: &Endpoint, timeout: Duration) -> String {
+        let address = |index: &usize| match (target, self.addresses.get(*index)) {
+            (Endpoint::Name(..), Some(address)) => format!("{address}: "),
+            _ => String::new(),
+        };
+        match (why, &self.error) {
+            (Outcome::TimedOut, _) => format!("no answer within {} s", timeout.as_secs_f64()),
+            (Outcome::Failed, Some((index, error))) => format!("{}{error}", address(index)),
+            (Outcome::Failed, None) if self.addresses.is_empty() => "its name has no address".to_owned(),
+            (Outcome::Failed, None) => "the connection was closed at once".to_owned(),
+        }
+    }
+}
+
+impl Worker {
+    /// Orders the targets to try.
+    pub(super) fn order_targets(&mut self, id: SlotId) -> Option<Event> {
+        let conn = self.conns.get_mut(id)?;
+        let service = &self.listeners[usize::from(conn.listener)].service;
+        let client = conn.client_addr.map_or(std::net::Ipv4Addr::UNSPECIFIED.into(), |p| p.ip());
+        service.order_targets(client, self.now, &mut self.order);
+        let header = conn.take_header();
+        conn.setup = Some(Setup::Attempts(Box::new(Attempts {
+            order: self.order.clone(),
+            addresses: Arc::from([]),
+            running: Vec::new(),
+            next_number: 0,
+            error: None,
+            header,
+        })));
+        Some(Event::TargetsOrdered(self.order.len()))
+    }
+
+    /// Takes the target at this place of the order.
+    pub(super) fn use_target(&mut self, id: SlotId, position: usize) -> Option<Event> {
+        let conn = self.conns.get_mut(id)?;
+        let Some(Setup::Attempts(attempts)) = &mut conn.setup else { return None };
+        let target = *attempts.order.get(position)?;
+        conn.target_index = Index32::new(target);
+        attempts.addresses = self.listeners[usize::from(conn.listener)].service.targets[target].addresses();
+        attempts.error = None;
+        Some(Event::AddressesKnown(attempts.addresses.len()))
+    }
+
+    /// Begins one attempt.
+    pub(super) fn attempt(&mut self, id: SlotId, address: usize) -> Option<Event> {
+        let conn = self.conns.get_mut(id)?;
+        let Some(Setup::Attempts(attempts)) = &mut conn.setup else { return None };
+        let listening = &self.listeners[usize::from(conn.listener)];
+        listening.stats.dials.add(1);
+        let from = if listening.service.config.transparent {
+            conn.client_addr.map(|p| SocketAddr::new(p.ip(), 0))
+        } else {
+            listening.service.config.source.map(|ip| SocketAddr::new(ip, 0))
+        };
+        // With fast open nothing is sent before there is data to send: a target that speaks first would never be asked.
+        let config = &listening.service.config;
+        let speaks = || {
+            config.proxy_out.is_some()
+                || !conn.transfers[Direction::ClientToTarget].store.is_empty()
+                || stream_io::unread(conn.client.as_raw_fd()).is_ok_and(|n| n > 0)
+        };
+        let asked = listening.service.options;
+        let options = Options { fast_open: asked.fast_open && speaks(), ..asked };
+        let number = attempts.next_number;
+        let begun = if number < ATTEMPTS_MAX {
+            stream_socket::connect(&attempts.addresses[address], from, &options)
+        } else {
+            Err(io::Error::from(io::ErrorKind::TimedOut))
+        };
+        let watched = begun.and_then(|(socket, connected)| {
+            self.epoll.add(&socket, id.token(number + 1), WATCHED)?;
+            Ok((socket, connected))
+        });
+        match watched {
+            Ok((socket, connected)) => {
+                attempts.next_number += 1;
+                attempts.running.push((number, address, socket));
+                if connected { self.connected(id, number) } else { None }
+            }
+            Err(error) => {
+                listening.stats.dial_failures.add(1);
+                // Without descriptors no address is any better.
+                if exhausted(&error) {
+                    return Some(Event::Failed(CloseReason::RelayFailed));
+                }
+                attempts.error = Some((address, error));
+                Some(Event::AttemptFailed(address))
+            }
+        }
+    }
+
+    /// Reports that the current target cannot be reached, and closes the attempts.
+    pub(super) fn abandon_target(&mut self, id: SlotId, why: Outcome) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let Some(Setup::Attempts(attempts)) = &mut conn.setup else { return };
+        let listening = &mut self.listeners[usize::from(conn.listener)];
+        let (service, target) = (&listening.service, usize::from(conn.target_index));
+        let reason = attempts.reason(why, &service.config.targets[target].endpoint, service.config.timeouts.connect);
+        service.target_failed(target, self.now, &reason);
+        listening.stats.dial_failures.add(attempts.running.len() as u64);
+        attempts.running.clear();
+    }
+
+    /// An event of a target's socket.
+    pub(super) fn target_event(&mut self, id: SlotId, number: u8, bits: u32) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let Some(Setup::Attempts(attempts)) = &mut conn.setup else {
+            // Events of attempts that lost are void.
+            if conn.target.is_some() && number == conn.attempt {
+                self.event(id, Event::Socket(Peer::Target, socket_state(bits)));
+            }
+            return;
+        };
+        let Some(index) = attempts.running.iter().position(|a| a.0 == number) else { return };
+        // A socket with an error says so among its events.
+        let failed = bits & FAILED != 0;
+        let error = if failed { take_error(attempts.running[index].2.as_raw_fd()).err() } else { None };
+        if failed && (bits & HUNG_UP != 0 || error.is_some()) {
+            let (_, address, _) = attempts.running.swap_remove(index);
+            attempts.error = error.map(|error| (address, error)).or(attempts.error.take());
+            self.listeners[usize::from(conn.listener)].stats.dial_failures.add(1);
+            self.event(id, Event::AttemptFailed(address));
+        } else if bits & WRITABLE != 0 {
+            if let Some(event) = self.connected(id, number) {
+                self.event(id, event);
+            }
+            self.event(id, Event::Socket(Peer::Target, socket_state(bits)));
+        }
+    }
+
+    /// An attempt has won: bytes may move.
+    fn connected(&mut self, id: SlotId, number: u8) -> Option<Event> {
+        let conn = self.conns.get_mut(id)?;
+        let Some(Setup::Attempts(mut attempts)) = conn.setup.take() else { return None };
+        let index = attempts.running.iter().position(|a| a.0 == number)?;
+        let (_, address, socket) = attempts.running.swap_remove(index);
+        conn.target = Some(socket);
+        conn.attempt = number;
+        conn.address = attempts.addresses.get(address).cloned();
+        let service = &self.listeners[usize::from(conn.listener)].service;
+        let target = usize::from(conn.target_index);
+        service.target_succeeded(target, self.now);
+        service.targets[target].began();
+        if let Some(version) = service.config.proxy_out {
+            let ours = super::header::header_for(version, conn, attempts.header.take());
+            conn.header_bytes = ours.len() as u32;
+            let store = &mut conn.transfers[Direction::ClientToTarget].store;
+            *store = prepend(ours, std::mem::take(store));
+        }
+        let first = &conn.transfers[Direction::ClientToTarget];
+        Some(Event::Connected { held: first.store.held(), arm: first.engine.arms() })
+    }
+}
+
+/// Bytes to be sent before those that are held.
+fn prepend(mut first: Vec<u8>, held: Store) -> Store {
+    if let Store::Buffer(rest) = held {
+        first.extend_from_slice(&rest.bytes[rest.sent..]);
+    }
+    Store::Buffer(Box::new(Held { bytes: first, sent: 0 }))
+}

@@ -1,0 +1,111 @@
+//! Performs what the state machine of a connection asks for. What follows from what is decided in
+//! [`parshall_core::relay::connection`].
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use parshall_core::relay::connection::{Action, CloseReason, Event, SocketState};
+use parshall_core::relay::direction::Peer;
+use parshall_core::relay::slots::SlotId;
+use parshall_sys::epoll::{FAILED, HUNG_UP, PEER_CLOSED, READABLE, URGENT, WRITABLE};
+use parshall_sys::stream_io::{is_over, shutdown_write, unsent};
+use parshall_sys::stream_socket;
+
+use super::Worker;
+
+/// What the events of a socket mean.
+pub(super) fn socket_state(bits: u32) -> SocketState {
+    SocketState {
+        readable: bits & (READABLE | PEER_CLOSED | FAILED | HUNG_UP) != 0,
+        writable: bits & WRITABLE != 0,
+        ended: bits & (PEER_CLOSED | URGENT | FAILED | HUNG_UP) != 0,
+        failed: bits & (FAILED | HUNG_UP) != 0,
+    }
+}
+
+impl Worker {
+    /// Something has happened to a connection.
+    pub(super) fn event(&mut self, id: SlotId, event: Event) {
+        self.advance(id, Some(event));
+    }
+
+    /// Passes on an event and performs what follows, until nothing more does.
+    pub(super) fn advance(&mut self, id: SlotId, mut event: Option<Event>) {
+        loop {
+            let Some(conn) = self.conns.get_mut(id) else { return };
+            let rules = self.listeners[usize::from(conn.listener)].rules();
+            if let Some(event) = event {
+                conn.life.handle(event, self.now, &rules);
+            }
+            let Some(action) = conn.life.poll(self.now, &rules) else { return };
+            event = self.perform(id, action);
+        }
+    }
+
+    /// Performs an action; the answer is the next event.
+    fn perform(&mut self, id: SlotId, action: Action) -> Option<Event> {
+        match action {
+            Action::Run(direction) => self.ready.push((id, direction)),
+            Action::ArmTimer(at) => self.deadlines.arm(id, at),
+            Action::ReadHeader => return self.read_header(id),
+            Action::CountSource => {
+                let conn = self.conns.get_mut(id)?;
+                let gate = &self.listeners[usize::from(conn.listener)].service.gate;
+                return Some(Event::SourceCounted(gate.count(conn.client_addr)));
+            }
+            Action::ReleaseSource => {
+                let conn = self.conns.get_mut(id)?;
+                self.listeners[usize::from(conn.listener)].service.gate.discount(conn.client_addr);
+            }
+            Action::Admit => return self.admit_client(id),
+            Action::OrderTargets => return self.order_targets(id),
+            Action::UseTarget(position) => return self.use_target(id, position),
+            Action::Connect(address) => return self.attempt(id, address),
+            Action::AbandonTarget(why) => self.abandon_target(id, why),
+            Action::ShutdownWrite(peer) => {
+                // If the socket is dead already, its own direction finds that.
+                let _result = self.conns.get(id)?.socket(peer).map(|s| shutdown_write(s.as_raw_fd()));
+            }
+            Action::CheckDelivered(peer) => return Some(Event::Delivered(self.is_delivered(id, peer))),
+            Action::StartKeepalive(idle) => self.start_keepalive(id, idle),
+            Action::Close(close) => self.close(id, close),
+        }
+        None
+    }
+
+    /// Has the kernel probe both peers.
+    fn start_keepalive(&mut self, id: SlotId, idle: Duration) {
+        let Some(conn) = self.conns.get(id) else { return };
+        for socket in Peer::ALL.into_iter().filter_map(|peer| conn.socket(peer)) {
+            // A Unix socket has no keepalive, and a socket that refuses it goes on without.
+            let _result = stream_socket::keep_alive(socket, idle);
+        }
+    }
+
+    /// Whether a peer has acknowledged all that was sent to it.
+    fn is_delivered(&self, id: SlotId, peer: Peer) -> bool {
+        let socket = self.conns.get(id).and_then(|conn| conn.socket(peer));
+        // Nothing is waited for at a socket that is dead or that cannot tell: what a dead one had to send still counts as
+        // unsent.
+        socket.is_none_or(|s| is_over(s.as_raw_fd()) || unsent(s.as_raw_fd()).map_or(true, |n| n == 0))
+    }
+
+    /// Passes on every timer that is due. Most connections have made progress since and arm it again.
+    pub(super) fn run_timers(&mut self) {
+        if self.accept_again.is_some_and(|at| at <= self.now) {
+            self.accept_again = None;
+            self.watch_all();
+        }
+        let mut expired = std::mem::take(&mut self.expired);
+        self.deadlines.expired(self.now, &mut expired);
+        for id in expired.drain(..) {
+            self.refresh(id);
+            self.event(id, Event::Timer);
+        }
+        self.expired = expired;
+        if self.drain_until.is_some_and(|at| at <= self.now) {
+            for id in self.conns.ids() {
+                self.event(id, Event::Failed(CloseReason::Drained));
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The turns of directions: what an engine is given, and what becomes of how its turn went.
+use std::os::fd::AsRawFd;
+
+use parshall_core::relay::Ns;
+use parshall_core::relay::connection::{Ended, Event, Held, Turn};
+use parshall_core::relay::direction::Direction;
+use parshall_core::relay::slots::SlotId;
+use parshall_core::relay::streaming::Pace;
+
+use super::conn::{Conn, Transfer};
+use super::{Listening, Worker, streams_with};
+use crate::engine::{Done, Engine, Job, Outcome, Store, TURN_BYTES};
+use crate::stats::{EngineKind, Fallback};
+
+/// A direction out of bandwidth waits for this much: single bytes would cost a turn each.
+const PAUSE_BYTES: u64 = 16 * 1024;
+
+impl Worker {
+    /// Gives every direction on the list one turn.
+    pub(super) fn run_ready(&mut self) {
+        if self.ready.is_empty() {
+            return;
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        for (id, direction) in ready.drain(..) {
+            if let Some((engine, job)) = self.job(id, direction) {
+                self.batches[engine as usize].push(job);
+            }
+        }
+        debug_assert!(self.ready.is_empty(), "what is paused asks for no turn");
+        self.ready = ready;
+        // All turns first: what follows from one may close the sockets of a direction that another engine has yet to
+        // move, and a pipe that is opened meanwhile gets their numbers.
+        for kind in EngineKind::ALL {
+            let batch = &mut self.batches[kind as usize];
+            if !batch.is_empty() {
+                let engine = self.engines.of(kind);
+                debug_assert_eq!(engine.kind(), kind, "a batch goes to its own engine");
+                engine.pump(batch);
+            }
+        }
+        for kind in EngineKind::ALL {
+            let mut batch = std::mem::take(&mut self.batches[kind as usize]);
+            for job in batch.drain(..) {
+                self.after_turn(kind, job);
+            }
+            self.batches[kind as usize] = batch;
+        }
+    }
+
+    /// What an engine needs for a turn; None when the direction is over or out of bandwidth.
+    fn job(&mut self, id: SlotId, direction: Direction) -> Option<(EngineKind, Job)> {
+        let now = self.now;
+        let conn = self.conns.get_mut(id)?;
+        if !conn.life.begin_turn(direction) {
+            return None;
+        }
+        let source = conn.socket(direction.source())?.as_raw_fd();
+        let sink = conn.socket(direction.sink())?.as_raw_fd();
+        let mut bucket = conn.bandwidth.as_mut().map(|b| &mut b[direction]);
+        let allowance = bucket.as_mut().map_or(TURN_BYTES, |b| b.available(now).min(TURN_BYTES));
+        let transfer = &mut conn.transfers[direction];
+        if let (0, Some(bucket)) = (allowance, bucket) {
+            let until = bucket.take(now, PAUSE_BYTES).err().unwrap_or(now);
+            let held = transfer.store.held();
+            self.event(id, Event::Turn(direction, held, Turn::OutOfBandwidth(until)));
+            return None;
+        }
+        // Before what is held is taken out, because it decides: a header or a full sink's rest is copied, whatever moves
+        // the rest.
+        let engine = transfer.next_engine();
+        let job = Job {
+            id: id.token(direction as u8),
+            source,
+            sink,
+            allowance,
+            granted: allowance,
+            ceiling: self.listeners[usize::from(conn.listener)].service.config.buffer,
+            source_ended: conn.life.source_ended(direction),
+            adaptive: transfer.adaptive,
+            store: std::mem::take(&mut transfer.store),
+            rhythm: transfer.rhythm,
+            moved: 0,
+            outcome: Outcome::Again,
+        };
+        Some((engine, job))
+    }
+
+    fn after_turn(&mut self, kind: EngineKind, job: Job) {
+        let (id, direction) = job_of(job.id);
+        if job.moved > 0 {
+            self.moved(kind == EngineKind::Splice && job.rhythm.pace() == Pace::Streaming);
+        }
+        let Some(conn) = self.conns.get_mut(id) else {
+            // The other direction's turn has closed the connection.
+            self.engines.of(kind).discard(job.store);
+            return;
+        };
+        let listening = &self.listeners[usize::from(conn.listener)];
+        delivered(conn, listening, kind, direction, job.moved, self.now);
+        if let Some(buckets) = &mut conn.bandwidth {
+            // What came in counts, not what went out: that may be more, with what was held back, and a bucket does not
+            // grant more than it holds. The allowance was what it held.
+            let _granted = buckets[direction].take(self.now, job.granted - job.allowance);
+        }
+        let transfer = &mut conn.transfers[direction];
+        transfer.store = job.store;
+        transfer.rhythm = job.rhythm;
+        if transfer.adaptive {
+            transfer.engine = match transfer.rhythm.pace() {
+                Pace::Quiet => EngineKind::Copy,
+                Pace::Streaming => streams_with(&listening.service.config),
+            };
+        }
+        let held = transfer.store.held();
+        let turn = match job.outcome {
+            // What had to go before (a header) is copied; then the direction goes to its own engine.
+            Outcome::SourceEmpty if kind == EngineKind::Copy && transfer.engine.arms() => Turn::Again,
+            Outcome::SourceEmpty => Turn::SourceEmpty,
+            Outcome::SinkFull => Turn::SinkFull,
+            Outcome::Again => Turn::Again,
+            Outcome::Refused(why) => return self.fall_back(id, direction, why),
+            Outcome::Ended(Ended::Eof)
+                if transfer.fallback == Some(Fallback::SlowSink)
+                    && self.engines.sockmap.has_more(job.source, transfer.moved) =>
+            {
+                Turn::Leaving
+            }
+            Outcome::Ended(how) => Turn::Ended(how),
+            Outcome::Armed => Turn::SourceEmpty,
+            Outcome::Leaving => Turn::Leaving,
+        };
+        if let Turn::Ended(_) = turn {
+            self.expect_exchange();
+        }
+        self.event(id, Event::Turn(direction, held, turn));
+        if job.outcome == Outcome::Armed && kind == EngineKind::Uring {
+            self.unwatch_armed(id);
+        }
+    }
+
+    /// A ring that moves both directions sees all that happens to the sockets: epoll would only report the same again.
+    fn unwatch_armed(&mut self, id: SlotId) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let both = conn.transfers.iter().all(|t| t.store.is_armed());
+        if let (true, true, Some(target)) = (both, conn.watched, &conn.target) {
+            conn.watched = false;
+            // A socket that is not removed only costs a wake-up now and then.
+            let _result = self.epoll.remove(&conn.client).and(self.epoll.remove(target));
+        }
+    }
+
+    /// Asks what armed directions have moved, of engines that say so only when asked.
+    pub(super) fn refresh(&mut self, id: SlotId) {
+        for direction in Direction::ALL {
+            let armed = |t: &Transfer| t.engine == EngineKind::Sockmap && t.store.is_armed();
+            let Some(conn) = self.conns.get_mut(id) else { return };
+            if !armed(&conn.transfers[direction]) {
+                continue;
+            }
+            if let Some((engine, mut job)) = self.job(id, direction) {
+                self.engines.of(engine).pump(std::slice::from_mut(&mut job));
+                self.after_turn(engine, job);
+            }
+        }
+    }
+
+    /// What has come of an armed direction.
+    pub(super) fn after_done(&mut self, kind: EngineKind, done: &Done) {
+        self.expect_exchange();
+        let (id, direction) = job_of(done.id);
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let listening = &self.listeners[usize::from(conn.listener)];
+        delivered(conn, listening, kind, direction, done.moved, self.now);
+        let transfer = &mut conn.transfers[direction];
+        match done.outcome {
+            Outcome::Ended(how) => {
+                transfer.store = Store::Empty;
+                self.event(id, Event::Turn(direction, Held::Nothing, Turn::Ended(how)));
+            }
+            Outcome::Refused(why) => {
+                transfer.store = Store::Empty;
+                self.fall_back(id, direction, why);
+            }
+            _ => {}
+        }
+    }
+
+    /// Something has moved. Streams let others finish first; whatever else moves is waited for.
+    fn moved(&mut self, streams: bool) {
+        if !streams {
+            self.expect_exchange();
+        } else if self.courtesy.streamed(self.now) && self.batch.is_some_and(|batch| batch.enter().is_err()) {
+            self.batch = None;
+        }
+    }
+
+    /// Somebody waits for what comes next: the thread gives way to nobody for a while.
+    pub(super) fn expect_exchange(&mut self) {
+        if let (true, Some(batch)) = (self.courtesy.pressed(self.now), &self.batch) {
+            // It was allowed to go there, so it is to go back.
+            let _back = batch.leave();
+        }
+    }
+
+    /// The direction is copied from now on: slower, never wrong.
+    fn fall_back(&mut self, id: SlotId, direction: Direction, why: Fallback) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let transfer = &mut conn.transfers[direction];
+        transfer.rhythm.refused();
+        transfer.engine = EngineKind::Copy;
+        // Pipes come back; what the sockets do not support stays so.
+        if why != Fallback::NoPipes {
+            transfer.adaptive = false;
+        }
+        if transfer.fallback.is_none() {
+            transfer.fallback = Some(why);
+            self.listeners[usize::from(conn.listener)].stats.fallbacks[why as usize].add(1);
+        }
+        let (delivered, held) = (transfer.moved, transfer.store.held());
+        if let (Fallback::SlowSink, Some(source)) = (why, conn.socket(direction.source())) {
+            self.engines.sockmap.copied_from(source.as_raw_fd(), delivered);
+        }
+        self.event(id, Event::Turn(direction, held, Turn::Again));
+    }
+}
+
+/// Counts what an engine has delivered of a direction.
+fn delivered(conn: &mut Conn, listening: &Listening, kind: EngineKind, direction: Direction, bytes: u64, now: Ns) {
+    if bytes == 0 {
+        return;
+    }
+    let transfer = &mut conn.transfers[direction];
+    transfer.moved += bytes;
+    transfer.engines_used |= 1 << kind as u8;
+    conn.life.handle(Event::Progress, now, &listening.rules());
+    listening.stats.bytes[direction][kind as usize].add(bytes);
+}
+
+/// The connection and the direction that a job is for.
+fn job_of(token: u64) -> (SlotId, Direction) {
+    let (id, index) = SlotId::from_token(token);
+    (id, Direction::from_index(index))
+}
