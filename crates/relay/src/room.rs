@@ -1,6 +1,6 @@
 //! A number of places that all threads share: taken when a connection or session begins and given back when it ends, never
 //! asked for while bytes move.
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -68,7 +68,7 @@ impl Room {
         self.taken.fetch_sub(1, Ordering::SeqCst);
         if self.any_waiting.swap(false, Ordering::SeqCst) {
             for wake in self.waiting.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-                eventfd::signal(wake.as_raw_fd());
+                eventfd::signal(&wake);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! A configuration takes effect in two steps. [`Relay::prepare`] opens what is new and can fail without a trace;
 //! [`Relay::commit`] cannot fail.
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
@@ -123,7 +123,7 @@ impl Handle {
     fn tell(&self, command: Command) {
         // A worker that has ended has nothing to be told.
         let _ended = self.inbox.send(command);
-        eventfd::signal(self.wake.as_raw_fd());
+        eventfd::signal(&self.wake);
     }
 }
 

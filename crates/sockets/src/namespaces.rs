@@ -117,7 +117,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Opens it, to be entered with `parshall_sys::enter_netns`. NotFound: it has vanished.
+    /// Opens it, to be entered with `parshall_sys::netns::run_in`. NotFound: it has vanished.
     pub fn open(&self) -> io::Result<File> {
         let mut why = io::Error::from(io::ErrorKind::NotFound);
         for place in &self.places {

@@ -45,8 +45,7 @@ impl Background {
         given_up: impl FnOnce() + Send + 'static,
     ) -> Option<Self> {
         let before = ordinary()?;
-        // SAFETY: gettid takes no arguments and cannot fail.
-        let tid = unsafe { libc::gettid() } as u32;
+        let tid = crate::thread_id();
         let mut last = look(tid)?;
         let (stop, stopped) = channel();
         let (tried, may_return) = channel();
@@ -163,8 +162,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_says_of_a_thread_is_read() {
-        // SAFETY: gettid takes no arguments and cannot fail.
-        let tid = unsafe { libc::gettid() } as u32;
+        let tid = crate::thread_id();
         let first = look(tid).expect("CONFIG_SCHED_INFO is in every distribution's kernel");
         assert!(first.ready && first.at_ns > 0, "we run");
         assert!(look(tid).is_some_and(|then| then.ran_ns >= first.ran_ns));

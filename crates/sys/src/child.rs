@@ -1,11 +1,14 @@
 //! Child processes that cannot outlive their parent, started inside a namespace, a control group or on chosen CPUs.
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-use crate::call::check;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Where a child is to run.
 #[derive(Debug, Default)]
@@ -21,50 +24,39 @@ pub struct Confine<'a> {
 /// Starts a child that is killed when the calling *thread* ends (`PR_SET_PDEATHSIG` watches the thread that forked, so
 /// call this from a thread that lives as long as the child may).
 pub fn spawn(command: &mut Command, confine: &Confine<'_>) -> io::Result<Child> {
-    let netns = confine.netns.map(|fd| fd.as_raw_fd());
-    let cgroup = confine.cgroup_procs.map(AsRawFd::as_raw_fd);
+    let netns = confine.netns.map(|fd| fd.try_clone_to_owned()).transpose()?;
+    let cgroup = confine.cgroup_procs.map(|file| file.as_fd().try_clone_to_owned()).transpose()?;
     let cpus = (!confine.cpus.is_empty()).then(|| cpu_set(confine.cpus));
-    let parent = std::process::id() as libc::pid_t;
-    // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system calls on values it owns;
-    // the descriptors stay open in the parent across the spawn, which `confine` outlives.
-    unsafe { command.pre_exec(move || in_child(parent, netns, cgroup, cpus)) };
+    let parent = rustix::process::getpid();
+    let work = move || in_child(parent, netns.as_ref(), cgroup.as_ref(), cpus.as_ref());
+    // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system calls, on values it owns.
+    unsafe { command.pre_exec(work) };
     command.spawn()
 }
 
-fn in_child(
-    parent: libc::pid_t,
-    netns: Option<RawFd>,
-    cgroup: Option<RawFd>,
-    cpus: Option<libc::cpu_set_t>,
-) -> io::Result<()> {
-    // SAFETY: prctl with PR_SET_PDEATHSIG and getppid take no pointers.
-    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })?;
-    // SAFETY: as above.
-    if unsafe { libc::getppid() } != parent {
+fn in_child(parent: Pid, netns: Option<&OwnedFd>, cgroup: Option<&OwnedFd>, cpus: Option<&CpuSet>) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid() != Some(parent) {
         // The parent died before the prctl: the signal will not come.
-        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        return Err(Errno::SRCH.into());
     }
-    if let Some(fd) = cgroup {
-        // SAFETY: one byte of a static string; "0" means the writer itself.
-        check(unsafe { libc::write(fd, c"0".as_ptr().cast(), 1) } as libc::c_long)?;
+    if let Some(file) = cgroup {
+        // "0" means the writer itself.
+        rustix::io::write(file, b"0")?;
     }
-    if let Some(fd) = netns {
-        // SAFETY: setns() takes no pointers.
-        check(unsafe { libc::setns(fd, libc::CLONE_NEWNET) })?;
+    if let Some(netns) = netns {
+        crate::netns::enter(netns.as_fd())?;
     }
     if let Some(set) = cpus {
-        // SAFETY: the set is a local value of the size that is passed.
-        check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) })?;
+        sched_setaffinity(None, set)?;
     }
     Ok(())
 }
 
-fn cpu_set(cpus: &[usize]) -> libc::cpu_set_t {
-    // SAFETY: an all-zero cpu_set_t is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
-        // SAFETY: the index is within the set.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
+fn cpu_set(cpus: &[usize]) -> CpuSet {
+    let mut set = CpuSet::new();
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
+        set.set(cpu);
     }
     set
 }
@@ -75,21 +67,15 @@ pub fn terminate(child: &mut Child) -> io::Result<()> {
     if child.try_wait()?.is_some() {
         return Ok(());
     }
-    // SAFETY: kill() takes no pointers; the child is unreaped, so the pid is still its own.
-    if unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    Ok(kill_process(Pid::from_child(child), Signal::TERM)?)
 }
 
-/// Lets timers of the calling thread fire on time instead of up to 50 µs late.
+/// Lets timers of the calling thread fire on time instead of up to 50 µs late. Failure means later timers.
 pub fn set_timer_slack_ns(ns: u64) {
-    // SAFETY: prctl with PR_SET_TIMERSLACK takes no pointers; failure only means later timers.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns as libc::c_ulong, 0, 0, 0) };
+    rustix::thread::set_current_timer_slack(NonZeroU64::new(ns)).ok();
 }
 
 /// Whether the process has the rights of root, which namespaces, veth pairs and control groups need.
 pub fn is_root() -> bool {
-    // SAFETY: geteuid() takes nothing and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    rustix::process::geteuid().is_root()
 }

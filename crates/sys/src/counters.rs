@@ -78,8 +78,7 @@ mod tests {
 
     #[test]
     fn counts_what_this_thread_runs() {
-        // SAFETY: gettid takes no arguments and cannot fail.
-        let tid = unsafe { libc::gettid() } as u32;
+        let tid = crate::thread_id();
         let mut counter = match Counter::open(TASK_CLOCK, std::iter::once(tid)) {
             Ok(counter) => counter,
             Err(e) => return parshall_testkit::skip("a counter of this thread", &format!("perf_event_open: {e}")),

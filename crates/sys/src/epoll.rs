@@ -1,7 +1,9 @@
 //! epoll with nanosecond timeouts.
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 /// Data can be read, or the other end closed.
 pub const READABLE: u32 = libc::EPOLLIN as u32;
@@ -62,40 +64,28 @@ impl AsRawFd for Epoll {
 impl Epoll {
     /// A new instance.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: epoll_create1() takes no pointers; the result is checked before it becomes an OwnedFd.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: fd is open, and nothing else owns it.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        Ok(Self { fd: epoll::create(CreateFlags::CLOEXEC)? })
     }
 
     /// Watches a descriptor until it is closed or removed.
-    pub fn add(&self, fd: &impl AsRawFd, token: u64, interest: u32) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, token, interest)
+    pub fn add(&self, fd: &impl AsFd, token: u64, interest: u32) -> io::Result<()> {
+        Ok(epoll::add(&self.fd, fd, EventData::new_u64(token), EventFlags::from_bits_retain(interest))?)
     }
 
     /// Changes what is watched.
-    pub fn modify(&self, fd: &impl AsRawFd, token: u64, interest: u32) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, token, interest)
+    pub fn modify(&self, fd: &impl AsFd, token: u64, interest: u32) -> io::Result<()> {
+        Ok(epoll::modify(&self.fd, fd, EventData::new_u64(token), EventFlags::from_bits_retain(interest))?)
     }
 
     /// Stops watching a descriptor that stays open.
-    pub fn remove(&self, fd: &impl AsRawFd) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
-    }
-
-    fn control(&self, operation: libc::c_int, fd: &impl AsRawFd, token: u64, interest: u32) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: interest, u64: token };
-        // SAFETY: the event lives across the call, which only reads it.
-        if unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, fd.as_raw_fd(), &raw mut event) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+    pub fn remove(&self, fd: &impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.fd, fd)?)
     }
 
     /// Waits for events, at most `timeout`. An interrupted wait returns no events.
+    ///
+    /// Not by rustix: it chooses between epoll_pwait2 and the older call when it is compiled, and waits of less than a
+    /// millisecond need the newer one.
     pub fn wait(&self, events: &mut Events, timeout: Duration) -> io::Result<()> {
         let capacity = events.list.len() as libc::c_int;
         let list = events.list.as_mut_ptr();

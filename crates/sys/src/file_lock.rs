@@ -1,9 +1,11 @@
 //! A lock on a file that goes with its holder: flock(2).
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 /// A file that only one holder at a time has locked. The lock goes when this is dropped, also when the process is killed.
 #[derive(Debug)]
@@ -19,10 +21,10 @@ impl FileLock {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
         let file = options.open(path)?;
-        match flock(&file, libc::LOCK_EX | libc::LOCK_NB) {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(FileLock(file))),
-            Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(None),
-            Err(error) => Err(error),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -30,13 +32,8 @@ impl FileLock {
 impl Drop for FileLock {
     fn drop(&mut self) {
         // Closing would not do: a process that is being started holds a copy of every descriptor until its exec.
-        let _ = flock(&self.0, libc::LOCK_UN);
+        flock(&self.0, FlockOperation::Unlock).ok();
     }
-}
-
-fn flock(file: &File, how: libc::c_int) -> io::Result<()> {
-    // SAFETY: flock takes a descriptor and a number, and the descriptor is open as long as `file` is borrowed.
-    if unsafe { libc::flock(file.as_raw_fd(), how) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

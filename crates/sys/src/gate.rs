@@ -2,11 +2,13 @@
 //!
 //! The child is a program of ours (the gate) that stops itself and then becomes another program. A pipe says whether
 //! that worked: exec closes the child's end, and a gate that could not exec writes the error number into it.
-use std::io::{self, PipeReader, PipeWriter, Read};
-use std::os::fd::{AsRawFd, RawFd};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::call::check;
 
@@ -52,14 +54,11 @@ impl Gate {
     pub fn wait_stopped(&self, within: Duration) -> io::Result<bool> {
         let deadline = Instant::now() + within;
         loop {
-            // SAFETY: an all-zero siginfo_t is valid, and waitid only writes to it.
-            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-            let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
-            // SAFETY: `info` is valid for writes; WNOWAIT leaves the child's status to its owner.
-            check(unsafe { libc::waitid(libc::P_PID, self.child.id(), &mut info, flags) })?;
-            match info.si_code {
-                libc::CLD_STOPPED => return Ok(true),
-                libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED => return Ok(false),
+            // NOWAIT leaves the child's status to its owner.
+            let of = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+            match waitid(WaitId::Pid(Pid::from_child(&self.child)), of)? {
+                Some(status) if status.stopped() => return Ok(true),
+                Some(status) if status.exited() || status.killed() || status.dumped() => return Ok(false),
                 _ if Instant::now() >= deadline => return Ok(false),
                 _ => std::thread::sleep(Duration::from_millis(1)),
             }
@@ -68,9 +67,8 @@ impl Gate {
 
     /// Lets the gate go on, and waits until it has become the program or has ended. The inner error says why it could not.
     pub fn open(&mut self) -> io::Result<io::Result<()>> {
-        let pid = libc::pid_t::try_from(self.child.id()).map_err(io::Error::other)?;
-        // SAFETY: kill takes plain numbers; the pid is that of a child we have not waited for, so it cannot be another's.
-        check(unsafe { libc::kill(pid, libc::SIGCONT) })?;
+        // We have not waited for the child, so its pid cannot be another process's.
+        kill_process(Pid::from_child(&self.child), Signal::CONT)?;
         let mut number = [0; 4];
         match self.outcome.read_exact(&mut number) {
             Ok(()) => Ok(Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))),
@@ -110,8 +108,7 @@ impl Drop for Gate {
 
 /// Stops the calling process until somebody sends it SIGCONT.
 pub fn stop_self() {
-    // SAFETY: raise takes a plain number; SIGSTOP has no handler and changes no memory of ours.
-    unsafe { libc::raise(libc::SIGSTOP) };
+    kill_process(rustix::process::getpid(), Signal::STOP).ok();
 }
 
 /// Turns the gate into another program and returns only if that fails; the parent then learns why. `number` is
@@ -120,10 +117,11 @@ pub fn become_program(program: &mut Command, number: RawFd) -> io::Error {
     if let Err(error) = set_inherited(number, false) {
         return error;
     }
+    // SAFETY: the call above has found it open; it was inherited for this, and nothing else of this process knows it.
+    let mut parent = PipeWriter::from(unsafe { OwnedFd::from_raw_fd(number) });
     let error = program.exec();
-    let reason = error.raw_os_error().unwrap_or(libc::ENOEXEC).to_ne_bytes();
-    // SAFETY: write reads the bytes of a local array. Its result does not matter: the parent may be gone.
-    unsafe { libc::write(number, reason.as_ptr().cast(), reason.len()) };
+    // The parent may be gone.
+    parent.write_all(&error.raw_os_error().unwrap_or(libc::ENOEXEC).to_ne_bytes()).ok();
     error
 }
 

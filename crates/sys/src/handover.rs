@@ -3,10 +3,14 @@
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// The first descriptor handed over.
 const FIRST: RawFd = 3;
@@ -67,10 +71,8 @@ fn take(count: usize, names: &str) -> Inherited {
             inherited.ready = Some(File::from(owned));
             continue;
         }
-        // SAFETY: as above.
-        unsafe {
-            let flags = libc::fcntl(fd, libc::F_GETFL);
-            libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+        if let Ok(flags) = fcntl_getfl(&owned) {
+            fcntl_setfl(&owned, flags | OFlags::NONBLOCK).ok();
         }
         inherited.sockets.push(owned);
     }
@@ -80,21 +82,14 @@ fn take(count: usize, names: &str) -> Inherited {
 /// The path that this process was started by, as it was given to execve(2): symbolic links are not resolved. None where the
 /// kernel does not tell it.
 pub fn started_by() -> Option<std::path::PathBuf> {
-    // SAFETY: getauxval takes no pointers.
-    let text = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const libc::c_char;
-    if text.is_null() {
-        return None;
-    }
-    // SAFETY: the kernel has put a string that ends with zero there, above the stack, where it stays for the life of the
-    // process (create_elf_tables in fs/binfmt_elf.c).
-    let text = unsafe { std::ffi::CStr::from_ptr(text) };
-    Some(std::ffi::OsString::from_vec(text.to_bytes().to_vec()).into())
+    let path = rustix::param::linux_execfn().to_bytes();
+    (!path.is_empty()).then(|| OsString::from_vec(path.to_vec()).into())
 }
 
 /// A process that was started to take over.
 #[derive(Debug)]
 pub struct Successor {
-    pid: libc::pid_t,
+    pid: Pid,
     /// The reading end of the pipe on which it says that it is ready; its end without a word means that it failed.
     pub ready: File,
 }
@@ -102,36 +97,34 @@ pub struct Successor {
 impl Successor {
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.pid as u32
+        self.pid.as_raw_pid() as u32
     }
 
     /// Waits for its end. Some is its exit code, or 128 and the signal that ended it.
     pub fn wait(&self) -> io::Result<i32> {
-        let mut status = 0;
-        // SAFETY: the kernel writes one int.
-        while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
+        let status = loop {
+            match waitpid(Some(self.pid), WaitOptions::empty()) {
+                Ok(Some((_, status))) => break status,
+                Ok(None) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
-        }
-        Ok(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) })
+        };
+        Ok(status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0)))
     }
 
     /// Ends it at once. It is our child and has not been waited for, so the pid is still its own.
     pub fn kill(&self) {
-        // SAFETY: kill() takes no pointers.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        kill_process(self.pid, Signal::KILL).ok();
     }
 }
 
 /// Starts `program` with these sockets. The environment is ours, but for the variables of the convention.
 pub fn spawn(program: &Path, arguments: &[OsString], sockets: &[BorrowedFd<'_>]) -> io::Result<Successor> {
-    let (read, write) = pipe()?;
+    let (read, write) = io::pipe()?;
     // Copies above the range in which the child puts them, so that none is overwritten before it is moved.
     let floor = FIRST + sockets.len() as RawFd + 1;
-    let copies = sockets.iter().map(|s| above(s.as_raw_fd(), floor)).chain([above(write.as_raw_fd(), floor)]);
-    let copies = copies.collect::<io::Result<Vec<OwnedFd>>>()?;
+    let copies = sockets.iter().copied().chain([write.as_fd()]).map(|fd| fcntl_dupfd_cloexec(fd, floor));
+    let copies = copies.collect::<Result<Vec<OwnedFd>, Errno>>()?;
     drop(write);
     let mut image = Image::new(program, arguments, sockets.len())?;
     let (argv, envp) = (pointers(&image.argv), pointers(&image.envp));
@@ -141,9 +134,6 @@ pub fn spawn(program: &Path, arguments: &[OsString], sockets: &[BorrowedFd<'_>])
     // SAFETY: the child calls only what is safe after fork() in a process with threads (getpid, dup2, execve, _exit)
     // and touches only memory made before; fork takes no pointers.
     let pid = unsafe { libc::fork() };
-    if pid < 0 {
-        return Err(io::Error::last_os_error());
-    }
     if pid == 0 {
         // SAFETY: as above; the arrays end with null, the strings with zero, and the digits' place is in range.
         unsafe {
@@ -158,7 +148,8 @@ pub fn spawn(program: &Path, arguments: &[OsString], sockets: &[BorrowedFd<'_>])
             libc::_exit(127);
         }
     }
-    Ok(Successor { pid, ready: File::from(read) })
+    let pid = Pid::from_raw(pid.max(0)).ok_or_else(io::Error::last_os_error)?;
+    Ok(Successor { pid, ready: File::from(OwnedFd::from(read)) })
 }
 
 /// Everything that execve() needs, made before fork().
@@ -211,31 +202,10 @@ unsafe fn write_digits(text: *mut u8, mut number: u32) {
     }
 }
 
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: the kernel writes two ints.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: both descriptors are new, so nothing else owns them.
-    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
-}
-
-fn above(fd: RawFd, floor: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: fcntl with F_DUPFD_CLOEXEC takes no pointers.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, floor) };
-    if copy < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new, so nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Read;
     use std::net::TcpListener;
-    use std::os::fd::AsFd;
 
     use super::*;
 

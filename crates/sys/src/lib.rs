@@ -7,7 +7,6 @@ mod call;
 pub mod child;
 pub mod clock;
 pub mod counters;
-pub mod enter_netns;
 pub mod epoll;
 pub mod eventfd;
 pub mod file_handle;
@@ -39,3 +38,8 @@ pub mod terminal;
 pub mod tun;
 pub mod udp_batch;
 pub mod uring;
+
+/// The kernel's id of the calling thread.
+pub(crate) fn thread_id() -> u32 {
+    rustix::thread::gettid().as_raw_pid() as u32
+}

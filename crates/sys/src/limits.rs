@@ -1,11 +1,9 @@
 //! Limits of the process.
 use std::io;
 
-/// RLIMIT_NOFILE: how many descriptors may be open at once.
+/// RLIMIT_NOFILE: how many descriptors may be open at once; the largest number where there is no limit.
 pub fn descriptors() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes one rlimit.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 { limit.rlim_cur } else { 1024 }
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Whether an error says that descriptors or memory for them have run out: what failed would not fare better elsewhere.

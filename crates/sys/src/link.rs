@@ -1,8 +1,7 @@
 //! Network interfaces in the namespace of the calling thread: veth pairs, addresses, up, offloads.
-use std::ffi::c_int;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::netlink::{Message, Route};
 
@@ -38,12 +37,8 @@ fn ifinfomsg(index: u32, flags: u32, change: u32) -> [u8; 16] {
 
 /// The index of an interface.
 pub fn index(name: &str) -> io::Result<u32> {
-    let c_name = std::ffi::CString::new(name)?;
-    // SAFETY: c_name is a zero-terminated string that lives across the call.
-    match unsafe { libc::if_nametoindex(c_name.as_ptr()) } {
-        0 => Err(named(&format!("interface {name}"), io::Error::last_os_error())),
-        index => Ok(index),
-    }
+    let found = rustix::net::netdevice::name_to_index(control_socket()?, name);
+    found.map_err(|error| named(&format!("interface {name}"), error.into()))
 }
 
 /// Makes a veth pair: `name` here, `peer` in the namespace `peer_ns`.
@@ -109,12 +104,8 @@ pub fn set_offload(name: &str, offload: Offload, on: bool) -> io::Result<()> {
     Ok(())
 }
 
+/// A socket of the calling thread's namespace, through which its interfaces are asked for.
 fn control_socket() -> io::Result<OwnedFd> {
-    // SAFETY: socket() takes no pointers; the result is checked before it becomes an OwnedFd.
-    let fd: c_int = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: fd is open, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    Ok(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }

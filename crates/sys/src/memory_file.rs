@@ -2,7 +2,8 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 /// Makes a file in memory, has `write` fill it, and seals it: from then on it neither shrinks, grows nor changes, so a mapping of
 /// it cannot fault. It has no name but `/proc/self/fd/N` and is gone with its last descriptor and mapping. `name` is what
@@ -11,19 +12,9 @@ use std::os::fd::{AsRawFd, FromRawFd};
 /// # Errors
 /// What the kernel or `write` returned.
 pub fn sealed(name: &CStr, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<File> {
-    // SAFETY: `name` is NUL-terminated and lives across the call; the kernel answers with a new descriptor or -1.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
-    let file = unsafe { File::from_raw_fd(fd) };
+    let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     write(&file)?;
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL;
-    // SAFETY: the descriptor is open, and this command takes a plain number.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)?;
     Ok(file)
 }
 

@@ -1,11 +1,12 @@
 //! Named network namespaces under `/run/netns`, as `ip netns` knows them: make one, run code in it, remove it on drop,
 //! and remove those whose owners died.
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::owner::{self, Owner};
 
@@ -46,13 +47,7 @@ impl NetNs {
 
     /// Runs `work` on a new thread inside the namespace and waits for it. Sockets and files it opens stay there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                enter(self.file.as_fd())?;
-                work()
-            });
-            thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
-        })
+        run_in(self.file.as_fd(), work)?
     }
 }
 
@@ -68,13 +63,21 @@ impl Drop for NetNs {
     }
 }
 
-/// Moves the calling thread into a network namespace.
+/// Moves the calling thread into a network namespace. EPERM without CAP_SYS_ADMIN.
 pub fn enter(netns: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: setns() takes no pointers; it changes only the calling thread.
-    if unsafe { libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    Ok(move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?)
+}
+
+/// Runs `work` on a new thread inside the network namespace that `netns` refers to (an open /proc/PID/ns/net or a file of
+/// /run/netns), and returns its result. Descriptors that it opens, such as netlink sockets, stay bound to the namespace and
+/// may be carried out. EPERM without CAP_SYS_ADMIN.
+pub fn run_in<T: Send>(netns: BorrowedFd<'_>, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    // setns() moves the calling thread only, and coming back needs the same privilege again: so the thread ends with the work.
+    std::thread::scope(|scope| {
+        let in_netns = move || enter(netns).map(|()| work());
+        let thread = std::thread::Builder::new().name("netns".into()).spawn_scoped(scope, in_netns)?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread inside the namespace panicked")))
+    })
 }
 
 /// Opens a namespace by its name.
@@ -103,7 +106,7 @@ fn make_here(path: &Path) -> io::Result<()> {
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    mount(Path::new("/proc/thread-self/ns/net"), path, libc::MS_BIND)?;
+    mount_bind("/proc/thread-self/ns/net", path)?;
     crate::link::set_up("lo")
 }
 
@@ -112,29 +115,39 @@ fn make_here(path: &Path) -> io::Result<()> {
 fn prepare_dir() -> io::Result<()> {
     let dir = Path::new(DIR);
     fs::create_dir_all(dir)?;
-    let share = || mount(Path::new(""), dir, libc::MS_SHARED | libc::MS_REC);
+    let share = || mount_change(dir, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
     if share().is_err() {
-        mount(dir, dir, libc::MS_BIND | libc::MS_REC)?;
+        mount_bind_recursive(dir, dir)?;
         share()?;
     }
     Ok(())
 }
 
-fn mount(source: &Path, target: &Path, flags: libc::c_ulong) -> io::Result<()> {
-    let source = CString::new(source.as_os_str().as_bytes())?;
-    let target = CString::new(target.as_os_str().as_bytes())?;
-    // SAFETY: both strings are zero-terminated and live across the call; bind and propagation changes read neither the
-    // type nor the data, which may be null.
-    let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), c"none".as_ptr(), flags, std::ptr::null()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 fn remove(path: &Path) -> io::Result<()> {
-    let c_path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the string is zero-terminated and lives across the call. Failure means that nothing was mounted.
-    unsafe { libc::umount2(c_path.as_ptr(), libc::MNT_DETACH) };
+    // Failure means that nothing was mounted.
+    unmount(path, UnmountFlags::DETACH).ok();
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_namespace_can_be_entered_or_is_refused_cleanly() {
+        let netns = File::open("/proc/self/ns/net").expect("every process has a network namespace");
+        match run_in(netns.as_fd(), || 42) {
+            Ok(answer) => assert_eq!(answer, 42),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM)),
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_namespace_is_an_error() {
+        let file = File::open("/dev/null").expect("/dev/null opens");
+        assert!(run_in(file.as_fd(), || ()).is_err());
     }
 }

@@ -1,4 +1,5 @@
 //! Scheduling priority of the calling thread, lowered for a while.
+use rustix::process::{getpriority_process, setpriority_process};
 
 /// Puts the thread's priority back when dropped, where that is permitted.
 #[derive(Debug)]
@@ -8,8 +9,7 @@ pub struct Lowered {
 
 /// Lowers the priority of the calling thread by `steps` of nice(2). Threads and processes started meanwhile inherit it.
 pub fn lower(steps: i32) -> Lowered {
-    // SAFETY: getpriority takes plain numbers; 0 is the calling thread.
-    let before = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    let before = current();
     set(before + steps);
     Lowered { before }
 }
@@ -20,10 +20,14 @@ impl Drop for Lowered {
     }
 }
 
-/// Failure leaves the priority as it is, which costs nothing but courtesy.
+/// Of the calling thread: to the kernel, process 0 is the thread that asks.
+fn current() -> i32 {
+    getpriority_process(None).unwrap_or(0)
+}
+
+/// Failure leaves the priority as it is: the work then competes with others as any thread does.
 fn set(nice: i32) {
-    // SAFETY: setpriority takes plain numbers; 0 is the calling thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+    setpriority_process(None, nice).ok();
 }
 
 #[cfg(test)]
@@ -32,12 +36,10 @@ mod tests {
 
     #[test]
     fn lowers() {
-        // SAFETY: getpriority takes plain numbers.
-        let nice = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-        let before = nice();
+        let before = current();
         let lowered = lower(3);
-        assert_eq!(nice(), (before + 3).min(19));
+        assert_eq!(current(), (before + 3).min(19));
         drop(lowered);
-        assert!(nice() == before || nice() == before + 3);
+        assert!(current() == before || current() == before + 3);
     }
 }

@@ -4,20 +4,21 @@
 //! symbolic link into our own tree, a FUSE file system whose server never answers. So a name is first resolved without opening
 //! anything (O_PATH), what it led to is compared with the namespace file system by device and inode, and only then it is
 //! opened, through /proc/self/fd and not by its name again.
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::call::check;
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, makedev, openat, openat2, statx};
+use rustix::io::Errno;
 
 /// ioctl that returns the kind of a namespace as its CLONE_NEW* flag (include/uapi/linux/nsfs.h, Linux 4.11).
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 /// Attempts of a resolution from the cache of names, which any rename on the host can interrupt.
 const TRIES: u32 = 8;
+/// Resolves a path and opens nothing.
+const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 /// Opens the mount point at `path` below the directory `root`, if it is the namespace with this inode.
 ///
@@ -80,48 +81,18 @@ fn resolve_mounted(root: BorrowedFd<'_>, path: &Path, inode: u64) -> io::Result<
 }
 
 fn resolve_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    let strict = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
+    let strict = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     for _ in 0..TRIES {
-        match openat2(root, path, strict | libc::RESOLVE_CACHED) {
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+        match openat2(root, path, PLACE, Mode::empty(), strict | ResolveFlags::CACHED) {
+            Err(Errno::AGAIN) => {}
             // Linux before 5.12 does not know RESOLVE_CACHED.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return openat2(root, path, strict),
+            Err(Errno::INVAL) => return Ok(openat2(root, path, PLACE, Mode::empty(), strict)?),
             // Linux before 5.6, or a filter of system calls that is older: a file system on the way may be waited for.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-                return openat(root, path);
-            }
-            found => return found,
+            Err(Errno::NOSYS | Errno::PERM) => return Ok(openat(root, path, PLACE, Mode::empty())?),
+            found => return Ok(found?),
         }
     }
-    Err(io::Error::from_raw_os_error(libc::EAGAIN))
-}
-
-/// openat2(2) with O_PATH; the call came with Linux 5.6.
-fn openat2(root: BorrowedFd<'_>, path: &Path, resolve: u64) -> io::Result<OwnedFd> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the structure is made of integers, for which zero is a value.
-    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = (libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW) as u64;
-    how.resolve = resolve;
-    // SAFETY: the path is zero-terminated and the structure has the size that is told; both live across the call, which writes
-    // to neither and returns a new descriptor or -1.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_openat2, root.as_raw_fd(), path.as_ptr(), &how, std::mem::size_of::<libc::open_how>())
-    };
-    check(fd)?;
-    // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-/// openat(2) with O_PATH.
-fn openat(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the path is zero-terminated and lives across the call, which returns a new descriptor or -1.
-    let fd =
-        unsafe { libc::openat(root.as_raw_fd(), path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW) };
-    check(fd)?;
-    // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Err(Errno::AGAIN.into())
 }
 
 fn resolve_named(path: &Path) -> io::Result<OwnedFd> {
@@ -130,12 +101,9 @@ fn resolve_named(path: &Path) -> io::Result<OwnedFd> {
 
 /// Device and inode as the kernel has them: a FUSE server is not asked (AT_STATX_DONT_SYNC).
 fn device_and_inode(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
-    // SAFETY: the structure is made of integers, for which zero is a value.
-    let mut answer: libc::statx = unsafe { std::mem::zeroed() };
-    let flags = libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT | libc::AT_STATX_DONT_SYNC;
-    // SAFETY: the path is an empty zero-terminated string, and the structure is ours to be written to.
-    check(unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_INO, &mut answer) })?;
-    Ok((libc::makedev(answer.stx_dev_major, answer.stx_dev_minor), answer.stx_ino))
+    let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let answer = statx(file, "", flags, StatxFlags::INO)?;
+    Ok((makedev(answer.stx_dev_major, answer.stx_dev_minor), answer.stx_ino))
 }
 
 /// The device of the namespace file system, of which the kernel has one.
@@ -167,9 +135,9 @@ mod tests {
 
         fn fifo(&self) -> PathBuf {
             let path = self.0.join("fifo");
-            let name = CString::new(path.as_os_str().as_bytes()).expect("no zero byte");
-            // SAFETY: the path is zero-terminated and lives across the call.
-            check(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }).expect("a FIFO can be made");
+            let mode = Mode::RUSR | Mode::WUSR;
+            rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
+                .expect("a FIFO can be made");
             path
         }
     }
@@ -199,7 +167,7 @@ mod tests {
 
     #[test]
     fn without_openat2_a_path_resolves_too() {
-        let null = openat(top().as_fd(), Path::new("dev/null")).expect("it is there");
+        let null = openat(top(), "dev/null", PLACE, Mode::empty()).expect("it is there");
         let inode = fs::metadata("/dev/null").expect("it is there").ino();
         assert_eq!(device_and_inode(null.as_fd()).expect("found").1, inode);
     }

@@ -247,8 +247,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_works_is_sampled() {
-        // SAFETY: gettid takes no arguments and cannot fail.
-        let tid = unsafe { libc::gettid() } as u32;
+        let tid = crate::thread_id();
         let mut sampler = match Sampler::start(999, [tid]) {
             Ok(sampler) => sampler,
             Err(e) => return parshall_testkit::skip("samples of a busy thread", &format!("perf_event_open: {e}")),

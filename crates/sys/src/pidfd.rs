@@ -1,8 +1,10 @@
 //! A process held by descriptor: it cannot be confused with a later process of the same number.
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 
-use crate::call::check;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal};
 
 /// A pidfd (Linux 5.3).
 #[derive(Debug)]
@@ -14,30 +16,20 @@ pub struct Pidfd {
 impl Pidfd {
     /// Opens a process by its id. ESRCH when there is none, EINVAL when it is a thread that leads no process.
     pub fn open(pid: u32) -> io::Result<Self> {
-        // SAFETY: pidfd_open takes two integers; it returns a new descriptor or -1.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
-        owned(fd).map(|fd| Self { pid, fd })
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+        Ok(Self { pid, fd: pidfd_open(raw, PidfdFlags::empty())? })
     }
 
     /// True once the process has ended, reaped or not.
     pub fn exited(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd, and a timeout of 0 that does not block.
-        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&now)) == Ok(1)
     }
 
     /// Sends a signal; ESRCH once the process has ended and was reaped.
     pub fn send(&self, signal: i32) -> io::Result<()> {
-        // SAFETY: pidfd_send_signal with no siginfo takes three integers and a null pointer.
-        check(unsafe {
-            libc::syscall(
-                libc::SYS_pidfd_send_signal,
-                self.fd.as_raw_fd(),
-                signal,
-                std::ptr::null::<libc::siginfo_t>(),
-                0,
-            )
-        })
+        let signal = Signal::from_named_raw(signal).ok_or(Errno::INVAL)?;
+        Ok(pidfd_send_signal(&self.fd, signal)?)
     }
 
     /// A duplicate of the socket that the process has as descriptor `fd` (Linux 5.6). Needs PTRACE_MODE_ATTACH rights: EPERM
@@ -45,14 +37,13 @@ impl Pidfd {
     ///
     /// Hold it briefly: a socket that its owner closes meanwhile sends its FIN only after the duplicate is closed too.
     pub fn get_socket(&self, fd: RawFd) -> io::Result<OwnedFd> {
-        let not_a_socket = || io::Error::from_raw_os_error(libc::ENOTSOCK);
+        let not_a_socket = || io::Error::from(Errno::NOTSOCK);
         // Asked first, so that as a rule nothing but a socket is ever duplicated.
         let link = std::fs::read_link(format!("/proc/{}/fd/{fd}", self.pid))?;
         if !link.to_str().is_some_and(|link| link.starts_with("socket:[")) {
             return Err(not_a_socket());
         }
-        // SAFETY: pidfd_getfd takes three integers; it returns a new descriptor (close-on-exec) or -1.
-        let copy = owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.fd.as_raw_fd(), fd, 0) })?;
+        let copy = pidfd_getfd(&self.fd, fd, PidfdGetfdFlags::empty())?;
         if is_socket(&copy) {
             return Ok(copy);
         }
@@ -65,26 +56,13 @@ impl Pidfd {
 
 /// Whether a descriptor is a socket. Asks the socket layer only, never a file system.
 fn is_socket(fd: &OwnedFd) -> bool {
-    let mut kind: libc::c_int = 0;
-    let mut length = std::mem::size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: value and length are ours and of the size that is told.
-    let result = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &mut length)
-    };
-    result == 0
-}
-
-fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    rustix::net::sockopt::socket_type(fd).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
     use std::process::Command;
 
     #[test]

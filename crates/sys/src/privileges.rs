@@ -2,6 +2,12 @@
 use std::ffi::CString;
 use std::io;
 
+use rustix::process::{getegid, geteuid, getgroups};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, configure_capability_in_ambient_set, set_capabilities, set_keep_capabilities,
+    set_no_new_privs,
+};
+
 use crate::call::check;
 
 /// Whom to become.
@@ -54,27 +60,7 @@ fn group_id(name: &str) -> Option<u32> {
 
 /// The user and group in effect.
 pub fn current() -> User {
-    // SAFETY: both take nothing and cannot fail.
-    unsafe { User { uid: libc::geteuid(), gid: libc::getegid() } }
-}
-
-/// CAP_NET_ADMIN, which IP_TRANSPARENT needs.
-const NET_ADMIN: u32 = 12;
-/// capset(2) with two words of 32 capabilities each.
-const VERSION_3: u32 = 0x2008_0522;
-
-#[repr(C)]
-struct CapHeader {
-    version: u32,
-    pid: libc::c_int,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CapData {
-    effective: u32,
-    permitted: u32,
-    inheritable: u32,
+    User { uid: geteuid().as_raw(), gid: getegid().as_raw() }
 }
 
 /// Becomes this user for good: its ids are the real, effective and saved ones, it is in no other group, has no capability,
@@ -87,17 +73,17 @@ struct CapData {
 /// Call it before other threads run: capabilities belong to threads.
 pub fn become_user(user: &User, keep_net_admin: bool) -> io::Result<()> {
     if keep_net_admin {
-        // SAFETY: prctl with PR_SET_KEEPCAPS takes no pointers.
-        check(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) })?;
+        set_keep_capabilities(true)?;
     }
     leave_groups(user.gid)?;
+    // By libc, which changes all threads of the process; the system calls, as rustix makes them, change one.
     // SAFETY: setresgid and setresuid take no pointers.
     check(unsafe { libc::setresgid(user.gid, user.gid, user.gid) })?;
     // SAFETY: as above.
     check(unsafe { libc::setresuid(user.uid, user.uid, user.uid) })?;
     if user.uid != 0 {
         // Only the way from uid 0 to another takes capabilities away; those that were given to this user stay.
-        set_capabilities(if keep_net_admin { 1 << NET_ADMIN } else { 0 })?;
+        keep_capabilities(if keep_net_admin { CapabilitySet::NET_ADMIN } else { CapabilitySet::empty() })?;
         // SAFETY: setuid takes no pointers.
         if unsafe { libc::setuid(0) } == 0 {
             return Err(io::Error::other("the privileges could be taken back"));
@@ -111,36 +97,22 @@ fn leave_groups(own: u32) -> io::Result<()> {
     // SAFETY: an empty list is not read.
     let left = check(unsafe { libc::setgroups(0, std::ptr::null()) });
     if left.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EPERM)) {
-        let groups = groups()?;
-        return match groups.iter().find(|group| **group != own) {
+        let groups = getgroups()?;
+        return match groups.iter().find(|group| group.as_raw() != own) {
             None => Ok(()),
             Some(other) => Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                format!("the process is in group {other} too, and may not leave it"),
+                format!("the process is in group {} too, and may not leave it", other.as_raw()),
             )),
         };
     }
     left
 }
 
-/// Supplementary groups of the process.
-fn groups() -> io::Result<Vec<libc::gid_t>> {
-    // SAFETY: with a length of zero the list is not written.
-    let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
-    check(count)?;
-    let mut groups = vec![0; count as usize];
-    // SAFETY: the kernel writes at most as many groups as the list is long.
-    let count = unsafe { libc::getgroups(count, groups.as_mut_ptr()) };
-    check(count)?;
-    groups.truncate(count as usize);
-    Ok(groups)
-}
-
 /// From now on no program that this thread or one that it starts becomes gains privileges by its set-user-ID bit or its file
 /// capabilities (no_new_privs). Ambient capabilities stay.
 pub fn gain_nothing() -> io::Result<()> {
-    // SAFETY: prctl with PR_SET_NO_NEW_PRIVS takes no pointers.
-    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
+    Ok(set_no_new_privs(true)?)
 }
 
 /// Whether the program file gave this process privileges that its user does not have: a set-user-ID bit or file
@@ -152,21 +124,16 @@ pub fn elevated_by_file() -> bool {
 
 /// Gives up every capability of the calling thread, and so of those that it starts, for good.
 pub fn drop_capabilities() -> io::Result<()> {
-    set_capabilities(0)
+    keep_capabilities(CapabilitySet::empty())
 }
 
-/// Leaves the calling thread these capabilities (a bit each, of the first 32) and no others, ambient ones included.
-fn set_capabilities(bits: u32) -> io::Result<()> {
-    let header = CapHeader { version: VERSION_3, pid: 0 };
-    let low = CapData { effective: bits, permitted: bits, inheritable: bits };
-    let data = [low, CapData { effective: 0, permitted: 0, inheritable: 0 }];
-    // SAFETY: a header and two words, as this version has them, read by the kernel during the call. Ambient capabilities that
-    // are no longer permitted and inheritable go too (cap_capset in security/commoncap.c).
-    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) })?;
-    for capability in (0..u32::BITS).filter(|n| bits & 1 << n != 0) {
+/// Leaves the calling thread these capabilities and no others, ambient ones included.
+fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
+    // Ambient capabilities that are no longer permitted and inheritable go too (cap_capset in security/commoncap.c).
+    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: kept })?;
+    for capability in kept.iter() {
         // An ambient capability survives execve(), so that a successor has it too. Kernels that refuse lose only that.
-        // SAFETY: prctl with PR_CAP_AMBIENT takes no pointers.
-        unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, capability, 0, 0) };
+        configure_capability_in_ambient_set(capability, true).ok();
     }
     Ok(())
 }

@@ -1,8 +1,6 @@
 //! Socket options that SOCK_DIAG does not tell, read from a descriptor (such as one of [`crate::pidfd::Pidfd::get_socket`]).
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// SO_BUF_LOCK (Linux 5.14): which buffer sizes were set by the application.
@@ -31,13 +29,8 @@ pub fn buffer_locks(fd: BorrowedFd<'_>) -> io::Result<u8> {
 /// The protocol of the socket behind a path such as /proc/PID/fd/N: `TCP`, `TCPv6`, `UDP`, `UNIX-STREAM`, ... as sockfs names it
 /// in the extended attribute `system.sockprotoname`. Needs no descriptor of the socket, and disturbs nothing.
 pub fn protocol_name(path: &Path) -> io::Result<String> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
     let mut name = [0_u8; 32];
-    // SAFETY: both strings end with 0, and the length is that of `name`.
-    let len = unsafe {
-        libc::getxattr(path.as_ptr(), c"system.sockprotoname".as_ptr(), name.as_mut_ptr().cast(), name.len())
-    };
-    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    let len = rustix::fs::getxattr(path, "system.sockprotoname", &mut name[..])?;
     let text = name.get(..len).unwrap_or(&[]).split(|&byte| byte == 0).next().unwrap_or(&[]);
     Ok(String::from_utf8_lossy(text).into_owned())
 }

@@ -3,7 +3,9 @@
 //! Descriptors are plain numbers here, because the callers keep thousands of them in tables and pass them in batches; a
 //! number that is not open is answered by EBADF.
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
 fn check(n: isize) -> io::Result<usize> {
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
@@ -40,54 +42,41 @@ impl Pipe {
     /// A pipe of `size` bytes, or of the largest of its halves (at least 64 KiB) that the user's budget allows, or of
     /// the size the kernel gives. EMFILE, ENFILE: no descriptors.
     pub fn new(size: usize) -> io::Result<Self> {
-        let mut fds = [0; 2];
-        // SAFETY: the kernel writes two descriptors into the array.
-        if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: both descriptors are new, so nothing else owns them.
-        let (read, write) = unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) };
+        let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         let mut pipe = Self { read, write, size: 0 };
         let mut wanted = size;
         while wanted >= 64 * 1024 && !pipe.resize(wanted) {
             wanted /= 2;
         }
         if pipe.size == 0 {
-            // SAFETY: F_GETPIPE_SZ takes no argument.
-            pipe.size = check(unsafe { libc::fcntl(fds[1], libc::F_GETPIPE_SZ) } as isize)?;
+            pipe.size = fcntl_getpipe_size(&pipe.write)?;
         }
         Ok(pipe)
     }
 
     fn resize(&mut self, size: usize) -> bool {
-        use std::os::fd::AsRawFd;
-        // SAFETY: F_SETPIPE_SZ takes an integer.
-        let got = unsafe { libc::fcntl(self.write.as_raw_fd(), libc::F_SETPIPE_SZ, size as libc::c_int) };
-        if got > 0 {
-            self.size = got as usize;
+        match fcntl_setpipe_size(&self.write, size) {
+            Ok(got) => self.size = got,
+            Err(_) => return false,
         }
-        got > 0
+        true
     }
 
     /// Moves at most `max` bytes from a socket into the pipe; 0 is the end of data. `WouldBlock` means that the socket
     /// has none or that the pipe has no segment left.
     pub fn fill(&self, from: RawFd, max: usize) -> io::Result<usize> {
-        use std::os::fd::AsRawFd;
         splice(from, self.write.as_raw_fd(), max, 0)
     }
 
     /// Moves at most `max` bytes out of the pipe into a socket. `more` promises the kernel that more follows at once, so
     /// that it need not send a short segment: a promise not kept costs 200 ms.
     pub fn empty(&self, to: RawFd, max: usize, more: bool) -> io::Result<usize> {
-        use std::os::fd::AsRawFd;
         splice(self.read.as_raw_fd(), to, max, if more { libc::SPLICE_F_MORE } else { 0 })
     }
 
     /// Takes bytes out into memory.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        use std::os::fd::AsRawFd;
-        // SAFETY: the kernel writes at most `len` bytes into the buffer.
-        check(unsafe { libc::read(self.read.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) })
+        Ok(rustix::io::read(&self.read, buffer)?)
     }
 }
 

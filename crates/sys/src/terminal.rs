@@ -1,92 +1,74 @@
 //! Keys of a terminal as they are pressed.
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::AsFd;
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 /// A terminal that gives keys at once and does not show them, until this is dropped.
 #[derive(Debug)]
-pub struct Raw {
-    fd: RawFd,
-    before: libc::termios,
+pub struct Raw<F: AsFd> {
+    fd: F,
+    before: Termios,
 }
 
-impl Raw {
+impl<F: AsFd> Raw<F> {
     /// Switches a terminal over. Signals by keys (Ctrl-C) are keys as well.
-    pub fn enter(fd: RawFd) -> io::Result<Self> {
-        // SAFETY: all-zero bytes are a valid termios: integers.
-        let mut before: libc::termios = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel writes one termios.
-        if unsafe { libc::tcgetattr(fd, &raw mut before) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let mut raw = before;
-        raw.c_lflag &= !(libc::ICANON | libc::ECHO | libc::ISIG);
-        // SAFETY: the kernel reads one termios.
-        if unsafe { libc::tcsetattr(fd, libc::TCSANOW, &raw const raw) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+    pub fn enter(fd: F) -> io::Result<Self> {
+        let before = tcgetattr(&fd)?;
+        let mut raw = before.clone();
+        raw.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
+        tcsetattr(&fd, OptionalActions::Now, &raw)?;
         Ok(Self { fd, before })
     }
 
     /// The next byte, or None when none came in time, or a signal did.
     pub fn key(&self, timeout: Duration) -> io::Result<Option<u8>> {
-        let mut poll = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
-        let ms = timeout.as_millis().min(i32::MAX as u128) as libc::c_int;
-        // SAFETY: one valid pollfd.
-        match unsafe { libc::poll(&raw mut poll, 1, ms) } {
-            0 => return Ok(None),
-            n if n < 0 => return interrupted(io::Error::last_os_error()),
-            _ => {}
+        let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
         }
-        let mut byte = 0_u8;
-        // SAFETY: the kernel writes one byte.
-        match unsafe { libc::read(self.fd, (&raw mut byte).cast(), 1) } {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            n if n < 0 => interrupted(io::Error::last_os_error()),
-            _ => Ok(Some(byte)),
+        let mut byte = [0];
+        match rustix::io::read(&self.fd, &mut byte) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(Some(byte[0])),
+            Err(Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 }
 
-fn interrupted(error: io::Error) -> io::Result<Option<u8>> {
-    if error.kind() == io::ErrorKind::Interrupted { Ok(None) } else { Err(error) }
-}
-
-impl Drop for Raw {
+impl<F: AsFd> Drop for Raw<F> {
     fn drop(&mut self) {
-        // SAFETY: the kernel reads one termios. A terminal that is gone needs no restoring.
-        let _gone = unsafe { libc::tcsetattr(self.fd, libc::TCSANOW, &raw const self.before) };
+        // A terminal that is gone needs no restoring.
+        tcsetattr(&self.fd, OptionalActions::Now, &self.before).ok();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use rustix::fs::{Mode, OFlags};
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
     use super::*;
 
     #[test]
     fn keys_come_at_once_and_the_terminal_is_restored() {
-        let (mut ours, mut theirs) = (0, 0);
-        let null = std::ptr::null_mut();
-        // SAFETY: two ints are written; the rest may be null.
-        assert_eq!(unsafe { libc::openpty(&raw mut ours, &raw mut theirs, null, null.cast(), null.cast()) }, 0);
-        // SAFETY: both are new.
-        let (ours, theirs) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
-        let flags = || {
-            // SAFETY: all-zero bytes are a valid termios, and the kernel writes one.
-            unsafe {
-                let mut now: libc::termios = std::mem::zeroed();
-                libc::tcgetattr(theirs.as_raw_fd(), &raw mut now);
-                now.c_lflag
-            }
-        };
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
+        grantpt(&ours).expect("ours");
+        unlockpt(&ours).expect("ours");
+        let name = ptsname(&ours, Vec::new()).expect("its name");
+        let theirs = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).expect("its other end");
+        let flags = || tcgetattr(&theirs).expect("a terminal").local_modes;
         let before = flags();
-        let raw = Raw::enter(theirs.as_raw_fd()).expect("a terminal");
+        let raw = Raw::enter(theirs.as_fd()).expect("a terminal");
         assert_ne!(flags(), before);
         assert_eq!(raw.key(Duration::ZERO).expect("nothing yet"), None);
-        // SAFETY: one byte is read.
-        assert_eq!(unsafe { libc::write(ours.as_raw_fd(), b"q".as_ptr().cast(), 1) }, 1);
+        assert_eq!(rustix::io::write(&ours, b"q"), Ok(1));
         assert_eq!(raw.key(Duration::from_secs(5)).expect("a key"), Some(b'q'));
         drop(raw);
         assert_eq!(flags(), before);
@@ -95,6 +77,6 @@ mod tests {
     #[test]
     fn what_is_no_terminal_is_refused() {
         let pipe = crate::eventfd::new().expect("a descriptor");
-        assert!(Raw::enter(pipe.as_raw_fd()).is_err());
+        assert!(Raw::enter(pipe.as_fd()).is_err());
     }
 }

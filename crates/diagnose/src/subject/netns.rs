@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use parshall_sys::enter_netns::in_netns;
+use parshall_sys::netns::run_in;
 use parshall_sys::nsfs;
 
 use super::Process;
@@ -37,7 +37,7 @@ impl Namespace {
     pub fn open_diag(&self) -> io::Result<TcpDiag> {
         match &self.file {
             None => TcpDiag::open(),
-            Some(file) => in_netns(file.as_fd(), TcpDiag::open)?,
+            Some(file) => run_in(file.as_fd(), TcpDiag::open)?,
         }
     }
 }

@@ -4,7 +4,6 @@ mod ask;
 mod view;
 
 use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -85,12 +84,12 @@ fn live(line: &mut Line) -> anyhow::Result<()> {
 
 /// The terminal while it is ours; restored when dropped, also on an error.
 struct Screen {
-    raw: Raw,
+    raw: Raw<io::Stdin>,
 }
 
 impl Screen {
     fn enter() -> io::Result<Self> {
-        let raw = Raw::enter(io::stdin().as_raw_fd())?;
+        let raw = Raw::enter(io::stdin())?;
         let screen = Self { raw };
         screen.write(ENTER)?;
         Ok(screen)

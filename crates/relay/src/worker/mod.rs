@@ -318,7 +318,7 @@ impl Worker {
     }
 
     fn read_inbox(&mut self) {
-        parshall_sys::eventfd::reset(self.parts.wake.as_raw_fd());
+        parshall_sys::eventfd::reset(&self.parts.wake);
         if self.accept_again.is_none() {
             self.watch_all();
         }
