@@ -1,4 +1,4 @@
-//! Chores of the repository. `cargo xtask tidy` (an alias in `.cargo/config.toml`) checks what clippy cannot.
+//! Chores of the repository. `cargo xtask` is an alias in `.cargo/config.toml`.
 #![forbid(unsafe_code)]
 
 mod tidy;
@@ -9,9 +9,11 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["tidy"] => tidy::run(&root()),
+        ["tidy"] => tidy::run(&root(), false),
+        ["tidy", "--bless"] => tidy::run(&root(), true),
+        ["tidy", "--commits", base] => tidy::commits::run(&root(), base),
         _ => {
-            eprintln!("error: no such chore\nhint: cargo xtask tidy");
+            eprintln!("error: no such chore\nhint: cargo xtask tidy [--bless | --commits BASE]");
             ExitCode::from(2)
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! [`diagnose`], [`relay`] and [`sockets`] have the programs of one product each and do not import each other. What they share:
 //! the kernel's structures (`include/kernel.h`), loading, the kernel's type information, clocks, and reading plain structures.
+#![allow(unsafe_code)]
 #![warn(missing_docs)]
 
 mod bytes;

@@ -1,5 +1,6 @@
 //! Closes on a real kernel: every one is reported, once, with its final counters, or counted as lost. Needs root.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
+#![allow(unsafe_code)]
 
 mod socket_common;
 

@@ -1,5 +1,6 @@
 //! The iterators on a real kernel: every socket of the namespace, with what is known of it from elsewhere. Needs root.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
+#![allow(unsafe_code)]
 
 mod socket_common;
 

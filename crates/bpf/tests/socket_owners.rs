@@ -1,6 +1,7 @@
 //! The pass over all descriptors on a real kernel: every holder is found, once, whatever else happens on the host.
 //! Needs root.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
+#![allow(unsafe_code)]
 
 mod socket_common;
 

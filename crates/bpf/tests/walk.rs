@@ -1,6 +1,7 @@
 //! The walk on a real kernel: every kind and state of socket is found once, selections hold, and nothing is lost or doubled
 //! while connections come and go. Needs root. Tests of several namespaces are beside the backend that uses the walk.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
+#![allow(unsafe_code)]
 mod socket_common;
 
 use std::collections::{HashMap, HashSet};

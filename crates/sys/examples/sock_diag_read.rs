@@ -1,6 +1,7 @@
 //! Dumps all TCP sockets of its network namespace again and again and says what that cost: the workload of
 //! `bench/sockets/uring`. `sock_diag_read plain|uring`; each line of standard input is a number of dumps, and each is
 //! answered with one line of JSON. Messages are cut apart and counted, and not decoded: that would cost both the same.
+#![allow(unsafe_code)]
 use std::io::{self, BufRead, Write};
 
 use parshall_sys::clock::process_cpu_ns;

@@ -1,5 +1,6 @@
 //! System calls for parshall: the home of `unsafe`. Each module wraps one thing the kernel offers; none of them knows
 //! what parshall uses it for, and nothing here decides.
+#![allow(unsafe_code)]
 
 pub mod background;
 pub mod batch;

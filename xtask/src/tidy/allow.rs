@@ -1,11 +1,12 @@
-//! The list of exceptions. It can only shrink: an exception holds the length it was granted for, and one that is no
-//! longer needed is itself a fault.
+//! The list of exceptions. It only shrinks: an exception holds the number it was granted for, and one that is no longer
+//! needed is a complaint.
 
-/// An exception: `path lines` for a file, `path::function lines` for a function.
+/// An exception: `PATH LINES` for a file, `crates/NAME::circles MODULES` for the circles of imports in a crate,
+/// `crates/NAME::products IMPORTS` for imports between products in it.
 #[derive(Debug)]
 struct Exception {
     what: String,
-    lines: usize,
+    most: usize,
     used: bool,
 }
 
@@ -20,19 +21,19 @@ pub fn parse(text: &str, complaints: &mut Vec<String>) -> Allowed {
     let mut allowed = Allowed::default();
     for line in text.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty()) {
         match line.split_once(' ').and_then(|(what, n)| Some((what, n.trim().parse().ok()?))) {
-            Some((what, lines)) => allowed.list.push(Exception { what: what.to_owned(), lines, used: false }),
-            None => complaints.push(format!("{}: `{line}` is not `PATH[::FUNCTION] LINES`", super::ALLOW_FILE)),
+            Some((what, most)) => allowed.list.push(Exception { what: what.to_owned(), most, used: false }),
+            None => complaints.push(format!("{}: `{line}` is not `WHAT NUMBER`", super::ALLOW_FILE)),
         }
     }
     allowed
 }
 
 impl Allowed {
-    /// Whether something too long is an exception; marks it as needed.
-    pub fn permits(&mut self, what: &str, lines: usize) -> bool {
+    /// Whether `number` of something is granted; marks the exception as needed.
+    pub fn permits(&mut self, what: &str, number: usize) -> bool {
         let Some(exception) = self.list.iter_mut().find(|e| e.what == what) else { return false };
         exception.used = true;
-        lines <= exception.lines
+        number <= exception.most
     }
 
     /// Complains about exceptions that nothing needs any more.
@@ -54,7 +55,7 @@ mod tests {
     #[test]
     fn exceptions_only_shrink() {
         let mut complaints = Vec::new();
-        let mut allowed = parse("# why\na.rs 900\nb.rs::f 80 # reason\nnonsense\n", &mut complaints);
+        let mut allowed = parse("# why\na.rs 900\ncrates/b::circles 8 # reason\nnonsense\n", &mut complaints);
         assert_eq!(complaints.len(), 1);
         assert!(allowed.permits("a.rs", 900));
         assert!(!allowed.permits("a.rs", 901));
@@ -62,6 +63,6 @@ mod tests {
         complaints.clear();
         allowed.complain_unused(&mut complaints);
         assert_eq!(complaints.len(), 1);
-        assert!(complaints[0].contains("b.rs::f"));
+        assert!(complaints[0].contains("crates/b::circles"));
     }
 }

@@ -1,25 +1,27 @@
-//! `cargo xtask tidy`: the house rules that run.
+//! `cargo xtask tidy`: rules that neither rustc nor clippy checks.
 //!
-//! `source.rs` reads Rust without its strings and comments, `rules.rs` checks one file, `repo.rs` checks what several
-//! files must agree on, `allow.rs` holds the shrinking list of exceptions.
+//! `rules.rs` checks one file, `repo.rs` what several files must agree on, `imports.rs` reads which module imports which,
+//! `layers.rs` checks and draws that, `commits.rs` checks messages, `allow.rs` holds the shrinking list of exceptions.
 mod allow;
+pub mod commits;
+mod imports;
+mod layers;
 mod repo;
 mod rules;
-mod source;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where exceptions to the length limits are listed.
+/// Where exceptions are listed.
 const ALLOW_FILE: &str = "xtask/tidy-allow.txt";
 /// Never entered.
 const SKIPPED_DIRS: [&str; 4] = ["target", ".git", "node_modules", "__pycache__"];
 /// Files that are read; everything else is data.
 const EXTENSIONS: [&str; 9] = ["rs", "toml", "md", "c", "h", "sh", "py", "txt", "yml"];
 
-/// Checks the repository and prints what is wrong, a line each.
-pub fn run(root: &Path) -> ExitCode {
+/// Checks the repository and prints what is wrong, a line each. With `bless` it brings the drawing of the imports up to date.
+pub fn run(root: &Path, bless: bool) -> ExitCode {
     let mut complaints = Vec::new();
     let files = match read_all(root) {
         Ok(files) => files,
@@ -33,6 +35,10 @@ pub fn run(root: &Path) -> ExitCode {
     for (path, text) in &files {
         rules::check(path, text, &mut allowed, &mut complaints);
     }
+    if let Err(error) = check_imports(root, bless, &files, &mut allowed, &mut complaints) {
+        eprintln!("error: cannot read the imports: {error}");
+        return ExitCode::FAILURE;
+    }
     allowed.complain_unused(&mut complaints);
     let notes = repo::check(&files, &mut complaints);
     for note in notes {
@@ -43,6 +49,31 @@ pub fn run(root: &Path) -> ExitCode {
     }
     println!("tidy: {} files, {} complaints", files.len(), complaints.len());
     if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn check_imports(
+    root: &Path,
+    bless: bool,
+    files: &[(String, String)],
+    allowed: &mut allow::Allowed,
+    complaints: &mut Vec<String>,
+) -> Result<(), String> {
+    let imports = imports::read(files)?;
+    layers::check(&imports, allowed, complaints);
+    let Some((_, old)) = files.iter().find(|(path, _)| path == layers::DRAWING) else { return Ok(()) };
+    match layers::redrawn(old, &imports) {
+        Some(new) if new != *old && bless => {
+            fs::write(root.join(layers::DRAWING), new).map_err(|error| format!("{}: {error}", layers::DRAWING))?;
+        }
+        Some(new) if new != *old => {
+            complaints.push(format!(
+                "{}: the drawing of the imports is not that of the code: `cargo xtask tidy --bless` draws it",
+                layers::DRAWING
+            ));
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// All files worth reading, by path from the root, in order.

@@ -2,6 +2,8 @@
 //! and dump of each set of groups. Run it as root: `walk_bench [CONNECTIONS [DUMPS [SET]]]`. With 0 connections it reads
 //! those that are there. `walk_bench floor OBJECTS PASSES` tells what reading as much memory costs natively.
 #![allow(clippy::unwrap_used)] // A panic is the report.
+#![allow(unsafe_code)]
+
 mod floor;
 
 use std::io::{Read, Write};

@@ -23,7 +23,7 @@ use crate::kernel_types::{self, KernelTypes};
 use crate::load::unsignalled;
 
 /// The generated skeleton of `probes.bpf.c`.
-#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+#[allow(warnings, clippy::undocumented_unsafe_blocks)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/probes.skel.rs"));
 }

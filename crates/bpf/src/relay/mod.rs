@@ -11,7 +11,7 @@ use crate::bytes;
 use crate::load::{refused, unsignalled};
 
 /// The generated skeleton of `redirect.bpf.c`.
-#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+#[allow(warnings, clippy::undocumented_unsafe_blocks)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/redirect.skel.rs"));
 }

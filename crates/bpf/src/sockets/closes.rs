@@ -12,7 +12,7 @@ use parshall_evidence::socket::{Selection, SocketRecord};
 use super::record;
 use crate::load::{refused, unsignalled};
 
-#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+#[allow(warnings, clippy::undocumented_unsafe_blocks)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/socket_closes.skel.rs"));
 }

@@ -13,7 +13,7 @@ use super::rest::Rest;
 use crate::kernel_types::{self, KernelTypes};
 use crate::load::{refused, unsignalled};
 
-#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+#[allow(warnings, clippy::undocumented_unsafe_blocks)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/socket_iter.skel.rs"));
 }

@@ -15,7 +15,7 @@ use super::in_order::in_order;
 use crate::load::unsignalled;
 
 /// The generated skeleton of `walk.bpf.c`.
-#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+#[allow(warnings, clippy::undocumented_unsafe_blocks)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/walk.skel.rs"));
 }

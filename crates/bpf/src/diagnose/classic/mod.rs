@@ -24,7 +24,7 @@ use crate::clock::monotonic_ns;
 use crate::load::unsignalled;
 
 /// The generated skeleton of `classic.bpf.c`.
-#[allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::undocumented_unsafe_blocks, dead_code, unused)]
+#[allow(warnings, clippy::undocumented_unsafe_blocks)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/classic.skel.rs"));
 }

@@ -1,0 +1,187 @@
+//! Layers of modules: no circle of imports, no import between products, and the drawing of both in ARCHITECTURE.md.
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use super::allow::Allowed;
+use super::imports::{Graph, Imports};
+
+/// Where the drawing is.
+pub const DRAWING: &str = "ARCHITECTURE.md";
+const BEGIN: &str = "<!-- imports: drawn by `cargo xtask tidy --bless` -->\n";
+const END: &str = "<!-- end of imports -->\n";
+
+/// Crates that several products share, with the modules there that belong to one product each.
+const PRODUCTS: [(&str, &[&str]); 2] =
+    [("core", &["judge", "observe", "relay", "sockets"]), ("bpf", &["diagnose", "relay", "sockets"])];
+
+/// Modules of one product that may import one another, because they are parts of one product.
+const SAME_PRODUCT: [[&str; 2]; 1] = [["judge", "observe"]];
+
+/// Complains about circles and about products that import each other.
+pub fn check(imports: &Imports, allowed: &mut Allowed, complaints: &mut Vec<String>) {
+    for (name, graph) in &imports.modules {
+        let circles = circles(graph);
+        let modules: usize = circles.iter().map(BTreeSet::len).sum();
+        // An exception grants a number of modules that may be part of a circle.
+        if modules > 0 && !allowed.permits(&format!("crates/{name}::circles"), modules) {
+            for circle in circles {
+                complaints.push(format!("crates/{name}: modules import each other in a circle: {}", list(&circle)));
+            }
+        }
+    }
+    for (name, products) in PRODUCTS {
+        let Some(graph) = imports.modules.get(name) else { continue };
+        let edges = graph.iter().flat_map(|(from, to)| to.iter().map(move |to| (from.as_str(), to.as_str())));
+        let same = |from, to| SAME_PRODUCT.iter().any(|pair| pair.contains(&from) && pair.contains(&to));
+        let wrong: Vec<_> =
+            edges.filter(|(from, to)| products.contains(from) && products.contains(to) && !same(*from, *to)).collect();
+        if !wrong.is_empty() && !allowed.permits(&format!("crates/{name}::products"), wrong.len()) {
+            complaints.extend(
+                wrong.iter().map(|(from, to)| format!("crates/{name}: the product {from} imports the product {to}")),
+            );
+        }
+    }
+}
+
+/// The text of `file` with the drawing of these imports; None where it has no place for it.
+pub fn redrawn(file: &str, imports: &Imports) -> Option<String> {
+    let (before, rest) = file.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}{}{END}{after}", drawing(imports)))
+}
+
+/// A line for each module with those that it imports. Each layer imports only from those below it.
+fn drawing(imports: &Imports) -> String {
+    let mut text = "```\ncrates\n".to_owned();
+    draw(&imports.crates, &mut text);
+    for (name, graph) in imports.modules.iter().filter(|(_, graph)| graph.values().any(|to| !to.is_empty())) {
+        writeln!(text, "\ncrates/{name}").ok();
+        draw(graph, &mut text);
+    }
+    text.push_str("```\n");
+    text
+}
+
+fn draw(graph: &Graph, text: &mut String) {
+    const WIDTH: usize = 118;
+    let layers = layers(graph);
+    let longest = graph.keys().map(String::len).max().unwrap_or(0);
+    for (number, layer) in layers.iter().enumerate().rev() {
+        for name in layer {
+            let mut line = format!("  {number} {name:longest$} ");
+            for to in &graph[name] {
+                if line.len() + 1 + to.len() > WIDTH {
+                    writeln!(text, "{}", line.trim_end()).ok();
+                    line = " ".repeat(longest + 5);
+                }
+                write!(line, " {to}").ok();
+            }
+            writeln!(text, "{}", line.trim_end()).ok();
+        }
+    }
+}
+
+/// Names by layer, the lowest first: a layer is the longest way down. What is part of a circle is one layer.
+fn layers(graph: &Graph) -> Vec<BTreeSet<String>> {
+    let circles = circles(graph);
+    let group = |name: &str| -> BTreeSet<String> {
+        let circle = circles.iter().find(|circle| circle.contains(name));
+        circle.cloned().unwrap_or_else(|| BTreeSet::from([name.to_owned()]))
+    };
+    let mut left: BTreeSet<String> = graph.keys().cloned().collect();
+    let mut layers = Vec::new();
+    while !left.is_empty() {
+        let rests = |name: &String| {
+            let group = group(name);
+            group.iter().flat_map(|member| &graph[member]).all(|to| group.contains(to) || !left.contains(to))
+        };
+        let layer: BTreeSet<String> = left.iter().filter(|name| rests(name)).cloned().collect();
+        left.retain(|name| !layer.contains(name));
+        layers.push(layer);
+    }
+    layers
+}
+
+/// Sets of names that reach each other.
+fn circles(graph: &Graph) -> Vec<BTreeSet<String>> {
+    let mut found: Vec<BTreeSet<String>> = Vec::new();
+    for name in graph.keys() {
+        if found.iter().any(|circle| circle.contains(name)) {
+            continue;
+        }
+        let reached = reached(graph, name);
+        let circle: BTreeSet<String> =
+            reached.iter().filter(|other| self::reached(graph, other).contains(name)).cloned().collect();
+        if !circle.is_empty() {
+            found.push(circle);
+        }
+    }
+    found
+}
+
+/// All that a name imports, directly or not.
+fn reached(graph: &Graph, from: &str) -> BTreeSet<String> {
+    let mut reached = BTreeSet::new();
+    let mut todo: Vec<&String> = graph[from].iter().collect();
+    while let Some(name) = todo.pop() {
+        if reached.insert(name.clone()) {
+            todo.extend(graph.get(name).into_iter().flatten());
+        }
+    }
+    reached
+}
+
+fn list(names: &BTreeSet<String>) -> String {
+    names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allow;
+    use super::*;
+
+    fn graph(edges: &[(&str, &[&str])]) -> Graph {
+        edges.iter().map(|(from, to)| ((*from).to_owned(), to.iter().map(|to| (*to).to_owned()).collect())).collect()
+    }
+
+    fn imports(name: &str, edges: &[(&str, &[&str])]) -> Imports {
+        let mut imports = Imports::default();
+        imports.modules.insert(name.to_owned(), graph(edges));
+        imports
+    }
+
+    fn complaints(imports: &Imports, allow: &str) -> Vec<String> {
+        let mut complaints = Vec::new();
+        let mut allowed = allow::parse(allow, &mut complaints);
+        check(imports, &mut allowed, &mut complaints);
+        complaints
+    }
+
+    #[test]
+    fn circles_are_complained_about_unless_they_are_listed() {
+        let bad = imports("x", &[("a", &["b"]), ("b", &["c"]), ("c", &["a", "d"]), ("d", &[])]);
+        assert_eq!(complaints(&bad, ""), ["crates/x: modules import each other in a circle: a, b, c"]);
+        assert!(complaints(&bad, "crates/x::circles 3").is_empty());
+        assert_eq!(complaints(&bad, "crates/x::circles 2").len(), 1);
+        assert!(complaints(&imports("x", &[("a", &["b"]), ("b", &[])]), "").is_empty());
+    }
+
+    #[test]
+    fn products_do_not_import_each_other() {
+        let bad = imports("core", &[("relay", &["sockets", "words"]), ("sockets", &[]), ("words", &[])]);
+        assert_eq!(complaints(&bad, ""), ["crates/core: the product relay imports the product sockets"]);
+        let parts = [("observe", &["judge"][..]), ("judge", &[])];
+        assert!(complaints(&imports("core", &parts), "").is_empty());
+    }
+
+    #[test]
+    fn the_drawing_has_the_lowest_layer_last() {
+        let some = imports("x", &[("a", &["b", "c"]), ("b", &["c"]), ("c", &[]), ("lone", &[])]);
+        let file = format!("before\n{BEGIN}old\n{END}after\n");
+        let drawn = redrawn(&file, &some).expect("it has a place");
+        let lines = "crates/x\n  2 a     b c\n  1 b     c\n  0 c\n  0 lone\n";
+        assert_eq!(drawn, format!("before\n{BEGIN}```\ncrates\n\n{lines}```\n{END}after\n"));
+        assert_eq!(redrawn(&drawn, &some).as_deref(), Some(drawn.as_str()));
+        assert_eq!(redrawn("no place", &some), None);
+    }
+}
