@@ -1,0 +1,105 @@
+"""Judges stored runs of cases: what was right, what was accused, what was missed. Pure functions over the runner's records."""
+from collections import Counter
+
+# A healthy verdict on a case whose change makes the median at least this many times better is a missed slowness.
+MISSED_RATIO = 2.0
+
+
+def causes(run):
+    """The causes that a run names, the first finding first."""
+    verdict = run["verdict"]
+    if verdict["verdict"]["status"] not in ("cause", "at-capacity"):
+        return []
+    named = [f["cause"] for f in verdict.get("findings", [])]
+    first = verdict["verdict"].get("cause")
+    return ([first] if first and first not in named[:1] else []) + named
+
+
+def answer(run):
+    status = run["verdict"]["verdict"]["status"]
+    named = causes(run)
+    return named[0] if status == "cause" and named else status
+
+
+def is_right(case, run, depth=1):
+    expect = case.expect
+    if case.is_healthy:
+        return run["verdict"]["verdict"]["status"] in expect["status"]
+    return bool(set(causes(run)[:depth]) & set(expect["causes"]))
+
+
+def is_accused(case, run):
+    return case.is_healthy and run["verdict"]["verdict"]["status"] == "cause"
+
+
+def is_missed(case, run, proofs):
+    ratio = proofs.get(case.id, {}).get("p50_ratio") or proofs.get(case.id, {}).get("ratio", 1)
+    return not case.is_healthy and run["verdict"]["verdict"]["status"] == "healthy" and ratio >= MISSED_RATIO
+
+
+def chain_right(case, run):
+    """(processes, threads, leaf) of the chain, each right or not. A verdict without a chain has none of them right.
+
+    The verdict's `chain` has `hops` (each with `process`, `thread` and `waits_on`, the next hop's process or resource) and
+    `leaf` (with `process`, `thread` and `cause`)."""
+    chain = run["verdict"].get("chain") or {}
+    hops, leaf = chain.get("hops") or [], chain.get("leaf") or {}
+    want = case.expect["hop"]
+    process = len(hops) >= len(want) and all(_same(w, h, ("process", "waits_on")) for w, h in zip(want, hops))
+    thread = bool(hops) and all(_same(w, h, ("thread",)) for w, h in zip(want, hops))
+    return process, thread, bool(leaf) and _same(case.expect["leaf"], leaf, ("process", "thread", "cause"))
+
+
+def _same(want, have, keys):
+    """Expected names are prefixes: a database writes what it does behind its name."""
+    return all(key not in want or str(have.get(key, "")).startswith(want[key]) for key in keys)
+
+
+def confusion(cases, runs):
+    """Rows of (what was expected, Counter of answers)."""
+    rows = {}
+    for run in runs:
+        case = cases[run["case"]]
+        key = "healthy" if case.is_healthy else case.expect["causes"][0]
+        rows.setdefault(key, Counter())[answer(run)] += 1
+    return sorted(rows.items())
+
+
+def summary(cases, runs, proofs):
+    """Each figure as (name, hits, of how many)."""
+    slow = [r for r in runs if not cases[r["case"]].is_healthy]
+    well = [r for r in runs if cases[r["case"]].is_healthy]
+    chains = [r for r in runs if cases[r["case"]].role == "chain"]
+    checked = [chain_right(cases[r["case"]], r) for r in chains]
+
+    def count(group, test):
+        return sum(bool(test(cases[r["case"]], r)) for r in group)
+
+    rows = [
+        ("top-1 of slow cases", count(slow, is_right), len(slow)),
+        ("top-3 of slow cases", count(slow, lambda c, r: is_right(c, r, 3)), len(slow)),
+        ("healthy cases with an accepted status", count(well, is_right), len(well)),
+        ("false accusations of healthy cases", count(well, is_accused), len(well)),
+        ("missed slowness", count(slow, lambda c, r: is_missed(c, r, proofs)), len(slow)),
+        ("chain: processes right", sum(c[0] for c in checked), len(chains)),
+        ("chain: threads right", sum(c[1] for c in checked), len(chains)),
+        ("chain: leaf right", sum(c[2] for c in checked), len(chains)),
+        ("chain: all right", sum(all(c) for c in checked), len(chains)),
+    ]
+    for level in ("high", "medium", "low"):
+        said = [r for r in runs if r["verdict"]["verdict"].get("confidence") == level]
+        rows.append((f"right of those with {level} confidence", count(said, is_right), len(said)))
+    rows += [
+        ("baseline: top-1 of slow cases", sum(_baseline(r)[:1] != [] and _baseline(r)[0] in _want(cases, r) for r in slow), len(slow)),
+        ("baseline: top-3 of slow cases", sum(bool(set(_baseline(r)[:3]) & set(_want(cases, r))) for r in slow), len(slow)),
+        ("baseline: false accusations of healthy cases", sum(bool(_baseline(r)) for r in well), len(well)),
+    ]
+    return rows
+
+
+def _baseline(run):
+    return [cause for cause, _ in run.get("baseline", [])]
+
+
+def _want(cases, run):
+    return cases[run["case"]].expect["causes"]
