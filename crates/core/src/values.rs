@@ -162,6 +162,17 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{bytes} bytes")
 }
 
+/// A duration in the largest unit that keeps it whole, such as `90 s`.
+pub fn duration_text(time: Duration) -> String {
+    let ms = time.as_millis();
+    for (unit_ms, unit) in [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")] {
+        if ms > 0 && ms.is_multiple_of(unit_ms) {
+            return format!("{} {unit}", ms / unit_ms);
+        }
+    }
+    if ms >= 1 { format!("{ms} ms") } else { format!("{} µs", time.as_micros()) }
+}
+
 /// Above 2^53 an f64 skips whole numbers.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 

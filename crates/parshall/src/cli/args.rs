@@ -91,7 +91,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage or mistakes in the file.")]
   parshall sockets stream --every 5s --format json
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
-    Sockets(parshall_sockets::cli::SocketsArgs),
+    Sockets(Box<parshall_sockets::cli::SocketsArgs>),
     #[cfg(feature = "lab")]
     /// Testbeds with known faults: see them diagnosed
     #[command(after_help = "Examples:

@@ -2,6 +2,9 @@
 //! the answers.
 use std::path::{Path, PathBuf};
 
+use parshall_core::relay::config::row::{Row, Takes};
+use parshall_core::relay::config::{Global, Listener};
+
 use super::super::load::{lines, understand};
 use super::{json, text};
 use parshall_host::output::TextStyle;
@@ -57,4 +60,50 @@ fn a_hostile_file_cannot_move_the_cursor() {
     let loaded = understand(b"[[listener]]\nlisten = \"\\u001b[2J:1\"\n\"\\u001bk\" = 1\n");
     let page = lines(Path::new("a\u{1b}b"), &loaded.config.unwrap_err());
     assert!(!page.chars().any(|c| c.is_control() && c != '\n'), "{page:?}");
+}
+
+/// The lines of docs/relay.md that are made from the table of settings stand between these and an empty line or the next
+/// table of the example.
+const PROCESS: &str = "# How the process runs. All of these may be left out.\n";
+const LISTENER: &str = "# Its settings. What is not marked otherwise shows the default.\n";
+
+fn reference<S: 'static>(rows: impl Iterator<Item = &'static Row<S>>) -> String {
+    let (mut out, mut table) = (String::new(), "");
+    for row in rows {
+        if row.table() != table {
+            table = row.table();
+            out.push_str(&format!("\n[listener.{table}]\n"));
+        }
+        let mut help = row.help.to_owned();
+        if let Takes::Names(names) = row.field.takes() {
+            help.push_str(&format!("; one of {}", names.join(", ")));
+        }
+        if !row.more.default.is_empty() {
+            help.push_str(&format!("; default: {}", row.more.default));
+        }
+        if row.more.at_start {
+            help.push_str("; not changed by a reload");
+        }
+        out.push_str(&format!("{:<34} # {help}\n", row.line()));
+    }
+    out
+}
+
+#[test]
+fn the_document_has_the_table_of_settings() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/relay.md");
+    let document = std::fs::read_to_string(&path).unwrap();
+    let mut wanted = document.clone();
+    for (marker, end, text) in [
+        (PROCESS, "\n# For all listeners", reference(Global::ROWS.iter())),
+        (LISTENER, "\n# A range is one listener", reference(Listener::rows())),
+    ] {
+        let start = wanted.find(marker).expect("the marker") + marker.len();
+        let end = start + wanted[start..].find(end).expect("what follows");
+        wanted.replace_range(start..end, &text);
+    }
+    if std::env::var_os("BLESS").is_some() {
+        return std::fs::write(&path, &wanted).unwrap();
+    }
+    assert!(document == wanted, "docs/relay.md differs from the table of settings; BLESS=1 rewrites it");
 }

@@ -2,9 +2,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use parshall_core::relay::config::value::{BALANCES, ENGINES, PROXY_VERSIONS, name_of};
-use parshall_core::relay::config::{Config, Language, Listener, LogTo, Mistake, Protocol, Target};
-use serde_json::{Value, json};
+use parshall_core::relay::config::row::{Row, Shown};
+use parshall_core::relay::config::{Global, Language, Listener, Mistake, Protocol, Target};
+use serde_json::{Map, Value, json};
 
 use crate::load::Loaded;
 
@@ -23,7 +23,7 @@ pub fn json(path: &Path, loaded: &Loaded) -> anyhow::Result<String> {
         },
     });
     if let Ok(config) = &loaded.config {
-        document["global"] = global(config);
+        document["global"] = Value::Object(settings(Global::ROWS.iter(), &config.global));
         document["listeners"] = config.listeners.iter().map(listener).collect();
     }
     let mut text = serde_json::to_string_pretty(&document)?;
@@ -35,80 +35,44 @@ fn mistake(mistake: &Mistake) -> Value {
     json!({"line": mistake.line, "column": mistake.column, "what": mistake.what, "hint": mistake.hint})
 }
 
-fn global(config: &Config) -> Value {
-    let global = &config.global;
-    json!({
-        "threads": global.threads,
-        "max_connections": global.max_connections,
-        "metrics": global.metrics.map(|a| a.to_string()),
-        "control": global.control,
-        "log": match &global.log {
-            LogTo::Nowhere => None,
-            LogTo::Stdout => Some("stdout"),
-            LogTo::File(path) => Some(path.as_str()),
-        },
-        "user": global.user,
-        "drain_s": seconds(global.drain),
-    })
+fn listener(l: &Listener) -> Value {
+    let mut object = settings(Listener::rows(), l);
+    object.insert("name".to_owned(), json!(l.name));
+    object.insert("protocol".to_owned(), json!(if l.protocol == Protocol::Udp { "udp" } else { "tcp" }));
+    object.insert("listen".to_owned(), json!(l.listen.to_string()));
+    object.insert("targets".to_owned(), l.targets.iter().map(target).collect());
+    Value::Object(object)
 }
 
-fn listener(l: &Listener) -> Value {
-    let time = |t: Option<Duration>| t.map(seconds);
-    json!({
-        "name": l.name,
-        "protocol": if l.protocol == Protocol::Udp { "udp" } else { "tcp" },
-        "listen": l.listen.to_string(),
-        "targets": l.targets.iter().map(target).collect::<Vec<_>>(),
-        "balance": name_of(&BALANCES, &l.balance),
-        "engine": name_of(&ENGINES, &l.engine),
-        "buffer_bytes": l.buffer,
-        "access": l.access.iter().map(|rule| {
-            json!({"allow": rule.allow, "network": rule.network.to_string()})
-        }).collect::<Vec<_>>(),
-        "limits": {
-            "connections": l.limits.connections,
-            "per_source": l.limits.per_source,
-            "rate_per_s": l.limits.rate,
-            "bandwidth_bytes_per_s": l.limits.bandwidth,
-        },
-        "timeouts": {
-            "connect_s": seconds(l.timeouts.connect),
-            "idle_s": time(Some(l.timeouts.idle).filter(|t| !t.is_zero())),
-            "linger_s": seconds(l.timeouts.linger),
-            "header_s": seconds(l.timeouts.header),
-        },
-        "sockets": {
-            "nodelay": l.sockets.nodelay,
-            "receive_buffer_bytes": l.sockets.receive_buffer,
-            "send_buffer_bytes": l.sockets.send_buffer,
-            "keepalive_s": time(l.sockets.keepalive),
-            "user_timeout_s": time(l.sockets.user_timeout),
-            "mptcp": l.sockets.mptcp,
-            "fast_open": l.sockets.fast_open,
-            "backlog": l.sockets.backlog,
-        },
-        "proxy_in": l.proxy_in,
-        "proxy_from": l.proxy_from.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "proxy_out": l.proxy_out.map(|v| name_of(&PROXY_VERSIONS, &Some(v))),
-        "transparent": l.transparent,
-        "source": l.source.map(|a| a.to_string()),
-        "health": {
-            "fails": l.health.fails,
-            "pause_s": seconds(l.health.pause),
-            "check": l.health.check.map(|c| json!({
-                "interval_s": seconds(c.interval),
-                "timeout_s": seconds(c.timeout),
-                "rise": c.rise,
-                "fall": c.fall,
-            })),
-        },
-    })
+/// Every setting under its key; those of a table in an object of its own.
+fn settings<S: 'static>(rows: impl Iterator<Item = &'static Row<S>>, subject: &S) -> Map<String, Value> {
+    let mut object = Map::new();
+    for row in rows {
+        let value = match row.field.shown(subject) {
+            Shown::Time(Duration::ZERO) if row.more.zero_is_off => Value::Null,
+            shown => value(shown),
+        };
+        if row.table().is_empty() {
+            object.insert(row.json_key(), value);
+        } else {
+            object.entry(row.table()).or_insert_with(|| json!({}))[row.json_key()] = value;
+        }
+    }
+    object
+}
+
+fn value(shown: Shown) -> Value {
+    match shown {
+        Shown::Nothing => Value::Null,
+        Shown::Flag(flag) => json!(flag),
+        Shown::Number(number) => json!(number),
+        Shown::Time(time) => json!(time.as_secs_f64()),
+        Shown::Text(text) => json!(text),
+        Shown::List(items) => items.into_iter().map(value).collect(),
+        Shown::Table(entries) => Value::Object(entries.into_iter().map(|(key, shown)| (key, value(shown))).collect()),
+    }
 }
 
 fn target(target: &Target) -> Value {
     json!({"address": target.endpoint.to_string(), "weight": target.weight})
-}
-
-fn seconds(time: Duration) -> f64 {
-    time.as_secs_f64()
 }

@@ -1,14 +1,12 @@
 //! What a configuration would do, for people: every listener with what is not as usual about it.
 use std::path::Path;
-use std::time::Duration;
 
-use parshall_core::relay::config::value::{BALANCES, ENGINES, PROXY_VERSIONS, name_of};
-use parshall_core::relay::config::{
-    BUFFER_DEFAULT, Balance, Config, Endpoint, Global, Listener, LogTo, Protocol, SocketOptions, Target,
-};
-use parshall_core::values::bytes_text;
+use parshall_core::relay::config::{Config, Endpoint, Global, Listener, Protocol, Target};
 
 use parshall_host::output::{TextStyle, clean, items};
+
+/// Between two items of a line.
+const SEPARATOR: &str = " · ";
 
 /// The page.
 pub fn text(path: &Path, config: &Config, style: TextStyle) -> String {
@@ -16,7 +14,9 @@ pub fn text(path: &Path, config: &Config, style: TextStyle) -> String {
     let listeners = if count == 1 { "one listener".to_owned() } else { format!("{count} listeners") };
     let head = format!("{}: {listeners}, no mistakes", clean(&path.display().to_string()));
     let mut out = if style.color { format!("\x1b[1m{head}\x1b[0m\n") } else { format!("{head}\n") };
-    rows(&mut out, &global(&config.global), style.width);
+    let usual = Global::default();
+    let global = Global::ROWS.iter().filter_map(|row| row.describe(&config.global, &usual)).collect::<Vec<_>>();
+    lines(&mut out, &global, style.width);
     for group in groups(&config.listeners) {
         out.push('\n');
         let (first, last) = (&group[0], &group[group.len() - 1]);
@@ -26,38 +26,19 @@ pub fn text(path: &Path, config: &Config, style: TextStyle) -> String {
         let head = format!("{protocol} {listen} → {}", targets.collect::<Vec<_>>().join(", "));
         out.push_str(&clean(&head));
         out.push('\n');
-        rows(&mut out, &details(first, group.len() > 1), style.width);
+        lines(&mut out, &details(first, group.len() > 1), style.width);
     }
     out
 }
 
-fn rows(out: &mut String, parts: &[String], width: usize) {
+fn lines(out: &mut String, parts: &[String], width: usize) {
     const INDENT: &str = "    ";
     let parts: Vec<String> = parts.iter().map(|p| clean(p)).collect();
-    for line in items(&parts, " · ", width.saturating_sub(INDENT.len()).max(20)) {
+    for line in items(&parts, SEPARATOR, width.saturating_sub(INDENT.len()).max(20)) {
         out.push_str(INDENT);
         out.push_str(&line);
         out.push('\n');
     }
-}
-
-fn global(global: &Global) -> Vec<String> {
-    let mut parts = vec![match global.threads {
-        Some(1) => "one thread".to_owned(),
-        Some(threads) => format!("{threads} threads"),
-        None => "one thread per CPU".to_owned(),
-    }];
-    parts.extend(global.max_connections.map(|n| format!("at most {n} connections")));
-    parts.extend(global.metrics.map(|address| format!("metrics at {address}")));
-    parts.extend(global.control.as_ref().map(|path| format!("control at {path}")));
-    parts.push(match &global.log {
-        LogTo::Nowhere => "no log".to_owned(),
-        LogTo::Stdout => "log to stdout".to_owned(),
-        LogTo::File(path) => format!("log to {path}"),
-    });
-    parts.extend(global.user.as_ref().map(|user| format!("as {user}")));
-    parts.push(format!("drain {}", time(global.drain)));
-    parts
 }
 
 /// Neighbours that differ in their ports only are shown as the range that they were written as.
@@ -108,90 +89,10 @@ fn details(l: &Listener, range: bool) -> Vec<String> {
         // The names of a range end with each address.
         parts.push(format!("name {}", if range { l.name.split('/').next().unwrap_or_default() } else { &l.name }));
     }
-    if l.protocol == Protocol::Tcp {
-        parts.push(format!("engine {}", name_of(&ENGINES, &l.engine)));
-        if l.buffer != BUFFER_DEFAULT {
-            parts.push(format!("buffer {}", bytes_text(l.buffer as u64)));
-        }
-    }
-    if l.targets.len() > 1 || l.balance != Balance::RoundRobin {
-        parts.push(name_of(&BALANCES, &l.balance).to_owned());
-    }
-    limits(l, &mut parts);
-    times(l, &usual, &mut parts);
-    parts.extend(l.proxy_in.then(|| {
-        let networks: Vec<String> = l.proxy_from.iter().map(|network| format!(" {network}")).collect();
-        let from = if networks.is_empty() { "" } else { " from" };
-        format!("PROXY header in{from}{}", networks.join(","))
-    }));
-    parts.extend(l.proxy_out.map(|v| format!("PROXY header out {}", name_of(&PROXY_VERSIONS, &Some(v)))));
-    parts.extend(l.transparent.then(|| "from the client's address".to_owned()));
-    parts.extend(l.source.map(|source| format!("from {source}")));
-    sockets(&l.sockets, &usual.sockets, &mut parts);
-    if l.health.fails != usual.health.fails || l.health.pause != usual.health.pause {
-        parts.push(match l.health.fails {
-            0 => "no target is left alone".to_owned(),
-            fails => format!("{fails} failures pause a target {}", time(l.health.pause)),
-        });
-    }
-    parts.extend(l.health.check.map(|c| format!("checked every {} for {}", time(c.interval), time(c.timeout))));
-    parts.extend(l.access.iter().map(ToString::to_string));
+    let mut rows: Vec<_> = Listener::rows().collect();
+    rows.sort_by_key(|row| row.more.section);
+    // A list is described as items of its own.
+    let described = rows.iter().filter_map(|row| row.describe(l, &usual));
+    parts.extend(described.flat_map(|text| text.split(SEPARATOR).map(str::to_owned).collect::<Vec<_>>()));
     parts
-}
-
-fn limits(l: &Listener, parts: &mut Vec<String>) {
-    let udp = l.protocol == Protocol::Udp;
-    let open = if udp { "sessions" } else { "connections" };
-    parts.extend(l.limits.connections.map(|n| format!("at most {n} {open}")));
-    parts.extend(l.limits.per_source.map(|n| format!("{n} {open} per source")));
-    parts.extend(l.limits.rate.map(|n| match udp {
-        true => format!("{n} datagrams/s per source"),
-        false => format!("{n} new connections/s"),
-    }));
-    parts.extend(l.limits.bandwidth.map(|n| format!("{}/s each way", bytes_text(n))));
-}
-
-fn times(l: &Listener, usual: &Listener, parts: &mut Vec<String>) {
-    let (own, usual) = (l.timeouts, usual.timeouts);
-    let rows = [
-        ("connect", own.connect, usual.connect),
-        ("idle", own.idle, usual.idle),
-        ("linger", own.linger, usual.linger),
-        ("header", own.header, usual.header),
-    ];
-    for (name, own, usual) in rows {
-        if own != usual {
-            parts.push(if own.is_zero() {
-                format!("no {name} timeout")
-            } else {
-                format!("{name} timeout {}", time(own))
-            });
-        }
-    }
-}
-
-fn sockets(own: &SocketOptions, usual: &SocketOptions, parts: &mut Vec<String>) {
-    parts.extend((!own.nodelay).then(|| "without TCP_NODELAY".to_owned()));
-    parts.extend(own.receive_buffer.map(|n| format!("SO_RCVBUF {}", bytes_text(n.into()))));
-    parts.extend(own.send_buffer.map(|n| format!("SO_SNDBUF {}", bytes_text(n.into()))));
-    if own.keepalive != usual.keepalive {
-        parts.push(own.keepalive.map_or("no keepalive".to_owned(), |t| format!("keepalive after {}", time(t))));
-    }
-    parts.extend(own.user_timeout.map(|t| format!("TCP_USER_TIMEOUT {}", time(t))));
-    parts.extend(own.mptcp.then(|| "MPTCP".to_owned()));
-    parts.extend(own.fast_open.then(|| "TCP Fast Open".to_owned()));
-    if own.backlog != usual.backlog {
-        parts.push(format!("backlog {}", own.backlog));
-    }
-}
-
-/// A time in the largest unit that keeps it whole.
-fn time(time: Duration) -> String {
-    let ms = time.as_millis();
-    for (unit_ms, unit) in [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")] {
-        if ms > 0 && ms.is_multiple_of(unit_ms) {
-            return format!("{} {unit}", ms / unit_ms);
-        }
-    }
-    if ms >= 1 { format!("{ms} ms") } else { format!("{} µs", time.as_micros()) }
 }

@@ -1,11 +1,13 @@
 //! The flags of `parshall relay` lowered into a request.
+use parshall_core::relay::config::row::{Row, Set};
 use parshall_core::relay::config::{
-    AccessRule, At, Draft, Global, LogTo, Protocol, Setting, TargetSpec, access_list, address, quick,
+    AccessRule, At, Draft, Global, Listener, Protocol, Setting, TargetSpec, access_list, address, quick,
 };
 
 use parshall_core::values::ValueError;
 
-use super::args::{ForwardArgs, IdleTimeout, Networks, ProcessArgs, RelayArgs, RelayCommand, RunArgs};
+use super::args::{ListenerArgs, Networks, RelayArgs, RelayCommand, RunArgs};
+use super::setting_flags::SettingFlags;
 use crate::request::{RelayRequest, Source};
 use parshall_host::error::UserError;
 
@@ -45,56 +47,42 @@ impl RunArgs {
         let targets = self.targets.iter().map(target).collect::<Result<_, UserError>>()?;
         let draft = Draft {
             name: None,
-            protocol: if self.forward.udp { Protocol::Udp } else { Protocol::Tcp },
+            protocol: if self.listener.udp { Protocol::Udp } else { Protocol::Tcp },
             listen: specs.into_iter().map(unplaced).collect(),
             targets,
-            settings: self.forward.settings()?.into_iter().map(unplaced).collect(),
+            settings: settings(self.listener, self.listener_settings)?.into_iter().map(unplaced).collect(),
         };
-        let config = quick(self.process.validate(), draft)?;
+        let config = quick(global(self.process_settings)?, draft)?;
         Ok(Source::Given(Box::new(config)))
     }
 }
 
-impl ForwardArgs {
-    fn settings(self) -> Result<Vec<Setting>, UserError> {
-        let rules = |networks: Vec<Networks>, allow| -> Vec<AccessRule> {
-            networks.into_iter().flatten().map(|network| AccessRule { allow, network }).collect()
-        };
-        let access = access_list(&rules(self.allow, true), &rules(self.deny, false))?;
-        let proxies: Vec<_> = self.proxy_from.into_iter().flatten().collect();
-        let given = [
-            self.engine.map(Setting::Engine),
-            self.buffer.map(Setting::Buffer),
-            self.balance.map(Setting::Balance),
-            (!access.is_empty()).then_some(Setting::Access(access)),
-            self.per_source.map(Setting::PerSource),
-            self.rate.map(Setting::Rate),
-            self.bandwidth.map(Setting::Bandwidth),
-            self.connect_timeout.map(Setting::Connect),
-            self.idle_timeout.map(|IdleTimeout(time)| Setting::Idle(time)),
-            self.proxy_in.then_some(Setting::ProxyIn(true)),
-            (!proxies.is_empty()).then_some(Setting::ProxyFrom(proxies)),
-            self.proxy_out.map(|version| Setting::ProxyOut(Some(version))),
-            self.transparent.then_some(Setting::Transparent(true)),
-            self.source.map(Setting::Source),
-        ];
-        Ok(given.into_iter().flatten().collect())
+/// The settings of the listener, checked as those of a file are.
+fn settings(listener: ListenerArgs, flags: SettingFlags<Listener>) -> Result<Vec<Setting>, UserError> {
+    let rules = |networks: Vec<Networks>, allow| -> Vec<AccessRule> {
+        networks.into_iter().flatten().map(|network| AccessRule { allow, network }).collect()
+    };
+    let access = access_list(&rules(listener.allow, true), &rules(listener.deny, false))?;
+    let mut settings = Vec::new();
+    for (row, texts) in flags.given {
+        settings.push(Setting { row, set: set(row, &texts)? });
     }
+    if !access.is_empty() {
+        settings.push(Setting::new("access", move |l| l.access.clone_from(&access)));
+    }
+    Ok(settings)
 }
 
-impl ProcessArgs {
-    fn validate(self) -> Global {
-        let usual = Global::default();
-        Global {
-            threads: self.threads,
-            max_connections: self.max_connections,
-            metrics: self.metrics,
-            control: self.control,
-            log: self.log.unwrap_or(LogTo::Nowhere),
-            user: self.user,
-            drain: self.drain.unwrap_or(usual.drain),
-        }
+fn global(flags: SettingFlags<Global>) -> Result<Global, UserError> {
+    let mut global = Global::default();
+    for (row, texts) in flags.given {
+        set(row, &texts)?(&mut global);
     }
+    Ok(global)
+}
+
+fn set<S: 'static>(row: &Row<S>, texts: &[String]) -> Result<Set<S>, ValueError> {
+    row.field.parse(&texts.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// There is no text on a command line to point into.

@@ -138,9 +138,8 @@ impl Main {
 
     fn tell_unchangeable(&self, new: &Config) {
         let (old, new) = (&self.config.global, &new.global);
-        let differ =
-            [("threads", old.threads != new.threads), ("max-connections", old.max_connections != new.max_connections)];
-        for (key, _) in differ.into_iter().chain([("user", old.user != new.user)]).filter(|(_, differs)| *differs) {
+        for row in Global::ROWS.iter().filter(|row| row.more.at_start && row.field.differs(old, new)) {
+            let key = row.key;
             eprintln!("relay: `{key}` changes with the next start or upgrade (SIGUSR2), not with a reload");
         }
     }

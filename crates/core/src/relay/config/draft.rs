@@ -6,8 +6,10 @@ use ipnet::IpNet;
 
 use super::address::Spec;
 use super::mistake::Mistakes;
-use super::model::{AccessRule, Config, Endpoint, Global, Listener, Protocol, Target};
+use super::model::{AccessRule, Config, Endpoint, Protocol, Target};
+use super::rules;
 use super::setting::Setting;
+use super::table::{Global, Listener};
 use crate::text::quote;
 use crate::values::ValueError;
 
@@ -37,7 +39,7 @@ pub struct TargetSpec {
 }
 
 /// A listener as it was written: it becomes one [`Listener`] for each address and port.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Draft {
     /// Its name, if it was given one.
     pub name: Option<At<String>>,
@@ -166,7 +168,11 @@ impl Assembly<'_, '_> {
         // Whether one default fits can depend on another: an access list on a Unix socket needs PROXY headers.
         let mut all = bare.clone();
         defaults.iter().chain(&draft.settings).for_each(|s| s.value.apply(&mut all));
-        let fits = |setting: &Setting| setting.misfit(&all).is_none() && setting.clash(&own).is_none();
+        let fits = |setting: &Setting| {
+            let mut with_it = own.clone();
+            setting.apply(&mut with_it);
+            setting.misfit(&all).is_none() && setting.clashes(&with_it).next().is_none()
+        };
         let kept: Vec<&At<Setting>> = defaults.iter().filter(|d| fits(&d.value)).chain(&draft.settings).collect();
         if tell {
             let mut whole = bare.clone();
@@ -177,18 +183,18 @@ impl Assembly<'_, '_> {
     }
 
     fn contradictions(&mut self, settings: &[&At<Setting>], whole: &Listener) {
-        let mut told: Vec<(&str, &str)> = Vec::new();
+        let mut reported: Vec<[&str; 2]> = Vec::new();
         for At { value: setting, at } in settings {
-            // A list that could not be read is a mistake already.
-            let listed = || settings.iter().any(|s| matches!(s.value, Setting::ProxyFrom(_)));
-            if let Some(wrong) = setting.misfit(whole).or_else(|| setting.lacks(whole).filter(|_| !listed())) {
-                self.mistakes.add(*at, wrong);
+            let listed = || settings.iter().any(|s| s.value.key() == "proxy-from");
+            let lacks = || rules::lacks_proxies(setting, whole).filter(|_| !listed());
+            if let Some(error) = setting.misfit(whole).or_else(lacks) {
+                self.mistakes.add(*at, error);
             }
-            if let Some((other, wrong)) = setting.clash(whole)
-                && !told.contains(&(other, setting.key()))
-            {
-                told.push((setting.key(), other));
-                self.mistakes.add(*at, wrong);
+            for clash in setting.clashes(whole) {
+                if !reported.contains(&clash.keys) {
+                    reported.push(clash.keys);
+                    self.mistakes.add(*at, clash.error());
+                }
             }
         }
     }

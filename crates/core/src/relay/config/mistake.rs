@@ -20,7 +20,7 @@ const MAX_MISTAKES: usize = 500;
 
 /// The mistakes found so far in a text, by byte offset.
 #[derive(Debug)]
-pub(super) struct Mistakes<'t> {
+pub struct Mistakes<'t> {
     text: &'t str,
     found: Vec<(usize, ValueError)>,
 }

@@ -5,10 +5,13 @@
 //! a [`Config`] can work, as far as that can be known without looking at the host. Nothing here reads a file.
 pub mod address;
 pub mod draft;
-pub mod mistake;
+mod mistake;
 pub mod model;
 mod rinetd;
+pub mod row;
+mod rules;
 pub mod setting;
+pub mod table;
 #[cfg(test)]
 mod tests;
 mod toml;
@@ -18,6 +21,7 @@ pub use draft::{At, Draft, TargetSpec, access_list, quick};
 pub use mistake::Mistake;
 pub use model::*;
 pub use setting::Setting;
+pub use table::*;
 
 /// A language of configuration files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

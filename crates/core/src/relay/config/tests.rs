@@ -142,7 +142,7 @@ fn a_listeners_own_setting_wins_and_defaults_that_cannot_work_are_left_out() {
     assert_eq!((tcp.engine, tcp.transparent, tcp.source.is_some()), (EngineChoice::Copy, false, true));
     assert_eq!((tcp.limits.connections, tcp.limits.rate), (Some(5), Some(7)));
     assert_eq!((udp.engine, udp.timeouts.idle), (EngineChoice::Auto, Duration::from_secs(9)));
-    assert_eq!(udp.timeouts.connect, Timeouts::for_udp().connect);
+    assert_eq!(udp.timeouts.connect, Timeouts::new(Protocol::Udp).connect);
     assert_eq!(access(udp), ["allow 10.0.0.0/8"]);
     assert!(unix.access.is_empty() && !unix.transparent);
     assert_eq!((unix.engine, unix.timeouts.connect), (EngineChoice::Splice, Duration::from_secs(2)));

@@ -1,7 +1,10 @@
 //! Values that only the relay has. Each parser says what a right value looks like.
+use std::net::IpAddr;
+use std::time::Duration;
+
 use super::model::{Balance, EngineChoice, LogTo, ProxyVersion};
 use crate::text::quote;
-use crate::values::{ValueError, size_within};
+use crate::values::{ValueError, count, duration, duration_or_off, size_within};
 
 /// A copy buffer's ceiling in bytes.
 pub fn buffer(text: &str) -> Result<usize, ValueError> {
@@ -49,8 +52,70 @@ pub fn control(text: &str) -> Result<String, ValueError> {
     super::address::unix(path).map(|_| path.to_owned())
 }
 
+/// An address of this host.
+pub fn source(text: &str) -> Result<IpAddr, ValueError> {
+    text.parse().map_err(|_| {
+        ValueError::new(
+            format!("{} is not an address", quote(text)),
+            "write an address of this host without a port, as 192.0.2.1",
+        )
+    })
+}
+
+/// TCP_KEEPIDLE counts whole seconds, at most 32,767 (MAX_TCP_KEEPIDLE of the kernel).
+pub fn keepalive(text: &str) -> Result<Option<Duration>, ValueError> {
+    match duration_or_off(text)? {
+        Some(time) if time.subsec_nanos() > 0 || time.as_secs() > 32_767 => Err(ValueError::new(
+            format!("{} cannot be set", quote(text)),
+            "the kernel takes whole seconds from 1s to 32767s, or off",
+        )),
+        time => Ok(time),
+    }
+}
+
+/// TCP_USER_TIMEOUT counts milliseconds in an int.
+pub fn user_timeout(text: &str) -> Result<Option<Duration>, ValueError> {
+    match duration_or_off(text)? {
+        Some(time) if time.as_millis() == 0 || time.as_millis() > i32::MAX as u128 => Err(ValueError::new(
+            format!("{} cannot be set", quote(text)),
+            "the kernel takes times from 1ms to 24d, or off",
+        )),
+        time => Ok(time),
+    }
+}
+
+/// The length of an accept queue.
+pub fn backlog(text: &str) -> Result<u32, ValueError> {
+    match count(text) {
+        Ok(length) if length <= 65_535 => Ok(length),
+        _ => Err(ValueError::new(format!("{} is not a length of a queue", quote(text)), "choose from 1 to 65535")),
+    }
+}
+
+/// Faster checks than this are a load of their own.
+pub fn interval(text: &str) -> Result<Duration, ValueError> {
+    match duration(text)? {
+        time if time.as_millis() < 100 => {
+            Err(ValueError::new(format!("{} is too short", quote(text)), "the shortest interval is 100ms"))
+        }
+        time => Ok(time),
+    }
+}
+
+/// A size of a socket's buffer, which the kernel doubles into an int.
+pub fn socket_buffer(text: &str) -> Result<u32, ValueError> {
+    size_within(text, 2 << 10, 1 << 30).map(|bytes| bytes as u32)
+}
+
+/// A number of failures; 0 is never.
+pub fn fails(text: &str) -> Result<u32, ValueError> {
+    text.parse().map_err(|_| {
+        ValueError::new(format!("{} is not a whole number", quote(text)), "write a number, or 0 for never")
+    })
+}
+
 /// The names of the engines.
-pub const ENGINES: [(&str, EngineChoice); 5] = [
+pub static ENGINES: [(&str, EngineChoice); 5] = [
     ("auto", EngineChoice::Auto),
     ("copy", EngineChoice::Copy),
     ("splice", EngineChoice::Splice),
@@ -59,14 +124,14 @@ pub const ENGINES: [(&str, EngineChoice); 5] = [
 ];
 
 /// The names of the ways to choose a target.
-pub const BALANCES: [(&str, Balance); 3] = [
+pub static BALANCES: [(&str, Balance); 3] = [
     ("round-robin", Balance::RoundRobin),
     ("least-connections", Balance::LeastConnections),
     ("source-hash", Balance::SourceHash),
 ];
 
 /// The names of the versions of the PROXY protocol; `off` undoes a default.
-pub const PROXY_VERSIONS: [(&str, Option<ProxyVersion>); 3] =
+pub static PROXY_VERSIONS: [(&str, Option<ProxyVersion>); 3] =
     [("v1", Some(ProxyVersion::V1)), ("v2", Some(ProxyVersion::V2)), ("off", None)];
 
 /// The name of a value in such a list.

@@ -93,7 +93,7 @@ fn mistakes_have_a_hint() {
         ("127.0.0.1:1 a:1 --proxy-out v3", "--proxy-out: `v3` is not one of its values", "choose one of v1, v2"),
         ("127.0.0.1:1 a:1 --proxy-in", "`proxy-in` needs `proxy-from`", "name the proxies"),
         ("127.0.0.1:1 a:1 --proxy-in --proxy-from x", "--proxy-from: `x` is not an address or a network", "10.0.0.0/8"),
-        ("127.0.0.1:1 a:1 --source eth0", "`eth0` is not an IP address", "--source 192.0.2.7"),
+        ("127.0.0.1:1 a:1 --source eth0", "--source: `eth0` is not an address", "as 192.0.2.1"),
         ("-c x.toml --threads 2", "cannot be used together", "write it into the file"),
         ("-c x.toml 127.0.0.1:1 a:1", "cannot be used together", "write it into the file"),
         ("127.0.0.1:1 a:1 --theads 2", "`--theads` is not an option of `parshall relay`", "did you mean `--threads`?"),

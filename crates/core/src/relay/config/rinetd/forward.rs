@@ -160,21 +160,27 @@ fn option(text: &str) -> Result<Setting, ValueError> {
     let (key, value) = text.split_once('=').unwrap_or((text, ""));
     match key {
         "timeout" => match value.parse::<u32>() {
-            Ok(seconds) => values::duration_or_off(&format!("{seconds}s")).map(Setting::Idle),
+            Ok(seconds) => {
+                let idle = values::duration_or_off(&format!("{seconds}s"))?.unwrap_or_default();
+                Ok(Setting::new("timeouts.idle", move |l| l.timeouts.idle = idle))
+            }
             Err(_) => Err(ValueError::new(
                 format!("timeout: {} is not a number of seconds", quote(value)),
                 "write it as timeout=1200",
             )),
         },
-        "src" => value.parse().map(Setting::Source).map_err(|_| {
+        "src" => value.parse().map(|source| Setting::new("source", move |l| l.source = Some(source))).map_err(|_| {
             ValueError::new(
                 format!("src: {} is not an address", quote(value)),
                 "write an address of this host, as src=10.0.0.1",
             )
         }),
         "keepalive" => match value {
-            "on" => Ok(Setting::Keepalive(super::super::SocketOptions::default().keepalive)),
-            "off" => Ok(Setting::Keepalive(None)),
+            "on" => {
+                let keepalive = super::super::SocketOptions::default().keepalive;
+                Ok(Setting::new("sockets.keepalive", move |l| l.sockets.keepalive = keepalive))
+            }
+            "off" => Ok(Setting::new("sockets.keepalive", |l| l.sockets.keepalive = None)),
             _ => Err(ValueError::new(
                 format!("keepalive: {} is neither on nor off", quote(value)),
                 "write keepalive=on or keepalive=off",

@@ -7,8 +7,9 @@ mod pattern;
 
 use super::draft::{At, Draft, assemble, check_access};
 use super::mistake::{Mistake, Mistakes};
-use super::model::{AccessRule, Config, Global, LogTo, Protocol};
+use super::model::{AccessRule, Config, LogTo, Protocol};
 use super::setting::Setting;
+use super::table::Global;
 use crate::text::{quote, suggest};
 use crate::values::ValueError;
 
@@ -121,8 +122,9 @@ fn with_access((mut draft, own): (Draft, Rules), file: &Rules, mistakes: &mut Mi
     });
     check_access(&rules, "deny goes before allow, wherever it stands: make the denied pattern narrower", mistakes);
     if let Some(first) = rules.first() {
-        let setting = Setting::Access(rules.iter().map(|rule| rule.value).collect());
-        draft.settings.push(At::new(setting, first.at));
+        let at = first.at;
+        let rules: Vec<AccessRule> = rules.iter().map(|rule| rule.value).collect();
+        draft.settings.push(At::new(Setting::new("access", move |l| l.access.clone_from(&rules)), at));
     }
     draft
 }

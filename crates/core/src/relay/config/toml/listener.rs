@@ -20,20 +20,19 @@ pub fn draft(reader: &mut Reader<'_, '_>, table: &Spanned<DeValue<'_>>, defaults
         return None;
     };
     let entries = read::entries(keys, "");
-    let mut own = Settings::default();
     let (mut name, mut listen, mut targets) = (None, Vec::new(), Vec::new());
-    for entry in &entries {
+    let known = [&settings::OWN, &settings::keys()[..]].concat();
+    let own = settings::read(reader, &entries, &known, |reader, entry| {
         match entry.key {
             "name" => {
                 name = reader.parsed(entry, "name = \"web\"", self::name).map(|n| At::new(n, entry.value.span().start));
             }
             "listen" => listen = self::listen(reader, entry),
             "target" | "targets" => targets = self::targets(reader, entry),
-            _ if settings::setting(reader, entry, &mut own) => {}
-            _ => reader.unknown(entry, settings::ALL),
+            _ => return false,
         }
-    }
-    settings::finish(reader, &mut own);
+        true
+    });
     let find = |key: &str| entries.iter().find(|e| e.key == key);
     if find("listen").is_none() {
         let wrong =

@@ -2,6 +2,8 @@
 //!
 //! `docs/relay.md` describes the keys. The document is walked by hand instead of with serde because serde stops at the
 //! first mistake, and all of them are wanted, each with its place.
+mod access;
+pub mod check;
 mod listener;
 mod read;
 mod settings;
@@ -10,15 +12,17 @@ use ::toml::de::{DeTable, DeValue, Error};
 
 use super::draft::{At, Draft, assemble};
 use super::mistake::{Mistake, Mistakes};
-use super::model::{Config, Global};
-use super::{address, value};
+use super::model::Config;
+use super::table::Global;
 use crate::text::quote;
-use crate::values::{self, ValueError};
-use read::{Entry, Reader};
+use crate::values::ValueError;
+pub use read::{Entry, Reader};
+use settings::Settings;
 
 /// The keys at the top of the file.
-const GLOBAL: [&str; 9] =
-    ["threads", "max-connections", "metrics", "control", "log", "user", "drain", "defaults", "listener"];
+fn top_keys() -> Vec<&'static str> {
+    Global::ROWS.iter().map(|row| row.key).chain(["defaults", "listener"]).collect()
+}
 
 /// Reads a configuration.
 pub fn parse(text: &str) -> Result<Config, Vec<Mistake>> {
@@ -48,7 +52,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Mistake>> {
 #[derive(Default)]
 struct File {
     global: Global,
-    defaults: settings::Settings,
+    defaults: Settings,
     drafts: Vec<Draft>,
 }
 
@@ -57,7 +61,7 @@ fn top(reader: &mut Reader<'_, '_>, document: &DeTable<'_>) -> File {
     let entries = read::entries(document, "");
     // Defaults hold wherever they stand in the file.
     if let Some(entry) = entries.iter().find(|e| e.key == "defaults") {
-        file.defaults = settings::defaults(reader, entry);
+        file.defaults = defaults(reader, entry);
     }
     for entry in &entries {
         match entry.key {
@@ -70,19 +74,21 @@ fn top(reader: &mut Reader<'_, '_>, document: &DeTable<'_>) -> File {
 }
 
 fn global(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, global: &mut Global) {
-    match entry.key {
-        "threads" => global.threads = reader.parsed(entry, "threads = 4", value::threads),
-        "max-connections" => global.max_connections = reader.parsed(entry, "max-connections = 20000", values::count),
-        "metrics" => global.metrics = reader.parsed(entry, "metrics = \"127.0.0.1:9100\"", address::socket_address),
-        "control" => global.control = reader.parsed(entry, "control = \"/run/parshall/relay.sock\"", value::control),
-        "log" => set(&mut global.log, reader.parsed(entry, "log = \"stdout\"", value::log)),
-        "user" => global.user = reader.parsed(entry, "user = \"nobody\"", value::user),
-        "drain" => set(&mut global.drain, reader.parsed(entry, "drain = \"30s\"", values::duration)),
-        _ => reader.unknown(entry, &GLOBAL),
+    let Some(row) = Global::ROWS.iter().find(|row| row.key == entry.key) else {
+        return reader.unknown(entry, &top_keys());
+    };
+    if let Some(set) = row.field.read(reader, entry, &row.line()) {
+        set(global);
     }
 }
 
-fn drafts(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, defaults: &settings::Settings) -> Vec<Draft> {
+/// Reads `[defaults]`.
+fn defaults(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Settings {
+    let entries = reader.table(entry, "", "[defaults] on a line of its own");
+    settings::read(reader, &entries, &settings::keys(), |_, _| false)
+}
+
+fn drafts(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, defaults: &Settings) -> Vec<Draft> {
     let tables = match entry.value.get_ref() {
         DeValue::Array(items) => items.iter().collect(),
         DeValue::Table(_) => vec![entry.value],
@@ -100,12 +106,6 @@ fn drafts(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, defaults: &setting
         reader.mistakes.add(entry.at, wrong);
     }
     tables.into_iter().filter_map(|table| listener::draft(reader, table, defaults)).collect()
-}
-
-fn set<T>(place: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *place = value;
-    }
 }
 
 /// The commonest slip, `listen = 127.0.0.1:9000`, for which the parser says that a number is not one.

@@ -3,10 +3,13 @@ use std::borrow::Cow;
 
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
+use ipnet::IpNet;
 
 use super::super::draft::At;
 use super::super::mistake::Mistakes;
-use super::{GLOBAL, Places, settings};
+use super::super::table::{Check, Listener};
+use super::{Places, settings, top_keys};
+use crate::networks;
 use crate::text::{quote, suggest};
 use crate::values::ValueError;
 
@@ -16,7 +19,7 @@ pub struct Entry<'d, 'i> {
     pub key: &'d str,
     /// Its first byte.
     pub at: usize,
-    /// The keys above it with a point behind each, for messages.
+    /// The table that it stands in, for messages; empty for a listener and the top of the file.
     pub above: &'static str,
     /// Its value.
     pub value: &'d Spanned<DeValue<'i>>,
@@ -25,7 +28,7 @@ pub struct Entry<'d, 'i> {
 impl Entry<'_, '_> {
     /// The whole key.
     pub fn path(&self) -> String {
-        format!("{}{}", self.above, self.key)
+        if self.above.is_empty() { self.key.to_owned() } else { format!("{}.{}", self.above, self.key) }
     }
 }
 
@@ -85,14 +88,24 @@ impl Reader<'_, '_> {
         self.mistakes.keep(at, parse(&text).map_err(|wrong| named(entry, wrong)))
     }
 
-    /// One of some names.
-    pub fn named<T: Clone>(&mut self, entry: &Entry<'_, '_>, example: &str, names: &[(&str, T)]) -> Option<T> {
-        self.parsed(entry, example, |text| {
-            names.iter().find(|(name, _)| *name == text).map(|(_, value)| value.clone()).ok_or_else(|| {
-                let words: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-                ValueError::new(format!("{} is not one of its values", quote(text)), suggest(text, &words))
-            })
-        })
+    /// Whether the value is `false`.
+    pub fn is_false(&self, entry: &Entry<'_, '_>) -> bool {
+        matches!(entry.value.get_ref(), DeValue::Boolean(false))
+    }
+
+    /// A list of networks, which must not be empty.
+    pub fn networks(&mut self, entry: &Entry<'_, '_>, example: &str) -> Vec<IpNet> {
+        if matches!(entry.value.get_ref(), DeValue::Array(items) if items.is_empty()) {
+            let what = format!("`{}` is empty", entry.path());
+            let wrong = ValueError::new(what, format!("name at least one, as in {example}"));
+            self.mistakes.add(entry.value.span().start, wrong);
+        }
+        let mut networks = Vec::new();
+        for At { value: text, at } in self.strings(entry, example) {
+            let network = networks::networks(&text).map_err(|wrong| named(entry, wrong));
+            networks.extend(self.mistakes.keep(at, network).into_iter().flatten());
+        }
+        networks
     }
 
     /// `true` or `false`.
@@ -150,18 +163,20 @@ impl Reader<'_, '_> {
     pub fn unknown(&mut self, entry: &Entry<'_, '_>, known: &[&str]) {
         let key = entry.key;
         let what = format!("unknown key {}", quote(&entry.path()));
-        let at_top = known == GLOBAL;
-        let listeners = settings::OWN.contains(&key) || settings::KEYS.contains(&key);
-        let table = settings::TABLES.iter().find(|(_, keys)| keys.contains(&key));
-        let hint = if at_top && listeners {
+        let own = settings::OWN.contains(&key);
+        let shared = settings::keys().contains(&key);
+        let at_top = known.contains(&"listener");
+        let table = Listener::rows().find(|row| !row.table().is_empty() && row.name() == key).map(|row| row.table());
+        let table = table.or_else(|| Check::ROWS.iter().any(|row| row.name() == key).then_some("check"));
+        let hint = if at_top && (own || shared) {
             format!("`{key}` belongs into a [[listener]], or into [defaults]")
-        } else if GLOBAL.contains(&key) && entry.above != "health." {
+        } else if top_keys().contains(&key) && entry.above != "health" {
             format!("`{key}` belongs to the top of the file, above the first table")
-        } else if settings::OWN.contains(&key) && known == settings::DEFAULTS {
+        } else if own && known == settings::keys() {
             format!("`{key}` belongs into a [[listener]]")
-        } else if let Some((table, _)) = table {
+        } else if let Some(table) = table {
             format!("it belongs into `{table}`: {table} = {{ {key} = ... }}")
-        } else if settings::KEYS.contains(&key) {
+        } else if shared && key != "protocol" {
             format!("`{key}` belongs directly into the listener, above its tables")
         } else {
             suggest(key, known)

@@ -1,0 +1,106 @@
+//! What settings cannot be used together, and with which listeners.
+use super::model::{Endpoint, EngineChoice, Protocol};
+use super::setting::Setting;
+use super::table::Listener;
+use crate::values::ValueError;
+
+/// The hint for timeouts of TCP connections in a UDP listener.
+pub const NO_CONNECTIONS: &str = "leave it out: UDP has no connections; timeouts.idle ends a session";
+/// The hint for what needs PROXY headers in a UDP listener.
+pub const NO_PROXY_HEADERS: &str = "leave it out: PROXY headers are for TCP only";
+/// The hint for options of TCP sockets in a UDP listener.
+pub const TCP_OPTION: &str = "leave it out: it is a TCP option";
+
+/// Two settings whose values can contradict each other.
+#[derive(Debug)]
+pub struct Clash {
+    /// The keys of both.
+    pub keys: [&'static str; 2],
+    /// Whether they do.
+    pub holds: fn(&Listener) -> bool,
+    hint: &'static str,
+}
+
+impl Clash {
+    /// The error at either of the two.
+    pub fn error(&self) -> ValueError {
+        ValueError::new(format!("`{}` and `{}` cannot be used together", self.keys[0], self.keys[1]), self.hint)
+    }
+}
+
+/// All of them.
+pub static CLASHES: [Clash; 2] = [
+    Clash {
+        keys: ["source", "transparent"],
+        holds: |l| l.transparent && l.source.is_some(),
+        hint: "leave one out: transparent connects from the client's address, source from a fixed one",
+    },
+    Clash {
+        keys: ["engine", "limits.bandwidth"],
+        holds: |l| l.engine == EngineChoice::Sockmap && l.limits.bandwidth.is_some(),
+        hint: "choose another engine: what the kernel redirects cannot be slowed down",
+    },
+];
+
+/// `proxy-in` without `proxy-from`. In `[defaults]` that is an error too: left out, the default would leave the listener
+/// without the protection that was asked for. A list that could not be read is an error already.
+pub fn lacks_proxies(setting: &Setting, listener: &Listener) -> Option<ValueError> {
+    let takes = setting.key() == "proxy-in" && listener.proxy_in && listener.protocol == Protocol::Tcp;
+    let has_address = !matches!(listener.listen, Endpoint::Unix(_));
+    (takes && has_address && listener.proxy_from.is_empty()).then(|| {
+        ValueError::new(
+            "`proxy-in` needs `proxy-from`: without it, every client could say that it is another one",
+            "name the proxies that clients come through, as in proxy-from = [\"10.0.0.5\", \"10.1.0.0/16\"]",
+        )
+    })
+}
+
+/// `proxy-from` without `proxy-in`, or where clients have no address.
+pub fn proxy_from(listener: &Listener) -> Option<ValueError> {
+    if !listener.proxy_in {
+        let hint = "set proxy-in if clients come through proxies that send PROXY headers, or leave it out";
+        return Some(ValueError::new("`proxy-from` cannot be used without `proxy-in`", hint));
+    }
+    matches!(listener.listen, Endpoint::Unix(_)).then(|| {
+        ValueError::new(
+            "`proxy-from` cannot be used with a Unix listener: its clients have no address",
+            "leave it out: who may connect is a matter of the rights of the socket and its directory",
+        )
+    })
+}
+
+/// `transparent` with a Unix target.
+pub fn transparent(listener: &Listener) -> Option<ValueError> {
+    let unix = listener.targets.iter().any(|t| matches!(t.endpoint, Endpoint::Unix(_)));
+    unix.then(|| unix_target("transparent"))
+}
+
+/// `source` with Unix targets only, or with targets of the other family only.
+pub fn source(listener: &Listener) -> Option<ValueError> {
+    let source = listener.source?;
+    if !listener.targets.is_empty() && listener.targets.iter().all(|t| matches!(t.endpoint, Endpoint::Unix(_))) {
+        return Some(unix_target("source"));
+    }
+    let families: Vec<bool> = listener
+        .targets
+        .iter()
+        .filter_map(|t| match &t.endpoint {
+            Endpoint::Ip(address) => Some(address.is_ipv4()),
+            // A name may have addresses of both families.
+            Endpoint::Name(..) => Some(source.is_ipv4()),
+            Endpoint::Unix(_) => None,
+        })
+        .collect();
+    let reaches_none = !families.is_empty() && !families.contains(&source.is_ipv4());
+    reaches_none.then(|| {
+        let (own, other) = if source.is_ipv4() { ("IPv4", "IPv6") } else { ("IPv6", "IPv4") };
+        ValueError::new(
+            format!("`source` is an {own} address, but all targets are {other}"),
+            format!("write an {other} address of this host"),
+        )
+    })
+}
+
+fn unix_target(key: &str) -> ValueError {
+    ValueError::new(format!("`{key}` cannot be used with a Unix target"), "leave it out: a Unix socket has no address")
+}

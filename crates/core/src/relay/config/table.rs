@@ -1,0 +1,355 @@
+//! The table of settings: one row each, from which the model's structs, their defaults, the parsers, the flags, what
+//! `relay check` prints and the reference in docs/relay.md are made. A new setting is a row here and the code that uses its
+//! field.
+//!
+//! A row is: key, field, type and default; an example in TOML; what it does; how it is read; and what few settings have
+//! ([`More`]). A field that is an Option is None where the key is not given or off.
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::model::{AccessRule, Balance, Endpoint, EngineChoice, LogTo, Protocol, ProxyVersion, Target};
+use super::row::{More, Read, Row, Section, Typed, flag, flag_default};
+use super::toml::check;
+use super::value::{self, BALANCES, ENGINES, PROXY_VERSIONS, name_of};
+use super::{address, rules};
+use crate::values::{bandwidth, bytes_text, count, duration, duration_or_off, duration_text, positive_duration, rate};
+
+/// The place of a field: `place!(subject [limits] rate)` is `subject.limits.rate`.
+macro_rules! place {
+    ($subject:ident [] $field:ident) => {
+        $subject.$field
+    };
+    ($subject:ident [$group:ident] $field:ident) => {
+        $subject.$group.$field
+    };
+}
+
+/// A struct of the model and the rows of its settings.
+macro_rules! settings {
+    (
+        $(#[$meta:meta])*
+        $Struct:ident ($($argument:ident: $Argument:ty),*) {
+            $( $(#[$doc:meta])* $fixed:ident: $Fixed:ty = $init:expr, )*
+        }
+        $ROWS:ident of $Subject:ident $group:tt, $section:ident {
+            $( $(#[$note:meta])* $key:literal $field:ident: $T:ty = $default:expr, $example:literal, $help:literal, $read:expr
+                $(, $more:ident: $value:expr)*; )*
+        }
+    ) => {
+        $(#[$meta])*
+        pub struct $Struct {
+            $( $(#[$doc])* pub $fixed: $Fixed, )*
+            $( #[doc = $help] $(#[$note])* pub $field: $T, )*
+        }
+
+        impl $Struct {
+            /// Every setting at its default.
+            pub fn new($($argument: $Argument),*) -> Self {
+                Self { $($fixed: $init,)* $($field: $default,)* }
+            }
+        }
+
+        static $ROWS: &[Row<$Subject>] = &[$(Row {
+            key: $key,
+            example: $example,
+            help: $help,
+            field: &Typed::<$Subject, $T> {
+                read: $read,
+                get: |subject| &place!(subject $group $field),
+                get_mut: |subject| &mut place!(subject $group $field),
+            },
+            more: More { $($more: $value,)* ..More::of(Section::$section) },
+        }),*];
+    };
+}
+
+settings! {
+    /// What holds for the process.
+    #[derive(Debug, Clone, PartialEq)]
+    Global () {}
+    GLOBAL of Global [], Process {
+        "threads" threads: Option<u16> = None, "4", "worker threads", Read::Text(|t| value::threads(t).map(Some)),
+            default: "one per CPU the process may use", flag: flag_default("threads", "N", "one per CPU"), at_start: true,
+            describe: Some(|g, _| Some(match g.threads {
+                Some(1) => "one thread".to_owned(),
+                Some(threads) => format!("{threads} threads"),
+                None => "one thread per CPU".to_owned(),
+            }));
+        "max-connections" max_connections: Option<u32> = None, "20000",
+            "connections and UDP sessions open at once, of all listeners and threads", Read::Text(|t| count(t).map(Some)),
+            default: "as many as the limit on descriptors allows", at_start: true,
+            flag: flag_default("max-connections", "N", "as many as the limit on descriptors allows"),
+            describe: Some(|g, _| g.max_connections.map(|n| format!("at most {n} connections")));
+        "metrics" metrics: Option<SocketAddr> = None, "\"127.0.0.1:9100\"", "serve Prometheus metrics here, at /metrics",
+            Read::Text(|t| address::socket_address(t).map(Some)), default: "none", flag: flag("metrics", "ADDRESS"),
+            describe: Some(|g, _| g.metrics.map(|address| format!("metrics at {address}")));
+        "control" control: Option<String> = None, "\"/run/parshall/relay.sock\"", "the socket that `parshall relay top` asks",
+            Read::Text(|t| value::control(t).map(Some)), default: "see `relay top`", flag: flag("control", "PATH"),
+            describe: Some(|g, _| g.control.as_ref().map(|path| format!("control at {path}")));
+        "log" log: LogTo = LogTo::Nowhere, "\"/var/log/parshall/relay.json\"",
+            "write a JSON line per closed connection to \"stdout\" or to a file", Read::Text(value::log),
+            default: "\"off\"", flag: flag("log", "stdout|PATH"),
+            describe: Some(|g, _| Some(match &g.log {
+                LogTo::Nowhere => "no log".to_owned(),
+                LogTo::Stdout => "log to stdout".to_owned(),
+                LogTo::File(path) => format!("log to {path}"),
+            }));
+        "user" user: Option<String> = None, "\"nobody:nogroup\"",
+            "become this user (and group) once the listeners are open", Read::Text(|t| value::user(t).map(Some)),
+            default: "none", flag: flag("user", "USER"), at_start: true,
+            describe: Some(|g, _| g.user.as_ref().map(|user| format!("as {user}")));
+        "drain" drain: Duration = Duration::from_secs(30), "\"30s\"",
+            "how long connections may finish after a stop, or when their listener is removed", Read::Text(duration),
+            unit: "_s", flag: flag_default("drain", "TIME", "30s"),
+            describe: Some(|g, _| Some(format!("drain {}", duration_text(g.drain))));
+    }
+}
+
+settings! {
+    /// One address to listen on and where its traffic goes. A range of ports is one listener per port.
+    #[derive(Debug, Clone, PartialEq)]
+    Listener (protocol: Protocol, listen: Endpoint, targets: Vec<Target>) {
+        /// In logs and metrics; unique.
+        name: String = format!("{listen}{}", if protocol == Protocol::Udp { "/udp" } else { "" }),
+        /// TCP (also over Unix sockets) or UDP.
+        protocol: Protocol = protocol,
+        /// Where it listens.
+        listen: Endpoint = listen,
+        /// At least one.
+        targets: Vec<Target> = targets,
+        /// Bounds on connections and rates.
+        limits: Limits = Limits::new(),
+        /// Bounds on waiting.
+        timeouts: Timeouts = Timeouts::new(protocol),
+        /// Options of the sockets of clients and targets.
+        sockets: SocketOptions = SocketOptions::new(),
+        /// When a target gets no new connections.
+        health: Health = Health::new(),
+    }
+    LISTENER of Listener [], Forwarding {
+        "engine" engine: EngineChoice = EngineChoice::Auto, "\"auto\"",
+            "what moves the bytes; auto copies first and splices what streams",
+            Read::Names(&ENGINES), flag: flag("engine", "ENGINE"),
+            tcp_only: Some("leave it out: datagrams are moved in batches by recvmmsg and sendmmsg"),
+            is_off: |l| matches!(l.engine, EngineChoice::Auto | EngineChoice::Copy),
+            describe: Some(|l, _| (l.protocol == Protocol::Tcp).then(|| format!("engine {}", name_of(&ENGINES, &l.engine))));
+        "buffer" buffer: usize = 64 << 10, "\"64KiB\"", "how far a copy buffer may grow, 1KiB to 16MiB", Read::Text(value::buffer),
+            unit: "_bytes", flag: flag_default("buffer", "SIZE", "64KiB"), tcp_only: Some("leave it out: a datagram is always read whole"),
+            describe: Some(|l, usual| (l.buffer != usual.buffer).then(|| format!("buffer {}", bytes_text(l.buffer as u64))));
+        "balance" balance: Balance = Balance::RoundRobin, "\"least-connections\"",
+            "how a target is chosen; source-hash keeps a client with its target", Read::Names(&BALANCES),
+            default: "\"round-robin\"", flag: flag("balance", "HOW"), by_client: |l| l.balance == Balance::SourceHash,
+            describe: Some(|l, usual| (l.targets.len() > 1 || l.balance != usual.balance)
+                .then(|| name_of(&BALANCES, &l.balance).to_owned()));
+        "proxy-in" proxy_in: bool = false, "true", "clients begin with a PROXY header (v1 or v2), and must; needs proxy-from",
+            Read::Flag(|on| on), default: "false", flag: flag("proxy-in", ""), section: Section::Addresses,
+            tcp_only: Some(rules::NO_PROXY_HEADERS), is_off: |l| !l.proxy_in,
+            describe: Some(|l, _| l.proxy_in.then(|| {
+                let from: Vec<String> = l.proxy_from.iter().map(|network| format!(" {network}")).collect();
+                format!("PROXY header in{}{}", if from.is_empty() { "" } else { " from" }, from.join(","))
+            }));
+        "proxy-from" proxy_from: Vec<IpNet> = Vec::new(), "[\"10.0.0.5\", \"10.1.0.0/16\"]",
+            "believe PROXY headers of these addresses or networks, and refuse others; \"all\" for everyone",
+            Read::Networks(|networks| networks), default: "none", flag: flag("proxy-from", "NETWORK"), section: Section::Addresses,
+            tcp_only: Some(rules::NO_PROXY_HEADERS), refuse: rules::proxy_from, describe: Some(|_, _| None);
+        "proxy-out" proxy_out: Option<ProxyVersion> = None, "\"v2\"",
+            "the PROXY header that connections to targets begin with", Read::Names(&PROXY_VERSIONS),
+            default: "\"off\"", flag: flag("proxy-out", "VERSION"), section: Section::Addresses,
+            tcp_only: Some(rules::NO_PROXY_HEADERS), is_off: |l| l.proxy_out.is_none(),
+            describe: Some(|l, _| l.proxy_out.map(|v| format!("PROXY header out {}", name_of(&PROXY_VERSIONS, &Some(v)))));
+        "transparent" transparent: bool = false, "false",
+            "connect to targets from the client's address (needs CAP_NET_ADMIN and routes)", Read::Flag(|on| on),
+            flag: flag("transparent", ""), section: Section::Addresses, is_off: |l| !l.transparent, by_client: |_| true,
+            refuse: rules::transparent, describe: Some(|l, _| l.transparent.then(|| "from the client's address".to_owned()));
+        "source" source: Option<IpAddr> = None, "\"192.0.2.1\"", "connect to targets from this address of the host",
+            Read::Text(|t| value::source(t).map(Some)), default: "the kernel's choice", flag: flag("source", "ADDRESS"),
+            section: Section::Addresses, refuse: rules::source,
+            describe: Some(|l, _| l.source.map(|source| format!("from {source}")));
+        "access" access: Vec<AccessRule> = Vec::new(), "[\"allow 10.0.0.0/8\", \"allow 2001:db8::/32\", \"deny all\"]",
+            "who may connect: the first rule that matches decides", Read::Elsewhere, default: "everyone", section: Section::Access,
+            by_client: |_| true,
+            describe: Some(|l, _| {
+                let rules: Vec<String> = l.access.iter().map(ToString::to_string).collect();
+                (!rules.is_empty()).then(|| rules.join(" · "))
+            });
+    }
+}
+
+settings! {
+    /// Bounds on connections and rates of a listener.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    Limits () {}
+    LIMITS of Listener [limits], Limits {
+        "limits.connections" connections: Option<u32> = None, "10000", "connections, or UDP sessions, open at once",
+            Read::Text(|t| count(t).map(Some)), default: "no limit",
+            describe: Some(|l, _| l.limits.connections.map(|n| format!("at most {n} {}", open(l))));
+        "limits.per-source" per_source: Option<u32> = None, "100",
+            "those of one source open at once: an IPv4 address, or the /64 of an IPv6 address", Read::Text(|t| count(t).map(Some)),
+            default: "no limit", flag: flag("per-source", "N"), by_client: |_| true,
+            describe: Some(|l, _| l.limits.per_source.map(|n| format!("{n} {} per source", open(l))));
+        "limits.rate" rate: Option<u32> = None, "500", "new connections a second; for UDP, datagrams a second from one source",
+            Read::Text(|t| rate(t).map(Some)), unit: "_per_s", default: "no limit", flag: flag("rate", "N"),
+            describe: Some(|l, _| l.limits.rate.map(|n| match l.protocol {
+                Protocol::Udp => format!("{n} datagrams/s per source"),
+                Protocol::Tcp => format!("{n} new connections/s"),
+            }));
+        "limits.bandwidth" bandwidth: Option<u64> = None, "\"10MiB/s\"",
+            "bytes a second of each direction of each connection; or bits, \"100Mbit/s\"", Read::Text(|t| bandwidth(t).map(Some)),
+            unit: "_bytes_per_s", default: "no limit", flag: flag("bandwidth", "RATE"),
+            tcp_only: Some("leave it out: limits.rate bounds the datagrams a second of a source"),
+            describe: Some(|l, _| l.limits.bandwidth.map(|n| format!("{}/s each way", bytes_text(n))));
+    }
+}
+
+settings! {
+    /// Bounds on waiting.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    Timeouts (protocol: Protocol) {}
+    TIMEOUTS of Listener [timeouts], Timeouts {
+        "timeouts.connect" connect: Duration = Duration::from_secs(5), "\"5s\"", "how long the connection to a target may take",
+            Read::Text(positive_duration), unit: "_s", flag: flag_default("connect-timeout", "TIME", "5s"), tcp_only: Some(rules::NO_CONNECTIONS),
+            describe: Some(|l, usual| timeout("connect", l.timeouts.connect, usual.timeouts.connect));
+        /// Zero is no timeout.
+        "timeouts.idle" idle: Duration = Duration::from_secs(if protocol == Protocol::Udp { 60 } else { 3600 }), "\"1h\"",
+            "how long no byte may move in either direction; for UDP 60s; \"off\" for no timeout",
+            Read::Text(|t| Ok(duration_or_off(t)?.unwrap_or_default())), unit: "_s", zero_is_off: true,
+            flag: flag_default("idle-timeout", "TIME", "1h; 60s with --udp"),
+            describe: Some(|l, usual| timeout("idle", l.timeouts.idle, usual.timeouts.idle));
+        "timeouts.linger" linger: Duration = Duration::from_secs(60), "\"60s\"",
+            "without progress after one direction has ended, or while the last bytes leave", Read::Text(positive_duration),
+            unit: "_s", tcp_only: Some(rules::NO_CONNECTIONS),
+            describe: Some(|l, usual| timeout("linger", l.timeouts.linger, usual.timeouts.linger));
+        "timeouts.header" header: Duration = Duration::from_secs(3), "\"3s\"", "for the client's PROXY header",
+            Read::Text(positive_duration), unit: "_s", tcp_only: Some(rules::NO_PROXY_HEADERS),
+            describe: Some(|l, usual| timeout("header", l.timeouts.header, usual.timeouts.header));
+    }
+}
+
+settings! {
+    /// Options of the sockets of clients and targets.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    SocketOptions () {}
+    SOCKETS of Listener [sockets], Sockets {
+        "sockets.nodelay" nodelay: bool = true, "true", "TCP_NODELAY", Read::Flag(|on| on), tcp_only: Some(rules::TCP_OPTION),
+            describe: Some(|l, _| (!l.sockets.nodelay).then(|| "without TCP_NODELAY".to_owned()));
+        "sockets.keepalive" keepalive: Option<Duration> = Some(Duration::from_secs(60)), "\"60s\"", "idle time before the first probe, or \"off\"",
+            Read::TextOrFalse(value::keepalive), unit: "_s", tcp_only: Some(rules::TCP_OPTION), is_off: |l| l.sockets.keepalive.is_none(),
+            describe: Some(|l, usual| (l.sockets.keepalive != usual.sockets.keepalive).then(|| {
+                l.sockets.keepalive.map_or("no keepalive".to_owned(), |t| format!("keepalive after {}", duration_text(t)))
+            }));
+        "sockets.receive-buffer" receive_buffer: Option<u32> = None, "\"4MiB\"", "SO_RCVBUF",
+            Read::Text(|t| value::socket_buffer(t).map(Some)), unit: "_bytes", default: "the kernel's tuning",
+            describe: Some(|l, _| l.sockets.receive_buffer.map(|n| format!("SO_RCVBUF {}", bytes_text(n.into()))));
+        "sockets.send-buffer" send_buffer: Option<u32> = None, "\"4MiB\"", "SO_SNDBUF",
+            Read::Text(|t| value::socket_buffer(t).map(Some)), unit: "_bytes", default: "the kernel's tuning",
+            describe: Some(|l, _| l.sockets.send_buffer.map(|n| format!("SO_SNDBUF {}", bytes_text(n.into()))));
+        "sockets.user-timeout" user_timeout: Option<Duration> = None, "\"off\"",
+            "TCP_USER_TIMEOUT: how long sent data may go unacknowledged", Read::TextOrFalse(value::user_timeout), unit: "_s",
+            tcp_only: Some(rules::TCP_OPTION), is_off: |l| l.sockets.user_timeout.is_none(),
+            describe: Some(|l, _| l.sockets.user_timeout.map(|t| format!("TCP_USER_TIMEOUT {}", duration_text(t))));
+        "sockets.mptcp" mptcp: bool = false, "false", "listen and connect with MPTCP", Read::Flag(|on| on),
+            tcp_only: Some(rules::TCP_OPTION), is_off: |l| !l.sockets.mptcp,
+            describe: Some(|l, _| l.sockets.mptcp.then(|| "MPTCP".to_owned()));
+        "sockets.fast-open" fast_open: bool = false, "false", "TCP_FASTOPEN for clients and to targets", Read::Flag(|on| on),
+            tcp_only: Some(rules::TCP_OPTION), is_off: |l| !l.sockets.fast_open,
+            describe: Some(|l, _| l.sockets.fast_open.then(|| "TCP Fast Open".to_owned()));
+        "sockets.backlog" backlog: u32 = 4096, "4096", "length of the accept queue", Read::Text(value::backlog),
+            tcp_only: Some(rules::TCP_OPTION),
+            describe: Some(|l, usual| (l.sockets.backlog != usual.sockets.backlog).then(|| format!("backlog {}", l.sockets.backlog)));
+    }
+}
+
+settings! {
+    /// When a target gets no new connections.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    Health () {}
+    HEALTH of Listener [health], Health {
+        "health.fails" fails: u32 = 3, "3", "failed connections in a row after which a target gets no more for a while; 0 for never",
+            Read::Text(value::fails),
+            describe: Some(|l, usual| (l.health.fails != usual.health.fails || l.health.pause != usual.health.pause).then(|| match l.health.fails {
+                0 => "no target is left alone".to_owned(),
+                fails => format!("{fails} failures pause a target {}", duration_text(l.health.pause)),
+            }));
+        "health.pause" pause: Duration = Duration::from_secs(10), "\"10s\"", "and for how long", Read::Text(positive_duration), unit: "_s",
+            describe: Some(|_, _| None);
+        "health.check" check: Option<Check> = None, "{ interval = \"5s\", timeout = \"2s\", rise = 2, fall = 3 }",
+            "connect to each target at intervals; true for these values", Read::Table(check::read), default: "none",
+            tcp_only: Some("leave it out: a check connects by TCP; failed datagrams count for health.fails"),
+            is_off: |l| l.health.check.is_none(),
+            describe: Some(|l, _| l.health.check.map(|c| {
+                format!("checked every {} for {}", duration_text(c.interval), duration_text(c.timeout))
+            }));
+    }
+}
+
+settings! {
+    /// A connection attempted at intervals.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    Check () {}
+    CHECK of Check [], Health {
+        "health.check.interval" interval: Duration = Duration::from_secs(5), "\"5s\"", "between two attempts", Read::Text(value::interval), unit: "_s";
+        "health.check.timeout" timeout: Duration = Duration::from_secs(2), "\"2s\"", "for one attempt", Read::Text(positive_duration), unit: "_s";
+        "health.check.rise" rise: u32 = 2, "2", "successes in a row after which the target is used again", Read::Text(count);
+        "health.check.fall" fall: u32 = 3, "3", "failures in a row after which it is not", Read::Text(count);
+    }
+}
+
+impl Global {
+    /// In the order of the reference.
+    pub const ROWS: &'static [Row<Self>] = GLOBAL;
+}
+
+impl Check {
+    /// In the order of the reference.
+    pub const ROWS: &'static [Row<Self>] = CHECK;
+}
+
+impl Listener {
+    /// All rows, table by table.
+    pub fn rows() -> impl Iterator<Item = &'static Row<Self>> {
+        [LISTENER, LIMITS, TIMEOUTS, SOCKETS, HEALTH].into_iter().flatten()
+    }
+}
+
+impl Default for Global {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Default for Check {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Default for SocketOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn open(listener: &Listener) -> &'static str {
+    if listener.protocol == Protocol::Udp { "sessions" } else { "connections" }
+}
+
+fn timeout(name: &str, own: Duration, usual: Duration) -> Option<String> {
+    (own != usual).then(|| match own {
+        Duration::ZERO => format!("no {name} timeout"),
+        own => format!("{name} timeout {}", duration_text(own)),
+    })
+}
