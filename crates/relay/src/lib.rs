@@ -9,23 +9,19 @@
 #![allow(missing_docs)]
 
 mod adjust;
-mod balancing;
 mod check;
-mod checks;
 pub mod cli;
 mod command;
 mod control;
-mod directory;
 mod engine;
 mod load;
 mod log;
+mod management;
 mod metrics;
 mod notify;
 mod open;
-mod outlets;
 mod record;
 pub mod request;
-mod resolve;
 mod room;
 mod run;
 mod serve;

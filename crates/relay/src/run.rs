@@ -23,11 +23,11 @@ use signal_hook::iterator::Signals;
 use self::reload::{NewConfig, Reloading};
 use super::control::Control;
 use super::control::board::Board;
+use super::control::resolve::Found;
 use super::log::Log;
+use super::management::{Management, Opened};
 use super::notify::notify;
 use super::open::Pool;
-use super::outlets::{Opened, Outlets};
-use super::resolve::Found;
 use super::serve::{Means, Prepared, Relay, unix_path};
 use super::service::Service;
 use super::stats::ListenerStats;
@@ -86,7 +86,7 @@ struct Main {
     relay: Relay,
     /// Until it is started.
     opened: Option<(Prepared, Opened)>,
-    outlets: Outlets,
+    management: Management,
     board: Arc<Board>,
     control: Option<Control>,
     log: Option<Log>,
@@ -129,7 +129,7 @@ impl Main {
             threads,
             relay,
             opened: Some((prepared, opened)),
-            outlets: Outlets::default(),
+            management: Management::default(),
             board: Arc::default(),
             control: None,
             log: None,
@@ -175,7 +175,7 @@ impl Main {
         self.board.show(&self.relay);
         control.follow(services.clone(), found);
         control.check(services);
-        self.outlets.serve(opened, &control);
+        self.management.serve(opened, &control);
         (self.control, self.log) = (Some(control), Some(log));
         Ok(true)
     }
@@ -205,7 +205,7 @@ impl Main {
         if listeners.len() > TOLD_MAX {
             eprintln!("relay: and on {} more", listeners.len() - TOLD_MAX);
         }
-        if let Some(address) = self.outlets.metrics_address() {
+        if let Some(address) = self.management.metrics_address() {
             eprintln!("relay: metrics on http://{address}/metrics");
         }
         let limit = parshall_sys::limits::descriptors();
@@ -292,7 +292,7 @@ impl Main {
         if let Some((_, doing)) = busy.iter().find(|(so, _)| *so) {
             return eprintln!("relay: not upgraded: it is {doing} already");
         }
-        let sockets: Vec<_> = self.relay.sockets().chain(self.outlets.sockets()).collect();
+        let sockets: Vec<_> = self.relay.sockets().chain(self.management.sockets()).collect();
         let events = self.events.0.clone();
         match self.program.start(&sockets, move |outcome| drop(events.send(Event::Successor(outcome)))) {
             Ok(()) => {
@@ -311,7 +311,7 @@ impl Main {
                 self.handed_over = true;
                 if let Some(control) = &self.control {
                     // Who asks from now on is answered by the new one, not by either.
-                    self.outlets.leave(control);
+                    self.management.leave(control);
                 }
                 notify(&format!("MAINPID={pid}"));
                 if !self.draining {

@@ -19,14 +19,14 @@ use parshall_sys::eventfd;
 use parshall_sys::stream_socket::StreamAddr;
 
 use super::adjust::Adjustment;
-use super::balancing::Balancing;
 use super::command::{Assigned, Command};
-use super::directory::TargetState;
 use super::open::{self, Pool, Sockets};
 use super::record::Closed;
 use super::room::Room;
 use super::serve_udp::{UdpPrepared, UdpSide};
 use super::service::Service;
+use super::service::balancing::Balancing;
+use super::service::target::TargetState;
 use super::stats::ListenerStats;
 use super::worker::{Parts, Worker};
 

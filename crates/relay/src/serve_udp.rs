@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 use anyhow::Context;
 use parshall_core::relay::Ns;
 
-use super::directory::TargetState;
 use super::room::Room;
 use super::serve::Running;
 use super::service::Service;
+use super::service::target::TargetState;
 use super::udp;
 use super::udp::plan::{Change, Chooser, UdpListener, UdpPlan};
 use super::udp::stop::{Order, Stop};

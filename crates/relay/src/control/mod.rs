@@ -3,8 +3,10 @@
 //! worker ever waits for it.
 pub mod board;
 mod bounded;
+mod checks;
 pub mod http;
 pub mod place;
+pub mod resolve;
 pub mod snapshot;
 pub mod socket;
 
@@ -15,8 +17,8 @@ use anyhow::Context;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use self::board::Board;
-use super::checks::Checks;
-use super::resolve::{Found, Names};
+use self::checks::Checks;
+use self::resolve::{Found, Names};
 use super::service::Service;
 
 /// What the main thread wants.

@@ -9,9 +9,9 @@ use parshall_core::relay::direction::Direction;
 use serde::{Deserialize, Serialize};
 
 use super::board::{Board, Row};
-use crate::directory::TargetState;
 use crate::log;
 use crate::service::Service;
+use crate::service::target::TargetState;
 use crate::stats::{Count, EngineKind, Fallback, ListenerStats};
 use parshall_host::process::Process;
 use parshall_host::utc::iso;

@@ -9,11 +9,11 @@ use parshall_core::relay::config::{Config, Global};
 use parshall_core::units::plural;
 
 use super::{Event, Main, after, all_reachable, tell_unresolved};
+use crate::control::resolve::Found;
 use crate::load;
+use crate::management::Opened;
 use crate::notify::{self, notify};
 use crate::open::Pool;
-use crate::outlets::Opened;
-use crate::resolve::Found;
 use crate::serve::{Changes, Prepared};
 use crate::service::Service;
 use parshall_host::error::UserError;
@@ -105,7 +105,7 @@ impl Main {
         if let Some(log) = &self.log {
             log.switch(opened.sink());
         }
-        self.outlets.serve(opened, control);
+        self.management.serve(opened, control);
         self.config = config;
         Ok(changes)
     }

@@ -8,8 +8,8 @@ use parshall_core::relay::config::{Limits, Listener, SocketOptions};
 use parshall_core::relay::udp_sessions::Rules;
 use parshall_core::relay::{Ns, ns};
 
-use crate::directory::TargetState;
 use crate::room::Room;
+use crate::service::target::TargetState;
 use crate::stats::{Count, ListenerStats};
 
 /// Chooses targets for new sessions. Each worker has its own.

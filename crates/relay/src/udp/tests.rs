@@ -15,8 +15,8 @@ use parshall_sys::stream_socket::StreamAddr;
 use super::plan::{UdpCounts, UdpListener, UdpPlan};
 use super::sockets;
 use super::stop::{Order, Stop};
-use crate::directory::TargetState;
 use crate::room::Room;
+use crate::service::target::TargetState;
 use crate::stats::ListenerStats;
 use parshall_testkit::skip;
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::{channel, sync_channel};
 use parshall_core::relay::config::{Protocol, Target};
 
 use super::*;
-use crate::directory::TargetState;
+use crate::service::target::TargetState;
 
 fn worker() -> Worker {
     let (_orders, inbox) = channel();

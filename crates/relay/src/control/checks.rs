@@ -12,11 +12,11 @@ use parshall_sys::clock::monotonic_ns;
 use parshall_sys::stream_socket::StreamAddr;
 use tokio::net::{TcpSocket, UnixStream};
 
-use super::balancing::{report_down, report_up};
-use super::control::Task;
-use super::control::board::Board;
-use super::directory::TargetState;
-use super::service::Service;
+use super::Task;
+use super::board::Board;
+use crate::service::Service;
+use crate::service::balancing::{report_down, report_up};
+use crate::service::target::TargetState;
 
 /// A target and how it is checked.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use parshall_core::relay::Ns;
 use parshall_core::relay::balance::Balancer;
 use parshall_core::relay::config::Listener;
 
-use super::directory::TargetState;
-use super::service::Service;
+use super::Service;
+use super::target::TargetState;
 
 /// The turns and failures of a listener's targets.
 #[derive(Debug)]

@@ -12,10 +12,10 @@ use parshall_core::relay::config::Endpoint;
 use parshall_sys::stream_socket::StreamAddr;
 use tokio::task::JoinSet;
 
-use super::control::Task;
-use super::control::board::Board;
-use super::directory::TargetState;
-use super::service::Service;
+use super::Task;
+use super::board::Board;
+use crate::service::Service;
+use crate::service::target::TargetState;
 
 /// A TTL of zero must not make a loop of lookups.
 const TTL_MIN: Duration = Duration::from_secs(1);

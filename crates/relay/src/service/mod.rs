@@ -1,4 +1,7 @@
 //! A listener as the workers see it: its configuration and what was made of it once, shared by all threads.
+pub mod balancing;
+pub mod target;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,9 +14,9 @@ use parshall_core::relay::connection::CloseReason;
 use parshall_core::relay::sources::{Admission, OpenPerSource};
 use parshall_sys::stream_socket::Options;
 
-use super::balancing::Balancing;
-use super::directory::TargetState;
-use super::room::Room;
+use self::balancing::Balancing;
+use self::target::TargetState;
+use crate::room::Room;
 
 /// Sources whose connections are counted: a bound on memory, far above what one host serves at a time.
 const SOURCES_MAX: usize = 1 << 20;

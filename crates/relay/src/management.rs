@@ -21,7 +21,7 @@ pub struct Opened {
 
 /// What is open, as the main thread keeps it.
 #[derive(Debug, Default)]
-pub struct Outlets {
+pub struct Management {
     /// Duplicates, for a successor.
     metrics: Option<TcpListener>,
     socket: Option<UnixListener>,
@@ -51,7 +51,7 @@ impl Opened {
     }
 }
 
-impl Outlets {
+impl Management {
     /// Has them served, in place of those before.
     pub fn serve(&mut self, opened: Opened, control: &super::control::Control) {
         if let Some(listener) = opened.metrics {
