@@ -14,8 +14,8 @@ use super::{btf, procfs, tracepoint};
 use crate::doctor;
 use crate::request::ObserveOptions;
 
-/// By how much our own priority is lowered while we observe.
-const COURTESY: i32 = 5;
+/// What is added to our nice value while we observe.
+const NICE_INCREMENT: i32 = 5;
 
 /// Ends on SIGINT or SIGTERM, and when all of the subject's processes are gone.
 pub struct Until {
@@ -82,7 +82,7 @@ pub fn observe_resolved(
         reasons = vec![format!("the {} rung was asked for", rung.as_str())];
     }
     // The service goes first on its CPUs: three quarters of one that both want, and all of its wake-ups at once.
-    let _courtesy = (rung > Rung::Procfs).then(|| parshall_sys::nice::lower(COURTESY));
+    let _niced = (rung > Rung::Procfs).then(|| parshall_sys::nice::lower(NICE_INCREMENT));
     // What is sampled must not be sampled at quiet moments only: on one rung alone nothing depends on when we run.
     if rung != Rung::Btf {
         *background = None;

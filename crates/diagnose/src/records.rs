@@ -27,7 +27,7 @@ pub struct Records {
 }
 
 /// The records of a whole window, times relative to its beginning.
-pub struct Told {
+pub struct Recorded {
     /// Long intervals of flows.
     pub flow_stalls: Vec<FlowStall>,
     /// Long times off the CPU.
@@ -124,7 +124,7 @@ impl Records {
     }
 
     /// Everything, with times relative to `begin`.
-    pub fn finish(mut self, begin: u64) -> Told {
+    pub fn finish(mut self, begin: u64) -> Recorded {
         let thread_stalls = self.thread_stalls.iter_mut().map(|stall| (&mut stall.begin_ns, &mut stall.ns));
         let flow_stalls = self.flow_stalls.iter_mut().map(|stall| (&mut stall.begin_ns, &mut stall.ns));
         for (begin_ns, ns) in thread_stalls.chain(flow_stalls) {
@@ -145,7 +145,7 @@ impl Records {
             })
             .collect();
         samples.sort_by(|a, b| b.count.cmp(&a.count).then(a.tid.cmp(&b.tid)).then(a.stack.cmp(&b.stack)));
-        Told {
+        Recorded {
             flow_stalls: self.flow_stalls,
             thread_stalls: self.thread_stalls,
             samples,

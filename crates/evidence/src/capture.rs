@@ -148,7 +148,7 @@ pub struct CgroupCpu {
 /// Connection-level events of the subject, over the whole window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetCounts {
-    /// Segments resent.
+    /// Segments retransmitted.
     pub retransmits: u64,
     /// Resets sent.
     pub resets_sent: u64,

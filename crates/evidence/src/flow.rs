@@ -48,7 +48,7 @@ pub enum FlowState {
     Paced = 8,
     /// Unsent data waits because too much sits in the local qdisc or device (TSQ throttled).
     Qdisc = 9,
-    /// Fast recovery (`TCP_CA_Recovery`, `TCP_CA_CWR` excluded) or lost segments not yet resent.
+    /// Fast recovery (`TCP_CA_Recovery`, `TCP_CA_CWR` excluded) or lost segments not yet retransmitted.
     Recovery = 10,
     /// After a retransmission timeout (`TCP_CA_Loss`).
     Loss = 11,
@@ -168,7 +168,7 @@ pub struct FlowCalls {
     /// Sends and receives that returned EAGAIN.
     pub eagain: u64,
     /// Changes of direction from receive to send: an estimate of the requests answered or sent.
-    pub turns: u64,
+    pub exchanges: u64,
 }
 
 /// The kernel's own figures for a socket at one moment (struct tcp_sock; also `struct tcp_info`, uapi/linux/tcp.h).
@@ -188,13 +188,13 @@ pub struct TcpSnapshot {
     pub bytes_acked: u64,
     /// Bytes received in order.
     pub bytes_received: u64,
-    /// Segments sent, those without data and resent ones included.
+    /// Segments sent, those without data and retransmitted ones included.
     pub segs_out: u64,
     /// Segments received.
     pub segs_in: u64,
-    /// Segments with data sent, resent ones included.
+    /// Segments with data sent, retransmitted ones included.
     pub data_segs_out: u64,
-    /// Segments resent since the socket was opened.
+    /// Segments retransmitted since the socket was opened.
     pub total_retrans: u64,
     /// Number of retransmission timeouts since the socket was opened, where the kernel counts them.
     pub total_rto: u64,

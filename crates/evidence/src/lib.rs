@@ -1,7 +1,7 @@
 //! The vocabulary that all parts of parshall share.
 //!
-//! What belongs here: plain data that crosses a seam between two rooms, or that is written to disk. A probe fills a
-//! [`Capture`]; `parshall-core` turns a capture into a [`Report`]; the report formats print the report. Nothing here
+//! What belongs here: plain data that passes between modules, or that is written to disk. A probe fills a
+//! [`Capture`]; `parshall-core` makes a [`Report`] of a capture; the report formats print the report. Nothing here
 //! decides, reads a clock or does I/O.
 //!
 //! Units are in the names (`_ns`, `_us`, `_ms`, `_bytes`); times inside a capture are nanoseconds since its window began.

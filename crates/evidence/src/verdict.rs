@@ -91,8 +91,8 @@ pub struct Finding {
     pub share: f64,
     /// Wall time lost to it, averaged over the affected flows; never more than the window.
     pub lost_ms: f64,
-    /// Share of all lost time that this cause owns.
-    pub owned: f64,
+    /// Share of all lost time that this cause accounts for.
+    pub lost_share: f64,
     /// `share` and `lost_ms` were measured in slices and scaled to the window.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scaled: bool,
@@ -165,14 +165,14 @@ pub struct Fix {
     /// A command that tries it, once parshall has it.
     #[serde(rename = "try", skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Where the reason is to be looked for when it lies at the other end.
+    /// A diagnosis of the process at the other end, when the reason lies there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub look: Option<Look>,
+    pub peer: Option<PeerCommand>,
 }
 
 /// A diagnosis of the process at the other end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look {
+pub struct PeerCommand {
     /// The command to type, such as `parshall attach --pid 1200`.
     pub command: String,
     /// The address of the host on which to type it; None for this host.

@@ -38,7 +38,7 @@ fn assert_named(report: &Report, pids: &[u32]) {
     assert_eq!(report.verdict.status, Status::Cause);
     let first = &report.findings[0];
     assert_eq!(first.cause, CAUSE);
-    assert!(first.share > 0.5 && first.share <= 1.0 && first.owned >= 0.3, "{first:#?}");
+    assert!(first.share > 0.5 && first.share <= 1.0 && first.lost_share >= 0.3, "{first:#?}");
     assert!(first.lost_ms > 0.0 && first.lost_ms <= report.window_s * 1e3, "{first:#?}");
     assert!(first.place.pid.is_some_and(|pid| pids.contains(&pid)), "{:?} of {pids:?}", first.place);
     assert!(first.place.flow.as_ref().is_some_and(|flow| flow.contains("->")), "{:?}", first.place);

@@ -87,7 +87,7 @@ struct calls {
 	u64 recv_bytes;
 	u64 recv_left_over;
 	u64 eagain;
-	u64 turns;
+	u64 exchanges;
 	u32 send_min;
 	u32 send_max;
 	u32 pair_first;

@@ -78,7 +78,7 @@ int BPF_PROG(on_close, struct sock *sk, int oldstate, int newstate)
 	u64 waiting, wake;
 	u16 local;
 
-	/* A socket that is closed already may be told so again. */
+	/* A socket that is closed already may get the state again. */
 	if (newstate != CLOSE || oldstate == CLOSE || sk->sk_protocol != IPPROTO_TCP)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);

@@ -45,7 +45,7 @@ enum walk_what { WALK_PREPARE, WALK_TCP, WALK_LISTENERS, WALK_BOUND, WALK_UDP, W
 /* Which tables of a namespace's own WALK_SPACES reads. */
 enum walk_want { WANT_TCP = 1, WANT_UDP = 2, WANT_UNIX = 4 };
 
-/* What user space asks for and what it is told. */
+/* What user space asks for, and the results. */
 struct walk_job {
 	u32 what;
 	u32 want;

@@ -161,7 +161,7 @@ impl Walk {
         };
         walk.job().what = 0;
         walk.run().map_err(mapped)?;
-        if walk.told().init_net == 0 {
+        if walk.results().init_net == 0 {
             return Err(WalkError::Lacks { what: "a list of network namespaces in the expected form" });
         }
         Ok(walk)
@@ -196,12 +196,12 @@ impl Walk {
         let job = self.job();
         (job.what, job.bucket, job.parts, job.part, job.space, job.found) = (what, 0, 1, 0, 0, 0);
         for _ in 0..RUNS_MAX {
-            let told = self.run_and_take(sum, take)?;
-            if told.batch_ready != 0 {
-                self.read_found(told.found as usize, sum, take)?;
+            let run = self.run_and_take(sum, take)?;
+            if run.batch_ready != 0 {
+                self.read_found(run.found as usize, sum, take)?;
                 self.job().what = what;
             }
-            if told.done != 0 {
+            if run.done != 0 {
                 return Ok(());
             }
         }
@@ -222,26 +222,26 @@ impl Walk {
         Ok(())
     }
 
-    /// One run: adds up what it tells, and hands on its records.
+    /// One run: adds up its counts, and hands on its records.
     fn run_and_take(&mut self, sum: &mut Completeness, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<walk_job> {
         self.run()?;
-        let told = self.told();
+        let run = self.results();
         *sum += Completeness {
-            expected: told.expected,
-            emitted: u64::from(told.records),
-            filtered: told.filtered,
-            torn: told.torn,
-            dropped: told.dropped,
-            interrupted: told.interrupted,
-            chains_cut: told.chains_cut,
+            expected: run.expected,
+            emitted: u64::from(run.records),
+            filtered: run.filtered,
+            torn: run.torn,
+            dropped: run.dropped,
+            interrupted: run.interrupted,
+            chains_cut: run.chains_cut,
             // Each run of the last pass begins with the first namespace, so the last run has seen them all.
-            namespaces: told.namespaces.saturating_sub(sum.namespaces),
-            namespaces_lost: told.namespaces_lost,
+            namespaces: run.namespaces.saturating_sub(sum.namespaces),
+            namespaces_lost: run.namespaces_lost,
         };
-        if told.records > 0 {
-            take(self.batch(told.records as usize, told.names as usize));
+        if run.records > 0 {
+            take(self.batch(run.records as usize, run.names as usize));
         }
-        Ok(told)
+        Ok(run)
     }
 
     fn batch(&self, records: usize, names: usize) -> Batch<'_> {
@@ -285,8 +285,8 @@ impl Walk {
         &mut self.skel.maps.bss_data.as_deref_mut().expect("the object has global data").job
     }
 
-    /// What the last run told.
-    fn told(&mut self) -> walk_job {
+    /// A copy of the job, with the results of the last run.
+    fn results(&mut self) -> walk_job {
         let job: *const walk_job = self.job();
         // SAFETY: the job is valid for reads; volatile, because the kernel wrote it behind the compiler's back.
         unsafe { job.read_volatile() }

@@ -38,13 +38,13 @@ pub fn judge(capture: &Capture) -> Report {
     }
 }
 
-/// A hypervisor that takes this much of the CPUs' time is told of.
-const STOLEN_TOLD: f64 = 0.02;
+/// The report mentions a hypervisor that takes this much of the CPUs' time.
+const STOLEN_REPORTED: f64 = 0.02;
 
 fn blind(facts: &facts::Facts<'_>) -> Vec<String> {
     let mut blind = facts.capture.blind.clone();
     let stolen = facts.stolen_share();
-    if stolen >= STOLEN_TOLD {
+    if stolen >= STOLEN_REPORTED {
         blind.push(format!(
             "the hypervisor took {} of this machine's CPU time: what waited for a CPU, or for a thread on this host, may \
              have waited for that",

@@ -1,4 +1,4 @@
-//! From candidates to a verdict: who owns how much of the lost time, and whether that is enough to name it.
+//! From candidates to a verdict: which cause accounts for how much of the lost time, and whether that is enough to name it.
 use parshall_evidence::{Confidence, Finding, Fix, NotTested, RuledOut, Rung, Status, Verdict};
 
 use super::cause::{CAUSES, Candidate, Cause, MIN_SHARE, Outcome};
@@ -7,8 +7,8 @@ use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
 
-/// A cause is named only if it owns this share of all lost time.
-pub const MIN_OWNED: f64 = 0.30;
+/// A cause is named only if it accounts for this share of all lost time.
+pub const MIN_LOST_SHARE: f64 = 0.30;
 
 /// A shorter observation is no evidence, in nanoseconds.
 pub const MIN_WINDOW_NS: u64 = 200_000_000;
@@ -18,7 +18,7 @@ pub const MIN_WINDOW_NS: u64 = 200_000_000;
 pub struct Ranking {
     /// The verdict.
     pub verdict: Verdict,
-    /// Named causes, the one that owns most first.
+    /// Named causes, the one that accounts for most first.
     pub findings: Vec<Finding>,
     /// The others that were tested.
     pub ruled_out: Vec<RuledOut>,
@@ -30,7 +30,7 @@ pub struct Ranking {
 pub fn rank(facts: &Facts<'_>) -> Ranking {
     if let Some(why) = too_little(facts) {
         return Ranking {
-            verdict: verdict(Status::InsufficientEvidence, Confidence::Low, why),
+            verdict: verdict_of_status(Status::InsufficientEvidence, Confidence::Low, why),
             findings: vec![],
             ruled_out: vec![],
             not_tested: vec![],
@@ -50,11 +50,11 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
     let mut findings = Vec::new();
     for (cause, candidate) in held {
         match total.judge(facts, &candidate, flow_share) {
-            Ok((owned, share)) => findings.push(finding(facts, cause, candidate, owned, share)),
+            Ok((lost_share, share)) => findings.push(finding(facts, cause, candidate, lost_share, share)),
             Err(why) => ruled_out.push(RuledOut { cause: cause.id.to_string(), why }),
         }
     }
-    findings.sort_by(|a, b| b.owned.total_cmp(&a.owned).then_with(|| a.cause.cmp(&b.cause)));
+    findings.sort_by(|a, b| b.lost_share.total_cmp(&a.lost_share).then_with(|| a.cause.cmp(&b.cause)));
     Ranking { verdict: conclude(facts, &findings, flow_share), findings, ruled_out, not_tested: untested }
 }
 
@@ -77,13 +77,13 @@ impl Total {
         Total { flows_ns, threads_ns: losses().map(|t| t.ns).sum() }
     }
 
-    /// Owned share of all lost time and share of the affected time, or why it is too little.
+    /// Share of all lost time and share of the affected time, or why it is too little.
     fn judge(&self, facts: &Facts<'_>, candidate: &Candidate, flow_share: f64) -> Result<(f64, f64), String> {
         let lost: f64 = match &candidate.thread {
             Some(loss) => loss.ns,
             None => candidate.lost.by_flow.iter().map(|(_, ns)| ns).sum(),
         };
-        let owned = ratio(lost, (self.flows_ns + self.threads_ns).max(lost)).min(1.0);
+        let lost_share = ratio(lost, (self.flows_ns + self.threads_ns).max(lost)).min(1.0);
         let share = match &candidate.thread {
             Some(loss) => ratio(loss.ns, loss.wall_ns).min(1.0),
             None => candidate.lost.share(facts),
@@ -95,10 +95,10 @@ impl Total {
         if share < candidate.min_share {
             return Err(format!("{} of the affected flows' time", units::percent(share)));
         }
-        if owned < MIN_OWNED {
-            return Err(format!("owns {} of the lost time only", units::percent(owned)));
+        if lost_share < MIN_LOST_SHARE {
+            return Err(format!("accounts for only {} of the lost time", units::percent(lost_share)));
         }
-        Ok((owned, share))
+        Ok((lost_share, share))
     }
 }
 
@@ -115,7 +115,7 @@ fn is_theirs(tids: &[u32], blame: Blame, tid: u32) -> bool {
     local && tids.contains(&tid)
 }
 
-fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, owned: f64, share: f64) -> Finding {
+fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f64, share: f64) -> Finding {
     let window_ms = facts.capture.window_ns as f64 / 1e6;
     let lost_ms = match &candidate.thread {
         Some(loss) => (ratio(loss.ns, loss.tids.len().max(1) as f64) / 1e6).min(window_ms),
@@ -127,13 +127,13 @@ fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, owned: f64, s
         title: cause.title.to_string(),
         share,
         lost_ms,
-        owned,
+        lost_share,
         scaled: candidate.thread.is_none() && candidate.lost.scaled,
-        confidence: lower(candidate.confidence, doubts(facts) + u32::from(few)),
+        confidence: reduced(candidate.confidence, doubts(facts) + u32::from(few)),
         summary: candidate.summary,
         place: candidate.place,
         evidence: candidate.evidence,
-        fix: Fix { text: candidate.fix, command: None, look: candidate.look },
+        fix: Fix { text: candidate.fix, command: None, peer: candidate.peer },
     }
 }
 
@@ -145,7 +145,7 @@ fn doubts(facts: &Facts<'_>) -> u32 {
     by_loss + u32::from(facts.capture.rung != Rung::Btf)
 }
 
-fn lower(confidence: Confidence, steps: u32) -> Confidence {
+fn reduced(confidence: Confidence, steps: u32) -> Confidence {
     match (confidence, steps) {
         (c, 0) => c,
         (Confidence::High, 1) => Confidence::Medium,
@@ -177,7 +177,7 @@ fn is_throttled(cell: &parshall_evidence::OffCpuCell) -> bool {
     cell.why == parshall_evidence::OffCpu::Throttled
 }
 
-fn verdict(status: Status, confidence: Confidence, summary: String) -> Verdict {
+fn verdict_of_status(status: Status, confidence: Confidence, summary: String) -> Verdict {
     Verdict { status, cause: None, confidence, summary }
 }
 
@@ -185,14 +185,14 @@ fn conclude(facts: &Facts<'_>, findings: &[Finding], flow_share: f64) -> Verdict
     if let Some(first) = findings.first() {
         return Verdict {
             cause: Some(first.cause.clone()),
-            ..verdict(Status::Cause, first.confidence, first.summary.clone())
+            ..verdict_of_status(Status::Cause, first.confidence, first.summary.clone())
         };
     }
-    let confidence = lower(Confidence::High, doubts(facts));
+    let confidence = reduced(Confidence::High, doubts(facts));
     if flow_share < MIN_SHARE {
-        return verdict(Status::Healthy, confidence, healthy(facts, flow_share));
+        return verdict_of_status(Status::Healthy, confidence, healthy(facts, flow_share));
     }
-    verdict(Status::NoDominantCause, confidence, no_dominant(facts, flow_share))
+    verdict_of_status(Status::NoDominantCause, confidence, no_dominant(facts, flow_share))
 }
 
 fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
@@ -207,15 +207,15 @@ fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
         return format!("Nothing to do: {flows} idle, {threads}.");
     }
     let flows = units::plural(active, "flow", "flows");
-    let turns: f64 = facts
+    let exchanges: f64 = facts
         .flows
         .iter()
         .filter(|f| f.shape == Shape::RequestReply)
-        .map(|f| f.rec.calls.turns as f64 * f.ledger.scale)
+        .map(|f| f.rec.calls.exchanges as f64 * f.ledger.scale)
         .sum();
-    let rate = ratio(turns, facts.window_s());
-    let turns = words::about(facts.scaled(), units::count_f(rate));
-    let did = if rate >= 1.0 { format!(" took {turns} turns a second") } else { " moved data".to_string() };
+    let rate = ratio(exchanges, facts.window_s());
+    let exchanges = words::about(facts.scaled(), units::count_f(rate));
+    let did = if rate >= 1.0 { format!(" carried {exchanges} exchanges a second") } else { " moved data".to_string() };
     let lost =
         if flow_share >= 0.01 { format!(", {} of the time lost", units::percent(flow_share)) } else { String::new() };
     format!("No time worth naming was lost: {flows}{did}{lost}, {threads}.")
@@ -232,7 +232,7 @@ fn no_dominant(facts: &Facts<'_>, flow_share: f64) -> String {
     let most: Vec<String> =
         list.iter().take(3).map(|(b, ns)| format!("{} {}", b.label(), units::percent(ratio(*ns, total)))).collect();
     format!(
-        "{} of the time in which flows could have moved data was lost, and no cause known here owns enough of it ({}).",
+        "{} of the time in which flows could have moved data was lost, and no cause known here accounts for enough of it ({}).",
         units::percent(flow_share),
         most.join(", ")
     )
@@ -293,7 +293,7 @@ mod tests {
             let json = serde_json::to_string(&report).expect("a report is JSON");
             prop_assert!(!json.contains("null"), "{}", json);
             for f in &report.findings {
-                prop_assert!((0.0..=1.0).contains(&f.share) && (0.0..=1.0).contains(&f.owned), "{:?}", f);
+                prop_assert!((0.0..=1.0).contains(&f.share) && (0.0..=1.0).contains(&f.lost_share), "{:?}", f);
                 prop_assert!(f.lost_ms <= capture.window_ns as f64 / 1e6);
             }
             for account in [&report.time.flows, &report.time.threads] {

@@ -16,7 +16,7 @@ fn symptom(facts: &Facts<'_>, cause: &str) -> f64 {
         "nagle-delayed-ack" => in_states(&[State::HeldByNagleDelayedAck, State::PeerHeld]),
         "nagle-hold" => in_states(&[State::HeldByNagle]),
         "cork-held" => in_states(&[State::Corked]),
-        "packet-loss" => facts.resent().0 as f64,
+        "packet-loss" => facts.retransmitted().0 as f64,
         "cpu-throttled" => facts.throttled_periods(),
         "slow-reader" => in_states(&[State::ReaderWaiting]).min(facts.raw_share(&[Blame::ReaderBlocked])),
         "peer-window-limited" => in_states(&[State::PeerWindowLimited]),
@@ -111,8 +111,8 @@ fn a_thread_that_slept_is_not_denied_beside_the_client_that_waited_for_it() {
         "40 % of the flows' time with the application asleep over an answer (2 ms or more) or over data to send, counted at the \
          flow that waited for it or that it waited for"
     );
-    let look = report.findings[0].fix.look.as_ref().expect("the peer is on this host");
-    assert_eq!((look.command.as_str(), look.host.as_deref()), ("parshall attach --pid 200", None));
+    let peer = report.findings[0].fix.peer.as_ref().expect("the peer is on this host");
+    assert_eq!((peer.command.as_str(), peer.host.as_deref()), ("parshall attach --pid 200", None));
 }
 
 #[test]
@@ -144,8 +144,8 @@ fn a_peer_is_looked_at_by_a_command() {
         let flow = flow.every(10 * MS, 0, 9 * MS, FlowState::PeerWindow, Release::RxAck).streams(1000, 16_384);
         let report = judge(&capture(vec![flow], vec![]));
         let fix = report.findings[0].fix.clone();
-        let look = fix.look.expect("a peer");
-        (look.command, look.host, fix.text)
+        let peer = fix.peer.expect("a peer");
+        (peer.command, peer.host, fix.text)
     };
     let (command, host, text) = full(FlowBuilder::new(1, Role::Client));
     assert_eq!((command.as_str(), host), ("parshall attach --port 7000", None));
@@ -160,13 +160,13 @@ fn what_slices_measured_is_marked() {
     let thread = ThreadBuilder::new(101).blocked(0, 900 * MS, "epoll_wait", FdKind::Anon);
     let mut sliced = capture(vec![FlowBuilder::new(1, Role::Server).talks(500, 100)], vec![thread]);
     let exact = judge(&sliced);
-    assert!(exact.verdict.summary.contains(" took 500 turns a second"), "{}", exact.verdict.summary);
+    assert!(exact.verdict.summary.contains(" carried 500 exchanges a second"), "{}", exact.verdict.summary);
     for cell in &mut sliced.flows[0].cells {
         cell.ns /= 20;
     }
     sliced.flows[0].observed_ns /= 20;
     let report = judge(&sliced);
-    assert!(report.verdict.summary.contains(" took ≈10,000 turns a second"), "{}", report.verdict.summary);
+    assert!(report.verdict.summary.contains(" carried ≈10,000 exchanges a second"), "{}", report.verdict.summary);
     assert!(why(&report, "nagle-delayed-ack").ends_with("Nagle held ≈0 of ≈10,000 sends"), "{:?}", report.ruled_out);
     assert!(why(&report, "user-cpu-bound").contains('≈'), "{:?}", report.ruled_out);
 }

@@ -47,7 +47,7 @@ fn calls() -> impl Strategy<Value = FlowCalls> {
         recvs: n[4],
         recv_bytes: n[5],
         recv_left_over: n[6],
-        turns: n[7],
+        exchanges: n[7],
         ..FlowCalls::default()
     })
 }

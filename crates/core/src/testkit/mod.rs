@@ -161,7 +161,7 @@ impl FlowBuilder {
             small_sends: n,
             recvs: n,
             recv_bytes: n * bytes,
-            turns: n,
+            exchanges: n,
             ..FlowCalls::default()
         };
         self.moved(n, n * bytes)
@@ -190,8 +190,8 @@ impl FlowBuilder {
         self
     }
 
-    /// Segments resent.
-    pub fn resent(mut self, n: u64) -> FlowBuilder {
+    /// Segments retransmitted.
+    pub fn retransmitted(mut self, n: u64) -> FlowBuilder {
         self.record.last.total_retrans += n;
         self
     }

@@ -1,7 +1,7 @@
 //! Flows and threads that ended within the window: a bounded number of them.
 //!
 //! A service with a connection per request closes thousands a second, and an account is 2 kB. What is dropped are the
-//! shortest lives: they hold the least of the time that a verdict is about. How many were dropped is told.
+//! shortest lives: they hold the least of the time that a verdict is about. How many were dropped is reported.
 
 /// Kept at least, when there are as many.
 const KEPT_MAX: usize = 4096;

@@ -69,7 +69,7 @@ impl Before {
     }
 }
 
-/// Attached probes and what they have told so far.
+/// Attached probes and what they have reported so far.
 struct Session {
     probes: Probes,
     records: Records,
@@ -237,9 +237,9 @@ impl Session {
             calls: &calls,
             samples: &samples_by_thread,
         });
-        let mut told = self.records.finish(self.begin);
+        let mut recorded = self.records.finish(self.begin);
         if resolved.select.by_process() {
-            drop_foreign(&self.probes, &mut flows, &mut told.flow_stalls);
+            drop_foreign(&self.probes, &mut flows, &mut recorded.flow_stalls);
         }
         let spans: Vec<(u64, u64)> = self.meter.spans.iter().map(|&(b, e)| (b - self.begin, e - b)).collect();
         let mut subject = resolved.subject.clone();
@@ -263,10 +263,10 @@ impl Session {
             },
             flows,
             threads,
-            flow_stalls: told.flow_stalls,
-            thread_stalls: told.thread_stalls,
-            samples: told.samples,
-            stacks: told.stacks.unnamed(),
+            flow_stalls: recorded.flow_stalls,
+            thread_stalls: recorded.thread_stalls,
+            samples: recorded.samples,
+            stacks: recorded.stacks.unnamed(),
             cgroups: before.cgroups.finish(),
             hardware: None,
             net: net_counts(&self.counters0, &counters),
@@ -275,12 +275,12 @@ impl Session {
                 own_cpu_ns: before.host.own_cpu_ns(),
                 rss_bytes: host::own_rss_bytes(),
                 lost_events: counters.lost - self.counters0.lost,
-                events: told.events,
+                events: recorded.events,
                 untracked: counters.untracked + self.ended_flows.dropped + self.ended_threads.dropped,
                 attach_ms: 0.0,
             },
         };
-        Ok((capture, told.stacks))
+        Ok((capture, recorded.stacks))
     }
 }
 

@@ -1,10 +1,10 @@
 //! `doctor`: what this host allows, the rung of evidence that follows, and what each missing thing costs.
 //!
-//! `look.rs` gathers facts, `rules.rs` turns facts into checks and a rung without touching the host, `text.rs` and
+//! `gather.rs` gathers facts, `rules.rs` turns facts into checks and a rung without touching the host, `text.rs` and
 //! `json.rs` print them.
 mod facts;
+mod gather;
 mod json;
-mod look;
 mod rules;
 mod text;
 
@@ -18,7 +18,7 @@ use crate::request::DoctorRequest;
 
 /// `parshall doctor`.
 pub fn doctor(config: &DoctorRequest) -> anyhow::Result<ExitCode> {
-    let findings = rules::examine(&look::look());
+    let findings = rules::examine(&gather::gather());
     let page = match config.output.format {
         Format::Text => text::text(&findings, config.output.style),
         Format::Json => json::json(&findings)?,
@@ -29,6 +29,6 @@ pub fn doctor(config: &DoctorRequest) -> anyhow::Result<ExitCode> {
 
 /// The best rung that this host offers to this process, and why it is not a higher one (empty on the highest).
 pub fn best_rung() -> (Rung, Vec<String>) {
-    let findings = rules::examine(&look::look());
+    let findings = rules::examine(&gather::gather());
     (findings.rung, findings.why_not_higher)
 }

@@ -100,7 +100,7 @@ pub fn examine(facts: &Facts) -> Findings {
     }
 }
 
-/// The best rung, and what stands in the way of a better one. Order matters: the first reason is the one to mend first.
+/// The best rung, and what stands in the way of a better one. Order matters: the first reason is the one to fix first.
 pub fn rung(facts: &Facts) -> (Rung, Vec<String>) {
     let mut no_bpf = Vec::new();
     if let Attempt::Refused(why) = &facts.bpf_map {

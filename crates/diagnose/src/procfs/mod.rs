@@ -145,9 +145,10 @@ impl Observation {
         let (opened, closed) = (self.flows.opened, self.flows.closed);
         let (flows, flow_stalls) = self.flows.finish(window_ns);
         let (threads, thread_stalls) = self.threads.finish();
-        let resent =
+        let retransmitted =
             |flow: &parshall_evidence::FlowRecord| flow.last.total_retrans.saturating_sub(flow.first.total_retrans);
-        let net = NetCounts { retransmits: flows.iter().map(resent).sum(), opened, closed, ..NetCounts::default() };
+        let net =
+            NetCounts { retransmits: flows.iter().map(retransmitted).sum(), opened, closed, ..NetCounts::default() };
         Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
             subject: resolved.subject.clone(),

@@ -1,6 +1,6 @@
 //! One thread over the window: readings in, a ledger that sums to the observed time out. Pure.
 //!
-//! The scheduler's own counters (/proc/TID/schedstat: time on a CPU, time in the run queue, number of turns) are exact between
+//! The scheduler's own counters (/proc/TID/schedstat: time on a CPU, time in the run queue, number of timeslices) are exact between
 //! two readings; only *what* a blocked thread waited for comes from sampling. The counter of run-queue time moves when a wait
 //! ends, so time in which a runnable thread got no turn stays pending until a later reading explains it.
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ pub struct Reading {
     /// Time in run queues since it started.
     pub delay_ns: u64,
     /// Turns on a CPU since it started.
-    pub turns: u64,
+    pub timeslices: u64,
     /// What it did.
     pub seen: Seen,
 }
@@ -108,7 +108,7 @@ impl Account {
     /// The next reading. `throttled_ns` is how long its control group was throttled since the last one.
     pub fn update(&mut self, now: Reading, throttled_ns: u64, tid: u32, stalls: &mut Vec<ThreadStall>) {
         let elapsed = now.at_ns.saturating_sub(self.last.at_ns);
-        let turns = now.turns.saturating_sub(self.last.turns);
+        let timeslices = now.timeslices.saturating_sub(self.last.timeslices);
         // The kernel posts throttled time when it ends, and the wait that holds it when the thread then gets its turn.
         if throttled_ns > 0 {
             self.credit_until_ns = now.at_ns + CREDIT_NS;
@@ -128,7 +128,7 @@ impl Account {
         let mut rest = elapsed - cpu;
 
         let mut delay = now.delay_ns.saturating_sub(self.last.delay_ns);
-        self.count_waits(delay, turns);
+        self.count_waits(delay, timeslices);
         let late = self.take_unexplained(delay);
         self.wait(late);
         delay -= late;
@@ -139,18 +139,18 @@ impl Account {
         let before = self.take_blocked(delay - inside);
         self.wait(before);
 
-        self.spend(rest, turns, &now, tid, stalls);
+        self.spend(rest, timeslices, &now, tid, stalls);
         self.last = now;
     }
 
     /// Distributes time off the CPU that no counter explains.
-    fn spend(&mut self, rest: u64, turns: u64, now: &Reading, tid: u32, stalls: &mut Vec<ThreadStall>) {
+    fn spend(&mut self, rest: u64, timeslices: u64, now: &Reading, tid: u32, stalls: &mut Vec<ThreadStall>) {
         match (self.last.seen, now.seen) {
-            (Seen::Running, Seen::Running) if turns == 0 => self.pending_ns += rest,
+            (Seen::Running, Seen::Running) if timeslices == 0 => self.pending_ns += rest,
             (Seen::Running, Seen::Running) => {
                 self.unseen_ns += rest;
             }
-            (Seen::Blocked(_), Seen::Blocked(call)) if turns == 0 => {
+            (Seen::Blocked(_), Seen::Blocked(call)) if timeslices == 0 => {
                 if let Some(block) = &mut self.block {
                     // Without a turn it cannot have gone elsewhere; a changed argument is a torn reading.
                     let _ = call;
@@ -173,9 +173,9 @@ impl Account {
                 self.add_to_block(rest - rest / 2);
             }
         }
-        if let (Seen::Blocked(call), true) = (now.seen, turns > 1) {
+        if let (Seen::Blocked(call), true) = (now.seen, timeslices > 1) {
             // Turns that no sample fell into: most likely the same wait, again and again.
-            self.blocked.entry(call).or_default().1 += turns - 1;
+            self.blocked.entry(call).or_default().1 += timeslices - 1;
         }
     }
 
@@ -228,11 +228,11 @@ impl Account {
     }
 
     /// The counters give the sum and the number of waits between two readings; the histogram gets their mean.
-    fn count_waits(&mut self, delay_ns: u64, turns: u64) {
+    fn count_waits(&mut self, delay_ns: u64, timeslices: u64) {
         if delay_ns == 0 {
             return;
         }
-        let waits = turns.max(1);
+        let waits = timeslices.max(1);
         let mean_us = delay_ns / waits / 1000;
         let bucket = (u64::BITS - mean_us.leading_zeros()) as usize;
         self.runq.count += waits;
@@ -347,8 +347,8 @@ mod tests {
     const READ: Call = Call { syscall: libc::SYS_read as i32, fd: FdKind::Tcp };
     const SYNC: Call = Call { syscall: libc::SYS_fsync as i32, fd: FdKind::File };
 
-    fn reading(at_ms: u64, cpu_ms: u64, delay_ms: u64, turns: u64, seen: Seen) -> Reading {
-        Reading { at_ns: at_ms * MS, cpu_ns: cpu_ms * MS, delay_ns: delay_ms * MS, turns, seen }
+    fn reading(at_ms: u64, cpu_ms: u64, delay_ms: u64, timeslices: u64, seen: Seen) -> Reading {
+        Reading { at_ns: at_ms * MS, cpu_ns: cpu_ms * MS, delay_ns: delay_ms * MS, timeslices, seen }
     }
 
     fn run(readings: &[(Reading, u64)]) -> (Ledger, Vec<ThreadStall>) {
@@ -445,7 +445,7 @@ mod tests {
                 now.at_ns += random(20 * MS);
                 now.cpu_ns += random(15 * MS);
                 now.delay_ns += random(3) * random(10 * MS);
-                now.turns += random(3);
+                now.timeslices += random(3);
                 now.seen = [Seen::Running, Seen::Blocked(READ), Seen::Blocked(SYNC)][random(3) as usize];
                 readings.push((now, random(10)));
             }

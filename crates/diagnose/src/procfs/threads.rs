@@ -94,7 +94,7 @@ impl Threads {
         let Some((comm, begin)) = slow(&directory) else { return };
         let keep_open = self.threads.len() < OPEN_MAX;
         let open = |name: &str| keep_open.then(|| File::open(format!("{directory}/{name}")).ok()).flatten();
-        let first = Reading { at_ns, cpu_ns: 0, delay_ns: 0, turns: 0, seen: Seen::Running };
+        let first = Reading { at_ns, cpu_ns: 0, delay_ns: 0, timeslices: 0, seen: Seen::Running };
         let mut thread = Thread {
             pid,
             comm,
@@ -106,10 +106,10 @@ impl Threads {
             ended: false,
             directory,
         };
-        let Some((cpu_ns, delay_ns, turns)) = self.counters(&thread) else { return };
+        let Some((cpu_ns, delay_ns, timeslices)) = self.counters(&thread) else { return };
         self.hidden += u64::from(thread.syscall_text(&mut [0; TEXT]).is_none());
         let seen = thread.seen();
-        thread.account = Account::new(Reading { at_ns, cpu_ns, delay_ns, turns, seen });
+        thread.account = Account::new(Reading { at_ns, cpu_ns, delay_ns, timeslices, seen });
         self.threads.insert(tid, thread);
     }
 
@@ -128,15 +128,15 @@ impl Threads {
         let mut threads = std::mem::take(&mut self.threads);
         let mut left = 0;
         for (&tid, thread) in threads.iter_mut().filter(|(_, thread)| !thread.ended) {
-            let Some((cpu_ns, delay_ns, turns)) = self.counters(thread) else {
+            let Some((cpu_ns, delay_ns, timeslices)) = self.counters(thread) else {
                 thread.ended = true;
                 continue;
             };
             let at_ns = now();
             let last = *thread.account.last();
-            let same = (cpu_ns, turns) == (last.cpu_ns, last.turns) && matches!(last.seen, Seen::Blocked(_));
+            let same = (cpu_ns, timeslices) == (last.cpu_ns, last.timeslices) && matches!(last.seen, Seen::Blocked(_));
             let seen = if same { last.seen } else { thread.seen() };
-            let reading = Reading { at_ns, cpu_ns, delay_ns, turns, seen };
+            let reading = Reading { at_ns, cpu_ns, delay_ns, timeslices, seen };
             let throttled = throttled.get(&thread.pid).copied().unwrap_or(0);
             thread.account.update(reading, throttled, tid, &mut self.stalls);
             left += 1;
@@ -263,17 +263,17 @@ fn read<'a>(open: Option<&File>, directory: &str, name: &str, buffer: &'a mut [u
     std::str::from_utf8(&buffer[..len]).ok().filter(|text| !text.is_empty())
 }
 
-/// Without CONFIG_SCHED_INFO the file is missing or says 0 turns even of us, who run.
+/// Without CONFIG_SCHED_INFO the file is missing or says 0 timeslices even of us, who run.
 fn keeps_schedstat() -> bool {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    parse_schedstat(&text).is_some_and(|(_, _, turns)| turns > 0)
+    parse_schedstat(&text).is_some_and(|(_, _, timeslices)| timeslices > 0)
 }
 
-/// CPU time, run-queue time and turns.
+/// CPU time, run-queue time and timeslices.
 fn parse_schedstat(text: &str) -> Option<(u64, u64, u64)> {
     let mut fields = text.split_whitespace().map(|field| field.parse::<u64>().ok());
-    let (cpu, delay, turns) = (fields.next()??, fields.next()??, fields.next()??);
-    Some((cpu, delay, turns))
+    let (cpu, delay, timeslices) = (fields.next()??, fields.next()??, fields.next()??);
+    Some((cpu, delay, timeslices))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Everything can be read without colour; colour only repeats what the words say.
 use parshall_core::units::{count as thousands, percent_fixed, plural, quantity, time_ms};
 use parshall_evidence::{
-    Account, CommandEnd, Confidence, Evidence, Finding, Look, Origin, Report, Rung, Status, TimeShare,
+    Account, CommandEnd, Confidence, Evidence, Finding, Origin, PeerCommand, Report, Rung, Status, TimeShare,
 };
 
 use parshall_host::output::{TextStyle, clean, columns, items, words};
@@ -178,10 +178,10 @@ fn size(finding: &Finding) -> String {
     let each = if finding.place.flows > 1 { " each" } else { "" };
     let about = if finding.scaled { "≈" } else { "" };
     format!(
-        "It takes {about}{} of {whom} ({about}{}{each}), and owns {} of all lost time.",
+        "It takes {about}{} of {whom} ({about}{}{each}), and accounts for {} of all lost time.",
         percent_fixed(finding.share),
         time_ms(finding.lost_ms),
-        percent_fixed(finding.owned)
+        percent_fixed(finding.lost_share)
     )
 }
 
@@ -212,14 +212,14 @@ fn fix(page: &mut Page, finding: &Finding) {
     if let Some(command) = &finding.fix.command {
         page.line(&" ".repeat(GUTTER), &format!("Try it on the running process:  {}", clean(command)), Paint::Plain);
     }
-    if let Some(look) = &finding.fix.look {
-        let line = format!("{}:  {}", look_words(look), clean(&look.command));
+    if let Some(peer) = &finding.fix.peer {
+        let line = format!("{}:  {}", peer_words(peer), clean(&peer.command));
         page.line(&" ".repeat(GUTTER), &line, Paint::Plain);
     }
 }
 
-fn look_words(look: &Look) -> String {
-    match &look.host {
+fn peer_words(peer: &PeerCommand) -> String {
+    match &peer.host {
         Some(host) => format!("Look closer on {}", clean(host)),
         None => "Look closer".to_owned(),
     }
@@ -322,7 +322,7 @@ fn others(page: &mut Page, report: &Report) {
     page.blank();
     page.section(if top_finding(report).is_some() { "ALSO" } else { "FOUND" }, "", Paint::Plain);
     for finding in rest {
-        let lead = format!("{:>LEAD$}  ", percent_fixed(finding.owned));
+        let lead = format!("{:>LEAD$}  ", percent_fixed(finding.lost_share));
         let title = format!("of the lost time: {} ({})", clean(&finding.title), finding.cause);
         page.hanging(&lead, &title);
         let indent = " ".repeat(columns(&lead));
@@ -330,8 +330,8 @@ fn others(page: &mut Page, report: &Report) {
         if top_finding(report).is_none() && !finding.fix.text.is_empty() {
             page.hanging(&indent, &format!("Fix: {}", finding.fix.text));
         }
-        if let Some(look) = finding.fix.look.as_ref().filter(|_| top_finding(report).is_none()) {
-            page.hanging(&indent, &format!("{}: {}", look_words(look), look.command));
+        if let Some(peer) = finding.fix.peer.as_ref().filter(|_| top_finding(report).is_none()) {
+            page.hanging(&indent, &format!("{}: {}", peer_words(peer), peer.command));
         }
     }
 }

@@ -72,9 +72,9 @@ mod tests {
         while arguments(other.id()).len() != 3 && begun.elapsed().as_secs() < 5 {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        let (seen, told) = (arguments(other.id()), own_arguments(other.id()));
+        let (seen, own) = (arguments(other.id()), own_arguments(other.id()));
         other.kill().expect("our child");
         other.wait().expect("our child");
-        assert_eq!((seen, told), (vec!["sleep".into(), "5".into(), "0".into()], None));
+        assert_eq!((seen, own), (vec!["sleep".into(), "5".into(), "0".into()], None));
     }
 }

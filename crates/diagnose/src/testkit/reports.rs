@@ -55,7 +55,7 @@ fn nagle() -> Finding {
         title: "Small writes wait for a delayed ACK".into(),
         share: 0.986,
         lost_ms: 4903.1,
-        owned: 0.998,
+        lost_share: 0.998,
         confidence: Confidence::High,
         summary: "127.0.0.1:56224 → 127.0.0.1:7000 sends 40 B, then 136 B. Nagle holds the 136 B until the 40 B are \
                   acknowledged; the peer has nothing to send yet, and its delayed-ACK timer (40 ms) sends that ACK."
@@ -89,7 +89,7 @@ fn nagle() -> Finding {
         fix: Fix {
             text: "Write both parts at once (writev or a buffer), or set TCP_NODELAY on the client's socket.".into(),
             command: Some("parshall try nodelay --port 7000".into()),
-            look: None,
+            peer: None,
         },
         scaled: false,
     }
@@ -133,7 +133,7 @@ pub fn cause() -> Report {
         },
         findings: vec![nagle()],
         ruled_out: vec![
-            ruled("packet-loss", "0 of 4,812 segments resent"),
+            ruled("packet-loss", "0 of 4,812 segments retransmitted"),
             ruled("run-queue-latency", "p99 38 µs"),
             ruled("cork-held", "0 % of the flows' time with a partial segment held by TCP_CORK or MSG_MORE"),
             ruled("peer-window-limited", "0 % of the flows' time with the peer's window full"),
@@ -180,7 +180,7 @@ fn small_buffer() -> Finding {
         title: "The relay copies with a small buffer".into(),
         share: 0.71,
         lost_ms: 7_130.0,
-        owned: 0.81,
+        lost_share: 0.81,
         confidence: Confidence::Medium,
         summary:
             "Thread 812 (relay) moves 8,192 B with each pair of recv and send and is on the CPU 98.0 % of the time."
@@ -196,7 +196,7 @@ fn small_buffer() -> Finding {
 pub fn thread_cause() -> Report {
     let top = small_buffer();
     let mut second = nagle();
-    second.owned = 0.12;
+    second.lost_share = 0.12;
     let threads = [
         ("cpu-kernel", "on CPU in the kernel", 0.86),
         ("cpu-user", "on CPU in user code", 0.12),
@@ -217,7 +217,7 @@ pub fn thread_cause() -> Report {
             summary: "The relay spends its time in system calls of 8 KiB each; give it a larger buffer.".into(),
         },
         findings: vec![top, second],
-        ruled_out: vec![ruled("packet-loss", "0 of 912,004 segments resent")],
+        ruled_out: vec![ruled("packet-loss", "0 of 912,004 segments retransmitted")],
         time: TimeAccount {
             flows: account(
                 2,
@@ -258,7 +258,7 @@ pub fn healthy() -> Report {
                 .into(),
         },
         ruled_out: vec![
-            ruled("packet-loss", "0 of 82,420 segments resent"),
+            ruled("packet-loss", "0 of 82,420 segments retransmitted"),
             ruled("cpu-throttled", "throttled in 0 of 50 quota periods"),
         ],
         time: TimeAccount {
@@ -282,17 +282,17 @@ pub fn healthy() -> Report {
 /// Time is lost to several things.
 pub fn no_dominant() -> Report {
     let mut first = nagle();
-    (first.owned, first.share) = (0.24, 0.14);
+    (first.lost_share, first.share) = (0.24, 0.14);
     let second = Finding {
         cause: "run-queue-latency".into(),
         title: "Threads wait for a CPU".into(),
-        owned: 0.22,
+        lost_share: 0.22,
         share: 0.12,
         summary: "4 threads of pid 4120 were ready to run and waited, p99 12.4 ms.".into(),
         fix: Fix {
             text: "Give the service more CPU, or run less beside it.".into(),
             command: None,
-            look: Some(Look { command: "parshall attach --port 7000".into(), host: Some("10.0.0.2".into()) }),
+            peer: Some(PeerCommand { command: "parshall attach --port 7000".into(), host: Some("10.0.0.2".into()) }),
         },
         ..nagle()
     };

@@ -1,4 +1,4 @@
-//! What the descriptors of the subject are, told to the probes: they cannot follow a number to its file without BTF.
+//! What the descriptors of the subject are, handed to the probes: they cannot follow a number to its file without BTF.
 //!
 //! The probes keep up with accept, socket and close by themselves while a slice is on; the rest is found here.
 use std::collections::HashMap;

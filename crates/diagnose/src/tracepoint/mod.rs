@@ -60,7 +60,7 @@ pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -
     Ok(capture)
 }
 
-/// Attached probes, samplers, and what they have told so far.
+/// Attached probes, samplers, and what they have reported so far.
 struct Session {
     classic: Classic,
     records: Records,
@@ -264,11 +264,11 @@ impl Session {
         let threads = threads::exact(self.threads.finish().0, &self.seeds, &parts);
         let mut subject = self.resolved.subject.clone();
         subject::add_observed(&mut subject, &threads);
-        let mut told = self.records.finish(self.begin);
-        told.thread_stalls.extend(self.seeds.take_stalls(self.begin));
-        told.thread_stalls.sort_by_key(|stall| stall.begin_ns);
+        let mut recorded = self.records.finish(self.begin);
+        recorded.thread_stalls.extend(self.seeds.take_stalls(self.begin));
+        recorded.thread_stalls.sort_by_key(|stall| stall.begin_ns);
         let spans: Vec<(u64, u64)> = self.meter.spans.iter().map(|&(b, e)| (b - self.begin, e - b)).collect();
-        let resent: u64 = flows.iter().map(|f| f.last.total_retrans.saturating_sub(f.first.total_retrans)).sum();
+        let retransmitted: u64 = flows.iter().map(|f| f.last.total_retrans.saturating_sub(f.first.total_retrans)).sum();
         Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
             subject,
@@ -288,14 +288,14 @@ impl Session {
             flows,
             threads,
             flow_stalls,
-            thread_stalls: told.thread_stalls,
-            samples: told.samples,
-            stacks: told.stacks.named(),
+            thread_stalls: recorded.thread_stalls,
+            samples: recorded.samples,
+            stacks: recorded.stacks.named(),
             cgroups: self.cgroups.finish(),
             hardware: None,
             net: NetCounts {
                 // The sockets' own counters hold those before a flow was found, the tracepoint those after it was gone.
-                retransmits: resent.max(counters.retransmits - self.counters0.retransmits),
+                retransmits: retransmitted.max(counters.retransmits - self.counters0.retransmits),
                 resets_sent: counters.resets_sent - self.counters0.resets_sent,
                 resets_received: counters.resets_received - self.counters0.resets_received,
                 opened,
@@ -307,7 +307,7 @@ impl Session {
                 own_cpu_ns: host.own_cpu_ns(),
                 rss_bytes: host::own_rss_bytes(),
                 lost_events: counters.lost - self.counters0.lost,
-                events: told.events + sampled,
+                events: recorded.events + sampled,
                 untracked,
                 attach_ms: 0.0,
             },

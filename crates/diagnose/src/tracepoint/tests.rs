@@ -78,7 +78,7 @@ fn threads_sum_up_to_the_wall_time() {
     assert!(spins.samples_user > 10, "{spins:?}");
     let nap = capture.thread_stalls.iter().filter(|stall| stall.tid == naps.tid && stall.why == OffCpu::Blocked);
     let stacks: Vec<_> = nap.filter_map(|stall| stall.stack).collect();
-    assert!(stacks.len() > 10, "naps of 3 ms are told with their stacks");
+    assert!(stacks.len() > 10, "naps of 3 ms are reported with their stacks");
     let frames = &capture.stacks[stacks[5] as usize].frames;
     assert!(frames.iter().any(|f| f.kernel) && frames.iter().any(|f| !f.kernel), "{frames:?}");
 }

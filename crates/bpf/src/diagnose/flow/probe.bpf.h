@@ -234,7 +234,7 @@ __noinline int step(struct flow *st, struct fields *f, int s, int release, u64 t
 	moved = s == FS_RX_WAITING ? f->copied != st->run_copied :
 		     s == FS_IDLE_RECV || s == FS_IDLE_SEND ? false : f->snd_una != st->run_una;
 
-	/* A timer or a resent segment ends a wait even where the fields look the same on both sides of it. */
+	/* A timer or a retransmitted segment ends a wait even where the fields look the same on both sides of it. */
 	if (s != st->run_state || moved || (st->last_release >= RL_RTO_TIMER && st->last_release <= RL_WRITE_TIMER)) {
 		close_run(st);
 		st->run_state = s;
@@ -503,7 +503,7 @@ int BPF_PROG(on_send_end, struct sock *sk, int ret)
 		c->pair_first = st->last_send;
 		c->pair_second = ret;
 	} else if (st->last_op == 1) {
-		c->turns++;
+		c->exchanges++;
 	}
 	st->last_op = 2;
 	st->last_send = ret;

@@ -76,7 +76,7 @@ pub struct CallsWire {
     pub recv_bytes: u64,
     pub recv_left_over: u64,
     pub eagain: u64,
-    pub turns: u64,
+    pub exchanges: u64,
     pub send_min: u32,
     pub send_max: u32,
     pub pair_first: u32,
@@ -186,7 +186,7 @@ impl FlowDump {
             recv_bytes: c.recv_bytes,
             recv_left_over: c.recv_left_over,
             eagain: c.eagain,
-            turns: c.turns,
+            exchanges: c.exchanges,
         }
     }
 

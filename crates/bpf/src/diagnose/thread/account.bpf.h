@@ -90,7 +90,7 @@ static __always_inline u64 on_cpu_so_far(struct thread *t, u64 now)
 	return t->on_ns + (t->state == TS_ON && now > t->since ? now - t->since : 0);
 }
 
-/* A time off the CPU that is told one by one: all but the stack of the sleeper. */
+/* A time off the CPU that is reported one by one: all but the stack of the sleeper. */
 static __always_inline void fill_stall(struct thread_stall_rec *r, struct thread *t, u8 why, s32 nr, u8 fd, u64 begin, u64 ns)
 {
 	r->head.kind = REC_THREAD_STALL;
@@ -120,7 +120,7 @@ static __always_inline void fill_stall(struct thread_stall_rec *r, struct thread
 	}
 }
 
-/* A wake-up of a sleeper that has slept long enough to be told: who wakes it, from where. */
+/* A wake-up of a sleeper that has slept long enough to be reported: who wakes it, from where. */
 static __always_inline void note_waker(void *ctx, struct thread *t, u32 tid, u32 tgid)
 {
 	t->waker_tid = tid;

@@ -2,7 +2,7 @@
 //! a request to answer.
 //!
 //! Look-alikes: CPU work (user-cpu-bound), quota (cpu-throttled). A client's pause between a reply and its next request
-//! is nobody's loss, nor is a connection that sends less than ten times or 1 kB a second.
+//! is not counted as lost, nor is a connection that sends less than ten times or 1 kB a second.
 use parshall_evidence::Confidence;
 
 use super::{Candidate, Cause, Outcome, main_sleep, main_thread, place_of, stalls, thread_name, who};

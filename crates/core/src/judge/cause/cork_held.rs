@@ -38,14 +38,14 @@ fn test(facts: &Facts<'_>) -> Outcome {
     );
     let mut evidence = vec![stalls("partial segments held by a cork", &lost)];
     if flushed > 0 {
-        let flushes = words::counted("flushes by the write timer, nothing resent", flushed);
+        let flushes = words::counted("flushes by the write timer, nothing retransmitted", flushed);
         evidence.push(Evidence { scaled: lost.scaled, ..flushes });
     }
     if flow.rec.last.nonagle != 255 {
         let state = if flow.rec.last.nonagle & 2 == 0 { "off" } else { "on" };
         evidence.push(Evidence { what: format!("TCP_CORK is {state} on this socket"), ..Evidence::default() });
     }
-    evidence.push(words::counted("segments resent on this flow", flow.resent));
+    evidence.push(words::counted("segments retransmitted on this flow", flow.retransmitted));
     let fix = "Clear TCP_CORK after the last part of a message, and do not set MSG_MORE on its last write.";
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
     if flushed == 0 {
@@ -77,7 +77,7 @@ mod tests {
         let flow = FlowBuilder::new(1, Role::Client)
             .every(205 * MS, 0, 200 * MS, FlowState::InFlight, Release::RtoTimer)
             .talks(5, 100)
-            .resent(4);
+            .retransmitted(4);
         assert_eq!(verdict_of(&capture(vec![flow], vec![])), "packet-loss");
     }
 

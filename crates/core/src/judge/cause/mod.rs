@@ -12,7 +12,7 @@ mod slow_reader;
 mod small_copy_buffer;
 mod user_cpu_bound;
 
-use parshall_evidence::{Confidence, Evidence, FlowRecord, Look, Place};
+use parshall_evidence::{Confidence, Evidence, FlowRecord, PeerCommand, Place};
 
 use crate::judge::facts::{Facts, Lost};
 use crate::judge::ledger::flow::State;
@@ -81,7 +81,7 @@ pub struct Candidate {
     /// What to do.
     pub fix: String,
     /// Where to look on when the reason lies at the other end.
-    pub look: Option<Look>,
+    pub peer: Option<PeerCommand>,
 }
 
 impl Candidate {
@@ -98,7 +98,7 @@ impl Candidate {
             place,
             evidence,
             fix,
-            look: None,
+            peer: None,
         }
     }
 
@@ -139,7 +139,7 @@ fn not_lost(facts: &Facts<'_>, what: &str, states: &[State], otherwise: &str) ->
 }
 
 /// How to look at the process at the other end of a flow: by its id if that is known, by the port of the service otherwise.
-fn look_at_peer(facts: &Facts<'_>, flow: usize) -> Look {
+fn peer_command(facts: &Facts<'_>, flow: usize) -> PeerCommand {
     let fact = &facts.flows[flow];
     let pid = fact.pair.map_or(0, |other| facts.flows[other].rec.pid);
     let command = match pid {
@@ -147,7 +147,7 @@ fn look_at_peer(facts: &Facts<'_>, flow: usize) -> Look {
         pid => format!("parshall attach --pid {pid}"),
     };
     let elsewhere = fact.pair.is_none() && !same_address(fact.rec);
-    Look { command, host: elsewhere.then(|| words::host(fact.rec.remote)) }
+    PeerCommand { command, host: elsewhere.then(|| words::host(fact.rec.remote)) }
 }
 
 /// `--port` finds a socket by the port of either end, so this one finds the peer whichever end it is.
@@ -156,8 +156,8 @@ fn service_port(flow: &FlowRecord) -> u16 {
 }
 
 /// `the peer on this host` or `the peer at 10.0.0.2`.
-fn peer_words(look: &Look) -> String {
-    match &look.host {
+fn peer_words(peer: &PeerCommand) -> String {
+    match &peer.host {
         Some(host) => format!("the peer at {host}"),
         None => "the peer on this host".to_string(),
     }

@@ -1,7 +1,7 @@
 //! Nagle's algorithm against a delayed ACK (RFC 896, RFC 1122 4.2.3.2): a small write is held until the one before it
 //! is acknowledged, and the peer, which has nothing to send, delays that ACK.
 //!
-//! Look-alikes: a cork (nothing is in flight), a retransmission timeout (something is resent), a slow peer (its ACK
+//! Look-alikes: a cork (nothing is in flight), a retransmission timeout (something is retransmitted), a slow peer (its ACK
 //! comes at once, only its reply is late), Nagle alone (released after one round trip).
 use parshall_evidence::{Confidence, Evidence, Release};
 
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(finding.evidence[0].p50_ms, Some(40.0));
         assert_eq!(finding.place.flow.as_deref(), Some("127.0.0.1:56224->127.0.0.1:7000"));
         assert_eq!(finding.fix.command, None);
-        assert!(finding.share > 0.95 && finding.owned > 0.99, "{} {}", finding.share, finding.owned);
+        assert!(finding.share > 0.95 && finding.lost_share > 0.99, "{} {}", finding.share, finding.lost_share);
         assert!((finding.lost_ms - 960.0).abs() < 1.0);
         assert_eq!(report.ruled_out.len() + report.not_tested.len(), super::super::CAUSES.len() - 1);
     }
@@ -257,7 +257,7 @@ mod tests {
         let flow = FlowBuilder::new(1, Role::Client)
             .every(220 * MS, 0, 200 * MS, FlowState::Nagle, Release::RtoTimer)
             .talks_in_parts(4)
-            .resent(4);
+            .retransmitted(4);
         assert_eq!(verdict_of(&capture(vec![flow], vec![])), "packet-loss");
     }
 }

@@ -1,7 +1,7 @@
 //! Nagle's algorithm alone: a small write waits one round trip for the ACK of the one before it.
 //!
 //! Look-alikes: the delayed ACK (40 ms and more), and a bulk sender whose last partial segment is topped up by its next
-//! write: that delays nobody.
+//! write: that delays no message.
 use parshall_evidence::Evidence;
 
 use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, who};

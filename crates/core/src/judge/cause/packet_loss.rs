@@ -13,23 +13,24 @@ use crate::units;
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "packet-loss", title: "Segments are lost on the way", test };
 
-/// Below this share of segments resent, loss is not what a flow waits for.
+/// Below this share of segments retransmitted, loss is not what a flow waits for.
 const MIN_RATE: f64 = 0.005;
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.blamed(&[Blame::Loss, Blame::Rto, Blame::Cwnd]);
-    let (resent, sent) = facts.resent();
+    let (retransmitted, sent) = facts.retransmitted();
     if let Some(why) = facts.no_account_of_flows() {
         return Outcome::Untested(why);
     }
-    if sent == 0 && resent == 0 {
+    if sent == 0 && retransmitted == 0 {
         return Outcome::Untested(
             "no segment with data was sent; losses of what is received show at the sender".into(),
         );
     }
-    let counts = format!("{} of {} segments resent", units::count(resent), units::count(sent));
+    let counts = format!("{} of {} segments retransmitted", units::count(retransmitted), units::count(sent));
     let flows: Vec<_> = lost.affected(facts).into_iter().map(|i| &facts.flows[i]).collect();
-    let own = flows.iter().fold((0u64, 0u64), |(r, d), f| (r.saturating_add(f.resent), d.saturating_add(f.data_segs)));
+    let own =
+        flows.iter().fold((0u64, 0u64), |(r, d), f| (r.saturating_add(f.retransmitted), d.saturating_add(f.data_segs)));
     let rate = ratio(own.0 as f64, own.1 as f64).min(1.0);
     if lost.ns == 0.0 || own.0 == 0 || rate < MIN_RATE {
         return Outcome::Rejected(counts);
@@ -46,8 +47,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
         if timeouts.ns * 2.0 > lost.ns { "the retransmission timer" } else { "recovery" }
     );
     let mut evidence = vec![
-        words::valued("share of data segments resent", rate, "1"),
-        words::counted("segments resent", own.0),
+        words::valued("share of data segments retransmitted", rate, "1"),
+        words::counted("segments retransmitted", own.0),
         stalls("waits for recovery or for the retransmission timer", &lost),
     ];
     if timeouts.ns > 0.0 {
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn recovery_with_segments_resent() {
-        assert_eq!(verdict_of(&capture(vec![lossy().resent(200)], vec![])), "packet-loss");
+        assert_eq!(verdict_of(&capture(vec![lossy().retransmitted(200)], vec![])), "packet-loss");
     }
 
     #[test]
@@ -90,7 +91,7 @@ mod tests {
             .remote_host()
             .every(10 * MS, 0, 8 * MS, FlowState::Cwnd, Release::RxAck)
             .streams(1000, 14_480);
-        assert_eq!(verdict_of(&capture(vec![flow.clone().resent(200)], vec![])), "packet-loss");
+        assert_eq!(verdict_of(&capture(vec![flow.clone().retransmitted(200)], vec![])), "packet-loss");
         assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");
     }
 
@@ -100,13 +101,13 @@ mod tests {
             .cell(FlowState::Recovery, Release::RxAck, 300 * MS, 10_000)
             .cell(FlowState::Cwnd, Release::RxAck, 500 * MS, 50_000)
             .streams(10_000, 14_480);
-        assert_eq!(verdict_of(&capture(vec![flow.clone().resent(1000)], vec![])), "packet-loss");
-        assert_eq!(verdict_of(&capture(vec![flow.resent(10)], vec![])), "healthy");
+        assert_eq!(verdict_of(&capture(vec![flow.clone().retransmitted(1000)], vec![])), "packet-loss");
+        assert_eq!(verdict_of(&capture(vec![flow.retransmitted(10)], vec![])), "healthy");
     }
 
     #[test]
     fn one_bad_flow_among_many_is_named() {
-        let mut flows = vec![lossy().resent(200)];
+        let mut flows = vec![lossy().retransmitted(200)];
         for id in 2..15 {
             flows.push(
                 FlowBuilder::new(id, Role::Client)
@@ -122,7 +123,7 @@ mod tests {
         let report = crate::judge::judge(&capture(vec![lossy()], vec![]));
         assert_eq!(report.verdict.cause, None);
         let why = &report.ruled_out.iter().find(|r| r.cause == "packet-loss").expect("ruled out").why;
-        assert_eq!(why, "0 of 10,001 segments resent");
+        assert_eq!(why, "0 of 10,001 segments retransmitted");
     }
 
     #[test]
@@ -132,7 +133,7 @@ mod tests {
             .every(300 * MS, 210 * MS, 3 * MS, FlowState::IdleAfterSend, Release::RxData)
             .every(300 * MS, 220 * MS, 3 * MS, FlowState::IdleAfterSend, Release::RxData)
             .talks(100, 100)
-            .resent(3);
+            .retransmitted(3);
         assert_eq!(verdict_of(&capture(vec![flow], vec![])), "packet-loss");
     }
 }

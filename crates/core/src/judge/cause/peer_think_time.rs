@@ -5,7 +5,7 @@
 //! CPU away is one.
 use parshall_evidence::Confidence;
 
-use super::{Candidate, Cause, Outcome, look_at_peer, not_lost, peer_words, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, not_lost, peer_command, peer_words, place_of, stalls, who};
 use crate::judge::facts::{Blame, Facts, Lost, Shape, rtt_ns};
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::thread::{State as ThreadState, Wait};
@@ -45,17 +45,17 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let what =
         if stream { "waits for more data of the peer" } else { "waits for a reply to a request that was delivered" };
     let mut evidence = vec![stalls(what, &lost), words::valued("minimum RTT", rtt / 1e6, "ms")];
-    evidence.push(words::counted("segments resent on this flow", flow.resent));
+    evidence.push(words::counted("segments retransmitted on this flow", flow.retransmitted));
     if let Some((share, text)) = &peer {
         evidence.push(words::valued(text.trim_end_matches('.'), *share, "1"));
     }
-    let look = look_at_peer(facts, worst);
+    let command = peer_command(facts, worst);
     let fix = match &peer {
         Some(_) => "The time is spent in the peer's process on this host: see what it waits for.".to_string(),
-        None => format!("Look at {}: the time is spent there.", peer_words(&look)),
+        None => format!("Look at {}: the time is spent there.", peer_words(&command)),
     };
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
-    candidate.look = Some(look);
+    candidate.peer = Some(command);
     if stream && peer.is_none() {
         candidate.confidence = Confidence::Medium;
     }

@@ -3,7 +3,7 @@
 //! Look-alikes: the congestion window (its state is its own), and a slow reader on this host, which is then the cause.
 use parshall_evidence::Confidence;
 
-use super::{Candidate, Cause, Outcome, look_at_peer, not_lost, peer_words, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, not_lost, peer_command, peer_words, place_of, stalls, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
 use crate::judge::words;
@@ -36,14 +36,14 @@ fn test(facts: &Facts<'_>) -> Outcome {
     }
     let mss = f64::from(last.mss.max(1));
     evidence.push(words::valued("congestion window", f64::from(last.cwnd) * mss, "B"));
-    let look = look_at_peer(facts, worst);
+    let peer = peer_command(facts, worst);
     let fix = format!(
         "Look at {}: a reader that does not keep up shows there; if it does keep up, raise its receive buffer (SO_RCVBUF, \
          tcp_rmem).",
-        peer_words(&look)
+        peer_words(&peer)
     );
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
-    candidate.look = Some(look);
+    candidate.peer = Some(peer);
     // A saturated receiver shuts its window for a moment now and then.
     candidate.min_share = 0.25;
     if busy > 0.0 && limited < 0.1 {
@@ -110,7 +110,7 @@ mod tests {
             .remote_host()
             .every(10 * MS, 0, 9 * MS, FlowState::Cwnd, Release::RxAck)
             .streams(1000, 16_384)
-            .resent(500);
+            .retransmitted(500);
         assert_eq!(verdict_of(&capture(vec![flow], vec![])), "packet-loss");
     }
 }

@@ -268,7 +268,7 @@ mod tests {
         computing.flow_stalls.extend(others.flow_stalls);
         let report = crate::judge::judge(&computing);
         assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"), "{report:#?}");
-        assert!(report.findings[0].place.flow.is_some() && report.findings[0].owned < 0.9, "{report:#?}");
+        assert!(report.findings[0].place.flow.is_some() && report.findings[0].lost_share < 0.9, "{report:#?}");
     }
 
     #[test]

@@ -131,72 +131,74 @@ pub fn parts(facts: &Facts<'_>) -> Raw {
         let typical_think_ns = typical_think(flow);
         for interval in &flow.ledger.intervals {
             let part = part(index, flow, interval);
-            match verdict(flow, interval, typical_think_ns) {
-                Lost::Not => {}
-                Lost::To(blame) => raw.parts.push(Part { blame, ..part }),
-                Lost::Local => local(facts, flow, interval, part, &mut raw),
+            match attribute(flow, interval, typical_think_ns) {
+                Attribution::NotLost => {}
+                Attribution::To(blame) => raw.parts.push(Part { blame, ..part }),
+                Attribution::Local => local(facts, flow, interval, part, &mut raw),
             }
         }
     }
     raw
 }
 
-enum Lost {
-    Not,
+/// Where the time of an interval goes.
+enum Attribution {
+    /// Not counted as lost.
+    NotLost,
     To(Blame),
     /// Somewhere in the local application.
     Local,
 }
 
-fn verdict(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) -> Lost {
+fn attribute(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) -> Attribution {
     let long = interval.long;
-    let hold = |blame| if long || flow.write_write_read { Lost::To(blame) } else { Lost::Not };
-    let stall = |blame| if long { Lost::To(blame) } else { Lost::Not };
+    let hold = |blame| if long || flow.write_write_read { Attribution::To(blame) } else { Attribution::NotLost };
+    let stall = |blame| if long { Attribution::To(blame) } else { Attribution::NotLost };
     match interval.state {
         State::HeldByNagle => hold(Blame::Nagle),
         State::HeldByNagleDelayedAck => hold(Blame::NagleDelack),
         State::Corked => hold(Blame::Cork),
-        State::PeerHeld if DELACK_NS.contains(&interval.each_ns(flow.ledger.scale)) => Lost::To(Blame::PeerHeld),
-        // Recovery is nobody's ordinary rhythm: on a lossy flow it counts whatever its length.
-        State::LossRecovery if flow.lossy => Lost::To(Blame::Loss),
+        State::PeerHeld if DELACK_NS.contains(&interval.each_ns(flow.ledger.scale)) => Attribution::To(Blame::PeerHeld),
+        // Recovery is no flow's ordinary rhythm: on a lossy flow it counts whatever its length.
+        State::LossRecovery if flow.lossy => Attribution::To(Blame::Loss),
         State::LossRecovery => stall(Blame::Loss),
-        State::RetransmissionTimeout => Lost::To(Blame::Rto),
+        State::RetransmissionTimeout => Attribution::To(Blame::Rto),
         // Without loss a full congestion window is the path at its capacity; with it, the window is too small.
         // (ssthresh does not tell: HyStart leaves slow start by it without a loss.)
-        State::CwndLimited if flow.lossy => Lost::To(Blame::Cwnd),
-        State::CwndLimited if flow.resent > 0 => stall(Blame::Cwnd),
+        State::CwndLimited if flow.lossy => Attribution::To(Blame::Cwnd),
+        State::CwndLimited if flow.retransmitted > 0 => stall(Blame::Cwnd),
         State::PeerWindowLimited => stall(Blame::PeerWindow),
         State::SndbufLimited => stall(Blame::Sndbuf),
         State::Paced => stall(Blame::Paced),
         State::QdiscQueued => stall(Blame::Qdisc),
-        State::ReaderWaiting | State::AppThinking if long => Lost::Local,
+        State::ReaderWaiting | State::AppThinking if long => Attribution::Local,
         State::NothingToSend
             if long && flow.supplies && matches!(interval.release, Release::AppSend | Release::Sampled) =>
         {
-            Lost::Local
+            Attribution::Local
         }
         State::PeerThinking => peer_thinking(flow, interval, typical_think_ns),
-        _ => Lost::Not,
+        _ => Attribution::NotLost,
     }
 }
 
-fn peer_thinking(flow: &FlowFact<'_>, interval: &Interval, typical_ns: f64) -> Lost {
+fn peer_thinking(flow: &FlowFact<'_>, interval: &Interval, typical_ns: f64) -> Attribution {
     let each = interval.each_ns(flow.ledger.scale);
     if !interval.long || each < THINK_MIN_NS || each <= 4.0 * flow.ledger.context.min_rtt_ns {
-        return Lost::Not;
+        return Attribution::NotLost;
     }
     // A subscriber that hears little is idle; one that downloads waits.
     let seconds = flow.ledger.wall_ns / 1e9;
     let received = flow.rec.last.bytes_received.saturating_sub(flow.rec.first.bytes_received) as f64;
     let received = received.max(flow.rec.calls.recv_bytes as f64 * flow.ledger.scale);
     if flow.shape == Shape::StreamIn && received < 1e5 * seconds {
-        return Lost::Not;
+        return Attribution::NotLost;
     }
     // On a lossy path the reply gets lost too; we see only that it comes a timeout late.
     if flow.lossy && each >= 190e6 && each > 5.0 * typical_ns {
-        return Lost::To(Blame::Rto);
+        return Attribution::To(Blame::Rto);
     }
-    Lost::To(Blame::PeerThink)
+    Attribution::To(Blame::PeerThink)
 }
 
 /// The median wait for the peer, over long and short ones.
@@ -270,7 +272,7 @@ fn local(facts: &Facts<'_>, flow: &FlowFact<'_>, interval: &Interval, part: Part
         && part.release == Release::Sampled
         && doing.off.map(|i| wait_of(facts, i)).is_none_or(Wait::is_for_work);
     if unclear {
-        // Nobody's loss here; and no reason for what the other end sees.
+        // Not counted as lost here, and no reason for what the other end sees.
     } else if blocked != Blame::AppBlocked || each >= THINK_MIN_NS {
         give(blocked, doing.blocked);
     } else {

@@ -34,7 +34,7 @@ const MOSTLY_BUSY: f64 = 0.4;
 pub enum Shape {
     /// It moved nothing.
     Idle,
-    /// It takes turns.
+    /// Messages alternate: one is sent after one was received.
     RequestReply,
     /// It sends, and hardly receives.
     StreamOut,
@@ -57,11 +57,11 @@ pub struct FlowFact<'a> {
     pub supplies: bool,
     /// It writes twice and then reads, and most writes are smaller than a segment.
     pub write_write_read: bool,
-    /// Segments resent in the window.
-    pub resent: u64,
+    /// Segments retransmitted in the window.
+    pub retransmitted: u64,
     /// Segments with data sent in the window.
     pub data_segs: u64,
-    /// At least 0.5 % of its segments were resent.
+    /// At least 0.5 % of its segments were retransmitted.
     pub lossy: bool,
     /// The other end, when it is in the capture.
     pub pair: Option<usize>,
@@ -227,9 +227,9 @@ impl<'a> Facts<'a> {
         self.capture.window_ns as f64 / 1e9
     }
 
-    /// Segments resent and segments with data sent, over all flows.
-    pub fn resent(&self) -> (u64, u64) {
-        self.flows.iter().fold((0, 0), |(r, d), f| (r + f.resent.min(1 << 48), d + f.data_segs.min(1 << 48)))
+    /// Segments retransmitted and segments with data sent, over all flows.
+    pub fn retransmitted(&self) -> (u64, u64) {
+        self.flows.iter().fold((0, 0), |(r, d), f| (r + f.retransmitted.min(1 << 48), d + f.data_segs.min(1 << 48)))
     }
 
     /// Share of the threads' wall time on a CPU.
@@ -278,7 +278,7 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
     let ledger = FlowLedger::new(rec, stalls);
     let shape = shape(rec);
     let (first, last) = (&rec.first, &rec.last);
-    let resent = last.total_retrans.saturating_sub(first.total_retrans);
+    let retransmitted = last.total_retrans.saturating_sub(first.total_retrans);
     // Without calls (a sampling rung) the kernel's counts over the whole wall time must do.
     let (sends, sent, seconds) = if rec.calls.sends > 0 {
         (rec.calls.sends, rec.calls.send_bytes, ratio(ledger.wall_ns, ledger.scale) / 1e9)
@@ -294,9 +294,10 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
         write_write_read: rec.calls.write_after_write > 0
             && rec.calls.recvs > 0
             && rec.calls.small_sends.saturating_mul(2) > rec.calls.sends,
-        resent,
+        retransmitted,
         data_segs: last.data_segs_out.saturating_sub(first.data_segs_out),
-        lossy: resent > 0 && resent as f64 >= 0.005 * last.data_segs_out.saturating_sub(first.data_segs_out) as f64,
+        lossy: retransmitted > 0
+            && retransmitted as f64 >= 0.005 * last.data_segs_out.saturating_sub(first.data_segs_out) as f64,
         pair: None,
         could_ns: 0.0,
         rec,
@@ -319,15 +320,19 @@ fn shape(rec: &FlowRecord) -> Shape {
             _ => Shape::RequestReply,
         };
     }
-    let takes_turns = calls.turns >= 2 && calls.turns.saturating_mul(8) >= calls.sends.min(calls.recvs);
+    let alternates = calls.exchanges >= 2 && calls.exchanges.saturating_mul(8) >= calls.sends.min(calls.recvs);
     if calls.recvs.saturating_mul(10) < calls.sends {
-        if takes_turns && calls.turns.saturating_mul(64) >= calls.sends {
+        if alternates && calls.exchanges.saturating_mul(64) >= calls.sends {
             Shape::RequestReply
         } else {
             Shape::StreamOut
         }
     } else if calls.sends.saturating_mul(10) < calls.recvs {
-        if takes_turns && calls.turns.saturating_mul(64) >= calls.recvs { Shape::RequestReply } else { Shape::StreamIn }
+        if alternates && calls.exchanges.saturating_mul(64) >= calls.recvs {
+            Shape::RequestReply
+        } else {
+            Shape::StreamIn
+        }
     } else {
         Shape::RequestReply
     }
@@ -444,7 +449,7 @@ fn handled(flow: &FlowFact<'_>) -> (f64, f64) {
             + rec.last.bytes_received.saturating_sub(rec.first.bytes_received) as f64;
         return (items as f64, bytes);
     }
-    let items = if flow.shape == Shape::RequestReply { calls.turns.max(1) } else { calls.sends.max(calls.recvs) };
+    let items = if flow.shape == Shape::RequestReply { calls.exchanges.max(1) } else { calls.sends.max(calls.recvs) };
     let bytes = calls.send_bytes as f64 + calls.recv_bytes as f64;
     (items as f64 * flow.ledger.scale, bytes * flow.ledger.scale)
 }

@@ -8,7 +8,7 @@ use crate::stats::ratio;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 pub enum State {
-    /// Nobody wants to move data.
+    /// No side has data to move.
     NothingToSend,
     /// The local application has read a request and did not answer yet.
     AppThinking,

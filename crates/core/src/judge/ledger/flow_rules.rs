@@ -24,7 +24,7 @@ pub struct Context {
     /// It received and sent data in the window.
     answers: bool,
     /// It alternates between sending and receiving.
-    turns: bool,
+    exchanges: bool,
     /// Per interval, time that counts as in flight.
     pub bound_ns: f64,
     /// Minimum RTT, 0 when unknown.
@@ -52,7 +52,7 @@ impl Context {
             client: !serves(flow),
             received,
             answers: received && flow.last.data_segs_out > flow.first.data_segs_out,
-            turns: flow.calls.turns > 0,
+            exchanges: flow.calls.exchanges > 0,
             bound_ns: (2.0 * min_rtt_ns).max(IN_FLIGHT_MIN_NS),
             min_rtt_ns,
             waits_after_ack: waits_after_ack(flow, received),
@@ -81,17 +81,17 @@ impl Context {
         if release == Release::RtoTimer {
             return Rest::One(State::RetransmissionTimeout);
         }
-        let resent = release == Release::Retransmit;
+        let retransmitted = release == Release::Retransmit;
         Rest::One(match state {
             F::IdleAfterRecv => self.idle_after_recv(release),
             F::IdleAfterSend => self.idle_after_send(release),
-            F::InFlight if resent => State::LossRecovery,
+            F::InFlight if retransmitted => State::LossRecovery,
             F::InFlight => self.in_flight(release),
-            F::Nagle if resent => State::LossRecovery,
+            F::Nagle if retransmitted => State::LossRecovery,
             F::Nagle => return self.nagle(release, mean_ns),
             F::Corked => State::Corked,
             F::PeerWindow => State::PeerWindowLimited,
-            F::Cwnd if resent => State::LossRecovery,
+            F::Cwnd if retransmitted => State::LossRecovery,
             F::Cwnd => State::CwndLimited,
             F::Sndbuf => State::SndbufLimited,
             F::Paced => State::Paced,
@@ -118,14 +118,14 @@ impl Context {
         match release {
             Release::RxData if self.client => State::PeerThinking,
             Release::RxDataAfterOwnDelack => State::PeerHeld,
-            Release::Cut if self.client && (self.turns || self.received) => State::PeerThinking,
+            Release::Cut if self.client && (self.exchanges || self.received) => State::PeerThinking,
             Release::Sampled if self.client && self.received => State::PeerThinking,
             _ => State::NothingToSend,
         }
     }
 
     /// Beyond the round trip: the reply carried the ACK, or the ACK came alone and late. A late ACK by itself delays
-    /// nobody, unless the flow waits for the reply to what was acknowledged.
+    /// no data, unless the flow waits for the reply to what was acknowledged.
     fn in_flight(&self, release: Release) -> State {
         match release {
             Release::RxData | Release::RxDataAfterOwnDelack => self.idle_after_send(Release::RxData),
@@ -235,5 +235,5 @@ fn waits_after_ack(flow: &FlowRecord, received: bool) -> bool {
             .fold(0u64, |n, c| n.saturating_add(c.count))
     };
     let (replies, sends) = (count(Release::RxData), count(Release::AppSend));
-    if replies == 0 && sends == 0 { received && flow.calls.turns > 0 } else { replies >= sends }
+    if replies == 0 && sends == 0 { received && flow.calls.exchanges > 0 } else { replies >= sends }
 }

@@ -1,4 +1,4 @@
-//! Looks at the host and writes down facts. Decides nothing, changes nothing.
+//! Gathers facts about the host. Decides nothing, changes nothing.
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ const INITIAL_USER_NS: u64 = 0xEFFF_FFFD;
 const INITIAL_PID_NS: u64 = 0xEFFF_FFFC;
 
 /// Everything at once; takes a few milliseconds.
-pub fn look() -> Facts {
+pub fn gather() -> Facts {
     let status = text("/proc/self/status").unwrap_or_default();
     let limits = text("/proc/self/limits").unwrap_or_default();
     let kernel = text("/proc/sys/kernel/osrelease");
@@ -136,8 +136,8 @@ mod tests {
     }
 
     #[test]
-    fn looking_at_this_host_works() {
-        let facts = look();
+    fn gathers_facts_of_this_host() {
+        let facts = gather();
         assert!(facts.version().is_some(), "{facts:?}");
         assert!(facts.euid.is_some());
     }
