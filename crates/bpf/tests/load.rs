@@ -179,7 +179,7 @@ fn twenty_slices_in_a_row_account_for_their_own_time_only() {
         let begin = probes.begin_slice().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
         observed += probes.end_slice() - begin;
-        // These looks close the open intervals.
+        // These dumps close the open intervals.
         let (flows, threads) = (probes.flows().unwrap(), probes.threads().unwrap());
         assert!(flows.len() >= 4 && !threads.is_empty(), "{} {}", flows.len(), threads.len());
         // Time between two slices belongs to neither.

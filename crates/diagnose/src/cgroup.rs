@@ -11,7 +11,7 @@ use parshall_evidence::CgroupCpu;
 
 use super::subject::Process;
 
-/// Levels above a group that are looked at. Kubernetes nests about 5.
+/// Levels above a group that are read. Kubernetes nests about 5.
 const LEVELS_MAX: usize = 32;
 
 /// The account of one group at one moment.

@@ -53,7 +53,7 @@ impl Drop for Forward {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
-            // It does nothing that could panic, and there is nobody to tell.
+            // It does nothing that could panic, and no caller to report to.
             thread.join().ok();
         }
     }

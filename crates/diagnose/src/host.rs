@@ -65,18 +65,18 @@ pub struct IdleMeter {
 }
 
 impl IdleMeter {
-    /// The kernel counts in ticks of 10 ms: a shorter look would be noise.
-    const LOOK_NS: u64 = 90_000_000;
+    /// The kernel counts in ticks of 10 ms: a shorter measurement would be noise.
+    const MIN_NS: u64 = 90_000_000;
 
     /// Begins at `now` (nanoseconds on any steady clock) with a host that counts as busy.
     pub fn start(now: u64) -> Self {
         Self { at: now, busy_ns: read().busy_ns.unwrap_or(0), idle: 0.0 }
     }
 
-    /// The share of all CPUs' time that nobody used between the last look and `now`.
+    /// The idle share of all CPUs' time between the last measurement and `now`.
     pub fn measure(&mut self, now: u64) -> f64 {
         let wall = now.saturating_sub(self.at);
-        if wall >= Self::LOOK_NS {
+        if wall >= Self::MIN_NS {
             let stat = read();
             let busy = stat.busy_ns.unwrap_or(u64::MAX);
             let used = busy.saturating_sub(self.busy_ns) as f64 / (wall as f64 * f64::from(stat.cpus.max(1)));

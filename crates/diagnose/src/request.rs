@@ -1,4 +1,4 @@
-//! What `parshall attach`, `run`, `show` and `doctor` are asked for, checked, before anything is looked at.
+//! What `parshall attach`, `run`, `show` and `doctor` are asked for, validated before the host is touched.
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -66,7 +66,7 @@ pub struct DoctorRequest {
     pub output: Output,
 }
 
-/// Where the results of an observation go, and how they look.
+/// Where the results of an observation go, and in which format.
 #[derive(Debug, Clone)]
 pub struct ResultOptions {
     /// Where the capture is written, if anywhere.

@@ -15,8 +15,8 @@
 #define FOUND (1 << 19)
 /* Chains that are followed side by side. */
 #define WIDTH 128
-/* Sockets whose memory is asked for together, where few lines of each are. */
-#define ASK_MAX 16
+/* Sockets whose memory is prefetched together, where few lines of each are. */
+#define PREFETCH_MAX 16
 /* Connections of one run, which ends before when the records do. */
 #define READ_MAX 16384
 
@@ -46,31 +46,31 @@ struct {
 	u32 astray;
 	u32 no_room;
 	u32 tries;
-	/* Reading: up to which connection lines are asked for, where those of several are. */
-	u32 asked;
+	/* Reading: up to which connection lines are prefetched, where those of several are. */
+	u32 prefetched;
 } way = {};
 
 /*
- * Asks for the cache line of an address. Memory is asked for before anything of it is used: the CPU then waits for many lines
+ * Prefetches the cache line of an address. Memory is prefetched before anything of it is used: the CPU then waits for many lines
  * at once. BPF cannot prefetch; a load whose value nobody uses does the same.
  */
-static __always_inline void ask_word(u64 address)
+static __always_inline void prefetch_word(u64 address)
 {
 	u64 value = word_at(address);
 
 	asm volatile("" : : "r"(value));
 }
 
-/* In a loop of its own: the more instructions between two lines that are asked for, the fewer are under way at once. In a
+/* In a loop of its own: the more instructions between two prefetched lines, the fewer are under way at once. In a
  * function of its own, because the verifier then does not follow each of its ends through what comes next. */
-__noinline int ask_for_nodes(u32 left)
+__noinline int prefetch_nodes(u32 left)
 {
 	u32 i;
 
 	for (i = 0; i < WIDTH; i++) {
 		if (i >= left)
 			break;
-		ask_word(nodes[i]);
+		prefetch_word(nodes[i]);
 	}
 	return 0;
 }
@@ -89,7 +89,7 @@ static long on_step(u32 step, void *unused)
 		way.no_room = 1;
 		return 1;
 	}
-	ask_for_nodes(left);
+	prefetch_nodes(left);
 	for (i = 0; i < WIDTH; i++) {
 		u64 node, place, next, end;
 
@@ -225,56 +225,56 @@ static __always_inline u64 lines_of(u32 groups)
 	return lines;
 }
 
-/* The lines to ask for, in bytes from a socket's first. */
-#define AHEAD_MAX 64
-u16 ahead[AHEAD_MAX] = {};
-u32 n_ahead = 0;
+/* The lines to prefetch, in bytes from a socket's first. */
+#define PREFETCH_LINES 64
+u16 prefetched[PREFETCH_LINES] = {};
+u32 n_prefetched = 0;
 
 /*
  * The memory brings lines that follow each other at twice the rate of lines with gaps: when at least half of the lines up to
- * the last are needed, all are asked for. Of many lines, those of one socket are as much as the CPU can wait for, and still in
+ * the last are needed, all are prefetched. Of many lines, those of one socket are as much as the CPU can wait for, and still in
  * the first cache when they are read; of few, those of several sockets are.
  */
-__noinline int plan_ahead(void)
+__noinline int plan_prefetch(void)
 {
-	/* What is likely to be left out is not asked for. */
+	/* What is likely to be left out is not prefetched. */
 	const u64 lines = job.rules & ~RULE_CHANGED ? 3 : lines_of(job.groups);
 	u32 n = 0, end = 0, i, dense;
 
-	for (i = 0; i < AHEAD_MAX; i++) {
-		ahead[n & (AHEAD_MAX - 1)] = i * LINE;
+	for (i = 0; i < PREFETCH_LINES; i++) {
+		prefetched[n & (PREFETCH_LINES - 1)] = i * LINE;
 		n += lines >> i & 1;
 		end ^= (end ^ (i + 1)) & -(u32)(lines >> i & 1);
 	}
 	dense = -(u32)(2 * n >= end);
-	for (i = 0; i < AHEAD_MAX; i++)
-		ahead[i] = (ahead[i] & ~dense) | (i * LINE & dense);
-	n_ahead = (n & ~dense) | (end & dense);
+	for (i = 0; i < PREFETCH_LINES; i++)
+		prefetched[i] = (prefetched[i] & ~dense) | (i * LINE & dense);
+	n_prefetched = (n & ~dense) | (end & dense);
 	return 0;
 }
 
-static __always_inline void ask_for(u64 address)
+static __always_inline void prefetch(u64 address)
 {
-	u32 n = n_ahead, i;
+	u32 n = n_prefetched, i;
 
-	for (i = 0; i < AHEAD_MAX; i++) {
+	for (i = 0; i < PREFETCH_LINES; i++) {
 		if (i >= n)
 			break;
-		ask_word(address + ahead[i]);
+		prefetch_word(address + prefetched[i]);
 	}
 }
 
-__noinline int ask_for_block(u32 first)
+__noinline int prefetch_block(u32 first)
 {
 	u32 zero = 0, i;
 	struct found *all = bpf_map_lookup_elem(&found, &zero);
 
 	if (!all)
 		return 0;
-	for (i = 0; i < ASK_MAX; i++) {
+	for (i = 0; i < PREFETCH_MAX; i++) {
 		if (first + i >= job.found)
 			break;
-		ask_for(all->addresses[(first + i) & (FOUND - 1)]);
+		prefetch(all->addresses[(first + i) & (FOUND - 1)]);
 	}
 	return 0;
 }
@@ -322,11 +322,11 @@ static long on_found(u32 step, void *unused)
 	if (!all || next >= job.found)
 		return 1;
 	address = all->addresses[next & (FOUND - 1)];
-	if (n_ahead > ASK_MAX) {
-		ask_for(address);
-	} else if (next >= way.asked) {
-		ask_for_block(next);
-		way.asked = next + ASK_MAX;
+	if (n_prefetched > PREFETCH_MAX) {
+		prefetch(address);
+	} else if (next >= way.prefetched) {
+		prefetch_block(next);
+		way.prefetched = next + PREFETCH_MAX;
 	}
 	taken = take_found(address);
 	if (taken == NO_ROOM)
@@ -345,8 +345,8 @@ static long on_found(u32 step, void *unused)
 
 __noinline int read_found(void)
 {
-	plan_ahead();
-	way.asked = 0;
+	plan_prefetch();
+	way.prefetched = 0;
 	bpf_loop(READ_MAX, on_found, NULL, 0);
 	return 0;
 }

@@ -7,7 +7,7 @@
  * would be one more cache miss each: the address is in `struct socket`, and the inode beside it.
  *
  * Nearly all of the time goes into waiting for files and sockets, one after the other, so a table's next files, and then
- * what is behind them, are asked for before the iterator comes there: the CPU waits for many lines at once.
+ * what is behind them, are prefetched before the iterator comes there: the CPU waits for many lines at once.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -31,7 +31,7 @@ struct stray {
 	u32 fd;
 };
 
-/* Set by user space before each pass, as is `asked_pid`. */
+/* Set by user space before each pass, as is `prefetched_pid`. */
 u32 last_pid;
 u32 find_strays;
 u64 last_net;
@@ -62,8 +62,8 @@ static __noinline int look_for_stray(struct task_struct *task, struct socket *so
 	return 0;
 }
 
-/* Descriptors that are asked for at once. */
-#define AHEAD 16
+/* Descriptors that are prefetched at once. */
+#define PREFETCHED 16
 
 struct file___ref {
 	struct {
@@ -74,10 +74,10 @@ struct file___ops {
 	const void *f_op;
 } __attribute__((preserve_access_index));
 
-/* The table that was asked for, and up to which descriptor. */
-u32 asked_pid;
-u32 asked_until;
-u64 next_files[AHEAD];
+/* The table that was prefetched, and up to which descriptor. */
+u32 prefetched_pid;
+u32 prefetched_until;
+u64 next_files[PREFETCHED];
 
 /* A list's head stands for any word. */
 static __always_inline u64 word_at(u64 address)
@@ -90,7 +90,7 @@ static __always_inline u64 word_at(u64 address)
 
 /* BPF cannot prefetch; a load whose value nobody uses does the same. Of files that are no sockets nothing is followed: what
  * is behind them might not like to be read. */
-static __noinline int ask_ahead(struct task_struct *task, u32 fd, u64 socket_ops)
+static __noinline int prefetch(struct task_struct *task, u32 fd, u64 socket_ops)
 {
 	const u32 ops = bpf_core_field_offset(struct file___ops, f_op);
 	const u32 private = bpf_core_field_offset(struct file, private_data);
@@ -102,19 +102,19 @@ static __noinline int ask_ahead(struct task_struct *task, u32 fd, u64 socket_ops
 	const struct fdtable *table = task->files->fdt;
 	u32 i;
 
-	asked_pid = task->pid;
-	asked_until = fd + AHEAD;
+	prefetched_pid = task->pid;
+	prefetched_until = fd + PREFETCHED;
 	/* What is behind the table's end are no files. */
-	if (fd + AHEAD >= table->max_fds || bpf_probe_read_kernel(next_files, sizeof(next_files), table->fd + fd + 1))
+	if (fd + PREFETCHED >= table->max_fds || bpf_probe_read_kernel(next_files, sizeof(next_files), table->fd + fd + 1))
 		return 0;
-	for (i = 0; i < AHEAD; i++)
+	for (i = 0; i < PREFETCHED; i++)
 		word_at(next_files[i] + count);
-	for (i = 0; i < AHEAD; i++) {
+	for (i = 0; i < PREFETCHED; i++) {
 		u64 file = next_files[i];
 
 		next_files[i] = word_at(file + ops) == socket_ops ? word_at(file + private) : 0;
 	}
-	for (i = 0; i < AHEAD; i++) {
+	for (i = 0; i < PREFETCHED; i++) {
 		if (!next_files[i])
 			continue;
 		word_at(next_files[i] + sock);
@@ -140,8 +140,8 @@ int owners(struct bpf_iter__task_file *ctx)
 	socket = (void *)bpf_sock_from_file(file);
 	if (!socket)
 		return 0;
-	if (bpf_ksym_exists(bpf_rdonly_cast) && (asked_pid != task->pid || ctx->fd >= asked_until))
-		ask_ahead(task, ctx->fd, (u64)((struct file___ops *)file)->f_op);
+	if (bpf_ksym_exists(bpf_rdonly_cast) && (prefetched_pid != task->pid || ctx->fd >= prefetched_until))
+		prefetch(task, ctx->fd, (u64)((struct file___ops *)file)->f_op);
 	entry.address = (u64)socket->sk;
 	if (!entry.address)
 		return 0;

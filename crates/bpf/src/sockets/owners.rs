@@ -168,9 +168,9 @@ impl Table {
         })
     }
 
-    /// Asks for the memory that [`Table::holders`] of these inodes will look at: the CPU then waits for many lines at once,
+    /// Prefetches the memory that [`Table::holders`] of these inodes will read: the CPU then waits for many lines at once,
     /// instead of for two in turn at every socket.
-    pub fn ask_ahead(&self, inodes: impl Iterator<Item = u32>) {
+    pub fn prefetch(&self, inodes: impl Iterator<Item = u32>) {
         if self.heads.is_empty() {
             return;
         }
@@ -272,7 +272,7 @@ impl Owners {
 
     fn pass(&mut self, table: &mut Table, find_strays: bool) -> io::Result<()> {
         let bss = self.skel.maps.bss_data.as_deref_mut().expect("the object has global data");
-        (bss.last_pid, bss.asked_pid, bss.last_net) = (0, 0, 0);
+        (bss.last_pid, bss.prefetched_pid, bss.last_net) = (0, 0, 0);
         bss.find_strays = u32::from(find_strays);
         table.clear();
         let outcome = (|| {

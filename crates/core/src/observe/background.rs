@@ -1,19 +1,19 @@
-//! Whether work in the background (SCHED_IDLE) gets on, or must go on like everybody else's.
+//! Whether work in the background (SCHED_IDLE) makes progress, or must leave the background.
 //!
-//! Loading the probes takes 70 to 130 ms of a CPU. On a host with CPU time to spare it can give way to whoever wakes up; on one
-//! without it would never end.
+//! Loading the probes takes 70 to 130 ms of CPU time. It yields to every other thread where CPUs are idle now and then; where
+//! none ever is, it would never end.
 
 /// Nanoseconds on any steady clock.
 pub type Ns = u64;
 
-/// How often to look at the work.
+/// Interval between two measurements of the work.
 pub const EVERY_NS: Ns = 50_000_000;
 /// Share of the time below which work that is ready to run stands still. Where the CPUs are half busy it runs half of the time;
 /// with less than this, loading would take half a second.
 const STARVED: f64 = 0.3;
 
-/// Whether to give up: between two looks, `elapsed` apart, the work ran for `ran`, and it was `ready` to run at both: work that
-/// mostly sleeps is not starved.
+/// Whether to leave the background: between two measurements, `elapsed` apart, the work ran for `ran`, and it was `ready` to run
+/// at both. Work that mostly sleeps is not starved.
 pub fn gives_up(elapsed: Ns, ran: Ns, ready: bool) -> bool {
     ready && (ran as f64) < STARVED * elapsed as f64
 }

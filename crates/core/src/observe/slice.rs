@@ -12,20 +12,20 @@ pub const SLICE_NS: Ns = 100_000_000;
 /// Its length in a long window. Attaching and detaching stops every request for about a millisecond each time, so few long slices
 /// disturb a service less than many short ones with the same share of the time.
 const SLICE_LONG_NS: Ns = 250_000_000;
-/// How many slices that long a window must have room for.
+/// How many slices of that length a window must hold.
 const SLICES_PER_WINDOW: Ns = 20;
-/// Its length where probing is so dear that every slice hurts; a saturated service has thousands of requests in it.
-pub const SLICE_DEAR_NS: Ns = 50_000_000;
-/// Share of the host's CPU time from which on full-time probing is dear.
-const DEAR: f64 = 0.1;
+/// Its length where probing is so expensive that every slice hurts; a saturated service has thousands of requests in it.
+pub const SLICE_EXPENSIVE_NS: Ns = 50_000_000;
+/// Share of the host's CPU time from which on full-time probing is expensive.
+const EXPENSIVE: f64 = 0.1;
 /// How long the first slice runs before its cost is judged.
-pub const FIRST_LOOK_NS: Ns = 20_000_000;
-/// A cost at the first look at which probing cannot wait for a full slice's worth of evidence.
-const FIRST_LOOK_ALARM: f64 = 0.05;
+pub const FIRST_CHECK_NS: Ns = 20_000_000;
+/// A cost in the first slice at which probing cannot wait for a full slice's worth of evidence.
+const FIRST_CHECK_ALARM: f64 = 0.05;
 /// When programs are warm and the host's idle time has been measured.
 const SETTLE_NS: Ns = 130_000_000;
 /// How long a judgement of the cost holds while a slice goes on.
-const RELOOK_NS: Ns = 250_000_000;
+const RECHECK_NS: Ns = 250_000_000;
 /// Dispatch of tracepoints costs about half as much again as the programs' own run time.
 const DISPATCH_FACTOR: f64 = 1.5;
 /// Share of the CPUs that may go into probing on a busy host.
@@ -42,7 +42,7 @@ pub struct Cost {
     pub elapsed_ns: Ns,
     /// CPUs of the host.
     pub cpus: u32,
-    /// Share of the host's CPU time that nobody uses.
+    /// Idle share of the host's CPU time.
     pub idle: f64,
 }
 
@@ -86,7 +86,7 @@ impl SlicePlan {
             slice_full: (window / SLICES_PER_WINDOW).clamp(SLICE_NS, SLICE_LONG_NS),
             on_since: Some(now),
             resume_at: 0,
-            relook_at: now + FIRST_LOOK_NS,
+            relook_at: now + FIRST_CHECK_NS,
             slice_ns: SLICE_NS,
             first: true,
         }
@@ -118,15 +118,15 @@ impl SlicePlan {
                 let full = cost.share();
                 let duty = if full > 0.0 { Self::budget(cost.idle) / full } else { 1.0 };
                 if duty >= 1.0 {
-                    self.relook_at = now + RELOOK_NS;
+                    self.relook_at = now + RECHECK_NS;
                     return Step::Keep;
                 }
                 // The first runs of every program are cold and cost several times what later ones do.
-                if self.first && now - since < SETTLE_NS && full < FIRST_LOOK_ALARM {
+                if self.first && now - since < SETTLE_NS && full < FIRST_CHECK_ALARM {
                     self.relook_at = since + SETTLE_NS;
                     return Step::Keep;
                 }
-                self.slice_ns = if full >= DEAR { SLICE_DEAR_NS } else { self.slice_full };
+                self.slice_ns = if full >= EXPENSIVE { SLICE_EXPENSIVE_NS } else { self.slice_full };
                 self.pause(now, since, duty);
                 Step::Pause
             }
@@ -136,7 +136,7 @@ impl SlicePlan {
     /// The next slice comes when this one has paid for itself, but at least four fit into the window.
     fn pause(&mut self, now: Ns, since: Ns, duty: f64) {
         let ran = (now - since).max(1);
-        // A full slice that follows the short first look must be paid for in advance.
+        // A full slice that follows the short first slice must be paid for in advance.
         let ahead = if ran < self.slice_ns { self.slice_ns / 2 } else { 0 };
         let gap = ((ran + ahead) as f64 * (1.0 / duty - 1.0)) as Ns;
         self.resume_at = now + gap.min(self.gap_max);

@@ -47,7 +47,7 @@ impl IdleGroup {
     /// Goes back to the group that the process came from.
     pub fn leave(&self) {
         if !self.left.swap(true, Ordering::Relaxed) && fs::write(self.before.join("cgroup.procs"), "0").is_err() {
-            // Its old group may be gone, or want no processes any more. Everybody else's turns are the next best.
+            // Its old group may be gone, or want no processes any more. To run with the others' weight is the next best.
             let _ = fs::write(self.own.join("cpu.idle"), "0");
         }
     }

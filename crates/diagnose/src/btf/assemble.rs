@@ -12,9 +12,9 @@ use crate::cells::{call_cells, off_cells};
 pub struct FlowParts<'a> {
     /// When the window began and ended.
     pub window: (u64, u64),
-    /// The sockets at the first look.
+    /// The sockets in the first dump.
     pub first: &'a [FlowDump],
-    /// The sockets at the last look, and those that closed before it.
+    /// The sockets in the last dump, and those that closed before it.
     pub last: &'a [FlowDump],
     /// The kernel's tick rate.
     pub hz: u64,
@@ -84,9 +84,9 @@ const TCP_CLOSE: u8 = 7;
 pub struct ThreadParts<'a> {
     /// When the window began and ended.
     pub window: (u64, u64),
-    /// The threads at the first look.
+    /// The threads in the first dump.
     pub first: &'a [ThreadDump],
-    /// The threads at the last look, and those that exited before it.
+    /// The threads in the last dump, and those that exited before it.
     pub last: &'a [ThreadDump],
     /// Time off the CPU by thread.
     pub off: &'a HashMap<u32, Vec<(OffKey, OffValue)>>,

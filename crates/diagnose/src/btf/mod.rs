@@ -28,11 +28,11 @@ use parshall_host::symbols::Stacks;
 
 /// Flows tracked at most.
 const FLOWS_MAX: u32 = 8192;
-/// Between two looks into the ring, at most: it holds several times what arrives meanwhile on a host that opens 26,000
-/// connections a second. Each look disturbs a saturated service, so there are no more than needed.
+/// The longest time between two drains of the ring: it holds several times what arrives meanwhile on a host that opens 26,000
+/// connections a second. Each drain disturbs a saturated service, so there are no more than needed.
 const TICK: Duration = Duration::from_millis(50);
-/// Between two looks at the host's idle time and at whether the subject still lives.
-const LOOK_NS: u64 = 100_000_000;
+/// The time between two checks of the host's idle time and of whether the subject still lives.
+const CHECK_NS: u64 = 100_000_000;
 
 /// Observes the subject with the btf probes.
 pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
@@ -127,7 +127,7 @@ impl Session {
         let mut plan = SlicePlan::new(self.begin, deadline);
         let mut progress = Progress::new(options);
         let mut events = Vec::new();
-        let mut next_look = 0;
+        let mut next_check = 0;
         loop {
             let next = plan.due_at().min(deadline);
             std::thread::sleep(TICK.min(Duration::from_nanos(next.saturating_sub(monotonic_ns()))));
@@ -138,8 +138,8 @@ impl Session {
             if now >= deadline || stop.requested() {
                 break;
             }
-            if now >= next_look {
-                next_look = now + LOOK_NS;
+            if now >= next_check {
+                next_check = now + CHECK_NS;
                 if stop.subject_gone() {
                     break;
                 }
@@ -160,7 +160,7 @@ impl Session {
         let (open_flows, live_threads) = (self.probes.flows()?, self.probes.threads()?);
         self.probes.drain(&mut events);
         self.take(&mut events);
-        // What ended before the window was over comes first and so wins over the later look.
+        // What ended before the window was over comes first and so wins over the later dump.
         self.last_flows.extend(self.ended_flows.take().chain(open_flows));
         self.last_threads.extend(self.ended_threads.take().chain(live_threads));
         Ok(())
@@ -191,7 +191,7 @@ impl Session {
         // Timing costs as much as a cheap probe; what it taught is enough for the slices to come.
         self.probes.stop_timing();
         self.meter.timing = false;
-        // These looks close the slice's open intervals.
+        // These dumps close the slice's open intervals.
         self.probes.flows()?;
         self.probes.threads()?;
         Ok(())
@@ -290,7 +290,7 @@ fn config(resolved: &Resolved) -> Config {
         _ => None,
     };
     // Of the service all sockets count, its upstreams too; of its clients on this host only those to the port.
-    // Workers share the listener that their parent opened, so it is looked for in each process.
+    // Workers share the listener that their parent opened, so it is searched in each process.
     let listens = |s: &&Sock| s.listening && Some(s.local.port()) == port;
     let listeners: HashSet<u64> = resolved.sockets.iter().filter(listens).map(|s| s.inode).collect();
     let scope = |pid: u32| {

@@ -57,7 +57,7 @@ pub struct CpuControllers {
     pub v2: bool,
 }
 
-/// All that the rules look at. `None` is "could not be read".
+/// All that the rules use. `None` is "could not be read".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// Effective user id.

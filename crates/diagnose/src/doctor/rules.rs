@@ -27,7 +27,7 @@ pub struct Findings {
     pub checks: Vec<Check>,
 }
 
-/// One thing looked at.
+/// One thing that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     /// A stable id.

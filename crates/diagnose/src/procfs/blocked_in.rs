@@ -14,7 +14,7 @@ use super::thread_account::{Call, Seen, UNKNOWN_CALL};
 use crate::syscall_name::syscall_name;
 use parshall_host::asker::Asker;
 
-/// Entries of a pollfd array that are looked at.
+/// Entries of a pollfd array that are read.
 const POLLFDS_MAX: usize = 8;
 /// `struct pollfd`.
 const POLLFD_BYTES: usize = 8;

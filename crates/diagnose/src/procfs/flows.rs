@@ -1,6 +1,6 @@
 //! Samples the sockets of the subject by SOCK_DIAG and keeps their accounts.
 //!
-//! There are two ways to look. A dump walks all sockets of a namespace and finds new ones, but costs 11–19 ms where the hash
+//! There are two ways to sample. A dump walks all sockets of a namespace and finds new ones, but costs 11–19 ms where the hash
 //! table is large. Looking up the known sockets one by one costs a few microseconds each. Each namespace takes whichever is
 //! cheaper by its own measurements, and dumps now and then in any case.
 use std::collections::{HashMap, HashSet};
@@ -114,7 +114,7 @@ impl Flows {
         }
     }
 
-    /// One look at every flow.
+    /// Samples every flow.
     pub fn sample(&mut self, now: &impl Fn() -> u64, resolved: &Resolved) {
         let mut sources = std::mem::take(&mut self.sources);
         for source in sources.iter_mut().filter(|source| source.errors < ERRORS_MAX) {

@@ -1,6 +1,6 @@
 //! The rung below BPF: SOCK_DIAG and /proc, sampled. Needs no privilege for the user's own processes.
 //!
-//! `flows` and `threads` look; `flow_state`, `flow_track` and `thread_account` turn looks into accounts without any I/O; `pace`
+//! `flows` and `threads` sample; `flow_state`, `flow_track` and `thread_account` make accounts of samples without any I/O; `pace`
 //! keeps the cost below 2 % of a core. Flows and threads have a budget of half of it each.
 pub mod blocked_in;
 mod flow_state;
@@ -43,7 +43,7 @@ impl Default for Options {
 
 /// Part of a core that flows and threads may cost, each.
 const SHARE: f64 = 0.01;
-/// How often to look for new threads, processes, options.
+/// How often to scan for new threads, processes, options.
 const REFRESH: Duration = Duration::from_millis(250);
 /// Longest sleep, so that `stop` is heard.
 const NAP_MAX: Duration = Duration::from_millis(50);

@@ -1,8 +1,8 @@
 //! One thread over the window: readings in, a ledger that sums to the observed time out. Pure.
 //!
-//! The scheduler's own counters (/proc/TID/schedstat: time on a CPU, time in the run queue, number of timeslices) are exact between
-//! two readings; only *what* a blocked thread waited for comes from sampling. The counter of run-queue time moves when a wait
-//! ends, so time in which a runnable thread got no turn stays pending until a later reading explains it.
+//! The scheduler's own counters (/proc/TID/schedstat: time on a CPU, time in the run queue, number of timeslices) are exact
+//! between two readings; only *what* a blocked thread waited for comes from sampling. The counter of run-queue time moves when a wait
+//! ends, so time in which a runnable thread got no CPU stays pending until a later reading explains it.
 use std::collections::BTreeMap;
 
 use parshall_evidence::{FdKind, NO_SYSCALL, OffCpu, OffCpuCell, RunQueue, STALL_MIN_NS, ThreadStall};
@@ -30,7 +30,7 @@ pub enum Seen {
     Blocked(Call),
 }
 
-/// One look at a thread.
+/// One sample of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
     /// When.
@@ -39,13 +39,13 @@ pub struct Reading {
     pub cpu_ns: u64,
     /// Time in run queues since it started.
     pub delay_ns: u64,
-    /// Turns on a CPU since it started.
+    /// Timeslices since it started.
     pub timeslices: u64,
     /// What it did.
     pub seen: Seen,
 }
 
-/// A stretch of waiting in one call that no turn on a CPU interrupted.
+/// A wait in one call that no timeslice interrupted.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     call: Call,
@@ -109,7 +109,7 @@ impl Account {
     pub fn update(&mut self, now: Reading, throttled_ns: u64, tid: u32, stalls: &mut Vec<ThreadStall>) {
         let elapsed = now.at_ns.saturating_sub(self.last.at_ns);
         let timeslices = now.timeslices.saturating_sub(self.last.timeslices);
-        // The kernel posts throttled time when it ends, and the wait that holds it when the thread then gets its turn.
+        // The kernel posts throttled time when it ends, and the wait that holds it when the thread then gets a CPU.
         if throttled_ns > 0 {
             self.credit_until_ns = now.at_ns + CREDIT_NS;
         } else if now.at_ns > self.credit_until_ns {
@@ -152,7 +152,7 @@ impl Account {
             }
             (Seen::Blocked(_), Seen::Blocked(call)) if timeslices == 0 => {
                 if let Some(block) = &mut self.block {
-                    // Without a turn it cannot have gone elsewhere; a changed argument is a torn reading.
+                    // Without a timeslice it cannot have gone elsewhere; a changed argument is a torn reading.
                     let _ = call;
                     block.ns += rest;
                     block.samples += 1;
@@ -174,7 +174,7 @@ impl Account {
             }
         }
         if let (Seen::Blocked(call), true) = (now.seen, timeslices > 1) {
-            // Turns that no sample fell into: most likely the same wait, again and again.
+            // Timeslices that no sample fell into: most likely the same wait, again and again.
             self.blocked.entry(call).or_default().1 += timeslices - 1;
         }
     }

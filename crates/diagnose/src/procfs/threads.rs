@@ -1,6 +1,6 @@
 //! Samples the threads of the subject from /proc and keeps their ledgers.
 //!
-//! One look at an idle thread is one read: as long as `schedstat` shows no turn on a CPU, the thread waits where it waited
+//! A sample of an idle thread is one read: as long as `schedstat` counts no timeslice, the thread waits where it waited
 //! before. Files stay open while there are few threads; pread at 0 makes the kernel write their text anew.
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -122,7 +122,7 @@ impl Threads {
         Some(((slow.user_ticks + slow.system_ticks) * self.tick_ns, 0, slow.voluntary + slow.forced))
     }
 
-    /// One look at every thread. Returns how many are left.
+    /// Samples every thread. Returns how many are left.
     pub fn sample(&mut self, now: &impl Fn() -> u64, processes: &[Process], cgroups: &Watch) -> usize {
         let throttled = self.throttled_since_last(processes, cgroups);
         let mut threads = std::mem::take(&mut self.threads);

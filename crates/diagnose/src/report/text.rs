@@ -454,13 +454,13 @@ impl Page {
             command_line(&origin.command_line),
         ];
         let parts: Vec<String> = parts.iter().map(|part| clean(part)).collect();
-        let room = self.style.width.saturating_sub(2);
-        for line in items(&parts, " · ", room).iter().flat_map(|line| words(line, room, room)) {
+        let width = self.style.width.saturating_sub(2);
+        for line in items(&parts, " · ", width).iter().flat_map(|line| words(line, width, width)) {
             self.line("  ", &line, Paint::Dim);
         }
     }
 
-    fn room(&self) -> usize {
+    fn body_width(&self) -> usize {
         self.style.width.saturating_sub(GUTTER)
     }
 
@@ -469,8 +469,8 @@ impl Page {
         let paint = if matches!(paint, Paint::Plain) { Paint::Head } else { paint };
         let start = if columns(head) + 2 <= GUTTER { GUTTER } else { columns(head) + 2 };
         let painted = self.paint(head, paint);
-        let room = self.style.width.saturating_sub(start);
-        let lines = words(rest, room, self.room());
+        let width = self.style.width.saturating_sub(start);
+        let lines = words(rest, width, self.body_width());
         self.out.push_str(&painted);
         if let Some(first) = lines.first() {
             self.out.push_str(&" ".repeat(start - columns(head)));
@@ -485,7 +485,7 @@ impl Page {
 
     /// A paragraph in the gutter.
     fn body(&mut self, text: &str) {
-        for line in words(&clean(text), self.room(), self.room()) {
+        for line in words(&clean(text), self.body_width(), self.body_width()) {
             self.line(&" ".repeat(GUTTER), &line, Paint::Plain);
         }
     }
@@ -494,7 +494,7 @@ impl Page {
     fn labelled(&mut self, head: &str, text: &str) {
         let painted = self.paint(head, Paint::Head);
         let pad = " ".repeat(GUTTER.saturating_sub(columns(head)));
-        for (i, line) in words(&clean(text), self.room(), self.room()).iter().enumerate() {
+        for (i, line) in words(&clean(text), self.body_width(), self.body_width()).iter().enumerate() {
             let indent = if i == 0 { format!("{painted}{pad}") } else { " ".repeat(GUTTER) };
             self.line(&indent, line, Paint::Plain);
         }
@@ -503,7 +503,7 @@ impl Page {
     /// A head and a list that breaks between its items; an item longer than a line breaks at its words.
     fn labelled_items(&mut self, head: &str, list: &[String]) {
         self.section(head, "", Paint::Plain);
-        for line in items(list, " · ", self.room()) {
+        for line in items(list, " · ", self.body_width()) {
             self.body(&line);
         }
     }
@@ -511,8 +511,8 @@ impl Page {
     /// A lead, and a paragraph that hangs at the end of it.
     fn hanging(&mut self, lead: &str, text: &str) {
         let start = GUTTER - 4 + columns(lead);
-        let room = self.style.width.saturating_sub(start);
-        for (i, line) in words(&clean(text), room, room).iter().enumerate() {
+        let width = self.style.width.saturating_sub(start);
+        for (i, line) in words(&clean(text), width, width).iter().enumerate() {
             let indent = if i == 0 { format!("{}{lead}", " ".repeat(GUTTER - 4)) } else { " ".repeat(start) };
             self.line(&indent, line, Paint::Plain);
         }
@@ -521,7 +521,7 @@ impl Page {
     /// One row of an account, drawn in eighths of a column.
     fn bar(&mut self, name: &str, label: usize, share: f64) {
         let figure = percent_fixed(share);
-        let width = BAR.min(self.room().saturating_sub(label + 2 + 2 + 8)).max(4);
+        let width = BAR.min(self.body_width().saturating_sub(label + 2 + 2 + 8)).max(4);
         let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
         let eighths = ((share * (width * 8) as f64).round() as usize).max(usize::from(share > 0.0));
         let mut bar = "█".repeat(eighths / 8);

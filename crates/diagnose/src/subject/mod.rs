@@ -128,7 +128,7 @@ pub struct Resolved {
     mounts: Mounts,
 }
 
-/// Finds the processes and sockets that the user named. A user's mistake is a [`UserError`].
+/// Finds the processes and sockets that the user named. A subject that cannot be found is a [`UserError`].
 pub fn resolve(select: &Select) -> Result<Resolved> {
     let mut notes = Vec::new();
     let mut resolved = match select {

@@ -101,7 +101,7 @@ impl Holders {
         self.by_inode.get(&inode).into_iter().flatten().map(|&(pid, _)| pid)
     }
 
-    /// Only we hold it: one of our own sockets, or one that we share with nobody else.
+    /// Only we hold it: one of our own sockets, or one that no other process shares.
     fn only_ours(&self, inode: u64) -> bool {
         self.own.contains(&inode) && !self.by_inode.contains_key(&inode)
     }

@@ -3,7 +3,7 @@ use super::*;
 use crate::testkit::child;
 
 fn user_error(select: &Select) -> UserError {
-    resolve(select).expect_err("a user's mistake").downcast::<UserError>().expect("a UserError")
+    resolve(select).expect_err("a user error").downcast::<UserError>().expect("a UserError")
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn notices_exit() {
 }
 
 #[test]
-fn mistakes_come_with_hints() {
+fn user_errors_come_with_hints() {
     let own = user_error(&Select::Pids(vec![std::process::id()]));
     assert!(own.what.contains("parshall itself"), "{own}");
     let none = user_error(&Select::Pids(vec![u32::MAX >> 1]));

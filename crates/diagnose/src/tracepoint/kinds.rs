@@ -11,9 +11,9 @@ use parshall_sys::clock::thread_cpu_ns;
 use crate::procfs::blocked_in::kind_of;
 use crate::subject::Process;
 
-/// Descriptors that are looked at, of all processes together.
+/// Descriptors that are read, of all processes together.
 const FDS_MAX: usize = 8192;
-/// Shortest time between two looks, and how many times their cost it is at least.
+/// Shortest time between two scans, and how many times their cost it is at least.
 const EVERY_NS: u64 = 500_000_000;
 const COST_FACTOR: u64 = 200;
 
@@ -25,7 +25,7 @@ pub struct Kinds {
 }
 
 impl Kinds {
-    /// Looks at all descriptors, when it is time to.
+    /// Scans all descriptors, when it is time to.
     pub fn refresh(&mut self, classic: &Classic, processes: &[Process], now_ns: u64) {
         if now_ns < self.next_ns {
             return;

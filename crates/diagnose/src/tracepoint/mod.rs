@@ -33,15 +33,15 @@ use super::request::ObserveOptions;
 use super::subject::{self, Resolved};
 use super::window::{Progress, Stop};
 
-/// Between two looks into the ring, at the plan and at the clock of the samples.
+/// The time between two drains of the ring, with the checks of the plan and of the sampling clock.
 const TICK: Duration = Duration::from_millis(5);
-/// Part of a core that sampling flows may cost, and looking at threads in /proc.
+/// Part of a core that sampling flows may cost, and reading threads in /proc.
 const FLOW_SHARE: f64 = 0.01;
 const THREAD_SHARE: f64 = 0.005;
-/// /proc tells names and CPU time only, which a look now and then finds; with a quota it also tells who is throttled.
+/// /proc gives names and CPU time only, which an occasional scan finds; with a quota it also tells who is throttled.
 const THREADS_EVERY: Duration = Duration::from_millis(100);
 const THREADS_EVERY_QUOTA: Duration = Duration::from_millis(10);
-/// How often to look for new threads, processes, options.
+/// How often to scan for new threads, processes, options.
 const REFRESH_NS: u64 = 250_000_000;
 
 /// Observes the subject with classic tracepoints and SOCK_DIAG.

@@ -13,7 +13,7 @@ use crate::procfs::thread_account::Seen;
 use crate::subject::Process;
 use crate::syscall_name::syscall_name;
 
-/// Threads whose calls are looked up when a slice begins: a look costs some 10 us.
+/// Threads whose calls are read when a slice begins, at some 10 us each.
 const SEEDS_MAX: usize = 1024;
 
 /// What the probes do not see by themselves: what threads were in when a slice began, and the intervals open at its end.
@@ -27,7 +27,7 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// A slice has begun: looks what every thread is in.
+    /// A slice has begun: reads which call every thread is in.
     pub fn begin(&mut self, classic: &Classic, processes: &[Process]) {
         self.seen.clear();
         let threads = processes.iter().flat_map(|p| p.threads.iter().map(|&tid| (p.pid, tid)));
@@ -194,7 +194,7 @@ fn split_throttled(cells: &mut Vec<OffCpuCell>, share: f64) {
     cells.sort_by(|a, b| b.ns.cmp(&a.ns).then(a.syscall.cmp(&b.syscall)));
 }
 
-/// A thread that lived between two looks at /proc.
+/// A thread that lived between two scans of /proc.
 fn unknown(dump: &ThreadDump, (begin, end): (u64, u64)) -> ThreadRecord {
     let relative = |at: u64| at.saturating_sub(begin).min(end - begin);
     ThreadRecord {

@@ -54,7 +54,7 @@ pub fn best() -> (Box<dyn Owners>, Option<String>) {
 }
 
 fn of(table: &Table, records: &[SocketRecord], owners: &mut Vec<Owner>, ends: &mut Vec<usize>) {
-    table.ask_ahead(records.iter().map(|record| record.inode));
+    table.prefetch(records.iter().map(|record| record.inode));
     for record in records {
         let holders = table.holders(record.address, record.inode);
         owners.extend(holders.map(|holder| Owner {

@@ -128,7 +128,7 @@ static __always_inline u8 kind_of(u32 tgid, u32 fd)
 	return kind ? *kind : FD_NONE;
 }
 
-/* The call that a thread is in. One it entered before the slice is known from user space's look. */
+/* The call that a thread is in. One it entered before the slice is known from user space's scan. */
 static __always_inline s32 call_of(struct classic_thread *c, u8 *fd, bool *blocked)
 {
 	struct seed *seed;

@@ -42,7 +42,7 @@ pub struct Ports {
     pub swapped: bool,
 }
 
-/// What this kernel's tracepoints look like.
+/// The layout of this kernel's tracepoints.
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// Attached for the whole window.

@@ -1,6 +1,6 @@
 //! TCP_CORK or MSG_MORE left on: a partial segment waits for more, until the kernel flushes it after 200 ms.
 //!
-//! Look-alike: a retransmission timeout lasts 200 ms too, but resends something.
+//! Look-alike: a retransmission timeout lasts 200 ms too, but retransmits a segment.
 use parshall_evidence::{Confidence, Evidence, Release};
 
 use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls};

@@ -59,7 +59,7 @@ pub enum Outcome {
     Untested(String),
 }
 
-/// A cause that holds; whether it is named depends on how much of the lost time it owns.
+/// A cause that holds; whether it is named depends on how much of the lost time it accounts for.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     /// Lost time of flows.
@@ -80,7 +80,7 @@ pub struct Candidate {
     pub evidence: Vec<Evidence>,
     /// What to do.
     pub fix: String,
-    /// Where to look on when the reason lies at the other end.
+    /// The diagnosis to run at the other end, when the reason lies there.
     pub peer: Option<PeerCommand>,
 }
 
@@ -127,7 +127,7 @@ fn shows(facts: &Facts<'_>, lost: &Lost) -> bool {
     lost.share(facts).min(ratio(facts.lost_ns(), facts.could_ns())) >= MIN_SHARE
 }
 
-/// What a cause of flows that owns nothing answers: the share of the flows' time in its states, which is what speaks against
+/// What a cause without lost time answers: the share of the flows' time in its states, which is what speaks against
 /// it; `otherwise` says where that time is counted, if there was any.
 fn not_lost(facts: &Facts<'_>, what: &str, states: &[State], otherwise: &str) -> Outcome {
     if let Some(why) = facts.no_account_of_flows() {
@@ -138,7 +138,7 @@ fn not_lost(facts: &Facts<'_>, what: &str, states: &[State], otherwise: &str) ->
     Outcome::Rejected(format!("{} of the flows' time {what}{rest}", units::percent(share)))
 }
 
-/// How to look at the process at the other end of a flow: by its id if that is known, by the port of the service otherwise.
+/// The diagnosis of the process at the other end of a flow: by its id if that is known, by the port of the service otherwise.
 fn peer_command(facts: &Facts<'_>, flow: usize) -> PeerCommand {
     let fact = &facts.flows[flow];
     let pid = fact.pair.map_or(0, |other| facts.flows[other].rec.pid);
@@ -175,7 +175,7 @@ fn stalls(what: &str, lost: &Lost) -> Evidence {
     }
 }
 
-/// The flow that lost most, and its owner.
+/// The flow that lost most, and its process.
 fn place_of(facts: &Facts<'_>, lost: &Lost) -> Place {
     let flows = lost.affected(facts).len() as u64;
     match lost.worst().map(|i| &facts.flows[i]) {
@@ -190,7 +190,7 @@ fn place_of(facts: &Facts<'_>, lost: &Lost) -> Place {
     }
 }
 
-/// The thread that most of the lost time belongs to, among the parts chosen by `take`; 0 when unknown.
+/// The responsible thread of most of the lost time, among the parts chosen by `take`; 0 when unknown.
 fn main_thread(facts: &Facts<'_>, take: impl Fn(&crate::judge::facts::Part) -> bool) -> u32 {
     let mut by_tid = std::collections::BTreeMap::<u32, f64>::new();
     for part in facts.parts.iter().filter(|p| p.tid != 0 && take(p)) {

@@ -1,7 +1,7 @@
 //! Segments are lost: the time goes into recovery, into the retransmission timer, and into a congestion window that was
 //! cut for it.
 //!
-//! Look-alikes: Nagle's algorithm and a peer that thinks resend nothing.
+//! Look-alikes: Nagle's algorithm and a peer that thinks retransmit nothing.
 use parshall_evidence::{Confidence, Evidence};
 
 use super::{Candidate, Cause, Outcome, place_of, stalls, who};

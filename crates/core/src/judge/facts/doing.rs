@@ -5,7 +5,7 @@ use super::{Facts, ThreadFact};
 use crate::judge::ledger::thread::{State, Wait};
 use crate::stats::{overlap, ratio};
 
-/// Threads of one process that are looked at when nothing tells which was in charge.
+/// Threads of one process that are examined when nothing shows which one was responsible.
 const MAX_THREADS: usize = 64;
 
 /// How far the chain of who-woke-whom is followed.
