@@ -1,9 +1,11 @@
 //! All that one observation collected: what `parshall-core` judges and what a saved case holds.
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    CpuSample, FlowRecord, FlowStall, Origin, Rung, Stack, StartedCommand, Subject, ThreadRecord, ThreadStall,
-};
+use crate::flow::{FlowRecord, FlowStall};
+use crate::origin::{Origin, StartedCommand};
+use crate::sample::{CpuSample, Stack};
+use crate::subject::{Rung, Subject};
+use crate::thread::{ThreadRecord, ThreadStall};
 
 /// The format of a saved capture.
 pub const CAPTURE_SCHEMA: &str = "parshall.capture/1";

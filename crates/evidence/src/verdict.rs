@@ -1,7 +1,8 @@
 //! The verdict contract: what `run`, `attach` and `show` print with `--format json`.
 use serde::{Deserialize, Serialize};
 
-use crate::{Origin, Rung, StartedCommand, Subject};
+use crate::origin::{Origin, StartedCommand};
+use crate::subject::{Rung, Subject};
 
 /// The format of a report.
 pub const VERDICT_SCHEMA: &str = "parshall.verdict/1";
