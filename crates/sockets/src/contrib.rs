@@ -150,8 +150,8 @@ fn the_tables_follow_the_published_fields() {
 /// Every metric that the dashboard asks for is one that is written.
 #[test]
 fn the_dashboard_asks_for_metrics_that_there_are() {
-    use super::self_metrics::Board;
     use super::sink::prometheus;
+    use super::sink::prometheus::self_metrics::Board;
     use parshall_core::sockets::aggregate::{Aggregator, Settings};
 
     let board = Board::new(None);

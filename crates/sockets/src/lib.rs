@@ -11,16 +11,14 @@ pub mod cli;
 mod collect;
 #[cfg(test)]
 mod contrib;
-mod endpoint;
 mod format;
 mod losses;
 mod names;
 mod namespaces;
+mod notes;
 mod once;
 mod owners;
-mod profile;
 pub mod request;
-mod self_metrics;
 mod sink;
 mod stream;
 #[cfg(test)]
@@ -40,11 +38,4 @@ pub fn sockets(request: SocketsRequest) -> anyhow::Result<ExitCode> {
         SocketsRequest::Once(request) => once::once(&request),
         SocketsRequest::Stream(request) => stream::stream(request),
     }
-}
-
-/// Something that a user should know, on stderr.
-fn note(text: &str) {
-    use std::io::Write;
-    // Whoever has closed stderr does not want to know.
-    let _told = writeln!(std::io::stderr(), "note: {text}");
 }

@@ -8,25 +8,12 @@ use parshall_evidence::socket::Group;
 
 use super::backend::choose::{Dumps, choose};
 use super::collect::Collector;
-use super::format::Encoder;
-use super::format::json::Json;
-use super::format::parquet::Parquet;
-use super::format::protobuf::Protobuf;
-use super::format::text::{Look, Text};
-use super::note;
-use super::request::{OnceRequest, SocketFormat};
+use super::format::text::Look;
+use super::format::{SocketFormat, encoder};
+use super::notes::note;
+use super::request::OnceRequest;
 use super::sink::Sink;
 use super::sink::stdout::Stdout;
-
-/// The encoder of a format; `look` is that of a table.
-pub fn encoder(format: SocketFormat, look: Look) -> Box<dyn Encoder> {
-    match format {
-        SocketFormat::Text => Box::new(Text::new(look)),
-        SocketFormat::Json => Box::<Json>::default(),
-        SocketFormat::Protobuf => Box::<Protobuf>::default(),
-        SocketFormat::Parquet => Box::<Parquet>::default(),
-    }
-}
 
 /// Reads all sockets once and prints them.
 ///

@@ -1,16 +1,13 @@
 //! What `parshall sockets` is asked for: the command line, lowered and checked, before anything is looked at.
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use parshall_core::sockets::aggregate::Settings;
+use clap::ValueEnum;
+
 use parshall_core::sockets::sort::SortKey;
 use parshall_evidence::socket::Selection;
 
-use super::endpoint::Token;
-use super::sink::files::FilesConfig;
-use super::sink::kafka::KafkaConfig;
-use super::sink::otlp::OtlpConfig;
-use super::sink::outlet::OutletConfig;
+pub use super::format::SocketFormat;
+use super::sink::SinkRequest;
 
 /// `parshall sockets`.
 #[derive(Debug)]
@@ -22,15 +19,15 @@ pub enum SocketsRequest {
 }
 
 /// A backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BackendChoice {
-    /// The first that works.
+    /// The first of the others that works; for one dump of few sockets iter, which is sooner done
     Auto,
-    /// [`super::backend::walk`].
+    /// One pass over the kernel's tables, all namespaces at once (BPF)
     Walk,
-    /// [`super::backend::iter`].
+    /// BPF iterators, one namespace after the other
     Iter,
-    /// [`super::backend::netlink`].
+    /// SOCK_DIAG, one namespace after the other
     Netlink,
 }
 
@@ -43,19 +40,6 @@ pub struct Reading {
     pub uring: bool,
     /// Threads that read netlink sockets.
     pub readers: usize,
-}
-
-/// What is written to a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SocketFormat {
-    /// A table.
-    Text,
-    /// JSON lines.
-    Json,
-    /// Length-delimited messages.
-    Protobuf,
-    /// A Parquet file.
-    Parquet,
 }
 
 /// `parshall sockets once`.
@@ -91,34 +75,5 @@ pub struct StreamRequest {
     /// Sockets that closed.
     pub closes: bool,
     /// Where the rows go.
-    pub to: Vec<SinkRequest>,
-}
-
-/// Where rows go.
-#[derive(Debug)]
-pub enum SinkRequest {
-    /// Standard output.
-    Stdout(SocketFormat),
-    /// Rotating files.
-    Files(FilesConfig),
-    /// A topic of Kafka.
-    Kafka(KafkaConfig, OutletConfig),
-    /// Aggregates to a receiver of OpenTelemetry.
-    Otlp(OtlpConfig, Settings, OutletConfig),
-    /// Aggregates, and the collector's own metrics, over HTTP.
-    Prometheus {
-        /// Where it is asked.
-        listen: SocketAddr,
-        /// What is aggregated.
-        settings: Settings,
-        /// What clients from elsewhere must show to be given a profile; none: they are given none.
-        profile_token: Option<Token>,
-    },
-}
-
-impl SinkRequest {
-    /// Whether it adds rows up, and so needs all of every dump.
-    pub fn aggregates(&self) -> bool {
-        matches!(self, Self::Otlp(..) | Self::Prometheus { .. })
-    }
+    pub to: Vec<Box<dyn SinkRequest>>,
 }

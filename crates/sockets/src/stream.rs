@@ -1,30 +1,22 @@
 //! `parshall sockets stream`: dump after dump, and between them what has closed.
-use std::io::stdout;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::closes::Closes;
-use parshall_core::sockets::aggregate::Settings;
 use parshall_evidence::socket::{Completeness, Group, Kind, Selection, SocketRecord};
 use parshall_sys::clock::process_cpu_ns;
 
 use super::backend::choose::{Dumps, choose};
 use super::collect::Collector;
-use super::endpoint::Endpoint;
 use super::format::text::Look;
+use super::losses;
 use super::losses::Losses;
-use super::once::encoder;
-use super::request::{SinkRequest, StreamRequest};
-use super::self_metrics::{Board, DumpCost, Standing};
-use super::sink::files::Files;
-use super::sink::kafka::KafkaSink;
-use super::sink::otlp::OtlpSink;
-use super::sink::prometheus::PrometheusSink;
-use super::sink::stdout::Stdout;
-use super::sink::{Account, Sink};
-use super::{losses, note};
+use super::notes::note;
+use super::request::StreamRequest;
+use super::sink::prometheus::self_metrics::{Board, DumpCost, Standing};
+use super::sink::{Account, Shared, Sink, SinkRequest};
 
 /// Bytes of the ring through which closed sockets are told: 25,000 of them, and the reader wakes at an eighth of it.
 const CLOSES_RING_BYTES: u32 = 16 << 20;
@@ -121,10 +113,10 @@ impl Reader {
             Ok(told) => told,
             Err(error) => {
                 self.failures += 1;
-                if refused || outputs.board.is_new() || self.failures > FAILURES_MAX {
+                if refused || outputs.shared.board.is_new() || self.failures > FAILURES_MAX {
                     return Err(error);
                 }
-                outputs.board.failed();
+                outputs.shared.board.failed();
                 note(&format!("a dump failed, the next is tried when it is due: {error:#}"));
                 // What was given of it stays given: its account says that something is missing.
                 let Some(dump) = begun_dump else { return Ok(()) };
@@ -140,7 +132,7 @@ impl Reader {
             wall_ns: begun.elapsed().as_nanos() as u64,
             completeness,
         };
-        outputs.board.dumped(self.collector.backend(), cost);
+        outputs.shared.board.dumped(self.collector.backend(), cost);
         self.tell_standing(outputs);
         Ok(())
     }
@@ -149,7 +141,7 @@ impl Reader {
         self.standing.closes_lost = self.closes.as_ref().map_or(0, |closes| closes.counts().lost);
         self.standing.owners_dropped = self.collector.owners_dropped();
         self.standing.errors = self.collector.errors();
-        outputs.board.standing(self.standing.clone());
+        outputs.shared.board.standing(self.standing.clone());
         outputs.tell();
     }
 
@@ -193,31 +185,15 @@ struct Outputs {
     losses: Losses,
     /// With the names that tell two of a kind apart.
     sinks: Vec<(String, Box<dyn Sink>)>,
-    board: Arc<Board>,
-    /// Ends when it is dropped.
-    _endpoint: Option<Endpoint>,
+    shared: Shared,
 }
 
 impl Outputs {
-    fn open(requests: Vec<SinkRequest>, every: Duration, look: Look) -> anyhow::Result<Self> {
-        let board = Board::new(Some(every));
+    fn open(requests: Vec<Box<dyn SinkRequest>>, every: Duration, look: Look) -> anyhow::Result<Self> {
+        let mut shared = Shared { look, board: Board::new(Some(every)), endpoint: None };
         let mut sinks: Vec<(String, Box<dyn Sink>)> = Vec::new();
-        let mut endpoint = None;
         for request in requests {
-            let sink: Box<dyn Sink> = match request {
-                SinkRequest::Stdout(format) => Box::new(Stdout::new(encoder(format, look), stdout())),
-                SinkRequest::Files(config) => Box::new(Files::start(config)?),
-                SinkRequest::Kafka(config, outlet) => Box::new(KafkaSink::start(config, outlet)?),
-                SinkRequest::Otlp(config, settings, outlet) => {
-                    Box::new(OtlpSink::start(config, of_this_host(settings), outlet)?)
-                }
-                SinkRequest::Prometheus { listen, settings, profile_token } => {
-                    let started = Endpoint::start(listen, Arc::clone(&board), profile_token)?;
-                    note(&format!("metrics on http://{}/metrics", started.address()));
-                    endpoint = Some(started);
-                    Box::new(PrometheusSink::new(of_this_host(settings), Arc::clone(&board)))
-                }
-            };
+            let sink = request.open(&mut shared)?;
             let of_its_kind = sinks.iter().filter(|(_, other)| other.name() == sink.name()).count();
             let name = match of_its_kind {
                 0 => sink.name().to_owned(),
@@ -225,7 +201,7 @@ impl Outputs {
             };
             sinks.push((name, sink));
         }
-        let mut outputs = Self { begun: Instant::now(), losses: Losses::default(), sinks, board, _endpoint: endpoint };
+        let mut outputs = Self { begun: Instant::now(), losses: Losses::default(), sinks, shared };
         // What an earlier process left damaged is known now, and may be all that there is to say for long.
         outputs.tell();
         Ok(outputs)
@@ -241,7 +217,7 @@ impl Outputs {
     fn tell(&mut self) {
         let accounts = self.accounts();
         self.losses.news(self.begun.elapsed(), &accounts).iter().for_each(|text| note(text));
-        self.board.sinks(accounts);
+        self.shared.board.sinks(accounts);
     }
 
     fn accounts(&self) -> Vec<(String, Account)> {
@@ -253,16 +229,6 @@ impl Outputs {
         let sinks = std::mem::take(&mut self.sinks);
         let accounts: Vec<_> = sinks.into_iter().map(|(name, sink)| (name, sink.close(PATIENCE))).collect();
         losses::at_the_end(&accounts).iter().for_each(|text| note(text));
-        self.board.sinks(accounts);
+        self.shared.board.sinks(accounts);
     }
-}
-
-/// Aggregates tell service ports from those that this host hands out.
-fn of_this_host(mut settings: Settings) -> Settings {
-    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let mut ports = range.split_whitespace().map(str::parse::<u16>);
-    if let (Some(Ok(first)), Some(Ok(last))) = (ports.next(), ports.next()) {
-        settings.labels.ephemeral = first..=last;
-    }
-    settings
 }

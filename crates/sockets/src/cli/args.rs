@@ -2,10 +2,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use parshall_core::networks::networks;
 use parshall_core::values;
 
+use crate::format::SocketFormat;
+use crate::request::BackendChoice;
+use crate::sink::prometheus::table::LISTEN;
 use parshall_host::flags::{self, read};
 
 /// Arguments of `parshall sockets`.
@@ -99,26 +102,13 @@ pub(super) type Networks = Vec<ipnet::IpNet>;
 pub struct ReadArgs {
     /// What reads the kernel; auto takes the best that works here
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
-    pub(super) backend: BackendArg,
-    /// Let io_uring read the netlink socket (to repeat its measurement; it wins nothing)
-    #[arg(long)]
+    pub(super) backend: BackendChoice,
+    /// Let io_uring read the netlink socket, to repeat its measurement (bench/sockets/uring)
+    #[arg(long, hide = true)]
     pub(super) uring: bool,
     /// Threads that read netlink sockets
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(super) readers: u16,
-}
-
-/// `--backend`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BackendArg {
-    /// The first of the others that works; for one dump of few sockets iter, which is sooner done
-    Auto,
-    /// One pass over the kernel's tables, all namespaces at once (BPF)
-    Walk,
-    /// BPF iterators, one namespace after the other
-    Iter,
-    /// SOCK_DIAG, one namespace after the other
-    Netlink,
 }
 
 /// Arguments of `parshall sockets once`.
@@ -130,7 +120,7 @@ pub struct OnceArgs {
     pub(super) read: ReadArgs,
     /// How to print
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub(super) format: SocketFormatArg,
+    pub(super) format: SocketFormat,
     /// Order of the table, largest first: a list such as retrans,wqueue
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     pub(super) sort: Vec<String>,
@@ -140,19 +130,6 @@ pub struct OnceArgs {
     /// A second line with more of each socket
     #[arg(long)]
     pub(super) wide: bool,
-}
-
-/// `--format`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SocketFormatArg {
-    /// A table for people
-    Text,
-    /// One object per socket per line
-    Json,
-    /// Length-delimited messages of proto/parshall/sockets/v1
-    Protobuf,
-    /// One Parquet file
-    Parquet,
 }
 
 /// Arguments of `parshall sockets stream`.
@@ -179,12 +156,12 @@ pub struct StreamArgs {
     pub(super) no_closes: bool,
     /// Write to stdout in this format
     #[arg(long, value_name = "FORMAT")]
-    pub(super) format: Option<SocketFormatArg>,
+    pub(super) format: Option<SocketFormat>,
     /// Write to the sinks that this TOML file names: files, Kafka, OTLP, Prometheus
     #[arg(short, long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// Serve aggregates and the collector's own metrics and CPU profile over HTTP (127.0.0.1:9474 if no address is given)
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = super::file::LISTEN)]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = LISTEN)]
     pub(super) listen: Option<std::net::SocketAddr>,
     /// Write to rotating files in this directory instead of stdout
     #[arg(long, value_name = "DIRECTORY")]

@@ -1,7 +1,7 @@
 //! The flags of `parshall sockets` lowered into a request.
 use std::path::Path;
 
-use parshall_core::sockets::aggregate::{self, Settings};
+use parshall_core::sockets::aggregate;
 use parshall_core::sockets::filter;
 use parshall_core::sockets::sort::SortKey;
 use parshall_evidence::socket::expression::Expression;
@@ -10,17 +10,16 @@ use parshall_evidence::socket::selection::{STATES, state_named};
 use parshall_evidence::socket::{Group, Groups};
 use parshall_evidence::socket::{Kind, Kinds, Prefix, Selection, Side};
 
-use super::args::{
-    BackendArg, Networks, OnceArgs, ReadArgs, SelectArgs, SocketFormatArg, SocketsArgs, SocketsCommand, StreamArgs,
-};
+use super::args::{Networks, OnceArgs, ReadArgs, SelectArgs, SocketsArgs, SocketsCommand, StreamArgs};
 use super::{file, host_names, services};
 use crate::format::text;
-use crate::request::{BackendChoice, OnceRequest, Reading, SinkRequest, SocketFormat, SocketsRequest, StreamRequest};
+use crate::request::{BackendChoice, OnceRequest, Reading, SocketFormat, SocketsRequest, StreamRequest};
+use crate::sink::SinkRequest;
+use crate::sink::files::table::KEEP_FILES;
 use crate::sink::files::{FileFormat, FilesConfig};
+use crate::sink::prometheus::table::PrometheusRequest;
+use crate::sink::stdout::StdoutRequest;
 use parshall_host::error::UserError;
-
-/// Complete files kept in a directory at most, however small they are.
-pub(super) const KEEP_FILES: usize = 10_000;
 
 impl SocketsArgs {
     /// Checks them.
@@ -35,7 +34,7 @@ impl SocketsArgs {
 impl OnceArgs {
     fn validate(self) -> Result<OnceRequest, UserError> {
         let sort = self.sort.iter().map(|name| sort_key(name)).collect::<Result<Vec<_>, _>>()?;
-        let format = self.format.validate();
+        let format = self.format;
         if self.wide && format != SocketFormat::Text {
             return Err(UserError::new("--wide is for the table", "leave it out; the other formats have every field"));
         }
@@ -62,7 +61,7 @@ impl StreamArgs {
         }
         let to = self.sinks()?;
         let mut selection = self.select.selection(&["default"], self.changed)?;
-        if to.iter().any(SinkRequest::aggregates) {
+        if to.iter().any(|sink| sink.aggregates()) {
             if self.changed {
                 return Err(UserError::new(
                     "--changed leaves out what aggregates need",
@@ -83,37 +82,37 @@ impl StreamArgs {
     }
 
     /// All that were asked for; stdout if nobody asks for any.
-    fn sinks(&self) -> Result<Vec<SinkRequest>, UserError> {
+    fn sinks(&self) -> Result<Vec<Box<dyn SinkRequest>>, UserError> {
         let mut sinks = match &self.config {
             Some(path) => file::read(path)?,
             None => Vec::new(),
         };
         if let Some(listen) = self.listen {
-            if sinks.iter().any(|sink| matches!(sink, SinkRequest::Prometheus { .. })) {
+            if sinks.iter().any(|sink| sink.kind() == "prometheus") {
                 let hint = "leave out --listen, or the table [prometheus] of the file";
                 return Err(UserError::new("the file says where to listen, and so does --listen", hint));
             }
-            sinks.push(SinkRequest::Prometheus { listen, settings: Settings::default(), profile_token: None });
+            sinks.push(Box::new(PrometheusRequest::at(listen)?));
         }
         match (&self.to, self.format) {
-            (Some(directory), format) => sinks.push(SinkRequest::Files(self.files(directory, format)?)),
+            (Some(directory), format) => sinks.push(Box::new(self.files(directory, format)?)),
             (None, Some(format)) => {
-                if sinks.iter().any(|sink| matches!(sink, SinkRequest::Stdout(_))) {
+                if sinks.iter().any(|sink| sink.kind() == "stdout") {
                     let hint = "leave out --format, or the table [stdout] of the file";
                     return Err(UserError::new("the file says what to write to stdout, and so does --format", hint));
                 }
-                sinks.push(SinkRequest::Stdout(format.validate()));
+                sinks.push(Box::new(StdoutRequest(format)));
             }
-            (None, None) if sinks.is_empty() => sinks.push(SinkRequest::Stdout(SocketFormat::Text)),
+            (None, None) if sinks.is_empty() => sinks.push(Box::new(StdoutRequest(SocketFormat::Text))),
             (None, None) => {}
         }
         Ok(sinks)
     }
 
-    fn files(&self, directory: &Path, format: Option<SocketFormatArg>) -> Result<FilesConfig, UserError> {
+    fn files(&self, directory: &Path, format: Option<SocketFormat>) -> Result<FilesConfig, UserError> {
         Ok(FilesConfig {
             directory: directory.to_owned(),
-            format: match format.map_or(SocketFormat::Protobuf, SocketFormatArg::validate) {
+            format: match format.unwrap_or(SocketFormat::Protobuf) {
                 SocketFormat::Json => FileFormat::Json,
                 SocketFormat::Protobuf => FileFormat::Protobuf,
                 SocketFormat::Parquet => FileFormat::Parquet,
@@ -135,27 +134,13 @@ impl StreamArgs {
 impl ReadArgs {
     fn validate(self) -> Result<Reading, UserError> {
         let backend = match self.backend {
-            BackendArg::Auto if self.uring => BackendChoice::Netlink,
-            BackendArg::Auto => BackendChoice::Auto,
-            BackendArg::Walk => BackendChoice::Walk,
-            BackendArg::Iter => BackendChoice::Iter,
-            BackendArg::Netlink => BackendChoice::Netlink,
+            BackendChoice::Auto if self.uring => BackendChoice::Netlink,
+            chosen => chosen,
         };
         if self.uring && backend != BackendChoice::Netlink {
             return Err(UserError::new("--uring reads netlink sockets", "say --backend netlink --uring"));
         }
         Ok(Reading { backend, uring: self.uring, readers: usize::from(self.readers) })
-    }
-}
-
-impl SocketFormatArg {
-    fn validate(self) -> SocketFormat {
-        match self {
-            Self::Text => SocketFormat::Text,
-            Self::Json => SocketFormat::Json,
-            Self::Protobuf => SocketFormat::Protobuf,
-            Self::Parquet => SocketFormat::Parquet,
-        }
     }
 }
 

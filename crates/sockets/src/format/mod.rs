@@ -5,8 +5,38 @@ pub mod parquet;
 pub mod protobuf;
 pub mod text;
 
+use clap::ValueEnum;
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
+
+/// What is written to a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SocketFormat {
+    /// A table for people
+    Text,
+    /// One object per socket per line
+    Json,
+    /// Length-delimited messages of proto/parshall/sockets/v1
+    Protobuf,
+    /// One Parquet file
+    Parquet,
+}
+
+impl std::fmt::Display for SocketFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.to_possible_value().map_or(Ok(()), |value| f.write_str(value.get_name()))
+    }
+}
+
+/// The encoder of a format; `look` is that of a table.
+pub fn encoder(format: SocketFormat, look: text::Look) -> Box<dyn Encoder> {
+    match format {
+        SocketFormat::Text => Box::new(text::Text::new(look)),
+        SocketFormat::Json => Box::<json::Json>::default(),
+        SocketFormat::Protobuf => Box::<protobuf::Protobuf>::default(),
+        SocketFormat::Parquet => Box::<parquet::Parquet>::default(),
+    }
+}
 
 /// Turns rows into bytes.
 pub trait Encoder {

@@ -30,6 +30,7 @@ use crate::format::protobuf::Protobuf;
 use parshall_host::error::UserError;
 
 mod salvage;
+pub mod table;
 mod uncached;
 
 use uncached::{Places, Uncached};

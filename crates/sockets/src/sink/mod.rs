@@ -1,4 +1,4 @@
-//! The seam of the sinks: one file or folder each.
+//! The seam of the sinks: one file or folder each, with its table, and one line in the list of [`sinks!`].
 pub mod delivery;
 pub mod disk;
 pub mod files;
@@ -6,12 +6,98 @@ pub mod kafka;
 pub mod otlp;
 pub mod outlet;
 pub mod prometheus;
+mod series;
 pub mod spool;
 pub mod stdout;
+mod table;
 pub mod tls;
+
+use std::sync::Arc;
 
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
+use parshall_host::error::UserError;
+use serde::Deserialize;
+
+use self::prometheus::endpoint::Endpoint;
+use self::prometheus::self_metrics::Board;
+use crate::format::text::Look;
+
+/// A table of the sinks' file, as it is written.
+trait SinkTable {
+    /// Checks what the types do not.
+    fn validate(self) -> Result<Box<dyn SinkRequest>, UserError>;
+}
+
+/// A sink that was asked for: checked, and not open yet.
+pub trait SinkRequest: std::fmt::Debug + Send {
+    /// The name of its table.
+    fn kind(&self) -> &'static str;
+
+    /// Whether it adds rows up, and so needs all of every dump.
+    fn aggregates(&self) -> bool {
+        false
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// What it needs cannot be used.
+    fn open(self: Box<Self>, shared: &mut Shared) -> anyhow::Result<Box<dyn Sink>>;
+}
+
+/// What sinks get from the stream that opens them.
+#[derive(Debug)]
+pub struct Shared {
+    /// How the text format looks.
+    pub look: Look,
+    /// Where the collector's own metrics are.
+    pub board: Arc<Board>,
+    /// The HTTP endpoint, once a sink has started it. It ends when it is dropped.
+    pub endpoint: Option<Endpoint>,
+}
+
+/// Makes the file of sinks: `Option` for a table that may stand there once, `Vec` for one that may be repeated.
+macro_rules! sinks {
+    ($($name:ident: $times:ident<$table:ty>,)+) => {
+        /// The file of `parshall sockets stream -c`.
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+        pub struct SinkTables {
+            $(#[serde(default)] $name: $times<$table>,)+
+        }
+
+        impl SinkTables {
+            /// The sinks in the order of this list.
+            ///
+            /// # Errors
+            /// The first configuration error; no sink.
+            pub fn validate(self) -> Result<Vec<Box<dyn SinkRequest>>, UserError> {
+                let mut requests = Vec::new();
+                $(for request in self.$name.into_iter().map(SinkTable::validate) {
+                    requests.push(request?);
+                })+
+                if requests.is_empty() {
+                    let tables = [$(if stringify!($times) == "Vec" {
+                        concat!("[[", stringify!($name), "]]")
+                    } else {
+                        concat!("[", stringify!($name), "]")
+                    }),+];
+                    return Err(UserError::new("it names no sink", format!("write a table such as {}", tables.join(", "))));
+                }
+                Ok(requests)
+            }
+        }
+    };
+}
+
+sinks! {
+    stdout: Option<stdout::Table>,
+    files: Vec<files::table::Table>,
+    kafka: Vec<kafka::table::Table>,
+    otlp: Vec<otlp::table::Table>,
+    prometheus: Option<prometheus::table::Table>,
+}
 
 /// What became of the rows that a sink was given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -6,12 +6,15 @@
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parshall_core::sockets::retry::Retry;
 
 use super::delivery::{Chunk, Delivery, Refusal};
+use serde::Deserialize;
+
 use super::spool::{Level, Next, Spool, SpoolConfig};
 use super::{Account, Fault};
 
@@ -19,6 +22,9 @@ use super::{Account, Fault};
 const SPOOL_PAUSE: Duration = Duration::from_secs(1);
 /// How much longer than asked closing waits for a thread that is in the middle of something.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// Space in a spool is given back in pieces of this size.
+const SEGMENT_BYTES: u64 = 16 << 20;
 
 /// Bounds of an outlet.
 #[derive(Debug, Clone)]
@@ -29,6 +35,33 @@ pub struct OutletConfig {
     pub spool: Option<SpoolConfig>,
     /// Pauses after failures.
     pub retry: Retry,
+}
+
+/// Where a sink's rows go while its receiver does not take them.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SpoolTable {
+    directory: PathBuf,
+    #[serde(deserialize_with = "super::table::size")]
+    size: u64,
+}
+
+impl OutletConfig {
+    /// The bounds that a table sets.
+    pub fn of_table(queue_bytes: u64, spool: Option<SpoolTable>) -> Self {
+        let spool = spool.map(|table| SpoolConfig {
+            directory: table.directory,
+            max_bytes: table.size,
+            // A quarter at most, so that space is given back before all of it is used.
+            segment_bytes: SEGMENT_BYTES.min(table.size / 4).max(1),
+        });
+        Self { queue_bytes: queue_bytes as usize, spool, retry: Retry::default() }
+    }
+}
+
+/// Bytes that wait in memory before the spool, or before rows are refused, if a table does not say.
+pub fn queue_bytes() -> u64 {
+    16 << 20
 }
 
 /// A queue of chunks, and the thread that delivers them.

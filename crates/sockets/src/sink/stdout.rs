@@ -3,14 +3,55 @@
 use std::io::Write;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use parshall_core::sockets::{Dump, Row};
+use parshall_core::values::ValueError;
 use parshall_evidence::socket::Completeness;
+use parshall_host::error::UserError;
+use serde::{Deserialize, Deserializer};
 
-use super::{Account, Sink};
-use crate::format::Encoder;
+use super::table;
+use super::{Account, Shared, Sink, SinkRequest, SinkTable};
+use crate::format::{Encoder, SocketFormat, encoder};
 
 /// Bytes that are written together: more do not get cheaper, and they stay in the processor's cache.
 const PORTION: usize = 128 << 10;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Table {
+    #[serde(deserialize_with = "format")]
+    format: SocketFormat,
+}
+
+/// Rows to standard output.
+#[derive(Debug)]
+pub struct StdoutRequest(pub SocketFormat);
+
+impl SinkTable for Table {
+    fn validate(self) -> Result<Box<dyn SinkRequest>, UserError> {
+        Ok(Box::new(StdoutRequest(self.format)))
+    }
+}
+
+impl SinkRequest for StdoutRequest {
+    fn kind(&self) -> &'static str {
+        "stdout"
+    }
+
+    fn open(self: Box<Self>, shared: &mut Shared) -> anyhow::Result<Box<dyn Sink>> {
+        Ok(Box::new(Stdout::new(encoder(self.0, shared.look), std::io::stdout())))
+    }
+}
+
+fn format<'de, D: Deserializer<'de>>(from: D) -> Result<SocketFormat, D::Error> {
+    table::text(from, |name| {
+        SocketFormat::from_str(name, false).map_err(|_| {
+            let all: Vec<String> = SocketFormat::value_variants().iter().map(SocketFormat::to_string).collect();
+            ValueError::new(format!("there is no format `{name}`"), format!("choose from {}", all.join(", ")))
+        })
+    })
+}
 
 /// Writes to a stream; in the product that is standard output.
 pub struct Stdout<W> {

@@ -7,6 +7,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use parshall_host::error::UserError;
+use serde::Deserialize;
 
 /// What a user says about TLS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,6 +16,27 @@ pub struct TlsConfig {
     pub authorities: Option<PathBuf>,
     /// Own certificate chain and its key (PEM), for servers that ask who we are.
     pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// The `tls` of a table.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TlsTable {
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl TlsTable {
+    /// The configuration; the files are read when the sink opens.
+    pub fn validate(self) -> Result<TlsConfig, UserError> {
+        let identity = match (self.cert, self.key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return Err(UserError::new("`tls` has one of `cert` and `key`", "give both, or neither")),
+        };
+        Ok(TlsConfig { authorities: self.ca, identity })
+    }
 }
 
 impl TlsConfig {

@@ -3,7 +3,7 @@ use parshall_evidence::socket::{Group, Kind, Side};
 
 use super::{Invocation, Request, parse};
 use parshall_host::error::UserError;
-use parshall_sockets::request::{BackendChoice, OnceRequest, SinkRequest, SocketFormat, SocketsRequest, StreamRequest};
+use parshall_sockets::request::{BackendChoice, OnceRequest, SocketFormat, SocketsRequest, StreamRequest};
 
 fn request(line: &str) -> Result<SocketsRequest, UserError> {
     let words = format!("parshall sockets {line}");
@@ -44,7 +44,8 @@ fn defaults() {
     assert!(json.groups.has(Group::Owner) && json.groups.has(Group::Memory));
     let stream = stream("");
     assert!(!stream.selection.groups.has(Group::Owner), "that pass is dear again and again");
-    assert!(stream.rates && stream.closes && matches!(stream.to[..], [SinkRequest::Stdout(SocketFormat::Text)]));
+    assert!(stream.rates && stream.closes);
+    assert_eq!(format!("{:?}", stream.to), "[StdoutRequest(Text)]");
 }
 
 #[test]
@@ -84,8 +85,9 @@ fn what_is_sorted_by_is_read() {
 
 #[test]
 fn destinations() {
-    assert!(matches!(stream("--to /tmp/x --format json").to[..], [SinkRequest::Files(_)]));
-    assert!(matches!(stream("--format json").to[..], [SinkRequest::Stdout(SocketFormat::Json)]));
+    let files = stream("--to /tmp/x --format json").to;
+    assert_eq!(files.iter().map(|sink| sink.kind()).collect::<Vec<_>>(), ["files"]);
+    assert_eq!(format!("{:?}", stream("--format json").to), "[StdoutRequest(Json)]");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! is never waited for by the collector.
 mod delivery;
 mod key;
+pub mod table;
 #[cfg(test)]
 mod tests;
 

@@ -2,6 +2,7 @@
 //! gone is never waited for by the collector. Rows that an account counts are data points here.
 mod delivery;
 mod encode;
+pub mod table;
 #[cfg(test)]
 mod tests;
 

@@ -1,5 +1,10 @@
 //! Prometheus: aggregates of the last dump and the collector's own metrics, as text. Nothing is sent; the endpoint
 //! (`sockets::endpoint`) answers whoever asks.
+pub mod endpoint;
+mod profile;
+pub mod self_metrics;
+pub mod table;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +23,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use self::self_metrics::{Board, State};
 use super::{Account, Sink};
-use crate::self_metrics::{self, Board, State};
 
 /// The format's name in HTTP.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -199,8 +204,8 @@ mod tests {
 
     use parshall_evidence::socket::SocketRecord;
 
+    use super::self_metrics::DumpCost;
     use super::*;
-    use crate::self_metrics::DumpCost;
     use crate::testing::python;
 
     fn board() -> Arc<Board> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parshall_evidence::Stack;
 use parshall_sys::perf_sampler::Sampler;
 
-use super::wire::Message;
+use crate::wire::Message;
 use parshall_host::symbols::Stacks;
 
 /// Samples per second of CPU time: a prime, so as not to march in step with timers.

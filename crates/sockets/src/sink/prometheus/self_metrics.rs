@@ -8,8 +8,8 @@ use parshall_core::sockets::aggregate::{Limits, Snapshot};
 use parshall_evidence::socket::Completeness;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::sink::Account;
-use super::sink::prometheus::Families;
+use super::Families;
+use crate::sink::Account;
 use parshall_host::process::Process;
 
 /// What a dump cost, and what it gave.

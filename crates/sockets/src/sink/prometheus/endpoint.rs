@@ -10,9 +10,9 @@ use hyper::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Request, StatusCode};
 use tokio::sync::oneshot;
 
+use super as prometheus;
 use super::profile::{self, Refused};
 use super::self_metrics::Board;
-use super::sink::prometheus;
 use parshall_host::http::{Answer, Peer, TEXT, answer};
 
 /// Profiles may take this long.

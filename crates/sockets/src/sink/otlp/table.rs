@@ -1,0 +1,61 @@
+//! The table `[[otlp]]`.
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parshall_core::sockets::aggregate::Settings;
+use parshall_host::error::UserError;
+use serde::Deserialize;
+
+use super::{OtlpConfig, OtlpSink};
+use crate::sink::outlet::{OutletConfig, SpoolTable, queue_bytes};
+use crate::sink::series::SeriesTable;
+use crate::sink::table::{duration, size, timeout};
+use crate::sink::tls::TlsTable;
+use crate::sink::{Shared, Sink, SinkRequest, SinkTable};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Table {
+    url: String,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    tls: Option<TlsTable>,
+    #[serde(default = "timeout", deserialize_with = "duration")]
+    timeout: Duration,
+    #[serde(default)]
+    series: SeriesTable,
+    #[serde(default = "queue_bytes", deserialize_with = "size")]
+    queue: u64,
+    spool: Option<SpoolTable>,
+}
+
+/// Aggregates to a receiver of OpenTelemetry.
+#[derive(Debug)]
+struct OtlpRequest(OtlpConfig, Settings, OutletConfig);
+
+impl SinkTable for Table {
+    fn validate(self) -> Result<Box<dyn SinkRequest>, UserError> {
+        let config = OtlpConfig {
+            url: self.url,
+            headers: self.headers.into_iter().collect(),
+            tls: self.tls.map(TlsTable::validate).transpose()?,
+            timeout: self.timeout,
+        };
+        let settings = self.series.validate()?;
+        Ok(Box::new(OtlpRequest(config, settings, OutletConfig::of_table(self.queue, self.spool))))
+    }
+}
+
+impl SinkRequest for OtlpRequest {
+    fn kind(&self) -> &'static str {
+        "otlp"
+    }
+
+    fn aggregates(&self) -> bool {
+        true
+    }
+
+    fn open(self: Box<Self>, _: &mut Shared) -> anyhow::Result<Box<dyn Sink>> {
+        Ok(Box::new(OtlpSink::start(self.0, self.1, self.2)?))
+    }
+}

@@ -1,0 +1,80 @@
+//! The table `[prometheus]`, and its short form `--listen`.
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parshall_core::sockets::aggregate::Settings;
+use parshall_host::error::UserError;
+use serde::Deserialize;
+
+use super::PrometheusSink;
+use super::endpoint::{Endpoint, Token};
+use crate::sink::series::SeriesTable;
+use crate::sink::table::secret;
+use crate::sink::{Shared, Sink, SinkRequest, SinkTable};
+
+/// Where the collector's endpoint listens if nothing is said.
+pub const LISTEN: &str = "127.0.0.1:9474";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Table {
+    #[serde(default = "listen")]
+    listen: SocketAddr,
+    profile_token_file: Option<PathBuf>,
+    #[serde(default)]
+    series: SeriesTable,
+}
+
+/// Aggregates, and the collector's own metrics, over HTTP.
+#[derive(Debug)]
+pub struct PrometheusRequest {
+    /// Where to listen.
+    listen: SocketAddr,
+    /// What is aggregated.
+    settings: Settings,
+    /// What clients of other hosts must present to be given a profile; none: they are given none.
+    profile_token: Option<Token>,
+}
+
+impl PrometheusRequest {
+    /// The endpoint at this address with the defaults of the table.
+    pub fn at(listen: SocketAddr) -> Result<Self, UserError> {
+        Ok(Self { listen, settings: SeriesTable::default().validate()?, profile_token: None })
+    }
+}
+
+impl SinkTable for Table {
+    fn validate(self) -> Result<Box<dyn SinkRequest>, UserError> {
+        let profile_token = self.profile_token_file.map(|path| token(&path)).transpose()?;
+        Ok(Box::new(PrometheusRequest { listen: self.listen, settings: self.series.validate()?, profile_token }))
+    }
+}
+
+impl SinkRequest for PrometheusRequest {
+    fn kind(&self) -> &'static str {
+        "prometheus"
+    }
+
+    fn aggregates(&self) -> bool {
+        true
+    }
+
+    fn open(self: Box<Self>, shared: &mut Shared) -> anyhow::Result<Box<dyn Sink>> {
+        let endpoint = Endpoint::start(self.listen, Arc::clone(&shared.board), self.profile_token)?;
+        crate::notes::note(&format!("metrics on http://{}/metrics", endpoint.address()));
+        shared.endpoint = Some(endpoint);
+        Ok(Box::new(PrometheusSink::new(self.settings, Arc::clone(&shared.board))))
+    }
+}
+
+fn token(path: &Path) -> Result<Token, UserError> {
+    Token::new(&secret("token", path)?).ok_or_else(|| {
+        let hint = "write a token into it: `openssl rand -hex 16` makes one";
+        UserError::new(format!("there is no token in {}", path.display()), hint)
+    })
+}
+
+fn listen() -> SocketAddr {
+    LISTEN.parse().expect("an address")
+}
