@@ -6,10 +6,11 @@ use parshall_core::units::decimal;
 use parshall_evidence::Report;
 use serde::Serialize;
 
-use super::Interrupt;
+use super::interrupt::Interrupt;
 use super::load::Outcome;
+use super::observe::{MARGIN, WARM_UP, observe_subject};
 use super::recipe::{Change, Recipe, TopologyKind, verdict_name};
-use super::run::{MARGIN, RunArgs, WARM_UP, observe_subject};
+use super::request::RunRequest;
 use super::terminal::{self, Progress};
 use super::testbed::Testbed;
 use super::units::Format;
@@ -38,16 +39,24 @@ struct CaseResult<'a> {
 }
 
 /// Runs a case. True: the verdict was the right one, and the change helped.
-pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<PrivateFile>, interrupt: &Interrupt) -> anyhow::Result<bool> {
+pub fn run(
+    recipe: &Recipe,
+    request: &RunRequest,
+    save: Option<PrivateFile>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<bool> {
     let (change, measured) = match (&recipe.change, &recipe.measure) {
         (Some(change), Some(measured)) => (change, measured.as_str()),
         _ => anyhow::bail!("{} has no change or nothing to measure", recipe.id),
     };
-    let story =
-        Story { style: output::style(None), text: args.format == Format::Text, progress: Progress::start(&recipe.id) };
+    let story = Story {
+        style: output::style(None),
+        text: request.format == Format::Text,
+        progress: Progress::start(&recipe.id),
+    };
     story.heading(&format!("{} · {}", recipe.id, recipe.title))?;
     story.line(&format!("{}\n", recipe.broken))?;
-    let mut testbed = Testbed::make(recipe, 3 * MEASURE + args.window + MARGIN, interrupt)?;
+    let mut testbed = Testbed::make(recipe, 3 * MEASURE + request.window + MARGIN, interrupt)?;
     for process in recipe.processes.iter().filter(|process| process.name != measured) {
         testbed.start(recipe, &process.name, &[], interrupt)?;
     }
@@ -56,10 +65,10 @@ pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<PrivateFile>, interrupt
     story.heading(&format!("1  Measure: {}", place(recipe)))?;
     story.line(&format!("   {}\n", before.line()))?;
 
-    story.progress.say(&format!("observing for {} s", args.window.as_secs_f64()));
+    story.progress.say(&format!("observing for {} s", request.window.as_secs_f64()));
     testbed.start(recipe, measured, &[], interrupt)?;
     interrupt.sleep(WARM_UP)?;
-    let capture = observe_subject(recipe, &testbed, args)?;
+    let capture = observe_subject(recipe, &testbed, request)?;
     interrupt.check()?;
     testbed.end(measured);
     save.map_or(Ok(()), |file| diagnose::case::write(&capture, file))?;
@@ -87,7 +96,7 @@ pub fn run(recipe: &Recipe, args: &RunArgs, save: Option<PrivateFile>, interrupt
         after,
         report: &report,
     };
-    match args.format {
+    match request.format {
         Format::Json => terminal::line(&serde_json::to_string(&result)?)?,
         Format::Text => story.end(&result)?,
     }

@@ -5,14 +5,6 @@ use super::catalog::{ENTRIES, Kind};
 use super::units::Format;
 use super::{load, terminal};
 
-/// `parshall lab list`
-#[derive(Debug, Clone, clap::Args)]
-pub struct ListArgs {
-    /// How the list is printed
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-}
-
 #[derive(Serialize)]
 struct Line {
     name: String,
@@ -23,7 +15,7 @@ struct Line {
 }
 
 /// Prints the list.
-pub fn run(args: &ListArgs) -> anyhow::Result<()> {
+pub fn run(format: Format) -> anyhow::Result<()> {
     let mut lines = Vec::new();
     for entry in ENTRIES {
         let recipe = entry.recipe()?;
@@ -41,7 +33,7 @@ pub fn run(args: &ListArgs) -> anyhow::Result<()> {
         title: title.into(),
         expected: None,
     }));
-    match args.format {
+    match format {
         Format::Json => terminal::line(&serde_json::to_string_pretty(&lines)?)?,
         Format::Text => {
             for line in &lines {

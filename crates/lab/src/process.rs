@@ -66,7 +66,12 @@ impl Process {
     }
 
     /// Waits until it can be used.
-    pub fn wait_ready(&mut self, ready: Ready, port: u16, interrupt: &super::Interrupt) -> anyhow::Result<()> {
+    pub fn wait_ready(
+        &mut self,
+        ready: Ready,
+        port: u16,
+        interrupt: &super::interrupt::Interrupt,
+    ) -> anyhow::Result<()> {
         let give_up = Instant::now() + READY_MAX;
         loop {
             let usable = match ready {

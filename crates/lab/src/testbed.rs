@@ -13,8 +13,8 @@ use parshall_sys::netns::{self, NetNs};
 use parshall_sys::owner::{self, Owner};
 use parshall_sys::tcx_loss::TcxLoss;
 
-use super::Interrupt;
 use super::cgroup::{self, CpuQuota};
+use super::interrupt::Interrupt;
 use super::load::Outcome;
 use super::process::Process;
 use super::recipe::{Ready, Recipe, Side, Topology, TopologyKind, fill};

@@ -45,6 +45,6 @@ fn main() -> ExitCode {
         #[cfg(feature = "sockets")]
         Request::Sockets(request) => parshall_sockets::sockets(request),
         #[cfg(feature = "lab")]
-        Request::Lab(args) => parshall_lab::run(&args),
+        Request::Lab(request) => parshall_lab::run(&request),
     })
 }

@@ -99,5 +99,5 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
   parshall lab run nagle-stall
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
-    Lab(parshall_lab::LabArgs),
+    Lab(parshall_lab::cli::LabArgs),
 }

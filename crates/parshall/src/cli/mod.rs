@@ -48,7 +48,7 @@ pub enum Request {
     Sockets(parshall_sockets::request::SocketsRequest),
     /// `parshall lab`.
     #[cfg(feature = "lab")]
-    Lab(parshall_lab::LabArgs),
+    Lab(parshall_lab::request::LabRequest),
 }
 
 /// Parses the arguments of the process, its name first.
@@ -78,7 +78,7 @@ where
         #[cfg(feature = "sockets")]
         Command::Sockets(args) => Request::Sockets(args.validate()?),
         #[cfg(feature = "lab")]
-        Command::Lab(args) => Request::Lab(args),
+        Command::Lab(args) => Request::Lab(args.validate()?),
     };
     Ok(Invocation::Do { request: Box::new(request), log_steps })
 }

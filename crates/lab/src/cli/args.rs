@@ -1,0 +1,107 @@
+//! The flags of `parshall lab`. Those of a load are declared in the load's own file.
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use parshall_evidence::Rung;
+
+use crate::load::LoadArgs;
+use crate::recipe::TopologyKind;
+use crate::units::{self, Format};
+
+/// `parshall lab`
+#[derive(Debug, clap::Args)]
+pub struct LabArgs {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List cases, faults, controls and loads
+    #[command(after_help = "Examples:
+  parshall lab list
+  parshall lab list --format json
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
+    List(ListArgs),
+    /// Run a case, or check that a fault or control gets the right verdict
+    #[command(after_help = "Examples:
+  parshall lab run nagle-stall
+  parshall lab run packet-loss slow-reader --for 3s
+  parshall lab run faults --runs 5 --format json
+  parshall lab run nagle-stall --save nagle.json
+
+Exit codes: 0 every verdict was the right one, 1 one was not or it failed, 2 wrong usage, 130 interrupted.")]
+    Run(RunArgs),
+    /// Run a load over real sockets, for a bounded time
+    #[command(after_help = "Examples:
+  parshall lab load rpc-echo
+  parshall lab load stream --for 30s
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
+    Load(LoadArgs),
+    /// Make two network namespaces with a wire between them, for a bounded time
+    #[command(after_help = "Examples:
+  parshall lab wire veth --for 5m
+  parshall lab wire delay --delay-ms 20 --loss-percent 1
+
+Exit codes: 0 done, also when interrupted, 1 it failed, 2 wrong usage.")]
+    Wire(WireArgs),
+}
+
+/// `parshall lab list`
+#[derive(Debug, Clone, clap::Args)]
+pub struct ListArgs {
+    /// How the list is printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// `parshall lab run`
+#[derive(Debug, Clone, clap::Args)]
+pub struct RunArgs {
+    /// Cases, faults or controls; or `faults`, `controls`, `cases` for all of them
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+    /// Length of the observation
+    #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = parshall_diagnose::cli::window)]
+    pub window: Duration,
+    /// How often
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// How results are printed; json is one document per run, a line each
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Save what was collected, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// The best rung of evidence to use (default: the best the host offers)
+    #[arg(long, value_parser = rung())]
+    pub rung: Option<Rung>,
+}
+
+fn rung() -> impl TypedValueParser<Value = Rung> {
+    const RUNGS: [Rung; 3] = [Rung::Btf, Rung::Tracepoint, Rung::Procfs];
+    PossibleValuesParser::new(RUNGS.map(Rung::as_str)).map(|name: String| {
+        let found = RUNGS.into_iter().find(|rung| rung.as_str() == name);
+        found.expect("clap admits only these names")
+    })
+}
+
+/// `parshall lab wire`
+#[derive(Debug, Clone, clap::Args)]
+pub struct WireArgs {
+    /// What is between the namespaces
+    #[arg(value_enum, default_value_t = TopologyKind::Veth)]
+    pub kind: TopologyKind,
+    /// Packets lost on their way to the server (`delay`: both ways), in per cent
+    #[arg(long, default_value_t = 0.0)]
+    pub loss_percent: f64,
+    /// Delay each way, with `delay`
+    #[arg(long, default_value_t = 0.0)]
+    pub delay_ms: f64,
+    /// Remove it after this time
+    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = units::duration)]
+    pub time: Duration,
+}

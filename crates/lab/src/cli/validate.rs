@@ -1,0 +1,40 @@
+//! Arguments checked and made requests of.
+use parshall_host::error::UserError;
+
+use super::args::{Command, LabArgs, WireArgs};
+use crate::recipe::{Topology, TopologyKind};
+use crate::request::{LabRequest, ListRequest, RunRequest, WireRequest};
+
+impl LabArgs {
+    /// Fails for a wire that cannot be made. Names of cases are looked up when they are run.
+    pub fn validate(self) -> Result<LabRequest, UserError> {
+        Ok(match self.command {
+            Command::List(args) => LabRequest::List(ListRequest { format: args.format }),
+            Command::Run(args) => LabRequest::Run(RunRequest {
+                names: args.names,
+                window: args.window,
+                runs: args.runs,
+                format: args.format,
+                save: args.save,
+                rung: args.rung,
+            }),
+            Command::Load(args) => LabRequest::Load(args),
+            Command::Wire(args) => LabRequest::Wire(args.validate()?),
+        })
+    }
+}
+
+impl WireArgs {
+    fn validate(self) -> Result<WireRequest, UserError> {
+        let in_range = (0.0..=100.0).contains(&self.loss_percent) && (0.0..=10_000.0).contains(&self.delay_ms);
+        if !in_range || self.kind == TopologyKind::Loopback {
+            let hint = "use veth or delay, --loss-percent 0 to 100, --delay-ms 0 to 10000";
+            return Err(UserError::new("no wire can be made like that", hint));
+        }
+        if self.delay_ms > 0.0 && self.kind != TopologyKind::Delay {
+            return Err(UserError::new("a veth pair has no delay", "use: parshall lab wire delay --delay-ms ..."));
+        }
+        let (kind, loss_percent, delay_ms) = (self.kind, self.loss_percent, self.delay_ms);
+        Ok(WireRequest { topology: Topology { kind, loss_percent, delay_ms, single_segments: false }, time: self.time })
+    }
+}

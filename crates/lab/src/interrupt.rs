@@ -1,0 +1,47 @@
+//! Whether the user has asked to stop.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Whether the user asked to stop (SIGINT, SIGTERM, SIGHUP). Everything that waits looks here, so that the guards of
+/// testbeds are dropped in order.
+#[derive(Debug, Clone)]
+pub struct Interrupt {
+    /// The signal, 0 until one has come.
+    signal: Arc<AtomicUsize>,
+}
+
+impl Interrupt {
+    /// Listens for the signals from now on.
+    pub fn register() -> anyhow::Result<Self> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let arrived = Arc::new(AtomicUsize::new(0));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register_usize(signal, Arc::clone(&arrived), signal.unsigned_abs() as usize)?;
+        }
+        Ok(Self { signal: arrived })
+    }
+
+    /// The signal that has come, if one has.
+    pub fn signal(&self) -> Option<u8> {
+        u8::try_from(self.signal.load(Ordering::Relaxed)).ok().filter(|signal| *signal != 0)
+    }
+
+    /// An error once it happened.
+    pub fn check(&self) -> anyhow::Result<()> {
+        if self.signal().is_some() { Err(anyhow::anyhow!("interrupted")) } else { Ok(()) }
+    }
+
+    /// Sleeps, unless it happens.
+    pub fn sleep(&self, time: Duration) -> anyhow::Result<()> {
+        let end = Instant::now() + time;
+        loop {
+            self.check()?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(Duration::from_millis(20)));
+        }
+    }
+}

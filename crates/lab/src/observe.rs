@@ -1,0 +1,41 @@
+//! Observing the subject of a recipe in its testbed.
+use std::time::Duration;
+
+use anyhow::Context;
+use parshall_diagnose::background::Background;
+use parshall_diagnose::observe::observe;
+use parshall_diagnose::request::ObserveOptions;
+use parshall_diagnose::subject::Select;
+use parshall_evidence::Capture;
+
+use crate::recipe::Recipe;
+use crate::request::RunRequest;
+use crate::testbed::Testbed;
+
+/// Between start and observation, so that handshakes and slow start are over.
+pub const WARM_UP: Duration = Duration::from_millis(500);
+/// Processes end by themselves this long after the observation should have.
+pub const MARGIN: Duration = Duration::from_secs(25);
+
+/// Observes whom the recipe names, in the testbed as it runs now.
+pub fn observe_subject(recipe: &Recipe, testbed: &Testbed, request: &RunRequest) -> anyhow::Result<Capture> {
+    let select = match &recipe.subject.process {
+        Some(name) => {
+            let pid = testbed.pid(name).with_context(|| format!("the process {name} is not running"))?;
+            Select::Pids(vec![pid])
+        }
+        None => Select::Port(testbed.port()),
+    };
+    observe(
+        &select,
+        &ObserveOptions {
+            window: request.window,
+            rung: request.rung,
+            progress: false,
+            name_all: request.save.is_some(),
+            // No fault is a relay of parshall's own.
+            read_relay: |_| None,
+        },
+        &mut Background::enter(),
+    )
+}

@@ -1,0 +1,48 @@
+//! What `parshall lab` is asked for, checked, before anything is made.
+use std::path::PathBuf;
+use std::time::Duration;
+
+use parshall_evidence::Rung;
+
+use crate::load::LoadArgs;
+use crate::recipe::Topology;
+use crate::units::Format;
+
+/// A validated `parshall lab`.
+#[derive(Debug)]
+pub enum LabRequest {
+    List(ListRequest),
+    Run(RunRequest),
+    Load(LoadArgs),
+    Wire(WireRequest),
+}
+
+/// A validated `parshall lab list`.
+#[derive(Debug)]
+pub struct ListRequest {
+    pub format: Format,
+}
+
+/// A validated `parshall lab run`.
+#[derive(Debug)]
+pub struct RunRequest {
+    /// Names of cases, faults and controls, or of all of a kind.
+    pub names: Vec<String>,
+    /// Length of each observation.
+    pub window: Duration,
+    /// Runs of each.
+    pub runs: u32,
+    pub format: Format,
+    /// Where captures are saved; several get names and numbers in their file names.
+    pub save: Option<PathBuf>,
+    /// The best rung of evidence to use; None for the best that the host offers.
+    pub rung: Option<Rung>,
+}
+
+/// A validated `parshall lab wire`.
+#[derive(Debug)]
+pub struct WireRequest {
+    pub topology: Topology,
+    /// The wire is removed after this time.
+    pub time: Duration,
+}
