@@ -8,7 +8,7 @@ help:
 	@echo "make licences  licences and known faults of the dependencies, by cargo-deny (CI runs this after make test)"
 	@echo "make build     an optimised binary: target/release/parshall"
 	@echo "make bench     the side-by-side measurements"
-	@echo "make bless     rewrite the golden files from what the code prints now"
+	@echo "make bless     rewrite the golden files and the drawing of imports from the code"
 
 demo:
 	@scripts/setup build
@@ -31,6 +31,7 @@ bench:
 	@scripts/bench
 
 bless:
+	cargo xtask tidy --bless
 	BLESS=1 cargo test --locked --workspace --quiet
 
 fmt:

@@ -50,7 +50,8 @@ pub fn redrawn(file: &str, imports: &Imports) -> Option<String> {
     Some(format!("{before}{BEGIN}{}{END}{after}", drawing(imports)))
 }
 
-/// A line for each module with those that it imports. Each layer imports only from those below it.
+/// A line for each module with those that it imports, and one for all that import nothing. Each layer imports only from those
+/// below it.
 fn drawing(imports: &Imports) -> String {
     let mut text = "```\ncrates\n".to_owned();
     draw(&imports.crates, &mut text);
@@ -63,22 +64,32 @@ fn drawing(imports: &Imports) -> String {
 }
 
 fn draw(graph: &Graph, text: &mut String) {
-    const WIDTH: usize = 118;
-    let layers = layers(graph);
-    let longest = graph.keys().map(String::len).max().unwrap_or(0);
-    for (number, layer) in layers.iter().enumerate().rev() {
-        for name in layer {
-            let mut line = format!("  {number} {name:longest$} ");
-            for to in &graph[name] {
-                if line.len() + 1 + to.len() > WIDTH {
-                    writeln!(text, "{}", line.trim_end()).ok();
-                    line = " ".repeat(longest + 5);
-                }
-                write!(line, " {to}").ok();
-            }
-            writeln!(text, "{}", line.trim_end()).ok();
+    let importing = |name: &&String| !graph[*name].is_empty();
+    let longest = graph.keys().filter(importing).map(String::len).max().unwrap_or(0);
+    for (number, layer) in layers(graph).iter().enumerate().rev() {
+        for name in layer.iter().filter(importing) {
+            write_names(text, format!("  {number} {name:longest$} "), &graph[name]);
+        }
+        let lowest: BTreeSet<String> = layer.iter().filter(|name| !importing(name)).cloned().collect();
+        if !lowest.is_empty() {
+            write_names(text, format!("  {number}"), &lowest);
         }
     }
+}
+
+/// A line of names behind `begin`, and as many further lines as it takes.
+fn write_names(text: &mut String, begin: String, names: &BTreeSet<String>) {
+    const WIDTH: usize = 118;
+    let indent = begin.len();
+    let mut line = begin;
+    for name in names {
+        if line.len() + 1 + name.len() > WIDTH {
+            writeln!(text, "{line}").ok();
+            line = " ".repeat(indent);
+        }
+        write!(line, " {name}").ok();
+    }
+    writeln!(text, "{line}").ok();
 }
 
 /// Names by layer, the lowest first: a layer is the longest way down. What is part of a circle is one layer.
@@ -179,7 +190,7 @@ mod tests {
         let some = imports("x", &[("a", &["b", "c"]), ("b", &["c"]), ("c", &[]), ("lone", &[])]);
         let file = format!("before\n{BEGIN}old\n{END}after\n");
         let drawn = redrawn(&file, &some).expect("it has a place");
-        let lines = "crates/x\n  2 a     b c\n  1 b     c\n  0 c\n  0 lone\n";
+        let lines = "crates/x\n  2 a  b c\n  1 b  c\n  0 c lone\n";
         assert_eq!(drawn, format!("before\n{BEGIN}```\ncrates\n\n{lines}```\n{END}after\n"));
         assert_eq!(redrawn(&drawn, &some).as_deref(), Some(drawn.as_str()));
         assert_eq!(redrawn("no place", &some), None);
