@@ -1,4 +1,4 @@
-//! What the main thread tells a worker.
+//! Orders of the main thread to a worker.
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

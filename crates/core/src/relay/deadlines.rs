@@ -1,11 +1,11 @@
 //! Timers of very many connections, one each.
 //!
 //! A connection's deadline moves with every byte, nearly always to later, and nearly never comes. So moving it to later is
-//! one store: the queue keeps the earlier moment, and when that comes the entry is put back instead of told. Only moving to
+//! one store: the queue keeps the earlier moment, and when that comes the entry is put back instead of reported. Only moving to
 //! earlier (a linger timeout after an idle one) touches the queue. An entry costs 24 bytes: 16 by slot, 8 in the queue.
 //!
 //! The queue is a binary heap with the position of each entry known. Its keys are moments in units of about a millisecond
-//! (2^20 ns), rounded up: a deadline is told late by up to 1.05 ms and never early.
+//! (2^20 ns), rounded up: a deadline is reported late by up to 1.05 ms and never early.
 use super::Ns;
 use super::slots::{SLOTS_MAX, SlotId};
 
@@ -20,7 +20,7 @@ const UNUSED: u32 = u32::MAX - 1;
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// When its user is to be told; [`Ns::MAX`] is not at all.
+    /// The deadline of its user; [`Ns::MAX`] for none.
     deadline: Ns,
     generation: u32,
     /// Of its entry in the heap.
@@ -84,7 +84,7 @@ impl Deadlines {
         }
     }
 
-    /// The connection is to be told nothing any more. Its entry stays in the queue for the slot's next user.
+    /// Removes the deadline of a connection. Its entry stays in the queue for the slot's next user.
     pub fn disarm(&mut self, id: SlotId) {
         if let Some(slot) = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation) {
             slot.deadline = Ns::MAX;

@@ -1,7 +1,7 @@
 //! What the relay decides: everything about a forwarder that needs no socket.
 //!
-//! Rules are functions and small state machines that are told what happened and the time, and answer what to do. The
-//! workers in the binary's `relay` room move the bytes and ask. Times are nanoseconds of a monotonic clock.
+//! Rules are functions and small state machines that are passed what happened and the time, and return what to do. The
+//! workers in `crates/relay` move the bytes. Times are nanoseconds of a monotonic clock.
 //!
 //! - [`access`]: who may connect.
 //! - [`backoff`]: accepting while descriptors or memory run out, and how many connections fit.
@@ -10,12 +10,12 @@
 //! - [`checks`]: whether active checks find a target up.
 //! - [`config`]: the validated configuration, and the parsers that make it.
 //! - [`connection`]: a connection's life from accept to close.
-//! - [`courtesy`]: whether a thread lets others finish before it runs.
 //! - [`deadlines`]: timers of very many connections.
 //! - [`direction`]: the two peers of a connection and the two directions between them.
 //! - [`gathering`]: when ended connections are handed over to the log.
 //! - [`outage`]: when it is reported that a target is down or up again.
 //! - [`proxy`]: the PROXY protocol.
+//! - [`scheduling`]: the scheduling policy of a worker thread.
 //! - [`slots`]: a table whose slots are reused, and names for its entries that are not.
 //! - [`sources`]: limits on each client.
 //! - [`streaming`]: when a direction moves from one engine to another, and how much it reads at once.
@@ -28,12 +28,12 @@ pub mod bucket;
 pub mod checks;
 pub mod config;
 pub mod connection;
-pub mod courtesy;
 pub mod deadlines;
 pub mod direction;
 pub mod gathering;
 pub mod outage;
 pub mod proxy;
+pub mod scheduling;
 pub mod slots;
 pub mod sources;
 pub mod streaming;

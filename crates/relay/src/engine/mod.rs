@@ -6,7 +6,7 @@
 //! before it is left with it.
 //!
 //! Some engines move a direction by themselves once they were given it: they answer [`Outcome::Armed`], keep a
-//! [`Store::Armed`] in the job, and tell what came of it in [`Engine::completed`]. A job of an armed direction asks them to
+//! [`Store::Armed`] in the job, and report what came of it in [`Engine::completed`]. A job of an armed direction asks them to
 //! look at it again.
 pub mod copy;
 pub mod sockmap;

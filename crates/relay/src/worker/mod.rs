@@ -36,10 +36,10 @@ use parshall_core::relay::Ns;
 use parshall_core::relay::backoff::Backoff;
 use parshall_core::relay::config::{Endpoint, EngineChoice, Listener};
 use parshall_core::relay::connection::{Event, Rules};
-use parshall_core::relay::courtesy::Courtesy;
 use parshall_core::relay::deadlines::Deadlines;
 use parshall_core::relay::direction::Direction;
 use parshall_core::relay::gathering::Gathering;
+use parshall_core::relay::scheduling::Scheduling;
 use parshall_core::relay::slots::SlotId;
 use parshall_sys::batch::Batch;
 use parshall_sys::clock::monotonic_ns;
@@ -80,7 +80,7 @@ pub struct Parts {
     pub inbox: Receiver<Command>,
     /// Becomes readable when an order was sent, or when a listener that was full has room.
     pub wake: Arc<OwnedFd>,
-    /// Where ended connections are told of; full means that the log is too slow, and they are counted instead.
+    /// Takes ended connections to the log. When it is full the log is too slow, and they are counted instead.
     pub closed: SyncSender<Vec<Closed>>,
 }
 
@@ -154,7 +154,7 @@ pub struct Worker {
     /// Directions that may have something to do.
     ready: Vec<(SlotId, Direction)>,
     batches: [Vec<super::engine::Job>; EngineKind::ALL.len()],
-    /// Epoll may have more to tell.
+    /// Epoll may have more events.
     look_again: bool,
     done: Vec<Done>,
     accepted: Vec<Accepted>,
@@ -174,8 +174,8 @@ pub struct Worker {
     order: Vec<usize>,
     /// The largest copy buffer that the engines have room for, bytes.
     buffer_max: usize,
-    courtesy: Courtesy,
-    /// How the thread gives way; None if it is not to, or cannot.
+    scheduling: Scheduling,
+    /// SCHED_BATCH for this thread; None if it is not permitted, or somebody chose another policy.
     batch: Option<Batch>,
 }
 
@@ -211,13 +211,13 @@ impl Worker {
             drain_until: None,
             order: Vec::new(),
             buffer_max,
-            courtesy: Courtesy::default(),
+            scheduling: Scheduling::default(),
             batch: None,
             parts,
         })
     }
 
-    /// Works in the calling thread until it is told to drain and has.
+    /// Works in the calling thread until it is ordered to drain and its last connection has ended.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         self.batch = Batch::of_thread();
@@ -239,16 +239,16 @@ impl Worker {
 
     /// Waits until something happens or is due: in epoll, or in the ring once there is one, which watches epoll.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
-        let mut patience = self.patience();
+        let mut timeout = self.timeout();
         if self.engines.uring.is_open() {
-            // The ring tells of a change in epoll, not of a state, so epoll is asked until it has nothing left.
-            let wait = if self.look_again { Duration::ZERO } else { patience };
+            // The ring reports a change of epoll, not a state, so epoll is asked until it has no events left.
+            let wait = if self.look_again { Duration::ZERO } else { timeout };
             self.engines.uring.completed(Some(wait), &mut self.done)?;
             self.look_again |= self.engines.uring.watched_is_readable();
-            patience = Duration::ZERO;
+            timeout = Duration::ZERO;
         }
         if self.look_again || !self.engines.uring.is_open() {
-            self.epoll.wait(events, patience)?;
+            self.epoll.wait(events, timeout)?;
             self.look_again = !events.is_empty();
         } else {
             events.clear();
@@ -296,7 +296,7 @@ impl Worker {
     }
 
     /// How long nothing is due.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         if !self.ready.is_empty() || self.next_waiting().is_some() {
             return Duration::ZERO;
         }

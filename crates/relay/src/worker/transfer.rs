@@ -190,14 +190,14 @@ impl Worker {
     fn moved(&mut self, streams: bool) {
         if !streams {
             self.expect_exchange();
-        } else if self.courtesy.streamed(self.now) && self.batch.is_some_and(|batch| batch.enter().is_err()) {
+        } else if self.scheduling.stream_moved(self.now) && self.batch.is_some_and(|batch| batch.enter().is_err()) {
             self.batch = None;
         }
     }
 
     /// Somebody waits for what comes next: the thread gives way to nobody for a while.
     pub(super) fn expect_exchange(&mut self) {
-        if let (true, Some(batch)) = (self.courtesy.pressed(self.now), &self.batch) {
+        if let (true, Some(batch)) = (self.scheduling.exchange_expected(self.now), &self.batch) {
             // It was allowed to go there, so it is to go back.
             let _back = batch.leave();
         }
