@@ -18,7 +18,7 @@
 
 enum { HTTP, LINE, BYTES, SINK, SOURCE, UDP, UDPFLOOD, READER };
 static const char *kinds[] = {"http", "line", "bytes", "sink", "source", "udp", "udpflood", "reader", 0};
-static int kind, connections = 4, fresh, size = 64, reply = 64, nagle, split, rcvbuf, sndbuf, batch = 1, timeout_ms = 10000, reset;
+static int kind, connections = 4, fresh, size = 64, reply = 64, nagle, split, rcvbuf, sndbuf, batch = 1, timeout_ms = 10000, reset, quickack;
 static double seconds = 3, gap_ms, rate;
 static const char *host = "127.0.0.1", *path = "/", *line = "GET key\r\n", *last;
 static int port = 8080;
@@ -97,6 +97,7 @@ static long read_reply(int fd, char *buf, long cap) {
         long did = recv(fd, buf, cap, 0);
         if (did <= 0) return -1;
         have += did;
+        if (quickack) setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &quickack, sizeof quickack);
         if (kind == LINE) {
             for (long i = 0; i < did; i++) lines += buf[i] == '\n';
             if (!last && lines >= batch) return have;
@@ -189,12 +190,12 @@ static int order(const void *a, const void *b) {
 
 int main(int c, char **v) {
     enum { O_KIND, O_HOST, O_PORT, O_PATH, O_LINE, O_LAST, O_CONN, O_SEC, O_FRESH, O_SIZE, O_REPLY, O_NAGLE, O_SPLIT, O_GAP, O_RATE, O_RCV,
-        O_SND, O_BATCH, O_TIMEOUT, O_RESET };
+        O_SND, O_BATCH, O_TIMEOUT, O_RESET, O_QUICKACK };
     static const struct option options[] = {{"kind", 1, 0, O_KIND}, {"host", 1, 0, O_HOST}, {"port", 1, 0, O_PORT}, {"path", 1, 0, O_PATH},
         {"line", 1, 0, O_LINE}, {"last", 1, 0, O_LAST}, {"connections", 1, 0, O_CONN}, {"for", 1, 0, O_SEC}, {"fresh", 1, 0, O_FRESH},
         {"size", 1, 0, O_SIZE}, {"reply", 1, 0, O_REPLY}, {"nagle", 1, 0, O_NAGLE}, {"split", 1, 0, O_SPLIT}, {"gap-ms", 1, 0, O_GAP},
         {"rate", 1, 0, O_RATE}, {"rcvbuf", 1, 0, O_RCV}, {"sndbuf", 1, 0, O_SND}, {"batch", 1, 0, O_BATCH},
-        {"timeout-ms", 1, 0, O_TIMEOUT}, {"reset", 1, 0, O_RESET}, {0}};
+        {"timeout-ms", 1, 0, O_TIMEOUT}, {"reset", 1, 0, O_RESET}, {"quickack", 1, 0, O_QUICKACK}, {0}};
     for (int o; (o = getopt_long(c, v, "", options, 0)) >= 0;)
         switch (o) {
         case O_KIND:
@@ -226,6 +227,7 @@ int main(int c, char **v) {
         case O_BATCH: batch = atoi(optarg); break;
         case O_TIMEOUT: timeout_ms = atoi(optarg); break;
         case O_RESET: reset = atoi(optarg); break;
+        case O_QUICKACK: quickack = atoi(optarg); break;
         default: return 2;
         }
     double begun = now();
@@ -250,7 +252,8 @@ int main(int c, char **v) {
     }
     for (long i = 0; i < n; i++) sum += all[i];
     qsort(all, n, sizeof *all, order);
-    printf("{\"requests\": %ld, \"errors\": %ld, \"sent\": %ld, \"rate\": %.1f, \"mb_s\": %.3f", n, errors, sent, n / took, bytes / took / 1e6);
+    printf("{\"requests\": %ld, \"errors\": %ld, \"sent\": %ld, \"rate\": %.1f, \"mb_s\": %.3f", n, errors, sent,
+        n * batch / took, bytes / took / 1e6);
     if (n) printf(", \"mean_ms\": %.3f, \"p50_ms\": %.3f, \"p99_ms\": %.3f", sum / n, all[n / 2], all[(long)(n * 0.99)]);
     printf("}\n");
     return 0;

@@ -20,7 +20,7 @@
 // Integers that flags set; each is off when 0.
 static struct {
     long port, size, reply, sleep_us, lock_us, lock_cpu_us, cpu_us, kernel_kb, fault_mb, split, nodelay, cork, log_bytes, rcvbuf, sndbuf,
-        backlog, accept_us, threads, chunk, chunk_gap_us, first_us, close, shared, spread, read_kb;
+        backlog, accept_us, threads, chunk, chunk_gap_us, first_us, close, reset, spread, read_kb;
 } f = {.port = 7000, .size = 64, .reply = 64, .nodelay = 1, .backlog = 1024, .threads = 2, .chunk = 65536};
 static const char *style = "threads", *sync_file, *read_file;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -123,17 +123,19 @@ static long requests(int fd, long *have, int flags) {
 
 static void *connection(void *argument) {
     int fd = (int)(long)argument;
-    if (f.shared) sem_wait(&workers);
     for (long have = 0, n; (n = requests(fd, &have, 0)) >= 0;)
         while (n-- > 0) {
             if (f.threads && !strcmp(style, "limited")) sem_wait(&workers);
             handle();
             if (f.threads && !strcmp(style, "limited")) sem_post(&workers);
             answer(fd);
-            if (f.close) goto done;
+            if (f.reset) {
+                struct linger at_once = {1, 0};
+                setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+            }
+            if (f.close || f.reset) goto done;
         }
 done:
-    if (f.shared) sem_post(&workers);
     close(fd);
     return 0;
 }
@@ -190,7 +192,7 @@ int main(int c, char **v) {
         {"lock-us", &f.lock_us}, {"lock-cpu-us", &f.lock_cpu_us}, {"cpu-us", &f.cpu_us}, {"kernel-kb", &f.kernel_kb},
         {"fault-mb", &f.fault_mb}, {"split", &f.split}, {"nodelay", &f.nodelay}, {"cork", &f.cork}, {"log-bytes", &f.log_bytes},
         {"rcvbuf", &f.rcvbuf}, {"sndbuf", &f.sndbuf}, {"backlog", &f.backlog}, {"accept-us", &f.accept_us}, {"threads", &f.threads},
-        {"chunk", &f.chunk}, {"chunk-gap-us", &f.chunk_gap_us}, {"first-us", &f.first_us}, {"close", &f.close}, {"shared", &f.shared},
+        {"chunk", &f.chunk}, {"chunk-gap-us", &f.chunk_gap_us}, {"first-us", &f.first_us}, {"close", &f.close}, {"reset", &f.reset},
         {"spread", &f.spread}, {"read-kb", &f.read_kb}};
     for (int i = 1; i + 1 < c; i += 2) {
         size_t k = 0, all = sizeof flags / sizeof *flags;

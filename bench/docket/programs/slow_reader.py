@@ -1,0 +1,10 @@
+#!/usr/bin/python3
+"""Reads standard input at a number of bytes per second; 0 is as fast as it comes."""
+import os
+import sys
+import time
+
+rate = float(sys.argv[1])
+while data := os.read(0, 4096):
+    if rate:
+        time.sleep(len(data) / rate)
