@@ -41,7 +41,7 @@ impl Adjustment {
     /// Does it. The kernel has done the same to another socket; should it refuse this one, the listener goes on as it was.
     pub fn commit(&self) {
         if let Err(error) = self.change() {
-            eprintln!("relay: {}: not all socket options could be changed: {error:#}", self.listener);
+            tracing::warn!("{}: not all socket options could be changed: {error:#}", self.listener);
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use parshall_core::relay::config::{self, Config, Language, Mistake};
+use parshall_core::relay::config::{self, Config, ConfigError, Language};
 
 use parshall_host::error::UserError;
 use parshall_host::output::clean;
@@ -16,7 +16,7 @@ pub struct Loaded {
     /// The language it was taken for.
     pub language: Language,
     /// What it says, or every mistake in it.
-    pub config: Result<Config, Vec<Mistake>>,
+    pub config: Result<Config, Vec<ConfigError>>,
 }
 
 /// Larger files are no configuration.
@@ -51,7 +51,7 @@ pub fn understand(bytes: &[u8]) -> Loaded {
             let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
             let line = before.matches('\n').count() + 1;
             let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-            let mistake = Mistake {
+            let mistake = ConfigError {
                 line: u32::try_from(line).unwrap_or(u32::MAX),
                 column: u32::try_from(column).unwrap_or(u32::MAX),
                 what: "this byte is not UTF-8".to_owned(),
@@ -63,15 +63,16 @@ pub fn understand(bytes: &[u8]) -> Loaded {
 }
 
 /// Prints mistakes on stderr. The answer is the exit code of wrong usage.
-pub fn tell(path: &Path, mistakes: &[Mistake]) -> ExitCode {
+pub fn tell(path: &Path, mistakes: &[ConfigError]) -> ExitCode {
     // Nothing is left to do if that fails too.
     std::io::stderr().write_all(lines(path, mistakes).as_bytes()).ok();
     ExitCode::from(2)
 }
 
 /// `FILE:LINE:COLUMN: what` and `hint: ...` for each, in the form that editors jump to.
-pub fn lines(path: &Path, mistakes: &[Mistake]) -> String {
+pub fn lines(path: &Path, mistakes: &[ConfigError]) -> String {
     let file = clean(&path.display().to_string());
-    let line = |m: &Mistake| format!("{file}:{}:{}: {}\nhint: {}\n", m.line, m.column, clean(&m.what), clean(&m.hint));
+    let line =
+        |m: &ConfigError| format!("{file}:{}:{}: {}\nhint: {}\n", m.line, m.column, clean(&m.what), clean(&m.hint));
     mistakes.iter().map(line).collect()
 }

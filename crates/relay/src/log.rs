@@ -134,7 +134,7 @@ impl Log {
     pub fn finish(self) {
         drop(self.wake);
         if self.thread.join().is_err() {
-            eprintln!("relay: the log thread panicked");
+            tracing::error!("the log thread panicked");
         }
     }
 }
@@ -205,8 +205,8 @@ impl Writer {
             Ok(()) => {
                 self.shared.written.fetch_add(lines, Ordering::Relaxed);
                 if std::mem::take(&mut self.failing) {
-                    eprintln!(
-                        "relay: the log is written again; {} lines were lost",
+                    tracing::info!(
+                        "the log is written again; {} lines were lost",
                         self.shared.lost.load(Ordering::Relaxed)
                     );
                 }
@@ -215,8 +215,8 @@ impl Writer {
                 self.torn = true;
                 self.shared.lost.fetch_add(lines, Ordering::Relaxed);
                 if !std::mem::replace(&mut self.failing, true) {
-                    eprintln!(
-                        "relay: cannot write the log: {error}; its lines are lost and counted until it works again"
+                    tracing::warn!(
+                        "cannot write the log: {error}; its lines are lost and counted until it works again"
                     );
                 }
             }

@@ -116,7 +116,7 @@ fn control(
         (Err(e), None) => {
             // Nobody asked for it, so traffic does not depend on it.
             let directory = place::directory(owner);
-            eprintln!("relay: no control socket in {}: {e}; `relay top` will not work", directory.display());
+            tracing::warn!("no control socket in {}: {e}; `relay top` will not work", directory.display());
             Ok((None, None))
         }
     }

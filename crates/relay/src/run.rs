@@ -62,7 +62,7 @@ pub fn run(config: Config, source: Option<PathBuf>) -> anyhow::Result<()> {
     let inherited = handover::inherited();
     if inherited.missing > 0 {
         let missing = plural(inherited.missing as u64, "descriptor", "descriptors");
-        eprintln!("relay: LISTEN_FDS announces {missing} more than were handed over");
+        tracing::warn!("LISTEN_FDS announces {missing} more than were handed over");
     }
     let mut main = Main::open(config, source, program, inherited.sockets)?;
     if !main.start(signals)? {
@@ -118,7 +118,7 @@ impl Main {
         let user = wanted_user(&config)?;
         let opened = Opened::open(None, &config.global, &mut pool, user.as_ref())?;
         for left in pool.rest() {
-            eprintln!("relay: {left} was handed over, but no listener is on it: it is closed");
+            tracing::warn!("{left} was handed over, but no listener is on it: it is closed");
         }
         give_up_privileges(&config, user.as_ref())?;
         Ok(Self {
@@ -159,7 +159,7 @@ impl Main {
         let events = self.events.0.clone();
         control.ask(services.clone(), move |found| drop(events.send(Event::Named(found))));
         let Some(found) = self.wait_for_names() else {
-            eprintln!("relay: stopped before it was started");
+            tracing::info!("stopped before it was started");
             notify("STOPPING=1");
             control.stop();
             return Ok(false);
@@ -200,17 +200,17 @@ impl Main {
         let listeners = &self.relay.listeners;
         for running in listeners.iter().take(TOLD_MAX) {
             let targets: Vec<_> = running.service.config.targets.iter().map(|t| t.endpoint.to_string()).collect();
-            eprintln!("relay: listening on {} -> {}", running.bound, targets.join(", "));
+            tracing::info!("listening on {} -> {}", running.bound, targets.join(", "));
         }
         if listeners.len() > TOLD_MAX {
-            eprintln!("relay: and on {} more", listeners.len() - TOLD_MAX);
+            tracing::info!("and on {} more", listeners.len() - TOLD_MAX);
         }
         if let Some(address) = self.management.metrics_address() {
-            eprintln!("relay: metrics on http://{address}/metrics");
+            tracing::info!("metrics on http://{address}/metrics");
         }
         let limit = parshall_sys::limits::descriptors();
-        let (threads, room) = (plural(self.threads as u64, "thread", "threads"), self.means.connections);
-        eprintln!("relay: started: {threads}, room for {room} connections ({limit} descriptors)");
+        let (threads, most) = (plural(self.threads as u64, "thread", "threads"), self.means.connections);
+        tracing::info!("started: {threads}, at most {most} connections ({limit} descriptors)");
         if let Some(mut pipe) = predecessor {
             // A predecessor that is gone has stopped accepting already.
             pipe.write_all(READY).ok();
@@ -233,7 +233,7 @@ impl Main {
                 Event::WorkerEnded => {
                     running -= 1;
                     if !self.draining {
-                        eprintln!("relay: a worker has failed; the others finish their connections");
+                        tracing::error!("a worker has failed; the others finish their connections");
                         self.drain(self.config.global.drain);
                     }
                 }
@@ -262,15 +262,15 @@ impl Main {
             control.stop();
         }
         match cut(&counts) - self.cut_before {
-            0 => eprintln!("relay: drained"),
-            n => eprintln!("relay: drained: {} had to be cut", plural(n, "connection", "connections")),
+            0 => tracing::info!("drained"),
+            n => tracing::warn!("drained: {} had to be cut", plural(n, "connection", "connections")),
         }
         result
     }
 
     fn stop(&mut self) {
         if self.draining {
-            eprintln!("relay: stopping now");
+            tracing::info!("stopping now");
             return self.relay.drain(monotonic_ns(), self.handed_over);
         }
         notify("STOPPING=1");
@@ -282,7 +282,7 @@ impl Main {
         self.cut_before = cut(&self.relay.counts());
         self.board.set_draining();
         let (open, s) = (plural(self.relay.active(), "connection", "connections"), patience.as_secs_f64());
-        eprintln!("relay: draining: {open} may finish within {s} s; a second signal cuts them");
+        tracing::info!("draining: {open} may finish within {s} s; a second signal cuts them");
         self.relay.drain(after(patience), self.handed_over);
     }
 
@@ -290,16 +290,16 @@ impl Main {
         let busy =
             [(self.draining, "draining"), (self.upgrading, "upgrading"), (self.reloading.is_some(), "reloading")];
         if let Some((_, doing)) = busy.iter().find(|(so, _)| *so) {
-            return eprintln!("relay: not upgraded: it is {doing} already");
+            return tracing::warn!("not upgraded: it is {doing} already");
         }
         let sockets: Vec<_> = self.relay.sockets().chain(self.management.sockets()).collect();
         let events = self.events.0.clone();
         match self.program.start(&sockets, move |outcome| drop(events.send(Event::Successor(outcome)))) {
             Ok(()) => {
                 self.upgrading = true;
-                eprintln!("relay: upgrading: a new process has {}", plural(sockets.len() as u64, "socket", "sockets"));
+                tracing::info!("upgrading: a new process has {}", plural(sockets.len() as u64, "socket", "sockets"));
             }
-            Err(e) => eprintln!("relay: not upgraded, this process goes on: {e:#}"),
+            Err(e) => tracing::warn!("not upgraded, this process goes on: {e:#}"),
         }
     }
 
@@ -307,7 +307,7 @@ impl Main {
         self.upgrading = false;
         match outcome {
             Ok(pid) => {
-                eprintln!("relay: process {pid} has taken over");
+                tracing::info!("process {pid} has taken over");
                 self.handed_over = true;
                 if let Some(control) = &self.control {
                     // Who asks from now on is answered by the new one, not by either.
@@ -318,7 +318,7 @@ impl Main {
                     self.drain(self.config.global.drain);
                 }
             }
-            Err(why) => eprintln!("relay: not upgraded, this process goes on: the new one failed: {why}"),
+            Err(why) => tracing::warn!("not upgraded, this process goes on: the new one failed: {why}"),
         }
     }
 }
@@ -340,9 +340,7 @@ fn all_reachable(services: &[Arc<Service>], found: &Found) -> anyhow::Result<()>
 
 fn tell_unresolved(found: &Found) {
     for (name, why) in found.unresolved() {
-        eprintln!(
-            "relay: the name {name} cannot be resolved: {why}; it is asked for again, and the other targets serve"
-        );
+        tracing::warn!("the name {name} cannot be resolved: {why}; it is asked for again, and the other targets serve");
     }
 }
 

@@ -118,7 +118,7 @@ fn an_upgrade_loses_no_datagram_and_answers_still_arrive() {
     relay.wait_for("has taken over", 1);
     let said = relay.said();
     let line = said.lines().find(|l| l.contains("has taken over")).unwrap();
-    let new: u32 = line.split(' ').nth(2).unwrap().parse().unwrap();
+    let new: u32 = line.split_once("relay: process ").unwrap().1.split(' ').next().unwrap().parse().unwrap();
     relay.wait_for("draining", 1);
     std::thread::sleep(Duration::from_millis(100));
     for (client, port) in clients.iter().zip(&ports) {

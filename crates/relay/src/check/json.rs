@@ -3,7 +3,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use parshall_core::relay::config::row::{Row, Shown};
-use parshall_core::relay::config::{Global, Language, Listener, Mistake, Protocol, Target};
+use parshall_core::relay::config::{ConfigError, Global, Language, Listener, Protocol, Target};
 use serde_json::{Map, Value, json};
 
 use crate::load::Loaded;
@@ -31,7 +31,7 @@ pub fn json(path: &Path, loaded: &Loaded) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn mistake(mistake: &Mistake) -> Value {
+fn mistake(mistake: &ConfigError) -> Value {
     json!({"line": mistake.line, "column": mistake.column, "what": mistake.what, "hint": mistake.hint})
 }
 

@@ -95,7 +95,7 @@ impl Control {
     pub fn stop(self) {
         self.order(Order::Stop);
         if self.thread.join().is_err() {
-            eprintln!("relay: the control thread panicked");
+            tracing::error!("the control thread panicked");
         }
     }
 }

@@ -135,7 +135,7 @@ impl Names {
         }
         let resolver = match resolver() {
             Ok(resolver) => Arc::new(resolver),
-            Err(why) => return eprintln!("relay: names are not asked for again: {why}"),
+            Err(why) => return tracing::warn!("names are not asked for again: {why}"),
         };
         for (name, users) in wanted {
             let last = before.get(&name).and_then(|f| lock(&f.known).addresses.clone());
@@ -194,7 +194,7 @@ async fn follow_one(
         pause = match look_up(&resolver, &name).await {
             Ok(Addresses { ips, until }) => {
                 if std::mem::take(&mut failures) > 0 {
-                    eprintln!("relay: the name {name} has an address again");
+                    tracing::info!("the name {name} has an address again");
                 }
                 let mut known = lock(&known);
                 known.users.iter().for_each(|user| user.tell(&ips));
@@ -204,7 +204,7 @@ async fn follow_one(
             Err(why) => {
                 board.lookups_failed.add();
                 if failures == 0 {
-                    eprintln!("relay: the name {name} cannot be resolved: {why}; its last addresses stay in use");
+                    tracing::warn!("the name {name} cannot be resolved: {why}; its last addresses stay in use");
                 }
                 failures = failures.saturating_add(1);
                 retry_after(failures)

@@ -33,7 +33,7 @@ pub async fn serve(listener: std::os::unix::net::UnixListener, board: Arc<Board>
     let prepared = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
     let listener = match prepared {
         Ok(listener) => listener,
-        Err(e) => return eprintln!("relay: the control socket cannot be served: {e}"),
+        Err(e) => return tracing::warn!("the control socket cannot be served: {e}"),
     };
     let answer = |stream, board: Arc<Board>| async move {
         // A tool that leaves is nothing to tell.

@@ -45,10 +45,10 @@ impl Main {
     /// Begins to reload, or does so again after the reload that is under way.
     pub(super) fn reload(&mut self) {
         let Some(source) = self.source.clone() else {
-            return eprintln!("relay: nothing to reload: it was started without a file");
+            return tracing::warn!("nothing to reload: it was started without a file");
         };
         if self.draining {
-            return eprintln!("relay: not reloaded: it is draining");
+            return tracing::warn!("not reloaded: it is draining");
         }
         if self.reloading.is_some() {
             self.reload_again = true;
@@ -117,13 +117,13 @@ impl Main {
             Ok(Changes { added, removed, changed }) => {
                 self.board.reloads.add();
                 let listeners = plural(self.relay.listeners.len() as u64, "listener", "listeners");
-                eprintln!("relay: reloaded: {listeners} ({added} added, {removed} removed, {changed} changed)");
+                tracing::info!("reloaded: {listeners} ({added} added, {removed} removed, {changed} changed)");
             }
             Err(error) => {
                 self.board.reloads_refused.add();
                 let hint = error.chain().find_map(|e| e.downcast_ref::<UserError>()).map(|u| format!(" ({})", u.hint));
                 let hint = hint.unwrap_or_default();
-                eprintln!("relay: not reloaded, the old configuration stays in force: {error:#}{hint}");
+                tracing::warn!("not reloaded, the old configuration stays in force: {error:#}{hint}");
             }
         }
         if self.draining {
@@ -140,7 +140,7 @@ impl Main {
         let (old, new) = (&self.config.global, &new.global);
         for row in Global::ROWS.iter().filter(|row| row.more.at_start && row.field.differs(old, new)) {
             let key = row.key;
-            eprintln!("relay: `{key}` changes with the next start or upgrade (SIGUSR2), not with a reload");
+            tracing::warn!("`{key}` changes with the next start or upgrade (SIGUSR2), not with a reload");
         }
     }
 }

@@ -83,7 +83,7 @@ impl Service {
 /// Notes that a target of a listener failed, and says so unless that was said.
 pub fn report_down(listener: &str, target: &dyn Display, state: &Arc<TargetState>, now: Ns, why: &dyn Display) {
     if state.failed(now, why) {
-        eprintln!("relay: {listener}: the target {target} is down: {why}");
+        tracing::warn!("{listener}: the target {target} is down: {why}");
     }
 }
 
@@ -92,6 +92,6 @@ pub fn report_up(listener: &str, target: &dyn Display, state: &Arc<TargetState>,
     if let Some(recovery) = state.reached(now) {
         let (s, failed) = (recovery.down_ns as f64 / 1e9, recovery.failed);
         let attempts = parshall_core::units::plural(failed, "attempt", "attempts");
-        eprintln!("relay: {listener}: the target {target} is up again after {s:.1} s, in which {attempts} failed");
+        tracing::info!("{listener}: the target {target} is up again after {s:.1} s, in which {attempts} failed");
     }
 }

@@ -148,7 +148,7 @@ impl Worker {
                 let pause = self.backoff.failed(self.now);
                 self.listeners[index].stats.accept_pauses.add(1);
                 if pause.log {
-                    eprintln!("relay: cannot accept: {error}; pausing, {} connections go on", self.conns.len());
+                    tracing::warn!("cannot accept: {error}; pausing, {} connections go on", self.conns.len());
                 }
                 self.accept_again = Some(pause.until);
                 for index in 0..self.listeners.len() {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 
 use super::address::Spec;
-use super::mistake::Mistakes;
+use super::error::ConfigErrors;
 use super::model::{AccessRule, Config, Endpoint, Protocol, Target};
 use super::rules;
 use super::setting::Setting;
@@ -58,7 +58,7 @@ pub const MAX_LISTENERS: usize = 16_384;
 
 /// The configuration of a command line: one draft, and the first mistake if there is one.
 pub fn quick(global: Global, draft: Draft) -> Result<Config, ValueError> {
-    let mut mistakes = Mistakes::new("");
+    let mut mistakes = ConfigErrors::new("");
     let config = assemble(global, &[], &[draft], &mut mistakes);
     match mistakes.into_first() {
         None => Ok(config),
@@ -71,7 +71,7 @@ pub(super) fn assemble(
     global: Global,
     defaults: &[At<Setting>],
     drafts: &[Draft],
-    mistakes: &mut Mistakes<'_>,
+    mistakes: &mut ConfigErrors<'_>,
 ) -> Config {
     let mut assembly = Assembly { mistakes, listeners: Vec::new(), taken: HashMap::new(), names: HashMap::new() };
     for draft in drafts {
@@ -88,7 +88,7 @@ pub(super) fn assemble(
 }
 
 struct Assembly<'m, 't> {
-    mistakes: &'m mut Mistakes<'t>,
+    mistakes: &'m mut ConfigErrors<'t>,
     listeners: Vec<Listener>,
     /// The place of each address that is listened on.
     taken: HashMap<(Protocol, Endpoint), usize>,
@@ -260,7 +260,7 @@ fn expand(draft: &Draft, listen: &At<Spec>, targets: &[&At<TargetSpec>], index: 
 /// The access list of a command line: deny goes before allow.
 pub fn access_list(allow: &[AccessRule], deny: &[AccessRule]) -> Result<Vec<AccessRule>, ValueError> {
     let rules: Vec<AccessRule> = deny.iter().chain(allow).copied().collect();
-    let mut mistakes = Mistakes::new("");
+    let mut mistakes = ConfigErrors::new("");
     let placed: Vec<At<AccessRule>> = rules.iter().map(|rule| At::new(*rule, 0)).collect();
     check_access(&placed, "deny goes before allow: make the denied network narrower", &mut mistakes);
     mistakes.into_first().map_or(Ok(rules), Err)
@@ -271,7 +271,7 @@ fn ports(count: usize) -> String {
 }
 
 /// Notes each rule that never decides because an earlier one says the opposite for all of its network.
-pub(super) fn check_access(rules: &[At<AccessRule>], hint: &str, mistakes: &mut Mistakes<'_>) {
+pub(super) fn check_access(rules: &[At<AccessRule>], hint: &str, mistakes: &mut ConfigErrors<'_>) {
     let mut earlier: HashMap<IpNet, usize> = HashMap::new();
     for (index, At { value: rule, at }) in rules.iter().enumerate() {
         let supernets = std::iter::successors(Some(rule.network), IpNet::supernet);

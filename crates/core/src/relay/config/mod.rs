@@ -5,7 +5,7 @@
 //! a [`Config`] can work, as far as that can be known without looking at the host. Nothing here reads a file.
 pub mod address;
 pub mod draft;
-mod mistake;
+mod error;
 pub mod model;
 mod rinetd;
 pub mod row;
@@ -18,7 +18,7 @@ mod toml;
 pub mod value;
 
 pub use draft::{At, Draft, TargetSpec, access_list, quick};
-pub use mistake::Mistake;
+pub use error::ConfigError;
 pub use model::*;
 pub use setting::Setting;
 pub use table::*;
@@ -33,7 +33,7 @@ pub enum Language {
 }
 
 /// Reads a configuration in either language. The error holds every mistake that was found, in the order of the file.
-pub fn parse(text: &str) -> Result<Config, Vec<Mistake>> {
+pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
     match language(text) {
         Language::Toml => parse_toml(text),
         Language::Rinetd => parse_rinetd(text),
@@ -41,12 +41,12 @@ pub fn parse(text: &str) -> Result<Config, Vec<Mistake>> {
 }
 
 /// Reads a configuration in TOML.
-pub fn parse_toml(text: &str) -> Result<Config, Vec<Mistake>> {
+pub fn parse_toml(text: &str) -> Result<Config, Vec<ConfigError>> {
     toml::parse(text)
 }
 
 /// Reads a configuration in rinetd's lines.
-pub fn parse_rinetd(text: &str) -> Result<Config, Vec<Mistake>> {
+pub fn parse_rinetd(text: &str) -> Result<Config, Vec<ConfigError>> {
     rinetd::parse(text)
 }
 

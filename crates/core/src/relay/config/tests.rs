@@ -399,7 +399,7 @@ fn check(config: &Config) {
     }
 }
 
-fn well_placed(text: &str, mistakes: &[Mistake]) {
+fn well_placed(text: &str, mistakes: &[ConfigError]) {
     assert!(!mistakes.is_empty());
     for m in mistakes {
         let line = text.split('\n').nth(m.line as usize - 1).expect("the line exists");

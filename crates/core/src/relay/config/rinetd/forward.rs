@@ -1,7 +1,7 @@
 //! A forwarding line of rinetd: two addresses with their ports, and options in brackets.
 use super::super::address::{self, Ports, Spec};
 use super::super::draft::{At, Draft, TargetSpec};
-use super::super::mistake::Mistakes;
+use super::super::error::ConfigErrors;
 use super::super::model::Protocol;
 use super::super::setting::Setting;
 use super::Word;
@@ -17,7 +17,7 @@ struct End {
 }
 
 /// Reads a line; None if it cannot be understood, which is then among the mistakes.
-pub fn read(words: &[Word<'_>], mistakes: &mut Mistakes<'_>) -> Option<Draft> {
+pub fn read(words: &[Word<'_>], mistakes: &mut ConfigErrors<'_>) -> Option<Draft> {
     let mut rest = words.iter();
     let from = end(&mut rest, mistakes, address::check_listen_ports);
     if let (Some(from), true) = (&from, rest.as_slice().is_empty()) {
@@ -47,7 +47,7 @@ pub fn read(words: &[Word<'_>], mistakes: &mut Mistakes<'_>) -> Option<Draft> {
 
 fn end<'w, 't: 'w>(
     words: &mut impl Iterator<Item = &'w Word<'t>>,
-    mistakes: &mut Mistakes<'_>,
+    mistakes: &mut ConfigErrors<'_>,
     check: fn(&Spec) -> Result<(), ValueError>,
 ) -> Option<End> {
     let host = words.next()?;
@@ -126,7 +126,7 @@ pub fn is_port(text: &str) -> bool {
 }
 
 /// `[timeout=1200,src=10.0.0.1]`, with or without blanks.
-fn options(words: &[Word<'_>], mistakes: &mut Mistakes<'_>) -> Vec<At<Setting>> {
+fn options(words: &[Word<'_>], mistakes: &mut ConfigErrors<'_>) -> Vec<At<Setting>> {
     let Some((first, last)) = words.first().zip(words.last()) else { return Vec::new() };
     if !first.value.starts_with('[') {
         let what = format!("{} is not expected behind the addresses", quote(first.value));

@@ -6,7 +6,7 @@ mod forward;
 mod pattern;
 
 use super::draft::{At, Draft, assemble, check_access};
-use super::mistake::{Mistake, Mistakes};
+use super::error::{ConfigError, ConfigErrors};
 use super::model::{AccessRule, Config, LogTo, Protocol};
 use super::setting::Setting;
 use super::table::Global;
@@ -20,9 +20,9 @@ pub const DIRECTIVES: [&str; 5] = ["allow", "deny", "logfile", "pidlogfile", "lo
 type Word<'t> = At<&'t str>;
 
 /// Reads a configuration.
-pub fn parse(text: &str) -> Result<Config, Vec<Mistake>> {
+pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
     let mut file =
-        File { mistakes: Mistakes::new(text), log: LogTo::Nowhere, rules: Rules::default(), forwards: Vec::new() };
+        File { mistakes: ConfigErrors::new(text), log: LogTo::Nowhere, rules: Rules::default(), forwards: Vec::new() };
     let mut start = 0;
     for line in text.split_inclusive('\n') {
         file.line(&words(line, start));
@@ -40,7 +40,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Mistake>> {
 }
 
 struct File<'t> {
-    mistakes: Mistakes<'t>,
+    mistakes: ConfigErrors<'t>,
     log: LogTo,
     /// Those above the first forwarding line.
     rules: Rules,
@@ -112,7 +112,7 @@ fn nothing() -> Draft {
 }
 
 /// The draft with the rules of the file and its own as one list, of which the first match decides.
-fn with_access((mut draft, own): (Draft, Rules), file: &Rules, mistakes: &mut Mistakes<'_>) -> Draft {
+fn with_access((mut draft, own): (Draft, Rules), file: &Rules, mistakes: &mut ConfigErrors<'_>) -> Draft {
     let mut rules: Vec<At<AccessRule>> = file.deny.iter().chain(&own.deny).copied().collect();
     rules.extend(match (file.allow.is_empty(), own.allow.is_empty()) {
         (_, true) => file.allow.clone(),
@@ -129,7 +129,7 @@ fn with_access((mut draft, own): (Draft, Rules), file: &Rules, mistakes: &mut Mi
     draft
 }
 
-fn narrowed(rule: &At<AccessRule>, by: &[At<AccessRule>], mistakes: &mut Mistakes<'_>) -> Vec<At<AccessRule>> {
+fn narrowed(rule: &At<AccessRule>, by: &[At<AccessRule>], mistakes: &mut ConfigErrors<'_>) -> Vec<At<AccessRule>> {
     let inside = |inner: &AccessRule, outer: &AccessRule| outer.network.contains(&inner.network);
     let mut both = Vec::new();
     for outer in by {

@@ -11,7 +11,7 @@ mod settings;
 use ::toml::de::{DeTable, DeValue, Error};
 
 use super::draft::{At, Draft, assemble};
-use super::mistake::{Mistake, Mistakes};
+use super::error::{ConfigError, ConfigErrors};
 use super::model::Config;
 use super::table::Global;
 use crate::text::quote;
@@ -25,8 +25,8 @@ fn top_keys() -> Vec<&'static str> {
 }
 
 /// Reads a configuration.
-pub fn parse(text: &str) -> Result<Config, Vec<Mistake>> {
-    let mut mistakes = Mistakes::new(text);
+pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
+    let mut mistakes = ConfigErrors::new(text);
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         // What was recovered behind a broken line is guesswork: mistakes found in it would be too.

@@ -6,7 +6,7 @@ use ::toml::de::{DeTable, DeValue};
 use ipnet::IpNet;
 
 use super::super::draft::At;
-use super::super::mistake::Mistakes;
+use super::super::error::ConfigErrors;
 use super::super::table::{Check, Listener};
 use super::{Places, settings, top_keys};
 use crate::networks;
@@ -69,7 +69,7 @@ pub fn scalar<'d>(value: &'d DeValue<'_>) -> Option<Cow<'d, str>> {
 /// Where mistakes go.
 pub struct Reader<'m, 't> {
     /// Those found so far.
-    pub mistakes: &'m mut Mistakes<'t>,
+    pub mistakes: &'m mut ConfigErrors<'t>,
 }
 
 impl Reader<'_, '_> {

@@ -4,7 +4,7 @@ use crate::values::ValueError;
 
 /// A mistake in a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mistake {
+pub struct ConfigError {
     /// The line, from 1.
     pub line: u32,
     /// The first character of what is wrong, from 1, counted in characters.
@@ -20,12 +20,12 @@ const MAX_MISTAKES: usize = 500;
 
 /// The mistakes found so far in a text, by byte offset.
 #[derive(Debug)]
-pub struct Mistakes<'t> {
+pub struct ConfigErrors<'t> {
     text: &'t str,
     found: Vec<(usize, ValueError)>,
 }
 
-impl<'t> Mistakes<'t> {
+impl<'t> ConfigErrors<'t> {
     /// None yet.
     pub fn new(text: &'t str) -> Self {
         Self { text, found: Vec::new() }
@@ -54,13 +54,13 @@ impl<'t> Mistakes<'t> {
     }
 
     /// All of them in the order of the text, each once.
-    pub fn finish(self) -> Vec<Mistake> {
+    pub fn finish(self) -> Vec<ConfigError> {
         let Self { text, found } = self;
-        let mut mistakes: Vec<Mistake> = found
+        let mut mistakes: Vec<ConfigError> = found
             .into_iter()
             .map(|(at, wrong)| {
                 let (line, column) = position(text, at);
-                Mistake { line, column, what: wrong.what, hint: wrong.hint }
+                ConfigError { line, column, what: wrong.what, hint: wrong.hint }
             })
             .collect();
         mistakes.sort();
