@@ -46,7 +46,7 @@ impl Collector {
         let (owners, note): (Option<Box<dyn Owners>>, _) = if selection.groups.has(Group::Owner) {
             let (owners, note) = owners::best();
             (Some(owners), note)
-        } else if dumps == Dumps::One && backend.wants_strays() {
+        } else if dumps == Dumps::One && backend.needs_foreign_sockets() {
             // Only this pass finds namespaces that nothing but a socket keeps. A stream does not pay for it in every dump.
             (owners::Kernel::load().ok().map(|owners| Box::new(owners) as _), None)
         } else {
@@ -100,7 +100,7 @@ impl Collector {
         self.sequence += 1;
         let dump = self.stamp();
         self.names.begin();
-        if self.look_at_owners().is_err() {
+        if self.scan_owners().is_err() {
             // The sockets are worth telling without their owners.
             self.owners_failed += 1;
         }
@@ -134,14 +134,14 @@ impl Collector {
         }
     }
 
-    fn look_at_owners(&mut self) -> anyhow::Result<()> {
+    fn scan_owners(&mut self) -> anyhow::Result<()> {
         let Some(owners) = &mut self.owners else { return Ok(()) };
-        let account = if self.backend.wants_strays() {
-            let (account, strays) = owners.look_with_strays()?;
-            self.backend.tell_strays(strays);
+        let account = if self.backend.needs_foreign_sockets() {
+            let (account, foreign_sockets) = owners.scan_with_foreign_sockets()?;
+            self.backend.set_foreign_sockets(foreign_sockets);
             account
         } else {
-            owners.look()?
+            owners.scan()?
         };
         self.owners_dropped += account.dropped;
         Ok(())
@@ -220,7 +220,7 @@ impl Join<'_> {
             }
             let keys: Vec<u64> = records.iter().map(key).collect();
             if let Some(tracker) = &self.tracker {
-                tracker.ask_ahead(&keys);
+                tracker.prefetch(&keys);
             }
             let mut rows = Vec::with_capacity(records.len());
             for (at, (record, &key)) in records.iter().zip(&keys).enumerate() {

@@ -9,8 +9,6 @@
 mod backend;
 pub mod cli;
 mod collect;
-#[cfg(test)]
-mod contrib;
 mod format;
 mod losses;
 mod names;
@@ -22,7 +20,7 @@ pub mod request;
 mod sink;
 mod stream;
 #[cfg(test)]
-mod testing;
+mod testkit;
 mod wire;
 
 use std::process::ExitCode;

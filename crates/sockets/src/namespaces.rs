@@ -3,7 +3,7 @@
 //! The kernel lists them nowhere (before `listns` of Linux 6.19), so they are found by what keeps them alive: processes,
 //! threads that left their process's namespace, bind mounts in this and in other mount namespaces, and, when the caller
 //! knows the sockets, sockets that stayed behind. What needs many look-ups (threads, mount tables of others) is taken in
-//! turns after the first look, so that a look every few seconds costs one or two reads per process.
+//! turns after the first scan, so that a scan every few seconds costs one or two reads per process.
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
@@ -11,20 +11,20 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use parshall_bpf::sockets::owners::Stray;
+use parshall_bpf::sockets::owners::ForeignSocket;
 use parshall_host::mountinfo::{self, Mount};
 use parshall_host::proc_fs;
 use parshall_sys::nsfs;
 use parshall_sys::pidfd::Pidfd;
 use parshall_sys::socket_netns::of_socket;
 
-/// Threads looked at in one look, after the first.
-const THREADS_PER_LOOK: usize = 2048;
-/// Mount tables of other mount namespaces read in one look, after the first.
-const TABLES_PER_LOOK: usize = 16;
-/// Bytes of mount tables of others that are read in one look: an unprivileged user may have 100,000 mounts (fs.mount-max) in
+/// Threads examined in one scan, after the first.
+const THREADS_PER_SCAN: usize = 2048;
+/// Mount tables of other mount namespaces read in one scan, after the first.
+const TABLES_PER_SCAN: usize = 16;
+/// Bytes of mount tables of others that are read in one scan: an unprivileged user may have 100,000 mounts (fs.mount-max) in
 /// each of many mount namespaces.
-const TABLE_BYTES_PER_LOOK: u64 = 64 << 20;
+const TABLE_BYTES_PER_SCAN: u64 = 64 << 20;
 /// Namespaces reported at most; the rest is counted as lost.
 const MOST: usize = 65_536;
 /// Ways in that are kept of each: a second one covers a process that ends meanwhile.
@@ -144,10 +144,10 @@ pub struct Found {
 /// Looks again and again.
 #[derive(Debug, Default)]
 pub struct Discovery {
-    looked: bool,
-    /// What was found in a place that is not looked at each time.
+    scanned: bool,
+    /// What was found in a place that is not scanned at each time.
     kept: BTreeMap<u32, Place>,
-    /// The process after which threads are looked at next time.
+    /// The process after which threads are scanned at next time.
     threads_after: u32,
     /// The mount namespace after which mount tables are read next time.
     tables_after: u64,
@@ -155,12 +155,12 @@ pub struct Discovery {
 
 /// A look in progress.
 #[derive(Default)]
-struct Look {
+struct Scan {
     places: BTreeMap<u32, Vec<Place>>,
     lost: u64,
 }
 
-impl Look {
+impl Scan {
     fn add(&mut self, inode: u32, place: Place) {
         if self.places.len() >= MOST && !self.places.contains_key(&inode) {
             self.lost += 1;
@@ -178,14 +178,14 @@ impl Look {
 }
 
 impl Discovery {
-    /// Looks. `strays` are open sockets outside the namespaces of their processes, as far as the caller knows them: they
+    /// Scans. `foreign_sockets` are open sockets outside the namespaces of their processes, as far as the caller knows them: they
     /// are the only sign of a namespace that its processes have left.
-    pub fn look(&mut self, strays: &[Stray]) -> Found {
-        let mut look = Look::default();
+    pub fn scan(&mut self, foreign_sockets: &[ForeignSocket]) -> Found {
+        let mut scan = Scan::default();
         if let Ok(table) = File::open("/proc/self/mountinfo") {
             mountinfo::for_each(BufReader::new(table), &mut |mount| {
                 if let Some((inode, path)) = namespace_mount(mount) {
-                    look.add(inode, Place::Mount(path));
+                    scan.add(inode, Place::Mount(path));
                 }
             });
         }
@@ -193,36 +193,36 @@ impl Discovery {
         for &pid in &pids {
             let place = Place::Process(pid);
             match net_inode(&place.link().unwrap_or_default()) {
-                Ok(inode) => look.add(inode, place),
-                Err(error) => look.lost += u64::from(hidden(pid, &error)),
+                Ok(inode) => scan.add(inode, place),
+                Err(error) => scan.lost += u64::from(hidden(pid, &error)),
             }
         }
         self.kept.retain(|inode, place| place.leads_to(*inode));
         for (inode, place) in &self.kept {
-            look.add(*inode, place.clone());
+            scan.add(*inode, place.clone());
         }
-        self.threads(&pids, &mut look);
-        self.tables(&pids, &mut look);
-        for &Stray { netns, pid, fd } in strays {
-            if !look.knows(netns) {
-                look.add(netns, Place::Socket { pid, fd });
+        self.threads(&pids, &mut scan);
+        self.tables(&pids, &mut scan);
+        for &ForeignSocket { netns, pid, fd } in foreign_sockets {
+            if !scan.knows(netns) {
+                scan.add(netns, Place::Socket { pid, fd });
             }
         }
-        self.looked = true;
-        let namespaces = look.places.into_iter().map(|(inode, places)| Namespace { inode, places }).collect();
-        Found { namespaces, lost: look.lost }
+        self.scanned = true;
+        let namespaces = scan.places.into_iter().map(|(inode, places)| Namespace { inode, places }).collect();
+        Found { namespaces, lost: scan.lost }
     }
 
     /// Threads, from where the last look stopped.
-    fn threads(&mut self, pids: &[u32], look: &mut Look) {
-        let mut budget = if self.looked { THREADS_PER_LOOK } else { usize::MAX };
+    fn threads(&mut self, pids: &[u32], scan: &mut Scan) {
+        let mut budget = if self.scanned { THREADS_PER_SCAN } else { usize::MAX };
         for pid in in_turn(pids, self.threads_after) {
             if budget == 0 {
                 return;
             }
             self.threads_after = pid;
             let tasks = PathBuf::from(format!("/proc/{pid}/task"));
-            // The directory has a link per thread: most processes are done with one look.
+            // The directory has a link per thread: most processes are done with one scan.
             if !fs::metadata(&tasks).is_ok_and(|directory| directory.nlink() > 3) {
                 continue;
             }
@@ -230,16 +230,16 @@ impl Discovery {
                 budget = budget.saturating_sub(1);
                 let place = Place::Thread { pid, tid };
                 let inode = net_inode(&place.link().unwrap_or_default());
-                if let Some(inode) = inode.ok().filter(|inode| !look.knows(*inode)) {
+                if let Some(inode) = inode.ok().filter(|inode| !scan.knows(*inode)) {
                     self.kept.insert(inode, place.clone());
-                    look.add(inode, place);
+                    scan.add(inode, place);
                 }
             }
         }
     }
 
     /// Mount tables of other mount namespaces, from where the last look stopped.
-    fn tables(&mut self, pids: &[u32], look: &mut Look) {
+    fn tables(&mut self, pids: &[u32], scan: &mut Scan) {
         let mount_namespace = |pid: u32| inode_of_link(Path::new(&format!("/proc/{pid}/ns/mnt")), "mnt").ok();
         let own = mount_namespace(std::process::id());
         let mut others = BTreeMap::new();
@@ -249,11 +249,11 @@ impl Discovery {
             }
         }
         let inodes: Vec<u64> = others.keys().copied().collect();
-        let budget = if self.looked { TABLES_PER_LOOK } else { usize::MAX };
-        let mut bytes = TABLE_BYTES_PER_LOOK;
+        let budget = if self.scanned { TABLES_PER_SCAN } else { usize::MAX };
+        let mut bytes = TABLE_BYTES_PER_SCAN;
         for inode in in_turn(&inodes, self.tables_after).take(budget) {
             if bytes == 0 {
-                look.lost += u64::from(!self.looked);
+                scan.lost += u64::from(!self.scanned);
                 return;
             }
             self.tables_after = inode;
@@ -261,12 +261,12 @@ impl Discovery {
             let Ok(table) = File::open(format!("/proc/{pid}/mountinfo")) else { continue };
             let table = BufReader::new(table.take(bytes));
             bytes -= mountinfo::for_each(table, &mut |mount| {
-                if let Some((inode, path)) = namespace_mount(mount).filter(|(inode, _)| !look.knows(*inode)) {
+                if let Some((inode, path)) = namespace_mount(mount).filter(|(inode, _)| !scan.knows(*inode)) {
                     let place = Place::MountOf { pid, path };
                     if self.kept.len() < MOST {
                         self.kept.insert(inode, place.clone());
                     }
-                    look.add(inode, place);
+                    scan.add(inode, place);
                 }
             });
         }
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn our_own_is_among_them_and_opens() {
-        let found = Discovery::default().look(&[]);
+        let found = Discovery::default().scan(&[]);
         let ours = found.namespaces.iter().find(|namespace| namespace.inode == own()).expect("we live in one");
         assert_eq!(inode(&ours.open().unwrap()), own());
         let inodes: BTreeSet<u32> = found.namespaces.iter().map(|namespace| namespace.inode).collect();
@@ -354,12 +354,12 @@ mod tests {
         let netns = NetNs::create("names").unwrap();
         let inode = inode(&File::from(netns.as_fd().try_clone_to_owned().unwrap()));
         let find = |found: Found| found.namespaces.into_iter().find(|namespace| namespace.inode == inode);
-        let found = find(discovery.look(&[])).expect("it has a name");
+        let found = find(discovery.scan(&[])).expect("it has a name");
         assert_eq!(found.places[0], Place::Mount(Path::new("/run/netns").join(netns.name())));
         assert!(found.open().is_ok());
         drop(netns);
         assert_eq!(found.open().unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert_eq!(find(discovery.look(&[])), None);
+        assert_eq!(find(discovery.scan(&[])), None);
     }
 
     /// Does it in a thread, and fails if it does not come back: opening a FIFO waits for whoever writes to it.
@@ -439,7 +439,7 @@ mod tests {
         let elsewhere = Elsewhere::start("mount --bind fifo point");
         let inode = elsewhere.inode;
         let opened = in_time("looking at all namespaces", move || {
-            let found = Discovery::default().look(&[]).namespaces;
+            let found = Discovery::default().scan(&[]).namespaces;
             found.into_iter().find(|namespace| namespace.inode == inode).map(|namespace| namespace.open())
         });
         let opened = opened.expect("its mount is listed");
@@ -452,7 +452,7 @@ mod tests {
             return;
         }
         let elsewhere = Elsewhere::start("true");
-        let found = Discovery::default().look(&[]).namespaces;
+        let found = Discovery::default().scan(&[]).namespaces;
         let found = found.iter().find(|namespace| namespace.inode == elsewhere.inode).expect("it is listed");
         assert!(matches!(found.places[..], [Place::MountOf { .. }]), "{found:?}");
         assert_eq!(inode(&found.open().unwrap()), found.inode);
@@ -480,15 +480,15 @@ mod tests {
         let mut discovery = Discovery::default();
         // Twice: the second look takes it from memory.
         for _ in 0..2 {
-            let found = discovery.look(&[]).namespaces;
+            let found = discovery.scan(&[]).namespaces;
             let found = found.iter().find(|namespace| namespace.inode == inode).expect("a thread lives there");
             assert!(matches!(found.places[0], Place::Thread { .. }), "{found:?}");
             assert!(found.open().is_ok());
         }
         drop(done);
         thread.join().unwrap();
-        let here = Stray { netns: inode, pid: std::process::id(), fd: socket.as_raw_fd() as u32 };
-        let found = discovery.look(&[here]).namespaces;
+        let here = ForeignSocket { netns: inode, pid: std::process::id(), fd: socket.as_raw_fd() as u32 };
+        let found = discovery.scan(&[here]).namespaces;
         let found = found.iter().find(|namespace| namespace.inode == inode).expect("its socket is told");
         assert!(matches!(found.places[..], [Place::Socket { .. }]), "{found:?}");
         assert_eq!(self::inode(&found.open().unwrap()), inode);
@@ -496,7 +496,7 @@ mod tests {
         assert!(found.open().is_err());
         // The thread's directory may outlive the thread for a moment.
         let give_up = Instant::now() + Duration::from_secs(5);
-        while discovery.look(&[]).namespaces.iter().any(|namespace| namespace.inode == inode) {
+        while discovery.scan(&[]).namespaces.iter().any(|namespace| namespace.inode == inode) {
             assert!(Instant::now() < give_up, "it is still told");
             std::thread::sleep(Duration::from_millis(5));
         }

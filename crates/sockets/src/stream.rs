@@ -58,7 +58,7 @@ fn read(request: &StreamRequest, stop: &AtomicBool, outputs: &mut Outputs) -> an
     let mut reader = Reader { collector, closes, pending: Vec::new(), standing: Standing::default(), failures: 0 };
     let dumped = reader.dumps(request, stop, outputs);
     // Sockets that closed during a dump that failed still wait.
-    let closed = reader.tell_closed(Instant::now(), outputs);
+    let closed = reader.report_closed(Instant::now(), outputs);
     if reader.standing.closes_lost > 0 {
         let lost = reader.standing.closes_lost;
         note(&format!("{lost} closed sockets were not told: they came faster than they were read"));
@@ -89,7 +89,7 @@ impl Reader {
             due = (due + request.every).max(Instant::now());
             let last = request.count == Some(dumps);
             while !last && !stop.load(Ordering::Relaxed) && Instant::now() < due {
-                self.tell_closed(due, outputs)?;
+                self.report_closed(due, outputs)?;
             }
         }
         Ok(())
@@ -146,7 +146,7 @@ impl Reader {
     }
 
     /// Waits for closed sockets until `until` or for a nap, and gives them to the sinks.
-    fn tell_closed(&mut self, until: Instant, outputs: &mut Outputs) -> anyhow::Result<()> {
+    fn report_closed(&mut self, until: Instant, outputs: &mut Outputs) -> anyhow::Result<()> {
         let nap = until.saturating_duration_since(Instant::now()).min(NAP);
         let Some(closes) = &mut self.closes else {
             std::thread::sleep(nap);

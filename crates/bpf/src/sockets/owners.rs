@@ -44,7 +44,7 @@ pub struct Holder<'a> {
 /// A socket in a namespace that its process may not be in, or whose process may hide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes)]
 #[repr(C)]
-pub struct Stray {
+pub struct ForeignSocket {
     /// Inode of the network namespace.
     pub netns: u32,
     /// Process id, as the initial namespace counts.
@@ -257,7 +257,7 @@ impl Owners {
     ///
     /// # Errors
     /// As [`Owners::read`].
-    pub fn read_with_strays(&mut self, table: &mut Table) -> io::Result<Vec<Stray>> {
+    pub fn read_with_foreign_sockets(&mut self, table: &mut Table) -> io::Result<Vec<ForeignSocket>> {
         let strays = &self.skel.maps.strays;
         let known: Vec<Vec<u8>> = strays.keys().collect();
         for key in known {

@@ -69,7 +69,7 @@ impl Tracker {
     }
 
     /// Brings what is known of these sockets into the cache, all at once instead of one after the other.
-    pub fn ask_ahead(&self, keys: &[u64]) {
+    pub fn prefetch(&self, keys: &[u64]) {
         let known = keys.iter().filter_map(|key| self.sockets.get(key));
         std::hint::black_box(known.fold(0, |all, last| all ^ last.digest));
     }

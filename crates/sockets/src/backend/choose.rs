@@ -81,7 +81,7 @@ fn quick(selection: &Selection) -> Option<Box<dyn Backend>> {
         return None;
     }
     let mut discovery = Discovery::default();
-    let namespaces = discovery.look(&[]).namespaces.len();
+    let namespaces = discovery.scan(&[]).namespaces.len();
     let own6 = HostSockets::read(&fs::read_to_string("/proc/net/sockstat6").unwrap_or_default());
     // Those of other namespaces are not known.
     let udp_lite = namespaces > 1 || own.udp_lite + own6.udp_lite > 0;

@@ -14,7 +14,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use anyhow::{Context, Result};
 use parshall_bpf::sockets::iter::{Iterators, Opener, Portion, Reader, Table};
-use parshall_bpf::sockets::owners::Stray;
+use parshall_bpf::sockets::owners::ForeignSocket;
 use parshall_evidence::socket::{Batch, Completeness};
 use parshall_evidence::socket::{Kind, Kinds, Selection};
 use parshall_sys::netns;
@@ -42,7 +42,7 @@ fn tables(kinds: Kinds) -> Vec<Table> {
 pub struct Iter {
     programs: Iterators,
     discovery: Discovery,
-    strays: Vec<Stray>,
+    foreign_sockets: Vec<ForeignSocket>,
 }
 
 impl Iter {
@@ -61,11 +61,11 @@ impl Iter {
     /// As [`Iter::load`].
     pub fn load_after(kinds: Kinds, discovery: Discovery) -> Result<Self> {
         let programs = Iterators::load(&tables(kinds)).context("the iterators over sockets could not be loaded")?;
-        Ok(Self { programs, discovery, strays: Vec::new() })
+        Ok(Self { programs, discovery, foreign_sockets: Vec::new() })
     }
 
     fn namespaces(&mut self, selection: &Selection) -> (Vec<Namespace>, u64) {
-        let mut found = self.discovery.look(&self.strays);
+        let mut found = self.discovery.scan(&self.foreign_sockets);
         if !selection.namespaces.is_empty() {
             found.namespaces.retain(|namespace| selection.namespaces.contains(&namespace.inode));
         }
@@ -81,12 +81,12 @@ impl Backend for Iter {
         "iter"
     }
 
-    fn wants_strays(&self) -> bool {
+    fn needs_foreign_sockets(&self) -> bool {
         true
     }
 
-    fn tell_strays(&mut self, strays: Vec<Stray>) {
-        self.strays = strays;
+    fn set_foreign_sockets(&mut self, foreign_sockets: Vec<ForeignSocket>) {
+        self.foreign_sockets = foreign_sockets;
     }
 
     fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> Result<Completeness> {
@@ -283,17 +283,20 @@ mod tests {
         if !root("namespaces that only sockets keep") {
             return;
         }
-        let netns = NetNs::create("stray").unwrap();
+        let netns = NetNs::create("foreign").unwrap();
         let gone = inode(&netns);
         let listener = netns.run(|| TcpListener::bind("127.0.0.1:4712")).unwrap();
         drop(netns);
         use crate::owners::Owners;
         let mut owners = crate::owners::Kernel::load().unwrap();
-        let (_, strays) = owners.look_with_strays().unwrap();
-        let here = strays.iter().find(|stray| stray.netns == gone).expect("its socket is not where its process is");
+        let (_, foreign_sockets) = owners.scan_with_foreign_sockets().unwrap();
+        let here = foreign_sockets
+            .iter()
+            .find(|foreign| foreign.netns == gone)
+            .expect("its socket is not where its process is");
         assert_eq!((here.pid, here.fd), (std::process::id(), listener.as_raw_fd() as u32));
         let mut iter = Iter::load(Kinds::of([Kind::Tcp])).unwrap();
-        iter.tell_strays(strays.clone());
+        iter.set_foreign_sockets(foreign_sockets.clone());
         let selection = Selection { namespaces: vec![gone], ..Selection::default() };
         let mut ports = Vec::new();
         iter.dump(&selection, &mut |batch| ports.extend(batch.records.iter().map(|record| record.local_port))).unwrap();

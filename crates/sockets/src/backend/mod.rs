@@ -6,7 +6,7 @@ pub mod walk;
 
 use std::collections::BTreeMap;
 
-use parshall_bpf::sockets::owners::Stray;
+use parshall_bpf::sockets::owners::ForeignSocket;
 use parshall_evidence::socket::Selection;
 use parshall_evidence::socket::{Batch, Completeness};
 
@@ -39,10 +39,10 @@ pub trait Backend {
     }
 
     /// Whether it visits one namespace after the other, and so wants to be told of those that only sockets keep alive.
-    fn wants_strays(&self) -> bool {
+    fn needs_foreign_sockets(&self) -> bool {
         false
     }
 
     /// A socket of each namespace that has one, for the dumps that follow: the owners' pass finds them.
-    fn tell_strays(&mut self, _: Vec<Stray>) {}
+    fn set_foreign_sockets(&mut self, _: Vec<ForeignSocket>) {}
 }

@@ -60,8 +60,4 @@ pub trait Encoder {
 }
 
 #[cfg(test)]
-mod bench;
-#[cfg(test)]
-pub mod samples;
-#[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! What the encoders write, read back by readers that know nothing of them: a protobuf decoder built from the published
 //! schema, and serde_json. And the published documents, which `BLESS=1 cargo test -p parshall` rewrites.
+mod contrib;
+
 use std::path::{Path, PathBuf};
 
 use parshall_core::sockets::schema::{self, Wire, wire};
@@ -12,9 +14,9 @@ use super::Encoder;
 use super::envelope::{EnvelopeBuilder, Framing};
 use super::json::Json;
 use super::protobuf::Protobuf;
-use super::samples::{self, Owned, any_row};
 use super::text::{Look, Text};
 use crate::sink::delivery::Chunk;
+use crate::testkit::samples::{self, Owned, any_row};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -79,7 +79,7 @@ impl NetnsNames {
     fn search(&mut self) {
         self.searched = Some(self.dump);
         self.searches += 1;
-        let found = self.discovery.look(&[]);
+        let found = self.discovery.scan(&[]);
         self.known.clear();
         for namespace in found.namespaces.iter().take(MOST) {
             let (name, place) = name(namespace);

@@ -1,6 +1,6 @@
 //! Owners from one pass of a BPF iterator over all descriptors: about a third of a microsecond each.
 use anyhow::{Context, Result};
-use parshall_bpf::sockets::owners::{self, Stray, Table};
+use parshall_bpf::sockets::owners::{self, ForeignSocket, Table};
 use parshall_core::sockets::Owner;
 use parshall_evidence::socket::SocketRecord;
 
@@ -29,14 +29,15 @@ impl Kernel {
 }
 
 impl Owners for Kernel {
-    fn look(&mut self) -> Result<Account> {
+    fn scan(&mut self) -> Result<Account> {
         self.program.read(&mut self.table).context("descriptors could not be read")?;
         Ok(self.account())
     }
 
-    fn look_with_strays(&mut self) -> Result<(Account, Vec<Stray>)> {
-        let strays = self.program.read_with_strays(&mut self.table).context("descriptors could not be read")?;
-        Ok((self.account(), strays))
+    fn scan_with_foreign_sockets(&mut self) -> Result<(Account, Vec<ForeignSocket>)> {
+        let foreign_sockets =
+            self.program.read_with_foreign_sockets(&mut self.table).context("descriptors could not be read")?;
+        Ok((self.account(), foreign_sockets))
     }
 
     fn of(&self, records: &[SocketRecord], owners: &mut Vec<Owner>, ends: &mut Vec<usize>) {

@@ -5,7 +5,7 @@ mod procfs;
 pub use kernel::Kernel;
 pub use procfs::Procfs;
 
-use parshall_bpf::sockets::owners::{Stray, Table};
+use parshall_bpf::sockets::owners::{ForeignSocket, Table};
 use parshall_core::sockets::Owner;
 use parshall_evidence::socket::SocketRecord;
 
@@ -29,14 +29,14 @@ pub trait Owners {
     ///
     /// # Errors
     /// What makes the whole look impossible; what was known before is forgotten all the same.
-    fn look(&mut self) -> anyhow::Result<Account>;
+    fn scan(&mut self) -> anyhow::Result<Account>;
 
     /// As [`Owners::look`], and gives a socket of each namespace that has one, if it can.
     ///
     /// # Errors
     /// As [`Owners::look`].
-    fn look_with_strays(&mut self) -> anyhow::Result<(Account, Vec<Stray>)> {
-        self.look().map(|account| (account, Vec::new()))
+    fn scan_with_foreign_sockets(&mut self) -> anyhow::Result<(Account, Vec<ForeignSocket>)> {
+        self.scan().map(|account| (account, Vec::new()))
     }
 
     /// Appends those who hold the sockets of these records, one socket after the other, in the order of processes and
@@ -77,7 +77,7 @@ mod tests {
 
     /// Which of our descriptors are this socket. What another test starts has a copy of each, until it is itself.
     fn ours(provider: &mut dyn Owners, listener: &TcpListener) -> Vec<u32> {
-        let account = provider.look().expect("descriptors can be seen");
+        let account = provider.scan().expect("descriptors can be seen");
         assert!(account.descriptors > 0 && account.dropped == 0);
         let inode = std::fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd())).unwrap().ino() as u32;
         let (mut owners, mut ends) = (Vec::new(), Vec::new());
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_socket_that_nobody_holds_has_no_owner() {
         let mut procfs = Procfs::default();
-        procfs.look().unwrap();
+        procfs.scan().unwrap();
         let (mut owners, mut ends) = (Vec::new(), Vec::new());
         let unheld = SocketRecord { address: 7, inode: u32::MAX, ..Default::default() };
         procfs.of(&[SocketRecord::default(), unheld], &mut owners, &mut ends);

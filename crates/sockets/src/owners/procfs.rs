@@ -24,7 +24,7 @@ impl Default for Procfs {
 }
 
 impl Owners for Procfs {
-    fn look(&mut self) -> Result<Account> {
+    fn scan(&mut self) -> Result<Account> {
         self.table.clear();
         let mut hidden = 0;
         let pids = proc_fs::pids();

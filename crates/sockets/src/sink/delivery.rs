@@ -1,4 +1,4 @@
-//! The seam of the sinks that may be slow: encoded chunks go through a queue and a spool (`outlet`) to one of these.
+//! The seam of the sinks that may be slow: encoded chunks go through a queue and a spool (`delivery_queue`) to one of these.
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Rotating files in a directory. A file has a hidden name ending in `.tmp` until it is complete; what has its proper name
 //! will not change any more.
 //!
-//! Encoding happens where the rows come from; compressing, writing and rotating in the outlet's thread. What is written
+//! Encoding happens where the rows come from; compressing, writing and rotating in the delivery queue's thread. What is written
 //! as a whole (a zstd frame, a run of messages, a row group) is there or is not: what a full disk cut off is removed, and
 //! tried again. A file and its name are synced once, at its end. What a process that was killed left is cut behind what is whole
 //! and gets the name of the file with `.partial` behind it; it counts and goes as all others do.
@@ -19,8 +19,8 @@ use parshall_evidence::socket::Completeness;
 use parshall_sys::file_lock::FileLock;
 
 use super::delivery::{Chunk, Delivery, Payload, Refusal, Spare};
+use super::delivery_queue::{DeliveryQueue, QueueConfig};
 use super::disk::Disk;
-use super::outlet::{Outlet, OutletConfig};
 use super::{Account, Fault, Sink, disk_error_kind};
 use crate::format::Encoder;
 use crate::format::json::Json;
@@ -106,11 +106,11 @@ pub struct Files {
     /// Where the encoded bytes begin in the buffer.
     from: usize,
     buffered_rows: u32,
-    /// Bytes that were offered to the outlet.
+    /// Bytes that were offered to the delivery queue.
     offered: u64,
     places: Places,
     spare: Arc<Spare>,
-    outlet: Outlet,
+    queue: DeliveryQueue,
 }
 
 enum Encoding {
@@ -130,10 +130,10 @@ impl Files {
             FileFormat::Parquet => Encoding::Parquet(Box::default()),
         };
         let retry = Retry { first_ns: 100_000_000, longest_ns: 5_000_000_000 };
-        let bounds = OutletConfig { queue_bytes: QUEUE_BYTES, spool: None, retry };
+        let bounds = QueueConfig { queue_bytes: QUEUE_BYTES, spool: None, retry };
         let places = Places::default();
         let writer = Writer::open(config, places.clone(), Disk::default())?;
-        let outlet = Outlet::start("sockets-files", bounds, Box::new(writer))?;
+        let queue = DeliveryQueue::start("sockets-files", bounds, Box::new(writer))?;
         Ok(Self {
             encoding,
             buffer: Vec::new(),
@@ -142,7 +142,7 @@ impl Files {
             offered: 0,
             places,
             spare: Arc::default(),
-            outlet,
+            queue,
         })
     }
 
@@ -156,7 +156,7 @@ impl Files {
         };
         self.offered += bytes.len() as u64;
         if !bytes.is_empty() {
-            self.outlet.offer_within(Chunk { sequence: dump.sequence, at_unix_ns, rows, bytes }, PATIENCE);
+            self.queue.offer_within(Chunk { sequence: dump.sequence, at_unix_ns, rows, bytes }, PATIENCE);
         }
     }
 
@@ -229,7 +229,7 @@ impl Sink for Files {
     }
 
     fn account(&self) -> Account {
-        let mut account = self.outlet.account();
+        let mut account = self.queue.account();
         account.rows_in += self.held();
         account.rows_waiting += self.held();
         account
@@ -243,11 +243,11 @@ impl Sink for Files {
         if is_left {
             self.send(&Dump { at_unix_ns: 0, sequence: 0, host: String::new(), backend: "" });
         }
-        self.outlet.close(patience)
+        self.queue.close(patience)
     }
 }
 
-/// Writes chunks to files, in the outlet's thread.
+/// Writes chunks to files, in the delivery queue's thread.
 struct Writer {
     config: FilesConfig,
     disk: Disk,

@@ -1,10 +1,10 @@
 //! The seam of the sinks: one file or folder each, with its table, and one line in the list of [`sinks!`].
 pub mod delivery;
+pub mod delivery_queue;
 pub mod disk;
 pub mod files;
 pub mod kafka;
 pub mod otlp;
-pub mod outlet;
 pub mod prometheus;
 mod series;
 pub mod spool;

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
-use parshall_bpf::sockets::owners::Stray;
+use parshall_bpf::sockets::owners::ForeignSocket;
 use parshall_core::sock_diag::{Asked, Layout, Reading, tables};
 use parshall_evidence::socket::Selection;
 use parshall_evidence::socket::{Batch, Completeness, SocketRecord};
@@ -133,14 +133,14 @@ impl Shared {
 type Orders = Sender<(Arc<Task>, SyncSender<Reply>)>;
 
 /// Finds namespaces before a dump, given sockets that may be alone in theirs.
-type Find = Box<dyn FnMut(&[Stray]) -> Found + Send>;
+type Find = Box<dyn FnMut(&[ForeignSocket]) -> Found + Send>;
 
 /// The backend.
 pub struct Netlink {
     options: Options,
     shared: Arc<Shared>,
     layout: Layout,
-    strays: Vec<Stray>,
+    foreign_sockets: Vec<ForeignSocket>,
     find: Find,
     orders: Vec<Orders>,
     threads: Vec<JoinHandle<()>>,
@@ -153,7 +153,7 @@ impl Netlink {
     /// io_uring was asked for and is not to be had; SOCK_DIAG is not.
     pub fn open(options: Options) -> anyhow::Result<Self> {
         let mut discovery = Discovery::default();
-        Self::with_namespaces(options, Box::new(move |strays| discovery.look(strays)))
+        Self::with_namespaces(options, Box::new(move |foreign_sockets| discovery.scan(foreign_sockets)))
     }
 
     /// As [`Netlink::open`], with namespaces that the caller finds before each dump.
@@ -177,8 +177,15 @@ impl Netlink {
             counts: Mutex::default(),
         });
         let layout = Layout::of_release(release.trim());
-        let mut netlink =
-            Self { options, shared, layout, strays: Vec::new(), find, orders: Vec::new(), threads: Vec::new() };
+        let mut netlink = Self {
+            options,
+            shared,
+            layout,
+            foreign_sockets: Vec::new(),
+            find,
+            orders: Vec::new(),
+            threads: Vec::new(),
+        };
         for _ in 0..readers {
             netlink.start_reader()?;
         }
@@ -218,7 +225,7 @@ impl Netlink {
 
     /// Namespaces and jobs of a dump.
     fn plan(&mut self, selection: &Selection) -> Task {
-        let found = (self.find)(&self.strays);
+        let found = (self.find)(&self.foreign_sockets);
         if found.lost > 0 {
             let mut counts = self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner);
             *counts.entry("hidden-processes").or_default() += found.lost;
@@ -261,12 +268,12 @@ impl Backend for Netlink {
         false
     }
 
-    fn wants_strays(&self) -> bool {
+    fn needs_foreign_sockets(&self) -> bool {
         true
     }
 
-    fn tell_strays(&mut self, strays: Vec<Stray>) {
-        self.strays = strays;
+    fn set_foreign_sockets(&mut self, foreign_sockets: Vec<ForeignSocket>) {
+        self.foreign_sockets = foreign_sockets;
     }
 
     fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> anyhow::Result<Completeness> {

@@ -283,7 +283,8 @@ fn many_sockets_come_once_each_and_rules_are_kept() {
 /// A backend that is told which namespaces there are.
 fn told(options: Options, namespaces: &Arc<Mutex<Vec<Namespace>>>) -> Netlink {
     let namespaces = Arc::clone(namespaces);
-    let find = move |_: &[Stray]| Found { namespaces: namespaces.lock().expect("not poisoned").clone(), lost: 0 };
+    let find =
+        move |_: &[ForeignSocket]| Found { namespaces: namespaces.lock().expect("not poisoned").clone(), lost: 0 };
     Netlink::with_namespaces(options, Box::new(find)).expect("SOCK_DIAG")
 }
 

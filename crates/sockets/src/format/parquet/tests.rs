@@ -5,7 +5,7 @@ use parshall_core::sockets::{Owner, Rates};
 use parshall_evidence::socket::SocketRecord;
 
 use super::*;
-use crate::format::samples::{self, Owned};
+use crate::testkit::samples::{self, Owned};
 
 fn read(bytes: Vec<u8>) -> (SerializedFileReader<bytes::Bytes>, Vec<serde_json::Value>) {
     let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).expect("a Parquet file");

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 
 use super::*;
-use crate::format::samples::{self, Owned};
+use crate::testkit::samples::{self, Owned};
 use parshall_testkit::skip;
 
 const SOON: Duration = Duration::from_secs(60);

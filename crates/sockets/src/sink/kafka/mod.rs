@@ -1,4 +1,4 @@
-//! Kafka: one envelope per message, of at most so many bytes; behind an outlet, so a broker that refuses, hangs or goes away
+//! Kafka: one envelope per message, of at most so many bytes; behind a delivery queue, so a broker that refuses, hangs or goes away
 //! is never waited for by the collector.
 mod delivery;
 mod key;
@@ -17,7 +17,7 @@ pub use delivery::KafkaDelivery;
 pub use key::Key;
 
 use super::delivery::{Chunk, Refusal};
-use super::outlet::{Outlet, OutletConfig};
+use super::delivery_queue::{DeliveryQueue, QueueConfig};
 pub use super::tls::TlsConfig;
 use super::{Account, Sink};
 use crate::format::envelope::{EnvelopeBuilder, Framing};
@@ -153,28 +153,28 @@ impl KafkaConfig {
 /// The sink.
 pub struct KafkaSink {
     builders: Builders,
-    outlet: Outlet,
-    told_too_large: u64,
+    queue: DeliveryQueue,
+    reported_too_large: u64,
 }
 
 impl KafkaSink {
     /// Starts it. No broker need be there yet.
     ///
     /// # Errors
-    /// A [`UserError`] for what cannot work; else if the outlet cannot be started.
-    pub fn start(config: KafkaConfig, outlet: OutletConfig) -> anyhow::Result<Self> {
+    /// A [`UserError`] for what cannot work; else if the delivery queue cannot be started.
+    pub fn start(config: KafkaConfig, queue: QueueConfig) -> anyhow::Result<Self> {
         config.check()?;
         let builders = Builders::new(&config);
         let delivery = KafkaDelivery::new(config)?;
-        Ok(Self { builders, outlet: Outlet::start("kafka", outlet, Box::new(delivery))?, told_too_large: 0 })
+        Ok(Self { builders, queue: DeliveryQueue::start("kafka", queue, Box::new(delivery))?, reported_too_large: 0 })
     }
 
     fn tell_too_large(&mut self) {
-        let new = self.builders.too_large() - self.told_too_large;
+        let new = self.builders.too_large() - self.reported_too_large;
         if new > 0 {
-            self.told_too_large += new;
+            self.reported_too_large += new;
             let text = format!("{new} rows are larger than a message may be");
-            self.outlet.give_up(new, Refusal { kind: "too-large", text, again: false });
+            self.queue.give_up(new, Refusal { kind: "too-large", text, again: false });
         }
     }
 }
@@ -185,22 +185,22 @@ impl Sink for KafkaSink {
     }
 
     fn rows(&mut self, dump: &Dump, rows: &[Row<'_>]) -> anyhow::Result<()> {
-        let outlet = &self.outlet;
+        let queue = &self.queue;
         for row in rows {
-            self.builders.row(dump, row, &mut |chunk| outlet.offer(chunk));
+            self.builders.row(dump, row, &mut |chunk| queue.offer(chunk));
         }
         Ok(())
     }
 
     fn end(&mut self, dump: &Dump, completeness: &Completeness) -> anyhow::Result<()> {
-        let outlet = &self.outlet;
-        self.builders.end(dump, completeness, &mut |chunk| outlet.offer(chunk));
+        let queue = &self.queue;
+        self.builders.end(dump, completeness, &mut |chunk| queue.offer(chunk));
         self.tell_too_large();
         Ok(())
     }
 
     fn account(&self) -> Account {
-        let mut account = self.outlet.account();
+        let mut account = self.queue.account();
         // Rows of envelopes that are not full yet.
         let begun = self.builders.rows();
         account.rows_in += begun;
@@ -209,10 +209,10 @@ impl Sink for KafkaSink {
     }
 
     fn close(mut self: Box<Self>, patience: Duration) -> Account {
-        let outlet = &self.outlet;
-        self.builders.flush(&mut |chunk| outlet.offer(chunk));
+        let queue = &self.queue;
+        self.builders.flush(&mut |chunk| queue.offer(chunk));
         self.tell_too_large();
-        self.outlet.close(patience)
+        self.queue.close(patience)
     }
 }
 

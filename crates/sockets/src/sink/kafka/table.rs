@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::{Codec, KafkaConfig, KafkaSink, Key, Login, MESSAGE_BYTES, Mechanism};
 use crate::format::envelope::Framing;
-use crate::sink::outlet::{OutletConfig, SpoolTable, queue_bytes};
+use crate::sink::delivery_queue::{QueueConfig, SpoolTable, queue_bytes};
 use crate::sink::table::{duration, one_of, secret, size, timeout};
 use crate::sink::tls::TlsTable;
 use crate::sink::{Shared, Sink, SinkRequest, SinkTable};
@@ -53,7 +53,7 @@ impl std::fmt::Debug for LoginTable {
 
 /// Rows to a topic.
 #[derive(Debug)]
-struct KafkaRequest(KafkaConfig, OutletConfig);
+struct KafkaRequest(KafkaConfig, QueueConfig);
 
 impl SinkTable for Table {
     fn validate(self) -> Result<Box<dyn SinkRequest>, UserError> {
@@ -67,7 +67,7 @@ impl SinkTable for Table {
             timeout: self.timeout,
             ..KafkaConfig::new(self.brokers, self.topic)
         };
-        Ok(Box::new(KafkaRequest(config, OutletConfig::of_table(self.queue, self.spool))))
+        Ok(Box::new(KafkaRequest(config, QueueConfig::of_table(self.queue, self.spool))))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::sink::delivery::{Chunk, Delivery, Refusal};
 
 /// Bytes of an answer that are read.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// No longer than this is waited because a receiver asks for it: the outlet has pauses of its own.
+/// No longer than this is waited because a receiver asks for it: the delivery queue has pauses of its own.
 const ASKED_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// What receivers refused of requests that they took.

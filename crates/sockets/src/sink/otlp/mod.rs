@@ -1,4 +1,4 @@
-//! OTLP: the aggregates of every dump by HTTP to a receiver of OpenTelemetry; behind an outlet, so a receiver that is slow or
+//! OTLP: the aggregates of every dump by HTTP to a receiver of OpenTelemetry; behind a delivery queue, so a receiver that is slow or
 //! gone is never waited for by the collector. Rows that an account counts are data points here.
 mod delivery;
 mod encode;
@@ -16,7 +16,7 @@ use parshall_evidence::socket::Completeness;
 
 use self::delivery::{OtlpDelivery, Rejected};
 use super::delivery::Chunk;
-use super::outlet::{Outlet, OutletConfig};
+use super::delivery_queue::{DeliveryQueue, QueueConfig};
 pub use super::tls::TlsConfig;
 use super::{Account, Sink};
 use parshall_host::error::UserError;
@@ -79,7 +79,7 @@ impl Receiver {
 /// The sink.
 pub struct OtlpSink {
     aggregator: Aggregator,
-    outlet: Outlet,
+    queue: DeliveryQueue,
     rejected: Arc<Rejected>,
     /// When counting began.
     start_unix_ns: Option<u64>,
@@ -89,8 +89,8 @@ impl OtlpSink {
     /// Starts it. No receiver need be there yet. Needs whole dumps, with the groups of `aggregate::groups()`.
     ///
     /// # Errors
-    /// A [`UserError`] for what cannot work; else if the outlet cannot be started.
-    pub fn start(config: OtlpConfig, settings: Settings, outlet: OutletConfig) -> anyhow::Result<Self> {
+    /// A [`UserError`] for what cannot work; else if the delivery queue cannot be started.
+    pub fn start(config: OtlpConfig, settings: Settings, queue: QueueConfig) -> anyhow::Result<Self> {
         for (name, value) in &config.headers {
             let good = name.parse::<hyper::header::HeaderName>().is_ok()
                 && value.parse::<hyper::header::HeaderValue>().is_ok();
@@ -100,8 +100,8 @@ impl OtlpSink {
         }
         let rejected = Arc::<Rejected>::default();
         let delivery = OtlpDelivery::new(config, rejected.clone())?;
-        let outlet = Outlet::start("otlp", outlet, Box::new(delivery))?;
-        Ok(Self { aggregator: Aggregator::new(settings), outlet, rejected, start_unix_ns: None })
+        let queue = DeliveryQueue::start("otlp", queue, Box::new(delivery))?;
+        Ok(Self { aggregator: Aggregator::new(settings), queue, rejected, start_unix_ns: None })
     }
 }
 
@@ -130,7 +130,7 @@ impl Sink for OtlpSink {
     fn end(&mut self, dump: &Dump, _: &Completeness) -> anyhow::Result<()> {
         let start = *self.start_unix_ns.get_or_insert(dump.at_unix_ns);
         for request in encode::requests(&self.aggregator.end(), dump, start) {
-            self.outlet.offer(Chunk {
+            self.queue.offer(Chunk {
                 sequence: dump.sequence,
                 at_unix_ns: dump.at_unix_ns,
                 rows: request.points,
@@ -141,10 +141,10 @@ impl Sink for OtlpSink {
     }
 
     fn account(&self) -> Account {
-        account(self.outlet.account(), &self.rejected)
+        account(self.queue.account(), &self.rejected)
     }
 
     fn close(self: Box<Self>, patience: Duration) -> Account {
-        account(self.outlet.close(patience), &self.rejected)
+        account(self.queue.close(patience), &self.rejected)
     }
 }

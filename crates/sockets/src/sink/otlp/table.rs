@@ -7,7 +7,7 @@ use parshall_host::error::UserError;
 use serde::Deserialize;
 
 use super::{OtlpConfig, OtlpSink};
-use crate::sink::outlet::{OutletConfig, SpoolTable, queue_bytes};
+use crate::sink::delivery_queue::{QueueConfig, SpoolTable, queue_bytes};
 use crate::sink::series::SeriesTable;
 use crate::sink::table::{duration, size, timeout};
 use crate::sink::tls::TlsTable;
@@ -31,7 +31,7 @@ pub struct Table {
 
 /// Aggregates to a receiver of OpenTelemetry.
 #[derive(Debug)]
-struct OtlpRequest(OtlpConfig, Settings, OutletConfig);
+struct OtlpRequest(OtlpConfig, Settings, QueueConfig);
 
 impl SinkTable for Table {
     fn validate(self) -> Result<Box<dyn SinkRequest>, UserError> {
@@ -42,7 +42,7 @@ impl SinkTable for Table {
             timeout: self.timeout,
         };
         let settings = self.series.validate()?;
-        Ok(Box::new(OtlpRequest(config, settings, OutletConfig::of_table(self.queue, self.spool))))
+        Ok(Box::new(OtlpRequest(config, settings, QueueConfig::of_table(self.queue, self.spool))))
     }
 }
 

@@ -9,11 +9,11 @@ use parshall_core::sockets::retry::Retry;
 use parshall_evidence::socket::SocketRecord;
 
 use super::*;
-use crate::testing::python;
+use crate::testkit::peers::python;
 use crate::wire::Message;
 
-fn quick() -> OutletConfig {
-    OutletConfig { queue_bytes: 8 << 20, spool: None, retry: Retry { first_ns: 10_000_000, longest_ns: 50_000_000 } }
+fn quick() -> QueueConfig {
+    QueueConfig { queue_bytes: 8 << 20, spool: None, retry: Retry { first_ns: 10_000_000, longest_ns: 50_000_000 } }
 }
 
 fn config(at: SocketAddr) -> OtlpConfig {

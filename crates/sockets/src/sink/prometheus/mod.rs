@@ -206,7 +206,7 @@ mod tests {
 
     use super::self_metrics::DumpCost;
     use super::*;
-    use crate::testing::python;
+    use crate::testkit::peers::python;
 
     fn board() -> Arc<Board> {
         let board = Board::new(None);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parshall_sys::child::{Confine, spawn};
 
-use crate::testing::peer;
+use crate::testkit::peers::peer;
 use parshall_testkit::skip;
 
 pub const USER: &str = "collector";

@@ -19,8 +19,8 @@ use crate::wire::{Unread, Value};
 /// Machines that run many things at once are slow.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-fn quick(queue_bytes: usize, spool: Option<SpoolConfig>) -> OutletConfig {
-    OutletConfig { queue_bytes, spool, retry: Retry { first_ns: 20_000_000, longest_ns: 500_000_000 } }
+fn quick(queue_bytes: usize, spool: Option<SpoolConfig>) -> QueueConfig {
+    QueueConfig { queue_bytes, spool, retry: Retry { first_ns: 20_000_000, longest_ns: 500_000_000 } }
 }
 
 fn dump(sequence: u64) -> Dump {

@@ -7,11 +7,11 @@ use parshall_core::sockets::schema::{self, EXTRAS, Extra, Wire, wire};
 use parshall_core::sockets::words;
 use parshall_evidence::socket::{FIELDS, Field, SOCKETS_SCHEMA, Width};
 
-use super::format::Encoder;
-use super::format::envelope::{EnvelopeBuilder, Framing};
-use super::format::parquet::Parquet;
-use super::format::samples::{self, Owned};
-use super::testing::python;
+use crate::format::Encoder;
+use crate::format::envelope::{EnvelopeBuilder, Framing};
+use crate::format::parquet::Parquet;
+use crate::testkit::peers::python;
+use crate::testkit::samples::{self, Owned};
 
 fn contrib(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(name)
@@ -150,8 +150,8 @@ fn the_tables_follow_the_published_fields() {
 /// Every metric that the dashboard asks for is one that is written.
 #[test]
 fn the_dashboard_asks_for_metrics_that_there_are() {
-    use super::sink::prometheus;
-    use super::sink::prometheus::self_metrics::Board;
+    use crate::sink::prometheus;
+    use crate::sink::prometheus::self_metrics::Board;
     use parshall_core::sockets::aggregate::{Aggregator, Settings};
 
     let board = Board::new(None);

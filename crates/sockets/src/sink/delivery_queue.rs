@@ -26,9 +26,9 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Space in a spool is given back in pieces of this size.
 const SEGMENT_BYTES: u64 = 16 << 20;
 
-/// Bounds of an outlet.
+/// Bounds of a delivery queue.
 #[derive(Debug, Clone)]
-pub struct OutletConfig {
+pub struct QueueConfig {
     /// Bytes that may wait in memory. With a spool, as much again may wait for its disk.
     pub queue_bytes: usize,
     /// Where chunks go when memory is full; none: they are refused.
@@ -46,7 +46,7 @@ pub struct SpoolTable {
     size: u64,
 }
 
-impl OutletConfig {
+impl QueueConfig {
     /// The bounds that a table sets.
     pub fn of_table(queue_bytes: u64, spool: Option<SpoolTable>) -> Self {
         let spool = spool.map(|table| SpoolConfig {
@@ -65,7 +65,7 @@ pub fn queue_bytes() -> u64 {
 }
 
 /// A queue of chunks, and the thread that delivers them.
-pub struct Outlet {
+pub struct DeliveryQueue {
     shared: Arc<Shared>,
 }
 
@@ -140,12 +140,12 @@ enum InHand {
     FromSpool(Chunk),
 }
 
-impl Outlet {
+impl DeliveryQueue {
     /// Starts the threads. What an earlier process left in the spool is delivered first, and counted as given.
     ///
     /// # Errors
     /// If the spool cannot be opened, or a thread not started.
-    pub fn start(name: &str, config: OutletConfig, mut delivery: Box<dyn Delivery>) -> anyhow::Result<Self> {
+    pub fn start(name: &str, config: QueueConfig, mut delivery: Box<dyn Delivery>) -> anyhow::Result<Self> {
         let mut state = State::default();
         state.note(delivery.faults());
         let spool = match &config.spool {
@@ -165,12 +165,12 @@ impl Outlet {
             changed: Condvar::new(),
             spool,
         });
-        let outlet = Self { shared: Arc::clone(&shared) };
+        let queue = Self { shared: Arc::clone(&shared) };
         if shared.spool.is_some() {
-            outlet.spawn(&format!("{name}-spool"), Shared::write_spool)?;
+            queue.spawn(&format!("{name}-spool"), Shared::write_spool)?;
         }
-        outlet.spawn(name, move |shared| shared.deliver(delivery))?;
-        Ok(outlet)
+        queue.spawn(name, move |shared| shared.deliver(delivery))?;
+        Ok(queue)
     }
 
     fn spawn(&self, name: &str, work: impl FnOnce(&Shared) + Send + 'static) -> anyhow::Result<()> {
