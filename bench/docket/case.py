@@ -10,7 +10,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILT = os.path.join(ROOT, "target", "docket")
 ROLES = ("slow", "healthy-busy", "healthy-idle", "chain")
 STATUSES = ("cause", "healthy", "at-capacity", "no-dominant-cause", "insufficient-evidence")
-METRICS = ("p50_ms", "p99_ms", "mean_ms", "rate", "mb_s", "delivered")
+METRICS = ("p50_ms", "p99_ms", "mean_ms", "rate", "mb_s")
 READY = ("port", "udp", "file", "exit", "seconds", "now")
 
 KEYS = {

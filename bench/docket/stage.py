@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 
-from case import BUILT, HERE, CaseError, fill, words
+from case import BUILT, HERE, fill, words
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS = 0x00020000
@@ -87,6 +87,7 @@ class Group:
         kill_group(self.path)
         for device in throttled.decode().split():
             _write(BLKIO_IOPS, f"{device} 0")
+            subprocess.run(["umount", "--lazy", os.path.join(self.folder, "disk")], capture_output=True, check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
         os._exit(0)
 
@@ -356,6 +357,3 @@ class Stage:
                     break
                 time.sleep(0.1)
         shutil.rmtree(self.dir, ignore_errors=True)
-
-
-__all__ = ["Stage", "StageError", "CaseError", "enter_private_mounts", "sweep"]
