@@ -432,18 +432,49 @@ proptest! {
     }
 }
 
-/// A connection that transfers, and the actions that were asked for so far taken.
-fn transferring(rules: &Rules<'_>) -> Connection {
+/// A connection that transfers, and the actions that it asked for since it is connected.
+fn connected(rules: &Rules<'_>, held: Held) -> (Connection, Vec<Action>) {
     let mut connection = Connection::new(0, false);
     let mut answers =
-        [Event::TargetsOrdered(1), Event::AddressesKnown(1), Event::Connected { held: Held::Nothing, arm: false }]
-            .into_iter();
-    while connection.poll(0, rules).is_some() {
-        if let Some(answer) = answers.next() {
-            connection.handle(answer, 0, rules);
+        [Event::TargetsOrdered(1), Event::AddressesKnown(1), Event::Connected { held, arm: false }].into_iter();
+    let mut asked = Vec::new();
+    while let Some(action) = connection.poll(0, rules) {
+        match answers.next() {
+            Some(answer) => connection.handle(answer, 0, rules),
+            None => asked.push(action),
         }
     }
-    connection
+    (connection, asked)
+}
+
+fn transferring(rules: &Rules<'_>) -> Connection {
+    connected(rules, Held::Nothing).0
+}
+
+/// Nothing of a PROXY header for the target may wait until the client sends: in many protocols the server speaks first.
+#[test]
+fn what_is_held_when_it_connects_is_sent_at_once() {
+    let rules = Rules { timeouts: &TIMEOUTS, keepalive: None, drain_until: None };
+    let run = Action::Run(Direction::ClientToTarget);
+    assert!(connected(&rules, Held::Bytes).1.contains(&run));
+    assert!(!connected(&rules, Held::Nothing).1.contains(&run));
+}
+
+#[test]
+fn a_full_sink_is_tried_again_when_it_has_room_and_not_when_more_arrives() {
+    let rules = Rules { timeouts: &TIMEOUTS, keepalive: None, drain_until: None };
+    let mut connection = transferring(&rules);
+    let direction = Direction::ClientToTarget;
+    let readable = SocketState { readable: true, ..SocketState::default() };
+    let writable = SocketState { writable: true, ..SocketState::default() };
+    connection.handle(Event::Socket(Peer::Client, readable), 0, &rules);
+    assert_eq!(connection.poll(0, &rules), Some(Action::Run(direction)));
+    assert!(connection.begin_turn(direction));
+    connection.handle(Event::Turn(direction, Held::Nothing, Turn::SinkFull), 0, &rules);
+    connection.handle(Event::Socket(Peer::Client, readable), 0, &rules);
+    assert_eq!(connection.poll(0, &rules), None);
+    connection.handle(Event::Socket(Peer::Target, writable), 0, &rules);
+    assert_eq!(connection.poll(0, &rules), Some(Action::Run(direction)), "the source is still ready");
 }
 
 #[test]
