@@ -1,5 +1,8 @@
 //! Hierarchies of control groups, of version 1 and 2: where they are mounted, and the group of a process in them.
+use std::fs;
 use std::path::{Path, PathBuf};
+
+use parshall_sys::owner;
 
 use crate::mountinfo;
 
@@ -15,6 +18,23 @@ struct Mount {
 pub struct Mounts {
     v1_cpu: Option<Mount>,
     v2: Option<Mount>,
+}
+
+/// The hierarchy in which the CPU time of new groups can be controlled, by its top directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CpuHierarchy {
+    /// Version 1, with the cpu controller.
+    V1(PathBuf),
+    /// Version 2, with the cpu controller available.
+    V2(PathBuf),
+}
+
+/// Removes the groups directly below `top` that dead owners left and whose name `is_ours` takes; returns the names. A group that
+/// is not empty stays.
+pub fn remove_leftovers(top: &Path, is_ours: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut dead = owner::leftovers(top).unwrap_or_default();
+    dead.retain(|name| is_ours(name) && fs::remove_dir(top.join(name)).is_ok());
+    dead
 }
 
 impl Mounts {
@@ -34,6 +54,16 @@ impl Mounts {
             }
         }
         mounts
+    }
+
+    /// Where groups that control CPU time can be made.
+    pub fn for_cpu(&self) -> Option<CpuHierarchy> {
+        if let Some(mount) = &self.v1_cpu {
+            return Some(CpuHierarchy::V1(mount.point.clone()));
+        }
+        let point = &self.v2.as_ref()?.point;
+        let controllers = fs::read_to_string(point.join("cgroup.controllers")).unwrap_or_default();
+        controllers.split_whitespace().any(|controller| controller == "cpu").then(|| CpuHierarchy::V2(point.clone()))
     }
 
     /// The directory that controls the CPU time of a process, from the text of its /proc/PID/cgroup. None for a group outside of

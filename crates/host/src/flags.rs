@@ -6,7 +6,7 @@ use parshall_core::values::ValueError;
 
 use crate::error::UserError;
 
-/// A parser of [`parshall_core::units`] or of a configuration file as one of clap's.
+/// A parser of [`parshall_core::values`] or of a configuration file as one of clap's.
 pub fn read<T: Clone + Send + Sync + 'static>(
     parse: fn(&str) -> Result<T, ValueError>,
 ) -> impl TypedValueParser<Value = T> {

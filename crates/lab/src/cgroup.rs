@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use parshall_sys::owner::{self, Owner};
-
+use parshall_host::cgroup::{CpuHierarchy, Mounts, remove_leftovers};
 use parshall_host::error::UserError;
-use parshall_host::mountinfo;
+use parshall_sys::owner::Owner;
 
 const PERIOD_US: u64 = 100_000;
 
@@ -17,16 +16,11 @@ pub struct CpuQuota {
     path: PathBuf,
 }
 
-enum Hierarchy {
-    V1(PathBuf),
-    V2(PathBuf),
-}
-
 impl CpuQuota {
     /// Makes a group that may use this share of one CPU.
     pub fn create(tag: &str, percent: u32) -> anyhow::Result<Self> {
         let quota_us = u64::from(percent.max(1)) * PERIOD_US / 100;
-        let hierarchy = hierarchy().ok_or_else(|| {
+        let hierarchy = Mounts::read().for_cpu().ok_or_else(|| {
             UserError::new("no control group hierarchy has the cpu controller", "mount cgroup2, or cgroup with -o cpu")
         })?;
         let name = Owner::this()?.unique_name(tag);
@@ -39,10 +33,10 @@ impl CpuQuota {
             Ok(group)
         };
         match hierarchy {
-            Hierarchy::V1(root) => {
+            CpuHierarchy::V1(root) => {
                 make(&root, &[("cpu.cfs_period_us", PERIOD_US.to_string()), ("cpu.cfs_quota_us", quota_us.to_string())])
             }
-            Hierarchy::V2(root) => {
+            CpuHierarchy::V2(root) => {
                 // Usually on already; if this fails, writing cpu.max says so.
                 fs::write(root.join("cgroup.subtree_control"), "+cpu").ok();
                 make(&root, &[("cpu.max", format!("{quota_us} {PERIOD_US}"))])
@@ -69,28 +63,8 @@ impl Drop for CpuQuota {
     }
 }
 
-/// Removes the groups that dead owners left and returns their names. A group that is not empty stays.
+/// Removes the groups that dead owners left and returns their names.
 pub fn sweep() -> Vec<String> {
-    let Some(Hierarchy::V1(root) | Hierarchy::V2(root)) = hierarchy() else { return Vec::new() };
-    let mut dead = owner::leftovers(&root).unwrap_or_default();
-    dead.retain(|name| fs::remove_dir(root.join(name)).is_ok());
-    dead
-}
-
-fn hierarchy() -> Option<Hierarchy> {
-    let table = mountinfo::read("self");
-    let mut v2 = None;
-    for mount in mountinfo::mounts(&table) {
-        match mount.kind {
-            b"cgroup" if mount.has_option("cpu") => return Some(Hierarchy::V1(mount.point())),
-            b"cgroup2" => {
-                let controllers = fs::read_to_string(mount.point().join("cgroup.controllers")).unwrap_or_default();
-                if controllers.split_whitespace().any(|controller| controller == "cpu") {
-                    v2 = Some(Hierarchy::V2(mount.point()));
-                }
-            }
-            _ => {}
-        }
-    }
-    v2
+    let Some(CpuHierarchy::V1(top) | CpuHierarchy::V2(top)) = Mounts::read().for_cpu() else { return Vec::new() };
+    remove_leftovers(&top, |_| true)
 }

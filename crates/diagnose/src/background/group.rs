@@ -7,10 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parshall_sys::owner::{self, Owner};
+use parshall_host::cgroup::{Mounts, remove_leftovers};
+use parshall_sys::owner::Owner;
 
 use crate::cgroup::snapshot_directory;
-use parshall_host::cgroup::Mounts;
 
 const TAG: &str = "observer";
 /// Limits of version 2 that a process leaves behind when it leaves a group, and what each says where there is none.
@@ -73,11 +73,7 @@ fn is_limited(top: &Path, group: &Path) -> bool {
 
 /// Removes what killed observers left behind.
 fn sweep(top: &Path) {
-    for name in owner::leftovers(top).unwrap_or_default() {
-        if name.ends_with(TAG) {
-            let _ = fs::remove_dir(top.join(name));
-        }
-    }
+    remove_leftovers(top, |name| name.ends_with(TAG));
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! What the encoders write, read back by readers that know nothing of them: a protobuf decoder built from the published
-//! schema, and serde_json. And the published documents, which `BLESS=1 cargo test -p parshall` rewrites.
+//! schema, and serde_json. And the published documents, which `BLESS=1 cargo test -p parshall-sockets` rewrites.
 mod contrib;
 
 use std::path::{Path, PathBuf};
