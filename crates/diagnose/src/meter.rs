@@ -1,5 +1,6 @@
 //! What the probes of a slice cost: timed by the kernel in the first slice, estimated from the number of events later.
 use parshall_core::observe::slice::Cost;
+use parshall_evidence::Slices;
 
 use super::host::{self, IdleMeter};
 
@@ -33,6 +34,13 @@ pub struct Reading {
 }
 
 impl Meter {
+    /// The slices that have ended, from the window's begin on, and what they counted.
+    pub fn slices(&self, window_begin: u64, events: u64) -> Slices {
+        let spans: Vec<(u64, u64)> =
+            self.spans.iter().map(|&(begin, end)| (begin - window_begin, end - begin)).collect();
+        Slices { count: spans.len() as u32, observed_ns: spans.iter().map(|span| span.1).sum(), events, spans }
+    }
+
     /// With or without the kernel's timing in the first slice.
     pub fn new(timing: bool) -> Self {
         Self { timing, ..Self::default() }

@@ -12,7 +12,7 @@ use anyhow::Context;
 use parshall_bpf::clock::{monotonic_ns, tick_hz};
 use parshall_bpf::diagnose::{Config, Counters, Event, Probes, Scope};
 use parshall_core::observe::slice::{SlicePlan, Step};
-use parshall_evidence::{CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Slices, Status};
+use parshall_evidence::{CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Status};
 
 use super::cgroup;
 use super::hardware::Hardware;
@@ -241,7 +241,6 @@ impl Session {
         if resolved.select.by_process() {
             drop_foreign(&self.probes, &mut flows, &mut recorded.flow_stalls);
         }
-        let spans: Vec<(u64, u64)> = self.meter.spans.iter().map(|&(b, e)| (b - self.begin, e - b)).collect();
         let mut subject = resolved.subject.clone();
         subject.netns = netns_of(&flows, &subject.netns);
         subject::add_observed(&mut subject, &threads);
@@ -255,12 +254,7 @@ impl Session {
             window_ns: self.end - self.begin,
             rung: Rung::Btf,
             blind,
-            slices: Slices {
-                count: spans.len() as u32,
-                observed_ns: spans.iter().map(|s| s.1).sum(),
-                events: counters.events - self.counters0.events,
-                spans,
-            },
+            slices: self.meter.slices(self.begin, counters.events - self.counters0.events),
             flows,
             threads,
             flow_stalls: recorded.flow_stalls,

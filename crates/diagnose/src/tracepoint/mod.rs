@@ -16,7 +16,7 @@ use parshall_bpf::diagnose::Event;
 use parshall_bpf::diagnose::classic::{Classic, Error};
 use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_core::observe::slice::{SlicePlan, Step};
-use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices};
+use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung};
 use parshall_sys::clock::thread_cpu_ns;
 
 use self::kinds::Kinds;
@@ -267,7 +267,6 @@ impl Session {
         let mut recorded = self.records.finish(self.begin);
         recorded.thread_stalls.extend(self.seeds.take_stalls(self.begin));
         recorded.thread_stalls.sort_by_key(|stall| stall.begin_ns);
-        let spans: Vec<(u64, u64)> = self.meter.spans.iter().map(|&(b, e)| (b - self.begin, e - b)).collect();
         let retransmitted: u64 = flows.iter().map(|f| f.last.total_retrans.saturating_sub(f.first.total_retrans)).sum();
         Capture {
             schema: CAPTURE_SCHEMA.to_owned(),
@@ -279,12 +278,7 @@ impl Session {
             window_ns,
             rung: Rung::Tracepoint,
             blind,
-            slices: Slices {
-                count: spans.len() as u32,
-                observed_ns: spans.iter().map(|s| s.1).sum(),
-                events: counters.events - self.counters0.events,
-                spans,
-            },
+            slices: self.meter.slices(self.begin, counters.events - self.counters0.events),
             flows,
             threads,
             flow_stalls,
