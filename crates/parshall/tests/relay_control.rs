@@ -7,8 +7,6 @@ mod common;
 #[path = "relay_control/kit.rs"]
 mod kit;
 
-#[path = "relay_control/courtesy.rs"]
-mod courtesy;
 #[path = "relay_control/drain.rs"]
 mod drain;
 #[path = "relay_control/log.rs"]
@@ -21,6 +19,8 @@ mod names;
 mod reload;
 #[path = "relay_control/room.rs"]
 mod room;
+#[path = "relay_control/scheduling.rs"]
+mod scheduling;
 #[path = "relay_control/targets.rs"]
 mod targets;
 #[path = "relay_control/top.rs"]

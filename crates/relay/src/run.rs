@@ -277,13 +277,13 @@ impl Main {
         self.drain(self.config.global.drain);
     }
 
-    fn drain(&mut self, patience: Duration) {
+    fn drain(&mut self, timeout: Duration) {
         self.draining = true;
         self.cut_before = cut(&self.relay.counts());
         self.board.set_draining();
-        let (open, s) = (plural(self.relay.active(), "connection", "connections"), patience.as_secs_f64());
+        let (open, s) = (plural(self.relay.active(), "connection", "connections"), timeout.as_secs_f64());
         tracing::info!("draining: {open} may finish within {s} s; a second signal cuts them");
-        self.relay.drain(after(patience), self.handed_over);
+        self.relay.drain(after(timeout), self.handed_over);
     }
 
     fn upgrade(&mut self) {

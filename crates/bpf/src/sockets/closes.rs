@@ -105,9 +105,9 @@ impl Closes {
     }
 
     /// Waits until an eighth of the ring is full or the time is over, then drains.
-    pub fn wait(&mut self, patience: Duration, records: &mut Vec<SocketRecord>) {
+    pub fn wait(&mut self, timeout: Duration, records: &mut Vec<SocketRecord>) {
         // An interrupted wait is a short one.
-        let _ = self.ring.poll(patience);
+        let _ = self.ring.poll(timeout);
         self.drain(records);
     }
 

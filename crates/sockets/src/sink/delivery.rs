@@ -112,6 +112,6 @@ pub trait Delivery: Send {
         Vec::new()
     }
 
-    /// Ends: closes files, says good-bye. No longer than `patience`.
-    fn close(&mut self, patience: Duration);
+    /// Ends: closes files, says good-bye. No longer than `timeout`.
+    fn close(&mut self, timeout: Duration);
 }

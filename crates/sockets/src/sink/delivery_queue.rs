@@ -198,15 +198,15 @@ impl DeliveryQueue {
 
     /// As [`Self::offer`], but waits for room for at most so long. When that was in vain, it waits no more until something
     /// has been delivered: a sink that hangs holds up its giver once.
-    pub fn offer_within(&self, chunk: Chunk, patience: Duration) {
+    pub fn offer_within(&self, chunk: Chunk, timeout: Duration) {
         let shared = &self.shared;
         let mut state = shared.lock();
         state.account.rows_in += u64::from(chunk.rows);
         let mut room = shared.room(&state, &chunk);
-        if room == Room::None && !patience.is_zero() && !state.stalled {
+        if room == Room::None && !timeout.is_zero() && !state.stalled {
             let began = Instant::now();
-            while room == Room::None && began.elapsed() < patience {
-                state = shared.wait(state, patience.saturating_sub(began.elapsed()));
+            while room == Room::None && began.elapsed() < timeout {
+                state = shared.wait(state, timeout.saturating_sub(began.elapsed()));
                 room = shared.room(&state, &chunk);
             }
             state.stalled = room == Room::None;
@@ -238,11 +238,11 @@ impl DeliveryQueue {
         self.shared.lock().account()
     }
 
-    /// Delivers what waits for at most `patience`, then puts what is left into the spool; without a spool, or where it has
+    /// Delivers what waits for at most `timeout`, then puts what is left into the spool; without a spool, or where it has
     /// no room, the rows are dropped and counted.
-    pub fn close(self, patience: Duration) -> Account {
+    pub fn close(self, timeout: Duration) -> Account {
         let shared = &self.shared;
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let mut state = shared.lock();
         state.closing = Some(deadline);
         shared.changed.notify_all();

@@ -235,7 +235,7 @@ impl Sink for Files {
         account
     }
 
-    fn close(mut self: Box<Self>, patience: Duration) -> Account {
+    fn close(mut self: Box<Self>, timeout: Duration) -> Account {
         let is_left = match &self.encoding {
             Encoding::Stream(_) => self.buffer.len() > self.from,
             Encoding::Parquet(pieces) => !pieces.is_empty(),
@@ -243,7 +243,7 @@ impl Sink for Files {
         if is_left {
             self.send(&Dump { at_unix_ns: 0, sequence: 0, host: String::new(), backend: "" });
         }
-        self.queue.close(patience)
+        self.queue.close(timeout)
     }
 }
 

@@ -163,7 +163,7 @@ pub trait Sink {
     fn account(&self) -> Account;
 
     /// Delivers what is on its way, for at most this long, and ends.
-    fn close(self: Box<Self>, patience: std::time::Duration) -> Account;
+    fn close(self: Box<Self>, timeout: std::time::Duration) -> Account;
 }
 
 /// The kind of a failure to write: `disk-full` for want of room, quota included, else `other`.

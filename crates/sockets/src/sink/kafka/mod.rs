@@ -208,11 +208,11 @@ impl Sink for KafkaSink {
         account
     }
 
-    fn close(mut self: Box<Self>, patience: Duration) -> Account {
+    fn close(mut self: Box<Self>, timeout: Duration) -> Account {
         let queue = &self.queue;
         self.builders.flush(&mut |chunk| queue.offer(chunk));
         self.tell_too_large();
-        self.queue.close(patience)
+        self.queue.close(timeout)
     }
 }
 

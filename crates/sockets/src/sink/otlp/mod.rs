@@ -144,7 +144,7 @@ impl Sink for OtlpSink {
         account(self.queue.account(), &self.rejected)
     }
 
-    fn close(self: Box<Self>, patience: Duration) -> Account {
-        account(self.queue.close(patience), &self.rejected)
+    fn close(self: Box<Self>, timeout: Duration) -> Account {
+        account(self.queue.close(timeout), &self.rejected)
     }
 }
