@@ -193,12 +193,14 @@ async fn follow_one(
         tokio::time::sleep(pause).await;
         pause = match look_up(&resolver, &name).await {
             Ok(Addresses { ips, until }) => {
+                {
+                    let mut known = lock(&known);
+                    known.users.iter().for_each(|user| user.tell(&ips));
+                    known.addresses = Some(ips);
+                }
                 if std::mem::take(&mut failures) > 0 {
                     tracing::info!("the name {name} has an address again");
                 }
-                let mut known = lock(&known);
-                known.users.iter().for_each(|user| user.tell(&ips));
-                known.addresses = Some(ips);
                 until.saturating_duration_since(Instant::now()).clamp(TTL_MIN, TTL_MAX)
             }
             Err(why) => {
