@@ -8,8 +8,8 @@ use anyhow::Context;
 use parshall_core::relay::config::{Endpoint, Listener};
 use parshall_sys::stream_socket::{self, Options, StreamAddr};
 
+use super::listener::RunningListener;
 use super::open::{self, Sockets};
-use super::serve::Running;
 use super::service::options;
 use super::udp;
 use parshall_host::error::UserError;
@@ -33,7 +33,7 @@ enum Change {
 
 impl Adjustment {
     /// What has to change, if anything. An error if the kernel would not do it.
-    pub fn prepare(old: &Running, new: &Listener) -> anyhow::Result<Option<Self>> {
+    pub fn prepare(old: &RunningListener, new: &Listener) -> anyhow::Result<Option<Self>> {
         let change = if old.is_tcp() { streams(old, new)? } else { datagrams(old, new)? };
         Ok(change.map(|change| Self { listener: new.name.clone(), sockets: old.sockets.clone(), change }))
     }
@@ -60,7 +60,7 @@ impl Adjustment {
     }
 }
 
-fn streams(old: &Running, new: &Listener) -> anyhow::Result<Option<Change>> {
+fn streams(old: &RunningListener, new: &Listener) -> anyhow::Result<Option<Change>> {
     let before = &old.service.config;
     if before.sockets == new.sockets && before.transparent == new.transparent {
         return Ok(None);
@@ -77,7 +77,7 @@ fn streams(old: &Running, new: &Listener) -> anyhow::Result<Option<Change>> {
     Ok(Some(Change::Options { address, backlog, options }))
 }
 
-fn datagrams(old: &Running, new: &Listener) -> anyhow::Result<Option<Change>> {
+fn datagrams(old: &RunningListener, new: &Listener) -> anyhow::Result<Option<Change>> {
     if !open::limits_sources(new) || open::limits_sources(&old.service.config) {
         return Ok(None);
     }

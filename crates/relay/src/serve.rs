@@ -20,6 +20,7 @@ use parshall_sys::stream_socket::StreamAddr;
 
 use super::adjust::Adjustment;
 use super::command::{Assigned, Command};
+use super::listener::RunningListener;
 use super::open::{self, Pool, Sockets};
 use super::record::Closed;
 use super::room::Room;
@@ -36,30 +37,10 @@ const LOG_QUEUE: usize = 256;
 /// A worker takes up a configuration between two turns, so within milliseconds.
 const APPLY_MAX: Duration = Duration::from_secs(1);
 
-/// A listener and its counters in each worker.
-#[derive(Debug, Clone)]
-pub struct Running {
-    /// What it is.
-    pub service: Arc<Service>,
-    /// One set per worker.
-    pub stats: Vec<Arc<ListenerStats>>,
-    /// What it listens on, with the port that the kernel chose.
-    pub bound: String,
-    /// Duplicates of the workers' sockets, by worker: what is handed over to a successor.
-    pub sockets: Arc<Sockets>,
-}
-
-impl Running {
-    /// Whether connections come through it; datagrams otherwise.
-    pub fn is_tcp(&self) -> bool {
-        self.service.config.protocol == Protocol::Tcp
-    }
-}
-
 /// A configuration whose listeners are open and not yet served. Dropped instead of committed it leaves no trace.
 #[derive(Default)]
 pub struct Prepared {
-    running: Vec<Running>,
+    running: Vec<RunningListener>,
     /// For the workers; None where they have their sockets already.
     fresh: Vec<Option<Sockets>>,
     /// What changes about listeners that stay open.
@@ -104,7 +85,7 @@ pub struct Relay {
     workers: Vec<Handle>,
     threads: usize,
     /// Listeners of the configuration in force.
-    pub listeners: Vec<Running>,
+    pub listeners: Vec<RunningListener>,
     /// Counters of listeners that are gone, by name: should one come back, it counts on.
     gone: HashMap<String, Vec<Arc<ListenerStats>>>,
     udp: UdpSide,
@@ -206,7 +187,7 @@ impl Relay {
                 Some(old) => old.stats.clone(),
                 None => self.stats_of(&listener.name, &named),
             };
-            prepared.running.push(Running { service: service(listener, old), stats, bound, sockets });
+            prepared.running.push(RunningListener { service: service(listener, old), stats, bound, sockets });
             prepared.fresh.push(fresh);
         }
         if self.udp_differs(&prepared) {
@@ -228,7 +209,7 @@ impl Relay {
     }
 
     /// The counters under this name, if it was ever used: they must not go backwards.
-    fn stats_of(&self, name: &str, named: &HashMap<&str, &Running>) -> Vec<Arc<ListenerStats>> {
+    fn stats_of(&self, name: &str, named: &HashMap<&str, &RunningListener>) -> Vec<Arc<ListenerStats>> {
         let now = named.get(name).map(|r| &r.stats);
         now.or_else(|| self.gone.get(name))
             .cloned()
@@ -276,7 +257,7 @@ impl Relay {
     }
 
     /// Paths of Unix sockets that the listeners in force have and these have not.
-    fn paths_left(&self, running: &[Running]) -> Vec<String> {
+    fn paths_left(&self, running: &[RunningListener]) -> Vec<String> {
         let kept: HashSet<&str> = running.iter().filter_map(|r| unix_path(&r.service.config.listen)).collect();
         let now = self.listeners.iter().filter_map(|r| unix_path(&r.service.config.listen));
         now.filter(|path| !kept.contains(path)).map(str::to_owned).collect()
@@ -295,7 +276,7 @@ impl Relay {
         self.udp.ended()
     }
 
-    fn changes(&self, running: &[Running], fresh: &[Option<Sockets>]) -> Changes {
+    fn changes(&self, running: &[RunningListener], fresh: &[Option<Sockets>]) -> Changes {
         let mut before = by_place(&self.listeners);
         let mut changes = Changes::default();
         let mut kept = 0;
@@ -362,7 +343,7 @@ fn place(listener: &Listener) -> (Protocol, Endpoint) {
 }
 
 /// Listeners by address. Several can be on port 0; then their order tells them apart.
-fn by_place(listeners: &[Running]) -> HashMap<(Protocol, Endpoint), VecDeque<&Running>> {
+fn by_place(listeners: &[RunningListener]) -> HashMap<(Protocol, Endpoint), VecDeque<&RunningListener>> {
     let mut all: HashMap<_, VecDeque<_>> = HashMap::new();
     for running in listeners {
         all.entry(place(&running.service.config)).or_default().push_back(running);
@@ -371,7 +352,7 @@ fn by_place(listeners: &[Running]) -> HashMap<(Protocol, Endpoint), VecDeque<&Ru
 }
 
 /// A listener as the workers see it, with what is known from before.
-fn service(listener: &Listener, old: Option<&Running>) -> Arc<Service> {
+fn service(listener: &Listener, old: Option<&RunningListener>) -> Arc<Service> {
     let gate = old.filter(|o| o.service.config.limits == listener.limits).map(|o| o.service.gate.clone());
     let targets = listener.targets.iter().map(|t| state_of(t, old)).collect();
     let mut service = Service::new(listener.clone(), targets, gate, monotonic_ns());
@@ -387,7 +368,7 @@ pub fn unix_path(endpoint: &Endpoint) -> Option<&str> {
 }
 
 /// What is known of a target: all that was, if the listener had it before.
-fn state_of(target: &Target, old: Option<&Running>) -> Arc<TargetState> {
+fn state_of(target: &Target, old: Option<&RunningListener>) -> Arc<TargetState> {
     let known = old.and_then(|old| {
         let place = old.service.config.targets.iter().position(|t| t.endpoint == target.endpoint);
         place.map(|place| old.service.targets[place].clone())

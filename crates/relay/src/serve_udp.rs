@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use anyhow::Context;
 use parshall_core::relay::Ns;
 
+use super::listener::RunningListener;
 use super::room::Room;
-use super::serve::Running;
 use super::service::Service;
 use super::service::target::TargetState;
 use super::udp;
@@ -90,7 +90,7 @@ impl UdpSide {
     /// if there are none and a room for their sessions is given.
     pub fn prepare(
         &self,
-        running: &[(&Running, bool)],
+        running: &[(&RunningListener, bool)],
         threads: usize,
         room: Option<&Arc<Room>>,
     ) -> anyhow::Result<UdpPrepared> {
@@ -153,7 +153,7 @@ impl Drop for UdpSide {
 }
 
 /// The listeners of one thread, with the sockets that it has not got yet.
-fn listeners(running: &[(&Running, bool)], number: usize) -> anyhow::Result<Vec<UdpListener>> {
+fn listeners(running: &[(&RunningListener, bool)], number: usize) -> anyhow::Result<Vec<UdpListener>> {
     let mut listeners = Vec::new();
     for (one, lacking) in running {
         let socket = one.sockets.get(number).and_then(|each| each.first()).filter(|_| *lacking);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use hyper::StatusCode;
 
 use super::board::Board;
+use super::metrics;
 use super::snapshot::Snapshot;
-use crate::metrics;
 use parshall_host::http::{Answer, TEXT, answer};
 
 /// From the connection to the last byte of the answer.

@@ -5,6 +5,7 @@ pub mod board;
 mod bounded;
 mod checks;
 pub mod http;
+mod metrics;
 pub mod place;
 pub mod resolve;
 pub mod snapshot;

@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::control::snapshot::{ListenerView, Snapshot};
+use super::snapshot::{ListenerView, Snapshot};
 
 /// The format's name in HTTP.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -119,7 +119,7 @@ impl<'a> Families<'a, '_> {
     }
 
     fn of_targets(&mut self) -> Result<(), Error> {
-        let all = |value: fn(&super::control::snapshot::TargetView) -> f64| {
+        let all = |value: fn(&super::snapshot::TargetView) -> f64| {
             self.listeners.iter().flat_map(move |l| {
                 l.targets.iter().enumerate().filter_map(move |(place, t)| {
                     // The same target twice would be the same series twice.
