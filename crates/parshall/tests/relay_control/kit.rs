@@ -177,6 +177,8 @@ impl Load {
 pub struct Relay {
     child: Child,
     said: Arc<Mutex<Vec<String>>>,
+    /// Reads stderr until the relay and every successor has closed it.
+    reader: JoinHandle<()>,
     pub scratch: Scratch,
 }
 
@@ -203,12 +205,12 @@ impl Relay {
         let mut child = command.spawn().unwrap();
         let said = Arc::new(Mutex::new(Vec::new()));
         let (lines, into) = (BufReader::new(child.stderr.take().unwrap()), said.clone());
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
                 into.lock().unwrap().push(line);
             }
         });
-        Self { child, said, scratch }
+        Self { child, said, reader, scratch }
     }
 
     pub fn pid(&self) -> u32 {
@@ -253,8 +255,16 @@ impl Relay {
         }
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits until it has ended and all of its stderr was read. The exit code.
     pub fn end(&mut self) -> Option<i32> {
+        let code = self.exit_code();
+        // The exit can be seen before the last lines have been read from the pipe.
+        until("stderr ends", || self.reader.is_finished());
+        code
+    }
+
+    /// Waits until it has ended, as [`Self::end`], while a successor may still write to its stderr. The exit code.
+    pub fn exit_code(&mut self) -> Option<i32> {
         let limit = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

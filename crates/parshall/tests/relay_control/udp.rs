@@ -131,7 +131,7 @@ fn an_upgrade_loses_no_datagram_and_answers_still_arrive() {
     }
     // It drains already, so that one signal cuts; its successor hears the second only after it has heard the first.
     relay.signal("TERM");
-    assert_eq!(relay.end(), Some(0));
+    assert_eq!(relay.exit_code(), Some(0));
     signal(new, "TERM");
     relay.wait_for("draining", 2);
     signal(new, "TERM");
