@@ -6,20 +6,16 @@ pub mod format;
 pub mod layout;
 pub mod tracefs;
 
-use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, ProgramMut};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use super::kit::{self, Inbox};
-use super::probes::Counters;
-use super::record::Event;
+use super::loaded::{self, Loaded, Programs, shared_parts};
 use super::sample;
-use super::syscall::{SysKey, SysValue, call_flags};
-use super::thread::{KSTACK_MAX, OffKey, OffValue};
+use super::syscall::call_flags;
+use super::thread::KSTACK_MAX;
 use crate::clock::monotonic_ns;
 use crate::load::unsignalled;
 
@@ -195,63 +191,36 @@ struct Seed {
     pad: [u8; 2],
 }
 
-/// The loaded classic probes. Dropping it detaches everything.
-pub struct Classic {
-    // Declared in the order in which they must go: links before the programs they hold.
-    slice_links: Vec<Link>,
-    always_links: Vec<Link>,
-    stats: Option<OwnedFd>,
-    inbox: Inbox,
-    layout: Layout,
+/// The loaded classic probes.
+pub type Classic = Loaded<ClassicPrograms>;
+
+/// The skeleton of `classic.bpf.c`, and where this kernel's tracepoints have their fields.
+pub struct ClassicPrograms {
     skel: ClassicSkel<'static>,
+    layout: Layout,
 }
 
-impl Classic {
-    /// Loads the programs for the layouts of this kernel; nothing is attached yet. With `follow_children` what processes
-    /// of the subject fork belongs to it.
-    pub fn load(follow_children: bool) -> Result<Self, Error> {
-        let layout = layout::read(&Tracefs::open().ok_or(Error::NoTracefs)?.path())?;
-        // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
-        let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = ClassicSkelBuilder::default().open(object).map_err(Error::Load)?;
-        // Cells are made under the run queue's lock, where kernels before 6.1 must not allocate.
-        open.maps.off_cells.set_map_flags(0).map_err(Error::Load)?;
-        open.maps.sys_cells.set_map_flags(0).map_err(Error::Load)?;
-        let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
-        rodata.follow_children = follow_children.into();
-        set_offsets(rodata, &layout.offsets);
-        let skel = unsignalled(|| open.load()).map_err(Error::Load)?;
-        let inbox = Inbox::new(&skel.maps.ring).map_err(Error::Load)?;
-        Ok(Self { slice_links: Vec::new(), always_links: Vec::new(), stats: None, inbox, layout, skel })
-    }
+impl Programs for ClassicPrograms {
+    type Error = Error;
+    shared_parts!();
 
-    /// What this kernel cannot show, a sentence each.
-    pub fn missing(&self) -> &[&'static str] {
+    fn missing(&self) -> &[&'static str] {
         &self.layout.missing
     }
 
-    /// Attaches what stays on for the whole window.
-    pub fn attach_always(&mut self) -> Result<(), Error> {
-        let links: Result<Vec<Link>, Error> = self.layout.always.iter().map(|t| self.attach(t)).collect();
-        self.always_links.extend(links?);
-        Ok(())
+    fn attach_always(&self) -> Result<Vec<Link>, Error> {
+        self.layout.always.iter().map(|tracepoint| self.attach(tracepoint)).collect()
     }
 
-    /// Attaches the sampling clock on each of the given CPUs; returns how many could not be sampled.
-    pub fn attach_samples(&mut self, cpus: impl Iterator<Item = i32>) -> usize {
-        let mut failed = 0;
-        for cpu in cpus {
-            match sample::open_clock(cpu).and_then(|fd| kit::attach_perf(&self.skel.progs.on_sample, fd)) {
-                Ok(link) => self.always_links.push(link),
-                Err(_) => failed += 1,
-            }
-        }
-        failed
+    fn attach_slice(&self) -> Result<Vec<Link>, Error> {
+        self.layout.slice.iter().map(|tracepoint| self.attach(tracepoint)).collect()
     }
+}
 
+impl ClassicPrograms {
     fn attach(&self, tracepoint: &Tracepoint) -> Result<Link, Error> {
         let name = tracepoint.program;
-        let link = sample::open_tracepoint(tracepoint.id).and_then(|fd| kit::attach_perf(self.program(name), fd));
+        let link = sample::open_tracepoint(tracepoint.id).and_then(|fd| loaded::attach_perf(self.program(name), fd));
         link.map_err(|source| Error::Attach { name, source })
     }
 
@@ -269,43 +238,40 @@ impl Classic {
             _ => &progs.on_reset_received,
         }
     }
+}
 
-    /// Attaches the per-event probes and switches them on; returns when (CLOCK_MONOTONIC).
-    pub fn begin_slice(&mut self) -> Result<u64, Error> {
-        let links: Result<Vec<Link>, Error> = self.layout.slice.iter().map(|t| self.attach(t)).collect();
-        self.slice_links = links?;
-        let bss = self.bss();
-        let now = monotonic_ns();
-        bss.slice_begin = now;
-        bss.slice_gen += 1;
-        // The programs read `active` first; on the supported architectures the stores above are visible by then.
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-        bss.active = 1;
-        Ok(now)
-    }
-
-    /// Switches the per-event probes off and detaches them; returns when.
-    pub fn end_slice(&mut self) -> u64 {
-        self.bss().active = 0;
-        let now = monotonic_ns();
-        self.slice_links.clear();
-        now
+impl Classic {
+    /// Loads the programs for the layouts of this kernel; nothing is attached yet. With `follow_children` what processes
+    /// of the subject fork belongs to it.
+    pub fn load(follow_children: bool) -> Result<Self, Error> {
+        let layout = layout::read(&Tracefs::open().ok_or(Error::NoTracefs)?.path())?;
+        // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
+        let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = ClassicSkelBuilder::default().open(object).map_err(Error::Load)?;
+        // Cells are made under the run queue's lock, where kernels before 6.1 must not allocate.
+        open.maps.off_cells.set_map_flags(0).map_err(Error::Load)?;
+        open.maps.sys_cells.set_map_flags(0).map_err(Error::Load)?;
+        let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
+        rodata.follow_children = follow_children.into();
+        set_offsets(rodata, &layout.offsets);
+        let skel = unsignalled(|| open.load()).map_err(Error::Load)?;
+        Self::new(ClassicPrograms { skel, layout }).map_err(Error::Load)
     }
 
     /// The number of the current or last slice.
     pub fn slice(&self) -> u32 {
-        self.skel.maps.bss_data.as_deref().map_or(0, |bss| bss.slice_gen)
+        self.programs.skel.maps.bss_data.as_deref().map_or(0, |bss| bss.slice_gen)
     }
 
     /// Begins to follow a process; its threads are added one by one.
     pub fn add_process(&self, tgid: u32) {
         // A full table leaves it unobserved; the threads of a process beyond the limit are counted as such.
-        let _ = self.skel.maps.tgids.update(&tgid.to_ne_bytes(), &[1], MapFlags::ANY);
+        let _ = self.programs.skel.maps.tgids.update(&tgid.to_ne_bytes(), &[1], MapFlags::ANY);
     }
 
     /// Begins to observe a thread; false when there is no room. A known one is left alone.
     pub fn add_thread(&self, tid: u32, tgid: u32) -> bool {
-        let (map, key) = (&self.skel.maps.threads, tid.to_ne_bytes());
+        let (map, key) = (&self.programs.skel.maps.threads, tid.to_ne_bytes());
         let mut entry = ThreadEntry::new(tid, tgid);
         // What it did before it was found is not known.
         (entry.slice, entry.since) = (self.slice(), monotonic_ns());
@@ -322,64 +288,27 @@ impl Classic {
             SeenIn::Blocked(nr, fd) => (nr, fd, 1),
         };
         let seed = Seed { slice: self.slice(), nr, fd, blocked, pad: [0; 2] };
-        let _ = self.skel.maps.seeds.update(&tid.to_ne_bytes(), seed.as_bytes(), MapFlags::ANY);
+        let _ = self.programs.skel.maps.seeds.update(&tid.to_ne_bytes(), seed.as_bytes(), MapFlags::ANY);
     }
 
     /// Tells what a descriptor is (a wire number).
     pub fn set_kind(&self, tgid: u32, fd: u32, kind: u8) {
         let key = [tgid.to_ne_bytes(), fd.to_ne_bytes()].concat();
-        let _ = self.skel.maps.kinds.update(&key, &[kind], MapFlags::ANY);
+        let _ = self.programs.skel.maps.kinds.update(&key, &[kind], MapFlags::ANY);
     }
 
     /// Tells the ports of a flow whose resets count.
     pub fn add_ports(&self, local: u16, remote: u16) {
         let key = (u32::from(local) << 16 | u32::from(remote)).to_ne_bytes();
-        let _ = self.skel.maps.ports.update(&key, &[1], MapFlags::ANY);
+        let _ = self.programs.skel.maps.ports.update(&key, &[1], MapFlags::ANY);
     }
 
     /// The accounts of all threads.
     pub fn threads(&self) -> Vec<ThreadEntry> {
-        kit::entries::<u32, ThreadEntry>(&self.skel.maps.threads).into_iter().map(|(_, entry)| entry).collect()
-    }
-
-    /// Time off the CPU, by thread and kind.
-    pub fn off_cells(&self) -> HashMap<u32, Vec<(OffKey, OffValue)>> {
-        kit::by_thread(&self.skel.maps.off_cells, |key: &OffKey| key.tid)
-    }
-
-    /// System calls, by thread and kind.
-    pub fn sys_cells(&self) -> HashMap<u32, Vec<(SysKey, SysValue)>> {
-        kit::by_thread(&self.skel.maps.sys_cells, |key: &SysKey| key.tid)
-    }
-
-    /// Appends the records that have arrived.
-    pub fn drain(&self, events: &mut Vec<Event>) {
-        self.inbox.drain(events);
-    }
-
-    /// The counters so far.
-    pub fn counters(&self) -> Counters {
-        kit::counters(&self.skel.maps.counters, self.inbox.undecoded())
-    }
-
-    /// Has the kernel time every run of a program, until [`Classic::stop_timing`]; false when it will not.
-    pub fn start_timing(&mut self) -> bool {
-        self.stats = kit::enable_stats();
-        self.stats.is_some()
-    }
-
-    /// Ends what [`Classic::start_timing`] began.
-    pub fn stop_timing(&mut self) {
-        self.stats = None;
-    }
-
-    /// CPU time and number of the timed runs of all programs.
-    pub fn timed_runs(&self) -> (u64, u64) {
-        kit::timed_runs(self.skel.object())
-    }
-
-    fn bss(&mut self) -> &mut types::bss {
-        self.skel.maps.bss_data.as_deref_mut().expect("the object has global data")
+        loaded::entries::<u32, ThreadEntry>(&self.programs.skel.maps.threads)
+            .into_iter()
+            .map(|(_, entry)| entry)
+            .collect()
     }
 }
 

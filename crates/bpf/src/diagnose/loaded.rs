@@ -1,0 +1,309 @@
+//! What the two objects of the diagnosis have in common once they are loaded: the ring, counters, cells, slices, samples and
+//! the kernel's timing of programs.
+//!
+//! [`Probes`](super::Probes) and [`Classic`](super::classic::Classic) are both a [`Loaded`]; each says in its [`Programs`]
+//! which programs it attaches, and adds what only its object can do.
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::rc::Rc;
+
+use libbpf_rs::{Link, MapCore, MapFlags, MapMut, Object, ProgramMut, RingBuffer, RingBufferBuilder};
+
+use super::record::{self, Event};
+use super::sample;
+use super::syscall::{SysKey, SysValue};
+use super::thread::{OffKey, OffValue};
+use crate::bytes;
+use crate::clock::monotonic_ns;
+
+/// Sums over all CPUs of the map `counters` (`enum counter` of shared.bpf.h).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Counters {
+    pub events: u64,
+    pub lost: u64,
+    pub untracked: u64,
+    pub retransmits: u64,
+    pub resets_sent: u64,
+    pub resets_received: u64,
+    pub opened: u64,
+    pub closed: u64,
+    pub delack_timers: u64,
+}
+
+/// An object's programs and maps. [`shared_parts`] writes the methods that are the same for every skeleton.
+pub trait Programs {
+    /// Why its programs could not be used.
+    type Error;
+    /// Attaches what stays attached for the whole window.
+    fn attach_always(&self) -> Result<Vec<Link>, Self::Error>;
+    /// Attaches what handles every event and is attached in slices only.
+    fn attach_slice(&self) -> Result<Vec<Link>, Self::Error>;
+    /// What this kernel cannot show, a sentence each.
+    fn missing(&self) -> &[&'static str];
+    #[allow(missing_docs)]
+    fn object(&self) -> &Object;
+    /// The program of the sampling clock.
+    fn on_sample(&self) -> &ProgramMut<'static>;
+    #[allow(missing_docs)]
+    fn map(&self, map: SharedMap) -> &MapMut<'static>;
+    /// The variables by which user space tells the programs about slices.
+    fn slice(&mut self) -> SliceVariables<'_>;
+}
+
+/// The maps that both objects define.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub enum SharedMap {
+    Ring,
+    Counters,
+    OffCells,
+    SysCells,
+}
+
+/// The variables of shared.bpf.h, in the memory that the programs read.
+#[allow(missing_docs)]
+pub struct SliceVariables<'a> {
+    pub active: &'a mut u32,
+    pub slice_gen: &'a mut u32,
+    pub slice_begin: &'a mut u64,
+    pub cut_at: &'a mut u64,
+}
+
+/// Writes the methods of [`Programs`] that only name parts of `self.skel`.
+macro_rules! shared_parts {
+    () => {
+        fn object(&self) -> &libbpf_rs::Object {
+            libbpf_rs::skel::Skel::object(&self.skel)
+        }
+
+        fn on_sample(&self) -> &libbpf_rs::ProgramMut<'static> {
+            &self.skel.progs.on_sample
+        }
+
+        fn map(&self, map: $crate::diagnose::loaded::SharedMap) -> &libbpf_rs::MapMut<'static> {
+            use $crate::diagnose::loaded::SharedMap;
+            let maps = &self.skel.maps;
+            match map {
+                SharedMap::Ring => &maps.ring,
+                SharedMap::Counters => &maps.counters,
+                SharedMap::OffCells => &maps.off_cells,
+                SharedMap::SysCells => &maps.sys_cells,
+            }
+        }
+
+        fn slice(&mut self) -> $crate::diagnose::loaded::SliceVariables<'_> {
+            let bss = self.skel.maps.bss_data.as_deref_mut().expect("the object has global data");
+            $crate::diagnose::loaded::SliceVariables {
+                active: &mut bss.active,
+                slice_gen: &mut bss.slice_gen,
+                slice_begin: &mut bss.slice_begin,
+                cut_at: &mut bss.cut_at,
+            }
+        }
+    };
+}
+pub(super) use shared_parts;
+
+/// A loaded object. Dropping it detaches everything.
+pub struct Loaded<P: Programs> {
+    // Declared in the order in which they must go: links before the programs they hold.
+    slice_links: Vec<Link>,
+    always_links: Vec<Link>,
+    stats: Option<OwnedFd>,
+    inbox: Inbox,
+    pub(super) programs: P,
+}
+
+impl<P: Programs> Loaded<P> {
+    /// Reads the ring from now on; nothing is attached yet.
+    pub(super) fn new(programs: P) -> Result<Self, libbpf_rs::Error> {
+        let inbox = Inbox::new(programs.map(SharedMap::Ring))?;
+        Ok(Self { slice_links: Vec::new(), always_links: Vec::new(), stats: None, inbox, programs })
+    }
+
+    /// What this kernel cannot show, a sentence each.
+    pub fn missing(&self) -> &[&'static str] {
+        self.programs.missing()
+    }
+
+    /// Attaches what stays on for the whole window.
+    pub fn attach_always(&mut self) -> Result<(), P::Error> {
+        self.always_links.extend(self.programs.attach_always()?);
+        Ok(())
+    }
+
+    /// Attaches the sampling clock on each of the given CPUs; returns how many could not be sampled.
+    pub fn attach_samples(&mut self, cpus: impl Iterator<Item = i32>) -> usize {
+        let mut failed = 0;
+        for cpu in cpus {
+            match sample::open_clock(cpu).and_then(|fd| attach_perf(self.programs.on_sample(), fd)) {
+                Ok(link) => self.always_links.push(link),
+                Err(_) => failed += 1,
+            }
+        }
+        failed
+    }
+
+    /// Attaches the per-event probes and switches them on; returns when (CLOCK_MONOTONIC).
+    pub fn begin_slice(&mut self) -> Result<u64, P::Error> {
+        self.slice_links = self.programs.attach_slice()?;
+        let slice = self.programs.slice();
+        let now = monotonic_ns();
+        *slice.slice_begin = now;
+        *slice.cut_at = 0;
+        *slice.slice_gen += 1;
+        // The programs read `active` first; on the supported architectures the stores above are visible by then.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        *slice.active = 1;
+        Ok(now)
+    }
+
+    /// Switches the per-event probes off and detaches them; returns when. The intervals that are still open are closed when
+    /// flows and threads are read next, which must happen before another slice begins.
+    pub fn end_slice(&mut self) -> u64 {
+        let slice = self.programs.slice();
+        *slice.active = 0;
+        let now = monotonic_ns();
+        *slice.cut_at = now;
+        self.slice_links.clear();
+        now
+    }
+
+    /// Time off the CPU, by thread and kind.
+    pub fn off_cells(&self) -> HashMap<u32, Vec<(OffKey, OffValue)>> {
+        by_thread(self.programs.map(SharedMap::OffCells), |key: &OffKey| key.tid)
+    }
+
+    /// System calls, by thread and kind.
+    pub fn sys_cells(&self) -> HashMap<u32, Vec<(SysKey, SysValue)>> {
+        by_thread(self.programs.map(SharedMap::SysCells), |key: &SysKey| key.tid)
+    }
+
+    /// Appends the records that have arrived.
+    pub fn drain(&self, events: &mut Vec<Event>) {
+        self.inbox.drain(events);
+    }
+
+    /// The counters so far. A record that could not be decoded counts as lost.
+    pub fn counters(&self) -> Counters {
+        counters(self.programs.map(SharedMap::Counters), self.inbox.undecoded.get())
+    }
+
+    /// Has the kernel time every run of a program, until [`Loaded::stop_timing`]; false when it will not.
+    pub fn start_timing(&mut self) -> bool {
+        self.stats = enable_stats();
+        self.stats.is_some()
+    }
+
+    /// Ends what [`Loaded::start_timing`] began.
+    pub fn stop_timing(&mut self) {
+        self.stats = None;
+    }
+
+    /// CPU time and number of the timed runs of all programs.
+    pub fn timed_runs(&self) -> (u64, u64) {
+        self.programs.object().progs().filter(|program| program.autoload()).fold((0, 0), |total, program| {
+            let (ns, runs) = run_stats(program.as_fd().as_raw_fd());
+            (total.0 + ns, total.1 + runs)
+        })
+    }
+}
+
+/// Records from the ring, decoded.
+struct Inbox {
+    ring: RingBuffer<'static>,
+    events: Rc<RefCell<Vec<Event>>>,
+    undecoded: Rc<Cell<u64>>,
+}
+
+impl Inbox {
+    fn new(map: &dyn MapCore) -> Result<Self, libbpf_rs::Error> {
+        let events = Rc::new(RefCell::new(Vec::new()));
+        let undecoded = Rc::new(Cell::new(0));
+        let (inbox, unknown) = (Rc::clone(&events), Rc::clone(&undecoded));
+        let mut builder = RingBufferBuilder::new();
+        builder.add(map, move |bytes| {
+            match record::decode(bytes) {
+                Some(event) => inbox.borrow_mut().push(event),
+                None => unknown.set(unknown.get() + 1),
+            }
+            0
+        })?;
+        Ok(Self { ring: builder.build()?, events, undecoded })
+    }
+
+    fn drain(&self, events: &mut Vec<Event>) {
+        // Consuming fails only when a callback does, and ours does not.
+        let _ = self.ring.consume();
+        events.append(&mut self.events.borrow_mut());
+    }
+}
+
+fn counters(map: &impl MapCore, undecoded: u64) -> Counters {
+    let sum = |index: u32| -> u64 {
+        let values = map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY);
+        let per_cpu = values.ok().flatten().unwrap_or_default();
+        per_cpu.iter().filter_map(|v| bytes::read::<u64>(v)).sum()
+    };
+    Counters {
+        events: sum(0),
+        lost: sum(1) + undecoded,
+        untracked: sum(2),
+        retransmits: sum(3),
+        resets_sent: sum(4),
+        resets_received: sum(5),
+        opened: sum(6),
+        closed: sum(7),
+        delack_timers: sum(8),
+    }
+}
+
+/// All entries of a map.
+pub fn entries<K: zerocopy::FromBytes, V: zerocopy::FromBytes>(map: &impl MapCore) -> Vec<(K, V)> {
+    map.keys()
+        .filter_map(|key| {
+            let value = map.lookup(&key, MapFlags::ANY).ok().flatten()?;
+            Some((bytes::read(&key)?, bytes::read(&value)?))
+        })
+        .collect()
+}
+
+/// All entries of a map, by the thread in their key.
+fn by_thread<K, V>(map: &impl MapCore, thread: impl Fn(&K) -> u32) -> HashMap<u32, Vec<(K, V)>>
+where
+    K: zerocopy::FromBytes,
+    V: zerocopy::FromBytes,
+{
+    let mut cells: HashMap<u32, Vec<_>> = HashMap::new();
+    for (key, value) in entries::<K, V>(map) {
+        cells.entry(thread(&key)).or_default().push((key, value));
+    }
+    cells
+}
+
+/// Has the kernel time every run of a program while the descriptor is open.
+fn enable_stats() -> Option<OwnedFd> {
+    // SAFETY: bpf_enable_stats takes a plain number and returns a new descriptor or a negative error.
+    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+    // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn run_stats(fd: i32) -> (u64, u64) {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: `info` and `len` are valid for writes of the size that `len` states, and zeroed, so that the kernel
+    // follows none of the pointers in it.
+    let ret = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(fd, &mut info, &mut len) };
+    if ret == 0 { (info.run_time_ns, info.run_cnt) } else { (0, 0) }
+}
+
+/// Attaches a program to a perf event, which the link then owns: libbpf closes it with the link.
+pub fn attach_perf(program: &ProgramMut<'_>, event: OwnedFd) -> io::Result<Link> {
+    let link = program.attach_perf_event(event.as_raw_fd()).map_err(io::Error::other)?;
+    let _ = event.into_raw_fd();
+    Ok(link)
+}
