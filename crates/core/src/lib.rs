@@ -1,12 +1,13 @@
 //! The decisions of all products as pure functions: no I/O, no clock, no unsafe code. `clippy.toml` names what is disallowed,
 //! and the crate builds for wasm32-unknown-unknown.
 //!
-//! [`judge`] and [`observe`] decide for the diagnosis, [`relay`] for the relay, [`sockets`] for the collector of sockets. They
+//! [`judge`], [`observe`] and [`critical_path`] decide for the diagnosis, [`relay`] for the relay, [`sockets`] for the collector of sockets. They
 //! do not import each other, but for `judge` and `observe`. What several need is in [`stats`], [`units`] (values as they are
 //! printed), [`values`] and [`networks`] (as they are read) and [`text`].
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod critical_path;
 pub mod judge;
 pub mod networks;
 pub mod observe;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use crate::flow::{FlowRecord, FlowStall};
 use crate::origin::{Origin, StartedCommand};
 use crate::sample::{CpuSample, Stack};
+use crate::service::Service;
 use crate::subject::{Rung, Subject};
 use crate::thread::{ThreadRecord, ThreadStall};
 
@@ -43,6 +44,9 @@ pub struct Capture {
     pub flows: Vec<FlowRecord>,
     /// The threads of the subject.
     pub threads: Vec<ThreadRecord>,
+    /// The services of the subject, those that the user asked about first; empty on rungs that do not see single requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<Service>,
     /// Long intervals of flows.
     pub flow_stalls: Vec<FlowStall>,
     /// Long times off the CPU.

@@ -28,6 +28,7 @@ pub fn empty_capture() -> Capture {
         slices: Slices { count: 1, observed_ns: WINDOW_NS, events: 10_000, spans: vec![(0, WINDOW_NS)] },
         flows: Vec::new(),
         threads: Vec::new(),
+        services: Vec::new(),
         flow_stalls: Vec::new(),
         thread_stalls: Vec::new(),
         samples: Vec::new(),

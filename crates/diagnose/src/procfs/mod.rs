@@ -162,6 +162,7 @@ impl Observation {
             slices: Slices { count: 1, observed_ns: window_ns, events: samples, spans: vec![(0, window_ns)] },
             flows,
             threads,
+            services: Vec::new(),
             flow_stalls,
             thread_stalls,
             samples: Vec::new(),

@@ -281,6 +281,7 @@ impl Session {
             slices: self.meter.slices(self.begin, counters.events - self.counters0.events),
             flows,
             threads,
+            services: Vec::new(),
             flow_stalls,
             thread_stalls: recorded.thread_stalls,
             samples: recorded.samples,

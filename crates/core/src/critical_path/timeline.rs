@@ -1,0 +1,153 @@
+//! What threads and sockets did in the observed time, event by event: what critical paths are found in.
+//!
+//! Times are nanoseconds since the window began. Only slices are covered; nothing is known of the time between them.
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+
+use parshall_evidence::{FdKind, FlowId};
+
+/// One time of a thread off the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OffCpu {
+    /// The thread.
+    pub tid: u32,
+    /// When it left the CPU.
+    pub begin_ns: u64,
+    /// When it could run again; `begin_ns` if it never slept. From here to `end_ns` it waited for a CPU.
+    pub wake_ns: u64,
+    /// When it ran again.
+    pub end_ns: u64,
+    /// Why it left the CPU.
+    pub why: Why,
+    /// The system call it was in (the host's own numbers); negative when in none.
+    pub syscall: i32,
+    /// What the call's descriptor is.
+    pub fd: FdKind,
+    /// The descriptor's number, -1 for none.
+    pub fd_number: i32,
+    /// The socket cookie of a socket, the inode number of anything else behind the descriptor, 0 when unknown.
+    pub target: u64,
+    /// Who woke it.
+    pub waker: Waker,
+    /// The thread that ran on the CPU just before this one came back to it; 0 for the idle thread.
+    pub ran_instead_tid: u32,
+    /// Index of its stack in the capture's stacks, where one was taken.
+    pub stack: Option<u32>,
+}
+
+/// Why a thread left the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// It slept, interruptibly or not.
+    Slept,
+    /// It slept uninterruptibly and was accounted as waiting for I/O (`in_iowait`).
+    SleptForIo,
+    /// It slept uninterruptibly for another reason.
+    SleptUninterruptibly,
+    /// It was preempted, or yielded.
+    Preempted,
+    /// Its control group was out of quota.
+    Throttled,
+    /// It was stopped or traced.
+    Stopped,
+}
+
+/// Who made a thread runnable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waker {
+    /// Not seen.
+    Unknown,
+    /// A thread, from process context.
+    Thread(u32),
+    /// A thread of the kernel.
+    KernelThread(u32),
+    /// A softirq: received packets, kernel timers, block completions.
+    SoftIrq,
+    /// A hardware interrupt: high-resolution timers, block completions.
+    HardIrq,
+}
+
+/// What a thread did with a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// It received data, of which the first byte had arrived at `since_ns`.
+    Receive,
+    /// It sent data; the call began at `since_ns`.
+    Send,
+    /// It accepted the connection, which had been established since `since_ns`.
+    Accept,
+}
+
+/// One call of a thread that moved data on a socket, or accepted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketCall {
+    /// The socket.
+    pub socket: FlowId,
+    /// The thread.
+    pub tid: u32,
+    /// What it did.
+    pub op: Op,
+    /// See [`Op`].
+    pub since_ns: u64,
+    /// When the call was done.
+    pub at_ns: u64,
+    /// Bytes moved.
+    pub bytes: u32,
+    /// Of a UDP socket: a hash of the peer's address and its port. 0 for TCP.
+    pub peer: u64,
+}
+
+/// What is known of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Socket {
+    /// Its own address.
+    pub local: SocketAddr,
+    /// The other end; port 0 for an unconnected UDP socket.
+    pub remote: SocketAddr,
+    /// A process that holds it, 0 when unknown.
+    pub pid: u32,
+    /// It was accepted from a listener, or is a bound UDP socket that others send to.
+    pub serves: bool,
+    /// It is a UDP socket.
+    pub udp: bool,
+    /// It was opened within the window.
+    pub opened: bool,
+    /// The socket at the other end, if it is on this host and was observed too.
+    pub other_end: Option<FlowId>,
+}
+
+/// A thread's names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    /// Its process.
+    pub pid: u32,
+    /// The thread's name.
+    pub thread: String,
+    /// The process' name.
+    pub process: String,
+}
+
+/// Everything that was observed.
+#[derive(Debug, Clone, Default)]
+pub struct Timeline {
+    /// Begin and end of each slice, in order.
+    pub slices: Vec<(u64, u64)>,
+    /// Times off the CPU, by thread, in order of time and disjoint.
+    pub off_cpu: HashMap<u32, Vec<OffCpu>>,
+    /// Calls by socket, in order of `at_ns`.
+    pub calls: HashMap<FlowId, Vec<SocketCall>>,
+    /// Sockets.
+    pub sockets: BTreeMap<FlowId, Socket>,
+    /// Names of the threads that occur, of those outside of the subject too where they are known.
+    pub names: HashMap<u32, Names>,
+    /// Processes whose threads were observed, with the time from which they were.
+    pub observed_pids: HashMap<u32, u64>,
+    /// The path of what a descriptor refers to, by process and descriptor number.
+    pub files: HashMap<(u32, i32), String>,
+    /// Names of system calls by number, of those that occur.
+    pub syscalls: HashMap<i32, String>,
+    /// Processes the user asked about; what others do is followed only from there.
+    pub asked_pids: Vec<u32>,
+    /// Ports the user asked about; empty: all of `asked_pids`.
+    pub asked_ports: Vec<u16>,
+}

@@ -1,0 +1,175 @@
+//! What a service did with its requests: how many, how long each took from its arrival to its reply, and where that time went,
+//! through every thread and process of the host that a request waited for.
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// The transport of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// TCP: a request begins when data arrives at a connection on which no reply is owed.
+    #[default]
+    Tcp,
+    /// UDP: each datagram received is a request, the next one sent to its sender is the reply.
+    Udp,
+}
+
+/// One local address on which requests arrive, or one remote address to which the subject sends them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// The address of the service: its own end where it is served on this host, the remote end where the subject is its client.
+    pub address: SocketAddr,
+    /// How requests travel.
+    pub transport: Transport,
+    /// The subject sends these requests to somebody whom the observation did not see; `path` then begins at the client.
+    pub outbound: bool,
+    /// It was reached by following a wait: the user did not ask about it.
+    pub followed: bool,
+    /// The processes that answered, the one with most requests first. Empty for a service outside of this host.
+    pub pids: Vec<u32>,
+    /// Requests that were answered in the observed time.
+    pub requests: u64,
+    /// Requests that arrived and had no reply when the window ended.
+    pub unanswered: u64,
+    /// For how long the longest of those had waited by then.
+    pub unanswered_longest_ns: u64,
+    /// Connections on which a request was seen.
+    pub connections: u64,
+    /// Of them, those that were opened within the observed time.
+    pub opened: u64,
+    /// Time that the counts cover: the sum of the slices.
+    pub observed_ns: u64,
+    /// Median time from the arrival of a request to the beginning of its reply.
+    pub p50_ns: u64,
+    /// 99th percentile of it.
+    pub p99_ns: u64,
+    /// Sum of the times of all requests, those without a reply included as far as they were seen. Divided by `observed_ns` it is
+    /// the mean number of outstanding requests (Little's law).
+    pub outstanding_ns: u64,
+    /// Time in which at least one request was being worked on (read, and not answered).
+    pub working_ns: u64,
+    /// Sum over the requests of the time in which they were being worked on; divided by `working_ns` it is the mean number of
+    /// requests that were worked on at a time.
+    pub worked_ns: u64,
+    /// Threads that read or answered requests.
+    pub workers: u32,
+    /// Requests whose time was followed through threads and processes: all, or evenly chosen ones.
+    pub followed_requests: u64,
+    /// Sum of their times; the parts of `path` add up to it.
+    pub followed_ns: u64,
+    /// Where that time went.
+    pub path: Vec<PathPart>,
+}
+
+/// Time of requests that went the same way. The last hop is the leaf: what the time was spent on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PathPart {
+    /// From the service inwards.
+    pub hops: Vec<Hop>,
+    /// Their time.
+    pub ns: u64,
+    /// Requests with such a part.
+    pub requests: u64,
+    /// The longest such time of one request.
+    pub longest_ns: u64,
+}
+
+/// A thread on the way of a request, and what it did or waited for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hop {
+    /// The process, 0 when it is not known.
+    pub pid: u32,
+    /// The thread, 0 when it is not known. Where several threads did the same, the one with most of the time.
+    pub tid: u32,
+    /// The name of the thread.
+    pub thread: String,
+    /// The name of the process.
+    pub process: String,
+    /// What it did or waited for.
+    pub kind: HopKind,
+    /// The system call in which it waited; empty when it was in none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub syscall: String,
+    /// What the wait was for: a file's path, a peer's address, the name of who ran instead.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub target: String,
+    /// Stack of the thread in this wait: index into [`crate::Capture::stacks`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<u32>,
+}
+
+/// What a thread, or a request without a thread, did or waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HopKind {
+    /// The connection was established and waited for accept().
+    AcceptQueue,
+    /// The request lay in the socket until a thread read it. The next hop is what that thread did meanwhile.
+    Unread,
+    /// The thread ran.
+    OnCpu,
+    /// The thread could run and waited for a CPU; `target` names who ran there.
+    RunQueue,
+    /// The thread's control group had used up its CPU quota.
+    Throttled,
+    /// The process was stopped (SIGSTOP, a debugger, the freezer).
+    Stopped,
+    /// For a lock (futex) that the next hop released.
+    Lock,
+    /// For the next hop to finish what it was given to do (a worker, a completion, a child process).
+    Worker,
+    /// For a file or block device.
+    Disk,
+    /// For memory to be paged in or reclaimed.
+    Memory,
+    /// For a timer: a sleep, a poll interval, a timeout.
+    Timer,
+    /// For the reply to a request that it sent over a socket; the next hop serves it if it is on this host.
+    Reply,
+    /// For a name server.
+    NameServer,
+    /// For a pipe, a terminal or a UNIX socket to be read or filled by the next hop.
+    Pipe,
+    /// For the rest of the request from the client.
+    Client,
+    /// For the receiver to take what it sends.
+    Send,
+    /// For a connection to be established.
+    Connect,
+    /// On the way between two sockets of this host.
+    Network,
+    /// For something that another request of the service brings: nobody owes this answer.
+    OtherRequest,
+    /// For something else in the kernel; `syscall` says in which call.
+    Kernel,
+    /// It was not seen.
+    Unseen,
+}
+
+impl HopKind {
+    /// All of them.
+    pub const ALL: [HopKind; 21] = [
+        HopKind::AcceptQueue,
+        HopKind::Unread,
+        HopKind::OnCpu,
+        HopKind::RunQueue,
+        HopKind::Throttled,
+        HopKind::Stopped,
+        HopKind::Lock,
+        HopKind::Worker,
+        HopKind::Disk,
+        HopKind::Memory,
+        HopKind::Timer,
+        HopKind::Reply,
+        HopKind::NameServer,
+        HopKind::Pipe,
+        HopKind::Client,
+        HopKind::Send,
+        HopKind::Connect,
+        HopKind::Network,
+        HopKind::OtherRequest,
+        HopKind::Kernel,
+        HopKind::Unseen,
+    ];
+}
