@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::Context;
-use parshall_core::relay::config::{Endpoint, Listener};
+use parshall_core::relay::config::{Endpoint, Listener, SocketOptions};
 use parshall_sys::stream_socket::{self, Options, StreamAddr};
 
 use super::listener::RunningListener;
@@ -25,10 +25,10 @@ pub struct Adjustment {
 
 #[derive(Debug)]
 enum Change {
-    /// Options of a TCP or Unix listener.
-    Options { address: StreamAddr, backlog: u32, options: Options },
-    /// All datagrams of a source come to one thread.
-    Steering,
+    /// Options of a TCP or Unix listener. `other_protocol`: it would have to be opened anew to be of MPTCP, or no longer.
+    Streams { address: StreamAddr, backlog: u32, before: Options, options: Options, other_protocol: bool },
+    /// Buffers of a UDP listener; `steer`: all datagrams of a source come to one thread from now on.
+    Datagrams { options: SocketOptions, steer: bool },
 }
 
 impl Adjustment {
@@ -47,15 +47,26 @@ impl Adjustment {
 
     fn change(&self) -> anyhow::Result<()> {
         match &self.change {
-            Change::Options { address, backlog, options } => {
-                let each = |socket: &OwnedFd| stream_socket::adjust(socket, address, *backlog, options);
+            Change::Streams { address, backlog, before, options, other_protocol } => {
+                if *other_protocol {
+                    tracing::warn!(
+                        "{}: `sockets.mptcp` stays as it was for clients: a listener keeps its protocol until it is \
+                         opened anew (remove it, reload, and add it again; or restart the relay)",
+                        self.listener
+                    );
+                }
+                let each = |socket: &OwnedFd| stream_socket::adjust(socket, address, *backlog, before, options);
                 Ok(self.sockets.iter().flatten().try_for_each(each)?)
             }
-            // One socket of a port sets it for all.
-            Change::Steering => match self.sockets.iter().flatten().next() {
-                Some(socket) => open::steer_by_source(socket, self.sockets.len()),
-                None => Ok(()),
-            },
+            Change::Datagrams { options, steer } => {
+                let mut sockets = self.sockets.iter().flatten();
+                sockets.clone().for_each(|socket| udp::sockets::set_listener_buffers(socket, options));
+                // One socket of a port sets it for all.
+                match sockets.next().filter(|_| *steer) {
+                    Some(socket) => open::steer_by_source(socket, self.sockets.len()),
+                    None => Ok(()),
+                }
+            }
         }
     }
 }
@@ -69,20 +80,26 @@ fn streams(old: &RunningListener, new: &Listener) -> anyhow::Result<Option<Chang
         Endpoint::Unix(path) => StreamAddr::Unix(path.clone()),
         _ => StreamAddr::Ip(old.bound.parse().with_context(|| format!("{} is no address", old.bound))?),
     };
-    let (backlog, options) = (new.sockets.backlog, options(new));
-    stream_socket::try_options(&address, backlog, &options).map_err(|e| {
+    let (backlog, before, options) = (new.sockets.backlog, options(before), options(new));
+    let tried = stream_socket::try_options(&address, backlog, &options).map_err(|e| {
         let what = format!("{}: the kernel refuses the new socket options: {e}", new.name);
         UserError::new(what, "`transparent` needs CAP_NET_ADMIN; leave out what was added to `sockets`")
     })?;
-    Ok(Some(Change::Options { address, backlog, options }))
+    let is_mptcp = old.sockets.iter().flatten().next().is_some_and(stream_socket::is_mptcp);
+    let other_protocol = stream_socket::is_mptcp(&tried) != is_mptcp;
+    Ok(Some(Change::Streams { address, backlog, before, options, other_protocol }))
 }
 
 fn datagrams(old: &RunningListener, new: &Listener) -> anyhow::Result<Option<Change>> {
-    if !open::limits_sources(new) || open::limits_sources(&old.service.config) {
+    let before = &old.service.config;
+    let steer = open::limits_sources(new) && !open::limits_sources(before);
+    if !steer && before.sockets == new.sockets {
         return Ok(None);
     }
-    let tried = udp::sockets::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &new.sockets);
-    let tried: UdpSocket = tried.context("no socket to try limits of a source with")?;
-    open::steer_by_source(&tried.into(), old.sockets.len())?;
-    Ok(Some(Change::Steering))
+    if steer {
+        let tried = udp::sockets::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &new.sockets);
+        let tried: UdpSocket = tried.context("no socket to try limits of a source with")?;
+        open::steer_by_source(&tried.into(), old.sockets.len())?;
+    }
+    Ok(Some(Change::Datagrams { options: new.sockets, steer }))
 }

@@ -463,4 +463,26 @@ mod tests {
         assert!(UnixStream::connect(path("added")).is_ok());
         assert!(!scratch.path().join("kept").exists(), "a removed listener leaves no path");
     }
+
+    #[test]
+    fn buffers_of_a_kept_listener_change_and_go_back_to_the_default() {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            let mut relay = Relay::new(1);
+            let mut listener = to(ip("127.0.0.1:0"));
+            listener.protocol = protocol;
+            let mut load = |listener: &Listener| {
+                let prepared = relay.prepare(&config(vec![listener.clone()]), &mut Pool::default()).expect("prepared");
+                relay.commit(prepared, 0);
+                let socket = relay.sockets().next().expect("a socket");
+                let socket = SockRef::from(&socket);
+                [socket.recv_buffer_size().expect("a size"), socket.send_buffer_size().expect("a size")]
+            };
+            let untouched = load(&listener);
+            listener.sockets.receive_buffer = Some(20_000);
+            listener.sockets.send_buffer = Some(20_000);
+            assert_eq!(load(&listener), [40_000; 2], "{protocol:?}");
+            listener.sockets = Default::default();
+            assert_eq!(load(&listener), untouched, "{protocol:?}");
+        }
+    }
 }

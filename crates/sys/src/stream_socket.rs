@@ -106,9 +106,14 @@ fn with_options(address: &StreamAddr, backlog: u32, options: &Options) -> io::Re
     Ok(socket)
 }
 
-/// Whether the kernel lets this process give a listener these options: tried on a socket that is bound to nothing.
-pub fn try_options(address: &StreamAddr, backlog: u32, options: &Options) -> io::Result<()> {
-    with_options(address, backlog, options).map(drop)
+/// A socket with the options of a listener that is bound to nothing: whether the kernel grants them to this process.
+pub fn try_options(address: &StreamAddr, backlog: u32, options: &Options) -> io::Result<OwnedFd> {
+    with_options(address, backlog, options).map(OwnedFd::from)
+}
+
+/// Whether a socket was made for MPTCP. That cannot change while it lives.
+pub fn is_mptcp(socket: &OwnedFd) -> bool {
+    SockRef::from(socket).protocol().is_ok_and(|protocol| protocol == Some(Protocol::MPTCP))
 }
 
 /// A non-blocking listener. Options are inherited by what it accepts, so that accepting needs no further call.
@@ -130,9 +135,19 @@ pub fn listen(address: &StreamAddr, backlog: u32, share: bool, options: &Options
     Ok(socket.into())
 }
 
-/// Gives a listener new options, as far as they can change while it listens.
-pub fn adjust(listener: &OwnedFd, address: &StreamAddr, backlog: u32, options: &Options) -> io::Result<()> {
+/// Gives a listener that has the options `before` new ones; all but `mptcp` can change while it listens.
+pub fn adjust(
+    listener: &OwnedFd,
+    address: &StreamAddr,
+    backlog: u32,
+    before: &Options,
+    options: &Options,
+) -> io::Result<()> {
     let socket = SockRef::from(listener);
+    let no_longer = |before: Option<u32>, now: Option<u32>| before.is_some() && now.is_none();
+    if no_longer(before.receive_buffer, options.receive_buffer) || no_longer(before.send_buffer, options.send_buffer) {
+        unfix_buffers(&socket, address, options)?;
+    }
     apply(&socket, address, options)?;
     if !matches!(address, StreamAddr::Ip(_)) {
         return socket.listen(backlog.min(i32::MAX as u32) as i32);
@@ -146,6 +161,16 @@ pub fn adjust(listener: &OwnedFd, address: &StreamAddr, backlog: u32, options: &
         fast_open?;
     }
     socket.listen(backlog.min(i32::MAX as u32) as i32)
+}
+
+/// Gives both buffers the size of a new socket's and back to the kernel's tuning, which leaves a buffer alone once its size
+/// was set. Needs SO_BUF_LOCK (Linux 5.14).
+fn unfix_buffers(socket: &SockRef<'_>, address: &StreamAddr, options: &Options) -> io::Result<()> {
+    let new = stream(address, options.mptcp)?;
+    // The kernel reports twice what is set (sock_setsockopt() of net/core/sock.c).
+    socket.set_recv_buffer_size(new.recv_buffer_size()? / 2)?;
+    socket.set_send_buffer_size(new.send_buffer_size()? / 2)?;
+    set_int(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0)
 }
 
 /// Has a connection probe its peer when it has been idle for so long, counted from what came last, however late this is
@@ -320,10 +345,42 @@ mod tests {
         let any = StreamAddr::Ip("127.0.0.1:0".parse().expect("an address"));
         let listener = listen(&any, 4, true, &Options { nodelay: true, ..Options::default() }).expect("a listener");
         let options = Options { user_timeout: Some(Duration::from_secs(9)), ..Options::default() };
-        adjust(&listener, &any, 8, &options).expect("adjusted");
+        adjust(&listener, &any, 8, &Options::default(), &options).expect("adjusted");
         let socket = SockRef::from(&listener);
         assert!(!socket.tcp_nodelay().expect("known"));
         assert_eq!(socket.tcp_user_timeout().expect("known"), options.user_timeout);
+    }
+
+    /// Which buffers have a fixed size: SOCK_SNDBUF_LOCK (1) and SOCK_RCVBUF_LOCK (2) of the kernel's net/sock.h.
+    fn locked_buffers(socket: &OwnedFd) -> libc::c_int {
+        let mut locks: libc::c_int = 0;
+        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+        let to = (&raw mut locks).cast();
+        // SAFETY: the kernel writes at most `len` bytes, the size of `locks`, and the length.
+        let ret =
+            unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK, to, &raw mut len) };
+        assert_eq!(ret, 0, "SO_BUF_LOCK needs Linux 5.14");
+        locks
+    }
+
+    #[test]
+    fn a_buffer_without_a_size_is_tuned_by_the_kernel_again() {
+        let any = StreamAddr::Ip("127.0.0.1:0".parse().expect("an address"));
+        let sizes = |listener: &OwnedFd| {
+            let socket = SockRef::from(listener);
+            let size = [socket.recv_buffer_size(), socket.send_buffer_size()].map(|size| size.expect("known"));
+            (size, locked_buffers(listener))
+        };
+        let untouched = sizes(&listen(&any, 4, true, &Options::default()).expect("a listener"));
+        let fixed = Options { receive_buffer: Some(20_000), send_buffer: Some(20_000), ..Options::default() };
+        let listener = listen(&any, 4, true, &fixed).expect("a listener");
+        assert_ne!(sizes(&listener), untouched);
+        adjust(&listener, &any, 4, &fixed, &Options::default()).expect("adjusted");
+        assert_eq!(sizes(&listener), untouched);
+        let receive_only = Options { send_buffer: None, ..fixed };
+        adjust(&listener, &any, 4, &Options::default(), &fixed).expect("adjusted");
+        adjust(&listener, &any, 4, &fixed, &receive_only).expect("adjusted");
+        assert_eq!(sizes(&listener), ([40_000, untouched.0[1]], 2));
     }
 
     #[test]

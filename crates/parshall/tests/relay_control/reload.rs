@@ -81,6 +81,24 @@ fn a_kept_listener_ends_no_connection_when_the_time_to_drain_is_over() {
 }
 
 #[test]
+fn a_listener_that_cannot_become_mptcp_is_reported_and_serves() {
+    if !std::fs::read_to_string("/proc/sys/net/mptcp/enabled").is_ok_and(|enabled| enabled.trim() == "1") {
+        return parshall_testkit::skip("a reload that asks for MPTCP", "needs net.mptcp.enabled = 1");
+    }
+    let service = Service::start("s");
+    let place = address();
+    let plain = listener("a", place, &[service.address]);
+    let relay = Relay::start(&plain);
+    let mptcp = format!("{plain}sockets = {{ mptcp = true }}\n");
+    relay.reload(&mptcp);
+    assert_eq!(relay.count("a: `sockets.mptcp` stays as it was for clients"), 1, "{}", relay.said());
+    assert_eq!(exchange(place).unwrap(), "s");
+    relay.reload(&mptcp);
+    relay.reload(&plain);
+    assert_eq!(relay.count("sockets.mptcp"), 1, "it is what it was opened as:\n{}", relay.said());
+}
+
+#[test]
 fn a_broken_file_is_refused_with_its_place_and_the_old_one_stays() {
     let service = Service::start("s");
     let place = address();

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use parshall_core::relay::config::SocketOptions;
 use parshall_sys::udp_batch::options;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// Receive buffer of a listener, which takes the bursts of all clients: asked for, and cut by net.core.rmem_max.
 const LISTENER_BUFFER: usize = 4 << 20;
@@ -19,8 +19,13 @@ fn datagram_socket(address: &SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// Sets the buffers of a listener: as configured, or the default.
+pub fn set_listener_buffers(socket: &impl AsFd, set: &SocketOptions) {
+    buffers(&SockRef::from(socket), set, LISTENER_BUFFER, LISTENER_BUFFER);
+}
+
 fn buffers(socket: &Socket, set: &SocketOptions, receive: usize, send: usize) {
-    // The kernel cuts what is over its limit; a smaller buffer is no error.
+    // The kernel caps what is over its limit; a smaller buffer is no error.
     socket.set_recv_buffer_size(set.receive_buffer.map_or(receive, |bytes| bytes as usize)).ok();
     socket.set_send_buffer_size(set.send_buffer.map_or(send, |bytes| bytes as usize)).ok();
 }
@@ -46,7 +51,7 @@ pub fn free_address(address: SocketAddr) -> io::Result<SocketAddr> {
 pub fn listen(address: SocketAddr, set: &SocketOptions) -> io::Result<UdpSocket> {
     let socket = listening_socket(&address)?;
     socket.set_reuse_port(true)?;
-    buffers(&socket, set, LISTENER_BUFFER, LISTENER_BUFFER);
+    set_listener_buffers(&socket, set);
     // On a wildcard each datagram must tell where it was sent to, or a host with several addresses would answer from
     // another one.
     if address.ip().is_unspecified() {
