@@ -1,4 +1,5 @@
 //! The doctor's findings as one JSON document, documented in `docs/json.md`.
+use parshall_evidence::Origin;
 use serde::Serialize;
 
 use super::rules::Findings;
@@ -9,6 +10,7 @@ pub const DOCTOR_SCHEMA: &str = "parshall.doctor/1";
 #[derive(Serialize)]
 struct Document<'a> {
     schema: &'static str,
+    origin: &'a Origin,
     kernel: &'a str,
     rung: &'static str,
     meaning: &'a str,
@@ -28,8 +30,8 @@ struct Item<'a> {
     remedy: Option<&'a str>,
 }
 
-/// The document, with a newline at its end.
-pub fn json(findings: &Findings) -> anyhow::Result<String> {
+/// The document, with a newline at its end. `origin` says when and where the host was examined.
+pub fn json(findings: &Findings, origin: &Origin) -> anyhow::Result<String> {
     let checks = findings.checks.iter().map(|c| Item {
         id: c.id,
         name: c.name,
@@ -40,6 +42,7 @@ pub fn json(findings: &Findings) -> anyhow::Result<String> {
     });
     let document = Document {
         schema: DOCTOR_SCHEMA,
+        origin,
         kernel: &findings.kernel,
         rung: findings.rung.as_str(),
         meaning: &findings.meaning,

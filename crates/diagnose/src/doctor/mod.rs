@@ -9,19 +9,22 @@ mod rules;
 mod text;
 
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use parshall_evidence::Rung;
 
 use parshall_host::output::{self, Format};
 
+use crate::origin::origin;
 use crate::request::DoctorRequest;
 
 /// `parshall doctor`.
 pub fn doctor(config: &DoctorRequest) -> anyhow::Result<ExitCode> {
+    let begun = SystemTime::now();
     let findings = rules::examine(&gather::gather());
     let page = match config.output.format {
         Format::Text => text::text(&findings, config.output.style),
-        Format::Json => json::json(&findings)?,
+        Format::Json => json::json(&findings, &origin(begun, findings.kernel.clone()))?,
     };
     output::print(&page)?;
     Ok(ExitCode::SUCCESS)

@@ -190,7 +190,8 @@ fn both_formats_tell_the_rung_and_fit() {
         assert!(page.contains("\nrung: tracepoint\n"), "{page}");
         assert!(page.lines().all(|l| l.chars().count() <= width && l == l.trim_end()), "{page}");
     }
-    let document: serde_json::Value = serde_json::from_str(&json::json(&findings).unwrap()).unwrap();
+    let document: serde_json::Value =
+        serde_json::from_str(&json::json(&findings, &Default::default()).unwrap()).unwrap();
     assert_eq!(document["schema"], "parshall.doctor/1");
     assert_eq!(document["rung"], "tracepoint");
     assert_eq!(document["checks"].as_array().unwrap().len(), findings.checks.len());
