@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod asker;
 pub mod cgroup;
 pub mod error;
 pub mod flags;
@@ -18,4 +17,5 @@ pub mod proc_fs;
 pub mod process;
 pub mod symbols;
 pub mod tcp_diag;
+pub mod timed_worker;
 pub mod utc;

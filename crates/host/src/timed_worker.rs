@@ -1,112 +1,115 @@
-//! Asks questions of a thread of its own, for a bounded time.
+//! Work that may never end, done on a thread of its own and waited for a bounded time.
 //!
-//! What an observed process has mapped may lie on a file system that does not answer, or be made to keep a parser busy. What is
-//! not known in time stays unknown; the observation is not lost.
+//! A file that an observed process has mapped may be on a file system that does not answer, or may keep a parser busy for
+//! ever. What is not known in time stays unknown, and the observation goes on.
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For all slow answers of an observation together.
-const TIME_MAX: Duration = Duration::from_secs(10);
-/// An answer within this time is not slow.
+/// What the slow replies of one worker may take together.
+const SLOW_TOTAL_MAX: Duration = Duration::from_secs(10);
+/// A reply within this time is not slow.
 const SLOW: Duration = Duration::from_millis(10);
 
-/// Makes what answers, on the thread that will ask it.
+/// Makes the function that answers requests. It is called on the worker's thread, so the function need not be `Send`.
 pub type Make<Q, A> = fn() -> Box<dyn FnMut(Q) -> A>;
 
-/// The thread begins with the first question, and ends with this.
-pub struct Asker<Q, A> {
+/// A thread that answers one request at a time. It starts with the first request and ends when this is dropped, unless it
+/// is stuck then: it is never joined.
+pub struct TimedWorker<Q, A> {
     make: Make<Q, A>,
-    worker: Option<Worker<Q, A>>,
+    channels: Option<Channels<Q, A>>,
+    /// What is left of `SLOW_TOTAL_MAX`.
     left: Duration,
 }
 
-struct Worker<Q, A> {
-    questions: Sender<Q>,
-    answers: Receiver<A>,
+struct Channels<Q, A> {
+    requests: Sender<Q>,
+    replies: Receiver<A>,
 }
 
-impl<Q: Send + 'static, A: Send + 'static> Asker<Q, A> {
-    /// Nothing was asked yet.
+impl<Q: Send + 'static, A: Send + 'static> TimedWorker<Q, A> {
+    /// Starts no thread yet.
     pub const fn new(make: Make<Q, A>) -> Self {
-        Self { make, worker: None, left: TIME_MAX }
+        Self { make, channels: None, left: SLOW_TOTAL_MAX }
     }
 
-    /// The answer; None when there was none in time, then and from then on, or when answering panicked.
-    pub fn ask(&mut self, question: Q) -> Option<A> {
+    /// The reply to a request. None when it did not come in time, and for every later request then; None also when the
+    /// function panicked, but a later request starts a new thread then.
+    pub fn call(&mut self, request: Q) -> Option<A> {
         if self.left.is_zero() {
             return None;
         }
-        if self.worker.is_none() {
-            self.worker = start(self.make);
+        if self.channels.is_none() {
+            self.channels = start(self.make);
         }
-        let worker = self.worker.as_ref()?;
-        worker.questions.send(question).ok()?;
-        let asked = Instant::now();
-        let answer = worker.answers.recv_timeout(self.left);
-        if asked.elapsed() > SLOW {
-            self.left = self.left.saturating_sub(asked.elapsed());
+        let channels = self.channels.as_ref()?;
+        channels.requests.send(request).ok()?;
+        let sent = Instant::now();
+        let reply = channels.replies.recv_timeout(self.left);
+        if sent.elapsed() > SLOW {
+            self.left = self.left.saturating_sub(sent.elapsed());
         }
-        match answer {
-            Ok(answer) => return Some(answer),
+        match reply {
+            Ok(reply) => return Some(reply),
             Err(RecvTimeoutError::Timeout) => self.left = Duration::ZERO,
             Err(RecvTimeoutError::Disconnected) => {}
         }
-        self.worker = None;
+        self.channels = None;
         None
     }
 }
 
-fn start<Q: Send + 'static, A: Send + 'static>(make: Make<Q, A>) -> Option<Worker<Q, A>> {
-    let (questions, asked) = channel();
-    let (answer, answers) = channel();
+fn start<Q: Send + 'static, A: Send + 'static>(make: Make<Q, A>) -> Option<Channels<Q, A>> {
+    let (requests, received) = channel();
+    let (reply, replies) = channel();
     let work = move || {
-        let mut source = make();
-        while let Ok(question) = asked.recv() {
-            if answer.send(source(question)).is_err() {
+        let mut answer = make();
+        while let Ok(request) = received.recv() {
+            if reply.send(answer(request)).is_err() {
                 return;
             }
         }
     };
-    thread::Builder::new().name("asked".into()).spawn(work).ok()?;
-    Some(Worker { questions, answers })
+    thread::Builder::new().name("timed".into()).spawn(work).ok()?;
+    Some(Channels { requests, replies })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Doubles a number; 1 never comes back, 2 panics.
-    fn odd(left: Duration) -> Asker<u32, u32> {
+    /// Doubles a number; for 1 it never replies, for 2 it panics.
+    fn doubling(left: Duration) -> TimedWorker<u32, u32> {
         let make: Make<u32, u32> = || {
             Box::new(|number| match number {
                 1 => loop {
                     thread::park();
                 },
-                2 => panic!("a parser's own mistake"),
+                2 => panic!("a parser's bug"),
                 _ => 2 * number,
             })
         };
-        Asker { left, ..Asker::new(make) }
+        TimedWorker { left, ..TimedWorker::new(make) }
     }
 
     #[test]
-    fn who_does_not_answer_is_left_behind() {
-        let mut asker = odd(Duration::from_millis(50));
-        assert_eq!((asker.ask(1), asker.ask(3)), (None, None), "the time is used up");
+    fn a_stuck_worker_is_abandoned() {
+        let mut worker = doubling(Duration::from_millis(50));
+        assert_eq!((worker.call(1), worker.call(3)), (None, None), "the time is used up");
     }
 
     #[test]
-    fn a_panic_costs_that_question_only() {
-        let mut asker = odd(Duration::from_secs(60));
-        assert_eq!((asker.ask(2), asker.ask(4)), (None, Some(8)));
+    fn a_panic_costs_that_request_only() {
+        let mut worker = doubling(Duration::from_secs(60));
+        assert_eq!((worker.call(2), worker.call(4)), (None, Some(8)));
     }
 
     #[test]
-    fn quick_answers_take_nothing_of_the_time() {
-        let mut asker = odd(Duration::from_secs(60));
+    fn quick_replies_use_none_of_the_time() {
+        let mut worker = doubling(Duration::from_secs(60));
         // Some may be slow on a busy host.
-        assert!((0..1_000).all(|_| asker.ask(4) == Some(8)));
-        assert!(asker.left > Duration::from_secs(30), "{:?}", asker.left);
+        assert!((0..1_000).all(|_| worker.call(4) == Some(8)));
+        assert!(worker.left > Duration::from_secs(30), "{:?}", worker.left);
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod background;
 pub mod batch;
+pub mod cached_stat;
 mod call;
 pub mod child;
 pub mod clock;

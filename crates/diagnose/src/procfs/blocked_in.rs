@@ -1,18 +1,18 @@
 //! What a blocked thread waits in: its system call and the kind of its descriptor.
 //!
-//! /proc/TID/syscall tells both, to whoever may trace the thread (PTRACE_MODE_ATTACH; Yama narrows that). To others there is
-//! /proc/TID/wchan, the kernel function it sleeps in, from which the call is guessed.
+//! /proc/TID/syscall has both, for those who may trace the thread (PTRACE_MODE_ATTACH; Yama restricts that). Others read
+//! /proc/TID/wchan, the kernel function that the thread sleeps in, from which the call is guessed.
 use std::cell::RefCell;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use parshall_evidence::FdKind;
-use parshall_sys::sock_view;
+use parshall_sys::{cached_stat, sock_view};
 
 use super::thread_account::{Call, Seen, UNKNOWN_CALL};
 use crate::syscall_name::syscall_name;
-use parshall_host::asker::Asker;
+use parshall_host::timed_worker::TimedWorker;
 
 /// Entries of a pollfd array that are read.
 const POLLFDS_MAX: usize = 8;
@@ -20,13 +20,16 @@ const POLLFDS_MAX: usize = 8;
 const POLLFD_BYTES: usize = 8;
 
 /// A process, an address in its memory and a length.
-type Place = (u32, u64, usize);
+type MemoryRange = (u32, u64, usize);
 
 thread_local! {
-    static MEMORY: RefCell<Asker<Place, Option<Vec<u8>>>> = const { RefCell::new(Asker::new(|| Box::new(read_memory))) };
+    static MEMORY: RefCell<TimedWorker<MemoryRange, Option<Vec<u8>>>> =
+        const { RefCell::new(TimedWorker::new(|| Box::new(read_memory))) };
+    static MODES: RefCell<TimedWorker<String, Option<u32>>> =
+        const { RefCell::new(TimedWorker::new(|| Box::new(|path| cached_stat::mode(Path::new(&path)).ok()))) };
 }
 
-fn read_memory((pid, address, length): Place) -> Option<Vec<u8>> {
+fn read_memory((pid, address, length): MemoryRange) -> Option<Vec<u8>> {
     let mut bytes = vec![0; length];
     let read = File::open(format!("/proc/{pid}/mem")).ok()?.read_at(&mut bytes, address).ok()?;
     bytes.truncate(read);
@@ -41,15 +44,10 @@ pub enum SyscallFile {
     /// Blocked outside of a system call (a page fault).
     Outside,
     /// Blocked in a call, with its first two arguments.
-    In {
-        /// Number.
-        nr: i32,
-        /// First two arguments.
-        args: [u64; 2],
-    },
+    In { nr: i32, args: [u64; 2] },
 }
 
-/// Reads the text of a `syscall` file; None when it makes no sense.
+/// Parses the text of a `syscall` file; None when it has another form.
 pub fn parse_syscall(text: &str) -> Option<SyscallFile> {
     let mut fields = text.split_whitespace();
     let first = fields.next()?;
@@ -65,7 +63,7 @@ pub fn parse_syscall(text: &str) -> Option<SyscallFile> {
 }
 
 impl SyscallFile {
-    /// With the kind of the descriptor, looked up in the process.
+    /// Adds the kind of the descriptor, which is looked up in the process.
     pub fn seen(self, pid: u32) -> Seen {
         match self {
             SyscallFile::Running => Seen::Running,
@@ -75,7 +73,7 @@ impl SyscallFile {
     }
 }
 
-/// Calls whose first argument is a descriptor, as far as they block.
+/// Whether a call's first argument is a descriptor; of calls that can block.
 fn takes_descriptor(name: &str) -> bool {
     matches!(
         name,
@@ -131,27 +129,34 @@ fn descriptor_kind(pid: u32, nr: i32, args: [u64; 2]) -> FdKind {
     FdKind::None
 }
 
-/// What descriptor `fd` of a process is.
+/// What descriptor `fd` of a process is; `None` also when it cannot be read.
 pub fn kind_of(pid: u32, fd: i32) -> FdKind {
-    if fd < 0 {
-        return FdKind::None;
-    }
     let path = format!("/proc/{pid}/fd/{fd}");
-    let Ok(metadata) = fs::metadata(&path) else { return FdKind::None };
-    let kind = metadata.file_type();
-    if kind.is_socket() {
-        return socket_kind(&sock_view::protocol_name(Path::new(&path)).unwrap_or_default());
+    match fs::read_link(&path) {
+        Ok(link) => kind_of_link(&path, &link.to_string_lossy()),
+        Err(_) => FdKind::None,
     }
-    if kind.is_file() || kind.is_dir() {
-        FdKind::File
-    } else if kind.is_fifo() {
-        FdKind::Pipe
-    } else if kind.is_char_device() {
-        FdKind::Char
-    } else if kind.is_block_device() {
-        FdKind::Block
-    } else {
-        FdKind::Anon
+}
+
+/// What the descriptor at `path` (/proc/PID/fd/N) is, which the kernel's link describes as `link`. Only a link that names a
+/// file is followed, because its file system may not answer.
+pub fn kind_of_link(path: &str, link: &str) -> FdKind {
+    if link.starts_with("socket:[") {
+        return socket_kind(&sock_view::protocol_name(Path::new(path)).unwrap_or_default());
+    }
+    if link.starts_with("pipe:[") {
+        return FdKind::Pipe;
+    }
+    if link.starts_with("anon_inode:") {
+        return FdKind::Anon;
+    }
+    match MODES.with_borrow_mut(|modes| modes.call(path.to_owned())).flatten().map(|mode| mode & libc::S_IFMT) {
+        None => FdKind::None,
+        Some(libc::S_IFREG | libc::S_IFDIR) => FdKind::File,
+        Some(libc::S_IFIFO) => FdKind::Pipe,
+        Some(libc::S_IFCHR) => FdKind::Char,
+        Some(libc::S_IFBLK) => FdKind::Block,
+        Some(_) => FdKind::Anon,
     }
 }
 
@@ -167,11 +172,11 @@ fn socket_kind(protocol: &str) -> FdKind {
     }
 }
 
-/// poll() waits for several descriptors: a UDP socket among them is what matters (a resolver), else the first one counts. The
-/// array lies in the memory of the process, which sleeps meanwhile; the page may be one of a file that does not answer.
+/// poll() waits for several descriptors. A UDP socket among them decides (a resolver waits there), otherwise the first one does.
+/// The array is in the memory of the process, which sleeps meanwhile; its page may belong to a file that cannot be read.
 fn polled_kind(pid: u32, address: u64, count: u64) -> FdKind {
     let wanted = (count as usize).min(POLLFDS_MAX) * POLLFD_BYTES;
-    let bytes = MEMORY.with_borrow_mut(|memory| memory.ask((pid, address, wanted))).flatten().unwrap_or_default();
+    let bytes = MEMORY.with_borrow_mut(|memory| memory.call((pid, address, wanted))).flatten().unwrap_or_default();
     let mut first = FdKind::None;
     for pollfd in bytes.chunks_exact(POLLFD_BYTES) {
         let fd = i32::from_ne_bytes([pollfd[0], pollfd[1], pollfd[2], pollfd[3]]);
@@ -211,8 +216,12 @@ pub fn call_of_wchan(function: &str) -> Call {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::io::{BufRead, BufReader};
     use std::os::fd::AsRawFd;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    use super::*;
 
     #[test]
     fn reads_the_syscall_file() {
@@ -226,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_kinds_of_descriptors() {
+    fn finds_kinds_of_descriptors() {
         let own = std::process::id();
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("loopback");
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -245,6 +254,50 @@ mod tests {
             (1_000_000, FdKind::None),
         ] {
             assert_eq!(kind_of(own, fd), kind);
+        }
+    }
+
+    /// Holds a descriptor (O_PATH) of a FUSE file system that no server answers for, in a mount namespace of its own.
+    const UNANSWERED_FUSE: &str = r#"
+import ctypes, os, sys, tempfile
+libc = ctypes.CDLL(None, use_errno=True)
+PRIVATE = 1 << 18 | 1 << 14
+if libc.unshare(0x20000) or libc.mount(b'none', b'/', None, PRIVATE, None):
+    sys.exit(1)
+with tempfile.TemporaryDirectory() as directory:
+    device = os.open('/dev/fuse', os.O_RDWR)
+    options = f'fd={device},rootmode=40000,user_id=0,group_id=0,allow_other'
+    if libc.mount(b'test', directory.encode(), b'fuse', 0, options.encode()):
+        sys.exit(1)
+    held = os.open(directory, os.O_PATH)
+    libc.umount2(directory.encode(), 2)
+print(held, flush=True)
+sys.stdin.read()
+"#;
+
+    #[test]
+    fn a_file_system_that_does_not_answer_is_not_waited_for() {
+        const WHAT: &str = "a descriptor on a FUSE file system that does not answer";
+        if !parshall_testkit::root(WHAT) {
+            return;
+        }
+        let mut command = Command::new("python3");
+        command.args(["-c", UNANSWERED_FUSE]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let Ok(mut holder) = command.spawn() else { return parshall_testkit::skip(WHAT, "no python3") };
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().expect("piped")).read_line(&mut line).expect("readable");
+        let pid = holder.id();
+        let kind = line.trim().parse().ok().map(|fd: i32| {
+            let (sender, kind) = std::sync::mpsc::channel();
+            std::thread::spawn(move || sender.send(kind_of(pid, fd)));
+            kind.recv_timeout(Duration::from_secs(5))
+        });
+        // The connection ends with the only descriptor of /dev/fuse, and so does every wait for it.
+        holder.kill().expect("our own child");
+        holder.wait().expect("our own child");
+        match kind {
+            Some(kind) => assert_eq!(kind, Ok(FdKind::File)),
+            None => parshall_testkit::skip(WHAT, "no FUSE, or it cannot be mounted"),
         }
     }
 

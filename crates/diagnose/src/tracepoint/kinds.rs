@@ -8,7 +8,7 @@ use parshall_bpf::diagnose::classic::Classic;
 use parshall_evidence::FdKind;
 use parshall_sys::clock::thread_cpu_ns;
 
-use crate::procfs::blocked_in::kind_of;
+use crate::procfs::blocked_in::kind_of_link;
 use crate::subject::Process;
 
 /// Descriptors that are read, of all processes together.
@@ -43,34 +43,12 @@ impl Kinds {
                 let (key, link) = ((process.pid, fd), link.to_string_lossy().into_owned());
                 let kind = match before.get(&key) {
                     Some((same, kind)) if *same == link => *kind,
-                    _ => kind_of_link(&link).unwrap_or_else(|| kind_of(process.pid, fd as i32)),
+                    _ => kind_of_link(&entry.path().to_string_lossy(), &link),
                 };
                 classic.set_kind(process.pid, fd, kind as u8);
                 self.known.insert(key, (link, kind));
             }
         }
         self.next_ns = now_ns + EVERY_NS.max(thread_cpu_ns().saturating_sub(began) * COST_FACTOR);
-    }
-}
-
-/// Those kinds that the link tells by itself.
-fn kind_of_link(link: &str) -> Option<FdKind> {
-    match link {
-        link if link.starts_with("pipe:[") => Some(FdKind::Pipe),
-        link if link.starts_with("anon_inode:") => Some(FdKind::Anon),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links_that_tell_their_kind() {
-        assert_eq!(kind_of_link("pipe:[123]"), Some(FdKind::Pipe));
-        assert_eq!(kind_of_link("anon_inode:[eventpoll]"), Some(FdKind::Anon));
-        assert_eq!(kind_of_link("socket:[5]"), None);
-        assert_eq!(kind_of_link("/dev/null"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Stacks of addresses, interned, and their names, asked for while the process is still alive.
+//! Stacks of addresses: each distinct one is stored once, and its frames are named while the process still lives.
 mod elf_copy;
 mod maps;
 mod names;
@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use parshall_evidence::{Frame, Stack};
 
-use super::asker::Asker;
+use super::timed_worker::TimedWorker;
 use names::Names;
 
 /// Frames of a stack that are kept.
@@ -16,7 +16,7 @@ const FRAMES_MAX: usize = 48;
 /// Distinct stacks that are kept; beyond, stalls and samples still count, without their stack.
 const STACKS_MAX: usize = 20_000;
 
-/// A stack as the kernel tells it: addresses, innermost first.
+/// A stack as the kernel reports it: addresses, innermost first.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Raw {
     tgid: u32,
@@ -30,7 +30,7 @@ struct Raw {
 /// service would feel. Only user addresses can be named as they come, for processes that may end before the window does.
 pub struct Stacks {
     /// Gives a frame for each address of a process; process 0 is the kernel.
-    namer: Asker<(u32, Vec<u64>), Vec<Frame>>,
+    namer: TimedWorker<(u32, Vec<u64>), Vec<Frame>>,
     eager: bool,
     names: HashMap<(u32, u64), Frame>,
     ids: HashMap<Raw, u32>,
@@ -38,9 +38,9 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// No stacks yet. `eager`: name user addresses as they come.
+    /// Holds no stacks yet. `eager`: user addresses are named as they come.
     pub fn new(eager: bool) -> Self {
-        let namer = Asker::new(|| {
+        let namer = TimedWorker::new(|| {
             let mut names = Names::new();
             Box::new(move |(tgid, addresses): (u32, Vec<u64>)| names.frames(tgid, &addresses))
         });
@@ -114,7 +114,7 @@ impl Stacks {
         if new.is_empty() {
             return;
         }
-        let Some(frames) = self.namer.ask((tgid, new.clone())) else { return };
+        let Some(frames) = self.namer.call((tgid, new.clone())) else { return };
         self.names.extend(new.into_iter().map(|address| (tgid, address)).zip(frames));
     }
 }
@@ -123,7 +123,7 @@ fn bare(tgid: u32, address: u64) -> Frame {
     Frame { name: format!("{address:#x}"), module: String::new(), kernel: tgid == 0 }
 }
 
-/// Is this stack of a wake-up one of an interrupt, whose "waker" only happened to be running?
+/// Whether this stack of a wake-up is one of an interrupt, whose "waker" only happened to be running.
 pub fn in_interrupt(stack: &Stack) -> bool {
     const ENTRIES: [&str; 4] = ["run_ksoftirqd", "sysvec_", "common_interrupt", "el1_interrupt"];
     stack.frames.iter().any(|f| f.kernel && ENTRIES.iter().any(|e| f.name.contains(e)))
