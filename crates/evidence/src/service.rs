@@ -52,6 +52,17 @@ pub struct Service {
     /// Sum over the requests of the time in which they were being worked on; divided by `working_ns` it is the mean number of
     /// requests that were worked on at a time.
     pub worked_ns: u64,
+    /// Time between two successive replies while further requests were outstanding: 10th percentile. Even gaps
+    /// (`reply_gap_p10_ns` close to `reply_gap_p90_ns`) tell requests that are served one after the other from those that are
+    /// served side by side. 0 where there were fewer than 8 such gaps.
+    #[serde(default)]
+    pub reply_gap_p10_ns: u64,
+    /// Their median.
+    #[serde(default)]
+    pub reply_gap_p50_ns: u64,
+    /// Their 90th percentile.
+    #[serde(default)]
+    pub reply_gap_p90_ns: u64,
     /// Threads that read or answered requests.
     pub workers: u32,
     /// Requests whose time was followed through threads and processes: all, or evenly chosen ones.
