@@ -10,6 +10,7 @@ mod cells;
 mod cgroup;
 pub mod cli;
 pub mod command;
+mod counters;
 pub mod doctor;
 mod forward;
 mod hardware;

@@ -1,12 +1,13 @@
 //! One observation, from the subject to the capture: picks the rung and falls to the next one when it must.
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use parshall_evidence::{Capture, OwnRelay, Rung};
+use parshall_evidence::{Capture, Counters, OwnRelay, Rung};
 
 use super::background::Background;
+use super::counters::Watch;
 use super::origin::origin;
 use super::subject::{self, Process, Resolved, Select};
 use super::window::Stop;
@@ -87,7 +88,13 @@ pub fn observe_resolved(
     if rung != Rung::Btf {
         *background = None;
     }
-    let stop = &Dated { stop, begun: Cell::new(SystemTime::now()) };
+    let stop = &Watched {
+        stop,
+        resolved,
+        begun: Cell::new(SystemTime::now()),
+        watch: RefCell::new(None),
+        counters: RefCell::new(None),
+    };
     // It may be gone when the window is over.
     let at_start = resolved.processes.iter().filter_map(|process| own_relay(process.pid, options)).collect();
     loop {
@@ -100,6 +107,7 @@ pub fn observe_resolved(
             Ok(mut capture) => {
                 capture.blind.splice(0..0, reasons);
                 capture.own_relays = own_relays(&capture, options, at_start);
+                capture.counters = stop.counters.take();
                 capture.origin = Some(origin(stop.begun.get(), capture.host.kernel.clone()));
                 return Ok(capture);
             }
@@ -114,16 +122,24 @@ pub fn observe_resolved(
     }
 }
 
-/// Notes when the window begins.
-struct Dated<'a> {
+/// Notes when the window begins, and reads the counters around the subject at its begin and end.
+struct Watched<'a> {
     stop: &'a dyn Stop,
+    resolved: &'a Resolved,
     begun: Cell<SystemTime>,
+    watch: RefCell<Option<Watch<'a>>>,
+    counters: RefCell<Option<Counters>>,
 }
 
-impl Stop for Dated<'_> {
+impl Stop for Watched<'_> {
     fn attached(&self) -> anyhow::Result<()> {
+        self.watch.replace(Some(Watch::start(self.resolved)));
         self.begun.set(SystemTime::now());
         self.stop.attached()
+    }
+
+    fn ended(&self) {
+        self.counters.replace(self.watch.take().map(|watch| watch.finish()));
     }
 
     fn requested(&self) -> bool {
@@ -151,5 +167,7 @@ fn own_relays(capture: &Capture, options: &ObserveOptions, at_start: Vec<OwnRela
 fn sampled(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
     stop.attached()?;
     let options = procfs::Options { window: options.window, ..procfs::Options::default() };
-    procfs::observe(resolved, &options, &|| stop.requested() || stop.subject_gone())
+    let capture = procfs::observe(resolved, &options, &|| stop.requested() || stop.subject_gone());
+    stop.ended();
+    capture
 }

@@ -11,6 +11,8 @@ pub trait Stop {
     fn attached(&self) -> anyhow::Result<()> {
         Ok(())
     }
+    /// Called once, when the window is over and before anything is read or named that is not part of it.
+    fn ended(&self) {}
     /// The user asked for it.
     fn requested(&self) -> bool;
     /// No process of the subject is left.

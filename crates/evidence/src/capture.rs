@@ -1,6 +1,7 @@
 //! All that one observation collected: what `parshall-core` judges and what a saved case holds.
 use serde::{Deserialize, Serialize};
 
+use crate::counters::Counters;
 use crate::flow::{FlowRecord, FlowStall};
 use crate::origin::{Origin, StartedCommand};
 use crate::sample::{CpuSample, Stack};
@@ -59,6 +60,9 @@ pub struct Capture {
     pub cgroups: Vec<CgroupCpu>,
     /// Connection-level events of the subject over the whole window.
     pub net: NetCounts,
+    /// Counters and settings of the subject's network namespaces and processes; None in captures of versions that did not read them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Counters>,
     /// The processor's counters for the subject's threads; None on hosts (and rungs) without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<HardwareCounts>,

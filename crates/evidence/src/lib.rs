@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod counters;
 pub mod flow;
 pub mod origin;
 pub mod sample;
@@ -18,6 +19,7 @@ pub mod thread;
 pub mod verdict;
 
 pub use capture::*;
+pub use counters::*;
 pub use flow::*;
 pub use origin::*;
 pub use sample::*;

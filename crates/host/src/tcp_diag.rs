@@ -27,7 +27,7 @@ const GET_BATCH: usize = 32;
 /// End of `snd_wnd` in `struct tcp_info` (Linux 5.4).
 const SND_WND_END: usize = 232;
 
-/// A TCP socket as SOCK_DIAG reports it.
+/// A socket as SOCK_DIAG reports it: TCP, or UDP where that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpSocket {
     /// Its fields, 0 for those that were not asked for.
@@ -57,11 +57,11 @@ impl TcpSocket {
         (self.tcp_info_bytes >= SND_WND_END).then_some(self.record.snd_wnd)
     }
 
-    fn decode(payload: &[u8], groups: Groups) -> Option<Self> {
+    fn decode(table: Table, payload: &[u8], groups: Groups) -> Option<Self> {
         let mut record = SocketRecord::default();
         // AccECN, the one group whose layout depends on the release, is not among those that callers ask for.
         let reading = Reading { groups, layout: Layout::default() };
-        let tcp_info_bytes = decode(Table::Tcp, payload, &reading, &mut record, &mut Vec::new())?;
+        let tcp_info_bytes = decode(table, payload, &reading, &mut record, &mut Vec::new())?;
         Some(Self { record, tcp_info_bytes })
     }
 }
@@ -89,14 +89,14 @@ impl TcpDiag {
         Ok(Self { reader, sequence: 0, request: Vec::with_capacity(4096) })
     }
 
-    /// Appends the TCP sockets of a selection to `out`: fields, states and ports are applied by the kernel, its other rules not
+    /// Appends the TCP sockets of a selection, or the UDP sockets if it asks for these, to `out`: fields, states and ports are applied by the kernel, its other rules not
     /// at all. Returns whether the tables changed during the walk in a way that may have skipped sockets.
     ///
     /// # Errors
     /// The kernel refuses, or dropped a part of its answer (ENOBUFS).
     pub fn dump(&mut self, selection: &Selection, out: &mut Vec<TcpSocket>) -> io::Result<bool> {
         let mut interrupted = false;
-        for asked in tables(selection).into_iter().filter(|asked| asked.table == Table::Tcp) {
+        for asked in tables(selection).into_iter().filter(|asked| matches!(asked.table, Table::Tcp | Table::Udp)) {
             self.sequence = self.sequence.wrapping_add(1);
             self.request.clear();
             push_dump(&mut self.request, self.sequence, asked, selection, true);
@@ -107,7 +107,9 @@ impl TcpDiag {
                     let mut messages = Messages::new(part, sequence);
                     for message in messages.by_ref() {
                         match message {
-                            Message::Socket(payload) => out.extend(TcpSocket::decode(payload, selection.groups)),
+                            Message::Socket(payload) => {
+                                out.extend(TcpSocket::decode(asked.table, payload, selection.groups))
+                            }
                             Message::Done(errno) | Message::Refused(errno) => ended = Some(errno),
                         }
                     }
@@ -143,7 +145,7 @@ impl TcpDiag {
                     while let Some(message) = messages.next() {
                         missing = missing.saturating_sub(1);
                         if let Message::Socket(payload) = message {
-                            out[begin + messages.request() as usize] = TcpSocket::decode(payload, groups);
+                            out[begin + messages.request() as usize] = TcpSocket::decode(Table::Tcp, payload, groups);
                         }
                     }
                 })?;

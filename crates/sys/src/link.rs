@@ -41,6 +41,12 @@ pub fn index(name: &str) -> io::Result<u32> {
     found.map_err(|error| named(&format!("interface {name}"), error.into()))
 }
 
+/// The name of the interface with this index.
+pub fn name(index: u32) -> io::Result<String> {
+    let found = rustix::net::netdevice::index_to_name(control_socket()?, index);
+    found.map_err(|error| named(&format!("interface {index}"), error.into()))
+}
+
 /// Makes a veth pair: `name` here, `peer` in the namespace `peer_ns`.
 pub fn create_veth(name: &str, peer: &str, peer_ns: BorrowedFd<'_>) -> io::Result<()> {
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;

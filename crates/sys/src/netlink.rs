@@ -10,6 +10,7 @@ pub struct Message {
 
 const HEADER_LEN: usize = 16;
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 
 impl Message {
     /// A message of this type (`RTM_...`), with `NLM_F_REQUEST | NLM_F_ACK` and these flags, and its family header.
@@ -117,6 +118,54 @@ impl Route {
     }
 }
 
+impl Route {
+    /// Asks for everything of a kind (`RTM_GET...`) and returns the answers without their netlink headers.
+    pub fn dump(&mut self, kind: u16, family_header: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        self.seq += 1;
+        let bytes = Message::new(kind, libc::NLM_F_DUMP as u16, family_header).finish(self.seq);
+        // SAFETY: the pointer and length are those of `bytes`, which lives across the call.
+        let sent = unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut answers = Vec::new();
+        // The kernel fills at most 32 KiB at a time.
+        let mut buf = vec![0u8; 1 << 15];
+        loop {
+            // SAFETY: the pointer and length are those of `buf`, which lives across the call.
+            let n = unsafe { libc::recv(self.fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), 0) };
+            if n < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() == io::ErrorKind::Interrupted {
+                    continue;
+                }
+                return Err(error);
+            }
+            if let Some(end) = take_dump(&buf[..n as usize], self.seq, &mut answers) {
+                return end.map(|()| answers);
+            }
+        }
+    }
+}
+
+/// Adds the answers to dump `seq` in `bytes`; the end of the dump, or an error, when it is among them.
+fn take_dump(mut bytes: &[u8], seq: u32, answers: &mut Vec<Vec<u8>>) -> Option<io::Result<()>> {
+    while let Some(header) = bytes.get(..HEADER_LEN) {
+        let at = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let len = (at(0) as usize).max(HEADER_LEN);
+        let body = bytes.get(HEADER_LEN..len.min(bytes.len())).unwrap_or_default();
+        if at(8) == seq {
+            match u16::from_ne_bytes([header[4], header[5]]) {
+                NLMSG_DONE => return Some(Ok(())),
+                NLMSG_ERROR => return find_ack(bytes, seq),
+                _ => answers.push(body.to_vec()),
+            }
+        }
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    None
+}
+
 /// The answer to request `seq` among the messages in `bytes`.
 fn find_ack(mut bytes: &[u8], seq: u32) -> Option<io::Result<()>> {
     let u32_at = |bytes: &[u8], at: usize| {
@@ -145,6 +194,35 @@ mod tests {
         assert_eq!(u32::from_ne_bytes(message[..4].try_into().expect("4 bytes")), 48);
         assert_eq!(&message[32..36], &[16, 0, 18, 0], "4 of its own, 12 inside");
         assert_eq!(&message[36..40], &[9, 0, 1, 0], "length without padding");
+    }
+
+    #[test]
+    fn a_dump_ends_with_its_last_message() {
+        let message = |kind: u16, seq: u32, body: &[u8]| {
+            let mut bytes = ((HEADER_LEN + body.len()) as u32).to_ne_bytes().to_vec();
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend([0, 0]);
+            bytes.extend(seq.to_ne_bytes());
+            bytes.extend([0; 4]);
+            bytes.extend(body);
+            bytes
+        };
+        let mut answers = Vec::new();
+        let first = [message(36, 7, &[1; 8]), message(36, 6, &[2; 8]), message(36, 7, &[3; 8])].concat();
+        assert!(take_dump(&first, 7, &mut answers).is_none());
+        assert!(take_dump(&message(NLMSG_DONE, 7, &[0; 4]), 7, &mut answers).is_some_and(|end| end.is_ok()));
+        assert_eq!(answers, [vec![1; 8], vec![3; 8]]);
+        let refused = message(NLMSG_ERROR, 7, &(-libc::EPERM).to_ne_bytes());
+        assert!(take_dump(&refused, 7, &mut answers).is_some_and(|end| end.is_err()));
+        assert!(take_dump(&[255; 30], 7, &mut answers).is_none());
+    }
+
+    #[test]
+    fn the_loopback_device_has_a_name_and_a_queue() {
+        let queues = Route::open().and_then(|mut route| route.dump(libc::RTM_GETQDISC, &[0; 20])).expect("a dump");
+        let of_loopback = |answer: &&Vec<u8>| answer.get(4..8) == Some(&1i32.to_ne_bytes()[..]);
+        assert_eq!(crate::link::name(1).expect("every namespace has it"), "lo");
+        assert!(queues.is_empty() || queues.iter().any(|answer| of_loopback(&answer)) || queues.len() > 1);
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub fn empty_capture() -> Capture {
         stacks: Vec::new(),
         cgroups: Vec::new(),
         net: NetCounts::default(),
+        counters: None,
         hardware: None,
         probe: ProbeCost { events: 10_000, ..ProbeCost::default() },
     }

@@ -163,6 +163,7 @@ impl Session {
         // What ended before the window was over comes first and so wins over the later dump.
         self.last_flows.extend(self.ended_flows.take().chain(open_flows));
         self.last_threads.extend(self.ended_threads.take().chain(live_threads));
+        stop.ended();
         Ok(())
     }
 
@@ -263,6 +264,7 @@ impl Session {
             samples: recorded.samples,
             stacks: recorded.stacks.unnamed(),
             cgroups: before.cgroups.finish(),
+            counters: None,
             hardware: None,
             net: net_counts(&self.counters0, &counters),
             probe: ProbeCost {

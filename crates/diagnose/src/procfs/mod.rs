@@ -169,6 +169,7 @@ impl Observation {
             stacks: Vec::new(),
             cgroups: self.cgroups.finish(),
             net,
+            counters: None,
             hardware: None,
             probe: ProbeCost {
                 kernel_cpu_ns: 0,

@@ -33,12 +33,17 @@ impl Namespace {
         Some(Self { ino: proc_fs::netns_ino(std::process::id())?, file: None })
     }
 
+    /// Runs `work` inside it. Needs CAP_SYS_ADMIN unless it is our own.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        match &self.file {
+            None => Ok(work()),
+            Some(file) => run_in(file.as_fd(), work),
+        }
+    }
+
     /// Opens a SOCK_DIAG socket in it. Needs CAP_SYS_ADMIN unless it is our own.
     pub fn open_diag(&self) -> io::Result<TcpDiag> {
-        match &self.file {
-            None => TcpDiag::open(),
-            Some(file) => run_in(file.as_fd(), TcpDiag::open)?,
-        }
+        self.run(TcpDiag::open)?
     }
 }
 

@@ -65,6 +65,11 @@ fn run_role() {
             let _ = std::io::stdin().read(&mut [0]);
             drop(pair);
         }
+        "full-queues" => {
+            let _datagrams = std::net::UdpSocket::bind(("127.0.0.1", port)).expect("loopback");
+            println!("ready {port}");
+            let _ = std::io::stdin().read(&mut [0]);
+        }
         "nagle" => nagle(pair, port),
         "slow-reader" => slow_reader(pair, port),
         "threads" => threads(port),

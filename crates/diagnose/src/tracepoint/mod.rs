@@ -189,6 +189,7 @@ impl Session {
             self.end = self.end_slice();
         }
         self.drain();
+        stop.ended();
         Ok(())
     }
 
@@ -287,6 +288,7 @@ impl Session {
             samples: recorded.samples,
             stacks: recorded.stacks.named(),
             cgroups: self.cgroups.finish(),
+            counters: None,
             hardware: None,
             net: NetCounts {
                 // The sockets' own counters hold those before a flow was found, the tracepoint those after it was gone.
