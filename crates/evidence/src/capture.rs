@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
 use crate::flow::{FlowRecord, FlowStall};
+use crate::followed::Followed;
 use crate::origin::{Origin, StartedCommand};
 use crate::sample::{CpuSample, Stack};
 use crate::service::Service;
@@ -31,6 +32,10 @@ pub struct Capture {
     /// The subject's processes that are relays of parshall's own. Command lines are not kept: they may hold secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own_relays: Vec<OwnRelay>,
+    /// Processes outside of the subject that were observed with it, in the order in which they were added. `flows` and `threads`
+    /// are the subject's alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub followed: Vec<Followed>,
     /// Where it was taken.
     pub host: Host,
     /// Length of the observation, wall time.

@@ -10,6 +10,7 @@
 pub mod capture;
 pub mod counters;
 pub mod flow;
+pub mod followed;
 pub mod origin;
 pub mod sample;
 pub mod service;
@@ -21,6 +22,7 @@ pub mod verdict;
 pub use capture::*;
 pub use counters::*;
 pub use flow::*;
+pub use followed::*;
 pub use origin::*;
 pub use sample::*;
 pub use service::*;

@@ -127,6 +127,15 @@ pub struct Names {
     pub process: String,
 }
 
+/// A process that holds a socket.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub process: String,
+}
+
 /// Everything that was observed.
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
@@ -140,6 +149,10 @@ pub struct Timeline {
     pub sockets: BTreeMap<FlowId, Socket>,
     /// Names of the threads that occur, of those outside of the subject too where they are known.
     pub names: HashMap<u32, Names>,
+    /// Titles that processes have given themselves (setproctitle), such as `postgres: shop web [local] idle in transaction`.
+    pub titles: HashMap<u32, String>,
+    /// Who holds the other end of a socket, UNIX sockets included, where that is a process of this host that was not observed.
+    pub unobserved_ends: HashMap<FlowId, Holder>,
     /// Processes whose threads were observed, with the time from which they were.
     pub observed_pids: HashMap<u32, u64>,
     /// The path of what a descriptor refers to, by process and descriptor number.

@@ -21,6 +21,7 @@ pub fn empty_capture() -> Capture {
         origin: None,
         command: None,
         own_relays: Vec::new(),
+        followed: Vec::new(),
         host: Host { kernel: "6.18.0".to_string(), cpus: 2, busy_ns: None, stolen_ns: 0 },
         window_ns: WINDOW_NS,
         rung: Rung::Btf,

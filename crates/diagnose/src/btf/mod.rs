@@ -251,6 +251,7 @@ impl Session {
             origin: None,
             command: None,
             own_relays: Vec::new(),
+            followed: Vec::new(),
             host: before.host.host(),
             window_ns: self.end - self.begin,
             rung: Rung::Btf,

@@ -155,6 +155,7 @@ impl Observation {
             origin: None,
             command: None,
             own_relays: Vec::new(),
+            followed: Vec::new(),
             host: host.host(),
             window_ns,
             rung: Rung::Procfs,

@@ -275,6 +275,7 @@ impl Session {
             origin: None,
             command: None,
             own_relays: Vec::new(),
+            followed: Vec::new(),
             host: host.host(),
             window_ns,
             rung: Rung::Tracepoint,
