@@ -7,8 +7,10 @@ const CAUSES: &str = "crates/core/src/judge/cause/";
 const NOT_CAUSES: [&str; 3] = ["mod", "common", "tests"];
 /// The documentation of the causes: one row each.
 const CAUSE_DOCS: &str = "docs/causes.md";
-/// The faults that must be told apart: at least one for each cause.
+/// The faults that must be told apart, and the cases of the docket, real programs with a known cause: at least one of either for
+/// each cause.
 const FAULTS: &str = "faults/";
+const DOCKET: &str = "bench/docket/cases/";
 /// Crates that must hold `#![forbid(unsafe_code)]`, by their root file.
 const SAFE_ROOTS: [&str; 10] = [
     "crates/evidence/src/lib.rs",
@@ -45,7 +47,7 @@ pub fn check(files: &[(String, String)], complaints: &mut Vec<String>) -> Vec<St
     causes(&files, complaints)
 }
 
-/// Every cause has a row in the docs and a fault.
+/// Every cause has a row in the docs, and a fault or a case of the docket.
 fn causes(files: &BTreeMap<&str, &str>, complaints: &mut Vec<String>) -> Vec<String> {
     let mut skipped = Vec::new();
     let ids: Vec<String> = files.keys().filter_map(|p| cause_id(p)).collect();
@@ -55,6 +57,7 @@ fn causes(files: &BTreeMap<&str, &str>, complaints: &mut Vec<String>) -> Vec<Str
     }
     let docs = files.get(CAUSE_DOCS).copied().unwrap_or("");
     let faults: Vec<&str> = files.iter().filter(|(p, _)| p.starts_with(FAULTS)).map(|(_, t)| *t).collect();
+    let cases: Vec<&str> = files.iter().filter(|(p, _)| p.starts_with(DOCKET)).map(|(_, t)| *t).collect();
     if faults.is_empty() {
         skipped.push(format!("{FAULTS} does not exist yet, so nothing says which fault shows which cause"));
     }
@@ -62,11 +65,17 @@ fn causes(files: &BTreeMap<&str, &str>, complaints: &mut Vec<String>) -> Vec<Str
         if !docs.lines().any(|l| l.starts_with(&format!("| `{id}`"))) {
             complaints.push(format!("{CAUSE_DOCS}: no row for the cause `{id}`"));
         }
-        if !faults.is_empty() && !faults.iter().any(|t| t.contains(&format!("cause = \"{id}\""))) {
-            complaints.push(format!("{FAULTS}: no fault whose true cause is \"{id}\""));
+        let is_fault = faults.iter().any(|t| t.contains(&format!("cause = \"{id}\"")));
+        if !faults.is_empty() && !is_fault && !cases.iter().any(|t| expects(t, id)) {
+            complaints.push(format!("{FAULTS} and {DOCKET}: no fault and no case whose true cause is \"{id}\""));
         }
     }
     skipped
+}
+
+/// The line `causes = ["id", ...]` of a case has this id.
+fn expects(case: &str, id: &str) -> bool {
+    case.lines().any(|l| l.starts_with("causes = [") && l.contains(&format!("\"{id}\"")))
 }
 
 /// The id of the cause in a file or folder below `CAUSES`, which is named after it.
@@ -112,6 +121,8 @@ mod tests {
         let row = ("docs/causes.md", "| `cork-held` | ... |\n");
         let fault = ("faults/cork.toml", "cause = \"cork-held\"\n");
         assert_eq!(run(&[cause, rest, row, fault]), (vec![], vec![]));
+        let case = ("bench/docket/cases/c-cork.toml", "causes = [\"nagle-hold\", \"cork-held\"]\n");
+        assert_eq!(run(&[cause, rest, row, other, case]), (vec![], vec![]));
     }
 
     #[test]

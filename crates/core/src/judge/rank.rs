@@ -38,7 +38,7 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
     }
     let (mut ruled_out, mut untested) = (Vec::new(), Vec::new());
     let mut held: Vec<(&Cause, Candidate)> = Vec::new();
-    for cause in &CAUSES {
+    for cause in CAUSES {
         match (cause.test)(facts) {
             Outcome::Holds(candidate) => held.push((cause, *candidate)),
             Outcome::Rejected(why) => ruled_out.push(RuledOut { cause: cause.id.to_string(), why }),

@@ -34,7 +34,7 @@ pub struct Cause {
 }
 
 /// All causes. Adding one means adding its file and its line here.
-pub const CAUSES: [Cause; 11] = [
+pub const CAUSES: &[Cause] = &[
     nagle_delayed_ack::CAUSE,
     nagle_hold::CAUSE,
     cork_held::CAUSE,
