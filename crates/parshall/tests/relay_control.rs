@@ -7,6 +7,8 @@ mod common;
 #[path = "relay_control/kit.rs"]
 mod kit;
 
+#[path = "relay_control/connection_limit.rs"]
+mod connection_limit;
 #[path = "relay_control/drain.rs"]
 mod drain;
 #[path = "relay_control/log.rs"]
@@ -17,8 +19,6 @@ mod metrics;
 mod names;
 #[path = "relay_control/reload.rs"]
 mod reload;
-#[path = "relay_control/room.rs"]
-mod room;
 #[path = "relay_control/scheduling.rs"]
 mod scheduling;
 #[path = "relay_control/targets.rs"]

@@ -20,10 +20,10 @@ use parshall_sys::stream_socket::StreamAddr;
 
 use super::adjust::Adjustment;
 use super::command::{Assigned, Command};
+use super::connection_limit::ConnectionLimit;
 use super::listener::RunningListener;
 use super::open::{self, Pool, Sockets};
 use super::record::Closed;
-use super::room::Room;
 use super::serve_udp::{UdpPrepared, UdpSide};
 use super::service::Service;
 use super::service::balancing::Balancing;
@@ -89,8 +89,8 @@ pub struct Relay {
     /// Counters of listeners that are gone, by name: should one come back, it counts on.
     gone: HashMap<String, Vec<Arc<ListenerStats>>>,
     udp: UdpSide,
-    /// Connections and UDP sessions of all threads.
-    room: Arc<Room>,
+    /// Counts the connections and UDP sessions of all threads.
+    connection_limit: Arc<ConnectionLimit>,
 }
 
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl Relay {
             listeners: Vec::new(),
             gone: HashMap::new(),
             udp: UdpSide::default(),
-            room: Room::new(None),
+            connection_limit: ConnectionLimit::new(None),
         }
     }
 
@@ -152,13 +152,13 @@ impl Relay {
     ) -> anyhow::Result<(SyncSender<Vec<Closed>>, Receiver<Vec<Closed>>)> {
         let (closed, ended) = sync_channel(LOG_QUEUE);
         let buffer_max = config.listeners.iter().map(|l| l.buffer).max().unwrap_or(0);
-        self.room = Room::new(Some(means.connections.try_into().unwrap_or(u32::MAX)));
+        self.connection_limit = ConnectionLimit::new(Some(means.connections.try_into().unwrap_or(u32::MAX)));
         for number in 0..self.threads {
-            let parts = (self.room.clone(), means.pipes_per_thread, buffer_max);
+            let parts = (self.connection_limit.clone(), means.pipes_per_thread, buffer_max);
             self.workers.push(spawn(number, parts, closed.clone(), on_end.clone())?);
         }
         if config.listeners.iter().any(|l| l.protocol == Protocol::Udp) {
-            self.udp = UdpSide::start(self.threads, &self.room)?;
+            self.udp = UdpSide::start(self.threads, &self.connection_limit)?;
         }
         Ok((closed, ended))
     }
@@ -194,8 +194,8 @@ impl Relay {
             let rows = prepared.running.iter().zip(&prepared.fresh).filter(|(row, _)| !row.is_tcp());
             let rows: Vec<_> = rows.map(|(row, fresh)| (row, fresh.is_some())).collect();
             // Before the relay is started nothing may run that has not given up privileges.
-            let room = (!self.workers.is_empty()).then_some(&self.room);
-            prepared.udp = Some(self.udp.prepare(&rows, self.threads, room)?);
+            let session_limit = (!self.workers.is_empty()).then_some(&self.connection_limit);
+            prepared.udp = Some(self.udp.prepare(&rows, self.threads, session_limit)?);
         }
         Ok(prepared)
     }
@@ -353,9 +353,9 @@ fn by_place(listeners: &[RunningListener]) -> HashMap<(Protocol, Endpoint), VecD
 
 /// A listener as the workers see it, with what is known from before.
 fn service(listener: &Listener, old: Option<&RunningListener>) -> Arc<Service> {
-    let gate = old.filter(|o| o.service.config.limits == listener.limits).map(|o| o.service.gate.clone());
+    let limiter = old.filter(|o| o.service.config.limits == listener.limits).map(|o| o.service.limiter.clone());
     let targets = listener.targets.iter().map(|t| state_of(t, old)).collect();
-    let mut service = Service::new(listener.clone(), targets, gate, monotonic_ns());
+    let mut service = Service::new(listener.clone(), targets, limiter, monotonic_ns());
     if let Some(old) = old.filter(|o| Balancing::serves_both(&o.service.config, listener)) {
         service.balancing = old.service.balancing.clone();
     }
@@ -385,13 +385,13 @@ fn state_of(target: &Target, old: Option<&RunningListener>) -> Arc<TargetState> 
 
 fn spawn(
     number: usize,
-    (room, pipes_max, buffer_max): (Arc<Room>, usize, usize),
+    (connection_limit, pipes_max, buffer_max): (Arc<ConnectionLimit>, usize, usize),
     closed: SyncSender<Vec<Closed>>,
     on_end: impl Fn() + Send + 'static,
 ) -> anyhow::Result<Handle> {
     let (sender, inbox) = channel();
     let wake = Arc::new(eventfd::new().context("no descriptor for a worker")?);
-    let parts = Parts { room, pipes_max, inbox, wake: wake.clone(), closed };
+    let parts = Parts { connection_limit, pipes_max, inbox, wake: wake.clone(), closed };
     let mut worker = Worker::new(parts, buffer_max).context("no descriptor for a worker")?;
     let at_end = AtEnd(on_end);
     let thread = std::thread::Builder::new()

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use anyhow::Context;
 use parshall_core::relay::Ns;
 
+use super::connection_limit::ConnectionLimit;
 use super::listener::RunningListener;
-use super::room::Room;
 use super::service::Service;
 use super::service::target::TargetState;
 use super::udp;
@@ -77,25 +77,25 @@ impl Chooser for ByRules {
 
 impl UdpSide {
     /// Starts the threads, which serve nothing yet.
-    pub fn start(threads: usize, room: &Arc<Room>) -> anyhow::Result<Self> {
+    pub fn start(threads: usize, session_limit: &Arc<ConnectionLimit>) -> anyhow::Result<Self> {
         let mut started = Self::default();
         for number in 0..threads {
-            let plan = UdpPlan { listeners: Vec::new(), room: room.clone(), counts: Arc::default() };
+            let plan = UdpPlan { listeners: Vec::new(), session_limit: session_limit.clone(), counts: Arc::default() };
             started.threads.push(spawn(number, plan)?);
         }
         Ok(started)
     }
 
-    /// Makes ready to serve these listeners, each with whether the threads have yet to get its sockets. Threads are started
-    /// if there are none and a room for their sessions is given.
+    /// Prepares to serve these listeners; the flag of each says that the threads have yet to get its sockets. Starts the
+    /// threads if there are none and a limit on their sessions is given.
     pub fn prepare(
         &self,
         running: &[(&RunningListener, bool)],
         threads: usize,
-        room: Option<&Arc<Room>>,
+        session_limit: Option<&Arc<ConnectionLimit>>,
     ) -> anyhow::Result<UdpPrepared> {
-        let started = match room {
-            Some(room) if self.threads.is_empty() && !running.is_empty() => Some(Self::start(threads, room)?),
+        let started = match session_limit {
+            Some(limit) if self.threads.is_empty() && !running.is_empty() => Some(Self::start(threads, limit)?),
             _ => None,
         };
         let listeners = (0..threads).map(|number| listeners(running, number)).collect::<Result<_, _>>()?;
@@ -165,7 +165,7 @@ fn listeners(running: &[(&RunningListener, bool)], number: usize) -> anyhow::Res
             one.service.targets.clone(),
             Box::new(ByRules { service: one.service.clone(), order: Vec::new() }),
             admission(&one.service),
-            one.service.gate.room.clone(),
+            one.service.limiter.connections.clone(),
         );
         listener.stats = one.stats[number].clone();
         listeners.push(listener);
@@ -185,6 +185,6 @@ fn spawn(number: usize, plan: UdpPlan) -> anyhow::Result<Handle> {
 
 fn admission(service: &Arc<Service>) -> Box<dyn Fn(IpAddr) -> bool + Send> {
     let service = service.clone();
-    // Caps are the worker's own here; only the rules of access are asked.
+    // The limits of a source and a rate are kept by the worker.
     Box::new(move |client| service.access.admits(client))
 }

@@ -3,7 +3,7 @@
 //! An IPv6 source is its /64, since that is what one customer gets (RFC 6177 and RFC 4291, section 2.5.4); an IPv4 address
 //! in its IPv6 form is that IPv4 address. Memory is bounded by a number of sources given at the start. When it is used up,
 //! a connection of a source that has none open is refused. Letting it pass uncounted would switch the limit off for
-//! whoever has enough addresses. With room for as many sources as there may be connections this never happens.
+//! whoever has enough addresses. Where as many sources fit as connections may be open, this never happens.
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
@@ -35,7 +35,7 @@ pub enum Admission {
     /// Its source has as many as it may.
     OverLimit,
     /// There are too many sources to count another one.
-    NoRoom,
+    TooManySources,
 }
 
 /// Open connections of each source.
@@ -62,7 +62,7 @@ impl OpenPerSource {
                 Admission::Admitted
             }
             Entry::Occupied(_) => Admission::OverLimit,
-            Entry::Vacant(_) if sources >= self.max_sources => Admission::NoRoom,
+            Entry::Vacant(_) if sources >= self.max_sources => Admission::TooManySources,
             Entry::Vacant(entry) => {
                 entry.insert(1);
                 Admission::Admitted
@@ -115,7 +115,7 @@ mod tests {
     fn a_full_table_refuses_new_sources_only() {
         let mut open = OpenPerSource::new(2, 2);
         assert_eq!((open.open(nth(1)), open.open(nth(2))), (Admission::Admitted, Admission::Admitted));
-        assert_eq!(open.open(nth(3)), Admission::NoRoom);
+        assert_eq!(open.open(nth(3)), Admission::TooManySources);
         assert_eq!((open.open(nth(1)), open.open(nth(1))), (Admission::Admitted, Admission::OverLimit));
         open.close(nth(2));
         assert_eq!(open.open(nth(3)), Admission::Admitted);
@@ -132,7 +132,7 @@ mod tests {
                 let count = model.get(&n).copied().unwrap_or(0);
                 if opens {
                     let expected = match count {
-                        0 if model.len() == max_sources => Admission::NoRoom,
+                        0 if model.len() == max_sources => Admission::TooManySources,
                         count if count == limit => Admission::OverLimit,
                         _ => Admission::Admitted,
                     };

@@ -241,8 +241,8 @@ impl UdpSessions {
         let each = (SECOND / Ns::from(rate.max(1))).max(1);
         let Some(source) = self.source(key, now) else { return 0 };
         let due = source.due.max(now);
-        let room = (now.saturating_add(SECOND) - due.min(now.saturating_add(SECOND))) / each;
-        let passed = room.min(Ns::from(datagrams)) as u32;
+        let within = (now.saturating_add(SECOND) - due.min(now.saturating_add(SECOND))) / each;
+        let passed = within.min(Ns::from(datagrams)) as u32;
         source.due = due + Ns::from(passed) * each;
         passed
     }

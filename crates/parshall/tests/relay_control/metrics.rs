@@ -57,7 +57,7 @@ fn hostile_clients_are_closed_and_hurt_nobody() {
     // More than are answered at once, none of which says anything.
     let silent: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(metrics).unwrap()).collect();
     assert_eq!(exchange(place).unwrap(), "s", "traffic is no concern of theirs");
-    until("there is room again", || get(metrics, "/healthz").is_ok_and(|(status, _)| status == 200));
+    until("a request is answered again", || get(metrics, "/healthz").is_ok_and(|(status, _)| status == 200));
     for mut stream in silent {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut rest = Vec::new();

@@ -64,7 +64,7 @@ impl Store {
     }
 }
 
-/// Bytes that wait for room in the sink.
+/// Bytes that wait until the sink is writable.
 #[derive(Debug)]
 pub struct Held {
     /// The bytes; those before `sent` are gone.
@@ -73,7 +73,7 @@ pub struct Held {
     pub sent: usize,
 }
 
-/// A pipe with bytes that wait for room in the sink.
+/// A pipe with bytes that wait until the sink is writable.
 #[derive(Debug)]
 pub struct Piped {
     /// The pipe.

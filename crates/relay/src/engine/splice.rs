@@ -28,7 +28,7 @@ pub struct SpliceEngine {
 
 /// What a splice into the pipe found.
 enum Filled {
-    /// Bytes, the end, or a pipe without room: something is to be delivered.
+    /// Bytes, the end, or a pipe that is full: something is to be delivered.
     Some,
     /// No bytes wait in the socket and none in the pipe.
     Nothing,

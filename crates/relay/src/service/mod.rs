@@ -3,7 +3,7 @@ pub mod balancing;
 pub mod target;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
 use parshall_core::relay::Ns;
@@ -16,7 +16,7 @@ use parshall_sys::stream_socket::Options;
 
 use self::balancing::Balancing;
 use self::target::TargetState;
-use crate::room::Room;
+use crate::connection_limit::ConnectionLimit;
 
 /// Sources whose connections are counted: a bound on memory, far above what one host serves at a time.
 const SOURCES_MAX: usize = 1 << 20;
@@ -30,8 +30,7 @@ pub struct Service {
     pub access: Access,
     /// Whose PROXY headers are believed.
     proxies: Access,
-    /// Caps that hold over all threads.
-    pub gate: Arc<Gate>,
+    pub limiter: Arc<Limiter>,
     /// In the order of the configuration.
     pub targets: Vec<Arc<TargetState>>,
     /// Which of them is next.
@@ -40,68 +39,73 @@ pub struct Service {
     pub options: Options,
 }
 
-/// Caps of a listener that hold over all threads. Asked when a connection begins and ends, never while bytes move.
+/// The limits of a listener, which all threads share. They are asked when a connection begins and ends, never while bytes
+/// move.
 #[derive(Debug)]
-pub struct Gate {
-    /// Its open connections, or sessions.
-    pub room: Arc<Room>,
-    caps: Option<Mutex<Caps>>,
+pub struct Limiter {
+    /// `limits.connections`, for UDP of sessions.
+    pub connections: Arc<ConnectionLimit>,
+    /// None without such a limit.
+    per_source_and_rate: Option<Mutex<PerSourceAndRate>>,
 }
 
 #[derive(Debug)]
-struct Caps {
+struct PerSourceAndRate {
     sources: Option<OpenPerSource>,
     rate: Option<Bucket>,
 }
 
-impl Gate {
-    /// The caps of a configuration.
+impl Limiter {
     pub fn new(limits: &Limits, now: Ns) -> Self {
         let rate = limits.rate.map(|rate| Bucket::new(u64::from(rate), u64::from(rate), now));
         let sources = limits.per_source.map(|limit| OpenPerSource::new(limit, SOURCES_MAX));
         let any = rate.is_some() || sources.is_some();
-        Self { room: Room::new(limits.connections), caps: any.then(|| Mutex::new(Caps { sources, rate })) }
-    }
-
-    /// A connection has ended; `admitted` if its client had passed [`Service::admits`].
-    pub fn leave(&self, client: Option<SocketAddr>, admitted: bool) {
-        self.room.give_back();
-        if admitted {
-            self.discount(client);
+        Self {
+            connections: ConnectionLimit::new(limits.connections),
+            per_source_and_rate: any.then(|| Mutex::new(PerSourceAndRate { sources, rate })),
         }
     }
 
-    /// Counts a connection of this source, or answers that it has as many as it may.
-    pub fn count(&self, client: Option<SocketAddr>) -> bool {
-        let Some(caps) = &self.caps else { return true };
-        let mut caps = caps.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&mut caps.sources, client) {
+    /// A connection has ended; `source_counted` if [`Self::count_source`] had counted it.
+    pub fn release(&self, client: Option<SocketAddr>, source_counted: bool) {
+        self.connections.release();
+        if source_counted {
+            self.release_source(client);
+        }
+    }
+
+    /// Counts a connection of this source; false at `limits.per-source`.
+    pub fn count_source(&self, client: Option<SocketAddr>) -> bool {
+        let Some(mut limits) = self.per_source_and_rate() else { return true };
+        match (&mut limits.sources, client) {
             (Some(sources), Some(client)) => sources.open(client.ip()) == Admission::Admitted,
             _ => true,
         }
     }
 
-    /// Undoes [`Self::count`].
-    pub fn discount(&self, client: Option<SocketAddr>) {
-        let (Some(caps), Some(client)) = (&self.caps, client) else { return };
-        let mut caps = caps.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sources) = &mut caps.sources {
+    /// Takes back what [`Self::count_source`] has counted.
+    pub fn release_source(&self, client: Option<SocketAddr>) {
+        let (Some(mut limits), Some(client)) = (self.per_source_and_rate(), client) else { return };
+        if let Some(sources) = &mut limits.sources {
             sources.close(client.ip());
         }
     }
 
-    /// Whether the rate of new connections has room for one.
-    fn keeps_rate(&self, now: Ns) -> bool {
-        let Some(caps) = &self.caps else { return true };
-        let mut caps = caps.lock().unwrap_or_else(PoisonError::into_inner);
-        caps.rate.as_mut().is_none_or(|rate| rate.take(now, 1).is_ok())
+    /// Counts a new connection against `limits.rate`; false above the rate.
+    fn count_rate(&self, now: Ns) -> bool {
+        let Some(mut limits) = self.per_source_and_rate() else { return true };
+        limits.rate.as_mut().is_none_or(|rate| rate.take(now, 1).is_ok())
+    }
+
+    fn per_source_and_rate(&self) -> Option<MutexGuard<'_, PerSourceAndRate>> {
+        self.per_source_and_rate.as_ref().map(|limits| limits.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Service {
-    /// A listener with the state of its targets. `gate` is that of the same listener before a reload.
-    pub fn new(config: Listener, targets: Vec<Arc<TargetState>>, gate: Option<Arc<Gate>>, now: Ns) -> Self {
-        let gate = gate.unwrap_or_else(|| Arc::new(Gate::new(&config.limits, now)));
+    /// A listener with the state of its targets. `limiter` is that of the listener before a reload that left its limits.
+    pub fn new(config: Listener, targets: Vec<Arc<TargetState>>, limiter: Option<Arc<Limiter>>, now: Ns) -> Self {
+        let limiter = limiter.unwrap_or_else(|| Arc::new(Limiter::new(&config.limits, now)));
         let balancing = Arc::new(Balancing::new(&config));
         let network = |&network: &IpNet| AccessRule { allow: true, network };
         let proxies = Access::new(&config.proxy_from.iter().map(network).collect::<Vec<_>>());
@@ -112,7 +116,7 @@ impl Service {
             config,
             targets,
             balancing,
-            gate,
+            limiter,
         }
     }
 
@@ -132,7 +136,7 @@ impl Service {
             }
             _ => {}
         }
-        let limited = !self.gate.keeps_rate(now) || !self.config.proxy_in && !self.gate.count(client);
+        let limited = !self.limiter.count_rate(now) || !self.config.proxy_in && !self.limiter.count_source(client);
         if limited { Err(CloseReason::Limited) } else { Ok(()) }
     }
 
@@ -153,7 +157,7 @@ impl Service {
         if client.is_some_and(|c| !self.access.admits(c.ip())) {
             return Err(CloseReason::Denied);
         }
-        if self.gate.count(client) { Ok(()) } else { Err(CloseReason::Limited) }
+        if self.limiter.count_source(client) { Ok(()) } else { Err(CloseReason::Limited) }
     }
 }
 

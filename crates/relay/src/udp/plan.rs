@@ -8,7 +8,7 @@ use parshall_core::relay::config::{Limits, Listener, SocketOptions};
 use parshall_core::relay::udp_sessions::Rules;
 use parshall_core::relay::{Ns, ns};
 
-use crate::room::Room;
+use crate::connection_limit::ConnectionLimit;
 use crate::service::target::TargetState;
 use crate::stats::{Count, ListenerStats};
 
@@ -46,8 +46,8 @@ pub struct UdpListener {
     pub access: Box<dyn Fn(IpAddr) -> bool + Send>,
     /// This worker's counters.
     pub stats: Arc<ListenerStats>,
-    /// Its sessions in all workers.
-    pub room: Arc<Room>,
+    /// Counts its sessions in all workers.
+    pub session_limit: Arc<ConnectionLimit>,
     pub(super) limits: Limits,
     pub(super) idle: Ns,
     pub(super) sockets: SocketOptions,
@@ -64,7 +64,7 @@ impl UdpListener {
         targets: Vec<Arc<TargetState>>,
         chooser: Box<dyn Chooser>,
         access: Box<dyn Fn(IpAddr) -> bool + Send>,
-        room: Arc<Room>,
+        session_limit: Arc<ConnectionLimit>,
     ) -> Self {
         Self {
             bound,
@@ -73,7 +73,7 @@ impl UdpListener {
             chooser,
             access,
             stats: Arc::default(),
-            room,
+            session_limit,
             limits: config.limits,
             idle: ns(config.timeouts.idle),
             sockets: config.sockets,
@@ -104,8 +104,8 @@ pub struct UdpCounts {
 pub struct UdpPlan {
     /// At most 65,535.
     pub listeners: Vec<UdpListener>,
-    /// The connections and sessions of all listeners in all threads.
-    pub room: Arc<Room>,
+    /// Counts the connections and sessions of all listeners in all threads.
+    pub session_limit: Arc<ConnectionLimit>,
     /// Where the worker counts.
     pub counts: Arc<UdpCounts>,
 }

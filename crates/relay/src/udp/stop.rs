@@ -36,7 +36,7 @@ impl Stop {
         Ok(Self { changes: Mutex::default(), order: AtomicU8::new(0), deadline: AtomicU64::new(0), reader, writer })
     }
 
-    /// Gives an order. The worker is woken through a pipe with room for thousands of them.
+    /// Gives an order. The worker is woken through a pipe, which holds thousands of orders.
     pub fn give(&self, order: Order) -> io::Result<()> {
         let (number, deadline) = match order {
             Order::Serve => (0, 0),

@@ -15,7 +15,7 @@ use parshall_sys::stream_socket::StreamAddr;
 use super::plan::{UdpCounts, UdpListener, UdpPlan};
 use super::sockets;
 use super::stop::{Order, Stop};
-use crate::room::Room;
+use crate::connection_limit::ConnectionLimit;
 use crate::service::target::TargetState;
 use crate::stats::ListenerStats;
 use parshall_testkit::skip;
@@ -73,12 +73,15 @@ impl Relay {
             vec![target.clone()],
             Box::new(first),
             Box::new(move |_| allowed.load(Ordering::Relaxed)),
-            Room::new(setup.config.limits.connections),
+            ConnectionLimit::new(setup.config.limits.connections),
         );
         let (stats, counts) = (listener.stats.clone(), Arc::new(UdpCounts::default()));
         let stop = Arc::new(Stop::new().expect("a pipe"));
-        let plan =
-            UdpPlan { listeners: vec![listener], room: Room::new(Some(setup.sessions_max)), counts: counts.clone() };
+        let plan = UdpPlan {
+            listeners: vec![listener],
+            session_limit: ConnectionLimit::new(Some(setup.sessions_max)),
+            counts: counts.clone(),
+        };
         let orders = stop.clone();
         let thread = Some(std::thread::spawn(move || super::run(plan, orders)));
         Self { address, target, stats, counts, stop, thread }

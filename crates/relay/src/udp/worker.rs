@@ -19,7 +19,7 @@ use super::plan::{UdpCounts, UdpListener, UdpPlan};
 use super::sockets::{self, From};
 use super::stop::{Order, Stop};
 use super::up::Groups;
-use crate::room::Room;
+use crate::connection_limit::ConnectionLimit;
 
 /// Datagrams, or super-datagrams, taken in one call.
 const BATCH: usize = 64;
@@ -74,7 +74,7 @@ pub struct UdpWorker {
     /// The listener whose answers wait in the batch.
     pub(super) answers_of: usize,
     pub(super) counts: Arc<UdpCounts>,
-    room: Arc<Room>,
+    session_limit: Arc<ConnectionLimit>,
     handed_over: bool,
 }
 
@@ -83,19 +83,19 @@ fn token(id: SlotId) -> u64 {
     u64::from(id.generation & 0x7fff_ffff) << 32 | u64::from(id.slot)
 }
 
-/// Takes a place in the process and one of the listener.
-fn enter(all: &Room, own: &Room) -> bool {
-    let entered = all.take();
-    if entered && !own.take() {
-        all.give_back();
+/// Counts a session against the limits of the process and of its listener; false at either limit.
+fn acquire(process: &ConnectionLimit, listener: &ConnectionLimit) -> bool {
+    let acquired = process.try_acquire();
+    if acquired && !listener.try_acquire() {
+        process.release();
         return false;
     }
-    entered
+    acquired
 }
 
-fn leave(all: &Room, own: &Room) {
-    own.give_back();
-    all.give_back();
+fn release(process: &ConnectionLimit, listener: &ConnectionLimit) {
+    listener.release();
+    process.release();
 }
 
 impl UdpWorker {
@@ -113,13 +113,13 @@ impl UdpWorker {
             epoll,
             stop,
             ports: plan.listeners.into_iter().map(Port::new).collect(),
-            table: UdpSessions::new(rules, plan.room.places()),
+            table: UdpSessions::new(rules, plan.session_limit.max()),
             sessions: Vec::new(),
             batch: DatagramBatch::new(BATCH),
             groups: Groups::new(BATCH),
             answers_of: 0,
             counts: plan.counts,
-            room: plan.room,
+            session_limit: plan.session_limit,
             handed_over: false,
         })
     }
@@ -233,8 +233,8 @@ impl UdpWorker {
             let before = session.target.map(|target| &old.targets[target]);
             session.target = before.and_then(|before| plan.targets.iter().position(|t| Arc::ptr_eq(t, before)));
             session.target.inspect(|&target| plan.chooser.began(target));
-            plan.room.move_in();
-            old.room.give_back();
+            plan.session_limit.transfer_in();
+            old.session_limit.release();
             old.stats.active.sub(1);
             plan.stats.active.add(1);
         }
@@ -283,7 +283,7 @@ impl UdpWorker {
             return None;
         }
         let id = match self.table.open(key, now) {
-            Ok(id) if enter(&self.room, &port.plan.room) => id,
+            Ok(id) if acquire(&self.session_limit, &port.plan.session_limit) => id,
             Err(Refusal::Draining) => return None,
             refused => {
                 port.plan.stats.closed(CloseReason::Limited).add(1);
@@ -326,7 +326,7 @@ impl UdpWorker {
                     stats.accept_pauses.add(1);
                     port.paused_until = now.saturating_add(PAUSE);
                 }
-                leave(&self.room, &port.plan.room);
+                release(&self.session_limit, &port.plan.session_limit);
                 self.table.close(id);
                 None
             }
@@ -338,7 +338,7 @@ impl UdpWorker {
         let Some(session) = self.sessions.get_mut(id.slot as usize).and_then(Option::take) else { return };
         let plan = &mut self.ports[session.listener].plan;
         session.target.inspect(|&target| plan.chooser.ended(target));
-        leave(&self.room, &plan.room);
+        release(&self.session_limit, &plan.session_limit);
         plan.stats.active.sub(1);
         plan.stats.closed(reason).add(1);
     }

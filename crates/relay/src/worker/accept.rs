@@ -34,8 +34,8 @@ impl Worker {
             if index >= self.listeners.len() {
                 return false;
             }
-            if !self.enter(index) {
-                // Clients wait in the kernel's queue until a connection ends, in whichever thread.
+            if !self.acquire(index) {
+                // Clients wait in the accept queue until a connection ends.
                 self.unwatch(index);
                 return false;
             }
@@ -45,7 +45,7 @@ impl Worker {
                 continue;
             }
             let Some(socket) = listening.socket.as_ref().filter(|_| listening.accepting.is_none()) else {
-                self.leave(index);
+                self.release(index);
                 return false;
             };
             match stream_socket::accept(socket.as_raw_fd()) {
@@ -54,7 +54,7 @@ impl Worker {
                     self.admit(index, client, peer);
                 }
                 Err(e) => {
-                    self.leave(index);
+                    self.release(index);
                     if e.kind() == io::ErrorKind::WouldBlock || !self.accept_failed(index, &e) {
                         return false;
                     }
@@ -64,29 +64,29 @@ impl Worker {
         true
     }
 
-    /// Takes a place in the process and one of the listener for a connection that is about to be accepted. When there is
-    /// none, this thread is woken once there may be.
-    fn enter(&self, index: usize) -> bool {
-        let (all, own) = (&self.parts.room, &self.listeners[index].service.gate.room);
-        let entered = all.enter(&self.parts.wake);
-        if entered && !own.enter(&self.parts.wake) {
-            all.give_back();
+    /// Counts a connection that is about to be accepted against the limits of the process and of the listener. At a limit
+    /// this thread is woken once a connection has ended, in whichever thread.
+    fn acquire(&self, index: usize) -> bool {
+        let (process, listener) = (&self.parts.connection_limit, &self.listeners[index].service.limiter.connections);
+        let acquired = process.acquire(&self.parts.wake);
+        if acquired && !listener.acquire(&self.parts.wake) {
+            process.release();
             return false;
         }
-        entered
+        acquired
     }
 
-    /// Gives back what [`Self::enter`] took.
-    fn leave(&self, index: usize) {
-        self.listeners[index].service.gate.room.give_back();
-        self.parts.room.give_back();
+    /// Takes back what [`Self::acquire`] has counted.
+    fn release(&self, index: usize) {
+        self.listeners[index].service.limiter.connections.release();
+        self.parts.connection_limit.release();
     }
 
-    fn has_room(&self, index: usize) -> bool {
-        self.listeners[index].service.gate.room.has_place() && self.parts.room.has_place()
+    fn below_limits(&self, index: usize) -> bool {
+        self.listeners[index].service.limiter.connections.has_free() && self.parts.connection_limit.has_free()
     }
 
-    /// What the ring has accepted goes through the same door.
+    /// A client that the ring has accepted waits for the limits like one in the accept queue.
     pub(super) fn take_accepted(&mut self, one: Accepted) {
         let index = one.listener as usize;
         if index >= self.listeners.len() {
@@ -112,9 +112,9 @@ impl Worker {
         }
     }
 
-    /// A listener with clients that the ring has accepted, and room for one.
+    /// A listener below its limits for which the ring has accepted clients.
     pub(super) fn next_waiting(&self) -> Option<usize> {
-        let waits = |index: &usize| !self.listeners[*index].waiting.is_empty() && self.has_room(*index);
+        let waits = |index: &usize| !self.listeners[*index].waiting.is_empty() && self.below_limits(*index);
         if self.any_waiting { (0..self.listeners.len()).find(waits) } else { None }
     }
 
@@ -159,7 +159,7 @@ impl Worker {
         }
     }
 
-    /// Lets a client in, or closes its connection at once. Its place in the gate is taken.
+    /// Begins the connection of a client that [`Self::acquire`] has counted, or closes it at once.
     fn admit(&mut self, index: usize, client: OwnedFd, peer: Option<SocketAddr>) {
         let now = self.now;
         self.expect_exchange();
@@ -201,11 +201,11 @@ impl Worker {
         self.advance(id, failed.then_some(Event::Failed(CloseReason::RelayFailed)));
     }
 
-    /// Turns a client away before a byte is read; its socket goes out of scope in the caller.
+    /// Refuses a client before a byte is read. The caller drops its socket.
     fn refuse(&mut self, index: usize, peer: Option<SocketAddr>, reason: CloseReason, counted: bool) {
         let listening = &self.listeners[index];
-        listening.service.gate.leave(peer, counted);
-        self.parts.room.give_back();
+        listening.service.limiter.release(peer, counted);
+        self.parts.connection_limit.release();
         listening.stats.closed(reason).add(1);
         self.ended.push(Closed {
             service: listening.service.clone(),

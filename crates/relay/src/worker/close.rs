@@ -33,8 +33,8 @@ impl Worker {
         listening.active -= 1;
         listening.stats.active.sub(1);
         listening.stats.closed(close.reason).add(1);
-        listening.service.gate.leave(conn.client_addr, close.release_source);
-        self.parts.room.give_back();
+        listening.service.limiter.release(conn.client_addr, close.release_source);
+        self.parts.connection_limit.release();
         if conn.target.is_some() {
             listening.service.targets[usize::from(conn.target_index)].ended();
         }

@@ -49,12 +49,12 @@ impl Worker {
             Action::ReadHeader => return self.read_header(id),
             Action::CountSource => {
                 let conn = self.conns.get_mut(id)?;
-                let gate = &self.listeners[usize::from(conn.listener)].service.gate;
-                return Some(Event::SourceCounted(gate.count(conn.client_addr)));
+                let limiter = &self.listeners[usize::from(conn.listener)].service.limiter;
+                return Some(Event::SourceCounted(limiter.count_source(conn.client_addr)));
             }
             Action::ReleaseSource => {
                 let conn = self.conns.get_mut(id)?;
-                self.listeners[usize::from(conn.listener)].service.gate.discount(conn.client_addr);
+                self.listeners[usize::from(conn.listener)].service.limiter.release_source(conn.client_addr);
             }
             Action::Admit => return self.admit_client(id),
             Action::OrderTargets => return self.order_targets(id),

@@ -48,13 +48,13 @@ use parshall_sys::uring::Request;
 
 use self::conn::{Connections, Transfer};
 use super::command::{Assigned, Command};
+use super::connection_limit::ConnectionLimit;
 use super::engine::copy::CopyEngine;
 use super::engine::sockmap::SockmapEngine;
 use super::engine::splice::SpliceEngine;
 use super::engine::uring::{Accepted, UringEngine};
 use super::engine::{Done, Engine};
 use super::record::Closed;
-use super::room::Room;
 use super::service::Service;
 use super::stats::{EngineKind, Fallback, ListenerStats};
 
@@ -72,13 +72,13 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// What a worker is made with.
 #[derive(Debug)]
 pub struct Parts {
-    /// The connections and sessions of all threads.
-    pub room: Arc<Room>,
+    /// Counts the connections and sessions of all threads.
+    pub connection_limit: Arc<ConnectionLimit>,
     /// Pipes at most.
     pub pipes_max: usize,
     /// Orders.
     pub inbox: Receiver<Command>,
-    /// Becomes readable when an order was sent, or when a listener that was full has room.
+    /// An eventfd: readable when a command was sent, or when a connection has ended that others wait for.
     pub wake: Arc<OwnedFd>,
     /// Takes ended connections to the log. When it is full the log is too slow, and they are counted instead.
     pub closed: SyncSender<Vec<Closed>>,
@@ -94,7 +94,7 @@ pub(super) struct Listening {
     watched: bool,
     /// The ring accepts for it, by this request.
     accepting: Option<Request>,
-    /// Clients that the ring has accepted and for whom there is no room yet.
+    /// Clients that the ring has accepted and that wait for the connection limits.
     waiting: VecDeque<(OwnedFd, Option<SocketAddr>)>,
     /// Open connections.
     active: u32,
@@ -172,7 +172,7 @@ pub struct Worker {
     /// Some when it ends once its connections have, at the latest at this time.
     drain_until: Option<Ns>,
     order: Vec<usize>,
-    /// The largest copy buffer that the engines have room for, bytes.
+    /// The size of the engines' copy buffer, in bytes.
     buffer_max: usize,
     scheduling: Scheduling,
     /// SCHED_BATCH for this thread; None if it is not permitted, or somebody chose another policy.
@@ -275,7 +275,7 @@ impl Worker {
         self.accepted = accepted;
         if self.any_waiting {
             for index in 0..self.listeners.len() {
-                // Also when there is no room: asking for a place is what has this thread woken when there is one.
+                // Also at the limit: only a thread that has asked is woken when a connection ends.
                 while !self.listeners[index].waiting.is_empty() && self.accept(index) {}
             }
             self.any_waiting = self.listeners.iter().any(|l| !l.waiting.is_empty());
@@ -386,7 +386,7 @@ impl Worker {
         }
     }
 
-    /// Engines that copy are made with the room of one buffer; what they hold back of directions is not theirs.
+    /// Replaces the copy buffers of engines by larger ones. Held bytes are in the transfers and stay.
     fn grow_buffers(&mut self, wanted: usize) {
         if wanted > self.buffer_max {
             self.buffer_max = wanted;

@@ -50,7 +50,7 @@ pub enum Held {
     /// No bytes.
     #[default]
     Nothing,
-    /// Bytes that the sink had no room for.
+    /// Bytes that the sink did not take.
     Bytes,
     /// The engine moves the direction by itself and holds what it needs for that.
     Armed,
@@ -61,7 +61,7 @@ pub enum Held {
 pub struct SocketState {
     /// Data, an end or an error can be read.
     pub readable: bool,
-    /// There is room for data.
+    /// The socket buffer takes data.
     pub writable: bool,
     /// An end, an error or an urgent byte waits: a short read does not mean that the socket is empty.
     pub ended: bool,
@@ -74,7 +74,7 @@ pub struct SocketState {
 pub enum Turn {
     /// The source has nothing more.
     SourceEmpty,
-    /// The sink has no room.
+    /// The sink's socket buffer is full.
     SinkFull,
     /// There is more to do.
     Again,

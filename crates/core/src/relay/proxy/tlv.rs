@@ -107,7 +107,7 @@ impl Tlvs {
         Ok(())
     }
 
-    /// Makes room for all that may follow at once.
+    /// Allocates at once for all TLVs that may follow.
     pub(super) fn reserve(&mut self, bytes: usize) {
         self.0.reserve_exact(bytes);
     }

@@ -10,9 +10,9 @@ pub const TOPIC: Topic = Topic {
     cases: &[
         Case { name: "a denied client is closed before the target hears of it", run: denied },
         Case { name: "an allow list admits only who is on it", run: allowed },
-        Case { name: "over the limit of connections, clients wait for room", run: connections },
+        Case { name: "at the limit of connections, clients wait until one ends", run: connections },
         Case { name: "at the limit of connections, no thread is forgotten", run: connections_over_threads },
-        Case { name: "who waits for room is served after a reload too", run: connections_and_reload },
+        Case { name: "clients that wait at the limit are served after a reload too", run: connections_and_reload },
         Case { name: "over the limit of a source, a connection is closed, and others' are not", run: per_source },
         Case { name: "a source that was at its limit may connect again", run: per_source_again },
         Case { name: "over the rate of new connections, they are closed", run: rate },

@@ -179,7 +179,7 @@ fn urgent_in_a_stream(bed: &Bed) {
 }
 
 fn eager_client(bed: &Bed) {
-    // Its queue is full: the relay's connection is made only when there is room, a second or so later.
+    // Its queue is full: the relay's connection is accepted only once the queue has space, a second or so later.
     let (target, mut fillers) = Target::mute();
     let relay = bed.relay(&target, "");
     let client = Conn::to(&relay.place);

@@ -244,7 +244,7 @@ impl Core {
                 }
                 return;
             }
-            // No buffer, told to stop, or nothing of importance: it begins again when there is room for what comes.
+            // No buffer, told to stop, or nothing of importance: it begins again once a buffer is free.
             n if matches!(-n, libc::ENOBUFS | libc::ECANCELED | libc::EINTR | libc::EAGAIN) => {}
             n => transfer.end = Some(Ended::SourceFailed(failure(&io::Error::from_raw_os_error(-n)))),
         }
@@ -361,7 +361,7 @@ impl Core {
         true
     }
 
-    /// Goes on with what waits for room. False: nothing waits any more.
+    /// Sends what waits for the sink. False: nothing waits any more.
     fn hold(&mut self, id: SlotId, waiting: &mut Waiting) -> bool {
         let Some(mut bytes) = waiting.bytes.take() else { return true };
         if waiting.sent == bytes.len() {

@@ -7,7 +7,7 @@
 //! - A receive picks buffers of the ring only when bytes are there, so an idle connection holds none.
 //! - Sends do not wait: a send has sent what fits by the time the kernel has taken it in. So the ring's buffers are held
 //!   within one turn only, and a full sink cannot starve other connections.
-//! - What a full sink leaves over moves into memory of its own and is sent by a request that waits for room. Until then
+//! - What a full sink leaves over moves into memory of its own and is sent by a request that waits until the sink is writable. Until then
 //!   the receive is cancelled: the source's own socket fills and its peer has to wait.
 //! - Buffers come in groups and a direction has one of them, so what one turn can take of one direction is bounded by a
 //!   group.

@@ -12,7 +12,7 @@ pub enum Kind {
     Recv = 0,
     /// Chunks sent without waiting.
     Send = 1,
-    /// Bytes that wait for room in the sink.
+    /// Bytes that wait until the sink is writable.
     Held = 2,
     /// The multishot accept of a listener.
     Accept = 3,
@@ -73,7 +73,7 @@ pub struct Transfer {
     pub got: Vec<Chunk>,
     /// Chunks are being sent; the ring has them.
     pub sending: bool,
-    /// What the sink had no room for.
+    /// Bytes that the sink did not take.
     pub waiting: Option<Box<Waiting>>,
     /// How the source has ended; reported once all that came before is sent.
     pub end: Option<Ended>,

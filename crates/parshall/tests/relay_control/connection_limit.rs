@@ -41,7 +41,7 @@ fn sessions_count_with_connections() {
     clients[0].send_to(b"one", udp).unwrap();
     assert_eq!(echo.recv(&mut piece).unwrap(), 3);
     clients[1].send_to(b"no", udp).unwrap();
-    assert!(echo.recv(&mut piece).is_err(), "there is no room for another session");
+    assert!(echo.recv(&mut piece).is_err(), "the limit on sessions is reached");
     first.finish().unwrap();
     crate::kit::until("the connection's place is free for a session", || {
         clients[1].send_to(b"now", udp).unwrap();
