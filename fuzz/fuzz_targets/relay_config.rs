@@ -1,4 +1,4 @@
-//! A configuration of the relay in either language: whatever is let pass can be used without checking again, and mistakes
+//! A configuration of the relay in either language: whatever is let pass can be used without checking again, and errors
 //! lie within the text.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
@@ -15,9 +15,9 @@ fuzz_target!(|text: &str| {
                     assert!(listener.access.iter().all(|r| r.prefix <= if r.network.is_ipv4() { 32 } else { 128 }));
                 }
             }
-            Err(mistakes) => {
-                assert!(!mistakes.is_empty());
-                assert!(mistakes.iter().all(|m| m.line as usize <= lines && m.column > 0 && !m.hint.is_empty()));
+            Err(errors) => {
+                assert!(!errors.is_empty());
+                assert!(errors.iter().all(|m| m.line as usize <= lines && m.column > 0 && !m.hint.is_empty()));
             }
         }
     }

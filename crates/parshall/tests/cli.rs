@@ -119,7 +119,7 @@ fn relay_check_says_what_a_file_would_do_or_where_it_is_wrong() {
     let out = parshall(&["relay", "check", &wrong, "--format", "json"]);
     let document: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!((out.status.code(), text(&out.stderr)), (Some(2), String::new()));
-    assert_eq!(document["mistakes"].as_array().unwrap().len(), 2);
+    assert_eq!(document["errors"].as_array().unwrap().len(), 2);
 
     let missing = scratch.path().join("missing");
     for path in [missing.to_str().unwrap(), scratch.path().to_str().unwrap()] {

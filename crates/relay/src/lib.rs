@@ -43,7 +43,7 @@ pub fn relay(request: &RelayRequest) -> anyhow::Result<ExitCode> {
         RelayRequest::Run(Source::Given(config)) => run::run((**config).clone(), None)?,
         RelayRequest::Run(Source::File(path)) => match load::load(path)?.config {
             Ok(config) => run::run(config, Some(path.clone()))?,
-            Err(mistakes) => return Ok(load::tell(path, &mistakes)),
+            Err(errors) => return Ok(load::print_errors(path, &errors)),
         },
         RelayRequest::Check { path, output } => return check::check(path, output),
         RelayRequest::Top { control, output } => return top::top(control.clone(), output),

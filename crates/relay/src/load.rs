@@ -1,4 +1,4 @@
-//! A configuration read from a file, and its mistakes told.
+//! Reads a configuration from a file, and prints its errors.
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -10,19 +10,17 @@ use parshall_core::relay::config::{self, Config, ConfigError, Language};
 use parshall_host::error::UserError;
 use parshall_host::output::clean;
 
-/// A file that was read.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The language it was taken for.
     pub language: Language,
-    /// What it says, or every mistake in it.
+    /// The configuration, or every error in the file.
     pub config: Result<Config, Vec<ConfigError>>,
 }
 
-/// Larger files are no configuration.
+/// A larger file is refused: it is no configuration.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Reads a file. An error is one of the file system; mistakes of the text are in the result.
+/// Reads a file. The error is one of the file system; errors in the text are in [`Loaded`].
 pub fn load(path: &Path) -> anyhow::Result<Loaded> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
@@ -34,16 +32,16 @@ pub fn load(path: &Path) -> anyhow::Result<Loaded> {
     Ok(understand(&bytes))
 }
 
-/// Reads a file that is in use: its mistakes are told on stderr, and the error says that there are some.
+/// Reads the file of the running relay anew. Errors in it are printed on stderr, and the returned error says so.
 pub fn read_again(path: &Path) -> anyhow::Result<Config> {
-    load(path)?.config.map_err(|mistakes| {
-        tell(path, &mistakes);
-        let what = format!("{} has mistakes", path.display());
-        UserError::new(what, format!("`parshall relay check {}` tells them too", path.display())).into()
+    load(path)?.config.map_err(|errors| {
+        print_errors(path, &errors);
+        let what = format!("{} has errors", path.display());
+        UserError::new(what, format!("`parshall relay check {}` prints them too", path.display())).into()
     })
 }
 
-/// What the bytes of a file say.
+/// Parses the bytes of a file, which may not be UTF-8.
 pub fn understand(bytes: &[u8]) -> Loaded {
     match std::str::from_utf8(bytes) {
         Ok(text) => Loaded { language: config::language(text), config: config::parse(text) },
@@ -51,28 +49,28 @@ pub fn understand(bytes: &[u8]) -> Loaded {
             let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
             let line = before.matches('\n').count() + 1;
             let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-            let mistake = ConfigError {
+            let error = ConfigError {
                 line: u32::try_from(line).unwrap_or(u32::MAX),
                 column: u32::try_from(column).unwrap_or(u32::MAX),
                 what: "this byte is not UTF-8".to_owned(),
                 hint: "save the file as UTF-8".to_owned(),
             };
-            Loaded { language: config::language(&before), config: Err(vec![mistake]) }
+            Loaded { language: config::language(&before), config: Err(vec![error]) }
         }
     }
 }
 
-/// Prints mistakes on stderr. The answer is the exit code of wrong usage.
-pub fn tell(path: &Path, mistakes: &[ConfigError]) -> ExitCode {
-    // Nothing is left to do if that fails too.
-    std::io::stderr().write_all(lines(path, mistakes).as_bytes()).ok();
+/// Prints the errors of a file on stderr, and returns the exit code of wrong usage.
+pub fn print_errors(path: &Path, errors: &[ConfigError]) -> ExitCode {
+    // Where stderr cannot be written there is nowhere to report that.
+    std::io::stderr().write_all(lines(path, errors).as_bytes()).ok();
     ExitCode::from(2)
 }
 
-/// `FILE:LINE:COLUMN: what` and `hint: ...` for each, in the form that editors jump to.
-pub fn lines(path: &Path, mistakes: &[ConfigError]) -> String {
+/// `FILE:LINE:COLUMN: what` and `hint: ...` for each error. Editors open files at positions written so.
+pub fn lines(path: &Path, errors: &[ConfigError]) -> String {
     let file = clean(&path.display().to_string());
     let line =
         |m: &ConfigError| format!("{file}:{}:{}: {}\nhint: {}\n", m.line, m.column, clean(&m.what), clean(&m.hint));
-    mistakes.iter().map(line).collect()
+    errors.iter().map(line).collect()
 }

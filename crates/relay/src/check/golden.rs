@@ -1,4 +1,4 @@
-//! Golden tests: the files in `tests/golden` and what is said of them. `BLESS=1 cargo test -p parshall-relay` rewrites
+//! Golden tests: the configurations in `tests/golden` and what `relay check` prints for them. `BLESS=1 cargo test -p parshall-relay` rewrites
 //! the answers.
 use std::path::{Path, PathBuf};
 
@@ -9,15 +9,15 @@ use super::super::load::{lines, understand};
 use super::{json, text};
 use parshall_host::output::TextStyle;
 
-/// Those with mistakes are named so.
+/// Those whose names begin with `errors` have errors.
 const FILES: [&str; 7] = [
     "full.toml",
     "plain.toml",
     "plain.conf",
-    "mistakes.toml",
-    "mistakes.conf",
-    "mistakes-syntax.toml",
-    "mistakes-combined.toml",
+    "errors.toml",
+    "errors.conf",
+    "errors-syntax.toml",
+    "errors-combined.toml",
 ];
 
 fn folder() -> PathBuf {
@@ -34,13 +34,13 @@ fn golden(name: &str, got: &str) {
 }
 
 #[test]
-fn files_and_what_is_said_of_them() {
+fn configurations_and_what_is_printed_for_them() {
     for name in FILES {
         let loaded = understand(&std::fs::read(folder().join(name)).unwrap());
-        assert_eq!(loaded.config.is_err(), name.starts_with("mistakes"), "{name}: {:#?}", loaded.config);
+        assert_eq!(loaded.config.is_err(), name.starts_with("errors"), "{name}: {:#?}", loaded.config);
         let page = match &loaded.config {
             Ok(config) => text::text(Path::new(name), config, TextStyle { color: false, width: 100 }),
-            Err(mistakes) => lines(Path::new(name), mistakes),
+            Err(errors) => lines(Path::new(name), errors),
         };
         assert!(page.lines().all(|line| line == line.trim_end()), "{page}");
         golden(&format!("{name}.txt"), &page);
@@ -49,10 +49,10 @@ fn files_and_what_is_said_of_them() {
 }
 
 #[test]
-fn a_file_that_is_not_text_has_a_place_too() {
+fn an_error_in_bytes_that_are_not_utf8_has_a_position() {
     let loaded = understand(b"# x\nthr\xc3\xa9\xff");
-    let mistake = &loaded.config.unwrap_err()[0];
-    assert_eq!((mistake.line, mistake.column), (2, 5));
+    let error = &loaded.config.unwrap_err()[0];
+    assert_eq!((error.line, error.column), (2, 5));
 }
 
 #[test]

@@ -17,9 +17,9 @@ pub fn json(path: &Path, loaded: &Loaded) -> anyhow::Result<String> {
         "file": path.display().to_string(),
         "language": match loaded.language { Language::Toml => "toml", Language::Rinetd => "rinetd" },
         "ok": loaded.config.is_ok(),
-        "mistakes": match &loaded.config {
+        "errors": match &loaded.config {
             Ok(_) => Vec::new(),
-            Err(mistakes) => mistakes.iter().map(mistake).collect(),
+            Err(errors) => errors.iter().map(error).collect(),
         },
     });
     if let Ok(config) = &loaded.config {
@@ -31,8 +31,8 @@ pub fn json(path: &Path, loaded: &Loaded) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn mistake(mistake: &ConfigError) -> Value {
-    json!({"line": mistake.line, "column": mistake.column, "what": mistake.what, "hint": mistake.hint})
+fn error(error: &ConfigError) -> Value {
+    json!({"line": error.line, "column": error.column, "what": error.what, "hint": error.hint})
 }
 
 fn listener(l: &Listener) -> Value {

@@ -1,6 +1,4 @@
-//! `parshall relay check`: whether a file is right, and what it would do.
-//!
-//! `text.rs` and `json.rs` print it.
+//! `parshall relay check`: the errors of a configuration file, or what it would do. `text.rs` and `json.rs` print it.
 mod json;
 mod text;
 
@@ -10,17 +8,17 @@ mod golden;
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::load::{load, tell};
+use super::load::{load, print_errors};
 use parshall_host::output;
 use parshall_host::output::{Format, Output};
 
-/// Checks a file: 0 if it is right, 2 if there are mistakes in it.
+/// The exit code is 0 if the file has no errors, and 2 if it has.
 pub fn check(path: &Path, output: &Output) -> anyhow::Result<ExitCode> {
     let loaded = load(path)?;
     match (output.format, &loaded.config) {
         (Format::Json, _) => output::print(&json::json(path, &loaded)?)?,
         (Format::Text, Ok(config)) => output::print(&text::text(path, config, output.style))?,
-        (Format::Text, Err(mistakes)) => return Ok(tell(path, mistakes)),
+        (Format::Text, Err(errors)) => return Ok(print_errors(path, errors)),
     }
     Ok(if loaded.config.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }

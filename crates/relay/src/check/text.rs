@@ -12,7 +12,7 @@ const SEPARATOR: &str = " · ";
 pub fn text(path: &Path, config: &Config, style: TextStyle) -> String {
     let count = config.listeners.len();
     let listeners = if count == 1 { "one listener".to_owned() } else { format!("{count} listeners") };
-    let head = format!("{}: {listeners}, no mistakes", clean(&path.display().to_string()));
+    let head = format!("{}: {listeners}, no errors", clean(&path.display().to_string()));
     let mut out = if style.color { format!("\x1b[1m{head}\x1b[0m\n") } else { format!("{head}\n") };
     let usual = Global::default();
     let global = Global::ROWS.iter().filter_map(|row| row.describe(&config.global, &usual)).collect::<Vec<_>>();

@@ -24,12 +24,12 @@ pub struct RelayArgs {
 /// What else can be done with a relay.
 #[derive(Debug, Subcommand)]
 pub enum RelayCommand {
-    /// Say whether a configuration file is right, and what it would do
+    /// Report the errors of a configuration file, or what it would do
     #[command(after_help = "Examples:
   parshall relay check relay.toml
   parshall relay check /etc/rinetd.conf --format json
 
-Exit codes: 0 no mistakes, 1 it cannot be read, 2 mistakes.")]
+Exit codes: 0 no errors, 1 the file cannot be read, 2 errors.")]
     Check(CheckArgs),
     /// A live view of a running relay
     #[command(after_help = "Examples:

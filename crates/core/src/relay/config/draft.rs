@@ -56,24 +56,24 @@ pub struct Draft {
 /// More listeners than this are not opened: each takes a descriptor per thread.
 pub const MAX_LISTENERS: usize = 16_384;
 
-/// The configuration of a command line: one draft, and the first mistake if there is one.
+/// The configuration of a command line: one draft, and the first error if there is one.
 pub fn quick(global: Global, draft: Draft) -> Result<Config, ValueError> {
-    let mut mistakes = ConfigErrors::new("");
-    let config = assemble(global, &[], &[draft], &mut mistakes);
-    match mistakes.into_first() {
+    let mut errors = ConfigErrors::new("");
+    let config = assemble(global, &[], &[draft], &mut errors);
+    match errors.into_first() {
         None => Ok(config),
         Some(wrong) => Err(wrong),
     }
 }
 
-/// Expands and checks. The result is a valid configuration only if no mistake was added.
+/// Expands and checks. The result is a valid configuration only if no error was added.
 pub(super) fn assemble(
     global: Global,
     defaults: &[At<Setting>],
     drafts: &[Draft],
-    mistakes: &mut ConfigErrors<'_>,
+    errors: &mut ConfigErrors<'_>,
 ) -> Config {
-    let mut assembly = Assembly { mistakes, listeners: Vec::new(), taken: HashMap::new(), names: HashMap::new() };
+    let mut assembly = Assembly { errors, listeners: Vec::new(), taken: HashMap::new(), names: HashMap::new() };
     for draft in drafts {
         assembly.add(draft, defaults);
     }
@@ -82,13 +82,13 @@ pub(super) fn assemble(
         && let Some(at) = assembly.taken.get(&(Protocol::Tcp, Endpoint::Ip(metrics)))
     {
         let what = format!("{metrics} is the address of the metrics too");
-        mistakes.add(*at, ValueError::new(what, "give the metrics another port"));
+        errors.add(*at, ValueError::new(what, "give the metrics another port"));
     }
     Config { global, listeners }
 }
 
 struct Assembly<'m, 't> {
-    mistakes: &'m mut ConfigErrors<'t>,
+    errors: &'m mut ConfigErrors<'t>,
     listeners: Vec<Listener>,
     /// The place of each address that is listened on.
     taken: HashMap<(Protocol, Endpoint), usize>,
@@ -106,7 +106,7 @@ impl Assembly<'_, '_> {
             let count = listen.value.ports.count();
             if self.listeners.len() + count > MAX_LISTENERS {
                 let what = format!("there are more than {MAX_LISTENERS} ports to listen on");
-                self.mistakes
+                self.errors
                     .add(listen.at, ValueError::new(what, "choose a shorter range, or spread it over several relays"));
                 continue;
             }
@@ -135,7 +135,7 @@ impl Assembly<'_, '_> {
         let unix: Vec<usize> = specs.filter(|(_, spec)| spec.is_unix()).map(|(at, _)| at).collect();
         for at in &unix {
             let hint = "write an address and a port: a Unix socket here carries a stream";
-            self.mistakes.add(*at, ValueError::new("a Unix socket cannot be used with UDP", hint));
+            self.errors.add(*at, ValueError::new("a Unix socket cannot be used with UDP", hint));
         }
         unix.is_empty()
     }
@@ -150,18 +150,18 @@ impl Assembly<'_, '_> {
             } else {
                 "ranges of the same length map one to one; or write one port for all"
             };
-            self.mistakes.add(target.at, ValueError::new(what, hint));
+            self.errors.add(target.at, ValueError::new(what, hint));
         }
         fits
     }
 
-    /// The defaults that work with this listener, and then its own settings; with `tell`, mistakes are noted.
+    /// The defaults that work with this listener, and then its own settings; with `report`, errors are added.
     fn settings<'d>(
         &mut self,
         draft: &'d Draft,
         defaults: &'d [At<Setting>],
         bare: &Listener,
-        tell: bool,
+        report: bool,
     ) -> Vec<&'d Setting> {
         let mut own = bare.clone();
         draft.settings.iter().for_each(|s| s.value.apply(&mut own));
@@ -174,7 +174,7 @@ impl Assembly<'_, '_> {
             setting.misfit(&all).is_none() && setting.clashes(&with_it).next().is_none()
         };
         let kept: Vec<&At<Setting>> = defaults.iter().filter(|d| fits(&d.value)).chain(&draft.settings).collect();
-        if tell {
+        if report {
             let mut whole = bare.clone();
             kept.iter().for_each(|s| s.value.apply(&mut whole));
             self.contradictions(&kept, &whole);
@@ -188,12 +188,12 @@ impl Assembly<'_, '_> {
             let listed = || settings.iter().any(|s| s.value.key() == "proxy-from");
             let lacks = || rules::lacks_proxies(setting, whole).filter(|_| !listed());
             if let Some(error) = setting.misfit(whole).or_else(lacks) {
-                self.mistakes.add(*at, error);
+                self.errors.add(*at, error);
             }
             for clash in setting.clashes(whole) {
                 if !reported.contains(&clash.keys) {
                     reported.push(clash.keys);
-                    self.mistakes.add(*at, clash.error());
+                    self.errors.add(*at, clash.error());
                 }
             }
         }
@@ -208,8 +208,8 @@ impl Assembly<'_, '_> {
         }
         let Some(first) = self.taken.insert((listener.protocol, listener.listen.clone()), at) else { return false };
         self.taken.insert((listener.protocol, listener.listen.clone()), first);
-        let what = format!("{} is already listened on in line {}", listener.listen, self.mistakes.line(first));
-        self.mistakes
+        let what = format!("{} is already listened on in line {}", listener.listen, self.errors.line(first));
+        self.errors
             .add(at, ValueError::new(what, "listen on each address once; one listener can have several targets"));
         true
     }
@@ -219,7 +219,7 @@ impl Assembly<'_, '_> {
         for (target, written) in listener.targets.iter().zip(targets) {
             if target.endpoint == listener.listen {
                 let what = format!("{} would forward to itself", listener.listen);
-                self.mistakes.add(written.at, ValueError::new(what, "name another target, or listen on another port"));
+                self.errors.add(written.at, ValueError::new(what, "name another target, or listen on another port"));
             }
         }
     }
@@ -231,8 +231,8 @@ impl Assembly<'_, '_> {
                 && first != name.at
             {
                 let what =
-                    format!("the name {} is already used in line {}", quote(&listener.name), self.mistakes.line(first));
-                self.mistakes.add(name.at, ValueError::new(what, "give each listener its own name"));
+                    format!("the name {} is already used in line {}", quote(&listener.name), self.errors.line(first));
+                self.errors.add(name.at, ValueError::new(what, "give each listener its own name"));
             }
             self.names.insert(listener.name.clone(), name.at);
             return;
@@ -260,10 +260,10 @@ fn expand(draft: &Draft, listen: &At<Spec>, targets: &[&At<TargetSpec>], index: 
 /// The access list of a command line: deny goes before allow.
 pub fn access_list(allow: &[AccessRule], deny: &[AccessRule]) -> Result<Vec<AccessRule>, ValueError> {
     let rules: Vec<AccessRule> = deny.iter().chain(allow).copied().collect();
-    let mut mistakes = ConfigErrors::new("");
+    let mut errors = ConfigErrors::new("");
     let placed: Vec<At<AccessRule>> = rules.iter().map(|rule| At::new(*rule, 0)).collect();
-    check_access(&placed, "deny goes before allow: make the denied network narrower", &mut mistakes);
-    mistakes.into_first().map_or(Ok(rules), Err)
+    check_access(&placed, "deny goes before allow: make the denied network narrower", &mut errors);
+    errors.into_first().map_or(Ok(rules), Err)
 }
 
 fn ports(count: usize) -> String {
@@ -271,7 +271,7 @@ fn ports(count: usize) -> String {
 }
 
 /// Notes each rule that never decides because an earlier one says the opposite for all of its network.
-pub(super) fn check_access(rules: &[At<AccessRule>], hint: &str, mistakes: &mut ConfigErrors<'_>) {
+pub(super) fn check_access(rules: &[At<AccessRule>], hint: &str, errors: &mut ConfigErrors<'_>) {
     let mut earlier: HashMap<IpNet, usize> = HashMap::new();
     for (index, At { value: rule, at }) in rules.iter().enumerate() {
         let supernets = std::iter::successors(Some(rule.network), IpNet::supernet);
@@ -279,7 +279,7 @@ pub(super) fn check_access(rules: &[At<AccessRule>], hint: &str, mistakes: &mut 
             && rules[*first].value.allow != rule.allow
         {
             let what = format!("`{rule}` never holds: `{}` comes first", rules[*first].value);
-            mistakes.add(*at, ValueError::new(what, hint));
+            errors.add(*at, ValueError::new(what, hint));
         }
         earlier.entry(rule.network).or_insert(index);
     }

@@ -32,7 +32,7 @@ pub enum Language {
     Rinetd,
 }
 
-/// Reads a configuration in either language. The error holds every mistake that was found, in the order of the file.
+/// Reads a configuration in either language. The error holds every error that was found, in the order of the file.
 pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
     match language(text) {
         Language::Toml => parse_toml(text),

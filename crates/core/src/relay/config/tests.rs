@@ -6,17 +6,17 @@ use proptest::prelude::*;
 use super::*;
 
 fn toml(text: &str) -> Config {
-    parse_toml(text).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
+    parse_toml(text).unwrap_or_else(|errors| panic!("{errors:#?}"))
 }
 
 fn rinetd(text: &str) -> Config {
-    parse_rinetd(text).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
+    parse_rinetd(text).unwrap_or_else(|errors| panic!("{errors:#?}"))
 }
 
-/// `LINE:COLUMN what | hint` for each mistake.
-fn mistakes(text: &str) -> Vec<String> {
-    let mistakes = parse(text).expect_err("mistakes");
-    mistakes.iter().map(|m| format!("{}:{} {} | {}", m.line, m.column, m.what, m.hint)).collect()
+/// `LINE:COLUMN what | hint` for each error.
+fn errors(text: &str) -> Vec<String> {
+    let errors = parse(text).expect_err("errors");
+    errors.iter().map(|m| format!("{}:{} {} | {}", m.line, m.column, m.what, m.hint)).collect()
 }
 
 fn ip(text: &str) -> Endpoint {
@@ -34,13 +34,13 @@ fn blocks(language: &str) -> Vec<&'static str> {
     document.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
-/// Found by the fuzzer: such a line was neither a listener nor a mistake.
+/// Found by the fuzzer: such a line was neither a listener nor an error.
 #[test]
 fn a_unix_socket_alone_forwards_nothing() {
     for text in ["unix:)", "unix:[: ", "unix:/run/x.sock # nowhere"] {
-        let told =
+        let found =
             "1:1 the line has no address to connect to | write what to forward, as in unix:/run/x.sock 10.0.0.2 9001";
-        assert_eq!(mistakes(text), [told], "{text}");
+        assert_eq!(errors(text), [found], "{text}");
     }
 }
 
@@ -78,9 +78,9 @@ fn the_example_of_the_document_is_understood() {
 fn the_rinetd_example_of_the_document_is_understood_but_for_the_unix_socket() {
     let text = blocks("").into_iter().find(|b| b.contains("bindaddress")).unwrap();
     assert_eq!(language(text), Language::Rinetd);
-    let told = mistakes(text);
-    assert_eq!(told.len(), 1, "{told:#?}");
-    assert!(told[0].contains("its clients have no address"), "{told:#?}");
+    let found = errors(text);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].contains("its clients have no address"), "{found:#?}");
     let without: String = text.lines().filter(|l| !l.starts_with("unix:")).map(|l| format!("{l}\n")).collect();
     let config = rinetd(&without);
     assert_eq!(config.listeners.len(), 3 + 10);
@@ -168,14 +168,14 @@ fn proxy_headers_are_believed_of_named_proxies_only() {
         ("proxy-in = true\nproxy-from = [\"10.0.0.1/8\"]", "5:15 proxy-from: `10.0.0.1/8` has bits set"),
         ("proxy-in = true\nproxy-from = [7]", "5:15 `proxy-from` holds strings, but this is a number"),
     ] {
-        let told = mistakes(&with(line));
-        assert!(told.len() == 1 && told[0].starts_with(expected), "{line}: {told:#?}");
+        let found = errors(&with(line));
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{line}: {found:#?}");
     }
     let unix = with("proxy-in = true\nproxy-from = \"10.0.0.5\"").replace("127.0.0.1:9000", "unix:/run/x");
-    assert!(mistakes(&unix)[0].contains("the rights of the socket"));
+    assert!(errors(&unix)[0].contains("the rights of the socket"));
     // A default that lacks its list is no default to leave out.
-    let told = mistakes(&format!("[defaults]\nproxy-in = true\n{}", with("")));
-    assert!(told.len() == 1 && told[0].starts_with("2:1 `proxy-in` needs `proxy-from`"), "{told:#?}");
+    let found = errors(&format!("[defaults]\nproxy-in = true\n{}", with("")));
+    assert!(found.len() == 1 && found[0].starts_with("2:1 `proxy-in` needs `proxy-from`"), "{found:#?}");
     let defaults = "[defaults]\nproxy-in = true\nproxy-from = [\"10.0.0.5\"]\n";
     let config = toml(&format!(
         "{defaults}{}{}{}{}",
@@ -208,16 +208,16 @@ fn rules_of_rinetd_compose() {
         access(&config.listeners[0]),
         ["deny 10.9.0.0/16", "deny 10.1.1.1/32", "allow 10.1.0.0/16", "allow 10.0.0.0/8"]
     );
-    let told = mistakes("allow 10.*\n:: 80 10.0.0.1 80\nallow 11.*\n");
-    assert!(told[0].starts_with("3:7 `allow 11.0.0.0/8` never holds"), "{told:?}");
+    let found = errors("allow 10.*\n:: 80 10.0.0.1 80\nallow 11.*\n");
+    assert!(found[0].starts_with("3:7 `allow 11.0.0.0/8` never holds"), "{found:?}");
 }
 
 #[test]
-fn every_mistake_is_told_with_its_place() {
+fn every_error_is_reported_with_its_position() {
     let text = "thread = 4\n[[listener]]\nlisten = \"127.0.0.1\"\ntarget = \"10.0.0.2:0\"\n  buffer = \"1TB\"\n\
                 [[listener]]\nlisten = 'x:1'\ntargets = [\"ok:1\", { address = \"ok:2\", weight = 0 }]\n\
                 allow = [ \"10.0.0.0/8\",\n  \"10.0.0.0/33\" ]\n";
-    let told = mistakes(text);
+    let found = errors(text);
     let expected = [
         "1:1 unknown key `thread` | did you mean `threads`?",
         "3:10 listen: `127.0.0.1` has no port |",
@@ -226,9 +226,9 @@ fn every_mistake_is_told_with_its_place() {
         "8:49 weight: `0` is not a weight |",
         "10:3 allow: `10.0.0.0/33` is not a network: its prefix is not 0 to 32 |",
     ];
-    assert_eq!(told.len(), expected.len(), "{told:#?}");
-    for (told, expected) in told.iter().zip(expected) {
-        assert!(told.starts_with(expected), "{told} instead of {expected}");
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found} instead of {expected}");
     }
 }
 
@@ -265,8 +265,8 @@ fn combinations_that_cannot_work() {
         ("[[listener]]\nlisten = \":1\"\ntarget = \"b:1-8\"", "6:10 the target has 8 ports, its listener one port"),
     ];
     for (line, expected) in tcp {
-        let told = mistakes(&with(line));
-        assert!(told.len() == 1 && told[0].starts_with(expected), "{line}: {told:#?}");
+        let found = errors(&with(line));
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{line}: {found:#?}");
     }
     for line in [
         "proxy-in = true",
@@ -276,16 +276,16 @@ fn combinations_that_cannot_work() {
         "timeouts.connect = \"1s\"",
         "buffer = 4096",
     ] {
-        let told = mistakes(&with(&format!("protocol = \"udp\"\n{line}")));
-        assert!(told.len() == 1 && told[0].contains("cannot be used with UDP"), "{line}: {told:#?}");
+        let found = errors(&with(&format!("protocol = \"udp\"\n{line}")));
+        assert!(found.len() == 1 && found[0].contains("cannot be used with UDP"), "{line}: {found:#?}");
     }
     for line in ["transparent = true", "allow = \"::1\"", "balance = \"source-hash\"", "limits.per-source = 1"] {
         let unix = with(line).replace("127.0.0.1:9000", "unix:/run/x");
-        let told = mistakes(&unix);
-        assert!(told.len() == 1 && told[0].contains("its clients have no address"), "{line}: {told:#?}");
+        let found = errors(&unix);
+        assert!(found.len() == 1 && found[0].contains("its clients have no address"), "{line}: {found:#?}");
     }
     let udp = with("protocol = \"udp\"").replace("10.0.0.2:9001", "unix:/run/x");
-    assert!(mistakes(&udp)[0].starts_with("3:10 a Unix socket cannot be used with UDP"));
+    assert!(errors(&udp)[0].starts_with("3:10 a Unix socket cannot be used with UDP"));
 }
 
 #[test]
@@ -300,8 +300,8 @@ fn what_is_not_toml_has_a_place() {
         ("user = stdout", "1:8 `stdout` is neither a number nor in quotes | write user = \"stdout\""),
     ];
     for (text, expected) in cases {
-        let told = mistakes(text);
-        assert!(told.iter().any(|t| t.contains(expected)), "{text}: {told:#?}");
+        let found = errors(text);
+        assert!(found.iter().any(|t| t.contains(expected)), "{text}: {found:#?}");
     }
 }
 
@@ -309,17 +309,17 @@ fn what_is_not_toml_has_a_place() {
 fn names_are_unique() {
     let text = "[[listener]]\nname = \"a\"\nlisten = \"127.0.0.1:1\"\ntarget = \"x:1\"\n\
                 [[listener]]\nname = \"a\"\nlisten = \"127.0.0.1:2\"\ntarget = \"x:1\"\n";
-    assert!(mistakes(text)[0].starts_with("6:8 the name `a` is already used in line 2"));
+    assert!(errors(text)[0].starts_with("6:8 the name `a` is already used in line 2"));
 }
 
 #[test]
 fn a_file_cannot_ask_for_more_listeners_than_can_be_opened() {
-    let told = mistakes(&with("").replace("127.0.0.1:9000", "127.0.0.1:1-65535"));
-    assert!(told.len() == 1 && told[0].starts_with("2:10 there are more than 16384 ports"), "{told:#?}");
+    let found = errors(&with("").replace("127.0.0.1:9000", "127.0.0.1:1-65535"));
+    assert!(found.len() == 1 && found[0].starts_with("2:10 there are more than 16384 ports"), "{found:#?}");
 }
 
 #[test]
-fn mistakes_of_rinetd_have_places() {
+fn errors_in_rinetd_lines_have_positions() {
     let cases = [
         ("10.0.0.1 80 10.0.0.2", "1:13 there is no port behind `10.0.0.2`"),
         ("10.0.0.1 80/udp 10.0.0.2 80", "1:17 the line forwards between TCP and UDP"),
@@ -333,8 +333,8 @@ fn mistakes_of_rinetd_have_places() {
         ("é 80 10.0.0.1 80 # x\n", "1:1 `é` is neither an address nor a name"),
     ];
     for (text, expected) in cases {
-        let told = parse_rinetd(text).expect_err(text);
-        let first = format!("{}:{} {} | {}", told[0].line, told[0].column, told[0].what, told[0].hint);
+        let found = parse_rinetd(text).expect_err(text);
+        let first = format!("{}:{} {} | {}", found[0].line, found[0].column, found[0].what, found[0].hint);
         assert!(first.starts_with(expected), "{text}: {first}");
     }
 }
@@ -399,9 +399,9 @@ fn check(config: &Config) {
     }
 }
 
-fn well_placed(text: &str, mistakes: &[ConfigError]) {
-    assert!(!mistakes.is_empty());
-    for m in mistakes {
+fn well_placed(text: &str, errors: &[ConfigError]) {
+    assert!(!errors.is_empty());
+    for m in errors {
         let line = text.split('\n').nth(m.line as usize - 1).expect("the line exists");
         assert!(m.column as usize <= line.chars().count() + 1, "{m:?} in {line:?}");
         assert!(!m.what.contains(char::is_control) && !m.hint.is_empty(), "{m:?}");
@@ -455,12 +455,12 @@ fn piece() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_text_is_a_configuration_or_has_mistakes_in_it(pieces in prop::collection::vec(piece(), 0..24)) {
+    fn any_text_is_a_configuration_or_has_errors_in_it(pieces in prop::collection::vec(piece(), 0..24)) {
         let text = pieces.concat();
         for result in [parse_toml(&text), parse_rinetd(&text)] {
             match result {
                 Ok(config) => check(&config),
-                Err(mistakes) => well_placed(&text, &mistakes),
+                Err(errors) => well_placed(&text, &errors),
             }
         }
     }

@@ -17,7 +17,7 @@ pub const TOPIC: Topic = Topic {
         Case { name: "SIGHUP: a new target for new connections, open ones stay with theirs", run: new_target },
         Case { name: "SIGHUP: a listener that is removed lets its connections finish", run: listener_removed },
         Case { name: "SIGHUP again and again loses no connection", run: many_reloads },
-        Case { name: "SIGHUP with a mistake in the file changes nothing", run: reload_mistake },
+        Case { name: "SIGHUP with an error in the file changes nothing", run: reload_with_errors },
     ],
 };
 
@@ -195,7 +195,7 @@ fn many_reloads(bed: &Bed) {
     assert!(now <= other + 2 * 2 * 16, "{other} other descriptors before, {now} after");
 }
 
-fn reload_mistake(bed: &Bed) {
+fn reload_with_errors(bed: &Bed) {
     let target = Target::new();
     let mut relay = bed.start(to(&target));
     if !reloads(&relay, bed) {

@@ -16,23 +16,23 @@ struct End {
     protocol: Option<Protocol>,
 }
 
-/// Reads a line; None if it cannot be understood, which is then among the mistakes.
-pub fn read(words: &[Word<'_>], mistakes: &mut ConfigErrors<'_>) -> Option<Draft> {
+/// Reads a line; None if it cannot be understood, which is then among the errors.
+pub fn read(words: &[Word<'_>], errors: &mut ConfigErrors<'_>) -> Option<Draft> {
     let mut rest = words.iter();
-    let from = end(&mut rest, mistakes, address::check_listen_ports);
+    let from = end(&mut rest, errors, address::check_listen_ports);
     if let (Some(from), true) = (&from, rest.as_slice().is_empty()) {
         let hint = "write what to forward, as in unix:/run/x.sock 10.0.0.2 9001";
-        mistakes.add(from.at, ValueError::new("the line has no address to connect to", hint));
+        errors.add(from.at, ValueError::new("the line has no address to connect to", hint));
         return None;
     }
-    let to = end(&mut rest, mistakes, address::check_target_ports);
-    let settings = options(rest.as_slice(), mistakes);
+    let to = end(&mut rest, errors, address::check_target_ports);
+    let settings = options(rest.as_slice(), errors);
     let (from, to) = (from?, to?);
     if let (Some(a), Some(b)) = (from.protocol, to.protocol)
         && a != b
     {
         let hint = "give both ports the same suffix, as in 53/udp 10.0.0.2 53/udp";
-        mistakes.add(to.at, ValueError::new("the line forwards between TCP and UDP", hint));
+        errors.add(to.at, ValueError::new("the line forwards between TCP and UDP", hint));
         return None;
     }
     let protocol = from.protocol.or(to.protocol).unwrap_or(Protocol::Tcp);
@@ -47,25 +47,25 @@ pub fn read(words: &[Word<'_>], mistakes: &mut ConfigErrors<'_>) -> Option<Draft
 
 fn end<'w, 't: 'w>(
     words: &mut impl Iterator<Item = &'w Word<'t>>,
-    mistakes: &mut ConfigErrors<'_>,
+    errors: &mut ConfigErrors<'_>,
     check: fn(&Spec) -> Result<(), ValueError>,
 ) -> Option<End> {
     let host = words.next()?;
     if let Some(path) = host.value.strip_prefix("unix:") {
-        let unix = mistakes.keep(host.at, address::unix(path))?;
+        let unix = errors.keep(host.at, address::unix(path))?;
         return Some(End { at: host.at, spec: Spec { host: unix, ports: Ports::one(0) }, protocol: None });
     }
     let Some(port) = words.next() else {
         let what = format!("there is no port behind {}", quote(host.value));
-        mistakes.add(host.at, ValueError::new(what, "write bindaddress bindport connectaddress connectport"));
+        errors.add(host.at, ValueError::new(what, "write bindaddress bindport connectaddress connectport"));
         return None;
     };
-    let name = mistakes.keep(host.at, address::host(host.value));
+    let name = errors.keep(host.at, address::host(host.value));
     let port_at = port.at;
-    let port = mistakes.keep(port_at, self::port(port.value));
+    let port = errors.keep(port_at, self::port(port.value));
     let (host_value, (ports, protocol)) = (name?, port?);
     let spec = Spec { host: host_value, ports };
-    mistakes.keep(port_at, check(&spec))?;
+    errors.keep(port_at, check(&spec))?;
     Some(End { at: host.at, spec, protocol: Some(protocol) })
 }
 
@@ -126,15 +126,15 @@ pub fn is_port(text: &str) -> bool {
 }
 
 /// `[timeout=1200,src=10.0.0.1]`, with or without blanks.
-fn options(words: &[Word<'_>], mistakes: &mut ConfigErrors<'_>) -> Vec<At<Setting>> {
+fn options(words: &[Word<'_>], errors: &mut ConfigErrors<'_>) -> Vec<At<Setting>> {
     let Some((first, last)) = words.first().zip(words.last()) else { return Vec::new() };
     if !first.value.starts_with('[') {
         let what = format!("{} is not expected behind the addresses", quote(first.value));
-        mistakes.add(first.at, ValueError::new(what, "options stand in brackets, as in [timeout=1200,src=10.0.0.1]"));
+        errors.add(first.at, ValueError::new(what, "options stand in brackets, as in [timeout=1200,src=10.0.0.1]"));
         return Vec::new();
     }
     if !last.value.ends_with(']') {
-        mistakes.add(first.at, ValueError::new("the options have no `]`", "write them as [timeout=1200,src=10.0.0.1]"));
+        errors.add(first.at, ValueError::new("the options have no `]`", "write them as [timeout=1200,src=10.0.0.1]"));
         return Vec::new();
     }
     let mut settings = Vec::new();
@@ -148,7 +148,7 @@ fn options(words: &[Word<'_>], mistakes: &mut ConfigErrors<'_>) -> Vec<At<Settin
         }
         for option in text.split(',') {
             if !option.is_empty() {
-                settings.extend(mistakes.keep(at, self::option(option)).map(|setting| At::new(setting, at)));
+                settings.extend(errors.keep(at, self::option(option)).map(|setting| At::new(setting, at)));
             }
             at += option.len() + 1;
         }

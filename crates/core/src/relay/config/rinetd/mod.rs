@@ -22,25 +22,25 @@ type Word<'t> = At<&'t str>;
 /// Reads a configuration.
 pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
     let mut file =
-        File { mistakes: ConfigErrors::new(text), log: LogTo::Nowhere, rules: Rules::default(), forwards: Vec::new() };
+        File { errors: ConfigErrors::new(text), log: LogTo::Nowhere, rules: Rules::default(), forwards: Vec::new() };
     let mut start = 0;
     for line in text.split_inclusive('\n') {
         file.line(&words(line, start));
         start += line.len();
     }
-    let File { mut mistakes, log, rules, forwards } = file;
-    if forwards.is_empty() && mistakes.is_empty() {
+    let File { mut errors, log, rules, forwards } = file;
+    if forwards.is_empty() && errors.is_empty() {
         let hint = "write what to forward, as in 127.0.0.1 9000 10.0.0.2 9001";
-        mistakes.add(0, ValueError::new("no line forwards anything", hint));
+        errors.add(0, ValueError::new("no line forwards anything", hint));
     }
-    let drafts: Vec<Draft> = forwards.into_iter().map(|forward| with_access(forward, &rules, &mut mistakes)).collect();
+    let drafts: Vec<Draft> = forwards.into_iter().map(|forward| with_access(forward, &rules, &mut errors)).collect();
     let global = Global { log, ..Global::default() };
-    let config = assemble(global, &[], &drafts, &mut mistakes);
-    if mistakes.is_empty() { Ok(config) } else { Err(mistakes.finish()) }
+    let config = assemble(global, &[], &drafts, &mut errors);
+    if errors.is_empty() { Ok(config) } else { Err(errors.finish()) }
 }
 
 struct File<'t> {
-    mistakes: ConfigErrors<'t>,
+    errors: ConfigErrors<'t>,
     log: LogTo,
     /// Those above the first forwarding line.
     rules: Rules,
@@ -63,14 +63,14 @@ impl File<'_> {
             "logfile" => match words.get(1) {
                 Some(path) if words.len() == 2 => self.log = LogTo::File(path.value.to_owned()),
                 _ => self
-                    .mistakes
+                    .errors
                     .add(first.at, ValueError::new("`logfile` wants one path", "write logfile /var/log/relay.json")),
             },
             // Lines are always JSON, and the process id is the service manager's affair.
             "logcommon" | "pidlogfile" => {}
             word if words.len() < 3 && !word.starts_with("unix:") => self.unknown(first, words.get(1)),
             _ => {
-                let draft = forward::read(words, &mut self.mistakes);
+                let draft = forward::read(words, &mut self.errors);
                 // Rules that follow a broken line still belong to it.
                 self.forwards.push((draft.unwrap_or_else(nothing), Rules::default()));
             }
@@ -87,19 +87,18 @@ impl File<'_> {
         };
         let more =
             if hint.starts_with("choose") { "; or write bindaddress bindport connectaddress connectport" } else { "" };
-        self.mistakes.add(word.at, ValueError::new(what, format!("{hint}{more}")));
+        self.errors.add(word.at, ValueError::new(what, format!("{hint}{more}")));
     }
 
     fn rule(&mut self, keyword: &Word<'_>, words: &[Word<'_>]) {
         let [pattern] = words else {
             let at = words.get(1).map_or(keyword.at, |extra| extra.at);
             let what = format!("`{}` wants one pattern", keyword.value);
-            self.mistakes
-                .add(at, ValueError::new(what, format!("write {} 10.0.*.* or {0} 10.0.0.0/16", keyword.value)));
+            self.errors.add(at, ValueError::new(what, format!("write {} 10.0.*.* or {0} 10.0.0.0/16", keyword.value)));
             return;
         };
         let allow = keyword.value == "allow";
-        let Some(networks) = self.mistakes.keep(pattern.at, pattern::networks(pattern.value)) else { return };
+        let Some(networks) = self.errors.keep(pattern.at, pattern::networks(pattern.value)) else { return };
         let rules = self.forwards.last_mut().map_or(&mut self.rules, |(_, rules)| rules);
         let list = if allow { &mut rules.allow } else { &mut rules.deny };
         list.extend(networks.into_iter().map(|network| At::new(AccessRule { allow, network }, pattern.at)));
@@ -112,15 +111,15 @@ fn nothing() -> Draft {
 }
 
 /// The draft with the rules of the file and its own as one list, of which the first match decides.
-fn with_access((mut draft, own): (Draft, Rules), file: &Rules, mistakes: &mut ConfigErrors<'_>) -> Draft {
+fn with_access((mut draft, own): (Draft, Rules), file: &Rules, errors: &mut ConfigErrors<'_>) -> Draft {
     let mut rules: Vec<At<AccessRule>> = file.deny.iter().chain(&own.deny).copied().collect();
     rules.extend(match (file.allow.is_empty(), own.allow.is_empty()) {
         (_, true) => file.allow.clone(),
         (true, false) => own.allow.clone(),
         // A client must be allowed by the file and by the line.
-        (false, false) => own.allow.iter().flat_map(|rule| narrowed(rule, &file.allow, mistakes)).collect(),
+        (false, false) => own.allow.iter().flat_map(|rule| narrowed(rule, &file.allow, errors)).collect(),
     });
-    check_access(&rules, "deny goes before allow, wherever it stands: make the denied pattern narrower", mistakes);
+    check_access(&rules, "deny goes before allow, wherever it stands: make the denied pattern narrower", errors);
     if let Some(first) = rules.first() {
         let at = first.at;
         let rules: Vec<AccessRule> = rules.iter().map(|rule| rule.value).collect();
@@ -129,7 +128,7 @@ fn with_access((mut draft, own): (Draft, Rules), file: &Rules, mistakes: &mut Co
     draft
 }
 
-fn narrowed(rule: &At<AccessRule>, by: &[At<AccessRule>], mistakes: &mut ConfigErrors<'_>) -> Vec<At<AccessRule>> {
+fn narrowed(rule: &At<AccessRule>, by: &[At<AccessRule>], errors: &mut ConfigErrors<'_>) -> Vec<At<AccessRule>> {
     let inside = |inner: &AccessRule, outer: &AccessRule| outer.network.contains(&inner.network);
     let mut both = Vec::new();
     for outer in by {
@@ -142,7 +141,7 @@ fn narrowed(rule: &At<AccessRule>, by: &[At<AccessRule>], mistakes: &mut ConfigE
     }
     if both.is_empty() {
         let what = format!("`{}` never holds: no allow rule of the file covers it", rule.value);
-        mistakes.add(
+        errors.add(
             rule.at,
             ValueError::new(what, "allow it above the first forwarding line too, or only below the lines"),
         );

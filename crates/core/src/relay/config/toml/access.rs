@@ -35,13 +35,13 @@ pub fn read(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, keys: &mut Acces
             "access" => match rule(&text) {
                 Ok(rule) => rule,
                 Err(wrong) => {
-                    reader.mistakes.add(at, wrong);
+                    reader.errors.add(at, wrong);
                     continue;
                 }
             },
             _ => (key == "allow", text.as_str()),
         };
-        let networks = reader.mistakes.keep(at, networks(network).map_err(|wrong| named(entry, wrong)));
+        let networks = reader.errors.keep(at, networks(network).map_err(|wrong| named(entry, wrong)));
         list.extend(networks.into_iter().flatten().map(|network| At::new(AccessRule { allow, network }, at)));
     }
 }
@@ -58,18 +58,18 @@ pub fn finish(reader: &mut Reader<'_, '_>, keys: AccessKeys) -> Option<At<Settin
             used.iter().find(|k| **k != "access").unwrap_or(&"allow")
         );
         reader
-            .mistakes
+            .errors
             .add(at, ValueError::new(what, "write all rules into `access`, as \"allow 10.0.0.0/8\" and \"deny all\""));
         return None;
     }
     if used.contains(&"access") {
-        check_access(&access, "the first rule that matches decides: put the narrower rule first", reader.mistakes);
+        check_access(&access, "the first rule that matches decides: put the narrower rule first", reader.errors);
         deny = access;
     } else {
         deny.extend(allow);
         let hint =
             "deny goes before allow; to have the order yours, write access = [\"allow 10.0.0.0/8\", \"deny all\"]";
-        check_access(&deny, hint, reader.mistakes);
+        check_access(&deny, hint, reader.errors);
     }
     let rules: Vec<AccessRule> = deny.into_iter().map(|rule| rule.value).collect();
     Some(At::new(Setting::new("access", move |l| l.access.clone_from(&rules)), at))

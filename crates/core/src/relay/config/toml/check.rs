@@ -29,7 +29,7 @@ pub fn read(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Option<Option
         None => check.timeout = check.timeout.min(check.interval),
         Some(timeout) if timeout.value > check.interval => {
             let what = "the check's timeout is longer than its interval";
-            reader.mistakes.add(timeout.at, ValueError::new(what, "make the timeout the shorter one"));
+            reader.errors.add(timeout.at, ValueError::new(what, "make the timeout the shorter one"));
         }
         Some(_) => {}
     }

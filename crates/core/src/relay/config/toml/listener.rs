@@ -16,7 +16,7 @@ pub fn draft(reader: &mut Reader<'_, '_>, table: &Spanned<DeValue<'_>>, defaults
     let at = table.span().start;
     let DeValue::Table(keys) = table.get_ref() else {
         let what = format!("a listener is a table, but this is {}", read::kind(table.get_ref()));
-        reader.mistakes.add(at, ValueError::new(what, "begin each listener with [[listener]]"));
+        reader.errors.add(at, ValueError::new(what, "begin each listener with [[listener]]"));
         return None;
     };
     let entries = read::entries(keys, "");
@@ -37,7 +37,7 @@ pub fn draft(reader: &mut Reader<'_, '_>, table: &Spanned<DeValue<'_>>, defaults
     if find("listen").is_none() {
         let wrong =
             ValueError::new("the listener has no `listen`", "say where it listens, as in listen = \"127.0.0.1:9000\"");
-        reader.mistakes.add(at, wrong);
+        reader.errors.add(at, wrong);
     }
     match (find("target"), find("targets")) {
         (None, None) => {
@@ -45,11 +45,11 @@ pub fn draft(reader: &mut Reader<'_, '_>, table: &Spanned<DeValue<'_>>, defaults
                 "the listener has no `target`",
                 "say where its traffic goes, as in target = \"10.0.0.2:9001\"",
             );
-            reader.mistakes.add(at, wrong);
+            reader.errors.add(at, wrong);
         }
         (Some(one), Some(many)) => {
             let wrong = ValueError::new("the listener has `target` and `targets`", "list all targets in `targets`");
-            reader.mistakes.add(one.at.max(many.at), wrong);
+            reader.errors.add(one.at.max(many.at), wrong);
         }
         _ => {}
     }
@@ -72,7 +72,7 @@ fn name(text: &str) -> Result<String, ValueError> {
 fn listen(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Places<Spec> {
     if is_empty_list(entry) {
         let wrong = ValueError::new("`listen` is empty", "say where it listens, as in listen = \"127.0.0.1:9000\"");
-        reader.mistakes.add(entry.value.span().start, wrong);
+        reader.errors.add(entry.value.span().start, wrong);
     }
     let mut specs = Vec::new();
     for item in reader.items(entry) {
@@ -80,12 +80,12 @@ fn listen(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Places<Spec> {
         let Some(text) = read::scalar(item.get_ref()) else {
             let what = format!("`listen` cannot be {}", read::kind(item.get_ref()));
             reader
-                .mistakes
+                .errors
                 .add(at, ValueError::new(what, "write listen = \"127.0.0.1:9000\", or a list of such strings"));
             continue;
         };
         let spec = address::listen(&text).map_err(|wrong| named(entry, wrong));
-        specs.extend(reader.mistakes.keep(at, spec).into_iter().flatten().map(|spec| At::new(spec, at)));
+        specs.extend(reader.errors.keep(at, spec).into_iter().flatten().map(|spec| At::new(spec, at)));
     }
     specs
 }
@@ -96,7 +96,7 @@ fn targets(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Places<TargetS
             format!("`{}` is empty", entry.key),
             "name at least one, as in targets = [\"10.0.0.2:9001\"]",
         );
-        reader.mistakes.add(entry.value.span().start, wrong);
+        reader.errors.add(entry.value.span().start, wrong);
     }
     reader.items(entry).into_iter().filter_map(|item| target(reader, entry, item)).collect()
 }
@@ -109,12 +109,12 @@ fn target(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, item: &Spanned<DeV
     let at = item.span().start;
     if let Some(text) = read::scalar(item.get_ref()) {
         let spec = address::target(&text).map_err(|wrong| named(entry, wrong));
-        return reader.mistakes.keep(at, spec).map(|spec| At::new(TargetSpec { spec, weight: 1 }, at));
+        return reader.errors.keep(at, spec).map(|spec| At::new(TargetSpec { spec, weight: 1 }, at));
     }
     let DeValue::Table(table) = item.get_ref() else {
         let what = format!("`{}` cannot hold {}", entry.key, read::kind(item.get_ref()));
         let hint = "write each target as \"10.0.0.2:9001\" or { address = \"10.0.0.2:9001\", weight = 3 }";
-        reader.mistakes.add(at, ValueError::new(what, hint));
+        reader.errors.add(at, ValueError::new(what, hint));
         return None;
     };
     let (mut spec, mut weight, mut named_address) = (None, 1, false);
@@ -130,9 +130,7 @@ fn target(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, item: &Spanned<DeV
         }
     }
     if !named_address {
-        reader
-            .mistakes
-            .add(at, ValueError::new("the target has no `address`", "write { address = \"10.0.0.2:9001\" }"));
+        reader.errors.add(at, ValueError::new("the target has no `address`", "write { address = \"10.0.0.2:9001\" }"));
     }
     spec.map(|spec| At::new(TargetSpec { spec: spec.value, weight }, spec.at))
 }

@@ -1,7 +1,7 @@
 //! The configuration in TOML: the top of the file, `[defaults]` and the `[[listener]]` tables.
 //!
 //! `docs/relay.md` describes the keys. The document is walked by hand instead of with serde because serde stops at the
-//! first mistake, and all of them are wanted, each with its place.
+//! first error, and all of them are wanted, each with its place.
 mod access;
 pub mod check;
 mod listener;
@@ -26,27 +26,27 @@ fn top_keys() -> Vec<&'static str> {
 
 /// Reads a configuration.
 pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
-    let mut mistakes = ConfigErrors::new(text);
-    let (document, errors) = DeTable::parse_recoverable(text);
-    if !errors.is_empty() {
-        // What was recovered behind a broken line is guesswork: mistakes found in it would be too.
-        for error in &errors {
+    let mut errors = ConfigErrors::new(text);
+    let (document, syntax_errors) = DeTable::parse_recoverable(text);
+    if !syntax_errors.is_empty() {
+        // The rest of a document with a syntax error is a guess of the parser, and so would errors in it be.
+        for error in &syntax_errors {
             let at = error.span().map_or(text.len(), |span| span.start);
             match unquoted(text, at) {
-                Some((start, wrong)) => mistakes.add(start, wrong),
-                None => mistakes.add(at, syntax(error)),
+                Some((start, wrong)) => errors.add(start, wrong),
+                None => errors.add(at, syntax(error)),
             }
         }
-        return Err(mistakes.finish());
+        return Err(errors.finish());
     }
-    let mut reader = Reader { mistakes: &mut mistakes };
+    let mut reader = Reader { errors: &mut errors };
     let file = top(&mut reader, document.get_ref());
-    if file.drafts.is_empty() && mistakes.is_empty() {
+    if file.drafts.is_empty() && errors.is_empty() {
         let hint = "begin one with [[listener]], and give it `listen` and `target`";
-        mistakes.add(0, ValueError::new("there is no listener", hint));
+        errors.add(0, ValueError::new("there is no listener", hint));
     }
-    let config = assemble(file.global, &file.defaults.settings, &file.drafts, &mut mistakes);
-    if mistakes.is_empty() { Ok(config) } else { Err(mistakes.finish()) }
+    let config = assemble(file.global, &file.defaults.settings, &file.drafts, &mut errors);
+    if errors.is_empty() { Ok(config) } else { Err(errors.finish()) }
 }
 
 #[derive(Default)]
@@ -94,16 +94,14 @@ fn drafts(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, defaults: &Setting
         DeValue::Table(_) => vec![entry.value],
         _ => {
             let what = format!("`listener` is {}, not a table", read::kind(entry.value.get_ref()));
-            reader
-                .mistakes
-                .add(entry.value.span().start, ValueError::new(what, "begin each listener with [[listener]]"));
+            reader.errors.add(entry.value.span().start, ValueError::new(what, "begin each listener with [[listener]]"));
             return Vec::new();
         }
     };
     if let DeValue::Table(_) = entry.value.get_ref() {
         let wrong =
             ValueError::new("`listener` is a single table", "begin each listener with [[listener]], in two brackets");
-        reader.mistakes.add(entry.at, wrong);
+        reader.errors.add(entry.at, wrong);
     }
     tables.into_iter().filter_map(|table| listener::draft(reader, table, defaults)).collect()
 }

@@ -1,4 +1,4 @@
-//! Reading single values of a TOML document; whatever is not as expected becomes a mistake at its place.
+//! Reading single values of a TOML document; whatever is not as expected becomes an error at its place.
 use std::borrow::Cow;
 
 use ::toml::Spanned;
@@ -66,10 +66,10 @@ pub fn scalar<'d>(value: &'d DeValue<'_>) -> Option<Cow<'d, str>> {
     }
 }
 
-/// Where mistakes go.
+/// Where errors go.
 pub struct Reader<'m, 't> {
     /// Those found so far.
-    pub mistakes: &'m mut ConfigErrors<'t>,
+    pub errors: &'m mut ConfigErrors<'t>,
 }
 
 impl Reader<'_, '_> {
@@ -85,7 +85,7 @@ impl Reader<'_, '_> {
             self.wrong_kind(entry, example);
             return None;
         };
-        self.mistakes.keep(at, parse(&text).map_err(|wrong| named(entry, wrong)))
+        self.errors.keep(at, parse(&text).map_err(|wrong| named(entry, wrong)))
     }
 
     /// Whether the value is `false`.
@@ -98,12 +98,12 @@ impl Reader<'_, '_> {
         if matches!(entry.value.get_ref(), DeValue::Array(items) if items.is_empty()) {
             let what = format!("`{}` is empty", entry.path());
             let wrong = ValueError::new(what, format!("name at least one, as in {example}"));
-            self.mistakes.add(entry.value.span().start, wrong);
+            self.errors.add(entry.value.span().start, wrong);
         }
         let mut networks = Vec::new();
         for At { value: text, at } in self.strings(entry, example) {
             let network = networks::networks(&text).map_err(|wrong| named(entry, wrong));
-            networks.extend(self.mistakes.keep(at, network).into_iter().flatten());
+            networks.extend(self.errors.keep(at, network).into_iter().flatten());
         }
         networks
     }
@@ -127,7 +127,7 @@ impl Reader<'_, '_> {
                 DeValue::String(text) => strings.push(At::new(text.to_string(), item.span().start)),
                 other => {
                     let what = format!("`{}` holds strings, but this is {}", entry.path(), kind(other));
-                    self.mistakes.add(item.span().start, ValueError::new(what, format!("write it as {example}")));
+                    self.errors.add(item.span().start, ValueError::new(what, format!("write it as {example}")));
                 }
             }
         }
@@ -156,7 +156,7 @@ impl Reader<'_, '_> {
     /// A value of the wrong kind.
     pub fn wrong_kind(&mut self, entry: &Entry<'_, '_>, example: &str) {
         let what = format!("`{}` cannot be {}", entry.path(), kind(entry.value.get_ref()));
-        self.mistakes.add(entry.value.span().start, ValueError::new(what, format!("write {example}")));
+        self.errors.add(entry.value.span().start, ValueError::new(what, format!("write {example}")));
     }
 
     /// A key that does not exist here. If it exists elsewhere, the hint says so.
@@ -181,11 +181,11 @@ impl Reader<'_, '_> {
         } else {
             suggest(key, known)
         };
-        self.mistakes.add(entry.at, ValueError::new(what, hint));
+        self.errors.add(entry.at, ValueError::new(what, hint));
     }
 }
 
-/// A mistake of a value with the name of its key in front.
+/// An error of a value with the name of its key in front.
 pub fn named(entry: &Entry<'_, '_>, wrong: ValueError) -> ValueError {
     ValueError::new(format!("{}: {}", entry.path(), wrong.what), wrong.hint)
 }
