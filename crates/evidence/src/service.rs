@@ -93,6 +93,8 @@ pub struct Hop {
     pub pid: u32,
     /// The thread, 0 when it is not known. Where several threads did the same, the one with most of the time.
     pub tid: u32,
+    /// How many threads did the same.
+    pub threads: u32,
     /// The name of the thread.
     pub thread: String,
     /// The name of the process.

@@ -6,6 +6,8 @@ use parshall_evidence::*;
 
 #[cfg(test)]
 pub mod arb;
+#[cfg(test)]
+pub mod timeline;
 
 /// One millisecond in nanoseconds.
 pub const MS: u64 = 1_000_000;

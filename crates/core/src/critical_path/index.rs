@@ -1,0 +1,114 @@
+//! Lookups in a timeline: by thread, by socket, by time.
+use std::collections::{BTreeMap, HashMap};
+
+use parshall_evidence::FlowId;
+
+use super::requests::{self, Request};
+use super::timeline::{Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker};
+use crate::judge::ledger::thread::Wait;
+
+/// A timeline and what is derived from it once.
+pub struct Index<'a> {
+    /// What was observed.
+    pub timeline: &'a Timeline,
+    /// Requests that arrived at served sockets, in order.
+    pub requests: BTreeMap<FlowId, Vec<Request>>,
+    calls: HashMap<u32, Vec<SocketCall>>,
+}
+
+impl<'a> Index<'a> {
+    /// Cuts the requests out of the calls, and sorts the calls by thread.
+    pub fn new(timeline: &'a Timeline) -> Index<'a> {
+        let mut by_thread: HashMap<u32, Vec<SocketCall>> = HashMap::new();
+        let mut found = BTreeMap::new();
+        for (id, calls) in &timeline.calls {
+            for call in calls {
+                by_thread.entry(call.tid).or_default().push(*call);
+            }
+            if let Some(socket) = timeline.sockets.get(id).filter(|socket| socket.serves) {
+                found.insert(*id, requests::served(*id, socket, calls, &timeline.slices));
+            }
+        }
+        by_thread.values_mut().for_each(|calls| calls.sort_by_key(|c| (c.at_ns, c.socket)));
+        Index { timeline, requests: found, calls: by_thread }
+    }
+
+    /// A thread's times off the CPU; None when it was not observed at `from`.
+    pub fn off_cpu(&self, tid: u32, from: u64) -> Option<&'a [OffCpu]> {
+        let since = self.timeline.observed_pids.get(&self.names(tid)?.pid)?;
+        (*since <= from).then(|| self.timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice))
+    }
+
+    /// What is known of a thread's names.
+    pub fn names(&self, tid: u32) -> Option<&'a Names> {
+        self.timeline.names.get(&tid)
+    }
+
+    /// What is known of a socket.
+    pub fn socket(&self, id: FlowId) -> Option<&'a Socket> {
+        self.timeline.sockets.get(&id)
+    }
+
+    /// What a sleep was for, by its system call.
+    pub fn wait(&self, off: &OffCpu) -> Wait {
+        Wait::of(self.syscall(off), off.fd, off.syscall)
+    }
+
+    /// The name of the system call of a sleep; empty for none.
+    pub fn syscall(&self, off: &OffCpu) -> &'a str {
+        self.timeline.syscalls.get(&off.syscall).map_or("", String::as_str)
+    }
+
+    /// The last receive of a thread in a span of time.
+    pub fn last_receive(&self, tid: u32, from: u64, to: u64) -> Option<&SocketCall> {
+        let calls = self.calls.get(&tid)?;
+        let end = calls.partition_point(|c| c.at_ns <= to);
+        calls[..end].iter().rev().take_while(|c| c.at_ns >= from).find(|c| c.op == Op::Receive)
+    }
+
+    /// The first call of a thread on any socket from some time on.
+    pub fn next_call(&self, tid: u32, from: u64) -> Option<&SocketCall> {
+        let calls = self.calls.get(&tid)?;
+        calls.get(calls.partition_point(|c| c.at_ns < from))
+    }
+
+    /// Whether a thread had calls on other sockets than this one in a span of time.
+    pub fn serves_others(&self, tid: u32, socket: FlowId, from: u64, to: u64) -> bool {
+        let within = |c: &&SocketCall| c.at_ns >= from && c.at_ns <= to;
+        self.calls.get(&tid).is_some_and(|calls| calls.iter().filter(within).any(|c| c.socket != socket))
+    }
+
+    /// The last send on a socket that began before `before`.
+    pub fn last_send(&self, socket: FlowId, before: u64) -> Option<&'a SocketCall> {
+        let calls = self.timeline.calls.get(&socket)?;
+        calls.iter().rev().skip_while(|c| c.since_ns > before).find(|c| c.op == Op::Send)
+    }
+
+    /// A connection of the process of `tid` on which a request was sent after `from` and not answered by `to`.
+    pub fn unanswered_send(&self, tid: u32, from: u64, to: u64) -> Option<&'a SocketCall> {
+        let pid = self.names(tid)?.pid;
+        let own = self.timeline.sockets.iter().filter(|(_, s)| s.pid == pid && !s.serves);
+        own.filter_map(|(id, _)| {
+            let calls = self.timeline.calls.get(id)?;
+            calls.iter().rev().find(|c| c.at_ns <= to).filter(|c| c.op == Op::Send && c.since_ns >= from)
+        })
+        .min_by_key(|c| (c.since_ns, c.socket))
+    }
+
+    /// When thread `tid`, which ran at `at`, was last woken by another thread before that, and by which.
+    pub fn last_wake(&self, tid: u32, at: u64) -> Option<(u64, u32)> {
+        let offs = self.timeline.off_cpu.get(&tid)?;
+        let upto = offs.partition_point(|o| o.wake_ns <= at);
+        offs[..upto].iter().rev().find_map(|o| match o.waker {
+            Waker::Thread(by) => Some((o.wake_ns, by)),
+            _ => None,
+        })
+    }
+
+    /// The end of what a thread did without sleeping from `from` on.
+    pub fn turn_end(&self, tid: u32, from: u64) -> u64 {
+        let offs = self.timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
+        let next = &offs[offs.partition_point(|o| o.begin_ns < from)..];
+        next.iter().find(|o| self.wait(o) == Wait::Multiplex || o.wake_ns > o.begin_ns).map_or(u64::MAX, |o| o.begin_ns)
+    }
+}

@@ -1,0 +1,210 @@
+//! Pieces of many requests, added up by the way they went.
+use std::collections::BTreeMap;
+
+use parshall_evidence::{Hop, HopKind, PathPart};
+
+use super::index::Index;
+use super::walk::{Piece, Step, Target};
+
+/// A part smaller than this share of the whole is added to the step before its last one.
+const SMALL: f64 = 0.002;
+/// Parts kept at most.
+const PARTS_MAX: usize = 96;
+
+/// Two steps are the same for a reader of the report if these are. Workers are told apart by neither their ids nor the numbers
+/// in their names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    process: String,
+    thread: String,
+    kind: HopKind,
+    syscall: String,
+    target: String,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Sum {
+    ns: u64,
+    requests: u64,
+    longest_ns: u64,
+    /// By step: time of each thread, and a stack with the time that has it.
+    threads: Vec<BTreeMap<u32, u64>>,
+    stacks: Vec<BTreeMap<u32, u64>>,
+}
+
+/// The parts so far.
+pub struct Paths<'a> {
+    index: &'a Index<'a>,
+    sums: BTreeMap<Vec<Key>, Sum>,
+}
+
+impl<'a> Paths<'a> {
+    /// None yet.
+    pub fn new(index: &'a Index<'a>) -> Paths<'a> {
+        Paths { index, sums: BTreeMap::new() }
+    }
+
+    /// Adds a request's pieces.
+    pub fn add(&mut self, pieces: &[Piece]) {
+        let mut own: BTreeMap<Vec<Key>, Sum> = BTreeMap::new();
+        for piece in pieces {
+            let keys: Vec<Key> = piece.steps.iter().map(|step| self.key(step)).collect();
+            own.entry(keys).or_default().take(&piece.steps, piece.ns);
+        }
+        for (keys, mut sum) in own {
+            sum.requests = 1;
+            sum.longest_ns = sum.ns;
+            self.sums.entry(keys).or_default().join(sum);
+        }
+    }
+
+    /// The parts, the largest first.
+    pub fn finish(mut self) -> Vec<PathPart> {
+        self.fold();
+        let index = self.index;
+        let mut parts: Vec<PathPart> = self.sums.into_iter().map(|(keys, sum)| part(index, keys, &sum)).collect();
+        parts.sort_by_key(|part| std::cmp::Reverse(part.ns));
+        parts
+    }
+
+    fn key(&self, step: &Step) -> Key {
+        let names = self.index.names(step.tid);
+        Key {
+            process: names.map_or_else(String::new, |n| n.process.clone()),
+            thread: names.map_or_else(String::new, |n| without_numbers(&n.thread)),
+            kind: step.kind,
+            syscall: self.index.timeline.syscalls.get(&step.syscall).cloned().unwrap_or_default(),
+            target: self.target(step),
+        }
+    }
+
+    fn target(&self, step: &Step) -> String {
+        match step.target {
+            Target::None => String::new(),
+            Target::Remote(id) => self.index.socket(id).map_or_else(String::new, |s| match step.kind {
+                // The clients of a service differ in nothing but their ports.
+                HopKind::OtherRequest => String::new(),
+                _ => s.remote.to_string(),
+            }),
+            Target::File(fd) => {
+                let pid = self.index.names(step.tid).map_or(0, |n| n.pid);
+                self.index.timeline.files.get(&(pid, fd)).cloned().unwrap_or_default()
+            }
+            Target::Thread(tid) => match self.index.names(tid) {
+                Some(names) if names.thread == names.process => names.process.clone(),
+                Some(names) => format!("{} ({})", names.process, without_numbers(&names.thread)),
+                None => format!("thread {tid}"),
+            },
+        }
+    }
+
+    /// Adds the small parts to what they are a part of, from the innermost steps outwards.
+    fn fold(&mut self) {
+        let total: u64 = self.sums.values().map(|sum| sum.ns).sum();
+        let mut sizes: Vec<u64> = self.sums.values().map(|sum| sum.ns).collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let least = ((total as f64 * SMALL) as u64).max(sizes.get(PARTS_MAX).map_or(0, |ns| ns + 1));
+        let deepest = self.sums.keys().map(Vec::len).max().unwrap_or(0);
+        for depth in (2..=deepest).rev() {
+            let small = |(keys, sum): &(&Vec<Key>, &Sum)| keys.len() == depth && sum.ns < least;
+            let found: Vec<Vec<Key>> = self.sums.iter().filter(small).map(|(keys, _)| keys.clone()).collect();
+            for mut keys in found {
+                let Some(mut sum) = self.sums.remove(&keys) else { continue };
+                keys.pop();
+                sum.threads.truncate(keys.len());
+                sum.stacks.truncate(keys.len());
+                self.sums.entry(keys).or_default().join(sum);
+            }
+        }
+    }
+}
+
+impl Sum {
+    fn take(&mut self, steps: &[Step], ns: u64) {
+        self.threads.resize_with(steps.len(), BTreeMap::new);
+        self.stacks.resize_with(steps.len(), BTreeMap::new);
+        for (i, step) in steps.iter().enumerate() {
+            *self.threads[i].entry(step.tid).or_default() += ns;
+            if let Some(stack) = step.stack {
+                *self.stacks[i].entry(stack).or_default() += ns;
+            }
+        }
+        self.ns += ns;
+    }
+
+    fn join(&mut self, other: Sum) {
+        self.ns += other.ns;
+        // A request may have come to the same part twice after folding: that it counts twice then does no harm.
+        self.requests += other.requests;
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+        self.threads.resize_with(self.threads.len().max(other.threads.len()), BTreeMap::new);
+        self.stacks.resize_with(self.stacks.len().max(other.stacks.len()), BTreeMap::new);
+        add_all(&mut self.threads, other.threads);
+        add_all(&mut self.stacks, other.stacks);
+    }
+}
+
+fn add_all(sums: &mut [BTreeMap<u32, u64>], others: Vec<BTreeMap<u32, u64>>) {
+    for (sum, other) in sums.iter_mut().zip(others) {
+        for (key, ns) in other {
+            *sum.entry(key).or_default() += ns;
+        }
+    }
+}
+
+fn most(sums: Option<&BTreeMap<u32, u64>>) -> Option<u32> {
+    sums?.iter().max_by_key(|(key, ns)| (**ns, std::cmp::Reverse(**key))).map(|(key, _)| *key)
+}
+
+fn part(index: &Index<'_>, keys: Vec<Key>, sum: &Sum) -> PathPart {
+    let hops = keys.into_iter().enumerate().map(|(i, key)| {
+        let tid = most(sum.threads.get(i)).unwrap_or(0);
+        let names = index.names(tid);
+        Hop {
+            pid: names.map_or(0, |n| n.pid),
+            tid,
+            threads: sum.threads.get(i).map_or(0, BTreeMap::len) as u32,
+            thread: names.map_or_else(String::new, |n| n.thread.clone()),
+            process: key.process,
+            kind: key.kind,
+            syscall: key.syscall,
+            target: key.target,
+            stack: most(sum.stacks.get(i)),
+        }
+    });
+    PathPart { hops: hops.collect(), ns: sum.ns, requests: sum.requests, longest_ns: sum.longest_ns }
+}
+
+/// `worker-12` and `worker-3` do the same.
+fn without_numbers(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut last_digit = false;
+    for c in name.chars() {
+        let digit = c.is_ascii_digit();
+        if !digit {
+            out.push(c);
+        } else if !last_digit {
+            out.push('#');
+        }
+        last_digit = digit;
+    }
+    out
+}
+
+/// At most `most` of all, evenly chosen.
+pub fn evenly<T>(all: &[T], most: usize) -> impl Iterator<Item = &T> {
+    let step = all.len().div_ceil(most.max(1)).max(1);
+    all.iter().step_by(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_do_not_tell_workers_apart() {
+        assert_eq!(without_numbers("worker-12"), "worker-#");
+        assert_eq!(without_numbers("pool-1-thread-10"), "pool-#-thread-#");
+        assert_eq!(without_numbers("nginx"), "nginx");
+    }
+}

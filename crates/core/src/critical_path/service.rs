@@ -1,0 +1,206 @@
+//! The services of a timeline: their requests summed up, and where the time of these went.
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+
+use parshall_evidence::{FlowId, PathPart, Service, Transport};
+
+use super::index::Index;
+use super::path::{Paths, evenly};
+use super::requests::{self, Request};
+use super::timeline::{Socket, Timeline};
+use super::walk;
+use crate::stats::Spans;
+
+/// Requests of one service whose time is followed.
+const FOLLOWED_MAX: usize = 400;
+/// The same for a service that was only reached by following another.
+const FOLLOWED_MAX_INNER: usize = 60;
+
+/// What makes sockets belong to one service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Group {
+    /// Those that the user asked about come first.
+    followed: bool,
+    outbound: bool,
+    udp: bool,
+    port: u16,
+    /// Of an outbound service.
+    remote: Option<SocketAddr>,
+}
+
+/// The services that the timeline shows: those that the user asked about first.
+///
+/// Where an observed process serves nothing that was asked about, the requests that it sends are its services.
+pub fn services(timeline: &Timeline) -> Vec<Service> {
+    let index = Index::new(timeline);
+    let mut groups = served_groups(&index);
+    if !groups.iter().any(|(group, members)| !group.followed && members.iter().any(|id| has_requests(&index, *id))) {
+        outbound_groups(&index, &mut groups);
+    }
+    let built = groups.iter().filter_map(|(group, members)| service(&index, *group, members));
+    let mut services: Vec<Service> = built.collect();
+    services.sort_by_key(|s| (s.followed, std::cmp::Reverse(s.outstanding_ns), s.address));
+    services
+}
+
+fn has_requests(index: &Index<'_>, id: FlowId) -> bool {
+    index.requests.get(&id).is_some_and(|requests| !requests.is_empty())
+}
+
+fn asked(timeline: &Timeline, socket: &Socket, port: u16) -> bool {
+    match timeline.asked_ports.as_slice() {
+        [] => timeline.asked_pids.contains(&socket.pid),
+        ports => ports.contains(&port),
+    }
+}
+
+fn served_groups(index: &Index<'_>) -> BTreeMap<Group, Vec<FlowId>> {
+    let mut groups: BTreeMap<Group, Vec<FlowId>> = BTreeMap::new();
+    for id in index.requests.keys() {
+        let Some(socket) = index.socket(*id) else { continue };
+        let port = socket.local.port();
+        let followed = !asked(index.timeline, socket, port);
+        let group = Group { followed, outbound: false, udp: socket.udp, port, remote: None };
+        groups.entry(group).or_default().push(*id);
+    }
+    groups
+}
+
+fn outbound_groups(index: &Index<'_>, groups: &mut BTreeMap<Group, Vec<FlowId>>) {
+    for id in index.timeline.calls.keys() {
+        let Some(socket) = index.socket(*id).filter(|s| !s.serves && s.remote.port() != 0) else { continue };
+        if !asked(index.timeline, socket, socket.remote.port()) {
+            continue;
+        }
+        let remote = Some(socket.remote);
+        let group = Group { followed: false, outbound: true, udp: socket.udp, port: socket.remote.port(), remote };
+        groups.entry(group).or_default().push(*id);
+    }
+    groups.values_mut().for_each(|members| members.sort_unstable());
+}
+
+fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Service> {
+    let timeline = index.timeline;
+    let mut all: Vec<Request> = Vec::new();
+    for id in members {
+        match index.requests.get(id) {
+            Some(requests) => all.extend(requests),
+            None => all.extend(requests::sent(*id, timeline.calls.get(id)?, &timeline.slices)),
+        }
+    }
+    all.sort_by_key(|r| (r.arrived_ns, r.socket));
+    if all.is_empty() {
+        return None;
+    }
+    let pids = pids(index, &all, members);
+    let since = pids.iter().filter_map(|pid| timeline.observed_pids.get(pid)).min().copied().unwrap_or(0);
+    let answered: Vec<&Request> = all.iter().filter(|r| r.reply_tid.is_some()).collect();
+    let mut times: Vec<u64> = answered.iter().map(|r| r.ns()).collect();
+    times.sort_unstable();
+    let last_slice = timeline.slices.last().copied().unwrap_or_default();
+    let waiting = all.iter().filter(|r| r.reply_tid.is_none() && r.end_ns >= last_slice.1);
+    let spans: Vec<(u64, u64)> = all.iter().map(|r| (r.read_ns.min(r.end_ns), r.end_ns)).collect();
+    let (followed_requests, followed_ns, path) = paths(index, group, &all);
+    let workers: BTreeSet<u32> = all.iter().flat_map(|r| [Some(r.read_tid), r.reply_tid]).flatten().collect();
+    let gaps = reply_gaps(&all, &timeline.slices);
+    Some(Service {
+        address: group.remote.unwrap_or_else(|| address(index, members, group.port)),
+        transport: if group.udp { Transport::Udp } else { Transport::Tcp },
+        outbound: group.outbound,
+        followed: group.followed,
+        pids,
+        requests: answered.len() as u64,
+        unanswered: waiting.clone().count() as u64,
+        unanswered_longest_ns: waiting.map(Request::ns).max().unwrap_or(0),
+        connections: all.iter().map(|r| r.socket).collect::<BTreeSet<_>>().len() as u64,
+        opened: members.iter().filter(|id| index.socket(**id).is_some_and(|s| s.opened)).count() as u64,
+        observed_ns: timeline.slices.iter().map(|&(begin, end)| end.saturating_sub(begin.max(since))).sum(),
+        p50_ns: rank(&times, 0.5),
+        p99_ns: rank(&times, 0.99),
+        outstanding_ns: all.iter().map(Request::ns).sum(),
+        working_ns: Spans::union(spans.clone()).covered(0, u64::MAX),
+        worked_ns: spans.iter().map(|(begin, end)| end - begin).sum(),
+        reply_gap_p10_ns: rank(&gaps, 0.1),
+        reply_gap_p50_ns: rank(&gaps, 0.5),
+        reply_gap_p90_ns: rank(&gaps, 0.9),
+        workers: workers.len() as u32,
+        followed_requests,
+        followed_ns,
+        path,
+    })
+}
+
+fn paths(index: &Index<'_>, group: Group, all: &[Request]) -> (u64, u64, Vec<PathPart>) {
+    let most = if group.followed { FOLLOWED_MAX_INNER } else { FOLLOWED_MAX };
+    let mut paths = Paths::new(index);
+    let (mut count, mut ns) = (0, 0);
+    for request in evenly(all, most) {
+        let pieces = if group.outbound { walk::sent(index, request) } else { walk::served(index, request) };
+        count += 1;
+        ns += pieces.iter().map(|p| p.ns).sum::<u64>();
+        paths.add(&pieces);
+    }
+    (count, ns, paths.finish())
+}
+
+/// The processes that read the requests, the one with most of them first.
+fn pids(index: &Index<'_>, all: &[Request], members: &[FlowId]) -> Vec<u32> {
+    let mut counts: HashMap<u32, u64> = HashMap::new();
+    for request in all {
+        let pid = index.names(request.read_tid).map(|n| n.pid);
+        *counts.entry(pid.or_else(|| Some(index.socket(request.socket)?.pid)).unwrap_or(0)).or_default() += 1;
+    }
+    for id in members {
+        counts.entry(index.socket(*id).map_or(0, |s| s.pid)).or_default();
+    }
+    counts.remove(&0);
+    let mut pids: Vec<(u32, u64)> = counts.into_iter().collect();
+    pids.sort_by_key(|&(pid, n)| (std::cmp::Reverse(n), pid));
+    pids.into_iter().map(|(pid, _)| pid).collect()
+}
+
+/// The local address that most of the sockets have.
+fn address(index: &Index<'_>, members: &[FlowId], port: u16) -> SocketAddr {
+    let mut counts: BTreeMap<SocketAddr, usize> = BTreeMap::new();
+    for socket in members.iter().filter_map(|id| index.socket(*id)) {
+        *counts.entry(socket.local).or_default() += 1;
+    }
+    let most = counts.into_iter().max_by_key(|&(address, n)| (n, std::cmp::Reverse(address)));
+    most.map_or_else(|| SocketAddr::from(([0, 0, 0, 0], port)), |(address, _)| address)
+}
+
+/// Fewer gaps between replies tell nothing.
+const GAPS_MIN: usize = 8;
+
+/// The times between successive replies of a slice while further requests were outstanding, sorted. Where one request is worked
+/// on at a time they are alike, however many wait.
+fn reply_gaps(all: &[Request], slices: &[(u64, u64)]) -> Vec<u64> {
+    // +1 for each arrival, -1 for each end: how many are outstanding.
+    let mut steps: Vec<(u64, i64, bool)> = Vec::with_capacity(all.len() * 2);
+    for request in all {
+        steps.push((request.arrived_ns, 1, false));
+        steps.push((request.end_ns, -1, request.reply_tid.is_some()));
+    }
+    steps.sort_unstable();
+    let (mut outstanding, mut last, mut gaps) = (0, None, Vec::new());
+    for (at, change, is_reply) in steps {
+        outstanding += change;
+        if !is_reply {
+            continue;
+        }
+        let slice = slices.partition_point(|s| s.1 < at);
+        match last {
+            Some((then, in_slice, true)) if in_slice == slice => gaps.push(at - then),
+            _ => {}
+        }
+        last = Some((at, slice, outstanding > 0));
+    }
+    gaps.sort_unstable();
+    if gaps.len() < GAPS_MIN { Vec::new() } else { gaps }
+}
+
+/// The `q` quantile of sorted values; 0 when there are none.
+fn rank(sorted: &[u64], q: f64) -> u64 {
+    let at = (sorted.len() as f64 * q).ceil() as usize;
+    sorted.get(at.saturating_sub(1).min(sorted.len().saturating_sub(1))).copied().unwrap_or(0)
+}

@@ -1,0 +1,320 @@
+//! Critical paths of small timelines made by hand.
+use parshall_evidence::{FdKind, HopKind, PathPart, Service};
+
+use super::services;
+use super::timeline::{OffCpu, Waker, Why};
+use crate::testkit::timeline::{Script, client_socket, off, served_socket};
+
+const EPOLL: i32 = 232;
+const FUTEX: i32 = 202;
+const SLEEP: i32 = 35;
+const FSYNC: i32 = 74;
+const RECV: i32 = 45;
+
+/// A way as `process: kind > kind`, with its time.
+fn ways(service: &Service) -> Vec<(String, u64)> {
+    let hop = |h: &parshall_evidence::Hop| format!("{}:{:?}", h.tid, h.kind);
+    let way = |p: &PathPart| (p.hops.iter().map(hop).collect::<Vec<_>>().join(" > "), p.ns);
+    service.path.iter().map(way).collect()
+}
+
+fn only(script: Script) -> Service {
+    let services = services(&script.timeline);
+    let first = services.into_iter().next().expect("a service");
+    assert_eq!(first.path.iter().map(|p| p.ns).sum::<u64>(), first.followed_ns);
+    first
+}
+
+fn has(service: &Service, way: &str, ns: u64) {
+    let all = ways(service);
+    assert!(all.contains(&(way.to_string(), ns)), "no {way} of {ns} in {all:?}");
+}
+
+/// Thread 101 of process 100 serves socket 1.
+fn served() -> Script {
+    Script::new().socket(1, served_socket(7000), 101)
+}
+
+#[test]
+fn work_on_the_cpu_and_a_disk() {
+    let fsync = OffCpu {
+        syscall: FSYNC,
+        fd: FdKind::File,
+        fd_number: 5,
+        why: Why::SleptForIo,
+        waker: Waker::HardIrq,
+        ..off(101, 200, 700, 750)
+    };
+    let mut script = served().receives(101, 1, 90, 100).off(fsync).sends(101, 1, 800);
+    script.timeline.files.insert((100, 5), "/data/log".to_string());
+    let service = only(script);
+    assert_eq!((service.requests, service.p50_ns, service.followed_ns), (1, 710, 710));
+    has(&service, "101:Disk", 500);
+    has(&service, "101:RunQueue", 50);
+    has(&service, "101:OnCpu", 150);
+    has(&service, "101:Unread > 101:OnCpu", 10);
+    assert_eq!(service.path[0].hops[0].target, "/data/log");
+}
+
+#[test]
+fn a_lock_leads_to_what_its_holder_does() {
+    // Thread 102 holds the lock and sleeps; 101 waits for it.
+    let service =
+        only(
+            served()
+                .receives(101, 1, 100, 100)
+                .sleeps(101, 200, 700, FUTEX, Waker::Thread(102))
+                .sends(101, 1, 800)
+                .sleeps(102, 150, 650, SLEEP, Waker::HardIrq),
+        );
+    has(&service, "101:Lock > 102:Timer", 450);
+    has(&service, "101:Lock > 102:OnCpu", 50);
+    has(&service, "101:OnCpu", 200);
+}
+
+#[test]
+fn a_worker_that_is_given_the_request_is_no_step() {
+    // 101 reads, wakes 102 which was idle, and 102 computes and replies.
+    let service = only(
+        served()
+            .receives(101, 1, 100, 100)
+            .sleeps(101, 150, 990, EPOLL, Waker::SoftIrq)
+            .sleeps(102, 10, 140, FUTEX, Waker::Thread(101))
+            .sends(102, 1, 500),
+    );
+    // 360 ns of 102 and 40 of 101: their names differ in a number only.
+    assert_eq!(ways(&service), [("102:OnCpu".to_string(), 400)]);
+    assert_eq!(service.path[0].hops[0].threads, 2);
+}
+
+#[test]
+fn a_result_that_is_awaited_is_a_workers() {
+    let service = only(
+        served()
+            .receives(101, 1, 100, 100)
+            .sleeps(101, 150, 600, FUTEX, Waker::Thread(102))
+            .sleeps(102, 10, 140, FUTEX, Waker::Thread(101))
+            .sleeps(102, 200, 500, SLEEP, Waker::HardIrq)
+            .sends(101, 1, 700),
+    );
+    has(&service, "101:Worker > 102:Timer", 300);
+    has(&service, "101:Worker > 102:OnCpu", 150);
+}
+
+#[test]
+fn an_event_loop_is_attributed_by_what_released_the_reply() {
+    // The timer of this request was set at 120; in between the loop served another connection.
+    let service = only(
+        served()
+            .socket(2, served_socket(7000), 101)
+            .receives(101, 1, 100, 100)
+            .sleeps(101, 120, 300, EPOLL, Waker::SoftIrq)
+            .receives(101, 2, 290, 310)
+            .sends(101, 2, 320)
+            .sleeps(101, 330, 800, EPOLL, Waker::HardIrq)
+            .sends(101, 1, 820),
+    );
+    has(&service, "101:Timer", 680);
+    assert_eq!(service.requests, 2);
+}
+
+#[test]
+fn a_reply_of_another_process_is_followed_into_it() {
+    let script = served()
+        .socket(3, client_socket(5432), 101)
+        .socket(4, served_socket(5432), 201)
+        .pair(3, 4)
+        .receives(101, 1, 100, 100)
+        .sends(101, 3, 120)
+        .sleeps(101, 130, 800, EPOLL, Waker::SoftIrq)
+        .receives(101, 3, 790, 810)
+        .sends(101, 1, 850)
+        .receives(201, 4, 130, 150)
+        .sleeps(201, 10, 140, RECV, Waker::SoftIrq)
+        .off(OffCpu { syscall: FSYNC, fd: FdKind::File, why: Why::SleptForIo, ..off(201, 200, 700, 700) })
+        .sends(201, 4, 780);
+    let services = services(&script.timeline);
+    assert_eq!(
+        services.iter().map(|s| (s.address.port(), s.followed)).collect::<Vec<_>>(),
+        [(7000, false), (5432, true)]
+    );
+    has(&services[0], "101:Reply > 201:Disk", 500);
+    has(&services[0], "101:Reply > 0:Network", 30);
+    has(&services[0], "101:OnCpu", 70);
+    assert_eq!(services[0].path.iter().map(|p| p.ns).sum::<u64>(), 750);
+}
+
+#[test]
+fn a_blocking_call_to_an_unseen_service_ends_at_its_address() {
+    let recv = OffCpu { syscall: RECV, fd: FdKind::Tcp, target: 3, waker: Waker::SoftIrq, ..off(101, 130, 800, 800) };
+    let service = only(
+        served()
+            .socket(3, client_socket(5432), 101)
+            .receives(101, 1, 100, 100)
+            .sends(101, 3, 120)
+            .off(recv)
+            .receives(101, 3, 790, 810)
+            .sends(101, 1, 850),
+    );
+    has(&service, "101:Reply", 670);
+    assert_eq!(service.path[0].hops[0].target, "127.0.0.1:5432");
+}
+
+#[test]
+fn a_holder_that_waits_for_its_client_is_named_with_it() {
+    // 301 holds a lock while its client sends nothing.
+    let idle = OffCpu { syscall: RECV, fd: FdKind::Tcp, target: 9, waker: Waker::SoftIrq, ..off(301, 50, 690, 690) };
+    let service = only(
+        served()
+            .socket(9, served_socket(5432), 301)
+            .receives(101, 1, 100, 100)
+            .sleeps(101, 200, 700, FUTEX, Waker::Thread(301))
+            .sends(101, 1, 800)
+            .off(idle)
+            .receives(301, 9, 680, 691),
+    );
+    has(&service, "101:Lock > 301:Client", 490);
+}
+
+#[test]
+fn unread_data_is_explained_by_what_the_reader_does() {
+    let service = only(
+        served()
+            .socket(2, served_socket(7000), 101)
+            .receives(101, 2, 0, 10)
+            .sleeps(101, 20, 400, SLEEP, Waker::HardIrq)
+            .sends(101, 2, 410)
+            .receives(101, 1, 100, 420)
+            .sends(101, 1, 430),
+    );
+    has(&service, "101:Unread > 101:Timer", 300);
+    has(&service, "101:Timer", 380);
+    assert_eq!(service.outstanding_ns, 410 + 330);
+}
+
+#[test]
+fn a_request_that_waits_for_another_ones_data_is_owed_by_nobody() {
+    // 1 waits in BRPOP; 2 pushes.
+    let service = only(
+        served()
+            .socket(2, served_socket(7000), 101)
+            .receives(101, 1, 100, 100)
+            .sleeps(101, 120, 700, EPOLL, Waker::SoftIrq)
+            .receives(101, 2, 690, 710)
+            .sends(101, 1, 720)
+            .sends(101, 2, 730),
+    );
+    has(&service, "101:OtherRequest", 580);
+}
+
+#[test]
+fn an_unanswered_request_ends_in_the_sleep_that_nobody_ended() {
+    let service = only(served().receives(101, 1, 100, 100).sleeps(101, 200, 1_000_000, FUTEX, Waker::Unknown));
+    assert_eq!((service.requests, service.unanswered, service.unanswered_longest_ns), (0, 1, 999_900));
+    has(&service, "101:Lock", 999_800);
+}
+
+#[test]
+fn a_client_is_about_the_requests_it_sends() {
+    let script = Script::new()
+        .socket(3, client_socket(5432), 101)
+        .sends(101, 3, 100)
+        .receives(101, 3, 600, 610)
+        .sends(101, 3, 700)
+        .receives(101, 3, 900, 910);
+    let service = only(script);
+    assert!(service.outbound);
+    assert_eq!((service.requests, service.p50_ns, service.p99_ns), (2, 200, 500));
+    has(&service, "101:Reply", 700);
+}
+
+#[test]
+fn threads_that_were_not_observed_end_the_path() {
+    let service =
+        only(served().receives(101, 1, 100, 100).sleeps(101, 200, 700, FUTEX, Waker::Thread(999)).sends(101, 1, 800));
+    has(&service, "101:Lock > 999:Unseen", 500);
+    assert_eq!(service.path[0].hops[1].kind, HopKind::Unseen);
+}
+
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::critical_path::timeline::Op;
+
+    fn waker() -> impl Strategy<Value = Waker> {
+        prop_oneof![
+            Just(Waker::Unknown),
+            Just(Waker::SoftIrq),
+            Just(Waker::HardIrq),
+            Just(Waker::KernelThread(9)),
+            prop::sample::select(vec![101_u32, 102, 201, 202, 999]).prop_map(Waker::Thread),
+        ]
+    }
+
+    type Sleep = (u32, u64, u64, u64, i32, Waker, bool);
+
+    fn sleep() -> impl Strategy<Value = Sleep> {
+        let tid = prop::sample::select(vec![101_u32, 102, 201, 202]);
+        let syscall = prop::sample::select(vec![EPOLL, FUTEX, SLEEP, FSYNC, RECV, 0, -1, 999]);
+        (tid, 0..900_000_u64, 0..100_000_u64, 0..10_000_u64, syscall, waker(), any::<bool>())
+    }
+
+    fn call() -> impl Strategy<Value = (u32, u64, u8, u64, u64)> {
+        let tid = prop::sample::select(vec![101_u32, 102, 201, 202]);
+        (tid, 1..6_u64, 0..3_u8, 0..1_000_000_u64, 0..50_000_u64)
+    }
+
+    fn script(sleeps: Vec<Sleep>, calls: Vec<(u32, u64, u8, u64, u64)>) -> Script {
+        let mut script = Script::new();
+        for (id, port, tid, serves) in [
+            (1, 7000, 101, true),
+            (2, 7000, 102, true),
+            (3, 5432, 101, false),
+            (4, 5432, 201, true),
+            (5, 53, 201, false),
+        ] {
+            let socket = if serves { served_socket(port) } else { client_socket(port) };
+            script = script.socket(id, socket, tid);
+        }
+        script = script.pair(3, 4);
+        let mut free: std::collections::HashMap<u32, u64> = std::collections::HashMap::new();
+        let mut sleeps = sleeps;
+        sleeps.sort_by_key(|s| s.1);
+        for (tid, begin, slept, waited, syscall, waker, io) in sleeps {
+            // A thread is off the CPU once at a time.
+            let begin = begin.max(free.get(&tid).copied().unwrap_or(0));
+            let end = begin + slept + waited;
+            free.insert(tid, end + 1);
+            let why = if io { Why::SleptForIo } else { Why::Slept };
+            script = script.off(OffCpu { syscall, waker, why, target: 3, ..off(tid, begin, begin + slept, end) });
+        }
+        for (tid, socket, op, since, length) in calls {
+            let op = [Op::Receive, Op::Send, Op::Accept][usize::from(op)];
+            script = match op {
+                Op::Receive => script.receives(tid, socket, since, since + length),
+                Op::Send => script.sends(tid, socket, since),
+                Op::Accept => script.accepts(tid, socket, since, since + length),
+            };
+        }
+        script
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn parts_add_up_to_the_time_of_the_requests(
+            sleeps in prop::collection::vec(sleep(), 0..60),
+            calls in prop::collection::vec(call(), 0..60),
+        ) {
+            for service in services(&script(sleeps, calls).timeline) {
+                let parts: u64 = service.path.iter().map(|p| p.ns).sum();
+                prop_assert_eq!(parts, service.followed_ns);
+                // All of them were followed, for there are few.
+                prop_assert_eq!(service.followed_ns, service.outstanding_ns);
+                prop_assert!(service.path.iter().all(|p| !p.hops.is_empty() && p.longest_ns <= p.ns));
+                prop_assert!(service.p50_ns <= service.p99_ns && service.worked_ns <= service.outstanding_ns);
+            }
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! The critical path of one request: backwards from its reply, on the thread that replied; where that thread slept, on to
+//! whoever ended the sleep and to what that one did meanwhile.
+//!
+//! The pieces found partition the request's time. A sleep of a thread that holds the request (for a lock, a disk, a reply)
+//! is a step inwards for as long as it lasted. A sleep that began before the thread had anything to do with the request is
+//! none: there the request was handed over, and the walk goes on at the thread that did that.
+use parshall_evidence::{FlowId, HopKind};
+
+use super::index::Index;
+use super::requests::Request;
+use super::timeline::{OffCpu, Waker, Why};
+use crate::judge::ledger::thread::Wait;
+
+/// Steps of one path at most.
+const DEPTH_MAX: usize = 12;
+/// Threads visited for one request at most.
+const VISITS_MAX: u32 = 4_000;
+/// How often one request is handed over at most.
+const NESTED_MAX: u32 = 48;
+
+/// What a step of a path refers to beside its thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// Nothing.
+    None,
+    /// A socket: its remote address.
+    Remote(FlowId),
+    /// What a descriptor of the thread's process refers to.
+    File(i32),
+    /// A thread that ran instead, or that is known by its id only.
+    Thread(u32),
+}
+
+/// One step of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// The thread; 0 for none.
+    pub tid: u32,
+    /// What it did or waited for.
+    pub kind: HopKind,
+    /// The system call in which it waited, -1 for none.
+    pub syscall: i32,
+    /// What for.
+    pub target: Target,
+    /// Index of a stack.
+    pub stack: Option<u32>,
+}
+
+/// A part of a request's time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// The way to it; the last step is what the time was spent on.
+    pub steps: Vec<Step>,
+    /// How long.
+    pub ns: u64,
+}
+
+/// What a thread that is walked works on.
+#[derive(Debug, Clone, Copy)]
+enum Task {
+    /// This request was read by `reader`, whose turn in which it read it ended at `turn_end`.
+    Request { socket: FlowId, reader: u32, turn_end: u64 },
+    /// The thread is to read this request.
+    Unread { socket: FlowId },
+    /// Something that another thread waits for.
+    Other,
+}
+
+/// Where the walk of a thread goes on.
+enum Next {
+    /// On the same thread, backwards from here; the thread did something for the request there.
+    Turn(u64),
+    /// On the same thread, backwards from here, within the same turn.
+    Before(u64),
+    /// Nowhere: the rest was walked elsewhere.
+    Done,
+}
+
+/// A walk in progress.
+pub struct Walk<'a> {
+    index: &'a Index<'a>,
+    steps: Vec<Step>,
+    pieces: Vec<Piece>,
+    visits: u32,
+    nested: u32,
+}
+
+/// The pieces of a request at a served socket.
+pub fn served(index: &Index<'_>, request: &Request) -> Vec<Piece> {
+    let mut walk = Walk::new(index);
+    walk.request(request, request.arrived_ns, request.end_ns);
+    walk.pieces
+}
+
+/// The pieces of a request that a client sent.
+pub fn sent(index: &Index<'_>, request: &Request) -> Vec<Piece> {
+    let mut walk = Walk::new(index);
+    walk.reply(Step::new(request.read_tid, HopKind::Reply), request.socket, request.arrived_ns, request.end_ns);
+    walk.pieces
+}
+
+impl Step {
+    fn new(tid: u32, kind: HopKind) -> Step {
+        Step { tid, kind, syscall: -1, target: Target::None, stack: None }
+    }
+
+    fn of(off: &OffCpu, kind: HopKind) -> Step {
+        Step { tid: off.tid, kind, syscall: off.syscall, target: Target::None, stack: off.stack }
+    }
+
+    fn to(self, target: Target) -> Step {
+        Step { target, ..self }
+    }
+}
+
+impl<'a> Walk<'a> {
+    fn new(index: &'a Index<'a>) -> Walk<'a> {
+        Walk { index, steps: Vec::new(), pieces: Vec::new(), visits: 0, nested: 0 }
+    }
+
+    fn emit(&mut self, step: Step, ns: u64) {
+        if ns > 0 {
+            let mut steps = self.steps.clone();
+            steps.push(step);
+            self.pieces.push(Piece { steps, ns });
+        }
+    }
+
+    /// Time of the step that was entered last.
+    fn emit_here(&mut self, ns: u64) {
+        if ns > 0 {
+            self.pieces.push(Piece { steps: self.steps.clone(), ns });
+        }
+    }
+
+    fn within(&mut self, step: Step, inner: impl FnOnce(&mut Self)) {
+        self.steps.push(step);
+        inner(self);
+        self.steps.pop();
+    }
+
+    /// What happened to a request between `lo` and `hi`.
+    fn request(&mut self, request: &Request, lo: u64, hi: u64) {
+        let socket = request.socket;
+        let mut from = lo.max(request.arrived_ns);
+        if let Some((at_ns, tid)) = request.accepted {
+            let until = at_ns.clamp(from, hi);
+            self.within(Step::new(tid, HopKind::AcceptQueue), |w| w.thread(tid, from, until, Task::Unread { socket }));
+            from = until;
+        }
+        let read = request.read_ns.clamp(from, hi);
+        let reader = request.read_tid;
+        self.within(Step::new(reader, HopKind::Unread), |w| w.thread(reader, from, read, Task::Unread { socket }));
+        let turn_end = self.index.turn_end(reader, request.read_ns);
+        let task = Task::Request { socket, reader, turn_end };
+        match request.reply_tid {
+            Some(tid) => self.thread(tid, read, hi, task),
+            None => self.unanswered(request, read, hi, task),
+        }
+    }
+
+    /// A request without a reply. A thread that went on to others left it to something: a request sent elsewhere, or what
+    /// another request will bring.
+    fn unanswered(&mut self, request: &Request, lo: u64, hi: u64, task: Task) {
+        let reader = request.read_tid;
+        if !self.index.serves_others(reader, request.socket, lo.saturating_add(1), hi) {
+            return self.thread(reader, lo, hi, task);
+        }
+        let turn_end = self.index.turn_end(reader, request.read_ns).clamp(lo, hi);
+        match self.index.unanswered_send(reader, lo, hi) {
+            Some(call) => {
+                let from = call.since_ns.clamp(lo, hi);
+                self.reply(Step::new(call.tid, HopKind::Reply), call.socket, from, hi);
+                self.thread(call.tid, lo, from, task);
+            }
+            None => {
+                self.emit(Step::new(reader, HopKind::OtherRequest), hi - turn_end);
+                self.thread(reader, lo, turn_end, task);
+            }
+        }
+    }
+
+    /// What a thread did between `lo` and `hi`, as far as it served `task`.
+    fn thread(&mut self, tid: u32, lo: u64, hi: u64, task: Task) {
+        if hi <= lo {
+            return;
+        }
+        self.visits += 1;
+        let spent = self.steps.len() >= DEPTH_MAX || self.visits >= VISITS_MAX || self.nested >= NESTED_MAX;
+        let offs = if spent { None } else { self.index.off_cpu(tid, lo) };
+        match offs {
+            Some(offs) => {
+                self.nested += 1;
+                self.observed_thread(tid, offs, (lo, hi), task);
+                self.nested -= 1;
+            }
+            None => self.emit(Step::new(tid, HopKind::Unseen).to(Target::Thread(tid)), hi - lo),
+        }
+    }
+
+    fn observed_thread(&mut self, tid: u32, offs: &[OffCpu], (lo, hi): (u64, u64), task: Task) {
+        let (mut at, mut turn) = (hi, hi);
+        for off in offs[..offs.partition_point(|o| o.begin_ns < hi)].iter().rev() {
+            if at <= lo || off.end_ns <= lo {
+                break;
+            }
+            if off.begin_ns >= at {
+                continue;
+            }
+            let end = off.end_ns.clamp(lo, at);
+            self.emit(Step::new(tid, HopKind::OnCpu), at - end);
+            let ready = off.wake_ns.clamp(off.begin_ns, off.end_ns).clamp(lo, end);
+            self.ready(off, end - ready);
+            at = ready;
+            let begin = off.begin_ns.max(lo);
+            if at <= begin {
+                continue;
+            }
+            match self.sleep(off, (begin, at), lo, turn, task) {
+                Next::Before(next) => at = next.clamp(lo, at),
+                Next::Turn(next) => {
+                    at = next.clamp(lo, at);
+                    turn = at;
+                }
+                Next::Done => return,
+            }
+        }
+        self.emit(Step::new(tid, HopKind::OnCpu), at - lo);
+    }
+
+    /// Time in which a thread could run and did not.
+    fn ready(&mut self, off: &OffCpu, ns: u64) {
+        let step = match off.why {
+            Why::Throttled => Step::new(off.tid, HopKind::Throttled),
+            Why::Stopped => Step::new(off.tid, HopKind::Stopped),
+            _ => Step::new(off.tid, HopKind::RunQueue).to(match off.ran_instead_tid {
+                0 => Target::None,
+                other => Target::Thread(other),
+            }),
+        };
+        self.emit(step, ns);
+    }
+
+    /// A sleep of a thread, cut to `span`. `turn` is the end of what the thread did for the task after it.
+    fn sleep(&mut self, off: &OffCpu, span: (u64, u64), lo: u64, turn: u64, task: Task) -> Next {
+        let (begin, wake) = span;
+        let kind = match (off.why, self.index.wait(off)) {
+            (Why::Stopped, _) => HopKind::Stopped,
+            (Why::Throttled, _) => HopKind::Throttled,
+            (_, Wait::Multiplex) => return self.event(off, span, lo, turn, task),
+            (_, Wait::Futex) => return self.futex(off, span, lo, task),
+            (_, Wait::SocketReceive) => return self.receive(off, span, lo, task),
+            (_, Wait::Sleep) => HopKind::Timer,
+            (_, Wait::Connect) => HopKind::Connect,
+            (_, Wait::PageFault) => HopKind::Memory,
+            (_, Wait::File) | (Why::SleptForIo, _) => HopKind::Disk,
+            (_, Wait::SocketSend) if off.fd != parshall_evidence::FdKind::Unix => HopKind::Send,
+            (_, Wait::SocketSend | Wait::Pipe) => return self.woken(off, HopKind::Pipe, span),
+            (_, Wait::Accept) => HopKind::Client,
+            (_, Wait::Other) => match self.index.syscall(off) {
+                "flock" | "fcntl" | "semop" | "semtimedop" => return self.woken(off, HopKind::Lock, span),
+                _ => return self.other(off, span, lo, task),
+            },
+        };
+        let target = match kind {
+            HopKind::Connect | HopKind::Send => Target::Remote(off.target),
+            _ if off.fd_number >= 0 => Target::File(off.fd_number),
+            _ => Target::None,
+        };
+        self.emit(Step::of(off, kind).to(target), wake - begin);
+        Next::Before(begin)
+    }
+
+    /// A sleep over many descriptors. What the thread received next says what it was for; else, who woke it.
+    fn event(&mut self, off: &OffCpu, (begin, wake): (u64, u64), lo: u64, turn: u64, task: Task) -> Next {
+        let received = self.index.last_receive(off.tid, off.end_ns, turn).copied();
+        let socket = received.and_then(|call| Some((call, self.index.socket(call.socket)?)));
+        match (socket, task) {
+            (Some((call, _)), Task::Request { socket, .. }) if call.socket == socket => {
+                self.emit(Step::of(off, HopKind::Client).to(Target::Remote(socket)), wake - begin);
+                Next::Before(begin)
+            }
+            (Some((call, socket)), Task::Request { .. } | Task::Other) if !socket.serves => {
+                let Some(sent) = self.index.last_send(call.socket, call.since_ns) else {
+                    // Data that nobody asked for: whatever it was, it came over this connection.
+                    self.emit(Step::of(off, HopKind::Reply).to(Target::Remote(call.socket)), wake - begin);
+                    return Next::Before(begin);
+                };
+                let from = sent.since_ns.clamp(lo, wake);
+                self.reply(Step::of(off, HopKind::Reply), call.socket, from, wake);
+                if sent.tid == off.tid {
+                    return Next::Turn(from);
+                }
+                self.thread(sent.tid, lo, from, task);
+                Next::Done
+            }
+            (Some((call, _)), Task::Other) => {
+                self.emit(Step::of(off, HopKind::Client).to(Target::Remote(call.socket)), wake - begin);
+                Next::Before(begin)
+            }
+            (Some((call, socket)), Task::Request { .. }) if socket.serves => {
+                let step = Step::of(off, HopKind::OtherRequest).to(Target::Remote(call.socket));
+                self.set_aside(off, step, (begin, wake), lo, task)
+            }
+            _ => self.other(off, (begin, wake), lo, task),
+        }
+    }
+
+    /// A sleep about which only the waker tells.
+    fn other(&mut self, off: &OffCpu, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
+        match (off.waker, task) {
+            (Waker::Thread(by), Task::Unread { .. }) => {
+                self.thread(by, begin, wake, Task::Other);
+                Next::Before(begin)
+            }
+            (Waker::Thread(by), _) => self.worker(off, by, (begin, wake), lo, task),
+            (Waker::KernelThread(by), _) => {
+                self.emit(Step::of(off, HopKind::Kernel).to(Target::Thread(by)), wake - begin);
+                Next::Before(begin)
+            }
+            (Waker::SoftIrq, Task::Unread { .. }) => {
+                self.emit(Step::of(off, HopKind::Network), wake - begin);
+                Next::Before(begin)
+            }
+            (Waker::SoftIrq | Waker::HardIrq, _) => {
+                self.set_aside(off, Step::of(off, HopKind::Timer), (begin, wake), lo, task)
+            }
+            (Waker::Unknown, _) => {
+                self.emit(Step::of(off, HopKind::Unseen), wake - begin);
+                Next::Before(begin)
+            }
+        }
+    }
+
+    /// The request was set aside at the end of the turn in which it was read, and taken up again at the end of this sleep. The
+    /// thread may have slept for others in between.
+    fn set_aside(&mut self, off: &OffCpu, step: Step, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
+        let Task::Request { reader, turn_end, .. } = task else {
+            self.emit(step, wake - begin);
+            return Next::Before(begin);
+        };
+        let from = turn_end.clamp(lo, begin);
+        self.emit(step, wake - from);
+        if reader == off.tid {
+            return Next::Turn(from);
+        }
+        self.thread(reader, lo, from, task);
+        Next::Done
+    }
+
+    /// A thread that waits for events was woken by another one: that one had something to do for it.
+    fn worker(&mut self, off: &OffCpu, by: u32, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
+        let own = self.index.names(off.tid).map(|n| n.pid);
+        let kind = if self.index.names(by).map(|n| n.pid) == own { HopKind::Worker } else { HopKind::Pipe };
+        let step = Step::of(off, kind);
+        // When it was given its work, and by whom.
+        let given = self.index.last_wake(by, wake).filter(|&(at, _)| at > lo && at < wake);
+        if let (Some((at, giver)), Task::Request { .. }) = (given, task) {
+            self.within(step, |w| w.thread(by, at, wake, Task::Other));
+            if giver == off.tid {
+                return Next::Turn(at);
+            }
+            self.thread(giver, lo, at, task);
+            return Next::Done;
+        }
+        let (reader, from) = match task {
+            Task::Request { reader, turn_end, .. } => (reader, turn_end.clamp(lo, begin)),
+            _ => (off.tid, begin),
+        };
+        self.within(step, |w| w.thread(by, from, wake, Task::Other));
+        if reader == off.tid {
+            return Next::Turn(from);
+        }
+        self.thread(reader, lo, from, task);
+        Next::Done
+    }
+
+    /// A sleep in futex: for a lock, for a worker's result, for work, or for a timeout.
+    fn futex(&mut self, off: &OffCpu, span: (u64, u64), lo: u64, task: Task) -> Next {
+        let (begin, wake) = span;
+        let by = match off.waker {
+            Waker::Thread(by) => by,
+            Waker::Unknown if off.wake_ns >= off.end_ns => {
+                // Nobody had ended it when the slice was over.
+                self.emit(Step::of(off, HopKind::Lock), wake - begin);
+                return Next::Before(begin);
+            }
+            _ => return self.other(off, span, lo, task),
+        };
+        if self.is_handover(off, by, lo, task) {
+            self.thread(by, lo, wake, task);
+            return Next::Done;
+        }
+        // The waker was woken by this very thread before: it worked for it.
+        let given = self.index.last_wake(by, wake).filter(|&(at, giver)| giver == off.tid && at >= lo);
+        let kind = if given.is_some() { HopKind::Worker } else { HopKind::Lock };
+        self.woken_by(off, kind, by, span)
+    }
+
+    /// Whether the thread slept for want of work, and was given this request by its waker.
+    fn is_handover(&self, off: &OffCpu, by: u32, lo: u64, task: Task) -> bool {
+        match task {
+            Task::Request { reader, .. } => off.tid != reader && (off.begin_ns < lo || by == reader),
+            Task::Unread { socket } => {
+                off.begin_ns < lo && self.index.next_call(off.tid, off.end_ns).is_some_and(|c| c.socket == socket)
+            }
+            Task::Other => false,
+        }
+    }
+
+    /// A sleep in a receive on one socket.
+    fn receive(&mut self, off: &OffCpu, span: (u64, u64), lo: u64, task: Task) -> Next {
+        let (begin, wake) = span;
+        let Some(socket) = self.index.socket(off.target) else {
+            return self.woken(off, HopKind::Pipe, span);
+        };
+        let step = Step::of(off, HopKind::Client).to(Target::Remote(off.target));
+        match task {
+            Task::Request { socket: own, .. } if own != off.target && socket.serves => {
+                return self.set_aside(off, Step { kind: HopKind::OtherRequest, ..step }, span, lo, task);
+            }
+            _ if socket.serves => self.emit(step, wake - begin),
+            _ => self.reply(Step::of(off, HopKind::Reply), off.target, begin, wake),
+        }
+        Next::Before(begin)
+    }
+
+    /// A sleep that ended when another thread did something.
+    fn woken(&mut self, off: &OffCpu, kind: HopKind, span: (u64, u64)) -> Next {
+        match off.waker {
+            Waker::Thread(by) => self.woken_by(off, kind, by, span),
+            _ => {
+                let target = if off.fd_number >= 0 { Target::File(off.fd_number) } else { Target::None };
+                self.emit(Step::of(off, kind).to(target), span.1 - span.0);
+                Next::Before(span.0)
+            }
+        }
+    }
+
+    fn woken_by(&mut self, off: &OffCpu, kind: HopKind, by: u32, (begin, wake): (u64, u64)) -> Next {
+        let target = if off.fd_number >= 0 { Target::File(off.fd_number) } else { Target::None };
+        self.within(Step::of(off, kind).to(target), |w| w.thread(by, begin, wake, Task::Other));
+        Next::Before(begin)
+    }
+
+    /// A wait for the reply to what was sent on a socket, between `lo` and `hi`.
+    fn reply(&mut self, step: Step, id: FlowId, lo: u64, hi: u64) {
+        let socket = self.index.socket(id);
+        let kind =
+            if socket.is_some_and(|s| s.udp && s.remote.port() == 53) { HopKind::NameServer } else { HopKind::Reply };
+        let step = Step { kind, ..step }.to(Target::Remote(id));
+        // Two processes may ask each other in a circle.
+        let other_end = socket.and_then(|s| s.other_end).filter(|_| self.steps.len() < DEPTH_MAX);
+        self.within(step, |w| {
+            let index = w.index;
+            let requests = other_end.and_then(|end| index.requests.get(&end)).map_or(&[][..], Vec::as_slice);
+            let mut at = lo;
+            let from = requests.partition_point(|r| r.end_ns <= lo);
+            for request in requests[from..].iter().take_while(|r| r.arrived_ns < hi) {
+                let arrived = request.arrived_ns.clamp(at, hi);
+                w.emit(Step::new(0, HopKind::Network), arrived - at);
+                let end = request.end_ns.clamp(arrived, hi);
+                w.request(request, arrived, end);
+                at = end;
+            }
+            if at == lo {
+                w.emit_here(hi.saturating_sub(lo));
+            } else {
+                w.emit(Step::new(0, HopKind::Network), hi.saturating_sub(at));
+            }
+        });
+    }
+}
