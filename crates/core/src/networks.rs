@@ -27,16 +27,7 @@ fn network(text: &str) -> Result<IpNet, ValueError> {
             "write it as 10.0.0.0/8, 192.0.2.7, 2001:db8::/32 or all",
         ));
     };
-    let host = IpNet::from(ip);
-    let prefix = prefix.map_or(Ok(host.prefix_len()), str::parse);
-    let Some(network) = prefix.ok().and_then(|prefix| IpNet::new(ip, prefix).ok()) else {
-        let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
-        let longest = host.max_prefix_len();
-        return Err(ValueError::new(
-            format!("{} is not a network: its prefix is not 0 to {longest}", quote(text)),
-            format!("an {family} prefix is a number from 0 to {longest}, as in {address}/{longest}"),
-        ));
-    };
+    let network = with_prefix(ip, prefix)?;
     if network.trunc() != network {
         return Err(ValueError::new(
             format!("{} has bits set behind its prefix", quote(text)),
@@ -44,6 +35,20 @@ fn network(text: &str) -> Result<IpNet, ValueError> {
         ));
     }
     Ok(network)
+}
+
+/// The network of an address and the text of its prefix; without a prefix, of the address alone. Host bits stay set.
+pub fn with_prefix(ip: IpAddr, prefix: Option<&str>) -> Result<IpNet, ValueError> {
+    let host = IpNet::from(ip);
+    let Some(prefix) = prefix else { return Ok(host) };
+    prefix.parse().ok().and_then(|length| IpNet::new(ip, length).ok()).ok_or_else(|| {
+        let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+        let longest = host.max_prefix_len();
+        ValueError::new(
+            format!("{} is not a network: its prefix is not 0 to {longest}", quote(&format!("{ip}/{prefix}"))),
+            format!("an {family} prefix is a number from 0 to {longest}, as in {ip}/{longest}"),
+        )
+    })
 }
 
 #[cfg(test)]

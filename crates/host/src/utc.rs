@@ -10,6 +10,12 @@ pub fn iso(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
 }
 
+/// A time to the second as in `20261121T083647Z` (ISO 8601, basic format): for names of files, which then sort by time.
+pub fn compact(time: SystemTime) -> String {
+    let digits: String = iso(time).chars().take_while(|c| *c != '.').filter(|c| !matches!(c, '-' | ':')).collect();
+    digits + "Z"
+}
+
 /// Year, month and day of a day since 1970. Years begin in March here, so that the leap day is their last; 146,097 days
 /// are 400 years.
 fn civil(days: i64) -> (i64, i64, i64) {
@@ -37,5 +43,6 @@ mod tests {
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00.007Z");
         assert_eq!(at(1_767_225_599), "2025-12-31T23:59:59.007Z");
         assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00.007Z");
+        assert_eq!(compact(UNIX_EPOCH + Duration::from_secs(951_782_399)), "20000228T235959Z");
     }
 }

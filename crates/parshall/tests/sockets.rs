@@ -324,9 +324,9 @@ fn without_root_a_dump_says_what_it_lacks_and_is_there() {
     assert_eq!(done.orderly().code, Some(0), "{done:?}");
     // The three sockets and how complete the dump is.
     assert_eq!(done.stdout.lines().count(), 4, "{done:?}");
-    let lacks = "note: not read by walk: not permitted without CAP_BPF and CAP_PERFMON";
-    assert!(done.stderr.lines().any(|line| line == lacks), "{done:?}");
-    assert!(done.stderr.lines().all(|line| line.starts_with("note: ")), "{done:?}");
+    let lacks = " note: sockets: not read by walk: not permitted without CAP_BPF and CAP_PERFMON";
+    assert!(done.stderr.lines().any(|line| line.ends_with(lacks)), "{done:?}");
+    assert!(done.stderr.lines().all(|line| line.contains(" note: sockets: ")), "{done:?}");
 }
 
 #[test]
@@ -384,10 +384,11 @@ impl Drop for Daemon {
     }
 }
 
-/// Where the collector's notes say that its endpoint listens.
-fn endpoint(notes: &mut impl Iterator<Item = String>) -> String {
-    let at = notes.find_map(|line| Some(line.strip_prefix("note: metrics on http://")?.split_once('/')?.0.to_owned()));
-    at.expect("it says where")
+/// The address of the collector's endpoint, from its log.
+fn endpoint(log: &mut impl Iterator<Item = String>) -> String {
+    let at = log
+        .find_map(|line| Some(line.split_once("note: sockets: metrics on http://")?.1.split_once('/')?.0.to_owned()));
+    at.expect("the address is logged")
 }
 
 fn get(at: &str, path: &str) -> String {
@@ -517,7 +518,7 @@ fn a_collector_that_is_killed_again_and_again_leaves_whole_files_and_says_so() {
     let end = start("1").wait_with_output().unwrap();
     assert!(end.status.success());
     said += &String::from_utf8_lossy(&end.stderr);
-    assert_eq!(said.matches("note: files: unfinished 1").count(), 3, "{said}");
+    assert_eq!(said.matches("warning: sockets: files: unfinished 1").count(), 3, "{said}");
     let paths = std::fs::read_dir(&files).unwrap().map(|entry| entry.unwrap().path());
     let paths: Vec<_> = paths.filter(|path| !path.ends_with(".lock")).collect();
     assert_eq!(paths.len(), 4, "{paths:?}");

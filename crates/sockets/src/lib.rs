@@ -13,7 +13,6 @@ mod format;
 mod losses;
 mod names;
 mod namespaces;
-mod notes;
 mod once;
 mod owners;
 pub mod request;

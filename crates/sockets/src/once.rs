@@ -3,41 +3,41 @@ use std::io::stdout;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use parshall_core::sockets::keep::Keep;
+use parshall_core::sockets::row_buffer::RowBuffer;
 use parshall_evidence::socket::Group;
+use tracing::info;
 
-use super::backend::choose::{Dumps, choose};
-use super::collect::Collector;
-use super::format::text::Look;
-use super::format::{SocketFormat, encoder};
-use super::notes::note;
-use super::request::OnceRequest;
-use super::sink::Sink;
-use super::sink::stdout::Stdout;
+use crate::backend::choose::{Dumps, choose};
+use crate::collect::Collector;
+use crate::format::text::TableStyle;
+use crate::format::{SocketFormat, encoder};
+use crate::request::OnceRequest;
+use crate::sink::Sink;
+use crate::sink::stdout::Stdout;
 
 /// Reads all sockets once and prints them.
 ///
 /// # Errors
-/// Nothing can be read, or nobody reads.
+/// No backend works, or the reader of standard output has closed it.
 pub fn once(request: &OnceRequest) -> anyhow::Result<ExitCode> {
     let selection = &request.selection;
     let chosen = choose(request.reading, selection, Dumps::One)?;
-    chosen.notes.iter().for_each(|text| note(text));
-    let look = Look { wide: request.wide, stream: false, owners: selection.groups.has(Group::Owner) };
+    chosen.notes.iter().for_each(|text| info!("{text}"));
+    let style = TableStyle { wide: request.wide, stream: false, owners: selection.groups.has(Group::Owner) };
     let (mut collector, owners_note) = Collector::new(chosen.backend, selection.clone(), false, Dumps::One);
-    owners_note.iter().for_each(|text| note(text));
-    let mut sink = Stdout::new(encoder(request.format, look), stdout().lock());
-    // In order, or a part of them: all of them are needed first. A table is for people, and people need an order.
-    let whole = !request.sort.is_empty() || request.limit.is_some() || request.format == SocketFormat::Text;
-    let mut keep = Keep::new(request.sort.clone(), request.limit.unwrap_or(usize::MAX));
+    owners_note.iter().for_each(|text| info!("{text}"));
+    let mut sink = Stdout::new(encoder(request.format, style), stdout().lock());
+    // Rows can be sorted or cut only when all of them are there. A table is always sorted.
+    let buffers = !request.sort.is_empty() || request.limit.is_some() || request.format == SocketFormat::Text;
+    let mut buffer = RowBuffer::new(request.sort.clone(), request.limit.unwrap_or(usize::MAX));
     let (dump, completeness) = collector.dump(&mut |dump, rows| {
-        if whole {
-            rows.iter().for_each(|row| keep.add(row));
+        if buffers {
+            rows.iter().for_each(|row| buffer.add(row));
             return Ok(());
         }
         sink.rows(dump, rows)
     })?;
-    keep.give(&mut |rows| sink.rows(&dump, rows))?;
+    buffer.drain(&mut |rows| sink.rows(&dump, rows))?;
     sink.end(&dump, &completeness)?;
     Box::new(sink).close(Duration::ZERO);
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! What `parshall sockets` is asked for: the command line, lowered and checked, before anything is looked at.
+//! The request of `parshall sockets`: its command line, parsed and checked.
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -6,22 +6,19 @@ use clap::ValueEnum;
 use parshall_core::sockets::sort::SortKey;
 use parshall_evidence::socket::Selection;
 
-pub use super::format::SocketFormat;
-use super::sink::SinkRequest;
+pub use crate::format::SocketFormat;
+use crate::sink::SinkRequest;
 
-/// `parshall sockets`.
 #[derive(Debug)]
 pub enum SocketsRequest {
-    /// `parshall sockets once`.
     Once(OnceRequest),
-    /// `parshall sockets stream`.
     Stream(StreamRequest),
 }
 
-/// A backend.
+/// The value of `--backend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BackendChoice {
-    /// The first of the others that works; for one dump of few sockets iter, which is sooner done
+    /// The first of the others that works; for one dump of few sockets iter, which starts faster
     Auto,
     /// One pass over the kernel's tables, all namespaces at once (BPF)
     Walk,
@@ -34,46 +31,37 @@ pub enum BackendChoice {
 /// How the kernel is read.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
-    /// The backend.
     pub backend: BackendChoice,
-    /// netlink by io_uring.
+    /// Reads the netlink sockets with io_uring.
     pub uring: bool,
     /// Threads that read netlink sockets.
     pub readers: usize,
 }
 
-/// `parshall sockets once`.
 #[derive(Debug)]
 pub struct OnceRequest {
-    /// Which sockets.
     pub selection: Selection,
-    /// How they are read.
     pub reading: Reading,
-    /// How they are printed.
     pub format: SocketFormat,
-    /// Order of the rows; none: as they are met.
+    /// Order of the rows. Empty: only a table is sorted, by address.
     pub sort: Vec<SortKey>,
-    /// At most so many rows.
+    /// The maximum number of rows.
     pub limit: Option<usize>,
-    /// A second line of each socket.
+    /// Prints a second line for each socket.
     pub wide: bool,
 }
 
-/// `parshall sockets stream`.
 #[derive(Debug)]
 pub struct StreamRequest {
-    /// Which sockets.
     pub selection: Selection,
-    /// How they are read.
     pub reading: Reading,
-    /// From the beginning of one dump to that of the next.
+    /// Time from the beginning of one dump to that of the next.
     pub every: Duration,
-    /// So many dumps.
+    /// The stream ends after this many dumps.
     pub count: Option<u64>,
-    /// What moved since the last dump.
+    /// Rows have the traffic per second since the last dump.
     pub rates: bool,
-    /// Sockets that closed.
+    /// Sockets that close between two dumps are reported.
     pub closes: bool,
-    /// Where the rows go.
-    pub to: Vec<Box<dyn SinkRequest>>,
+    pub sinks: Vec<Box<dyn SinkRequest>>,
 }

@@ -1,65 +1,58 @@
-//! Protobuf messages, field by field: those of other people's schemas (OTLP, pprof) written, and any read back. Rows have an
-//! encoder of their own.
+//! Protobuf messages, field by field: writes those of the OTLP and pprof schemas, and reads any. Rows have an encoder of
+//! their own (`format::protobuf`).
+use parshall_core::sockets::varint;
 
-/// A message that is being written.
+/// Appends the fields of one message. A method's `number` is the field's number in the schema.
 #[derive(Debug, Default)]
-pub struct Message(pub Vec<u8>);
+pub struct MessageWriter(pub Vec<u8>);
 
-impl Message {
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-
+impl MessageWriter {
     fn tag(&mut self, number: u32, kind: u64) {
-        self.varint(u64::from(number) << 3 | kind);
+        varint::append(&mut self.0, u64::from(number) << 3 | kind);
     }
 
-    /// An integer, enum or flag; 0 is left out.
+    /// Writes an integer, enum or flag. Zero is the default of proto3 and is left out.
     pub fn uint(&mut self, number: u32, value: u64) {
         if value != 0 {
             self.tag(number, 0);
-            self.varint(value);
+            varint::append(&mut self.0, value);
         }
     }
 
-    /// Eight bytes, also if they are 0: members of a `oneof` must be there.
+    /// Writes eight bytes. Zero is written too, because a member of a `oneof` must be present.
     pub fn fixed64(&mut self, number: u32, value: u64) {
         self.tag(number, 1);
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Bytes or text; empty ones are left out.
+    /// Writes bytes or text unless they are empty.
     pub fn bytes(&mut self, number: u32, value: impl AsRef<[u8]>) {
         if !value.as_ref().is_empty() {
             self.always(number, value.as_ref());
         }
     }
 
-    /// Bytes or text, also if they are empty: an element of a list.
+    /// Writes bytes or text even if they are empty, as an element of a repeated field must be.
     pub fn always(&mut self, number: u32, value: impl AsRef<[u8]>) {
         self.tag(number, 2);
-        self.varint(value.as_ref().len() as u64);
+        varint::append(&mut self.0, value.as_ref().len() as u64);
         self.0.extend_from_slice(value.as_ref());
     }
 
-    /// A list of integers.
+    /// Writes a packed repeated field of varints; an empty list is left out.
     pub fn packed(&mut self, number: u32, values: impl IntoIterator<Item = u64>) {
         let mut inner = Self::default();
-        values.into_iter().for_each(|value| inner.varint(value));
+        values.into_iter().for_each(|value| varint::append(&mut inner.0, value));
         self.bytes(number, inner.0);
     }
 
-    /// A list of numbers of eight bytes each.
+    /// Writes a packed repeated field of `fixed64`; an empty list is left out.
     pub fn packed_fixed64(&mut self, number: u32, values: impl IntoIterator<Item = u64>) {
         let inner: Vec<u8> = values.into_iter().flat_map(u64::to_le_bytes).collect();
         self.bytes(number, inner);
     }
 
-    /// A message within.
+    /// Writes an embedded message, even if it is empty.
     pub fn message(&mut self, number: u32, write: impl FnOnce(&mut Self)) {
         let mut inner = Self::default();
         write(&mut inner);
@@ -67,47 +60,33 @@ impl Message {
     }
 }
 
-/// What is left of a message that is being read. Any bytes will do.
+/// The fields of a message that were not read yet. Accepts any bytes.
 #[derive(Debug, Clone, Copy)]
-pub struct Unread<'a>(pub &'a [u8]);
+pub struct MessageReader<'a>(pub &'a [u8]);
 
-/// The value of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// A varint, or a number of fixed length.
+    /// A varint, or a number of four or eight bytes.
     Number(u64),
-    /// Bytes, text or a message within.
+    /// Bytes, text or an embedded message.
     Bytes(&'a [u8]),
 }
 
-impl<'a> Unread<'a> {
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (first, rest) = self.0.split_first()?;
-            self.0 = rest;
-            value |= u64::from(first & 0x7f) << shift;
-            if first & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
+impl<'a> MessageReader<'a> {
     fn take(&mut self, length: u64) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// The next field, with its number; none at the end, or where the bytes are no message.
+    /// The next field and its number. `None` at the end, and where the bytes are not a valid field.
     pub fn field(&mut self) -> Option<(u64, Value<'a>)> {
-        let tag = self.varint()?;
+        let tag = varint::take(&mut self.0)?;
         let value = match tag & 7 {
-            0 => Value::Number(self.varint()?),
+            0 => Value::Number(varint::take(&mut self.0)?),
             1 => Value::Number(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
             2 => {
-                let length = self.varint()?;
+                let length = varint::take(&mut self.0)?;
                 Value::Bytes(self.take(length)?)
             }
             5 => Value::Number(u32::from_le_bytes(self.take(4)?.try_into().ok()?).into()),
@@ -116,7 +95,7 @@ impl<'a> Unread<'a> {
         Some((tag >> 3, value))
     }
 
-    /// The first field of this number.
+    /// The first field with this number.
     pub fn find(mut self, number: u64) -> Option<Value<'a>> {
         std::iter::from_fn(|| self.field()).find(|(found, _)| *found == number).map(|(_, value)| value)
     }
@@ -128,7 +107,7 @@ mod tests {
 
     #[test]
     fn as_the_encoding_guide_says() {
-        let mut message = Message::default();
+        let mut message = MessageWriter::default();
         message.uint(1, 150);
         message.bytes(2, "testing");
         message.message(3, |m| m.uint(1, 150));

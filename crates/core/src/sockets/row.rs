@@ -1,34 +1,34 @@
-//! One line of output: a record, and what user space knows besides.
+//! A row of output: a record, and what user space adds to it.
 use std::sync::Arc;
 
 use parshall_evidence::socket::SocketRecord;
 
-/// A dump, as every row of it and its end refer to it.
+/// The dump that a row belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dump {
     /// When it began, in nanoseconds since 1970.
     pub at_unix_ns: u64,
-    /// The how-manieth of this process, from 1.
+    /// Counts the dumps of this process from 1.
     pub sequence: u64,
-    /// Name of the host.
+    /// Host name of this machine.
     pub host: String,
     /// The backend that reads: `walk`, `iter`, `netlink`.
     pub backend: &'static str,
 }
 
-/// Why a row is there.
+/// What became of a socket since the last dump.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Seen {
-    /// The socket is open; nothing is said of earlier dumps.
+    /// The socket is open. Whether it was in the last dump is not known.
     #[default]
     Open,
-    /// It was not there in the last dump.
+    /// It was not in the last dump.
     New,
-    /// It was there, and something other than the time of day has changed.
+    /// It was in the last dump, and a field other than a timer or an age has changed.
     Changed,
-    /// It was there, and nothing has changed.
+    /// It was in the last dump, and has not changed.
     Same,
-    /// It has closed; the counters are final.
+    /// It has closed. The counters are final.
     Closed,
 }
 
@@ -48,58 +48,58 @@ impl Seen {
 /// A descriptor that holds the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// Process id, as the initial namespace counts.
+    /// Process id in the initial PID namespace.
     pub pid: u32,
-    /// The descriptor.
+    /// Descriptor in that process.
     pub fd: u32,
-    /// The command, as the kernel shortens it; bytes that are no UTF-8 are replaced. Shared by the rows of a process.
+    /// The command (`comm`), of which the kernel stores 15 bytes. Bytes that are not UTF-8 are replaced.
     pub command: Arc<str>,
 }
 
-/// What a socket moved per second since the last dump.
+/// The traffic of a socket since the last dump.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// The time between the two dumps.
+    /// Time between the two dumps.
     pub interval_us: u64,
     /// Data bytes sent per second, retransmissions included.
     pub sent_bytes_per_s: u64,
     /// Data bytes received per second.
     pub received_bytes_per_s: u64,
-    /// Segments sent per second.
+    /// Segments sent per second, those without data included.
     pub segs_out_per_s: u64,
-    /// Segments received per second.
+    /// Segments received per second, those without data included.
     pub segs_in_per_s: u64,
-    /// Segments sent again since the last dump: a count, because it is small.
+    /// Segments retransmitted since the last dump: a count, not a rate.
     pub retrans: u64,
 }
 
-/// One row.
+/// A row.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
-    /// What the kernel says.
+    /// The fields that the kernel has.
     pub record: &'a SocketRecord,
-    /// Key of the socket: the same in every dump, another when the kernel reuses the structure. 0: unknown.
+    /// Key of the socket (see [`super::key`]): the same in every dump, and another when the kernel reuses the structure. 0 if unknown.
     pub socket: u64,
-    /// Why the row is there.
+    /// What became of the socket since the last dump.
     pub seen: Seen,
     /// Name of a UNIX socket; abstract names begin with a zero byte.
     pub name: &'a [u8],
-    /// Name of the network namespace, if it has one.
+    /// Name of the network namespace; empty if it has none.
     pub netns: &'a str,
-    /// Path of the control group, if it was asked for and found.
+    /// Path of the control group; empty if it is not known or not requested.
     pub cgroup: &'a str,
-    /// Container, if the control group tells it.
+    /// Container, where the path of the control group has it.
     pub container: &'a str,
-    /// Pod, if the control group tells it.
+    /// Pod, where the path of the control group has it.
     pub pod: &'a str,
-    /// Descriptors that hold the socket, if they were asked for.
+    /// Descriptors that hold the socket, if they are requested.
     pub owners: &'a [Owner],
-    /// What it moved since the last dump, if it was there.
+    /// Traffic since the last dump, if the socket was in it.
     pub rates: Option<Rates>,
 }
 
 impl<'a> Row<'a> {
-    /// A row of which only the record is known.
+    /// A row that has nothing but its record.
     pub fn bare(record: &'a SocketRecord) -> Self {
         Self {
             record,

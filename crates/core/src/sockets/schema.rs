@@ -332,9 +332,9 @@ pub fn document() -> String {
     text += "\n## Words\n\nJSON and Parquet write these words; a number that has none is written as it is.\n\n";
     text += "| field | words |\n|---|---|\n";
     for field in FIELDS {
-        if let Some(word) = super::words::of(field.number) {
-            let words: Vec<String> = word.all().iter().map(|(number, word)| format!("{number} {word}")).collect();
-            text += &format!("| `{}` | {} |\n", field.name, words.join(", "));
+        if let Some(names) = super::value_names::of(field.number) {
+            let names: Vec<String> = names.all().iter().map(|(number, name)| format!("{number} {name}")).collect();
+            text += &format!("| `{}` | {} |\n", field.name, names.join(", "));
         }
     }
     let seen: Vec<String> = SEEN.iter().map(|v| format!("{} {}", v.number, v.name.to_lowercase())).collect();

@@ -1,9 +1,10 @@
-//! The flags of `parshall sockets` lowered into a request.
+//! Checks the flags of `parshall sockets` and makes a request of them.
 use std::path::Path;
 
 use parshall_core::sockets::aggregate;
 use parshall_core::sockets::filter;
 use parshall_core::sockets::sort::SortKey;
+use parshall_core::text::suggest;
 use parshall_evidence::socket::expression::Expression;
 use parshall_evidence::socket::selection::state::{BOUND_INACTIVE, CLOSE, LISTEN};
 use parshall_evidence::socket::selection::{STATES, state_named};
@@ -15,14 +16,12 @@ use super::{file, host_names, services};
 use crate::format::text;
 use crate::request::{BackendChoice, OnceRequest, Reading, SocketFormat, SocketsRequest, StreamRequest};
 use crate::sink::SinkRequest;
-use crate::sink::files::table::KEEP_FILES;
-use crate::sink::files::{FileFormat, FilesConfig};
+use crate::sink::files::FilesConfig;
 use crate::sink::prometheus::table::PrometheusRequest;
 use crate::sink::stdout::StdoutRequest;
 use parshall_host::error::UserError;
 
 impl SocketsArgs {
-    /// Checks them.
     pub fn validate(self) -> Result<SocketsRequest, UserError> {
         Ok(match self.command {
             SocketsCommand::Once(args) => SocketsRequest::Once(args.validate()?),
@@ -38,12 +37,12 @@ impl OnceArgs {
         if self.wide && format != SocketFormat::Text {
             return Err(UserError::new("--wide is for the table", "leave it out; the other formats have every field"));
         }
-        // A person wants to know whose socket it is; the pass over all descriptors is no matter once.
-        let all_fields = self.select.fields.is_empty();
+        let no_fields = self.select.fields.is_empty();
+        // The pass over all descriptors costs little when it is made once, and people look for the owner.
         let mut selection = self.select.selection(&["default", "owner"], false)?;
         let groups = &mut selection.groups;
         if format == SocketFormat::Text {
-            if all_fields && !self.wide {
+            if no_fields && !self.wide {
                 *groups = text::groups().with(Group::Owner);
             }
             *groups = groups.with(Group::Attributes);
@@ -59,12 +58,12 @@ impl StreamArgs {
         if self.every < least || self.every > most {
             return Err(UserError::new("--every is out of range", "choose a time from 100ms to 1h, such as 5s"));
         }
-        let to = self.sinks()?;
+        let sinks = self.sinks()?;
         let mut selection = self.select.selection(&["default"], self.changed)?;
-        if to.iter().any(|sink| sink.aggregates()) {
+        if sinks.iter().any(|sink| sink.aggregates()) {
             if self.changed {
                 return Err(UserError::new(
-                    "--changed leaves out what aggregates need",
+                    "--changed leaves out rows that aggregates need",
                     "leave out --changed, or the sinks that aggregate (--listen, [prometheus], [[otlp]])",
                 ));
             }
@@ -77,11 +76,11 @@ impl StreamArgs {
             count: self.count,
             rates: !self.no_rates,
             closes: !self.no_closes,
-            to,
+            sinks,
         })
     }
 
-    /// All that were asked for; stdout if nobody asks for any.
+    /// The sinks of the file and of the flags; standard output if there are none.
     fn sinks(&self) -> Result<Vec<Box<dyn SinkRequest>>, UserError> {
         let mut sinks = match &self.config {
             Some(path) => file::read(path)?,
@@ -90,7 +89,10 @@ impl StreamArgs {
         if let Some(listen) = self.listen {
             if sinks.iter().any(|sink| sink.kind() == "prometheus") {
                 let hint = "leave out --listen, or the table [prometheus] of the file";
-                return Err(UserError::new("the file says where to listen, and so does --listen", hint));
+                return Err(UserError::new(
+                    "the address to listen on is given twice, by --listen and by the file",
+                    hint,
+                ));
             }
             sinks.push(Box::new(PrometheusRequest::at(listen)?));
         }
@@ -99,7 +101,10 @@ impl StreamArgs {
             (None, Some(format)) => {
                 if sinks.iter().any(|sink| sink.kind() == "stdout") {
                     let hint = "leave out --format, or the table [stdout] of the file";
-                    return Err(UserError::new("the file says what to write to stdout, and so does --format", hint));
+                    return Err(UserError::new(
+                        "the format of stdout is given twice, by --format and by the file",
+                        hint,
+                    ));
                 }
                 sinks.push(Box::new(StdoutRequest(format)));
             }
@@ -110,24 +115,11 @@ impl StreamArgs {
     }
 
     fn files(&self, directory: &Path, format: Option<SocketFormat>) -> Result<FilesConfig, UserError> {
-        Ok(FilesConfig {
-            directory: directory.to_owned(),
-            format: match format.unwrap_or(SocketFormat::Protobuf) {
-                SocketFormat::Json => FileFormat::Json,
-                SocketFormat::Protobuf => FileFormat::Protobuf,
-                SocketFormat::Parquet => FileFormat::Parquet,
-                SocketFormat::Text => {
-                    return Err(UserError::new(
-                        "files hold no tables",
-                        "choose --format json, protobuf or parquet for files",
-                    ));
-                }
-            },
-            rotate_bytes: self.rotate_size,
-            rotate_every: self.rotate_every,
-            keep_bytes: self.keep,
-            keep_files: KEEP_FILES,
-        })
+        let mut config = FilesConfig::new(directory.to_owned(), format.unwrap_or(SocketFormat::Protobuf))?;
+        config.rotate_bytes = self.rotate_size;
+        config.rotate_every = self.rotate_every;
+        config.keep_bytes = self.keep;
+        Ok(config)
     }
 }
 
@@ -145,7 +137,7 @@ impl ReadArgs {
 }
 
 impl SelectArgs {
-    /// The selection, with names looked up on this host.
+    /// The selection, with the names of namespaces and control groups resolved on this host.
     fn selection(self, default_fields: &[&str], changed: bool) -> Result<Selection, UserError> {
         let fields = if self.fields.is_empty() {
             default_fields.iter().map(|name| (*name).to_owned()).collect()
@@ -189,22 +181,18 @@ impl SelectArgs {
     }
 }
 
-/// The filter behind the flags, if there is one.
+/// The filter behind the flags.
 fn expression(words: &[String]) -> Result<Option<Expression>, UserError> {
     if words.is_empty() {
         return Ok(None);
     }
     let parsed = filter::parse(&words.join(" "), &services::port);
-    parsed.map(Some).map_err(|error| UserError::new(error.what, error.hint))
+    parsed.map(Some).map_err(UserError::from)
 }
 
-fn unknown(what: &str, name: &str, names: &mut dyn Iterator<Item = &str>) -> UserError {
-    let all: Vec<&str> = names.collect();
-    let near = all.iter().max_by(|a, b| strsim::jaro(a, name).total_cmp(&strsim::jaro(b, name)));
-    let near = near
-        .filter(|near| strsim::jaro(near, name) > 0.7)
-        .map_or(String::new(), |near| format!("did you mean `{near}`? "));
-    UserError::new(format!("there is no {what} `{name}`"), format!("{near}there are: {}", all.join(", ")))
+fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> UserError {
+    let known: Vec<&str> = known.collect();
+    UserError::new(format!("there is no {what} `{name}`"), suggest(name, &known))
 }
 
 fn groups(names: &[String]) -> Result<Groups, UserError> {
@@ -212,7 +200,7 @@ fn groups(names: &[String]) -> Result<Groups, UserError> {
         "default" => Ok(Group::ALL.into_iter().filter(|g| *g != Group::Owner).fold(groups, Groups::with)),
         "all" => Ok(Groups::ALL),
         name => Group::named(name).map(|group| groups.with(group)).ok_or_else(|| {
-            unknown("group of fields", name, &mut Group::ALL.iter().map(|g| g.name()).chain(["default", "all"]))
+            unknown("group of fields", name, Group::ALL.iter().map(|g| g.name()).chain(["default", "all"]))
         }),
     })
 }
@@ -222,9 +210,10 @@ fn kinds(names: &[String]) -> Result<Kinds, UserError> {
         return Ok(Kinds::of(Kind::ALL));
     }
     let kind = |name: &String| {
-        Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            unknown("kind of socket", name, &mut Kind::ALL.iter().map(|kind| kind.name()).chain(["all"]))
-        })
+        Kind::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| unknown("kind of socket", name, Kind::ALL.iter().map(|kind| kind.name()).chain(["all"])))
     };
     Ok(Kinds::of(names.iter().map(kind).collect::<Result<Vec<_>, _>>()?))
 }
@@ -237,10 +226,10 @@ fn states(names: &[String]) -> Result<u32, UserError> {
         }
         name => state_named(name)
             .map(|state| states | 1 << state)
-            .ok_or_else(|| unknown("state", name, &mut STATES.into_iter().chain(["connected", "all"]))),
+            .ok_or_else(|| unknown("state", name, STATES.into_iter().chain(["connected", "all"]))),
     })
 }
 
 fn sort_key(name: &str) -> Result<SortKey, UserError> {
-    SortKey::named(name).ok_or_else(|| unknown("key to sort by", name, &mut SortKey::names()))
+    SortKey::named(name).ok_or_else(|| unknown("key to sort by", name, SortKey::names()))
 }

@@ -1,11 +1,11 @@
-//! JSON lines: one object per socket, one at the end of each dump. `docs/sockets-schema.md` describes them.
+//! JSON lines: one object per socket, and one at the end of each dump. `docs/sockets-schema.md` describes them.
 //!
-//! Written by hand: the names of the fields are known when this is compiled, so a number costs two copies.
+//! Encoded without serde_json: the names of the fields are known at compile time, so that a number costs two copies.
 use std::net::Ipv6Addr;
 
 use parshall_core::sockets::row::Seen;
 use parshall_core::sockets::schema::{Wire, is_identifier, wire};
-use parshall_core::sockets::words::{self, Word};
+use parshall_core::sockets::value_names::{self, ValueNames};
 use parshall_core::sockets::{Dump, Owner, Rates, Row};
 use parshall_evidence::socket::Kind;
 use parshall_evidence::socket::{Completeness, FIELDS, SOCKETS_SCHEMA, Visitor};
@@ -14,7 +14,6 @@ use super::Encoder;
 
 const AF_INET: u8 = 2;
 
-/// One object per line.
 #[derive(Debug, Default)]
 pub struct Json {
     shared: Vec<u8>,
@@ -58,7 +57,7 @@ impl Encoder for Json {
 }
 
 impl Json {
-    /// What all rows of a dump begin with.
+    /// Encodes the members with which all rows of a dump begin.
     fn dump(&mut self, dump: &Dump) {
         self.shared.clear();
         let out = &mut self.shared;
@@ -93,7 +92,6 @@ fn write_row(row: &Row<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// The fields of a record.
 struct Fields<'a> {
     out: &'a mut Vec<u8>,
     ipv4: bool,
@@ -106,10 +104,10 @@ impl Visitor for Fields<'_> {
             return;
         }
         field_key(self.out, number);
-        match words::of(number) {
+        match value_names::of(number) {
             _ if is_identifier(number) => hex(self.out, value),
             None => digits(self.out, value),
-            Some(word) => write_word(self.out, word, value),
+            Some(names) => write_named(self.out, names, value),
         }
     }
 
@@ -127,17 +125,17 @@ impl Visitor for Fields<'_> {
     }
 }
 
-/// `,"NAME":` of a field of the record, in room of a fixed size: copying that needs neither a loop nor a call.
+/// `,"NAME":` of a field of the record, in an array of fixed size: copying that needs neither a loop nor a call.
 struct FieldKey {
-    text: [u8; FieldKey::ROOM],
+    text: [u8; FieldKey::CAPACITY],
     length: usize,
 }
 
 impl FieldKey {
-    const ROOM: usize = 32;
+    const CAPACITY: usize = 32;
 
     const fn new(name: &[u8]) -> Self {
-        let mut text = [0; Self::ROOM];
+        let mut text = [0; Self::CAPACITY];
         (text[0], text[1], text[name.len() + 2], text[name.len() + 3]) = (b',', b'"', b'"', b':');
         let mut at = 0;
         while at < name.len() {
@@ -148,7 +146,7 @@ impl FieldKey {
     }
 }
 
-/// By number of the field.
+/// Indexed by the number of the field.
 static FIELD_KEYS: [FieldKey; 256] = {
     let mut keys = [const { FieldKey::new(b"") }; 256];
     let mut at = 0;
@@ -167,7 +165,6 @@ fn field_key(out: &mut Vec<u8>, number: u32) {
     out.truncate(begin + key.length);
 }
 
-/// `,"NAME":`
 #[inline(always)]
 fn key(out: &mut Vec<u8>, name: &str) {
     out.reserve(name.len() + 24);
@@ -176,15 +173,15 @@ fn key(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(b"\":");
 }
 
-/// The word for a number, or the number itself where there is none.
-fn write_word(out: &mut Vec<u8>, word: Word, value: u64) {
-    match word.of(value) {
-        Some(word) => plain(out, word),
+/// The name of a value, or the number itself where it has none.
+fn write_named(out: &mut Vec<u8>, names: ValueNames, value: u64) {
+    match names.name(value) {
+        Some(name) => plain(out, name),
         None => digits(out, value),
     }
 }
 
-/// A text that needs no escapes.
+/// Writes a member whose text needs no escapes.
 fn member_plain(out: &mut Vec<u8>, name: &str, value: &str) {
     key(out, name);
     plain(out, value);
@@ -196,7 +193,7 @@ fn plain(out: &mut Vec<u8>, value: &str) {
     out.push(b'"');
 }
 
-/// A text, if there is one.
+/// Writes a member unless its text is empty.
 fn member_text(out: &mut Vec<u8>, name: &str, value: &str) {
     if !value.is_empty() {
         key(out, name);
@@ -204,7 +201,7 @@ fn member_text(out: &mut Vec<u8>, name: &str, value: &str) {
     }
 }
 
-/// A number that names something, as 16 digits: it is compared and never counted with.
+/// Writes an identifier as 16 hexadecimal digits.
 fn member_hex(out: &mut Vec<u8>, name: &str, value: u64) {
     key(out, name);
     hex(out, value);
@@ -221,14 +218,14 @@ fn hex(out: &mut Vec<u8>, value: u64) {
 #[inline]
 fn digits(out: &mut Vec<u8>, value: u64) {
     match value {
-        // Half of all numbers.
+        // Half of all numbers have one digit.
         0..10 => out.push(b'0' + value as u8),
         10..100 => out.extend_from_slice(&[b'0' + (value / 10) as u8, b'0' + (value % 10) as u8]),
         _ => out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes()),
     }
 }
 
-/// The members of an object, without those that are 0.
+/// Writes the members of an object that are not 0.
 fn members(out: &mut Vec<u8>, values: &[(&str, u64)]) {
     let mut first = true;
     for (name, value) in values.iter().filter(|(_, value)| *value != 0) {
@@ -288,7 +285,7 @@ fn write_address(out: &mut Vec<u8>, bytes: &[u8; 16], ipv4: bool) {
     }
 }
 
-/// The name of a UNIX socket; where it is no UTF-8, its bytes stand beside it in hexadecimal.
+/// Writes the name of a UNIX socket, and also its bytes in hexadecimal if it is not UTF-8.
 fn write_name(out: &mut Vec<u8>, name: &[u8]) {
     key(out, "name");
     write_lossy(out, name);
@@ -312,7 +309,7 @@ fn write_lossy(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// A string with its quotes (RFC 8259, section 7).
+/// Writes a string with its quotes (RFC 8259, section 7).
 fn write_text(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut rest = text.as_bytes();

@@ -5,17 +5,17 @@ mod contrib;
 use std::path::{Path, PathBuf};
 
 use parshall_core::sockets::schema::{self, Wire, wire};
-use parshall_core::sockets::{Dump, Row, words};
+use parshall_core::sockets::{Dump, Row, value_names};
 use parshall_evidence::socket::{Completeness, FIELDS, SocketRecord, Visitor};
 use proptest::prelude::*;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, ReflectMessage, Value};
 
 use super::Encoder;
-use super::envelope::{EnvelopeBuilder, Framing};
 use super::json::Json;
 use super::protobuf::Protobuf;
-use super::text::{Look, Text};
+use super::text::{TableStyle, Text};
 use crate::sink::delivery::Chunk;
+use crate::sink::kafka::envelope::{EnvelopeBuilder, Framing};
 use crate::testkit::samples::{self, Owned, any_row};
 
 fn root() -> PathBuf {
@@ -284,7 +284,7 @@ fn json_lines_are_json_whatever_the_host_calls_things() {
         let value: serde_json::Value = serde_json::from_slice(&out).expect("it is JSON");
         for (number, name, want, bytes) in fields(&row.record) {
             let got = &value[name];
-            match words::of(number).and_then(|w| w.of(want)) {
+            match value_names::of(number).and_then(|names| names.name(want)) {
                 _ if bytes.is_some() => prop_assert!(got.is_string(), "{name}"),
                 _ if name == "address" => prop_assert_eq!(got, &serde_json::json!(format!("{want:016x}"))),
                 Some(word) => prop_assert_eq!(got, &serde_json::json!(word)),
@@ -376,7 +376,7 @@ fn tables_are_as_before() {
     let rows: Vec<Row<'_>> = rows.iter().map(Owned::row).collect();
     for (name, wide) in [("table", false), ("wide", true)] {
         let mut out = Vec::new();
-        let mut encoder = Text::new(Look { wide, ..Look::default() });
+        let mut encoder = Text::new(TableStyle { wide, ..TableStyle::default() });
         encoder.rows(&samples::dump(), &rows, &mut out);
         encoder.end(
             &samples::dump(),
@@ -394,7 +394,7 @@ fn tables_carry_no_control_characters() {
     proptest!(|(rows in prop::collection::vec(any_row(), 1..4))| {
         let rows: Vec<Row<'_>> = rows.iter().map(Owned::row).collect();
         let mut out = Vec::new();
-        let mut table = Text::new(Look { wide: true, stream: true, owners: true });
+        let mut table = Text::new(TableStyle { wide: true, stream: true, owners: true });
         table.rows(&samples::dump(), &rows, &mut out);
         table.end(&samples::dump(), &samples::completeness(), &mut out);
         let page = String::from_utf8(out).expect("UTF-8");
@@ -411,7 +411,7 @@ fn lines(out: &mut Vec<u8>) -> Vec<String> {
 fn a_dump_has_one_heading_however_many_portions_it_comes_in() {
     let narrow = SocketRecord { rtt_us: 0, congestion: [0; 16], ..samples::connection(1) };
     let wide = SocketRecord { rtt_us: 123_456, remote_address: samples::ipv4([192, 168, 100, 200]), ..narrow };
-    let (mut table, mut out) = (Text::new(Look::default()), Vec::new());
+    let (mut table, mut out) = (Text::new(TableStyle::default()), Vec::new());
     for record in [&narrow, &wide, &narrow] {
         table.rows(&samples::dump(), &[Row::bare(record)], &mut out);
     }
@@ -431,10 +431,11 @@ fn a_long_table_comes_in_portions_that_are_the_same_as_all_of_it() {
     let records: Vec<SocketRecord> = (0..3000).map(samples::connection).collect();
     let rows: Vec<Row<'_>> = records.iter().map(Row::bare).collect();
     let page = |in_portions: bool| {
-        let (mut table, mut out, mut portions) = (Text::new(Look { wide: true, ..Look::default() }), Vec::new(), 0);
+        let (mut table, mut out, mut portions) =
+            (Text::new(TableStyle { wide: true, ..TableStyle::default() }), Vec::new(), 0);
         rows.chunks(256).for_each(|rows| table.rows(&samples::dump(), rows, &mut out));
         assert!(out.is_empty(), "columns are not known before the end");
-        while in_portions && table.rest(&mut out) {
+        while in_portions && table.drain(&mut out) {
             portions += 1;
         }
         table.end(&samples::dump(), &samples::completeness(), &mut out);
@@ -448,7 +449,7 @@ fn a_long_table_comes_in_portions_that_are_the_same_as_all_of_it() {
 #[test]
 fn a_stream_tells_the_time_and_what_closed_stands_under_the_heading_before() {
     let record = samples::connection(1);
-    let (mut table, mut out) = (Text::new(Look { stream: true, ..Look::default() }), Vec::new());
+    let (mut table, mut out) = (Text::new(TableStyle { stream: true, ..TableStyle::default() }), Vec::new());
     let account = |emitted| Completeness { expected: emitted, emitted, namespaces: 2, ..Completeness::default() };
     table.rows(&samples::dump(), &[Row::bare(&record)], &mut out);
     table.end(&samples::dump(), &account(1), &mut out);
@@ -475,7 +476,7 @@ fn any_address_of_ipv4_of_ipv6_and_of_both_look_different() {
         local_port: 80,
         ..Default::default()
     };
-    let (mut table, mut out) = (Text::new(Look { owners: true, ..Look::default() }), Vec::new());
+    let (mut table, mut out) = (Text::new(TableStyle { owners: true, ..TableStyle::default() }), Vec::new());
     for record in [listener(2, 0), listener(10, 1), listener(10, 0)] {
         table.rows(&samples::dump(), &[Row::bare(&record)], &mut out);
     }

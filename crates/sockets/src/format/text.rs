@@ -1,13 +1,13 @@
-//! A table for people: the columns of `ss -tinp` that matter, and on request a second line with the rest.
+//! A table for people: the most used columns of `ss -tinp`, and on request a second line with the other fields.
 //!
-//! The rows of a dump are printed at its end, when it is known how wide the columns are and which of them have anything to say:
-//! one heading for each dump. Sockets that close between two dumps are printed at once, in the columns of the dump before.
-//! Nothing from the host can move the cursor: control characters are replaced.
+//! The rows of a dump are printed at its end, when the widths of the columns and the empty columns are known, below one heading.
+//! Sockets that close between two dumps are printed at once, in the columns of the dump before. Control characters in names
+//! are replaced, so that no process on the host can move the terminal's cursor.
 use std::fmt::Write;
+use std::time::{Duration, UNIX_EPOCH};
 
 use parshall_core::sockets::schema::{Wire, wire};
-use parshall_core::sockets::stamp::moment;
-use parshall_core::sockets::{Dump, Row, Seen, words};
+use parshall_core::sockets::{Dump, Row, Seen, value_names};
 use parshall_core::units::{bytes, count, duration};
 use parshall_evidence::socket::Kind;
 use parshall_evidence::socket::selection::state::LISTEN;
@@ -16,29 +16,30 @@ use parshall_evidence::socket::{Completeness, FIELDS, Group, Groups, SocketRecor
 
 use super::Encoder;
 use parshall_host::output::clean;
+use parshall_host::utc::iso;
 
-/// A column: its heading, whether its cells stand to the right, and what it says of a row.
 struct Column {
     heading: &'static str,
-    right: bool,
+    right_aligned: bool,
+    /// Appends the cell of a row.
     cell: fn(&Row<'_>, &mut String),
 }
 
 const fn left(heading: &'static str, cell: fn(&Row<'_>, &mut String)) -> Column {
-    Column { heading, right: false, cell }
+    Column { heading, right_aligned: false, cell }
 }
 
 const fn right(heading: &'static str, cell: fn(&Row<'_>, &mut String)) -> Column {
-    Column { heading, right: true, cell }
+    Column { heading, right_aligned: true, cell }
 }
 
-/// Columns that a stream always has, so that what closes after a dump stands under its heading.
+/// Columns that have a width before any row: a stream needs the first two for sockets that close after a dump.
 const TIME: usize = 0;
 const SEEN: usize = 1;
 const OWNER: usize = 15;
 
 const COLUMNS: [Column; 16] = [
-    // Of the dump, not of the row: see `Text::cell`.
+    // The time of the dump, which `Text::add` fills in.
     left("TIME", |_, _| {}),
     left("SEEN", |row, out| {
         if row.seen != Seen::Open {
@@ -57,11 +58,15 @@ const COLUMNS: [Column; 16] = [
     }),
     left("LOCAL", local),
     left("REMOTE", remote),
-    right("RTT", |row, out| some(out, row.record.rtt_us > 0, || duration(f64::from(row.record.rtt_us) * 1e3))),
-    right("CWND", |row, out| some(out, row.record.snd_cwnd > 0, || row.record.snd_cwnd.to_string())),
-    right("RESENT", |row, out| some(out, row.record.total_retrans > 0, || count(u64::from(row.record.total_retrans)))),
-    right("SENT", |row, out| some(out, row.record.bytes_sent > 0, || bytes(row.record.bytes_sent as f64))),
-    right("RECEIVED", |row, out| some(out, row.record.bytes_received > 0, || bytes(row.record.bytes_received as f64))),
+    right("RTT", |row, out| if_any(out, row.record.rtt_us > 0, || duration(f64::from(row.record.rtt_us) * 1e3))),
+    right("CWND", |row, out| if_any(out, row.record.snd_cwnd > 0, || row.record.snd_cwnd.to_string())),
+    right("RESENT", |row, out| {
+        if_any(out, row.record.total_retrans > 0, || count(u64::from(row.record.total_retrans)))
+    }),
+    right("SENT", |row, out| if_any(out, row.record.bytes_sent > 0, || bytes(row.record.bytes_sent as f64))),
+    right("RECEIVED", |row, out| {
+        if_any(out, row.record.bytes_received > 0, || bytes(row.record.bytes_received as f64))
+    }),
     left("CC", |row, out| out.push_str(&congestion(row.record))),
     left("NETNS", |row, out| out.push_str(&clean(row.netns))),
     left("OWNER", owner),
@@ -77,56 +82,58 @@ pub fn groups() -> Groups {
         Group::Traffic,
         Group::Congestion,
         Group::Unix,
-        // For IPV6_V6ONLY: a listener for both families looks otherwise.
+        // IPV6_V6ONLY tells `[::]` from `*`.
         Group::Attributes,
     ])
 }
 
-/// How a table looks.
+/// Which columns and lines a table has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct TableStyle {
     /// A second line for each socket.
     pub wide: bool,
-    /// Of a stream: each row says when it was read and what has become of the socket since the last dump.
+    /// The columns of a stream: when a row was read, and how the socket changed since the last dump.
     pub stream: bool,
-    /// Owners were asked for: their column is there even if no row has one.
+    /// The column of owners, even if no row has one.
     pub owners: bool,
 }
 
-/// A table.
 #[derive(Debug, Default)]
 pub struct Text {
-    look: Look,
-    /// Widths in columns of the screen; 0: the column is not there.
+    style: TableStyle,
+    /// Widths in characters; 0 for a column that is not printed.
     widths: [usize; COLUMNS.len()],
-    /// Cells of the rows of a dump that has not ended, each with [`CELL_END`] behind it. Behind those of a row comes its second line.
+    /// Cells of the rows of a dump that has not ended, each followed by [`CELL_END`]. The cells of a row are followed by its
+    /// second line.
     cells: String,
     rows: u64,
-    /// Bytes of `cells` that are printed, and whether the heading is.
+    /// Bytes of `cells` that are printed.
     printed: usize,
-    headed: bool,
+    heading_printed: bool,
     /// Sockets that closed since the last dump.
     closed: u64,
 }
 
-/// No cell has control characters.
+/// A unit separator: cells have no control characters.
 const CELL_END: char = '\x1f';
-/// Bytes of cells that are printed at once.
+/// Where the time of day begins in a time of RFC 3339.
+const TIME_OF_DAY: usize = 11;
+/// Bytes of cells that are printed together.
 const PORTION: usize = 64 << 10;
 
 impl Text {
-    /// A table of this look.
-    pub fn new(look: Look) -> Self {
+    pub fn new(style: TableStyle) -> Self {
         let mut widths = [0; COLUMNS.len()];
         let widest_seen = Seen::Changed.name().len();
-        for (at, there, width) in [(TIME, look.stream, 4), (SEEN, look.stream, widest_seen), (OWNER, look.owners, 5)] {
-            widths[at] = if there { width } else { 0 };
+        for (at, shown, width) in [(TIME, style.stream, 4), (SEEN, style.stream, widest_seen), (OWNER, style.owners, 5)]
+        {
+            widths[at] = if shown { width } else { 0 };
         }
-        Self { look, widths, ..Self::default() }
+        Self { style, widths, ..Self::default() }
     }
 
-    /// Notes the cells of a row and makes their columns wide enough.
-    fn note(&mut self, time: &str, row: &Row<'_>) {
+    /// Stores the cells of a row and widens their columns.
+    fn add(&mut self, time: &str, row: &Row<'_>) {
         for (at, (column, width)) in COLUMNS.iter().zip(&mut self.widths).enumerate() {
             let begin = self.cells.len();
             if at == TIME {
@@ -134,20 +141,20 @@ impl Text {
             } else {
                 (column.cell)(row, &mut self.cells);
             }
-            let wanted = self.cells[begin..].chars().count();
-            if wanted > 0 {
-                *width = wanted.max(column.heading.len()).max(*width);
+            let needed = self.cells[begin..].chars().count();
+            if needed > 0 {
+                *width = needed.max(column.heading.len()).max(*width);
             }
             self.cells.push(CELL_END);
         }
-        if self.look.wide {
+        if self.style.wide {
             details(row, &mut self.cells);
         }
         self.cells.push(CELL_END);
         self.rows += 1;
     }
 
-    /// Prints a portion of the rows that were noted; false when there are no more.
+    /// Prints a portion of the stored rows; false when there are no more.
     fn print_some(&mut self, out: &mut Vec<u8>) -> bool {
         let cells = std::mem::take(&mut self.cells);
         let until = self.printed.saturating_add(PORTION);
@@ -166,7 +173,7 @@ impl Text {
             self.cells = cells;
             return true;
         }
-        (self.printed, self.headed) = (0, false);
+        (self.printed, self.heading_printed) = (0, false);
         false
     }
 
@@ -185,7 +192,7 @@ impl Text {
             }
             let padding = self.widths[at].saturating_sub(cell.chars().count());
             let spaces = std::iter::repeat_n(b' ', padding);
-            if COLUMNS[at].right {
+            if COLUMNS[at].right_aligned {
                 out.extend(spaces);
                 out.extend_from_slice(cell.as_bytes());
             } else {
@@ -199,11 +206,11 @@ impl Text {
         out.push(b'\n');
     }
 
-    /// Sockets that closed since the last dump, printed at once.
+    /// Prints sockets that closed since the last dump.
     fn closed(&mut self, time: &str, rows: &[Row<'_>], out: &mut Vec<u8>) {
         let columns = |widths: [usize; COLUMNS.len()]| widths.map(|width| width > 0);
         let before = columns(self.widths);
-        rows.iter().for_each(|row| self.note(time, row));
+        rows.iter().for_each(|row| self.add(time, row));
         if columns(self.widths) != before {
             self.heading(out);
         }
@@ -217,17 +224,17 @@ impl Encoder for Text {
     fn begin(&mut self, _: &mut Vec<u8>) {}
 
     fn rows(&mut self, dump: &Dump, rows: &[Row<'_>], out: &mut Vec<u8>) {
-        let moment = moment(dump.at_unix_ns);
-        let time = if self.look.stream { moment[11..].trim_end_matches('Z') } else { "" };
+        let moment = iso(UNIX_EPOCH + Duration::from_nanos(dump.at_unix_ns));
+        let time = if self.style.stream { moment[TIME_OF_DAY..].trim_end_matches('Z') } else { "" };
         if rows.first().is_some_and(|row| row.seen == Seen::Closed) {
             self.closed(time, rows, out);
         } else {
-            rows.iter().for_each(|row| self.note(time, row));
+            rows.iter().for_each(|row| self.add(time, row));
         }
     }
 
-    fn rest(&mut self, out: &mut Vec<u8>) -> bool {
-        if self.rows > 0 && !std::mem::replace(&mut self.headed, true) {
+    fn drain(&mut self, out: &mut Vec<u8>) -> bool {
+        if self.rows > 0 && !std::mem::replace(&mut self.heading_printed, true) {
             self.heading(out);
         }
         self.print_some(out)
@@ -235,7 +242,7 @@ impl Encoder for Text {
 
     fn end(&mut self, dump: &Dump, completeness: &Completeness, out: &mut Vec<u8>) {
         if !self.cells.is_empty() {
-            while self.rest(out) {}
+            while self.drain(out) {}
         }
         let (rows, closed) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.closed));
         out.extend_from_slice(footer(dump, completeness, rows, closed).as_bytes());
@@ -249,8 +256,8 @@ fn put(out: &mut String, number: u32) {
     let _ = write!(out, "{number}");
 }
 
-fn some(out: &mut String, there: bool, text: impl FnOnce() -> String) {
-    if there {
+fn if_any(out: &mut String, any: bool, text: impl FnOnce() -> String) {
+    if any {
         out.push_str(&text());
     }
 }
@@ -285,7 +292,7 @@ fn remote(row: &Row<'_>, out: &mut String) {
 fn endpoint(record: &SocketRecord, is_remote: bool, out: &mut String) {
     let address = address(record, is_remote).to_canonical();
     let port = if is_remote { record.remote_port } else { record.local_port };
-    // As `ss` writes them: 0.0.0.0 is any of IPv4, [::] any of IPv6, * any of both.
+    // As `ss` does: 0.0.0.0 is any address of IPv4, [::] any of IPv6, * any of both.
     let both = address.is_unspecified() && address.is_ipv6() && record.ipv6_only == 0;
     let _ = match (both, address.is_ipv6()) {
         (true, _) => write!(out, "*:"),
@@ -304,7 +311,7 @@ fn owner(row: &Row<'_>, out: &mut String) {
     }
 }
 
-/// Fields that the table shows, and those that say nothing to people.
+/// Fields that have a column of their own.
 const IN_TABLE: &[&str] = &[
     "rqueue_bytes",
     "wqueue_bytes",
@@ -326,7 +333,7 @@ fn is_detail(number: u32) -> bool {
     })
 }
 
-/// The second line: what else is not zero.
+/// The second line: the other fields that are not zero.
 fn details(row: &Row<'_>, out: &mut String) {
     let mut line = String::from("   ");
     row.record.visit(&mut Details { out: &mut line });
@@ -359,8 +366,8 @@ impl Visitor for Details<'_> {
         if !is_detail(number) {
             return;
         }
-        if let Some(word) = words::of(number).and_then(|w| w.of(value)) {
-            let _ = write!(self.out, " {name} {word}");
+        if let Some(value) = value_names::of(number).and_then(|names| names.name(value)) {
+            let _ = write!(self.out, " {name} {value}");
             return;
         }
         let units = [("_bytes_per_s", 0.0), ("_us", 1e3), ("_ms", 1e6), ("_bytes", 0.0)];
@@ -376,7 +383,7 @@ impl Visitor for Details<'_> {
     fn bytes(&mut self, _: u32, _: &'static str, _: &[u8; 16]) {}
 }
 
-/// `3 sockets`, `1 namespace`.
+/// A number with its noun, such as `3 sockets` or `1 namespace`.
 fn counted(number: u64, what: &str) -> String {
     format!("{} {what}{}", count(number), if number == 1 { "" } else { "s" })
 }
@@ -410,7 +417,7 @@ fn footer(dump: &Dump, c: &Completeness, rows: u64, closed: u64) -> String {
     if closed > 0 {
         let _ = write!(text, " · {} closed since the last dump", count(closed));
     }
-    let _ = write!(text, " · {}", moment(dump.at_unix_ns));
+    let _ = write!(text, " · {}", iso(UNIX_EPOCH + Duration::from_nanos(dump.at_unix_ns)));
     text.push('\n');
     text
 }

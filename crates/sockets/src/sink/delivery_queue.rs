@@ -430,10 +430,10 @@ impl Shared {
             match answer {
                 Ok(()) => break Some(true),
                 Err(refusal) => {
-                    let again = refusal.again;
+                    let retriable = refusal.retriable;
                     let mut state = self.lock();
                     state.failed(refusal.kind, refusal.text);
-                    if !again {
+                    if !retriable {
                         break Some(false);
                     }
                     failures += 1;

@@ -1,115 +1,136 @@
-//! Rotating files in a directory. A file has a hidden name ending in `.tmp` until it is complete; what has its proper name
-//! will not change any more.
+//! Rotating files in a directory. A file has a hidden name that ends in `.tmp` until it is complete, and never changes after
+//! it was renamed.
 //!
-//! Encoding happens where the rows come from; compressing, writing and rotating in the delivery queue's thread. What is written
-//! as a whole (a zstd frame, a run of messages, a row group) is there or is not: what a full disk cut off is removed, and
-//! tried again. A file and its name are synced once, at its end. What a process that was killed left is cut behind what is whole
-//! and gets the name of the file with `.partial` behind it; it counts and goes as all others do.
+//! Rows are encoded in the collector's thread, and compressed, written and rotated in the thread of the delivery queue. A zstd
+//! frame, a run of messages or a row group is written completely or not at all: a write that a full disk cut short is removed
+//! and retried. A file and its name are synced once, at its end. The next process cuts the file of a killed one behind the last
+//! complete part and appends `.partial` to its name; the limits on size and count include such files.
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::Context;
 use parshall_core::sockets::retry::Retry;
-use parshall_core::sockets::stamp::stamp;
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 use parshall_sys::file_lock::FileLock;
 
-use super::delivery::{Chunk, Delivery, Payload, Refusal, Spare};
+use super::delivery::{BufferPool, Chunk, Delivery, Payload, Refusal};
 use super::delivery_queue::{DeliveryQueue, QueueConfig};
 use super::disk::Disk;
 use super::{Account, Fault, Sink, disk_error_kind};
-use crate::format::Encoder;
 use crate::format::json::Json;
 use crate::format::parquet::file::{Assembler, MAGIC};
 use crate::format::parquet::piece::Pieces;
 use crate::format::protobuf::Protobuf;
+use crate::format::{Encoder, SocketFormat, ZSTD_LEVEL};
+use clap::ValueEnum;
 use parshall_host::error::UserError;
+use parshall_host::utc;
 
 mod salvage;
 pub mod table;
 mod uncached;
 
-use uncached::{Places, Uncached};
+use uncached::{Alignment, Uncached};
 
-/// Encoded bytes that go to the writer together, and become one zstd frame.
+/// Encoded bytes that are passed to the writer together and become one zstd frame.
 const PORTION: usize = 1 << 20;
-/// Rows that are encoded before it is looked whether they are enough.
+/// Rows that are encoded between two checks of the buffer's size.
 const ROWS_AT_ONCE: usize = 256;
-/// Bytes that so many rows hardly exceed; growing the buffer would copy everything once more.
-const ROOM_AT_ONCE: usize = 256 << 10;
-/// What may wait for the disk.
+/// Bytes that this many rows rarely exceed. A buffer that grows is copied once more.
+const RESERVE: usize = 256 << 10;
+/// Bytes that may wait for the disk.
 const QUEUE_BYTES: usize = 8 << 20;
-/// A dump comes in a burst; the writer gets so long to make room before rows are refused.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// What stands behind the name of a file whose process was killed.
+/// How long rows of a burst wait for space in the queue before they are dropped.
+const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
+/// The suffix of a file whose process was killed.
 const PARTIAL: &str = ".partial";
-/// A quick level: JSON shrinks to a tenth, and the next levels cost twice the time for a tenth of that.
-const ZSTD_LEVEL: i32 = 1;
 
-/// What the files hold.
+/// What a file consists of: each part is complete by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileFormat {
-    /// JSON lines, zstd.
-    Json,
-    /// Length-delimited rows.
-    Protobuf,
-    /// Length-delimited rows, zstd.
-    ProtobufZstd,
-    /// Parquet.
-    Parquet,
+enum Parts {
+    /// Messages, each preceded by its length.
+    Messages,
+    /// zstd frames.
+    Frames,
+    /// Row groups, each followed by a footer.
+    Pieces,
 }
 
-impl FileFormat {
-    const ALL: [Self; 4] = [Self::Json, Self::Protobuf, Self::ProtobufZstd, Self::Parquet];
-
-    /// The format of a file of this name.
-    fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|format| name.strip_suffix(format.ending()).is_some_and(|stem| stem.ends_with('.')))
-    }
-
-    /// The end of the names.
-    pub fn ending(self) -> &'static str {
-        match self {
-            Self::Json => "jsonl.zst",
-            Self::Protobuf => "pb",
-            Self::ProtobufZstd => "pb.zst",
-            Self::Parquet => "parquet",
-        }
+/// The parts of the files of a format and the suffix of their names. `None` for tables, which are not written to files.
+fn layout(format: SocketFormat) -> Option<(Parts, &'static str)> {
+    match format {
+        SocketFormat::Text => None,
+        SocketFormat::Json => Some((Parts::Frames, "jsonl.zst")),
+        SocketFormat::Protobuf => Some((Parts::Messages, "pb")),
+        SocketFormat::ProtobufZstd => Some((Parts::Frames, "pb.zst")),
+        SocketFormat::Parquet => Some((Parts::Pieces, "parquet")),
     }
 }
 
-/// Where files go and how long they live.
+/// The parts and the suffix of a file with this name.
+fn layout_of_name(name: &str) -> Option<(Parts, &'static str)> {
+    let has_suffix = |suffix: &str| name.strip_suffix(suffix).is_some_and(|stem| stem.ends_with('.'));
+    let layouts = SocketFormat::value_variants().iter().filter_map(|format| layout(*format));
+    layouts.into_iter().find(|(_, suffix)| has_suffix(suffix))
+}
+
+/// Where files are written and how long they are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilesConfig {
-    /// Their directory; made if it is not there. No two processes may share one.
-    pub directory: PathBuf,
-    /// What they hold.
-    pub format: FileFormat,
+    /// Created if it does not exist. Two processes cannot share one.
+    directory: PathBuf,
+    format: SocketFormat,
+    parts: Parts,
+    suffix: &'static str,
     /// A new file is begun at this size.
     pub rotate_bytes: u64,
-    /// Or after this time.
+    /// A new file is begun after this time.
     pub rotate_every: Duration,
-    /// The oldest go when all complete files together are larger.
+    /// The oldest complete files are removed when all of them together are larger.
     pub keep_bytes: u64,
-    /// Or when there are more.
+    /// The oldest complete files are removed when there are more.
     pub keep_files: usize,
 }
 
-/// The sink.
+impl FilesConfig {
+    /// Files of this format, with the default limits.
+    ///
+    /// # Errors
+    /// The format is a table.
+    pub fn new(directory: PathBuf, format: SocketFormat) -> Result<Self, UserError> {
+        let (parts, suffix) = layout(format).ok_or_else(|| {
+            UserError::new(
+                "tables are not written to files",
+                "choose json, protobuf, protobuf-zstd or parquet for files",
+            )
+        })?;
+        Ok(Self {
+            directory,
+            format,
+            parts,
+            suffix,
+            rotate_bytes: 128 << 20,
+            rotate_every: Duration::from_secs(3600),
+            keep_bytes: 4 << 30,
+            keep_files: 10_000,
+        })
+    }
+}
+
 pub struct Files {
     encoding: Encoding,
     buffer: Vec<u8>,
-    /// Where the encoded bytes begin in the buffer.
+    /// Offset of the encoded bytes in the buffer.
     from: usize,
     buffered_rows: u32,
-    /// Bytes that were offered to the delivery queue.
+    /// Encoded bytes that the delivery queue was given so far.
     offered: u64,
-    places: Places,
-    spare: Arc<Spare>,
+    alignment: Alignment,
+    pool: Arc<BufferPool>,
     queue: DeliveryQueue,
 }
 
@@ -122,17 +143,17 @@ impl Files {
     /// Opens the directory and starts the writer.
     ///
     /// # Errors
-    /// If the directory cannot be used, or another process uses it.
+    /// The directory cannot be used, or another process uses it.
     pub fn start(config: FilesConfig) -> anyhow::Result<Self> {
-        let encoding = match config.format {
-            FileFormat::Json => Encoding::Stream(Box::new(Json::default())),
-            FileFormat::Protobuf | FileFormat::ProtobufZstd => Encoding::Stream(Box::new(Protobuf::default())),
-            FileFormat::Parquet => Encoding::Parquet(Box::default()),
+        let encoding = match config.parts {
+            Parts::Pieces => Encoding::Parquet(Box::default()),
+            _ if config.format == SocketFormat::Json => Encoding::Stream(Box::new(Json::default())),
+            _ => Encoding::Stream(Box::new(Protobuf::default())),
         };
         let retry = Retry { first_ns: 100_000_000, longest_ns: 5_000_000_000 };
         let bounds = QueueConfig { queue_bytes: QUEUE_BYTES, spool: None, retry };
-        let places = Places::default();
-        let writer = Writer::open(config, places.clone(), Disk::default())?;
+        let alignment = Alignment::default();
+        let writer = Writer::open(config, alignment.clone(), Disk::default())?;
         let queue = DeliveryQueue::start("sockets-files", bounds, Box::new(writer))?;
         Ok(Self {
             encoding,
@@ -140,8 +161,8 @@ impl Files {
             from: 0,
             buffered_rows: 0,
             offered: 0,
-            places,
-            spare: Arc::default(),
+            alignment,
+            pool: Arc::default(),
             queue,
         })
     }
@@ -156,14 +177,15 @@ impl Files {
         };
         self.offered += bytes.len() as u64;
         if !bytes.is_empty() {
-            self.queue.offer_within(Chunk { sequence: dump.sequence, at_unix_ns, rows, bytes }, PATIENCE);
+            self.queue.offer_within(Chunk { sequence: dump.sequence, at_unix_ns, rows, bytes }, OFFER_TIMEOUT);
         }
     }
 
-    /// What was encoded since the last time. Few bytes leave their buffer: while they wait, nothing counts what it has room for.
+    /// Takes the encoded bytes. A few bytes are copied out of their buffer, because the bound of the queue does not count the
+    /// capacity that a mostly empty buffer occupies.
     fn encoded(&mut self) -> Payload {
         let (buffer, from) = (std::mem::take(&mut self.buffer), std::mem::take(&mut self.from));
-        let mut bytes = Payload::placed(buffer, from, self.offered, self.spare.clone());
+        let mut bytes = Payload::pooled(buffer, from, self.offered, self.pool.clone());
         if bytes.len() < PORTION / 4 {
             let position = bytes.position;
             bytes = bytes.to_vec().into();
@@ -172,8 +194,8 @@ impl Files {
         bytes
     }
 
-    /// Rows that no chunk holds yet.
-    fn held(&self) -> u64 {
+    /// Rows that are in no chunk yet.
+    fn buffered(&self) -> u64 {
         match &self.encoding {
             Encoding::Stream(_) => u64::from(self.buffered_rows),
             Encoding::Parquet(pieces) => pieces.rows() as u64,
@@ -191,8 +213,8 @@ impl Sink for Files {
             let is_enough = match &mut self.encoding {
                 Encoding::Stream(encoder) => {
                     if self.buffer.is_empty() {
-                        self.buffer = self.spare.take(PORTION + ROOM_AT_ONCE);
-                        self.from = self.places.prepare(&mut self.buffer, self.offered);
+                        self.buffer = self.pool.take(PORTION + RESERVE);
+                        self.from = self.alignment.prepare(&mut self.buffer, self.offered);
                     }
                     encoder.rows(dump, part, &mut self.buffer);
                     self.buffered_rows += part.len() as u32;
@@ -200,8 +222,8 @@ impl Sink for Files {
                 }
                 Encoding::Parquet(pieces) => {
                     part.iter().for_each(|row| pieces.row(dump, row));
-                    // Groups of rows are a multiple of what is given at once, unless a dump ended between.
-                    pieces.has_no_room_for(ROWS_AT_ONCE)
+                    // Row groups hold a multiple of these rows, unless a dump ended in between.
+                    !pieces.has_capacity_for(ROWS_AT_ONCE)
                 }
             };
             if is_enough {
@@ -230,41 +252,42 @@ impl Sink for Files {
 
     fn account(&self) -> Account {
         let mut account = self.queue.account();
-        account.rows_in += self.held();
-        account.rows_waiting += self.held();
+        account.rows_in += self.buffered();
+        account.rows_waiting += self.buffered();
         account
     }
 
     fn close(mut self: Box<Self>, timeout: Duration) -> Account {
-        let is_left = match &self.encoding {
+        let has_rest = match &self.encoding {
             Encoding::Stream(_) => self.buffer.len() > self.from,
             Encoding::Parquet(pieces) => !pieces.is_empty(),
         };
-        if is_left {
+        if has_rest {
             self.send(&Dump { at_unix_ns: 0, sequence: 0, host: String::new(), backend: "" });
         }
         self.queue.close(timeout)
     }
 }
 
-/// Writes chunks to files, in the delivery queue's thread.
+/// Writes chunks to files, in the thread of the delivery queue.
 struct Writer {
     config: FilesConfig,
     disk: Disk,
     open: Option<Open>,
     compressor: Option<zstd::bulk::Compressor<'static>>,
-    /// Number of files, so that those of one second differ.
+    /// Counts the files, so that the names of those of one second differ.
     count: u32,
-    places: Places,
-    /// Not reported yet.
+    alignment: Alignment,
+    /// Faults that [`Delivery::faults`] has not returned yet.
     faults: Vec<Fault>,
     _lock: FileLock,
 }
 
-/// The file in the making.
+/// The file that is being written.
 struct Open {
     file: Uncached,
     path: PathBuf,
+    /// Its name once it is complete.
     proper: PathBuf,
     began: Instant,
     rows: u64,
@@ -272,8 +295,8 @@ struct Open {
 }
 
 impl Writer {
-    /// Opens the directory; what an earlier process left unfinished is salvaged.
-    fn open(config: FilesConfig, places: Places, disk: Disk) -> anyhow::Result<Self> {
+    /// Opens the directory and salvages the unfinished files of earlier processes.
+    fn open(config: FilesConfig, alignment: Alignment, disk: Disk) -> anyhow::Result<Self> {
         let directory = &config.directory;
         let context = || format!("cannot write to {}", directory.display());
         fs::create_dir_all(directory).with_context(context)?;
@@ -281,16 +304,16 @@ impl Writer {
             let text = format!("another process writes to {}", directory.display());
             return Err(UserError::new(text, "give each process a directory of its own").into());
         };
-        let compressor = match config.format {
-            FileFormat::Json | FileFormat::ProtobufZstd => Some(zstd::bulk::Compressor::new(ZSTD_LEVEL)?),
-            FileFormat::Protobuf | FileFormat::Parquet => None,
+        let compressor = match config.parts {
+            Parts::Frames => Some(zstd::bulk::Compressor::new(ZSTD_LEVEL)?),
+            Parts::Messages | Parts::Pieces => None,
         };
         let unfinished = unfinished(directory).with_context(context)?;
         let mut writer =
-            Self { config, disk, open: None, compressor, count: 0, places, faults: Vec::new(), _lock: lock };
-        for (path, proper, format) in unfinished {
-            let fault = writer.salvage(&path, &proper, format).unwrap_or_else(|error| {
-                // A full disk must not keep the collector from starting. The next process tries again.
+            Self { config, disk, open: None, compressor, count: 0, alignment, faults: Vec::new(), _lock: lock };
+        for (path, proper, parts) in unfinished {
+            let fault = writer.salvage(&path, &proper, parts).unwrap_or_else(|error| {
+                // A full disk must not prevent the collector from starting. The next process tries again.
                 Fault::new(
                     disk_error_kind(&error, "unfinished"),
                     format!("{} was left unfinished: {error}", path.display()),
@@ -302,25 +325,27 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Makes the best of a file that a process left when it was killed.
-    fn salvage(&mut self, path: &Path, proper: &str, format: FileFormat) -> io::Result<Fault> {
-        let found = salvage::salvage(&self.disk, path, format)?;
+    /// Completes the file of a killed process as `.partial`, or removes it if no part of it is complete.
+    fn salvage(&mut self, path: &Path, proper: &str, parts: Parts) -> io::Result<Fault> {
+        let found = salvage::salvage(&self.disk, path, parts)?;
         let text = if found.bytes == 0 {
             self.disk.remove(path)?;
-            format!("{proper} was never completed: nothing in it was whole, and it has been removed")
+            format!("{proper} was never completed and had no complete part: it has been removed")
         } else {
             let partial = format!("{proper}{PARTIAL}");
             self.disk.rename(path, &self.config.directory.join(&partial))?;
             self.disk.sync_directory(&self.config.directory)?;
-            format!("{proper} was never completed: the {} bytes of it that are whole are in {partial}", found.bytes)
+            format!("{proper} was never completed: the {} bytes of its complete parts are in {partial}", found.bytes)
         };
         Ok(Fault { bytes: found.cut, ..Fault::new("unfinished", text) })
     }
 
+    /// Creates the next file, named after the time of its first dump.
     fn begin(&mut self, at_unix_ns: u64) -> io::Result<Open> {
+        let begun = UNIX_EPOCH + Duration::from_nanos(at_unix_ns);
         let (proper, path) = loop {
             self.count += 1;
-            let name = format!("sockets-{}-{:06}.{}", stamp(at_unix_ns), self.count, self.config.format.ending());
+            let name = format!("sockets-{}-{:06}.{}", utc::compact(begun), self.count, self.config.suffix);
             let proper = self.config.directory.join(&name);
             if !proper.exists() && !self.config.directory.join(format!("{name}{PARTIAL}")).exists() {
                 break (proper, self.config.directory.join(format!(".{name}.tmp")));
@@ -328,7 +353,7 @@ impl Writer {
         };
         let file = Uncached::create(&self.disk, &path)?;
         let mut open = Open { file, path, proper, began: Instant::now(), rows: 0, assembler: None };
-        if self.config.format == FileFormat::Parquet {
+        if self.config.parts == Parts::Pieces {
             open.assembler = Some(Assembler::default());
             if let Err(error) = open.file.append(MAGIC) {
                 let _ = self.disk.remove(&open.path);
@@ -338,7 +363,7 @@ impl Writer {
         Ok(open)
     }
 
-    /// Whether the file in the making is done, but for its end.
+    /// Whether the open file has reached a limit and is to be completed.
     fn is_due(&self) -> bool {
         self.open.as_ref().is_some_and(|open| {
             open.file.bytes() >= self.config.rotate_bytes
@@ -347,7 +372,7 @@ impl Writer {
         })
     }
 
-    /// Completes the file: its end, its way to the disk, and its proper name.
+    /// Completes the open file: writes its footer, syncs it and renames it.
     fn finish(&mut self) -> io::Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };
         let before = open.file.bytes();
@@ -357,33 +382,36 @@ impl Writer {
         }
         let mut proper = open.proper.clone();
         if let Err(error) = open.file.sync() {
-            // Another attempt would succeed whatever was lost (the kernel reports it once), so nobody may take it for complete.
+            // The kernel reports a write-back error once, and a second fsync would succeed. So the file is not marked as complete.
             proper.as_mut_os_string().push(PARTIAL);
             let text = format!("{}: some of its {} rows may be lost: {error}", proper.display(), open.rows);
             self.faults.push(Fault::new("sync", text));
         }
         if let Err(error) = self.disk.rename(&open.path, &proper) {
-            // It will be tried again, with a footer of its own.
+            // The next attempt writes another footer.
             open.file.shorten(before)?;
             return Err(error);
         }
         self.open = None;
         if let Err(error) = self.disk.sync_directory(&self.config.directory) {
-            self.faults.push(Fault::new("sync", format!("the names in {}: {error}", self.config.directory.display())));
+            self.faults.push(Fault::new(
+                "sync",
+                format!("cannot sync the directory {}: {error}", self.config.directory.display()),
+            ));
         }
         self.retain();
         Ok(())
     }
 
-    /// Removes the oldest files beyond the bounds.
+    /// Removes the oldest files beyond the limits.
     fn retain(&mut self) {
         if let Err(error) = retain(&self.disk, &self.config) {
-            let text = format!("old files in {} stay: {error}", self.config.directory.display());
+            let text = format!("cannot remove old files in {}: {error}", self.config.directory.display());
             self.faults.push(Fault::new("remove", text));
         }
     }
 
-    /// The bytes of a chunk as they stand in a file.
+    /// The bytes of a chunk as they are written to the file.
     fn packed<'a>(&mut self, bytes: &'a [u8]) -> io::Result<std::borrow::Cow<'a, [u8]>> {
         Ok(match &mut self.compressor {
             Some(compressor) => compressor.compress(bytes)?.into(),
@@ -404,7 +432,7 @@ impl Writer {
             open.file.append(&packed)?;
             open.rows += u64::from(chunk.rows);
             let bytes = &chunk.bytes;
-            self.places.tell(bytes.position + bytes.len() as u64, open.file.bytes());
+            self.alignment.record(bytes.position + bytes.len() as u64, open.file.bytes());
             return Ok(());
         };
         let mark = assembler.mark();
@@ -412,7 +440,7 @@ impl Writer {
         let written = added.and_then(|bytes| open.file.append(&bytes));
         match &written {
             Ok(()) => open.rows += u64::from(chunk.rows),
-            Err(_) => assembler.take_back(&mark),
+            Err(_) => assembler.rewind(&mark),
         }
         open.assembler = Some(assembler);
         written
@@ -424,10 +452,10 @@ impl Delivery for Writer {
         self.write(chunk).map_err(|error| Refusal {
             kind: disk_error_kind(&error, "write"),
             text: format!("{}: {error}", self.config.directory.display()),
-            again: error.kind() != io::ErrorKind::InvalidData,
+            retriable: error.kind() != io::ErrorKind::InvalidData,
         })?;
         if self.is_due() {
-            // The chunk is there; if this fails, it is tried again before the next one.
+            // The chunk is written. If this fails, it is retried before the next one.
             let _ = self.finish();
         }
         Ok(())
@@ -438,7 +466,7 @@ impl Delivery for Writer {
     }
 
     fn close(&mut self, _: Duration) {
-        // If there is no room even for the end, the file keeps its hidden name, and the next process deals with it.
+        // A file that cannot be completed keeps its hidden name, and the next process salvages it.
         if let Err(error) = self.finish() {
             let text = format!("a file in {} was left unfinished: {error}", self.config.directory.display());
             self.faults.push(Fault::new("incomplete", text));
@@ -446,7 +474,7 @@ impl Delivery for Writer {
     }
 }
 
-/// Files of ours that will not change any more, the oldest first.
+/// The complete files of this configuration, the oldest first.
 fn complete(config: &FilesConfig) -> io::Result<Vec<(PathBuf, u64)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(&config.directory)? {
@@ -454,7 +482,7 @@ fn complete(config: &FilesConfig) -> io::Result<Vec<(PathBuf, u64)>> {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         let whole = name.strip_suffix(PARTIAL).unwrap_or(name);
-        if whole.starts_with("sockets-") && FileFormat::of_name(whole) == Some(config.format) {
+        if whole.starts_with("sockets-") && layout_of_name(whole) == Some((config.parts, config.suffix)) {
             files.push((entry.path(), entry.metadata()?.len()));
         }
     }
@@ -462,7 +490,7 @@ fn complete(config: &FilesConfig) -> io::Result<Vec<(PathBuf, u64)>> {
     Ok(files)
 }
 
-/// Removes the oldest files beyond the bounds; the newest stays whatever its size.
+/// Removes the oldest files beyond the limits, but never the newest.
 fn retain(disk: &Disk, config: &FilesConfig) -> io::Result<()> {
     let files = complete(config)?;
     let mut bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
@@ -478,15 +506,15 @@ fn retain(disk: &Disk, config: &FilesConfig) -> io::Result<()> {
     Ok(())
 }
 
-/// Files that processes left when they were killed: where they are, their proper names, and what is in them.
-fn unfinished(directory: &Path) -> io::Result<Vec<(PathBuf, String, FileFormat)>> {
+/// Files that killed processes left: their paths, their names without `.tmp`, and their parts.
+fn unfinished(directory: &Path) -> io::Result<Vec<(PathBuf, String, Parts)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let Some(name) = path.file_name().and_then(|n| n.to_str()) else { continue };
         let Some(proper) = name.strip_prefix('.').and_then(|n| n.strip_suffix(".tmp")) else { continue };
-        if let Some(format) = FileFormat::of_name(proper).filter(|_| proper.starts_with("sockets-")) {
-            found.push((path.clone(), proper.to_owned(), format));
+        if let Some((parts, _)) = layout_of_name(proper).filter(|_| proper.starts_with("sockets-")) {
+            found.push((path.clone(), proper.to_owned(), parts));
         }
     }
     found.sort_unstable_by(|one, other| one.0.cmp(&other.0));

@@ -1,4 +1,4 @@
-//! The seam of the sinks: one file or folder each, with its table, and one line in the list of [`sinks!`].
+//! The sinks: a file or folder each, with the table that configures it, and a line in the list of [`sinks!`].
 pub mod delivery;
 pub mod delivery_queue;
 pub mod disk;
@@ -20,65 +20,63 @@ use parshall_host::error::UserError;
 use serde::Deserialize;
 
 use self::prometheus::endpoint::Endpoint;
-use self::prometheus::self_metrics::Board;
-use crate::format::text::Look;
+use self::prometheus::self_metrics::Status;
+use crate::format::text::TableStyle;
 
-/// A table of the sinks' file, as it is written.
+/// A table of the configuration file, as it was parsed.
 trait SinkTable {
-    /// Checks what the types do not.
+    /// Checks the values, beyond their types.
     fn validate(self) -> Result<Box<dyn SinkRequest>, UserError>;
 }
 
-/// A sink that was asked for: checked, and not open yet.
+/// A requested sink: its configuration is checked, and it is not open yet.
 pub trait SinkRequest: std::fmt::Debug + Send {
-    /// The name of its table.
+    /// The name of its table in the configuration file.
     fn kind(&self) -> &'static str;
 
-    /// Whether it adds rows up, and so needs all of every dump.
+    /// Whether it aggregates rows, and therefore needs complete dumps.
     fn aggregates(&self) -> bool {
         false
     }
 
-    /// Opens it.
-    ///
     /// # Errors
-    /// What it needs cannot be used.
+    /// Something that it needs cannot be used.
     fn open(self: Box<Self>, shared: &mut Shared) -> anyhow::Result<Box<dyn Sink>>;
 }
 
-/// What sinks get from the stream that opens them.
+/// What the stream and its sinks share.
 #[derive(Debug)]
 pub struct Shared {
-    /// How the text format looks.
-    pub look: Look,
-    /// Where the collector's own metrics are.
-    pub board: Arc<Board>,
-    /// The HTTP endpoint, once a sink has started it. It ends when it is dropped.
+    /// The style of the text format.
+    pub style: TableStyle,
+    /// The state of the collector that its metrics show.
+    pub status: Arc<Status>,
+    /// The HTTP endpoint, once a sink has started it. Dropping it ends it.
     pub endpoint: Option<Endpoint>,
 }
 
-/// Makes the file of sinks: `Option` for a table that may stand there once, `Vec` for one that may be repeated.
+/// Declares the tables of the configuration file: `Option` for one that may occur once, `Vec` for one that may be repeated.
 macro_rules! sinks {
-    ($($name:ident: $times:ident<$table:ty>,)+) => {
-        /// The file of `parshall sockets stream -c`.
+    ($($name:ident: $count:ident<$table:ty>,)+) => {
+        /// The configuration file of `parshall sockets stream -c`.
         #[derive(Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields, rename_all = "kebab-case")]
         pub struct SinkTables {
-            $(#[serde(default)] $name: $times<$table>,)+
+            $(#[serde(default)] $name: $count<$table>,)+
         }
 
         impl SinkTables {
-            /// The sinks in the order of this list.
+            /// The requested sinks, in the order of this list.
             ///
             /// # Errors
-            /// The first configuration error; no sink.
+            /// The first configuration error, or a file without a sink.
             pub fn validate(self) -> Result<Vec<Box<dyn SinkRequest>>, UserError> {
                 let mut requests = Vec::new();
                 $(for request in self.$name.into_iter().map(SinkTable::validate) {
                     requests.push(request?);
                 })+
                 if requests.is_empty() {
-                    let tables = [$(if stringify!($times) == "Vec" {
+                    let tables = [$(if stringify!($count) == "Vec" {
                         concat!("[[", stringify!($name), "]]")
                     } else {
                         concat!("[", stringify!($name), "]")
@@ -99,74 +97,73 @@ sinks! {
     prometheus: Option<prometheus::table::Table>,
 }
 
-/// What became of the rows that a sink was given.
+/// What became of the rows that a sink received.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Rows given to it.
+    /// Rows that it received.
     pub rows_in: u64,
-    /// Rows that are where they should be (written, acknowledged).
+    /// Rows that were delivered (written, acknowledged).
     pub rows_out: u64,
-    /// Rows on their way, in memory or in the spool.
+    /// Rows that wait in memory or in the spool.
     pub rows_waiting: u64,
-    /// Rows given up because nothing had room for them.
+    /// Rows dropped because memory and spool were full, or the receiver refused them for good.
     pub rows_dropped: u64,
-    /// Bytes on disk that a crash had cut short or that were damaged, and that were removed or left out.
+    /// Bytes on disk that were incomplete after a crash or damaged, and were removed or skipped.
     pub bytes_lost: u64,
-    /// Bytes of the spool on disk.
     pub spool_bytes: u64,
-    /// Age of the oldest row on its way, in milliseconds.
+    /// Age of the oldest waiting row, in milliseconds.
     pub lag_ms: u64,
-    /// How long whoever gives rows was held up because nothing had room: back-pressure, in milliseconds.
+    /// How long the collector was blocked by a full queue, in milliseconds.
     pub held_up_ms: u64,
     /// Failures by kind (`refused`, `timeout`, `disk-full`, ...).
     pub errors: std::collections::BTreeMap<&'static str, u64>,
-    /// The last failure, as it may be shown.
+    /// The text of the last failure.
     pub last_error: Option<String>,
 }
 
-/// Something that went wrong with a disk.
+/// A failure of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// As metrics count it: `unfinished`, `incomplete`, `sync`, `remove`, `spool-full`, `disk-full`, `spool-io`, `spool-torn`, `spool-damaged`.
+    /// The label of its metric: `unfinished`, `incomplete`, `sync`, `remove`, `spool-full`, `disk-full`, `spool-io`, `spool-torn`, `spool-damaged`.
     pub kind: &'static str,
-    /// As it may be shown.
+    /// The text for people.
     pub text: String,
-    /// Rows of an earlier process that are lost by it.
+    /// Rows of an earlier process that it lost.
     pub rows: u64,
-    /// Bytes that are lost by it.
+    /// Bytes that it lost.
     pub bytes: u64,
 }
 
 impl Fault {
-    /// One by which nothing is lost.
+    /// A failure that lost nothing.
     pub fn new(kind: &'static str, text: String) -> Self {
         Self { kind, text, rows: 0, bytes: 0 }
     }
 }
 
-/// Takes the rows of each dump. Nothing here may wait for a network or a slow disk for longer than a moment: what is slow
-/// happens in a thread of the sink's own behind a bounded queue.
+/// Receives the rows of each dump. No method but `close` may block on a network or a slow disk: sinks do that in a thread of
+/// their own, behind a bounded queue.
 pub trait Sink {
-    /// Its name in messages and metrics.
+    /// The name in messages and metrics.
     fn name(&self) -> &str;
 
-    /// A portion of a dump.
+    /// Receives rows of a dump.
     ///
     /// # Errors
-    /// What makes going on senseless (the reader of standard output has gone); all else is counted in the account.
+    /// Only those that must end the stream (the reader of standard output has closed it). The account counts all others.
     fn rows(&mut self, dump: &Dump, rows: &[Row<'_>]) -> anyhow::Result<()>;
 
-    /// The end of a dump, with the account of it.
+    /// Receives the end of a dump, and how complete it is.
     fn end(&mut self, dump: &Dump, completeness: &Completeness) -> anyhow::Result<()>;
 
-    /// What became of everything so far.
+    /// What became of the rows so far.
     fn account(&self) -> Account;
 
-    /// Delivers what is on its way, for at most this long, and ends.
+    /// Delivers waiting rows for at most `timeout`, and ends.
     fn close(self: Box<Self>, timeout: std::time::Duration) -> Account;
 }
 
-/// The kind of a failure to write: `disk-full` for want of room, quota included, else `other`.
+/// The kind of a write error: `disk-full` if no space or quota is left, else `other`.
 pub fn disk_error_kind(error: &std::io::Error, other: &'static str) -> &'static str {
     use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     if matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge) { "disk-full" } else { other }

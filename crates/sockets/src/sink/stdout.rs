@@ -1,20 +1,18 @@
-//! Standard output: encoded and written at once. A reader that is slow holds up the collector, which is what a pipe is
-//! for; a reader that has left ends it quietly.
+//! Standard output: rows are encoded and written at once. A slow reader blocks the collector, and a reader that closed the
+//! pipe ends it without an error message.
 use std::io::Write;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use parshall_core::sockets::{Dump, Row};
-use parshall_core::values::ValueError;
 use parshall_evidence::socket::Completeness;
 use parshall_host::error::UserError;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
-use super::table;
+use super::table::format;
 use super::{Account, Shared, Sink, SinkRequest, SinkTable};
 use crate::format::{Encoder, SocketFormat, encoder};
 
-/// Bytes that are written together: more do not get cheaper, and they stay in the processor's cache.
+/// Bytes that are written together: larger writes are not cheaper per byte, and this many fit the CPU cache.
 const PORTION: usize = 128 << 10;
 
 #[derive(Debug, Deserialize)]
@@ -24,7 +22,6 @@ pub struct Table {
     format: SocketFormat,
 }
 
-/// Rows to standard output.
 #[derive(Debug)]
 pub struct StdoutRequest(pub SocketFormat);
 
@@ -40,37 +37,27 @@ impl SinkRequest for StdoutRequest {
     }
 
     fn open(self: Box<Self>, shared: &mut Shared) -> anyhow::Result<Box<dyn Sink>> {
-        Ok(Box::new(Stdout::new(encoder(self.0, shared.look), std::io::stdout())))
+        Ok(Box::new(Stdout::new(encoder(self.0, shared.style), std::io::stdout())))
     }
 }
 
-fn format<'de, D: Deserializer<'de>>(from: D) -> Result<SocketFormat, D::Error> {
-    table::text(from, |name| {
-        SocketFormat::from_str(name, false).map_err(|_| {
-            let all: Vec<String> = SocketFormat::value_variants().iter().map(SocketFormat::to_string).collect();
-            ValueError::new(format!("there is no format `{name}`"), format!("choose from {}", all.join(", ")))
-        })
-    })
-}
-
-/// Writes to a stream; in the product that is standard output.
+/// Writes to `out`, which is a buffer in tests.
 pub struct Stdout<W> {
     encoder: Box<dyn Encoder>,
     out: W,
     buffer: Vec<u8>,
     buffered_rows: u64,
-    begun: bool,
+    begin_written: bool,
     account: Account,
 }
 
 impl<W: Write> Stdout<W> {
-    /// Writes what the encoder makes of rows.
     pub fn new(encoder: Box<dyn Encoder>, out: W) -> Self {
-        Self { encoder, out, buffer: Vec::new(), buffered_rows: 0, begun: false, account: Account::default() }
+        Self { encoder, out, buffer: Vec::new(), buffered_rows: 0, begin_written: false, account: Account::default() }
     }
 
     fn begin(&mut self) {
-        if !std::mem::replace(&mut self.begun, true) {
+        if !std::mem::replace(&mut self.begin_written, true) {
             self.encoder.begin(&mut self.buffer);
         }
     }
@@ -101,7 +88,7 @@ impl<W: Write> Sink for Stdout<W> {
 
     fn rows(&mut self, dump: &Dump, rows: &[Row<'_>]) -> anyhow::Result<()> {
         self.begin();
-        // A portion of a dump may be all of it: memory stays bounded.
+        // A caller may pass all rows of a dump, and the buffer must stay small.
         for part in rows.chunks(ROWS_AT_ONCE) {
             self.encoder.rows(dump, part, &mut self.buffer);
             self.account.rows_in += part.len() as u64;
@@ -115,7 +102,7 @@ impl<W: Write> Sink for Stdout<W> {
 
     fn end(&mut self, dump: &Dump, completeness: &Completeness) -> anyhow::Result<()> {
         self.begin();
-        while self.encoder.rest(&mut self.buffer) {
+        while self.encoder.drain(&mut self.buffer) {
             self.write()?;
         }
         self.encoder.end(dump, completeness, &mut self.buffer);
@@ -129,11 +116,11 @@ impl<W: Write> Sink for Stdout<W> {
     fn close(mut self: Box<Self>, _: Duration) -> Account {
         self.begin();
         self.encoder.finish(&mut self.buffer);
-        // What failed is in the account.
+        // The account has the failure.
         let _ = self.write();
         self.account()
     }
 }
 
-/// Rows that are encoded before it is looked whether they are enough to write.
+/// Rows that are encoded between two checks of the buffer's size.
 const ROWS_AT_ONCE: usize = 256;

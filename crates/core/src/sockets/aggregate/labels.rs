@@ -1,10 +1,12 @@
 //! What sockets are told apart by: the labels that were chosen, their values, and the networks of peers.
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use crate::sockets::Row;
+use ipnet::IpNet;
 use parshall_evidence::socket::Kind;
 use parshall_evidence::socket::selection::address;
+
+use crate::sockets::Row;
 
 /// Something that sockets can be told apart by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,7 +79,7 @@ pub(super) struct Values<'a> {
     netns: (u32, &'a str),
     texts: [&'a str; 3],
     port: Option<u16>,
-    peer: Option<(IpAddr, u8)>,
+    peer: Option<IpNet>,
 }
 
 impl Labels {
@@ -104,20 +106,11 @@ impl Labels {
         values
     }
 
-    /// The network of an address. An IPv4 address in IPv6 form counts as IPv4.
-    fn network(&self, address: IpAddr) -> (IpAddr, u8) {
-        match address.to_canonical() {
-            IpAddr::V4(ip) => {
-                let bits = self.v4_bits.min(32);
-                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
-                (Ipv4Addr::from_bits(ip.to_bits() & mask).into(), bits)
-            }
-            IpAddr::V6(ip) => {
-                let bits = self.v6_bits.min(128);
-                let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
-                (Ipv6Addr::from_bits(ip.to_bits() & mask).into(), bits)
-            }
-        }
+    /// The network of an address. An IPv4-mapped IPv6 address counts as IPv4.
+    fn network(&self, address: IpAddr) -> IpNet {
+        let whole = IpNet::from(address.to_canonical());
+        let bits = if whole.addr().is_ipv4() { self.v4_bits } else { self.v6_bits };
+        IpNet::new(whole.addr(), bits).unwrap_or(whole).trunc()
     }
 
     /// The values as they are shown, in the order of `chosen`.
@@ -133,7 +126,7 @@ impl Labels {
                 Some(port) => port.to_string(),
                 None => String::new(),
             },
-            Label::Peer => values.peer.map_or(String::new(), |(ip, bits)| format!("{ip}/{bits}")),
+            Label::Peer => values.peer.map_or(String::new(), |network| network.to_string()),
         };
         self.chosen.iter().map(|label| text(label).into_boxed_str()).collect()
     }
@@ -141,6 +134,8 @@ impl Labels {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use parshall_evidence::socket::SocketRecord;
 
     use super::*;
@@ -169,12 +164,12 @@ mod tests {
     fn every_length_of_a_network() {
         for bits in 0..=32u8 {
             let labels = Labels { v4_bits: bits, v6_bits: bits, ..Labels::default() };
-            let (network, length) = labels.network("255.255.255.255".parse().unwrap());
-            assert_eq!((length, network.to_string() == "0.0.0.0"), (bits, bits == 0));
-            assert_eq!(labels.network("ffff::".parse().unwrap()).1, bits);
+            let network = labels.network("255.255.255.255".parse().unwrap());
+            assert_eq!((network.prefix_len(), network.addr().to_string() == "0.0.0.0"), (bits, bits == 0));
+            assert_eq!(labels.network("ffff::".parse().unwrap()).prefix_len(), bits);
         }
         let whole = Labels { v4_bits: 200, v6_bits: 200, ..Labels::default() };
-        assert_eq!(whole.network("::1".parse().unwrap()), ("::1".parse().unwrap(), 128));
+        assert_eq!(whole.network("::1".parse().unwrap()), "::1/128".parse().unwrap());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What filters mean, what of them reaches the kernel side, and how mistakes are answered.
+//! What filters mean, which parts of them the kernel side applies, and the errors in them.
 use parshall_evidence::socket::{Selection, Side, SocketRecord};
 
 use super::*;
@@ -21,7 +21,7 @@ fn connection() -> SocketRecord {
 }
 
 #[test]
-fn filters_mean_what_they_mean_to_ss() {
+fn filters_mean_what_ss_means_by_them() {
     for text in [
         "state established",
         "state connected",
@@ -81,7 +81,7 @@ fn ipv6_needs_brackets_only_before_a_port() {
 }
 
 #[test]
-fn a_socket_of_unix_has_neither_address_nor_port() {
+fn a_unix_socket_has_neither_address_nor_port() {
     let unix = SocketRecord { family: 1, state: 1, ..Default::default() };
     assert!(filter("state established").expression_holds(&unix, false));
     for text in ["sport = :0", "src 0.0.0.0/0", "src ::/0"] {
@@ -90,7 +90,7 @@ fn a_socket_of_unix_has_neither_address_nor_port() {
 }
 
 #[test]
-fn who_asks_for_established_connections_wants_to_know_how_they_ended() {
+fn established_includes_sockets_that_closed_from_it() {
     let ending = SocketRecord { state: 9, ..connection() };
     assert!(filter("state established").expression_holds(&ending, true));
     assert!(!filter("state established").expression_holds(&ending, false));
@@ -98,20 +98,20 @@ fn who_asks_for_established_connections_wants_to_know_how_they_ended() {
 }
 
 #[test]
-fn processes_are_found_by_number_and_by_the_name_that_the_kernel_keeps() {
+fn processes_are_selected_by_pid_and_by_the_command_that_the_kernel_stores() {
     let owners = [(7, "nginx"), (8, "a-very-long-com")];
     let holds = |pids: &[u32], commands: &[&str]| {
         let commands = commands.iter().map(|name| (*name).to_owned()).collect();
         Selection { pids: pids.to_vec(), commands, ..Selection::default() }.owners_hold(owners.into_iter())
     };
     assert!(holds(&[7], &[]) && holds(&[1, 8], &[]) && holds(&[], &["nginx"]) && holds(&[7], &["nginx"]));
-    assert!(holds(&[], &["a-very-long-command"]), "the kernel keeps 15 bytes");
+    assert!(holds(&[], &["a-very-long-command"]), "the kernel stores 15 bytes");
     assert!(!holds(&[9], &[]) && !holds(&[], &["ngin"]) && !holds(&[7], &["sshd"]));
     assert!(!Selection { pids: vec![7], ..Selection::default() }.owners_hold(std::iter::empty()));
 }
 
 #[test]
-fn the_kernel_side_gets_what_it_can_apply() {
+fn the_kernel_side_applies_states_ports_and_networks() {
     let narrowed = |text: &str| {
         let mut selection = filter(text);
         selection.narrow();
@@ -121,7 +121,7 @@ fn the_kernel_side_gets_what_it_can_apply() {
     assert_eq!(both.states, 1 << 1);
     assert_eq!(both.ports, [(Side::Remote, 22), (Side::Local, 443)]);
     assert_eq!((both.prefixes[0].side, both.prefixes[0].length), (Side::Remote, 8));
-    // An alternative without a port can be met by any port.
+    // An alternative that names no port is met by every port.
     for text in ["sport = :1 or state listen", "not sport = :1", "sport > :1", "sport = :1 or dst 10.0.0.1"] {
         assert_eq!(narrowed(text).ports, [], "{text}");
     }
@@ -134,7 +134,7 @@ fn the_kernel_side_gets_what_it_can_apply() {
 }
 
 #[test]
-fn narrowing_leaves_out_nothing_that_is_wanted() {
+fn a_narrowed_selection_holds_all_that_the_filter_holds() {
     let texts = [
         "state established or sport = :22",
         "( sport = :22 or dport = :22 ) ( src 10.0.0.0/8 or dst 10.0.0.0/8 )",
@@ -157,10 +157,10 @@ fn narrowing_leaves_out_nothing_that_is_wanted() {
 }
 
 #[test]
-fn mistakes_say_what_would_be_right() {
+fn errors_say_what_to_write_instead() {
     for (text, what, hint) in [
         ("state estblished", "no state `estblished`", "did you mean `established`?"),
-        ("state", "names no state", "established"),
+        ("state", "`state` has no name", "established"),
         ("established", "`established` is not part", "state established"),
         ("tcp", "`tcp` is not part", "--kind tcp"),
         ("10.0.0.1", "`10.0.0.1` is not part", "src 10.0.0.1 or dst 10.0.0.1"),
@@ -171,9 +171,9 @@ fn mistakes_say_what_would_be_right() {
         ("sport", "`sport` has no port", "sport = :443"),
         ("dst", "`dst` has no address", "dst 10.0.0.0/8"),
         ("dst example.com", "`example.com` is not an address", "names are not looked up"),
-        ("dst 10.0.0.0/33", "no length of a prefix", "0 to 32"),
-        ("( sport = :1", "does not close it", "as for ss"),
-        ("sport = :1 )", "did not open", "as for ss"),
+        ("dst 10.0.0.0/33", "its prefix is not 0 to 32", "0 to 32"),
+        ("( sport = :1", "does not close", "as for ss"),
+        ("sport = :1 )", "is not open", "as for ss"),
         ("sport = :1 or", "ends too early", "as for ss"),
         ("", "ends too early", "as for ss"),
         ("dev eth0", "`dev` is not part", "interface"),

@@ -1,4 +1,4 @@
-//! What the command line of `parshall sockets` is lowered to, and what it refuses.
+//! The requests that command lines of `parshall sockets` become, and the errors in them.
 use parshall_evidence::socket::{Group, Kind, Side};
 
 use super::{Invocation, Request, parse};
@@ -43,9 +43,9 @@ fn defaults() {
     let json = self::once("--format json").selection;
     assert!(json.groups.has(Group::Owner) && json.groups.has(Group::Memory));
     let stream = stream("");
-    assert!(!stream.selection.groups.has(Group::Owner), "that pass is dear again and again");
+    assert!(!stream.selection.groups.has(Group::Owner), "a stream does not scan all descriptors for every dump");
     assert!(stream.rates && stream.closes);
-    assert_eq!(format!("{:?}", stream.to), "[StdoutRequest(Text)]");
+    assert_eq!(format!("{:?}", stream.sinks), "[StdoutRequest(Text)]");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn selections() {
 fn filters_and_processes() {
     let selection = once("--pid 1 --process nginx state established ( dport = :443 or sport = :ssh )").selection;
     assert_eq!((selection.pids.as_slice(), selection.commands.as_slice()), (&[1][..], &["nginx".into()][..]));
-    assert_eq!((selection.states, selection.ports.len()), (1 << 1, 2), "the kernel side gets its part");
+    assert_eq!((selection.states, selection.ports.len()), (1 << 1, 2), "the kernel side applies states and ports");
     assert!(selection.groups.has(Group::Owner));
     let stream = stream("--pid 1 --format json").selection;
     assert!(stream.groups.has(Group::Owner) && stream.expression.is_none());
@@ -78,25 +78,25 @@ fn filters_and_processes() {
 }
 
 #[test]
-fn what_is_sorted_by_is_read() {
+fn sort_keys_are_read() {
     let groups = once("--fields rtt --sort owner,pacing-rate --format json").selection.groups;
     assert!(groups.has(Group::Owner) && groups.has(Group::Rate) && !groups.has(Group::Memory));
 }
 
 #[test]
 fn destinations() {
-    let files = stream("--to /tmp/x --format json").to;
+    let files = stream("--to /tmp/x --format json").sinks;
     assert_eq!(files.iter().map(|sink| sink.kind()).collect::<Vec<_>>(), ["files"]);
-    assert_eq!(format!("{:?}", stream("--format json").to), "[StdoutRequest(Json)]");
+    assert_eq!(format!("{:?}", stream("--format json").sinks), "[StdoutRequest(Json)]");
 }
 
 #[test]
-fn mistakes_are_named_with_what_would_be_right() {
+fn errors_say_what_to_write_instead() {
     for (line, what, hint) in [
         ("once --fields rttt", "no group of fields `rttt`", "did you mean `rtt`?"),
         ("once --state open", "no state `open`", "established"),
         ("once --kind tcpp", "no kind of socket `tcpp`", "did you mean `tcp`?"),
-        ("once --sort size", "no key to sort by `size`", "there are:"),
+        ("once --sort size", "no key to sort by `size`", "choose one of rqueue"),
         ("once --prefix 10.0.0.1/8", "has bits set", "10.0.0.0/8"),
         ("once --backend walk --uring", "--uring reads netlink", "--backend netlink"),
         ("once --format json --wide", "--wide is for the table", "leave it out"),
@@ -109,7 +109,7 @@ fn mistakes_are_named_with_what_would_be_right() {
         ("once -p", "`-p` is not an option", "owners are in the table"),
         ("once -t", "`-t` is not an option", "--kind tcp"),
         ("stream --every 1ms", "--every is out of range", "100ms to 1h"),
-        ("stream --to /tmp/x --format text", "files hold no tables", "parquet"),
+        ("stream --to /tmp/x --format text", "tables are not written to files", "parquet"),
     ] {
         let error = request(line).expect_err(line);
         assert!(error.what.contains(what), "{line}: {}", error.what);

@@ -1,10 +1,10 @@
-//! Which columns there are, and where the fields of a record go. A number is 0 and a text empty where nothing is known.
+//! The columns and the indexes of the record's fields. A number is 0 and a text is empty where the value is not known.
 use parquet::schema::types::TypePtr;
 use parshall_core::sockets::schema::{OWNER, RATES, Wire, wire};
-use parshall_core::sockets::words;
+use parshall_core::sockets::value_names;
 use parshall_evidence::socket::{FIELDS, Field, Width};
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// INT32, unsigned.
@@ -22,15 +22,13 @@ pub enum Kind {
 /// A column with one value in each row.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
-    /// Its name.
     pub name: &'static str,
-    /// What it holds.
     pub kind: Kind,
     /// Width of an [`Kind::Int`].
     bits: u8,
 }
 
-/// Columns before those of the record, in their order.
+/// The columns before those of the record.
 pub const LEADING: [Column; 7] = [
     Column { name: "at_unix_ns", kind: Kind::Time, bits: 64 },
     Column { name: "sequence", kind: Kind::Long, bits: 64 },
@@ -41,7 +39,7 @@ pub const LEADING: [Column; 7] = [
     Column { name: "socket", kind: Kind::Long, bits: 64 },
 ];
 
-/// Columns behind those of the record.
+/// The columns behind those of the record.
 pub const TRAILING: [Column; 5] = [
     Column { name: "name", kind: Kind::Bytes, bits: 0 },
     Column { name: "netns_name", kind: Kind::Text, bits: 0 },
@@ -50,14 +48,13 @@ pub const TRAILING: [Column; 5] = [
     Column { name: "pod", kind: Kind::Text, bits: 0 },
 ];
 
-/// Whether a field has a column.
 fn is_written(field: &&Field) -> bool {
     wire(field.number) != Wire::Absent
 }
 
 fn of_field(field: &Field) -> Column {
     let (kind, bits) = match field.width {
-        _ if words::of(field.number).is_some() => (Kind::Text, 0),
+        _ if value_names::of(field.number).is_some() => (Kind::Text, 0),
         Width::Bytes16 => (Kind::Text, 0),
         Width::U64 => (Kind::Long, 64),
         Width::U32 => (Kind::Int, 32),
@@ -67,13 +64,13 @@ fn of_field(field: &Field) -> Column {
     Column { name: field.name, kind, bits }
 }
 
-/// All columns with one value in each row, in their order.
+/// All columns with one value per row, in their order.
 pub fn plain() -> Vec<Column> {
     let fields = FIELDS.iter().filter(is_written).map(of_field);
     LEADING.into_iter().chain(fields).chain(TRAILING).collect()
 }
 
-/// Where the field of each number has its column.
+/// The column index of each field, by field number; `u16::MAX` for a field without a column.
 pub fn places() -> [u16; 256] {
     let mut places = [u16::MAX; 256];
     for (at, field) in FIELDS.iter().filter(is_written).enumerate() {

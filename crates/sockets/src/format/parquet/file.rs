@@ -1,5 +1,5 @@
-//! A file out of pieces: their bytes are copied as they are, and a new footer says where they went. The footer of each piece stays
-//! behind it, compressed, for whoever finds the file without the last one: readers go by that and never see the others.
+//! Assembles a file from pieces: their bytes are copied, and a new footer has their new offsets. The footer of each piece
+//! remains behind it, compressed, to salvage a file without a last footer. Readers only use the last one.
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
@@ -11,45 +11,44 @@ use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor};
 
 use super::columns::schema;
 
-/// What a file begins with and ends with.
+/// The first and the last bytes of a file.
 pub const MAGIC: &[u8; 4] = b"PAR1";
-/// What ends a piece in a file, behind its compressed footer and the length of that.
+/// The last bytes of a piece in a file. Its compressed footer and the length of that come before them.
 pub const PIECE_END: &[u8; 8] = b"PSHPIECE";
-/// No footer of a piece is longer.
+/// An upper bound of the length of a piece's footer.
 const FOOTER_MAX: usize = 16 << 20;
-/// More row groups would make the footer large, which is in memory until the file is done.
+/// The footer is in memory until the file is complete, so a file has no more row groups.
 const MAX_GROUPS: usize = 64;
-/// As many accounts of dumps.
-const MAX_NOTES: usize = 4096;
+/// A file has the completeness of no more dumps.
+const MAX_ACCOUNTS: usize = 4096;
 
-/// The footer of a file in the making.
+/// The footer of a file that is being written.
 #[derive(Debug)]
 pub struct Assembler {
     schema: SchemaDescPtr,
     groups: Vec<RowGroupMetaData>,
-    notes: Vec<KeyValue>,
+    accounts: Vec<KeyValue>,
     rows: i64,
-    /// Where the next piece begins.
+    /// Offset of the next piece.
     at: usize,
 }
 
 impl Default for Assembler {
     fn default() -> Self {
         let schema = Arc::new(SchemaDescriptor::new(schema()));
-        Self { schema, groups: Vec::new(), notes: Vec::new(), rows: 0, at: MAGIC.len() }
+        Self { schema, groups: Vec::new(), accounts: Vec::new(), rows: 0, at: MAGIC.len() }
     }
 }
 
 impl Assembler {
-    /// Whether nothing was added yet.
     pub fn is_empty(&self) -> bool {
-        self.groups.is_empty() && self.notes.is_empty()
+        self.groups.is_empty() && self.accounts.is_empty()
     }
 
-    /// Adds a piece; what comes back are the next bytes of the file.
+    /// Adds a piece and returns the next bytes of the file.
     ///
     /// # Errors
-    /// If it is no piece; nothing was added.
+    /// The bytes are not a piece, and nothing was added.
     pub fn add(&mut self, piece: &[u8]) -> anyhow::Result<Vec<u8>> {
         let bytes = bytes::Bytes::copy_from_slice(piece);
         let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes).context("a damaged piece")?;
@@ -69,34 +68,34 @@ impl Assembler {
         let bytes = [&piece[MAGIC.len()..end], &compressed, &length, PIECE_END].concat();
         self.rows += metadata.file_metadata().num_rows();
         self.groups.extend(groups);
-        self.notes.extend(metadata.file_metadata().key_value_metadata().into_iter().flatten().cloned());
+        self.accounts.extend(metadata.file_metadata().key_value_metadata().into_iter().flatten().cloned());
         self.at += bytes.len();
         Ok(bytes)
     }
 
-    /// Takes back the piece that was added last.
-    pub fn take_back(&mut self, before: &Mark) {
+    /// Removes the pieces that were added after `before`.
+    pub fn rewind(&mut self, before: &Mark) {
         self.groups.truncate(before.groups);
-        self.notes.truncate(before.notes);
+        self.accounts.truncate(before.accounts);
         self.rows = before.rows;
         self.at = before.at;
     }
 
-    /// Where it stands, for [`Self::take_back`].
+    /// The current state, for [`Self::rewind`].
     pub fn mark(&self) -> Mark {
-        Mark { groups: self.groups.len(), notes: self.notes.len(), rows: self.rows, at: self.at }
+        Mark { groups: self.groups.len(), accounts: self.accounts.len(), rows: self.rows, at: self.at }
     }
 
     /// Whether a new file should be begun.
     pub fn is_full(&self) -> bool {
-        self.groups.len() >= MAX_GROUPS || self.notes.len() >= MAX_NOTES
+        self.groups.len() >= MAX_GROUPS || self.accounts.len() >= MAX_ACCOUNTS
     }
 
-    /// The end of the file, from behind the last piece.
+    /// The bytes behind the last piece.
     pub fn footer(&self) -> Vec<u8> {
         let created_by = Some(concat!("parshall ", env!("CARGO_PKG_VERSION")).to_owned());
-        let notes = self.notes.clone();
-        let file = FileMetaData::new(1, self.rows, created_by, Some(notes), Arc::clone(&self.schema), None);
+        let accounts = self.accounts.clone();
+        let file = FileMetaData::new(1, self.rows, created_by, Some(accounts), Arc::clone(&self.schema), None);
         let metadata = ParquetMetaData::new(file, self.groups.clone());
         let mut out = Vec::new();
         let written = ParquetMetaDataWriter::new(&mut out, &metadata).finish();
@@ -104,7 +103,7 @@ impl Assembler {
         out
     }
 
-    /// The account of a row group that lies elsewhere.
+    /// The metadata of a row group whose offsets have changed by `by`.
     fn moved(&self, group: &RowGroupMetaData, by: i64) -> anyhow::Result<RowGroupMetaData> {
         let ordinal = i32::try_from(self.groups.len())?;
         let mut columns = Vec::with_capacity(group.num_columns());
@@ -132,7 +131,7 @@ impl Assembler {
     }
 }
 
-/// The piece that [`Assembler::add`] made these bytes of; none if it made others.
+/// The piece from which [`Assembler::add`] made these bytes; `None` if it did not make them.
 pub fn piece_of(bytes: &[u8]) -> Option<Vec<u8>> {
     let (rest, length) = bytes.strip_suffix(PIECE_END)?.split_last_chunk()?;
     let (data, compressed) = rest.split_at_checked(rest.len().checked_sub(u32::from_le_bytes(*length) as usize)?)?;
@@ -140,7 +139,7 @@ pub fn piece_of(bytes: &[u8]) -> Option<Vec<u8>> {
     Some([MAGIC, data, &footer].concat())
 }
 
-/// Length of the footer at the end of a file: its metadata, the length of that, and the magic.
+/// Length of the footer at the end of a file: the metadata, their length, and the magic bytes.
 fn footer_bytes(file: &[u8]) -> usize {
     let length = file.len().checked_sub(8).and_then(|at| file.get(at..)?.first_chunk().copied());
     length.map_or(0, |length| u32::from_le_bytes(length) as usize) + 8
@@ -150,7 +149,7 @@ fn footer_bytes(file: &[u8]) -> usize {
 #[derive(Debug, Clone, Copy)]
 pub struct Mark {
     groups: usize,
-    notes: usize,
+    accounts: usize,
     rows: i64,
     at: usize,
 }

@@ -1,8 +1,8 @@
-//! Parquet: typed columns, small row groups.
+//! Parquet, in small row groups.
 //!
-//! Rows are gathered into pieces, each a small Parquet file of its own with one row group (`piece`). A file is put together
-//! from pieces by copying their bytes and writing a new footer (`file`), so that a piece can wait in a queue, and memory
-//! is bounded by one piece and the footer. `columns` says which columns there are.
+//! Rows are collected in pieces, each a complete Parquet file with one row group (`piece`). A file is assembled from pieces by
+//! copying their bytes and writing a new footer (`file`). So a piece can wait in a queue, and memory is bounded by one piece
+//! and the footer. `columns` has the schema.
 mod columns;
 pub mod file;
 pub mod piece;
@@ -14,7 +14,6 @@ use super::Encoder;
 use file::Assembler;
 use piece::Pieces;
 
-/// One Parquet file.
 #[derive(Debug, Default)]
 pub struct Parquet {
     pieces: Pieces,

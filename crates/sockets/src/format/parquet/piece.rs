@@ -1,4 +1,4 @@
-//! Gathers rows by columns, and writes them as one row group.
+//! Collects rows by column, and writes them as one row group.
 use std::io::Write;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{ColumnPath, TypePtr};
 use parshall_core::sockets::schema::{Wire, wire};
-use parshall_core::sockets::{Dump, Owner, Rates, Row, words};
+use parshall_core::sockets::{Dump, Owner, Rates, Row, value_names};
 use parshall_evidence::socket::Kind as SocketKind;
 use parshall_evidence::socket::{Completeness, SOCKETS_SCHEMA, Visitor};
 
 use super::columns::{Kind, places, plain, schema};
 use crate::format::{Encoder, json::Json};
 
-/// Rows of a row group: about 10 MiB while they are gathered, about 1 MiB when they are written.
+/// Rows of a row group: about 10 MiB in memory, about 1 MiB in the file.
 const ROWS: usize = 8192;
-/// A dump that ends writes what it has if there is so much, so that a file is not cut into crumbs.
+/// At the end of a dump, a piece with fewer rows is not written yet, so that row groups do not get small.
 const ENOUGH_ROWS: usize = 2048;
-/// Or if the oldest row waits so long.
+/// A row waits no longer than this for the end of a dump that completes its piece.
 const LONG_NS: u64 = 60_000_000_000;
 const AF_INET: u8 = 2;
 
-/// Rows that are gathered.
+/// The rows of the next piece.
 #[derive(Debug)]
 pub struct Pieces {
     schema: TypePtr,
@@ -36,13 +36,14 @@ pub struct Pieces {
     columns: Vec<Cells>,
     owners: Owners,
     rates: Vec<Option<Rates>>,
-    notes: Vec<KeyValue>,
+    /// The completeness of dumps, for the key-value metadata of the file.
+    accounts: Vec<KeyValue>,
     rows: usize,
     oldest_unix_ns: u64,
     shared: Shared,
 }
 
-/// Texts that are the same in many rows, so that they are not copied into each.
+/// Texts that many rows have, which are not copied into each.
 #[derive(Debug, Default)]
 struct Shared {
     host: Bytes,
@@ -58,9 +59,9 @@ enum Cells {
 
 #[derive(Debug, Default)]
 struct Owners {
-    /// 0: the row has none; 1: here is one.
+    /// Definition levels: 0 for a row without owners, 1 for each owner.
     definition: Vec<i16>,
-    /// 0: the first of its row; 1: one more.
+    /// Repetition levels: 0 for the first owner of a row, 1 for the others.
     repetition: Vec<i16>,
     pids: Vec<i32>,
     fds: Vec<i32>,
@@ -75,7 +76,7 @@ impl Default for Pieces {
             .set_dictionary_enabled(false)
             .set_statistics_enabled(EnabledStatistics::Chunk)
             .set_offset_index_disabled(true);
-        // Words, names and addresses repeat; numbers are as small without a dictionary, and quicker.
+        // Names and addresses repeat. Numbers are as small without a dictionary, and faster.
         for column in columns.iter().filter(|c| matches!(c.kind, Kind::Text | Kind::Bytes)) {
             properties = properties.set_column_dictionary_enabled(ColumnPath::from(column.name), true);
         }
@@ -91,7 +92,7 @@ impl Default for Pieces {
             columns: cells.collect(),
             owners: Owners::default(),
             rates: Vec::new(),
-            notes: Vec::new(),
+            accounts: Vec::new(),
             rows: 0,
             oldest_unix_ns: 0,
             shared: Shared::default(),
@@ -143,37 +144,35 @@ impl Pieces {
         self.rows += 1;
     }
 
-    /// Notes the account of a dump, for the key-value metadata of the file.
+    /// Adds the completeness of a dump to the key-value metadata of the file.
     pub fn end(&mut self, dump: &Dump, completeness: &Completeness) {
         let mut line = Vec::new();
         Json::default().end(dump, completeness, &mut line);
         let line = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
-        self.notes.push(KeyValue::new(format!("{SOCKETS_SCHEMA}/dump/{}", dump.sequence), line));
+        self.accounts.push(KeyValue::new(format!("{SOCKETS_SCHEMA}/dump/{}", dump.sequence), line));
     }
 
-    /// Whether it must be taken before the next row.
+    /// Whether the piece must be taken before the next row.
     pub fn is_full(&self) -> bool {
         self.rows >= ROWS
     }
 
-    /// Whether so many rows more would not go into it.
-    pub fn has_no_room_for(&self, rows: usize) -> bool {
-        self.rows + rows > ROWS
+    pub fn has_capacity_for(&self, rows: usize) -> bool {
+        self.rows + rows <= ROWS
     }
 
-    /// Whether it should be taken at the end of this dump.
+    /// Whether the piece should be taken at the end of this dump.
     pub fn is_worth_taking(&self, dump: &Dump) -> bool {
         self.rows >= ENOUGH_ROWS || dump.at_unix_ns.saturating_sub(self.oldest_unix_ns) >= LONG_NS
     }
 
-    /// Rows that are gathered.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Whether there is anything to take: rows, or accounts of dumps.
+    /// Whether there are neither rows nor accounts of dumps.
     pub fn is_empty(&self) -> bool {
-        self.rows == 0 && self.notes.is_empty()
+        self.rows == 0 && self.accounts.is_empty()
     }
 
     /// When the dump of the oldest row began, in nanoseconds since 1970.
@@ -181,7 +180,7 @@ impl Pieces {
         self.oldest_unix_ns
     }
 
-    /// The piece; what was gathered is there no more.
+    /// Encodes the piece and begins the next one.
     pub fn take(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         self.write(&mut out).expect("the columns are those of the schema, and memory takes them");
@@ -191,8 +190,8 @@ impl Pieces {
 
     fn write(&mut self, out: &mut Vec<u8>) -> parquet::errors::Result<()> {
         let mut writer = SerializedFileWriter::new(&mut *out, Arc::clone(&self.schema), Arc::clone(&self.properties))?;
-        for note in self.notes.drain(..) {
-            writer.append_key_value_metadata(note);
+        for account in self.accounts.drain(..) {
+            writer.append_key_value_metadata(account);
         }
         if self.rows > 0 {
             let mut group = writer.next_row_group()?;
@@ -270,7 +269,7 @@ impl Pieces {
     }
 }
 
-/// Part of the rates, in the order of the schema.
+/// A field of the rates, in the order of the schema.
 fn rate(rates: &Rates, part: usize) -> u64 {
     match part {
         0 => rates.interval_us,
@@ -298,7 +297,6 @@ impl Owners {
     }
 }
 
-/// The fields of a record.
 struct Fields<'a> {
     ipv4: bool,
     pieces: &'a mut Pieces,
@@ -312,7 +310,7 @@ impl Visitor for Fields<'_> {
             Some(Cells::Int(cells)) => cells[row] = value as i32,
             Some(Cells::Long(cells)) => cells[row] = value as i64,
             Some(Cells::Text(cells)) => {
-                let word = words::of(number).and_then(|word| word.of(value));
+                let word = value_names::of(number).and_then(|names| names.name(value));
                 cells[row] = word.map_or_else(|| copied(value.to_string().as_bytes()), fixed);
             }
             None => {}

@@ -1,4 +1,4 @@
-//! Files are read back with the crate's own reader, which checks every page; other readers are tried by the benches.
+//! Reads files back with the reader of the parquet crate, which checks every page.
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Row as Record;
 use parshall_core::sockets::{Owner, Rates};
@@ -13,7 +13,7 @@ fn read(bytes: Vec<u8>) -> (SerializedFileReader<bytes::Bytes>, Vec<serde_json::
     (reader, rows)
 }
 
-/// A record by names; the crate's own conversion, without the feature for it.
+/// A record as JSON. The parquet crate's own conversion needs another feature.
 fn json(row: &Record) -> serde_json::Value {
     use parquet::record::Field;
     fn value(field: &Field) -> serde_json::Value {
@@ -86,9 +86,9 @@ fn rows_read_back_across_row_groups() {
         }
         assert_eq!(row["rates"]["retrans"].as_u64(), want.rates.map(|r| r.retrans));
     }
-    let notes = reader.metadata().file_metadata().key_value_metadata().expect("notes");
-    assert_eq!(notes[0].key, "parshall.sockets/1/dump/7");
-    let account: serde_json::Value = serde_json::from_str(notes[0].value.as_deref().unwrap()).unwrap();
+    let accounts = reader.metadata().file_metadata().key_value_metadata().expect("accounts");
+    assert_eq!(accounts[0].key, "parshall.sockets/1/dump/7");
+    let account: serde_json::Value = serde_json::from_str(accounts[0].value.as_deref().unwrap()).unwrap();
     assert_eq!(account["completeness"]["emitted"], 10);
 }
 
@@ -100,14 +100,14 @@ fn a_file_without_rows_is_a_file() {
 }
 
 #[test]
-fn numbers_without_a_word_are_written_as_they_are() {
+fn values_without_a_name_are_written_as_numbers() {
     let strange = SocketRecord { state: 77, family: 10, ..Default::default() };
     let (_, rows) = read(file(1, |_| Owned { record: strange, ..Default::default() }));
     assert_eq!((&rows[0]["state"], &rows[0]["family"]), (&"77".into(), &"ipv6".into()));
 }
 
 #[test]
-fn what_is_no_piece_changes_nothing() {
+fn bytes_that_are_no_piece_change_nothing() {
     let mut assembler = Assembler::default();
     let mut pieces = Pieces::default();
     pieces.row(&samples::dump(), &Row::bare(&samples::connection(1)));
@@ -116,7 +116,7 @@ fn what_is_no_piece_changes_nothing() {
     assert!(assembler.add(b"PAR1 and so on").is_err());
     assert!(assembler.add(&piece[..piece.len() - 9]).is_err());
     let data = assembler.add(&piece).expect("a piece");
-    assembler.take_back(&mark);
+    assembler.rewind(&mark);
     assert_eq!(assembler.add(&piece).expect("a piece"), data);
     let mut bytes = file::MAGIC.to_vec();
     bytes.extend_from_slice(&data);

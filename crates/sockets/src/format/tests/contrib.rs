@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use parshall_core::sockets::Row;
 use parshall_core::sockets::schema::{self, EXTRAS, Extra, Wire, wire};
-use parshall_core::sockets::words;
+use parshall_core::sockets::value_names;
 use parshall_evidence::socket::{FIELDS, Field, SOCKETS_SCHEMA, Width};
 
 use crate::format::Encoder;
-use crate::format::envelope::{EnvelopeBuilder, Framing};
 use crate::format::parquet::Parquet;
+use crate::sink::kafka::envelope::{EnvelopeBuilder, Framing};
 use crate::testkit::peers::python;
 use crate::testkit::samples::{self, Owned};
 
@@ -69,7 +69,7 @@ fn files() -> Vec<Column> {
     };
     let extras = EXTRAS.iter().filter(|extra| extra.name != "completeness").map(column);
     let field = |f: &Field| {
-        let word = words::of(f.number).is_some() || f.name == "congestion";
+        let word = value_names::of(f.number).is_some() || f.name == "congestion";
         (f.name.to_owned(), if word { "LowCardinality(String)".into() } else { number(f).to_owned() })
     };
     let fields = FIELDS.iter().filter(|f| wire(f.number) != Wire::Absent).map(field);
@@ -151,12 +151,12 @@ fn the_tables_follow_the_published_fields() {
 #[test]
 fn the_dashboard_asks_for_metrics_that_there_are() {
     use crate::sink::prometheus;
-    use crate::sink::prometheus::self_metrics::Board;
+    use crate::sink::prometheus::self_metrics::Status;
     use parshall_core::sockets::aggregate::{Aggregator, Settings};
 
-    let board = Board::new(None);
-    board.aggregates(std::sync::Arc::new(Aggregator::new(Settings::default()).end()));
-    let text = prometheus::text(&board).unwrap();
+    let status = Status::new(None);
+    status.aggregates(std::sync::Arc::new(Aggregator::new(Settings::default()).end()));
+    let text = prometheus::text(&status).unwrap();
     let families: std::collections::HashSet<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let dashboard = std::fs::read_to_string(contrib("grafana/parshall-sockets.json")).unwrap();

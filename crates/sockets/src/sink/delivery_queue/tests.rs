@@ -22,7 +22,7 @@ struct Told {
 
 impl Delivery for Told {
     fn deliver(&mut self, chunk: &Chunk) -> Result<(), Refusal> {
-        let refusal = |kind, again| Err(Refusal { kind, text: kind.to_owned(), again });
+        let refusal = |kind, retriable| Err(Refusal { kind, text: kind.to_owned(), retriable });
         match self.answers.recv().unwrap_or(Answer::Take) {
             Answer::Take => {
                 let _ = self.taken.send(chunk.sequence);

@@ -3,38 +3,35 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use parshall_host::error::UserError;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
-use super::{FileFormat, Files, FilesConfig};
-use crate::sink::table::{duration, one_of, size};
+use super::{Files, FilesConfig};
+use crate::format::SocketFormat;
+use crate::sink::table::{format, some_duration, some_size};
 use crate::sink::{Shared, Sink, SinkRequest, SinkTable};
-
-/// Complete files kept in a directory at most, however small they are.
-pub const KEEP_FILES: usize = 10_000;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Table {
     directory: PathBuf,
     #[serde(deserialize_with = "format")]
-    format: FileFormat,
-    #[serde(default = "rotate_size", deserialize_with = "size")]
-    rotate_size: u64,
-    #[serde(default = "rotate_every", deserialize_with = "duration")]
-    rotate_every: Duration,
-    #[serde(default = "keep", deserialize_with = "size")]
-    keep: u64,
+    format: SocketFormat,
+    #[serde(default, deserialize_with = "some_size")]
+    rotate_size: Option<u64>,
+    #[serde(default, deserialize_with = "some_duration")]
+    rotate_every: Option<Duration>,
+    #[serde(default, deserialize_with = "some_size")]
+    keep: Option<u64>,
 }
 
 impl SinkTable for Table {
     fn validate(self) -> Result<Box<dyn SinkRequest>, UserError> {
+        let default = FilesConfig::new(self.directory, self.format)?;
         Ok(Box::new(FilesConfig {
-            directory: self.directory,
-            format: self.format,
-            rotate_bytes: self.rotate_size,
-            rotate_every: self.rotate_every,
-            keep_bytes: self.keep,
-            keep_files: KEEP_FILES,
+            rotate_bytes: self.rotate_size.unwrap_or(default.rotate_bytes),
+            rotate_every: self.rotate_every.unwrap_or(default.rotate_every),
+            keep_bytes: self.keep.unwrap_or(default.keep_bytes),
+            ..default
         }))
     }
 }
@@ -47,24 +44,4 @@ impl SinkRequest for FilesConfig {
     fn open(self: Box<Self>, _: &mut Shared) -> anyhow::Result<Box<dyn Sink>> {
         Ok(Box::new(Files::start(*self)?))
     }
-}
-
-fn format<'de, D: Deserializer<'de>>(from: D) -> Result<FileFormat, D::Error> {
-    let names = [
-        ("json", FileFormat::Json),
-        ("protobuf", FileFormat::Protobuf),
-        ("protobuf-zstd", FileFormat::ProtobufZstd),
-        ("parquet", FileFormat::Parquet),
-    ];
-    one_of(from, "format of files", &names)
-}
-
-fn rotate_size() -> u64 {
-    128 << 20
-}
-fn rotate_every() -> Duration {
-    Duration::from_secs(3600)
-}
-fn keep() -> u64 {
-    4 << 30
 }

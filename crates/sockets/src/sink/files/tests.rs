@@ -8,14 +8,13 @@ use parshall_testkit::skip;
 
 const SOON: Duration = Duration::from_secs(60);
 
-fn config(directory: &Path, format: FileFormat) -> FilesConfig {
+fn config(directory: &Path, format: SocketFormat) -> FilesConfig {
     FilesConfig {
-        directory: directory.to_owned(),
-        format,
         rotate_bytes: u64::MAX,
         rotate_every: SOON * 60,
         keep_bytes: u64::MAX,
         keep_files: usize::MAX,
+        ..FilesConfig::new(directory.to_owned(), format).unwrap()
     }
 }
 
@@ -51,7 +50,7 @@ fn lines(path: &Path) -> Vec<serde_json::Value> {
 fn json_files_hold_every_row_once() {
     let directory = tempfile::tempdir().unwrap();
     let mut sink =
-        Files::start(FilesConfig { rotate_bytes: 20_000, ..config(directory.path(), FileFormat::Json) }).unwrap();
+        Files::start(FilesConfig { rotate_bytes: 20_000, ..config(directory.path(), SocketFormat::Json) }).unwrap();
     feed(&mut sink, 4, 1500);
     let account = Box::new(sink).close(SOON);
     assert_eq!((account.rows_in, account.rows_out, account.rows_dropped), (6000, 6000, 0), "{account:?}");
@@ -65,7 +64,7 @@ fn json_files_hold_every_row_once() {
 
 #[test]
 fn protobuf_files_are_runs_of_messages() {
-    for (format, ending) in [(FileFormat::Protobuf, "pb"), (FileFormat::ProtobufZstd, "pb.zst")] {
+    for (format, ending) in [(SocketFormat::Protobuf, "pb"), (SocketFormat::ProtobufZstd, "pb.zst")] {
         let directory = tempfile::tempdir().unwrap();
         let mut sink = Files::start(config(directory.path(), format)).unwrap();
         feed(&mut sink, 2, 300);
@@ -90,7 +89,7 @@ fn protobuf_files_are_runs_of_messages() {
 fn parquet_files_are_put_together_from_pieces() {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     let directory = tempfile::tempdir().unwrap();
-    let mut sink = Files::start(config(directory.path(), FileFormat::Parquet)).unwrap();
+    let mut sink = Files::start(config(directory.path(), SocketFormat::Parquet)).unwrap();
     feed(&mut sink, 3, 5000);
     assert!(sink.account().rows_in == 15_000);
     let account = Box::new(sink).close(SOON);
@@ -107,7 +106,7 @@ fn parquet_files_are_put_together_from_pieces() {
 #[test]
 fn the_oldest_go() {
     let directory = tempfile::tempdir().unwrap();
-    let bounds = FilesConfig { rotate_bytes: 1, keep_files: 3, ..config(directory.path(), FileFormat::Json) };
+    let bounds = FilesConfig { rotate_bytes: 1, keep_files: 3, ..config(directory.path(), SocketFormat::Json) };
     let mut sink = Files::start(bounds).unwrap();
     feed(&mut sink, 8, 10);
     Box::new(sink).close(SOON);
@@ -122,9 +121,9 @@ fn what_a_killed_process_left_is_not_taken_for_complete() {
     for name in [".sockets-x.jsonl.zst.tmp", ".sockets-x.parquet.tmp", ".other.tmp"] {
         fs::write(directory.path().join(name), "x").unwrap();
     }
-    let sink = Files::start(config(directory.path(), FileFormat::Json)).unwrap();
+    let sink = Files::start(config(directory.path(), SocketFormat::Json)).unwrap();
     assert_eq!((sink.account().errors["unfinished"], sink.account().bytes_lost), (2, 2));
-    assert!(Files::start(config(directory.path(), FileFormat::Json)).is_err(), "one process at a time");
+    assert!(Files::start(config(directory.path(), SocketFormat::Json)).is_err(), "one process at a time");
     Box::new(sink).close(SOON);
     assert_eq!(names(directory.path()), [".other.tmp"], "nothing in ours was whole");
 }
@@ -134,7 +133,7 @@ fn what_a_killed_process_left_is_not_taken_for_complete() {
 fn a_full_disk_leaves_nothing_half_written() {
     let directory = tempfile::tempdir().unwrap();
     let mut writer =
-        Writer::open(config(directory.path(), FileFormat::Json), Places::default(), Disk::default()).unwrap();
+        Writer::open(config(directory.path(), SocketFormat::Json), Alignment::default(), Disk::default()).unwrap();
     let chunk = Chunk { sequence: 1, at_unix_ns: 0, rows: 3, bytes: b"{}\n{}\n{}\n".to_vec().into() };
     writer.deliver(&chunk).expect("room");
     let good = writer.open.as_mut().unwrap();
@@ -142,7 +141,7 @@ fn a_full_disk_leaves_nothing_half_written() {
     let file = good.file.replaced(OpenOptions::new().write(true).open("/dev/full").unwrap());
     for _ in 0..2 {
         let refusal = writer.deliver(&chunk).expect_err("no room");
-        assert_eq!((refusal.kind, refusal.again), ("disk-full", true));
+        assert_eq!((refusal.kind, refusal.retriable), ("disk-full", true));
         assert_eq!(writer.open.as_ref().unwrap().file.bytes(), length);
     }
     writer.open.as_mut().unwrap().file.replaced(file);
@@ -159,7 +158,7 @@ fn a_file_system_of_its_own_that_is_full() {
     let what = "rotating files on a full file system";
     let directory = tempfile::tempdir().unwrap();
     let mounted = "mount -t tmpfs -o size=256k none \"$0\" || exit 77; \
-                   exec \"$1\" --exact sockets::sink::files::tests::on_a_full_file_system --ignored";
+                   exec \"$1\" --exact sink::files::tests::on_a_full_file_system --ignored";
     let program = std::env::current_exe().unwrap();
     let output = std::process::Command::new("unshare")
         .args(["--mount", "sh", "-c", mounted])
@@ -184,7 +183,7 @@ fn a_file_system_of_its_own_that_is_full() {
 fn on_a_full_file_system() {
     let Some(directory) = std::env::var_os(SMALL).map(PathBuf::from) else { return };
     fs::write(directory.join("ballast"), vec![0; 200_000]).expect("there is room for it");
-    let mut sink = Files::start(config(&directory, FileFormat::Protobuf)).unwrap();
+    let mut sink = Files::start(config(&directory, SocketFormat::Protobuf)).unwrap();
     feed(&mut sink, 1, 100);
     let dump = samples::dump();
     let record = samples::connection(1);

@@ -1,12 +1,13 @@
-//! A file that grows at its end without going through the page cache, where the file system can (O_DIRECT): nobody reads it
-//! soon, so its pages would only push out those of the services on the host, and taking them costs several times what handing
-//! the bytes to the device does.
+//! A file that is appended to without the page cache (O_DIRECT), where the file system supports it. The file is not read soon,
+//! so its pages would only evict those of the services on the host, and allocating them costs several times as much CPU time
+//! as the write to the device.
 //!
-//! Such writes are of whole blocks. What is before the first and behind the last whole block of an append is written in the usual
-//! way: after every append the file is complete, for readers and for whoever finds it after a crash. A block that is written in
-//! the usual way is never written directly too, for which the kernel would first have to bring it to the disk.
-//! Bytes that stand in memory as they will in the file, by blocks, are written from where they are: bringing them from the CPU
-//! that encoded them to the one that writes would cost as much as encoding. See [`Places`].
+//! Direct writes have whole blocks. The bytes before the first and behind the last whole block of an append are written with
+//! buffered I/O, so that the file is complete after every append, for readers and after a crash. No block is written both
+//! ways, because the kernel would flush the cached page first.
+//!
+//! Bytes with the same alignment in memory as in the file are written from where they are. A copy would bring them from the
+//! cache of the CPU that encoded them to the one that writes, which costs as much as encoding. See [`Alignment`].
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,63 +15,59 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sink::disk::{Disk, DiskFile};
 
-/// A multiple of what any device asks for, in the file and in memory.
+/// A multiple of the alignment that any device requires, in the file and in memory.
 const BLOCK: usize = 4096;
-/// Bytes that are copied and written together where they do not stand right.
+/// Bytes that are copied and written together where they are not aligned.
 const STAGE: usize = 256 << 10;
 
-/// How far what is offered and what is in the file lie apart, modulo a block: told by who writes, used by who encodes. A guess
-/// that a new file or a lost chunk makes wrong for some chunks, which are copied then.
+/// The difference between offsets in the file and in the sequence of encoded bytes. The writer records it, and the encoder
+/// uses it to align its buffers. After a new file or a lost chunk it is wrong for some chunks, which are then copied.
 #[derive(Debug, Clone, Default)]
-pub struct Places(Arc<AtomicU64>);
+pub struct Alignment(Arc<AtomicU64>);
 
-impl Places {
-    /// Prepares an empty buffer: from where it says on, bytes stand as they will in the file, when `offered` came before them.
+impl Alignment {
+    /// Pads an empty buffer and returns the offset from which on bytes have the alignment that they will have in the file.
+    /// `offered` bytes were encoded before them.
     pub fn prepare(&self, buffer: &mut Vec<u8>, offered: u64) -> usize {
         buffer.reserve(2 * BLOCK);
-        let place = offered.wrapping_add(self.0.load(Ordering::Relaxed)) % BLOCK as u64;
-        let from = buffer.as_ptr().align_offset(BLOCK) + place as usize;
+        let in_block = offered.wrapping_add(self.0.load(Ordering::Relaxed)) % BLOCK as u64;
+        let from = buffer.as_ptr().align_offset(BLOCK) + in_block as usize;
         buffer.resize(from, 0);
         from
     }
 
-    /// Tells that the file goes on at `at` with what was offered after `offered` bytes.
-    pub fn tell(&self, offered: u64, at: u64) {
+    /// Records that the file continues at `at` with the bytes behind the first `offered` encoded ones.
+    pub fn record(&self, offered: u64, at: u64) {
         self.0.store(at.wrapping_sub(offered), Ordering::Relaxed);
     }
 }
 
-/// The file.
 #[derive(Debug)]
 pub struct Uncached {
     file: DiskFile,
-    /// The same file, opened for direct writes; none where they are refused.
+    /// The same file, opened for direct writes; `None` where they are refused.
     direct: Option<DiskFile>,
     bytes: u64,
-    /// Where bytes are brought to that do not stand right; empty until there are such.
+    /// Aligned copy of bytes that are not; empty until there are such.
     stage: Vec<u8>,
 }
 
 impl Uncached {
-    /// Makes the file, which must not be there yet.
-    ///
-    /// # Errors
-    /// Those of making a file.
+    /// Creates the file, which must not exist.
     pub fn create(disk: &Disk, path: &Path) -> io::Result<Self> {
         let file = disk.create(path)?;
         let direct = file.direct();
         Ok(Self { file, direct, bytes: 0, stage: Vec::new() })
     }
 
-    /// How long it is.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Appends all of it or nothing.
+    /// Appends all of `bytes` or nothing.
     ///
     /// # Errors
-    /// The write failed, and the file is as it was.
+    /// The write failed, and the file is unchanged.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let written = match self.append_direct(bytes) {
             Err(error) if is_refusal(&error) => {
@@ -80,7 +77,7 @@ impl Uncached {
             written => written,
         };
         if let Err(error) = written {
-            // What stays behind if this fails too is overwritten by the next attempt.
+            // If this fails too, the next attempt overwrites the rest.
             let _ = self.file.set_len(self.bytes);
             return Err(error);
         }
@@ -88,25 +85,22 @@ impl Uncached {
         Ok(())
     }
 
-    /// Takes back what was appended after it had this length.
-    ///
-    /// # Errors
-    /// The file could not be cut.
+    /// Truncates the file to this length.
     pub fn shorten(&mut self, bytes: u64) -> io::Result<()> {
         self.file.set_len(bytes)?;
         self.bytes = bytes;
         Ok(())
     }
 
-    /// Brings all of it to the disk. Little is left to be brought where it was written directly.
+    /// Syncs the data. Little is left to write after direct writes.
     ///
     /// # Errors
-    /// Some of what was appended may be lost, and another attempt would not say so.
+    /// Some appended bytes may be lost. Another attempt would not report it.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync()
     }
 
-    /// Puts another file behind the same name, and returns the one that was there.
+    /// Replaces the file behind the descriptor, and returns the one before.
     #[cfg(test)]
     pub fn replaced(&mut self, file: std::fs::File) -> std::fs::File {
         self.file.replace(file)
@@ -128,7 +122,7 @@ impl Uncached {
     }
 }
 
-/// Writes whole blocks from a place in memory that is right for it.
+/// Copies whole blocks to aligned memory and writes them.
 fn write_staged_at(file: &DiskFile, stage: &mut Vec<u8>, blocks: &[u8], at: u64) -> io::Result<()> {
     stage.resize(STAGE + BLOCK, 0);
     let aligned = stage.as_ptr().align_offset(BLOCK);
@@ -140,7 +134,7 @@ fn write_staged_at(file: &DiskFile, stage: &mut Vec<u8>, blocks: &[u8], at: u64)
     Ok(())
 }
 
-/// Whether the file system cannot write so after all.
+/// Whether the file system refuses direct writes, which it may do even if it accepted O_DIRECT.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
@@ -151,29 +145,29 @@ mod tests {
 
     use super::*;
 
-    /// Appends of these lengths leave the same bytes as one write would, after each of them.
-    fn check(directory: &Path, lengths: &[usize], is_moved: bool) {
-        let places = Places::default();
+    /// After each append of these lengths the file has the bytes that one write would leave.
+    fn check(directory: &Path, lengths: &[usize], is_misaligned: bool) {
+        let alignment = Alignment::default();
         let path = directory.join("file");
         let mut file = Uncached::create(&Disk::default(), &path).unwrap();
         let mut wanted = Vec::new();
-        for (turn, length) in lengths.iter().enumerate() {
+        for (round, length) in lengths.iter().enumerate() {
             let mut buffer = Vec::new();
-            let from = places.prepare(&mut buffer, wanted.len() as u64);
-            buffer.extend((0..*length).map(|at| (at * 31 + turn) as u8));
-            let buffer = if is_moved { [&[0][..], &buffer].concat() } else { buffer };
-            let bytes = &buffer[from + usize::from(is_moved)..];
+            let from = alignment.prepare(&mut buffer, wanted.len() as u64);
+            buffer.extend((0..*length).map(|at| (at * 31 + round) as u8));
+            let buffer = if is_misaligned { [&[0][..], &buffer].concat() } else { buffer };
+            let bytes = &buffer[from + usize::from(is_misaligned)..];
             file.append(bytes).unwrap();
             wanted.extend_from_slice(bytes);
-            assert!(std::fs::read(&path).unwrap() == wanted, "append {turn} of {lengths:?}");
+            assert!(std::fs::read(&path).unwrap() == wanted, "append {round} of {lengths:?}");
             assert_eq!(file.bytes(), wanted.len() as u64);
         }
         std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
-    fn any_appends_leave_what_one_write_would() {
-        // On a disk and in memory; standing right and not.
+    fn appends_leave_the_bytes_of_one_write() {
+        // On a disk and in memory, aligned and not.
         let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
         for at in [target.as_path(), Path::new("/dev/shm")] {
             let directory = tempfile::tempdir_in(at).unwrap();
@@ -190,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_appended_can_be_taken_back() {
+    fn appended_bytes_can_be_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let mut file = Uncached::create(&Disk::default(), &path).unwrap();

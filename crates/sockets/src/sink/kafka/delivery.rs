@@ -57,7 +57,7 @@ impl KafkaDelivery {
 impl Delivery for KafkaDelivery {
     fn deliver(&mut self, chunk: &Chunk) -> Result<(), Refusal> {
         let Some(runtime) = self.runtime.take() else {
-            return Err(Refusal { kind: "closed", text: "the sink is closed".to_owned(), again: false });
+            return Err(Refusal { kind: "closed", text: "the sink is closed".to_owned(), retriable: false });
         };
         let mut sent = false;
         let attempt = async {
@@ -72,7 +72,7 @@ impl Delivery for KafkaDelivery {
             Ok(Err(error)) => refusal(&error, sent),
             Err(_) => late(sent, self.config.timeout),
         };
-        if refusal.again {
+        if refusal.retriable {
             self.connected = None;
         }
         Err(refusal)
@@ -160,7 +160,7 @@ const NO_TOPIC: &str = "there is no topic";
 
 fn late(sent: bool, limit: Duration) -> Refusal {
     let text = format!("no answer from the broker within {} ms", limit.as_millis());
-    Refusal { kind: if sent { "unacknowledged" } else { "timeout" }, text, again: true }
+    Refusal { kind: if sent { "unacknowledged" } else { "timeout" }, text, retriable: true }
 }
 
 /// What an error means for the message. A message that was sent and not answered may be there or not; it is sent again,
@@ -168,14 +168,14 @@ fn late(sent: bool, limit: Duration) -> Refusal {
 fn refusal(error: &Error, sent: bool) -> Refusal {
     let error = innermost(error);
     let text = told(error);
-    let (kind, again) = match error {
+    let (kind, retriable) = match error {
         Error::ServerError { protocol_error, .. } => by_answer(*protocol_error),
         // No connection, nothing sent.
         Error::Connection(_) => (by_text(&text), true),
         _ if sent => ("unacknowledged", true),
         _ => (by_text(&text), true),
     };
-    Refusal { kind, text, again }
+    Refusal { kind, text, retriable }
 }
 
 /// The client wraps what it might have tried again.

@@ -2,7 +2,7 @@
 //! leads to: the same one that the producers of Apache Kafka choose.
 use parshall_core::sockets::schema::number;
 
-use crate::wire::{Unread, Value};
+use crate::wire::{MessageReader, Value};
 
 /// What messages with the same key, and therefore the same partition, have in common.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,10 +21,10 @@ const NETNS: u64 = 20;
 
 /// The key of an envelope, read from its first row; none if there is none to be read.
 pub fn of(key: Key, envelope: &[u8]) -> Option<Vec<u8>> {
-    let mut wire = Unread(envelope);
-    let (1, Value::Bytes(row)) = wire.field()? else { return None };
-    let (mut host, mut netns, mut wire) = (None, None, Unread(row));
-    while let Some((number, value)) = wire.field() {
+    let mut reader = MessageReader(envelope);
+    let (1, Value::Bytes(row)) = reader.field()? else { return None };
+    let (mut host, mut netns, mut reader) = (None, None, MessageReader(row));
+    while let Some((number, value)) = reader.field() {
         match value {
             Value::Bytes(bytes) if number == u64::from(number::HOST) => host = Some(bytes),
             Value::Number(inode) if number == NETNS => netns = Some(inode),
@@ -70,7 +70,7 @@ mod tests {
     use parshall_evidence::socket::{Completeness, SocketRecord};
 
     use super::*;
-    use crate::format::envelope::{EnvelopeBuilder, Framing};
+    use crate::sink::kafka::envelope::{EnvelopeBuilder, Framing};
 
     /// Reference values of Apache Kafka's own UtilsTest.testMurmur2.
     #[test]

@@ -1,6 +1,7 @@
 //! Kafka: one envelope per message, of at most so many bytes; behind a delivery queue, so a broker that refuses, hangs or goes away
 //! is never waited for by the collector.
 mod delivery;
+pub mod envelope;
 mod key;
 pub mod table;
 #[cfg(test)]
@@ -20,7 +21,7 @@ use super::delivery::{Chunk, Refusal};
 use super::delivery_queue::{DeliveryQueue, QueueConfig};
 pub use super::tls::TlsConfig;
 use super::{Account, Sink};
-use crate::format::envelope::{EnvelopeBuilder, Framing};
+use envelope::{EnvelopeBuilder, Framing};
 use parshall_host::error::UserError;
 
 /// The largest envelope by default: brokers take 1,048,588 bytes (`message.max.bytes`), with at most some hundred of them
@@ -174,7 +175,7 @@ impl KafkaSink {
         if new > 0 {
             self.reported_too_large += new;
             let text = format!("{new} rows are larger than a message may be");
-            self.queue.give_up(new, Refusal { kind: "too-large", text, again: false });
+            self.queue.give_up(new, Refusal { kind: "too-large", text, retriable: false });
         }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use parshall_host::error::UserError;
 use serde::{Deserialize, Deserializer};
 
+use super::envelope::Framing;
 use super::{Codec, KafkaConfig, KafkaSink, Key, Login, MESSAGE_BYTES, Mechanism};
-use crate::format::envelope::Framing;
 use crate::sink::delivery_queue::{QueueConfig, SpoolTable, queue_bytes};
 use crate::sink::table::{duration, one_of, secret, size, timeout};
 use crate::sink::tls::TlsTable;

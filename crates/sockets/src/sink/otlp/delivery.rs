@@ -69,7 +69,7 @@ impl OtlpDelivery {
             Ok(answer) => answer?,
             Err(_) => {
                 let text = format!("no answer from {} within {} ms", self.receiver.authority, limit.as_millis());
-                return Err(Refusal { kind: "timeout", text, again: true });
+                return Err(Refusal { kind: "timeout", text, retriable: true });
             }
         };
         if status == StatusCode::OK {
@@ -77,7 +77,7 @@ impl OtlpDelivery {
             if points > 0 {
                 self.rejected.points.fetch_add(points.min(u64::from(chunk.rows)), Ordering::Relaxed);
                 self.rejected.answers.fetch_add(1, Ordering::Relaxed);
-                eprintln!("otlp: {points} data points were rejected: {}", one_line(&text));
+                tracing::warn!("otlp: {points} data points were rejected: {}", one_line(&text));
             }
             return Ok(());
         }
@@ -91,7 +91,7 @@ impl OtlpDelivery {
 impl Delivery for OtlpDelivery {
     fn deliver(&mut self, chunk: &Chunk) -> Result<(), Refusal> {
         let Some(runtime) = self.runtime.take() else {
-            return Err(Refusal { kind: "closed", text: "the sink is closed".to_owned(), again: false });
+            return Err(Refusal { kind: "closed", text: "the sink is closed".to_owned(), retriable: false });
         };
         if let Some(pause) = self.not_before.take().map(|at| at.saturating_duration_since(Instant::now())) {
             std::thread::sleep(pause);
@@ -117,7 +117,7 @@ impl Drop for OtlpDelivery {
 
 /// What the specification says of each status: four of them may be tried again.
 fn by_status(status: StatusCode, body: &[u8]) -> Refusal {
-    let (kind, again) = match status.as_u16() {
+    let (kind, retriable) = match status.as_u16() {
         429 => ("throttled", true),
         502..=504 => ("not-ready", true),
         401 | 403 => ("auth", false),
@@ -125,7 +125,7 @@ fn by_status(status: StatusCode, body: &[u8]) -> Refusal {
         _ => ("rejected", false),
     };
     let said = String::from_utf8_lossy(&body[..body.len().min(200)]);
-    Refusal { kind, text: format!("the receiver answers {status}: {}", one_line(&said)), again }
+    Refusal { kind, text: format!("the receiver answers {status}: {}", one_line(&said)), retriable }
 }
 
 fn one_line(text: &str) -> String {
@@ -142,7 +142,7 @@ async fn exchange(
 ) -> Result<Answered, Refusal> {
     let failed = |kind, error: &dyn std::fmt::Display| {
         let text = format!("{}: {}", receiver.authority, one_line(&error.to_string()));
-        Refusal { kind, text, again: true }
+        Refusal { kind, text, retriable: true }
     };
     let stream = TcpStream::connect((receiver.host.as_str(), receiver.port)).await.map_err(|e| {
         let kind = if e.kind() == std::io::ErrorKind::ConnectionRefused { "refused" } else { "connection" };

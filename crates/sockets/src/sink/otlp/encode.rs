@@ -4,7 +4,7 @@ use parshall_core::sockets::aggregate::{COUNTERS, DISTRIBUTIONS, Distribution, L
 use parshall_evidence::socket::Kind;
 use parshall_evidence::socket::selection::state_name;
 
-use crate::wire::{Message, Unread, Value};
+use crate::wire::{MessageReader, MessageWriter, Value};
 
 /// Series in one request: at most a megabyte.
 const SERIES_MAX: usize = 200;
@@ -23,7 +23,7 @@ pub fn requests(snapshot: &Snapshot, dump: &Dump, start_unix_ns: u64) -> Vec<Req
     let part = |series: &[Series]| {
         let mut writer =
             Writer { labels: &snapshot.labels, series, at: dump.at_unix_ns, start: start_unix_ns, points: 0 };
-        let mut request = Message::default();
+        let mut request = MessageWriter::default();
         request.message(1, |resource_metrics| {
             resource_metrics.message(1, |resource| {
                 attribute(resource, 1, "service.name", "parshall-sockets");
@@ -42,7 +42,7 @@ pub fn requests(snapshot: &Snapshot, dump: &Dump, start_unix_ns: u64) -> Vec<Req
     snapshot.series.chunks(SERIES_MAX).map(part).collect()
 }
 
-fn attribute(message: &mut Message, number: u32, key: &str, value: &str) {
+fn attribute(message: &mut MessageWriter, number: u32, key: &str, value: &str) {
     message.message(number, |m| {
         m.bytes(1, key);
         m.message(2, |any| any.always(1, value));
@@ -58,7 +58,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn metrics(&mut self, out: &mut Message) {
+    fn metrics(&mut self, out: &mut MessageWriter) {
         out.message(2, |metric| {
             head(metric, "open", "{socket}", "Open sockets, by kind and state");
             metric.message(5, |gauge| self.open(gauge));
@@ -87,21 +87,21 @@ impl Writer<'_> {
         }
     }
 
-    fn attributes(&self, point: &mut Message, number: u32, series: &Series) {
+    fn attributes(&self, point: &mut MessageWriter, number: u32, series: &Series) {
         for (label, value) in self.labels.iter().zip(series.labels.iter()) {
             attribute(point, number, label.name(), value);
         }
     }
 
     /// A `NumberDataPoint` without attributes.
-    fn number(&mut self, point: &mut Message, value: u64) {
+    fn number(&mut self, point: &mut MessageWriter, value: u64) {
         self.points += 1;
         point.fixed64(2, self.start);
         point.fixed64(3, self.at);
         point.fixed64(6, value);
     }
 
-    fn open(&mut self, gauge: &mut Message) {
+    fn open(&mut self, gauge: &mut MessageWriter) {
         for series in self.series {
             for (kind, states) in Kind::ALL.into_iter().zip(&series.sockets) {
                 for (state, count) in states.iter().enumerate().filter(|(_, n)| **n > 0) {
@@ -116,7 +116,7 @@ impl Writer<'_> {
         }
     }
 
-    fn numbers(&mut self, out: &mut Message, value: impl Fn(&Series) -> u64) {
+    fn numbers(&mut self, out: &mut MessageWriter, value: impl Fn(&Series) -> u64) {
         for series in self.series {
             out.message(1, |point| {
                 self.number(point, value(series));
@@ -125,7 +125,7 @@ impl Writer<'_> {
         }
     }
 
-    fn histogram(&mut self, out: &mut Message, i: usize, distribution: &Distribution) {
+    fn histogram(&mut self, out: &mut MessageWriter, i: usize, distribution: &Distribution) {
         for series in self.series {
             let histogram = &series.histograms[i];
             self.points += 1;
@@ -144,7 +144,7 @@ impl Writer<'_> {
     }
 }
 
-fn head(metric: &mut Message, name: &str, unit: &str, help: &str) {
+fn head(metric: &mut MessageWriter, name: &str, unit: &str, help: &str) {
     metric.bytes(1, format!("parshall.sockets.{name}"));
     metric.bytes(2, help);
     metric.bytes(3, unit);
@@ -153,11 +153,11 @@ fn head(metric: &mut Message, name: &str, unit: &str, help: &str) {
 /// `rejected_data_points` and the message of an `ExportMetricsServiceResponse`; zero where it says nothing.
 pub fn rejected(response: &[u8]) -> (u64, String) {
     let mut rejected = (0, String::new());
-    let Some(Value::Bytes(partial)) = Unread(response).find(1) else { return rejected };
-    if let Some(Value::Number(n)) = Unread(partial).find(1) {
+    let Some(Value::Bytes(partial)) = MessageReader(response).find(1) else { return rejected };
+    if let Some(Value::Number(n)) = MessageReader(partial).find(1) {
         rejected.0 = n;
     }
-    if let Some(Value::Bytes(text)) = Unread(partial).find(2) {
+    if let Some(Value::Bytes(text)) = MessageReader(partial).find(2) {
         rejected.1 = String::from_utf8_lossy(text).chars().take(200).collect();
     }
     rejected
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn responses_are_read_and_nonsense_is_survived() {
         assert_eq!(rejected(&[]), (0, String::new()));
-        let mut response = Message::default();
+        let mut response = MessageWriter::default();
         response.message(1, |m| {
             m.uint(1, 300);
             m.bytes(2, "too old");

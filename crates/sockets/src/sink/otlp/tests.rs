@@ -10,7 +10,7 @@ use parshall_evidence::socket::SocketRecord;
 
 use super::*;
 use crate::testkit::peers::python;
-use crate::wire::Message;
+use crate::wire::MessageWriter;
 
 fn quick() -> QueueConfig {
     QueueConfig { queue_bytes: 8 << 20, spool: None, retry: Retry { first_ns: 10_000_000, longest_ns: 50_000_000 } }
@@ -98,7 +98,7 @@ fn a_receiver_that_throttles_and_fails_gets_everything() {
 
 #[test]
 fn what_is_rejected_is_counted() {
-    let mut partial = Message::default();
+    let mut partial = MessageWriter::default();
     partial.message(1, |m| {
         m.uint(1, 2);
         m.bytes(2, "too old");

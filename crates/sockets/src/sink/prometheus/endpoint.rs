@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super as prometheus;
 use super::profile::{self, Refused};
-use super::self_metrics::Board;
+use super::self_metrics::Status;
 use parshall_host::http::{Answer, Peer, TEXT, answer};
 
 /// Profiles may take this long.
@@ -40,7 +40,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// If the address cannot be had.
-    pub fn start(at: SocketAddr, board: Arc<Board>, token: Option<Token>) -> anyhow::Result<Self> {
+    pub fn start(at: SocketAddr, status: Arc<Status>, token: Option<Token>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(at).with_context(|| format!("cannot serve metrics on {at}"))?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -48,8 +48,8 @@ impl Endpoint {
         let serve = async move {
             let token = token.map(Arc::new);
             let respond = move |request: Request<Incoming>| {
-                let (board, token) = (board.clone(), token.clone());
-                async move { respond(&request, &board, token.as_deref()).await }
+                let (status, token) = (status.clone(), token.clone());
+                async move { respond(&request, &status, token.as_deref()).await }
             };
             let server = tokio::spawn(parshall_host::http::serve(listener, TIME_MAX, respond));
             // Its sender says nothing: it is dropped.
@@ -122,14 +122,14 @@ fn refusal<B>(request: &Request<B>, token: Option<&Token>) -> Option<Answer> {
     Some(refused)
 }
 
-async fn respond(request: &Request<Incoming>, board: &Board, token: Option<&Token>) -> Answer {
+async fn respond(request: &Request<Incoming>, status: &Status, token: Option<&Token>) -> Answer {
     let query = request.uri().query().unwrap_or_default();
     match request.uri().path() {
-        "/metrics" => match prometheus::text(board) {
+        "/metrics" => match prometheus::text(status) {
             Ok(text) => answer(StatusCode::OK, prometheus::CONTENT_TYPE, text),
             Err(_) => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "the metrics could not be written\n"),
         },
-        "/healthz" => match board.late() {
+        "/healthz" => match status.late() {
             None => answer(StatusCode::OK, TEXT, "ok\n"),
             Some(since) => {
                 let text = format!("no dump for {} s\n", since.as_secs());
@@ -194,8 +194,8 @@ mod tests {
 
     #[test]
     fn answers_and_refusals() {
-        let board = Board::new(Some(Duration::from_secs(5)));
-        let endpoint = Endpoint::start("127.0.0.1:0".parse().unwrap(), board, None).unwrap();
+        let status = Status::new(Some(Duration::from_secs(5)));
+        let endpoint = Endpoint::start("127.0.0.1:0".parse().unwrap(), status, None).unwrap();
         let at = endpoint.address();
         assert_eq!(ask(at, "GET /healthz"), (200, b"ok\n".to_vec()));
         let (status, metrics) = ask(at, "GET /metrics");
@@ -216,8 +216,8 @@ mod tests {
         if let Err(Refused::Host(why)) = profile::take(Duration::from_millis(1)) {
             return parshall_testkit::skip("a profile of the collector over HTTP", &why.to_string());
         }
-        let board = Board::new(Some(Duration::from_secs(5)));
-        let endpoint = Endpoint::start("127.0.0.1:0".parse().unwrap(), board, None).unwrap();
+        let status = Status::new(Some(Duration::from_secs(5)));
+        let endpoint = Endpoint::start("127.0.0.1:0".parse().unwrap(), status, None).unwrap();
         let at = endpoint.address();
         let first = std::thread::spawn(move || ask(at, "GET /debug/pprof/profile?seconds=2"));
         while !profile::tests::is_busy() {

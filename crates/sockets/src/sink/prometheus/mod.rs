@@ -23,7 +23,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use self::self_metrics::{Board, State};
+use self::self_metrics::{State, Status};
 use super::{Account, Sink};
 
 /// The format's name in HTTP.
@@ -31,18 +31,18 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// Before every name.
 pub const PREFIX: &str = "parshall_sockets";
 
-/// Keeps the aggregates of the last dump on the board.
+/// Keeps the aggregates of the last dump on the status.
 #[derive(Debug)]
 pub struct PrometheusSink {
     aggregator: Aggregator,
-    board: Arc<Board>,
+    status: Arc<Status>,
     rows: u64,
 }
 
 impl PrometheusSink {
     /// With nothing aggregated yet. Needs whole dumps, with the groups of `aggregate::groups()`.
-    pub fn new(settings: Settings, board: Arc<Board>) -> Self {
-        Self { aggregator: Aggregator::new(settings), board, rows: 0 }
+    pub fn new(settings: Settings, status: Arc<Status>) -> Self {
+        Self { aggregator: Aggregator::new(settings), status, rows: 0 }
     }
 }
 
@@ -58,7 +58,7 @@ impl Sink for PrometheusSink {
     }
 
     fn end(&mut self, _: &Dump, _: &Completeness) -> anyhow::Result<()> {
-        self.board.aggregates(Arc::new(self.aggregator.end()));
+        self.status.aggregates(Arc::new(self.aggregator.end()));
         Ok(())
     }
 
@@ -71,12 +71,12 @@ impl Sink for PrometheusSink {
     }
 }
 
-/// The text of everything on the board.
+/// The text of everything on the status.
 ///
 /// # Errors
 /// What the encoder says.
-pub fn text(board: &Board) -> Result<String, fmt::Error> {
-    let (state, aggregates) = board.read();
+pub fn text(status: &Status) -> Result<String, fmt::Error> {
+    let (state, aggregates) = status.read();
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(Source { state, aggregates }));
     let mut text = String::new();
@@ -208,9 +208,9 @@ mod tests {
     use super::*;
     use crate::testkit::peers::python;
 
-    fn board() -> Arc<Board> {
-        let board = Board::new(None);
-        let mut sink = PrometheusSink::new(Settings::default(), board.clone());
+    fn status() -> Arc<Status> {
+        let status = Status::new(None);
+        let mut sink = PrometheusSink::new(Settings::default(), status.clone());
         let dump = Dump { at_unix_ns: 1, sequence: 1, host: "h".into(), backend: "walk" };
         let record = |bytes_sent| {
             let mut record = SocketRecord {
@@ -233,15 +233,15 @@ mod tests {
             sink.end(&dump, &Completeness::default()).unwrap();
         }
         let completeness = Completeness { expected: 3, emitted: 2, torn: 1, ..Default::default() };
-        board.dumped("walk", DumpCost { cpu_ns: 2_000_000, wall_ns: 1, completeness });
+        status.dumped("walk", DumpCost { cpu_ns: 2_000_000, wall_ns: 1, completeness });
         let account = Account { rows_in: 2, errors: [("refused", 3)].into(), lag_ms: 1500, ..sink.account() };
-        board.sinks(vec![("kafka".into(), account)]);
-        board
+        status.sinks(vec![("kafka".into(), account)]);
+        status
     }
 
     #[test]
     fn values_labels_and_escapes() {
-        let text = text(&board()).unwrap();
+        let text = text(&status()).unwrap();
         let labels = r#"cgroup="/a\"b\\c\nd",local_port="443",peer="10.1.2.0/24""#;
         for line in [
             format!("parshall_sockets_open{{{labels},kind=\"tcp\",state=\"established\"}} 1.0"),
@@ -264,7 +264,7 @@ mod tests {
     fn prometheus_reads_it() {
         let Some(mut reader) = python("prometheus_read.py", &[], "metrics by Prometheus' own parser") else { return };
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), text(&board()).unwrap()).unwrap();
+        std::fs::write(file.path(), text(&status()).unwrap()).unwrap();
         let output = reader.arg(file.path()).output().unwrap();
         let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{wrong}");
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn no_series_comes_twice() {
-        let text = text(&board()).unwrap();
+        let text = text(&status()).unwrap();
         let mut seen = HashSet::new();
         for line in text.lines().filter(|l| !l.starts_with('#')) {
             let series = line.rsplit_once(' ').expect("a value").0;

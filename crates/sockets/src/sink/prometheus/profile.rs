@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parshall_evidence::Stack;
 use parshall_sys::perf_sampler::Sampler;
 
-use crate::wire::Message;
+use crate::wire::MessageWriter;
 use parshall_host::symbols::Stacks;
 
 /// Samples per second of CPU time: a prime, so as not to march in step with timers.
@@ -101,7 +101,7 @@ impl Texts {
 fn profile(stacks: &[Stack], counts: &HashMap<u32, u64>, at_unix_ns: u64, took: Duration, lost: u64) -> Vec<u8> {
     const PERIOD_NS: u64 = 1_000_000_000 / HZ;
     let mut texts = Texts { list: vec![String::new()], numbers: HashMap::from([(String::new(), 0)]) };
-    let mut out = Message::default();
+    let mut out = MessageWriter::default();
     for (kind, unit) in [("samples", "count"), ("cpu", "nanoseconds")] {
         out.message(1, |m| value_type(m, &mut texts, kind, unit));
     }
@@ -154,7 +154,7 @@ fn profile(stacks: &[Stack], counts: &HashMap<u32, u64>, at_unix_ns: u64, took: 
     out.0
 }
 
-fn value_type(message: &mut Message, texts: &mut Texts, kind: &str, unit: &str) {
+fn value_type(message: &mut MessageWriter, texts: &mut Texts, kind: &str, unit: &str) {
     message.uint(1, texts.number(kind));
     message.uint(2, texts.number(unit));
 }

@@ -1,4 +1,4 @@
-//! What the collector says of itself: what dumps cost, how complete they were, what became of the rows; and the board that
+//! What the collector says of itself: what dumps cost, how complete they were, what became of the rows; and the status that
 //! the HTTP endpoint reads all metrics from.
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ pub struct DumpCost {
 
 /// Counts from the beginning, that do not belong to one dump.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct ReaderCounts {
     /// Rows of sockets that had closed.
     pub closes: u64,
     /// Closed sockets that came faster than they were read.
@@ -52,7 +52,7 @@ pub struct State {
     /// Accounts of all dumps, added up.
     pub totals: Completeness,
     /// What is counted between dumps too.
-    pub standing: Standing,
+    pub reader: ReaderCounts,
     /// What became of the rows, by sink.
     pub sinks: Vec<(String, Account)>,
     /// Bounds of the aggregates, if there are any.
@@ -68,13 +68,13 @@ struct Inner {
 
 /// Where the collector writes and the endpoint reads.
 #[derive(Debug)]
-pub struct Board {
+pub struct Status {
     /// How often a dump is due; none for a collector that dumps once.
     every: Option<Duration>,
     inner: Mutex<Inner>,
 }
 
-impl Board {
+impl Status {
     /// Without anything yet.
     pub fn new(every: Option<Duration>) -> Arc<Self> {
         let inner = Inner { state: State::default(), aggregates: None, seen_at: Instant::now() };
@@ -103,8 +103,8 @@ impl Board {
     }
 
     /// What is counted between dumps too, so far.
-    pub fn standing(&self, standing: Standing) {
-        self.inner().state.standing = standing;
+    pub fn reader(&self, reader: ReaderCounts) {
+        self.inner().state.reader = reader;
     }
 
     /// What became of the rows so far.
@@ -185,13 +185,13 @@ fn completeness(state: &State, families: &mut Families<'_, '_>) -> std::fmt::Res
         ),
         ("collector_chains_cut", "Chains longer than the bound, whose rest was not read", c.chains_cut),
         ("collector_namespaces_lost", "Namespaces that vanished or refused while they were read", c.namespaces_lost),
-        ("collector_closes", "Sockets whose end was reported", state.standing.closes),
-        ("collector_closes_lost", "Sockets whose end came faster than it was read", state.standing.closes_lost),
-        ("collector_owners_dropped", "Descriptors without room in the look at owners", state.standing.owners_dropped),
+        ("collector_closes", "Sockets whose end was reported", state.reader.closes),
+        ("collector_closes_lost", "Sockets whose end came faster than it was read", state.reader.closes_lost),
+        ("collector_owners_dropped", "Descriptors without room in the look at owners", state.reader.owners_dropped),
     ] {
         families.counter(name, help, value)?;
     }
-    let errors = state.standing.errors.iter().map(|(kind, n)| ([("kind", *kind)], *n));
+    let errors = state.reader.errors.iter().map(|(kind, n)| ([("kind", *kind)], *n));
     families.counters("collector_errors", "What went wrong with the reading, by kind", errors)?;
     let last = &state.last.completeness;
     families.gauge("collector_namespaces", "Namespaces in the last dump", last.namespaces as f64)?;
@@ -254,26 +254,26 @@ mod tests {
 
     #[test]
     fn a_collector_that_stands_still_is_late() {
-        let board = Board::new(Some(Duration::from_secs(1)));
-        assert_eq!(board.late(), None);
-        board.inner().seen_at = Instant::now().checked_sub(Duration::from_secs(14)).unwrap();
-        assert!(board.late() >= Some(Duration::from_secs(14)));
-        board.dumped("walk", DumpCost::default());
-        assert_eq!(board.late(), None);
-        assert_eq!(Board::new(None).late(), None);
+        let status = Status::new(Some(Duration::from_secs(1)));
+        assert_eq!(status.late(), None);
+        status.inner().seen_at = Instant::now().checked_sub(Duration::from_secs(14)).unwrap();
+        assert!(status.late() >= Some(Duration::from_secs(14)));
+        status.dumped("walk", DumpCost::default());
+        assert_eq!(status.late(), None);
+        assert_eq!(Status::new(None).late(), None);
     }
 
     #[test]
     fn dumps_add_up() {
-        let board = Board::new(None);
+        let status = Status::new(None);
         let completeness = Completeness { expected: 5, emitted: 4, torn: 1, namespaces: 2, ..Default::default() };
         for _ in 0..3 {
-            board.dumped("walk", DumpCost { cpu_ns: 7, wall_ns: 9, completeness });
+            status.dumped("walk", DumpCost { cpu_ns: 7, wall_ns: 9, completeness });
         }
-        board.failed();
-        board.standing(Standing { closes: 6, ..Standing::default() });
-        let (state, _) = board.read();
-        assert_eq!((state.dumps, state.dumps_failed, state.cpu_ns, state.standing.closes), (3, 1, 21, 6));
+        status.failed();
+        status.reader(ReaderCounts { closes: 6, ..ReaderCounts::default() });
+        let (state, _) = status.read();
+        assert_eq!((state.dumps, state.dumps_failed, state.cpu_ns, state.reader.closes), (3, 1, 21, 6));
         assert_eq!((state.totals.expected, state.last.completeness), (15, completeness));
     }
 }

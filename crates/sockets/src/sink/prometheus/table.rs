@@ -1,4 +1,4 @@
-//! The table `[prometheus]`, and its short form `--listen`.
+//! The table `[prometheus]`, and the flag `--listen`.
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::sink::series::SeriesTable;
 use crate::sink::table::secret;
 use crate::sink::{Shared, Sink, SinkRequest, SinkTable};
 
-/// Where the collector's endpoint listens if nothing is said.
+/// The default address of the collector's endpoint.
 pub const LISTEN: &str = "127.0.0.1:9474";
 
 #[derive(Debug, Deserialize)]
@@ -26,19 +26,16 @@ pub struct Table {
     series: SeriesTable,
 }
 
-/// Aggregates, and the collector's own metrics, over HTTP.
 #[derive(Debug)]
 pub struct PrometheusRequest {
-    /// Where to listen.
     listen: SocketAddr,
-    /// What is aggregated.
     settings: Settings,
-    /// What clients of other hosts must present to be given a profile; none: they are given none.
+    /// The token that clients of other hosts must present for a profile. Without one they get none.
     profile_token: Option<Token>,
 }
 
 impl PrometheusRequest {
-    /// The endpoint at this address with the defaults of the table.
+    /// The endpoint at this address, with the defaults of the table.
     pub fn at(listen: SocketAddr) -> Result<Self, UserError> {
         Ok(Self { listen, settings: SeriesTable::default().validate()?, profile_token: None })
     }
@@ -61,10 +58,10 @@ impl SinkRequest for PrometheusRequest {
     }
 
     fn open(self: Box<Self>, shared: &mut Shared) -> anyhow::Result<Box<dyn Sink>> {
-        let endpoint = Endpoint::start(self.listen, Arc::clone(&shared.board), self.profile_token)?;
-        crate::notes::note(&format!("metrics on http://{}/metrics", endpoint.address()));
+        let endpoint = Endpoint::start(self.listen, Arc::clone(&shared.status), self.profile_token)?;
+        tracing::info!("metrics on http://{}/metrics", endpoint.address());
         shared.endpoint = Some(endpoint);
-        Ok(Box::new(PrometheusSink::new(self.settings, Arc::clone(&shared.board))))
+        Ok(Box::new(PrometheusSink::new(self.settings, Arc::clone(&shared.status))))
     }
 }
 

@@ -14,7 +14,7 @@ use rskafka::client::{Client, ClientBuilder};
 use self::broker::{Broker, PASSWORD, USER};
 use super::*;
 use crate::sink::spool::SpoolConfig;
-use crate::wire::{Unread, Value};
+use crate::wire::{MessageReader, Value};
 
 /// Machines that run many things at once are slow.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -120,11 +120,11 @@ fn consume(broker: &Broker, topic: &str, partitions: i32) -> Consumed {
 
 impl Consumed {
     fn read(&mut self, envelope: &[u8]) {
-        let mut wire = Unread(envelope);
-        while let Some((field, Value::Bytes(row))) = wire.field() {
+        let mut reader = MessageReader(envelope);
+        while let Some((field, Value::Bytes(row))) = reader.field() {
             assert_eq!(field, 1);
-            let (mut socket, mut bytes_sent, mut end, mut wire) = (0, 0, false, Unread(row));
-            while let Some((field, value)) = wire.field() {
+            let (mut socket, mut bytes_sent, mut end, mut reader) = (0, 0, false, MessageReader(row));
+            while let Some((field, value)) = reader.field() {
                 match value {
                     Value::Number(value) if field == u64::from(number::SOCKET) => socket = value,
                     Value::Bytes(_) => end |= field == u64::from(number::COMPLETENESS),
@@ -132,7 +132,7 @@ impl Consumed {
                     Value::Number(_) => {}
                 }
             }
-            assert!(wire.0.is_empty(), "a row that cannot be read to its end");
+            assert!(reader.0.is_empty(), "a row that cannot be read to its end");
             if end {
                 self.ends += 1;
             } else {
@@ -140,7 +140,7 @@ impl Consumed {
                 *self.rows.entry(socket).or_default() += 1;
             }
         }
-        assert!(wire.0.is_empty(), "an envelope that cannot be read to its end");
+        assert!(reader.0.is_empty(), "an envelope that cannot be read to its end");
     }
 
     /// Every row from 1 to `count` is there; returns how many are there again.

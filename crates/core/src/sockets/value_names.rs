@@ -1,10 +1,10 @@
-//! Words for fields whose numbers stand for something, the same in every format that people read.
+//! Names for the values of fields that are enumerations, the same in every text format.
 use parshall_evidence::socket::selection::STATES;
 
-/// The words of a field, by its number.
+/// The names for the values of one field.
 #[derive(Debug, Clone, Copy)]
-pub struct Word {
-    words: &'static [(u64, &'static str)],
+pub struct ValueNames {
+    names: &'static [(u64, &'static str)],
 }
 
 const FAMILY: &[(u64, &str)] = &[(1, "unix"), (2, "ipv4"), (10, "ipv6")];
@@ -29,9 +29,9 @@ const STATE: &[(u64, &str)] = &[
     (13, STATES[12]),
 ];
 
-/// The words of the field with this number, if it has any.
-pub const fn of(number: u32) -> Option<Word> {
-    let words = match number {
+/// The names for the values of the field with this number; `None` for a field that is not an enumeration.
+pub const fn of(number: u32) -> Option<ValueNames> {
+    let names = match number {
         130 => TYPE,
         140 => FAMILY,
         141 => STATE,
@@ -40,18 +40,18 @@ pub const fn of(number: u32) -> Option<Word> {
         160 => ULP,
         _ => return None,
     };
-    Some(Word { words })
+    Some(ValueNames { names })
 }
 
-impl Word {
-    /// The word for a value; none if the kernel has learnt a new one.
-    pub fn of(self, value: u64) -> Option<&'static str> {
-        self.words.iter().find(|(number, _)| *number == value).map(|(_, word)| *word)
+impl ValueNames {
+    /// The name of a value; `None` for one that a newer kernel has introduced.
+    pub fn name(self, value: u64) -> Option<&'static str> {
+        self.names.iter().find(|(number, _)| *number == value).map(|(_, name)| *name)
     }
 
-    /// All of them, with their numbers.
+    /// Every value that has a name, with it.
     pub fn all(self) -> &'static [(u64, &'static str)] {
-        self.words
+        self.names
     }
 }
 
@@ -62,10 +62,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_belong_to_the_fields_they_were_written_for() {
-        let with_words: Vec<&str> = FIELDS.iter().filter(|f| of(f.number).is_some()).map(|f| f.name).collect();
-        assert_eq!(with_words, ["sock_type", "family", "state", "ca_state", "timer", "ulp"]);
-        assert_eq!(of(141).unwrap().of(10), Some("listen"));
-        assert_eq!(of(141).unwrap().of(77), None);
+    fn names_belong_to_the_fields_that_they_were_written_for() {
+        let with_names: Vec<&str> = FIELDS.iter().filter(|f| of(f.number).is_some()).map(|f| f.name).collect();
+        assert_eq!(with_names, ["sock_type", "family", "state", "ca_state", "timer", "ulp"]);
+        assert_eq!(of(141).unwrap().name(10), Some("listen"));
+        assert_eq!(of(141).unwrap().name(77), None);
     }
 }

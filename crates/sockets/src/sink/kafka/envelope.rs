@@ -1,8 +1,8 @@
 //! Envelopes: one message to a broker, many rows of one dump, never larger than the cap.
-use parshall_core::sockets::{Dump, Row};
+use parshall_core::sockets::{Dump, Row, varint};
 use parshall_evidence::socket::Completeness;
 
-use super::protobuf::{RowWriter, varint, varint_bytes};
+use crate::format::protobuf::RowWriter;
 use crate::sink::delivery::Chunk;
 
 /// The tag of `Envelope.rows`: field 1, length-delimited.
@@ -80,7 +80,7 @@ impl EnvelopeBuilder {
         }
         let mut bytes = Vec::with_capacity(self.wire_bytes());
         if self.framing == Framing::Delimited {
-            varint(&mut bytes, self.body.len() as u64);
+            varint::append(&mut bytes, self.body.len() as u64);
         }
         bytes.extend_from_slice(&self.body);
         self.body.clear();
@@ -106,7 +106,7 @@ impl EnvelopeBuilder {
     fn wire_bytes_of(&self, body: usize) -> usize {
         match self.framing {
             Framing::Bare => body,
-            Framing::Delimited => varint_bytes(body as u64) + body,
+            Framing::Delimited => varint::length(body as u64) + body,
         }
     }
 
@@ -122,7 +122,7 @@ impl EnvelopeBuilder {
 
     /// Puts in the row that was encoded last; false if it fits no envelope.
     fn put(&mut self, length: usize, take: &mut dyn FnMut(Chunk)) -> bool {
-        let cost = 1 + varint_bytes(length as u64) + length;
+        let cost = 1 + varint::length(length as u64) + length;
         if self.wire_bytes_of(cost) > self.cap_bytes {
             return false;
         }
@@ -130,7 +130,7 @@ impl EnvelopeBuilder {
             self.flush(take);
         }
         self.body.push(ROWS);
-        varint(&mut self.body, length as u64);
+        varint::append(&mut self.body, length as u64);
         self.row.append(&mut self.body);
         true
     }

@@ -1,5 +1,5 @@
-//! Rows that are needed until the end of a dump, because they are to be put in order: packed to some 150 to 300 bytes each, where a
-//! record alone has 576.
+//! Buffers the rows of a dump that are sorted before they are printed. A row is packed to between 150 and 300 bytes; a record
+//! alone has 576.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -7,22 +7,23 @@ use parshall_evidence::socket::{FIELDS, SocketRecord, Visitor};
 
 use super::row::{Owner, Row};
 use super::sort::{Rank, SortKey};
+use super::varint;
 
-/// Bytes that are taken at once.
+/// Bytes of packed rows that are allocated together.
 const CHUNK: usize = 256 << 10;
-/// Rows that are unpacked at once.
+/// Rows that are unpacked together.
 const PORTION: usize = 256;
 
-/// Where names of namespaces, control groups, containers and pods are the same for many rows, they are kept once.
+/// Names of namespace, control group, container and pod. Many rows have the same, so they are stored once.
 type Texts = [Box<str>; 4];
 
-/// Rows in the order of their keys.
+/// Buffers rows and returns them in the order of their keys.
 #[derive(Debug)]
-pub struct Keep {
+pub struct RowBuffer {
     keys: Vec<SortKey>,
-    most: usize,
-    kept: Vec<Kept>,
-    /// How many of `kept`, from the first, are in order and before all others that were kept when they were put in order.
+    limit: usize,
+    rows: Vec<PackedRow>,
+    /// How many of `rows` were left by the last cut: they are in order. Rows behind them were added since.
     sorted: usize,
     chunks: Vec<Vec<u8>>,
     texts: Vec<Texts>,
@@ -31,8 +32,9 @@ pub struct Keep {
     commands_by_name: HashMap<Arc<str>, u32>,
 }
 
+/// Where a row is packed, and its place in the order.
 #[derive(Debug)]
-struct Kept {
+struct PackedRow {
     rank: Rank,
     socket: u64,
     chunk: u32,
@@ -40,13 +42,13 @@ struct Kept {
     texts: u32,
 }
 
-impl Keep {
-    /// Keeps the first `most` rows in the order of these keys.
-    pub fn new(keys: Vec<SortKey>, most: usize) -> Self {
+impl RowBuffer {
+    /// A buffer that returns the first `limit` rows in the order of `keys`.
+    pub fn new(keys: Vec<SortKey>, limit: usize) -> Self {
         Self {
             keys,
-            most,
-            kept: Vec::new(),
+            limit,
+            rows: Vec::new(),
             sorted: 0,
             chunks: Vec::new(),
             texts: Vec::new(),
@@ -56,46 +58,47 @@ impl Keep {
         }
     }
 
-    /// Adds a row.
+    /// Adds a row, unless it is behind the limit already.
     pub fn add(&mut self, row: &Row<'_>) {
         let rank = Rank::of(row, &self.keys);
-        // A row that is behind all that there is room for need not be packed.
-        if self.sorted >= self.most && self.sorted.checked_sub(1).is_none_or(|last| self.kept[last].rank <= rank) {
+        // A row behind the last one within the limit is not packed.
+        if self.sorted >= self.limit && self.sorted.checked_sub(1).is_none_or(|last| self.rows[last].rank <= rank) {
             return;
         }
         let (chunk, at) = self.pack(row);
         let texts = self.texts(row);
-        self.kept.push(Kept { rank, socket: row.socket, chunk, at, texts });
-        // Cut now and then: to cut with every row would be to sort with every row.
-        if self.kept.len() >= self.most.saturating_mul(2).max(1024) {
+        self.rows.push(PackedRow { rank, socket: row.socket, chunk, at, texts });
+        // Not with every row, because each cut sorts.
+        if self.rows.len() >= self.limit.saturating_mul(2).max(1024) {
             self.cut();
         }
     }
 
+    /// Sorts, and drops the rows behind the limit.
     fn cut(&mut self) {
-        self.kept.sort_unstable_by(|a, b| a.rank.cmp(&b.rank));
-        self.kept.truncate(self.most);
-        self.sorted = self.kept.len();
+        self.rows.sort_unstable_by(|a, b| a.rank.cmp(&b.rank));
+        self.rows.truncate(self.limit);
+        self.sorted = self.rows.len();
     }
 
-    /// Gives the rows in their order, in portions, until one is refused.
+    /// Passes the rows in their order to `take`, in portions, until that fails.
     ///
     /// # Errors
-    /// The refusal of `give`.
-    pub fn give<E>(mut self, give: &mut dyn FnMut(&[Row<'_>]) -> Result<(), E>) -> Result<(), E> {
+    /// The error of `take`.
+    pub fn drain<E>(mut self, take: &mut dyn FnMut(&[Row<'_>]) -> Result<(), E>) -> Result<(), E> {
         self.cut();
-        for kept in self.kept.chunks(PORTION) {
-            let unpacked: Vec<Unpacked> = kept.iter().map(|kept| self.unpack(kept)).collect();
-            let rows: Vec<Row<'_>> = kept.iter().zip(&unpacked).map(|(kept, row)| self.row(kept, row)).collect();
-            give(&rows)?;
+        for packed in self.rows.chunks(PORTION) {
+            let unpacked: Vec<Unpacked> = packed.iter().map(|row| self.unpack(row)).collect();
+            let rows: Vec<Row<'_>> = packed.iter().zip(&unpacked).map(|(packed, row)| self.row(packed, row)).collect();
+            take(&rows)?;
         }
         Ok(())
     }
 
-    fn row<'a>(&'a self, kept: &Kept, unpacked: &'a Unpacked) -> Row<'a> {
-        let [netns, cgroup, container, pod] = &self.texts[kept.texts as usize];
+    fn row<'a>(&'a self, packed: &PackedRow, unpacked: &'a Unpacked) -> Row<'a> {
+        let [netns, cgroup, container, pod] = &self.texts[packed.texts as usize];
         Row {
-            socket: kept.socket,
+            socket: packed.socket,
             name: &unpacked.name,
             netns,
             cgroup,
@@ -106,7 +109,7 @@ impl Keep {
         }
     }
 
-    /// The place of the names of a row: namespace and control group decide all of them.
+    /// The index of a row's names in `texts`. Network namespace and control group determine all of them.
     fn texts(&mut self, row: &Row<'_>) -> u32 {
         let numbers = (row.record.netns, row.record.cgroup_id);
         *self.texts_by_number.entry(numbers).or_insert_with(|| {
@@ -125,7 +128,7 @@ impl Keep {
         place
     }
 
-    /// Packs a row: its fields that are not zero, its name, and who holds it.
+    /// Packs the fields that are not zero, the name and the owners. Returns the chunk and the offset in it.
     fn pack(&mut self, row: &Row<'_>) -> (u32, u32) {
         let commands: Vec<u32> = row.owners.iter().map(|owner| self.command(&owner.command)).collect();
         if self.chunks.last().is_none_or(|chunk| chunk.len() >= CHUNK) {
@@ -136,40 +139,40 @@ impl Keep {
         let at = out.len();
         row.record.visit(&mut Packer { out });
         out.push(END);
-        push_number(out, row.name.len() as u64);
+        varint::append(out, row.name.len() as u64);
         out.extend_from_slice(row.name);
-        push_number(out, row.owners.len() as u64);
+        varint::append(out, row.owners.len() as u64);
         for (owner, command) in row.owners.iter().zip(commands) {
             for number in [owner.pid, owner.fd, command] {
-                push_number(out, number.into());
+                varint::append(out, number.into());
             }
         }
         (place as u32, at as u32)
     }
 
-    fn unpack(&self, kept: &Kept) -> Unpacked {
-        let mut bytes = &self.chunks[kept.chunk as usize][kept.at as usize..];
-        let mut row = Unpacked::default();
+    fn unpack(&self, row: &PackedRow) -> Unpacked {
+        let mut bytes = &self.chunks[row.chunk as usize][row.at as usize..];
+        let mut unpacked = Unpacked::default();
         loop {
-            let number = take(&mut bytes, 1)[0];
-            if number == END {
+            let field = take(&mut bytes, 1)[0];
+            if field == END {
                 break;
             }
-            if IS_BYTES[usize::from(number)] {
+            if IS_BYTES[usize::from(field)] {
                 let value = take(&mut bytes, 16).try_into().expect("sixteen bytes were packed");
-                row.record.set_bytes(number.into(), value);
+                unpacked.record.set_bytes(field.into(), value);
             } else {
-                row.record.set_uint(number.into(), take_number(&mut bytes));
+                unpacked.record.set_uint(field.into(), number(&mut bytes));
             }
         }
-        let length = take_number(&mut bytes) as usize;
-        row.name = take(&mut bytes, length).into();
-        let owners = take_number(&mut bytes);
-        row.owners.extend((0..owners).map(|_| {
-            let [pid, fd, command] = std::array::from_fn(|_| take_number(&mut bytes) as u32);
+        let length = number(&mut bytes) as usize;
+        unpacked.name = take(&mut bytes, length).into();
+        let owners = number(&mut bytes);
+        unpacked.owners.extend((0..owners).map(|_| {
+            let [pid, fd, command] = std::array::from_fn(|_| number(&mut bytes) as u32);
             Owner { pid, fd, command: Arc::clone(&self.commands[command as usize]) }
         }));
-        row
+        unpacked
     }
 }
 
@@ -180,16 +183,16 @@ struct Unpacked {
     owners: Vec<Owner>,
 }
 
-/// Stands behind the last field; no field has this number.
+/// Follows the last field of a row. No field has this number.
 const END: u8 = 0;
 
-/// By a field's number: whether it has sixteen bytes.
+/// Whether the field of this number has sixteen bytes.
 static IS_BYTES: [bool; 256] = {
     let mut is_bytes = [false; 256];
     let mut at = 0;
     while at < FIELDS.len() {
         let field = &FIELDS[at];
-        assert!(field.number > END as u32 && field.number < 256, "a number of one byte");
+        assert!(field.number > END as u32 && field.number < 256, "a field number fits one byte");
         is_bytes[field.number as usize] = matches!(field.width, parshall_evidence::socket::Width::Bytes16);
         at += 1;
     }
@@ -203,7 +206,7 @@ struct Packer<'a> {
 impl Visitor for Packer<'_> {
     fn uint(&mut self, number: u32, _: &'static str, value: u64) {
         self.out.push(number as u8);
-        push_number(self.out, value);
+        varint::append(self.out, value);
     }
 
     fn bytes(&mut self, number: u32, _: &'static str, value: &[u8; 16]) {
@@ -212,25 +215,8 @@ impl Visitor for Packer<'_> {
     }
 }
 
-/// A number in as many groups of seven bits as it needs, the lowest first.
-fn push_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-fn take_number(bytes: &mut &[u8]) -> u64 {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = take(bytes, 1)[0];
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            break;
-        }
-    }
-    number
+fn number(bytes: &mut &[u8]) -> u64 {
+    varint::take(bytes).expect("a number was packed")
 }
 
 fn take<'a>(bytes: &mut &'a [u8], length: usize) -> &'a [u8] {
@@ -245,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    /// A record whose fields have numbers of all lengths; `seed` varies them.
+    /// A record whose fields take every length when packed; `seed` varies them.
     fn record(seed: u64) -> SocketRecord {
         let mut record = SocketRecord::default();
         for (at, field) in FIELDS.iter().enumerate() {
@@ -256,12 +242,12 @@ mod tests {
         record
     }
 
-    /// A row's record, key, name, owners and names of namespace and control group.
-    type Given = (SocketRecord, u64, Vec<u8>, Vec<Owner>, String);
+    /// A row's record, key, name, owners, and the names of its namespace and control group.
+    type Drained = (SocketRecord, u64, Vec<u8>, Vec<Owner>, String);
 
-    fn given(keep: Keep) -> Vec<Given> {
+    fn drained(buffer: RowBuffer) -> Vec<Drained> {
         let mut rows = Vec::new();
-        let outcome: Result<(), Infallible> = keep.give(&mut |portion| {
+        let outcome: Result<(), Infallible> = buffer.drain(&mut |portion| {
             rows.extend(portion.iter().map(|row| {
                 (
                     *row.record,
@@ -273,13 +259,13 @@ mod tests {
             }));
             Ok(())
         });
-        outcome.expect("nothing is refused");
+        outcome.expect("it cannot fail");
         rows
     }
 
     #[test]
-    fn what_is_kept_comes_back_as_it_was() {
-        let mut keep = Keep::new(Vec::new(), usize::MAX);
+    fn rows_are_unchanged_by_packing() {
+        let mut buffer = RowBuffer::new(Vec::new(), usize::MAX);
         let owners = [("a", 7), ("b", 9)].map(|(name, pid)| Owner { pid, fd: 300, command: name.into() });
         let mut wanted = Vec::new();
         for seed in 0..1000 {
@@ -291,35 +277,35 @@ mod tests {
                 owners: &owners[..seed as usize % 3],
                 ..Row::bare(&record)
             };
-            keep.add(&row);
+            buffer.add(&row);
             wanted.push((record, seed, row.name.to_vec(), row.owners.to_vec(), "blue".to_owned()));
         }
-        let mut rows = given(keep);
+        let mut rows = drained(buffer);
         rows.sort_by_key(|row| row.1);
         assert!(rows == wanted);
     }
 
     #[test]
-    fn the_first_of_an_order_are_those_of_the_whole_order() {
+    fn a_limit_keeps_the_first_rows_of_the_whole_order() {
         let keys = vec![SortKey::named("rtt").expect("a key")];
         let records: Vec<SocketRecord> =
             (0..5000u32).map(|at| SocketRecord { rtt_us: at * 7919 % 5000, inode: at, ..Default::default() }).collect();
-        for most in [0, 1, 10, 4999, usize::MAX] {
-            let mut keep = Keep::new(keys.clone(), most);
-            records.iter().for_each(|record| keep.add(&Row::bare(record)));
-            let rtts: Vec<u32> = given(keep).iter().map(|row| row.0.rtt_us).collect();
-            let wanted: Vec<u32> = (0..5000).rev().take(most).collect();
-            assert_eq!(rtts, wanted, "{most}");
+        for limit in [0, 1, 10, 4999, usize::MAX] {
+            let mut buffer = RowBuffer::new(keys.clone(), limit);
+            records.iter().for_each(|record| buffer.add(&Row::bare(record)));
+            let rtts: Vec<u32> = drained(buffer).iter().map(|row| row.0.rtt_us).collect();
+            let wanted: Vec<u32> = (0..5000).rev().take(limit).collect();
+            assert_eq!(rtts, wanted, "{limit}");
         }
     }
 
     #[test]
     fn a_row_takes_little_memory() {
-        let mut keep = Keep::new(Vec::new(), usize::MAX);
+        let mut buffer = RowBuffer::new(Vec::new(), usize::MAX);
         for at in 0..1000 {
-            keep.add(&Row::bare(&SocketRecord { inode: at, rtt_us: 500, snd_cwnd: 10, ..Default::default() }));
+            buffer.add(&Row::bare(&SocketRecord { inode: at, rtt_us: 500, snd_cwnd: 10, ..Default::default() }));
         }
-        let packed: usize = keep.chunks.iter().map(Vec::len).sum();
-        assert!(packed < 1000 * 20 && size_of::<Kept>() <= 120, "{packed} {}", size_of::<Kept>());
+        let packed: usize = buffer.chunks.iter().map(Vec::len).sum();
+        assert!(packed < 1000 * 20 && size_of::<PackedRow>() <= 120, "{packed} {}", size_of::<PackedRow>());
     }
 }
