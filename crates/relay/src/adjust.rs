@@ -1,5 +1,5 @@
-//! What a new configuration changes about a listener that stays open. It is tried first, on a socket of its own: a
-//! configuration that is refused must not have touched what is in use.
+//! Socket options that a new configuration changes for a listener that stays open. They are tried on another socket first,
+//! because a configuration that is refused must not change sockets in use.
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,10 +14,9 @@ use super::service::options;
 use super::udp;
 use parshall_host::error::UserError;
 
-/// A change to open sockets.
 #[derive(Debug)]
 pub struct Adjustment {
-    /// For messages.
+    /// Its name, for messages.
     listener: String,
     sockets: Arc<Sockets>,
     change: Change,
@@ -32,13 +31,13 @@ enum Change {
 }
 
 impl Adjustment {
-    /// What has to change, if anything. An error if the kernel would not do it.
+    /// The changes for a listener, if there are any. Fails if the kernel refuses them on another socket.
     pub fn prepare(old: &RunningListener, new: &Listener) -> anyhow::Result<Option<Self>> {
         let change = if old.is_tcp() { streams(old, new)? } else { datagrams(old, new)? };
         Ok(change.map(|change| Self { listener: new.name.clone(), sockets: old.sockets.clone(), change }))
     }
 
-    /// Does it. The kernel has done the same to another socket; should it refuse this one, the listener goes on as it was.
+    /// Changes the options. A refusal is not expected after [`Self::prepare`]; it is logged, and the listener goes on.
     pub fn commit(&self) {
         if let Err(error) = self.change() {
             tracing::warn!("{}: not all socket options could be changed: {error:#}", self.listener);
@@ -61,7 +60,7 @@ impl Adjustment {
             Change::Datagrams { options, steer } => {
                 let mut sockets = self.sockets.iter().flatten();
                 sockets.clone().for_each(|socket| udp::sockets::set_listener_buffers(socket, options));
-                // One socket of a port sets it for all.
+                // Steering is set on one socket for all of a port.
                 match sockets.next().filter(|_| *steer) {
                     Some(socket) => open::steer_by_source(socket, self.sockets.len()),
                     None => Ok(()),

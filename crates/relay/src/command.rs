@@ -1,4 +1,4 @@
-//! Orders of the main thread to a worker.
+//! Commands from the main thread to a worker.
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,32 +9,28 @@ use parshall_core::relay::Ns;
 use super::service::Service;
 use super::stats::ListenerStats;
 
-/// An order to a worker.
 #[derive(Debug)]
 pub enum Command {
-    /// These are the listeners from now on. Connections of others finish by themselves, until the time given.
+    /// Replaces the listeners. Connections of removed ones may finish until `drain_until`.
     Apply {
-        /// All listeners.
         listeners: Vec<Assigned>,
-        /// When connections of removed listeners are cut.
         drain_until: Ns,
-        /// Dropped once they are: nothing is ever sent.
+        /// Dropped once the listeners are in force; nothing is sent.
         applied: Sender<Infallible>,
     },
-    /// Accept no more, and end when the last connection has, or at this time.
+    /// Accepts no more connections, and ends with the last one.
     Drain {
-        /// When what is left is cut.
+        /// When the remaining connections are closed.
         until: Ns,
     },
 }
 
-/// A listener given to a worker.
+/// A listener for a worker.
 #[derive(Debug)]
 pub struct Assigned {
-    /// What it is.
     pub service: Arc<Service>,
     /// This worker's counters for it.
     pub stats: Arc<ListenerStats>,
-    /// Its socket; None keeps the one that the worker has on the same address.
+    /// Its socket; None to keep the one that the worker has on the same address.
     pub socket: Option<OwnedFd>,
 }

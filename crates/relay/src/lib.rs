@@ -1,11 +1,11 @@
 //! `parshall relay`: forwards TCP and UDP.
 //!
-//! What is decided is decided in `parshall_core::relay`; here are the sockets, the threads and the engines. A worker is a
-//! thread with its own listeners and connections ([`worker`], [`udp`]); an engine moves the bytes of a direction
-//! ([`engine`]); the main thread ([`run`]) starts workers, tells them what changes ([`serve`]) and answers signals; what is
-//! asked over the network (names, checks, metrics) is seen to by a thread of its own ([`control`]).
+//! Decisions are made in `parshall_core::relay`; this crate has the sockets, the threads and the engines. A worker is a
+//! thread with its own listeners and connections ([`worker`], [`udp`]). An engine moves the bytes of a direction
+//! ([`engine`]). The main thread ([`run`]) starts the workers, sends them new configurations ([`serve`]) and handles signals.
+//! The control thread ([`control`]) resolves names, checks targets and serves metrics.
 #![forbid(unsafe_code)]
-// Not a library for others: a comment stands where it says more than the name.
+// Not a library for others: a doc comment stands where it says more than the name.
 #![allow(missing_docs)]
 
 mod adjust;

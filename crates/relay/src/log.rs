@@ -1,5 +1,5 @@
 //! The log of ended connections: one JSON line each (`parshall.relay-log/1` in docs/json.md), written by a thread of its
-//! own. A log that is slow or cannot be written costs lines, which are counted, and never holds up traffic.
+//! own. Where the log is slow or cannot be written, lines are lost and counted; traffic never waits for it.
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -20,19 +20,19 @@ use super::stats::EngineKind;
 use parshall_host::error::UserError;
 use parshall_host::utc::iso;
 
-/// Bytes gathered before they are written although more lines wait.
+/// Bytes after which lines are written although more are queued.
 const BUFFER: usize = 64 * 1024;
 
-/// What the log thread and others both see.
+/// State that the log thread shares with others.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Where lines go from now on, once.
+    /// The sink to switch to, which the log thread takes.
     next: Mutex<Option<Sink>>,
     written: AtomicU64,
     lost: AtomicU64,
 }
 
-/// The log thread, as others see it.
+/// A handle of the log thread.
 #[derive(Debug)]
 pub struct Log {
     shared: Arc<Shared>,
@@ -40,35 +40,28 @@ pub struct Log {
     thread: JoinHandle<()>,
 }
 
-/// Counters of the log, for metrics.
 #[derive(Debug, Clone)]
 pub struct LogCounts(Arc<Shared>);
 
 impl LogCounts {
-    /// Lines written.
     pub fn written(&self) -> u64 {
         self.0.written.load(Ordering::Relaxed)
     }
 
-    /// Lines that could not be written.
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)
     }
 }
 
-/// Where lines go.
 #[derive(Debug)]
 pub enum Sink {
-    /// Away.
     Nowhere,
-    /// Standard output.
     Stdout(io::Stdout),
-    /// The end of a file.
+    /// Opened to append.
     File(File),
 }
 
 impl Sink {
-    /// Opens it.
     pub fn open(to: &LogTo) -> anyhow::Result<Self> {
         Ok(match to {
             LogTo::Nowhere => Self::Nowhere,
@@ -92,8 +85,7 @@ impl Sink {
     }
 }
 
-/// Opens a file to append to it. A FIFO that nobody reads is refused (ENXIO): opening it would hold up a start or a reload until
-/// somebody does.
+/// Opens a file to append to it. A FIFO without a reader is refused (ENXIO): opening it would block until one comes.
 fn open(path: &str) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).append(true).custom_flags(libc::O_NONBLOCK);
@@ -101,12 +93,12 @@ fn open(path: &str) -> io::Result<File> {
     if !file.metadata()?.file_type().is_fifo() {
         return Ok(file);
     }
-    // It has a reader, who is waited for when it is slow.
+    // It has a reader: writes wait for it from now on.
     OpenOptions::new().append(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 impl Log {
-    /// Starts the thread. `wake` is the other end of `ended`.
+    /// Starts the thread, which writes the batches of `ended`. `wake` is a sender of that queue.
     pub fn start(sink: Sink, wake: SyncSender<Vec<Closed>>, ended: Receiver<Vec<Closed>>) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared::default());
         let mut writer =
@@ -118,19 +110,18 @@ impl Log {
         Ok(Self { shared, wake, thread })
     }
 
-    /// Its counters.
     pub fn counts(&self) -> LogCounts {
         LogCounts(self.shared.clone())
     }
 
-    /// Lines go there from now on.
+    /// Writes to another sink from now on.
     pub fn switch(&self, sink: Sink) {
         *self.shared.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
-        // A full queue means that the thread is awake.
+        // If the queue is full, the thread is awake.
         self.wake.try_send(Vec::new()).ok();
     }
 
-    /// Waits until everything is written. The workers must have ended.
+    /// Waits until all lines are written. The workers must have ended.
     pub fn finish(self) {
         drop(self.wake);
         if self.thread.join().is_err() {
@@ -155,7 +146,7 @@ impl Writer {
         while let Ok(first) = ended.recv() {
             let mut batch = first;
             loop {
-                self.look_for_another_sink();
+                self.switch_sink();
                 self.add(&batch, SystemTime::now());
                 if self.buffer.len() >= BUFFER {
                     self.flush();
@@ -169,7 +160,7 @@ impl Writer {
         }
     }
 
-    fn look_for_another_sink(&mut self) {
+    fn switch_sink(&mut self) {
         let next = self.shared.next.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(next) = next {
             self.flush();
@@ -187,7 +178,7 @@ impl Writer {
             if std::mem::take(&mut self.torn) {
                 self.buffer.push(b'\n');
             }
-            // Writing into memory cannot fail, and a line has nothing that JSON has not.
+            // A line has string keys and finite numbers, and memory takes all bytes: this cannot fail.
             serde_json::to_writer(&mut self.buffer, &Line::new(closed, &time)).ok();
             self.buffer.push(b'\n');
             self.lines += 1;
@@ -224,7 +215,7 @@ impl Writer {
     }
 }
 
-/// A line. The names are the contract.
+/// A line of `parshall.relay-log/1`.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     schema: &'static str,
@@ -273,7 +264,7 @@ impl<'a> Line<'a> {
             client: closed.client.map(|c| c.to_string()),
             target: closed.target.and_then(|t| config.targets.get(t)).map(|t| t.endpoint.to_string()),
             address: closed.address.as_ref().map(ToString::to_string),
-            // Microseconds are as exact as it gets.
+            // In whole microseconds.
             duration_ms: (closed.duration_ns / 1000) as f64 / 1000.0,
             up: DirectionLine::new(&closed.transferred[Direction::ClientToTarget]),
             down: DirectionLine::new(&closed.transferred[Direction::TargetToClient]),
@@ -282,7 +273,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Its name in logs and metrics.
+/// The name in logs and metrics.
 pub fn protocol(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Tcp => "tcp",
@@ -323,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_the_contract_says() {
+    fn a_line_has_the_documented_fields() {
         let text = serde_json::to_string(&Line::new(&closed(), "2026-01-02T03:04:05.678Z")).expect("JSON");
         assert_eq!(
             text,
@@ -344,7 +335,7 @@ mod tests {
     fn until(condition: impl Fn() -> bool) {
         let limit = std::time::Instant::now() + Duration::from_secs(20);
         while !condition() {
-            assert!(std::time::Instant::now() < limit, "it took too long");
+            assert!(std::time::Instant::now() < limit, "timed out");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -1,15 +1,15 @@
-//! Telling systemd how the service is (sd_notify(3)): a datagram to the socket named by `NOTIFY_SOCKET`.
+//! The service manager's notifications (sd_notify(3)): a datagram to the socket in `NOTIFY_SOCKET`.
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Says it, if anyone wants to know. A supervisor that cannot be reached changes nothing for the traffic.
+/// Sends a state if `NOTIFY_SOCKET` is set. Errors are ignored: traffic does not depend on the service manager.
 pub fn notify(state: &str) {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET") {
         send(&socket.to_string_lossy(), state).ok();
     }
 }
 
-/// RELOADING=1 with the time that systemd wants beside it, to tell an old READY=1 from the one that follows.
+/// Sends RELOADING=1, with the time by which systemd distinguishes an earlier READY=1 from the one that ends the reload.
 pub fn reloading() {
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", parshall_sys::clock::monotonic_ns() / 1000));
 }
@@ -19,10 +19,10 @@ fn send(socket: &str, state: &str) -> std::io::Result<()> {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(socket)?,
     };
-    let ours = UnixDatagram::unbound()?;
-    // A supervisor that does not read must not stop the relay.
-    ours.set_nonblocking(true)?;
-    ours.send_to_addr(state.as_bytes(), &address).map(drop)
+    let sender = UnixDatagram::unbound()?;
+    // The relay must not wait for a service manager that does not read.
+    sender.set_nonblocking(true)?;
+    sender.send_to_addr(state.as_bytes(), &address).map(drop)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! From a configuration to sockets that listen: opened here, or inherited from systemd or from the relay before.
+//! Listening sockets: opened here, or inherited from systemd or from the process before an upgrade.
 //!
-//! Each worker has a socket of its own on each port (SO_REUSEPORT), so that workers share nothing. What cannot be shared
-//! like that (Unix sockets, sockets that systemd opened) is one socket that all workers watch.
+//! Each worker has a socket of its own on each port (SO_REUSEPORT). Unix sockets and sockets that systemd opened without
+//! SO_REUSEPORT are one socket that all workers watch.
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -14,43 +14,43 @@ use super::service::options;
 use super::udp;
 use parshall_host::error::UserError;
 
-/// The sockets of a listener by worker.
+/// The sockets of a listener, by worker.
 pub type Sockets = Vec<Vec<OwnedFd>>;
 
-/// An address that a worker has just been told to leave is free a moment later; so is one of a relay that was killed, whose
-/// ring the kernel takes apart in the background.
+/// Tries to bind an address in use, [`RETRY_PAUSE`] apart: the last owner may be closing it, or have been killed, and the
+/// kernel frees the sockets of a ring in the background.
 const RETRIES: u32 = 10;
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Sockets from elsewhere that no listener has taken yet.
+/// Inherited sockets that no listener has taken yet.
 #[derive(Debug, Default)]
 pub struct Pool(Vec<(Found, OwnedFd)>);
 
 impl Pool {
-    /// Sorts out what was inherited. What is no listener is closed.
+    /// Keeps the listening sockets and closes the others.
     pub fn new(inherited: Vec<OwnedFd>) -> Self {
         Self(inherited.into_iter().filter_map(|s| stream_socket::describe(&s).map(|found| (found, s))).collect())
     }
 
-    /// Those on this address.
+    /// Takes the sockets bound to this address.
     fn take(&mut self, address: &StreamAddr, datagrams: bool) -> Vec<(Found, OwnedFd)> {
-        let ours = |f: &Found| f.address == *address && f.datagrams == datagrams;
-        let (taken, left) = std::mem::take(&mut self.0).into_iter().partition(|(found, _)| ours(found));
+        let matches = |f: &Found| f.address == *address && f.datagrams == datagrams;
+        let (taken, left) = std::mem::take(&mut self.0).into_iter().partition(|(found, _)| matches(found));
         self.0 = left;
         taken
     }
 
-    /// A TCP listener on this address, for the metrics.
-    pub fn take_one(&mut self, address: SocketAddr) -> Option<OwnedFd> {
+    /// Takes a TCP listener on this address.
+    pub fn take_tcp(&mut self, address: SocketAddr) -> Option<OwnedFd> {
         self.take(&StreamAddr::Ip(address), false).pop().map(|(_, socket)| socket)
     }
 
-    /// Whether a Unix socket of this path was handed over.
+    /// Whether a Unix socket of this path was inherited.
     pub fn has_unix(&self, path: &str) -> bool {
         self.0.iter().any(|(found, _)| matches!(&found.address, StreamAddr::Unix(theirs) if theirs == path))
     }
 
-    /// A listening Unix socket whose path is wanted.
+    /// Takes a listening Unix socket whose path is `wanted`, with its path.
     pub fn take_unix(&mut self, wanted: impl Fn(&str) -> bool) -> Option<(String, OwnedFd)> {
         let place = self.0.iter().position(
             |(found, _)| matches!(&found.address, StreamAddr::Unix(path) if !found.datagrams && wanted(path)),
@@ -61,7 +61,7 @@ impl Pool {
         }
     }
 
-    /// The addresses that nobody took. Their sockets are closed.
+    /// The addresses of the sockets that were not taken, which are closed.
     pub fn rest(self) -> Vec<String> {
         let mut rest: Vec<String> = self.0.iter().map(|(found, _)| found.address.to_string()).collect();
         rest.dedup();
@@ -69,7 +69,7 @@ impl Pool {
     }
 }
 
-/// What a listener listens on, with the port that the kernel chose where it was left to it.
+/// The address of a listener, with the port that the kernel chose for port 0.
 pub fn bound(sockets: &Sockets, listener: &Listener) -> String {
     let first = sockets.iter().flatten().next();
     let ip = first.and_then(|s| stream_socket::local_ip(s.as_raw_fd()).ok().flatten());
@@ -77,7 +77,7 @@ pub fn bound(sockets: &Sockets, listener: &Listener) -> String {
     ip.map_or_else(|| listener.listen.to_string(), |ip| format!("{ip}{suffix}"))
 }
 
-/// The sockets of a listener.
+/// Opens the sockets of a listener, or takes them from the inherited ones.
 pub fn open(listener: &Listener, workers: usize, pool: &mut Pool) -> anyhow::Result<Sockets> {
     let address = match &listener.listen {
         Endpoint::Ip(ip) => StreamAddr::Ip(*ip),
@@ -102,11 +102,11 @@ pub fn open(listener: &Listener, workers: usize, pool: &mut Pool) -> anyhow::Res
         }
         (Some(false), _) => for_all(found.into_iter().map(|(_, socket)| socket).collect(), workers),
         (None, StreamAddr::Unix(path)) => {
-            leave_stale(path);
+            remove_stale(path);
             for_all(vec![listen(&address, listener, false).map_err(refused)?], workers)
         }
         (None, StreamAddr::Ip(ip)) => {
-            // The kernel lets any process of the same user share a port that is shared; who asks alone is told the truth.
+            // SO_REUSEPORT also shares the port with other processes of this user: bind without it first, to see them.
             let alone = first(&address, listener).map_err(refused)?;
             let ip = stream_socket::local_ip(alone.as_raw_fd())?.unwrap_or(*ip);
             drop(alone);
@@ -116,7 +116,7 @@ pub fn open(listener: &Listener, workers: usize, pool: &mut Pool) -> anyhow::Res
     }
 }
 
-/// A socket per worker. The kernel sends a client always to the same one.
+/// Opens a UDP socket per worker. The kernel sends the datagrams of a client always to the same one.
 fn open_datagrams(
     listener: &Listener,
     address: &StreamAddr,
@@ -128,13 +128,13 @@ fn open_datagrams(
     let refused = |e: std::io::Error| refusal(listener, &e);
     let mut sockets: Vec<UdpSocket> = found.by_ref().take(workers).collect();
     if sockets.is_empty() {
-        // As with connections: who asks alone is told whether the port is another's.
+        // As for TCP: without SO_REUSEPORT, to see other processes.
         ip = udp::sockets::free_address(ip).map_err(refused)?;
     }
     while sockets.len() < workers {
         sockets.push(udp::sockets::listen(ip, &listener.sockets).map_err(refused)?);
     }
-    // Limits of a source are kept by the thread that serves it, so all of a source must come to one.
+    // The limits of a source are kept by one thread, so all datagrams of a source must come to that thread.
     let sockets: Vec<OwnedFd> = sockets.into_iter().map(OwnedFd::from).collect();
     if let (true, Some(first)) = (limits_sources(listener), sockets.first()) {
         steer_by_source(first, workers)?;
@@ -142,12 +142,12 @@ fn open_datagrams(
     Ok(sockets.into_iter().map(|socket| vec![socket]).collect())
 }
 
-/// Whether a UDP listener has limits that the thread of a source keeps.
+/// Whether a UDP listener has limits of a source, which one thread keeps.
 pub fn limits_sources(listener: &Listener) -> bool {
     listener.limits.per_source.is_some() || listener.limits.rate.is_some()
 }
 
-/// Lets all datagrams of a source come to one of the sockets that listen where this one does.
+/// Sends all datagrams of a source to one of the sockets that share this socket's port.
 pub fn steer_by_source(socket: &OwnedFd, workers: usize) -> anyhow::Result<()> {
     let socket = UdpSocket::from(socket.try_clone()?);
     udp::sockets::steer_by_source(&socket, workers as u32).context("the kernel cannot steer datagrams by source")
@@ -157,7 +157,7 @@ fn listen(address: &StreamAddr, listener: &Listener, share: bool) -> std::io::Re
     stream_socket::listen(address, listener.sockets.backlog, share, &options(listener))
 }
 
-/// Waits a moment for an address that is just being left.
+/// Binds without SO_REUSEPORT, and retries while the address is in use.
 fn first(address: &StreamAddr, listener: &Listener) -> std::io::Result<OwnedFd> {
     let mut tries = RETRIES;
     loop {
@@ -169,27 +169,27 @@ fn first(address: &StreamAddr, listener: &Listener) -> std::io::Result<OwnedFd> 
     }
 }
 
-/// Every worker gets a duplicate of each.
+/// Duplicates of all sockets for every worker.
 fn for_all(sockets: Vec<OwnedFd>, workers: usize) -> anyhow::Result<Sockets> {
     let copy = |_| sockets.iter().map(OwnedFd::try_clone).collect::<std::io::Result<Vec<_>>>();
     (0..workers).map(copy).collect::<std::io::Result<_>>().context("no descriptor for a listener")
 }
 
-/// Duplicates, for workers: the originals stay here, to be handed over one day.
+/// Duplicates for the workers. The originals stay in the main thread, for a successor.
 pub fn copies(sockets: &Sockets) -> anyhow::Result<Sockets> {
     let copy = |all: &Vec<OwnedFd>| all.iter().map(OwnedFd::try_clone).collect::<std::io::Result<Vec<_>>>();
     sockets.iter().map(copy).collect::<std::io::Result<_>>().context("no descriptor for a listener")
 }
 
-/// Removes the path of a Unix socket that nobody listens on any more: a relay that was killed leaves it behind.
-pub fn leave_stale(path: &str) {
+/// Removes the path of a Unix socket on which no process listens: a relay that was killed leaves it behind.
+pub fn remove_stale(path: &str) {
     use std::os::unix::fs::FileTypeExt;
     if path.starts_with('@') || !std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
         return;
     }
     let refused = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused;
     if std::os::unix::net::UnixStream::connect(path).is_err_and(|e| refused(&e)) {
-        // What cannot be removed is in the way of the next call, which says so.
+        // If it cannot be removed, bind(2) fails and that is reported.
         std::fs::remove_file(path).ok();
     }
 }
@@ -212,7 +212,7 @@ fn refusal(listener: &Listener, e: &std::io::Error) -> UserError {
     UserError::new(format!("cannot listen on {}: {e}", listener.listen), hint)
 }
 
-/// What to do about a path that cannot be listened on. bind(2) says that the address is in use whatever stands there.
+/// The hint for a path that cannot be bound. For any existing file bind(2) fails with EADDRINUSE.
 fn unix_hint(path: &str, code: Option<i32>) -> &'static str {
     use std::os::unix::fs::FileTypeExt;
     match code {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn inherited_sockets_are_taken_and_dealt_out() {
+    fn inherited_sockets_are_taken_and_shared_out() {
         let first = open(&on(0), 3, &mut Pool::default()).expect("opened");
         let port = stream_socket::local_ip(first[0][0].as_raw_fd()).expect("bound").expect("IP").port();
         let inodes = |s: &[&OwnedFd]| -> Vec<_> {
@@ -266,7 +266,7 @@ mod tests {
         let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let place = elsewhere.local_addr().expect("bound");
         let mut pool = Pool::new(first.into_iter().flatten().chain([elsewhere.into()]).collect());
-        // Fewer workers: one has two, and none is closed with clients in its queue.
+        // With fewer workers one gets two sockets: none is closed with clients in its queue.
         let second = open(&on(port), 2, &mut pool).expect("taken over");
         assert_eq!(second.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
         let mut after = inodes(&second.iter().flatten().collect::<Vec<_>>());
@@ -329,7 +329,7 @@ mod tests {
                 listener.protocol = protocol;
                 listener
             };
-            // Another program may hold the port that the kernel chose for IPv4 with IPv6.
+            // Another program may use the port that the kernel chose for IPv4 with IPv6.
             let both = (0..10).find_map(|_| {
                 let v4 = open(&at("0.0.0.0", 0), 2, &mut Pool::default()).expect("IPv4");
                 let port = stream_socket::local_ip(v4[0][0].as_raw_fd()).expect("bound").expect("IP").port();

@@ -1,4 +1,4 @@
-//! What is known of a connection once it has ended: one of these becomes a line of the log.
+//! The record of an ended connection, which becomes a line of the log.
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -10,32 +10,29 @@ use parshall_sys::stream_socket::StreamAddr;
 use super::service::Service;
 use super::stats::Fallback;
 
-/// A connection that has ended.
 #[derive(Debug, Clone)]
 pub struct Closed {
-    /// The listener it came through.
+    /// The listener that accepted it.
     pub service: Arc<Service>,
-    /// Who connected; None for Unix sockets.
+    /// None for Unix sockets.
     pub client: Option<SocketAddr>,
-    /// The target's place in the listener's list; None when none was reached.
+    /// The target's index in the listener's configuration; None if none was connected.
     pub target: Option<usize>,
     /// The address that was connected to.
     pub address: Option<StreamAddr>,
-    /// From accept to the end.
+    /// From accept to close.
     pub duration_ns: Ns,
-    /// What was moved in each direction.
     pub transferred: PerDirection<Transferred>,
-    /// Why it ended.
     pub reason: CloseReason,
 }
 
-/// What was moved in one direction.
+/// The bytes of one direction.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Transferred {
     /// Bytes delivered.
     pub bytes: u64,
-    /// Engines that moved them, a bit each by `EngineKind::ALL`.
+    /// The engines that moved them: a bit for each of `EngineKind::ALL`.
     pub engines: u8,
-    /// Why the engine that was asked for was not used.
+    /// Why the configured engine was not used.
     pub fallback: Option<Fallback>,
 }

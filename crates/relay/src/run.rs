@@ -1,6 +1,6 @@
 //! The main thread of `parshall relay`: opens everything, gives up privileges, starts the threads, and then waits for
-//! signals (SIGHUP reloads, SIGUSR2 upgrades, SIGTERM and SIGINT drain, and cut when they come again). It waits for nothing
-//! else: what takes its time is done by other threads, which send an event when it is.
+//! signals (SIGHUP reloads, SIGUSR2 upgrades, SIGTERM and SIGINT drain; a second one closes what is left). It never blocks
+//! on anything else: other threads read files and resolve names, and send an event when they are done.
 mod reload;
 
 use std::io::Write;
@@ -22,41 +22,40 @@ use signal_hook::iterator::Signals;
 
 use self::reload::{NewConfig, Reloading};
 use super::control::Control;
-use super::control::board::Board;
-use super::control::resolve::Found;
+use super::control::resolve::Resolved;
+use super::control::status::Status;
 use super::log::Log;
 use super::management::{Management, Opened};
 use super::notify::notify;
 use super::open::Pool;
-use super::serve::{Means, Prepared, Relay, unix_path};
+use super::serve::{Prepared, ProcessLimits, Relay, unix_path};
 use super::service::Service;
 use super::stats::ListenerStats;
 use super::upgrade::{Program, READY};
 use parshall_host::error::UserError;
 
-/// Listeners told one by one at the start; with more, their number.
-const TOLD_MAX: usize = 20;
+/// Listeners logged one by one at the start; further ones are counted.
+const LISTED_MAX: usize = 20;
 
-/// Between two looks at whether the UDP threads have ended, which tell nobody.
-const LOOK: Duration = Duration::from_millis(50);
-const LOOK_RARELY: Duration = Duration::from_secs(3600);
+/// The interval of checking whether the UDP threads have ended: they send no event.
+const UDP_POLL: Duration = Duration::from_millis(50);
+const UNTIL_EVENT: Duration = Duration::from_secs(3600);
 
-/// What the main thread waits for.
 #[derive(Debug)]
 enum Event {
     Signal(i32),
     WorkerEnded,
-    /// The process that is to take over is ready, or why it is not.
+    /// The successor is ready (its pid), or why it failed.
     Successor(Result<u32, String>),
-    /// A new configuration was read.
+    /// The file of a reload was read.
     Read(anyhow::Result<NewConfig>),
-    /// The names of a configuration were asked for.
-    Named(Found),
+    /// The names of a configuration were looked up.
+    Resolved(Resolved),
 }
 
-/// Forwards until a signal ends it. `source` is the file that the configuration came from, read again on SIGHUP.
+/// Runs the relay until a signal ends it. `source` is the file of the configuration, which is read again on SIGHUP.
 pub fn run(config: Config, source: Option<PathBuf>) -> anyhow::Result<()> {
-    // From here on a signal is answered, however early it comes.
+    // From here on signals are handled, also those that come before the relay is started.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR2])?;
     let program = Program::this()?;
     let inherited = handover::inherited();
@@ -68,7 +67,7 @@ pub fn run(config: Config, source: Option<PathBuf>) -> anyhow::Result<()> {
     if !main.start(signals)? {
         return Ok(());
     }
-    main.say_ready(inherited.ready);
+    main.report_ready(inherited.ready);
     main.serve();
     main.finish()
 }
@@ -82,29 +81,29 @@ struct Main {
     source: Option<PathBuf>,
     program: Program,
     threads: usize,
-    means: Means,
+    limits: ProcessLimits,
     relay: Relay,
-    /// Until it is started.
+    /// The first configuration, until it is started.
     opened: Option<(Prepared, Opened)>,
     management: Management,
-    board: Arc<Board>,
+    status: Arc<Status>,
     control: Option<Control>,
     log: Option<Log>,
     events: (Sender<Event>, Receiver<Event>),
     reloading: Option<Reloading>,
-    /// SIGHUP came while a configuration was read: it may have changed since.
+    /// SIGHUP came during a reload: the file may have changed again.
     reload_again: bool,
     /// A successor has been started.
     upgrading: bool,
     /// A successor has the listeners.
     handed_over: bool,
     draining: bool,
-    /// Connections that reloads have cut.
-    cut_before: u64,
+    /// Connections that reloads had closed at the drain timeout when draining began.
+    drained_before: u64,
 }
 
 impl Main {
-    /// Opens all that needs privileges, and gives them up. No other thread runs yet.
+    /// Opens everything that needs privileges, and gives them up. No other thread runs yet.
     fn open(
         config: Config,
         source: Option<PathBuf>,
@@ -118,11 +117,11 @@ impl Main {
         let user = wanted_user(&config)?;
         let opened = Opened::open(None, &config.global, &mut pool, user.as_ref())?;
         for left in pool.rest() {
-            tracing::warn!("{left} was handed over, but no listener is on it: it is closed");
+            tracing::warn!("{left} was inherited, but no listener is on it: it is closed");
         }
         give_up_privileges(&config, user.as_ref())?;
         Ok(Self {
-            means: Means::new(&config, threads, parshall_sys::limits::descriptors()),
+            limits: ProcessLimits::new(&config, threads, parshall_sys::limits::descriptors()),
             config,
             source,
             program,
@@ -130,7 +129,7 @@ impl Main {
             relay,
             opened: Some((prepared, opened)),
             management: Management::default(),
-            board: Arc::default(),
+            status: Arc::default(),
             control: None,
             log: None,
             events: channel(),
@@ -139,11 +138,11 @@ impl Main {
             upgrading: false,
             handed_over: false,
             draining: false,
-            cut_before: 0,
+            drained_before: 0,
         })
     }
 
-    /// Starts to serve. False if a signal to stop came before.
+    /// Starts the threads. False if a signal to stop came first.
     fn start(&mut self, mut signals: Signals) -> anyhow::Result<bool> {
         let (prepared, mut opened) = self.opened.take().context("started twice")?;
         let events = self.events.0.clone();
@@ -154,10 +153,10 @@ impl Main {
                 }
             }
         })?;
-        let control = Control::start(self.board.clone())?;
+        let control = Control::start(self.status.clone())?;
         let services: Vec<_> = prepared.services().cloned().collect();
         let events = self.events.0.clone();
-        control.ask(services.clone(), move |found| drop(events.send(Event::Named(found))));
+        control.resolve(services.clone(), move |found| drop(events.send(Event::Resolved(found))));
         let Some(found) = self.wait_for_names() else {
             tracing::info!("stopped before it was started");
             notify("STOPPING=1");
@@ -165,30 +164,30 @@ impl Main {
             return Ok(false);
         };
         all_reachable(&services, &found)?;
-        tell_unresolved(&found);
+        warn_unresolved(&found);
         let events = self.events.0.clone();
         let ended = move || drop(events.send(Event::WorkerEnded));
-        let (wake, lines) = self.relay.start(&self.config, self.means, ended)?;
+        let (wake, lines) = self.relay.start(&self.config, self.limits, ended)?;
         let log = Log::start(opened.sink(), wake, lines)?;
-        self.board.set_log(log.counts());
+        self.status.set_log(log.counts());
         self.relay.commit(prepared, 0);
-        self.board.show(&self.relay);
-        control.follow(services.clone(), found);
+        self.status.set_listeners(&self.relay);
+        control.refresh(services.clone(), found);
         control.check(services);
         self.management.serve(opened, &control);
         (self.control, self.log) = (Some(control), Some(log));
         Ok(true)
     }
 
-    /// What was found of the names at the start. None if a signal to stop comes first; other signals are answered later.
-    fn wait_for_names(&self) -> Option<Found> {
+    /// Waits for the addresses of names at the start. None if a signal to stop comes first; other events are queued again.
+    fn wait_for_names(&self) -> Option<Resolved> {
         let mut later = Vec::new();
         let found = loop {
             match self.events.1.recv() {
-                Ok(Event::Named(found)) => break Some(found),
+                Ok(Event::Resolved(found)) => break Some(found),
                 Ok(Event::Signal(SIGTERM | SIGINT)) => break None,
                 Ok(other) => later.push(other),
-                // We hold a sender ourselves.
+                // Not possible: `self` holds a sender.
                 Err(_) => break None,
             }
         };
@@ -196,21 +195,21 @@ impl Main {
         found
     }
 
-    fn say_ready(&self, predecessor: Option<std::fs::File>) {
+    fn report_ready(&self, predecessor: Option<std::fs::File>) {
         let listeners = &self.relay.listeners;
-        for running in listeners.iter().take(TOLD_MAX) {
+        for running in listeners.iter().take(LISTED_MAX) {
             let targets: Vec<_> = running.service.config.targets.iter().map(|t| t.endpoint.to_string()).collect();
             tracing::info!("listening on {} -> {}", running.bound, targets.join(", "));
         }
-        if listeners.len() > TOLD_MAX {
-            tracing::info!("and on {} more", listeners.len() - TOLD_MAX);
+        if listeners.len() > LISTED_MAX {
+            tracing::info!("and on {} more", listeners.len() - LISTED_MAX);
         }
         if let Some(address) = self.management.metrics_address() {
             tracing::info!("metrics on http://{address}/metrics");
         }
         let limit = parshall_sys::limits::descriptors();
-        let (threads, most) = (plural(self.threads as u64, "thread", "threads"), self.means.connections);
-        tracing::info!("started: {threads}, at most {most} connections ({limit} descriptors)");
+        let (threads, max) = (plural(self.threads as u64, "thread", "threads"), self.limits.connections);
+        tracing::info!("started: {threads}, at most {max} connections ({limit} descriptors)");
         if let Some(mut pipe) = predecessor {
             // A predecessor that is gone has stopped accepting already.
             pipe.write_all(READY).ok();
@@ -221,15 +220,17 @@ impl Main {
     fn serve(&mut self) {
         let mut running = self.threads;
         while running > 0 || !self.relay.udp_ended() {
-            // We hold a sender ourselves, so there is always someone who could send: an error is a look around.
-            let Ok(event) = self.events.1.recv_timeout(if running > 0 { LOOK_RARELY } else { LOOK }) else { continue };
+            // `self` holds a sender, so an error is the timeout.
+            let Ok(event) = self.events.1.recv_timeout(if running > 0 { UNTIL_EVENT } else { UDP_POLL }) else {
+                continue;
+            };
             match event {
                 Event::Signal(SIGHUP) => self.reload(),
                 Event::Signal(SIGUSR2) => self.upgrade(),
                 Event::Signal(_) => self.stop(),
                 Event::Successor(outcome) => self.successor(outcome),
                 Event::Read(outcome) => self.take_read(outcome),
-                Event::Named(found) => self.take_named(found),
+                Event::Resolved(found) => self.take_resolved(found),
                 Event::WorkerEnded => {
                     running -= 1;
                     if !self.draining {
@@ -254,16 +255,16 @@ impl Main {
         };
         let counts = self.relay.counts();
         let result = self.relay.join();
-        paths.iter().for_each(|path| super::open::leave_stale(path));
+        paths.iter().for_each(|path| super::open::remove_stale(path));
         if let Some(log) = self.log.take() {
             log.finish();
         }
         if let Some(control) = self.control.take() {
             control.stop();
         }
-        match cut(&counts) - self.cut_before {
+        match closed_at_timeout(&counts) - self.drained_before {
             0 => tracing::info!("drained"),
-            n => tracing::warn!("drained: {} had to be cut", plural(n, "connection", "connections")),
+            n => tracing::warn!("drained: {} closed at the timeout", plural(n, "connection was", "connections were")),
         }
         result
     }
@@ -279,10 +280,10 @@ impl Main {
 
     fn drain(&mut self, timeout: Duration) {
         self.draining = true;
-        self.cut_before = cut(&self.relay.counts());
-        self.board.set_draining();
+        self.drained_before = closed_at_timeout(&self.relay.counts());
+        self.status.set_draining();
         let (open, s) = (plural(self.relay.active(), "connection", "connections"), timeout.as_secs_f64());
-        tracing::info!("draining: {open} may finish within {s} s; a second signal cuts them");
+        tracing::info!("draining: {open} may finish within {s} s; a second signal closes them");
         self.relay.drain(after(timeout), self.handed_over);
     }
 
@@ -310,8 +311,8 @@ impl Main {
                 tracing::info!("process {pid} has taken over");
                 self.handed_over = true;
                 if let Some(control) = &self.control {
-                    // Who asks from now on is answered by the new one, not by either.
-                    self.management.leave(control);
+                    // From now on only the successor answers.
+                    self.management.hand_over(control);
                 }
                 notify(&format!("MAINPID={pid}"));
                 if !self.draining {
@@ -323,8 +324,8 @@ impl Main {
     }
 }
 
-/// A listener none of whose targets has an address cannot serve anyone.
-fn all_reachable(services: &[Arc<Service>], found: &Found) -> anyhow::Result<()> {
+/// Fails if none of the targets of a listener has an address.
+fn all_reachable(services: &[Arc<Service>], found: &Resolved) -> anyhow::Result<()> {
     for service in services {
         if service.targets.iter().any(|t| !t.addresses().is_empty()) {
             continue;
@@ -333,18 +334,20 @@ fn all_reachable(services: &[Arc<Service>], found: &Found) -> anyhow::Result<()>
         let Some(Endpoint::Name(name, _)) = first else { continue };
         let why = found.why(name).unwrap_or("no address is known");
         let what = format!("{}: the name {name} cannot be resolved: {why}", service.config.name);
-        return Err(UserError::new(what, "check the spelling; `getent hosts NAME` asks as the relay does").into());
+        return Err(
+            UserError::new(what, "check the spelling; `getent hosts NAME` looks it up as the relay does").into()
+        );
     }
     Ok(())
 }
 
-fn tell_unresolved(found: &Found) {
+fn warn_unresolved(found: &Resolved) {
     for (name, why) in found.unresolved() {
-        tracing::warn!("the name {name} cannot be resolved: {why}; it is asked for again, and the other targets serve");
+        tracing::warn!("the name {name} cannot be resolved: {why}; it is looked up again, and the other targets serve");
     }
 }
 
-/// Who the relay is to become, if somebody else than who started it.
+/// The user that the relay is to become, if one is configured.
 fn wanted_user(config: &Config) -> anyhow::Result<Option<User>> {
     let Some(wanted) = &config.global.user else { return Ok(None) };
     let (name, group) = wanted.split_once(':').map_or((wanted.as_str(), None), |(user, group)| (user, Some(group)));
@@ -359,7 +362,7 @@ fn wanted_user(config: &Config) -> anyhow::Result<Option<User>> {
 
 fn give_up_privileges(config: &Config, user: Option<&User>) -> anyhow::Result<()> {
     let Some(user) = user else {
-        // A new program that takes over is to have the capabilities of its file, if this one has them from its own.
+        // With no_new_privs a successor would not get the capabilities of its file, from which this process has its own.
         return if privileges::elevated_by_file() { Ok(()) } else { Ok(privileges::gain_nothing()?) };
     };
     let transparent = config.listeners.iter().any(|l| l.transparent);
@@ -374,8 +377,8 @@ fn give_up_privileges(config: &Config, user: Option<&User>) -> anyhow::Result<()
     })
 }
 
-/// Connections that were ended because their time to drain was over.
-fn cut(counts: &[Arc<ListenerStats>]) -> u64 {
+/// Connections that were closed because the drain timeout was over.
+fn closed_at_timeout(counts: &[Arc<ListenerStats>]) -> u64 {
     counts.iter().map(|s| s.closed(CloseReason::Drained).get()).sum()
 }
 

@@ -1,7 +1,6 @@
-//! The running relay: its workers and listeners, and what the main thread does with them (start, new configuration,
-//! drain).
+//! The running relay: its workers and listeners, which the main thread starts, reconfigures and drains.
 //!
-//! A configuration takes effect in two steps. [`Relay::prepare`] opens what is new and can fail without a trace;
+//! A configuration takes effect in two steps. [`Relay::prepare`] opens new listeners and changes nothing if it fails;
 //! [`Relay::commit`] cannot fail.
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,71 +23,67 @@ use super::connection_limit::ConnectionLimit;
 use super::listener::RunningListener;
 use super::open::{self, Pool, Sockets};
 use super::record::Closed;
-use super::serve_udp::{UdpPrepared, UdpSide};
+use super::serve_udp::{UdpPrepared, UdpThreads};
 use super::service::Service;
 use super::service::balancing::Balancing;
 use super::service::target::TargetState;
 use super::stats::ListenerStats;
 use super::worker::{Parts, Worker};
 
-/// Batches of ended connections that wait for the log: some seconds of them.
+/// Batches of ended connections in the queue to the log thread: some seconds of them.
 const LOG_QUEUE: usize = 256;
 
-/// A worker takes up a configuration between two turns, so within milliseconds.
+/// How long a commit waits for the workers. A worker applies a configuration between two waits, so within milliseconds.
 const APPLY_MAX: Duration = Duration::from_secs(1);
 
-/// A configuration whose listeners are open and not yet served. Dropped instead of committed it leaves no trace.
+/// A configuration whose listeners are open and not yet served. If it is dropped, they are closed and nothing has changed.
 #[derive(Default)]
 pub struct Prepared {
     running: Vec<RunningListener>,
-    /// For the workers; None where they have their sockets already.
-    fresh: Vec<Option<Sockets>>,
-    /// What changes about listeners that stay open.
+    /// By listener, the sockets for the workers; None where they have theirs already.
+    new_sockets: Vec<Option<Sockets>>,
+    /// Changes of listeners that stay open.
     adjustments: Vec<Adjustment>,
-    /// None if the UDP listeners are as before.
+    /// None if the UDP listeners do not change.
     udp: Option<UdpPrepared>,
-    /// Last, so that nobody listens there any more when it is dropped.
+    /// The last field, because the sockets must be closed when it is dropped.
     paths: NewPaths,
 }
 
-/// Paths of Unix sockets that were made for a configuration; removed unless it is committed.
+/// Paths of Unix sockets that were created for a configuration. They are removed unless it is committed.
 #[derive(Default)]
 struct NewPaths(Vec<String>);
 
 impl Drop for NewPaths {
     fn drop(&mut self) {
-        self.0.iter().for_each(|path| open::leave_stale(path));
+        self.0.iter().for_each(|path| open::remove_stale(path));
     }
 }
 
 impl Prepared {
-    /// Its listeners.
     pub fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
         self.running.iter().map(|r| &r.service)
     }
 }
 
-/// What a new configuration has changed.
+/// How many listeners a new configuration has changed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Changes {
-    /// Listeners opened.
     pub added: usize,
-    /// Listeners closed.
     pub removed: usize,
-    /// Listeners on the same address as before, with other settings.
+    /// On the same address as before, with other settings.
     pub changed: usize,
 }
 
-/// The running relay.
 #[derive(Debug)]
 pub struct Relay {
     workers: Vec<Handle>,
     threads: usize,
-    /// Listeners of the configuration in force.
+    /// The listeners of the configuration in force.
     pub listeners: Vec<RunningListener>,
-    /// Counters of listeners that are gone, by name: should one come back, it counts on.
+    /// Counters of removed listeners, by name: one that is added again continues them.
     gone: HashMap<String, Vec<Arc<ListenerStats>>>,
-    udp: UdpSide,
+    udp: UdpThreads,
     /// Counts the connections and UDP sessions of all threads.
     connection_limit: Arc<ConnectionLimit>,
 }
@@ -101,24 +96,22 @@ struct Handle {
 }
 
 impl Handle {
-    fn tell(&self, command: Command) {
-        // A worker that has ended has nothing to be told.
+    fn send(&self, command: Command) {
+        // A worker that has ended cannot be reached.
         let _ended = self.inbox.send(command);
         eventfd::signal(&self.wake);
     }
 }
 
-/// Limits of the process.
 #[derive(Debug, Clone, Copy)]
-pub struct Means {
-    /// Connections of all workers.
+pub struct ProcessLimits {
+    /// Of all workers.
     pub connections: usize,
-    /// Pipes of each.
     pub pipes_per_thread: usize,
 }
 
-impl Means {
-    /// What `descriptors` (RLIMIT_NOFILE) allow, once the listeners have theirs.
+impl ProcessLimits {
+    /// The limits for `descriptors` (RLIMIT_NOFILE), of which the listeners need some.
     pub fn new(config: &Config, threads: usize, descriptors: u64) -> Self {
         // A socket per worker and its duplicate.
         let listening = config.listeners.len() as u64 * threads as u64 * 2;
@@ -129,49 +122,49 @@ impl Means {
 }
 
 impl Relay {
-    /// A relay that listens nowhere.
+    /// A relay without listeners or threads.
     pub fn new(threads: usize) -> Self {
         Self {
             workers: Vec::new(),
             threads,
             listeners: Vec::new(),
             gone: HashMap::new(),
-            udp: UdpSide::default(),
+            udp: UdpThreads::default(),
             connection_limit: ConnectionLimit::new(None),
         }
     }
 
-    /// Starts the workers. `on_end` is called in each worker's thread when it ends. Ended connections come out of the
-    /// channel; who sends an empty list wakes its reader.
+    /// Starts the workers. `on_end` is called in each worker's thread when it ends, also after a panic. Returns the queue of
+    /// ended connections; an empty batch wakes its reader.
     #[allow(clippy::type_complexity)] // Both ends of one channel.
     pub fn start(
         &mut self,
         config: &Config,
-        means: Means,
+        limits: ProcessLimits,
         on_end: impl Fn() + Clone + Send + 'static,
     ) -> anyhow::Result<(SyncSender<Vec<Closed>>, Receiver<Vec<Closed>>)> {
         let (closed, ended) = sync_channel(LOG_QUEUE);
         let buffer_max = config.listeners.iter().map(|l| l.buffer).max().unwrap_or(0);
-        self.connection_limit = ConnectionLimit::new(Some(means.connections.try_into().unwrap_or(u32::MAX)));
+        self.connection_limit = ConnectionLimit::new(Some(limits.connections.try_into().unwrap_or(u32::MAX)));
         for number in 0..self.threads {
-            let parts = (self.connection_limit.clone(), means.pipes_per_thread, buffer_max);
+            let parts = (self.connection_limit.clone(), limits.pipes_per_thread, buffer_max);
             self.workers.push(spawn(number, parts, closed.clone(), on_end.clone())?);
         }
         if config.listeners.iter().any(|l| l.protocol == Protocol::Udp) {
-            self.udp = UdpSide::start(self.threads, &self.connection_limit)?;
+            self.udp = UdpThreads::start(self.threads, &self.connection_limit)?;
         }
         Ok((closed, ended))
     }
 
-    /// Opens what a configuration adds, and tries what it changes. Listeners on the same address keep their sockets, their
-    /// counters and what is known of their targets. Nothing that is in use changes before [`Self::commit`].
+    /// Opens the listeners that a configuration adds, and tries the options that it changes. Listeners on the same address
+    /// keep their sockets, their counters and the state of their targets. Nothing in use changes before [`Self::commit`].
     pub fn prepare(&self, config: &Config, pool: &mut Pool) -> anyhow::Result<Prepared> {
-        let mut before = by_place(&self.listeners);
+        let mut before = by_address(&self.listeners);
         let named = self.listeners.iter().map(|r| (r.service.config.name.as_str(), r)).collect();
         let mut prepared = Prepared::default();
         for listener in &config.listeners {
-            let old = before.get_mut(&place(listener)).and_then(VecDeque::pop_front);
-            let (sockets, bound, fresh) = match old {
+            let old = before.get_mut(&address_key(listener)).and_then(VecDeque::pop_front);
+            let (sockets, bound, new_sockets) = match old {
                 Some(old) => {
                     prepared.adjustments.extend(Adjustment::prepare(old, listener)?);
                     (old.sockets.clone(), old.bound.clone(), None)
@@ -179,8 +172,8 @@ impl Relay {
                 None => {
                     let sockets = self.open_new(listener, pool, &mut prepared.paths)?;
                     let bound = open::bound(&sockets, listener);
-                    let theirs = open::copies(&sockets)?;
-                    (Arc::new(sockets), bound, Some(theirs))
+                    let copies = open::copies(&sockets)?;
+                    (Arc::new(sockets), bound, Some(copies))
                 }
             };
             let stats = match old.filter(|o| o.service.config.name == listener.name) {
@@ -188,19 +181,19 @@ impl Relay {
                 None => self.stats_of(&listener.name, &named),
             };
             prepared.running.push(RunningListener { service: service(listener, old), stats, bound, sockets });
-            prepared.fresh.push(fresh);
+            prepared.new_sockets.push(new_sockets);
         }
         if self.udp_differs(&prepared) {
-            let rows = prepared.running.iter().zip(&prepared.fresh).filter(|(row, _)| !row.is_tcp());
-            let rows: Vec<_> = rows.map(|(row, fresh)| (row, fresh.is_some())).collect();
-            // Before the relay is started nothing may run that has not given up privileges.
+            let rows = prepared.running.iter().zip(&prepared.new_sockets).filter(|(row, _)| !row.is_tcp());
+            let rows: Vec<_> = rows.map(|(row, new_sockets)| (row, new_sockets.is_some())).collect();
+            // Before the relay is started no thread may run, because privileges are given up later.
             let session_limit = (!self.workers.is_empty()).then_some(&self.connection_limit);
             prepared.udp = Some(self.udp.prepare(&rows, self.threads, session_limit)?);
         }
         Ok(prepared)
     }
 
-    /// Opens a listener; a path that this makes is noted.
+    /// Opens a listener; the path of a Unix socket that this creates is added to `paths`.
     fn open_new(&self, listener: &Listener, pool: &mut Pool, paths: &mut NewPaths) -> anyhow::Result<Sockets> {
         let path = unix_path(&listener.listen).filter(|path| !pool.has_unix(path));
         let sockets = open::open(listener, self.threads, pool)?;
@@ -208,7 +201,7 @@ impl Relay {
         Ok(sockets)
     }
 
-    /// The counters under this name, if it was ever used: they must not go backwards.
+    /// The counters of this name, also of a removed listener, because counters must not go backwards; or new ones.
     fn stats_of(&self, name: &str, named: &HashMap<&str, &RunningListener>) -> Vec<Arc<ListenerStats>> {
         let now = named.get(name).map(|r| &r.stats);
         now.or_else(|| self.gone.get(name))
@@ -218,71 +211,70 @@ impl Relay {
 
     /// Puts a configuration into force. Connections of removed listeners may finish until `drain_until`.
     pub fn commit(&mut self, prepared: Prepared, drain_until: Ns) -> Changes {
-        let Prepared { running, mut fresh, adjustments, udp, mut paths } = prepared;
+        let Prepared { running, mut new_sockets, adjustments, udp, mut paths } = prepared;
         paths.0.clear();
         adjustments.iter().for_each(Adjustment::commit);
-        let changes = self.changes(&running, &fresh);
-        let left = self.paths_left(&running);
+        let changes = self.changes(&running, &new_sockets);
+        let left = self.paths_to_remove(&running);
         let names: HashSet<&str> = running.iter().map(|r| r.service.config.name.as_str()).collect();
         for old in self.listeners.iter().filter(|old| !names.contains(old.service.config.name.as_str())) {
             self.gone.insert(old.service.config.name.clone(), old.stats.clone());
         }
         self.gone.retain(|name, _| !names.contains(name.as_str()));
-        // Our duplicates of removed sockets go first: what comes in while only we have them would wait for nobody.
+        // Drops the duplicates of removed sockets before the workers close theirs: no thread would accept from them.
         self.listeners = running;
         let (applied, all_have) = channel();
         for (number, worker) in self.workers.iter().enumerate() {
             let mut listeners = Vec::new();
-            for (row, fresh) in self.listeners.iter().zip(&mut fresh).filter(|(row, _)| row.is_tcp()) {
+            for (row, new_sockets) in self.listeners.iter().zip(&mut new_sockets).filter(|(row, _)| row.is_tcp()) {
                 let stats = &row.stats[number];
                 let assigned = |socket| Assigned { service: row.service.clone(), stats: stats.clone(), socket };
-                match fresh {
+                match new_sockets {
                     Some(sockets) => {
                         listeners.extend(std::mem::take(&mut sockets[number]).into_iter().map(|s| assigned(Some(s))));
                     }
                     None => listeners.extend(row.sockets[number].iter().map(|_| assigned(None))),
                 }
             }
-            worker.tell(Command::Apply { listeners, drain_until, applied: applied.clone() });
+            worker.send(Command::Apply { listeners, drain_until, applied: applied.clone() });
         }
         drop(applied);
-        // Who is told that it is in force may rely on it. A worker that does not get to it gets there later.
+        // So that the listeners are in force when a reload is reported. A worker that is late applies them later.
         all_have.recv_timeout(APPLY_MAX).ok();
-        // Nobody listens there any more, so clients had better find nothing there.
-        left.iter().for_each(|path| open::leave_stale(path));
+        // The sockets of these paths are closed.
+        left.iter().for_each(|path| open::remove_stale(path));
         if let Some(udp) = udp {
             self.udp.serve(udp, drain_until).recv_timeout(APPLY_MAX).ok();
         }
         changes
     }
 
-    /// Paths of Unix sockets that the listeners in force have and these have not.
-    fn paths_left(&self, running: &[RunningListener]) -> Vec<String> {
+    /// The paths of Unix sockets of listeners in force that are not among the new ones.
+    fn paths_to_remove(&self, running: &[RunningListener]) -> Vec<String> {
         let kept: HashSet<&str> = running.iter().filter_map(|r| unix_path(&r.service.config.listen)).collect();
         let now = self.listeners.iter().filter_map(|r| unix_path(&r.service.config.listen));
         now.filter(|path| !kept.contains(path)).map(str::to_owned).collect()
     }
 
-    /// Whether the UDP listeners are others than before.
-    fn udp_differs(&self, Prepared { running, fresh, .. }: &Prepared) -> bool {
+    /// Whether the configuration changes a UDP listener.
+    fn udp_differs(&self, Prepared { running, new_sockets, .. }: &Prepared) -> bool {
         let new: Vec<&Listener> = running.iter().filter(|r| !r.is_tcp()).map(|r| &r.service.config).collect();
         let old: Vec<&Listener> = self.listeners.iter().filter(|r| !r.is_tcp()).map(|r| &r.service.config).collect();
-        let opened = running.iter().zip(fresh).any(|(row, fresh)| !row.is_tcp() && fresh.is_some());
+        let opened = running.iter().zip(new_sockets).any(|(row, new_sockets)| !row.is_tcp() && new_sockets.is_some());
         opened || new != old
     }
 
-    /// Whether the UDP threads have ended.
     pub fn udp_ended(&self) -> bool {
         self.udp.ended()
     }
 
-    fn changes(&self, running: &[RunningListener], fresh: &[Option<Sockets>]) -> Changes {
-        let mut before = by_place(&self.listeners);
+    fn changes(&self, running: &[RunningListener], new_sockets: &[Option<Sockets>]) -> Changes {
+        let mut before = by_address(&self.listeners);
         let mut changes = Changes::default();
         let mut kept = 0;
-        for (new, fresh) in running.iter().zip(fresh) {
-            let old = before.get_mut(&place(&new.service.config)).and_then(VecDeque::pop_front);
-            match old.filter(|_| fresh.is_none()) {
+        for (new, new_sockets) in running.iter().zip(new_sockets) {
+            let old = before.get_mut(&address_key(&new.service.config)).and_then(VecDeque::pop_front);
+            match old.filter(|_| new_sockets.is_none()) {
                 Some(old) => {
                     kept += 1;
                     changes.changed += usize::from(old.service.config != new.service.config);
@@ -294,24 +286,24 @@ impl Relay {
         changes
     }
 
-    /// Counters of listeners that are gone, by name.
+    /// The counters of removed listeners, by name.
     pub fn gone(&self) -> impl Iterator<Item = (&String, &Vec<Arc<ListenerStats>>)> {
         self.gone.iter()
     }
 
-    /// Every listening socket, for a successor.
+    /// All listening sockets, for a successor.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.listeners.iter().flat_map(|r| r.sockets.iter().flatten()).map(AsFd::as_fd)
     }
 
-    /// Stops accepting; connections may finish until then. `handed_over`: another process has the listening sockets.
+    /// Stops accepting; connections may finish until `until`. `handed_over`: another process has the listening sockets.
     pub fn drain(&mut self, until: Ns, handed_over: bool) {
-        // Our duplicates would keep the ports open.
+        // These duplicates would keep the ports open.
         for row in &mut self.listeners {
             row.sockets = Arc::default();
         }
         for worker in &self.workers {
-            worker.tell(Command::Drain { until });
+            worker.send(Command::Drain { until });
         }
         self.udp.drain(until, handed_over);
     }
@@ -327,31 +319,31 @@ impl Relay {
         self.udp.join()
     }
 
-    /// All counters, of listeners that are gone too.
+    /// All counters, also those of removed listeners.
     pub fn counts(&self) -> Vec<Arc<ListenerStats>> {
         self.listeners.iter().map(|r| &r.stats).chain(self.gone.values()).flatten().cloned().collect()
     }
 
-    /// Connections open now.
+    /// Open connections and sessions.
     pub fn active(&self) -> u64 {
         self.counts().iter().map(|s| s.active.get()).sum()
     }
 }
 
-fn place(listener: &Listener) -> (Protocol, Endpoint) {
+fn address_key(listener: &Listener) -> (Protocol, Endpoint) {
     (listener.protocol, listener.listen.clone())
 }
 
-/// Listeners by address. Several can be on port 0; then their order tells them apart.
-fn by_place(listeners: &[RunningListener]) -> HashMap<(Protocol, Endpoint), VecDeque<&RunningListener>> {
+/// Listeners by address. Several can be on port 0; those are matched in their order.
+fn by_address(listeners: &[RunningListener]) -> HashMap<(Protocol, Endpoint), VecDeque<&RunningListener>> {
     let mut all: HashMap<_, VecDeque<_>> = HashMap::new();
     for running in listeners {
-        all.entry(place(&running.service.config)).or_default().push_back(running);
+        all.entry(address_key(&running.service.config)).or_default().push_back(running);
     }
     all
 }
 
-/// A listener as the workers see it, with what is known from before.
+/// The service of a listener, with the limiter, the balancing and the targets' state of the one before a reload.
 fn service(listener: &Listener, old: Option<&RunningListener>) -> Arc<Service> {
     let limiter = old.filter(|o| o.service.config.limits == listener.limits).map(|o| o.service.limiter.clone());
     let targets = listener.targets.iter().map(|t| state_of(t, old)).collect();
@@ -367,7 +359,7 @@ pub fn unix_path(endpoint: &Endpoint) -> Option<&str> {
     if let Endpoint::Unix(path) = endpoint { Some(path) } else { None }
 }
 
-/// What is known of a target: all that was, if the listener had it before.
+/// The state of a target: that from before a reload, if the listener had the target.
 fn state_of(target: &Target, old: Option<&RunningListener>) -> Arc<TargetState> {
     let known = old.and_then(|old| {
         let place = old.service.config.targets.iter().position(|t| t.endpoint == target.endpoint);
@@ -377,7 +369,7 @@ fn state_of(target: &Target, old: Option<&RunningListener>) -> Arc<TargetState> 
         Arc::new(TargetState::new(match &target.endpoint {
             Endpoint::Ip(ip) => vec![StreamAddr::Ip(*ip)],
             Endpoint::Unix(path) => vec![StreamAddr::Unix(path.clone())],
-            // Names are resolved by the control thread.
+            // The control thread resolves names.
             Endpoint::Name(..) => Vec::new(),
         }))
     })
@@ -397,7 +389,7 @@ fn spawn(
     let thread = std::thread::Builder::new()
         .name(format!("relay-{number}"))
         .spawn(move || {
-            let _told_even_by_a_panic = at_end;
+            let _runs_on_panic_too = at_end;
             worker.run()
         })
         .context("no thread for a worker")?;
@@ -434,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_has_changed_nothing_and_what_is_committed_has() {
+    fn a_refused_configuration_changes_nothing_and_a_committed_one_does() {
         let scratch = tempfile::tempdir().expect("a directory");
         let path = |name: &str| scratch.path().join(name).to_str().expect("UTF-8").to_owned();
         let mut pool = Pool::default();

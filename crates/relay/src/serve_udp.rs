@@ -1,6 +1,6 @@
-//! The UDP side of the running relay: a thread with a socket of every UDP listener, as many as there are TCP workers.
+//! The UDP threads of the running relay, as many as there are TCP workers. Each has a socket of every UDP listener.
 //!
-//! The threads stay when the configuration changes, and sessions with them: a session's port is its socket's.
+//! The threads and their sessions stay when the configuration changes: a session keeps the port of its socket.
 use std::fmt::Display;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -18,17 +18,16 @@ use super::udp;
 use super::udp::plan::{Change, Chooser, UdpListener, UdpPlan};
 use super::udp::stop::{Order, Stop};
 
-/// Listeners that UDP threads are about to serve.
+/// A configuration for the UDP threads that is not yet in force.
 pub struct UdpPrepared {
-    /// The threads, if they had to be started.
-    started: Option<UdpSide>,
-    /// Of each thread.
+    /// The threads, if they had to be started for it.
+    started: Option<UdpThreads>,
+    /// By thread.
     listeners: Vec<Vec<UdpListener>>,
 }
 
-/// The UDP threads.
 #[derive(Debug, Default)]
-pub struct UdpSide {
+pub struct UdpThreads {
     threads: Vec<Handle>,
 }
 
@@ -38,7 +37,7 @@ struct Handle {
     thread: JoinHandle<std::io::Result<()>>,
 }
 
-/// Chooses by the rules of the configuration.
+/// Chooses targets by the balancing and health rules of a service.
 struct ByRules {
     service: Arc<Service>,
     order: Vec<usize>,
@@ -75,8 +74,8 @@ impl Chooser for ByRules {
     }
 }
 
-impl UdpSide {
-    /// Starts the threads, which serve nothing yet.
+impl UdpThreads {
+    /// Starts the threads, without listeners.
     pub fn start(threads: usize, session_limit: &Arc<ConnectionLimit>) -> anyhow::Result<Self> {
         let mut started = Self::default();
         for number in 0..threads {
@@ -102,31 +101,30 @@ impl UdpSide {
         Ok(UdpPrepared { started, listeners })
     }
 
-    /// Serves other listeners from now on. Sessions of those that are gone may go on until `drain_until`. The answer hangs
-    /// up once every thread has taken it up.
+    /// Puts prepared listeners into force. Sessions of removed ones may go on until `drain_until`. The receiver returned is
+    /// disconnected once every thread has applied the change.
     pub fn serve(&mut self, prepared: UdpPrepared, drain_until: Ns) -> Receiver<()> {
         let (applied, all_have) = channel();
         if let Some(started) = prepared.started {
             *self = started;
         }
         for (thread, listeners) in self.threads.iter().zip(prepared.listeners) {
-            // A thread that has ended takes nothing up.
+            // A thread that has ended cannot be reached.
             thread.stop.change(Change { listeners, drain_until, applied: applied.clone() }).ok();
         }
         all_have
     }
 
-    /// Takes no new sessions; those open may go on until then. Where another process has the sockets, only answers pass:
-    /// what clients send is for that one to read.
+    /// Begins no new sessions; open ones may go on until `until`. With `handed_over` another process reads the sockets, so
+    /// that only answers of targets are forwarded.
     pub fn drain(&self, until: Ns, handed_over: bool) {
         let order = if handed_over { Order::HandOver(until) } else { Order::Drain(until) };
         for each in &self.threads {
-            // A thread that has ended has nothing to be told.
+            // A thread that has ended cannot be reached.
             each.stop.give(order).ok();
         }
     }
 
-    /// Whether all threads have ended.
     pub fn ended(&self) -> bool {
         self.threads.iter().all(|each| each.thread.is_finished())
     }
@@ -143,42 +141,42 @@ impl UdpSide {
     }
 }
 
-impl Drop for UdpSide {
+impl Drop for UdpThreads {
     fn drop(&mut self) {
-        // Those of a configuration that was refused.
+        // The threads of a configuration that was refused have to end.
         for each in &self.threads {
             each.stop.give(Order::End).ok();
         }
     }
 }
 
-/// The listeners of one thread, with the sockets that it has not got yet.
+/// The listeners for one thread, with the sockets that it does not have yet.
 fn listeners(running: &[(&RunningListener, bool)], number: usize) -> anyhow::Result<Vec<UdpListener>> {
     let mut listeners = Vec::new();
-    for (one, lacking) in running {
-        let socket = one.sockets.get(number).and_then(|each| each.first()).filter(|_| *lacking);
+    for (listener, needs_socket) in running {
+        let socket = listener.sockets.get(number).and_then(|sockets| sockets.first()).filter(|_| *needs_socket);
         let socket = socket.map(|s| s.try_clone()).transpose().context("no descriptor for a UDP worker")?;
-        let mut listener = UdpListener::new(
-            &one.service.config,
-            one.bound.clone(),
+        let mut udp = UdpListener::new(
+            &listener.service.config,
+            listener.bound.clone(),
             socket.map(UdpSocket::from),
-            one.service.targets.clone(),
-            Box::new(ByRules { service: one.service.clone(), order: Vec::new() }),
-            admission(&one.service),
-            one.service.limiter.connections.clone(),
+            listener.service.targets.clone(),
+            Box::new(ByRules { service: listener.service.clone(), order: Vec::new() }),
+            admission(&listener.service),
+            listener.service.limiter.connections.clone(),
         );
-        listener.stats = one.stats[number].clone();
-        listeners.push(listener);
+        udp.stats = listener.stats[number].clone();
+        listeners.push(udp);
     }
     Ok(listeners)
 }
 
 fn spawn(number: usize, plan: UdpPlan) -> anyhow::Result<Handle> {
     let stop = Arc::new(Stop::new().context("no descriptor for a UDP worker")?);
-    let theirs = stop.clone();
+    let worker_stop = stop.clone();
     let thread = std::thread::Builder::new()
         .name(format!("relay-udp-{number}"))
-        .spawn(move || udp::run(plan, theirs))
+        .spawn(move || udp::run(plan, worker_stop))
         .context("no thread for a UDP worker")?;
     Ok(Handle { stop, thread })
 }

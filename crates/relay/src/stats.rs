@@ -1,11 +1,11 @@
-//! What the relay counts. Each worker writes its own counters, so nothing is contended; readers add them up.
+//! Counters. Each worker writes its own, without contention; readers add them up.
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parshall_core::relay::connection::CloseReason;
 use parshall_core::relay::direction::PerDirection;
 
-/// What moves the bytes of a direction.
+/// An engine, as metrics and logs name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EngineKind {
     /// recv and send through a buffer.
@@ -19,15 +19,15 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    /// All of them; a kind's place is its index.
+    /// In the order of the discriminants.
     pub const ALL: [Self; 4] = [Self::Copy, Self::Splice, Self::Uring, Self::Sockmap];
 
-    /// Whether it moves directions by itself, once they were given to it.
+    /// Whether it moves bytes without further turns once a direction was given to it.
     pub fn arms(self) -> bool {
         matches!(self, Self::Uring | Self::Sockmap)
     }
 
-    /// Its name in logs, metrics and on the command line.
+    /// The name in logs and metrics and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Copy => "copy",
@@ -38,7 +38,7 @@ impl EngineKind {
     }
 }
 
-/// Why a direction was not moved by the engine that was asked for.
+/// Why a direction was not moved by the configured engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fallback {
     /// EINVAL: the sockets do not support it.
@@ -47,22 +47,21 @@ pub enum Fallback {
     NotPermitted,
     /// EMFILE, ENFILE: no descriptors left.
     NoDescriptors,
-    /// The relay's own share of descriptors for pipes is used up.
+    /// The thread has as many pipes as it may.
     NoPipes,
-    /// An urgent byte waited, half read, when the kernel's redirection was to begin.
+    /// A segment with an urgent byte was read in part when redirection was to begin.
     BytesQueued,
-    /// The connection has a bandwidth, which engines that move bytes by themselves do not keep.
+    /// The connection has a bandwidth limit, which this engine cannot keep.
     Bandwidth,
-    /// The sink was too slow for redirection in the kernel, which has no end to what it takes.
+    /// The sink was too slow for redirection in the kernel, which queues without a limit.
     SlowSink,
-    /// The kernel redirects the other direction of the connection, and can only do one.
+    /// The kernel redirects the other direction of the connection; the engine takes only one.
     OtherDirection,
-    /// Anything else.
     Other,
 }
 
 impl Fallback {
-    /// All of them; a reason's place is its index.
+    /// In the order of the discriminants.
     pub const ALL: [Self; 9] = [
         Self::Unsupported,
         Self::NotPermitted,
@@ -75,7 +74,7 @@ impl Fallback {
         Self::Other,
     ];
 
-    /// What an error of the kernel's means when an engine was to be used.
+    /// The reason for an error of a system call.
     pub fn of(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted,
@@ -86,7 +85,7 @@ impl Fallback {
         }
     }
 
-    /// Its name in logs and metrics.
+    /// The name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unsupported => "unsupported",
@@ -102,23 +101,22 @@ impl Fallback {
     }
 }
 
-/// A number that one worker writes and others read.
+/// A counter that one thread writes and others read.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// Adds; only the owner calls this.
+    /// Only the writing thread calls this.
     pub fn add(&self, n: u64) {
         // One writer: a load and a store need no locked instruction.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Takes away; only the owner calls this.
+    /// Only the writing thread calls this.
     pub fn sub(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(n), Ordering::Relaxed);
     }
 
-    /// Its value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -135,24 +133,22 @@ pub struct ListenerStats {
     pub closed: [Count; CloseReason::ALL.len()],
     /// Bytes delivered, by [`EngineKind::ALL`].
     pub bytes: PerDirection<[Count; EngineKind::ALL.len()]>,
-    /// Directions that fell back, by [`Fallback::ALL`].
+    /// Directions that were copied instead, by [`Fallback::ALL`].
     pub fallbacks: [Count; Fallback::ALL.len()],
-    /// Times that accepting paused because descriptors or memory ran out.
+    /// Pauses of accepting because descriptors or memory ran out.
     pub accept_pauses: Count,
-    /// Lines of ended connections that a slow log has lost.
+    /// Log lines lost because the log thread was too slow.
     pub log_lines_lost: Count,
     /// Connection attempts to targets.
     pub dials: Count,
-    /// Attempts that failed.
     pub dial_failures: Count,
-    /// Datagrams sent on.
+    /// Datagrams sent to targets and to clients.
     pub datagrams: PerDirection<Count>,
     /// Datagrams dropped: over a limit, too long for a socket, or without a session.
     pub datagrams_dropped: Count,
 }
 
 impl ListenerStats {
-    /// The counter of connections that ended for this reason.
     pub fn closed(&self, reason: CloseReason) -> &Count {
         let index = CloseReason::ALL.iter().position(|r| *r == reason);
         &self.closed[index.expect("every reason is in the list")]

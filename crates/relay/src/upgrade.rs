@@ -1,5 +1,5 @@
-//! A new binary takes over without a connection being refused: it inherits the listening sockets, says when it is ready,
-//! and only then does the old process stop accepting.
+//! Upgrades: a new process inherits the listening sockets, and the old one stops accepting once the new one is ready. No
+//! connection is refused.
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use parshall_sys::handover::{self, Successor};
 
-/// A successor that is not ready by then is ended. Longer than names may take to resolve.
+/// A successor that is not ready after this time is killed. It is longer than resolving names may take.
 const READY_MAX: Duration = Duration::from_secs(30);
-/// What a successor says when it is ready.
+/// What a successor writes to its pipe when it is ready.
 pub const READY: &[u8] = b"READY\n";
 
-/// How to start this program again, by the path that it was started by. Where that path is a symbolic link which an update
-/// has turned to another file, that file is started.
+/// The path and arguments that this process was started with. Where the path is a symbolic link that an update has changed,
+/// a successor runs the new file.
 #[derive(Debug)]
 pub struct Program {
     path: PathBuf,
@@ -24,36 +24,36 @@ pub struct Program {
 }
 
 impl Program {
-    /// This one. Noted while the file is in its place: once it is replaced, /proc/self/exe names a deleted one.
+    /// Must be called at the start: once the file is replaced, /proc/self/exe names a deleted one.
     pub fn this() -> anyhow::Result<Self> {
         let path = match handover::started_by().and_then(|path| std::path::absolute(path).ok()) {
             Some(path) if is_this(&path) => path,
-            // Not by a path that still leads here, but for example by a descriptor (fexecve).
+            // Started by a descriptor (fexecve), for example.
             _ => std::env::current_exe()?,
         };
         Ok(Self { path, arguments: std::env::args_os().skip(1).collect() })
     }
 
-    /// Starts it with these sockets, and calls `tell` from another thread once it is ready (with its pid) or has failed
-    /// (with the reason).
+    /// Starts a successor with these sockets. `on_result` is called from another thread: with its pid when it is ready, or
+    /// with the reason why it failed.
     pub fn start(
         &self,
         sockets: &[BorrowedFd<'_>],
-        tell: impl FnOnce(Result<u32, String>) + Send + 'static,
+        on_result: impl FnOnce(Result<u32, String>) + Send + 'static,
     ) -> anyhow::Result<()> {
         let successor = handover::spawn(&self.path, &self.arguments, sockets)?;
-        std::thread::Builder::new().name("relay-upgrade".into()).spawn(move || tell(watch(successor)))?;
+        std::thread::Builder::new().name("relay-upgrade".into()).spawn(move || on_result(watch(successor)))?;
         Ok(())
     }
 }
 
-/// Whether the path leads to the file that this process runs.
+/// Whether the path is that of the file which this process runs.
 fn is_this(path: &Path) -> bool {
     let file = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     file(path).is_some_and(|found| file(Path::new("/proc/self/exe")) == Some(found))
 }
 
-/// Waits until the successor is ready or has failed; then it is gone.
+/// Waits until the successor is ready or has failed. One that failed has ended.
 fn watch(successor: Successor) -> Result<u32, String> {
     let pid = successor.pid();
     let Ok(mut ready) = successor.ready.try_clone() else { return Err("no descriptors".to_owned()) };
@@ -76,7 +76,7 @@ fn watch(successor: Successor) -> Result<u32, String> {
             return Err(format!("it was not ready after {} s", READY_MAX.as_secs()));
         }
     }
-    // The pipe closes when it ends: nothing else in it closes it without a word.
+    // The pipe was closed without READY, which happens only when the process ends.
     Err(match successor.wait() {
         Ok(code) => format!("it ended with code {code}"),
         Err(e) => format!("it ended: {e}"),

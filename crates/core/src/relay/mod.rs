@@ -1,26 +1,26 @@
-//! What the relay decides: everything about a forwarder that needs no socket.
+//! The decisions of the relay, which need no socket.
 //!
-//! Rules are functions and small state machines that are passed what happened and the time, and return what to do. The
-//! workers in `crates/relay` move the bytes. Times are nanoseconds of a monotonic clock.
+//! They are functions and small state machines: they take an event and the time, and return what to do. The workers in
+//! `crates/relay` move the bytes. Times are nanoseconds of a monotonic clock.
 //!
 //! - [`access`]: who may connect.
 //! - [`backoff`]: accepting while descriptors or memory run out, and how many connections fit.
-//! - [`balance`]: which target takes a connection, and which are left alone after failures.
-//! - [`bucket`]: limits on a rate.
+//! - [`balance`]: which target takes a connection, and which get none for a while after failures.
+//! - [`bucket`]: limits on a rate (token bucket).
 //! - [`checks`]: whether active checks find a target up.
 //! - [`config`]: the validated configuration, and the parsers that make it.
-//! - [`connection`]: a connection's life from accept to close.
-//! - [`deadlines`]: timers of very many connections.
+//! - [`connection`]: the state machine of a connection, from accept to close.
+//! - [`deadlines`]: the timers of all connections of a worker.
 //! - [`direction`]: the two peers of a connection and the two directions between them.
-//! - [`gathering`]: when ended connections are handed over to the log.
+//! - [`log_batching`]: when ended connections are passed on to the log.
 //! - [`outage`]: when it is reported that a target is down or up again.
 //! - [`proxy`]: the PROXY protocol.
 //! - [`scheduling`]: the scheduling policy of a worker thread.
-//! - [`slots`]: a table whose slots are reused, and names for its entries that are not.
-//! - [`sources`]: limits on each client.
+//! - [`slots`]: a table whose slots are reused, and ids of its entries that are not.
+//! - [`sources`]: limits on the connections of each client.
 //! - [`streaming`]: when a direction moves from one engine to another, and how much it reads at once.
-//! - [`udp_runs`]: which datagrams leave in one message.
-//! - [`udp_sessions`]: whose datagrams belong together, for how long, and who may have a session.
+//! - [`udp_runs`]: which datagrams are sent in one message (GSO).
+//! - [`udp_sessions`]: the sessions of UDP clients, their timeouts and limits.
 pub mod access;
 pub mod backoff;
 pub mod balance;
@@ -30,7 +30,7 @@ pub mod config;
 pub mod connection;
 pub mod deadlines;
 pub mod direction;
-pub mod gathering;
+pub mod log_batching;
 pub mod outage;
 pub mod proxy;
 pub mod scheduling;
@@ -45,7 +45,7 @@ use std::time::Duration;
 /// Nanoseconds of a monotonic clock.
 pub type Ns = u64;
 
-/// A length of time; what does not fit is for ever.
+/// A duration in nanoseconds; one of more than 584 years becomes [`Ns::MAX`].
 pub fn ns(duration: Duration) -> Ns {
     Ns::try_from(duration.as_nanos()).unwrap_or(Ns::MAX)
 }

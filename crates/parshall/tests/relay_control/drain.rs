@@ -35,7 +35,7 @@ fn when_the_time_is_over_the_rest_is_cut() {
     relay.signal("TERM");
     assert!(open.is_closed());
     assert_eq!(relay.end(), Some(0));
-    assert!(relay.said().contains("1 connection had to be cut"), "{}", relay.said());
+    assert!(relay.said().contains("1 connection was closed at the timeout"), "{}", relay.said());
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! Active checks of targets: a connection at intervals. What follows from the answers is decided in
-//! `parshall_core::relay::checks`.
+//! Active checks of targets: connections at intervals. `parshall_core::relay::checks` decides by their results.
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +12,7 @@ use parshall_sys::stream_socket::StreamAddr;
 use tokio::net::{TcpSocket, UnixStream};
 
 use super::Task;
-use super::board::Board;
+use super::status::Status;
 use crate::service::Service;
 use crate::service::balancing::{report_down, report_up};
 use crate::service::target::TargetState;
@@ -24,7 +23,7 @@ struct Subject {
     state: Arc<TargetState>,
     check: Check,
     source: Option<IpAddr>,
-    /// For messages.
+    /// Its name, for messages.
     listener: String,
     target: String,
 }
@@ -35,21 +34,19 @@ struct Running {
     _task: Task,
 }
 
-/// All checks.
 #[derive(Debug)]
 pub struct Checks {
-    board: Arc<Board>,
+    status: Arc<Status>,
     running: HashMap<usize, Running>,
 }
 
 impl Checks {
-    /// None yet.
-    pub fn new(board: Arc<Board>) -> Self {
-        Self { board, running: HashMap::new() }
+    pub fn new(status: Arc<Status>) -> Self {
+        Self { status, running: HashMap::new() }
     }
 
-    /// Checks the targets of these services from now on, and no others. What goes on unchanged keeps its state.
-    pub fn follow(&mut self, services: &[Arc<Service>]) {
+    /// Checks the targets of these services from now on, and no others. A check that does not change keeps its state.
+    pub fn check(&mut self, services: &[Arc<Service>]) {
         let mut before = std::mem::take(&mut self.running);
         for service in services.iter().filter(|s| s.config.protocol == Protocol::Tcp) {
             let config = &service.config;
@@ -65,13 +62,13 @@ impl Checks {
                         listener: config.name.clone(),
                         target: target.endpoint.to_string(),
                     });
-                    let task = Task(tokio::spawn(run(subject.clone(), self.board.clone())));
+                    let task = Task(tokio::spawn(run(subject.clone(), self.status.clone())));
                     Running { subject, _task: task }
                 });
                 self.running.insert(key, running);
             }
         }
-        // Nobody would find again that these are up.
+        // A target without checks must not stay down.
         for gone in before.into_values() {
             if !self.running.contains_key(&(Arc::as_ptr(&gone.subject.state) as usize)) {
                 gone.subject.state.set_down(false);
@@ -84,14 +81,14 @@ fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-async fn run(subject: Arc<Subject>, board: Arc<Board>) {
+async fn run(subject: Arc<Subject>, status: Arc<Status>) {
     let mut checked = Checked::new(subject.check, monotonic_ns(), random());
     subject.state.set_down(false);
     loop {
         tokio::time::sleep(Duration::from_nanos(checked.due().saturating_sub(monotonic_ns()))).await;
         let outcome = connect(&subject).await;
         if outcome.is_err() {
-            board.checks_failed.add();
+            status.checks_failed.add();
         }
         let now = monotonic_ns();
         if let Some(up) = checked.result(now, outcome.is_ok(), random()) {
@@ -104,10 +101,10 @@ async fn run(subject: Arc<Subject>, board: Arc<Board>) {
     }
 }
 
-/// Connects to any address of the target; the error is the last one's.
+/// Connects to one of the target's addresses; the error is that of the last one.
 async fn connect(subject: &Subject) -> Result<(), String> {
     let addresses = subject.state.addresses();
-    // Each has its share of the time: an address that never answers must not hide one that does.
+    // Each address gets an equal part of the timeout, so that one that does not answer leaves time for the others.
     let share = subject.check.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
     let mut why = "its name has no address".to_owned();
     for address in addresses.iter() {

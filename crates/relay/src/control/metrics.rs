@@ -1,4 +1,4 @@
-//! The metrics: a snapshot in the OpenMetrics text format, which Prometheus reads.
+//! Writes a snapshot in the OpenMetrics text format, which Prometheus reads.
 use std::fmt::Error;
 
 use prometheus_client::collector::Collector;
@@ -10,10 +10,8 @@ use prometheus_client::registry::Registry;
 
 use super::snapshot::{ListenerView, Snapshot};
 
-/// The format's name in HTTP.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The text of a snapshot.
 pub fn text(snapshot: Snapshot) -> Result<String, Error> {
     let mut registry = Registry::with_prefix("parshall_relay");
     registry.register_collector(Box::new(Source(snapshot)));
@@ -40,7 +38,6 @@ struct Families<'a, 'e> {
     listeners: &'a [ListenerView],
 }
 
-/// A label and its value.
 type Label<'a> = (&'static str, &'a str);
 
 impl<'a> Families<'a, '_> {
@@ -70,7 +67,6 @@ impl<'a> Families<'a, '_> {
         Ok(())
     }
 
-    /// A metric without labels.
     fn single(&mut self, name: &str, help: &str, value: &impl EncodeMetric) -> Result<(), Error> {
         value.encode(self.encoder.encode_descriptor(name, help, None, value.metric_type())?)
     }
@@ -79,11 +75,11 @@ impl<'a> Families<'a, '_> {
         type Counter = (&'static str, &'static str, fn(&ListenerView) -> u64);
         const COUNTERS: [Counter; 6] = [
             ("accepted", "Connections accepted, or UDP sessions begun", |l| l.accepted),
-            ("accept_pauses", "Times that accepting paused for want of descriptors or memory", |l| l.accept_pauses),
+            ("accept_pauses", "Pauses of accepting because descriptors or memory ran out", |l| l.accept_pauses),
             ("dials", "Connection attempts to targets", |l| l.dials),
             ("dial_failures", "Connection attempts to targets that failed", |l| l.dial_failures),
             ("datagrams_dropped", "Datagrams over a limit, too long or without a session", |l| l.datagrams_dropped),
-            ("log_lines_unsent", "Log lines that a slow log has lost", |l| l.log_lines_lost),
+            ("log_lines_unsent", "Log lines lost because the log thread was too slow", |l| l.log_lines_lost),
         ];
         let listeners = self.listeners;
         for (name, help, value) in COUNTERS {
@@ -98,7 +94,7 @@ impl<'a> Families<'a, '_> {
         let fallbacks = listeners.iter().flat_map(|l| {
             l.fallbacks.iter().map(|(reason, n)| ([("listener", l.name.as_str()), ("reason", reason.as_str())], *n))
         });
-        self.counters("fallbacks", "Directions not moved by the engine that was asked for, by reason", fallbacks)
+        self.counters("fallbacks", "Directions not moved by the configured engine, by reason", fallbacks)
     }
 
     fn of_directions(&mut self) -> Result<(), Error> {
@@ -122,7 +118,7 @@ impl<'a> Families<'a, '_> {
         let all = |value: fn(&super::snapshot::TargetView) -> f64| {
             self.listeners.iter().flat_map(move |l| {
                 l.targets.iter().enumerate().filter_map(move |(place, t)| {
-                    // The same target twice would be the same series twice.
+                    // A target that is configured twice has one series.
                     let again = l.targets[..place].iter().any(|before| before.target == t.target);
                     let labels = [("listener", l.name.as_str()), ("target", t.target.as_str())];
                     (!again).then(|| (labels, value(t)))
@@ -136,8 +132,8 @@ impl<'a> Families<'a, '_> {
 
     fn of_process(&mut self, s: &Snapshot) -> Result<(), Error> {
         for (name, help, value) in [
-            ("reloads", "Configurations put into force after the first", s.reloads),
-            ("reloads_refused", "Configurations refused", s.reloads_refused),
+            ("reloads", "Reloads that were put into force", s.reloads),
+            ("reloads_refused", "Reloads that were refused", s.reloads_refused),
             ("lookups_failed", "Lookups of targets' names that failed", s.lookups_failed),
             ("checks_failed", "Checks of targets that failed", s.checks_failed),
             ("log_lines", "Log lines written", s.log_lines),
@@ -212,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn no_series_comes_twice() {
+    fn every_series_is_unique() {
         let text = text(snapshot()).expect("text");
         let mut seen = HashSet::new();
         for line in text.lines().filter(|l| !l.starts_with('#')) {

@@ -1,15 +1,14 @@
-//! The control thread: all that runs beside the traffic and may wait. It answers what is asked over HTTP ([`http`]) and
-//! the local socket ([`socket`]), resolves names and checks targets. It is the only thread with an async runtime, and no
-//! worker ever waits for it.
-pub mod board;
+//! The control thread: it serves HTTP ([`http`]) and the control socket ([`socket`]), resolves names ([`resolve`]) and
+//! checks targets ([`checks`]). It is the only thread with an async runtime, and no worker waits for it.
 mod bounded;
 mod checks;
 pub mod http;
 mod metrics;
-pub mod place;
 pub mod resolve;
 pub mod snapshot;
 pub mod socket;
+pub mod socket_path;
+pub mod status;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -17,38 +16,34 @@ use std::thread::JoinHandle;
 use anyhow::Context;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use self::board::Board;
 use self::checks::Checks;
-use self::resolve::{Found, Names};
+use self::resolve::{Names, Resolved};
+use self::status::Status;
 use super::service::Service;
 
-/// What the main thread wants.
-enum Order {
-    /// Ask for the names of these services' targets that have no address, and call this with what was found.
-    Ask(Vec<Arc<Service>>, Box<dyn FnOnce(Found) + Send>),
-    /// Follow the names of these services' targets; what was found of them is known already.
-    Follow(Vec<Arc<Service>>, Found),
-    /// Check the targets of these services.
-    Checks(Vec<Arc<Service>>),
-    /// Serve metrics there, or nowhere.
-    Metrics(Option<std::net::TcpListener>),
-    /// Answer local tools there.
-    Socket(Option<std::os::unix::net::UnixListener>),
-    /// End.
+/// A command of the main thread.
+enum Command {
+    /// Resolves the names of these services' targets that have no address, and calls the function with the result.
+    Resolve(Vec<Arc<Service>>, Box<dyn FnOnce(Resolved) + Send>),
+    /// Keeps the addresses of these services' targets up to date, beginning with those already resolved.
+    Refresh(Vec<Arc<Service>>, Resolved),
+    /// Checks the targets of these services.
+    Check(Vec<Arc<Service>>),
+    ServeMetrics(Option<std::net::TcpListener>),
+    ServeSocket(Option<std::os::unix::net::UnixListener>),
     Stop,
 }
 
-/// The control thread, as the main thread sees it.
+/// A handle of the control thread.
 #[derive(Debug)]
 pub struct Control {
-    orders: UnboundedSender<Order>,
+    commands: UnboundedSender<Command>,
     thread: JoinHandle<()>,
 }
 
 impl Control {
-    /// Starts it.
-    pub fn start(board: Arc<Board>) -> anyhow::Result<Self> {
-        let (orders, inbox) = unbounded_channel();
+    pub fn start(status: Arc<Status>) -> anyhow::Result<Self> {
+        let (commands, inbox) = unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -56,77 +51,77 @@ impl Control {
             .context("no descriptors for the control thread")?;
         let thread = std::thread::Builder::new()
             .name("relay-control".into())
-            .spawn(move || runtime.block_on(serve(board, inbox)))
+            .spawn(move || runtime.block_on(serve(status, inbox)))
             .context("no thread for the control of the relay")?;
-        Ok(Self { orders, thread })
+        Ok(Self { commands, thread })
     }
 
-    fn order(&self, order: Order) {
-        // It ends only when told to.
-        self.orders.send(order).ok();
+    fn send(&self, command: Command) {
+        // The thread ends only after `Stop`.
+        self.commands.send(command).ok();
     }
 
-    /// Asks for the names among these services' targets that have no address, and calls `tell` from the control thread once
-    /// each was found or not, which takes seconds where a name server does not answer. Changes nothing that is followed.
-    pub fn ask(&self, services: Vec<Arc<Service>>, tell: impl FnOnce(Found) + Send + 'static) {
-        self.order(Order::Ask(services, Box::new(tell)));
+    /// Resolves the names of these services' targets that have no address, and calls `on_result` from the control thread.
+    /// That takes seconds where a name server does not answer. The names that are kept up to date do not change.
+    pub fn resolve(&self, services: Vec<Arc<Service>>, on_result: impl FnOnce(Resolved) + Send + 'static) {
+        self.send(Command::Resolve(services, Box::new(on_result)));
     }
 
-    /// Follows the names of these services from now on. Reads the host's configuration of names anew.
-    pub fn follow(&self, services: Vec<Arc<Service>>, found: Found) {
-        self.order(Order::Follow(services, found));
+    /// Keeps the addresses of these services' targets, and no others, up to date. Reads /etc/resolv.conf and /etc/hosts again.
+    pub fn refresh(&self, services: Vec<Arc<Service>>, resolved: Resolved) {
+        self.send(Command::Refresh(services, resolved));
     }
 
-    /// Checks the targets of these services from now on.
+    /// Runs the active checks of these services' targets, and no others.
     pub fn check(&self, services: Vec<Arc<Service>>) {
-        self.order(Order::Checks(services));
+        self.send(Command::Check(services));
     }
 
-    /// Serves metrics there from now on.
-    pub fn metrics(&self, listener: Option<std::net::TcpListener>) {
-        self.order(Order::Metrics(listener));
+    /// Serves HTTP on this listener from now on; None stops that.
+    pub fn serve_metrics(&self, listener: Option<std::net::TcpListener>) {
+        self.send(Command::ServeMetrics(listener));
     }
 
-    /// Answers local tools there from now on.
-    pub fn socket(&self, listener: Option<std::os::unix::net::UnixListener>) {
-        self.order(Order::Socket(listener));
+    /// Serves the control socket on this listener from now on; None stops that.
+    pub fn serve_socket(&self, listener: Option<std::os::unix::net::UnixListener>) {
+        self.send(Command::ServeSocket(listener));
     }
 
-    /// Ends it.
+    /// Ends the thread and waits for it.
     pub fn stop(self) {
-        self.order(Order::Stop);
+        self.send(Command::Stop);
         if self.thread.join().is_err() {
             tracing::error!("the control thread panicked");
         }
     }
 }
 
-async fn serve(board: Arc<Board>, mut inbox: UnboundedReceiver<Order>) {
-    let mut names = Names::new(board.clone());
-    let mut checks = Checks::new(board.clone());
-    let (mut metrics, mut socket, mut _asking) = (None::<Task>, None::<Task>, None::<Task>);
-    while let Some(order) = inbox.recv().await {
-        match order {
-            Order::Ask(services, tell) => {
-                let found = names.ask(&services);
-                _asking = Some(Task(tokio::spawn(async move { tell(found.await) })));
+async fn serve(status: Arc<Status>, mut inbox: UnboundedReceiver<Command>) {
+    let mut names = Names::new(status.clone());
+    let mut checks = Checks::new(status.clone());
+    let (mut metrics, mut socket, mut _resolving) = (None::<Task>, None::<Task>, None::<Task>);
+    while let Some(command) = inbox.recv().await {
+        match command {
+            Command::Resolve(services, on_result) => {
+                let resolved = names.resolve(&services);
+                _resolving = Some(Task(tokio::spawn(async move { on_result(resolved.await) })));
             }
-            Order::Follow(services, found) => names.follow(&services, found),
-            Order::Checks(services) => checks.follow(&services),
-            Order::Metrics(listener) => {
+            Command::Refresh(services, resolved) => names.refresh(&services, resolved),
+            Command::Check(services) => checks.check(&services),
+            Command::ServeMetrics(listener) => {
                 drop(metrics.take());
-                metrics = listener.map(|l| Task(tokio::spawn(http::serve(l, board.clone()))));
+                metrics = listener.map(|l| Task(tokio::spawn(http::serve(l, status.clone()))));
             }
-            Order::Socket(listener) => {
+            Command::ServeSocket(listener) => {
                 drop(socket.take());
-                socket = listener.map(|l| Task(tokio::spawn(socket::serve(l, board.clone()))));
+                socket = listener.map(|l| Task(tokio::spawn(socket::serve(l, status.clone()))));
             }
-            Order::Stop => return,
+            Command::Stop => return,
         }
     }
 }
 
-/// A task that ends when this is dropped.
+/// A task that is aborted when this is dropped.
 #[derive(Debug)]
 pub struct Task(pub tokio::task::JoinHandle<()>);
 

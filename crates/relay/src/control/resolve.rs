@@ -1,5 +1,5 @@
-//! Names of targets: asked for again when their answers expire (TTL). A name that cannot be resolved keeps the addresses
-//! it has, and is asked for again after a pause that doubles.
+//! Resolves the names of targets, and looks them up again when their TTL expires. A name whose lookup fails keeps its
+//! addresses and is looked up again after a pause that doubles.
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,25 +13,25 @@ use parshall_sys::stream_socket::StreamAddr;
 use tokio::task::JoinSet;
 
 use super::Task;
-use super::board::Board;
+use super::status::Status;
 use crate::service::Service;
 use crate::service::target::TargetState;
 
-/// A TTL of zero must not make a loop of lookups.
+/// The shortest time between two lookups: a TTL of zero must not make a loop.
 const TTL_MIN: Duration = Duration::from_secs(1);
-/// An answer for weeks is still asked for once a day; what /etc/hosts says is read again at a reload.
+/// The longest time between two lookups. Changes of /etc/hosts are read at a reload.
 const TTL_MAX: Duration = Duration::from_secs(86_400);
-/// The pause after a failure, and the longest.
+/// The pause after the first failure, and the longest.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// For one lookup, all its attempts included.
-const LOOKUP_MAX: Duration = Duration::from_secs(12);
-/// `ADDRESS:PORT` of the name server to ask instead of the host's; for tests.
+/// The timeout of one lookup, including its retries.
+const UDP_POLLUP_MAX: Duration = Duration::from_secs(12);
+/// The variable with the `ADDRESS:PORT` of a name server to use instead of the host's; for tests.
 const NAMESERVER: &str = "PARSHALL_RELAY_NAMESERVER";
 
-/// What was found of names that had no address yet.
+/// The results of looking up names that had no address yet.
 #[derive(Debug, Default)]
-pub struct Found(HashMap<String, Result<Addresses, String>>);
+pub struct Resolved(HashMap<String, Result<Addresses, String>>);
 
 #[derive(Debug)]
 struct Addresses {
@@ -40,106 +40,107 @@ struct Addresses {
     until: Instant,
 }
 
-impl Found {
-    /// The names without an address, each with what the resolver said.
+impl Resolved {
+    /// The names without an address, each with the resolver's error.
     pub fn unresolved(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().filter_map(|(name, outcome)| Some((name.as_str(), outcome.as_ref().err()?.as_str())))
     }
 
-    /// Why a name has no address.
+    /// The resolver's error for a name.
     pub fn why(&self, name: &str) -> Option<&str> {
         self.0.get(name)?.as_ref().err().map(String::as_str)
     }
 }
 
-/// The names among a service's targets, each with its port and what is to be told.
-pub fn names(service: &Service) -> impl Iterator<Item = (&str, User)> {
+/// The names among a service's targets.
+pub fn names(service: &Service) -> impl Iterator<Item = (&str, NamedTarget)> {
     service.config.targets.iter().zip(&service.targets).filter_map(|(target, state)| match &target.endpoint {
-        Endpoint::Name(name, port) => Some((name.as_str(), User { state: state.clone(), port: *port })),
+        Endpoint::Name(name, port) => Some((name.as_str(), NamedTarget { state: state.clone(), port: *port })),
         _ => None,
     })
 }
 
-/// A target that has a name.
+/// A target whose address is a name.
 #[derive(Debug, Clone)]
-pub struct User {
+pub struct NamedTarget {
     state: Arc<TargetState>,
     port: u16,
 }
 
-impl User {
-    fn tell(&self, addresses: &[IpAddr]) {
+impl NamedTarget {
+    fn set_addresses(&self, addresses: &[IpAddr]) {
         self.state.set_addresses(addresses.iter().map(|ip| StreamAddr::Ip(SocketAddr::new(*ip, self.port))).collect());
     }
 }
 
-/// What is known of a name.
+/// The targets of a name and its last addresses.
 #[derive(Debug, Default)]
 struct Known {
-    users: Vec<User>,
+    targets: Vec<NamedTarget>,
     addresses: Option<Vec<IpAddr>>,
 }
 
 #[derive(Debug)]
-struct Followed {
+struct Refreshed {
     known: Arc<Mutex<Known>>,
     _task: Task,
 }
 
-/// All names that are followed.
+/// The names that are looked up again when they expire.
 #[derive(Debug)]
 pub struct Names {
-    board: Arc<Board>,
-    followed: HashMap<String, Followed>,
+    status: Arc<Status>,
+    refreshed: HashMap<String, Refreshed>,
 }
 
 impl Names {
-    /// None yet.
-    pub fn new(board: Arc<Board>) -> Self {
-        Self { board, followed: HashMap::new() }
+    pub fn new(status: Arc<Status>) -> Self {
+        Self { status, refreshed: HashMap::new() }
     }
 
-    /// Asks for the names of these services that have no address, all at once, and gives the targets what is found. Whatever
-    /// is followed goes on.
-    pub fn ask(&self, services: &[Arc<Service>]) -> impl Future<Output = Found> + use<> {
-        let mut lacking: HashMap<String, Vec<User>> = HashMap::new();
-        for (name, user) in services.iter().flat_map(|s| names(s)) {
-            match self.followed.get(name).and_then(|f| lock(&f.known).addresses.clone()) {
-                Some(ips) => user.tell(&ips),
-                None => lacking.entry(name.to_owned()).or_default().push(user),
+    /// Looks up the names of these services that have no address, all at the same time, and sets the addresses of their
+    /// targets. The names that are refreshed do not change.
+    pub fn resolve(&self, services: &[Arc<Service>]) -> impl Future<Output = Resolved> + use<> {
+        let mut unresolved_names: HashMap<String, Vec<NamedTarget>> = HashMap::new();
+        for (name, target) in services.iter().flat_map(|s| names(s)) {
+            match self.refreshed.get(name).and_then(|f| lock(&f.known).addresses.clone()) {
+                Some(ips) => target.set_addresses(&ips),
+                None => unresolved_names.entry(name.to_owned()).or_default().push(target),
             }
         }
-        let board = self.board.clone();
+        let status = self.status.clone();
         async move {
-            let found = look_up_all(lacking.keys()).await;
+            let found = look_up_all(unresolved_names.keys()).await;
             for (name, outcome) in &found {
                 match outcome {
-                    Ok(addresses) => lacking[name].iter().for_each(|user| user.tell(&addresses.ips)),
-                    Err(_) => board.lookups_failed.add(),
+                    Ok(addresses) => {
+                        unresolved_names[name].iter().for_each(|target| target.set_addresses(&addresses.ips))
+                    }
+                    Err(_) => status.lookups_failed.add(),
                 }
             }
-            Found(found)
+            Resolved(found)
         }
     }
 
-    /// Follows the names of these services from now on, and no others. Those that were followed before are asked for anew,
-    /// by the host's configuration as it is now; the others when what was found of them expires.
-    pub fn follow(&mut self, services: &[Arc<Service>], mut found: Found) {
-        let mut wanted: HashMap<String, Vec<User>> = HashMap::new();
-        for (name, user) in services.iter().flat_map(|s| names(s)) {
-            wanted.entry(name.to_owned()).or_default().push(user);
+    /// Refreshes the names of these services from now on, and no others. Names that were refreshed before are looked up at
+    /// once with the host's present configuration; the others when `resolved` expires.
+    pub fn refresh(&mut self, services: &[Arc<Service>], mut resolved: Resolved) {
+        let mut wanted: HashMap<String, Vec<NamedTarget>> = HashMap::new();
+        for (name, target) in services.iter().flat_map(|s| names(s)) {
+            wanted.entry(name.to_owned()).or_default().push(target);
         }
-        let before = std::mem::take(&mut self.followed);
+        let before = std::mem::take(&mut self.refreshed);
         if wanted.is_empty() {
             return;
         }
         let resolver = match resolver() {
             Ok(resolver) => Arc::new(resolver),
-            Err(why) => return tracing::warn!("names are not asked for again: {why}"),
+            Err(why) => return tracing::warn!("names are not looked up again: {why}"),
         };
-        for (name, users) in wanted {
+        for (name, targets) in wanted {
             let last = before.get(&name).and_then(|f| lock(&f.known).addresses.clone());
-            let (addresses, pause, failures) = match found.0.remove(&name) {
+            let (addresses, pause, failures) = match resolved.0.remove(&name) {
                 Some(Ok(new)) => {
                     let left = new.until.saturating_duration_since(Instant::now());
                     (Some(new.ips), left.clamp(TTL_MIN, TTL_MAX), 0)
@@ -147,15 +148,16 @@ impl Names {
                 Some(Err(_)) => (last, retry_after(1), 1),
                 None => (last, Duration::ZERO, 0),
             };
-            users.iter().zip(addresses.iter().cycle()).for_each(|(user, ips)| user.tell(ips));
-            let known = Arc::new(Mutex::new(Known { users, addresses }));
-            let task = follow_one(resolver.clone(), name.clone(), known.clone(), self.board.clone(), pause, failures);
-            self.followed.insert(name, Followed { known, _task: Task(tokio::spawn(task)) });
+            targets.iter().zip(addresses.iter().cycle()).for_each(|(target, ips)| target.set_addresses(ips));
+            let known = Arc::new(Mutex::new(Known { targets, addresses }));
+            let task =
+                refresh_name(resolver.clone(), name.clone(), known.clone(), self.status.clone(), pause, failures);
+            self.refreshed.insert(name, Refreshed { known, _task: Task(tokio::spawn(task)) });
         }
     }
 }
 
-/// Asks for all of these names at once.
+/// Looks up all of these names at the same time.
 async fn look_up_all(names: impl ExactSizeIterator<Item = &String>) -> HashMap<String, Result<Addresses, String>> {
     if names.len() == 0 {
         return HashMap::new();
@@ -172,7 +174,7 @@ async fn look_up_all(names: impl ExactSizeIterator<Item = &String>) -> HashMap<S
             (name, outcome)
         });
     }
-    // Each has its own bound on time.
+    // Each lookup has its own timeout.
     lookups.join_all().await.into_iter().collect()
 }
 
@@ -180,12 +182,12 @@ fn lock(known: &Mutex<Known>) -> std::sync::MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks for a name after a pause, and then again and again. `failures`: in a row, so far.
-async fn follow_one(
+/// Looks up a name after a pause, and again whenever it expires. `failures` is the number of failures in a row so far.
+async fn refresh_name(
     resolver: Arc<TokioResolver>,
     name: String,
     known: Arc<Mutex<Known>>,
-    board: Arc<Board>,
+    status: Arc<Status>,
     mut pause: Duration,
     mut failures: u32,
 ) {
@@ -195,7 +197,7 @@ async fn follow_one(
             Ok(Addresses { ips, until }) => {
                 {
                     let mut known = lock(&known);
-                    known.users.iter().for_each(|user| user.tell(&ips));
+                    known.targets.iter().for_each(|target| target.set_addresses(&ips));
                     known.addresses = Some(ips);
                 }
                 if std::mem::take(&mut failures) > 0 {
@@ -204,7 +206,7 @@ async fn follow_one(
                 until.saturating_duration_since(Instant::now()).clamp(TTL_MIN, TTL_MAX)
             }
             Err(why) => {
-                board.lookups_failed.add();
+                status.lookups_failed.add();
                 if failures == 0 {
                     tracing::warn!("the name {name} cannot be resolved: {why}; its last addresses stay in use");
                 }
@@ -215,14 +217,13 @@ async fn follow_one(
     }
 }
 
-/// The pause after so many failures in a row.
+/// The pause after this many failures in a row.
 fn retry_after(failures: u32) -> Duration {
     RETRY_MIN.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(RETRY_MAX)
 }
 
-/// The addresses of a name.
 async fn look_up(resolver: &TokioResolver, name: &str) -> Result<Addresses, String> {
-    let answer = match tokio::time::timeout(LOOKUP_MAX, resolver.lookup_ip(name)).await {
+    let answer = match tokio::time::timeout(UDP_POLLUP_MAX, resolver.lookup_ip(name)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(e)) if e.is_no_records_found() => return Err("it has no address".to_owned()),
         Ok(Err(e)) => return Err(e.to_string()),
@@ -240,19 +241,19 @@ async fn look_up(resolver: &TokioResolver, name: &str) -> Result<Addresses, Stri
     Ok(Addresses { ips, until: answer.valid_until() })
 }
 
-/// A resolver as the host configures it: /etc/resolv.conf and /etc/hosts.
+/// A resolver with the host's configuration: /etc/resolv.conf and /etc/hosts.
 fn resolver() -> Result<TokioResolver, String> {
     let (config, options) = match std::env::var(NAMESERVER) {
         Ok(address) => (only(address.parse().map_err(|_| format!("{NAMESERVER} is no address and port"))?), None),
         Err(_) => match hickory_resolver::system_conf::read_system_conf() {
             Ok((config, options)) => (config, Some(options)),
-            // Without name servers /etc/hosts is still there.
+            // Without name servers /etc/hosts is still used.
             Err(_) => (ResolverConfig::from_parts(None, Vec::new(), Vec::new()), None),
         },
     };
     let mut options = options.unwrap_or_else(ResolverOpts::default);
     options.ip_strategy = LookupIpStrategy::Ipv6AndIpv4;
-    // The answers are kept here, until they expire.
+    // Answers are kept in `Names` until they expire.
     options.cache_size = 0;
     let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()).with_options(options);
     builder.build().map_err(|e| e.to_string())

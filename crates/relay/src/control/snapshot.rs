@@ -1,5 +1,4 @@
-//! Everything that is counted, added up at one moment (`parshall.relay/1` in docs/json.md). The metrics and `relay top`
-//! are made of it.
+//! All counters, summed over the workers at one moment (`parshall.relay/1` in docs/json.md), for the metrics and `relay top`.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,7 +7,7 @@ use parshall_core::relay::connection::CloseReason;
 use parshall_core::relay::direction::Direction;
 use serde::{Deserialize, Serialize};
 
-use super::board::{Board, Row};
+use super::status::{Row, Status};
 use crate::log;
 use crate::service::Service;
 use crate::service::target::TargetState;
@@ -19,45 +18,41 @@ use parshall_host::utc::iso;
 /// Name and version of the format.
 pub const SCHEMA: &str = "parshall.relay/1";
 
-/// The relay at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// [`SCHEMA`].
     pub schema: String,
-    /// When it was taken, in UTC.
+    /// In UTC.
     pub time: String,
-    /// Since the start, in s.
     pub uptime_s: f64,
-    /// It accepts no more and waits for its last connections.
+    /// Whether the relay accepts no more and waits for its last connections.
     pub draining: bool,
-    /// What the process costs.
     pub process: Process,
-    /// Configurations put into force after the first.
+    /// Reloads that were put into force.
     pub reloads: u64,
-    /// Configurations refused.
+    /// Reloads that were refused.
     pub reloads_refused: u64,
-    /// Lookups of names that failed.
+    /// Failed lookups of names.
     pub lookups_failed: u64,
-    /// Checks of targets that failed.
+    /// Failed checks of targets.
     pub checks_failed: u64,
-    /// Lines of the log written.
+    /// Log lines written.
     pub log_lines: u64,
-    /// Lines of the log lost between the workers and the file.
+    /// Log lines that could not be written.
     pub log_lines_lost: u64,
-    /// The listeners, those in force first.
+    /// The listeners in force, then the removed ones.
     pub listeners: Vec<ListenerView>,
 }
 
-/// A listener's sums over all workers. Counters count from the start of the relay, over reloads.
+/// A listener's counters, summed over all workers, since the start of the relay.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ListenerView {
-    /// Its name.
     pub name: String,
-    /// `tcp` or `udp`; empty once it is gone.
+    /// `tcp` or `udp`; empty for a removed listener.
     pub protocol: String,
-    /// What it listens on; empty once it is gone.
+    /// The address; empty for a removed listener.
     pub listen: String,
-    /// It is in the configuration in force.
+    /// Whether it is in the configuration in force.
     pub in_force: bool,
     /// Connections accepted, or sessions begun.
     pub accepted: u64,
@@ -71,55 +66,49 @@ pub struct ListenerView {
     pub down_bytes: BTreeMap<String, u64>,
     /// Directions that fell back to copying, by reason.
     pub fallbacks: BTreeMap<String, u64>,
-    /// Times that accepting paused.
+    /// Pauses of accepting because descriptors or memory ran out.
     pub accept_pauses: u64,
     /// Connection attempts to targets.
     pub dials: u64,
-    /// Those that failed.
     pub dial_failures: u64,
     /// Datagrams from clients to targets.
     pub datagrams_up: u64,
     /// Datagrams from targets to clients.
     pub datagrams_down: u64,
-    /// Datagrams dropped.
     pub datagrams_dropped: u64,
-    /// Log lines that the workers could not hand over.
+    /// Log lines lost because the log thread was too slow.
     pub log_lines_lost: u64,
-    /// Its targets.
     pub targets: Vec<TargetView>,
 }
 
-/// A target.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TargetView {
     /// As it was configured.
     pub target: String,
-    /// Active checks have not found it down, and it has an address.
+    /// Whether it has an address and active checks have not found it down.
     pub up: bool,
-    /// Its addresses now.
     pub addresses: Vec<String>,
-    /// Why attempts to reach it fail, by clients or checks; null while they succeed.
+    /// The error of the last attempt to reach it, by a connection or a check; null unless it is reported down.
     #[serde(default)]
     pub error: Option<String>,
 }
 
 impl Snapshot {
-    /// Of this process, now.
-    pub fn take(board: &Board) -> Self {
-        let (log_lines, log_lines_lost) = board.log();
+    pub fn take(status: &Status) -> Self {
+        let (log_lines, log_lines_lost) = status.log();
         Self {
             schema: SCHEMA.to_owned(),
             time: iso(SystemTime::now()),
-            uptime_s: board.uptime().as_millis() as f64 / 1000.0,
-            draining: board.draining(),
+            uptime_s: status.uptime().as_millis() as f64 / 1000.0,
+            draining: status.draining(),
             process: Process::now(),
-            reloads: board.reloads.get(),
-            reloads_refused: board.reloads_refused.get(),
-            lookups_failed: board.lookups_failed.get(),
-            checks_failed: board.checks_failed.get(),
+            reloads: status.reloads.get(),
+            reloads_refused: status.reloads_refused.get(),
+            lookups_failed: status.lookups_failed.get(),
+            checks_failed: status.checks_failed.get(),
             log_lines,
             log_lines_lost,
-            listeners: board.rows().iter().map(ListenerView::of).collect(),
+            listeners: status.rows().iter().map(ListenerView::of).collect(),
         }
     }
 }

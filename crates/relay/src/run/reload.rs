@@ -1,6 +1,6 @@
-//! A new configuration, in steps that leave the main thread free for signals: another thread reads the file and opens what
-//! stands beside the listeners, the main thread opens listeners, the control thread asks for names. All of that can fail
-//! without a trace; then it is put into force, which cannot fail.
+//! Reloads, in steps that leave the main thread free for signals. A thread reads the file and opens the log, the metrics and
+//! the control socket; the main thread opens listeners; the control thread resolves names. A failure of these steps changes
+//! nothing. The last step puts the configuration into force, which cannot fail.
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use anyhow::Context;
 use parshall_core::relay::config::{Config, Global};
 use parshall_core::units::plural;
 
-use super::{Event, Main, after, all_reachable, tell_unresolved};
-use crate::control::resolve::Found;
+use super::{Event, Main, after, all_reachable, warn_unresolved};
+use crate::control::resolve::Resolved;
 use crate::load;
 use crate::management::Opened;
 use crate::notify::{self, notify};
@@ -18,7 +18,7 @@ use crate::serve::{Changes, Prepared};
 use crate::service::Service;
 use parshall_host::error::UserError;
 
-/// A configuration that was read, and what it wants beside its listeners.
+/// A configuration that was read, with its log, metrics and control socket.
 #[derive(Debug)]
 pub(super) struct NewConfig {
     config: Config,
@@ -27,13 +27,13 @@ pub(super) struct NewConfig {
 
 /// A reload under way.
 pub(super) enum Reloading {
-    /// The file is read.
+    /// The file is being read.
     Reading,
-    /// Its names are asked for.
-    Naming(Box<Ready>),
+    /// Its names are being resolved.
+    Resolving(Box<Ready>),
 }
 
-/// A configuration that only lacks the addresses of its names.
+/// A configuration whose listeners are open; the addresses of its names are missing.
 pub(super) struct Ready {
     config: Config,
     opened: Opened,
@@ -42,7 +42,7 @@ pub(super) struct Ready {
 }
 
 impl Main {
-    /// Begins to reload, or does so again after the reload that is under way.
+    /// Begins a reload. During one, another begins after it.
     pub(super) fn reload(&mut self) {
         let Some(source) = self.source.clone() else {
             return tracing::warn!("nothing to reload: it was started without a file");
@@ -57,7 +57,7 @@ impl Main {
         notify::reloading();
         self.reloading = Some(Reloading::Reading);
         let (events, global) = (self.events.0.clone(), self.config.global.clone());
-        // A file may be a pipe that nobody writes to, and so may a log.
+        // Opening the file or the log can block: each may be a pipe.
         let reader = std::thread::Builder::new()
             .name("relay-reload".into())
             .spawn(move || drop(events.send(Event::Read(read(&source, &global)))));
@@ -66,10 +66,10 @@ impl Main {
         }
     }
 
-    /// The file was read: opens its listeners and asks for its names.
+    /// The file was read: opens its listeners and has its names resolved.
     pub(super) fn take_read(&mut self, outcome: anyhow::Result<NewConfig>) {
         match outcome.and_then(|new| self.open_new(new)) {
-            Ok(ready) => self.reloading = Some(Reloading::Naming(Box::new(ready))),
+            Ok(ready) => self.reloading = Some(Reloading::Resolving(Box::new(ready))),
             Err(error) => self.end_reload(Err(error)),
         }
     }
@@ -80,27 +80,27 @@ impl Main {
         let prepared = self.relay.prepare(&config, &mut Pool::default())?;
         let services: Vec<_> = prepared.services().cloned().collect();
         let events = self.events.0.clone();
-        control.ask(services.clone(), move |found| drop(events.send(Event::Named(found))));
+        control.resolve(services.clone(), move |found| drop(events.send(Event::Resolved(found))));
         Ok(Ready { config, opened, prepared, services })
     }
 
-    /// Its names were asked for: puts it into force.
-    pub(super) fn take_named(&mut self, found: Found) {
-        let Some(Reloading::Naming(ready)) = self.reloading.take() else { return };
+    /// Its names were resolved: puts it into force.
+    pub(super) fn take_resolved(&mut self, found: Resolved) {
+        let Some(Reloading::Resolving(ready)) = self.reloading.take() else { return };
         let outcome = self.commit(*ready, found);
         self.end_reload(outcome);
     }
 
-    fn commit(&mut self, ready: Ready, found: Found) -> anyhow::Result<Changes> {
+    fn commit(&mut self, ready: Ready, found: Resolved) -> anyhow::Result<Changes> {
         let Ready { config, mut opened, prepared, services } = ready;
         anyhow::ensure!(!self.draining, "it is draining");
         all_reachable(&services, &found)?;
         let control = self.control.as_ref().context("it has not started")?;
-        tell_unresolved(&found);
-        self.tell_unchangeable(&config);
+        warn_unresolved(&found);
+        self.warn_unchangeable(&config);
         let changes = self.relay.commit(prepared, after(config.global.drain));
-        self.board.show(&self.relay);
-        control.follow(services.clone(), found);
+        self.status.set_listeners(&self.relay);
+        control.refresh(services.clone(), found);
         control.check(services);
         if let Some(log) = &self.log {
             log.switch(opened.sink());
@@ -110,24 +110,24 @@ impl Main {
         Ok(changes)
     }
 
-    /// Says what became of a reload.
+    /// Logs the result of a reload, and reports it to systemd.
     fn end_reload(&mut self, outcome: anyhow::Result<Changes>) {
         self.reloading = None;
         match outcome {
             Ok(Changes { added, removed, changed }) => {
-                self.board.reloads.add();
+                self.status.reloads.add();
                 let listeners = plural(self.relay.listeners.len() as u64, "listener", "listeners");
                 tracing::info!("reloaded: {listeners} ({added} added, {removed} removed, {changed} changed)");
             }
             Err(error) => {
-                self.board.reloads_refused.add();
+                self.status.reloads_refused.add();
                 let hint = error.chain().find_map(|e| e.downcast_ref::<UserError>()).map(|u| format!(" ({})", u.hint));
                 let hint = hint.unwrap_or_default();
                 tracing::warn!("not reloaded, the old configuration stays in force: {error:#}{hint}");
             }
         }
         if self.draining {
-            // systemd was told that it stops.
+            // systemd knows that it stops.
             return;
         }
         notify("READY=1");
@@ -136,7 +136,7 @@ impl Main {
         }
     }
 
-    fn tell_unchangeable(&self, new: &Config) {
+    fn warn_unchangeable(&self, new: &Config) {
         let (old, new) = (&self.config.global, &new.global);
         for row in Global::ROWS.iter().filter(|row| row.more.at_start && row.field.differs(old, new)) {
             let key = row.key;
@@ -145,7 +145,7 @@ impl Main {
     }
 }
 
-/// Reads the file, and opens what it wants beside its listeners and `old` has not.
+/// Reads the file, and opens the log, metrics and control socket that differ from those of `old`.
 fn read(source: &Path, old: &Global) -> anyhow::Result<NewConfig> {
     let config = load::read_again(source)?;
     let opened = Opened::open(Some(old), &config.global, &mut Pool::default(), None)?;

@@ -1,4 +1,4 @@
-//! A listener as the workers see it: its configuration and what was made of it once, shared by all threads.
+//! A listener's configuration with what is derived from it, shared by all threads.
 pub mod balancing;
 pub mod target;
 
@@ -18,24 +18,20 @@ use self::balancing::Balancing;
 use self::target::TargetState;
 use crate::connection_limit::ConnectionLimit;
 
-/// Sources whose connections are counted: a bound on memory, far above what one host serves at a time.
+/// Sources whose connections are counted at a time. It bounds memory, far above what one host serves.
 const SOURCES_MAX: usize = 1 << 20;
 
-/// A listener and its targets.
 #[derive(Debug)]
 pub struct Service {
-    /// What the user wrote.
     pub config: Listener,
-    /// Who may connect.
     pub access: Access,
-    /// Whose PROXY headers are believed.
+    /// The proxies whose headers are trusted.
     proxies: Access,
     pub limiter: Arc<Limiter>,
     /// In the order of the configuration.
     pub targets: Vec<Arc<TargetState>>,
-    /// Which of them is next.
     pub balancing: Arc<Balancing>,
-    /// Options of the sockets to targets.
+    /// Socket options of connections to targets.
     pub options: Options,
 }
 
@@ -120,15 +116,15 @@ impl Service {
         }
     }
 
-    /// Whether an accepted connection may go on, whichever engine accepted it, and if so counts it. Behind a proxy its source
-    /// is judged and counted once the header says who that is ([`Self::admits`]); until then it is the proxy's.
+    /// Applies access rules and limits to an accepted connection, and counts it. With `proxy-in` the source is checked and
+    /// counted by [`Self::admits`] once the header names it.
     ///
-    /// A TCP client whose address the kernel does not give has left already. It could be held to no rule, while what it sent
-    /// before its reset could still be read.
+    /// A TCP client whose address the kernel does not give has reset the connection. It is refused, because no rule could be
+    /// applied, while data that it sent before could still be read.
     pub fn receives(&self, client: Option<SocketAddr>, now: Ns) -> Result<(), CloseReason> {
         match client {
             None if !matches!(self.config.listen, Endpoint::Unix(_)) => return Err(CloseReason::ClientGone),
-            Some(proxy) if self.config.proxy_in && !self.believes(proxy.ip()) => {
+            Some(proxy) if self.config.proxy_in && !self.trusts(proxy.ip()) => {
                 return Err(CloseReason::UntrustedProxy);
             }
             Some(client) if !self.config.proxy_in && !self.access.admits(client.ip()) => {
@@ -140,19 +136,19 @@ impl Service {
         if limited { Err(CloseReason::Limited) } else { Ok(()) }
     }
 
-    /// Whether PROXY headers from this address are believed.
-    fn believes(&self, proxy: IpAddr) -> bool {
-        // An empty list compiles to one that admits everybody.
+    /// Whether PROXY headers from this address are trusted.
+    fn trusts(&self, proxy: IpAddr) -> bool {
+        // An empty list admits every address.
         !self.config.proxy_from.is_empty() && self.proxies.admits(proxy)
     }
 
-    /// Whether there are rules by which clients are told apart.
-    pub fn judges_by_address(&self) -> bool {
+    /// Whether an access rule or a limit needs the client's address.
+    pub fn needs_client_address(&self) -> bool {
         !self.config.access.is_empty() || self.config.limits.per_source.is_some()
     }
 
-    /// Whether the client of whom a PROXY header tells may connect, and if so counts it. None: it came over a Unix socket and
-    /// has no address.
+    /// Applies access rules and the limit per source to the client in a PROXY header, and counts it. None if it has no
+    /// address.
     pub fn admits(&self, client: Option<SocketAddr>) -> Result<(), CloseReason> {
         if client.is_some_and(|c| !self.access.admits(c.ip())) {
             return Err(CloseReason::Denied);
@@ -161,7 +157,7 @@ impl Service {
     }
 }
 
-/// The socket options that a configuration asks for.
+/// The configured socket options.
 pub fn options(config: &Listener) -> Options {
     let asked = &config.sockets;
     Options {
@@ -182,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_believed_of_the_proxies_that_were_named() {
+    fn headers_are_trusted_from_the_configured_proxies_only() {
         let receives = |proxy_from: &[&str], from: &str| {
             let at = Endpoint::Ip("127.0.0.1:2".parse().expect("an address"));
             let targets = vec![Target { endpoint: at.clone(), weight: 1 }];
@@ -200,7 +196,7 @@ mod tests {
         ] {
             assert_eq!(receives(&named, from), expected, "{from}");
         }
-        assert_eq!(receives(&[], "10.0.0.1:1"), Err(CloseReason::UntrustedProxy), "without a list nobody is believed");
+        assert_eq!(receives(&[], "10.0.0.1:1"), Err(CloseReason::UntrustedProxy), "without a list no proxy is trusted");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! What is known of targets by all threads: where they are and whether checks find them up (written by the control thread),
-//! the connections to them, and whether attempts fail.
+//! The state of a target, shared by all threads: its addresses and the result of active checks (written by the control
+//! thread), its open connections, and failed attempts.
 //!
-//! A worker asks when it begins a connection: no lock is taken where bytes move.
+//! Workers use it when a connection begins and ends; no lock is taken while bytes move.
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,39 +10,35 @@ use parshall_core::relay::Ns;
 use parshall_core::relay::outage::{Outage, Recovery};
 use parshall_sys::stream_socket::StreamAddr;
 
-/// What is known of one target.
 #[derive(Debug, Default)]
 pub struct TargetState {
     addresses: Mutex<Arc<[StreamAddr]>>,
-    /// Set by active checks only; what failed connections mean is the balancer's.
+    /// Active checks found it down. Failed connections count in the balancer only.
     down: AtomicBool,
     /// Open connections or sessions.
     open: AtomicU32,
-    /// An attempt has failed and none has succeeded since: only then is there something to look at in `trouble`.
+    /// An attempt has failed and none has succeeded since: only then `trouble` needs to be locked.
     failing: AtomicBool,
     trouble: Mutex<Option<Trouble>>,
 }
 
-/// Attempts that failed.
 #[derive(Debug)]
 struct Trouble {
     outage: Outage,
-    /// Why the last one failed.
+    /// Why the last attempt failed.
     why: String,
 }
 
 impl TargetState {
-    /// A target with these addresses.
     pub fn new(addresses: impl Into<Arc<[StreamAddr]>>) -> Self {
         Self { addresses: Mutex::new(addresses.into()), ..Self::default() }
     }
 
-    /// Its addresses, in the order of preference.
+    /// In the order of preference.
     pub fn addresses(&self) -> Arc<[StreamAddr]> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the addresses when they differ.
     pub fn set_addresses(&self, new: Vec<StreamAddr>) {
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         if addresses[..] != new[..] {
@@ -50,43 +46,43 @@ impl TargetState {
         }
     }
 
-    /// Whether active checks have found it down.
+    /// Whether active checks found it down.
     pub fn is_down(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }
 
-    /// Says what active checks have found.
+    /// Sets the result of active checks.
     pub fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::Relaxed);
     }
 
-    /// A connection or session with it has begun.
+    /// A connection or session has begun.
     pub fn began(&self) {
         self.open.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection or session with it has ended.
+    /// A connection or session has ended.
     pub fn ended(&self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Connections and sessions open now.
+    /// Open connections and sessions.
     pub fn open(&self) -> u32 {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Whether the last attempt failed, as far as was reported.
+    /// Whether an attempt has failed and none has succeeded since, or the target is still reported down.
     pub fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
     }
 
-    /// Why attempts fail; None while it is up, or before that was reported.
+    /// The error of the last attempt; None unless the target is reported down.
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.as_ref().filter(|t| t.outage.is_reported()).map(|t| t.why.clone())
     }
 
-    /// An attempt has failed. Answers whether that is to be reported.
+    /// An attempt has failed. Returns whether to report it.
     pub fn failed(&self, now: Ns, why: &dyn Display) -> bool {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         let trouble = trouble.get_or_insert_with(|| Trouble { outage: Outage::new(now), why: String::new() });
@@ -95,12 +91,12 @@ impl TargetState {
         trouble.outage.failed(now)
     }
 
-    /// It was reached. Answers the outage that this ends, if that is to be reported.
+    /// The target was reached. Returns the outage that this ends, if that is to be reported.
     pub fn reached(&self, now: Ns) -> Option<Recovery> {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         let outage = &mut trouble.as_mut()?.outage;
         let recovery = outage.reached(now);
-        // One that is still reported down is looked at again with the next success.
+        // While it is still reported down, the next success has to lock `trouble` again.
         self.failing.store(outage.is_reported(), Ordering::Relaxed);
         recovery
     }

@@ -1,6 +1,6 @@
-//! `parshall relay top`: the running relay, live in the terminal. Where stdout is no terminal, and in JSON, one snapshot
-//! and the end.
-mod ask;
+//! `parshall relay top`: a live view of the running relay in the terminal. Where stdout is no terminal, and in JSON, it
+//! prints one snapshot and ends.
+mod client;
 mod view;
 
 use std::io::{self, IsTerminal, Write};
@@ -13,57 +13,57 @@ use std::time::{Duration, Instant};
 use parshall_sys::terminal::Raw;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use self::ask::Line;
+use self::client::Client;
 use crate::control::snapshot::Snapshot;
 use parshall_host::output::{Format, Output};
 
-/// Between two pictures.
+/// The interval of the live view.
 const REFRESH: Duration = Duration::from_secs(1);
-/// The second look of a single snapshot: rates need two.
+/// The time between the two snapshots of a single print: rates need two.
 const BRIEF: Duration = Duration::from_millis(500);
-/// Columns of a terminal that does not say.
+/// The size of a terminal that does not report one.
 const WIDTH: usize = 100;
 const HEIGHT: usize = 24;
 
 const CLEAR_REST: &str = "\x1b[J";
 const CLEAR_LINE: &str = "\x1b[K";
 const HOME: &str = "\x1b[H";
-/// The other screen, without a cursor; and back.
+/// Switches to the alternate screen without a cursor; and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
 /// Shows the relay that answers at `control`, or the only one of this user.
 pub fn top(control: Option<PathBuf>, output: &Output) -> anyhow::Result<ExitCode> {
-    let mut line = Line::open(control)?;
+    let mut client = Client::connect(control)?;
     match output.format {
         Format::Json => {
-            let mut text = serde_json::to_string_pretty(&line.snapshot()?)?;
+            let mut text = serde_json::to_string_pretty(&client.snapshot()?)?;
             text.push('\n');
             io::stdout().write_all(text.as_bytes())?;
         }
-        Format::Text if io::stdout().is_terminal() && io::stdin().is_terminal() => live(&mut line)?,
-        Format::Text => once(&mut line)?,
+        Format::Text if io::stdout().is_terminal() && io::stdin().is_terminal() => live(&mut client)?,
+        Format::Text => once(&mut client)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn once(line: &mut Line) -> anyhow::Result<()> {
-    let before = line.snapshot()?;
+fn once(client: &mut Client) -> anyhow::Result<()> {
+    let before = client.snapshot()?;
     std::thread::sleep(BRIEF);
-    let now = line.snapshot()?;
+    let now = client.snapshot()?;
     let text = view::text(&before, &now, BRIEF, None);
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-fn live(line: &mut Line) -> anyhow::Result<()> {
+fn live(client: &mut Client) -> anyhow::Result<()> {
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, ended.clone())?;
     }
-    let mut before = line.snapshot()?;
+    let mut before = client.snapshot()?;
     let mut taken = Instant::now();
     let screen = Screen::enter()?;
-    // The first picture has no rates to show yet.
+    // The first page has no rates.
     screen.show(&view::text(&before, &before, REFRESH, Some(size())))?;
     loop {
         let next = taken + REFRESH;
@@ -74,7 +74,7 @@ fn live(line: &mut Line) -> anyhow::Result<()> {
                 return Ok(());
             }
         }
-        let now: Snapshot = line.snapshot()?;
+        let now: Snapshot = client.snapshot()?;
         let elapsed = taken.elapsed();
         taken = Instant::now();
         screen.show(&view::text(&before, &now, elapsed, Some(size())))?;
@@ -82,7 +82,7 @@ fn live(line: &mut Line) -> anyhow::Result<()> {
     }
 }
 
-/// The terminal while it is ours; restored when dropped, also on an error.
+/// The terminal in raw mode on the alternate screen. It is restored when this is dropped, also on an error.
 struct Screen {
     raw: Raw<io::Stdin>,
 }
@@ -95,7 +95,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Draws over the picture before, without clearing it first: that would flicker.
+    /// Draws over the last page without clearing it, which would flicker.
     fn show(&self, text: &str) -> io::Result<()> {
         let body = text.replace('\n', &format!("{CLEAR_LINE}\n"));
         self.write(&format!("{HOME}{body}{CLEAR_REST}"))
@@ -110,7 +110,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs no restoring.
+        // A terminal that was closed needs no restoring.
         self.write(LEAVE).ok();
     }
 }

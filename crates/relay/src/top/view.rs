@@ -1,18 +1,18 @@
-//! The picture: two snapshots become a page of text. Pure, so that it can be tested without a terminal.
+//! Makes a page of text from two snapshots. It does no I/O, so that it can be tested without a terminal.
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
 
 use crate::control::snapshot::{ListenerView, Snapshot, TargetView};
 
-/// Columns of the numbers of a listener; the name has what is left.
+/// The columns of a listener's numbers; its name gets the rest.
 const NUMBERS: usize = 66;
 const NAME_MIN: usize = 16;
 const NAME_MAX: usize = 48;
-/// Lines that are no listeners: two of the head, one of the table's head, one at the end.
+/// The lines beside listeners: two at the top, an empty one, the head of the table and one at the end.
 const OTHER_LINES: usize = 5;
 
-/// The page. `size` is that of the terminal (columns and lines); without one, all of it.
+/// The page, cut to the terminal's `size` (columns and lines) if there is one.
 pub fn text(before: &Snapshot, now: &Snapshot, elapsed: Duration, size: Option<(usize, usize)>) -> String {
     let (columns, lines) = size.unwrap_or((usize::MAX, usize::MAX));
     let name = columns.saturating_sub(NUMBERS).clamp(NAME_MIN, NAME_MAX);
@@ -30,7 +30,7 @@ pub fn text(before: &Snapshot, now: &Snapshot, elapsed: Duration, size: Option<(
     ));
     let old: HashMap<&str, &ListenerView> = before.listeners.iter().map(|l| (l.name.as_str(), l)).collect();
     let mut rows: Vec<Row<'_>> = now.listeners.iter().map(|l| Row::new(old.get(l.name.as_str()), l, elapsed)).collect();
-    // Where the most happens stands first; equals keep their order.
+    // Ordered by bytes moved, then by open connections; the sort is stable.
     rows.sort_by(|a, b| b.moved.total_cmp(&a.moved).then(b.view.active.cmp(&a.view.active)));
     let shown = lines.saturating_sub(OTHER_LINES).max(1);
     for row in rows.iter().take(shown) {
@@ -111,7 +111,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// A target that cannot be reached, and why.
+/// The name of a target that cannot be reached, with the reason.
 fn down(target: &TargetView) -> Option<String> {
     match &target.error {
         Some(why) => Some(format!("{} ({why})", target.target)),
@@ -119,19 +119,19 @@ fn down(target: &TargetView) -> Option<String> {
     }
 }
 
-/// Connections that did not end as their ends wanted; of UDP, datagrams that were dropped. A failed attempt at a target
-/// is none of its own: its connection is, unless another target took it. Sessions have no other end than being idle, and
-/// one that cannot begin drops its datagrams.
+/// TCP: connections that ended with an error. A failed attempt to connect is counted by its connection, if no other target
+/// took that. UDP: dropped datagrams, because sessions end by their idle timeout only, and one that cannot begin drops
+/// datagrams.
 fn errors(view: &ListenerView) -> u64 {
     let is_udp = view.protocol == "udp" || view.datagrams_up + view.datagrams_down + view.datagrams_dropped > 0;
     if is_udp {
         return view.datagrams_dropped;
     }
-    let fine = ["finished", "drained", "client-gone"];
-    view.closed.iter().filter(|(reason, _)| !fine.contains(&reason.as_str())).map(|(_, n)| n).sum()
+    let without_error = ["finished", "drained", "client-gone"];
+    view.closed.iter().filter(|(reason, _)| !without_error.contains(&reason.as_str())).map(|(_, n)| n).sum()
 }
 
-/// What has moved bytes between the two snapshots, and its share.
+/// The engine that moved most bytes between the two snapshots, with its share.
 fn engines(old: &ListenerView, new: &ListenerView) -> String {
     let moved = |engine: &String| {
         let of = |v: &ListenerView| v.up_bytes.get(engine).unwrap_or(&0) + v.down_bytes.get(engine).unwrap_or(&0);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_differences_and_the_busiest_stands_first() {
+    fn rates_are_differences_and_the_busiest_listener_comes_first() {
         let page = text(&snapshot(10, 0), &snapshot(30, 1_000_000_000), Duration::from_secs(2), None);
         let lines: Vec<&str> = page.lines().collect();
         assert!(lines[0].contains("pid 7 · up 1 h 1 min · 2 listeners · 3 open · DOWN: db?:1 (refused)"), "{page}");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_was_idle_is_no_error_and_a_dropped_datagram_is_one() {
+    fn an_idle_session_is_no_error_and_a_dropped_datagram_is_one() {
         let closed = [("idle-timeout".to_owned(), 9), ("denied".to_owned(), 2)].into();
         let view = ListenerView {
             protocol: "udp".into(),

@@ -1,4 +1,4 @@
-//! From the listener to a connection, or to its refusal.
+//! Accepts connections, and begins or refuses them.
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,19 +16,19 @@ use super::{CLIENT, Worker, first_transfer};
 use crate::engine::uring::Accepted;
 use crate::record::Closed;
 
-/// Connections accepted of one listener before others have their turn.
+/// Connections accepted from one listener before other events are handled.
 const ACCEPTS_MAX: usize = 64;
 
-/// What a socket of a connection is watched for, once and for all.
+/// The epoll events of a connection's sockets, which never change.
 pub(super) const WATCHED: u32 = READABLE | WRITABLE | PEER_CLOSED | URGENT | EDGE;
 
 impl Worker {
-    /// Takes what waits in a listener that is about to close: what is left in its queue would be reset.
+    /// Accepts all that is left in the queue of a listener that is about to close; the kernel would reset it.
     pub(super) fn accept_rest(&mut self, index: usize) {
         while self.accept(index) {}
     }
 
-    /// Takes what waits in a listener. Answers whether more may wait.
+    /// Accepts from a listener. Returns whether its queue may hold more.
     pub(super) fn accept(&mut self, index: usize) -> bool {
         for _ in 0..ACCEPTS_MAX {
             if index >= self.listeners.len() {
@@ -118,7 +118,7 @@ impl Worker {
         if self.any_waiting { (0..self.listeners.len()).find(waits) } else { None }
     }
 
-    /// Has the ring accept no more for a listener.
+    /// Cancels the ring's accept of a listener.
     pub(super) fn stop_accepting(&mut self, index: usize) {
         if let Some(accept) = self.listeners[index].accepting.take() {
             self.listeners[index].watched = false;
@@ -129,7 +129,7 @@ impl Worker {
     /// Whether to go on accepting after an error.
     fn accept_failed(&mut self, index: usize, error: &io::Error) -> bool {
         match error.raw_os_error() {
-            // The client left while it waited, or the network said so.
+            // Errors of the connection that was to be accepted (accept(2), "Error handling").
             Some(
                 libc::EINTR
                 | libc::ECONNABORTED
@@ -143,7 +143,7 @@ impl Worker {
                 | libc::ENETUNREACH
                 | libc::EPERM,
             ) => true,
-            // No descriptors or memory. The listener stays readable, so watching on would spin.
+            // No descriptors or memory. The listener stays readable, so watching it would spin.
             _ => {
                 let pause = self.backoff.failed(self.now);
                 self.listeners[index].stats.accept_pauses.add(1);
@@ -233,7 +233,7 @@ impl Worker {
         }
     }
 
-    /// Watches again what was left alone.
+    /// Watches all listeners again.
     pub(super) fn watch_all(&mut self) {
         if !std::mem::take(&mut self.any_unwatched) {
             return;
@@ -245,7 +245,7 @@ impl Worker {
         }
     }
 
-    /// An event of a client's socket.
+    /// Handles an epoll event of a client's socket.
     pub(super) fn client_event(&mut self, id: SlotId, bits: u32) {
         self.event(id, Event::Socket(Peer::Client, socket_state(bits)));
     }

@@ -1,4 +1,4 @@
-//! The end of a connection.
+//! Closes a connection.
 use std::os::fd::AsRawFd;
 
 use parshall_core::relay::connection::{Close, CloseReason};
@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::record::{Closed, Transferred};
 
 impl Worker {
-    /// Releases all that a connection holds. Its sockets close as they go out of scope.
+    /// Releases all that a connection holds, and records its end. Its sockets are closed when they go out of scope.
     pub(super) fn close(&mut self, id: SlotId, close: Close) {
         let Some(mut conn) = self.conns.remove(id) else { return };
         self.deadlines.disarm(id);
@@ -48,9 +48,9 @@ impl Worker {
     fn record(&self, conn: &Conn, reason: CloseReason) -> Closed {
         let transferred = |direction: Direction| {
             let transfer = &conn.transfers[direction];
-            let ours = if direction == Direction::ClientToTarget { u64::from(conn.header_bytes) } else { 0 };
+            let header_bytes = if direction == Direction::ClientToTarget { u64::from(conn.header_bytes) } else { 0 };
             Transferred {
-                bytes: transfer.moved.saturating_sub(ours),
+                bytes: transfer.moved.saturating_sub(header_bytes),
                 engines: transfer.engines_used,
                 fallback: transfer.fallback,
             }

@@ -17,27 +17,24 @@ use super::header::HeaderReader;
 use crate::engine::Store;
 use crate::stats::{EngineKind, Fallback};
 
-/// What moves the bytes of one direction, and how many it has moved.
+/// The state of one direction: its engine, what it holds and what it has moved.
 #[derive(Debug)]
 pub struct Transfer {
     /// Bytes delivered to the sink.
     pub moved: u64,
-    /// What the engine holds.
     pub store: Store,
-    /// What it has done lately.
     pub rhythm: Rhythm,
-    /// What moves it now.
+    /// The engine in use.
     pub engine: EngineKind,
     /// Engines that have moved bytes, a bit each by [`EngineKind::ALL`].
     pub engines_used: u8,
-    /// The first reason for not using the engine that was asked for.
+    /// The first reason for not using the configured engine.
     pub fallback: Option<Fallback>,
-    /// Copies first, and another engine once it streams.
+    /// Begins with copies and moves to another engine once it streams.
     pub adaptive: bool,
 }
 
 impl Transfer {
-    /// A direction that has moved nothing.
     pub fn new(engine: EngineKind, adaptive: bool) -> Self {
         Self {
             moved: 0,
@@ -50,7 +47,7 @@ impl Transfer {
         }
     }
 
-    /// The engine of the next turn: what is held decides, so that engines can change at any time.
+    /// The engine of the next turn: that of the held bytes if there are any, so that engines can change at any time.
     pub fn next_engine(&self) -> EngineKind {
         match self.store {
             Store::Buffer(_) => EngineKind::Copy,
@@ -77,7 +74,7 @@ impl From<Index32> for usize {
     }
 }
 
-/// What a connection needs only until bytes move.
+/// State that a connection needs only until bytes move.
 #[derive(Debug)]
 pub enum Setup {
     /// The PROXY header of the client.
@@ -86,32 +83,31 @@ pub enum Setup {
     Attempts(Box<Attempts>),
 }
 
-/// A connection.
 #[derive(Debug)]
 pub struct Conn {
-    /// Decides what happens next.
+    /// The state machine.
     pub life: Connection,
     pub client: OwnedFd,
     /// The target's socket, once connected.
     pub target: Option<OwnedFd>,
-    /// Which attempt won: its number is in the tokens of the target's events.
+    /// The number of the attempt that connected: it is in the tokens of the target's events.
     pub attempt: u8,
-    /// The listener it came through, by its index in the worker.
+    /// The listener that accepted it, by its index in the worker.
     pub listener: Index32,
     /// The target's index in the listener's configuration.
     pub target_index: Index32,
     /// The address that was connected to.
     pub address: Option<StreamAddr>,
-    /// What is left of the bandwidth of each direction.
+    /// The token bucket of each direction, with `limits.bandwidth`.
     pub bandwidth: Option<Box<PerDirection<Bucket>>>,
     pub transfers: PerDirection<Transfer>,
     /// None once connected.
     pub setup: Option<Setup>,
     /// The client's address, for limits and logs; that of the PROXY header when there is one. None for Unix sockets.
     pub client_addr: Option<SocketAddr>,
-    /// Its sockets are in the worker's epoll; not while a ring moves both directions.
+    /// Whether its sockets are in the worker's epoll: not while the ring moves both directions.
     pub watched: bool,
-    /// Bytes of a PROXY header at the head of the first direction: the relay's, not the client's.
+    /// Bytes of the PROXY header that the relay sends to the target: they do not count as the client's.
     pub header_bytes: u32,
 }
 
@@ -125,7 +121,6 @@ impl Conn {
     }
 }
 
-/// All connections of a thread.
 pub type Connections = Slots<Box<Conn>>;
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
-//! Attempts to connect to a target.
+//! Connects to targets. `core` decides (balance, connection) which target and address to try, and when.
 //!
-//! Which target, which of its addresses and when the next attempt begins is decided in `core` (balance, connection). All
-//! attempts of a connection are watched under its own name, each with its number, so that the one that wins needs no further
-//! call.
+//! The epoll token of an attempt has the connection's id and the number of the attempt, so that the one that connects stays
+//! in epoll as it is.
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,13 +28,13 @@ use crate::engine::{Held, Store};
 /// The attempts of a connection that has no target yet.
 #[derive(Debug)]
 pub struct Attempts {
-    /// Targets to try, the best first.
+    /// Indices of the targets to try, in this order.
     order: Vec<usize>,
     /// Addresses of the current target.
     addresses: Arc<[StreamAddr]>,
-    /// Number, address and socket of the attempts under way.
+    /// Number, index of the address and socket of each attempt under way.
     running: Vec<(u8, usize, OwnedFd)>,
-    /// Number of the next one.
+    /// The number of the next attempt.
     next_number: u8,
     /// The last address of the current target that failed, and its error.
     error: Option<(usize, io::Error)>,
@@ -44,7 +43,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Has targets learn of a reset too: an attempt may have been accepted before its event was seen here.
+    /// Resets the attempts when they are closed: a target may have accepted one whose event was not yet seen here.
     pub fn reset_on_close(&self) {
         for (_, _, socket) in &self.running {
             // A socket that refuses the option is closed as any other.
@@ -52,7 +51,7 @@ impl Attempts {
         }
     }
 
-    /// Why the current target cannot be reached, for people.
+    /// Why the current target cannot be reached, for the log.
     fn reason(&self, why: Outcome, target: &Endpoint, timeout: Duration) -> String {
         let address = |index: &usize| match (target, self.addresses.get(*index)) {
             (Endpoint::Name(..), Some(address)) => format!("{address}: "),
@@ -86,7 +85,7 @@ impl Worker {
         Some(Event::TargetsOrdered(self.order.len()))
     }
 
-    /// Takes the target at this place of the order.
+    /// Takes the target at this position of the order.
     pub(super) fn use_target(&mut self, id: SlotId, position: usize) -> Option<Event> {
         let conn = self.conns.get_mut(id)?;
         let Some(Setup::Attempts(attempts)) = &mut conn.setup else { return None };
@@ -97,7 +96,7 @@ impl Worker {
         Some(Event::AddressesKnown(attempts.addresses.len()))
     }
 
-    /// Begins one attempt.
+    /// Begins to connect to an address of the current target.
     pub(super) fn attempt(&mut self, id: SlotId, address: usize) -> Option<Event> {
         let conn = self.conns.get_mut(id)?;
         let Some(Setup::Attempts(attempts)) = &mut conn.setup else { return None };
@@ -108,15 +107,15 @@ impl Worker {
         } else {
             listening.service.config.source.map(|ip| SocketAddr::new(ip, 0))
         };
-        // With fast open nothing is sent before there is data to send: a target that speaks first would never be asked.
+        // With fast open the SYN leaves with the first data: a target that speaks first would never get it.
         let config = &listening.service.config;
-        let speaks = || {
+        let has_data = || {
             config.proxy_out.is_some()
                 || !conn.transfers[Direction::ClientToTarget].store.is_empty()
                 || stream_io::unread(conn.client.as_raw_fd()).is_ok_and(|n| n > 0)
         };
         let asked = listening.service.options;
-        let options = Options { fast_open: asked.fast_open && speaks(), ..asked };
+        let options = Options { fast_open: asked.fast_open && has_data(), ..asked };
         let number = attempts.next_number;
         let begun = if number < ATTEMPTS_MAX {
             stream_socket::connect(&attempts.addresses[address], from, &options)
@@ -135,7 +134,7 @@ impl Worker {
             }
             Err(error) => {
                 listening.stats.dial_failures.add(1);
-                // Without descriptors no address is any better.
+                // Without descriptors no other address can be tried.
                 if exhausted(&error) {
                     return Some(Event::Failed(CloseReason::RelayFailed));
                 }
@@ -161,14 +160,14 @@ impl Worker {
     pub(super) fn target_event(&mut self, id: SlotId, number: u8, bits: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let Some(Setup::Attempts(attempts)) = &mut conn.setup else {
-            // Events of attempts that lost are void.
+            // Events of attempts that were closed are ignored.
             if conn.target.is_some() && number == conn.attempt {
                 self.event(id, Event::Socket(Peer::Target, socket_state(bits)));
             }
             return;
         };
         let Some(index) = attempts.running.iter().position(|a| a.0 == number) else { return };
-        // A socket with an error says so among its events.
+        // EPOLLERR: SO_ERROR has the reason.
         let failed = bits & FAILED != 0;
         let error = if failed { take_error(attempts.running[index].2.as_raw_fd()).err() } else { None };
         if failed && (bits & HUNG_UP != 0 || error.is_some()) {
@@ -184,7 +183,7 @@ impl Worker {
         }
     }
 
-    /// An attempt has won: bytes may move.
+    /// An attempt has connected: bytes may move.
     fn connected(&mut self, id: SlotId, number: u8) -> Option<Event> {
         let conn = self.conns.get_mut(id)?;
         let Some(Setup::Attempts(mut attempts)) = conn.setup.take() else { return None };
@@ -198,17 +197,17 @@ impl Worker {
         service.target_succeeded(target, self.now);
         service.targets[target].began();
         if let Some(version) = service.config.proxy_out {
-            let ours = super::header::header_for(version, conn, attempts.header.take());
-            conn.header_bytes = ours.len() as u32;
+            let header = super::header::header_for(version, conn, attempts.header.take());
+            conn.header_bytes = header.len() as u32;
             let store = &mut conn.transfers[Direction::ClientToTarget].store;
-            *store = prepend(ours, std::mem::take(store));
+            *store = prepend(header, std::mem::take(store));
         }
         let first = &conn.transfers[Direction::ClientToTarget];
         Some(Event::Connected { held: first.store.held(), arm: first.engine.arms() })
     }
 }
 
-/// Bytes to be sent before those that are held.
+/// Puts bytes in front of those that are held.
 fn prepend(mut first: Vec<u8>, held: Store) -> Store {
     if let Store::Buffer(rest) = held {
         first.extend_from_slice(&rest.bytes[rest.sent..]);

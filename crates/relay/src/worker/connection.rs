@@ -1,5 +1,4 @@
-//! Performs what the state machine of a connection asks for. What follows from what is decided in
-//! [`parshall_core::relay::connection`].
+//! Performs the actions of a connection's state machine, which is in [`parshall_core::relay::connection`].
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use parshall_sys::stream_socket;
 
 use super::Worker;
 
-/// What the events of a socket mean.
+/// The state of a socket by its epoll events.
 pub(super) fn socket_state(bits: u32) -> SocketState {
     SocketState {
         readable: bits & (READABLE | PEER_CLOSED | FAILED | HUNG_UP) != 0,
@@ -23,12 +22,12 @@ pub(super) fn socket_state(bits: u32) -> SocketState {
 }
 
 impl Worker {
-    /// Something has happened to a connection.
+    /// Passes an event to the state machine of a connection and performs its actions.
     pub(super) fn event(&mut self, id: SlotId, event: Event) {
         self.advance(id, Some(event));
     }
 
-    /// Passes on an event and performs what follows, until nothing more does.
+    /// As [`Self::event`]; without an event, performs the actions that are due.
     pub(super) fn advance(&mut self, id: SlotId, mut event: Option<Event>) {
         loop {
             let Some(conn) = self.conns.get_mut(id) else { return };
@@ -41,7 +40,7 @@ impl Worker {
         }
     }
 
-    /// Performs an action; the answer is the next event.
+    /// Performs an action. Its result, if there is one, is the next event.
     fn perform(&mut self, id: SlotId, action: Action) -> Option<Event> {
         match action {
             Action::Run(direction) => self.ready.push((id, direction)),
@@ -62,7 +61,7 @@ impl Worker {
             Action::Connect(address) => return self.attempt(id, address),
             Action::AbandonTarget(why) => self.abandon_target(id, why),
             Action::ShutdownWrite(peer) => {
-                // If the socket is dead already, its own direction finds that.
+                // The direction that reads this socket handles its error.
                 let _result = self.conns.get(id)?.socket(peer).map(|s| shutdown_write(s.as_raw_fd()));
             }
             Action::CheckDelivered(peer) => return Some(Event::Delivered(self.is_delivered(id, peer))),
@@ -72,7 +71,7 @@ impl Worker {
         None
     }
 
-    /// Has the kernel probe both peers.
+    /// Turns on TCP keepalive for both sockets.
     fn start_keepalive(&mut self, id: SlotId, idle: Duration) {
         let Some(conn) = self.conns.get(id) else { return };
         for socket in Peer::ALL.into_iter().filter_map(|peer| conn.socket(peer)) {
@@ -81,15 +80,14 @@ impl Worker {
         }
     }
 
-    /// Whether a peer has acknowledged all that was sent to it.
+    /// Whether a peer has acknowledged all bytes sent to it.
     fn is_delivered(&self, id: SlotId, peer: Peer) -> bool {
         let socket = self.conns.get(id).and_then(|conn| conn.socket(peer));
-        // Nothing is waited for at a socket that is dead or that cannot tell: what a dead one had to send still counts as
-        // unsent.
+        // True also of a closed socket, in which unsent bytes stay counted, and of one without a count (SIOCOUTQ).
         socket.is_none_or(|s| is_over(s.as_raw_fd()) || unsent(s.as_raw_fd()).map_or(true, |n| n == 0))
     }
 
-    /// Passes on every timer that is due. Most connections have made progress since and arm it again.
+    /// Passes expired timers on. Most connections have made progress since and arm theirs again.
     pub(super) fn run_timers(&mut self) {
         if self.accept_again.is_some_and(|at| at <= self.now) {
             self.accept_again = None;

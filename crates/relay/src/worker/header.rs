@@ -1,4 +1,4 @@
-//! The PROXY header of a client, and the one that a target gets.
+//! Reads the PROXY header of a client, and makes the one for the target.
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
@@ -14,19 +14,19 @@ use super::Worker;
 use super::conn::{Conn, Setup};
 use crate::engine::{Held, Store, would_block};
 
-/// Bytes read at once. What follows the header is the client's data and goes on to the target.
+/// Bytes of one read. Bytes after the header are the client's data and go to the target.
 const READ_BYTES: usize = 4096;
 
 /// A header that is being read.
 #[derive(Debug, Default)]
 pub struct HeaderReader {
-    /// What was read; once the header is complete, what followed it.
+    /// The bytes read; once the header is complete, those after it.
     bytes: Vec<u8>,
     header: Option<Header>,
 }
 
 impl Worker {
-    /// Reads what has arrived of the header.
+    /// Reads from the client until its header is complete or nothing more has arrived.
     pub(super) fn read_header(&mut self, id: SlotId) -> Option<Event> {
         let conn = self.conns.get_mut(id)?;
         let Setup::Header(reader) = conn.setup.get_or_insert_with(|| Setup::Header(Box::default())) else {
@@ -66,10 +66,10 @@ impl Worker {
         if let (Command::Proxy, Some(client)) = (command, client) {
             conn.client_addr = Some(client);
         }
-        // A proxy at a Unix socket that does not say for whom it connects cannot have its client judged. What it connects for
-        // itself (LOCAL) is no client's.
+        // Rules by address cannot be applied to an unknown client of a proxy at a Unix socket. A connection of the proxy
+        // itself (LOCAL) has no client.
         let unknown = conn.client_addr.is_none() && command == Command::Proxy;
-        Some(Event::Admitted(match unknown && service.judges_by_address() {
+        Some(Event::Admitted(match unknown && service.needs_client_address() {
             true => Err(CloseReason::Denied),
             false => service.admits(conn.client_addr),
         }))
@@ -86,9 +86,9 @@ impl Conn {
     }
 }
 
-/// The header that the target gets: the one that came with the client, or one of our own.
-pub(super) fn header_for(version: ProxyVersion, conn: &Conn, came: Option<Header>) -> Vec<u8> {
-    let header = match came {
+/// The header for the target: that of the client if it sent one.
+pub(super) fn header_for(version: ProxyVersion, conn: &Conn, of_client: Option<Header>) -> Vec<u8> {
+    let header = match of_client {
         Some(header) => Header { version, ..header },
         None => Header {
             version,
@@ -101,7 +101,7 @@ pub(super) fn header_for(version: ProxyVersion, conn: &Conn, came: Option<Header
     let mut bytes = Vec::new();
     match version {
         ProxyVersion::V1 => proxy::encode_v1(&header.addresses, &mut bytes),
-        // Only the TLVs that came with it can make it too long: then it goes without them.
+        // Only the client's TLVs can make it too long: then it is sent without them.
         ProxyVersion::V2 => {
             if proxy::encode_v2(&header, &mut bytes).is_err() {
                 bytes.clear();

@@ -38,7 +38,7 @@ use parshall_core::relay::config::{Endpoint, EngineChoice, Listener};
 use parshall_core::relay::connection::{Event, Rules};
 use parshall_core::relay::deadlines::Deadlines;
 use parshall_core::relay::direction::Direction;
-use parshall_core::relay::gathering::Gathering;
+use parshall_core::relay::log_batching::LogBatching;
 use parshall_core::relay::scheduling::Scheduling;
 use parshall_core::relay::slots::SlotId;
 use parshall_sys::batch::Batch;
@@ -58,29 +58,28 @@ use super::record::Closed;
 use super::service::Service;
 use super::stats::{EngineKind, Fallback, ListenerStats};
 
-/// Kinds of events in a token: the client, attempt n at a target as n + 1, and these.
+/// Kinds of events in the token of an epoll event; attempt n to connect to a target is n + 1.
 const CLIENT: u8 = 0;
 const ATTEMPTS_MAX: u8 = 200;
 const LISTENER: u8 = 254;
 const INBOX: u8 = 255;
 
-/// Events taken in one wait.
+/// Events that one epoll_wait returns at most.
 const EVENTS_MAX: usize = 512;
-/// Without anything to do, a worker still looks around this often.
+/// The longest wait of a worker with nothing to do.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// What a worker is made with.
+/// The arguments of [`Worker::new`].
 #[derive(Debug)]
 pub struct Parts {
     /// Counts the connections and sessions of all threads.
     pub connection_limit: Arc<ConnectionLimit>,
-    /// Pipes at most.
+    /// The limit on pipes of this worker.
     pub pipes_max: usize,
-    /// Orders.
     pub inbox: Receiver<Command>,
     /// An eventfd: readable when a command was sent, or when a connection has ended that others wait for.
     pub wake: Arc<OwnedFd>,
-    /// Takes ended connections to the log. When it is full the log is too slow, and they are counted instead.
+    /// The queue of ended connections to the log thread. While it is full, lost lines are counted.
     pub closed: SyncSender<Vec<Closed>>,
 }
 
@@ -88,17 +87,17 @@ pub struct Parts {
 pub(super) struct Listening {
     service: Arc<Service>,
     stats: Arc<ListenerStats>,
-    /// None once it is removed.
+    /// None once the listener is removed.
     socket: Option<OwnedFd>,
-    /// Whether the socket is watched: not while accepting pauses.
+    /// Whether epoll or the ring watches the socket: not while accepting pauses.
     watched: bool,
-    /// The ring accepts for it, by this request.
+    /// The multishot accept of the ring, where it accepts.
     accepting: Option<Request>,
     /// Clients that the ring has accepted and that wait for the connection limits.
     waiting: VecDeque<(OwnedFd, Option<SocketAddr>)>,
     /// Open connections.
     active: u32,
-    /// When connections that came through it are cut, once it is removed.
+    /// When its connections are closed, once it is removed.
     drain_until: Option<Ns>,
 }
 
@@ -117,14 +116,13 @@ impl Listening {
         }
     }
 
-    /// What of its configuration the lives of its connections depend on.
+    /// The part of its configuration that the state machine of a connection needs.
     fn rules(&self) -> Rules<'_> {
         let config = &self.service.config;
         Rules { timeouts: &config.timeouts, keepalive: config.sockets.keepalive, drain_until: self.drain_until }
     }
 }
 
-/// Engines of a thread.
 struct Engines {
     copy: CopyEngine,
     splice: SpliceEngine,
@@ -143,7 +141,6 @@ impl Engines {
     }
 }
 
-/// A worker.
 pub struct Worker {
     epoll: Epoll,
     parts: Parts,
@@ -151,36 +148,35 @@ pub struct Worker {
     listeners: Vec<Listening>,
     conns: Connections,
     engines: Engines,
-    /// Directions that may have something to do.
+    /// Directions that get a turn in the next run.
     ready: Vec<(SlotId, Direction)>,
     batches: [Vec<super::engine::Job>; EngineKind::ALL.len()],
-    /// Epoll may have more events.
+    /// Epoll may have more events: the ring reports a change only.
     look_again: bool,
     done: Vec<Done>,
     accepted: Vec<Accepted>,
     deadlines: Deadlines,
     expired: Vec<SlotId>,
     ended: Vec<Closed>,
-    gathering: Gathering,
+    log_batching: LogBatching,
     backoff: Backoff,
-    /// Accepting resumes at this time; none is paused.
+    /// When accepting resumes; None while it is not paused.
     accept_again: Option<Ns>,
-    /// Some listener is not watched, because something ran out.
+    /// A listener is not watched, because of a limit or an error.
     any_unwatched: bool,
-    /// Some listener may have clients whom the ring has accepted.
+    /// A listener may have clients in `waiting`.
     any_waiting: bool,
-    /// Some when it ends once its connections have, at the latest at this time.
+    /// While draining: when the remaining connections are closed.
     drain_until: Option<Ns>,
     order: Vec<usize>,
     /// The size of the engines' copy buffer, in bytes.
     buffer_max: usize,
     scheduling: Scheduling,
-    /// SCHED_BATCH for this thread; None if it is not permitted, or somebody chose another policy.
+    /// Sets SCHED_BATCH for this thread; None if that is not permitted, or another policy was set from outside.
     batch: Option<Batch>,
 }
 
 impl Worker {
-    /// A worker without listeners.
     pub fn new(parts: Parts, buffer_max: usize) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(&parts.wake, u64::from(INBOX), epoll::READABLE)?;
@@ -203,7 +199,7 @@ impl Worker {
             deadlines: Deadlines::default(),
             expired: Vec::new(),
             ended: Vec::new(),
-            gathering: Gathering::default(),
+            log_batching: LogBatching::default(),
             backoff: Backoff::default(),
             accept_again: None,
             any_unwatched: false,
@@ -217,7 +213,7 @@ impl Worker {
         })
     }
 
-    /// Works in the calling thread until it is ordered to drain and its last connection has ended.
+    /// Runs in the calling thread until it was told to drain and its last connection has ended.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         self.batch = Batch::of_thread();
@@ -230,18 +226,18 @@ impl Worker {
             self.run_ready();
             self.run_timers();
             let drained = self.drain_until.is_some() && self.conns.is_empty();
-            self.tell_ended(drained);
+            self.pass_on_ended(drained);
             if drained {
                 return Ok(());
             }
         }
     }
 
-    /// Waits until something happens or is due: in epoll, or in the ring once there is one, which watches epoll.
+    /// Waits for events or the next deadline: in epoll_wait, or in io_uring_enter once a ring is open, which watches epoll.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let mut timeout = self.timeout();
         if self.engines.uring.is_open() {
-            // The ring reports a change of epoll, not a state, so epoll is asked until it has no events left.
+            // The ring's poll is edge-triggered: epoll is asked until it has no events left.
             let wait = if self.look_again { Duration::ZERO } else { timeout };
             self.engines.uring.completed(Some(wait), &mut self.done)?;
             self.look_again |= self.engines.uring.watched_is_readable();
@@ -257,7 +253,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Sees to what the ring has done.
+    /// Handles the completions of the ring.
     fn take_completed(&mut self) {
         if !self.engines.uring.is_open() {
             return;
@@ -282,7 +278,7 @@ impl Worker {
         }
     }
 
-    /// Opens what engines share if a listener wants it. Without it the directions are copied, and each is counted.
+    /// Opens the ring and the sockmap if a listener uses them. Where that fails, directions are copied and counted as fallbacks.
     fn open_engines(&mut self) {
         let wanted = |engine: EngineChoice| self.listeners.iter().any(|l| l.service.config.engine == engine);
         let (ring, sockmap) = (wanted(EngineChoice::Uring), wanted(EngineChoice::Sockmap));
@@ -295,12 +291,12 @@ impl Worker {
         }
     }
 
-    /// How long nothing is due.
+    /// The time until the next deadline.
     fn timeout(&self) -> Duration {
         if !self.ready.is_empty() || self.next_waiting().is_some() {
             return Duration::ZERO;
         }
-        let log = self.gathering.due_at(self.ended.len());
+        let log = self.log_batching.due_at(self.ended.len());
         let next = [self.deadlines.next(), self.accept_again, self.drain_until, log].into_iter().flatten().min();
         next.map_or(WAIT_MAX, |at| Duration::from_nanos(at.saturating_sub(monotonic_ns())).min(WAIT_MAX))
     }
@@ -336,12 +332,12 @@ impl Worker {
         }
     }
 
-    /// Replaces the listeners. One on the same address keeps its socket, so no connection that waits in it is lost, and
-    /// what came through it before goes on for as long as it likes.
+    /// Replaces the listeners. One on the same address keeps its socket, so no connection in its accept queue is lost, and
+    /// its open connections go on.
     fn apply(&mut self, assigned: Vec<Assigned>, drain_until: Ns) {
         self.grow_buffers(assigned.iter().map(|a| a.service.config.buffer).max().unwrap_or(0));
         let old = self.listeners.len();
-        // New ones take the places of those whose last connection has ended, so that reloads do not add up.
+        // New listeners reuse the indices of those whose last connection has ended, so that reloads do not grow the list.
         let mut free = Vec::new();
         let mut open: HashMap<Endpoint, VecDeque<usize>> = HashMap::new();
         for (index, listening) in self.listeners.iter().enumerate() {
@@ -395,11 +391,11 @@ impl Worker {
         }
     }
 
-    /// Takes the last connections that wait in a removed listener, and closes it.
+    /// Accepts what is left in the queue of a removed listener, and closes it.
     fn retire(&mut self, index: usize, drain_until: Ns) {
         self.stop_accepting(index);
         self.accept_rest(index);
-        // Another process may have the socket too; then closing it does not end the watch.
+        // While another process has the socket too, closing it here does not remove it from epoll.
         self.unwatch(index);
         let listening = &mut self.listeners[index];
         listening.socket = None;
@@ -411,14 +407,14 @@ impl Worker {
         }
     }
 
-    /// Begins to watch a listener; one that was watched under another place gets its new token.
+    /// Watches a listener. `watched`: it is in epoll already, under the token of its old index.
     fn watch(&mut self, index: usize, watched: bool) {
         let listening = &mut self.listeners[index];
         let Some(socket) = &listening.socket else { return };
         let token = SlotId { slot: index as u32, generation: 0 }.token(LISTENER);
         if listening.service.config.engine == EngineChoice::Uring && self.engines.uring.is_open() {
             if watched {
-                // It goes on in the ring. What cannot be removed was not there.
+                // The ring accepts from now on. An error means that it was not in epoll.
                 let _gone = self.epoll.remove(socket);
             }
             listening.accepting = self.engines.uring.accept(socket.as_raw_fd(), index as u32);
@@ -433,13 +429,13 @@ impl Worker {
         listening.watched = done.is_ok();
     }
 
-    /// Hands over what has ended, once that is due, or at last. A log that does not keep up loses lines, which are counted, and
-    /// never holds up traffic.
-    fn tell_ended(&mut self, at_last: bool) {
-        if !self.gathering.due_at(self.ended.len()).is_some_and(|at| at_last || at <= self.now) {
+    /// Passes ended connections on to the log thread when a batch is due, or at once if `all`. A log that does not keep up
+    /// loses lines, which are counted; it never delays traffic.
+    fn pass_on_ended(&mut self, all: bool) {
+        if !self.log_batching.due_at(self.ended.len()).is_some_and(|at| all || at <= self.now) {
             return;
         }
-        self.gathering.handed_over(self.now);
+        self.log_batching.passed_on(self.now);
         let batch = std::mem::take(&mut self.ended);
         if let Err(std::sync::mpsc::TrySendError::Full(batch) | std::sync::mpsc::TrySendError::Disconnected(batch)) =
             self.parts.closed.try_send(batch)
@@ -454,7 +450,7 @@ impl Worker {
     }
 }
 
-/// A direction that has moved nothing: with the engine that was asked for, or why not.
+/// The initial state of a direction: with the configured engine, or with copies and the reason for the fallback.
 fn first_transfer(config: &Listener) -> Transfer {
     let asked = match config.engine {
         EngineChoice::Splice => EngineKind::Splice,
@@ -468,7 +464,7 @@ fn first_transfer(config: &Listener) -> Transfer {
     Transfer::new(asked, matches!(config.engine, EngineChoice::Auto | EngineChoice::Sockmap))
 }
 
-/// What moves a direction that began with copies and streams.
+/// The engine of a direction that began with copies and now streams.
 fn streams_with(config: &Listener) -> EngineKind {
     match config.engine {
         EngineChoice::Sockmap => EngineKind::Sockmap,

@@ -1,4 +1,4 @@
-//! The turns of directions: what an engine is given, and what becomes of how its turn went.
+//! Runs the engines: makes a job for each direction with a turn, and passes the outcome on to the state machine.
 use std::os::fd::AsRawFd;
 
 use parshall_core::relay::Ns;
@@ -12,7 +12,7 @@ use super::{Listening, Worker, streams_with};
 use crate::engine::{Done, Engine, Job, Outcome, Store, TURN_BYTES};
 use crate::stats::{EngineKind, Fallback};
 
-/// A direction out of bandwidth waits for this much: single bytes would cost a turn each.
+/// A direction over its bandwidth waits until it may move this many bytes: single bytes would cost a turn each.
 const PAUSE_BYTES: u64 = 16 * 1024;
 
 impl Worker {
@@ -27,10 +27,10 @@ impl Worker {
                 self.batches[engine as usize].push(job);
             }
         }
-        debug_assert!(self.ready.is_empty(), "what is paused asks for no turn");
+        debug_assert!(self.ready.is_empty(), "a direction over its bandwidth gets no turn");
         self.ready = ready;
-        // All turns first: what follows from one may close the sockets of a direction that another engine has yet to
-        // move, and a pipe that is opened meanwhile gets their numbers.
+        // All turns come before any outcome: an outcome may close the sockets of a direction that another engine has yet to
+        // move, and a pipe opened meanwhile would get their descriptor numbers.
         for kind in EngineKind::ALL {
             let batch = &mut self.batches[kind as usize];
             if !batch.is_empty() {
@@ -48,7 +48,7 @@ impl Worker {
         }
     }
 
-    /// What an engine needs for a turn; None when the direction is over or out of bandwidth.
+    /// The job of a direction's turn; None when the direction has ended or is over its bandwidth.
     fn job(&mut self, id: SlotId, direction: Direction) -> Option<(EngineKind, Job)> {
         let now = self.now;
         let conn = self.conns.get_mut(id)?;
@@ -66,8 +66,8 @@ impl Worker {
             self.event(id, Event::Turn(direction, held, Turn::OutOfBandwidth(until)));
             return None;
         }
-        // Before what is held is taken out, because it decides: a header or a full sink's rest is copied, whatever moves
-        // the rest.
+        // Asked before the store is taken: held bytes (a header, the rest of a full sink) are copied, whichever engine moves
+        // the bytes after them.
         let engine = transfer.next_engine();
         let job = Job {
             id: id.token(direction as u8),
@@ -92,15 +92,15 @@ impl Worker {
             self.moved(kind == EngineKind::Splice && job.rhythm.pace() == Pace::Streaming);
         }
         let Some(conn) = self.conns.get_mut(id) else {
-            // The other direction's turn has closed the connection.
+            // The outcome of the other direction has closed the connection.
             self.engines.of(kind).discard(job.store);
             return;
         };
         let listening = &self.listeners[usize::from(conn.listener)];
         delivered(conn, listening, kind, direction, job.moved, self.now);
         if let Some(buckets) = &mut conn.bandwidth {
-            // What came in counts, not what went out: that may be more, with what was held back, and a bucket does not
-            // grant more than it holds. The allowance was what it held.
+            // Received bytes count. Sent bytes can be more, with those that were held, and a bucket grants no more than its
+            // level; the allowance was at most that.
             let _granted = buckets[direction].take(self.now, job.granted - job.allowance);
         }
         let transfer = &mut conn.transfers[direction];
@@ -114,7 +114,7 @@ impl Worker {
         }
         let held = transfer.store.held();
         let turn = match job.outcome {
-            // What had to go before (a header) is copied; then the direction goes to its own engine.
+            // Held bytes such as a header were copied first; now the direction goes to its own engine.
             Outcome::SourceEmpty if kind == EngineKind::Copy && transfer.engine.arms() => Turn::Again,
             Outcome::SourceEmpty => Turn::SourceEmpty,
             Outcome::SinkFull => Turn::SinkFull,
@@ -139,18 +139,18 @@ impl Worker {
         }
     }
 
-    /// A ring that moves both directions sees all that happens to the sockets: epoll would only report the same again.
+    /// Takes the sockets of a connection out of epoll once the ring moves both directions: its completions report the same.
     fn unwatch_armed(&mut self, id: SlotId) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let both = conn.transfers.iter().all(|t| t.store.is_armed());
         if let (true, true, Some(target)) = (both, conn.watched, &conn.target) {
             conn.watched = false;
-            // A socket that is not removed only costs a wake-up now and then.
+            // A socket that stays in epoll only costs wake-ups.
             let _result = self.epoll.remove(&conn.client).and(self.epoll.remove(target));
         }
     }
 
-    /// Asks what armed directions have moved, of engines that say so only when asked.
+    /// Updates the progress of sockmap directions, which the engine reports only in a turn.
     pub(super) fn refresh(&mut self, id: SlotId) {
         for direction in Direction::ALL {
             let armed = |t: &Transfer| t.engine == EngineKind::Sockmap && t.store.is_armed();
@@ -165,7 +165,7 @@ impl Worker {
         }
     }
 
-    /// What has come of an armed direction.
+    /// Handles what an armed direction has moved or how it has ended.
     pub(super) fn after_done(&mut self, kind: EngineKind, done: &Done) {
         self.expect_exchange();
         let (id, direction) = job_of(done.id);
@@ -186,7 +186,7 @@ impl Worker {
         }
     }
 
-    /// Something has moved. Streams let others finish first; whatever else moves is waited for.
+    /// Bytes have moved. A thread that moves only streams enters SCHED_BATCH; an exchange leaves it.
     fn moved(&mut self, streams: bool) {
         if !streams {
             self.expect_exchange();
@@ -195,21 +195,21 @@ impl Worker {
         }
     }
 
-    /// Somebody waits for what comes next: the thread gives way to nobody for a while.
+    /// An exchange is under way: leaves SCHED_BATCH, so that the thread is scheduled at once.
     pub(super) fn expect_exchange(&mut self) {
         if let (true, Some(batch)) = (self.scheduling.exchange_expected(self.now), &self.batch) {
-            // It was allowed to go there, so it is to go back.
+            // The policy could be set, so it can be set back.
             let _back = batch.leave();
         }
     }
 
-    /// The direction is copied from now on: slower, never wrong.
+    /// The direction is copied from now on.
     fn fall_back(&mut self, id: SlotId, direction: Direction, why: Fallback) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let transfer = &mut conn.transfers[direction];
         transfer.rhythm.refused();
         transfer.engine = EngineKind::Copy;
-        // Pipes come back; what the sockets do not support stays so.
+        // Pipes become free again; for any other reason splice would be refused again.
         if why != Fallback::NoPipes {
             transfer.adaptive = false;
         }
@@ -225,7 +225,7 @@ impl Worker {
     }
 }
 
-/// Counts what an engine has delivered of a direction.
+/// Counts bytes that an engine has delivered.
 fn delivered(conn: &mut Conn, listening: &Listening, kind: EngineKind, direction: Direction, bytes: u64, now: Ns) {
     if bytes == 0 {
         return;
@@ -237,7 +237,7 @@ fn delivered(conn: &mut Conn, listening: &Listening, kind: EngineKind, direction
     listening.stats.bytes[direction][kind as usize].add(bytes);
 }
 
-/// The connection and the direction that a job is for.
+/// The connection and the direction of a job's id.
 fn job_of(token: u64) -> (SlotId, Direction) {
     let (id, index) = SlotId::from_token(token);
     (id, Direction::from_index(index))

@@ -11,7 +11,7 @@ use parshall_sys::clock::monotonic_ns;
 
 use crate::open::Pool;
 use crate::record::Closed;
-use crate::serve::{Means, Relay};
+use crate::serve::{ProcessLimits, Relay};
 use crate::stats::{EngineKind, Fallback};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -49,7 +49,7 @@ fn start(engine: EngineChoice, adjust: impl Fn(&mut Listener)) -> (Relay, Receiv
     let config = Config { global: Global::default(), listeners: vec![listener] };
     let mut relay = Relay::new(1);
     let prepared = relay.prepare(&config, &mut Pool::default()).expect("open");
-    let (_wake, ended) = relay.start(&config, Means::new(&config, 1, 1024), || ()).expect("a relay");
+    let (_wake, ended) = relay.start(&config, ProcessLimits::new(&config, 1, 1024), || ()).expect("a relay");
     relay.commit(prepared, 0);
     (relay, ended, listen)
 }
@@ -135,7 +135,7 @@ fn clients_that_reset_before_they_are_accepted_are_judged_by_their_addresses() {
             client.write_all(b"do it").expect("room");
             client.set_linger(Some(Duration::ZERO)).expect("an option");
         }
-        let (_wake, ended) = relay.start(&config, Means::new(&config, 1, 1024), || ()).expect("a relay");
+        let (_wake, ended) = relay.start(&config, ProcessLimits::new(&config, 1, 1024), || ()).expect("a relay");
         relay.commit(prepared, 0);
         let told: Vec<_> = closed(&ended, 5).iter().map(|one| (one.reason, one.client.map(|c| c.ip()))).collect();
         assert_eq!(told, [(CloseReason::Denied, Some(place.ip())); 5], "{choice:?}");

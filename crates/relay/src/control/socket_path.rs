@@ -1,7 +1,7 @@
-//! Where the control socket is. Without a path in the configuration each relay has its own, named by its process id, so that
-//! several run side by side and `relay top` finds the one there is: in `/run/parshall` (root), in `/run/parshall/UID` where
-//! root has started it to become another user, or in `$XDG_RUNTIME_DIR/parshall` or `/tmp/parshall-UID`. The socket belongs
-//! to the user that the relay becomes, and so does its directory: that user can connect to it and remove it.
+//! The path of the control socket. Without one in the configuration it is named by the process id, so that several relays
+//! run side by side and `relay top` finds them: in `/run/parshall` (root), in `/run/parshall/UID` (root has started it with
+//! `user`), or in `$XDG_RUNTIME_DIR/parshall` or `/tmp/parshall-UID`. The socket and its directory belong to the user that
+//! the relay becomes, who can connect to it and remove it.
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,26 +15,26 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::open::Pool;
 
-/// Tools that wait to be answered.
+/// The accept queue.
 const BACKLOG: i32 = 16;
 
-/// Control sockets of relays that root has started.
+/// The directory for relays that root has started.
 const SYSTEM: &str = "/run/parshall";
 
-/// The directory of the control sockets of this user's relays; of `owner`'s, for a relay that is about to become that user.
+/// The directory of this user's control sockets, or of `owner`'s if the relay is about to become that user.
 pub fn directory(owner: Option<&User>) -> PathBuf {
     let us = current().uid;
     let uid = owner.map_or(us, |owner| owner.uid);
-    let given = Path::new(SYSTEM).join(uid.to_string());
+    let by_root = Path::new(SYSTEM).join(uid.to_string());
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|d| !d.is_empty()) {
         _ if uid == 0 => PathBuf::from(SYSTEM),
-        _ if us == 0 || is_ours(&given, uid) => given,
+        _ if us == 0 || is_safe(&by_root, uid) => by_root,
         Some(runtime) => Path::new(&runtime).join("parshall"),
         None => PathBuf::from(format!("/tmp/parshall-{uid}")),
     }
 }
 
-/// The directories in which this user may find control sockets: all of the system's, for root.
+/// The directories in which this user may find control sockets; for root, also those of other users in `/run/parshall`.
 pub fn searched() -> Vec<PathBuf> {
     let system = Path::new(SYSTEM).to_owned();
     let entries = fs::read_dir(&system).into_iter().flatten().flatten();
@@ -45,15 +45,13 @@ pub fn searched() -> Vec<PathBuf> {
     all
 }
 
-/// The socket of a relay that was not given a path.
 fn of_pid(directory: &Path, pid: u32) -> PathBuf {
     directory.join(format!("relay-{pid}.sock"))
 }
 
-/// A bound control socket; its path is removed when this is dropped.
+/// A bound control socket. Its path is removed when this is dropped.
 #[derive(Debug)]
 pub struct Bound {
-    /// Where it is.
     pub path: PathBuf,
     inode: Option<(u64, u64)>,
 }
@@ -63,9 +61,9 @@ impl Bound {
         Self { inode: inode(&path), path }
     }
 
-    /// Makes its path another user's. It must be the socket that was bound: one with a single name, ours.
+    /// Changes the owner of its path. Fails if that is not the socket that was bound, or has another hard link.
     pub fn give_to(&self, user: &User) -> io::Result<()> {
-        // Pinned, so that nothing takes its place between the checks and the change of owner.
+        // Pinned, so that the path cannot be replaced between the checks and the change of owner.
         let file = Pinned::at(&self.path)?;
         let found = file.metadata()?;
         if (found.uid(), found.gid()) == (user.uid, user.gid) {
@@ -77,15 +75,15 @@ impl Bound {
         chown(file.path(), Some(user.uid), Some(user.gid))
     }
 
-    /// Leaves it to a successor.
-    pub fn leave(mut self) {
+    /// Keeps the path: a successor serves the socket.
+    pub fn hand_over(mut self) {
         self.inode = None;
     }
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Somebody else may have put another in this place.
+        // Another process may have replaced it.
         if self.inode.is_some() && inode(&self.path) == self.inode {
             fs::remove_file(&self.path).ok();
         }
@@ -96,39 +94,38 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 
-/// Takes the control socket of a predecessor, if one was handed over. Its path may be one that this process, without
-/// privileges, could not make.
+/// Takes the control socket of a predecessor from the inherited sockets. Without privileges this process might not be able
+/// to create its path.
 pub fn inherit(configured: Option<&str>, pool: &mut Pool) -> Option<(Bound, UnixListener)> {
-    let ours = |path: &str| match configured {
+    let is_wanted = |path: &str| match configured {
         Some(wanted) => path == wanted,
-        None => has_our_name(Path::new(path)),
+        None => is_relay_socket_name(Path::new(path)),
     };
-    let (path, socket) = pool.take_unix(ours)?;
+    let (path, socket) = pool.take_unix(is_wanted)?;
     Some((Bound::new(PathBuf::from(path)), UnixListener::from(socket)))
 }
 
-/// Binds the socket, for its owner only. Without a configured path, its directory is `owner`'s if there is one.
+/// Binds the socket, with mode 0600. Without a configured path it is in the directory of `owner`, if that is given.
 pub fn bind(configured: Option<&str>, owner: Option<&User>) -> io::Result<(Bound, UnixListener)> {
     let path = match configured {
         Some(path) => PathBuf::from(path),
         None => {
             let directory = directory(owner);
-            make(&directory, owner)?;
+            create(&directory, owner)?;
             remove_dead(&directory);
             of_pid(&directory, std::process::id())
         }
     };
     if let Ok(metadata) = fs::symlink_metadata(&path) {
         if !metadata.file_type().is_socket() {
-            return Err(io::Error::other("there is something that is no socket"));
+            return Err(io::Error::other("it exists and is no socket"));
         }
         if answers(&path).is_ok() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers there"));
         }
         fs::remove_file(&path)?;
     }
-    // The kernel gives the path the rights of the socket (unix_bind in net/unix/af_unix.c), so there is no moment in
-    // which others could connect.
+    // bind(2) gives the path the mode of the socket (unix_bind in net/unix/af_unix.c), so that others can never connect.
     let socket = File::from(OwnedFd::from(Socket::new(Domain::UNIX, Type::STREAM, None)?));
     socket.set_permissions(fs::Permissions::from_mode(0o600))?;
     let socket = Socket::from(OwnedFd::from(socket));
@@ -137,44 +134,44 @@ pub fn bind(configured: Option<&str>, owner: Option<&User>) -> io::Result<(Bound
     Ok((Bound::new(path), UnixListener::from(OwnedFd::from(socket))))
 }
 
-/// Makes the directory, and refuses one that another user could have made. Where that is `owner`'s, whom root is about to
-/// become, the one that holds it is root's.
-fn make(directory: &Path, owner: Option<&User>) -> io::Result<()> {
+/// Creates the directory for this user or for `owner`, with a parent of this user. Refuses an existing one that belongs to
+/// another user or that others can write.
+fn create(directory: &Path, owner: Option<&User>) -> io::Result<()> {
     let owner = owner.filter(|owner| owner.uid != current().uid);
     if let (Some(_), Some(parent)) = (owner, directory.parent()) {
-        make(parent, None)?;
+        create(parent, None)?;
     }
-    // Others must pass through the system's directory to their own.
+    // Other users must be able to enter the system's directory to reach their own.
     let mode = if directory == Path::new(SYSTEM) { 0o755 } else { 0o700 };
     match (fs::DirBuilder::new().mode(mode).create(directory), owner) {
         (Ok(()), Some(owner)) => chown(directory, Some(owner.uid), Some(owner.gid))?,
         (Err(e), _) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => {}
     }
-    if !is_ours(directory, owner.map_or(current().uid, |owner| owner.uid)) {
+    if !is_safe(directory, owner.map_or(current().uid, |owner| owner.uid)) {
         let what = format!("{} belongs to someone else", directory.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
-    // The umask, or an earlier version, has made it narrower.
+    // The umask may have removed permissions.
     if mode == 0o755 { fs::set_permissions(directory, fs::Permissions::from_mode(mode)) } else { Ok(()) }
 }
 
-/// Whether there is a directory of this user's, in which nobody else makes files.
-fn is_ours(directory: &Path, uid: u32) -> bool {
+/// Whether it is a directory of this user in which no other user can create files.
+fn is_safe(directory: &Path, uid: u32) -> bool {
     fs::symlink_metadata(directory).is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o022 == 0)
 }
 
-/// Connects without waiting: one who does not accept must not hold up another relay, or root.
+/// Whether a process listens on the path. Does not wait: a process that accepts nothing must not block this one.
 fn answers(path: &Path) -> io::Result<()> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     match socket.connect(&SockAddr::unix(path)?) {
-        // Its queue is full.
+        // Its accept queue is full.
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
         result => result,
     }
 }
 
-/// Removes sockets of relays that were killed.
+/// Removes the sockets of relays that were killed.
 fn remove_dead(directory: &Path) {
     let is_socket = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
     for path in all(directory).into_iter().filter(|path| is_socket(path)) {
@@ -187,18 +184,18 @@ fn remove_dead(directory: &Path) {
 /// The control sockets in a directory.
 fn all(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.path());
-    let mut all: Vec<PathBuf> = entries.filter(|path| has_our_name(path)).collect();
+    let mut all: Vec<PathBuf> = entries.filter(|path| is_relay_socket_name(path)).collect();
     all.sort();
     all
 }
 
-/// Whether it is named like one of [`of_pid`].
-fn has_our_name(path: &Path) -> bool {
+/// Whether the name has the form of [`of_pid`].
+fn is_relay_socket_name(path: &Path) -> bool {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
     name.starts_with("relay-") && name.ends_with(".sock")
 }
 
-/// The control sockets in these directories at which a relay answers.
+/// The control sockets in these directories on which a relay listens.
 pub fn alive(directories: &[PathBuf]) -> Vec<PathBuf> {
     directories.iter().flat_map(|directory| all(directory)).filter(|path| answers(path).is_ok()).collect()
 }
@@ -220,7 +217,7 @@ mod tests {
         let mut pool = Pool::new(vec![listener.try_clone().expect("a descriptor").into()]);
         assert!(inherit(Some("/elsewhere"), &mut pool).is_none());
         let (second, _same) = inherit(Some(text), &mut pool).expect("a successor takes it");
-        first.leave();
+        first.hand_over();
         assert!(UnixStream::connect(&path).is_ok(), "the successor's stays");
         drop(second);
         assert!(!path.exists());
@@ -255,13 +252,13 @@ mod tests {
         }
         let dir = tempfile::tempdir().expect("a directory");
         let theirs = dir.path().join("65534");
-        make(&theirs, Some(&nobody)).expect("made");
-        make(&theirs, Some(&nobody)).expect("it is there");
+        create(&theirs, Some(&nobody)).expect("made");
+        create(&theirs, Some(&nobody)).expect("it is there");
         let metadata = fs::metadata(&theirs).expect("there");
         assert_eq!((metadata.uid(), metadata.mode() & 0o777), (65534, 0o700));
-        assert!(make(&theirs, Some(&User { uid: 65533, gid: 65533 })).is_err(), "of someone else");
+        assert!(create(&theirs, Some(&User { uid: 65533, gid: 65533 })).is_err(), "of someone else");
         // Who is the user already has a directory in one that may be everybody's.
-        make(&dir.path().join("ours"), Some(&current())).expect("made");
+        create(&dir.path().join("ours"), Some(&current())).expect("made");
         let path = theirs.join("relay-1.sock");
         let (bound, _listener) = bind(path.to_str(), Some(&nobody)).expect("bound");
         bound.give_to(&nobody).expect("given");

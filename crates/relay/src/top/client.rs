@@ -1,4 +1,4 @@
-//! Asking a relay at its control socket.
+//! A client of a relay's control socket.
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -6,41 +6,39 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::control::place;
 use crate::control::snapshot::{SCHEMA, Snapshot};
 use crate::control::socket::Ask;
+use crate::control::socket_path;
 use parshall_host::error::UserError;
 
-/// A relay that does not answer for so long will not.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A relay that does not reply within this time is stopped or hangs.
+const IO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A conversation with a relay.
 #[derive(Debug)]
-pub struct Line {
+pub struct Client {
     stream: BufReader<UnixStream>,
     path: PathBuf,
 }
 
-impl Line {
-    /// Connects to the relay at this path, or to the only one of this user.
-    pub fn open(control: Option<PathBuf>) -> anyhow::Result<Self> {
+impl Client {
+    /// Connects to the control socket at this path, or to that of the only relay of this user.
+    pub fn connect(control: Option<PathBuf>) -> anyhow::Result<Self> {
         let path = match control {
             Some(path) => path,
-            None => only(place::alive(&place::searched()))?,
+            None => only(socket_path::alive(&socket_path::searched()))?,
         };
         let stream = UnixStream::connect(&path).map_err(|e| refusal(&path, &e))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream), path })
     }
 
-    /// Everything that is counted, now.
     pub fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
-        let mut question = serde_json::to_string(&Ask::Snapshot)?;
-        question.push('\n');
-        let mut answer = String::new();
-        let asked = self.stream.get_mut().write_all(question.as_bytes());
-        let read = asked.and_then(|()| self.stream.read_line(&mut answer));
+        let mut request = serde_json::to_string(&Ask::Snapshot)?;
+        request.push('\n');
+        let mut reply = String::new();
+        let asked = self.stream.get_mut().write_all(request.as_bytes());
+        let read = asked.and_then(|()| self.stream.read_line(&mut reply));
         let gone = || UserError::new(format!("the relay at {} has ended", self.path.display()), "start it again");
         match read {
             Ok(0) => return Err(gone().into()),
@@ -53,9 +51,9 @@ impl Line {
             }
             result => result?,
         };
-        let strange = || format!("what answers at {} is no relay of this version", self.path.display());
-        let snapshot: Snapshot = serde_json::from_str(&answer).with_context(strange)?;
-        anyhow::ensure!(snapshot.schema == SCHEMA, strange());
+        let unknown = || format!("what answers at {} is no relay of this version", self.path.display());
+        let snapshot: Snapshot = serde_json::from_str(&reply).with_context(unknown)?;
+        anyhow::ensure!(snapshot.schema == SCHEMA, unknown());
         Ok(snapshot)
     }
 }
@@ -65,7 +63,7 @@ fn only(paths: Vec<PathBuf>) -> Result<PathBuf, UserError> {
     match &paths[..] {
         [one] => Ok(one.clone()),
         [] => {
-            let searched: Vec<String> = place::searched().iter().map(|d| d.display().to_string()).collect();
+            let searched: Vec<String> = socket_path::searched().iter().map(|d| d.display().to_string()).collect();
             let what = format!("no relay of this user runs: none answers in {}", searched.join(", "));
             Err(UserError::new(
                 what,

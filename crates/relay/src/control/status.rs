@@ -1,5 +1,4 @@
-//! What the main thread, the control thread and those who ask know in common: the listeners in force and the counters
-//! that no worker has.
+//! The state that metrics and `relay top` show: the listeners in force, and the counters that are not a worker's.
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,51 +8,47 @@ use crate::serve::Relay;
 use crate::service::Service;
 use crate::stats::ListenerStats;
 
-/// A listener as it is shown.
+/// A listener with its counters.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Its name.
     pub name: String,
-    /// What it listens on; None once it is gone and only its counters are left.
+    /// The service and the address; None for a removed listener, of which only the counters are left.
     pub service: Option<(Arc<Service>, String)>,
-    /// Its counters in each worker.
+    /// The counters of each worker.
     pub stats: Vec<Arc<ListenerStats>>,
 }
 
-/// A number that anyone may count up.
+/// A counter that any thread may increment.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Its value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// The board.
 #[derive(Debug)]
-pub struct Board {
+pub struct Status {
     rows: Mutex<Arc<[Row]>>,
     log: Mutex<Option<LogCounts>>,
     started: Instant,
     draining: std::sync::atomic::AtomicBool,
-    /// Configurations put into force after the first.
+    /// Reloads that were put into force.
     pub reloads: Counter,
-    /// Configurations refused.
+    /// Reloads that were refused.
     pub reloads_refused: Counter,
-    /// Lookups of names that failed.
+    /// Failed lookups of names.
     pub lookups_failed: Counter,
-    /// Checks of targets that failed.
+    /// Failed checks of targets.
     pub checks_failed: Counter,
 }
 
-impl Default for Board {
+impl Default for Status {
     fn default() -> Self {
         Self {
             rows: Mutex::new(Arc::from([])),
@@ -68,9 +63,9 @@ impl Default for Board {
     }
 }
 
-impl Board {
-    /// Shows the listeners that are in force now.
-    pub fn show(&self, relay: &Relay) {
+impl Status {
+    /// Sets the listeners to those of the relay now.
+    pub fn set_listeners(&self, relay: &Relay) {
         let now = relay.listeners.iter().map(|r| Row {
             name: r.service.config.name.clone(),
             service: Some((r.service.clone(), r.bound.clone())),
@@ -80,33 +75,31 @@ impl Board {
         *self.rows.lock().unwrap_or_else(PoisonError::into_inner) = now.chain(gone).collect();
     }
 
-    /// The listeners, those in force first.
+    /// The listeners in force, then the removed ones.
     pub fn rows(&self) -> Arc<[Row]> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Says where the counters of the log are.
     pub fn set_log(&self, counts: LogCounts) {
         *self.log.lock().unwrap_or_else(PoisonError::into_inner) = Some(counts);
     }
 
-    /// Lines of the log written and lost.
+    /// Log lines written and lost.
     pub fn log(&self) -> (u64, u64) {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.as_ref().map_or((0, 0), |log| (log.written(), log.lost()))
     }
 
-    /// Since the start.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Accepts no more.
+    /// The relay accepts no more connections.
     pub fn set_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it accepts no more.
+    /// Whether the relay accepts no more connections.
     pub fn draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
