@@ -1,10 +1,13 @@
 //! Signals that reach `parshall run` are passed on to its command. Which ones is decided in `parshall_core::observe::signals`.
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use parshall_core::observe::signals::{Arrival, Signals};
 use parshall_sys::clock::monotonic_ns;
+use parshall_sys::group_signals::{self, GroupSignals};
 use parshall_sys::pidfd::Pidfd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -14,6 +17,12 @@ use signal_hook::low_level::siginfo::Cause;
 /// What is passed on. SIGTSTP, SIGCONT and SIGWINCH of a terminal reach the command by themselves.
 const SIGNALS: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
+/// How long a signal is held back to learn whether the whole process group was sent it. The witness answers within
+/// microseconds where a CPU is free.
+const GROUP_WAIT: Duration = Duration::from_millis(100);
+/// timeout(1) sends a signal to its child and to the group: what arrives this close to the group's is the same signal.
+const SAME_SIGNAL_NS: u64 = 200_000_000;
+
 /// Passes signals on from its start until it is dropped.
 pub struct Forward {
     signals: Arc<Mutex<Signals>>,
@@ -22,18 +31,24 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// Begins to pass signals on to a child of ours that has not been reaped.
+    /// Begins to pass signals on to a child of ours that has not been reaped. Call this from a thread that outlives the child.
     pub fn to(pid: u32) -> anyhow::Result<Self> {
+        let mut group = GroupSignals::watch(&SIGNALS).context("watching the signals of the process group")?;
         let target = Pidfd::open(pid).context("opening the command's process")?;
         let mut arrivals = SignalsInfo::<WithOrigin>::new(SIGNALS).context("listening for signals")?;
         let handle = arrivals.handle();
         let signals = Arc::new(Mutex::new(Signals::default()));
         let seen = Arc::clone(&signals);
         let thread = std::thread::spawn(move || {
+            let mut last = HashMap::new();
             for origin in arrivals.forever() {
                 let ends = matches!(origin.signal, SIGINT | SIGQUIT | SIGTERM);
                 let typed = matches!(origin.cause, Cause::Kernel);
-                let arrival = Arrival { ends, typed, at_ns: monotonic_ns() };
+                let at_ns = monotonic_ns();
+                let to_group = !typed
+                    && group_was_sent(&mut group, &mut last, origin.signal, at_ns)
+                    && group_signals::shares_group(pid);
+                let arrival = Arrival { ends, typed, to_group, at_ns };
                 if seen.lock().unwrap_or_else(PoisonError::into_inner).arrived(arrival) {
                     // It fails only once the command has ended, or became another user's: then it is not ours to end.
                     target.send(origin.signal).ok();
@@ -46,6 +61,18 @@ impl Forward {
     /// Whether the observation is to end although the command goes on.
     pub fn over(&self) -> bool {
         self.signals.lock().unwrap_or_else(PoisonError::into_inner).over(monotonic_ns())
+    }
+}
+
+/// Whether the process group was sent the signal that arrived at `at_ns`. Waits at most [`GROUP_WAIT`].
+fn group_was_sent(group: &mut GroupSignals, last: &mut HashMap<i32, u64>, signal: i32, at_ns: u64) -> bool {
+    let deadline = Instant::now() + GROUP_WAIT;
+    loop {
+        if last.get(&signal).is_some_and(|sent| sent.abs_diff(at_ns) < SAME_SIGNAL_NS) {
+            return true;
+        }
+        let Some(next) = group.next(deadline.saturating_duration_since(Instant::now())) else { return false };
+        last.insert(next.number, next.at_ns);
     }
 }
 

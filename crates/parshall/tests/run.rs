@@ -278,6 +278,45 @@ fn a_signal_sent_to_parshall_reaches_the_command_once() {
     }
 }
 
+/// Counts a signal for a second and a half. Unlike a shell, it handles each at once.
+const COUNT: &str = r"
+import os, signal, sys, time
+number, count = signal.Signals['SIG' + sys.argv[1]], 0
+def handle(*_):
+    global count
+    count += 1
+signal.signal(number, handle)
+open(os.environ['READY'], 'w').close()
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    time.sleep(0.1)
+print('got', count)
+sys.exit(7)
+";
+
+#[test]
+fn a_signal_sent_to_the_process_group_reaches_the_command_once() {
+    if !has(&["python3"], "run: signals to the process group") {
+        return;
+    }
+    let _alone = common::alone();
+    for signal in ["TERM", "INT", "HUP", "USR1"] {
+        let scratch = Scratch::new();
+        let ready = scratch.file("ready");
+        let mut command = Command::new("env");
+        command.args([&format!("--default-signal={signal}"), PARSHALL, "run", "--rung", "procfs", "--exit-code"]);
+        command.args(["-o", "/dev/null", "--", "python3", "-c", COUNT, signal]).env("READY", &ready).process_group(0);
+        let running = begin(&mut command);
+        common::until("the script is ready", || ready.exists());
+        // As timeout(1) does: to the child it started, and then to its group.
+        running.signal(&format!("-{signal}"));
+        let group = format!("-{}", running.pid());
+        assert!(Command::new("kill").args([&format!("-{signal}"), "--", &group]).status().unwrap().success());
+        let done = running.finish();
+        assert_eq!((done.code, done.stdout.as_str()), (Some(7), "got 1\n"), "{signal}: {done:?}");
+    }
+}
+
 /// Runs its arguments on a terminal of their own, types Ctrl-C once $READY exists, and prints what was written there.
 const TYPE_CTRL_C: &str = r"
 import os, pty, sys, time

@@ -14,6 +14,7 @@ pub mod eventfd;
 pub mod file_handle;
 pub mod file_lock;
 pub mod gate;
+pub mod group_signals;
 pub mod handover;
 pub mod limits;
 pub mod link;

@@ -1,8 +1,8 @@
 //! Signals that reach `parshall run`: which are passed on to the command, and when they end the observation before it.
 //!
-//! What is typed at a terminal (Ctrl-C, Ctrl-\\) reaches the command from the kernel, because both are in the foreground
-//! group: passed on, it would arrive twice, which many programs take for "at once". What another process sends reaches
-//! only parshall, and is meant for the command.
+//! What is typed at a terminal (Ctrl-C, Ctrl-\\) and what a process sends to the whole process group, as timeout(1) does,
+//! reaches the command too. Passed on, it would arrive twice, which many programs take for "at once". What is sent to
+//! parshall alone is meant for the command.
 
 /// Two typed interrupts within this time end the observation of a command that goes on.
 const TYPED_TWICE_NS: u64 = 1_000_000_000;
@@ -16,6 +16,8 @@ pub struct Arrival {
     pub ends: bool,
     /// The kernel sent it, for a terminal.
     pub typed: bool,
+    /// A process sent it to the process group, of which the command is a member.
+    pub to_group: bool,
     /// When, in nanoseconds on any steady clock.
     pub at_ns: u64,
 }
@@ -31,7 +33,7 @@ pub struct Signals {
 impl Signals {
     /// Takes note of a signal, and returns whether it must be passed on to the command.
     pub fn arrived(&mut self, signal: Arrival) -> bool {
-        let Arrival { ends, typed, at_ns } = signal;
+        let Arrival { ends, typed, to_group, at_ns } = signal;
         if ends && typed {
             let twice = self.last_typed_ns.is_some_and(|last| at_ns.saturating_sub(last) <= TYPED_TWICE_NS);
             self.last_typed_ns = Some(at_ns);
@@ -41,7 +43,7 @@ impl Signals {
         } else if ends {
             self.over_at_ns.get_or_insert(at_ns.saturating_add(SENT_GRACE_NS));
         }
-        !typed
+        !typed && !to_group
     }
 
     /// Whether the observation is to end, even if the command goes on.
@@ -57,11 +59,11 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn typed(at_ns: u64) -> Arrival {
-        Arrival { ends: true, typed: true, at_ns }
+        Arrival { ends: true, typed: true, to_group: false, at_ns }
     }
 
     fn sent(at_ns: u64) -> Arrival {
-        Arrival { ends: true, typed: false, at_ns }
+        Arrival { ends: true, typed: false, to_group: false, at_ns }
     }
 
     #[test]
@@ -88,10 +90,18 @@ mod tests {
     }
 
     #[test]
+    fn what_the_group_is_sent_has_reached_the_command_and_ends_the_observation_after_a_while() {
+        let mut signals = Signals::default();
+        assert!(!signals.arrived(Arrival { to_group: true, ..sent(0) }));
+        assert!(!signals.over(1999 * MS));
+        assert!(signals.over(2000 * MS));
+    }
+
+    #[test]
     fn a_reload_is_passed_on_and_ends_nothing() {
         let mut signals = Signals::default();
-        assert!(signals.arrived(Arrival { ends: false, typed: false, at_ns: 0 }));
-        assert!(!signals.arrived(Arrival { ends: false, typed: true, at_ns: 0 }));
+        assert!(signals.arrived(Arrival { ends: false, ..sent(0) }));
+        assert!(!signals.arrived(Arrival { ends: false, ..typed(0) }));
         assert!(!signals.over(u64::MAX));
     }
 }

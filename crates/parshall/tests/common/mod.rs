@@ -284,10 +284,13 @@ impl Pair {
     }
 }
 
-/// The children of a process.
+/// The children of a process, without the one by which `parshall run` learns which signals its process group was sent.
 pub fn children(pid: u32) -> Vec<u32> {
     let parent = |child: u32| -> Option<u32> {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
+        if stat.contains("(parshall-group)") {
+            return None;
+        }
         stat.get(stat.rfind(')')? + 2..)?.split(' ').nth(1)?.parse().ok()
     };
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
