@@ -1,6 +1,6 @@
-//! Pieces of a user's text for messages: where they stand, how they are quoted, and which word was probably meant.
+//! Parts of a user's text in messages: their line and column, how they are quoted, and which word was probably meant.
 
-/// The line and the column of a byte, both from 1 and in characters; the end of the text for a byte behind it.
+/// The line and the column of a byte, both from 1 and in characters; the end of the text for a byte after it.
 pub fn position(text: &str, at: usize) -> (u32, u32) {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
@@ -21,7 +21,7 @@ pub fn quote(text: &str) -> String {
     format!("`{clean}{more}`")
 }
 
-/// The hint for a word that is none of `known`: the one that it resembles, or all of them.
+/// The hint for a word that is not in `known`: the one that it resembles, or all of them.
 pub fn suggest(word: &str, known: &[&str]) -> String {
     let near = known
         .iter()

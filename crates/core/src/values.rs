@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::text::quote;
 
-/// Why a value that a user wrote cannot be used. It does not know where the value stood.
+/// Why a value that a user wrote cannot be used. The caller adds where the value was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct ValueError {
@@ -17,7 +17,7 @@ pub struct ValueError {
 }
 
 impl ValueError {
-    /// An error with its hint.
+    #[allow(missing_docs)]
     pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { what: what.into(), hint: hint.into() }
     }
@@ -58,7 +58,7 @@ pub fn duration_within(text: &str, min: Duration, max: Duration, range_hint: &st
     if number * unit_s > max.as_secs_f64() {
         return out_of_range("long");
     }
-    // Rounded to whole microseconds, so that 0.3s is what it says.
+    // Rounded to whole microseconds, so that 0.3s is exactly 300,000 µs.
     let time = Duration::from_micros((number * unit_s * 1e6).round() as u64);
     if time < min { out_of_range("short") } else { Ok(time) }
 }
@@ -189,7 +189,7 @@ fn unit_bytes(unit: &str) -> Option<f64> {
     })
 }
 
-/// Digits, with a decimal point or without, and what follows them, perhaps behind blanks.
+/// Digits, with a decimal point or without, and the unit after them, with or without blanks between.
 fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);

@@ -83,7 +83,7 @@ pub fn observe_resolved(
         reasons = vec![format!("the {} rung was asked for", rung.as_str())];
     }
     // The service goes first on its CPUs: three quarters of one that both want, and all of its wake-ups at once.
-    let _niced = (rung > Rung::Procfs).then(|| parshall_sys::nice::lower(NICE_INCREMENT));
+    let _niced = (rung > Rung::Procfs).then(|| parshall_sys::nice::increase(NICE_INCREMENT));
     // What is sampled must not be sampled at quiet moments only: on one rung alone nothing depends on when we run.
     if rung != Rung::Btf {
         *background = None;

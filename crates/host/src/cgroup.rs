@@ -29,8 +29,8 @@ pub enum CpuHierarchy {
     V2(PathBuf),
 }
 
-/// Removes the groups directly below `top` that dead owners left and whose name `is_ours` takes; returns the names. A group that
-/// is not empty stays.
+/// Removes the groups directly below `top` whose owners have ended and whose names `is_ours` accepts; returns the names. A
+/// group that is not empty stays.
 pub fn remove_leftovers(top: &Path, is_ours: impl Fn(&str) -> bool) -> Vec<String> {
     let mut dead = owner::leftovers(top).unwrap_or_default();
     dead.retain(|name| is_ours(name) && fs::remove_dir(top.join(name)).is_ok());
@@ -67,7 +67,7 @@ impl Mounts {
     }
 
     /// The directory that controls the CPU time of a process, from the text of its /proc/PID/cgroup. None for a group outside of
-    /// our cgroup namespace: its path leads upwards, out of the hierarchy and to files that are none of the kernel's.
+    /// our cgroup namespace: its path leads out of the hierarchy, to files that the kernel did not make.
     pub fn cpu_directory(&self, cgroup: &str) -> Option<PathBuf> {
         self.cpu_hierarchy(cgroup).map(|(_, directory)| directory)
     }
@@ -140,8 +140,8 @@ mod tests {
     }
 
     #[test]
-    fn a_group_outside_of_our_namespace_leads_nowhere() {
-        // Its name is its user's choice: from here it would be /tmp/mine.
+    fn a_group_outside_of_our_namespace_has_no_directory() {
+        // Its user chose the name: from here it would be /tmp/mine.
         let mounts = Mounts::parse(MOUNTINFO);
         assert_eq!(mounts.cpu_directory("0::/../../../../tmp/mine\n"), None);
         assert_eq!(mounts.cpu_directory("1:cpu:/..\n0::/../a\n"), None);

@@ -1,21 +1,21 @@
-//! Errors that a user can mend: one line that says what is wrong, and a hint that says what to do.
+//! Errors that a user can fix: one line that says what is wrong, and a hint that says what to do.
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use parshall_core::values::ValueError;
 
-/// A user's mistake or a limit of the host. `main` prints it as `error: WHAT` and `hint: HINT`.
+/// An error of usage or a limit of the host. `main` prints it as `error: WHAT` and `hint: HINT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserError {
-    /// What is wrong, without a full stop.
+    /// What is wrong: without a full stop.
     pub what: String,
-    /// What to do about it.
+    /// What the user can do about it.
     pub hint: String,
 }
 
 impl UserError {
-    /// An error with its hint.
+    #[allow(missing_docs)]
     pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { what: what.into(), hint: hint.into() }
     }
@@ -35,9 +35,9 @@ impl From<ValueError> for UserError {
     }
 }
 
-/// Prints a mistake on stderr. Nothing is left to do if that fails too.
-pub fn tell(mistake: &UserError) {
-    let text = format!("error: {}\nhint: {}\n", one_line(&mistake.what), one_line(&mistake.hint));
+/// Prints an error on stderr; a failure to do so is ignored.
+pub fn print(error: &UserError) {
+    let text = format!("error: {}\nhint: {}\n", one_line(&error.what), one_line(&error.hint));
     io::stderr().write_all(text.as_bytes()).ok();
 }
 
@@ -45,18 +45,18 @@ pub fn tell(mistake: &UserError) {
 pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
         Ok(code) => code,
-        // The reader of our output left, as in `parshall show x.json | head`: not worth a word.
+        // The reader of our output has closed it, as in `parshall show x.json | head`: that is no error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            tell(&lower(&error));
+            print(&for_user(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Any error in the shape that a user gets to see.
-fn lower(error: &anyhow::Error) -> UserError {
-    // The context around a `UserError` says where it happened, so the whole chain is told; the hint is its own.
+/// An error of any type as one with a hint.
+fn for_user(error: &anyhow::Error) -> UserError {
+    // The context around a `UserError` says where it happened, so the whole chain is printed; the hint stays that of the `UserError`.
     let what = format!("{error:#}");
     match error.chain().find_map(|e| e.downcast_ref::<UserError>()).or_else(|| error.downcast_ref::<UserError>()) {
         Some(user) => UserError::new(what, user.hint.clone()),
@@ -92,13 +92,13 @@ mod tests {
     #[test]
     fn context_goes_in_front_and_the_hint_stays() {
         let error = Err::<(), _>(UserError::new("no process 7", "`ps` lists them")).context("cannot attach");
-        assert_eq!(lower(&error.unwrap_err()), UserError::new("cannot attach: no process 7", "`ps` lists them"));
+        assert_eq!(for_user(&error.unwrap_err()), UserError::new("cannot attach: no process 7", "`ps` lists them"));
     }
 
     #[test]
     fn a_plain_error_gets_a_hint_by_its_kind() {
         let io = io::Error::from(io::ErrorKind::PermissionDenied);
-        assert!(lower(&anyhow::Error::from(io)).hint.contains("root"));
+        assert!(for_user(&anyhow::Error::from(io)).hint.contains("root"));
     }
 
     #[test]

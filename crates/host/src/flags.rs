@@ -15,7 +15,7 @@ pub fn read<T: Clone + Send + Sync + 'static>(
 
 /// A process id.
 pub fn pid(text: &str) -> Result<u32, UserError> {
-    // The kernel's own limit is 2^22 (PID_MAX_LIMIT); anything positive in 31 bits can be asked for.
+    // The kernel's own limit is 2^22 (PID_MAX_LIMIT); any positive number of 31 bits is accepted.
     match text.parse::<u32>() {
         Ok(pid) if pid > 0 && pid <= i32::MAX as u32 => Ok(pid),
         Ok(_) => Err(UserError::new(format!("`{text}` is not a process id"), "process ids are 1 and above")),

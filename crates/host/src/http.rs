@@ -1,8 +1,9 @@
-//! The HTTP server of metrics endpoints. Every request is bounded in size and time. What is answered belongs to the callers.
+//! The HTTP server of metrics endpoints. Every request is bounded in size and time. Callers supply the responses.
 //!
-//! The number of connections is bounded too, and no client can keep others out: when there are too many, the oldest makes room.
-//! A client that sends its request at once has its answer long before its turn comes; one that says nothing, or does not read
-//! what it asked for, is the oldest sooner or later. Large answers are fewer, because they are in memory until they are read.
+//! The number of connections is bounded too, and no client can exclude others: when there are too many, the oldest is closed. A
+//! client that sends its request at once has its response long before that; one that sends nothing, or does not read its
+//! response, becomes the oldest sooner or later. Large responses have a lower limit, because they stay in memory until they
+//! are read.
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -21,31 +22,31 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// For the head of the request.
+/// Longest time until the head of the request has arrived.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(3);
-/// Bytes of the head of the request.
+/// Largest head of a request.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// From an answer that is ready to its last byte: Prometheus itself gives up after 10 s.
+/// Longest time to send a response: Prometheus gives up after 10 s.
 const SEND_TIME_MAX: Duration = Duration::from_secs(10);
-/// Connections at once.
+/// Limit of concurrent connections.
 const CONNECTIONS_MAX: usize = 64;
-/// Connections at once whose answer is large.
+/// Limit of concurrent connections with a large response.
 const LARGE_MAX: usize = 8;
-/// An answer of more bytes is large: a smaller one fits into the socket's buffer, and into little memory.
+/// A response of more bytes is large: a smaller one fits into the socket's buffer.
 const LARGE_BYTES: u64 = 16 * 1024;
-/// Accepting again after an error: descriptors may have run out.
+/// Pause after a failed accept: descriptors may have run out.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Plain text.
+/// A content type.
 pub const TEXT: &str = "text/plain; charset=utf-8";
 
-/// An answer.
+/// What a request is answered with.
 pub type Answer = Response<Full<Bytes>>;
 
-/// Who asks; each request carries it as an extension.
+/// The client's address; each request carries it as an extension.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
-/// Answers until the task is dropped. `time_max` is for making an answer; sending it has a bound of its own.
+/// Serves until the task is dropped. `time_max` bounds how long `answer` may take; sending has a separate limit.
 pub async fn serve<F, R>(listener: std::net::TcpListener, time_max: Duration, answer: F)
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
@@ -54,12 +55,12 @@ where
     serve_within(listener, Times { answer: time_max, send: SEND_TIME_MAX }, answer).await;
 }
 
-/// How long things may take.
+/// Time limits.
 #[derive(Debug, Clone, Copy)]
 struct Times {
-    /// Making an answer.
+    /// For making a response.
     answer: Duration,
-    /// Sending it.
+    /// For sending it.
     send: Duration,
 }
 
@@ -85,7 +86,7 @@ where
     }
 }
 
-/// Waits for one of two.
+/// Completes when either future does.
 async fn first(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|context| {
@@ -115,7 +116,7 @@ where
             if response.body().size_hint().lower() > LARGE_BYTES {
                 client.has_large_answer();
             }
-            // Whoever waits for it has gone with the connection.
+            // The receiver may be gone with the connection.
             ready.map(|ready| ready.send(()));
             Ok::<_, Infallible>(response)
         }
@@ -130,17 +131,17 @@ where
         tokio::time::timeout(HEAD_TIME_MAX + times.answer, is_ready).await.map(drop).ok();
         tokio::time::sleep(times.send).await;
     };
-    // What a client does wrong is no concern of the log.
+    // Errors that a client causes are not logged.
     first(async { connection.await.unwrap_or_default() }, time_is_up).await;
 }
 
-/// The connections there are.
+/// The open connections.
 #[derive(Debug, Clone, Default)]
 struct Clients(Arc<Mutex<List>>);
 
 #[derive(Debug, Default)]
 struct List {
-    /// Of the next connection.
+    /// The number of the next connection.
     number: u64,
     /// The oldest first.
     entries: VecDeque<Entry>,
@@ -154,7 +155,7 @@ struct Entry {
     _open: oneshot::Sender<()>,
 }
 
-/// A connection; it leaves the list when this is dropped.
+/// A connection; dropping it removes it from the list.
 #[derive(Debug)]
 struct Client {
     clients: Clients,
@@ -166,7 +167,7 @@ impl Clients {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection begins. If there are too many, the oldest ends. The receiver says when this one has to.
+    /// Adds a connection. If there are too many, the oldest is closed. The receiver completes when this one must close.
     fn enter(&self) -> (Client, oneshot::Receiver<()>) {
         let (open, closed) = oneshot::channel();
         let mut list = self.list();
@@ -181,7 +182,7 @@ impl Clients {
 }
 
 impl Client {
-    /// The answer is large. If there are too many of that kind, the oldest of them ends.
+    /// Marks the response as large. If there are too many large ones, the oldest of them is closed.
     fn has_large_answer(&self) {
         let entries = &mut self.clients.list().entries;
         entries.iter_mut().filter(|entry| entry.number == self.number).for_each(|entry| entry.is_large = true);
@@ -205,7 +206,7 @@ fn not_allowed() -> Answer {
     response
 }
 
-/// An answer of this kind.
+/// A response with this content type.
 pub fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
@@ -264,7 +265,7 @@ mod tests {
         for _ in 0..20 {
             assert!(get(at, "/").ends_with(b"ok"), "a small answer");
         }
-        // Reading gives up long before the time of any of them is up.
+        // The read times out long before any connection does.
         assert!(get(at, "/large").len() > LARGE, "a large one, to its end");
         drop(clients);
     }
@@ -276,11 +277,11 @@ mod tests {
         std::thread::sleep(Duration::from_secs(2));
         let mut bytes = Vec::new();
         let all = slow.read_to_end(&mut bytes).is_ok() && bytes.len() > LARGE;
-        assert!(!all, "the answer was held for it");
+        assert!(!all, "the response was kept for it");
     }
 
     #[test]
-    fn the_oldest_makes_room_and_large_answers_are_few() {
+    fn the_oldest_is_closed_and_large_responses_are_fewer() {
         let clients = Clients::default();
         let mut all: Vec<_> = (0..CONNECTIONS_MAX).map(|_| clients.enter()).collect();
         all[3..4 + LARGE_MAX].iter().for_each(|(client, _)| client.has_large_answer());
@@ -289,7 +290,7 @@ mod tests {
         let closed: Vec<usize> = (0..all.len()).filter(|at| is_closed(&mut all[*at].1)).collect();
         assert_eq!(closed, [3], "the oldest of the large ones");
         let two = [clients.enter(), clients.enter()];
-        assert!(is_closed(&mut all[0].1) && !is_closed(&mut all[1].1), "there was one place");
+        assert!(is_closed(&mut all[0].1) && !is_closed(&mut all[1].1), "one connection was closed");
         drop((two, all));
         assert!(clients.list().entries.is_empty());
     }

@@ -1,6 +1,6 @@
 //! The log on stderr: one format, and levels by `-v`, `-q` and `PARSHALL_LOG`.
 //!
-//! Anything may log with the macros of `tracing`. What a command was asked for is data and goes to stdout; the `error:` and
+//! Anything may log with the macros of `tracing`. The result of a command is data and goes to stdout; the `error:` and
 //! `hint:` lines with which a command fails are [`crate::error`]'s.
 use std::fmt;
 use std::io::IsTerminal;
@@ -54,7 +54,7 @@ fn subscriber(targets: Targets) -> impl Subscriber + Send + Sync {
     Registry::default().with(Filtered::new(layer, targets))
 }
 
-/// What is logged, by target. Crates that are not parshall's say nothing unless they are named.
+/// What is logged, by target. Other crates log nothing unless they are named.
 fn targets(variable: &str, steps: i32) -> Result<Targets, UserError> {
     let mut all = DEFAULT;
     let mut named = Vec::new();
@@ -81,7 +81,7 @@ fn position(level: &str) -> Result<usize, UserError> {
     })
 }
 
-/// `warning: relay: MESSAGE`, with the time in front where `time` says so.
+/// `warning: relay: MESSAGE`, preceded by the time if `time` is set.
 struct Lines {
     time: bool,
 }

@@ -1,10 +1,10 @@
-//! Mount tables (/proc/PID/mountinfo, man 5 proc_pid_mountinfo) of any bytes: whoever owns a mount namespace chooses its paths.
+//! Mount tables (/proc/PID/mountinfo, man 5 proc_pid_mountinfo) of any bytes: the owner of a mount namespace chooses its paths.
 use std::ffi::OsString;
 use std::io::{BufRead, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// A longer line names a path that no system call takes: each of its bytes may be written as four.
+/// A longer line holds a path that no system call accepts: each byte of a path may be written as four.
 const LINE_BYTES_MAX: u64 = 5 * libc::PATH_MAX as u64;
 
 /// One line of a mount table.
@@ -34,7 +34,7 @@ impl<'a> Mount<'a> {
         Some(Self { device, root, kind, point, options: source.nth(1).unwrap_or_default() })
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn point(&self) -> PathBuf {
         path(self.point)
     }
@@ -60,8 +60,8 @@ pub fn mounts(table: &[u8]) -> impl Iterator<Item = Mount<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(Mount::parse)
 }
 
-/// Gives each mount of a table that may be as long as another user likes: it is read by lines, of which those that are too long
-/// are left out. Returns how many bytes were read.
+/// Calls `take` for each mount of a table whose length another user controls. It is read line by line; lines that are too long
+/// are skipped. Returns how many bytes were read.
 pub fn for_each(mut table: impl BufRead, take: &mut dyn FnMut(&Mount<'_>)) -> u64 {
     let (mut read, mut line) = (0, Vec::new());
     loop {
@@ -83,7 +83,7 @@ fn path(text: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(unescaped(text)))
 }
 
-/// Space, tab, newline and backslash stand as `\` and three octal digits.
+/// The kernel writes space, tab, newline and backslash as `\` and three octal digits.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut at = 0;

@@ -78,7 +78,7 @@ pub fn threads(pid: u32) -> Vec<u32> {
     numbers(&format!("/proc/{pid}/task"))
 }
 
-/// Whether [`children`] tells anything: the kernel was built with CONFIG_PROC_CHILDREN.
+/// Whether [`children`] works: the kernel was built with CONFIG_PROC_CHILDREN.
 pub fn lists_children() -> bool {
     Path::new("/proc/thread-self/children").exists()
 }

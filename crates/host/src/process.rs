@@ -1,11 +1,11 @@
-//! What the process costs: read from /proc when somebody asks.
+//! What this process costs, read from /proc on request.
 use parshall_sys::clock::{page_bytes, process_cpu_ns};
 use serde::{Deserialize, Serialize};
 
-/// Costs of the process. What cannot be read is zero.
+/// Resources of the process. What cannot be read is 0.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Process {
-    /// Process id.
+    #[allow(missing_docs)]
     pub pid: u32,
     /// CPU time of all threads, in the kernel and outside, in s.
     pub cpu_s: f64,
@@ -13,14 +13,14 @@ pub struct Process {
     pub rss_bytes: u64,
     /// Open descriptors.
     pub fds: u64,
-    /// How many may be open (RLIMIT_NOFILE).
+    /// The limit of open descriptors (RLIMIT_NOFILE).
     pub fds_max: u64,
-    /// Threads.
+    #[allow(missing_docs)]
     pub threads: u64,
 }
 
 impl Process {
-    /// Of this process, now.
+    /// Reads them now.
     pub fn now() -> Self {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
         let count = |name: &str| std::fs::read_dir(format!("/proc/self/{name}")).map_or(0, |d| d.count() as u64);
@@ -29,7 +29,7 @@ impl Process {
             pid: std::process::id(),
             cpu_s: process_cpu_ns() as f64 / 1e9,
             rss_bytes: pages * page_bytes(),
-            // The listing itself is one.
+            // Listing the directory opens one.
             fds: count("fd").saturating_sub(1),
             fds_max: parshall_sys::limits::descriptors(),
             threads: count("task"),

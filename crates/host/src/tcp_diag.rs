@@ -27,10 +27,10 @@ const GET_BATCH: usize = 32;
 /// End of `snd_wnd` in `struct tcp_info` (Linux 5.4).
 const SND_WND_END: usize = 232;
 
-/// A socket as SOCK_DIAG reports it: TCP, or UDP where that was asked for.
+/// A socket as SOCK_DIAG reports it: TCP, or UDP where that was requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpSocket {
-    /// Its fields, 0 for those that were not asked for.
+    /// Its fields; those that were not requested are 0.
     pub record: SocketRecord,
     /// Length of the kernel's `struct tcp_info`; 0 when there was none.
     pub tcp_info_bytes: usize,
@@ -42,7 +42,7 @@ impl TcpSocket {
         SocketId::of(&self.record)
     }
 
-    /// Its own address, with v4-mapped IPv6 addresses as IPv4.
+    /// The local address, with v4-mapped IPv6 addresses as IPv4.
     pub fn local(&self) -> SocketAddr {
         canonical(self.id().local)
     }
@@ -96,10 +96,10 @@ impl TcpDiag {
     /// The kernel refuses, or dropped a part of its answer (ENOBUFS).
     pub fn dump(&mut self, selection: &Selection, out: &mut Vec<TcpSocket>) -> io::Result<bool> {
         let mut interrupted = false;
-        for asked in tables(selection).into_iter().filter(|asked| matches!(asked.table, Table::Tcp | Table::Udp)) {
+        for dump in tables(selection).into_iter().filter(|dump| matches!(dump.table, Table::Tcp | Table::Udp)) {
             self.sequence = self.sequence.wrapping_add(1);
             self.request.clear();
-            push_dump(&mut self.request, self.sequence, asked, selection, true);
+            push_dump(&mut self.request, self.sequence, dump, selection, true);
             self.reader.ask(&self.request)?;
             let (sequence, mut ended) = (self.sequence, None);
             while ended.is_none() {
@@ -108,7 +108,7 @@ impl TcpDiag {
                     for message in messages.by_ref() {
                         match message {
                             Message::Socket(payload) => {
-                                out.extend(TcpSocket::decode(asked.table, payload, selection.groups))
+                                out.extend(TcpSocket::decode(dump.table, payload, selection.groups))
                             }
                             Message::Done(errno) | Message::Refused(errno) => ended = Some(errno),
                         }

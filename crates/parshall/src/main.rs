@@ -25,12 +25,12 @@ fn main() -> ExitCode {
     let request = match cli::parse(std::env::args_os()) {
         Ok(Invocation::Do { request, log_steps }) => log::start(log_steps).map(|()| request),
         Ok(Invocation::Print(text)) => return error::exit(output::print(&text).map(|()| ExitCode::SUCCESS)),
-        Err(mistake) => Err(mistake),
+        Err(error) => Err(error),
     };
     let request = match request {
         Ok(request) => request,
-        Err(mistake) => {
-            error::tell(&mistake);
+        Err(error) => {
+            error::print(&error);
             return ExitCode::from(WRONG_USAGE);
         }
     };

@@ -1,5 +1,5 @@
 //! Where users get stuck: subjects that are not there or leave, other namespaces, no symbols, no root, no BPF, a full
-//! ring. Always a report of what could be seen or a mistake with a hint; never a panic.
+//! ring. There is always a report of what could be seen or an error with a hint, and never a panic.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 mod common;
@@ -24,7 +24,7 @@ fn a_process_that_is_not_there() {
     gone.wait().unwrap();
     let pid = gone.id().to_string();
     let done = parshall(&["attach", "--pid", &pid]);
-    let (error, hint) = done.mistake();
+    let (error, hint) = done.error_and_hint();
     assert!(error.contains(&pid) && hint.contains("ps"), "{done:?}");
 }
 
@@ -34,7 +34,7 @@ fn a_zombie() {
     let stat = format!("/proc/{}/stat", zombie.id());
     common::until("it is a zombie", || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z ")));
     let done = parshall(&["attach", "--pid", &zombie.id().to_string()]);
-    assert!(done.mistake().0.contains("has exited"), "{done:?}");
+    assert!(done.error_and_hint().0.contains("has exited"), "{done:?}");
     zombie.wait().unwrap();
 }
 
@@ -44,7 +44,7 @@ fn a_port_that_nobody_has() {
     let neighbour = TcpListener::bind("127.0.0.1:0").unwrap();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let done = parshall(&["attach", "--port", &free]);
-    let (error, hint) = done.mistake();
+    let (error, hint) = done.error_and_hint();
     assert!(error.contains(&free) && hint.contains("listening: "), "{done:?}");
     drop(neighbour);
 }
@@ -53,7 +53,7 @@ fn a_port_that_nobody_has() {
 fn groups_and_namespaces_that_are_not_there() {
     for arguments in [["--cgroup", "/no/such/group"], ["--netns", "no-such-namespace"]] {
         let done = parshall(&["attach", arguments[0], arguments[1]]);
-        assert!(done.mistake().0.contains(arguments[1]), "{done:?}");
+        assert!(done.error_and_hint().0.contains(arguments[1]), "{done:?}");
     }
 }
 

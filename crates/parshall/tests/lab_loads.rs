@@ -83,7 +83,7 @@ fn pauses_bound_the_stream() {
 }
 
 #[test]
-fn mistakes_get_a_line_and_a_hint() {
+fn errors_get_a_line_and_a_hint() {
     for (args, what, hint) in [
         (&["run", "nagel-stall"][..], "no case, fault or control named `nagel-stall`", "nagle-stall"),
         (&["load", "stream", "--congestion", "nosuch", "--for", "1s"], "congestion control `nosuch`", "this host has"),

@@ -91,7 +91,7 @@ fn text_and_json_tell_the_same() {
 }
 
 #[test]
-fn a_damaged_recording_is_a_mistake_and_no_panic() {
+fn a_damaged_recording_is_an_error_and_no_panic() {
     let scratch = Scratch::new();
     let file = scratch.file("cut.json");
     let whole = fs::read(&recordings()[0].1).unwrap();
@@ -100,7 +100,7 @@ fn a_damaged_recording_is_a_mistake_and_no_panic() {
         fs::write(&file, bytes).unwrap();
         let shown = parshall(&["show", file.to_str().unwrap()]);
         assert_eq!(shown.code, Some(1), "{shown:?}");
-        shown.mistake();
+        shown.error_and_hint();
     }
 }
 

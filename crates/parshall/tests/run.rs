@@ -93,28 +93,28 @@ fn the_document_may_go_to_stderr_or_stdout() {
 }
 
 #[test]
-fn a_command_that_cannot_be_run_is_a_mistake() {
+fn a_command_that_cannot_be_run_is_an_error() {
     let scratch = Scratch::new();
     let text = scratch.file("no-program");
     std::fs::write(&text, "just text").unwrap();
     for command in ["no-such-command-here", "/no/such/path", "/tmp", text.to_str().unwrap()] {
         for format in ["text", "json"] {
             let done = run(&["--format", format], &[command.to_owned()]);
-            let (error, _) = done.mistake();
+            let (error, _) = done.error_and_hint();
             assert!(error.contains(command), "{error}");
         }
     }
 }
 
 #[test]
-fn a_command_whose_interpreter_is_missing_is_a_mistake() {
+fn a_missing_interpreter_is_an_error() {
     let _alone = common::alone();
     let scratch = Scratch::new();
     let script = scratch.file("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let done = run(&["--exit-code"], &[script.to_str().unwrap().to_owned()]);
-    let (error, hint) = done.mistake();
+    let (error, hint) = done.error_and_hint();
     assert_eq!(done.code, Some(1), "{done:?}");
     assert!(error.contains("could not be run: No such file") && hint.contains("interpreter"), "{done:?}");
 }
@@ -380,7 +380,7 @@ fn the_command_is_gone_when_the_observation_fails() {
     let save = scratch.file("no-such-directory/case.json");
     let script = format!("touch {}", began.display());
     let done = run(&["--save", save.to_str().unwrap(), "--format", "json"], &sh(&script));
-    // The mistake is found before anything is started, or the report is printed all the same: no work is lost.
+    // The error is found before anything is started, or the report is printed nevertheless: no work is lost.
     assert_eq!(done.code, Some(1), "{done:?}");
     assert!(done.stderr.contains("error: ") && done.stderr.contains("hint: "), "{done:?}");
     assert!(!began.exists() || !done.stdout.is_empty(), "the command ran and its report is lost: {done:?}");

@@ -652,6 +652,6 @@ fn mistakes_say_what_to_do() {
         (&["sockets", "stream", "--listen", "192.0.2.1:1", "--count", "1"], "cannot serve metrics on 192.0.2.1:1"),
     ] {
         let done = parshall(arguments);
-        assert!(done.mistake().0.contains(what), "{:?}", done.mistake());
+        assert!(done.error_and_hint().0.contains(what), "{:?}", done.error_and_hint());
     }
 }

@@ -1,8 +1,8 @@
-//! Work that runs only while nobody else wants the CPU (SCHED_IDLE), as long as it gets on with it.
+//! Work at SCHED_IDLE: it runs only where a CPU is otherwise idle, for as long as it makes progress that way.
 //!
-//! A thread of the ordinary policy has its turn of some milliseconds even where a service wakes up meanwhile, and the requests of
-//! that time wait. A thread in the background gives way at once. On a host whose CPUs are all busy it would hardly run at
-//! all; so a second thread watches it, and puts the policy back when the caller's rule says so.
+//! A SCHED_OTHER thread keeps its slice of some milliseconds even when a service wakes up on its CPU, and requests wait for
+//! that time. A SCHED_IDLE thread is preempted at once. On a host whose CPUs are all busy it would hardly run at all, so a
+//! second thread watches it and restores the policy when the caller's rule asks for it.
 use std::fs;
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -12,13 +12,13 @@ use std::time::Duration;
 use crate::clock::monotonic_ns;
 use crate::scheduling::{ask, ordinary, set};
 
-/// Length of its turns: the shortest that the kernel allows (Linux 6.12; older kernels ignore it). A thread of another control group
-/// or session competes with our group, for which SCHED_IDLE does not count; it waits for the end of our turn.
-const TURN_NS: u64 = 100_000;
+/// Length of its slices: the shortest that the kernel allows (Linux 6.12; older kernels ignore it). A thread of another control
+/// group or session competes with our group, for which SCHED_IDLE does not count; it waits for the end of our slice.
+const SLICE_NS: u64 = 100_000;
 
-/// What a thread in the background has done so far.
+/// What a thread at SCHED_IDLE has done so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
+pub struct Sample {
     /// When this was: CLOCK_MONOTONIC, ns.
     pub at_ns: u64,
     /// Time that it has run, ns.
@@ -27,36 +27,37 @@ pub struct Look {
     pub ready: bool,
 }
 
-/// The calling thread, and those it starts meanwhile, run in the background until this is dropped.
+/// The calling thread, and those it starts meanwhile, run at SCHED_IDLE until this is dropped.
 #[derive(Debug)]
 pub struct Background {
     watcher: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Background {
-    /// Enters the background; `give_up` is asked every `every` with the last two looks, and ends it early by saying true:
-    /// `given_up` is called then, before the thread's policy is put back.
+    /// Begins. `give_up` is called every `every` with the last two samples, and returns true to end it early: then `given_up`
+    /// is called, and after it the thread's policy is restored.
     ///
-    /// None, and nothing has changed, where the thread's policy is not the ordinary one, where the way back is not permitted
-    /// (CAP_SYS_NICE), or where the kernel does not say how long a thread ran (CONFIG_SCHED_INFO). One at a time in a process.
+    /// None, and nothing has changed, where the thread's policy is not SCHED_OTHER, where restoring it is not permitted
+    /// (CAP_SYS_NICE), or where the kernel does not count how long a thread ran (CONFIG_SCHED_INFO). A process can have one at
+    /// a time.
     pub fn enter(
         every: Duration,
-        give_up: fn(Look, Look) -> bool,
+        give_up: fn(Sample, Sample) -> bool,
         given_up: impl FnOnce() + Send + 'static,
     ) -> Option<Self> {
         let before = ordinary()?;
         let tid = crate::thread_id();
-        let mut last = look(tid)?;
+        let mut last = sample(tid)?;
         let (stop, stopped) = channel();
         let (tried, may_return) = channel();
         let watch = move || {
-            // Tried here, where being left in the background would hurt nobody.
+            // Tried on this thread, which may stay at SCHED_IDLE without harm.
             let permitted = idle(0, &before).and_then(|()| set(0, &before)).is_ok();
             if tried.send(permitted).is_err() || !permitted {
                 return;
             }
             while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                match look(tid) {
+                match sample(tid) {
                     Some(now) if !give_up(last, now) => last = now,
                     _ => {
                         given_up();
@@ -64,12 +65,12 @@ impl Background {
                     }
                 }
             }
-            // By this thread, which runs at once where the one in the background might have to wait.
-            put_back();
+            // This thread runs at once where the one at SCHED_IDLE might have to wait.
+            restore_all();
         };
         let watcher = thread::Builder::new().name("background".into()).spawn(watch).ok()?;
         let background = Self { watcher: Some((stop, watcher)) };
-        // Dropped, it puts back what was never changed.
+        // If it did not begin, dropping it restores what was never changed.
         (may_return.recv() == Ok(true) && idle(0, &before).is_ok()).then_some(background)
     }
 }
@@ -84,16 +85,16 @@ impl Drop for Background {
 }
 
 fn idle(tid: u32, before: &libc::sched_attr) -> io::Result<()> {
-    set(tid, &libc::sched_attr { sched_policy: libc::SCHED_IDLE as u32, sched_runtime: TURN_NS, ..*before })
+    set(tid, &libc::sched_attr { sched_policy: libc::SCHED_IDLE as u32, sched_runtime: SLICE_NS, ..*before })
 }
 
-/// Takes every thread of this process out of the background: those that were started there inherited it.
-fn put_back() {
+/// Restores the policy of every thread of this process: those that were started meanwhile inherited SCHED_IDLE.
+fn restore_all() {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let tids = threads.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     for tid in tids {
         match ask(tid) {
-            // It may have ended meanwhile. Its priority is what it is now, not what it was.
+            // The thread may have ended. Its nice value stays what it is now.
             Ok(attr) if attr.sched_policy == libc::SCHED_IDLE as u32 => drop(ordinary_again(tid, attr)),
             _ => {}
         }
@@ -101,23 +102,24 @@ fn put_back() {
 }
 
 fn ordinary_again(tid: u32, attr: libc::sched_attr) -> io::Result<()> {
-    // Turns of 0 ns are turns of the usual length.
+    // 0 stands for the default slice.
     set(tid, &libc::sched_attr { sched_policy: libc::SCHED_OTHER as u32, sched_runtime: 0, ..attr })
 }
 
-/// Looks at a thread of this process: the first word of its schedstat, and its state. Its name, in parentheses, may hold anything.
-fn look(tid: u32) -> Option<Look> {
+/// Samples a thread of this process: the first word of its schedstat, and its state. Its name, in parentheses, may hold
+/// anything.
+fn sample(tid: u32) -> Option<Sample> {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/task/{tid}/{name}")).ok();
     let ran_ns = read("schedstat")?.split_ascii_whitespace().next()?.parse().ok()?;
     let ready = read("stat")?.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'));
-    Some(Look { at_ns: monotonic_ns(), ran_ns, ready })
+    Some(Sample { at_ns: monotonic_ns(), ran_ns, ready })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn turn_ns() -> u64 {
+    fn slice_ns() -> u64 {
         ask(0).expect("our own thread").sched_runtime
     }
 
@@ -128,7 +130,7 @@ mod tests {
     /// One test, because there may be one background at a time.
     #[test]
     fn it_ends_when_it_is_dropped_and_when_the_rule_says_so() {
-        let usual = turn_ns();
+        let usual = slice_ns();
         let Some(background) = Background::enter(Duration::from_secs(60), |_, _| false, || ()) else {
             return parshall_testkit::skip(
                 "work in the background",
@@ -144,12 +146,12 @@ mod tests {
         assert!(Background::enter(Duration::from_secs(60), |_, _| false, || ()).is_none(), "it is entered once");
         drop(background);
         drop(go);
-        assert_eq!((policy(), turn_ns()), (libc::SCHED_OTHER, usual));
+        assert_eq!((policy(), slice_ns()), (libc::SCHED_OTHER, usual));
         assert_eq!(started.join().expect("it ends"), libc::SCHED_OTHER, "started in the background");
 
-        let (told, was_told) = channel();
+        let (report, reported) = channel();
         let given_up = move || {
-            let _ = told.send(());
+            let _ = report.send(());
         };
         let short = Background::enter(Duration::from_millis(1), |last, now| now.at_ns > last.at_ns, given_up);
         let begun = std::time::Instant::now();
@@ -157,15 +159,15 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         }
         assert!(short.is_some() && policy() == libc::SCHED_OTHER);
-        assert_eq!(was_told.try_recv(), Ok(()));
+        assert_eq!(reported.try_recv(), Ok(()));
     }
 
     #[test]
-    fn what_the_kernel_says_of_a_thread_is_read() {
+    fn a_thread_can_be_sampled() {
         let tid = crate::thread_id();
-        let first = look(tid).expect("CONFIG_SCHED_INFO is in every distribution's kernel");
+        let first = sample(tid).expect("CONFIG_SCHED_INFO is in every distribution's kernel");
         assert!(first.ready && first.at_ns > 0, "we run");
-        assert!(look(tid).is_some_and(|then| then.ran_ns >= first.ran_ns));
-        assert_eq!(look(u32::MAX), None);
+        assert!(sample(tid).is_some_and(|then| then.ran_ns >= first.ran_ns));
+        assert_eq!(sample(u32::MAX), None);
     }
 }

@@ -1,9 +1,9 @@
-//! Whether the calling thread interrupts whoever runs where it wakes up.
+//! SCHED_BATCH for the calling thread: it does not preempt the thread that runs where it wakes up.
 use std::io;
 
 use crate::scheduling::{ordinary, set};
 
-/// The longest turn asked for, ns: the kernel allows 0.1 to 100 ms.
+/// The longest slice that is requested, ns: the kernel allows 0.1 to 100 ms.
 const SLICE_NS: u64 = 20_000_000;
 
 /// How the calling thread was scheduled when this was made.
@@ -13,18 +13,18 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// None if the thread is not scheduled as most are (SCHED_OTHER): what somebody chose for it stays.
+    /// None if the policy is not SCHED_OTHER: one that was chosen on purpose stays.
     pub fn of_thread() -> Option<Self> {
         ordinary().map(|before| Self { before })
     }
 
-    /// From now on the calling thread waits until whoever runs has had its turn (SCHED_BATCH), and has longer turns itself
-    /// (Linux 6.12; older kernels ignore it).
+    /// From now on the calling thread waits until the running thread has used its slice (SCHED_BATCH), and has longer slices
+    /// itself (Linux 6.12; older kernels ignore it).
     pub fn enter(&self) -> io::Result<()> {
         set(0, &libc::sched_attr { sched_policy: libc::SCHED_BATCH as u32, sched_runtime: SLICE_NS, ..self.before })
     }
 
-    /// As it was.
+    /// Restores the policy and slice of before.
     pub fn leave(&self) -> io::Result<()> {
         set(0, &self.before)
     }

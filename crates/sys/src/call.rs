@@ -1,7 +1,7 @@
-//! What most system calls answer: a negative number, and why in errno.
+//! The convention of most system calls: a negative result, and the error in errno.
 use std::io;
 
-/// Whether a call has succeeded. Asked right behind it, before another sets errno. Allocates nothing.
+/// The error of a call that has failed. Must follow the call directly, before another sets errno. Allocates nothing.
 pub fn check(result: impl Into<libc::c_long>) -> io::Result<()> {
     if result.into() < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

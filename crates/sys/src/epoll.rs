@@ -7,7 +7,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 /// Data can be read, or the other end closed.
 pub const READABLE: u32 = libc::EPOLLIN as u32;
-/// There is room to write.
+/// The send buffer has space.
 pub const WRITABLE: u32 = libc::EPOLLOUT as u32;
 /// The peer has sent its end of data.
 pub const PEER_CLOSED: u32 = libc::EPOLLRDHUP as u32;
@@ -26,24 +26,24 @@ pub struct Epoll {
     fd: OwnedFd,
 }
 
-/// Room for the events of one wait.
+/// A buffer for the events of one wait.
 pub struct Events {
     list: Vec<libc::epoll_event>,
     len: usize,
 }
 
 impl Events {
-    /// Whether the last wait had none.
+    /// Whether the last wait returned no events.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Forgets those of the last wait.
+    /// Drops the events of the last wait.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Room for this many.
+    /// `capacity`: events that one wait can return.
     pub fn with_capacity(capacity: usize) -> Self {
         Self { list: vec![libc::epoll_event { events: 0, u64: 0 }; capacity.max(1)], len: 0 }
     }
@@ -84,7 +84,7 @@ impl Epoll {
 
     /// Waits for events, at most `timeout`. An interrupted wait returns no events.
     ///
-    /// Not by rustix: it chooses between epoll_pwait2 and the older call when it is compiled, and waits of less than a
+    /// Does not use rustix, which chooses between epoll_pwait2 and the older call when it is compiled, and waits of less than a
     /// millisecond need the newer one.
     pub fn wait(&self, events: &mut Events, timeout: Duration) -> io::Result<()> {
         let capacity = events.list.len() as libc::c_int;

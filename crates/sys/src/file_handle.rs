@@ -1,8 +1,8 @@
-//! Control groups by their id: the kernel opens one by a handle that is nothing but the id.
+//! Opens control groups by their id: the file handle of a control group is its id.
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Type of handle of kernfs, and so of cgroupfs (`FILEID_KERNFS` of include/linux/exportfs.h).
+/// Handle type of kernfs, and so of cgroupfs (`FILEID_KERNFS` of include/linux/exportfs.h).
 const KERNFS: i32 = 0xfe;
 
 #[repr(C)]
@@ -12,8 +12,8 @@ struct Handle {
     id: [u8; 8],
 }
 
-/// Opens, as a place only (O_PATH), the control group with this id of the hierarchy that `mount` is a directory of.
-/// ESTALE: it is gone. EPERM: needs CAP_DAC_READ_SEARCH.
+/// Opens (O_PATH) the control group with this id, of the hierarchy that `mount` is a directory of. ESTALE when it was removed,
+/// EPERM without CAP_DAC_READ_SEARCH.
 pub fn open_cgroup(mount: BorrowedFd<'_>, id: u64) -> io::Result<OwnedFd> {
     let mut handle = Handle { bytes: 8, kind: KERNFS, id: id.to_ne_bytes() };
     let flags = libc::O_PATH | libc::O_CLOEXEC;

@@ -1,4 +1,4 @@
-//! A lock on a file that goes with its holder: flock(2).
+//! A lock on a file that is released when its holder ends: flock(2).
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -7,13 +7,13 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// A file that only one holder at a time has locked. The lock goes when this is dropped, also when the process is killed.
+/// An exclusive lock of a file. It is released when this is dropped, and when the process is killed.
 #[derive(Debug)]
 pub struct FileLock(File);
 
 impl FileLock {
-    /// Locks the file at `path`, which is made for its owner only if it is missing, without waiting: none if another holds it. A
-    /// symbolic link in its place is not followed, and a FIFO not waited for.
+    /// Locks the file at `path` without waiting: None if another process holds the lock. A missing file is created with mode
+    /// 0600. A symbolic link is not followed, and a FIFO not waited for.
     ///
     /// # Errors
     /// If the file cannot be opened or its file system has no locks.

@@ -1,4 +1,4 @@
-//! A child that waits, stopped, before its first instruction of interest until its parent lets it go.
+//! A child that is stopped before it executes its program, until its parent lets it continue.
 //!
 //! The child is a program of ours (the gate) that stops itself and then becomes another program. A pipe says whether
 //! that worked: exec closes the child's end, and a gate that could not exec writes the error number into it.
@@ -20,7 +20,7 @@ pub struct Gate {
     opened: bool,
 }
 
-/// The number under which a gate finds its end of the pipe, to be passed in its arguments.
+/// Both ends of the pipe. The gate finds its end by its number, which is passed in the arguments.
 #[derive(Debug)]
 pub struct GateEnds {
     reader: PipeReader,
@@ -28,7 +28,7 @@ pub struct GateEnds {
 }
 
 impl GateEnds {
-    /// Makes the pipe.
+    #[allow(missing_docs)]
     pub fn new() -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
         Ok(Self { reader, writer })
@@ -65,7 +65,7 @@ impl Gate {
         }
     }
 
-    /// Lets the gate go on, and waits until it has become the program or has ended. The inner error says why it could not.
+    /// Lets the gate continue, and waits until it has become the program or has ended. The inner error says why it could not.
     pub fn open(&mut self) -> io::Result<io::Result<()>> {
         // We have not waited for the child, so its pid cannot be another process's.
         kill_process(Pid::from_child(&self.child), Signal::CONT)?;
@@ -85,12 +85,12 @@ impl Gate {
         self.opened
     }
 
-    /// The child behind the gate.
+    /// The child, gate or program.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// Its process id.
+    #[allow(missing_docs)]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -111,7 +111,7 @@ pub fn stop_self() {
     kill_process(rustix::process::getpid(), Signal::STOP).ok();
 }
 
-/// Turns the gate into another program and returns only if that fails; the parent then learns why. `number` is
+/// Replaces the gate by another program. Returns only if that fails; the error is reported to the parent. `number` is
 /// [`GateEnds::number`].
 pub fn become_program(program: &mut Command, number: RawFd) -> io::Error {
     if let Err(error) = set_inherited(number, false) {

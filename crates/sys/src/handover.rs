@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 const FIRST: RawFd = 3;
 /// The name of the pipe on which a successor says that it is ready.
 const READY: &str = "parshall-ready";
-/// What is inherited at most: a number in the environment is not to be trusted.
+/// Descriptors that are inherited at most: a number in the environment is not trusted.
 const MAX: usize = 65_536;
 /// Variables of the convention.
 const VARIABLES: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
@@ -26,9 +26,9 @@ const VARIABLES: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 pub struct Inherited {
     /// Sockets, close-on-exec and non-blocking now.
     pub sockets: Vec<OwnedFd>,
-    /// Where a predecessor waits to be told that this process is ready.
+    /// The pipe on which a predecessor waits until this process is ready.
     pub ready: Option<File>,
-    /// How many of those announced in `LISTEN_FDS` are not there.
+    /// How many of the descriptors of `LISTEN_FDS` are not open.
     pub missing: usize,
 }
 
@@ -37,7 +37,7 @@ static CLAIMED: Mutex<Option<Inherited>> = Mutex::new(None);
 
 /// Takes what was handed over to this very process, for [`inherited`]. To be called first in `main`, before anything is
 /// opened: the convention is a range of descriptors, and one that is longer than what was handed over would reach
-/// descriptors of our own. Without `LISTEN_PID` that is this process nothing happens.
+/// descriptors of our own. It does nothing unless `LISTEN_PID` is this process.
 pub fn claim() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.trim().parse::<u32>().ok());
     let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +80,7 @@ fn take(count: usize, names: &str) -> Inherited {
 }
 
 /// The path that this process was started by, as it was given to execve(2): symbolic links are not resolved. None where the
-/// kernel does not tell it.
+/// kernel does not pass it.
 pub fn started_by() -> Option<std::path::PathBuf> {
     let path = rustix::param::linux_execfn().to_bytes();
     (!path.is_empty()).then(|| OsString::from_vec(path.to_vec()).into())
@@ -90,12 +90,12 @@ pub fn started_by() -> Option<std::path::PathBuf> {
 #[derive(Debug)]
 pub struct Successor {
     pid: Pid,
-    /// The reading end of the pipe on which it says that it is ready; its end without a word means that it failed.
+    /// The reading end of the pipe on which it says that it is ready; end of file without data means that it failed.
     pub ready: File,
 }
 
 impl Successor {
-    /// Its process id.
+    #[allow(missing_docs)]
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_pid() as u32
     }
@@ -112,13 +112,13 @@ impl Successor {
         Ok(status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0)))
     }
 
-    /// Ends it at once. It is our child and has not been waited for, so the pid is still its own.
+    /// Kills it. It is our child and has not been waited for, so the pid is still its own.
     pub fn kill(&self) {
         kill_process(self.pid, Signal::KILL).ok();
     }
 }
 
-/// Starts `program` with these sockets. The environment is ours, but for the variables of the convention.
+/// Starts `program` with these sockets. It inherits our environment, apart from the variables of the convention.
 pub fn spawn(program: &Path, arguments: &[OsString], sockets: &[BorrowedFd<'_>]) -> io::Result<Successor> {
     let (read, write) = io::pipe()?;
     // Copies above the range in which the child puts them, so that none is overwritten before it is moved.
@@ -196,7 +196,7 @@ fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
 /// `text` points to the bytes of [`Image::pid`].
 unsafe fn write_digits(text: *mut u8, mut number: u32) {
     for place in (0..PID_DIGITS).rev() {
-        // SAFETY: the key and ten digits are there, says the caller.
+        // SAFETY: the caller guarantees that the key and ten digits are there.
         unsafe { *text.add(PID_KEY.len() + place) = b'0' + (number % 10) as u8 };
         number /= 10;
     }
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_process_knows_by_which_path_it_was_started() {
-        let path = started_by().expect("Linux tells it");
+        let path = started_by().expect("Linux passes it");
         assert_eq!(std::fs::canonicalize(path).expect("there"), std::env::current_exe().expect("there"));
     }
 }

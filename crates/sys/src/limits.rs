@@ -6,7 +6,7 @@ pub fn descriptors() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Whether an error says that descriptors or memory for them have run out: what failed would not fare better elsewhere.
+/// Whether an error means that descriptors or memory for them have run out. A retry with another address would fail too.
 pub fn exhausted(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
@@ -14,7 +14,7 @@ pub fn exhausted(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn descriptors_that_ran_out_are_told_from_a_refusal() {
+    fn exhaustion_is_distinguished_from_a_refusal() {
         let error = std::io::Error::from_raw_os_error;
         assert!(super::exhausted(&error(libc::EMFILE)) && !super::exhausted(&error(libc::ECONNREFUSED)));
     }

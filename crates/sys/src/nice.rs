@@ -1,31 +1,32 @@
-//! Scheduling priority of the calling thread, lowered for a while.
+//! A higher nice value for the calling thread, for a while.
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// Puts the thread's priority back when dropped, where that is permitted.
+/// Restores the thread's nice value when dropped, where that is permitted.
 #[derive(Debug)]
-pub struct Lowered {
+pub struct Increased {
     before: i32,
 }
 
-/// Lowers the priority of the calling thread by `steps` of nice(2). Threads and processes started meanwhile inherit it.
-pub fn lower(steps: i32) -> Lowered {
+/// Adds `increment` to the nice value of the calling thread: it gets less CPU time. Threads and processes started meanwhile
+/// inherit it.
+pub fn increase(increment: i32) -> Increased {
     let before = current();
-    set(before + steps);
-    Lowered { before }
+    set(before + increment);
+    Increased { before }
 }
 
-impl Drop for Lowered {
+impl Drop for Increased {
     fn drop(&mut self) {
         set(self.before);
     }
 }
 
-/// Of the calling thread: to the kernel, process 0 is the thread that asks.
+/// The nice value of the calling thread, which the kernel takes process 0 for.
 fn current() -> i32 {
     getpriority_process(None).unwrap_or(0)
 }
 
-/// Failure leaves the priority as it is: the work then competes with others as any thread does.
+/// A failure is ignored: the thread then competes for the CPU as before.
 fn set(nice: i32) {
     setpriority_process(None, nice).ok();
 }
@@ -35,11 +36,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lowers() {
+    fn the_nice_value_is_higher_until_it_is_dropped() {
         let before = current();
-        let lowered = lower(3);
+        let increased = increase(3);
         assert_eq!(current(), (before + 3).min(19));
-        drop(lowered);
+        drop(increased);
         assert!(current() == before || current() == before + 3);
     }
 }

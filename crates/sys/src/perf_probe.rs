@@ -1,4 +1,4 @@
-//! Small attempts at system calls that tell what this host allows: performance counters and the parts of bpf(2).
+//! Trial system calls that show what this host allows: performance counters and the parts of bpf(2).
 //!
 //! Each function tries the real thing once and undoes it at once. Reading a sysctl would only say what *should* work:
 //! seccomp filters, lockdown and security modules refuse behind its back.
@@ -98,7 +98,7 @@ fn bpf<T: Attr>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
 }
 
 fn open_counter(kind: u32, config: u64) -> io::Result<()> {
-    // Bit 0 `disabled`, bit 5 `exclude_kernel`, bit 6 `exclude_hv`: the least that can be asked for.
+    // Bit 0 `disabled`, bit 5 `exclude_kernel`, bit 6 `exclude_hv`: the smallest request.
     let attr = perf_event::Attr { kind, config, flags: 1 | 1 << 5 | 1 << 6, ..Default::default() };
     perf_event::open(attr, 0).map(drop)
 }

@@ -38,7 +38,7 @@ impl Pidfd {
     /// Hold it briefly: a socket that its owner closes meanwhile sends its FIN only after the duplicate is closed too.
     pub fn get_socket(&self, fd: RawFd) -> io::Result<OwnedFd> {
         let not_a_socket = || io::Error::from(Errno::NOTSOCK);
-        // Asked first, so that as a rule nothing but a socket is ever duplicated.
+        // Checked first, so that as a rule nothing but a socket is duplicated.
         let link = std::fs::read_link(format!("/proc/{}/fd/{fd}", self.pid))?;
         if !link.to_str().is_some_and(|link| link.starts_with("socket:[")) {
             return Err(not_a_socket());
@@ -54,7 +54,7 @@ impl Pidfd {
     }
 }
 
-/// Whether a descriptor is a socket. Asks the socket layer only, never a file system.
+/// Whether a descriptor is a socket. The call reaches the socket layer only, never a file system.
 fn is_socket(fd: &OwnedFd) -> bool {
     rustix::net::sockopt::socket_type(fd).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Socket options that SOCK_DIAG does not tell, read from a descriptor (such as one of [`crate::pidfd::Pidfd::get_socket`]).
+//! Socket options that SOCK_DIAG does not report, read from a descriptor (such as one of [`crate::pidfd::Pidfd::get_socket`]).
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;

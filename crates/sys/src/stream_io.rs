@@ -131,7 +131,7 @@ pub fn take_error(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// Whether a TCP connection is over in both directions, as after a reset, whoever was told of the error. False for what is
+/// Whether a TCP connection is over in both directions, as after a reset, even if its error was already read. False for what is
 /// not TCP.
 pub fn is_over(fd: RawFd) -> bool {
     // net/tcp_states.h; the state is the first byte of struct tcp_info.

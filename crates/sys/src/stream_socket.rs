@@ -220,7 +220,7 @@ pub fn local_ip(fd: RawFd) -> io::Result<Option<SocketAddr>> {
     Ok(socket.local_addr()?.as_socket())
 }
 
-/// The address of the peer, if it is an IP address; as `accept` tells it, also after the peer has reset the connection.
+/// The address of the peer, if it is an IP address; as `accept` returns it, also after the peer has reset the connection.
 pub fn peer_ip(socket: &impl AsRawFd) -> Option<SocketAddr> {
     // SAFETY: all-zero bytes are a valid sockaddr_storage.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };

@@ -1,6 +1,6 @@
 //! Random loss at an interface's ingress: eight BPF instructions on the TCX hook, for hosts without netem.
 //!
-//! Loss must be made where packets arrive. A sender's own egress is no place for it: the stack takes a drop there for
+//! Loss must be made where packets arrive. It cannot be made at the sender's egress: the stack takes a drop there for
 //! local congestion and does not wait for an ACK that will not come. The interface should receive single segments
 //! (TSO and GRO off): a dropped super-packet is a burst of forty.
 use std::io;

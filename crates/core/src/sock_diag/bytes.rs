@@ -1,7 +1,7 @@
 //! Reading numbers and attributes out of bytes that may be anything.
 
-/// Bytes in the order of the machine. What lies outside is 0: structures of the kernel grow at their end, and an older
-/// kernel's are shorter.
+/// Bytes in native order. What is beyond the end reads as 0: the kernel's structures grow at their end, and those of older
+/// kernels are shorter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
 
@@ -46,8 +46,8 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Attributes (`struct nlattr`: length and kind of two bytes each, padded to four). Ends at the first whose length makes no
-/// sense.
+/// Attributes (`struct nlattr`: length and kind of two bytes each, padded to four). Ends at the first with an invalid
+/// length.
 pub(super) struct Attributes<'a>(&'a [u8]);
 
 /// The kind without the bits that say "nested" and "in network order".

@@ -1,5 +1,5 @@
 //! INET_DIAG_REQ_BYTECODE: the part of a selection that the kernel can test by itself, as a program of conditional jumps
-//! (`inet_diag_bc_run`). What it lets through is tested again; it must only never leave out what is wanted.
+//! (`inet_diag_bc_run`). What it accepts is tested again, so it may accept too much but never too little.
 use std::net::IpAddr;
 
 use parshall_evidence::socket::{Prefix, Selection, Side};
@@ -19,7 +19,7 @@ const AF_INET6: u8 = 10;
 /// Longer programs are not sent: the kernel runs them for every socket, and attributes end at 64 KiB.
 const MOST_BYTES: usize = 4096;
 
-/// A comparison: its code, and what stands behind its header.
+/// A comparison: its code, and what follows its header.
 struct Test {
     code: u8,
     operand: Vec<u8>,
@@ -48,7 +48,7 @@ pub(super) fn program(selection: &Selection) -> Option<Vec<u8>> {
     (len > 0 && len <= MOST_BYTES).then(|| assemble(&rules, len))
 }
 
-/// The ends that a rule looks at; `true` is the other end.
+/// The ends that a rule tests; `true` is the other end.
 fn each(side: Side) -> impl Iterator<Item = bool> {
     [false, true].into_iter().filter(move |remote| match side {
         Side::Local => !remote,

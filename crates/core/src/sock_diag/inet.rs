@@ -52,7 +52,7 @@ pub(super) fn decode(table: Table, payload: &[u8], reading: &Reading, record: &m
         }
         attribute(table, kind, value, reading, record);
     }
-    // The kernel writes SYN_RECV for embryonic connections too. What tells them apart: every full socket has this attribute.
+    // The kernel writes SYN_RECV for embryonic connections too. Only full sockets have this attribute.
     if record.state == SYN_RECV && !full && matches!(table, Table::Tcp) {
         record.state = NEW_SYN_RECV;
     }
@@ -150,7 +150,7 @@ fn attributes(kind: u16, value: Bytes<'_>, record: &mut SocketRecord) {
         MARK => record.mark = value.u32(0),
         _ => {
             // Where no class is set the kernel writes the priority, which classful queueing disciplines take for a class. A
-            // class without a major number is none that a control group was given.
+            // class without a major number was not set by a control group.
             record.class_id = value.u32(0);
             record.priority = if record.class_id >> 16 == 0 { record.class_id } else { 0 };
         }

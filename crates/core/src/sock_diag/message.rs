@@ -1,4 +1,4 @@
-//! Netlink messages (`struct nlmsghdr`) of one part of an answer.
+//! Netlink messages (`struct nlmsghdr`) of one part of a reply.
 use super::bytes::Bytes;
 
 const HEADER: usize = 16;
@@ -6,7 +6,7 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 
-/// One message of an answer.
+/// One message of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message<'a> {
     /// A socket: to be read with [`decode`](super::decode).
@@ -63,7 +63,7 @@ impl<'a> Iterator for Messages<'a> {
         loop {
             let head = Bytes(self.rest);
             let len = head.u32(0) as usize;
-            // A length that makes no sense leaves nothing to go on with.
+            // After an invalid length the next message cannot be found.
             let Some(payload) = self.rest.get(HEADER..len) else {
                 self.broken |= !self.rest.is_empty();
                 self.rest = &[];

@@ -1,4 +1,4 @@
-//! SOCK_DIAG (`sock_diag(7)`) as bytes: requests from a selection, records from answers. Pure functions that take any bytes,
+//! SOCK_DIAG (`sock_diag(7)`) as bytes: requests made from a selection, records read from replies. Pure functions that take any bytes,
 //! for every product that reads sockets by netlink; `parshall_sys::sock_diag` sends and receives.
 //!
 //! What netlink does not report, and what is therefore 0 in every record from here: `address`; `reuse`, `nodelay`;
@@ -16,27 +16,27 @@ mod unix;
 use parshall_evidence::socket::{Groups, SocketRecord};
 
 pub use message::{Message, Messages};
-pub use request::{Asked, SocketId, push_dump, push_get, tables};
+pub use request::{DumpRequest, SocketId, push_dump, push_get, tables};
 pub use tcp_info::Layout;
 
 use bytes::Bytes;
 
-/// A table of sockets that is dumped by a request of its own.
+/// A table of sockets, each dumped by a separate request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Table {
-    /// TCP, listeners included.
+    /// Includes listeners.
     Tcp,
-    /// UDP.
+    #[allow(missing_docs)]
     Udp,
-    /// UDP-Lite.
+    #[allow(missing_docs)]
     UdpLite,
-    /// MPTCP connections.
+    #[allow(missing_docs)]
     Mptcp,
-    /// UNIX sockets.
+    #[allow(missing_docs)]
     Unix,
 }
 
-/// How answers are read.
+/// How replies are read.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
     /// Fields that are wanted; the others stay 0.
@@ -47,7 +47,7 @@ pub struct Reading {
 
 /// Reads one socket of a dump of this table into a record that was all zeros. The name of a UNIX socket is appended to
 /// `names`. Returns the length of the `tcp_info` in the message (0 without one), which shows what this kernel's has; `None`
-/// when the message is too short to be of a socket. Attributes that make no sense are passed over.
+/// when the message is too short to be of a socket. Malformed attributes are skipped.
 #[inline]
 pub fn decode(
     table: Table,

@@ -23,22 +23,22 @@ const NLM_F_DUMP: u16 = 0x300;
 const INET_DIAG_REQ_BYTECODE: u16 = 1;
 const INET_DIAG_REQ_PROTOCOL: u16 = 3;
 
-/// A protocol that nobody has: a kernel that does not know INET_DIAG_REQ_PROTOCOL (before 5.9) refuses it, where with the
-/// lower bits of MPTCP's number it would show TCP sockets instead.
+/// A protocol number that is not in use. A kernel without INET_DIAG_REQ_PROTOCOL (before 5.9) refuses it; given the lower bits
+/// of MPTCP's number it would dump TCP sockets instead.
 const NO_PROTOCOL: u8 = 254;
 
 /// One request for a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
-    /// What is dumped.
+pub struct DumpRequest {
+    #[allow(missing_docs)]
     pub table: Table,
     family: u8,
 }
 
 /// The dumps that a selection needs, the longest first.
-pub fn tables(selection: &Selection) -> Vec<Asked> {
-    let mut asked = Vec::new();
-    let mut both = |table| asked.extend([AF_INET, AF_INET6].map(|family| Asked { table, family }));
+pub fn tables(selection: &Selection) -> Vec<DumpRequest> {
+    let mut dumps = Vec::new();
+    let mut both = |table| dumps.extend([AF_INET, AF_INET6].map(|family| DumpRequest { table, family }));
     if selection.kinds.has(Kind::Udp) {
         both(Table::Udp);
         both(Table::UdpLite);
@@ -47,22 +47,22 @@ pub fn tables(selection: &Selection) -> Vec<Asked> {
         both(Table::Mptcp);
     }
     if selection.kinds.has(Kind::Tcp) {
-        asked.insert(0, Asked { table: Table::Tcp, family: AF_UNSPEC });
+        dumps.insert(0, DumpRequest { table: Table::Tcp, family: AF_UNSPEC });
     }
     // UNIX sockets have neither addresses nor ports.
     let portless = selection.ports.is_empty() || selection.ports.iter().any(|(_, port)| *port == 0);
     if selection.kinds.has(Kind::Unix) && selection.prefixes.is_empty() && portless {
-        asked.push(Asked { table: Table::Unix, family: AF_UNIX });
+        dumps.push(DumpRequest { table: Table::Unix, family: AF_UNIX });
     }
-    asked
+    dumps
 }
 
-/// What names one TCP socket to the kernel.
+/// What identifies one TCP socket to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SocketId {
     /// Address family of the socket (AF_INET6 also for v4-mapped addresses).
     pub family: u8,
-    /// Its own address, as the kernel holds it.
+    /// The local address, as the kernel holds it.
     pub local: SocketAddr,
     /// The peer's address.
     pub remote: SocketAddr,
@@ -124,11 +124,11 @@ pub fn push_get(out: &mut Vec<u8>, sequence: u32, id: &SocketId, groups: Groups)
 /// Appends the request. `filtered` adds a program with which the kernel leaves out sockets that the selection does not want
 /// before it describes them, which is what a dump spends its time on (the walk itself is the same); kernels that do not
 /// know a part of it answer EINVAL.
-pub fn push_dump(out: &mut Vec<u8>, sequence: u32, asked: Asked, selection: &Selection, filtered: bool) {
-    let kind = if asked.family == AF_UNSPEC { TCPDIAG_GETSOCK } else { SOCK_DIAG_BY_FAMILY };
+pub fn push_dump(out: &mut Vec<u8>, sequence: u32, dump: DumpRequest, selection: &Selection, filtered: bool) {
+    let kind = if dump.family == AF_UNSPEC { TCPDIAG_GETSOCK } else { SOCK_DIAG_BY_FAMILY };
     let begin = begin(out, kind, NLM_F_DUMP, sequence);
     let states = states(selection);
-    if asked.table == Table::Unix {
+    if dump.table == Table::Unix {
         // struct unix_diag_req: family, protocol, pad, states, inode, what to show, cookie.
         out.extend_from_slice(&[AF_UNIX, 0, 0, 0]);
         out.extend_from_slice(&states.to_ne_bytes());
@@ -136,7 +136,7 @@ pub fn push_dump(out: &mut Vec<u8>, sequence: u32, asked: Asked, selection: &Sel
         out.extend_from_slice(&unix_shows(selection.groups).to_ne_bytes());
         out.extend_from_slice(&[0; 8]);
     } else {
-        push_inet(out, asked, states, inet_extensions(selection.groups));
+        push_inet(out, dump, states, inet_extensions(selection.groups));
         if let Some(program) = filtered.then(|| filter::program(selection)).flatten() {
             push_attribute(out, INET_DIAG_REQ_BYTECODE, &program);
         }
@@ -144,8 +144,8 @@ pub fn push_dump(out: &mut Vec<u8>, sequence: u32, asked: Asked, selection: &Sel
     end(out, begin);
 }
 
-fn push_inet(out: &mut Vec<u8>, asked: Asked, states: u32, extensions: u8) {
-    if asked.family == AF_UNSPEC {
+fn push_inet(out: &mut Vec<u8>, dump: DumpRequest, states: u32, extensions: u8) {
+    if dump.family == AF_UNSPEC {
         // struct inet_diag_req: family, lengths of prefixes, extensions, id, states, dbs.
         out.extend_from_slice(&[AF_UNSPEC, 0, 0, extensions]);
         out.extend_from_slice(&[0; 48]);
@@ -153,16 +153,16 @@ fn push_inet(out: &mut Vec<u8>, asked: Asked, states: u32, extensions: u8) {
         out.extend_from_slice(&0_u32.to_ne_bytes());
         return;
     }
-    let protocol = match asked.table {
+    let protocol = match dump.table {
         Table::Udp => 17,
         Table::UdpLite => 136,
         Table::Mptcp | Table::Tcp | Table::Unix => NO_PROTOCOL,
     };
     // struct inet_diag_req_v2: family, protocol, extensions, pad, states, id.
-    out.extend_from_slice(&[asked.family, protocol, extensions, 0]);
+    out.extend_from_slice(&[dump.family, protocol, extensions, 0]);
     out.extend_from_slice(&states.to_ne_bytes());
     out.extend_from_slice(&[0; 48]);
-    if asked.table == Table::Mptcp {
+    if dump.table == Table::Mptcp {
         push_attribute(out, INET_DIAG_REQ_PROTOCOL, &u32::from(PROTOCOL_MPTCP).to_ne_bytes());
     }
 }
@@ -174,8 +174,8 @@ fn push_attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// Sockets that are bound and neither listen nor connect (BOUND_INACTIVE) stand in a table of their own, whose walk takes a
-/// dump of a small namespace from 18 us to 3 to 5 ms. "All states" does not ask for it; naming the state does.
+/// Sockets that are bound and neither listen nor connect (BOUND_INACTIVE) are in a separate table. Walking it makes a dump of
+/// a small namespace take 3 to 5 ms instead of 18 us, so only a selection that names the state includes it.
 fn states(selection: &Selection) -> u32 {
     if selection.states == u32::MAX { !(1 << BOUND_INACTIVE) } else { selection.states }
 }
@@ -199,7 +199,7 @@ fn inet_extensions(groups: Groups) -> u8 {
         | Group::Options
         | Group::Mptcp => info,
         Group::Memory => skmeminfo,
-        // Each control says in its own attribute what it has to say when this one is asked for.
+        // Each congestion control reports in its own attribute when this one is requested.
         Group::Congestion => cong | vegas,
         // With the class comes the net_cls class.
         Group::Attributes => tos | tclass,

@@ -49,7 +49,7 @@ impl Progress {
     }
 }
 
-/// Reads the groups that are wanted. A listener's `unacked` and `sacked` are its accept queue, which is told elsewhere.
+/// Reads the groups that are wanted. A listener's `unacked` and `sacked` are its accept queue, which has its own fields.
 pub(super) fn tcp(info: Bytes<'_>, groups: Groups, layout: Layout, record: &mut SocketRecord) {
     let wanted = |group| groups.has(group);
     if wanted(Group::Queues) {
@@ -103,11 +103,11 @@ pub(super) fn tcp(info: Bytes<'_>, groups: Groups, layout: Layout, record: &mut 
     }
 }
 
-/// The kernel's words for "no such thing (yet)": of round trip times, and of thresholds (TCP_INFINITE_SSTHRESH). Rates have all ones.
+/// The kernel's values for "none (yet)": of round trip times, and of thresholds (TCP_INFINITE_SSTHRESH). Rates have all ones.
 pub(super) const NO_RTT: u32 = u32::MAX;
 pub(super) const NO_SSTHRESH: u32 = 0x7fff_ffff;
 
-/// The value, or 0 where it is the kernel's word for "none": that is what 0 means in every record.
+/// The value, or 0 where it is the kernel's value for "none": that is what 0 means in every record.
 pub(super) fn some<T: PartialEq + Default>(value: T, none: T) -> T {
     if value == none { T::default() } else { value }
 }

@@ -217,14 +217,14 @@ fn requests_say_what_is_wanted() {
         bytes
     };
     let all = Selection { kinds: every_kind(), ..Default::default() };
-    let asked: Vec<Table> = tables(&all).iter().map(|asked| asked.table).collect();
+    let dumped: Vec<Table> = tables(&all).iter().map(|dump| dump.table).collect();
     use Table::{Mptcp, Tcp, Udp, UdpLite, Unix};
-    assert_eq!(asked, [Tcp, Udp, Udp, UdpLite, UdpLite, Mptcp, Mptcp, Unix]);
+    assert_eq!(dumped, [Tcp, Udp, Udp, UdpLite, UdpLite, Mptcp, Mptcp, Unix]);
     // Both families, every extension but MEMINFO and SHUTDOWN, every state but BOUND_INACTIVE.
     let tcp = request(&all, 0);
     assert_eq!((tcp[4], &tcp[16..20], tcp.len()), (18, &[0, 0, 0, 0b0111_1110][..], 16 + 60));
     assert_eq!(tcp[68..72], (!(1u32 << 13)).to_ne_bytes());
-    // Named, that state is asked for; a group asks for what holds it.
+    // A named state is dumped; a group requests the extension that holds it.
     let few = Selection { groups: Groups::of([Group::Memory]), states: 1 << 13, ..all.clone() };
     assert_eq!((request(&few, 0)[19], &request(&few, 0)[68..72]), (1 << 6, &(1u32 << 13).to_ne_bytes()[..]));
     assert_eq!(request(&few, 1)[16..24], [[2, 17, 1 << 6, 0], (1u32 << 13).to_ne_bytes()].concat());
@@ -234,7 +234,7 @@ fn requests_say_what_is_wanted() {
     let unix = request(&all, 7);
     assert_eq!((unix[16], &unix[28..32]), (1, &0x75u32.to_ne_bytes()[..]));
     let ported = Selection { ports: vec![(Side::Local, 80)], ..all };
-    assert!(tables(&ported).iter().all(|asked| asked.table != Unix));
+    assert!(tables(&ported).iter().all(|dump| dump.table != Unix));
 }
 
 /// What the kernel does with a program (net/ipv4/inet_diag.c), with its checks.

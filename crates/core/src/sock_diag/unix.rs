@@ -30,7 +30,7 @@ pub(super) fn decode(payload: &[u8], reading: &Reading, record: &mut SocketRecor
         match kind {
             NAME if groups.has(Group::Unix) => name(value.0, record, names),
             PEER if groups.has(Group::Unix) => record.peer_inode = value.u32(0),
-            // Inodes of connections that wait; RQLEN, which comes later, has their number too.
+            // Inodes of connections that wait to be accepted; RQLEN, which comes later, has their number too.
             ICONS if groups.has(Group::Queues) => record.accept_queue = (value.0.len() / 4) as u32,
             RQLEN if groups.has(Group::Queues) => {
                 if record.state == LISTEN {

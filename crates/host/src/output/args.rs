@@ -1,4 +1,4 @@
-//! The flags with which every command is told how to print.
+//! The output flags that every command has.
 use clap::{Args, ValueEnum};
 
 use super::{Destination, Format, Output, style_for};

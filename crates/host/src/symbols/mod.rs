@@ -72,7 +72,7 @@ impl Stacks {
             addresses.entry(0).or_default().extend(&raw.kernel);
             addresses.entry(raw.tgid).or_default().extend(&raw.user);
         }
-        // The kernel first: a process whose files take all the time costs its own names.
+        // The kernel first: a process whose files use up all of the time then lacks only its own names.
         let mut addresses: Vec<_> = addresses.into_iter().collect();
         addresses.sort_unstable_by_key(|(tgid, _)| *tgid);
         for (tgid, addresses) in addresses {

@@ -29,22 +29,23 @@ type Mapped = (u32, (u32, u32), u64);
 /// Device and inode of a file that was opened.
 type FileId = (u64, u64);
 
-/// Knows names, and keeps the copies that it has made.
+/// Looks up names, and keeps the copies that it has made.
 pub struct Names {
     symbolizer: Symbolizer,
-    /// Which of `copies` it is; None of a file that could not be opened.
+    /// Its key in `copies`; None for a file that could not be opened.
     mapped: HashMap<Mapped, Option<FileId>>,
-    /// None of a file that could not be copied.
+    /// None for a file that could not be copied.
     copies: HashMap<FileId, Option<File>>,
-    room: u64,
+    /// What is left of `COPIED_MAX`.
+    bytes_left: u64,
 }
 
 impl Names {
-    /// Nothing is copied yet.
+    /// Copies nothing yet.
     pub fn new() -> Self {
         // What was copied does not change.
         let symbolizer = Symbolizer::builder().enable_auto_reload(false).build();
-        Self { symbolizer, mapped: HashMap::new(), copies: HashMap::new(), room: COPIED_MAX }
+        Self { symbolizer, mapped: HashMap::new(), copies: HashMap::new(), bytes_left: COPIED_MAX }
     }
 
     /// A frame for each address of a process; process 0 is the kernel.
@@ -129,13 +130,13 @@ impl Names {
         Some(PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd())))
     }
 
-    /// Copies a file unless that was done or tried before. A process that exchanges a mapping while it is opened deceives us
-    /// about its own files only: copies are known by the file that was opened.
+    /// Copies a file unless that was done or tried before. A process that replaces a mapping while it is opened changes
+    /// only its own names: copies are keyed by the file that was opened.
     fn keep(&mut self, file: &File) -> Option<FileId> {
         let metadata = file.metadata().ok()?;
         let id = (metadata.dev(), metadata.ino());
         if !self.copies.contains_key(&id) && self.copies.len() < FILES_MAX {
-            let copied = elf_copy::copy(file, &mut self.room).ok();
+            let copied = elf_copy::copy(file, &mut self.bytes_left).ok();
             self.copies.insert(id, copied);
         }
         Some(id)
@@ -152,17 +153,17 @@ impl Names {
     }
 }
 
-/// The file itself, also one that was deleted or lies in another mount namespace.
+/// Opens the mapped file itself, also when it was deleted or is in another mount namespace.
 fn open_mapped(tgid: u32, mapping: &Mapping) -> io::Result<File> {
-    if served_by_a_user(tgid, mapping.device) {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "a file system that a user serves"));
+    if is_users_fuse_device(tgid, mapping.device) {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "a FUSE file system of a user"));
     }
     let range = &mapping.range;
     open_regular_link(Path::new(&format!("/proc/{tgid}/map_files/{:x}-{:x}", range.start, range.end)))
 }
 
-/// Is this device a FUSE file system of a user other than root? Its reads answer when that user likes.
-fn served_by_a_user(tgid: u32, device: (u32, u32)) -> bool {
+/// Whether this device is a FUSE file system of a user other than root, who can delay reads for ever.
+fn is_users_fuse_device(tgid: u32, device: (u32, u32)) -> bool {
     [tgid.to_string(), "self".into()].iter().any(|process| {
         let table = mountinfo::read(process);
         mountinfo::mounts(&table).any(|mount| mount.device == Some(device) && is_users_fuse(&mount))
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_users_file_system_is_told_from_roots() {
+    fn a_users_file_system_is_distinguished_from_roots() {
         let of = |kind: &str| {
             let line = format!("36 35 0:52 / /mnt rw,nosuid shared:1 - {kind}");
             Mount::parse(line.as_bytes()).is_some_and(|mount| is_users_fuse(&mount))
@@ -222,7 +223,7 @@ mod tests {
         let own = std::process::id();
         let here = Names::new as *const () as u64;
         let frames = names.frames(own, &[here, 1]);
-        // Our own maps are readable; the links to the files take a capability.
+        // Our own maps are readable; following their links to the files needs a capability.
         if parshall_testkit::root("names of our own program") {
             assert!(frames[0].name.contains("Names") && frames[0].module.starts_with("parshall"), "{frames:?}");
         }

@@ -1,8 +1,8 @@
 //! /tmp/perf-PID.map: names of code that a runtime has compiled, by the runtime itself (the kernel's
 //! tools/perf/Documentation/jit-interface.txt).
 //!
-//! Anybody may put a file of that name into /tmp. So it counts only if it is a regular file of the process's own user or of
-//! root, and no more than a part of it is read.
+//! Any user may create a file of that name in /tmp. So it is read only if it is a regular file of the process's user or of
+//! root, and only up to a limit.
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub fn names(tgid: u32, addresses: &[u64]) -> HashMap<u64, String> {
     open_regular(&path, Some(owner)).map(|file| read(file.take(BYTES_MAX), addresses)).unwrap_or_default()
 }
 
-/// Where the map is, and whose it must be. The process wrote it into its own /tmp, under the id by which it knows itself.
+/// The path of the map, and its required owner. The process wrote it into its own /tmp, under its id in its own pid namespace.
 fn place(tgid: u32, status: &str) -> Option<(PathBuf, u32)> {
     let known_as = status_field(status, "NStgid").and_then(|ids| ids.split_whitespace().next_back()).map(str::to_owned);
     let known_as: u32 = known_as.unwrap_or_else(|| tgid.to_string()).parse().ok()?;
@@ -29,7 +29,7 @@ fn place(tgid: u32, status: &str) -> Option<(PathBuf, u32)> {
     Some((PathBuf::from(format!("/proc/{tgid}/root/tmp/perf-{known_as}.map")), owner))
 }
 
-/// Lines of `BEGIN LENGTH NAME`, the numbers hexadecimal. Code that was compiled again comes later; other lines do not count.
+/// Lines of `BEGIN LENGTH NAME`, the numbers hexadecimal. Of two lines for the same code the later one holds; malformed lines are skipped.
 fn read(map: impl Read, addresses: &[u64]) -> HashMap<u64, String> {
     let mut found = HashMap::new();
     let mut lines = BufReader::new(map);

@@ -82,7 +82,7 @@ Exit codes: 0 done (whatever was found), 1 it failed, 2 wrong usage.")]
   parshall relay -c relay.toml
   parshall relay check relay.toml
 
-Exit codes: 0 done, 1 it failed, 2 wrong usage or mistakes in the file.")]
+Exit codes: 0 done, 1 it failed, 2 wrong usage or errors in the file.")]
     Relay(parshall_relay::cli::RelayArgs),
     #[cfg(feature = "sockets")]
     /// The state of every socket of every network namespace

@@ -1,10 +1,10 @@
 //! The command line: the products' own flags under one name.
 //!
-//! `args.rs` lists the commands, `mistake.rs` turns every refusal into one `error:` and one `hint:` line. Flags, and what makes
-//! requests of them, belong to each product's `cli` module; nothing here looks at the host.
+//! `args.rs` lists the commands, `usage_error.rs` turns every refusal into one `error:` and one `hint:` line. Flags and their
+//! validation belong to each product's `cli` module; nothing here reads from the host.
 mod args;
 mod help;
-mod mistake;
+mod usage_error;
 
 use std::ffi::OsString;
 
@@ -15,12 +15,12 @@ use parshall_host::error::UserError;
 
 use args::{Cli, Command};
 
-/// What the arguments ask for.
+/// What the arguments request.
 #[derive(Debug)]
 pub enum Invocation {
     /// Run a command.
     Do {
-        /// The command.
+        #[allow(missing_docs)]
         request: Box<Request>,
         /// Levels of the log above the default, as [`parshall_host::log::start`] takes them.
         log_steps: i32,
@@ -29,24 +29,17 @@ pub enum Invocation {
     Print(String),
 }
 
-/// A command and what it is asked for.
+/// A validated command.
 #[derive(Debug)]
 pub enum Request {
-    /// `parshall attach`.
     Attach(AttachRequest),
-    /// `parshall run`.
     Run(RunRequest),
-    /// `parshall show`.
     Show(ShowRequest),
-    /// `parshall doctor`.
     Doctor(DoctorRequest),
-    /// `parshall relay`.
     #[cfg(feature = "relay")]
     Relay(parshall_relay::request::RelayRequest),
-    /// `parshall sockets`.
     #[cfg(feature = "sockets")]
     Sockets(parshall_sockets::request::SocketsRequest),
-    /// `parshall lab`.
     #[cfg(feature = "lab")]
     Lab(parshall_lab::request::LabRequest),
 }
@@ -62,10 +55,10 @@ where
     let parsed = command.try_get_matches_from_mut(&arguments).and_then(|m| Cli::from_arg_matches(&m));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) if mistake::is_answer(&error) => {
+        Err(error) if usage_error::is_requested_text(&error) => {
             return Ok(Invocation::Print(help::rendered(&error.render().to_string())));
         }
-        Err(error) => return Err(mistake::from_clap(&error, &command, &arguments)),
+        Err(error) => return Err(usage_error::from_clap(&error, &command, &arguments)),
     };
     let log_steps = i32::from(cli.verbose) - i32::from(cli.quiet);
     let request = match cli.command {
@@ -83,7 +76,7 @@ where
     Ok(Invocation::Do { request: Box::new(request), log_steps })
 }
 
-/// How the relay is started that a command line of parshall's own asks for, its name first; None when it starts none.
+/// How a command line of parshall starts a relay; None when it starts none. `words` begin with the program's name.
 #[cfg(feature = "relay")]
 fn relay_start(words: &[String]) -> Option<RelayStart> {
     use parshall_core::relay::config::value::{ENGINES, name_of};

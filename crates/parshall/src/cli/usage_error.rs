@@ -1,16 +1,16 @@
-//! clap's errors in the shape of every other mistake: one line that says what is wrong, one hint.
+//! clap's errors in the form of every other error: one line that says what is wrong, one hint.
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use parshall_host::error::UserError;
 
-/// Help and version come back from clap as errors; they are answers.
-pub fn is_answer(error: &clap::Error) -> bool {
+/// Whether this is the text of `--help` or `--version`, which clap returns as an error.
+pub fn is_requested_text(error: &clap::Error) -> bool {
     matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
 }
 
-/// The mistake that an error is about. `arguments` tells at which command it happened.
+/// The error for the user. `arguments` are those of the process: they show which command refused them.
 pub fn from_clap(error: &clap::Error, command: &clap::Command, arguments: &[OsString]) -> UserError {
     if let Some(user) = std::error::Error::source(error).and_then(|s| s.downcast_ref::<UserError>()) {
         let flag = words(error, ContextKind::InvalidArg).concat();
@@ -52,7 +52,7 @@ pub fn from_clap(error: &clap::Error, command: &clap::Command, arguments: &[OsSt
             };
             let hint = match at.as_str() {
                 "parshall relay" if what.contains("together") => {
-                    "with -c the file says everything: write it into the file"
+                    "with -c the file holds all settings: write it into the file"
                 }
                 "parshall attach" => "leave one of them out; to observe several processes, repeat --pid",
                 _ => "leave one of them out",
@@ -118,7 +118,7 @@ fn unreadable_value(error: &clap::Error, usage: String) -> UserError {
     UserError::new(format!("{flag}: {what}"), hint)
 }
 
-/// In words what clap writes as `1..=64`, or as `1..` with the type's largest number behind it.
+/// Words for the range that clap writes as `1..=64`, or as `1..` with the type's largest number behind it.
 fn range_hint(range: &str) -> String {
     let (least, most) = range.split_once("..").unwrap_or((range, ""));
     match most.strip_prefix('=') {
@@ -131,13 +131,13 @@ fn missing(error: &clap::Error, at: &str, usage: String) -> UserError {
     let names = words(error, ContextKind::InvalidArg);
     if at == "parshall attach" {
         return UserError::new(
-            "whom to observe is not given",
+            "no subject is given",
             "name one of --pid N, --port N, --cgroup PATH, --netns NAME or --all, as in `parshall attach --port 7000`",
         );
     }
     if at == "parshall lab run" {
         return UserError::new(
-            "what to run is not named",
+            "no case, fault or control is named",
             "`parshall lab list` shows the names; begin with `parshall lab run nagle-stall`",
         );
     }
@@ -155,7 +155,7 @@ fn did_you_mean(near: &[String]) -> String {
     format!("did you mean {}?", quoted.join(" or "))
 }
 
-/// The words that clap attached to an error under a kind.
+/// The values that clap attached to an error under a kind of context.
 fn words(error: &clap::Error, kind: ContextKind) -> Vec<String> {
     match error.get(kind) {
         Some(ContextValue::String(s)) => vec![s.clone()],
@@ -177,7 +177,7 @@ fn commands_in(root: &clap::Command, arguments: &[OsString]) -> Vec<String> {
     chain
 }
 
-/// clap's own words, without its prefix and its paragraphs.
+/// The first line of clap's message, without its prefix.
 fn first_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let line = text.lines().next().unwrap_or("the arguments could not be understood");

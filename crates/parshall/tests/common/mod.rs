@@ -96,7 +96,7 @@ impl Done {
     }
 
     /// `error:` and `hint:`, a line each, nothing on stdout.
-    pub fn mistake(&self) -> (&str, &str) {
+    pub fn error_and_hint(&self) -> (&str, &str) {
         assert!(matches!(self.code, Some(1 | 2)) && self.stdout.is_empty(), "{self:?}");
         let lines: Vec<&str> = self.stderr.lines().collect();
         match lines[..] {

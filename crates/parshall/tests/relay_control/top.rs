@@ -46,7 +46,7 @@ fn nobody_answers() {
     let path = scratch.file("nothing");
     let done = finish(Command::new(PARSHALL).args(["relay", "top", "--control"]).arg(&path));
     assert_eq!(done.code, Some(1));
-    let (error, hint) = done.mistake();
+    let (error, hint) = done.error_and_hint();
     assert!(error.contains("no relay answers at") && hint.contains("path"), "{error}\n{hint}");
 }
 

@@ -55,7 +55,7 @@ pub fn listen(address: SocketAddr, set: &SocketOptions) -> io::Result<UdpSocket>
     // On a wildcard each datagram must tell where it was sent to, or a host with several addresses would answer from
     // another one.
     if address.ip().is_unspecified() {
-        options::tell_local_address(socket.as_fd(), address.is_ipv6())?;
+        options::report_local_address(socket.as_fd(), address.is_ipv6())?;
     }
     socket.bind(&address.into())?;
     Ok(socket.into())

@@ -17,7 +17,7 @@ pub use ring::Ringed;
 pub const MESSAGE_BYTES: usize = 32 * 1024;
 
 /// The kernel prepares an answer within the call that asks for it; waiting longer than this means that it was lost.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An open NETLINK_SOCK_DIAG socket.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl DiagSocket {
 
     /// Takes a descriptor that behaves like one: a pair of datagram sockets whose other end plays the kernel.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
-        let wait = libc::timeval { tv_sec: PATIENCE.as_secs() as libc::time_t, tv_usec: 0 };
+        let wait = libc::timeval { tv_sec: REPLY_TIMEOUT.as_secs() as libc::time_t, tv_usec: 0 };
         // SAFETY: `wait` is valid for the length that is passed, and only read.
         let set = unsafe {
             libc::setsockopt(
@@ -59,11 +59,11 @@ impl AsFd for DiagSocket {
     }
 }
 
-/// Asks one socket at a time and reads its answers, with buffers of its own that are used again and again.
+/// Sends requests on one socket at a time and reads the replies, into buffers that are reused.
 ///
 /// An answer that is not read to its end stays with its socket, which is then good for nothing: drop it.
 pub trait Reader {
-    /// Takes the socket that is asked from now on; the one before must have been detached.
+    /// Uses this socket from now on; the previous one must have been detached.
     fn attach(&mut self, socket: DiagSocket);
 
     /// Gives the socket back. Nothing of it is in flight afterwards.

@@ -49,7 +49,7 @@ fn serve(orders: &Receiver<Order>) {
     let home = File::open("/proc/thread-self/ns/net");
     while let Ok((netns, answer)) = orders.recv() {
         let socket = enter(netns.as_fd()).and_then(|()| DiagSocket::open());
-        // Before the answer: whoever has it may rely on nothing but the socket keeping the namespace alive.
+        // Before the reply: from then on only the socket keeps the namespace alive.
         drop(netns);
         let back = home.as_ref().is_ok_and(|home| enter(home.as_fd()).is_ok());
         // The reader may have gone.

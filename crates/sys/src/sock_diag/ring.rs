@@ -3,7 +3,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use super::{DiagSocket, MESSAGE_BYTES, PATIENCE, Reader, no_socket};
+use super::{DiagSocket, MESSAGE_BYTES, REPLY_TIMEOUT, Reader, no_socket};
 use crate::uring::{Completion, Request, Ring, Sizes};
 
 /// Messages that can wait to be read: 512 KiB of buffers. In the kernel's loop each receive prepares the next message, so
@@ -113,14 +113,14 @@ impl Reader for Ringed {
         let since = Instant::now();
         loop {
             self.arm()?;
-            self.ring.enter(Some(PATIENCE))?;
+            self.ring.enter(Some(REPLY_TIMEOUT))?;
             self.ring.reap(&mut self.seen);
             let (messages, outcome) = self.hand_out(take);
             outcome?;
             if messages > 0 {
                 return Ok(());
             }
-            if since.elapsed() >= PATIENCE {
+            if since.elapsed() >= REPLY_TIMEOUT {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }

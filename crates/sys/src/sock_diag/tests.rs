@@ -45,7 +45,7 @@ fn ports(reader: &mut dyn Reader, sequence: u32) -> io::Result<Vec<u16>> {
 
 #[test]
 fn dumps_are_read_again_and_again_from_one_socket() {
-    // So many that a dump takes several messages.
+    // A dump of these takes several messages.
     let own: Vec<TcpListener> = (0..600).map(|_| TcpListener::bind("127.0.0.1:0").expect("loopback")).collect();
     for mut reader in readers() {
         reader.attach(DiagSocket::open().expect("needs no privilege"));
@@ -140,17 +140,17 @@ fn what_the_kernel_drops_is_told() {
             unsafe { libc::send(socket.as_fd().as_raw_fd(), bad.as_ptr().cast(), bad.len(), 0) };
         }
         reader.attach(socket);
-        let mut told = false;
+        let mut overflowed = false;
         for _ in 0..200 {
             match reader.receive(&mut |_| {}) {
                 Ok(()) => {}
                 Err(error) => {
-                    told = error.raw_os_error() == Some(libc::ENOBUFS);
+                    overflowed = error.raw_os_error() == Some(libc::ENOBUFS);
                     break;
                 }
             }
         }
-        assert!(told);
+        assert!(overflowed);
     }
 }
 

@@ -35,9 +35,9 @@ pub struct Received {
     pub bytes: usize,
     /// Bytes of each of its datagrams; the last may be shorter. At least 1, also for an empty datagram.
     pub segment: usize,
-    /// The sender; 0.0.0.0:0 when it was not asked for.
+    /// The sender; 0.0.0.0:0 when it was not requested.
     pub peer: SocketAddr,
-    /// Where it was sent to, if the socket tells (see [`options::tell_local_address`]).
+    /// The local address that it was sent to, if the socket reports it ([`options::report_local_address`]).
     pub local: Option<IpAddr>,
     /// The datagram was larger than a slot, and its end is lost.
     pub truncated: bool,
@@ -201,14 +201,14 @@ impl DatagramBatch {
     fn describe(&self, slot: usize, ask_peer: bool) -> Received {
         let header = self.headers.get(slot);
         let bytes = (header.msg_len as usize).min(SLOT_BYTES);
-        let told = control::read(&header.msg_hdr);
+        let control = control::read(&header.msg_hdr);
         let peer = if ask_peer && header.msg_hdr.msg_namelen > 0 {
             self.names.get(slot).address()
         } else {
             SocketAddr::from(([0, 0, 0, 0], 0))
         };
         let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-        Received { bytes, segment: told.segment.unwrap_or(bytes).max(1), peer, local: told.local, truncated }
+        Received { bytes, segment: control.segment.unwrap_or(bytes).max(1), peer, local: control.local, truncated }
     }
 
     /// Begins a message: to an address, or over a connected socket; from a local address, or from the socket's. Slots

@@ -16,8 +16,8 @@ pub fn gather_on_receive(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::SOL_UDP, libc::UDP_GRO, &1_i32)
 }
 
-/// IP_PKTINFO, IPV6_RECVPKTINFO: each datagram tells which local address it was sent to.
-pub fn tell_local_address(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
+/// IP_PKTINFO, IPV6_RECVPKTINFO: each datagram comes with the local address that it was sent to.
+pub fn report_local_address(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     if ipv6 {
         set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1_i32)
     } else {

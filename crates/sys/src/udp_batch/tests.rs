@@ -114,7 +114,7 @@ fn a_reply_leaves_from_the_address_that_was_written_to() {
         [("0.0.0.0:0", false, "127.0.0.1:0", ["127.0.0.1", "127.0.0.2"]), ("[::]:0", true, "[::1]:0", ["::1"; 2])];
     for (wildcard, ipv6, client, addresses) in cases {
         let server = UdpSocket::bind(wildcard).expect("a wildcard");
-        options::tell_local_address(server.as_fd(), ipv6).expect("a UDP socket");
+        options::report_local_address(server.as_fd(), ipv6).expect("a UDP socket");
         let client = UdpSocket::bind(client).expect("loopback");
         client.set_read_timeout(Some(Duration::from_secs(5))).expect("a socket");
         for address in addresses {

@@ -19,7 +19,7 @@ fn request(line: &str) -> Request {
     }
 }
 
-fn mistake(line: &str) -> (String, String) {
+fn refused(line: &str) -> (String, String) {
     let error = parse(line.split_whitespace()).unwrap_err();
     assert!(!error.what.contains('\n') && !error.hint.contains('\n'), "{error:?}");
     assert!(!error.what.is_empty() && !error.hint.is_empty(), "{error:?}");
@@ -85,7 +85,7 @@ fn help_may_be_asked_for_in_words() {
     assert_eq!(printed("parshall help"), printed("parshall --help"));
     assert_eq!(printed("parshall help attach"), printed("parshall attach --help"));
     assert_eq!(printed("parshall help lab run"), printed("parshall lab run --help"));
-    assert!(mistake("parshall help atach").1.contains("did you mean `attach`?"));
+    assert!(refused("parshall help atach").1.contains("did you mean `attach`?"));
 }
 
 #[test]
@@ -103,8 +103,8 @@ fn the_report_of_run_leaves_stdout_to_the_command() {
     assert_eq!(to("parshall attach --all"), Destination::Stdout);
     assert_eq!(to("parshall attach --all --output r.txt"), Destination::File("r.txt".into()));
     assert_eq!(to("parshall show x.json -o /dev/stderr"), Destination::Stderr);
-    assert!(mistake("parshall run -o x --save x -- ls").0.contains("the same file"));
-    assert!(mistake("parshall show x -o x").0.contains("the case itself"));
+    assert!(refused("parshall run -o x --save x -- ls").0.contains("the same file"));
+    assert!(refused("parshall show x -o x").0.contains("the case itself"));
 }
 
 #[test]
@@ -145,17 +145,17 @@ fn run_takes_all_behind_the_dashes() {
 }
 
 #[test]
-fn mistakes_have_a_hint() {
+fn errors_have_a_hint() {
     let empty = parse(["parshall", "attach", "--port", "80", "--for", ""]).unwrap_err();
     assert_eq!((empty.what.as_str(), empty.hint.contains("500ms")), ("--for: the time is empty", true));
     let cases = [
         ("parshall", "no command is given", "lists the commands"),
         ("parshall atach --pid 1", "`atach` is not a command of `parshall`", "did you mean `attach`?"),
         ("parshall frobnicate", "`frobnicate` is not a command", "lists the commands"),
-        ("parshall attach", "whom to observe is not given", "--pid N, --port N"),
+        ("parshall attach", "no subject is given", "--pid N, --port N"),
         ("parshall attach --prt 80", "`--prt` is not an option of `parshall attach`", "did you mean `--port`?"),
         ("parshall attach --port 80 --only", "`--only` goes with `--pid`", "--pid N --only"),
-        ("parshall attach --only", "whom to observe is not given", "--pid N, --port N"),
+        ("parshall attach --only", "no subject is given", "--pid N, --port N"),
         ("parshall attach --port 80 --pid 1", "cannot be used together", "leave one of them out"),
         ("parshall attach --port http", "--port: `http` is not a TCP port", "1 to 65535"),
         ("parshall attach --pid nginx", "--pid: `nginx` is not a process id", "pidof nginx"),
@@ -169,7 +169,7 @@ fn mistakes_have_a_hint() {
         ("parshall show", "<CASE> is not given", "parshall show --help"),
         ("parshall doctor now", "`now` is not expected by `parshall doctor`", "parshall doctor --help"),
         ("parshall attach --port 1 --port 2", "given more than once", "leave one"),
-        ("parshall lab run", "what to run is not named", "`parshall lab list`"),
+        ("parshall lab run", "no case, fault or control is named", "`parshall lab list`"),
         ("parshall lab run --runs 0 cases", "--runs: `0` is out of range", "from 1 to 1000"),
         ("parshall lab run --runs x cases", "--runs: `x` is not a whole number", "`--runs 10`"),
         ("parshall lab run --for 0s cases", "--for: `0s` is too short", "from 200ms"),
@@ -182,7 +182,7 @@ fn mistakes_have_a_hint() {
         ("parshall sockets once --limit x", "--limit: `x` is not a whole number", "`--limit 10`"),
     ];
     for (line, what, hint) in cases {
-        let (got_what, got_hint) = mistake(line);
+        let (got_what, got_hint) = refused(line);
         assert!(got_what.contains(what), "{line}: {got_what}");
         assert!(got_hint.contains(hint), "{line}: {got_hint}");
     }

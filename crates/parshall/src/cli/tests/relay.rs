@@ -74,7 +74,7 @@ fn files_and_commands_are_told_from_addresses() {
 }
 
 #[test]
-fn mistakes_have_a_hint() {
+fn errors_have_a_hint() {
     let cases = [
         ("", "what to forward is not given", "or a file with -c"),
         ("9000 127.0.0.1:1", "`9000` has no port", "write 127.0.0.1:9000"),

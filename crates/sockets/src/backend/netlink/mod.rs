@@ -23,7 +23,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
 use parshall_bpf::sockets::owners::ForeignSocket;
-use parshall_core::sock_diag::{Asked, Layout, Reading, tables};
+use parshall_core::sock_diag::{DumpRequest, Layout, Reading, tables};
 use parshall_evidence::socket::Selection;
 use parshall_evidence::socket::{Batch, Completeness, SocketRecord};
 use parshall_sys::sock_diag::{Opener, Plain, Reader, Ringed};
@@ -75,7 +75,7 @@ enum Reply {
 struct Job {
     /// Its place in [`Task::namespaces`].
     namespace: usize,
-    asked: Asked,
+    asked: DumpRequest,
 }
 
 /// What all readers do for one dump.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, PoisonError};
 
-use parshall_core::sock_diag::{Asked, Message, Messages, Reading, decode, push_dump};
+use parshall_core::sock_diag::{DumpRequest, Message, Messages, Reading, decode, push_dump};
 use parshall_evidence::socket::{Completeness, Group, SocketRecord};
 use parshall_sys::sock_diag::{DiagSocket, Reader};
 
@@ -199,7 +199,7 @@ fn kind(error: &io::Error) -> &'static str {
 /// An answer that is being read.
 struct Part<'a> {
     netns: u32,
-    asked: Asked,
+    asked: DumpRequest,
     sequence: u32,
     task: &'a Task,
     shared: &'a Shared,
