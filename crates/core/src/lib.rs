@@ -1,9 +1,9 @@
 //! The decisions of all products as pure functions: no I/O, no clock, no unsafe code. `clippy.toml` names what is disallowed,
 //! and the crate builds for wasm32-unknown-unknown.
 //!
-//! [`judge`], [`observe`] and [`critical_path`] decide for the diagnosis, [`relay`] for the relay, [`sockets`] for the collector of sockets. They
-//! do not import each other, but for `judge` and `observe`. What several need is in [`stats`], [`units`] (values as they are
-//! printed), [`values`] and [`networks`] (as they are read) and [`text`].
+//! [`judge`], [`observe`], [`critical_path`] and [`trial`] decide for the diagnosis, [`relay`] for the relay, [`sockets`] for the
+//! collector of sockets. They do not import each other, but for those of the diagnosis. What several need is in [`stats`],
+//! [`units`] (values as they are printed), [`values`] and [`networks`] (as they are read) and [`text`].
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -16,6 +16,7 @@ pub mod sock_diag;
 pub mod sockets;
 pub mod stats;
 pub mod text;
+pub mod trial;
 pub mod units;
 pub mod values;
 

@@ -17,6 +17,7 @@ pub mod service;
 pub mod socket;
 pub mod subject;
 pub mod thread;
+pub mod trial;
 pub mod verdict;
 
 pub use capture::*;
@@ -28,4 +29,5 @@ pub use sample::*;
 pub use service::*;
 pub use subject::*;
 pub use thread::*;
+pub use trial::*;
 pub use verdict::*;
