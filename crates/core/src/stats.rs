@@ -156,7 +156,8 @@ mod tests {
         assert!(found.detectable > found.half && found.detectable < 2.0 * found.half);
         assert_eq!(mean_interval(&[1.0]), None);
         assert_eq!(mean_interval(&[3.0, 3.0]).map(|found| (found.mean, found.half)), Some((3.0, 0.0)));
-        let beyond = |n: usize| mean_interval(&(0..n).map(|i| (i % 2) as f64).collect::<Vec<_>>()).expect("values").half;
+        let beyond =
+            |n: usize| mean_interval(&(0..n).map(|i| (i % 2) as f64).collect::<Vec<_>>()).expect("values").half;
         assert!(beyond(21) > beyond(22) && beyond(22) > beyond(23), "the tables go on smoothly");
     }
 

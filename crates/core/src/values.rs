@@ -152,6 +152,32 @@ pub fn count(text: &str) -> Result<u32, ValueError> {
     }
 }
 
+/// The most CPUs that a list can name: CONFIG_NR_CPUS of the largest kernels.
+const CPUS_MAX: usize = 8192;
+
+/// A list of CPUs as taskset(1) and the kernel write it, such as `0-3,8`: their numbers, ascending.
+pub fn cpus(text: &str) -> Result<Vec<usize>, ValueError> {
+    let invalid = || ValueError::new(format!("{} is not a list of CPUs", quote(text)), "write it as 0, 0-3 or 0-3,8");
+    let mut found = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        match (first.parse::<usize>(), last.parse::<usize>()) {
+            (Ok(first), Ok(last)) if first <= last && last < CPUS_MAX => found.extend(first..=last),
+            _ => return Err(invalid()),
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// The list that [`cpus`] reads, of ascending numbers.
+pub fn cpus_text(cpus: &[usize]) -> String {
+    let runs = cpus.chunk_by(|a, b| a + 1 == *b).filter_map(|run| Some((run.first()?, run.last()?)));
+    let texts = runs.map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
+    texts.collect::<Vec<_>>().join(",")
+}
+
 /// A size in the largest unit that keeps it whole, such as `64KiB`, which [`size`] reads, or `1500 bytes`.
 pub fn bytes_text(bytes: u64) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
@@ -200,6 +226,19 @@ fn number_and_unit(text: &str) -> Option<(f64, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        for (text, list, plain) in
+            [("0", &[0][..], "0"), ("0-3,8", &[0, 1, 2, 3, 8], "0-3,8"), ("1,0,1", &[0, 1], "0-1")]
+        {
+            assert_eq!(cpus(text).as_deref(), Ok(list));
+            assert_eq!(cpus_text(list), plain);
+        }
+        for text in ["", "-1", "3-1", "a", "0,", "8192", "0-99999999999"] {
+            assert!(cpus(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn a_value_says_what_it_may_be() {

@@ -1,4 +1,5 @@
-//! `run`, `attach`, `show` and `doctor`: collect a capture, have it judged, print the report; say what the host allows.
+//! `run`, `attach`, `show`, `try` and `doctor`: collect a capture, have it judged, print the report; try a change; say what the
+//! host allows.
 #![forbid(unsafe_code)]
 // Not a library for others: a comment stands where it says more than the name.
 #![allow(missing_docs)]
@@ -28,6 +29,7 @@ mod syscall_name;
 #[cfg(test)]
 mod testkit;
 mod tracepoint;
+pub mod trial;
 mod window;
 
 use std::process::ExitCode;

@@ -9,7 +9,7 @@ mod cli;
 use std::process::ExitCode;
 
 use cli::{Invocation, Request};
-use parshall_diagnose::{command, doctor};
+use parshall_diagnose::{command, doctor, trial};
 use parshall_host::{error, log, output};
 
 /// The arguments make no sense.
@@ -19,8 +19,10 @@ fn main() -> ExitCode {
     // Before anything is opened: what was handed over is a range of descriptors.
     parshall_sys::handover::claim();
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|w| w == command::GATE) {
-        return command::become_command(words);
+    match words.next() {
+        Some(word) if word == command::GATE => return command::become_command(words),
+        Some(word) if word == trial::GUARDIAN => return trial::guard(),
+        _ => {}
     }
     let request = match cli::parse(std::env::args_os()) {
         Ok(Invocation::Do { request, log_steps }) => log::start(log_steps).map(|()| request),
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Request::Attach(request) => parshall_diagnose::attach(&request),
         Request::Run(request) => parshall_diagnose::run(&request),
         Request::Show(request) => parshall_diagnose::show(&request),
+        Request::Try(request) => trial::try_change(&request),
         Request::Doctor(request) => doctor::doctor(&request),
         #[cfg(feature = "relay")]
         Request::Relay(request) => parshall_relay::relay(&request),

@@ -20,7 +20,18 @@ impl FileLock {
     pub fn take(path: &Path) -> io::Result<Option<FileLock>> {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-        let file = options.open(path)?;
+        Self::of(options.open(path)?)
+    }
+
+    /// Locks a file that is there and may not be written to, such as one of /proc, as [`FileLock::take`] does.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or its file system has no locks.
+    pub fn take_existing(path: &Path) -> io::Result<Option<FileLock>> {
+        Self::of(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?)
+    }
+
+    fn of(file: File) -> io::Result<Option<FileLock>> {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(FileLock(file))),
             Err(Errno::WOULDBLOCK) => Ok(None),
@@ -52,6 +63,16 @@ mod tests {
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::remove_file(&path).unwrap();
         std::fs::remove_file(&link).unwrap();
+    }
+
+    #[test]
+    fn a_process_can_be_locked_by_its_file() {
+        let path = format!("/proc/{}/stat", std::process::id());
+        let lock = FileLock::take_existing(Path::new(&path)).unwrap().unwrap();
+        assert!(FileLock::take_existing(Path::new(&path)).unwrap().is_none());
+        drop(lock);
+        assert!(FileLock::take_existing(Path::new(&path)).unwrap().is_some());
+        assert!(FileLock::take_existing(Path::new("/proc/0/stat")).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 /// SO_BUF_LOCK (Linux 5.14): which buffer sizes were set by the application.
 const SO_BUF_LOCK: libc::c_int = 72;
 
-fn int_option(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
+pub(crate) fn int_option(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: `value` and `len` are valid, and `len` is the size of `value`.

@@ -84,10 +84,11 @@ pub fn value_text(figure: &ComparedFigure, value: f64) -> String {
     }
 }
 
-/// `-98.7 %`, `+3.1 %`; from ten times on `x 12`.
+/// `-98.7 %`, `+3.1 %`; from ten times or a tenth on `x 12` or `/ 12`.
 pub fn signed(change: f64) -> String {
     match change {
         change if change >= 9.0 => format!("x {}", units::count_f(change + 1.0)),
+        change if change > -1.0 && change <= -0.9 => format!("/ {}", units::count_f(1.0 / (change + 1.0))),
         change => format!("{:+.1} %", change * 100.0),
     }
 }
@@ -157,6 +158,12 @@ mod tests {
         windows.pop();
         assert_eq!(compare(Figure::TimePerRequest, &windows), None);
         assert_eq!(outcome(None).status, TrialStatus::InsufficientEvidence);
+    }
+
+    #[test]
+    fn large_changes_are_factors() {
+        let texts = [0.031, -0.5, 9.0, 311.6, -0.9, -0.9985].map(signed);
+        assert_eq!(texts, ["+3.1 %", "-50.0 %", "x 10", "x 313", "/ 10", "/ 667"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use parshall_host::flags;
 use parshall_host::output::PrintArgs;
 
 use super::value;
+use crate::trial::change::Change;
 
 /// Arguments of `parshall attach`.
 #[derive(Debug, Args)]
@@ -95,6 +96,39 @@ pub struct ShowArgs {
     pub(super) case: PathBuf,
     #[command(flatten)]
     pub(super) report: ReportArgs,
+}
+
+/// Arguments of `parshall try`.
+#[derive(Debug, Args)]
+pub struct TryArgs {
+    /// What to change: one of those below
+    #[arg(value_name = "CHANGE", value_parser = crate::trial::change::parse)]
+    pub(super) change: Change,
+    #[command(flatten)]
+    pub(super) subject: TrySubjectArgs,
+    /// How many pairs of windows to measure, with the change and without (from 3 to 100)
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(3..=100))]
+    pub(super) pairs: u32,
+    /// How long a window is: 500ms, 1s, 1m (from 200ms to 1h)
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = value::window)]
+    pub(super) window: Duration,
+    /// Do not ask before the change is made
+    #[arg(short, long)]
+    pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) print: PrintArgs,
+}
+
+/// Whose service a change is tried on.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct TrySubjectArgs {
+    /// A process, its threads and its children
+    #[arg(long, value_name = "PID", value_parser = flags::pid)]
+    pub(super) pid: Option<u32>,
+    /// The service on this TCP port: its connections, at both ends if both are here, and the processes that serve it
+    #[arg(long, value_name = "PORT", value_parser = flags::port)]
+    pub(super) port: Option<u16>,
 }
 
 /// Arguments of `parshall doctor`.

@@ -1,8 +1,8 @@
-//! The command lines of `parshall attach`, `run`, `show` and `doctor`: `args.rs` declares the flags, `validate.rs` makes
+//! The command lines of `parshall attach`, `run`, `show`, `try` and `doctor`: `args.rs` declares the flags, `validate.rs` makes
 //! requests of them.
 mod args;
 mod validate;
 mod value;
 
-pub use args::{AttachArgs, DoctorArgs, RunArgs, ShowArgs};
+pub use args::{AttachArgs, DoctorArgs, RunArgs, ShowArgs, TryArgs};
 pub use value::window;

@@ -7,10 +7,13 @@ use parshall_evidence::{RelayStart, Rung};
 use parshall_host::error::UserError;
 use parshall_host::output::Destination;
 
-use super::args::{AttachArgs, DoctorArgs, ObserveArgs, ReportArgs, RunArgs, ShowArgs, SubjectArgs};
+use super::args::{
+    AttachArgs, DoctorArgs, ObserveArgs, ReportArgs, RunArgs, ShowArgs, SubjectArgs, TryArgs, TrySubjectArgs,
+};
 use super::value::MAX_WINDOW;
 use crate::request::{AttachRequest, DoctorRequest, ObserveOptions, ResultOptions, RunRequest, ShowRequest};
 use crate::subject::Select;
+use crate::trial::TryRequest;
 
 /// [`ObserveOptions::read_relay`].
 type ReadRelay = fn(&[String]) -> Option<RelayStart>;
@@ -62,6 +65,42 @@ impl ShowArgs {
             return Err(UserError::new("-o names the case itself", "give the report a file of its own"));
         }
         Ok(ShowRequest { case: self.case, results: self.report.validate(None, Destination::Stdout)? })
+    }
+}
+
+impl TryArgs {
+    /// Checks them.
+    pub fn validate(self) -> Result<TryRequest, UserError> {
+        if !self.yes && !std::io::stdin().is_terminal() {
+            return Err(UserError::new(
+                "nobody can be asked whether the change may be made: stdin is not a terminal",
+                "`--yes` makes it without a question",
+            ));
+        }
+        Ok(TryRequest {
+            change: self.change,
+            select: self.subject.validate(),
+            pairs: self.pairs,
+            observe: ObserveOptions {
+                window: self.window,
+                rung: None,
+                progress: std::io::stderr().is_terminal(),
+                name_all: false,
+                read_relay: |_| None,
+            },
+            ask: !self.yes,
+            output: self.print.output(),
+        })
+    }
+}
+
+impl TrySubjectArgs {
+    /// clap's group has made sure that exactly one is given.
+    fn validate(self) -> Select {
+        match self.port {
+            Some(port) => Select::Port(port),
+            None => Select::Pids(self.pid.into_iter().collect()),
+        }
     }
 }
 

@@ -41,6 +41,11 @@ impl Namespace {
         }
     }
 
+    /// The namespace with this inode, if a process lives in it or it has a name.
+    pub fn of_inode(ino: u64) -> Option<Self> {
+        named(&ino.to_string()).ok()
+    }
+
     /// Opens a SOCK_DIAG socket in it. Needs CAP_SYS_ADMIN unless it is our own.
     pub fn open_diag(&self) -> io::Result<TcpDiag> {
         self.run(TcpDiag::open)?

@@ -1,6 +1,9 @@
 //! What changed since the subject was resolved: threads and children that came, processes that went.
-use super::{Process, Resolved, Select, netns};
+use parshall_evidence::socket::selection::state::LISTEN;
 use parshall_host::proc_fs;
+
+use super::table::{self, Holders};
+use super::{Process, Resolved, Select, Sock, netns};
 
 /// Threads whose children are looked up, per process.
 const PARENTS_MAX: usize = 64;
@@ -64,6 +67,22 @@ impl Resolved {
             self.subject.comms.push(process.comm.clone());
         }
         changes
+    }
+}
+
+impl Resolved {
+    /// The connections that its processes hold now, a descriptor of each, those that came since it was resolved included. Reads
+    /// all their descriptors and asks each namespace once: meant for a few times per second.
+    pub fn connections(&self) -> Vec<Sock> {
+        let pids: Vec<u32> = self.processes.iter().map(|process| process.pid).collect();
+        let holders = Holders::of_pids(&pids);
+        let port = if let Select::Port(port) = self.select { Some(port) } else { None };
+        let rows = table::dump(&self.namespaces, port, &mut Vec::new());
+        let held = rows.iter().filter(|row| row.socket.record.state != LISTEN).filter_map(|row| {
+            let (pid, fd) = holders.first(u64::from(row.socket.record.inode))?;
+            Some(self.sock(row, pid, fd))
+        });
+        held.collect()
     }
 }
 

@@ -9,10 +9,11 @@ use clap::{ArgAction, Parser, Subcommand};
     disable_help_subcommand = true,
     max_term_width = 100,
     after_help = "Examples:
-  parshall attach --port 7000    why is the service on port 7000 slow?
-  parshall run -- ./echo_bench   diagnose a command from its start to its end
-  parshall doctor                what this host allows
-  parshall lab run nagle-stall   see a diagnosis of a known fault
+  parshall attach --port 7000       why is the service on port 7000 slow?
+  parshall run -- ./echo_bench      diagnose a command from its start to its end
+  parshall try nodelay --port 7000  does a change help? make it, measure, revert it
+  parshall doctor                   what this host allows
+  parshall lab run nagle-stall      see a diagnosis of a known fault
 
 -v logs more on stderr and -q less, each repeatable; PARSHALL_LOG=LEVEL or TARGET=LEVEL,... sets levels, from error, warn, info, debug to trace.
 
@@ -65,6 +66,17 @@ Exit codes: 0 done (whatever the verdict and the command's own status), 1 it fai
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Show(parshall_diagnose::cli::ShowArgs),
+    /// Make one change to a live service, measure whether it helps, and revert it
+    #[command(after_help = format!("Changes:
+{}
+Examples:
+  parshall try nodelay --port 7000
+  parshall try congestion=bbr --pid 4120 --pairs 16 --window 5s
+  parshall try quota=max --port 7000 --yes --format json
+
+It says what it is about to change, asks, and measures in alternating windows. Everything is reverted at the end, also when parshall is interrupted or killed.
+Exit codes: 0 done (whatever came of it), 1 it failed, 2 wrong usage.", parshall_diagnose::trial::change::help()))]
+    Try(parshall_diagnose::cli::TryArgs),
     /// Say what this host allows, and what is lost without the rest
     #[command(after_help = "Examples:
   parshall doctor

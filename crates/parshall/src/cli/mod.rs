@@ -10,6 +10,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches};
 use parshall_diagnose::request::{AttachRequest, DoctorRequest, RunRequest, ShowRequest};
+use parshall_diagnose::trial::TryRequest;
 use parshall_evidence::RelayStart;
 use parshall_host::error::UserError;
 
@@ -35,6 +36,7 @@ pub enum Request {
     Attach(AttachRequest),
     Run(RunRequest),
     Show(ShowRequest),
+    Try(TryRequest),
     Doctor(DoctorRequest),
     #[cfg(feature = "relay")]
     Relay(parshall_relay::request::RelayRequest),
@@ -65,6 +67,7 @@ where
         Command::Attach(args) => Request::Attach(args.validate(relay_start)?),
         Command::Run(args) => Request::Run(args.validate(relay_start)?),
         Command::Show(args) => Request::Show(args.validate()?),
+        Command::Try(args) => Request::Try(args.validate()?),
         Command::Doctor(args) => Request::Doctor(args.validate()),
         #[cfg(feature = "relay")]
         Command::Relay(args) => Request::Relay(args.validate()?),

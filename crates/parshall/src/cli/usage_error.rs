@@ -135,6 +135,14 @@ fn missing(error: &clap::Error, at: &str, usage: String) -> UserError {
             "name one of --pid N, --port N, --cgroup PATH, --netns NAME or --all, as in `parshall attach --port 7000`",
         );
     }
+    if at == "parshall try" {
+        let what =
+            if names.iter().any(|name| name.contains("CHANGE")) { "what to change" } else { "whose service it is" };
+        return UserError::new(
+            format!("{what} is not given"),
+            "name a change and one of --pid N and --port N, as in `parshall try nodelay --port 7000`",
+        );
+    }
     if at == "parshall lab run" {
         return UserError::new(
             "no case, fault or control is named",

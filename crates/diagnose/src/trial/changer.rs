@@ -1,0 +1,375 @@
+//! Finds the places of a change, makes it and takes it back between two windows.
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use parshall_core::units;
+use parshall_evidence::PlaceCounts;
+use parshall_host::error::UserError;
+use parshall_host::proc_fs;
+
+use super::change::{Change, On};
+use super::guardian::Guardian;
+use super::place::{Group, Moved, NO_LIMIT, Place, Socket, Sysctl, Thread, Undo};
+use crate::cgroup;
+use crate::subject::{Process, Resolved, Select};
+
+/// A place of the trial.
+#[derive(Debug)]
+struct Known {
+    place: Place,
+    /// What it was before.
+    old: String,
+    /// What it is to be.
+    new: String,
+    state: State,
+    /// It came after the first change.
+    late: bool,
+    /// It had the new value once.
+    changed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It had the value before.
+    InPlace,
+    /// It has its old value.
+    Old,
+    /// It has the new value.
+    New,
+    /// It could not be changed.
+    Refused,
+    Gone,
+}
+
+/// All places of a change.
+#[derive(Debug)]
+pub struct Changer<'a> {
+    change: &'a Change,
+    subject: Resolved,
+    known: BTreeMap<String, Known>,
+    /// The change was made once.
+    begun: bool,
+    /// Why a place could not be changed, the first time.
+    refusal: Option<String>,
+    /// What the kernel made of the value, where it is another one.
+    adjusted: Option<String>,
+}
+
+impl<'a> Changer<'a> {
+    /// Finds the places as they are now.
+    ///
+    /// # Errors
+    /// There is none, or the first one cannot be read.
+    pub fn find(change: &'a Change, subject: &Resolved) -> anyhow::Result<Self> {
+        let mut changer = Self {
+            change,
+            subject: subject.clone(),
+            known: BTreeMap::new(),
+            begun: false,
+            refusal: None,
+            adjusted: None,
+        };
+        let mut moved = Moved::default();
+        let places = changer.places()?;
+        if places.is_empty() {
+            return Err(changer.nothing_to_change().into());
+        }
+        for place in places {
+            match place.read(&mut moved) {
+                Ok(old) => changer.add(place, old, false),
+                Err(error) if error.kind() == io::ErrorKind::NotFound && place.pid().is_some() => {}
+                Err(error) => return Err(unreachable(&place, &error).into()),
+            }
+        }
+        Ok(changer)
+    }
+
+    /// What to lock: the processes, and what several processes share.
+    pub fn locks(&self) -> Vec<PathBuf> {
+        let mut files: Vec<PathBuf> = Vec::new();
+        for process in &self.subject.processes {
+            files.push(format!("/proc/{}/stat", process.pid).into());
+        }
+        for known in self.known.values() {
+            match &known.place {
+                Place::Group(group) => files.push(group.directory.join("cgroup.procs")),
+                Place::Sysctl(sysctl) => {
+                    let inside = self.subject.processes.iter().find(|process| process.netns_ino == sysctl.netns);
+                    files.extend(inside.map(|process| format!("/proc/{}/ns/net", process.pid).into()));
+                }
+                Place::Connection(_) | Place::Thread(_) => {}
+            }
+        }
+        files
+    }
+
+    /// Every place has the value already.
+    pub fn in_place(&self) -> bool {
+        !self.known.is_empty() && self.known.values().all(|known| known.state == State::InPlace)
+    }
+
+    /// What the places are now, alike ones together: `TCP_NODELAY=0 on 3 connections`.
+    pub fn describe(&self) -> Vec<String> {
+        let mut alike: BTreeMap<(String, &str), u64> = BTreeMap::new();
+        for known in self.known.values() {
+            let what = match &known.place {
+                Place::Group(group) => format!("control group {}, which has {}", group.path, members(group)),
+                Place::Sysctl(sysctl) => format!("network namespace {}", sysctl.netns),
+                _ => String::new(),
+            };
+            *alike.entry((what, known.old.as_str())).or_default() += 1;
+        }
+        let label = self.change.sets.split('=').next().unwrap_or_default();
+        let word = self.change.on.word();
+        let line = |((what, old), count): ((String, &str), u64)| match what.is_empty() {
+            true => format!("{label}={old} on {}", units::plural(count, word, &format!("{word}s"))),
+            false => format!("{label}={old} on {what}"),
+        };
+        alike.into_iter().map(line).collect()
+    }
+
+    /// Notices what came since, and makes the change there, too, if it is in place now.
+    pub fn rescan(&mut self, changed: bool, guardian: &mut Guardian) -> anyhow::Result<()> {
+        self.subject.refresh();
+        let mut moved = Moved::default();
+        for place in self.places().unwrap_or_default() {
+            if self.known.contains_key(&place.key()) {
+                continue;
+            }
+            // What cannot be read is gone by now, or hidden from us: the count of connections says how many those are.
+            if let Ok(old) = place.read(&mut moved) {
+                let inherited = if changed { self.inherited(&place, &old) } else { None };
+                self.add(place, inherited.unwrap_or(old), self.begun);
+            }
+        }
+        if changed { self.make(guardian) } else { Ok(()) }
+    }
+
+    /// Makes the change wherever it is not made yet. The guardian knows first.
+    pub fn make(&mut self, guardian: &mut Guardian) -> anyhow::Result<()> {
+        self.begun = true;
+        let wanting = |known: &&mut Known| known.state == State::Old;
+        let undo: Vec<Undo> = self
+            .known
+            .values_mut()
+            .filter(wanting)
+            .map(|known| Undo { place: known.place.clone(), old: known.old.clone() })
+            .collect();
+        if undo.is_empty() {
+            return Ok(());
+        }
+        guardian.remember(undo)?;
+        let mut moved = Moved::default();
+        for known in self.known.values_mut().filter(wanting) {
+            match known.place.write(&known.new, &mut moved).and_then(|()| known.place.read(&mut moved)) {
+                Ok(now) => {
+                    (known.state, known.changed) = (State::New, true);
+                    if !known.place.is(&now, &known.new) && self.change.repeat.is_none() {
+                        self.adjusted.get_or_insert(now);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => known.state = State::Gone,
+                Err(error) => {
+                    known.state = State::Refused;
+                    self.refusal.get_or_insert(error.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How often the value must be set anew.
+    pub fn repeats(&self) -> Option<Duration> {
+        self.change.repeat
+    }
+
+    /// Sets the value anew where it was set: the kernel may have taken it back.
+    pub fn repeat(&mut self) {
+        let mut moved = Moved::default();
+        for known in self.known.values_mut().filter(|known| known.state == State::New) {
+            if known.place.write(&known.new, &mut moved).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                known.state = State::Gone;
+            }
+        }
+    }
+
+    /// Takes the change back until the next window.
+    pub fn take_back(&mut self) {
+        let mut moved = Moved::default();
+        for known in self.known.values_mut().filter(|known| known.state == State::New) {
+            known.state = match known.place.write(&known.old, &mut moved) {
+                Ok(()) => State::Old,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => State::Gone,
+                Err(error) => {
+                    self.refusal.get_or_insert(error.to_string());
+                    State::Refused
+                }
+            };
+        }
+    }
+
+    /// The error when no place at all could be changed.
+    pub fn refused(&self) -> Option<UserError> {
+        let any = |state| self.known.values().any(|known| known.state == state);
+        let why = self.refusal.as_ref().filter(|_| !any(State::New))?;
+        let what = format!("the kernel refuses {}: {why}", self.change.sets);
+        Some(UserError::new(what, "run it as root, and check the value against `man 7 tcp` and `man 7 cgroups`"))
+    }
+
+    /// How many places there were.
+    pub fn counts(&self) -> PlaceCounts {
+        let count = |of: &dyn Fn(&Known) -> bool| self.known.values().filter(|known| of(known)).count() as u64;
+        PlaceCounts {
+            seen: self.known.len() as u64,
+            changed: count(&|known| known.changed),
+            in_place: count(&|known| known.state == State::InPlace),
+            late: count(&|known| known.late && known.changed),
+            refused: count(&|known| known.state == State::Refused),
+        }
+    }
+
+    /// What limits the answer.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some(now) = &self.adjusted {
+            notes.push(format!("the kernel made {now} of the value that was asked for"));
+        }
+        if let Some(why) = &self.refusal {
+            notes.push(format!("some places could not be changed: {why}"));
+        }
+        notes
+    }
+
+    fn add(&mut self, place: Place, old: String, late: bool) {
+        let Some(new) = self.value_for(&place) else { return };
+        let state = if place.is(&old, &new) { State::InPlace } else { State::Old };
+        self.known.insert(place.key(), Known { place, old, new, state, late, changed: false });
+    }
+
+    /// Threads and processes that are made while the change is in place have it from their maker, so what they were before is what
+    /// their maker was.
+    fn inherited(&self, place: &Place, read: &str) -> Option<String> {
+        let Place::Thread(thread) = place else { return None };
+        let ours = || self.known.values().filter(|known| known.state == State::New && known.new == read);
+        let of_process = ours().find(|known| known.place.pid() == Some(thread.pid));
+        of_process.or_else(|| ours().next()).map(|known| known.old.clone())
+    }
+
+    /// The value that a place is to get.
+    fn value_for(&self, place: &Place) -> Option<String> {
+        let Place::Group(group) = place else { return Some(self.change.value.clone()) };
+        let Ok(cpus) = self.change.value.parse::<f64>() else { return Some(NO_LIMIT.to_owned()) };
+        let period_us = cgroup::snapshot_directory(&group.directory).first()?.period_us;
+        Some(format!("{:.0}", cpus * period_us as f64))
+    }
+
+    fn places(&self) -> Result<Vec<Place>, UserError> {
+        Ok(match &self.change.on {
+            On::Connections(setting) => {
+                let started = |pid: u32| Some(self.subject.processes.iter().find(|p| p.pid == pid)?.start_ticks);
+                let place = |sock: crate::subject::Sock| {
+                    let start_ticks = started(sock.pid)?;
+                    let (pid, fd, inode) = (sock.pid, sock.fd, sock.inode);
+                    Some(Place::Connection(Socket { pid, start_ticks, fd, inode, setting: *setting }))
+                };
+                self.subject.connections().into_iter().filter_map(place).collect()
+            }
+            On::Threads(setting) => {
+                let place = |(pid, tid): (u32, u32)| {
+                    let start_ticks = proc_fs::stat(tid)?.start_ticks;
+                    Some(Place::Thread(Thread { pid, tid, start_ticks, setting: *setting }))
+                };
+                let threads = self
+                    .serving()
+                    .into_iter()
+                    .flat_map(|p| proc_fs::threads(p.pid).into_iter().map(|tid| (p.pid, tid)));
+                threads.filter_map(place).collect()
+            }
+            On::Group => {
+                let mut groups: Vec<Group> = self.serving().into_iter().filter_map(limiting_group).collect();
+                groups.sort_by(|a, b| a.directory.cmp(&b.directory));
+                groups.dedup();
+                groups.into_iter().map(Place::Group).collect()
+            }
+            On::Namespace(name) => {
+                let mut inodes: Vec<u64> = self.serving().iter().map(|p| p.netns_ino).filter(|&ino| ino != 0).collect();
+                inodes.sort_unstable();
+                inodes.dedup();
+                inodes.into_iter().map(|netns| Place::Sysctl(Sysctl { netns, name: name.clone() })).collect()
+            }
+        })
+    }
+
+    /// The processes of the service: of a port those that serve it, and its clients only where nobody here does.
+    fn serving(&self) -> Vec<&Process> {
+        let all = || self.subject.processes.iter();
+        let Select::Port(port) = self.subject.select else { return all().collect() };
+        let sockets = self.subject.sockets.iter().filter(|sock| sock.local.port() == port && sock.inode != 0);
+        let served: HashSet<u64> = sockets.map(|sock| sock.inode).collect();
+        let holds = |process: &&Process| proc_fs::sockets(process.pid).iter().any(|(_, inode)| served.contains(inode));
+        let serving: Vec<&Process> = all().filter(holds).collect();
+        if serving.is_empty() { all().collect() } else { serving }
+    }
+
+    fn nothing_to_change(&self) -> UserError {
+        match &self.change.on {
+            On::Connections(_) => UserError::new(
+                "the subject has no open TCP connection that could be changed",
+                "begin while clients are connected; UDP and UNIX sockets have no such option",
+            ),
+            On::Group => UserError::new(
+                "its processes are in the root control group, which has no quota",
+                "`cat /proc/PID/cgroup` shows the groups; put the service into one of its own to limit it",
+            ),
+            On::Threads(_) | On::Namespace(_) => {
+                UserError::new("no process of the subject can be reached", "run it as root")
+            }
+        }
+    }
+}
+
+/// The group whose quota is the tightest on the way up from a process's own; its own where none has a quota. None in the root.
+fn limiting_group(process: &Process) -> Option<Group> {
+    let levels = cgroup::snapshot_directory(process.cpu_cgroup.as_deref()?);
+    let cpus = |level: &cgroup::Level| level.quota_us.map(|quota| quota as f64 / level.period_us.max(1) as f64);
+    let limited = levels.iter().filter(|level| cpus(level).is_some());
+    let tightest = limited.min_by(|a, b| cpus(a).unwrap_or(0.0).total_cmp(&cpus(b).unwrap_or(0.0)));
+    // The root is the last level, and has no file of a quota of its own.
+    let own = levels.first().filter(|_| levels.len() > 1);
+    let level = tightest.or(own)?;
+    Some(Group { directory: level.directory.clone(), path: level.path.clone() })
+}
+
+/// How many processes a group has, with the groups below it.
+fn members(group: &Group) -> String {
+    let mut directories = vec![group.directory.clone()];
+    let mut count = 0;
+    while let Some(directory) = directories.pop() {
+        count += std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default().lines().count();
+        let below = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+        directories.extend(below.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()));
+    }
+    units::plural(count as u64, "process", "processes")
+}
+
+/// Why a place cannot be read.
+fn unreachable(place: &Place, error: &io::Error) -> UserError {
+    let denied = error.kind() == io::ErrorKind::PermissionDenied || error.raw_os_error() == Some(libc::EPERM);
+    match place {
+        Place::Connection(socket) if denied => UserError::new(
+            format!("the sockets of process {} cannot be reached: {error}", socket.pid),
+            "run it as root: a descriptor of another process takes the right to trace it (CAP_SYS_PTRACE)",
+        ),
+        Place::Sysctl(sysctl) if error.kind() == io::ErrorKind::NotFound => UserError::new(
+            format!("network namespace {} has no sysctl {}", sysctl.netns, sysctl.name),
+            "`sysctl -a -r '^net'` lists those of the host; not every namespace has all of them",
+        ),
+        Place::Sysctl(sysctl) => UserError::new(
+            format!("sysctl {} cannot be read: {error}", sysctl.name),
+            "run it as root; some sysctls can be written only, and so not reverted",
+        ),
+        place => UserError::new(format!("{} cannot be read: {error}", place.key()), "run it as root"),
+    }
+}

@@ -1,0 +1,185 @@
+//! An option of a TCP connection, reached through a duplicate of its descriptor (pidfd_getfd).
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+
+use parshall_host::proc_fs;
+use parshall_sys::pidfd::Pidfd;
+use parshall_sys::socket_option::{self as option, Buffer, BufferLimit, Number};
+use serde::{Deserialize, Serialize};
+
+use super::{ended, gone, malformed};
+
+/// The value of a buffer that the kernel is to tune again, and the end of a value of such a buffer as it is read.
+pub const UNLOCKED: &str = "auto";
+/// As [`UNLOCKED`], of a buffer that the application has set.
+const LOCKED: &str = "locked";
+
+/// An option of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Socket {
+    /// A process that held it when it was found.
+    pub pid: u32,
+    /// When that process began, in ticks since boot.
+    pub start_ticks: u64,
+    /// Its descriptor there.
+    pub fd: i32,
+    /// The socket's inode.
+    pub inode: u64,
+    pub setting: SocketSetting,
+}
+
+/// Which option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SocketSetting {
+    NoDelay,
+    QuickAck,
+    NotSentLowat,
+    ReceiveBuffer,
+    SendBuffer,
+    Congestion,
+    Pacing,
+}
+
+/// Where sockets are that are no longer where they were found: a child may hold what its parent has closed. The host is searched
+/// once, when the first one is missing.
+#[derive(Debug, Default)]
+pub struct Moved(Option<HashMap<u64, (u32, i32)>>);
+
+impl Moved {
+    fn find(&mut self, inode: u64) -> Option<(u32, i32)> {
+        let all = || {
+            let held = |pid| proc_fs::sockets(pid).into_iter().map(move |(fd, inode)| (inode, (pid, fd)));
+            proc_fs::pids().into_iter().filter(|&pid| pid != std::process::id()).flat_map(held).collect()
+        };
+        self.0.get_or_insert_with(all).get(&inode).copied()
+    }
+}
+
+impl Socket {
+    pub fn read(&self, moved: &mut Moved) -> io::Result<String> {
+        self.setting.read(self.open(moved)?.as_fd())
+    }
+
+    pub fn write(&self, value: &str, moved: &mut Moved) -> io::Result<()> {
+        self.setting.write(self.open(moved)?.as_fd(), value)
+    }
+
+    /// A duplicate, to be closed at once.
+    fn open(&self, moved: &mut Moved) -> io::Result<File> {
+        let same = proc_fs::stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks);
+        let found = if same { self.duplicate(self.pid, self.fd) } else { Err(gone("the process")) };
+        match found {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let (pid, fd) = moved.find(self.inode).ok_or_else(|| gone("the connection"))?;
+                self.duplicate(pid, fd)
+            }
+            found => found,
+        }
+    }
+
+    /// `NotFound` where the descriptor is another file by now.
+    fn duplicate(&self, pid: u32, fd: i32) -> io::Result<File> {
+        let copy = Pidfd::open(pid).and_then(|process| process.get_socket(fd)).map_err(|error| {
+            let other = error.raw_os_error() == Some(libc::ENOTSOCK);
+            if other { gone("the connection") } else { ended(error, "the connection") }
+        })?;
+        let copy = File::from(copy);
+        if copy.metadata()?.ino() == self.inode { Ok(copy) } else { Err(gone("the connection")) }
+    }
+}
+
+impl SocketSetting {
+    fn read(self, fd: BorrowedFd<'_>) -> io::Result<String> {
+        Ok(match self {
+            Self::NoDelay => option::number(fd, Number::NoDelay)?.to_string(),
+            Self::QuickAck => option::number(fd, Number::QuickAck)?.to_string(),
+            Self::NotSentLowat => option::number(fd, Number::NotSentLowat)?.to_string(),
+            Self::ReceiveBuffer => buffer_text(option::buffer(fd, Buffer::Receive)?),
+            Self::SendBuffer => buffer_text(option::buffer(fd, Buffer::Send)?),
+            Self::Congestion => option::congestion(fd)?,
+            Self::Pacing => option::max_pacing_rate(fd)?.to_string(),
+        })
+    }
+
+    fn write(self, fd: BorrowedFd<'_>, value: &str) -> io::Result<()> {
+        let number = || value.parse().map_err(|_| malformed(value));
+        match self {
+            Self::NoDelay => option::set_number(fd, Number::NoDelay, number()?),
+            Self::QuickAck => option::set_number(fd, Number::QuickAck, number()?),
+            Self::NotSentLowat => option::set_number(fd, Number::NotSentLowat, number()?),
+            Self::ReceiveBuffer => set_buffer(fd, Buffer::Receive, value),
+            Self::SendBuffer => set_buffer(fd, Buffer::Send, value),
+            Self::Congestion => option::set_congestion(fd, value),
+            Self::Pacing => option::set_max_pacing_rate(fd, value.parse().map_err(|_| malformed(value))?),
+        }
+    }
+}
+
+/// The value of a buffer that is set to `bytes` as setsockopt(2) takes them.
+pub fn locked_buffer(bytes: u32) -> String {
+    buffer_text(BufferLimit { bytes: bytes.saturating_mul(2), locked: true })
+}
+
+fn buffer_text(limit: BufferLimit) -> String {
+    format!("{} {}", limit.bytes, if limit.locked { LOCKED } else { UNLOCKED })
+}
+
+fn set_buffer(fd: BorrowedFd<'_>, buffer: Buffer, value: &str) -> io::Result<()> {
+    let limit = match value.split_once(' ') {
+        None if value == UNLOCKED => BufferLimit { locked: false, ..option::buffer(fd, buffer)? },
+        Some((bytes, lock)) if [LOCKED, UNLOCKED].contains(&lock) => {
+            BufferLimit { bytes: bytes.parse().map_err(|_| malformed(value))?, locked: lock == LOCKED }
+        }
+        _ => return Err(malformed(value)),
+    };
+    option::set_buffer(fd, buffer, limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn connection(setting: SocketSetting) -> (TcpListener, TcpStream, Socket) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("loopback");
+        let pid = std::process::id();
+        let inode = File::from(stream.as_fd().try_clone_to_owned().expect("a copy")).metadata().expect("a file").ino();
+        let start_ticks = proc_fs::stat(pid).expect("we run").start_ticks;
+        let socket = Socket { pid, start_ticks, fd: stream.as_raw_fd(), inode, setting };
+        (listener, stream, socket)
+    }
+
+    #[test]
+    fn what_was_read_can_be_written_back() {
+        use SocketSetting::*;
+        for setting in [NoDelay, QuickAck, NotSentLowat, ReceiveBuffer, SendBuffer, Congestion, Pacing] {
+            let (_listener, _stream, socket) = connection(setting);
+            let before = socket.read(&mut Moved::default()).expect("our own");
+            socket.write(&before, &mut Moved::default()).unwrap_or_else(|error| panic!("{setting:?}: {error}"));
+            assert_eq!(socket.read(&mut Moved::default()).expect("our own"), before, "{setting:?}");
+            if setting != Congestion {
+                socket.write("nonsense", &mut Moved::default()).expect_err("no value");
+            }
+        }
+    }
+
+    #[test]
+    fn a_closed_connection_and_a_number_used_again_are_gone() {
+        let (_listener, stream, socket) = connection(SocketSetting::NoDelay);
+        let other = Socket { inode: socket.inode + 1_000_000, ..socket.clone() };
+        let error = other.write("1", &mut Moved::default()).expect_err("another socket");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(!stream.nodelay().expect("ours"), "the socket that is there now was not touched");
+        let later = Socket { start_ticks: socket.start_ticks + 1, ..socket.clone() };
+        assert_eq!(later.read(&mut Moved::default()).expect_err("gone").kind(), io::ErrorKind::NotFound);
+        drop(stream);
+        assert_eq!(socket.read(&mut Moved::default()).expect_err("gone").kind(), io::ErrorKind::NotFound);
+    }
+}

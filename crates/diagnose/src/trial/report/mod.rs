@@ -1,0 +1,14 @@
+//! How the result of a trial is printed: one file per format.
+mod json;
+mod text;
+
+use parshall_evidence::TrialReport;
+use parshall_host::output::{Format, Output};
+
+/// A result in the format that was asked for.
+pub fn render(report: &TrialReport, output: &Output) -> anyhow::Result<String> {
+    match output.format {
+        Format::Text => Ok(text::text(report, output.style)),
+        Format::Json => json::json(report),
+    }
+}

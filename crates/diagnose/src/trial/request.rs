@@ -1,0 +1,37 @@
+//! What `parshall try` is asked for, validated before the host is touched.
+use std::time::Duration;
+
+use parshall_host::output::Output;
+
+use super::change::Change;
+use crate::request::ObserveOptions;
+use crate::subject::Select;
+
+/// A validated `parshall try`.
+#[derive(Debug, Clone)]
+pub struct TryRequest {
+    pub change: Change,
+    /// Whose service.
+    pub select: Select,
+    /// How many pairs of windows.
+    pub pairs: u32,
+    /// How each window is observed, and how long.
+    pub observe: ObserveOptions,
+    /// Ask before the change is made.
+    pub ask: bool,
+    /// How the result is printed.
+    pub output: Output,
+}
+
+impl TryRequest {
+    /// Time after a switch that no window counts: what was under way has come to its end, and delayed ACKs (40 ms) as well.
+    pub fn settle(&self) -> Duration {
+        (self.observe.window / 5).clamp(Duration::from_millis(100), Duration::from_secs(5))
+    }
+
+    /// About how long the whole takes. Probes are attached and detached in some 150 ms.
+    pub fn takes(&self) -> Duration {
+        let each = self.observe.window + self.settle() + Duration::from_millis(150);
+        each * (2 * self.pairs + 1)
+    }
+}
