@@ -163,7 +163,7 @@ pub struct Evidence {
 pub struct Fix {
     /// In words.
     pub text: String,
-    /// A command that tries it, once parshall has it.
+    /// A `parshall try` that makes a change which may help, measures it and reverts it; None where there is none.
     #[serde(rename = "try", skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// A diagnosis of the process at the other end, when the reason lies there.

@@ -133,7 +133,7 @@ fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f
         summary: candidate.summary,
         place: candidate.place,
         evidence: candidate.evidence,
-        fix: Fix { text: candidate.fix, command: None, peer: candidate.peer },
+        fix: Fix { text: candidate.fix, command: candidate.trial, peer: candidate.peer },
     }
 }
 

@@ -139,6 +139,36 @@ fn what_was_not_seen_is_not_ruled_out() {
 }
 
 #[test]
+fn what_can_be_tried_is_a_command() {
+    let command = |flows: Vec<FlowBuilder>, threads: Vec<ThreadBuilder>| {
+        judge(&capture(flows, threads)).findings[0].fix.command.clone()
+    };
+    let held =
+        |flow: FlowBuilder| flow.every(41 * MS, 0, 40 * MS, FlowState::Nagle, Release::RxAckDelayed).talks_in_parts(24);
+    let client = held(FlowBuilder::new(1, Role::Client));
+    let server = FlowBuilder::new(2, Role::Server).to(&client).owner(200, 201).talks(24, 100);
+    // Of a client of this host's own service the port is as good and reaches later connections, too.
+    let by_port = Some("parshall try nodelay --port 7000".to_string());
+    assert_eq!(command(vec![client.clone(), server], vec![]), by_port);
+    assert_eq!(command(vec![client], vec![]).as_deref(), Some("parshall try nodelay --pid 100"));
+    // Whose process is not known, and a peer's socket on another host, cannot be changed.
+    assert_eq!(command(vec![held(FlowBuilder::new(1, Role::Client)).owner(0, 0)], vec![]), None);
+    let waits = FlowBuilder::new(1, Role::Client)
+        .remote_host()
+        .every(41 * MS, 0, 40 * MS, FlowState::IdleAfterSend, Release::RxDataAfterOwnDelack)
+        .talks(24, 100);
+    assert_eq!(command(vec![waits], vec![]), None);
+    let throttled = ThreadBuilder::new(101).throttled(100 * MS, 20 * MS, 60 * MS);
+    assert_eq!(command(vec![], vec![throttled]).as_deref(), Some("parshall try quota=max --pid 100"));
+    let lossy = FlowBuilder::new(1, Role::Client)
+        .remote_host()
+        .every(100 * MS, 0, 60 * MS, FlowState::Recovery, Release::RxAck)
+        .streams(1000, 14_480)
+        .retransmitted(200);
+    assert_eq!(command(vec![lossy], vec![]).as_deref(), Some("parshall try congestion=bbr --pid 100"));
+}
+
+#[test]
 fn a_peer_is_looked_at_by_a_command() {
     let full = |flow: FlowBuilder| {
         let flow = flow.every(10 * MS, 0, 9 * MS, FlowState::PeerWindow, Release::RxAck).streams(1000, 16_384);

@@ -37,7 +37,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     place.pid = place.pid.or_else(|| facts.capture.threads.first().map(|t| t.pid));
     place.cgroup = group.map(|g| g.path.clone());
     let fix = "Raise or remove the quota (cpu.max, cpu.cfs_quota_us), or run no more busy threads than it pays for.";
+    let trial = place.pid.map(|pid| format!("parshall try quota=max --pid {pid}"));
     let mut candidate = Candidate::new(lost, place, summary, evidence, fix);
+    candidate.trial = trial;
     candidate.thread = by_threads.then_some(threads);
     candidate.holds()
 }

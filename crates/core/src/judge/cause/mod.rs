@@ -80,6 +80,9 @@ pub struct Candidate {
     pub evidence: Vec<Evidence>,
     /// What to do.
     pub fix: String,
+    /// The change to try on the running process, as `parshall try` takes it, and whose it is; none where no change is known that
+    /// would help.
+    pub trial: Option<String>,
     /// The diagnosis to run at the other end, when the reason lies there.
     pub peer: Option<PeerCommand>,
 }
@@ -98,6 +101,7 @@ impl Candidate {
             place,
             evidence,
             fix,
+            trial: None,
             peer: None,
         }
     }
@@ -148,6 +152,20 @@ fn peer_command(facts: &Facts<'_>, flow: usize) -> PeerCommand {
     };
     let elsewhere = fact.pair.is_none() && !same_address(fact.rec);
     PeerCommand { command, host: elsewhere.then(|| words::host(fact.rec.remote)) }
+}
+
+/// The command that tries a change of the sockets of a flow's connection; none when neither end is held by a process here. By the
+/// port of a service on this host, so that both ends and later connections are reached; by the process where the service is
+/// elsewhere, since its port says nothing of who else uses it.
+fn try_command(facts: &Facts<'_>, flow: usize, change: &str) -> Option<String> {
+    let fact = &facts.flows[flow];
+    match fact.rec.pid {
+        0 => None,
+        _ if serves(fact.rec) || fact.pair.is_some() => {
+            Some(format!("parshall try {change} --port {}", service_port(fact.rec)))
+        }
+        pid => Some(format!("parshall try {change} --pid {pid}")),
+    }
 }
 
 /// `--port` finds a socket by the port of either end, so this one finds the peer whichever end it is.

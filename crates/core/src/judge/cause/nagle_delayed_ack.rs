@@ -5,7 +5,7 @@
 //! comes at once, only its reply is late), Nagle alone (released after one round trip).
 use parshall_evidence::{Confidence, Evidence, Release};
 
-use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls};
+use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, try_command};
 use crate::judge::facts::{Blame, Facts, FlowFact, Lost, is_client};
 use crate::judge::ledger::flow::State;
 use crate::judge::words;
@@ -27,6 +27,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
         Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence(facts, &lost, timers, held_here), fix);
     candidate.confidence = if timers > 0 { Confidence::High } else { Confidence::Medium };
     candidate.always_wrong = true;
+    // The socket that holds the bytes: ours, or that of the other end if it is on this host.
+    let holder = if held_here { Some(worst) } else { flow.pair };
+    candidate.trial = holder.and_then(|holder| try_command(facts, holder, "nodelay"));
     candidate.holds()
 }
 
@@ -171,7 +174,7 @@ mod tests {
         assert_eq!(finding.evidence[0].count, Some(24));
         assert_eq!(finding.evidence[0].p50_ms, Some(40.0));
         assert_eq!(finding.place.flow.as_deref(), Some("127.0.0.1:56224->127.0.0.1:7000"));
-        assert_eq!(finding.fix.command, None);
+        assert_eq!(finding.fix.command.as_deref(), Some("parshall try nodelay --pid 100"));
         assert!(finding.share > 0.95 && finding.lost_share > 0.99, "{} {}", finding.share, finding.lost_share);
         assert!((finding.lost_ms - 960.0).abs() < 1.0);
         assert_eq!(report.ruled_out.len() + report.not_tested.len(), super::super::CAUSES.len() - 1);

@@ -4,7 +4,7 @@
 //! write: that delays no message.
 use parshall_evidence::Evidence;
 
-use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, try_command, who};
 use crate::judge::facts::{Blame, Facts, FlowFact};
 use crate::judge::ledger::flow::State;
 use crate::judge::words;
@@ -47,14 +47,15 @@ fn test(facts: &Facts<'_>) -> Outcome {
         scaled: flow.ledger.scaled,
         ..words::counted("writes after a write with no read between", pairs.round() as u64)
     });
-    Candidate::new(
+    let mut candidate = Candidate::new(
         lost.clone(),
         place_of(facts, &lost),
         summary,
         evidence,
         "Write the whole message at once (writev or a buffer), or set TCP_NODELAY.",
-    )
-    .holds()
+    );
+    candidate.trial = try_command(facts, worst, "nodelay");
+    candidate.holds()
 }
 
 fn small_writer(flow: &FlowFact<'_>) -> bool {

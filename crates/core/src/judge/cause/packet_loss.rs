@@ -4,7 +4,7 @@
 //! Look-alikes: Nagle's algorithm and a peer that thinks retransmit nothing.
 use parshall_evidence::{Confidence, Evidence};
 
-use super::{Candidate, Cause, Outcome, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, place_of, stalls, try_command, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::words;
 use crate::stats::ratio;
@@ -64,6 +64,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         candidate.confidence = Confidence::Medium;
     }
     candidate.always_wrong = true;
+    candidate.trial = lost.worst().and_then(|flow| try_command(facts, flow, "congestion=bbr"));
     candidate.holds()
 }
 

@@ -3,7 +3,7 @@
 //! Look-alikes: the congestion window (its state is its own), and a slow reader on this host, which is then the cause.
 use parshall_evidence::Confidence;
 
-use super::{Candidate, Cause, Outcome, not_lost, peer_command, peer_words, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, not_lost, peer_command, peer_words, place_of, stalls, try_command, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
 use crate::judge::words;
@@ -44,6 +44,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     );
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
     candidate.peer = Some(peer);
+    // SOCK_RCVBUF_LOCK of the other end: its application has set the buffer, and with it the window.
+    let fixed = facts.flows[worst].pair.filter(|&other| facts.flows[other].rec.last.userlocks & 2 != 0);
+    candidate.trial = fixed.and_then(|other| try_command(facts, other, "rcvbuf=auto"));
     // A saturated receiver shuts its window for a moment now and then.
     candidate.min_share = 0.25;
     if busy > 0.0 && limited < 0.1 {
