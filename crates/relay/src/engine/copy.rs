@@ -1,7 +1,7 @@
 //! recv and send through a buffer.
 //!
-//! One scratch buffer per thread serves every direction: only what a full sink leaves over is put into a buffer of its
-//! own, from a pool, for as long as it waits. So a connection that waits for nothing holds no memory.
+//! All directions of a thread share one buffer. Bytes that a full sink does not take are moved to a buffer from a pool until
+//! they are sent, so an idle connection holds no memory.
 use std::io;
 
 use parshall_core::relay::connection::Ended;
@@ -11,10 +11,9 @@ use parshall_sys::stream_io::{recv, send};
 use super::{Engine, Held, Job, Outcome, Store, failure, would_block};
 use crate::stats::EngineKind;
 
-/// Bytes of spare buffers that a thread keeps.
+/// Bytes of free buffers that a thread keeps.
 const POOL_BYTES: usize = 4 << 20;
 
-/// Moves bytes through memory.
 #[derive(Debug)]
 pub struct CopyEngine {
     scratch: Vec<u8>,
@@ -23,7 +22,7 @@ pub struct CopyEngine {
 }
 
 impl CopyEngine {
-    /// An engine whose buffers are at most `ceiling` bytes.
+    /// The shared buffer has `ceiling` bytes.
     pub fn new(ceiling: usize) -> Self {
         Self { scratch: vec![0; ceiling], pool: Vec::new(), pooled_bytes: 0 }
     }
@@ -50,7 +49,7 @@ impl CopyEngine {
             if let Some(outcome) = self.deliver(job, got) {
                 return outcome;
             }
-            // A short read has emptied the socket: the next event tells of more, and a read less is a call saved.
+            // A short read has emptied the socket. Epoll reports more bytes, so the read that would block is saved.
             if got < asked && !job.source_ended {
                 return Outcome::SourceEmpty;
             }
@@ -60,7 +59,7 @@ impl CopyEngine {
         }
     }
 
-    /// Sends what was received; what does not fit is held. None: all is sent.
+    /// Sends received bytes and holds those that the sink does not take. None: all are sent.
     fn deliver(&mut self, job: &mut Job, got: usize) -> Option<Outcome> {
         let mut sent = 0;
         while sent < got {
@@ -80,7 +79,7 @@ impl CopyEngine {
         None
     }
 
-    /// Sends what an earlier turn held back. None: nothing is held any more.
+    /// Sends bytes that an earlier turn held. None: all are sent.
     fn deliver_held(&mut self, job: &mut Job) -> Option<Outcome> {
         let mut held = match std::mem::take(&mut job.store) {
             Store::Buffer(held) => held,

@@ -1,13 +1,12 @@
-//! What moves the bytes of a direction.
+//! Engines move the bytes of a direction.
 //!
-//! The seam: an engine gets a batch of [`Job`]s, one for each direction that may have something to move, moves what it
-//! can without waiting, and leaves in each job how it went. Jobs carry what an engine holds back (a buffer, a pipe), so
-//! an engine knows no connections and is tested with socket pairs. An engine reports an end only when nothing that came
-//! before it is left with it.
+//! An engine gets a batch of [`Job`]s, one for each direction with a turn. It moves what it can without waiting, and sets
+//! each job's outcome. Jobs carry the bytes that an engine holds (a buffer, a pipe), so an engine knows no connections and is
+//! tested with socket pairs. An engine reports the end of a direction only when it has delivered all bytes before it.
 //!
-//! Some engines move a direction by themselves once they were given it: they answer [`Outcome::Armed`], keep a
-//! [`Store::Armed`] in the job, and report what came of it in [`Engine::completed`]. A job of an armed direction asks them to
-//! look at it again.
+//! Some engines are armed: once they were given a direction they move its bytes without further turns. They return
+//! [`Outcome::Armed`], keep a [`Store::Armed`] in the job, and report progress in [`Engine::completed`]. A further job of an
+//! armed direction makes the engine check it.
 pub mod copy;
 pub mod sockmap;
 pub mod splice;
@@ -26,30 +25,27 @@ use parshall_sys::stream_io::Pipe;
 
 use super::stats::{EngineKind, Fallback};
 
-/// Bytes a direction may move before others have their turn.
+/// Bytes that a direction may move in one turn.
 pub const TURN_BYTES: u64 = 2 << 20;
 
-/// What an engine holds back of a direction because its sink was full.
+/// The bytes of a direction that an engine holds because the sink was full.
 #[derive(Debug, Default)]
 pub enum Store {
-    /// Nothing: what an idle connection costs.
+    /// Nothing is held, as in every idle connection.
     #[default]
     Empty,
-    /// Bytes of a buffer that are not yet sent.
     Buffer(Box<Held>),
-    /// A pipe with bytes in it.
     Pipe(Box<Piped>),
-    /// The engine moves the direction by itself, under this name.
+    /// The engine moves the direction without turns, under this id.
     Armed(SlotId),
 }
 
 impl Store {
-    /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Empty)
     }
 
-    /// What of it decides when the direction can go on.
+    /// What is held, for the state machine.
     pub fn held(&self) -> connection::Held {
         match self {
             Self::Empty => connection::Held::Nothing,
@@ -58,7 +54,7 @@ impl Store {
         }
     }
 
-    /// Whether an engine moves the direction by itself.
+    /// Whether an engine moves the direction without turns.
     pub fn is_armed(&self) -> bool {
         matches!(self, Self::Armed(_))
     }
@@ -67,104 +63,97 @@ impl Store {
 /// Bytes that wait until the sink is writable.
 #[derive(Debug)]
 pub struct Held {
-    /// The bytes; those before `sent` are gone.
+    /// Those before `sent` are sent.
     pub bytes: Vec<u8>,
-    /// How many are sent.
     pub sent: usize,
 }
 
 /// A pipe with bytes that wait until the sink is writable.
 #[derive(Debug)]
 pub struct Piped {
-    /// The pipe.
     pub pipe: Pipe,
-    /// Bytes in it.
+    /// Bytes in the pipe.
     pub bytes: usize,
-    /// How the source has ended; what is in the pipe is the last.
+    /// How the source has ended, if it has; the bytes in the pipe are its last.
     pub end: Option<Ended>,
 }
 
-/// One direction, given to an engine.
+/// A direction's turn.
 #[derive(Debug)]
 pub struct Job {
-    /// Whose it is; the engine returns it as it was.
+    /// The connection and direction; the engine does not change it.
     pub id: u64,
-    /// Where bytes come from.
+    /// The socket to read.
     pub source: RawFd,
-    /// Where they go.
+    /// The socket to write.
     pub sink: RawFd,
-    /// Bytes it may take from the source in this turn; counts down.
+    /// Bytes that may still be read from the source in this turn.
     pub allowance: u64,
-    /// What the allowance was at first.
+    /// The initial allowance.
     pub granted: u64,
-    /// Ceiling of a copy buffer, bytes.
+    /// The largest copy buffer, in bytes.
     pub ceiling: usize,
-    /// The source's end or an urgent byte has been seen: a short read is not the last word. The kernel ends a read in
-    /// front of an urgent byte, and a splice stops there for good.
+    /// The end of the source or an urgent byte was seen, so that more can follow a short read: the kernel ends a read in
+    /// front of an urgent byte, and a splice does not go beyond it.
     pub source_ended: bool,
-    /// The direction is to leave this engine once it streams (or streams no more).
+    /// The turn ends when the direction begins or ceases to stream, for another engine.
     pub adaptive: bool,
-    /// What is held back.
     pub store: Store,
-    /// What the direction has done lately.
     pub rhythm: Rhythm,
     /// Bytes delivered in this turn.
     pub moved: u64,
-    /// How it went.
     pub outcome: Outcome,
 }
 
-/// How a turn went.
+/// The result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The source has nothing more.
     SourceEmpty,
-    /// The sink takes no more; something is held back.
+    /// The sink takes no more; bytes are held.
     SinkFull,
-    /// There is more to do: the allowance is used up, or another engine should go on.
+    /// More can be moved: the allowance is used up, or another engine is to go on.
     Again,
-    /// The direction is over.
+    /// The direction has ended.
     Ended(Ended),
     /// The engine cannot move this direction; nothing was taken.
     Refused(Fallback),
-    /// The engine moves it by itself from now on.
+    /// The engine moves it without turns from now on.
     Armed,
-    /// As `Armed`, and the source has ended: it is to be looked at again soon, for the last bytes are on their way.
+    /// As `Armed`, and the source has ended: the last bytes are on their way to the sink, so another turn is needed soon.
     Leaving,
 }
 
-/// What came of an armed direction.
+/// Progress or the end of an armed direction.
 #[derive(Debug)]
 pub struct Done {
-    /// Of the job that armed it.
+    /// The id of the job that armed it.
     pub id: u64,
-    /// Bytes delivered since the last one of these.
+    /// Bytes delivered since the last report.
     pub moved: u64,
-    /// `Armed`, `Ended`, or `Refused`. After an end or a refusal the engine knows the direction no more.
+    /// `Armed`, `Ended`, or `Refused`. After the latter two the engine has no state of the direction.
     pub outcome: Outcome,
 }
 
-/// Moves bytes.
 pub trait Engine {
-    /// Which it is.
     fn kind(&self) -> EngineKind;
 
     /// Gives each job a turn.
     fn pump(&mut self, jobs: &mut [Job]);
 
-    /// Takes back what a closed connection held. When this returns, its descriptors may be closed.
+    /// Releases what a closed connection held. Its descriptors may be closed when this returns.
     fn discard(&mut self, store: Store);
 
-    /// Bytes that an armed direction has delivered and that were not reported. Called when a connection is closed.
+    /// Bytes that an armed direction has delivered and not reported. Called when a connection is closed.
     fn unreported(&mut self, _store: &Store) -> u64 {
         0
     }
 
-    /// A direction that it refused is copied from now on, and has delivered so many bytes so far.
+    /// A direction that this engine refused is copied from now on; `delivered` bytes were delivered before.
     fn copied_from(&mut self, _source: RawFd, _delivered: u64) {}
 
-    /// Whether bytes of a source at whose end copying has arrived are still on their way into its queue, after so many
-    /// were delivered.
+    /// Whether bytes are still on their way into the queue of a source whose end a copy has read. `delivered` bytes were
+    /// delivered so far.
     fn has_more(&mut self, _source: RawFd, _delivered: u64) -> bool {
         false
     }
@@ -172,20 +161,19 @@ pub trait Engine {
     /// A socket is about to be closed.
     fn forget(&mut self, _socket: RawFd) {}
 
-    /// Appends what has come of armed directions, waiting at most this long for something to happen. Engines that arm
-    /// nothing neither wait nor answer.
+    /// Appends the progress of armed directions, after waiting for it at most `wait`. Engines without armed directions do
+    /// not wait.
     fn completed(&mut self, _wait: Option<Duration>, _out: &mut Vec<Done>) -> io::Result<()> {
         Ok(())
     }
 
-    /// Requests in flight, buffers lent and directions known; none once every direction has ended.
+    /// Requests in flight, buffers in use and directions; zero once every direction has ended.
     #[cfg(test)]
     fn in_use(&mut self) -> usize {
         0
     }
 }
 
-/// What an error of a socket means for the connection.
 pub fn failure(error: &io::Error) -> Failure {
     match error.raw_os_error() {
         Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN | libc::ENETDOWN) => {
@@ -195,7 +183,6 @@ pub fn failure(error: &io::Error) -> Failure {
     }
 }
 
-/// Whether a call would have had to wait.
 pub fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }

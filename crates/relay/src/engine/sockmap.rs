@@ -1,17 +1,17 @@
-//! sockmap: the kernel redirects what one TCP socket receives to the other, and this process sees none of it. Opt-in: it
-//! was not the fastest engine wherever it was measured, and it has no back-pressure of its own.
+//! sockmap: the kernel redirects the bytes that one TCP socket receives to the other. Opt-in: it was not the fastest engine
+//! in any measurement, and it has no back-pressure of its own.
 //!
-//! - **One direction of a connection.** The kernel keeps what passes to a socket and what is redirected to it in one queue.
-//!   With both directions in it, one that stands would hold up the other one, and what waits there is counted against no
-//!   window (measured: 128 MiB taken for two ends of which neither read).
-//! - **Start.** A program sees what arrives after it was attached. So the direction is copied until its source is empty,
-//!   then joined, and then the kernel is made to announce what arrived in between as if it had arrived just now.
-//! - **A slow sink.** The program stops redirecting when too much is on its redirection; the direction is copied from then on,
-//!   after what is on its redirection has been written.
-//! - **The end.** The end of data is not redirected, nor is a reset: events of the source tell of them, and they are passed
-//!   on when the sink has been written as many bytes as were redirected.
+//! - **One direction of a connection.** The kernel has one queue for the bytes that pass to a socket and those redirected to
+//!   it. With both directions redirected, a blocked one would block the other, and queued bytes count against no window
+//!   (measured: 128 MiB queued between two peers that did not read).
+//! - **Start.** The program sees bytes that arrive after it was attached. So the direction is copied until its source is
+//!   empty, then redirected, and then the kernel is made to announce bytes that arrived in between.
+//! - **A slow sink.** The program stops redirecting when too many bytes are in flight. Once those are written, the direction
+//!   is copied.
+//! - **The end.** FIN and RST are not redirected. Epoll reports them at the source, and they are passed on once as many bytes
+//!   were written to the sink as were redirected.
 //!
-//! What it has moved is known when it is asked: on events of the sockets and at deadlines.
+//! Progress is read from the kernel on events of the sockets and at deadlines.
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 
@@ -27,27 +27,26 @@ use super::copy::CopyEngine;
 use super::{Engine, Job, Outcome, Store, failure};
 use crate::stats::{EngineKind, Fallback};
 
-/// Bytes on their redirection from which on a sink is too slow: what the kernel holds for a direction beside socket buffers.
-const ON_THE_WAY_MAX: u32 = 4 << 20;
+/// Redirected bytes not yet written to the sink from which on it is too slow. The kernel holds them beside socket buffers.
+const IN_FLIGHT_MAX: u32 = 4 << 20;
 
-/// Redirects in the kernel.
 #[derive(Debug)]
 pub struct SockmapEngine {
     copy: CopyEngine,
     state: State,
     redirections: Slots<Redirection>,
-    /// The sinks of the directions that the kernel moves, by source.
+    /// The sinks of redirected directions, by source.
     moved: HashMap<RawFd, RawFd>,
-    /// Directions that the program lets pass and others copy, by source.
+    /// Directions that are copied after redirection, by source: the program lets their bytes pass.
     passing: HashMap<RawFd, Passing>,
 }
 
-/// A direction whose sink was too slow. The kernel puts what passes into the source's queue a moment later, from a work
-/// queue, and reports the end of data without regard to what is still on its redirection there.
+/// A direction whose sink was too slow. The kernel puts bytes that pass into the source's queue later, from a workqueue, and
+/// may report the end of data before them.
 #[derive(Debug, Clone, Copy)]
 struct Passing {
     cookie: u64,
-    /// Bytes that the direction had delivered when copying began.
+    /// Bytes that were delivered when copying began.
     before: u64,
 }
 
@@ -58,20 +57,20 @@ enum State {
     Refused(Fallback),
 }
 
-/// A direction that the kernel moves.
+/// A redirected direction.
 #[derive(Debug)]
 struct Redirection {
     cookie: u64,
     source: RawFd,
     sink: RawFd,
-    /// Bytes written to the sink before the first redirected one.
+    /// Bytes written to the sink before redirection began.
     before: u64,
     /// Redirected bytes that were reported as delivered.
     reported: u64,
 }
 
 impl SockmapEngine {
-    /// An engine that copies with buffers of at most `ceiling` bytes before it redirects.
+    /// Copies use buffers of at most `ceiling` bytes.
     pub fn new(ceiling: usize) -> Self {
         Self {
             copy: CopyEngine::new(ceiling),
@@ -82,20 +81,20 @@ impl SockmapEngine {
         }
     }
 
-    /// Copies with larger buffers from now on.
+    /// Uses larger copy buffers from now on.
     pub fn grow(&mut self, ceiling: usize) {
         self.copy = CopyEngine::new(ceiling);
     }
 
-    /// Loads what redirects, unless that was tried before: best before connections have taken the descriptors.
+    /// Loads the BPF program, unless that was tried before. It needs descriptors, so it is called before connections open.
     pub fn prepare(&mut self) {
-        // Why it cannot is said of each direction that then is copied.
+        // If it fails, each direction that is copied instead counts the reason.
         let _refused = self.redirect().err();
     }
 
     fn redirect(&mut self) -> Result<&Redirect, Fallback> {
         if let State::Untried = self.state {
-            self.state = match Redirect::load(ON_THE_WAY_MAX) {
+            self.state = match Redirect::load(IN_FLIGHT_MAX) {
                 Ok(redirect) => State::Loaded(Box::new(redirect)),
                 Err(error) => State::Refused(Fallback::of(&error)),
             };
@@ -107,7 +106,7 @@ impl SockmapEngine {
         }
     }
 
-    /// Copies until the source is empty, then hands it to the kernel.
+    /// Copies until the source is empty, then redirects.
     fn begin(&mut self, job: &mut Job) -> Outcome {
         if let Err(why) = self.redirect() {
             return Outcome::Refused(why);
@@ -115,7 +114,7 @@ impl SockmapEngine {
         if self.passing.contains_key(&job.sink) || self.moved.get(&job.sink) == Some(&job.source) {
             return Outcome::Refused(Fallback::OtherDirection);
         }
-        // The kernel redirects between Unix sockets too, but has nothing to say of how far they are.
+        // The kernel redirects between Unix sockets too, but reports no progress of them.
         if let Err(error) = progress(job.source).and_then(|_| progress(job.sink)) {
             return Outcome::Refused(Fallback::of(&error));
         }
@@ -136,12 +135,12 @@ impl SockmapEngine {
         let (source, sink) = (job.source, job.sink);
         let cookie = cookie(source).map_err(|e| Fallback::of(&e))?;
         let before = progress(sink).map_err(|e| Fallback::of(&e))?.written;
-        // An urgent byte waits in a segment that was read up to it, and the program would be given all of that again.
+        // A segment was read up to an urgent byte in it: the program would get the whole segment again.
         if at_urgent_mark(source).map_err(|e| Fallback::of(&e))? {
             return Err(Fallback::BytesQueued);
         }
         self.redirect()?.join(cookie, source, sink).map_err(|e| Fallback::of(&e))?;
-        // It cannot fail for a TCP socket, and this is one by now.
+        // This cannot fail for a TCP socket, which it is here.
         let _announced = announce_unread(source);
         let redirection = Redirection { cookie, source, sink, before, reported: 0 };
         let id = self.redirections.insert(redirection).ok_or(Fallback::Other)?;
@@ -149,12 +148,12 @@ impl SockmapEngine {
         Ok(id)
     }
 
-    /// What has become of a direction.
+    /// The state of a redirected direction.
     fn look(&mut self, id: SlotId, job: &mut Job) -> Outcome {
         let Some(redirection) = self.redirections.get_mut(id) else { return Outcome::Armed };
         let (source, sink, before, cookie, reported) =
             (redirection.source, redirection.sink, redirection.before, redirection.cookie, redirection.reported);
-        // In this order: what the source has received when its end is seen is redirected when the program is asked.
+        // The end of the source is read before the program's counters, so that these include all bytes before the end.
         let (Ok(from), waiting) = (progress(source), unread(source).unwrap_or(0)) else {
             return Outcome::Ended(Ended::SourceFailed(Failure::Reset));
         };
@@ -163,7 +162,8 @@ impl SockmapEngine {
         let (Some(direction), Ok(to)) = (direction, to) else {
             return Outcome::Ended(Ended::SinkFailed(Failure::Reset));
         };
-        // A dead socket counts no more, and what it counted may never have left; then nothing is certain but what was reported.
+        // The counters of a closed socket stand still, and bytes that it counted may not have left: only what was reported
+        // is certain.
         let delivered = if to.closed { reported } else { to.written.saturating_sub(before).min(direction.redirected) };
         if let Some(redirection) = self.redirections.get_mut(id) {
             job.moved += delivered.saturating_sub(redirection.reported);
@@ -200,7 +200,7 @@ impl SockmapEngine {
         Outcome::Ended(Ended::Eof)
     }
 
-    /// Forgets a direction, or what it has to do with this engine when the program lets it pass.
+    /// Removes a direction; one that is copied after redirection keeps its entry in `passing`.
     fn release(&mut self, id: SlotId, passes: bool) {
         let Some(Redirection { cookie, source, .. }) = self.redirections.remove(id) else { return };
         self.moved.remove(&source);
@@ -212,10 +212,10 @@ impl SockmapEngine {
     }
 }
 
-/// What killed a socket; None if it ended in good order.
+/// The error of a socket; None if it was closed without one.
 fn what_killed(fd: RawFd) -> Option<Failure> {
     match take_error(fd) {
-        // Not of the source's making: it had sent its end before it was reset.
+        // The source had sent its FIN before it was reset.
         Err(error) if error.raw_os_error() == Some(libc::EPIPE) => None,
         Err(error) => Some(failure(&error)),
         Ok(()) => None,
@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    /// The kernel takes a piece without bytes for a broken pipe, and says so at the socket in whose queue it was.
+    /// The kernel takes a buffer without bytes for a broken pipe, and sets that error at the socket in whose queue it was.
     #[test]
     fn the_end_of_data_breaks_no_pipe() {
         let mut engine = SockmapEngine::new(4096);
@@ -345,7 +345,7 @@ mod tests {
         while !progress(source.as_raw_fd()).expect("TCP").peer_ended {
             std::thread::yield_now();
         }
-        // It would be said by a work queue, soon.
+        // A workqueue would set the error soon.
         for _ in 0..50 {
             std::thread::sleep(Duration::from_millis(1));
             take_error(sink.as_raw_fd()).expect("no error at the sink");

@@ -1,7 +1,7 @@
 //! splice from socket to pipe to socket: no byte is copied to user space.
 //!
-//! Pipes are pooled per thread and belong to a direction only while bytes are in them, so a few serve many connections.
-//! A pipe whose connection died with bytes in it is closed, never used again.
+//! Pipes are pooled per thread and belong to a direction only while they hold bytes, so a few serve many connections. A pipe
+//! that still holds bytes of a closed connection is closed.
 use std::io;
 
 use parshall_core::relay::connection::Ended;
@@ -10,27 +10,26 @@ use parshall_sys::stream_io::{Pipe, peek};
 use super::{Engine, Job, Outcome, Piped, Store, failure, would_block};
 use crate::stats::{EngineKind, Fallback};
 
-/// The size asked for. A pipe holds segments: 1 MiB are 256 of them, which a stream fills in a few wake-ups.
+/// The size set with F_SETPIPE_SZ: 256 segments, which a stream fills in a few wake-ups.
 const PIPE_BYTES: usize = 1 << 20;
-/// Spare pipes that a thread keeps.
+/// Free pipes that a thread keeps.
 const SPARE_MAX: usize = 16;
 
-/// Moves bytes through pipes.
 #[derive(Debug)]
 pub struct SpliceEngine {
     #[expect(clippy::vec_box, reason = "they travel between here and the stores of directions as they are")]
     spare: Vec<Box<Piped>>,
-    /// Pipes that exist: spare ones and those that hold bytes.
+    /// All pipes: free ones and those that hold bytes.
     open: usize,
-    /// At most this many: the thread's share of the descriptors.
+    /// The thread's share of the descriptors for pipes.
     limit: usize,
 }
 
-/// What a splice into the pipe found.
+/// The result of a splice into the pipe.
 enum Filled {
-    /// Bytes, the end, or a pipe that is full: something is to be delivered.
+    /// Bytes, the end of the source, or a full pipe: something is to be delivered.
     Some,
-    /// No bytes wait in the socket and none in the pipe.
+    /// Neither the socket nor the pipe holds bytes.
     Nothing,
     /// The socket cannot be spliced from.
     Refused(Fallback),
@@ -97,7 +96,7 @@ impl SpliceEngine {
             if let Some(outcome) = Self::empty(job, piped) {
                 return outcome;
             }
-            // The end waits until all that came before it is delivered; the kernel tells an error only once.
+            // The end is reported after the bytes before it. It was kept because the kernel reports an error only once.
             if let Some(end) = piped.end.take() {
                 return Outcome::Ended(end);
             }
@@ -109,24 +108,23 @@ impl SpliceEngine {
 
     /// One splice into the pipe.
     fn fill(job: &mut Job, piped: &mut Piped) -> Filled {
-        // Its size in bytes is no limit: it holds so many segments, of up to 32 KiB each over loopback, and says when it
-        // is full.
-        // But what a slow sink has left over bounds what is taken from the source, whose buffer it no longer counts in.
+        // A pipe is limited by segments, of up to 32 KiB each over loopback, and so can hold more than its size in bytes. But
+        // bytes in it no longer count in the source's receive buffer: with a slow sink they are limited here.
         let max = usize::try_from(job.allowance).unwrap_or(usize::MAX);
         if max == 0 || piped.bytes >= PIPE_BYTES {
             return Filled::Some;
         }
         match piped.pipe.fill(job.source, max) {
-            // What stands before the byte goes out first.
+            // The bytes in the pipe are delivered first.
             Ok(0) if piped.bytes > 0 => {}
-            Ok(0) => return Self::ask(job, piped, max),
+            Ok(0) => return Self::peek_source(job, piped, max),
             Ok(n) => {
                 piped.bytes += n;
                 job.allowance -= n as u64;
             }
-            // Either the socket is empty or the pipe has no segment left: only an empty pipe tells.
+            // EAGAIN: the socket is empty or the pipe has no free segment. With an empty pipe it is the socket.
             Err(e) if would_block(&e) && piped.bytes == 0 => {
-                return if job.source_ended { Self::ask(job, piped, max) } else { Filled::Nothing };
+                return if job.source_ended { Self::peek_source(job, piped, max) } else { Filled::Nothing };
             }
             Err(e) if would_block(&e) || e.kind() == io::ErrorKind::Interrupted => {}
             Err(e)
@@ -139,12 +137,12 @@ impl SpliceEngine {
         Filled::Some
     }
 
-    /// Asks recv when splice gets nothing more. splice does not pass an urgent byte (tcp_read_sock stops in front of it):
-    /// it answers EAGAIN, and once the peer has closed 0, as at the end. recv passes it.
-    fn ask(job: &mut Job, piped: &mut Piped, max: usize) -> Filled {
+    /// Uses recv with MSG_PEEK when splice gets nothing more. splice does not go beyond an urgent byte (tcp_read_sock stops in
+    /// front of it): it returns EAGAIN there, and 0 once the peer has closed, as at the end. recv goes beyond it.
+    fn peek_source(job: &mut Job, piped: &mut Piped, max: usize) -> Filled {
         match peek(job.source, &mut [0]) {
             Ok(0) => piped.end = Some(Ended::Eof),
-            // Or it has come between the two questions.
+            // Bytes may also have arrived between the two calls.
             Ok(_) => match piped.pipe.fill(job.source, max) {
                 Ok(n) if n > 0 => {
                     piped.bytes += n;
@@ -154,7 +152,7 @@ impl SpliceEngine {
             },
             Err(e) if would_block(&e) => return Filled::Nothing,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            // The kernel tells an error only once.
+            // The kernel reports an error only once.
             Err(e) => piped.end = Some(Ended::SourceFailed(failure(&e))),
         }
         Filled::Some

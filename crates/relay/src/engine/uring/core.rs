@@ -1,4 +1,4 @@
-//! The ring at work: completions, sends, and what a full sink leaves over.
+//! The ring: handles completions, submits receives and sends, and keeps the bytes that full sinks do not take.
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
@@ -10,23 +10,22 @@ use parshall_sys::uring::{Chunk, Completion, Request, Ring, Sizes};
 use super::transfer::{Kind, Transfer, Waiting, parts, tag};
 use crate::engine::{Done, Outcome, failure};
 
-/// 4 MiB of buffers per worker, 256 KiB of them for one direction: more than a socket holds in most turns, and little
-/// enough to stay in the second-level cache while a stream goes round in it.
+/// 4 MiB of buffers per worker, 256 KiB of them in a direction's group: more than most sockets hold, and few enough to stay
+/// in the second-level cache.
 const SIZES: Sizes = Sizes { requests: 256, completions: 4096, groups: GROUPS, buffers: 32, buffer_bytes: 8192 };
 const GROUPS: u16 = 16;
-/// Rounds of sends and receives before the worker sees to other things.
+/// Rounds of sends and receives before other events are handled.
 const ROUNDS_MAX: usize = 8;
-/// Spare memory for what full sinks leave over.
+/// Bytes of free heap buffers that are kept for full sinks.
 const SPARE_BYTES: usize = 4 << 20;
 
-/// A ring and the directions it moves.
 #[derive(Debug)]
 pub struct Core {
     ring: Ring,
     transfers: Slots<Transfer>,
-    /// Directions to which something has happened.
+    /// Directions with completions to handle.
     changed: Vec<SlotId>,
-    /// Directions whose receive begins again.
+    /// Directions whose receive is to be submitted again.
     rearm: Vec<SlotId>,
     completions: Vec<Completion>,
     accepted: Vec<Accept>,
@@ -36,7 +35,7 @@ pub struct Core {
     spare_bytes: usize,
 }
 
-/// What came to a listener.
+/// A completion of a listener's accept.
 #[derive(Debug)]
 pub struct Accept {
     pub listener: u32,
@@ -50,7 +49,7 @@ fn group(slot: u32) -> u16 {
 }
 
 impl Core {
-    /// Opens the ring for this thread.
+    /// Opens a ring for the calling thread.
     pub fn open() -> io::Result<Self> {
         Ok(Self {
             ring: Ring::open(SIZES)?,
@@ -66,7 +65,7 @@ impl Core {
         })
     }
 
-    /// Begins to watch a descriptor; one, for as long as there is the ring.
+    /// Polls a descriptor as long as the ring exists. Only one can be polled.
     pub fn watch(&mut self, fd: RawFd) {
         if self.watched < 0 {
             self.watched = fd;
@@ -84,7 +83,7 @@ impl Core {
 
     pub fn stop_accepting(&mut self, accept: Request) {
         self.ring.cancel(accept);
-        // The kernel lets go of the listener in here, so that no client waits in one that is about to close.
+        // The kernel releases the listener within this call: no client may be left in one that is about to close.
         let _errors_come_as_completions = self.ring.enter(None);
     }
 
@@ -92,7 +91,7 @@ impl Core {
         self.accepted.drain(..)
     }
 
-    /// Begins to move a direction.
+    /// Arms a direction.
     pub fn arm(&mut self, job: u64, source: RawFd, sink: RawFd) -> Option<SlotId> {
         let id = self.transfers.insert(Transfer::new(job, source, sink))?;
         self.receive(id);
@@ -105,13 +104,13 @@ impl Core {
         transfer.receive = Some(self.ring.recv(transfer.source, group(id.slot), tag(id, Kind::Recv)));
     }
 
-    /// The connection is gone. Its descriptors may be closed when this returns: the kernel has taken in every request that
-    /// names them, and holds the sockets themselves until the last completion.
+    /// Ends the directions of a closed connection. Its descriptors may be closed when this returns: all requests with them
+    /// are submitted, and the kernel holds the sockets until the last completion.
     pub fn abandon(&mut self, id: SlotId) {
         if self.transfers.get_mut(id).is_some_and(|w| w.live) {
             self.close(id);
         }
-        // Also those of the other direction, or of one whose end was just reported.
+        // Also requests of the other direction and of one whose end was just reported.
         for _ in 0..3 {
             if !self.ring.unsubmitted() {
                 break;
@@ -120,7 +119,7 @@ impl Core {
         }
     }
 
-    /// Ends what is in flight and gives back what is held.
+    /// Cancels requests in flight and releases buffers.
     fn close(&mut self, id: SlotId) {
         let Some(transfer) = self.transfers.get_mut(id) else { return };
         transfer.live = false;
@@ -136,13 +135,13 @@ impl Core {
         }
     }
 
-    /// Removes a transfer that has ended. A completion that came later would reach the next user of its slot.
+    /// Removes a transfer without requests in flight: a later completion would reach the next user of its slot.
     fn release(&mut self, id: SlotId) {
         let removed = self.transfers.remove(id);
         debug_assert!(removed.is_none_or(|t| !t.live && t.in_flight == 0), "requests are in flight");
     }
 
-    /// Waits for completions, and moves bytes until nothing more can be done without waiting.
+    /// Waits for completions, and moves bytes until that would block.
     pub fn turn(&mut self, wait: Option<Duration>, out: &mut Vec<Done>) -> io::Result<()> {
         self.ring.enter(wait)?;
         for _ in 0..ROUNDS_MAX {
@@ -163,7 +162,8 @@ impl Core {
         Ok(())
     }
 
-    /// Those that found no buffer come first, so that a stream of the same group cannot take all of them each time.
+    /// Submits receives again. Those that found no buffer come first, so that a stream of the same group cannot take all of
+    /// them each time.
     fn begin_receives(&mut self) {
         let mut rearm = std::mem::take(&mut self.rearm);
         for starved in [true, false] {
@@ -244,7 +244,7 @@ impl Core {
                 }
                 return;
             }
-            // No buffer, told to stop, or nothing of importance: it begins again once a buffer is free.
+            // No buffer (ENOBUFS), cancelled or interrupted: it is submitted again once a buffer is free.
             n if matches!(-n, libc::ENOBUFS | libc::ECANCELED | libc::EINTR | libc::EAGAIN) => {}
             n => transfer.end = Some(Ended::SourceFailed(failure(&io::Error::from_raw_os_error(-n)))),
         }
@@ -289,7 +289,7 @@ impl Core {
         }
     }
 
-    /// What follows for the directions to which something has happened. True: there is something to be sent.
+    /// Handles the directions with completions. True: there are bytes to send.
     fn settle(&mut self, out: &mut Vec<Done>) -> bool {
         let mut changed = std::mem::take(&mut self.changed);
         let mut sends = false;
@@ -320,8 +320,8 @@ impl Core {
         sends
     }
 
-    /// Sends what can be sent, stops or begins receiving. True: a send was queued that is done once it is taken in.
-    /// `alone`: no other direction has anything to send, so that a call of its own is cheaper than a request.
+    /// Sends, and cancels or submits the receive. True: a send was queued, which completes at submission. `alone`: no other
+    /// direction has bytes to send, so that a system call is cheaper than a request.
     fn go_on(&mut self, id: SlotId, alone: bool) -> bool {
         let Some(transfer) = self.transfers.get_mut(id) else { return false };
         if transfer.sending {
@@ -361,7 +361,7 @@ impl Core {
         true
     }
 
-    /// Sends what waits for the sink. False: nothing waits any more.
+    /// Sends bytes that wait for the sink. False: none wait any more.
     fn hold(&mut self, id: SlotId, waiting: &mut Waiting) -> bool {
         let Some(mut bytes) = waiting.bytes.take() else { return true };
         if waiting.sent == bytes.len() {

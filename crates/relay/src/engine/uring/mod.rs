@@ -1,19 +1,16 @@
 //! io_uring: one multishot receive per direction, sends in batches, one system call for many of both.
 //!
-//! Unlike the other engines this one is driven by completions: a direction is armed once and then reported in
-//! [`Engine::completed`], which is also where the worker waits (the ring watches the worker's epoll, not the other way
-//! round, so that a busy turn costs no extra call). How the bytes go:
+//! A direction is armed once and then reported in [`Engine::completed`], in which the worker also waits: the ring polls the
+//! worker's epoll, so that a busy turn needs no extra call.
 //!
-//! - A receive picks buffers of the ring only when bytes are there, so an idle connection holds none.
-//! - Sends do not wait: a send has sent what fits by the time the kernel has taken it in. So the ring's buffers are held
-//!   within one turn only, and a full sink cannot starve other connections.
-//! - What a full sink leaves over moves into memory of its own and is sent by a request that waits until the sink is writable. Until then
-//!   the receive is cancelled: the source's own socket fills and its peer has to wait.
-//! - Buffers come in groups and a direction has one of them, so what one turn can take of one direction is bounded by a
-//!   group.
+//! - A receive takes provided buffers only when bytes arrive, so an idle connection holds none.
+//! - Sends do not wait (MSG_DONTWAIT): they complete at submission. So provided buffers are held within one turn only, and a
+//!   full sink cannot starve other connections.
+//! - Bytes that a full sink does not take are copied to the heap and sent by a request that waits until the sink is writable.
+//!   Until then the receive is cancelled, so that the source's receive buffer fills and its peer has to wait.
+//! - Buffers come in groups and a direction uses one group, which bounds what it can receive in one turn.
 //!
-//! Bundles of buffers are used for receiving. For sending they would need a list of buffers per direction; one gathered
-//! send does the same in one request.
+//! Receives use bundles of buffers. For sends, bundles would need a buffer list per direction; one sendmsg does the same.
 mod core;
 mod transfer;
 
@@ -29,26 +26,26 @@ use self::core::Core;
 use super::{Done, Engine, Job, Outcome, Store};
 use crate::stats::{EngineKind, Fallback};
 
-/// A connection that the ring has accepted, or why accepting has ended.
+/// A connection that the ring has accepted, or the error that ended accepting.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The listener's place in the worker.
+    /// The listener's index in the worker.
     pub listener: u32,
-    /// Which call of `accept` it belongs to.
+    /// The request of the multishot accept.
     pub request: Request,
     /// The client and its address, which is None when it is not an IP address.
     pub client: io::Result<(OwnedFd, Option<SocketAddr>)>,
-    /// Accepting goes on.
+    /// Whether the multishot accept goes on.
     pub more: bool,
 }
 
-/// Moves bytes through a ring.
 #[derive(Debug, Default)]
 pub struct UringEngine {
     state: State,
 }
 
-/// The ring belongs to the thread that opens it, so it is opened when the first direction or listener asks for it.
+/// A ring is bound to the thread that opens it (IORING_SETUP_SINGLE_ISSUER), so it is opened by the worker when the first
+/// listener or direction needs it.
 #[derive(Debug, Default)]
 enum State {
     #[default]
@@ -58,7 +55,7 @@ enum State {
 }
 
 impl UringEngine {
-    /// Opens the ring; the reason if there is none to be had.
+    /// Opens the ring, or returns the reason why directions are copied instead.
     pub fn open(&mut self) -> Result<(), Fallback> {
         if let State::Untried = self.state {
             self.state = match Core::open() {
@@ -72,7 +69,7 @@ impl UringEngine {
         }
     }
 
-    /// Whether there is a ring: then the worker waits in it.
+    /// Whether the ring is open: then the worker waits in it.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Open(_))
     }
@@ -84,31 +81,31 @@ impl UringEngine {
         }
     }
 
-    /// Ends waits when this descriptor becomes readable.
+    /// Polls a descriptor: a wait ends when it becomes readable.
     pub fn watch(&mut self, fd: RawFd) {
         if let Some(core) = self.core() {
             core.watch(fd);
         }
     }
 
-    /// Whether it became readable since this was last asked.
+    /// Whether the descriptor became readable since the last call.
     pub fn watched_is_readable(&mut self) -> bool {
         self.core().is_some_and(Core::take_readable)
     }
 
-    /// Accepts whatever comes to a listener; None without a ring.
+    /// Begins a multishot accept; None without a ring.
     pub fn accept(&mut self, socket: RawFd, listener: u32) -> Option<Request> {
         self.core().map(|core| core.accept(socket, listener))
     }
 
-    /// Accepts no more; when this returns, the listener may be closed.
+    /// Cancels a multishot accept. The listener may be closed when this returns.
     pub fn stop_accepting(&mut self, accept: Request) {
         if let Some(core) = self.core() {
             core.stop_accepting(accept);
         }
     }
 
-    /// Appends what was accepted.
+    /// Appends the accepted connections.
     pub fn accepted(&mut self, out: &mut Vec<Accepted>) {
         if let Some(core) = self.core() {
             for core::Accept { listener, request, client, more } in core.take_accepted() {
@@ -132,7 +129,7 @@ impl Engine for UringEngine {
         for job in jobs {
             job.outcome = match (&opened, self.core()) {
                 (Ok(()), Some(core)) => {
-                    // The completions of one that is armed already report it.
+                    // An armed direction is reported by its completions.
                     if job.store.is_empty() {
                         let Some(id) = core.arm(job.id, job.source, job.sink) else {
                             job.outcome = Outcome::Refused(Fallback::Other);

@@ -5,7 +5,7 @@ use parshall_core::relay::connection::Ended;
 use parshall_core::relay::slots::SlotId;
 use parshall_sys::uring::{Chunk, Request};
 
-/// What a request is; the lowest bits of its tag.
+/// The kind of a request: the lowest bits of its tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The multishot receive of a direction.
@@ -35,54 +35,50 @@ pub fn parts(tag: u64) -> Option<(SlotId, Kind)> {
     Some((id, Kind::ALL.get(usize::from(kind)).copied()?))
 }
 
-/// Bytes that a full sink has left over, in memory of their own so that the ring's buffers are free for others.
+/// Bytes that a full sink did not take, on the heap, so that the ring's buffers are free.
 #[derive(Debug, Default)]
 pub struct Waiting {
     /// None while the ring has them.
     pub bytes: Option<Vec<u8>>,
-    /// The send of them, while it is in flight.
+    /// The request that sends them, while it is in flight.
     pub send: Option<Request>,
-    /// How many of them are sent.
     pub sent: usize,
-    /// What was received before the source could be stopped.
+    /// Bytes received before the receive was cancelled.
     pub after: Vec<u8>,
 }
 
-/// A direction that the ring moves.
+/// An armed direction.
 #[derive(Debug)]
 pub struct Transfer {
-    /// False once its end is reported or its connection is closed. It is removed when nothing is in flight.
+    /// False once its end is reported or its connection is closed. It is removed when no request is in flight.
     pub live: bool,
-    /// The worker's name for it.
+    /// The id of the worker's job.
     pub id: u64,
-    /// Where bytes come from.
     pub source: RawFd,
-    /// Where they go.
     pub sink: RawFd,
     /// Requests whose last completion has not come.
     pub in_flight: u8,
-    /// The receive, while it is in flight.
+    /// The receive request, while it is in flight.
     pub receive: Option<Request>,
     /// The receive was cancelled, because the sink is full.
     pub stopping: bool,
-    /// It ended for want of buffers before it got any.
+    /// The receive ended with ENOBUFS before it got a buffer.
     pub starved: bool,
-    /// It stands in the list of directions to settle.
+    /// It is in the list of directions with completions.
     pub queued: bool,
-    /// Received, not yet sent.
+    /// Chunks received and not yet sent.
     pub got: Vec<Chunk>,
-    /// Chunks are being sent; the ring has them.
+    /// Chunks in flight to the sink.
     pub sending: bool,
     /// Bytes that the sink did not take.
     pub waiting: Option<Box<Waiting>>,
-    /// How the source has ended; reported once all that came before is sent.
+    /// How the source has ended; reported once all bytes before the end are sent.
     pub end: Option<Ended>,
     /// Bytes delivered and not yet reported.
     pub moved: u64,
 }
 
 impl Transfer {
-    /// A transfer without requests.
     pub fn new(id: u64, source: RawFd, sink: RawFd) -> Self {
         Self {
             live: true,
