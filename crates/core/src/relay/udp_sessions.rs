@@ -75,9 +75,9 @@ pub struct UdpSessions {
     sessions_max: usize,
     ids: HashMap<Key, SlotId>,
     entries: Slots<Entry>,
-    /// When to look at a session again. Datagrams only write their time into the entry, so a look may find that the
+    /// When a session may have expired. Datagrams only write their time into the entry, so a check may find that the
     /// session lives on; it is then looked at again when it would end.
-    looks: BinaryHeap<Reverse<(Ns, SlotId)>>,
+    expiries: BinaryHeap<Reverse<(Ns, SlotId)>>,
     sources: HashMap<(u32, Source), Used>,
     swept: Ns,
     draining: bool,
@@ -91,7 +91,7 @@ impl UdpSessions {
             sessions_max: sessions_max.min(SLOTS_MAX) as usize,
             ids: HashMap::new(),
             entries: Slots::default(),
-            looks: BinaryHeap::new(),
+            expiries: BinaryHeap::new(),
             sources: HashMap::new(),
             swept: 0,
             draining: false,
@@ -118,11 +118,11 @@ impl UdpSessions {
             None => self.listeners.push(new),
         }
         let entries = &self.entries;
-        self.looks.retain(|Reverse((_, id))| entries.get(*id).is_some_and(|entry| entry.key.listener != listener));
+        self.expiries.retain(|Reverse((_, id))| entries.get(*id).is_some_and(|entry| entry.key.listener != listener));
         self.sources.retain(|(of, _), _| *of != listener);
         for (id, entry) in self.entries.iter().filter(|(_, entry)| entry.key.listener == listener) {
             if rules.idle > 0 {
-                self.looks.push(Reverse((entry.last.saturating_add(rules.idle), id)));
+                self.expiries.push(Reverse((entry.last.saturating_add(rules.idle), id)));
             }
             if rules.per_source.is_some() || rules.rate.is_some() {
                 self.sources.entry(source_key(&entry.key)).or_default().sessions += 1;
@@ -177,7 +177,7 @@ impl UdpSessions {
         let before = self.ids.insert(key, id);
         debug_assert!(before.is_none(), "the key has a session");
         if rules.idle > 0 {
-            self.looks.push(Reverse((now.saturating_add(rules.idle), id)));
+            self.expiries.push(Reverse((now.saturating_add(rules.idle), id)));
         }
         Ok(id)
     }
@@ -200,34 +200,34 @@ impl UdpSessions {
                 self.sources.remove(&source_key(&key));
             }
         }
-        // Sessions closed before their time leave their looks behind.
-        if self.looks.len() > 2 * self.ids.len() + 64 {
+        // Sessions that were closed before they expired are still in the heap.
+        if self.expiries.len() > 2 * self.ids.len() + 64 {
             let entries = &self.entries;
-            self.looks.retain(|Reverse((_, id))| entries.get(*id).is_some());
+            self.expiries.retain(|Reverse((_, id))| entries.get(*id).is_some());
         }
         Some(key)
     }
 
     /// A session whose idle time is over; ask until there is none, and close each.
     pub fn expired(&mut self, now: Ns) -> Option<SlotId> {
-        while let Some(&Reverse((when, id))) = self.looks.peek() {
+        while let Some(&Reverse((when, id))) = self.expiries.peek() {
             if when > now {
                 return None;
             }
-            self.looks.pop();
+            self.expiries.pop();
             let Some(entry) = self.entries.get(id) else { continue };
             let ends = entry.last.saturating_add(self.listeners[entry.key.listener as usize].rules.idle);
             if ends <= now {
                 return Some(id);
             }
-            self.looks.push(Reverse((ends, id)));
+            self.expiries.push(Reverse((ends, id)));
         }
         None
     }
 
     /// When [`expired`](Self::expired) is to be asked next.
-    pub fn next_look(&self) -> Option<Ns> {
-        self.looks.peek().map(|Reverse((when, _))| *when)
+    pub fn next_expiry(&self) -> Option<Ns> {
+        self.expiries.peek().map(|Reverse((when, _))| *when)
     }
 
     /// Any session that is left.

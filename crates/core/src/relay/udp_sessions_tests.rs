@@ -14,7 +14,7 @@ fn traffic_keeps_a_session_and_silence_ends_it() {
     let id = table.open(key(1, 1), 0).expect("room");
     table.touch(id, 50 * SECOND);
     assert_eq!(table.expired(60 * SECOND), None);
-    assert_eq!(table.next_look(), Some(110 * SECOND));
+    assert_eq!(table.next_expiry(), Some(110 * SECOND));
     assert_eq!(table.expired(110 * SECOND), Some(id));
     assert_eq!(table.close(id), Some(key(1, 1)));
     assert_eq!((table.close(id), table.find(&key(1, 1)), table.len()), (None, None, 0));
@@ -147,7 +147,7 @@ proptest! {
             prop_assert!(model.iter().all(|(_, _, last)| last + RULES.idle > now), "none is forgotten");
             prop_assert_eq!(table.len(), model.len());
             prop_assert!(model.iter().all(|(h, id, _)| table.find(&key(*h, 9)) == Some(*id)));
-            prop_assert!(table.looks.len() <= 2 * table.len() + 65 && table.entries.len() <= most as usize);
+            prop_assert!(table.expiries.len() <= 2 * table.len() + 65 && table.entries.len() <= most as usize);
             prop_assert!(table.sources.len() <= 6);
         }
     }

@@ -1,4 +1,4 @@
-//! From targets to clients: answers of several sessions are gathered in one batch and leave through the listener's socket.
+//! From targets to clients: answers of several sessions are sent in one batch through the listener's socket.
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 
@@ -9,11 +9,11 @@ use super::sender;
 use super::up::join;
 use super::worker::{TURNS, UdpWorker};
 
-/// Errors told in a row before a socket is left until its next event.
+/// Errors in a row after which a socket is not read until its next event.
 const ERRORS_MAX: usize = 4;
 
 impl UdpWorker {
-    /// Takes what a session's target has sent.
+    /// Receives the datagrams of a session's target.
     pub(super) fn forward_down(&mut self, event: u64, now: Ns) {
         let (mut turns, mut errors) = (0, 0);
         while turns < TURNS && errors < ERRORS_MAX {
@@ -23,7 +23,7 @@ impl UdpWorker {
                 self.answers_of = listener;
             }
             let Some(session) = self.sessions[(event & 0xffff_ffff) as usize].as_mut() else { return };
-            let plan = &mut self.ports[listener].plan;
+            let plan = &mut self.listeners[listener].plan;
             let first = self.batch.received().len();
             self.counts.receives.add(1);
             match self.batch.receive(session.socket.as_fd(), false) {
@@ -39,7 +39,7 @@ impl UdpWorker {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // An ICMP error. The session stays: the target may come up, and the client may not have given up.
+                // An ICMP error. The session stays, because the target may come up again.
                 Err(error) => {
                     errors += 1;
                     self.counts.refused.add(1);
@@ -49,7 +49,7 @@ impl UdpWorker {
         }
     }
 
-    /// Makes messages to the client of the slots from `first` on, which were just received.
+    /// Makes messages to the client from the slots received from `first` on.
     fn answer(&mut self, event: u64, first: usize) {
         let Some(session) = self.session(event) else { return };
         let (client, local, segment_max) =
@@ -57,7 +57,7 @@ impl UdpWorker {
         let mut dropped = 0;
         let mut from = first;
         let end = self.batch.received().len();
-        // What was cut off is lost: only the runs between such slots are answers.
+        // Truncated slots are dropped; the runs between them are sent.
         while from < end {
             let run = self.batch.received()[from..].iter().take_while(|received| !received.truncated).count();
             let slots = (from..from + run).map(|slot| (slot, usize::MAX));
@@ -66,28 +66,28 @@ impl UdpWorker {
             from += run + 1;
         }
         if dropped > 0 {
-            self.ports[self.answers_of].plan.stats.datagrams_dropped.add(dropped);
+            self.listeners[self.answers_of].plan.stats.datagrams_dropped.add(dropped);
         }
     }
 
-    /// Sends the answers that wait in the batch, which is empty afterwards.
+    /// Sends and clears the answers in the batch.
     pub(super) fn flush_answers(&mut self) {
         if !self.batch.messages().is_empty() {
             let listener = self.answers_of;
-            let Some(socket) = &self.ports[listener].plan.socket else { return self.batch.clear() };
+            let Some(socket) = &self.listeners[listener].plan.socket else { return self.batch.clear() };
             let outcome = sender::send(&mut self.batch, socket.as_fd());
-            for uncut in &outcome.uncut {
-                if let Some(session) = self.session(uncut.tag) {
+            for unsegmented in &outcome.unsegmented {
+                if let Some(session) = self.session(unsegmented.tag) {
                     session.segment_max[Direction::TargetToClient] =
-                        session.segment_max[Direction::TargetToClient].min(uncut.segment_max);
+                        session.segment_max[Direction::TargetToClient].min(unsegmented.segment_max);
                 }
             }
-            let stats = &self.ports[listener].plan.stats;
+            let stats = &self.listeners[listener].plan.stats;
             stats.datagrams[Direction::TargetToClient].add(outcome.datagrams);
             stats.bytes[Direction::TargetToClient][0].add(outcome.bytes);
             stats.datagrams_dropped.add(outcome.dropped);
             self.counts.sends.add(outcome.calls);
-            self.counts.uncut.add(outcome.uncut.len() as u64);
+            self.counts.unsegmented.add(outcome.unsegmented.len() as u64);
         }
         self.batch.clear();
     }

@@ -1,14 +1,14 @@
-//! The UDP path: datagrams of each client go through a socket of their own to a target, and the answers come back from
-//! the address that the client wrote to.
+//! UDP: each client has a session with a socket of its own to a target. Answers leave from the address to which the client
+//! has sent.
 //!
-//! One worker per thread serves all UDP listeners; each thread has its own socket of every listener (SO_REUSEPORT), and the
-//! kernel sends a client always to the same one. Nothing is shared between threads in the data path.
+//! One worker per thread serves all UDP listeners. Each has its own socket of every listener (SO_REUSEPORT), and the kernel
+//! sends the datagrams of a client always to the same one, so that threads share nothing in the data path.
 //!
-//! - [`plan`]: what a worker is given, and the seams for choosing targets and admitting clients.
+//! - [`plan`]: the arguments of a worker, with the interfaces for choosing targets and admitting clients.
 //! - [`sockets`]: listening sockets and sockets to targets.
-//! - [`stop`]: how a worker is told to drain or end.
-//! - [`worker`]: the loop, and the beginning and end of sessions.
-//! - `up`, `down`, `sender`: the way of datagrams to targets, back, and out.
+//! - [`stop`]: orders to a worker.
+//! - [`worker`]: the event loop, and the beginning and end of sessions.
+//! - `up`, `down`: forwarding to targets and to clients. `sender`: sending a batch.
 mod down;
 pub mod plan;
 mod sender;
@@ -26,7 +26,7 @@ use plan::UdpPlan;
 use stop::Stop;
 use worker::UdpWorker;
 
-/// Serves the listeners of a plan in the calling thread until it is told to stop and has drained.
+/// Runs a worker in the calling thread until it was told to stop and has drained.
 pub fn run(plan: UdpPlan, stop: Arc<Stop>) -> io::Result<()> {
     UdpWorker::new(plan, stop)?.run()
 }

@@ -1,4 +1,4 @@
-//! What a worker is given.
+//! The arguments of a worker.
 use std::fmt::Display;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::stats::{Count, ListenerStats};
 
 /// Chooses targets for new sessions. Each worker has its own.
 pub trait Chooser: Send {
-    /// The target for a new session of a client; None when none is usable.
+    /// The index of the target for a new session of a client; None if there is none.
     fn choose(&mut self, client: IpAddr, targets: &[Arc<TargetState>], now: Ns) -> Option<usize>;
     /// A session with this target has begun.
     fn began(&mut self, _target: usize) {}
     /// A session with this target has ended.
     fn ended(&mut self, _target: usize) {}
-    /// A datagram came back from this target, the first one of its session if so.
+    /// This target has sent a datagram; `first` if it is the first of its session.
     fn answered(&mut self, _target: usize, _now: Ns, _first: bool) {}
-    /// This target could not be reached or refused, `answered` if it had answered in this session before.
+    /// This target could not be reached, or refused a datagram (ICMP); `answered` if it has answered in this session.
     fn failed(&mut self, _target: usize, _now: Ns, _answered: bool, _why: &dyn Display) {}
 }
 
@@ -32,19 +32,18 @@ impl<F: FnMut(IpAddr, &[Arc<TargetState>], Ns) -> Option<usize> + Send> Chooser 
     }
 }
 
-/// One listener of a worker.
+/// A listener of a worker.
 pub struct UdpListener {
-    /// What it is bound to: by this a worker knows it again in a new plan.
+    /// Its address, by which a worker matches it with a listener of a new configuration.
     pub bound: String,
-    /// This worker's socket, of [`super::sockets::listen`]; None where it has it already, or no more.
+    /// This worker's socket, of [`super::sockets::listen`]. None where the worker has it already, or has closed it.
     pub socket: Option<UdpSocket>,
-    /// In the order that the chooser's answers count.
+    /// Indexed by the chooser's results.
     pub targets: Vec<Arc<TargetState>>,
-    /// Chooses among them.
     pub chooser: Box<dyn Chooser>,
-    /// Whether a client may have a session; asked before anything of it is forwarded.
+    /// Whether a client may have a session.
     pub access: Box<dyn Fn(IpAddr) -> bool + Send>,
-    /// This worker's counters.
+    /// The counters of this worker.
     pub stats: Arc<ListenerStats>,
     /// Counts its sessions in all workers.
     pub session_limit: Arc<ConnectionLimit>,
@@ -56,7 +55,6 @@ pub struct UdpListener {
 }
 
 impl UdpListener {
-    /// A listener as configured, for one worker.
     pub fn new(
         config: &Listener,
         bound: String,
@@ -87,17 +85,17 @@ impl UdpListener {
     }
 }
 
-/// What a worker counts beside its listeners' counters.
+/// Counters of a worker beside those of its listeners.
 #[derive(Debug, Default)]
 pub struct UdpCounts {
-    /// Receive calls of the kernel.
+    /// Calls of recvmmsg.
     pub receives: Count,
-    /// Send calls of the kernel.
+    /// Calls of sendmmsg and sendmsg.
     pub sends: Count,
-    /// ICMP errors that came back from targets: nobody listens there, or no way leads there.
+    /// ICMP errors of targets: port, host or network unreachable.
     pub refused: Count,
-    /// Messages of several datagrams that the kernel did not take whole; they were sent one by one.
-    pub uncut: Count,
+    /// GSO messages that the kernel refused, whose datagrams were sent one by one.
+    pub unsegmented: Count,
 }
 
 /// A worker's listeners.
@@ -110,11 +108,11 @@ pub struct UdpPlan {
     pub counts: Arc<UdpCounts>,
 }
 
-/// Other listeners for a running worker.
+/// A new configuration for a running worker.
 pub struct Change {
-    /// All of them. One that is bound as one before takes over its socket and its sessions.
+    /// All listeners. One on the address of a present one keeps its socket and its sessions.
     pub listeners: Vec<UdpListener>,
-    /// Sessions of listeners that are no more may go on until then.
+    /// When sessions of removed listeners are ended.
     pub drain_until: Ns,
     /// Dropped once it is in force.
     pub applied: Sender<()>,

@@ -1,47 +1,47 @@
-//! Sends the messages of a batch over a socket, whatever becomes of each: nothing is waited for, what cannot be sent is
-//! dropped and counted, and what the kernel does not cut is sent datagram by datagram.
+//! Sends the messages of a batch over a socket without waiting. Messages that cannot be sent are dropped and counted; the
+//! datagrams of a message that the kernel does not segment are sent one by one.
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
 
 use parshall_sys::udp_batch::DatagramBatch;
 
-/// Linux error numbers that have no name of their own in the standard library's stable kinds.
+/// Error numbers without a stable [`ErrorKind`].
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;
 const EMSGSIZE: i32 = 90;
 
-/// A message that the kernel did not cut.
+/// A GSO message that the kernel refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Uncut {
+pub(super) struct Unsegmented {
     /// The message's tag.
     pub(super) tag: u64,
     /// The largest size of datagrams to join from now on.
     pub(super) segment_max: usize,
 }
 
-/// What became of a batch.
+/// The result of sending a batch.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) datagrams: u64,
     pub(super) bytes: u64,
     pub(super) dropped: u64,
-    /// ICMP errors of earlier datagrams, which the kernel tells when the next one is sent.
+    /// ICMP errors of earlier datagrams, which the kernel returns when the next one is sent.
     pub(super) refused: u64,
     /// The first of them.
     pub(super) error: Option<io::Error>,
     pub(super) calls: u64,
-    pub(super) uncut: Vec<Uncut>,
+    pub(super) unsegmented: Vec<Unsegmented>,
 }
 
 /// Sends all messages, in order.
 pub(super) fn send(batch: &mut DatagramBatch, socket: BorrowedFd<'_>) -> Outcome {
     let mut outcome = Outcome::default();
     let mut next = 0;
-    let mut told = false;
+    let mut icmp_seen = false;
     while next < batch.messages().len() {
         outcome.calls += 1;
         match batch.transmit(socket, next) {
-            // The kernel sends at least one or tells why not.
+            // Not expected: the kernel sends at least one message or returns an error.
             Ok(0) => {
                 drop_from(batch, next, &mut outcome);
                 break;
@@ -52,14 +52,14 @@ pub(super) fn send(batch: &mut DatagramBatch, socket: BorrowedFd<'_>) -> Outcome
                     outcome.bytes += message.bytes as u64;
                 }
                 next += sent;
-                told = false;
+                icmp_seen = false;
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // An error of an earlier datagram took this one's place: it is told once, then sending goes on.
-            Err(error) if is_icmp(&error) && !told => {
+            // An error of an earlier datagram, and this message was not sent: it is sent again once.
+            Err(error) if is_icmp(&error) && !icmp_seen => {
                 outcome.refused += 1;
                 outcome.error.get_or_insert(error);
-                told = true;
+                icmp_seen = true;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 drop_from(batch, next, &mut outcome);
@@ -68,7 +68,7 @@ pub(super) fn send(batch: &mut DatagramBatch, socket: BorrowedFd<'_>) -> Outcome
             Err(error) => {
                 refused_one(batch, socket, next, &error, &mut outcome);
                 next += 1;
-                told = false;
+                icmp_seen = false;
             }
         }
     }
@@ -83,7 +83,7 @@ fn drop_from(batch: &DatagramBatch, next: usize, outcome: &mut Outcome) {
     outcome.dropped += batch.messages()[next..].iter().map(|message| message.datagrams() as u64).sum::<u64>();
 }
 
-/// The kernel did not take a message: one datagram is dropped, several are tried one by one.
+/// Handles a message that the kernel refused: a single datagram is dropped, several are sent one by one.
 fn refused_one(
     batch: &mut DatagramBatch,
     socket: BorrowedFd<'_>,
@@ -92,16 +92,16 @@ fn refused_one(
     outcome: &mut Outcome,
 ) {
     let message = batch.messages()[index];
-    let cut = matches!(error.raw_os_error(), Some(EIO | EINVAL | EMSGSIZE));
-    if message.datagrams() == 1 || !cut {
+    let segmentation_failed = matches!(error.raw_os_error(), Some(EIO | EINVAL | EMSGSIZE));
+    if message.datagrams() == 1 || !segmentation_failed {
         outcome.dropped += message.datagrams() as u64;
         return;
     }
-    // EIO: the way out computes no checksums, so it never cuts. Otherwise the datagrams are too long for one packet, unless
-    // they fit everywhere: then the kernel does not know how to cut.
+    // EIO: the route's device computes no checksums, so GSO never works. Otherwise the datagrams are longer than the path's
+    // MTU, unless they fit into any (508 bytes): then the kernel has no UDP GSO.
     let never = error.raw_os_error() == Some(EIO) || message.segment <= 508;
     let segment_max = if never { 0 } else { message.segment - 1 };
-    outcome.uncut.push(Uncut { tag: message.tag, segment_max });
+    outcome.unsegmented.push(Unsegmented { tag: message.tag, segment_max });
     for part in 0..message.datagrams() {
         outcome.calls += 1;
         let mut sent = batch.transmit_part(socket, index, part);

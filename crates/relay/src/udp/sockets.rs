@@ -1,4 +1,4 @@
-//! Sockets of the UDP path with their options.
+//! UDP sockets and their options.
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -7,14 +7,14 @@ use parshall_core::relay::config::SocketOptions;
 use parshall_sys::udp_batch::options;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-/// Receive buffer of a listener, which takes the bursts of all clients: asked for, and cut by net.core.rmem_max.
+/// Default buffers of a listener, which takes the bursts of all clients; capped by net.core.rmem_max and wmem_max.
 const LISTENER_BUFFER: usize = 4 << 20;
 /// Both buffers of a socket to a target: a burst of 64 full datagrams at 2 kB each of kernel memory, several times.
 const TARGET_BUFFER: usize = 1 << 20;
 
 fn datagram_socket(address: &SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(*address), Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
-    // Before Linux 5.0 each datagram arrives by itself, which is slower and no less right.
+    // Before Linux 5.0 there is no UDP_GRO: each datagram is received by itself.
     options::gather_on_receive(socket.as_fd()).ok();
     Ok(socket)
 }
@@ -33,7 +33,7 @@ fn buffers(socket: &Socket, set: &SocketOptions, receive: usize, send: usize) {
 fn listening_socket(address: &SocketAddr) -> io::Result<Socket> {
     let socket = datagram_socket(address)?;
     if address.is_ipv6() {
-        // As with TCP: `[::]` and `0.0.0.0` can be listened on side by side.
+        // So that `[::]` and `0.0.0.0` can be bound side by side, as for TCP.
         socket.set_only_v6(true)?;
     }
     Ok(socket)
@@ -52,8 +52,8 @@ pub fn listen(address: SocketAddr, set: &SocketOptions) -> io::Result<UdpSocket>
     let socket = listening_socket(&address)?;
     socket.set_reuse_port(true)?;
     set_listener_buffers(&socket, set);
-    // On a wildcard each datagram must tell where it was sent to, or a host with several addresses would answer from
-    // another one.
+    // On a wildcard address the kernel must report where each datagram was sent to (IP_PKTINFO), so that the answer leaves
+    // from there.
     if address.ip().is_unspecified() {
         options::report_local_address(socket.as_fd(), address.is_ipv6())?;
     }
@@ -61,13 +61,13 @@ pub fn listen(address: SocketAddr, set: &SocketOptions) -> io::Result<UdpSocket>
     Ok(socket.into())
 }
 
-/// Lets all sessions of a source address come to the same worker, where limits per source are kept: for listeners with
-/// such limits. One of the `workers` sockets sets it for all.
+/// Sends all datagrams of a source address to the same worker, which keeps its limits. It is set on one of the `workers`
+/// sockets for all.
 pub fn steer_by_source(socket: &UdpSocket, workers: u32) -> io::Result<()> {
     options::steer_by_source(socket.as_fd(), workers)
 }
 
-/// Where a session's socket leaves from.
+/// The local address of a session's socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum From {
     /// The kernel's choice.
@@ -88,7 +88,7 @@ pub(super) fn connect(to: SocketAddr, from: From, set: &SocketOptions) -> io::Re
         From::Client(client) => {
             let client = SocketAddr::new(client.ip().to_canonical(), client.port());
             options::any_source(socket.as_fd(), client.is_ipv6())?;
-            // Several listeners may serve one client: its address is then bound more than once.
+            // Several listeners may serve one client, whose address is then bound more than once.
             socket.set_reuse_address(true)?;
             socket.bind(&client.into())?;
         }

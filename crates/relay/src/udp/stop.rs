@@ -1,4 +1,4 @@
-//! How a worker is told to drain or end. Each worker has its own: it is woken through a pipe that only it reads.
+//! Orders to a worker: to drain, to end, or to apply a new configuration. A pipe that only this worker reads wakes it.
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,20 +7,18 @@ use parshall_core::relay::Ns;
 
 use super::plan::Change;
 
-/// What a worker is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Serve.
     Serve,
-    /// Take no new sessions; end when none is left, or at this time of the monotonic clock.
+    /// Begins no new sessions, and ends with the last one or at this time of the monotonic clock.
     Drain(Ns),
-    /// As [`Order::Drain`], and leave the listening sockets to others: only answers to sessions still pass.
+    /// As [`Order::Drain`], without reading the listening sockets, which another process reads: only answers are forwarded.
     HandOver(Ns),
-    /// End now.
+    /// Ends at once.
     End,
 }
 
-/// A worker's orders.
+/// The current order of a worker, and the configurations that it has yet to apply.
 pub struct Stop {
     changes: Mutex<Vec<Change>>,
     order: AtomicU8,
@@ -30,13 +28,12 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// To serve.
     pub fn new() -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
         Ok(Self { changes: Mutex::default(), order: AtomicU8::new(0), deadline: AtomicU64::new(0), reader, writer })
     }
 
-    /// Gives an order. The worker is woken through a pipe, which holds thousands of orders.
+    /// Gives an order and wakes the worker. The pipe holds thousands of wake-ups.
     pub fn give(&self, order: Order) -> io::Result<()> {
         let (number, deadline) = match order {
             Order::Serve => (0, 0),
@@ -49,18 +46,17 @@ impl Stop {
         (&self.writer).write_all(&[1])
     }
 
-    /// Gives the worker other listeners.
+    /// Gives the worker a new configuration.
     pub fn change(&self, change: Change) -> io::Result<()> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
         (&self.writer).write_all(&[1])
     }
 
-    /// What was given and not yet taken.
+    /// Takes the configurations that were not yet applied.
     pub(super) fn changes(&self) -> Vec<Change> {
         std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The order that holds.
     pub fn order(&self) -> Order {
         let number = self.order.load(Ordering::Acquire);
         let deadline = self.deadline.load(Ordering::Relaxed);
@@ -76,9 +72,9 @@ impl Stop {
         &self.reader
     }
 
-    /// Takes what woke the worker; call it only when the reader is readable.
+    /// Consumes one wake-up. Call it only when the reader is readable.
     pub(super) fn woken(&self) {
-        // One byte per order: with more of them the worker wakes once more, no worse.
+        // One byte per order; the worker wakes again for the others.
         (&self.reader).read_exact(&mut [0]).ok();
     }
 }

@@ -12,16 +12,16 @@ use parshall_sys::udp_batch::{DatagramBatch, Received};
 use super::sender;
 use super::worker::{TURNS, UdpWorker};
 
-/// No slot follows.
+/// The end of a group's list of slots.
 const LAST: usize = usize::MAX;
 
-/// The slots of a batch by session, each session's in the order of arrival.
+/// The slots of a batch grouped by session, in the order of arrival.
 pub(super) struct Groups {
-    /// The batch's number: tells a session's place in this batch from one in an earlier.
+    /// The number of the batch, by which a session's group of an earlier batch is recognised.
     batch: u64,
     list: Vec<Group>,
     next: Vec<usize>,
-    /// Bytes of each slot that may pass.
+    /// The bytes of each slot to forward.
     bytes: Vec<usize>,
 }
 
@@ -42,7 +42,7 @@ impl Groups {
         self.list.clear();
     }
 
-    /// Adds a slot to the group of a session, whose place is remembered in `at`.
+    /// Adds a slot to the group of a session. `at` is the session's field for the batch and the index of the group.
     fn add(&mut self, id: SlotId, at: &mut (u64, usize), slot: usize, bytes: usize) {
         self.next[slot] = LAST;
         self.bytes[slot] = bytes;
@@ -57,7 +57,7 @@ impl Groups {
     }
 }
 
-/// Makes messages of slots (and how many bytes of each, at most) one after another; those that may leave together do.
+/// Makes messages of slots, each with the number of bytes to send. Neighbours are joined in one GSO message where possible.
 pub(super) fn join(
     batch: &mut DatagramBatch,
     slots: impl Iterator<Item = (usize, usize)>,
@@ -83,17 +83,17 @@ pub(super) fn join(
 }
 
 impl UdpWorker {
-    /// Forwards what a listener has, for a few batches.
+    /// Forwards the datagrams of a listener's socket, for a few batches.
     pub(super) fn forward_up(&mut self, listener: usize, now: Ns) {
         self.flush_answers();
         for _ in 0..TURNS {
             self.batch.clear();
-            let Some(socket) = &self.ports[listener].plan.socket else { break };
+            let Some(socket) = &self.listeners[listener].plan.socket else { break };
             self.counts.receives.add(1);
             let got = match self.batch.receive(socket.as_fd(), true) {
                 Ok(got) => got,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                // Other errors of a listening socket are those of single datagrams, and are gone with being told.
+                // Other errors concern single datagrams. The kernel clears an error when it returns it.
                 Err(_) => break,
             };
             self.sort(listener, now);
@@ -105,7 +105,7 @@ impl UdpWorker {
         self.batch.clear();
     }
 
-    /// Finds each slot's session, or drops it.
+    /// Finds or begins the session of each slot, or drops the slot.
     fn sort(&mut self, listener: usize, now: Ns) {
         self.groups.begin();
         let mut before: Option<(Key, Option<SlotId>)> = None;
@@ -113,7 +113,7 @@ impl UdpWorker {
         for slot in 0..self.batch.received().len() {
             let received = self.batch.received()[slot];
             let key = Key { listener: listener as u32, client: received.peer, local: received.local };
-            // A burst has one sender: it is looked up, or refused, once.
+            // Neighbours are mostly of one client: it is looked up, or refused, once.
             let known = match before {
                 Some((last, id)) if last == key => id,
                 _ => self.table.find(&key),
@@ -121,7 +121,7 @@ impl UdpWorker {
             let refused = known.is_none() && (before == Some((key, None)) || !self.allowed(&key));
             let passing = if refused || received.truncated { None } else { self.passing(&key, &received, now) };
             let id = passing.and_then(|_| known.or_else(|| self.begin(key, now)));
-            // What only the rate holds back may pass again later in the burst.
+            // A client that is only over its rate stays known: later datagrams may be below it.
             before = Some((key, id.or(known)));
             let session = id.and_then(|id| self.sessions[id.slot as usize].as_mut());
             match passing.zip(session) {
@@ -133,18 +133,18 @@ impl UdpWorker {
             }
         }
         if dropped > 0 {
-            self.ports[listener].plan.stats.datagrams_dropped.add(dropped);
+            self.listeners[listener].plan.stats.datagrams_dropped.add(dropped);
         }
     }
 
-    /// Bytes of a slot that the source's rate lets pass; None when no datagram may.
+    /// The bytes of a slot within the source's rate; None if that is no datagram.
     fn passing(&mut self, key: &Key, received: &Received, now: Ns) -> Option<usize> {
         let passed = self.table.pass(key, received.datagrams() as u32, now) as usize;
         (passed > 0).then(|| received.bytes.min(passed.saturating_mul(received.segment)))
     }
 
     fn send_groups(&mut self, listener: usize, now: Ns) {
-        let plan = &mut self.ports[listener].plan;
+        let plan = &mut self.listeners[listener].plan;
         for group in &self.groups.list {
             let Some(session) = self.sessions[group.id.slot as usize].as_mut() else { continue };
             self.batch.clear_messages();
@@ -155,15 +155,15 @@ impl UdpWorker {
                 batch.begin(None, None, 0)
             });
             let outcome = sender::send(&mut self.batch, session.socket.as_fd());
-            for uncut in &outcome.uncut {
+            for unsegmented in &outcome.unsegmented {
                 session.segment_max[Direction::ClientToTarget] =
-                    session.segment_max[Direction::ClientToTarget].min(uncut.segment_max);
+                    session.segment_max[Direction::ClientToTarget].min(unsegmented.segment_max);
             }
             plan.stats.datagrams[Direction::ClientToTarget].add(outcome.datagrams);
             plan.stats.bytes[Direction::ClientToTarget][0].add(outcome.bytes);
             plan.stats.datagrams_dropped.add(outcome.dropped);
             self.counts.sends.add(outcome.calls);
-            self.counts.uncut.add(outcome.uncut.len() as u64);
+            self.counts.unsegmented.add(outcome.unsegmented.len() as u64);
             self.table.touch(group.id, now);
             if outcome.refused > 0 {
                 self.counts.refused.add(outcome.refused);

@@ -1,4 +1,4 @@
-//! The loop of a worker, and the beginning and end of sessions.
+//! The event loop of a UDP worker, and the beginning and end of its sessions.
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -21,52 +21,50 @@ use super::stop::{Order, Stop};
 use super::up::Groups;
 use crate::connection_limit::ConnectionLimit;
 
-/// Datagrams, or super-datagrams, taken in one call.
+/// Messages that one recvmmsg takes: datagrams, or several joined by GRO.
 const BATCH: usize = 64;
-/// Batches taken from one socket before the others have their turn.
+/// Batches taken from one socket before others are read.
 pub(super) const TURNS: usize = 4;
-/// After descriptors or memory ran out, how long no new session is tried.
+/// How long no session begins after descriptors or memory ran out.
 const PAUSE: Ns = 100_000_000;
-/// The longest wait without a deadline.
 const WAIT_MAX: Ns = 3_600_000_000_000;
 
 const LISTENER: u64 = 1 << 63;
 const WAKE: u64 = u64::MAX;
 
-/// One client's traffic.
 pub(super) struct Session {
     pub(super) id: SlotId,
     pub(super) socket: UdpSocket,
     pub(super) listener: usize,
     pub(super) client: SocketAddr,
     pub(super) local: Option<IpAddr>,
-    /// Its place in the listener's list; None when a new configuration has it no more.
+    /// Its index in the listener's targets; None when a new configuration has removed the target.
     pub(super) target: Option<usize>,
     pub(super) answered: bool,
-    /// The largest datagrams, in bytes, that are sent in one message.
+    /// The largest datagrams, in bytes, that are joined in one message (GSO).
     pub(super) segment_max: PerDirection<usize>,
-    /// Its group in the batch with this number.
+    /// The number of the last batch with its datagrams, and its group there.
     pub(super) group: (u64, usize),
 }
 
-pub(super) struct Port {
+pub(super) struct ListenerState {
     pub(super) plan: UdpListener,
     paused_until: Ns,
-    /// Once it is removed: when its sessions are ended.
+    /// When its sessions are ended, once it is removed.
     drain_until: Option<Ns>,
 }
 
-impl Port {
+impl ListenerState {
     fn new(plan: UdpListener) -> Self {
         Self { plan, paused_until: 0, drain_until: None }
     }
 }
 
-/// Serves UDP listeners in one thread.
+/// Serves the UDP listeners of one thread.
 pub struct UdpWorker {
     epoll: Epoll,
     stop: Arc<Stop>,
-    pub(super) ports: Vec<Port>,
+    pub(super) listeners: Vec<ListenerState>,
     pub(super) table: UdpSessions,
     pub(super) sessions: Vec<Option<Session>>,
     pub(super) batch: DatagramBatch,
@@ -99,7 +97,6 @@ fn release(process: &ConnectionLimit, listener: &ConnectionLimit) {
 }
 
 impl UdpWorker {
-    /// A worker for a plan; it serves once it runs.
     pub fn new(plan: UdpPlan, stop: Arc<Stop>) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(stop.reader(), WAKE, READABLE)?;
@@ -112,7 +109,7 @@ impl UdpWorker {
         Ok(Self {
             epoll,
             stop,
-            ports: plan.listeners.into_iter().map(Port::new).collect(),
+            listeners: plan.listeners.into_iter().map(ListenerState::new).collect(),
             table: UdpSessions::new(rules, plan.session_limit.max()),
             sessions: Vec::new(),
             batch: DatagramBatch::new(BATCH),
@@ -124,14 +121,14 @@ impl UdpWorker {
         })
     }
 
-    /// Serves until it is told to stop and has drained.
+    /// Runs in the calling thread until it was told to stop and has drained.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(256);
         loop {
             let now = monotonic_ns();
-            let Some(deadline) = self.obey(now)? else { break };
-            let drained = self.ports.iter().filter_map(|port| port.drain_until).min();
-            let wake = self.table.next_look().into_iter().chain(drained).fold(deadline, Ns::min);
+            let Some(deadline) = self.deadline(now)? else { break };
+            let drained = self.listeners.iter().filter_map(|listener| listener.drain_until).min();
+            let wake = self.table.next_expiry().into_iter().chain(drained).fold(deadline, Ns::min);
             self.epoll.wait(&mut events, Duration::from_nanos(wake.saturating_sub(now).min(WAIT_MAX)))?;
             let now = monotonic_ns();
             for (token, _) in events.iter() {
@@ -153,8 +150,8 @@ impl UdpWorker {
         Ok(())
     }
 
-    /// The time at which to end, as ordered; None is now.
-    fn obey(&mut self, now: Ns) -> io::Result<Option<Ns>> {
+    /// When to end by the current order; None to end now.
+    fn deadline(&mut self, now: Ns) -> io::Result<Option<Ns>> {
         let deadline = match self.stop.order() {
             Order::Serve => return Ok(Some(Ns::MAX)),
             Order::End => return Ok(None),
@@ -162,7 +159,8 @@ impl UdpWorker {
             Order::HandOver(deadline) => {
                 if !self.handed_over {
                     self.handed_over = true;
-                    let sockets = self.ports.iter().enumerate().filter_map(|(i, p)| Some((i, p.plan.socket.as_ref()?)));
+                    let sockets =
+                        self.listeners.iter().enumerate().filter_map(|(i, p)| Some((i, p.plan.socket.as_ref()?)));
                     for (index, socket) in sockets {
                         self.epoll.modify(socket, LISTENER | index as u64, 0)?;
                     }
@@ -174,30 +172,30 @@ impl UdpWorker {
         Ok((now < deadline && !self.table.is_empty()).then_some(deadline))
     }
 
-    /// Takes up what was ordered: other listeners.
+    /// Applies new configurations.
     fn change(&mut self, now: Ns) -> io::Result<()> {
         self.stop.woken();
         for change in self.stop.changes() {
             self.flush_answers();
             let mut kept = Vec::new();
             for new in change.listeners {
-                let same = |(index, port): (usize, &Port)| {
-                    (port.plan.socket.is_some() && port.plan.bound == new.bound && !kept.contains(&index))
+                let same = |(index, listener): (usize, &ListenerState)| {
+                    (listener.plan.socket.is_some() && listener.plan.bound == new.bound && !kept.contains(&index))
                         .then_some(index)
                 };
-                match self.ports.iter().enumerate().find_map(same) {
+                match self.listeners.iter().enumerate().find_map(same) {
                     Some(index) => {
                         self.replace(index, new);
                         kept.push(index);
                     }
                     None if new.socket.is_some() => kept.push(self.add(new)?),
-                    // It has never reached this worker, for want of a descriptor.
+                    // Its socket never reached this worker, because descriptors ran out.
                     None => {}
                 }
             }
-            for (index, port) in self.ports.iter_mut().enumerate().filter(|(index, _)| !kept.contains(index)) {
-                if port.plan.socket.is_some() && port.drain_until.is_none() {
-                    port.drain_until = Some(change.drain_until);
+            for (index, listener) in self.listeners.iter_mut().enumerate().filter(|(index, _)| !kept.contains(index)) {
+                if listener.plan.socket.is_some() && listener.drain_until.is_none() {
+                    listener.drain_until = Some(change.drain_until);
                     self.table.shut(index as u32);
                 }
             }
@@ -207,26 +205,26 @@ impl UdpWorker {
         Ok(())
     }
 
-    /// Opens a listener, in the place of one that is closed if there is one.
+    /// Adds a listener, at the index of a closed one if there is one.
     fn add(&mut self, new: UdpListener) -> io::Result<usize> {
-        let closed = self.ports.iter().position(|port| port.plan.socket.is_none());
-        let index = closed.unwrap_or(self.ports.len());
+        let closed = self.listeners.iter().position(|listener| listener.plan.socket.is_none());
+        let index = closed.unwrap_or(self.listeners.len());
         if let Some(socket) = &new.socket {
             self.epoll.add(socket, LISTENER | index as u64, READABLE)?;
         }
         self.table.set(index as u32, new.rules());
-        match self.ports.get_mut(index) {
-            Some(port) => *port = Port::new(new),
-            None => self.ports.push(Port::new(new)),
+        match self.listeners.get_mut(index) {
+            Some(listener) => *listener = ListenerState::new(new),
+            None => self.listeners.push(ListenerState::new(new)),
         }
         Ok(index)
     }
 
-    /// Gives a listener new settings. Its socket stays, and its sessions go on through their sockets to their targets.
+    /// Gives a listener new settings. Its socket and its sessions with their sockets stay.
     fn replace(&mut self, index: usize, new: UdpListener) {
         self.table.set(index as u32, new.rules());
-        let mut old = std::mem::replace(&mut self.ports[index], Port::new(new)).plan;
-        let plan = &mut self.ports[index].plan;
+        let mut old = std::mem::replace(&mut self.listeners[index], ListenerState::new(new)).plan;
+        let plan = &mut self.listeners[index].plan;
         plan.socket = old.socket.take();
         for session in self.sessions.iter_mut().flatten().filter(|session| session.listener == index) {
             session.target.inspect(|&target| old.chooser.ended(target));
@@ -240,34 +238,34 @@ impl UdpWorker {
         }
     }
 
-    /// Closes removed listeners whose sessions have ended or whose time is over.
+    /// Closes removed listeners whose sessions have ended, or whose drain timeout is over.
     fn close_drained(&mut self, now: Ns) {
-        for index in 0..self.ports.len() {
-            let Some(until) = self.ports[index].drain_until else { continue };
+        for index in 0..self.listeners.len() {
+            let Some(until) = self.listeners[index].drain_until else { continue };
             while let Some(id) = self.table.any_of(index as u32).filter(|_| until <= now) {
                 self.end(id, CloseReason::Drained);
             }
             if self.table.any_of(index as u32).is_none() {
                 self.flush_answers();
-                let port = &mut self.ports[index];
-                port.drain_until = None;
-                if let Some(socket) = port.plan.socket.take() {
-                    // Another process may have it too; then closing it does not end the watch.
+                let listener = &mut self.listeners[index];
+                listener.drain_until = None;
+                if let Some(socket) = listener.plan.socket.take() {
+                    // While another process has the socket too, closing it here does not remove it from epoll.
                     let _gone = self.epoll.remove(&socket);
                 }
             }
         }
     }
 
-    /// The session that an event is for, unless it has ended meanwhile.
+    /// The session of an epoll token, unless it has ended.
     pub(super) fn session(&mut self, event: u64) -> Option<&mut Session> {
         let slot = (event & 0xffff_ffff) as usize;
         self.sessions.get_mut(slot)?.as_mut().filter(|session| token(session.id) == event)
     }
 
-    /// Whether a client may have a session; one that may not is counted.
+    /// Whether access rules admit a client. A denied one is counted.
     pub(super) fn allowed(&self, key: &Key) -> bool {
-        let plan = &self.ports[key.listener as usize].plan;
+        let plan = &self.listeners[key.listener as usize].plan;
         let allowed = (plan.access)(key.client.ip().to_canonical());
         if !allowed {
             plan.stats.closed(CloseReason::Denied).add(1);
@@ -275,34 +273,34 @@ impl UdpWorker {
         allowed
     }
 
-    /// Begins a session for a client that has none, or counts why not.
+    /// Begins a session for a client, or counts why that is refused.
     pub(super) fn begin(&mut self, key: Key, now: Ns) -> Option<SlotId> {
         let index = key.listener as usize;
-        let port = &mut self.ports[index];
-        if now < port.paused_until {
+        let listener = &mut self.listeners[index];
+        if now < listener.paused_until {
             return None;
         }
         let id = match self.table.open(key, now) {
-            Ok(id) if acquire(&self.session_limit, &port.plan.session_limit) => id,
+            Ok(id) if acquire(&self.session_limit, &listener.plan.session_limit) => id,
             Err(Refusal::Draining) => return None,
             refused => {
-                port.plan.stats.closed(CloseReason::Limited).add(1);
+                listener.plan.stats.closed(CloseReason::Limited).add(1);
                 refused.ok().and_then(|id| self.table.close(id));
                 return None;
             }
         };
-        let connected = port.dial(&key, now).and_then(|(socket, target)| {
+        let connected = listener.dial(&key, now).and_then(|(socket, target)| {
             self.epoll
                 .add(&socket, token(id), READABLE)
                 .map(|()| (socket, target))
                 .map_err(|_| CloseReason::RelayFailed)
         });
-        let stats = &port.plan.stats;
+        let stats = &listener.plan.stats;
         match connected {
             Ok((socket, target)) => {
                 stats.accepted.add(1);
                 stats.active.add(1);
-                port.plan.chooser.began(target);
+                listener.plan.chooser.began(target);
                 let slot = id.slot as usize;
                 if self.sessions.len() <= slot {
                     self.sessions.resize_with(slot + 1, || None);
@@ -324,9 +322,9 @@ impl UdpWorker {
                 stats.closed(reason).add(1);
                 if reason == CloseReason::RelayFailed {
                     stats.accept_pauses.add(1);
-                    port.paused_until = now.saturating_add(PAUSE);
+                    listener.paused_until = now.saturating_add(PAUSE);
                 }
-                release(&self.session_limit, &port.plan.session_limit);
+                release(&self.session_limit, &listener.plan.session_limit);
                 self.table.close(id);
                 None
             }
@@ -336,7 +334,7 @@ impl UdpWorker {
     fn end(&mut self, id: SlotId, reason: CloseReason) {
         self.table.close(id);
         let Some(session) = self.sessions.get_mut(id.slot as usize).and_then(Option::take) else { return };
-        let plan = &mut self.ports[session.listener].plan;
+        let plan = &mut self.listeners[session.listener].plan;
         session.target.inspect(|&target| plan.chooser.ended(target));
         release(&self.session_limit, &plan.session_limit);
         plan.stats.active.sub(1);
@@ -344,8 +342,8 @@ impl UdpWorker {
     }
 }
 
-impl Port {
-    /// A socket to the target that is chosen for a client; other targets are tried while it cannot be had.
+impl ListenerState {
+    /// Connects a socket to a target for a client. If that fails, other targets are tried.
     fn dial(&mut self, key: &Key, now: Ns) -> Result<(UdpSocket, usize), CloseReason> {
         let plan = &mut self.plan;
         let from = match (plan.transparent, plan.source) {
@@ -364,7 +362,7 @@ impl Port {
                     Ok(socket) => return Ok((socket, target)),
                     Err(error) => {
                         plan.stats.dial_failures.add(1);
-                        // No other address would do better.
+                        // Without descriptors no other address can be tried.
                         if exhausted(&error) {
                             return Err(CloseReason::RelayFailed);
                         }
