@@ -149,7 +149,7 @@ impl Watch {
         for (directory, before) in &self.begin {
             let mut after = snapshot_directory(directory);
             if after.is_empty() {
-                // The group is gone with its last process: its ancestors still tell.
+                // The group was removed with its last process: its ancestors still have figures.
                 after = before.iter().skip(1).filter_map(read_again).collect();
             }
             all.extend(delta(before, &after).into_iter().map(|group| (group.path.clone(), group)));

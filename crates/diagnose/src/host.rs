@@ -1,10 +1,10 @@
-//! The host, and what we cost it.
+//! CPU figures of the host, and what parshall itself uses.
 use std::fs;
 
 use parshall_evidence::Host;
 use parshall_sys::clock;
 
-/// What /proc/stat tells, since boot and of all CPUs.
+/// Sums of /proc/stat since boot, over all CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     cpus: u32,
@@ -37,7 +37,6 @@ pub struct HostWatch {
 }
 
 impl HostWatch {
-    /// Begins now.
     pub fn start() -> Self {
         Self { begun: read(), own_ns: clock::process_cpu_ns() }
     }
@@ -50,7 +49,7 @@ impl HostWatch {
         Host { kernel, cpus: now.cpus, busy_ns, stolen_ns: now.stolen_ns.saturating_sub(self.begun.stolen_ns) }
     }
 
-    /// CPU time of our own process since the start.
+    /// CPU time of this process since the start.
     pub fn own_cpu_ns(&self) -> u64 {
         clock::process_cpu_ns().saturating_sub(self.own_ns)
     }
@@ -91,7 +90,7 @@ pub fn cpus() -> u32 {
     read().cpus.max(1)
 }
 
-/// Our resident memory.
+/// Resident memory of this process.
 pub fn own_rss_bytes() -> u64 {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * clock::page_bytes()

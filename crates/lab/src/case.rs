@@ -20,7 +20,7 @@ use parshall_host::private_file::PrivateFile;
 
 /// The format of a case's result.
 pub const CASE_SCHEMA: &str = "parshall.lab-case/1";
-/// How long each measurement runs: without probes, so that both rates are the program's own.
+/// Length of each measurement. No probes run meanwhile, so that both rates are those of the program alone.
 const MEASURE: Duration = Duration::from_secs(2);
 
 /// A case, as JSON.
@@ -38,7 +38,7 @@ struct CaseResult<'a> {
     report: &'a Report,
 }
 
-/// Runs a case. True: the verdict was the right one, and the change helped.
+/// Runs a case. Returns whether the verdict was right and the change helped.
 pub fn run(
     recipe: &Recipe,
     request: &RunRequest,
@@ -49,23 +49,23 @@ pub fn run(
         (Some(change), Some(measured)) => (change, measured.as_str()),
         _ => anyhow::bail!("{} has no change or nothing to measure", recipe.id),
     };
-    let story = Story {
+    let steps = Steps {
         style: output::style(None),
         text: request.format == Format::Text,
         progress: Progress::start(&recipe.id),
     };
-    story.heading(&format!("{} · {}", recipe.id, recipe.title))?;
-    story.line(&format!("{}\n", recipe.broken))?;
+    steps.heading(&format!("{} · {}", recipe.id, recipe.title))?;
+    steps.line(&format!("{}\n", recipe.broken))?;
     let mut testbed = Testbed::make(recipe, 3 * MEASURE + request.window + MARGIN, interrupt)?;
     for process in recipe.processes.iter().filter(|process| process.name != measured) {
         testbed.start(recipe, &process.name, &[], interrupt)?;
     }
-    story.progress.say("measuring");
+    steps.progress.show("measuring");
     let before = measure(recipe, measured, None, &mut testbed, interrupt)?;
-    story.heading(&format!("1  Measure: {}", place(recipe)))?;
-    story.line(&format!("   {}\n", before.line()))?;
+    steps.heading(&format!("1  Measure: {}", place(recipe)))?;
+    steps.line(&format!("   {}\n", before.line()))?;
 
-    story.progress.say(&format!("observing for {} s", request.window.as_secs_f64()));
+    steps.progress.show(&format!("observing for {} s", request.window.as_secs_f64()));
     testbed.start(recipe, measured, &[], interrupt)?;
     interrupt.sleep(WARM_UP)?;
     let capture = observe_subject(recipe, &testbed, request)?;
@@ -73,15 +73,15 @@ pub fn run(
     testbed.end(measured);
     save.map_or(Ok(()), |file| diagnose::case::write(&capture, file))?;
     let report = parshall_core::judge::judge(&capture);
-    story.heading("2  Diagnose: what the kernel saw")?;
-    story.line(&format!("{}\n", report::text(&report, story.style).trim_end()))?;
+    steps.heading("2  Diagnose: what the kernel saw")?;
+    steps.line(&format!("{}\n", report::text(&report, steps.style).trim_end()))?;
 
-    story.progress.say("measuring again");
+    steps.progress.show("measuring again");
     let after = measure(recipe, measured, Some(change), &mut testbed, interrupt)?;
     testbed.end_all();
     drop(testbed);
-    story.heading(&format!("3  Change one thing: {}", change.text))?;
-    story.line(&format!("   {}\n", after.line()))?;
+    steps.heading(&format!("3  Change one thing: {}", change.text))?;
+    steps.line(&format!("   {}\n", after.line()))?;
 
     let matched = recipe.expect.matches(&report);
     let result = CaseResult {
@@ -98,7 +98,7 @@ pub fn run(
     };
     match request.format {
         Format::Json => terminal::line(&serde_json::to_string(&result)?)?,
-        Format::Text => story.end(&result)?,
+        Format::Text => steps.end(&result)?,
     }
     Ok(matched && result.factor > 1.0)
 }
@@ -129,14 +129,14 @@ fn place(recipe: &Recipe) -> String {
     }
 }
 
-/// How a case is told on a terminal; silent when the result is a document.
-struct Story {
+/// Prints the steps of a case on a terminal; prints nothing when the result is a document.
+struct Steps {
     style: TextStyle,
     text: bool,
     progress: Progress,
 }
 
-impl Story {
+impl Steps {
     fn line(&self, line: &str) -> anyhow::Result<()> {
         if self.text { self.progress.line(line) } else { Ok(()) }
     }
@@ -150,7 +150,7 @@ impl Story {
         let widest = rates[0].max(rates[1]).max(1e-9);
         self.heading("Result")?;
         for (label, rate) in [("before", rates[0]), ("after", rates[1])] {
-            // A bar for any rate at all: a blank would look like none.
+            // Any rate above 0 gets a bar: a blank would look like 0.
             let bar = "█".repeat(((rate / widest * 40.0).round() as usize).max(1));
             self.line(&format!("   {label:<7} {:>10}/s  {bar}", decimal(rate)))?;
         }

@@ -1,4 +1,4 @@
-//! A control group with a CPU quota, in whichever hierarchy has the cpu controller: v1 or v2.
+//! A control group with a CPU quota, in the hierarchy that has the cpu controller: v1 or v2.
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub struct CpuQuota {
 }
 
 impl CpuQuota {
-    /// Makes a group that may use this share of one CPU.
+    /// Creates a group that may use this share of one CPU.
     pub fn create(tag: &str, percent: u32) -> anyhow::Result<Self> {
         let quota_us = u64::from(percent.max(1)) * PERIOD_US / 100;
         let hierarchy = Mounts::read().for_cpu().ok_or_else(|| {
@@ -37,14 +37,14 @@ impl CpuQuota {
                 make(&root, &[("cpu.cfs_period_us", PERIOD_US.to_string()), ("cpu.cfs_quota_us", quota_us.to_string())])
             }
             CpuHierarchy::V2(root) => {
-                // Usually on already; if this fails, writing cpu.max says so.
+                // Usually enabled already; if this fails, so does writing cpu.max.
                 fs::write(root.join("cgroup.subtree_control"), "+cpu").ok();
                 make(&root, &[("cpu.max", format!("{quota_us} {PERIOD_US}"))])
             }
         }
     }
 
-    /// The file through which a process joins.
+    /// The file that a process writes to join the group.
     pub fn procs(&self) -> anyhow::Result<File> {
         let path = self.path.join("cgroup.procs");
         OpenOptions::new().write(true).open(&path).with_context(|| format!("opening {}", path.display()))
@@ -53,7 +53,7 @@ impl CpuQuota {
 
 impl Drop for CpuQuota {
     fn drop(&mut self) {
-        // Its processes were waited for, but a group stays busy for a moment after.
+        // Its processes were waited for, but a group stays busy (EBUSY) for a moment after.
         for _ in 0..50 {
             if fs::remove_dir(&self.path).is_ok() {
                 break;
@@ -63,7 +63,7 @@ impl Drop for CpuQuota {
     }
 }
 
-/// Removes the groups that dead owners left and returns their names.
+/// Removes the groups whose owners have ended and returns their names.
 pub fn sweep() -> Vec<String> {
     let Some(CpuHierarchy::V1(top) | CpuHierarchy::V2(top)) = Mounts::read().for_cpu() else { return Vec::new() };
     remove_leftovers(&top, |_| true)

@@ -1,18 +1,18 @@
-//! Whether the user has asked to stop.
+//! Signals by which the user stops the lab.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Whether the user asked to stop (SIGINT, SIGTERM, SIGHUP). Everything that waits looks here, so that the guards of
-/// testbeds are dropped in order.
+/// Whether SIGINT, SIGTERM or SIGHUP has arrived. Everything that waits checks it, so that the guards of testbeds are dropped
+/// in order.
 #[derive(Debug, Clone)]
 pub struct Interrupt {
-    /// The signal, 0 until one has come.
+    /// The number of the signal; 0 until one has arrived.
     signal: Arc<AtomicUsize>,
 }
 
 impl Interrupt {
-    /// Listens for the signals from now on.
+    /// Handles the signals from now on.
     pub fn register() -> anyhow::Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
         let arrived = Arc::new(AtomicUsize::new(0));
@@ -22,17 +22,17 @@ impl Interrupt {
         Ok(Self { signal: arrived })
     }
 
-    /// The signal that has come, if one has.
+    /// The signal that has arrived, if any.
     pub fn signal(&self) -> Option<u8> {
         u8::try_from(self.signal.load(Ordering::Relaxed)).ok().filter(|signal| *signal != 0)
     }
 
-    /// An error once it happened.
+    /// An error once a signal has arrived.
     pub fn check(&self) -> anyhow::Result<()> {
         if self.signal().is_some() { Err(anyhow::anyhow!("interrupted")) } else { Ok(()) }
     }
 
-    /// Sleeps, unless it happens.
+    /// Sleeps until the time is over, or fails when a signal arrives.
     pub fn sleep(&self, time: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + time;
         loop {

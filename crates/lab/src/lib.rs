@@ -1,6 +1,6 @@
 //! `parshall lab`: testbeds, loads and faults with known causes. What is broken is data, in `cases/` and `faults/`.
 #![forbid(unsafe_code)]
-// Not a library for others: a comment stands where it says more than the name.
+// Not a library for others: a comment is written only where it says more than the name.
 #![allow(missing_docs)]
 
 mod case;
@@ -25,10 +25,9 @@ use std::process::ExitCode;
 use interrupt::Interrupt;
 use request::LabRequest;
 
-/// A shell's exit status for a process that a signal has ended: this and the signal's number.
+/// A shell's exit status for a process that a signal killed: this plus the number of the signal.
 const KILLED: u8 = 128;
 
-/// Runs a lab command.
 pub fn run(request: &LabRequest) -> anyhow::Result<ExitCode> {
     match request {
         LabRequest::List(request) => list::run(request.format).map(|()| ExitCode::SUCCESS),
@@ -36,7 +35,7 @@ pub fn run(request: &LabRequest) -> anyhow::Result<ExitCode> {
         LabRequest::Run(request) => {
             let interrupt = Interrupt::register()?;
             match (run::run(request, &interrupt), interrupt.signal()) {
-                // Loads that a Ctrl-C has ended too are no failure of theirs.
+                // A Ctrl-C ends the loads too; that is not a failure.
                 (Err(_), Some(signal)) => Ok(ExitCode::from(KILLED + signal)),
                 (result, _) => result.map(|right| if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
             }

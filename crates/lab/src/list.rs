@@ -1,4 +1,4 @@
-//! `lab list`: what there is to run.
+//! `lab list`: the cases, faults, controls and loads.
 use serde::Serialize;
 
 use super::catalog::{ENTRIES, Kind};
@@ -14,7 +14,6 @@ struct Line {
     expected: Option<String>,
 }
 
-/// Prints the list.
 pub fn run(format: Format) -> anyhow::Result<()> {
     let mut lines = Vec::new();
     for entry in ENTRIES {

@@ -12,12 +12,12 @@ use crate::recipe::Recipe;
 use crate::request::RunRequest;
 use crate::testbed::Testbed;
 
-/// Between start and observation, so that handshakes and slow start are over.
+/// Time between start and observation, so that handshakes and slow start are over.
 pub const WARM_UP: Duration = Duration::from_millis(500);
 /// Processes end by themselves this long after the observation should have.
 pub const MARGIN: Duration = Duration::from_secs(25);
 
-/// Observes whom the recipe names, in the testbed as it runs now.
+/// Observes the subject of the recipe in the running testbed.
 pub fn observe_subject(recipe: &Recipe, testbed: &Testbed, request: &RunRequest) -> anyhow::Result<Capture> {
     let select = match &recipe.subject.process {
         Some(name) => {
@@ -33,7 +33,7 @@ pub fn observe_subject(recipe: &Recipe, testbed: &Testbed, request: &RunRequest)
             rung: request.rung,
             progress: false,
             name_all: request.save.is_some(),
-            // No fault is a relay of parshall's own.
+            // No fault starts a relay of parshall.
             read_relay: |_| None,
         },
         &mut Background::enter(),

@@ -1,4 +1,4 @@
-//! The processes of a testbed: started in their place, waited for until usable, ended by their own pid.
+//! The processes of a testbed: started in their namespace and control group, waited for until ready, ended by their pid.
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -55,7 +55,7 @@ impl Process {
         Ok(Self { name: name.into(), child, stderr, stdout })
     }
 
-    /// What the recipe calls it.
+    /// Its name in the recipe.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -65,7 +65,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits until it can be used.
+    /// Waits until it is ready as the recipe defines it.
     pub fn wait_ready(
         &mut self,
         ready: Ready,
@@ -91,7 +91,7 @@ impl Process {
         }
     }
 
-    /// An error with its last words if it has ended.
+    /// An error with the end of its stderr if it has ended.
     pub fn check_alive(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended too early ({status}){}", self.name, self.stderr.tail());
@@ -104,7 +104,7 @@ impl Process {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// Asks it to end, insists after a while, and returns the result that loads print.
+    /// Sends SIGTERM, after a while SIGKILL, and returns the result that loads print.
     pub fn end(mut self) -> Option<Outcome> {
         child::terminate(&mut self.child).ok();
         let give_up = Instant::now() + END_MAX;
@@ -145,7 +145,7 @@ impl Stderr {
     }
 }
 
-/// Whether the namespace of a process has a listener on this port; nothing connects, so nothing is disturbed.
+/// Whether the namespace of a process has a listener on this port, from /proc/PID/net: connecting would disturb the process.
 fn listens(pid: u32, port: u16) -> bool {
     const TCP_LISTEN: &str = "0A";
     let port = format!(":{port:04X}");

@@ -16,11 +16,11 @@ pub struct Recipe {
     pub title: String,
     /// What is broken; `nothing` for controls.
     pub broken: String,
-    /// What the fault must move, so that it is known to hurt.
+    /// The measurement that the fault must worsen, which shows that it has an effect.
     pub moves: String,
     /// What the verdict must be.
     pub expect: Expect,
-    /// Where the processes meet.
+    /// The network between the processes.
     #[serde(default)]
     pub topology: Topology,
     /// Programs that must be installed.
@@ -32,7 +32,7 @@ pub struct Recipe {
     /// Processes, started in this order.
     #[serde(rename = "process")]
     pub processes: Vec<ProcessSpec>,
-    /// Whom to observe.
+    /// What is observed.
     pub subject: SubjectSpec,
     /// Only in cases: the process whose result is the measurement.
     pub measure: Option<String>,
@@ -75,7 +75,7 @@ impl std::fmt::Display for Expect {
     }
 }
 
-/// The verdict of a report in a word: the cause, or the status.
+/// The id of a report's cause, or its status where there is none.
 pub fn verdict_name(report: &Report) -> String {
     match (&report.verdict.cause, report.verdict.status) {
         (Some(cause), Status::Cause) => cause.clone(),
@@ -92,7 +92,7 @@ fn status_name(status: Status) -> &'static str {
     }
 }
 
-/// Where the processes meet.
+/// The network between the processes.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
@@ -114,7 +114,7 @@ pub struct Topology {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum TopologyKind {
-    /// The host's own loopback interface.
+    /// The host's loopback interface.
     #[default]
     Loopback,
     /// Two namespaces and a veth pair.
@@ -137,14 +137,14 @@ pub struct FileSpec {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessSpec {
-    /// What the recipe calls it.
+    /// Its name in the recipe.
     pub name: String,
     /// The namespace it runs in.
     #[serde(default)]
     pub side: Side,
     /// Program and arguments; placeholders are replaced.
     pub command: Vec<String>,
-    /// How to know that it can be used.
+    /// When it counts as ready.
     #[serde(default)]
     pub ready: Ready,
     /// CPUs it may use; those the host does not have are left out.
@@ -158,14 +158,12 @@ pub struct ProcessSpec {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
-    /// Whoever connects.
     #[default]
     Client,
-    /// Whoever listens.
     Server,
 }
 
-/// How to know that a process can be used.
+/// When a process counts as ready.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ready {
@@ -178,7 +176,7 @@ pub enum Ready {
     Started,
 }
 
-/// Whom to observe: one of the two.
+/// What is observed: one of the two.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubjectSpec {
@@ -195,14 +193,14 @@ pub struct SubjectSpec {
 pub struct Change {
     /// What is changed, in words.
     pub text: String,
-    /// Whose arguments change.
+    /// The process whose arguments change.
     pub process: String,
     /// Arguments to add.
     pub add: Vec<String>,
 }
 
 impl Recipe {
-    /// Reads and checks a recipe; `name` is how errors call it.
+    /// Parses and checks a recipe; errors call it `name`.
     pub fn parse(name: &str, text: &str) -> Result<Self, UserError> {
         let recipe: Recipe = toml::from_str(text).map_err(|error| {
             UserError::new(
@@ -252,7 +250,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// Whether it needs the rights of root to set up.
+    /// Whether setting it up needs root.
     pub fn needs_root(&self) -> bool {
         self.topology.kind != TopologyKind::Loopback
             || self.processes.iter().any(|process| process.cpu_quota_percent.is_some())
@@ -286,14 +284,14 @@ mod tests {
 
     #[test]
     fn a_small_recipe_parses() {
-        let recipe = Recipe::parse("x", GOOD).expect("it is good");
+        let recipe = Recipe::parse("x", GOOD).expect("it is valid");
         assert_eq!(recipe.topology.kind, TopologyKind::Loopback);
         assert_eq!(recipe.processes[0].ready, Ready::Line);
         assert!(!recipe.needs_root());
     }
 
     #[test]
-    fn bad_recipes_name_their_fault_and_a_remedy() {
+    fn errors_of_recipes_have_a_hint() {
         for (from, to, what, hint) in [
             ("process = \"client\"", "process = \"cleint\"", "no process named `cleint`", "name of a [[process]]"),
             ("process = \"client\"", "port = true, process = \"client\"", "subject is ambiguous", "either"),

@@ -1,4 +1,4 @@
-//! What `parshall lab` is asked for, checked, before anything is made.
+//! Validated requests of `parshall lab`.
 use std::path::PathBuf;
 use std::time::Duration;
 

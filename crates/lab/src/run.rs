@@ -1,4 +1,4 @@
-//! `lab run` of faults and controls: set up, observe, judge, and say whether the verdict was the right one.
+//! `lab run` of faults and controls: set up, observe, judge, and check the verdict.
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -35,13 +35,13 @@ struct RunResult<'a> {
     matched: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<String>,
-    /// What the loads did, by process: the fault's own measure of how much it hurts.
+    /// The results of the loads, by process: they show how much the fault costs.
     loads: BTreeMap<String, Outcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<&'a Report>,
 }
 
-/// Runs everything the request names. True: every verdict was the right one.
+/// Runs everything that the request names. Returns whether every verdict was right.
 pub fn run(request: &RunRequest, interrupt: &Interrupt) -> anyhow::Result<bool> {
     let mut entries: Vec<Entry> = Vec::new();
     for name in &request.names {
@@ -86,10 +86,10 @@ fn run_one(
     let progress = terminal::Progress::start(&format!("{}: {}", recipe.id, recipe.title));
     let mut testbed = Testbed::make(&recipe, WARM_UP + request.window + MARGIN, interrupt)?;
     testbed.start_all(&recipe, interrupt)?;
-    progress.say("warming up");
+    progress.show("warming up");
     interrupt.sleep(WARM_UP)?;
     testbed.check_alive()?;
-    progress.say(&format!("observing for {} s", request.window.as_secs_f64()));
+    progress.show(&format!("observing for {} s", request.window.as_secs_f64()));
     let capture = observe_subject(&recipe, &testbed, request)?;
     interrupt.check()?;
     testbed.check_alive()?;

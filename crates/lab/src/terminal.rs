@@ -1,4 +1,4 @@
-//! How the lab draws on a terminal.
+//! Output of the lab on a terminal.
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use parshall_host::output::TextStyle;
 
-/// Prints a line on stdout. `println!` would panic when the reader has left; here that is an error like any other.
+/// Prints a line on stdout. `println!` would panic when the reader has closed it; this returns an error.
 pub fn line(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
@@ -14,23 +14,22 @@ pub fn line(text: &str) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// A line that stands out.
+/// A line in bold.
 pub fn heading(text: &str, style: TextStyle) -> String {
     if style.color { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// A number that stands out.
+/// A number in colour.
 pub fn good(text: &str, style: TextStyle) -> String {
     if style.color { format!("\x1b[1;32m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// A spinner on stderr while something takes its time; nothing when stderr is no terminal.
+/// A spinner on stderr while the lab works; nothing when stderr is no terminal.
 pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// Starts it.
     pub fn start(what: &str) -> Self {
         let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix} · {msg}") {
@@ -42,13 +41,13 @@ impl Progress {
         Self { bar }
     }
 
-    /// Prints a line on stdout without tearing the spinner.
+    /// Prints a line on stdout, with the spinner hidden meanwhile.
     pub fn line(&self, text: &str) -> anyhow::Result<()> {
         self.bar.suspend(|| line(text))
     }
 
-    /// What it waits for now.
-    pub fn say(&self, what: &str) {
+    /// Shows what the lab is doing now.
+    pub fn show(&self, what: &str) {
         self.bar.set_message(what.to_owned());
     }
 }

@@ -1,4 +1,4 @@
-//! A testbed: the wire between two ends, the processes on it, and everything that must be gone afterwards.
+//! A testbed: the wire between two ends, the processes on it, and the removal of everything it made.
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
@@ -143,14 +143,14 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Makes the wire and writes the files; starts nothing yet. Processes are told to end after `time`.
+    /// Makes the wire and writes the files; starts nothing yet. Processes get `time` as the `{for}` placeholder and end after it.
     pub fn make(recipe: &Recipe, time: Duration, interrupt: &Interrupt) -> anyhow::Result<Self> {
         if recipe.needs_root() {
             need_root("the namespaces and control groups of this recipe")?;
         }
         let wire = Wire::make(&recipe.topology, time, interrupt)?;
         let dir = Directory::make()?;
-        // Inside a namespace of its own every port is free.
+        // In a new namespace every port is free.
         let ports = if wire.namespaces().is_some() { [7000, 7001] } else { free_ports()? };
         let values = BTreeMap::from([
             ("parshall", own_program()?),
@@ -240,7 +240,7 @@ impl Testbed {
     }
 }
 
-/// Two ports that nobody listens on now.
+/// Two ports without a listener.
 fn free_ports() -> anyhow::Result<[u16; 2]> {
     let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let (a, b) = (bind()?, bind()?);
@@ -267,7 +267,7 @@ impl Drop for Directory {
     }
 }
 
-/// Removes what runs that were killed left behind, and says so.
+/// Removes what killed runs left behind, and logs it.
 pub fn sweep() {
     let mut removed = if is_root() { netns::sweep().unwrap_or_default() } else { Vec::new() };
     removed.extend(cgroup::sweep());
@@ -277,7 +277,7 @@ pub fn sweep() {
     }
 }
 
-/// Anybody may make a directory of such a name in /tmp, and fill it as deep as they like: only our own user's count.
+/// Any user may create a directory of such a name in /tmp, with any content: only those of our user are removed.
 fn sweep_directories(parent: &Path) -> Vec<String> {
     let uid = parshall_sys::privileges::current().uid;
     let is_ours = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == uid);
@@ -311,10 +311,10 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_what_was_asked_for() {
+    fn loss_is_as_set() {
         const SENT: u64 = 50_000;
-        for (asked, low, high) in [(2.0, 0.017, 0.023), (0.0, 0.0, 0.001)] {
-            let Some(wire) = wire(TopologyKind::Veth, asked) else { return };
+        for (percent, low, high) in [(2.0, 0.017, 0.023), (0.0, 0.0, 0.001)] {
+            let Some(wire) = wire(TopologyKind::Veth, percent) else { return };
             let namespaces = wire.namespaces().expect("a veth wire has them");
             let before = namespaces.server.run(|| Ok(packets_received())).expect("before");
             let send = || {
@@ -329,8 +329,8 @@ mod tests {
             namespaces.client.run(send).expect("sending");
             let received = namespaces.server.run(|| Ok(packets_received())).expect("after") - before;
             let lost = 1.0 - received.min(SENT) as f64 / SENT as f64;
-            eprintln!("asked {asked} %, lost {:.2} %", lost * 100.0);
-            assert!((low..=high).contains(&lost), "asked {asked} %, lost {lost}");
+            eprintln!("set {percent} %, lost {:.2} %", lost * 100.0);
+            assert!((low..=high).contains(&lost), "set {percent} %, lost {lost}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! `lab wire`: only the two namespaces and what is between them, for trying things by hand.
+//! `lab wire`: two connected network namespaces without processes, for experiments by hand.
 use std::time::Duration;
 
 use super::interrupt::Interrupt;

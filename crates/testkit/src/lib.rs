@@ -4,7 +4,7 @@
 
 use std::io::Write;
 
-/// Reports that a test, or a part of one, could not do its work on this host: on stderr and, for `scripts/check`, as a line
+/// Reports that a test, or a part of one, cannot run on this host: on stderr and, for `scripts/check`, as a line
 /// `WHAT: WHY` in the file named by `PARSHALL_SKIPS`. The test then returns and passes.
 pub fn skip(what: &str, why: &str) {
     eprintln!("skipped: {what}: {why}");
@@ -38,7 +38,7 @@ mod tests {
 
     use super::*;
 
-    /// The environment is the process's own, so another process does the reporting.
+    /// The environment belongs to the whole process, so a child process runs the test with the variable set.
     #[test]
     fn a_skip_is_appended_to_the_file() {
         if std::env::var_os("TESTKIT_CHILD").is_some() {

@@ -1,8 +1,8 @@
-//! A control group for the observer that runs only while the others do not want the CPU (`cpu.idle`, Linux 5.15).
+//! An idle control group for the observer: it runs only where the CPU is otherwise idle (`cpu.idle`, Linux 5.15).
 //!
-//! SCHED_IDLE counts among the threads of one group. The kernel weighs groups against each other, and every service of systemd
-//! has its own, as has every session where sched_autogroup is on: an observer elsewhere takes half of a CPU from a service,
-//! however humble its threads are.
+//! SCHED_IDLE orders only the threads of one group. The kernel shares a CPU between groups by their weights, and every service of
+//! systemd is a group, as is every session where sched_autogroup is on. So an observer in another group takes half of a CPU from
+//! a service even at SCHED_IDLE.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use parshall_sys::owner::Owner;
 use crate::cgroup::snapshot_directory;
 
 const TAG: &str = "observer";
-/// Limits of version 2 that a process leaves behind when it leaves a group, and what each says where there is none.
+/// Limits of version 2 that a process leaves behind when it leaves a group, and the value of each that means no limit.
 const LIMITS: [(&str, &str); 3] = [("memory.max", "max"), ("memory.high", "max"), ("cpuset.cpus", "")];
 
-/// This process is in a group of its own until [`IdleGroup::leave`]; dropped, the group is removed.
+/// This process is in a separate group until [`IdleGroup::leave`]; dropped, the group is removed.
 #[derive(Debug)]
 pub struct IdleGroup {
     own: PathBuf,
@@ -25,8 +25,8 @@ pub struct IdleGroup {
 }
 
 impl IdleGroup {
-    /// None, and nothing has changed, where control groups cannot be made, are too old, or limit this process: what its
-    /// operator allows it holds.
+    /// None, and nothing has changed, where control groups cannot be made, are too old, or limit this process: those limits must
+    /// stay in force.
     pub fn enter() -> Option<Self> {
         let mounts = Mounts::read();
         let (top, before) = mounts.cpu_hierarchy(&fs::read_to_string("/proc/self/cgroup").ok()?)?;
@@ -37,7 +37,7 @@ impl IdleGroup {
         let own = top.join(Owner::this().ok()?.unique_name(TAG));
         fs::create_dir(&own).ok()?;
         let group = Self { own, before, left: AtomicBool::new(true) };
-        // Dropped on the way, it removes the directory.
+        // An early return drops it, which removes the directory.
         fs::write(group.own.join("cpu.idle"), "1").ok()?;
         fs::write(group.own.join("cgroup.procs"), "0").ok()?;
         group.left.store(false, Ordering::Relaxed);
@@ -47,7 +47,7 @@ impl IdleGroup {
     /// Goes back to the group that the process came from.
     pub fn leave(&self) {
         if !self.left.swap(true, Ordering::Relaxed) && fs::write(self.before.join("cgroup.procs"), "0").is_err() {
-            // Its old group may be gone, or want no processes any more. To run with the others' weight is the next best.
+            // Its old group may be removed, or refuse processes. Then at least this one gets the default weight.
             let _ = fs::write(self.own.join("cpu.idle"), "0");
         }
     }

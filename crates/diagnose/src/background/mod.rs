@@ -1,4 +1,4 @@
-//! Observing in the background, so that the requests of a busy service do not wait for it.
+//! Observing at idle priority, so that the requests of a busy service do not wait for it.
 mod group;
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use parshall_sys::background as thread;
 
 use group::IdleGroup;
 
-/// While it lives, the thread that made it gives way to everybody else, unless that leaves it standing still.
+/// While it lives, the thread that made it runs only where a CPU is otherwise idle, unless it makes no progress that way.
 #[derive(Debug)]
 pub struct Background {
     group: Option<Arc<IdleGroup>>,

@@ -16,11 +16,9 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// All that matter here.
     pub const ALL: [Capability; 5] =
         [Capability::Bpf, Capability::Perfmon, Capability::SysAdmin, Capability::NetAdmin, Capability::SysPtrace];
 
-    /// The kernel's name.
     pub fn name(self) -> &'static str {
         match self {
             Capability::NetAdmin => "CAP_NET_ADMIN",
@@ -32,17 +30,15 @@ impl Capability {
     }
 }
 
-/// The outcome of an attempt.
+/// The outcome of a trial system call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attempt {
-    /// It worked.
     Works,
-    /// It was refused, with the kernel's words.
+    /// The kernel's error.
     Refused(String),
 }
 
 impl Attempt {
-    /// Whether it worked.
     pub fn works(&self) -> bool {
         *self == Attempt::Works
     }
@@ -57,7 +53,7 @@ pub struct CpuControllers {
     pub v2: bool,
 }
 
-/// All that the rules use. `None` is "could not be read".
+/// All that the rules use. `None` means that it could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// Effective user id.

@@ -12,7 +12,7 @@ const MEMCG_KERNEL: (u32, u32) = (5, 11);
 /// Enough locked memory for the maps of one observation on such a kernel.
 const MEMLOCK_NEEDED: u64 = 64 << 20;
 
-/// What the doctor says.
+/// The result of an examination.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Findings {
     /// The kernel's release, or `unknown`.
@@ -21,42 +21,37 @@ pub struct Findings {
     pub rung: Rung,
     /// What the rung means, in one sentence.
     pub meaning: String,
-    /// Why it is not a higher one; empty on the highest.
+    /// Why it is not a better one; empty on the best.
     pub why_not_higher: Vec<String>,
-    /// One by one.
     pub checks: Vec<Check>,
 }
 
 /// One thing that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// A stable id.
+    /// Stable over versions.
     pub id: &'static str,
-    /// What it is, for people.
+    /// Its name in the text.
     pub name: &'static str,
-    /// How it is.
     pub state: State,
     /// What was seen.
     pub seen: String,
     /// What it costs when it is not `ok`.
     pub cost: Option<String>,
-    /// How to get it, when there is a way.
+    /// How to get it, where that is possible.
     pub remedy: Option<String>,
 }
 
-/// How a thing is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// All there.
     Ok,
-    /// There, but less than there could be.
+    /// Available in part.
     Limited,
-    /// Not there.
     Missing,
 }
 
 impl State {
-    /// The name in both formats.
+    /// As both formats print it.
     pub fn as_str(self) -> &'static str {
         match self {
             State::Ok => "ok",
@@ -66,7 +61,7 @@ impl State {
     }
 }
 
-/// Judges a host.
+/// Derives checks and rung from facts.
 pub fn examine(facts: &Facts) -> Findings {
     let (rung, why_not_higher) = rung(facts);
     let checks = vec![
@@ -100,7 +95,7 @@ pub fn examine(facts: &Facts) -> Findings {
     }
 }
 
-/// The best rung, and what stands in the way of a better one. Order matters: the first reason is the one to fix first.
+/// The best rung, and what prevents a better one. Order matters: the first reason is the one to fix first.
 pub fn rung(facts: &Facts) -> (Rung, Vec<String>) {
     let mut no_bpf = Vec::new();
     if let Attempt::Refused(why) = &facts.bpf_map {
@@ -131,7 +126,7 @@ pub fn rung(facts: &Facts) -> (Rung, Vec<String>) {
     if no_btf.is_empty() {
         return (Rung::Btf, Vec::new());
     }
-    // The classic probes tell what they see through the same ring.
+    // The classic probes send their records through the same ring.
     if !facts.bpf_ring_buffer.works() {
         return (Rung::Procfs, no_btf);
     }

@@ -1,6 +1,6 @@
-//! What one sample of a socket says of it. Pure: a record of SOCK_DIAG in, a [`FlowState`] out.
+//! Classifies one sample of a socket: a record of SOCK_DIAG gives a [`FlowState`]. No I/O.
 //!
-//! The tests follow the order in which `tcp_write_xmit` gives up: congestion window, peer's window, Nagle, then what is below.
+//! The checks follow the order in which `tcp_write_xmit` stops sending: congestion window, peer's window, Nagle, then what is below.
 use parshall_evidence::socket::SocketRecord;
 use parshall_evidence::{FlowState, Role, TcpSnapshot};
 use parshall_host::tcp_diag::TcpSocket;
@@ -27,7 +27,7 @@ const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 /// A reply's ACK is delayed by at least 40 ms (TCP_DELACK_MIN): older than this, an exchange is over.
 const EXCHANGE_OVER_MS: u32 = 40;
 
-/// What `tcp_info` does not tell of a socket.
+/// What `tcp_info` does not report of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
     /// As in [`TcpSnapshot::nonagle`].
@@ -147,7 +147,7 @@ fn idle_state(info: &SocketRecord, role: Role) -> FlowState {
     if role == Role::Server && sent >= EXCHANGE_OVER_MS { FlowState::IdleAfterSend } else { FlowState::IdleAfterRecv }
 }
 
-/// The kernel's figures as a snapshot; `userlocks` 0 and `nonagle` 255 until someone reads them.
+/// The kernel's figures as a snapshot; `userlocks` 0 and `nonagle` 255 until they are read from the socket.
 pub fn snapshot(socket: &TcpSocket, at_ns: u64) -> TcpSnapshot {
     let info = &socket.record;
     let queues = queues(socket);

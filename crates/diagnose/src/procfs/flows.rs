@@ -1,8 +1,8 @@
 //! Samples the sockets of the subject by SOCK_DIAG and keeps their accounts.
 //!
 //! There are two ways to sample. A dump walks all sockets of a namespace and finds new ones, but costs 11–19 ms where the hash
-//! table is large. Looking up the known sockets one by one costs a few microseconds each. Each namespace takes whichever is
-//! cheaper by its own measurements, and dumps now and then in any case.
+//! table is large. Looking up the known sockets one by one costs a few microseconds each. Each namespace uses the one
+//! that its measurements show to be cheaper, and dumps now and then in any case.
 use std::collections::{HashMap, HashSet};
 
 use parshall_core::sock_diag::SocketId;
@@ -20,11 +20,11 @@ use parshall_host::tcp_diag::{TcpDiag, TcpSocket, states};
 pub const FLOWS_MAX: usize = 8192;
 /// Stalls that are kept.
 const STALLS_MAX: usize = 100_000;
-/// Cookies of other people's sockets that are remembered.
+/// Cookies of sockets outside the subject that are remembered.
 const FOREIGN_MAX: usize = 1 << 20;
 /// Shortest time between two scans of the subject's descriptors for owners of new sockets.
 const OWNERS_NS: u64 = 50_000_000;
-/// Errors in a row after which a namespace is given up.
+/// Consecutive errors after which a namespace is no longer sampled.
 const ERRORS_MAX: u32 = 10;
 /// Flows whose options are read in one go.
 const OPTIONS_BATCH: usize = 64;
@@ -43,7 +43,7 @@ struct Source {
     dump_ns: f64,
     get_ns: f64,
     next_dump_ns: u64,
-    /// Errors in a row.
+    /// Consecutive errors.
     errors: u32,
 }
 
@@ -69,7 +69,7 @@ pub struct Flows {
     pub samples: u64,
     /// Flows beyond [`FLOWS_MAX`].
     pub untracked: u64,
-    /// Flows that came and went while we watched.
+    /// Flows that were opened and closed during the window.
     pub opened: u64,
     /// See `opened`.
     pub closed: u64,
@@ -124,7 +124,7 @@ impl Flows {
                 self.late_s = self.late_s.max(source.dump_ns / (self.share / 2.0) / 1e9);
                 self.get(source, now)
             };
-            // A burst of answers may overrun the receive buffer once (ENOBUFS): the next round tries again.
+            // A burst of replies may overrun the receive buffer once (ENOBUFS): the next round tries again.
             source.errors = if result.is_err() { source.errors + 1 } else { 0 };
         }
         self.sources = sources;
@@ -234,7 +234,7 @@ impl Flows {
         true
     }
 
-    /// Who holds a socket: (0, -1) for one of the subject whose owner is unknown, None for one of somebody else.
+    /// Who holds a socket: (0, -1) for one of the subject whose owner is unknown, None for one outside the subject.
     fn owner(&mut self, socket: &TcpSocket, netns: u64, at_ns: u64, resolved: &Resolved) -> Option<(u32, i32)> {
         let inode = u64::from(socket.record.inode);
         if let Some(&owner) = self.owners.get(&inode) {
@@ -258,7 +258,7 @@ impl Flows {
         }
     }
 
-    /// Lets go of connections that another process accepted from a listener that it shares with the subject. `admit` takes
+    /// Drops connections that another process accepted from a listener that it shares with the subject. `admit` takes
     /// them for the subject's, because they may be gone before it is known who holds them.
     pub fn drop_foreign(&mut self, resolved: &Resolved) {
         let unconfirmed = |track: &Track, owners: &HashMap<u64, (u32, i32)>| {
@@ -302,7 +302,7 @@ impl Flows {
         self.tracks.values().map(|track| (track.id.local.port(), track.id.remote.port()))
     }
 
-    /// Some namespace fails to answer.
+    /// Whether a namespace cannot be read.
     pub fn failed(&self) -> bool {
         self.sources.iter().any(|source| source.errors >= ERRORS_MAX)
     }
@@ -310,7 +310,7 @@ impl Flows {
     /// Closes all accounts.
     pub fn finish(self, end_ns: u64) -> (Vec<FlowRecord>, Vec<FlowStall>) {
         let mut stalls = self.stalls;
-        // Whoever is observed without children did not hold what came and went unseen: one of them did.
+        // Without its children, the subject did not hold the flows that came and went unseen: a child did.
         let kept = |track: &Track| self.select.follows_children() || track.fd >= 0 || track.inode == 0;
         let tracks = self.ended.into_iter().chain(self.tracks.into_values());
         let mut records: Vec<FlowRecord> = tracks.filter(kept).map(|track| track.finish(end_ns, &mut stalls)).collect();

@@ -41,14 +41,14 @@ impl Default for Options {
     }
 }
 
-/// Part of a core that flows and threads may cost, each.
+/// Share of a core that flows and threads may each cost.
 const SHARE: f64 = 0.01;
 /// How often to scan for new threads, processes, options.
 const REFRESH: Duration = Duration::from_millis(250);
-/// Longest sleep, so that `stop` is heard.
+/// Longest sleep, so that `stop` is checked often enough.
 const NAP_MAX: Duration = Duration::from_millis(50);
 
-/// Observes the subject for the window, or until its last process exits, or until `stop` says so.
+/// Observes the subject for the window, or until its last process exits, or until `stop` requests it.
 pub fn observe(resolved: &Resolved, options: &Options, stop: &dyn Fn() -> bool) -> Result<Capture> {
     let setup = Instant::now();
     let mut flows = Flows::start(resolved, SHARE);

@@ -1,7 +1,7 @@
-//! Reads what SOCK_DIAG does not tell of a socket: whether Nagle's algorithm is on and which buffers are locked.
+//! Reads what SOCK_DIAG does not report of a socket: whether Nagle's algorithm is on and which buffers are locked.
 //!
-//! The descriptor is duplicated for two getsockopt calls and closed at once (pidfd_getfd, Linux 5.6). It takes the right to
-//! trace the process; without it the figures stay unknown.
+//! The descriptor is duplicated for two getsockopt calls and closed at once (pidfd_getfd, Linux 5.6). It needs the right to
+//! trace the process; without it the options stay unknown.
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ const PROCESSES_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub struct OptionReader {
     processes: HashMap<u32, Option<Pidfd>>,
-    /// How many times we were refused.
+    /// Number of refusals by the kernel.
     pub refused: u64,
 }
 

@@ -1,7 +1,7 @@
 //! How often to sample, so that sampling stays below its share of a core. Pure.
 use std::time::Duration;
 
-/// A sampler's rhythm.
+/// The interval of a sampler.
 #[derive(Debug, Clone)]
 pub struct Pace {
     floor_ns: u64,
@@ -33,19 +33,19 @@ impl Pace {
         (self.floor_ns.max((self.cost_ns / self.share) as u64) as f64 * self.stretch) as u64
     }
 
-    /// Slows down when all that we do costs more than `allowed` of a core, and recovers slowly.
+    /// Slows down when all work of this process costs more than `allowed` of a core, and recovers slowly.
     pub fn govern(&mut self, used: f64, allowed: f64) {
         self.stretch = (self.stretch * (used / allowed).clamp(0.9, 1.5)).clamp(1.0, 100.0);
     }
 
-    /// The same, longer or shorter by up to a quarter: a service that ticks in step with us would show only one of its faces.
+    /// The same, longer or shorter by up to a quarter: samples in step with a periodic service would always see the same state.
     pub fn next_ns(&mut self) -> u64 {
         self.random = self.random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let interval = self.interval_ns();
         interval - interval / 4 + ((interval / 2 * u64::from(self.random >> 16)) >> 16)
     }
 
-    /// Rounds are further apart than asked for.
+    /// Whether rounds are further apart than requested.
     pub fn stretched(&self) -> bool {
         self.interval_ns() > self.floor_ns + self.floor_ns / 5
     }

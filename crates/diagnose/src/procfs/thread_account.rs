@@ -21,7 +21,7 @@ pub struct Call {
 /// A wait of which nothing is known.
 pub const UNKNOWN_CALL: Call = Call { syscall: NO_SYSCALL, fd: FdKind::None };
 
-/// What a thread was seen doing.
+/// What a sample shows a thread doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
     /// On a CPU or waiting for one.
@@ -33,7 +33,6 @@ pub enum Seen {
 /// One sample of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// When.
     pub at_ns: u64,
     /// CPU time since it started.
     pub cpu_ns: u64,
@@ -41,7 +40,6 @@ pub struct Reading {
     pub delay_ns: u64,
     /// Timeslices since it started.
     pub timeslices: u64,
-    /// What it did.
     pub seen: Seen,
 }
 

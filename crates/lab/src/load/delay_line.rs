@@ -9,12 +9,12 @@ use anyhow::Context;
 use parshall_sys::epoll::{Epoll, Events, READABLE};
 use parshall_sys::{child, netns, tun};
 
-use super::{Clock, Common, Outcome, say_ready};
+use super::{Clock, Common, Outcome, print_ready};
 use crate::units;
 
 /// The TUN device's name in both namespaces.
 pub const DEVICE: &str = "dl0";
-/// Packets that one direction holds; more are dropped, as a router would.
+/// Packets that one direction holds; further ones are dropped, as by a router.
 const QUEUE_MAX: usize = 8192;
 /// The largest frame: 64 KiB and the virtio header.
 const FRAME_MAX: usize = 65_536 + tun::VNET_HDR_LEN;
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let epoll = Epoll::new()?;
     epoll.add(&ends[0], 0, READABLE)?;
     epoll.add(&ends[1], 1, READABLE)?;
-    say_ready("delay-line", "relay", None);
+    print_ready("delay-line", "relay", None);
 
     let mut queues = [Queue::default(), Queue::default()];
     let mut events = Events::with_capacity(2);
@@ -130,7 +130,7 @@ impl Queue {
     fn deliver(&mut self, mut to: &File, now: Instant) {
         while self.packets.front().is_some_and(|(due, _)| *due <= now) {
             if let Some((_, packet)) = self.packets.pop_front() {
-                // A refused packet is a lost one; TCP knows what to do.
+                // A packet that the device refuses counts as lost: TCP retransmits it.
                 to.write_all(&packet).ok();
                 if packet.capacity() >= FRAME_MAX && self.spare.len() < 64 {
                     self.spare.push(packet);
@@ -140,7 +140,7 @@ impl Queue {
     }
 }
 
-/// xorshift64*: the loss needs no better.
+/// xorshift64*: good enough for random loss.
 struct Random(u64);
 
 impl Random {

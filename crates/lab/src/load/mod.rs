@@ -111,12 +111,11 @@ impl Clock {
         Ok(Self { begin, end: begin + common.time, stop })
     }
 
-    /// Whether it is time to end.
     pub fn over(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || Instant::now() >= self.end
     }
 
-    /// The same clock, a little late: a server that must not hang up on clients that end on time.
+    /// The same clock, a little later: a server must not close before clients that end on time.
     pub fn late(&self) -> Self {
         Self { end: self.end + Duration::from_millis(500), ..self.clone() }
     }
@@ -128,14 +127,14 @@ impl Clock {
         }
     }
 
-    /// Ends the load before its time (its only reason to go on is gone).
+    /// Ends the load early, as when its only connection has closed.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 }
 
-/// Says that the load can be used now. Scripts and the lab wait for this line.
-pub fn say_ready(kind: &str, role: &str, port: Option<u16>) {
+/// Prints that the load is ready. Scripts and the lab wait for this line.
+pub fn print_ready(kind: &str, role: &str, port: Option<u16>) {
     let port = port.map(|port| format!(" port={port}")).unwrap_or_default();
     eprintln!("ready {kind} role={role} pid={}{port}", std::process::id());
 }
@@ -213,7 +212,7 @@ impl Outcome {
         self
     }
 
-    /// The same for people, one line.
+    /// One line of text.
     pub fn line(&self) -> String {
         let mut line = format!(
             "{}  {}/s  {} in {:.2} s  {}",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::socket::SocketArgs;
-use super::{Clock, Common, Outcome, say_ready};
+use super::{Clock, Common, Outcome, print_ready};
 
 const KIND: &str = "relay-copy";
 
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             }
         })?;
     }
-    say_ready(KIND, "relay", port);
+    print_ready(KIND, "relay", port);
     clock.sleep_until_over(|| false);
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     Ok(Outcome::new(KIND, "relay", port, &clock, load(&stats.copies), load(&stats.bytes)))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::socket::{Ends, SocketArgs};
-use super::{Clock, Common, Outcome, rpc_client, rpc_server, say_ready};
+use super::{Clock, Common, Outcome, print_ready, rpc_client, rpc_server};
 use crate::units;
 
 /// Bytes of the first message of a request, which has no answer.
@@ -48,7 +48,7 @@ pub struct Args {
     pub reply_in_two: bool,
 }
 
-/// Runs the ends that were asked for.
+/// Runs the ends that the arguments select.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     const KIND: &str = "rpc-echo";
     let role = args.ends.role();
@@ -67,13 +67,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let server = server.map(|server| server.start(clock.late(), Arc::clone(&stats))).transpose()?;
     let outcome = |requests, bytes| Outcome::new(KIND, role, Some(target.port()), &clock, requests, bytes);
     if role == "serve" {
-        say_ready(KIND, role, Some(target.port()));
+        print_ready(KIND, role, Some(target.port()));
         clock.sleep_until_over(|| server.as_ref().is_some_and(std::thread::JoinHandle::is_finished));
         let (requests, bytes) = stats.read();
         return Ok(outcome(requests, bytes));
     }
     let clients = rpc_client::Clients::connect(args, target, &clock)?;
-    say_ready(KIND, role, Some(target.port()));
+    print_ready(KIND, role, Some(target.port()));
     let done = clients.run(args, &clock)?;
     let mut outcome = outcome(done.requests, done.bytes).with_latency(&done.latency_ns);
     outcome.errors = done.lost;

@@ -1,4 +1,4 @@
-//! TCP sockets with their options set before they connect or listen, when the kernel still heeds all of them.
+//! TCP sockets with their options set before they connect or listen, when all of them still take effect.
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ impl SocketArgs {
     }
 }
 
-/// Which ends this process is.
+/// Which ends this process runs.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Ends {
     /// Be only the server, on this address (port 0: any free one)

@@ -1,4 +1,4 @@
-//! Bulk transfer with every bad habit on a flag: slow readers, pausing writers, corks, fixed buffers; and a plain
+//! Bulk transfer with a flag for each bad habit: slow readers, pausing writers, corks, fixed buffers; and a plain
 //! request and reply over the same sockets.
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use socket2::{SockRef, Socket};
 
 use super::socket::{Ends, SocketArgs};
-use super::{Clock, Common, Outcome, histogram, say_ready};
+use super::{Clock, Common, Outcome, histogram, print_ready};
 use crate::units;
 use parshall_host::error::UserError;
 
@@ -80,7 +80,7 @@ struct Stats {
     latency_ns: Mutex<Histogram<u64>>,
 }
 
-/// Runs the ends that were asked for.
+/// Runs the ends that the arguments select.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let role = args.ends.role();
     let clock = Clock::start(&args.common)?;
@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             })?;
         }
     }
-    say_ready(KIND, role, Some(target.port()));
+    print_ready(KIND, role, Some(target.port()));
     // The threads block in system calls; they end with the process, right after the result is printed.
     clock.sleep_until_over(|| sent.senders.load(Ordering::Relaxed) == 0);
     let stats = if role == "serve" { received } else { sent };
@@ -163,7 +163,7 @@ fn accept(listener: &TcpListener, args: &Args, stats: &Arc<Stats>) {
     for socket in listener.incoming().flatten() {
         let (args, stats) = (args.clone(), Arc::clone(stats));
         let receiver = std::thread::Builder::new().name("stream-recv".into());
-        // A receiver ends when its connection does; there is nobody to tell.
+        // A receiver ends when its connection does; the error is ignored.
         receiver.spawn(move || receive(&socket, &args, &stats).ok()).ok();
     }
 }
