@@ -40,6 +40,19 @@ typedef __s64 s64;
 
 #define PF_KTHREAD 0x00200000
 
+/* include/linux/sched.h: bits of __state. */
+enum { TASK_UNINTERRUPTIBLE = 0x2, TASK_STOPPED_BIT = 0x4, TASK_TRACED_BIT = 0x8, TASK_FROZEN_BIT = 0x8000 };
+
+/* include/linux/preempt.h: counts in the preempt count; a softirq that is served (and not only disabled) sets the lowest bit of its. */
+enum { SOFTIRQ_SERVED = 0x100, HARDIRQ_OR_NMI = 0xff0000 };
+
+/* include/linux/socket.h: flags of a receive that takes no data. */
+enum { MSG_PEEK_FLAG = 0x2, MSG_ERRQUEUE_FLAG = 0x2000 };
+
+#define SOCK_DGRAM 2
+/* include/net/sock.h: sk_userlocks */
+enum { BINDPORT_LOCK = 8 };
+
 /* include/net/inet_sock.h: places in inet_flags */
 enum {
 	FLAGS_RECVERR = 9,
@@ -357,6 +370,7 @@ struct inet_sock___bits {
 
 struct udp_sock {
 	struct inet_sock inet;
+	struct sk_buff_head reader_queue;
 	int forward_deficit;
 };
 
@@ -572,7 +586,10 @@ struct unix_sock {
 	int inq_len;
 };
 
+struct rq;
+
 struct cfs_rq {
+	struct rq *rq;
 	int throttle_count;
 };
 
@@ -599,7 +616,23 @@ struct nsproxy {
 	struct net *net_ns;
 };
 
+#if defined(__TARGET_ARCH_arm64)
+struct thread_info {
+	struct {
+		u32 count;
+	} preempt;
+};
+#endif
+
+/* From 6.2 to 6.14 the preempt count of x86 is a part of this; before and after it is a variable of its own. */
+struct pcpu_hot {
+	int preempt_count;
+};
+
 struct task_struct {
+#if defined(__TARGET_ARCH_arm64)
+	struct thread_info thread_info;
+#endif
 	unsigned int __state;
 	unsigned int flags;
 	int on_cpu;
@@ -616,6 +649,8 @@ struct task_struct {
 	char comm[16];
 	struct files_struct *files;
 	bool throttled;
+	u8 in_iowait : 1;
+	u8 frozen : 1;
 };
 
 #if defined(__TARGET_ARCH_x86)

@@ -47,6 +47,12 @@ impl KernelTypes {
     }
 }
 
+/// Where in the kernel's per-CPU data the variables called `names` lie, None for those that the kernel does not tell of.
+pub(crate) fn per_cpu_offsets(names: &[&str]) -> Vec<Option<u32>> {
+    let found = Mapped::open().ok().and_then(|full| small_btf::per_cpu_offsets(full.bytes(), names));
+    found.unwrap_or_else(|| vec![None; names.len()])
+}
+
 fn in_memory(bytes: &[u8]) -> Option<File> {
     // SAFETY: the name is a NUL-terminated string; the kernel answers with a new descriptor or an error.
     let fd = unsafe { libc::memfd_create(c"parshall-types".as_ptr(), libc::MFD_CLOEXEC) };

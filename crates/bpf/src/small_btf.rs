@@ -54,6 +54,27 @@ pub fn reduce(full: &[u8], wanted: &HashSet<&[u8]>, followed: &[&[u8]]) -> Optio
     Some((small.write(full)?, followed_ids))
 }
 
+/// Where in the kernel's per-CPU data the variables called `names` lie, None for those that are not there. The whole is None when
+/// `full` is not understood.
+pub fn per_cpu_offsets(full: &[u8], names: &[&str]) -> Option<Vec<Option<u32>>> {
+    let source = Source::parse(full)?;
+    let mut found = vec![None; names.len()];
+    for id in 1..source.offsets.len() as u32 {
+        let section = source.get(id)?;
+        if section.kind != kind::DATASEC || source.name(section.name)? != b".data..percpu" {
+            continue;
+        }
+        for entry in (0..section.vlen).map(|i| section.at + 12 + 12 * i) {
+            let variable = source.get(u32_at(source.types, entry)?)?;
+            let name = source.name(variable.name)?;
+            if let Some(place) = names.iter().position(|wanted| wanted.as_bytes() == name) {
+                found[place] = u32_at(source.types, entry + 4);
+            }
+        }
+    }
+    Some(found)
+}
+
 struct Type {
     at: usize,
     name: u32,

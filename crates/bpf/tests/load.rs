@@ -3,64 +3,13 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
-use parshall_bpf::diagnose::{Config, Event, Probes, Scope};
+use parshall_bpf::diagnose::{Event, Probes};
 use parshall_evidence::FlowState;
-use parshall_testkit::{root, skip};
+use probed::{Talker, alone, end_with_parent, ready};
 
-/// Counts of programs and probes of each other's events would get mixed up.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether probes can be loaded here; if not, says so.
-fn ready(what: &str) -> bool {
-    let btf = std::path::Path::new("/sys/kernel/btf/vmlinux").exists();
-    if !btf {
-        skip(what, "this kernel has no BTF");
-    }
-    btf && root(what)
-}
-
-/// A child that talks to itself: probes leave their own process alone.
-struct Talker(std::process::Child);
-
-impl Talker {
-    fn start(connections: usize) -> Self {
-        Self::start_as("talk", &connections.to_string())
-    }
-
-    /// Runs the body `role` of this binary with `value` in the environment, until it says that it talks.
-    fn start_as(role: &str, value: &str) -> Self {
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", role, "--ignored", "--nocapture", "--quiet"])
-            .env("TALK", value)
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (mut told, mut byte) = (Vec::new(), [0]);
-        while !told.ends_with(b"talking") {
-            child.stdout.as_mut().unwrap().read_exact(&mut byte).expect("it says when it talks");
-            told.push(byte[0]);
-        }
-        Self(child)
-    }
-
-    fn config(&self, max_flows: u32) -> Config {
-        Config { tgids: vec![(self.0.id(), Scope::All)], max_flows, ..Config::default() }
-    }
-}
-
-impl Drop for Talker {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+mod probed;
 
 #[test]
 #[ignore = "not a test: the body of the child process"]
@@ -70,11 +19,7 @@ fn talk() {
     let mut pairs: Vec<(TcpStream, TcpStream)> = (0..connections)
         .map(|_| (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0))
         .collect();
-    // It ends with its parent, which holds the other end of stdin.
-    std::thread::spawn(|| {
-        let _ = std::io::stdin().read(&mut [0]);
-        std::process::exit(0);
-    });
+    end_with_parent();
     println!("talking");
     loop {
         for (client, server) in &mut pairs {
@@ -99,10 +44,7 @@ fn pause() {
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let mut server = listener.accept().unwrap().0;
     std::thread::spawn(move || while client.write_all(&[1; 65_536]).is_ok() {});
-    std::thread::spawn(|| {
-        let _ = std::io::stdin().read(&mut [0]);
-        std::process::exit(0);
-    });
+    end_with_parent();
     let mut chunk = vec![0; 65_536];
     for round in 0.. {
         std::thread::sleep(PAUSE);
@@ -140,7 +82,7 @@ fn what_is_attached_goes_with_its_owner() {
         return;
     }
     let _alone = alone();
-    let talker = Talker::start(1);
+    let talker = Talker::talk(1);
     let before = held();
     assert_eq!(before, (vec![], vec![]));
     let mut probes = Probes::load(&talker.config(64)).unwrap();
@@ -170,7 +112,7 @@ fn twenty_slices_in_a_row_account_for_their_own_time_only() {
         return;
     }
     let _alone = alone();
-    let talker = Talker::start(2);
+    let talker = Talker::talk(2);
     let mut probes = Probes::load(&talker.config(64)).unwrap();
     probes.attach_always().unwrap();
     probes.owners().unwrap();
@@ -228,7 +170,7 @@ fn more_flows_than_the_limit_are_counted() {
         return;
     }
     let _alone = alone();
-    let talker = Talker::start(20);
+    let talker = Talker::talk(20);
     let mut probes = Probes::load(&talker.config(8)).unwrap();
     probes.attach_always().unwrap();
     probes.owners().unwrap();
@@ -247,7 +189,7 @@ fn two_observers_do_not_disturb_each_other() {
         return;
     }
     let _alone = alone();
-    let talker = Talker::start(1);
+    let talker = Talker::talk(1);
     let mut both: Vec<Probes> = (0..2).map(|_| Probes::load(&talker.config(64)).unwrap()).collect();
     for probes in &mut both {
         probes.attach_always().unwrap();

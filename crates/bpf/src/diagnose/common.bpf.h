@@ -54,69 +54,129 @@ static __always_inline s32 task_syscall(struct task_struct *task)
 	return regs ? syscall_nr(regs) : -1;
 }
 
-/* What the descriptor in the first argument of the task's system call refers to. */
-static __always_inline u8 task_fd_kind(struct task_struct *task, s32 nr)
+static __always_inline bool call_is(s32 nr, u8 flag)
 {
-	struct pt_regs *regs;
-	struct files_struct *files;
-	struct fdtable *fdt;
-	struct file *file = 0, **slot;
-	struct socket *socket;
-	struct sock *sk;
-	u32 fd;
-	u16 mode, family, proto;
+	u64 index = (u32)nr;
 
-	if (nr < 0 || nr >= 512 || !(call_flags[nr & 511] & 1))
-		return FD_NONE;
-	regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	if (!regs)
-		return FD_NONE;
-#if defined(__TARGET_ARCH_x86)
-	fd = (u32)regs->di;
-#else
-	fd = (u32)regs->orig_x0;
-#endif
+	if (index >= 512)
+		return false;
+	/* Or the compiler drops the mask, and the verifier does not follow the comparison through its shifts. */
+	asm volatile("" : "+r"(index));
+	return call_flags[index & 511] & flag;
+}
+
+/* What the descriptor in the first argument of a system call refers to. */
+struct descriptor {
+	u64 target; /* socket cookie, 0 where it has none yet, or inode number */
+	s32 number;
+	u8 kind;
+};
+
+static __always_inline struct file *task_file(struct task_struct *task, u32 fd)
+{
 	/* Plain loads through typed pointers: a tenth of the cost of a helper call each. */
-	files = task->files;
+	struct files_struct *files = task->files;
+	struct file *file = 0, **slot;
+	struct fdtable *fdt;
+
 	if (!files)
-		return FD_NONE;
+		return 0;
 	fdt = files->fdt;
 	if (!fdt || fd >= fdt->max_fds)
-		return FD_NONE;
+		return 0;
 	slot = fdt->fd + fd;
-	if (bpf_probe_read_kernel(&file, sizeof(file), slot) || !file)
-		return FD_NONE;
-	mode = BPF_CORE_READ(file, f_inode, i_mode);
-	switch (mode & S_IFMT) {
-	case S_IFREG:
-	case S_IFDIR:
-		return FD_FILE;
-	case S_IFIFO:
-		return FD_PIPE;
-	case S_IFCHR:
-		return FD_CHAR;
-	case S_IFBLK:
-		return FD_BLOCK;
-	case 0:
-		return FD_ANON;
-	case S_IFSOCK:
-		break;
-	default:
-		return FD_NONE;
-	}
-	socket = BPF_CORE_READ(file, private_data);
-	sk = BPF_CORE_READ(socket, sk);
-	family = BPF_CORE_READ(sk, __sk_common.skc_family);
-	proto = BPF_CORE_READ(sk, sk_protocol);
+	return bpf_probe_read_kernel(&file, sizeof(file), slot) ? 0 : file;
+}
+
+static __always_inline struct sock *file_sock(struct file *file)
+{
+	struct socket *socket = BPF_CORE_READ(file, private_data);
+
+	return BPF_CORE_READ(socket, sk);
+}
+
+static __always_inline u8 sock_kind(struct sock *sk)
+{
+	u16 family = BPF_CORE_READ(sk, __sk_common.skc_family), protocol = BPF_CORE_READ(sk, sk_protocol);
+
 	if (family == AF_UNIX)
 		return FD_UNIX;
 	if (family == AF_INET || family == AF_INET6) {
-		if (proto == IPPROTO_TCP)
+		if (protocol == IPPROTO_TCP)
 			return FD_TCP;
-		if (proto == IPPROTO_UDP)
+		if (protocol == IPPROTO_UDP)
 			return FD_UDP;
 	}
 	return FD_SOCKET;
+}
+
+static __always_inline void task_descriptor(struct task_struct *task, s32 nr, bool with_target, struct descriptor *d)
+{
+	struct pt_regs *regs;
+	struct file *file;
+	struct sock *sk;
+
+	d->target = 0;
+	d->number = -1;
+	d->kind = FD_NONE;
+	if (!call_is(nr, CALL_FD))
+		return;
+	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	if (!regs)
+		return;
+#if defined(__TARGET_ARCH_x86)
+	d->number = (s32)regs->di;
+#else
+	d->number = (s32)regs->orig_x0;
+#endif
+	file = task_file(task, d->number);
+	if (!file)
+		return;
+	switch (BPF_CORE_READ(file, f_inode, i_mode) & S_IFMT) {
+	case S_IFREG:
+	case S_IFDIR:
+		d->kind = FD_FILE;
+		break;
+	case S_IFIFO:
+		d->kind = FD_PIPE;
+		break;
+	case S_IFCHR:
+		d->kind = FD_CHAR;
+		break;
+	case S_IFBLK:
+		d->kind = FD_BLOCK;
+		break;
+	case 0:
+		d->kind = FD_ANON;
+		break;
+	case S_IFSOCK:
+		sk = file_sock(file);
+		d->kind = sock_kind(sk);
+		if (with_target)
+			d->target = BPF_CORE_READ(sk, __sk_common.skc_cookie.counter);
+		return;
+	default:
+		return;
+	}
+	if (with_target)
+		d->target = BPF_CORE_READ(file, f_inode, i_ino);
+}
+
+static __always_inline bool port_matches(struct sock *sk)
+{
+	return sk->__sk_common.skc_num == port || sk->__sk_common.skc_dport == bpf_htons(port);
+}
+
+/* Into arrays of 16 bytes, of which an IPv4 address takes the first four. */
+static __always_inline void fill_addresses(struct sock *sk, u8 *saddr, u8 *daddr)
+{
+	if (sk->__sk_common.skc_family == AF_INET6) {
+		bpf_probe_read_kernel(saddr, 16, __builtin_preserve_access_index(&sk->__sk_common.skc_v6_rcv_saddr));
+		bpf_probe_read_kernel(daddr, 16, __builtin_preserve_access_index(&sk->__sk_common.skc_v6_daddr));
+	} else {
+		*(u32 *)saddr = sk->__sk_common.skc_rcv_saddr;
+		*(u32 *)daddr = sk->__sk_common.skc_daddr;
+	}
 }
 
 #endif

@@ -13,7 +13,9 @@ pub mod record;
 pub mod sample;
 pub mod syscall;
 pub mod thread;
+pub mod timeline;
 pub mod timer;
+pub mod udp;
 
 pub use loaded::Counters;
 pub use probes::{Config, Error, Probes, Scope};

@@ -2,8 +2,10 @@
 /* The object that is loaded: one header per probe, in the order of their dependencies. */
 #include "diagnose/common.bpf.h"
 #include "diagnose/thread/account.bpf.h"
+#include "diagnose/timeline/probe.bpf.h"
 #include "diagnose/thread/probe.bpf.h"
 #include "diagnose/syscall/probe.bpf.h"
+#include "diagnose/udp/probe.bpf.h"
 #include "diagnose/flow/probe.bpf.h"
 #include "diagnose/timer/probe.bpf.h"
 #include "diagnose/sample/probe.bpf.h"

@@ -103,7 +103,7 @@ impl Programs for BtfPrograms {
 
     fn attach_slice(&self) -> Result<Vec<Link>, Error> {
         let progs = &self.skel.progs;
-        attach(&[
+        let programs = [
             ("on_switch", &progs.on_switch),
             ("on_waking", &progs.on_waking),
             ("on_sys_enter", &progs.on_sys_enter),
@@ -113,7 +113,11 @@ impl Programs for BtfPrograms {
             ("on_send_end", &progs.on_send_end),
             ("on_recv", &progs.on_recv),
             ("on_timer", &progs.on_timer),
-        ])
+            ("on_data_ready", &progs.on_data_ready),
+        ];
+        // It fires for every socket of the host and is for UDP only.
+        let udp_seen = self.skel.maps.bss_data.as_deref().is_some_and(|bss| bss.udp_seen != 0);
+        attach(&programs[..programs.len() - usize::from(!udp_seen)])
     }
 }
 
@@ -133,6 +137,7 @@ const OPTIONAL: &[(&str, &str, &str)] = &[
     ),
     ("on_send_end", "sock_send_length", "the kernel (before 6.3) does not show the sizes of sends"),
     ("on_recv", "sock_recv_length", "the kernel (before 6.3) does not show the sizes of receives"),
+    ("on_data_ready", "sk_data_ready", "the kernel (before 6.3) does not show when datagrams arrive"),
 ];
 
 impl Probes {
@@ -175,6 +180,8 @@ impl Probes {
         rodata.max_flows = config.max_flows;
         rodata.follow_children = (!config.without_children).into();
         rodata.call_flags = call_flags();
+        #[cfg(target_arch = "x86_64")]
+        (rodata.preempt_count_from_rq = preempt_count_from_rq());
         for mut program in open.open_object_mut().progs_mut() {
             if without.iter().any(|name| program.name() == *name) {
                 program.set_autoload(false);
@@ -207,6 +214,16 @@ impl Probes {
     }
 }
 
+/// How far behind a CPU's run queue its preempt count lies; 0 where the kernel does not tell.
+#[cfg(target_arch = "x86_64")]
+fn preempt_count_from_rq() -> i64 {
+    let offsets = kernel_types::per_cpu_offsets(&["runqueues", "__preempt_count", "pcpu_hot"]);
+    match (offsets[0], offsets[1].or(offsets[2])) {
+        (Some(rq), Some(count)) => i64::from(count) - i64::from(rq),
+        _ => 0,
+    }
+}
+
 fn read_iter(what: &'static str, link: libbpf_rs::Result<Link>) -> Result<Vec<u8>, Error> {
     let link = link.map_err(|source| Error::Attach { name: what, source })?;
     let mut bytes = Vec::new();
@@ -227,6 +244,8 @@ fn tracepoint_exists(name: &str) -> bool {
 mod tests {
     use super::super::syscall::{SysKey, SysValue};
     use super::super::thread::OffKey;
+    use super::super::timeline::{CallWire, OffCpuWire};
+    use super::super::udp::UdpCallWire;
     use super::skel::types as wire;
     use super::*;
 
@@ -236,6 +255,10 @@ mod tests {
         assert_eq!(size_of::<super::super::lifecycle::FlowWire>(), size_of::<wire::flow>());
         assert_eq!(size_of::<super::super::lifecycle::SnapshotWire>(), size_of::<wire::snapshot>());
         assert_eq!(size_of::<super::super::lifecycle::FlowKey>(), size_of::<wire::flow_key>());
+        // The skeleton has no types of records: records.h asserts the same sizes.
+        assert_eq!(size_of::<OffCpuWire>(), 64);
+        assert_eq!(size_of::<CallWire>(), 48);
+        assert_eq!(size_of::<UdpCallWire>(), 96);
         assert_eq!(size_of::<OffKey>(), size_of::<wire::off_key>());
         assert_eq!(size_of::<SysKey>(), size_of::<wire::sys_key>());
         assert_eq!(size_of::<SysValue>(), size_of::<wire::sys_value>());

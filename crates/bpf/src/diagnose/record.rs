@@ -1,11 +1,11 @@
 //! The envelope of what travels through the ring: the kind of each record, and its decoding.
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use super::{flow, lifecycle, sample, thread};
+use super::{flow, lifecycle, sample, thread, timeline, udp};
 use crate::bytes::read;
 
 /// `struct record_head` of `records.h`.
-#[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RecordHead {
     /// `enum record_kind`.
@@ -31,6 +31,12 @@ pub enum Event {
     FlowEnd(Box<lifecycle::FlowDump>),
     /// A thread exited; its last account.
     ThreadEnd(Box<thread::ThreadDump>),
+    /// A thread was off the CPU, for however short a time.
+    OffCpu(timeline::OffCpuWire),
+    /// A call moved data on a TCP socket, or accepted one.
+    Call(timeline::CallWire),
+    /// A datagram was received or sent.
+    UdpCall(udp::UdpCallWire),
 }
 
 /// Decodes one record; None when its kind or length is unknown.
@@ -43,6 +49,9 @@ pub fn decode(bytes: &[u8]) -> Option<Event> {
         4 => Event::Sample(Box::new(read(bytes)?)),
         5 => Event::FlowEnd(Box::new(read::<lifecycle::FlowEndWire>(bytes)?.dump)),
         6 => Event::ThreadEnd(Box::new(read::<thread::ThreadEndWire>(bytes)?.dump)),
+        7 => Event::OffCpu(read(bytes)?),
+        8 => Event::Call(read(bytes)?),
+        9 => Event::UdpCall(read(bytes)?),
         _ => return None,
     };
     Some(event)
@@ -55,7 +64,7 @@ mod tests {
     #[test]
     fn unknown_and_torn_records_are_refused() {
         assert!(decode(&[]).is_none());
-        assert!(decode(&[9; 16]).is_none());
+        assert!(decode(&[99; 16]).is_none());
         let mut torn = vec![0u8; size_of::<flow::FlowStallWire>() - 1];
         torn[0] = 1;
         assert!(decode(&torn).is_none());
@@ -71,7 +80,7 @@ mod tests {
                 .map(|i| {
                     seed = seed.wrapping_mul(6364136223846793005).wrapping_add(i as u64 | 1);
                     if i == 0 {
-                        (seed % 8) as u8
+                        (seed % 12) as u8
                     } else if i < 4 {
                         0
                     } else {
@@ -86,7 +95,9 @@ mod tests {
                     Event::UserStack(s) => drop(s.stack().len()),
                     Event::Sample(s) => drop((s.kernel_stack().len(), s.user_stack().len())),
                     Event::FlowEnd(d) => drop(d.cells()),
-                    Event::ThreadEnd(_) => {}
+                    Event::OffCpu(o) => assert!(format!("{:?}", o.waker_context()).len() > 3),
+                    Event::UdpCall(u) => assert_eq!(u.addresses().0.port(), u.sport),
+                    Event::ThreadEnd(_) | Event::Call(_) => {}
                 }
             }
         }

@@ -31,7 +31,19 @@ enum off_cpu { OFF_BLOCKED, OFF_RUNNABLE, OFF_THROTTLED };
 /* parshall_evidence::FdKind */
 enum fd_kind { FD_NONE, FD_FILE, FD_PIPE, FD_TCP, FD_UDP, FD_UNIX, FD_SOCKET, FD_ANON, FD_CHAR, FD_BLOCK };
 
-enum record_kind { REC_FLOW_STALL = 1, REC_THREAD_STALL, REC_USER_STACK, REC_SAMPLE, REC_FLOW_END, REC_THREAD_END };
+/* What made a sleeper run: decides whether its waker is to be followed. */
+enum waker_context { WAKER_UNKNOWN, WAKER_THREAD, WAKER_KERNEL_THREAD, WAKER_SOFTIRQ, WAKER_HARDIRQ };
+
+/* parshall_core::critical_path::timeline::Why */
+enum off_why { WHY_SLEPT, WHY_SLEPT_FOR_IO, WHY_SLEPT_UNINTERRUPTIBLY, WHY_PREEMPTED, WHY_THROTTLED, WHY_STOPPED };
+
+/* parshall_core::critical_path::timeline::Op */
+enum call_op { OP_RECEIVE, OP_SEND, OP_ACCEPT };
+
+enum record_kind {
+	REC_FLOW_STALL = 1, REC_THREAD_STALL, REC_USER_STACK, REC_SAMPLE, REC_FLOW_END, REC_THREAD_END, REC_OFF_CPU, REC_CALL,
+	REC_UDP_CALL
+};
 
 struct flow_key {
 	u8 saddr[16];
@@ -119,6 +131,11 @@ struct flow {
 	u32 run_cwnd;
 	u32 copied;       /* copied_seq after the last event */
 	u32 copied_gen;   /* the slice in which it was read */
+	/* Of the slice, 0 where not seen: */
+	u64 arrived;      /* when the first byte that is unread arrived */
+	u64 last_arrival; /* when the last segment with data arrived */
+	u64 recv_since;   /* `arrived` of what a receive took that has not been reported */
+	u64 send_begin;   /* of the send that goes on */
 	struct calls calls;
 	u64 ns[FS_N * RL_N];
 	u32 count[FS_N * RL_N];
@@ -224,7 +241,9 @@ struct thread {
 	u32 last_recv_len;
 	u32 copy_mode;
 	u32 copy_votes;
-	u32 pad;
+	u8 why;           /* enum off_why, of the sleep that `wake` ended */
+	u8 waker_context; /* enum waker_context; with waker_tid noted for every sleep */
+	u8 pad[2];
 	u32 runq_log2[20];
 	char waker_comm[COMM_LEN];
 	u64 wstack[KSTACK_MAX];
@@ -293,6 +312,51 @@ struct sys_value {
 	u64 on_ns;
 	u64 off_ns;
 };
+
+/* One time of a thread off the CPU. `head.at` is when it ran again, or when the slice ended. */
+struct off_cpu_rec {
+	struct record_head head;
+	u64 begin;
+	u64 wake;
+	u64 target;       /* socket cookie, or inode number */
+	s32 nr;
+	s32 fd_number;
+	u32 tgid;
+	u32 waker_tid;
+	u32 prev_tid;
+	u8 fd;
+	u8 why;           /* enum off_why */
+	u8 waker_context;
+	u8 pad;
+};
+
+/* One call that moved data on a TCP socket, or accepted one. `head.at` is when it was done. */
+struct call_rec {
+	struct record_head head;
+	u64 cookie;
+	u64 since;        /* 0 where it was not seen */
+	u32 tgid;
+	u32 bytes;
+	u32 op;           /* enum call_op */
+	u32 pad;
+};
+
+/* One datagram received or sent. */
+struct udp_call_rec {
+	struct call_rec call;
+	u8 saddr[16];
+	u8 daddr[16];
+	u16 sport;
+	u16 dport;        /* 0: not connected */
+	u16 family;
+	u8 bound;         /* its port was asked for */
+	u8 pad;
+	u32 netns;
+	u32 pad2;
+};
+
+_Static_assert(sizeof(struct off_cpu_rec) == 64 && sizeof(struct call_rec) == 48 && sizeof(struct udp_call_rec) == 96,
+	       "the decoders have the same sizes");
 
 /* Written by the file iterator: which process holds which socket. */
 struct owner_rec {

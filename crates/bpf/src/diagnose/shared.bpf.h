@@ -7,10 +7,10 @@
 #include <bpf/bpf_helpers.h>
 
 /* Set before load. */
-/* Bit 0: the first argument is a descriptor; 1: a positive result is a number of bytes; 2: receives; 3: sends. */
+/* Bit 0: the first argument is a descriptor; 1: a positive result is a number of bytes; 2: receives; 3: sends; 4: accepts. */
 const volatile u8 call_flags[512] = {};
 
-enum call_flag { CALL_FD = 1, CALL_BYTES = 2, CALL_RECEIVES = 4, CALL_SENDS = 8 };
+enum call_flag { CALL_FD = 1, CALL_BYTES = 2, CALL_RECEIVES = 4, CALL_SENDS = 8, CALL_ACCEPTS = 16 };
 
 /* Set by user space around slices. Per-event probes do nothing while `active` is 0. */
 u32 active = 0;
@@ -39,7 +39,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4 * 1024 * 1024);
+	__uint(max_entries, 8 * 1024 * 1024);
 } ring SEC(".maps");
 
 /* Children that a process of the subject makes belong to it too. */

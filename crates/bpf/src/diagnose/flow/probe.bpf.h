@@ -265,11 +265,6 @@ static __always_inline void flow_init(struct flow *st, struct sock *sk, u64 now,
 	st->cookie = bpf_get_socket_cookie(sk);
 }
 
-static __always_inline bool port_matches(struct sock *sk)
-{
-	return sk->__sk_common.skc_num == port || sk->__sk_common.skc_dport == bpf_htons(port);
-}
-
 static __always_inline void learn_timers(struct sock *sk)
 {
 	struct tcp_sock *tp;
@@ -345,6 +340,7 @@ static __always_inline void flow_enter_slice(struct flow *st)
 	st->run_state = RUN_NONE;
 	st->last_release = RL_CUT;
 	st->in_send = 0;
+	st->arrived = st->last_arrival = st->recv_since = st->send_begin = 0;
 }
 
 /*
@@ -393,6 +389,33 @@ static __always_inline void end_with_receive(struct sock *sk, struct flow *st, s
 	f->unread -= took;
 }
 
+/*
+ * A segment with data arrives. What a receive took that is not reported yet (see above) had arrived before, whether it owns the
+ * socket or waits for more.
+ */
+static __always_inline void note_arrival(struct flow *st, struct fields *f, u64 now)
+{
+	if (st->copied_gen == slice_gen && (s32)(f->copied - st->copied) > 0 && !st->recv_since)
+		st->recv_since = st->arrived;
+	if (!f->unread)
+		st->arrived = now;
+	st->last_arrival = now;
+}
+
+/*
+ * When the first byte arrived of what a receive took. Of what it left only the last segment's arrival is known: exact where
+ * one segment is read in parts, at most too late (so that the wait appears too short) where several were unread.
+ */
+static __always_inline u64 take_arrived(struct flow *st, struct fields *f)
+{
+	u64 since = st->recv_since ? st->recv_since : st->arrived;
+
+	st->recv_since = 0;
+	st->arrived = f->unread ? st->last_arrival : 0;
+	/* Not seen: it lay there when the slice began, or came with the handshake. */
+	return since ? since : st->last;
+}
+
 /* A segment arrived after a long wait: was a delayed-ACK timer what let it go? */
 __noinline int rx_release(struct flow *st, int payload, u32 srtt_us, u64 now)
 {
@@ -439,6 +462,8 @@ int BPF_PROG(on_segment, struct sock *sk, struct sk_buff *skb)
 	load_fields(sk, tp, &f);
 	/* struct tcp_skb_cb begins with seq and end_seq. */
 	bpf_probe_read_kernel(seq, sizeof(seq), __builtin_preserve_access_index(&skb->cb));
+	if (seq[0] != seq[1])
+		note_arrival(st, &f, now);
 	end_with_receive(sk, st, &f, now);
 	flow_event(st, &f, rx_release(st, seq[0] != seq[1], tp->srtt_us, now), now);
 	return 0;
@@ -450,6 +475,7 @@ int BPF_PROG(on_send_begin, struct sock *sk)
 	struct flow *st;
 	struct tcp_sock *tp;
 	struct fields f;
+	u64 now;
 
 	if (!active)
 		return 0;
@@ -462,29 +488,38 @@ int BPF_PROG(on_send_begin, struct sock *sk)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
+	now = bpf_ktime_get_ns();
 	st->in_send = 1;
+	st->send_begin = now;
 	st->tid = (u32)bpf_get_current_pid_tgid();
 	load_fields(sk, tp, &f);
-	flow_event(st, &f, RL_APP_SEND, bpf_ktime_get_ns());
+	flow_event(st, &f, RL_APP_SEND, now);
 	return 0;
 }
 
 SEC("tp_btf/sock_send_length")
 int BPF_PROG(on_send_end, struct sock *sk, int ret)
 {
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = bpf_get_current_pid_tgid(), now, since;
 	struct calls *c;
 	struct flow *st;
 	struct tcp_sock *tp;
 	struct fields f;
 
-	if (!active || sk->sk_protocol != IPPROTO_TCP)
+	if (!active)
 		return 0;
+	if (sk->sk_protocol != IPPROTO_TCP) {
+		if (ret > 0 && is_udp(sk))
+			udp_call(sk, id, OP_SEND, ret);
+		return 0;
+	}
 	st = flow_of_call(sk, id >> 32);
 	if (!st)
 		return 0;
 	flow_enter_slice(st);
 	st->in_send = 0;
+	since = st->send_begin;
+	st->send_begin = 0;
 	c = &st->calls;
 	if (ret <= 0) {
 		if (ret == -11)
@@ -495,7 +530,9 @@ int BPF_PROG(on_send_end, struct sock *sk, int ret)
 	if (!tp)
 		return 0;
 	load_fields(sk, tp, &f);
-	flow_event(st, &f, RL_APP_SEND, bpf_ktime_get_ns());
+	now = bpf_ktime_get_ns();
+	emit_call(st->cookie, id, OP_SEND, since ? since : now, now, ret);
+	flow_event(st, &f, RL_APP_SEND, now);
 	st->tgid = id >> 32;
 	st->tid = (u32)id;
 	if (st->last_op == 2) {
@@ -524,13 +561,18 @@ int BPF_PROG(on_send_end, struct sock *sk, int ret)
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(on_recv, struct sock *sk, int ret, int flags)
 {
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = bpf_get_current_pid_tgid(), now;
 	struct flow *st;
 	struct tcp_sock *tp;
 	struct fields f;
 
-	if (!active || sk->sk_protocol != IPPROTO_TCP || (flags & 2 /* MSG_PEEK */))
+	if (!active || (flags & (MSG_PEEK_FLAG | MSG_ERRQUEUE_FLAG)))
 		return 0;
+	if (sk->sk_protocol != IPPROTO_TCP) {
+		if (ret > 0 && is_udp(sk))
+			udp_call(sk, id, OP_RECEIVE, ret);
+		return 0;
+	}
 	st = flow_of_call(sk, id >> 32);
 	if (!st)
 		return 0;
@@ -547,9 +589,11 @@ int BPF_PROG(on_recv, struct sock *sk, int ret, int flags)
 	if (f.unread)
 		st->calls.recv_left_over++;
 	copy_received(sk, ret, f.unread != 0);
+	now = bpf_ktime_get_ns();
+	emit_call(st->cookie, id, OP_RECEIVE, take_arrived(st, &f), now, ret);
 	f.copied -= ret;
 	f.unread += ret;
-	flow_event(st, &f, RL_APP_RECV, bpf_ktime_get_ns());
+	flow_event(st, &f, RL_APP_RECV, now);
 	st->copied += ret;
 	st->tgid = id >> 32;
 	st->tid = (u32)id;

@@ -1,9 +1,10 @@
 //! Decoder of the lifecycle probe: whole accounts of sockets, and who holds them.
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use parshall_evidence::{FlowCalls, FlowCell, FlowState, Release, TcpSnapshot};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
+use crate::bytes::socket_addr;
 use crate::diagnose::record::RecordHead;
 
 const FLOW_STATES: usize = FlowState::ALL.len();
@@ -107,6 +108,10 @@ pub struct FlowWire {
     pub run_fields: [u32; 5],
     pub copied: u32,
     pub copied_gen: u32,
+    pub arrived: u64,
+    pub last_arrival: u64,
+    pub recv_since: u64,
+    pub send_begin: u64,
     pub calls: CallsWire,
     pub ns: [u64; FLOW_STATES * RELEASES],
     pub count: [u32; FLOW_STATES * RELEASES],
@@ -144,16 +149,8 @@ pub struct Owner {
 impl FlowDump {
     /// Its own address and the other end's.
     pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
-        let ip = |bytes: &[u8; 16]| -> IpAddr {
-            if i32::from(self.key.family) == libc::AF_INET6 {
-                let v6 = Ipv6Addr::from(*bytes);
-                // A dual-stack listener's IPv4 connections are the same flows as their other end's.
-                v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
-            } else {
-                IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))
-            }
-        };
-        (SocketAddr::new(ip(&self.key.saddr), self.key.sport), SocketAddr::new(ip(&self.key.daddr), self.key.dport))
+        let key = &self.key;
+        (socket_addr(key.family, &key.saddr, key.sport), socket_addr(key.family, &key.daddr, key.dport))
     }
 
     /// The account, cells without time left out.

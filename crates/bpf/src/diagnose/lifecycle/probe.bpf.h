@@ -17,13 +17,7 @@ static __always_inline void fill_key(struct sock *sk, struct flow *st, struct fl
 	k->state = sk->__sk_common.skc_state;
 	k->passive = st->passive;
 	k->netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
-	if (k->family == AF_INET6) {
-		bpf_probe_read_kernel(k->saddr, 16, __builtin_preserve_access_index(&sk->__sk_common.skc_v6_rcv_saddr));
-		bpf_probe_read_kernel(k->daddr, 16, __builtin_preserve_access_index(&sk->__sk_common.skc_v6_daddr));
-	} else {
-		*(u32 *)k->saddr = sk->__sk_common.skc_rcv_saddr;
-		*(u32 *)k->daddr = sk->__sk_common.skc_daddr;
-	}
+	fill_addresses(sk, k->saddr, k->daddr);
 }
 
 /* tcp_info's chrono (net/ipv4/tcp.c, tcp_get_info_chrono_stats), in jiffies. */
@@ -146,6 +140,8 @@ int dump_owners(struct bpf_iter__task_file *ctx)
 	if (!socket)
 		return 0;
 	sk = socket->sk;
+	if (sk && is_udp(sk) && (scope == SCOPE_ALL || port_matches(sk)))
+		track_udp(sk);
 	if (!sk || sk->sk_protocol != IPPROTO_TCP)
 		return 0;
 	if (sk->__sk_common.skc_family != AF_INET && sk->__sk_common.skc_family != AF_INET6)

@@ -70,11 +70,14 @@ const TAKES_FD: &[libc::c_long] = &[
 /// Calls that receive on the descriptor they are given.
 const RECEIVES: &[libc::c_long] = &[libc::SYS_read, libc::SYS_readv, libc::SYS_recvfrom, libc::SYS_recvmsg];
 
+/// Calls that return the descriptor of a connection that they accepted.
+const ACCEPTS: &[libc::c_long] = &[libc::SYS_accept, libc::SYS_accept4];
+
 /// Calls that send on the descriptor they are given.
 const SENDS: &[libc::c_long] = &[libc::SYS_write, libc::SYS_writev, libc::SYS_sendto, libc::SYS_sendmsg];
 
 /// The table `call_flags` of `shared.bpf.h`: bit 0 takes a descriptor first, bit 1 returns a number of bytes, bit 2
-/// receives, bit 3 sends.
+/// receives, bit 3 sends, bit 4 accepts.
 pub fn call_flags() -> [u8; 512] {
     let mut flags = [0; 512];
     let mut mark = |calls: &[libc::c_long], bits: u8| {
@@ -88,6 +91,7 @@ pub fn call_flags() -> [u8; 512] {
     mark(TAKES_FD, 1);
     mark(RECEIVES, 4);
     mark(SENDS, 8);
+    mark(ACCEPTS, 16);
     #[cfg(target_arch = "x86_64")]
     mark(&[libc::SYS_epoll_wait], 1);
     flags

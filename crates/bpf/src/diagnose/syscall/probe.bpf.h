@@ -17,6 +17,7 @@ static __always_inline struct thread *running_thread(void)
 SEC("tp_btf/sys_enter")
 int BPF_PROG(on_sys_enter, struct pt_regs *regs, long id)
 {
+	struct descriptor fd;
 	struct thread *t;
 	u64 now;
 
@@ -31,7 +32,8 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long id)
 	t->sys_t0 = now;
 	t->sys_on0 = on_cpu_so_far(t, now);
 	/* The kind of descriptor is taken on entry: close() and a reused number would spoil it on exit. */
-	t->sys_fd = task_fd_kind(bpf_get_current_task_btf(), id);
+	task_descriptor(bpf_get_current_task_btf(), id, false, &fd);
+	t->sys_fd = fd.kind;
 	return 0;
 }
 
@@ -49,5 +51,7 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 	if (t->want_ustack)
 		emit_user_stack(ctx, t);
 	add_call(t, ret, bpf_ktime_get_ns());
+	if (ret >= 0 && call_is(syscall_nr(regs), CALL_ACCEPTS))
+		emit_accept(ret);
 	return 0;
 }

@@ -35,31 +35,43 @@ static __always_inline void emit_off(struct task_struct *task, struct thread *t,
 		t->want_ustack = 1;
 }
 
-/* Ends a time off the CPU at `now`: its blocked and its runnable part. */
-static __always_inline void end_off(struct task_struct *task, struct thread *t, u64 now)
+/*
+ * Ends a time off the CPU at `now`: its blocked and its runnable part. `prev_tid` ran on the CPU before; `cut` says that the slice
+ * ends, and the thread is still off.
+ */
+static __always_inline void end_off(struct task_struct *task, struct thread *t, u64 now, u32 prev_tid, bool cut)
 {
 	s32 nr = task_syscall(task);
-	u8 fd, state = t->state;
+	u8 state = t->state;
 	u64 woken = t->wake > t->since ? t->wake : 0, blocked, waited;
+	struct descriptor fd = { .number = -1 };
+	struct off_cpu_time o = { .fd = &fd, .end = now, .nr = nr, .prev_tid = prev_tid, .woken = woken != 0 };
 
 	if ((s64)(now - t->since) <= 0)
 		return;
 	if (state == TS_UNKNOWN)
 		state = woken || nr >= 0 ? TS_BLOCKED : TS_RUNNABLE;
-	fd = state == TS_BLOCKED ? task_fd_kind(task, nr) : FD_NONE;
 	if (state == TS_THROTTLED) {
+		o.why = WHY_THROTTLED;
+		o.wake = now;
+		emit_off_cpu(t, &o);
 		blocked = now - t->since;
-		add_off(t, OFF_THROTTLED, nr, fd, blocked);
+		add_off(t, OFF_THROTTLED, nr, FD_NONE, blocked);
 		if (blocked >= STALL_MIN_NS)
-			emit_off(task, t, OFF_THROTTLED, nr, fd, t->since, blocked);
+			emit_off(task, t, OFF_THROTTLED, nr, FD_NONE, t->since, blocked);
 		return;
 	}
+	if (state == TS_BLOCKED)
+		task_descriptor(task, nr, true, &fd);
 	blocked = state == TS_RUNNABLE ? 0 : (woken ? woken : now) - t->since;
 	waited = now - t->since - blocked;
+	o.wake = t->since + blocked;
+	o.why = state == TS_RUNNABLE ? WHY_PREEMPTED : woken ? t->why : cut ? sleep_reason(task) : WHY_SLEPT;
+	emit_off_cpu(t, &o);
 	if (blocked) {
-		add_off(t, OFF_BLOCKED, nr, fd, blocked);
+		add_off(t, OFF_BLOCKED, nr, fd.kind, blocked);
 		if (blocked >= STALL_MIN_NS)
-			emit_off(task, t, OFF_BLOCKED, nr, fd, t->since, blocked);
+			emit_off(task, t, OFF_BLOCKED, nr, fd.kind, t->since, blocked);
 	}
 	if (waited) {
 		add_off(t, OFF_RUNNABLE, nr, FD_NONE, waited);
@@ -109,7 +121,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	if (t) {
 		count(CNT_EVENTS);
 		thread_enter_slice(t);
-		end_off(next, t, now);
+		end_off(next, t, now, prev->pid, false);
 		t->since = now;
 		t->state = TS_ON;
 	}
@@ -135,9 +147,12 @@ int BPF_PROG(on_waking, struct task_struct *task)
 	now = bpf_ktime_get_ns();
 	t->wake = now;
 	t->n_wstack = 0;
+	waker = bpf_get_current_task_btf();
+	t->why = sleep_reason(task);
+	t->waker_context = waker_context(waker);
+	t->waker_tid = waker->pid;
 	if (now - t->since < STALL_MIN_NS)
 		return 0;
-	waker = bpf_get_current_task_btf();
 	__builtin_memcpy(t->waker_comm, waker->comm, sizeof(t->waker_comm));
 	note_waker(ctx, t, waker->pid, waker->tgid);
 	return 0;
@@ -183,7 +198,7 @@ static __always_inline void cut_thread(struct task_struct *task, struct thread *
 	if (t->state == TS_ON)
 		add_on(t, at - t->since);
 	else
-		end_off(task, t, at);
+		end_off(task, t, at, 0, true);
 	t->since = at;
 }
 

@@ -1,0 +1,74 @@
+//! Decoder of the timeline probe: single times off the CPU, and single calls on TCP sockets.
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use crate::diagnose::record::RecordHead;
+
+/// `struct off_cpu_rec`: one time of a thread off the CPU. `head.at` is when it ran again, or when the slice ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct OffCpuWire {
+    pub head: RecordHead,
+    pub begin: u64,
+    pub wake: u64,
+    pub target: u64,
+    pub nr: i32,
+    pub fd_number: i32,
+    pub tgid: u32,
+    pub waker_tid: u32,
+    pub prev_tid: u32,
+    pub fd: u8,
+    pub why: u8,
+    pub waker_context: u8,
+    pub pad: u8,
+}
+
+/// `enum waker_context`, in its order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WakerContext {
+    /// Not seen.
+    Unknown,
+    /// A thread of a process.
+    Thread,
+    /// A thread of the kernel.
+    KernelThread,
+    /// A softirq.
+    SoftIrq,
+    /// A hardware interrupt.
+    HardIrq,
+}
+
+impl OffCpuWire {
+    /// From where the thread was woken.
+    pub fn waker_context(&self) -> WakerContext {
+        match self.waker_context {
+            1 => WakerContext::Thread,
+            2 => WakerContext::KernelThread,
+            3 => WakerContext::SoftIrq,
+            4 => WakerContext::HardIrq,
+            _ => WakerContext::Unknown,
+        }
+    }
+}
+
+/// `struct call_rec`: one call that moved data on a TCP socket, or accepted one. `head.at` is when it was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct CallWire {
+    pub head: RecordHead,
+    pub cookie: u64,
+    /// Of an accept 0: when the connection was established, its flow knows.
+    pub since: u64,
+    pub tgid: u32,
+    pub bytes: u32,
+    pub op: u32,
+    pub pad: u32,
+}
+
+/// `OP_RECEIVE`.
+pub const OP_RECEIVE: u32 = 0;
+/// `OP_SEND`.
+pub const OP_SEND: u32 = 1;
+/// `OP_ACCEPT`.
+pub const OP_ACCEPT: u32 = 2;

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/*
+ * Single events for the account of requests: each time of a thread off the CPU, and each call that moved data on a socket or
+ * accepted one. They are the most frequent records by far, so each is small and takes one reservation in the ring.
+ */
+
+/* Times off the CPU shorter than this are not reported one by one. Raised by user space where they are too many. */
+u64 off_floor_ns = 0;
+
+#if defined(__TARGET_ARCH_x86)
+/*
+ * Set before load: how far behind a CPU's run queue its preempt count (or the structure with it) lies, from the kernel's type
+ * information. A kernel symbol would be simpler, but kernels without CONFIG_KALLSYMS_ALL do not find it.
+ */
+const volatile s64 preempt_count_from_rq = 0;
+#endif
+
+/* False where this kernel does not show it. */
+static __always_inline bool read_preempt_count(struct task_struct *current_task, u32 *value)
+{
+#if defined(__TARGET_ARCH_x86)
+	u64 at;
+
+	if (!preempt_count_from_rq || !bpf_core_field_exists(current_task->se.cfs_rq))
+		return false;
+	at = (u64)BPF_CORE_READ(current_task, se.cfs_rq, rq) + preempt_count_from_rq;
+	if (bpf_core_type_exists(struct pcpu_hot))
+		at += bpf_core_field_offset(struct pcpu_hot, preempt_count);
+	return !bpf_probe_read_kernel(value, sizeof(*value), (void *)at);
+#else
+	*value = current_task->thread_info.preempt.count;
+	return true;
+#endif
+}
+
+/* From where the current task wakes another. An interrupt has no part in what it interrupted. */
+static __always_inline u8 waker_context(struct task_struct *waker)
+{
+	u32 value;
+
+	if (read_preempt_count(waker, &value)) {
+		if (value & HARDIRQ_OR_NMI)
+			return WAKER_HARDIRQ;
+		if (value & SOFTIRQ_SERVED)
+			return WAKER_SOFTIRQ;
+		if (waker->pid)
+			return waker->flags & PF_KTHREAD ? WAKER_KERNEL_THREAD : WAKER_THREAD;
+	}
+	return waker->pid ? WAKER_UNKNOWN : WAKER_SOFTIRQ;
+}
+
+/* Why a task sleeps that is still asleep. */
+static __always_inline u8 sleep_reason(struct task_struct *task)
+{
+	u32 state = task->__state;
+
+	if (state & (TASK_STOPPED_BIT | TASK_TRACED_BIT | TASK_FROZEN_BIT))
+		return WHY_STOPPED;
+	/* The freezer of cgroup v2 lets tasks sleep interruptibly. */
+	if (bpf_core_field_exists(task->frozen) && BPF_CORE_READ_BITFIELD(task, frozen))
+		return WHY_STOPPED;
+	if (!(state & TASK_UNINTERRUPTIBLE))
+		return WHY_SLEPT;
+	return BPF_CORE_READ_BITFIELD(task, in_iowait) ? WHY_SLEPT_FOR_IO : WHY_SLEPT_UNINTERRUPTIBLY;
+}
+
+/* What end_off knows of a time off the CPU. */
+struct off_cpu_time {
+	struct descriptor *fd;
+	u64 wake;
+	u64 end;
+	s32 nr;
+	u32 prev_tid;
+	u8 why;
+	bool woken;
+};
+
+static __always_inline void emit_off_cpu(struct thread *t, struct off_cpu_time *o)
+{
+	struct off_cpu_rec *r;
+
+	if (o->end - t->since < off_floor_ns)
+		return;
+	r = RESERVE(off_cpu_rec);
+	if (!r)
+		return;
+	r->head.kind = REC_OFF_CPU;
+	r->head.tid = t->tid;
+	r->head.at = o->end;
+	r->begin = t->since;
+	r->wake = o->wake;
+	r->target = o->fd->target;
+	r->nr = o->nr;
+	r->fd_number = o->fd->number;
+	r->tgid = t->tgid;
+	r->waker_tid = o->woken ? t->waker_tid : 0;
+	r->prev_tid = o->prev_tid;
+	r->fd = o->fd->kind;
+	r->why = o->why;
+	r->waker_context = o->woken ? t->waker_context : WAKER_UNKNOWN;
+	r->pad = 0;
+	SUBMIT(r);
+}
+
+static __always_inline void fill_call(struct call_rec *r, u32 kind, u64 cookie, u64 id, u32 op, u64 since, u64 at, u32 bytes)
+{
+	r->head.kind = kind;
+	r->head.tid = (u32)id;
+	r->head.at = at;
+	r->cookie = cookie;
+	r->since = since;
+	r->tgid = id >> 32;
+	r->bytes = bytes;
+	r->op = op;
+	r->pad = 0;
+}
+
+/* `id` is bpf_get_current_pid_tgid() of the caller. */
+static __always_inline void emit_call(u64 cookie, u64 id, u32 op, u64 since, u64 at, u32 bytes)
+{
+	struct call_rec *r = RESERVE(call_rec);
+
+	if (!r)
+		return;
+	fill_call(r, REC_CALL, cookie, id, op, since, at, bytes);
+	SUBMIT(r);
+}
+
+/*
+ * An accept returned the descriptor `fd`. The socket storage of the connection, which knows when it was established, needs a
+ * pointer that the verifier trusts; user space finds it by the cookie.
+ */
+static __always_inline void emit_accept(u32 fd)
+{
+	struct file *file = task_file(bpf_get_current_task_btf(), fd);
+	struct sock *sk;
+
+	if (!file)
+		return;
+	sk = file_sock(file);
+	if (sock_kind(sk) != FD_TCP)
+		return;
+	emit_call(BPF_CORE_READ(sk, __sk_common.skc_cookie.counter), bpf_get_current_pid_tgid(), OP_ACCEPT, 0,
+		  bpf_ktime_get_ns(), 0);
+}

@@ -1,0 +1,33 @@
+//! Decoder of the UDP probe: single datagrams.
+use std::net::SocketAddr;
+
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use crate::bytes::socket_addr;
+use crate::diagnose::timeline::CallWire;
+
+/// `struct udp_call_rec`: a datagram was received or sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct UdpCallWire {
+    pub call: CallWire,
+    pub saddr: [u8; 16],
+    pub daddr: [u8; 16],
+    pub sport: u16,
+    /// 0 where the socket is not connected.
+    pub dport: u16,
+    pub family: u16,
+    /// Its port was asked for.
+    pub bound: u8,
+    pub pad: u8,
+    pub netns: u32,
+    pub pad2: u32,
+}
+
+impl UdpCallWire {
+    /// The socket's own address and the one that it is connected to.
+    pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        (socket_addr(self.family, &self.saddr, self.sport), socket_addr(self.family, &self.daddr, self.dport))
+    }
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/*
+ * Datagrams of the subject's UDP sockets: each one received, with the time at which it arrived, and each one sent. The
+ * tracepoints show the socket and not the message, so the peer is known of connected sockets only; requests to an unconnected
+ * one are paired with its replies in their order.
+ */
+
+/* Arrivals that are remembered per socket; of the datagrams beyond, the wait counts from a later arrival. */
+#define UDP_ARRIVALS 16
+
+/* In socket storage. It goes with its socket, and only sockets that are used in a slice have one. */
+struct udp_socket {
+	u64 cookie;
+	u64 arrived[UDP_ARRIVALS];
+	u32 arrivals;
+	u32 taken;
+	u32 queued_before; /* datagrams that lay in the socket when the slice began */
+	u32 gen;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct udp_socket);
+} udp_sockets SEC(".maps");
+
+/* The subject has UDP sockets: only then is on_data_ready attached, which fires for every socket of the host. */
+u32 udp_seen = 0;
+
+static __always_inline bool is_udp(struct sock *sk)
+{
+	u16 family = sk->__sk_common.skc_family;
+
+	return sk->sk_protocol == IPPROTO_UDP && sk->sk_type == SOCK_DGRAM && (family == AF_INET || family == AF_INET6);
+}
+
+static __always_inline struct udp_socket *track_udp(struct sock *sk)
+{
+	struct udp_socket *u = bpf_sk_storage_get(&udp_sockets, sk, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!u) {
+		count(CNT_UNTRACKED);
+		return 0;
+	}
+	if (!u->cookie)
+		u->cookie = bpf_get_socket_cookie(sk);
+	udp_seen = 1;
+	return u;
+}
+
+/* `arriving`: of the datagrams in the socket one has just been counted. */
+static __always_inline void udp_enter_slice(struct sock *sk, struct udp_socket *u, u32 arriving)
+{
+	u32 queued;
+
+	if (u->gen == slice_gen)
+		return;
+	u->gen = slice_gen;
+	u->arrivals = u->taken = 0;
+	queued = sk->sk_receive_queue.qlen + BPF_CORE_READ((struct udp_sock *)sk, reader_queue.qlen);
+	u->queued_before = queued > arriving ? queued - arriving : 0;
+}
+
+SEC("tp_btf/sk_data_ready")
+int BPF_PROG(on_data_ready, const struct sock *const_sk)
+{
+	struct sock *sk = (struct sock *)const_sk;
+	struct udp_socket *u;
+
+	if (!active || sk->sk_protocol != IPPROTO_UDP)
+		return 0;
+	u = bpf_sk_storage_get(&udp_sockets, sk, 0, 0);
+	if (!u)
+		return 0;
+	count(CNT_EVENTS);
+	udp_enter_slice(sk, u, 1);
+	u->arrived[u->arrivals++ % UDP_ARRIVALS] = bpf_ktime_get_ns();
+	return 0;
+}
+
+/* Arrival of the datagram that is received now; datagrams leave a socket in the order of their arrival. */
+static __always_inline u64 take_arrival(struct udp_socket *u)
+{
+	if (u->queued_before) {
+		u->queued_before--;
+		return slice_begin;
+	}
+	if (u->arrivals == u->taken)
+		return 0;
+	if (u->arrivals - u->taken > UDP_ARRIVALS)
+		u->taken = u->arrivals - UDP_ARRIVALS;
+	return u->arrived[u->taken++ % UDP_ARRIVALS];
+}
+
+static __always_inline void udp_call(struct sock *sk, u64 id, u32 op, u32 bytes)
+{
+	u64 now = bpf_ktime_get_ns(), since = 0;
+	struct udp_call_rec *r;
+	struct udp_socket *u = bpf_sk_storage_get(&udp_sockets, sk, 0, 0);
+	u8 scope;
+
+	if (!u) {
+		scope = subject_scope(id >> 32);
+		if (scope != SCOPE_ALL && !(scope == SCOPE_PORT && port_matches(sk)))
+			return;
+		u = track_udp(sk);
+		if (!u)
+			return;
+		u->gen = slice_gen;
+	}
+	count(CNT_EVENTS);
+	udp_enter_slice(sk, u, 0);
+	if (op == OP_RECEIVE)
+		since = take_arrival(u);
+	r = RESERVE(udp_call_rec);
+	if (!r)
+		return;
+	fill_call(&r->call, REC_UDP_CALL, u->cookie, id, op, since ? since : now, now, bytes);
+	r->family = sk->__sk_common.skc_family;
+	r->sport = sk->__sk_common.skc_num;
+	r->dport = bpf_ntohs(sk->__sk_common.skc_dport);
+	r->bound = !!(sk->sk_userlocks & BINDPORT_LOCK);
+	r->netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+	r->pad = 0;
+	r->pad2 = 0;
+	__builtin_memset(r->saddr, 0, sizeof(r->saddr) + sizeof(r->daddr));
+	fill_addresses(sk, r->saddr, r->daddr);
+	SUBMIT(r);
+}
