@@ -28,6 +28,7 @@ pub mod subject;
 mod syscall_name;
 #[cfg(test)]
 mod testkit;
+mod timeline;
 mod tracepoint;
 pub mod trial;
 mod window;

@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use parshall_bpf::clock::{monotonic_ns, tick_hz};
 use parshall_bpf::diagnose::{Config, Counters, Event, Probes, Scope};
+use parshall_core::critical_path::services;
 use parshall_core::observe::slice::{SlicePlan, Step};
-use parshall_evidence::{CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Status};
+use parshall_evidence::{
+    CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Status, ThreadRecord,
+};
 
 use super::cgroup;
 use super::hardware::Hardware;
@@ -21,6 +24,7 @@ use super::meter::{Meter, Reading};
 use super::records::{self, Records};
 use super::request::ObserveOptions;
 use super::subject::{self, Resolved, Select, Sock};
+use super::timeline;
 use super::window::{Progress, Stop};
 use ended::Ended;
 use parshall_host::proc_fs;
@@ -73,6 +77,7 @@ impl Before {
 struct Session {
     probes: Probes,
     records: Records,
+    timeline: timeline::Events,
     begin: u64,
     end: u64,
     first_flows: Vec<parshall_bpf::diagnose::lifecycle::FlowDump>,
@@ -105,6 +110,7 @@ impl Session {
         Ok(Self {
             probes,
             records: Records::new(options.name_all),
+            timeline: timeline::Events::default(),
             begin,
             end: begin,
             first_flows,
@@ -170,7 +176,11 @@ impl Session {
     fn take(&mut self, events: &mut Vec<Event>) {
         for event in events.drain(..) {
             match event {
+                Event::OffCpu(wire) => self.timeline.take_off_cpu(&wire),
+                Event::Call(wire) => self.timeline.take_call(&wire),
+                Event::UdpCall(wire) => self.timeline.take_datagram(&wire),
                 Event::FlowEnd(dump) => {
+                    self.timeline.take_closed(&dump);
                     self.ended_flows.push(dump.snap.at.saturating_sub(dump.flow.begin), *dump);
                 }
                 Event::ThreadEnd(dump) => {
@@ -212,36 +222,54 @@ impl Session {
             blind
                 .push(format!("{} CPUs could not be sampled: no stacks of running threads there", self.unsampled_cpus));
         }
+        blind.extend(self.timeline.blind(&self.meter.spans));
         blind.extend(resolved.notes.iter().cloned());
         blind
     }
 
-    fn finish(self, resolved: &Resolved, before: &Before) -> anyhow::Result<(Capture, Stacks)> {
-        let window = (self.begin, self.end);
-        let counters = self.probes.counters();
-        let (off, calls) = (self.probes.off_cells(), self.probes.sys_cells());
-        let blind = self.blind(resolved);
-        let mut flows = assemble::flows(&assemble::FlowParts {
-            window,
+    fn flow_records(&self, resolved: &Resolved) -> Vec<FlowRecord> {
+        assemble::flows(&assemble::FlowParts {
+            window: (self.begin, self.end),
             first: &self.first_flows,
             last: &self.last_flows,
             hz: tick_hz(),
             listeners: &resolved.listeners,
             owners: &self.owners,
-        });
-        let samples_by_thread = self.records.samples_by_thread();
-        let threads = assemble::threads(&assemble::ThreadParts {
-            window,
+        })
+    }
+
+    fn thread_records(&self) -> Vec<ThreadRecord> {
+        assemble::threads(&assemble::ThreadParts {
+            window: (self.begin, self.end),
             first: &self.first_threads,
             last: &self.last_threads,
-            off: &off,
-            calls: &calls,
-            samples: &samples_by_thread,
-        });
+            off: &self.probes.off_cells(),
+            calls: &self.probes.sys_cells(),
+            samples: &self.records.samples_by_thread(),
+        })
+    }
+
+    fn finish(self, resolved: &Resolved, before: &Before) -> anyhow::Result<(Capture, Stacks)> {
+        let counters = self.probes.counters();
+        let blind = self.blind(resolved);
+        let mut flows = self.flow_records(resolved);
+        let threads = self.thread_records();
         let mut recorded = self.records.finish(self.begin);
         if resolved.select.by_process() {
             drop_foreign(&self.probes, &mut flows, &mut recorded.flow_stalls);
         }
+        let records_arrived = recorded.events + self.timeline.arrived;
+        let timeline = self.timeline.finish(timeline::Parts {
+            window: (self.begin, self.end),
+            slices: &self.meter.spans,
+            flows: &flows,
+            threads: &threads,
+            listeners: &resolved.listeners,
+            stalls: &recorded.thread_stalls,
+            observed: &self.probes.tgids().into_iter().collect(),
+            asked_pids: resolved.processes.iter().map(|process| process.pid).collect(),
+            asked_ports: resolved.select.port().into_iter().collect(),
+        });
         let mut subject = resolved.subject.clone();
         subject.netns = netns_of(&flows, &subject.netns);
         subject::add_observed(&mut subject, &threads);
@@ -259,7 +287,7 @@ impl Session {
             slices: self.meter.slices(self.begin, counters.events - self.counters0.events),
             flows,
             threads,
-            services: Vec::new(),
+            services: services(&timeline),
             flow_stalls: recorded.flow_stalls,
             thread_stalls: recorded.thread_stalls,
             samples: recorded.samples,
@@ -273,7 +301,7 @@ impl Session {
                 own_cpu_ns: before.host.own_cpu_ns(),
                 rss_bytes: host::own_rss_bytes(),
                 lost_events: counters.lost - self.counters0.lost,
-                events: recorded.events,
+                events: records_arrived,
                 untracked: counters.untracked + self.ended_flows.dropped + self.ended_threads.dropped,
                 attach_ms: 0.0,
             },
@@ -283,10 +311,7 @@ impl Session {
 }
 
 fn config(resolved: &Resolved) -> Config {
-    let port = match resolved.select {
-        Select::Port(port) => Some(port),
-        _ => None,
-    };
+    let port = resolved.select.port();
     // Of the service all sockets count, its upstreams too; of its clients on this host only those to the port.
     // Workers share the listener that their parent opened, so it is searched in each process.
     let listens = |s: &&Sock| s.listening && Some(s.local.port()) == port;

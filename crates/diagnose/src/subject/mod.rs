@@ -52,6 +52,11 @@ impl Select {
         !matches!(self, Select::Only(_))
     }
 
+    /// The port, where the subject is named by one.
+    pub fn port(&self) -> Option<u16> {
+        if let Select::Port(port) = self { Some(*port) } else { None }
+    }
+
     /// The processes are named, and the sockets are theirs; otherwise it is the other way round.
     pub fn by_process(&self) -> bool {
         matches!(self, Select::Pids(_) | Select::Only(_) | Select::Cgroup(_))

@@ -1,0 +1,405 @@
+//! Single events of threads and sockets: kept as they arrive, bounded in number, and turned into the timeline in which critical
+//! paths are found.
+//!
+//! When the bound is reached, the timeline ends: it is whole up to there and holds nothing of what came later.
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
+
+use parshall_bpf::diagnose::lifecycle::FlowDump;
+use parshall_bpf::diagnose::thread::fd_kind;
+use parshall_bpf::diagnose::timeline::{CallWire, OP_ACCEPT, OP_RECEIVE, OffCpuWire, WakerContext};
+use parshall_bpf::diagnose::udp::UdpCallWire;
+use parshall_core::critical_path::timeline::{Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
+use parshall_evidence::{FlowId, FlowRecord, OffCpu as StallKind, Role, ThreadRecord, ThreadStall};
+
+use super::syscall_name::syscall_name;
+
+/// Events kept at most: 36 MB, for a time off the CPU takes 72 bytes.
+const EVENTS_MAX: usize = 500_000;
+/// Sockets kept at most that closed within the window.
+const CLOSED_MAX: usize = 200_000;
+
+/// What has arrived; times are CLOCK_MONOTONIC nanoseconds.
+#[derive(Debug)]
+pub struct Events {
+    off_cpu: HashMap<u32, Vec<OffCpu>>,
+    calls: HashMap<FlowId, Vec<SocketCall>>,
+    datagram_sockets: HashMap<FlowId, DatagramSocket>,
+    /// TCP sockets that closed: their accounts may have been added to others by the end.
+    closed: HashMap<FlowId, End>,
+    processes: HashMap<u32, u32>,
+    /// Events that have arrived, those that were not kept too.
+    pub arrived: u64,
+    kept: usize,
+    limit: usize,
+    /// When the limit was reached.
+    full_at: Option<u64>,
+}
+
+/// One end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct End {
+    local: SocketAddr,
+    remote: SocketAddr,
+    netns: u64,
+    pid: u32,
+    /// It was seen to be accepted.
+    passive: bool,
+    /// When it was first seen.
+    begin: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct DatagramSocket {
+    end: End,
+    /// Its port was asked for.
+    bound: bool,
+    received_first: bool,
+}
+
+/// What the timeline is made of besides events. Times in `window` and `slices` are CLOCK_MONOTONIC, those in records relative to
+/// the window's begin.
+pub struct Parts<'a> {
+    /// When the window began and ended.
+    pub window: (u64, u64),
+    /// Begin and end of each slice.
+    pub slices: &'a [(u64, u64)],
+    /// TCP sockets.
+    pub flows: &'a [FlowRecord],
+    /// Threads that were observed.
+    pub threads: &'a [ThreadRecord],
+    /// Local ports with a listener, by network namespace.
+    pub listeners: &'a HashSet<(u64, u16)>,
+    /// Long times off the CPU, with their stacks.
+    pub stalls: &'a [ThreadStall],
+    /// Processes that were observed; sockets of others are left out.
+    pub observed: &'a HashSet<u32>,
+    /// Processes that the user asked about.
+    pub asked_pids: Vec<u32>,
+    /// Ports that the user asked about.
+    pub asked_ports: Vec<u16>,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self {
+            off_cpu: HashMap::new(),
+            calls: HashMap::new(),
+            datagram_sockets: HashMap::new(),
+            closed: HashMap::new(),
+            processes: HashMap::new(),
+            arrived: 0,
+            kept: 0,
+            limit: EVENTS_MAX,
+            full_at: None,
+        }
+    }
+}
+
+impl Events {
+    /// A thread was off the CPU.
+    pub fn take_off_cpu(&mut self, wire: &OffCpuWire) {
+        self.arrived += 1;
+        let mut end = wire.head.at;
+        if let Some(full_at) = self.full_at {
+            // What a thread did up to the timeline's end is known only now.
+            if wire.begin >= full_at {
+                return;
+            }
+            end = end.min(full_at);
+        } else {
+            self.count(end);
+        }
+        self.processes.insert(wire.head.tid, wire.tgid);
+        self.off_cpu.entry(wire.head.tid).or_default().push(OffCpu {
+            tid: wire.head.tid,
+            begin_ns: wire.begin,
+            wake_ns: wire.wake.clamp(wire.begin, end.max(wire.begin)),
+            end_ns: end,
+            why: why(wire.why),
+            syscall: wire.nr,
+            fd: fd_kind(wire.fd),
+            fd_number: wire.fd_number,
+            target: wire.target,
+            waker: waker(wire),
+            ran_instead_tid: wire.prev_tid,
+            stack: None,
+        });
+    }
+
+    /// A call moved data on a TCP socket, or accepted one.
+    pub fn take_call(&mut self, wire: &CallWire) {
+        self.push_call(wire, 0);
+    }
+
+    /// A datagram was received or sent.
+    pub fn take_datagram(&mut self, wire: &UdpCallWire) {
+        let (local, remote) = wire.addresses();
+        let call = &wire.call;
+        let peer = if remote.port() == 0 { 0 } else { hash(&remote) };
+        if self.push_call(call, peer) {
+            self.datagram_sockets.entry(call.cookie).or_insert_with(|| DatagramSocket {
+                end: End { local, remote, netns: wire.netns.into(), pid: call.tgid, passive: false, begin: call.since },
+                bound: wire.bound != 0,
+                received_first: call.op == OP_RECEIVE,
+            });
+        }
+    }
+
+    /// A TCP socket closed.
+    pub fn take_closed(&mut self, dump: &FlowDump) {
+        if self.closed.len() < CLOSED_MAX && self.calls.contains_key(&dump.flow.cookie) {
+            let (local, remote) = dump.addresses();
+            let end = End {
+                local,
+                remote,
+                netns: dump.key.netns.into(),
+                pid: dump.flow.tgid,
+                passive: dump.key.passive != 0,
+                begin: dump.flow.begin,
+            };
+            self.closed.insert(dump.flow.cookie, end);
+        }
+    }
+
+    fn push_call(&mut self, wire: &CallWire, peer: u64) -> bool {
+        self.arrived += 1;
+        if self.full_at.is_some() || wire.cookie == 0 {
+            return false;
+        }
+        self.count(wire.head.at);
+        self.processes.insert(wire.head.tid, wire.tgid);
+        self.calls.entry(wire.cookie).or_default().push(SocketCall {
+            socket: wire.cookie,
+            tid: wire.head.tid,
+            op: match wire.op {
+                OP_RECEIVE => Op::Receive,
+                OP_ACCEPT => Op::Accept,
+                _ => Op::Send,
+            },
+            since_ns: wire.since,
+            at_ns: wire.head.at,
+            bytes: wire.bytes,
+            peer,
+        });
+        true
+    }
+
+    fn count(&mut self, at: u64) {
+        self.kept += 1;
+        if self.kept >= self.limit {
+            self.full_at = Some(at);
+        }
+    }
+
+    /// What the timeline does not hold, in a sentence.
+    pub fn blind(&self, slices: &[(u64, u64)]) -> Option<String> {
+        let full_at = self.full_at?;
+        let ms = |spans: &[(u64, u64)]| spans.iter().map(|(begin, end)| end - begin).sum::<u64>() / 1_000_000;
+        let (seen, all) = (ms(&clipped(slices, full_at)), ms(slices));
+        (seen < all).then(|| {
+            format!(
+                "single requests were followed in the first {seen} of {all} ms only: more happens than fits in memory, so \
+                 a shorter window (--for) loses nothing"
+            )
+        })
+    }
+
+    /// The timeline; names of what was not observed are added by whoever knows them.
+    pub fn finish(mut self, parts: Parts<'_>) -> Timeline {
+        let (begin, end) = parts.window;
+        let relative = |at: u64| at.clamp(begin, end) - begin;
+        let slices = clipped(parts.slices, self.full_at.unwrap_or(u64::MAX));
+        let syscalls: BTreeSet<i32> = self.off_cpu.values().flatten().map(|off| off.syscall).collect();
+        let sockets = self.sockets(&parts);
+        let established = self.established(&parts);
+        self.calls.retain(|id, _| sockets.contains_key(id));
+        for (id, calls) in &mut self.calls {
+            for call in calls.iter_mut() {
+                (call.since_ns, call.at_ns) = (relative(call.since_ns), relative(call.at_ns));
+                if call.op == Op::Accept {
+                    call.since_ns = established.get(id).copied().unwrap_or(call.at_ns).min(call.at_ns);
+                }
+            }
+            calls.sort_by_key(|call| call.at_ns);
+        }
+        let stacks = stacks(parts.stalls);
+        for offs in self.off_cpu.values_mut() {
+            order(offs);
+            for off in offs.iter_mut() {
+                (off.begin_ns, off.wake_ns) = (relative(off.begin_ns), relative(off.wake_ns));
+                off.end_ns = relative(off.end_ns);
+                off.stack = stacks.get(&(off.tid, off.begin_ns)).copied();
+            }
+        }
+        Timeline {
+            slices: slices.iter().map(|&(from, to)| (relative(from), relative(to))).collect(),
+            names: names(&self.processes, parts.threads),
+            observed_pids: observed_pids(parts.observed, parts.threads),
+            off_cpu: self.off_cpu,
+            calls: self.calls,
+            sockets,
+            syscalls: syscalls
+                .into_iter()
+                .filter(|nr| *nr >= 0)
+                .map(|nr| (nr, syscall_name(nr).into_owned()))
+                .collect(),
+            asked_pids: parts.asked_pids,
+            asked_ports: parts.asked_ports,
+            ..Timeline::default()
+        }
+    }
+
+    /// When connections were established that were accepted within the window, relative to its begin.
+    fn established(&self, parts: &Parts<'_>) -> HashMap<FlowId, u64> {
+        let closed = self.closed.iter().map(|(id, end)| (*id, end.begin.saturating_sub(parts.window.0)));
+        closed.chain(parts.flows.iter().map(|flow| (flow.id, flow.begin_ns))).collect()
+    }
+
+    fn sockets(&self, parts: &Parts<'_>) -> BTreeMap<FlowId, Socket> {
+        let mut sockets = BTreeMap::new();
+        let mut ends: HashMap<(SocketAddr, SocketAddr), Vec<(u64, FlowId)>> = HashMap::new();
+        let mut add = |id, end: &End, socket: Socket| {
+            if parts.observed.contains(&end.pid) || end.pid == 0 {
+                ends.entry((end.local, end.remote)).or_default().push((end.netns, id));
+                sockets.insert(id, (end.netns, socket));
+            }
+        };
+        for (id, end) in &self.closed {
+            let serves = end.passive || parts.listeners.contains(&(end.netns, end.local.port()));
+            add(*id, end, socket_of(end, serves, end.begin > parts.window.0, false));
+        }
+        for flow in parts.flows {
+            let end = end_of_flow(flow);
+            add(flow.id, &end, socket_of(&end, flow.role == Role::Server, flow.begin_ns > 0, false));
+        }
+        for (id, socket) in &self.datagram_sockets {
+            let connected = socket.end.remote.port() != 0;
+            let serves = !connected && (socket.bound || socket.received_first);
+            add(*id, &socket.end, socket_of(&socket.end, serves, false, true));
+        }
+        let with_other_end = |(id, (netns, mut socket)): (FlowId, (u64, Socket))| {
+            socket.other_end = other_end(&ends, netns, &socket).filter(|other| *other != id);
+            (id, socket)
+        };
+        sockets.into_iter().map(with_other_end).collect()
+    }
+}
+
+fn why(wire: u8) -> Why {
+    match wire {
+        1 => Why::SleptForIo,
+        2 => Why::SleptUninterruptibly,
+        3 => Why::Preempted,
+        4 => Why::Throttled,
+        5 => Why::Stopped,
+        _ => Why::Slept,
+    }
+}
+
+fn waker(wire: &OffCpuWire) -> Waker {
+    match wire.waker_context() {
+        WakerContext::Unknown => Waker::Unknown,
+        WakerContext::Thread => Waker::Thread(wire.waker_tid),
+        WakerContext::KernelThread => Waker::KernelThread(wire.waker_tid),
+        WakerContext::SoftIrq => Waker::SoftIrq,
+        WakerContext::HardIrq => Waker::HardIrq,
+    }
+}
+
+fn hash(address: &SocketAddr) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    address.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn end_of_flow(flow: &FlowRecord) -> End {
+    End {
+        local: flow.local,
+        remote: flow.remote,
+        netns: flow.netns,
+        pid: flow.pid,
+        passive: flow.role == Role::Server,
+        begin: flow.begin_ns,
+    }
+}
+
+fn socket_of(end: &End, serves: bool, opened: bool, udp: bool) -> Socket {
+    Socket { local: end.local, remote: end.remote, pid: end.pid, serves, udp, opened, other_end: None }
+}
+
+/// The socket with the addresses the other way round: in the same network namespace, or the only one in any other. A UDP server
+/// is bound to its port and not connected, perhaps on every address.
+fn other_end(
+    ends: &HashMap<(SocketAddr, SocketAddr), Vec<(u64, FlowId)>>,
+    netns: u64,
+    socket: &Socket,
+) -> Option<FlowId> {
+    let found = |key: &(SocketAddr, SocketAddr)| {
+        let ids = ends.get(key)?;
+        let near = ids.iter().find(|(there, _)| *there == netns);
+        near.or(if ids.len() == 1 { ids.first() } else { None }).map(|(_, id)| *id)
+    };
+    if !socket.udp {
+        return found(&(socket.remote, socket.local));
+    }
+    if socket.remote.port() == 0 {
+        return None;
+    }
+    let unspecified = |like: SocketAddr, port| {
+        let ip: std::net::IpAddr = if like.is_ipv4() {
+            std::net::Ipv4Addr::UNSPECIFIED.into()
+        } else {
+            std::net::Ipv6Addr::UNSPECIFIED.into()
+        };
+        SocketAddr::new(ip, port)
+    };
+    let nobody = unspecified(socket.remote, 0);
+    found(&(socket.remote, nobody)).or_else(|| found(&(unspecified(socket.remote, socket.remote.port()), nobody)))
+}
+
+/// The slices up to `until`.
+fn clipped(slices: &[(u64, u64)], until: u64) -> Vec<(u64, u64)> {
+    let before = slices.iter().filter(|(begin, _)| *begin < until);
+    before.map(|&(begin, end)| (begin, end.min(until))).collect()
+}
+
+/// Puts times off the CPU in order; of two that overlap (records of different CPUs may) the earlier one ends sooner.
+fn order(offs: &mut Vec<OffCpu>) {
+    offs.sort_by_key(|off| (off.begin_ns, off.end_ns));
+    for i in 1..offs.len() {
+        let next = offs[i].begin_ns;
+        let off = &mut offs[i - 1];
+        off.end_ns = off.end_ns.min(next);
+        off.wake_ns = off.wake_ns.min(off.end_ns);
+    }
+    offs.retain(|off| off.end_ns > off.begin_ns);
+}
+
+/// Stacks of long sleeps, by thread and begin.
+fn stacks(stalls: &[ThreadStall]) -> HashMap<(u32, u64), u32> {
+    let slept = stalls.iter().filter(|stall| stall.why == StallKind::Blocked);
+    slept.filter_map(|stall| Some(((stall.tid, stall.begin_ns), stall.stack?))).collect()
+}
+
+fn names(processes: &HashMap<u32, u32>, threads: &[ThreadRecord]) -> HashMap<u32, Names> {
+    let by_tid: HashMap<u32, &ThreadRecord> = threads.iter().map(|thread| (thread.tid, thread)).collect();
+    let comm = |tid: u32| by_tid.get(&tid).map(|thread| thread.comm.clone()).unwrap_or_default();
+    let known = threads.iter().map(|thread| (thread.tid, thread.pid));
+    let all = processes.iter().map(|(tid, pid)| (*tid, *pid)).chain(known);
+    all.map(|(tid, pid)| (tid, Names { pid, thread: comm(tid), process: comm(pid) })).collect()
+}
+
+/// Since when each process was observed: those that were made within the window since their first thread was.
+fn observed_pids(observed: &HashSet<u32>, threads: &[ThreadRecord]) -> HashMap<u32, u64> {
+    let mut since: HashMap<u32, u64> = HashMap::new();
+    for thread in threads {
+        let first = since.entry(thread.pid).or_insert(thread.begin_ns);
+        *first = (*first).min(thread.begin_ns);
+    }
+    observed.iter().map(|pid| (*pid, since.get(pid).copied().unwrap_or(0))).collect()
+}
+
+#[cfg(test)]
+mod tests;
