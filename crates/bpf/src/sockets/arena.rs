@@ -1,4 +1,4 @@
-//! The memory of an array map, shared with the kernel. What it holds is not known here.
+//! The memory of an array map, mapped into this process. Its content is not interpreted here.
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
@@ -13,15 +13,15 @@ pub struct Arena<T> {
     len: usize,
 }
 
-// SAFETY: the mapping belongs to the arena alone and is as good on one thread as on another.
+// SAFETY: the arena owns the mapping, which is not tied to a thread.
 unsafe impl<T: Send> Send for Arena<T> {}
 
 impl<T: FromBytes + IntoBytes + Immutable> Arena<T> {
-    /// Maps `len` values of type `T`, which the map must hold.
+    /// Maps `len` values of type `T`. Panics if the map is smaller, because its size is fixed in the C source.
     pub fn map(map: &impl MapCore, len: usize) -> io::Result<Self> {
         let bytes = map.max_entries() as usize * (map.value_size() as usize).next_multiple_of(8);
-        assert!(len * size_of::<T>() <= bytes && align_of::<T>() <= 4096, "as the map was declared");
-        // SAFETY: a new mapping at an address that the kernel chooses; the map is that large, as was just checked.
+        assert!(len * size_of::<T>() <= bytes && align_of::<T>() <= 4096, "the map is declared large enough");
+        // SAFETY: this makes a new mapping at an address that the kernel chooses, and the map is large enough (checked above).
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -39,22 +39,22 @@ impl<T: FromBytes + IntoBytes + Immutable> Arena<T> {
         Ok(Self { at, len })
     }
 
-    /// The values. Only while no program runs that writes them: the owner of the programs sees to that.
+    /// The values. The caller must not run a program that writes them while the slice is borrowed.
     pub fn values(&self) -> &[T] {
-        // SAFETY: mapped for as long as the arena lives, aligned to a page, and any bytes are a value of `T`.
+        // SAFETY: the mapping lives as long as the arena, is aligned to a page, and any bytes are a valid `T`.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
 
-    /// The values, to be changed, under the same condition.
+    /// The values, mutable, under the same condition.
     pub fn values_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and the borrow of the arena makes it the only one.
+        // SAFETY: as above, and the mutable borrow of the arena excludes other slices.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
     }
 }
 
 impl<T> Drop for Arena<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping is the arena's own and nothing borrows from it any more.
+        // SAFETY: the arena owns the mapping, and no slice of it is borrowed any more.
         unsafe { libc::munmap(self.at.as_ptr().cast(), self.len * size_of::<T>()) };
     }
 }

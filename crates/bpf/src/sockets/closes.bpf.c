@@ -2,11 +2,11 @@
 /*
  * Reports every TCP socket that closes, with its final counters.
  *
- * All ways lead through one change to CLOSE: the last ACK, a reset, a timeout, a listener's end, a connect() that failed, and
- * the hand-over to TIME_WAIT, for which the kernel makes a small remainder and closes the socket itself. So a socket that is
- * reported here in FIN_WAIT2 or CLOSING may go on as TIME_WAIT without counters. A connection request that never became a
- * socket (NEW_SYN_RECV) has none and is not reported. A socket that connects anew after its end is reported for each
- * connection. The socket is locked meanwhile: no number changes under the reader.
+ * Every socket changes its state to CLOSE at its end: after the last ACK, a reset, a timeout, a failed connect(), the close of a
+ * listener, and on the transition to TIME_WAIT, for which the kernel creates an inet_timewait_sock and closes the socket. So a
+ * socket that is reported here in FIN_WAIT2 or CLOSING may continue in TIME_WAIT, without counters. A connection request that
+ * never became a socket (NEW_SYN_RECV) has no counters and is not reported. A socket that connects again after its end is
+ * reported for each connection. The socket is locked during the call, so the counters are consistent.
  */
 #include "sockets/read.bpf.h"
 #include <bpf/bpf_tracing.h>
@@ -19,19 +19,19 @@
 #define BPF_RB_AVAIL_DATA 0
 #endif
 
-/* Set before load: the reader is woken when so many bytes wait. */
+/* Set before load: the reader is woken when this many bytes wait. */
 const volatile u64 wake_bytes = 1 << 20;
 
-/* Set by user space: SOCKET_GROUP_..., one bit per state before the end, and lists; an empty one means all. */
+/* Set by user space: SOCKET_GROUP_... bits, a bit for each state before CLOSE, and two lists. An empty list means all. */
 u32 wanted_groups;
 u32 wanted_states;
 u32 n_namespaces;
 u32 n_ports;
 u32 namespaces[LIST];
-/* The port; 0x10000: at the local end, 0x20000: at the other. */
+/* The port, with 0x10000 for the local end and 0x20000 for the remote end. */
 u32 ports[LIST];
 
-/* Counted, each close in one of them. */
+/* Each closed socket is counted in one of these. */
 u64 reported;
 u64 filtered;
 u64 lost;
@@ -78,13 +78,13 @@ int BPF_PROG(on_close, struct sock *sk, int oldstate, int newstate)
 	u64 waiting, wake;
 	u16 local;
 
-	/* A socket that is closed already may get the state again. */
+	/* The kernel may set CLOSE again on a closed socket. */
 	if (newstate != CLOSE || oldstate == CLOSE || sk->sk_protocol != IPPROTO_TCP)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
-	/* skc_num is 0 by now: the port has been given back. */
+	/* skc_num is 0 here, because the port was already released. */
 	local = __builtin_bswap16(((struct inet_sock *)tp)->inet_sport);
 	if (!(wanted_states >> (oldstate & 31) & 1) || !port_wanted(local, __builtin_bswap16(c->skc_dport)) ||
 	    (n_namespaces && !namespace_wanted(c->skc_net.net->ns.inum))) {
@@ -103,7 +103,7 @@ int BPF_PROG(on_close, struct sock *sk, int oldstate, int newstate)
 	r->local_port = local;
 	r->record_flags = SOCKET_FLAG_CLOSED;
 	__sync_fetch_and_add(&reported, 1);
-	/* Once per crossing: a reader that is awake needs no second call. */
+	/* Once per crossing of the threshold: a reader that is awake needs no further wake-up. */
 	waiting = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
 	wake = waiting >= wake_bytes && waiting < wake_bytes + 2 * (sizeof(*r) + 8);
 	bpf_ringbuf_submit(r, wake ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);

@@ -1,4 +1,4 @@
-//! TCP sockets that close, with their final counters, each once.
+//! Reports each TCP socket that closes, with its final counters.
 use std::cell::RefCell;
 use std::io;
 use std::mem::MaybeUninit;
@@ -18,23 +18,23 @@ mod skel {
 }
 use skel::{SocketClosesSkel, SocketClosesSkelBuilder};
 
-/// Namespaces and ports that the kernel side tells apart; longer lists it leaves to user space.
+/// The maximum length of a list that the program tests. User space tests longer lists.
 const LIST: usize = 64;
 const LOCAL: u32 = 0x1_0000;
 const REMOTE: u32 = 0x2_0000;
 
-/// What became of the closes since the beginning: each is in one of these.
+/// Closed sockets since the program was attached. Each is counted in one of these.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Written to the ring.
+    /// Written to the ring buffer.
     pub reported: u64,
-    /// Left out, because they were not wanted.
+    /// Not selected.
     pub filtered: u64,
-    /// The ring was full.
+    /// Lost because the ring buffer was full.
     pub lost: u64,
 }
 
-/// The program, attached, and the ring behind it. It watches all namespaces.
+/// The attached program and its ring buffer. It watches all network namespaces.
 pub struct Closes {
     ring: RingBuffer<'static>,
     inbox: Rc<RefCell<Vec<SocketRecord>>>,
@@ -62,7 +62,7 @@ impl Closes {
 
     fn try_attach(selection: &Selection, ring_bytes: u32) -> Result<Self, libbpf_rs::Error> {
         let ring_bytes = ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two();
-        // One per process as a rule: a page, for a skeleton without a lifetime.
+        // Leaked, so that the skeleton needs no lifetime: a page, normally once per process.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = SocketClosesSkelBuilder::default().open(storage)?;
         open.maps.ring.set_max_entries(ring_bytes)?;
@@ -97,21 +97,21 @@ impl Closes {
         Ok(Self { ring, inbox, skel, _link: link })
     }
 
-    /// Appends the records that wait, without waiting for more.
+    /// Appends the records in the ring buffer, without waiting for more.
     pub fn drain(&mut self, records: &mut Vec<SocketRecord>) {
         // Consuming fails only when a callback does, and ours does not.
         let _ = self.ring.consume();
         records.append(&mut self.inbox.borrow_mut());
     }
 
-    /// Waits until an eighth of the ring is full or the time is over, then drains.
+    /// Waits until an eighth of the ring buffer is full or `timeout` has passed, then drains.
     pub fn wait(&mut self, timeout: Duration, records: &mut Vec<SocketRecord>) {
-        // An interrupted wait is a short one.
+        // A wait that a signal interrupts is only shorter.
         let _ = self.ring.poll(timeout);
         self.drain(records);
     }
 
-    /// The counts so far. `reported` may be ahead of what has been drained.
+    /// The counts so far. `reported` includes records that were not drained yet.
     pub fn counts(&self) -> Counts {
         let globals = self.skel.maps.bss_data.as_deref().expect("the object has global data");
         Counts { reported: globals.reported, filtered: globals.filtered, lost: globals.lost }

@@ -1,15 +1,16 @@
-//! Addresses in the order of the memory.
+//! Sorts addresses.
 
-/// Bits of one pass: its counts stay in the first cache.
+/// Bits of a digit: the counts of one pass fit the L1 cache.
 const DIGIT: u32 = 11;
 const DIGITS: usize = 1 << DIGIT;
-/// Fewer than these are put in order by comparing.
+/// Fewer values than this are sorted by comparison.
 const FEW: usize = 2048;
 
-/// Puts `values` in order, each once, and returns how many those are; what follows them is left undefined. Needs as much memory again.
+/// Sorts `values` without duplicates and returns how many are left; what follows them is undefined. `scratch` grows to the same
+/// size.
 ///
-/// By digits, from the lowest, of the bits in which the values differ: addresses of objects of one kind share the lowest and the
-/// highest. For 100,000 of them three passes, a third of the time of sorting by comparison.
+/// A radix sort over the bits in which the values differ, because addresses of objects of one kind share the lowest and the
+/// highest bits. 100,000 addresses take three passes, and a third of the time of sorting by comparison.
 pub(super) fn in_order(values: &mut [u64], scratch: &mut Vec<u64>) -> usize {
     if values.len() < FEW {
         values.sort_unstable();
@@ -36,7 +37,7 @@ fn by_digits(values: &mut [u64], scratch: &mut Vec<u64>) {
     }
 }
 
-/// Copies `from` to `to` in the order of one digit; equal ones keep their order.
+/// Copies `from` to `to`, sorted by one digit. The sort is stable.
 fn pass(from: &[u64], to: &mut [u64], low: u32) {
     let digit = |value: u64| (value >> low) as usize & (DIGITS - 1);
     let mut place = [0u32; DIGITS];
@@ -54,7 +55,7 @@ fn pass(from: &[u64], to: &mut [u64], low: u32) {
     }
 }
 
-/// Of values in order, each once.
+/// Removes duplicates from sorted values, and returns how many are left.
 fn unique(values: &mut [u64]) -> usize {
     let mut kept = values.len().min(1);
     for at in 1..values.len() {
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn any_values_come_in_order_each_once() {
+    fn values_are_sorted_without_duplicates() {
         let mut state = 1u64;
         let mut next = move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -86,7 +87,7 @@ mod tests {
         };
         for count in [0, 1, 2, FEW - 1, FEW, FEW + 1, 40_000] {
             check((0..count).map(|_| next()).collect());
-            // As addresses are: of objects in slabs.
+            // Like the addresses of objects in slabs.
             check((0..count).map(|_| 0xffff_8881_0000_0000 + (next() % 65_536) * 2560).collect());
             check((0..count).map(|_| next() % 7).collect());
             check(vec![0xffff_8881_0000_0000; count]);

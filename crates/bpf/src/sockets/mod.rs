@@ -1,5 +1,5 @@
-//! Sockets read with BPF: programs that fill a [`SocketRecord`] or tell who holds
-//! one, each in C beside the loader of the same name. How rows become output is not here.
+//! Reads sockets with BPF: programs in C that fill a [`SocketRecord`] or find its holders, each beside its loader of the same
+//! name. Output is not formatted here.
 mod arena;
 pub mod closes;
 mod in_order;
@@ -16,31 +16,31 @@ use parshall_evidence::socket::SocketRecord;
 
 use crate::kernel_types::KernelTypes;
 
-/// Structures that socket programs follow pointers to, in the order of `enum followed` of the header that the build writes.
+/// Structures that the programs read through pointers, in the order of `enum followed` in the generated header.
 const FOLLOWED: &[&str] = include!(concat!(env!("OUT_DIR"), "/followed.rs"));
 
-/// The types that the iterators and the pass over descriptors ask for, reduced once in a process.
+/// The kernel types that the iterators and the pass over descriptors use, reduced once per process.
 fn kernel_types() -> Option<&'static KernelTypes> {
     static TYPES: OnceLock<Option<KernelTypes>> = OnceLock::new();
     let names: &[&str] = include!(concat!(env!("OUT_DIR"), "/socket_type_names.rs"));
     TYPES.get_or_init(|| KernelTypes::read(names, FOLLOWED)).as_ref()
 }
 
-/// The record at the beginning of `bytes`; None when they are too few.
+/// The record at the beginning of `bytes`; `None` if they are too few.
 fn record(bytes: &[u8]) -> Option<SocketRecord> {
     if bytes.len() < size_of::<SocketRecord>() {
         return None;
     }
-    // SAFETY: as many bytes as a record has are readable, at any alignment. The record is made of integers without
-    // padding (asserted where it is defined), so any bytes are one.
+    // SAFETY: `bytes` has at least the size of a record, and the read is unaligned. A record consists of integers without
+    // padding (asserted at its definition), so any bytes are a valid one.
     Some(unsafe { bytes.as_ptr().cast::<SocketRecord>().read_unaligned() })
 }
 
-/// The kernel's tick as `read.bpf.h` wants it.
+/// The kernel's tick (CONFIG_HZ), for `read.bpf.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Tick {
     hz: u32,
-    /// Microseconds and milliseconds of one, where that is a whole number; else 0.
+    /// The length of a tick in microseconds and in milliseconds; 0 if it is not a whole number.
     us: u32,
     ms: u32,
 }

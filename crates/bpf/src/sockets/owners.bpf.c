@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause)
 /*
- * Which descriptors of which processes are sockets.
+ * Lists the descriptors of all processes that are sockets.
  *
- * The iterator visits each table of descriptors once: the kernel leaves out threads that share their leader's. What is
- * written are entries of 16 bytes; the entries of a process follow its head. The socket itself is not touched, for that
- * would be one more cache miss each: the address is in `struct socket`, and the inode beside it.
+ * The iterator visits each descriptor table once: the kernel skips threads that share the table of their leader. The output
+ * has entries of 16 bytes; the entries of a process follow its head. The program does not read `struct sock`, which would be
+ * one more cache miss for each: its address is in `struct socket`, next to the inode.
  *
- * Nearly all of the time goes into waiting for files and sockets, one after the other, so a table's next files, and then
- * what is behind them, are prefetched before the iterator comes there: the CPU waits for many lines at once.
+ * Nearly all of the time is cache misses on files and sockets, one after the other. So the next files of a table, and then
+ * what they point to, are prefetched: the CPU then waits for many cache lines at once.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -15,9 +15,9 @@
 #include "sockets/follow.bpf.h"
 
 struct entry {
-	u64 address;   /* of struct sock; 0: a head */
-	u32 inode;     /* head: process id */
-	u32 fd;        /* head: 0 */
+	u64 address;   /* of struct sock; 0 in a head */
+	u32 inode;     /* the process id in a head */
+	u32 fd;        /* 0 in a head */
 };
 
 struct head {
@@ -25,7 +25,7 @@ struct head {
 	char comm[16];
 };
 
-struct stray {
+struct foreign_socket {
 	u32 inode;
 	u32 pid;
 	u32 fd;
@@ -33,36 +33,36 @@ struct stray {
 
 /* Set by user space before each pass, as is `prefetched_pid`. */
 u32 last_pid;
-u32 find_strays;
+u32 find_foreign_sockets;
 u64 last_net;
 
-/* Namespaces that sockets are in, with one descriptor each. Not only those that differ from the namespace of the thread that holds
- * the socket: user space does not get to see the namespace of every process. */
+/* The namespaces of sockets, with one descriptor each. This includes the namespaces of the threads that hold the sockets, because
+ * user space may not read the namespace of every process. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
 	__type(key, u32);
-	__type(value, struct stray);
-} strays SEC(".maps");
+	__type(value, struct foreign_socket);
+} foreign_sockets SEC(".maps");
 
-static __noinline int look_for_stray(struct task_struct *task, struct socket *socket, u32 fd)
+static __noinline int note_namespace(struct task_struct *task, struct socket *socket, u32 fd)
 {
 	struct sock *sk = BPF_CORE_READ(socket, sk);
 	struct net *there = BPF_CORE_READ(sk, __sk_common.skc_net.net);
-	struct stray stray = {};
+	struct foreign_socket found = {};
 
-	/* Neighbours are mostly in the same one. */
+	/* Consecutive descriptors are mostly in the same namespace. */
 	if (!there || (u64)there == last_net)
 		return 0;
 	last_net = (u64)there;
-	stray.inode = BPF_CORE_READ(there, ns.inum);
-	stray.pid = BPF_CORE_READ(task, tgid);
-	stray.fd = fd;
-	bpf_map_update_elem(&strays, &stray.inode, &stray, BPF_NOEXIST);
+	found.inode = BPF_CORE_READ(there, ns.inum);
+	found.pid = BPF_CORE_READ(task, tgid);
+	found.fd = fd;
+	bpf_map_update_elem(&foreign_sockets, &found.inode, &found, BPF_NOEXIST);
 	return 0;
 }
 
-/* Descriptors that are prefetched at once. */
+/* Descriptors that are prefetched together. */
 #define PREFETCHED 16
 
 struct file___ref {
@@ -74,12 +74,12 @@ struct file___ops {
 	const void *f_op;
 } __attribute__((preserve_access_index));
 
-/* The table that was prefetched, and up to which descriptor. */
+/* The process whose table was prefetched, and the first descriptor that was not. */
 u32 prefetched_pid;
 u32 prefetched_until;
 u64 next_files[PREFETCHED];
 
-/* A list's head stands for any word. */
+/* Reads any word, as the head of a list. */
 static __always_inline u64 word_at(u64 address)
 {
 	u64 value = (u64)SOCKET_FOLLOW(hlist_head, address)->first;
@@ -88,8 +88,8 @@ static __always_inline u64 word_at(u64 address)
 	return value;
 }
 
-/* BPF cannot prefetch; a load whose value nobody uses does the same. Of files that are no sockets nothing is followed: what
- * is behind them might not like to be read. */
+/* BPF has no prefetch instruction; a load whose value is not used has the same effect. The private data of files that are not
+ * sockets is not read, because it need not be memory. */
 static __noinline int prefetch(struct task_struct *task, u32 fd, u64 socket_ops)
 {
 	const u32 ops = bpf_core_field_offset(struct file___ops, f_op);
@@ -104,7 +104,7 @@ static __noinline int prefetch(struct task_struct *task, u32 fd, u64 socket_ops)
 
 	prefetched_pid = task->pid;
 	prefetched_until = fd + PREFETCHED;
-	/* What is behind the table's end are no files. */
+	/* There are no files behind the end of the table. */
 	if (fd + PREFETCHED >= table->max_fds || bpf_probe_read_kernel(next_files, sizeof(next_files), table->fd + fd + 1))
 		return 0;
 	for (i = 0; i < PREFETCHED; i++)
@@ -147,8 +147,8 @@ int owners(struct bpf_iter__task_file *ctx)
 		return 0;
 	entry.inode = (u32)file->f_inode->i_ino;
 	entry.fd = ctx->fd;
-	if (find_strays)
-		look_for_stray(task, socket, ctx->fd);
+	if (find_foreign_sockets)
+		note_namespace(task, socket, ctx->fd);
 	if (last_pid == task->pid) {
 		bpf_seq_write(ctx->meta->seq, &entry, sizeof(entry));
 		return 0;
@@ -159,7 +159,7 @@ int owners(struct bpf_iter__task_file *ctx)
 	bpf_probe_read_kernel(both.head.comm, sizeof(both.head.comm),
 			      task->group_leader->comm);
 	both.entry = entry;
-	/* What does not fit is asked for again as a whole, with the next buffer. */
+	/* The kernel repeats the call with the next buffer if the record does not fit. */
 	if (!bpf_seq_write(ctx->meta->seq, &both, sizeof(both)))
 		last_pid = task->pid;
 	return 0;

@@ -1,9 +1,8 @@
-//! Which processes hold which sockets: one pass over all descriptors of the host.
+//! The processes that hold sockets: one pass over all descriptors of the host.
 //!
-//! What a pass found is kept in a table of 24 bytes per descriptor, found by the socket's inode and told apart by its
-//! address. Addresses alone would not do: the kernel uses the memory of a closed socket again at once, so under churn an
-//! address often means another socket by the time the sockets themselves are read, whereas inodes come round only after
-//! 2^32 sockets. Inodes alone would not do for the same reason on a host that is up for long.
+//! The result is a table of 24 bytes per descriptor, indexed by the socket's inode and checked by its address. An address alone
+//! is not enough: the kernel reuses the memory of a closed socket at once, so that under churn an address often belongs to
+//! another socket when the sockets are read. An inode alone is not enough either, because inodes repeat after 2^32 sockets.
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -23,33 +22,33 @@ mod skel {
 }
 use skel::{SocketOwnersSkel, SocketOwnersSkelBuilder};
 
-/// The kernel gives at most 32 KiB at a time.
+/// Twice what the kernel returns from one read of an iterator.
 const BUFFER: usize = 64 << 10;
 const ENTRY: usize = 16;
 const NAME: usize = 16;
-/// No next entry.
+/// Ends a chain of slots.
 const NONE: u32 = u32::MAX;
 
 /// A descriptor that is a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder<'a> {
-    /// Process id, as the initial namespace counts.
+    /// Process id in the initial PID namespace.
     pub pid: u32,
-    /// The descriptor.
+    /// The descriptor in that process.
     pub fd: u32,
     /// The command of the process.
     pub command: &'a Arc<str>,
 }
 
-/// A socket in a namespace that its process may not be in, or whose process may hide it.
+/// A socket through which a network namespace can be opened, when no readable process is in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes)]
 #[repr(C)]
 pub struct ForeignSocket {
     /// Inode of the network namespace.
     pub netns: u32,
-    /// Process id, as the initial namespace counts.
+    /// Process id in the initial PID namespace.
     pub pid: u32,
-    /// The descriptor.
+    /// The descriptor in that process.
     pub fd: u32,
 }
 
@@ -76,26 +75,26 @@ struct Slot {
     next: u32,
 }
 
-/// Holders by socket.
+/// The holders of sockets.
 #[derive(Debug, Default)]
 pub struct Table {
     processes: Vec<Process>,
     slots: Vec<Slot>,
-    /// First slot of each bucket; a power of two of them.
+    /// The first slot of each bucket. Their number is a power of two.
     heads: Vec<u32>,
     /// Bytes of a record that continues in the next portion.
     rest: Rest,
-    most: usize,
+    limit: usize,
     dropped: u64,
 }
 
 impl Table {
-    /// An empty table for at most `most` descriptors.
-    pub fn new(most: usize) -> Self {
-        Self { most, ..Self::default() }
+    /// An empty table for at most `limit` descriptors.
+    pub fn new(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
     }
 
-    /// Forgets everything but the memory.
+    /// Removes all entries and keeps the allocations.
     pub fn clear(&mut self) {
         self.processes.clear();
         self.slots.clear();
@@ -104,24 +103,24 @@ impl Table {
         self.dropped = 0;
     }
 
-    /// Descriptors in it.
+    /// The number of descriptors.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether it is empty.
+    /// Whether there are no descriptors.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Descriptors that it had no room for.
+    /// Descriptors beyond the limit, which were not added.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Begins a process.
+    /// Begins the descriptors of a process.
     pub fn process(&mut self, pid: u32, command: &str) {
-        // A process with its threads' own tables comes several times; most commands run more than once.
+        // A process whose threads have tables of their own is listed several times, and most commands run more than once.
         let command = match self.processes.last() {
             Some(last) if *last.command == *command => Arc::clone(&last.command),
             _ => Arc::from(command),
@@ -129,9 +128,9 @@ impl Table {
         self.processes.push(Process { pid, command });
     }
 
-    /// Adds a descriptor of the process that was begun last. `address` is 0 where it is not known.
+    /// Adds a descriptor of the process that was begun last. `address` is 0 if it is not known.
     pub fn add(&mut self, address: u64, inode: u32, fd: u32) {
-        if self.slots.len() >= self.most || self.processes.is_empty() {
+        if self.slots.len() >= self.limit || self.processes.is_empty() {
             self.dropped += 1;
             return;
         }
@@ -139,12 +138,12 @@ impl Table {
         self.slots.push(Slot { address, inode, fd, process, next: NONE });
     }
 
-    /// Makes what was added findable.
+    /// Indexes the descriptors that were added.
     pub fn build(&mut self) {
         let buckets = self.slots.len().next_power_of_two();
         self.heads.clear();
         self.heads.resize(buckets, NONE);
-        // From the last to the first, so that every chain is in the order in which descriptors were added.
+        // In reverse, so that every chain has the order in which descriptors were added.
         for at in (0..self.slots.len()).rev() {
             let bucket = self.bucket(self.slots[at].inode);
             self.slots[at].next = self.heads[bucket];
@@ -153,13 +152,13 @@ impl Table {
     }
 
     fn bucket(&self, inode: u32) -> usize {
-        // Inodes of sockets are nearly consecutive, which fills the buckets evenly without any mixing.
+        // Inodes of sockets are nearly consecutive, so they fill the buckets evenly without hashing.
         inode as usize & (self.heads.len() - 1)
     }
 
-    /// Who holds the socket with this inode, by process and descriptor. With an address (not 0), sockets that have the
-    /// same inode and another address are left out, unless there is none with this address: the subflows of an MPTCP
-    /// connection have its inode and addresses of their own.
+    /// The holders of the socket with this inode. With an `address` other than 0, sockets with the same inode and another
+    /// address are left out, unless none has this address: the subflows of an MPTCP connection have its inode, but addresses of
+    /// their own.
     pub fn holders(&self, address: u64, inode: u32) -> impl Iterator<Item = Holder<'_>> {
         let exact = address != 0 && self.chain(inode).any(|slot| slot.address == address);
         self.chain(inode).filter(move |slot| !exact || slot.address == address).map(|slot| {
@@ -184,7 +183,7 @@ impl Table {
             .filter(move |slot| slot.inode == inode)
     }
 
-    /// Adds a portion of what the programs wrote. Accepts any bytes.
+    /// Adds a portion of the output of the program. Accepts any bytes.
     pub fn take(&mut self, bytes: &[u8]) {
         let mut rest = std::mem::take(&mut self.rest);
         rest.with(bytes, |all| self.decode(all));
@@ -209,7 +208,7 @@ impl Table {
     }
 }
 
-/// The program; nothing of it runs outside a pass.
+/// The loaded program. It runs only during a pass.
 pub struct Owners {
     skel: SocketOwnersSkel<'static>,
     link: Link,
@@ -232,7 +231,7 @@ impl Owners {
     }
 
     fn try_load() -> Result<Self, libbpf_rs::Error> {
-        // One per process as a rule: a page, for a skeleton without a lifetime.
+        // Leaked, so that the skeleton needs no lifetime: a page, normally once per process.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let types = super::kernel_types();
         let path = types.and_then(KernelTypes::path);
@@ -244,36 +243,36 @@ impl Owners {
         Ok(Self { skel, link, buffer: vec![0; BUFFER] })
     }
 
-    /// Fills `table` with all descriptors that are sockets. What a process opens, closes or hands over meanwhile may be
-    /// missing or there twice.
+    /// Fills `table` with all descriptors that are sockets. A descriptor that is opened, closed or passed on during the pass may
+    /// be missing or listed twice.
     ///
     /// # Errors
-    /// What the kernel says; the table then holds what came before, and is built.
+    /// The error of the kernel. The table then has the descriptors before it, and is indexed.
     pub fn read(&mut self, table: &mut Table) -> io::Result<()> {
         self.pass(table, false)
     }
 
-    /// The same, and the namespaces that sockets are in, one socket each, at most 4096.
+    /// As [`Owners::read`], and returns one socket of each network namespace, at most 4096.
     ///
     /// # Errors
     /// As [`Owners::read`].
     pub fn read_with_foreign_sockets(&mut self, table: &mut Table) -> io::Result<Vec<ForeignSocket>> {
-        let strays = &self.skel.maps.strays;
-        let known: Vec<Vec<u8>> = strays.keys().collect();
+        let sockets = &self.skel.maps.foreign_sockets;
+        let known: Vec<Vec<u8>> = sockets.keys().collect();
         for key in known {
-            // It is there: nobody else deletes.
-            let _ = strays.delete(&key);
+            // This cannot fail: nothing else deletes keys.
+            let _ = sockets.delete(&key);
         }
         self.pass(table, true)?;
-        let strays = &self.skel.maps.strays;
-        let stray = |key: Vec<u8>| bytes::read(&strays.lookup(&key, MapFlags::ANY).ok()??);
-        Ok(strays.keys().filter_map(stray).collect())
+        let sockets = &self.skel.maps.foreign_sockets;
+        let socket = |key: Vec<u8>| bytes::read(&sockets.lookup(&key, MapFlags::ANY).ok()??);
+        Ok(sockets.keys().filter_map(socket).collect())
     }
 
-    fn pass(&mut self, table: &mut Table, find_strays: bool) -> io::Result<()> {
+    fn pass(&mut self, table: &mut Table, find_foreign_sockets: bool) -> io::Result<()> {
         let bss = self.skel.maps.bss_data.as_deref_mut().expect("the object has global data");
         (bss.last_pid, bss.prefetched_pid, bss.last_net) = (0, 0, 0);
-        bss.find_strays = u32::from(find_strays);
+        bss.find_foreign_sockets = u32::from(find_foreign_sockets);
         table.clear();
         let outcome = (|| {
             let mut iterator = Iter::new(&self.link).map_err(io::Error::other)?;
@@ -327,16 +326,16 @@ mod tests {
     }
 
     #[test]
-    fn several_holders_and_sockets_with_one_inode_are_told_apart() {
+    fn several_holders_and_sockets_with_one_inode_are_distinguished() {
         let mut table = Table::new(100);
         table.take(&sample());
         table.build();
         assert_eq!(found(&table, 0xa, 100), [(7, 3, "server".into()), (9, 3, "child".into())]);
         assert_eq!(found(&table, 0xc, 100), [(9, 5, "child".into())]);
-        assert_eq!(found(&table, 0, 100).len(), 3, "without an address all that have the inode");
+        assert_eq!(found(&table, 0, 100).len(), 3, "without an address, all sockets with the inode");
         assert_eq!(found(&table, 0xe, 101), [(7, 4, "server".into())], "an MPTCP subflow");
         assert_eq!(found(&table, 0xd, 164), [(11, 1, "child".into())]);
-        assert_eq!(found(&table, 0xa, 0), [], "nobody holds it");
+        assert_eq!(found(&table, 0xa, 0), [], "inode 0 has no holder");
         assert_eq!(found(&table, 0xa, 36), []);
         assert_eq!((table.len(), table.dropped()), (5, 0));
     }
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_or_no_process_is_counted() {
+    fn descriptors_beyond_the_limit_or_without_a_process_are_counted() {
         let mut table = Table::new(2);
         table.take(&entry(0xa, 1, 1));
         table.take(&sample());

@@ -1,11 +1,11 @@
-//! What a portion of an iterator's output leaves over: the begin of a record whose end comes with the next portion.
+//! The rest of a portion of an iterator's output: the beginning of a record that continues in the next portion.
 
-/// Bytes that wait for those that follow them.
+/// Bytes of an incomplete record.
 #[derive(Debug, Default)]
 pub(super) struct Rest(Vec<u8>);
 
 impl Rest {
-    /// Gives `decode` what waits together with `bytes`; it tells how many it has used, and the others wait.
+    /// Passes the stored bytes and `bytes` to `decode`, which returns how many of them it used. The others are stored.
     pub(super) fn with(&mut self, bytes: &[u8], decode: impl FnOnce(&[u8]) -> usize) {
         if self.0.is_empty() {
             let used = decode(bytes);
@@ -17,7 +17,6 @@ impl Rest {
         }
     }
 
-    /// Forgets what waits.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -28,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cut_gives_the_same() {
+    fn portions_of_any_size_give_the_same_records() {
         let bytes: Vec<u8> = (0..20).collect();
         // Records of three bytes.
         let whole = |seen: &mut Vec<u8>, b: &[u8]| {
