@@ -150,7 +150,7 @@ scripted clients and targets and fails when it sees something else than this tab
 The behaviours are those that the tests of nginx's stream module, haproxy's PROXY protocol, tokio's `copy_bidirectional`, Go's
 splice and sozu check, and what users of forwarders report.
 
-`pass`: as the row says. `FAIL`: not so, or not always. `refused`: a configuration that asks this engine for it is an error, and is told so.
+`pass`: as the row says. `FAIL`: not so, or not always. `refused`: a configuration with this engine and setting is an error.
 `–`: the engine was not available where the table was written.
 ";
 
