@@ -1,4 +1,4 @@
-//! Accepting while descriptors or memory run out, and how many connections fit from the start.
+//! Pauses of accepting when descriptors or memory run out, and the limits on connections and pipes.
 //!
 //! accept(2) that fails with EMFILE leaves the connection in the queue and the listener readable: a loop that just tries
 //! again spins. So accepting pauses, longer each time, and one line is logged per episode instead of one per failure.
@@ -8,8 +8,8 @@ use super::Ns;
 const PAUSE_MIN_NS: Ns = 10_000_000;
 /// The longest.
 const PAUSE_MAX_NS: Ns = 1_000_000_000;
-/// An episode is over when accepting works and nothing has failed for so long: at the limit, successes and failures
-/// alternate with every connection that closes, and that is one episode.
+/// An episode ends when a connection is accepted this long after the last failure: at the limit, successes and failures
+/// alternate with every connection that closes, and all of that is one episode.
 const QUIET_NS: Ns = 10_000_000_000;
 
 /// The state of one listener.
@@ -55,7 +55,7 @@ impl Backoff {
         Pause { until: now.saturating_add(self.pause), log }
     }
 
-    /// A connection was accepted. Answers once when that ends an episode, for the line that says so.
+    /// A connection was accepted. Returns the episode that this ends, for the log.
     pub fn accepted(&mut self, now: Ns) -> Option<Recovered> {
         self.pause = 0;
         let episode = self.episode?;

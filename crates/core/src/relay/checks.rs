@@ -1,37 +1,37 @@
-//! Active checks of one target: when to ask, and what the answers so far say.
+//! Active checks of one target: when to check, and whether the results so far mean that it is up.
 //!
-//! The shell connects and tells the result. A target begins up: a relay that has just started must not refuse clients for
-//! the first `rise` checks. Moments are spread by random numbers given as arguments, so that many relays with many targets
-//! do not ask at once.
+//! The caller connects and reports the result. A target begins up: a relay that has just started must not refuse clients for
+//! the first `rise` checks. Times are spread by random numbers given as arguments, so that many checks do not coincide.
 use super::config::Check;
 use super::{Ns, ns};
 
 /// The longest wait for the first check.
 const FIRST_NS: u64 = 1_000_000_000;
 
-/// What is known of a target.
+/// The state of a target's checks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Checked {
     check: Check,
     up: bool,
-    /// Answers in a row that say otherwise.
+    /// Results in a row that contradict `up`.
     against: u32,
     due: Ns,
 }
 
 impl Checked {
-    /// A target not asked yet: first within a second, or an interval if that is shorter. `random` is any number.
+    /// A target that was not checked yet. The first check is due within a second, or an interval if that is shorter. `random`
+    /// is any number.
     pub fn new(check: Check, now: Ns, random: u64) -> Self {
         let spread = interval_ns(&check).clamp(1, FIRST_NS);
         Self { check, up: true, against: 0, due: now.saturating_add(random % spread) }
     }
 
-    /// When to ask next.
+    /// When the next check is due.
     pub fn due(&self) -> Ns {
         self.due
     }
 
-    /// When a check that began `now` has failed for want of an answer.
+    /// When a check that begins `now` times out.
     pub fn times_out(&self, now: Ns) -> Ns {
         now.saturating_add(ns(self.check.timeout))
     }
@@ -41,8 +41,8 @@ impl Checked {
         self.up
     }
 
-    /// A check has ended; the next is due after the interval, a tenth more or less. Answers whether the target has just
-    /// gone up or down.
+    /// A check has ended; the next is due after the interval, a tenth more or less. Returns true if the target has just gone
+    /// up, and false if it has just gone down.
     pub fn result(&mut self, now: Ns, succeeded: bool, random: u64) -> Option<bool> {
         let interval = interval_ns(&self.check);
         let wait = interval - interval / 10 + random % (interval / 5).max(1);

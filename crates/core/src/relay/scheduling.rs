@@ -1,20 +1,19 @@
 //! The scheduling policy of a worker thread: SCHED_BATCH while it moves nothing but streams.
 //!
-//! A thread that wakes up takes the CPU from whoever runs there, which is right for an exchange and wrong for a stream: over
-//! loopback, and wherever packets arrive on the sender's or the receiver's own CPU, whom it interrupts is the stream's
-//! own end, thousands of times a second, while the other CPUs are idle for want of what that end would have sent. A thread
-//! that moves nothing but streams asks not to interrupt (SCHED_BATCH) and has longer turns in exchange (sched_runtime,
-//! Linux 6.12); with one stream or with eight on two CPUs that is worth 5 to 10 % of the throughput.
+//! A thread that wakes up preempts the one that runs on its CPU. That is right for an exchange and wrong for a stream: over
+//! loopback, and wherever packets arrive on the CPU of the sender or receiver, it preempts a peer of the stream thousands of
+//! times a second, while other CPUs wait for that peer's data. With SCHED_BATCH a thread does not preempt others and gets
+//! longer slices (sched_runtime, Linux 6.12). Measured with one and with eight streams on two CPUs: 5 to 10 % more throughput.
 use super::Ns;
 
-/// A thread has moved nothing but streams for so long before it gives way. An exchange that finds it giving way waits
-/// until whoever runs has had its slice, up to 3 ms, so this bounds what that costs exchanges that come now and then.
+/// How long a thread must have moved nothing but streams before it enters SCHED_BATCH. The next exchange may then wait for
+/// the slice of another thread, up to 3 ms; so this bounds how often that happens.
 const STREAMS_ONLY_NS: Ns = 50_000_000;
 
 /// What a thread has moved lately, and its policy.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Scheduling {
-    /// When something was last moved that must not be late.
+    /// When an exchange was last moved.
     exchange_at: Ns,
     is_batch: bool,
 }

@@ -1,14 +1,14 @@
-//! A table whose slots are reused, and names for its entries that are not.
+//! A table whose slots are reused, and ids of its entries that are not.
 //!
-//! An event may still name an entry that has ended (an epoll event, a completion, a timer). Its name has the generation of
-//! the slot, so it finds nothing instead of the entry that took the slot over.
+//! An epoll event, a completion or a timer may have the id of an entry that was removed. An id includes the generation of the
+//! slot, so it does not find a later entry of the same slot.
 
 /// The most slots of a table: what a [token](SlotId::token) can name.
 pub const SLOTS_MAX: u32 = 1 << SLOT_BITS;
 
 const SLOT_BITS: u32 = 24;
 
-/// The name of an entry.
+/// The id of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlotId {
     /// Below [`SLOTS_MAX`].
@@ -18,12 +18,12 @@ pub struct SlotId {
 }
 
 impl SlotId {
-    /// The name as a number, with 8 bits for the kind of event.
+    /// The id as a number, with 8 bits for the kind of event.
     pub fn token(self, kind: u8) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot) << 8 | u64::from(kind)
     }
 
-    /// The name and the kind of event in a [token](Self::token).
+    /// The id and the kind of event in a [token](Self::token).
     pub fn from_token(token: u64) -> (Self, u8) {
         (Self { slot: (token >> 8) as u32 & (SLOTS_MAX - 1), generation: (token >> 32) as u32 }, token as u8)
     }
@@ -74,19 +74,19 @@ impl<T> Slots<T> {
         Some(SlotId { slot, generation: place.generation })
     }
 
-    /// The entry of this name, unless it was removed.
+    /// The entry with this id, unless it was removed.
     pub fn get(&self, id: SlotId) -> Option<&T> {
         let slot = self.slots.get(id.slot as usize)?;
         if slot.generation == id.generation { slot.entry.as_ref() } else { None }
     }
 
-    /// The entry of this name, unless it was removed.
+    /// The entry with this id, unless it was removed.
     pub fn get_mut(&mut self, id: SlotId) -> Option<&mut T> {
         let slot = self.slots.get_mut(id.slot as usize)?;
         if slot.generation == id.generation { slot.entry.as_mut() } else { None }
     }
 
-    /// Removes the entry of this name.
+    /// Removes the entry with this id.
     pub fn remove(&mut self, id: SlotId) -> Option<T> {
         let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         let entry = slot.entry.take()?;
@@ -95,7 +95,7 @@ impl<T> Slots<T> {
         Some(entry)
     }
 
-    /// All entries and their names, in the order of slots.
+    /// All entries and their ids, in the order of slots.
     pub fn iter(&self) -> impl Iterator<Item = (SlotId, &T)> {
         self.slots.iter().enumerate().filter_map(|(slot, place)| {
             let id = SlotId { slot: slot as u32, generation: place.generation };
@@ -103,7 +103,7 @@ impl<T> Slots<T> {
         })
     }
 
-    /// The names of all entries: a copy, for changes while they are gone through.
+    /// The ids of all entries. It is a copy, so that entries can be changed in a loop over it.
     pub fn ids(&self) -> Vec<SlotId> {
         self.iter().map(|(id, _)| id).collect()
     }

@@ -1,4 +1,4 @@
-//! Who counts as one client, and a limit on the open connections of each.
+//! A limit on the open connections of each client address.
 //!
 //! An IPv6 source is its /64, since that is what one customer gets (RFC 6177 and RFC 4291, section 2.5.4); an IPv4 address
 //! in its IPv6 form is that IPv4 address. Memory is bounded by a number of sources given at the start. When it is used up,

@@ -8,14 +8,14 @@
 pub const READ_MIN: usize = 16 * 1024;
 /// Reads that filled the buffer, in a row, after which a direction streams.
 const FULL_READS: u8 = 4;
-/// A turn of splice that moved this much is a stream's.
+/// A turn of splice that moves this many bytes counts as streaming.
 const STREAM_BYTES: u64 = 64 * 1024;
-/// A turn that moved less than this was no stream's.
+/// A turn that moves fewer bytes counts as quiet.
 const QUIET_BYTES: u64 = 16 * 1024;
 /// Quiet turns in a row after which a direction no longer streams.
 const QUIET_TURNS: u8 = 8;
 
-/// What a direction does.
+/// Whether a direction streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pace {
     /// Small exchanges, or nothing.
@@ -25,7 +25,7 @@ pub enum Pace {
     Streaming,
 }
 
-/// What a direction has done lately: a few bytes per direction, for every connection has two.
+/// The recent traffic of a direction. It is a few bytes long, because every connection has two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rhythm {
     pace: Pace,
@@ -36,7 +36,7 @@ pub struct Rhythm {
 }
 
 impl Rhythm {
-    /// What it does now.
+    /// Whether it streams now.
     pub fn pace(&self) -> Pace {
         self.pace
     }
@@ -46,7 +46,7 @@ impl Rhythm {
         READ_MIN.saturating_mul(1 << self.doublings.min(16)).min(ceiling)
     }
 
-    /// A copy has read `bytes` of at most `asked`. The size grows with what a full read shows to be waiting.
+    /// A copy has read `bytes` of at most `asked`. A full read doubles the size of the next one.
     pub fn copied(&mut self, bytes: usize, asked: usize, ceiling: usize) {
         if bytes < asked {
             self.run = 0;
@@ -81,7 +81,7 @@ impl Rhythm {
         (self.pace, self.run, self.doublings) = (Pace::Quiet, 0, 0);
     }
 
-    /// Splice is not to be had for this direction: it stays with copies.
+    /// Splice was refused for this direction.
     pub fn refused(&mut self) {
         self.pace = Pace::Quiet;
         self.run = 0;

@@ -1,6 +1,6 @@
-//! Which datagrams leave together: the kernel cuts one message into datagrams of one size, of which only the last may be
-//! shorter. One message of many costs little more than one datagram, so neighbours of one session are joined as far as
-//! that rule and the kernel's limits allow; their order never changes.
+//! Which datagrams are sent in one message (UDP GSO): the kernel segments it into datagrams of one size, of which only the
+//! last may be shorter. Such a message costs little more than one datagram, so neighbours of one session are joined within
+//! that rule and the kernel's limits. Their order does not change.
 
 /// Datagrams in one message; kernels before 6.9 take no more.
 pub const DATAGRAMS_MAX: usize = 64;

@@ -1,6 +1,6 @@
 //! The relay's configuration: one validated model, however it was written down.
 //!
-//! Two languages are read, TOML ([`parse_toml`]) and rinetd's lines ([`parse_rinetd`]); [`parse`] tells them apart. Both
+//! Two languages are read, TOML ([`parse_toml`]) and rinetd's lines ([`parse_rinetd`]); [`parse`] recognises the language. Both
 //! make [`Draft`]s, as the command line does, and every draft goes through the same checks ([`draft`]): what comes out as
 //! a [`Config`] can work, as far as that can be known without looking at the host. Nothing here reads a file.
 pub mod address;
