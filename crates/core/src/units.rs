@@ -58,6 +58,11 @@ pub fn percent(share: f64) -> String {
     if p >= 99.95 || (p - p.round()).abs() < 0.05 { format!("{p:.0} %") } else { format!("{p:.1} %") }
 }
 
+/// The text, or what stands in for one that is not known.
+pub fn or(text: &str, otherwise: &str) -> String {
+    if text.is_empty() { otherwise.to_string() } else { text.to_string() }
+}
+
 /// `1 flow`, `12 flows`.
 pub fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(n), if n == 1 { one } else { many })

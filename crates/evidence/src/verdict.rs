@@ -28,6 +28,15 @@ pub struct Report {
     pub blind: Vec<String>,
     /// The answer.
     pub verdict: Verdict,
+    /// The service that the report is about; None where no request of one was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceReport>,
+    /// All services of the subject, the one that lost most time first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceReport>,
+    /// The way from the service to what its requests wait for, process by process; None where the verdict names no such cause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<Chain>,
     /// Causes found, the one that owns most of the lost time first.
     pub findings: Vec<Finding>,
     /// Causes tested and rejected.
@@ -63,6 +72,8 @@ pub enum Status {
     Cause,
     /// No time worth naming was lost.
     Healthy,
+    /// No time worth naming was lost, and a resource is full: more requests would wait for it.
+    AtCapacity,
     /// Time was lost, and no cause owns enough of it.
     NoDominantCause,
     /// Too little was seen to judge.
@@ -88,9 +99,11 @@ pub struct Finding {
     pub cause: String,
     /// Its title for people, such as `Small writes wait for a delayed ACK`.
     pub title: String,
-    /// Share of the time in which the affected flows could have moved data, and did not because of this.
+    /// Share of the time in which the affected flows could have moved data, and did not because of this. Where
+    /// `place.requests` is above 0: share of the time of the affected services' requests.
     pub share: f64,
-    /// Wall time lost to it, averaged over the affected flows; never more than the window.
+    /// Wall time lost to it, averaged over the affected flows, or over the requests where `place.requests` is above 0; never
+    /// more than the window.
     pub lost_ms: f64,
     /// Share of all lost time that this cause accounts for.
     pub lost_share: f64,
@@ -104,6 +117,9 @@ pub struct Finding {
     /// Where it was seen most.
     #[serde(rename = "where")]
     pub place: Place,
+    /// The way from the service to this cause, thread by thread; empty where it was found in flows or threads alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chain: Vec<ChainHop>,
     /// The numbers it rests on.
     pub evidence: Vec<Evidence>,
     /// What to do.
@@ -128,6 +144,119 @@ pub struct Place {
     /// How many flows are affected.
     #[serde(default)]
     pub flows: u64,
+    /// How many requests are affected, in the observed time; 0 where the cause was found in flows or threads.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub requests: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// A service in short: its requests and where their time went.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServiceReport {
+    /// Its port.
+    pub port: u16,
+    /// Its address and port.
+    pub address: String,
+    /// `tcp` or `udp`.
+    pub transport: String,
+    /// The process that answered most requests; empty for a service outside of this host.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub process: String,
+    /// The processes that answered, the one with most requests first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pids: Vec<u32>,
+    /// The subject is its client, and the service was not observed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outbound: bool,
+    /// It was found by following a wait of a service that was asked about.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub followed: bool,
+    /// Answered requests a second, in the observed time.
+    pub requests_per_s: f64,
+    /// Median time from the arrival of a request to the beginning of its reply.
+    pub p50_ms: f64,
+    /// 99th percentile of it.
+    pub p99_ms: f64,
+    /// Mean number of requests that had arrived and had no reply yet.
+    pub outstanding: f64,
+    /// Requests that had no reply when the window ended.
+    pub unanswered: u64,
+    /// For how long the longest of them had waited by then.
+    pub unanswered_longest_ms: f64,
+    /// Where the time of the requests and of their replies went.
+    pub time: RequestTime,
+}
+
+/// Shares of the time from the arrival of requests until their replies were sent; they sum to 1, or are all 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct RequestTime {
+    /// The connection waited for accept().
+    pub accept_queue: f64,
+    /// The request lay in the socket until a thread read it.
+    pub unread: f64,
+    /// It had been read, and its reply had not begun.
+    pub working: f64,
+    /// The reply was written and waited in the socket: held by Nagle's algorithm or a cork, or for the peer's window, the
+    /// congestion window, pacing, the local qdisc or a retransmission.
+    pub reply_unsent: f64,
+}
+
+/// The way from a service to what its requests wait for: a hop for each process, and the leaf.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Chain {
+    /// From the service inwards, neighbouring threads of one process as one hop; the last one is the leaf's process.
+    pub hops: Vec<ChainHop>,
+    /// Where it ends.
+    pub leaf: ChainLeaf,
+}
+
+/// A process or thread on the way, and what it waits for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ChainHop {
+    /// Name of the process; empty when it is not known.
+    pub process: String,
+    /// Its id, 0 when it is not known. Where several processes did the same, the one with most of the time.
+    pub pid: u32,
+    /// All processes that did the same, `pid` first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pids: Vec<u32>,
+    /// Name of the thread.
+    pub thread: String,
+    /// Its id, 0 when it is not known.
+    pub tid: u32,
+    /// How many threads did the same.
+    pub threads: u64,
+    /// Of how many: processes that serve there where `pids` has several, serving threads otherwise; 0 when it is not known.
+    pub of: u64,
+    /// What it waits on: the name of the next hop's process, or a resource such as `disk` or `timer`.
+    pub waits_on: String,
+    /// What it does or waits for, in words.
+    pub text: String,
+    /// Share of the requests' time that goes through it.
+    pub share: f64,
+    /// Its stack in this wait, innermost frame first; kernel frames end with `[k]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stack: Vec<String>,
+}
+
+/// The end of a chain.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ChainLeaf {
+    /// Name of the process.
+    pub process: String,
+    /// Its id, 0 when it is not known.
+    pub pid: u32,
+    /// Name of the thread.
+    pub thread: String,
+    /// Its id, 0 when it is not known.
+    pub tid: u32,
+    /// The cause that it is: the verdict's.
+    pub cause: String,
+    /// What the leaf waits for was seen; otherwise the chain goes on where the observation did not reach.
+    pub seen: bool,
 }
 
 /// One number and what it is.

@@ -87,6 +87,7 @@ fn status_name(status: Status) -> &'static str {
     match status {
         Status::Cause => "cause",
         Status::Healthy => "healthy",
+        Status::AtCapacity => "at-capacity",
         Status::NoDominantCause => "no-dominant-cause",
         Status::InsufficientEvidence => "insufficient-evidence",
     }

@@ -36,7 +36,7 @@ fn path(recipe: &Recipe) -> PathBuf {
 fn right(recipe: &Recipe, got: &str) -> bool {
     match &recipe.cause {
         Some(cause) => got == cause,
-        None => matches!(got, "healthy" | "no-dominant-cause"),
+        None => matches!(got, "healthy" | "at-capacity" | "no-dominant-cause"),
     }
 }
 

@@ -2,12 +2,16 @@
 //!
 //! [`ledger`] splits the wall time of every flow and thread into states that exclude each other; [`facts`] finds out which of
 //! that time was lost and who is to blame for each piece; [`cause`] tests each cause against its look-alikes; [`rank`] names
-//! those that own enough of the lost time; [`account`] prints the ledgers into the report.
+//! those that own enough of the lost time; [`account`] prints the ledgers into the report, [`service`] the services, and
+//! [`chain`] the way from a service to what its requests wait for.
 pub mod account;
+mod capacity;
 pub mod cause;
+pub mod chain;
 pub mod facts;
 pub mod ledger;
 pub mod rank;
+pub mod service;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -21,6 +25,7 @@ use crate::units;
 pub fn judge(capture: &Capture) -> Report {
     let facts = facts::Facts::new(capture);
     let ranking = rank::rank(&facts);
+    let services = service::all(&facts);
     Report {
         schema: VERDICT_SCHEMA.to_string(),
         subject: capture.subject.clone(),
@@ -30,6 +35,9 @@ pub fn judge(capture: &Capture) -> Report {
         rung: capture.rung,
         blind: blind(&facts),
         verdict: ranking.verdict,
+        service: services.first().cloned(),
+        services,
+        chain: ranking.chain,
         findings: ranking.findings,
         ruled_out: ranking.ruled_out,
         not_tested: ranking.not_tested,

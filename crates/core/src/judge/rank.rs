@@ -1,9 +1,9 @@
 //! From candidates to a verdict: which cause accounts for how much of the lost time, and whether that is enough to name it.
-use parshall_evidence::{Confidence, Finding, Fix, NotTested, RuledOut, Rung, Status, Verdict};
+use parshall_evidence::{Chain, Confidence, Finding, Fix, NotTested, RuledOut, Rung, Status, Verdict};
 
 use super::cause::{CAUSES, Candidate, Cause, MIN_SHARE, Outcome};
 use crate::judge::facts::{Blame, Facts, Shape};
-use crate::judge::words;
+use crate::judge::{capacity, chain, words};
 use crate::stats::ratio;
 use crate::units;
 
@@ -20,6 +20,8 @@ pub struct Ranking {
     pub verdict: Verdict,
     /// Named causes, the one that accounts for most first.
     pub findings: Vec<Finding>,
+    /// The way to the first of them.
+    pub chain: Option<Chain>,
     /// The others that were tested.
     pub ruled_out: Vec<RuledOut>,
     /// Those that the capture cannot tell.
@@ -29,12 +31,7 @@ pub struct Ranking {
 /// Tests all causes and ranks those that hold.
 pub fn rank(facts: &Facts<'_>) -> Ranking {
     if let Some(why) = too_little(facts) {
-        return Ranking {
-            verdict: verdict_of_status(Status::InsufficientEvidence, Confidence::Low, why),
-            findings: vec![],
-            ruled_out: vec![],
-            not_tested: vec![],
-        };
+        return insufficient(why);
     }
     let (mut ruled_out, mut untested) = (Vec::new(), Vec::new());
     let mut held: Vec<(&Cause, Candidate)> = Vec::new();
@@ -47,23 +44,43 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
     }
     let total = Total::of(facts, &held);
     let flow_share = ratio(total.flows_ns, facts.could_ns()).min(1.0);
-    let mut findings = Vec::new();
+    let mut named = Vec::new();
     for (cause, candidate) in held {
         match total.judge(facts, &candidate, flow_share) {
-            Ok((lost_share, share)) => findings.push(finding(facts, cause, candidate, lost_share, share)),
+            Ok((lost_share, share)) => {
+                let seen = candidate.requests.as_ref().is_none_or(|r| r.seen);
+                named.push((finding(facts, cause, candidate, lost_share, share), seen));
+            }
             Err(why) => ruled_out.push(RuledOut { cause: cause.id.to_string(), why }),
         }
     }
-    findings.sort_by(|a, b| b.lost_share.total_cmp(&a.lost_share).then_with(|| a.cause.cmp(&b.cause)));
-    Ranking { verdict: conclude(facts, &findings, flow_share), findings, ruled_out, not_tested: untested }
+    named.sort_by(|(a, _), (b, _)| b.lost_share.total_cmp(&a.lost_share).then_with(|| a.cause.cmp(&b.cause)));
+    let chain = named.first().and_then(|(finding, seen)| chain::of_finding(finding, *seen));
+    let findings: Vec<Finding> = named.into_iter().map(|(finding, _)| finding).collect();
+    if let Some(why) = unaccounted(facts).filter(|_| findings.is_empty()) {
+        return insufficient(why);
+    }
+    Ranking { verdict: conclude(facts, &findings, flow_share), findings, chain, ruled_out, not_tested: untested }
+}
+
+fn insufficient(why: String) -> Ranking {
+    Ranking {
+        verdict: verdict_of_status(Status::InsufficientEvidence, Confidence::Low, why),
+        findings: vec![],
+        chain: None,
+        ruled_out: vec![],
+        not_tested: vec![],
+    }
 }
 
 fn not_tested(cause: &Cause, why: String) -> NotTested {
     NotTested { cause: cause.id.to_string(), why }
 }
 
-/// All lost time: that of the flows, and that of threads which no flow shows.
+/// All lost time: that of requests, that of flows beyond it, and that of threads which neither shows. They can be compared: each
+/// is time in which somebody waited for data that could have come.
 struct Total {
+    requests_ns: f64,
     flows_ns: f64,
     threads_ns: f64,
 }
@@ -74,26 +91,30 @@ impl Total {
         let tids: Vec<u32> = losses().flat_map(|t| t.tids.iter().copied()).collect();
         // What flows lost to a thread whose loss is on its own account is the same loss.
         let flows_ns = facts.parts.iter().filter(|p| !is_theirs(&tids, p.blame, p.tid)).map(|p| p.ns).sum();
-        Total { flows_ns, threads_ns: losses().map(|t| t.ns).sum() }
+        Total { requests_ns: facts.requests.lost_ns(), flows_ns, threads_ns: losses().map(|t| t.ns).sum() }
     }
 
     /// Share of all lost time and share of the affected time, or why it is too little.
     fn judge(&self, facts: &Facts<'_>, candidate: &Candidate, flow_share: f64) -> Result<(f64, f64), String> {
-        let lost: f64 = match &candidate.thread {
-            Some(loss) => loss.ns,
-            None => candidate.lost.by_flow.iter().map(|(_, ns)| ns).sum(),
+        let lost: f64 = match (&candidate.requests, &candidate.thread) {
+            (Some(loss), _) => loss.ns,
+            (None, Some(loss)) => loss.ns,
+            (None, None) => candidate.lost.by_flow.iter().map(|(_, ns)| ns).sum(),
         };
-        let lost_share = ratio(lost, (self.flows_ns + self.threads_ns).max(lost)).min(1.0);
-        let share = match &candidate.thread {
-            Some(loss) => ratio(loss.ns, loss.wall_ns).min(1.0),
-            None => candidate.lost.share(facts),
+        let lost_share = ratio(lost, (self.requests_ns + self.flows_ns + self.threads_ns).max(lost)).min(1.0);
+        let share = match (&candidate.requests, &candidate.thread) {
+            (Some(loss), _) => ratio(loss.ns, loss.time_ns).min(1.0),
+            (None, Some(loss)) => ratio(loss.ns, loss.wall_ns).min(1.0),
+            (None, None) => candidate.lost.share(facts),
         };
+        let of_flows = candidate.thread.is_none() && candidate.requests.is_none();
         let few_but_bad = candidate.always_wrong && share >= 0.5 && ratio(lost, facts.could_ns()) >= 0.02;
-        if candidate.thread.is_none() && flow_share < MIN_SHARE && !few_but_bad {
+        if of_flows && flow_share < MIN_SHARE && !few_but_bad {
             return Err(format!("{} of the time, too little to matter", units::percent(share.min(flow_share))));
         }
         if share < candidate.min_share {
-            return Err(format!("{} of the affected flows' time", units::percent(share)));
+            let whose = if of_flows || candidate.requests.is_none() { "affected flows'" } else { "requests'" };
+            return Err(format!("{} of the {whose} time", units::percent(share)));
         }
         if lost_share < MIN_LOST_SHARE {
             return Err(format!("accounts for only {} of the lost time", units::percent(lost_share)));
@@ -117,21 +138,24 @@ fn is_theirs(tids: &[u32], blame: Blame, tid: u32) -> bool {
 
 fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f64, share: f64) -> Finding {
     let window_ms = facts.capture.window_ns as f64 / 1e6;
-    let lost_ms = match &candidate.thread {
-        Some(loss) => (ratio(loss.ns, loss.tids.len().max(1) as f64) / 1e6).min(window_ms),
-        None => candidate.lost.mean_ms(facts),
+    let lost_ms = match (&candidate.requests, &candidate.thread) {
+        (Some(loss), _) => (loss.each_ns / 1e6).min(window_ms),
+        (None, Some(loss)) => (ratio(loss.ns, loss.tids.len().max(1) as f64) / 1e6).min(window_ms),
+        (None, None) => candidate.lost.mean_ms(facts),
     };
-    let few = candidate.thread.is_none() && candidate.lost.seen < 5;
+    let of_flows = candidate.thread.is_none() && candidate.requests.is_none();
+    let few = of_flows && candidate.lost.seen < 5;
     Finding {
         cause: cause.id.to_string(),
         title: cause.title.to_string(),
         share,
         lost_ms,
         lost_share,
-        scaled: candidate.thread.is_none() && candidate.lost.scaled,
+        scaled: of_flows && candidate.lost.scaled,
         confidence: reduced(candidate.confidence, doubts(facts) + u32::from(few)),
         summary: candidate.summary,
         place: candidate.place,
+        chain: candidate.requests.map(|loss| loss.chain).unwrap_or_default(),
         evidence: candidate.evidence,
         fix: Fix { text: candidate.fix, command: candidate.trial, peer: candidate.peer },
     }
@@ -161,11 +185,14 @@ fn too_little(facts: &Facts<'_>) -> Option<String> {
             units::duration(capture.window_ns as f64)
         ));
     }
-    if facts.flows.is_empty() && facts.threads.is_empty() {
+    if facts.flows.is_empty() && facts.threads.is_empty() && facts.requests.is_empty() {
         return Some("No flow and no thread of the subject was seen.".to_string());
     }
     let throttled =
         || facts.throttled_periods() > 0.0 || facts.threads.iter().any(|t| t.rec.off_cpu.iter().any(is_throttled));
+    if !facts.requests.is_empty() {
+        return None;
+    }
     if facts.flows.is_empty() && !throttled() {
         return Some("No TCP flow of the subject was seen: was it asked anything while it was observed?".to_string());
     }
@@ -189,13 +216,57 @@ fn conclude(facts: &Facts<'_>, findings: &[Finding], flow_share: f64) -> Verdict
         };
     }
     let confidence = reduced(Confidence::High, doubts(facts));
-    if flow_share < MIN_SHARE {
-        return verdict_of_status(Status::Healthy, confidence, healthy(facts, flow_share));
+    let share = flow_share.max(ratio(facts.requests.lost_ns(), facts.requests.time_ns()));
+    if share >= MIN_SHARE {
+        return verdict_of_status(Status::NoDominantCause, confidence, no_dominant(facts, share));
     }
-    verdict_of_status(Status::NoDominantCause, confidence, no_dominant(facts, flow_share))
+    match capacity::full(facts) {
+        Some(summary) => verdict_of_status(Status::AtCapacity, confidence, summary),
+        None => verdict_of_status(Status::Healthy, confidence, healthy(facts, flow_share)),
+    }
+}
+
+/// Without an account of this share of the time, the flows or the connections nothing is called healthy.
+const SEEN_MIN: f64 = 0.80;
+
+/// What was not seen, where it is too much to say that nothing is wrong, and what to do about it.
+fn unaccounted(facts: &Facts<'_>) -> Option<String> {
+    let unseen = facts.requests.unseen_share();
+    if unseen > 1.0 - SEEN_MIN {
+        return Some(format!(
+            "{} of the requests' time was spent where this observation did not reach: run it as root, or observe the processes \
+             that the service asks, too.",
+            units::percent(unseen)
+        ));
+    }
+    let probe = &facts.capture.probe;
+    let tracked = (facts.flows.len() + facts.threads.len()) as f64;
+    let untracked = ratio(probe.untracked as f64, probe.untracked as f64 + tracked);
+    if untracked > 1.0 - SEEN_MIN {
+        return Some(format!(
+            "{} of the connections and threads were beyond the limits and not seen: observe one port or one process.",
+            units::percent(untracked)
+        ));
+    }
+    let lost = ratio(probe.lost_events as f64, probe.events as f64 + probe.lost_events as f64);
+    (lost > 1.0 - SEEN_MIN).then(|| {
+        format!(
+            "{} of the events were lost because the buffer was full: observe one port or one process.",
+            units::percent(lost)
+        )
+    })
 }
 
 fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
+    if let Some(service) = facts.requests.counted().find(|s| s.rec.requests > 0) {
+        let rate = ratio(service.rec.requests as f64, service.rec.observed_ns as f64 / 1e9);
+        return format!(
+            "No time worth naming was lost: {} requests/s, p50 {}, p99 {}.",
+            units::decimal(rate),
+            units::duration(service.rec.p50_ns as f64),
+            units::duration(service.rec.p99_ns as f64)
+        );
+    }
     let active = facts.flows.iter().filter(|f| f.shape != Shape::Idle).count() as u64;
     let threads = if facts.threads.is_empty() {
         "and no thread was seen".to_string()
@@ -221,19 +292,24 @@ fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
     format!("No time worth naming was lost: {flows}{did}{lost}, {threads}.")
 }
 
-fn no_dominant(facts: &Facts<'_>, flow_share: f64) -> String {
-    let mut by_blame = std::collections::BTreeMap::<Blame, f64>::new();
+fn no_dominant(facts: &Facts<'_>, share: f64) -> String {
+    let mut by_label = std::collections::BTreeMap::<&str, f64>::new();
     for part in &facts.parts {
-        *by_blame.entry(part.blame).or_default() += part.ns;
+        *by_label.entry(part.blame.label()).or_default() += part.ns;
     }
-    let total = facts.lost_ns();
-    let mut list: Vec<(Blame, f64)> = by_blame.into_iter().collect();
-    list.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let slow = facts.requests.counted().filter(|s| s.slow).flat_map(|s| &s.parts);
+    for part in slow.filter(|p| p.spent.is_lost()) {
+        *by_label.entry(part.spent.label()).or_default() += part.ns;
+    }
+    let total = facts.lost_ns() + facts.requests.lost_ns();
+    let mut list: Vec<(&str, f64)> = by_label.into_iter().collect();
+    list.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
     let most: Vec<String> =
-        list.iter().take(3).map(|(b, ns)| format!("{} {}", b.label(), units::percent(ratio(*ns, total)))).collect();
+        list.iter().take(3).map(|(label, ns)| format!("{label} {}", units::percent(ratio(*ns, total)))).collect();
+    let whose = if facts.requests.lost_ns() > 0.0 { "of the requests" } else { "in which flows could have moved data" };
     format!(
-        "{} of the time in which flows could have moved data was lost, and no cause known here accounts for enough of it ({}).",
-        units::percent(flow_share),
+        "{} of the time {whose} was lost, and no cause known here accounts for enough of it ({}).",
+        units::percent(share),
         most.join(", ")
     )
 }
@@ -280,7 +356,7 @@ mod tests {
         let report =
             judge(&capture(vec![flow], vec![ThreadBuilder::new(101).blocked(0, 900 * MS, "epoll_wait", FdKind::Anon)]));
         assert_eq!(report.findings.len(), 2);
-        assert_eq!(report.findings.len() + report.ruled_out.len(), CAUSES.len());
+        assert_eq!(report.findings.len() + report.ruled_out.len() + report.not_tested.len(), CAUSES.len());
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use parshall_evidence::{Capture, FdKind, FlowState, OffCpu, Release, Report, Rol
 use proptest::prelude::*;
 
 use crate::judge::cause::CAUSES;
-use crate::judge::facts::{Blame, Facts};
+use crate::judge::facts::{Blame, Facts, Spent};
 use crate::judge::judge;
 use crate::judge::ledger::flow::State;
 use crate::testkit::{FlowBuilder, MS, ThreadBuilder, arb, capture};
@@ -22,8 +22,49 @@ fn symptom(facts: &Facts<'_>, cause: &str) -> f64 {
         "peer-window-limited" => in_states(&[State::PeerWindowLimited]),
         "peer-think-time" => in_states(&[State::PeerThinking]),
         "app-limited" => facts.raw_share(&[Blame::SupplyBlocked, Blame::AppBlocked]),
+        cause if OF_REQUESTS.contains(&cause) => spent(cause).map_or(0.0, |spent| facts.requests.share(spent)),
         _ => 0.0,
     }
+}
+
+/// Causes that only the paths of requests show.
+const OF_REQUESTS: [&str; 15] = [
+    "lock-contention",
+    "blocking-disk-io",
+    "blocking-downstream-call",
+    "blocking-dns",
+    "timer-wait",
+    "serialized-service",
+    "workers-exhausted",
+    "stop-the-world",
+    "hot-thread",
+    "run-queue-latency",
+    "kernel-cpu-bound",
+    "blocking-log-write",
+    "memory-reclaim",
+    "page-fault-churn",
+    "process-stopped",
+];
+
+fn spent(cause: &str) -> Option<Spent> {
+    Some(match cause {
+        "lock-contention" => Spent::Lock,
+        "blocking-disk-io" => Spent::Disk,
+        "blocking-downstream-call" => Spent::Downstream,
+        "blocking-dns" => Spent::Dns,
+        "timer-wait" => Spent::Timer,
+        "serialized-service" => Spent::Serial,
+        "workers-exhausted" => Spent::Workers,
+        "stop-the-world" => Spent::StopTheWorld,
+        "hot-thread" => Spent::HotThread,
+        "run-queue-latency" => Spent::RunQueue,
+        "kernel-cpu-bound" => Spent::CpuKernel,
+        "blocking-log-write" => Spent::Log,
+        "memory-reclaim" => Spent::Memory,
+        "page-fault-churn" => Spent::PageFaults,
+        "process-stopped" => Spent::Stopped,
+        _ => return None,
+    })
 }
 
 /// What a cause needs to see before it can be ruled out.
@@ -32,7 +73,8 @@ fn seen(capture: &Capture, cause: &str) -> bool {
     let idle = !capture.flows.is_empty() && !capture.flows.iter().any(crate::judge::ledger::flow::moved);
     let threads = !capture.threads.is_empty();
     match cause {
-        "user-cpu-bound" => threads,
+        cause if OF_REQUESTS.contains(&cause) => !capture.services.is_empty(),
+        "user-cpu-bound" => threads || !capture.services.is_empty(),
         "small-copy-buffer" => capture.rung != Rung::Procfs && capture.threads.iter().any(|t| t.observed_ns > 0),
         "cpu-throttled" => threads || !capture.cgroups.is_empty(),
         "packet-loss" => capture
@@ -67,6 +109,7 @@ fn check(capture: &Capture, report: &Report) -> Result<(), TestCaseError> {
             "small-copy-buffer" => false,
             "cpu-throttled" => claim.why.starts_with("throttled in 0 of"),
             "packet-loss" => claim.why.starts_with("0 of"),
+            cause if OF_REQUESTS.contains(&cause) => claim.why.starts_with("0 % of the requests' time"),
             _ => claim.why.starts_with("0 % of the flows' time"),
         };
         prop_assert!(!denies || symptom(&facts, &claim.cause) == 0.0, "denies what is on record: {:?}", claim);
@@ -121,7 +164,10 @@ fn what_was_not_seen_is_not_ruled_out() {
     let untested = |capture: &Capture| {
         let report = judge(capture);
         check(capture, &report).expect("no false claim");
-        report.not_tested.into_iter().map(|n| n.cause).collect::<Vec<_>>()
+        let of_requests = report.not_tested.iter().filter(|n| n.why == "single requests were not seen").count();
+        assert_eq!(of_requests, OF_REQUESTS.len(), "{report:#?}");
+        let others = report.not_tested.into_iter().filter(|n| !OF_REQUESTS.contains(&n.cause.as_str()));
+        others.map(|n| n.cause).collect::<Vec<_>>()
     };
     let mut blind = capture(vec![flow()], vec![]);
     assert_eq!(untested(&blind), ["packet-loss", "cpu-throttled", "user-cpu-bound", "small-copy-buffer"]);

@@ -7,6 +7,7 @@ use parshall_evidence::*;
 #[cfg(test)]
 pub mod arb;
 #[cfg(test)]
+pub mod service;
 pub mod timeline;
 
 /// One millisecond in nanoseconds.
@@ -326,6 +327,7 @@ pub fn verdict_of(capture: &Capture) -> String {
     match (verdict.cause, verdict.status) {
         (Some(cause), _) => cause,
         (None, Status::Healthy) => "healthy".to_string(),
+        (None, Status::AtCapacity) => "at-capacity".to_string(),
         (None, Status::NoDominantCause) => "no-dominant-cause".to_string(),
         (None, _) => "insufficient-evidence".to_string(),
     }

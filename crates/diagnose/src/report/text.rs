@@ -1,9 +1,10 @@
 //! The report for a terminal: the answer first, then what it rests on.
 //!
 //! Everything can be read without colour; colour only repeats what the words say.
-use parshall_core::units::{count as thousands, percent_fixed, plural, quantity, time_ms};
+use parshall_core::units::{count as thousands, decimal, percent_fixed, plural, quantity, time_ms};
 use parshall_evidence::{
-    Account, CommandEnd, Confidence, Evidence, Finding, Origin, PeerCommand, Report, Rung, Status, TimeShare,
+    Account, ChainHop, CommandEnd, Confidence, Evidence, Finding, Origin, PeerCommand, Report, Rung, ServiceReport,
+    Status, TimeShare,
 };
 
 use parshall_host::output::{TextStyle, clean, columns, items, words};
@@ -25,8 +26,10 @@ pub fn text(report: &Report, style: TextStyle) -> String {
     header(&mut page, report);
     verdict(&mut page, report);
     if let Some(top) = top_finding(report) {
+        chain(&mut page, &top.chain);
         fix(&mut page, top);
     }
+    services(&mut page, report);
     time(&mut page, report);
     if let Some(top) = top_finding(report) {
         evidence(&mut page, &top.evidence);
@@ -48,7 +51,9 @@ fn header(page: &mut Page, report: &Report) {
     parts.extend(subject(report));
     parts.extend(report.command.as_ref().map(|command| command_end(&command.end)));
     parts.push(window(report.window_s));
-    if report.time.flows.n > 0 || report.time.threads.n == 0 {
+    if let Some(service) = &report.service {
+        parts.extend(requests(service));
+    } else if report.time.flows.n > 0 || report.time.threads.n == 0 {
         parts.push(plural(report.time.flows.n, "flow", "flows"));
     } else {
         parts.push(plural(report.time.threads.n, "thread", "threads"));
@@ -102,7 +107,34 @@ fn command_line(words: &[String]) -> String {
     quoted.chain(more).collect::<Vec<_>>().join(" ")
 }
 
+/// The requests of a service in figures.
+fn requests(service: &ServiceReport) -> Vec<String> {
+    let mut parts = vec![format!("{} requests/s", decimal(service.requests_per_s))];
+    if service.requests_per_s > 0.0 {
+        parts.push(format!("p50 {}", time_ms(service.p50_ms)));
+        parts.push(format!("p99 {}", time_ms(service.p99_ms)));
+    }
+    if service.unanswered > 0 {
+        let longest = time_ms(service.unanswered_longest_ms);
+        parts.push(format!("{} unanswered, up to {longest}", thousands(service.unanswered)));
+    }
+    parts
+}
+
+/// `nginx 812` or `gunicorn 901, 902 and 4 more`.
+fn processes(name: &str, pids: &[u32]) -> String {
+    let list: Vec<String> = pids.iter().map(u32::to_string).collect();
+    let name = if name.is_empty() { "pid".to_owned() } else { clean(name) };
+    if list.is_empty() { name } else { format!("{name} {}", some_of(&list, 3)) }
+}
+
 fn subject(report: &Report) -> Vec<String> {
+    if let Some(service) = &report.service {
+        return match service.outbound {
+            true => vec![format!("requests to {}", clean(&service.address))],
+            false => vec![format!("port {}", service.port), processes(&service.process, &service.pids)],
+        };
+    }
     let mut parts = Vec::new();
     let ports: Vec<String> = report.subject.ports.iter().map(u16::to_string).collect();
     if !ports.is_empty() {
@@ -149,6 +181,7 @@ fn verdict(page: &mut Page, report: &Report) {
             ("CAUSE", format!("{id}  (confidence {confidence})"), Paint::Bad)
         }
         (Status::Healthy, _) => ("HEALTHY", format!("(confidence {confidence})"), Paint::Good),
+        (Status::AtCapacity, _) => ("AT CAPACITY", format!("(confidence {confidence})"), Paint::Warn),
         (Status::NoDominantCause, _) => ("NO DOMINANT CAUSE", format!("(confidence {confidence})"), Paint::Warn),
         (Status::InsufficientEvidence, _) => ("INSUFFICIENT EVIDENCE", String::new(), Paint::Warn),
     };
@@ -163,13 +196,20 @@ fn verdict(page: &mut Page, report: &Report) {
     page.body(&size(top));
     page.body(&top.summary);
     let place = place(top);
-    if !place.is_empty() {
+    if !place.is_empty() && top.chain.is_empty() {
         page.body(&format!("Seen most at {place}."));
     }
 }
 
 /// How much a cause costs, in a sentence.
 fn size(finding: &Finding) -> String {
+    if finding.place.requests > 0 {
+        let lost = percent_fixed(finding.lost_share);
+        return format!(
+            "It takes {} of each request, and accounts for {lost} of all lost time.",
+            time_ms(finding.lost_ms)
+        );
+    }
     let whom = match finding.place.flows {
         0 => "the time in which work could have gone on".to_owned(),
         1 => "the time in which this flow could have moved data".to_owned(),
@@ -203,6 +243,78 @@ fn confidence(confidence: Confidence) -> &'static str {
     }
 }
 
+/// Columns of the names in a chain; longer ones push their line out.
+const CHAIN_NAMES: usize = 34;
+
+/// The way to a cause: one line a hop, and the stack at its end.
+fn chain(page: &mut Page, hops: &[ChainHop]) {
+    if hops.is_empty() {
+        return;
+    }
+    page.blank();
+    let names: Vec<String> = hops.iter().enumerate().map(|(depth, hop)| hop_name(depth, hop)).collect();
+    let width = names.iter().map(|n| columns(n)).filter(|n| *n <= CHAIN_NAMES).max().unwrap_or(0);
+    for (depth, (hop, name)) in hops.iter().zip(&names).enumerate() {
+        let share = format!("{:.0} %", (hop.share * 100.0).clamp(0.0, 100.0));
+        page.row(if depth == 0 { "CHAIN" } else { "" }, &format!("{name:<width$}  {share:>5}  "), &hop.text);
+    }
+    let stack = hops.last().map(|hop| hop.stack.as_slice()).unwrap_or_default();
+    if !stack.is_empty() {
+        page.row("", &" ".repeat((hops.len() - 1) * 2), &format!("in {}", frames(stack)));
+    }
+}
+
+/// `└ gunicorn 901, 902 (2 of 2)`.
+fn hop_name(depth: usize, hop: &ChainHop) -> String {
+    let indent = if depth == 0 { String::new() } else { format!("{}└ ", " ".repeat((depth - 1) * 2)) };
+    let known = if hop.pids.is_empty() && hop.pid != 0 { vec![hop.pid] } else { hop.pids.clone() };
+    let who = if hop.process.is_empty() && known.is_empty() {
+        "the network".to_owned()
+    } else {
+        processes(&hop.process, &known)
+    };
+    let of = |n: usize| if hop.of >= n as u64 { format!("{n} of {}", hop.of) } else { n.to_string() };
+    let more = match (hop.pids.len(), hop.threads) {
+        (2.., _) => format!(" ({})", of(hop.pids.len())),
+        (_, 2..) => format!(" ({} threads)", of(hop.threads as usize)),
+        _ if !hop.thread.is_empty() && hop.thread != hop.process => format!(" ({})", clean(&hop.thread)),
+        _ => String::new(),
+    };
+    format!("{indent}{who}{more}")
+}
+
+/// The innermost frames of a stack.
+fn frames(stack: &[String]) -> String {
+    let mut frames: Vec<String> = stack.iter().take(MAX_FRAMES).map(|f| clean(f)).collect();
+    if stack.len() > MAX_FRAMES {
+        frames.push(format!("{} more", stack.len() - MAX_FRAMES));
+    }
+    frames.join(" ← ")
+}
+
+/// Rows of the list of services.
+const MAX_SERVICES: usize = 8;
+
+/// Where several services were asked about: each in a line, the one that lost most first.
+fn services(page: &mut Page, report: &Report) {
+    let asked: Vec<&ServiceReport> = report.services.iter().filter(|s| !s.followed).collect();
+    if asked.len() < 2 {
+        return;
+    }
+    page.blank();
+    let name = |s: &ServiceReport| match s.outbound {
+        true => format!("requests to {}", clean(&s.address)),
+        false => format!("port {} · {}", s.port, processes(&s.process, &s.pids)),
+    };
+    for (i, service) in asked.iter().take(MAX_SERVICES).enumerate() {
+        let head = if i == 0 { "SERVICES" } else { "" };
+        page.row(head, "", &format!("{} · {}", name(service), requests(service).join(" · ")));
+    }
+    if asked.len() > MAX_SERVICES {
+        page.row("", "", &format!("and {} more", asked.len() - MAX_SERVICES));
+    }
+}
+
 fn fix(page: &mut Page, finding: &Finding) {
     if finding.fix.text.is_empty() {
         return;
@@ -226,6 +338,11 @@ fn peer_words(peer: &PeerCommand) -> String {
 }
 
 fn time(page: &mut Page, report: &Report) {
+    let first = request_time(page, report);
+    // Where the chain says where the time went, flows and threads say it once more.
+    if top_finding(report).is_some_and(|top| !top.chain.is_empty()) {
+        return;
+    }
     let flows = Some((plural(report.time.flows.n, "flow", "flows"), &report.time.flows));
     let flows = flows.filter(|(_, a)| !a.states.is_empty());
     let threads = Some((plural(report.time.threads.n, "thread", "threads"), &report.time.threads));
@@ -234,7 +351,9 @@ fn time(page: &mut Page, report: &Report) {
     if accounts.is_empty() {
         return;
     }
-    page.blank();
+    if first {
+        page.blank();
+    }
     let rows: Vec<Vec<(String, f64)>> = accounts.iter().map(|(_, a)| states(&a.states)).collect();
     let label = rows.iter().flatten().map(|(l, _)| columns(l)).max().unwrap_or(0);
     for (i, ((what, account), rows)) in accounts.iter().zip(&rows).enumerate() {
@@ -243,11 +362,32 @@ fn time(page: &mut Page, report: &Report) {
         let sliced = is_sliced(report) && (!of_flows || report.rung == Rung::Btf);
         let slices = if sliced { "; shares ≈, from slices" } else { "" };
         let head = format!("of {what}, {} in all{slices}", time_ms(account.wall_ms));
-        page.labelled(if i == 0 { "TIME" } else { "" }, &head);
+        page.labelled(if i == 0 && first { "TIME" } else { "" }, &head);
         for (name, share) in rows {
             page.bar(name, label, *share);
         }
     }
+}
+
+/// Where the time of the service's requests went. Returns whether the section is still to begin.
+fn request_time(page: &mut Page, report: &Report) -> bool {
+    let Some(service) = &report.service else { return true };
+    let time = &service.time;
+    let rows = [
+        ("in the accept queue", time.accept_queue),
+        ("unread in the socket", time.unread),
+        ("worked on", time.working),
+        ("reply not sent yet", time.reply_unsent),
+    ];
+    if rows.iter().all(|(_, share)| *share <= 0.0) {
+        return true;
+    }
+    page.blank();
+    page.labelled("TIME", &format!("of the requests, {} outstanding on average", decimal(service.outstanding)));
+    for (name, share) in rows.iter().filter(|(_, share)| *share > 0.0) {
+        page.bar(name, 20, *share);
+    }
+    false
 }
 
 /// Whether the account of the threads tells something that the account of the flows does not.
@@ -282,12 +422,8 @@ fn evidence(page: &mut Page, list: &[Evidence]) {
         let lead = format!("{lead:>width$}  ");
         page.hanging(&lead, rest);
         if !item.stack.is_empty() {
-            let mut frames: Vec<String> = item.stack.iter().take(MAX_FRAMES).map(|f| clean(f)).collect();
-            if item.stack.len() > MAX_FRAMES {
-                frames.push(format!("{} more", item.stack.len() - MAX_FRAMES));
-            }
             let indent = " ".repeat(columns(&lead));
-            page.hanging(&indent, &format!("in {}", frames.join(" ← ")));
+            page.hanging(&indent, &format!("in {}", frames(&item.stack)));
         }
     }
 }
@@ -341,9 +477,7 @@ fn ruled_out(page: &mut Page, report: &Report) {
         return;
     }
     page.blank();
-    let list: Vec<String> =
-        report.ruled_out.iter().map(|r| format!("{} ({})", r.cause.replace('-', " "), clean(&r.why))).collect();
-    page.labelled_items("RULED OUT", &list);
+    page.labelled_items("RULED OUT", &grouped(report.ruled_out.iter().map(|r| (r.cause.as_str(), r.why.as_str()))));
 }
 
 /// What could not be tested holds as little as it is excluded, so it stands apart.
@@ -352,9 +486,20 @@ fn not_tested(page: &mut Page, report: &Report) {
         return;
     }
     page.blank();
-    let list: Vec<String> =
-        report.not_tested.iter().map(|n| format!("{} ({})", n.cause.replace('-', " "), clean(&n.why))).collect();
-    page.labelled_items("NOT TESTED", &list);
+    page.labelled_items("NOT TESTED", &grouped(report.not_tested.iter().map(|n| (n.cause.as_str(), n.why.as_str()))));
+}
+
+/// Causes with why; those with the same reason share one item, in the place of the first.
+fn grouped<'r>(list: impl Iterator<Item = (&'r str, &'r str)>) -> Vec<String> {
+    let mut groups: Vec<(&str, Vec<String>)> = Vec::new();
+    for (cause, why) in list {
+        let cause = cause.replace('-', " ");
+        match groups.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, causes)) => causes.push(cause),
+            None => groups.push((why, vec![cause])),
+        }
+    }
+    groups.into_iter().map(|(why, causes)| format!("{} ({})", causes.join(", "), clean(why))).collect()
 }
 
 fn notes(page: &mut Page, report: &Report) {
@@ -497,6 +642,21 @@ impl Page {
         for (i, line) in words(&clean(text), self.body_width(), self.body_width()).iter().enumerate() {
             let indent = if i == 0 { format!("{painted}{pad}") } else { " ".repeat(GUTTER) };
             self.line(&indent, line, Paint::Plain);
+        }
+    }
+
+    /// A short head in the gutter's own columns, a lead, and a paragraph that hangs at the end of the lead, or below it where
+    /// that leaves no space.
+    fn row(&mut self, head: &str, lead: &str, text: &str) {
+        let (painted, start) = (self.paint(head, Paint::Head), GUTTER.max(columns(head) + 1));
+        let fits = start + columns(lead) + 24 <= self.style.width;
+        let hang = if fits { start + columns(lead) } else { start + 4 };
+        let lines = words(&clean(text), self.style.width.saturating_sub(hang), self.style.width.saturating_sub(hang));
+        let first = if fits { lines.first().cloned().unwrap_or_default() } else { String::new() };
+        let line = format!("{painted}{}{lead}{first}", " ".repeat(start - columns(head)));
+        self.line("", line.trim_end(), Paint::Plain);
+        for line in lines.iter().skip(usize::from(fits)) {
+            self.line(&" ".repeat(hang), line, Paint::Plain);
         }
     }
 

@@ -6,6 +6,8 @@ pub fn all() -> Vec<(&'static str, Report)> {
     vec![
         ("cause", cause()),
         ("thread-cause", thread_cause()),
+        ("chain", chain()),
+        ("at-capacity", at_capacity()),
         ("healthy", healthy()),
         ("no-dominant-cause", no_dominant()),
         ("insufficient-evidence", insufficient()),
@@ -41,6 +43,9 @@ pub fn empty() -> Report {
             confidence: Confidence::Low,
             summary: String::new(),
         },
+        service: None,
+        services: Vec::new(),
+        chain: None,
         findings: Vec::new(),
         ruled_out: Vec::new(),
         not_tested: Vec::new(),
@@ -66,6 +71,7 @@ fn nagle() -> Finding {
             flows: 12,
             ..Place::default()
         },
+        chain: Vec::new(),
         evidence: vec![
             Evidence {
                 what: "bytes held by Nagle while an ACK was outstanding".into(),
@@ -186,6 +192,7 @@ fn small_buffer() -> Finding {
             "Thread 812 (relay) moves 8,192 B with each pair of recv and send and is on the CPU 98.0 % of the time."
                 .into(),
         place: Place { pid: Some(811), tid: Some(812), ..Place::default() },
+        chain: Vec::new(),
         evidence: vec![evidence, stack],
         fix: Fix { text: "Copy with 64 to 256 KiB, or use splice.".into(), ..Fix::default() },
         scaled: true,
@@ -234,6 +241,159 @@ pub fn thread_cause() -> Report {
             ..ProbeReport::default()
         },
         ..empty()
+    }
+}
+
+fn hop(process: &str, pids: &[u32], of: u64, share: f64, waits_on: &str, text: &str) -> ChainHop {
+    ChainHop {
+        process: process.into(),
+        pid: pids[0],
+        pids: pids.into(),
+        thread: process.into(),
+        tid: pids[0],
+        threads: pids.len() as u64,
+        of,
+        waits_on: waits_on.into(),
+        text: text.into(),
+        share,
+        stack: Vec::new(),
+    }
+}
+
+/// A wait that was followed through three processes, thread by thread.
+fn lock_hops() -> Vec<ChainHop> {
+    let mut hops = vec![
+        hop("nginx", &[812], 1, 0.99, "gunicorn", "waits for a reply from 127.0.0.1:8000"),
+        hop("gunicorn", &[901, 902], 2, 0.97, "postgres", "waits for a reply from 127.0.0.1:5432"),
+        hop(
+            "postgres",
+            &[950, 951],
+            8,
+            0.96,
+            "postgres",
+            "waits in futex (LockAcquire) for a lock, always woken by postgres 940",
+        ),
+        hop("postgres", &[940], 8, 0.96, "client", "sleeps in recvfrom: its client 127.0.0.1:51234 sends nothing"),
+    ];
+    hops[3].stack = ["schedule [k]", "unix_stream_read_generic [k]", "recv", "secure_read", "PostgresMain"]
+        .map(String::from)
+        .into();
+    hops
+}
+
+/// The finding of [`chain`].
+fn lock() -> Finding {
+    Finding {
+        cause: "lock-contention".into(),
+        title: "Requests wait for a lock".into(),
+        share: 0.96,
+        lost_ms: 382.0,
+        lost_share: 0.97,
+        summary: "96 % of the time of 205 requests: postgres 950 waits for a lock; postgres 940 holds it and sleeps in recvfrom: \
+                  its client 127.0.0.1:51234 sends nothing."
+            .into(),
+        place: Place { pid: Some(940), tid: Some(940), requests: 205, ..Place::default() },
+        chain: lock_hops(),
+        evidence: vec![Evidence {
+            what: "requests waiting for a lock (382 ms each on average, 412 ms at most)".into(),
+            count: Some(205),
+            ..Evidence::default()
+        }],
+        fix: Fix {
+            text: "postgres 940 holds the lock while its client sends nothing: end its transaction sooner. What it does there: \
+                   SELECT * FROM pg_stat_activity WHERE pid = 940."
+                .into(),
+            command: None,
+            peer: Some(PeerCommand { command: "parshall attach --pid 940".into(), host: None }),
+        },
+        ..nagle()
+    }
+}
+
+/// A wait that was followed through three processes.
+pub fn chain() -> Report {
+    let finding = lock();
+    let leaf = ChainLeaf {
+        process: "postgres".into(),
+        pid: 940,
+        thread: "postgres".into(),
+        tid: 940,
+        cause: "lock-contention".into(),
+        seen: true,
+    };
+    let service = ServiceReport {
+        port: 80,
+        address: "127.0.0.1:80".into(),
+        transport: "tcp".into(),
+        process: "nginx".into(),
+        pids: vec![812],
+        requests_per_s: 41.0,
+        p50_ms: 398.0,
+        p99_ms: 412.0,
+        outstanding: 16.3,
+        time: RequestTime { unread: 0.01, working: 0.99, ..RequestTime::default() },
+        ..ServiceReport::default()
+    };
+    let inner = ServiceReport { port: 5432, process: "postgres".into(), followed: true, ..service.clone() };
+    Report {
+        subject: Subject { pids: vec![812], ports: vec![80], comms: vec!["nginx".into()], ..Subject::default() },
+        verdict: Verdict {
+            status: Status::Cause,
+            cause: Some("lock-contention".into()),
+            confidence: Confidence::High,
+            summary: finding.summary.clone(),
+        },
+        service: Some(service.clone()),
+        services: vec![service, inner],
+        chain: Some(Chain { hops: lock_hops(), leaf }),
+        findings: vec![finding],
+        ruled_out: vec![
+            ruled("blocking-disk-io", "0 % of the requests' time"),
+            ruled("timer-wait", "0 % of the requests' time"),
+            ruled("user-cpu-bound", "2.1 % of the requests' time, too short to make a request slow"),
+            ruled("packet-loss", "0 of 4,812 segments retransmitted"),
+        ],
+        ..cause()
+    }
+}
+
+/// Nothing is slow, and a thread is full; a second service is idle.
+pub fn at_capacity() -> Report {
+    let service = ServiceReport {
+        port: 6379,
+        address: "127.0.0.1:6379".into(),
+        transport: "tcp".into(),
+        process: "redis-server".into(),
+        pids: vec![77],
+        requests_per_s: 82_410.0,
+        p50_ms: 0.51,
+        p99_ms: 1.2,
+        outstanding: 46.0,
+        time: RequestTime { unread: 0.97, working: 0.03, ..RequestTime::default() },
+        ..ServiceReport::default()
+    };
+    let idle = ServiceReport {
+        port: 7000,
+        process: "echo".into(),
+        pids: vec![78],
+        requests_per_s: 0.0,
+        unanswered: 2,
+        unanswered_longest_ms: 4_800.0,
+        ..service.clone()
+    };
+    Report {
+        verdict: Verdict {
+            status: Status::AtCapacity,
+            cause: None,
+            confidence: Confidence::High,
+            summary: "At 82,410 requests/s (p50 510 µs) nothing is slow, and thread 77 (redis-server) is full: on a CPU for 97 % \
+                      of the time. Another thread or process that serves is the next step."
+                .into(),
+        },
+        service: Some(service.clone()),
+        services: vec![service, idle],
+        command: None,
+        ..healthy()
     }
 }
 

@@ -4,8 +4,9 @@
 //! Look-alikes: the run queue (the quota is not used up), a pause of the whole process such as a garbage collection.
 use parshall_evidence::{CgroupCpu, Evidence};
 
+use super::common::{Waits, name};
 use super::{Candidate, Cause, Outcome, ThreadLoss, main_thread, place_of, shows, stalls};
-use crate::judge::facts::{Blame, Facts};
+use crate::judge::facts::{Blame, Facts, Spent};
 use crate::judge::ledger::thread::State;
 use crate::judge::words;
 use crate::stats::ratio;
@@ -22,6 +23,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let group = facts.capture.cgroups.iter().max_by_key(|c| (c.throttled_periods, c.throttled_ns));
     let threads = thread_loss(facts);
     let share = ratio(threads.ns, threads.wall_ns);
+    if let Some(waits) = Waits::on(facts, Spent::Throttled) {
+        return of_requests(waits, group, share);
+    }
     let by_threads = !shows(facts, &lost) && share >= MIN_THREAD_SHARE;
     if !by_threads && lost.ns == 0.0 {
         return why_not(facts, group, share);
@@ -36,11 +40,26 @@ fn test(facts: &Facts<'_>) -> Outcome {
     place.tid = (tid != 0).then_some(tid);
     place.pid = place.pid.or_else(|| facts.capture.threads.first().map(|t| t.pid));
     place.cgroup = group.map(|g| g.path.clone());
-    let fix = "Raise or remove the quota (cpu.max, cpu.cfs_quota_us), or run no more busy threads than it pays for.";
     let trial = place.pid.map(|pid| format!("parshall try quota=max --pid {pid}"));
-    let mut candidate = Candidate::new(lost, place, summary, evidence, fix);
+    let mut candidate = Candidate::new(lost, place, summary, evidence, FIX);
     candidate.trial = trial;
     candidate.thread = by_threads.then_some(threads);
+    candidate.holds()
+}
+
+const FIX: &str =
+    "Raise or remove the quota (cpu.max, cpu.cfs_quota_us), or run no more busy threads than it pays for.";
+
+/// Requests whose path ends at a throttled thread.
+fn of_requests(waits: Waits<'_, '_>, group: Option<&CgroupCpu>, share: f64) -> Outcome {
+    let spent =
+        format!("{}: {} is out of CPU quota, {} a request.", waits.share_words(), name(waits.leaf), waits.each());
+    let group = group.filter(|g| g.throttled_periods > 0);
+    let summary = group.map_or(spent.clone(), |g| format!("{spent} {}", summary(Some(g), share)));
+    let trial = (waits.leaf.pid != 0).then(|| format!("parshall try quota=max --pid {}", waits.leaf.pid));
+    let mut candidate = waits.candidate(summary, evidence(group, share), FIX);
+    candidate.trial = trial;
+    candidate.place.cgroup = group.map(|g| g.path.clone());
     candidate.holds()
 }
 

@@ -1,17 +1,34 @@
 //! The causes: one file each, and this list. A cause is a function over the prepared [`Facts`] that either holds, with
 //! its lost time and evidence, or says with a number why not. Look-alikes are tested inside each cause.
 mod app_limited;
+mod blocking_disk_io;
+mod blocking_dns;
+mod blocking_downstream_call;
+mod blocking_log_write;
+pub mod common;
 mod cork_held;
 mod cpu_throttled;
+mod hot_thread;
+mod kernel_cpu_bound;
+mod lock_contention;
+mod memory_reclaim;
 mod nagle_delayed_ack;
 mod nagle_hold;
 mod packet_loss;
+mod page_fault_churn;
 mod peer_think_time;
 mod peer_window_limited;
+mod process_stopped;
+mod run_queue_latency;
+mod serialized_service;
 mod slow_reader;
 mod small_copy_buffer;
+mod stop_the_world;
+mod timer_wait;
 mod user_cpu_bound;
+mod workers_exhausted;
 
+use common::RequestLoss;
 use parshall_evidence::{Confidence, Evidence, FlowRecord, PeerCommand, Place};
 
 use crate::judge::facts::{Facts, Lost};
@@ -46,6 +63,21 @@ pub const CAUSES: &[Cause] = &[
     peer_window_limited::CAUSE,
     peer_think_time::CAUSE,
     app_limited::CAUSE,
+    lock_contention::CAUSE,
+    blocking_disk_io::CAUSE,
+    blocking_downstream_call::CAUSE,
+    blocking_dns::CAUSE,
+    timer_wait::CAUSE,
+    serialized_service::CAUSE,
+    workers_exhausted::CAUSE,
+    stop_the_world::CAUSE,
+    hot_thread::CAUSE,
+    run_queue_latency::CAUSE,
+    kernel_cpu_bound::CAUSE,
+    blocking_log_write::CAUSE,
+    memory_reclaim::CAUSE,
+    page_fault_churn::CAUSE,
+    process_stopped::CAUSE,
 ];
 
 /// The answer of a cause.
@@ -66,6 +98,8 @@ pub struct Candidate {
     pub lost: Lost,
     /// Lost time that shows in threads only.
     pub thread: Option<ThreadLoss>,
+    /// Time that requests lost.
+    pub requests: Option<RequestLoss>,
     /// The least share at which it is worth naming.
     pub min_share: f64,
     /// It never happens in a healthy flow, so a few bad flows among many are worth naming.
@@ -94,6 +128,7 @@ impl Candidate {
         Candidate {
             lost,
             thread: None,
+            requests: None,
             always_wrong: false,
             min_share: MIN_SHARE,
             confidence: Confidence::High,
@@ -203,6 +238,7 @@ fn place_of(facts: &Facts<'_>, lost: &Lost) -> Place {
             flow: Some(flow.name.clone()),
             cgroup: None,
             flows,
+            requests: 0,
         },
         None => Place::default(),
     }

@@ -4,11 +4,12 @@
 //! that is saturated by cheap requests, which is healthy.
 use parshall_evidence::{Confidence, Evidence, Place};
 
+use super::common::{Mode, Waits, hottest, hottest_of_process, name};
 use super::{
     Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, main_thread, place_of, shows, small_copy_buffer, stalls,
     thread_name,
 };
-use crate::judge::facts::{Blame, Facts, Part, ThreadFact};
+use crate::judge::facts::{Blame, Facts, Part, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::words;
 use crate::stats::ratio;
@@ -22,9 +23,46 @@ const MIN_BUSY: f64 = 0.85;
 const MIN_USER: f64 = 0.60;
 
 fn test(facts: &Facts<'_>) -> Outcome {
+    match Waits::on(facts, Spent::CpuUser) {
+        Some(waits) => of_requests(facts, waits),
+        None => of_threads(facts),
+    }
+}
+
+/// Requests whose path ends on a CPU.
+fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
+    let leaf = waits.leaf;
+    let mut hot = hottest_of_process(facts, leaf.pid, Mode::User);
+    let most = hot.first().map(|e| format!(" Most of it in {}.", e.what)).unwrap_or_default();
+    let summary = format!(
+        "{}: {} is on a CPU for them, or for those before them, {} a request.{most}",
+        waits.share_words(),
+        name(leaf),
+        waits.each()
+    );
+    let fix = if is_interpreter(&leaf.process) {
+        "Spend less CPU per request, or run more processes: threads of one interpreter take turns on one CPU."
+    } else {
+        "Spend less CPU per request, or spread the work over more threads, as far as there are CPUs."
+    };
+    if let Some(thread) = facts.thread(leaf.tid) {
+        hot.insert(0, words::valued("thread on a CPU", ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns), "1"));
+    }
+    let fix = format!("{fix} All functions: perf record -g -p {} sleep 5; perf report", leaf.pid);
+    waits.candidate(summary, hot, fix).holds()
+}
+
+/// A process in which one thread runs at a time.
+fn is_interpreter(process: &str) -> bool {
+    ["python", "gunicorn", "uwsgi", "ruby", "puma"].iter().any(|name| process.starts_with(name))
+}
+
+fn of_threads(facts: &Facts<'_>) -> Outcome {
     let take = |p: &Part| p.blame == Blame::CpuUser;
     let lost = facts.lost(take);
-    let saturated = facts.threads.iter().filter(|t| qualifies(t) && busy_of_wall(t) >= MIN_BUSY);
+    // What threads of a service cost its requests is on the account of these.
+    let saturated = facts.threads.iter().filter(|t| !facts.requests.covers(t.rec.pid));
+    let saturated = saturated.filter(|t| qualifies(t) && busy_of_wall(t) >= MIN_BUSY);
     let saturated = saturated.max_by(|a, b| a.ledger.on_cpu().total_cmp(&b.ledger.on_cpu()));
     // Flows may show the loss, and yet hardly any of what the thread spent: they had no more to lose.
     let spent = saturated.map_or(0.0, |t| t.ledger.of(State::OnCpuUser));
@@ -38,7 +76,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let user = thread.ledger.user_share.unwrap_or(1.0);
     let cost = thread.cost_ns.map(|c| words::about(facts.scaled(), units::duration(c)));
     let cost = cost.map(|c| format!(", {c} of CPU per request")).unwrap_or_default();
-    let hot = hottest(facts, thread.rec.tid);
+    let hot = hottest(facts, |tid| tid == thread.rec.tid, Mode::User);
     let at = hot.first().map(|e| format!(" Most of it in {}.", e.what)).unwrap_or_default();
     let summary = format!(
         "{} is on a CPU for {} of its time, {} of that in user mode{cost}; flows wait for it.{at}",
@@ -49,7 +87,12 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let mut place = if by_thread { Place::default() } else { place_of(facts, &lost) };
     (place.pid, place.tid) = (Some(thread.rec.pid), Some(thread.rec.tid));
     let evidence = evidence(facts, thread, &lost, hot);
-    let fix = "Spend less CPU per request, or spread the work over more threads; network and kernel are not the limit.";
+    let fix = match is_interpreter(&thread.rec.comm) {
+        true => "Spend less CPU per request, or run more processes: threads of one interpreter take turns on one CPU.",
+        false => {
+            "Spend less CPU per request, or spread the work over more threads; network and kernel are not the limit."
+        }
+    };
     let mut candidate = Candidate::new(lost, place, summary, evidence, fix);
     if thread.ledger.user_share.is_none() {
         candidate.confidence = Confidence::Low;
@@ -101,38 +144,6 @@ fn evidence(
     }
     list.extend(hot);
     list
-}
-
-/// The functions in which the thread was sampled most in user mode, at most three; the first carries a stack.
-fn hottest(facts: &Facts<'_>, tid: u32) -> Vec<Evidence> {
-    let mut by_name = std::collections::BTreeMap::<&str, (u64, u64, usize)>::new();
-    let mut total = 0u64;
-    for sample in facts.capture.samples.iter().filter(|s| s.tid == tid && s.user) {
-        total = total.saturating_add(sample.count);
-        let Some(stack) = sample.stack.map(|i| i as usize).filter(|&i| i < facts.capture.stacks.len()) else {
-            continue;
-        };
-        let Some(frame) = facts.capture.stacks[stack].frames.iter().find(|f| !f.kernel) else { continue };
-        let entry = by_name.entry(&frame.name).or_insert((0, 0, stack));
-        entry.0 = entry.0.saturating_add(sample.count);
-        if sample.count > entry.1 {
-            (entry.1, entry.2) = (sample.count, stack);
-        }
-    }
-    let mut list: Vec<_> = by_name.into_iter().collect();
-    list.sort_by(|a, b| b.1.0.cmp(&a.1.0).then(a.0.cmp(b.0)));
-    list.into_iter()
-        .take(3)
-        .enumerate()
-        .map(|(rank, (name, (count, _, stack)))| {
-            let frames = &facts.capture.stacks[stack].frames;
-            Evidence {
-                count: Some(count),
-                stack: if rank == 0 { frames.iter().take(24).map(|f| f.name.clone()).collect() } else { Vec::new() },
-                ..words::valued(name, ratio(count as f64, total as f64), "1")
-            }
-        })
-        .collect()
 }
 
 fn why_not(facts: &Facts<'_>) -> Outcome {

@@ -7,6 +7,7 @@ pub mod blame;
 pub mod doing;
 pub mod lost;
 pub mod pair;
+pub mod requests;
 
 use std::collections::BTreeMap;
 
@@ -20,14 +21,15 @@ use crate::stats::{Spans, ratio};
 
 pub use blame::{Blame, Part};
 pub use lost::Lost;
+pub use requests::{Requests, Spent};
 
 /// A request that costs a thread less CPU time than this is cheap: a thread saturated by such requests queues them, and
 /// is healthy (an asyncio echo takes 50 to 300 us, redis and nginx less).
 pub const CHEAP_NS: f64 = 1e6;
 /// The same for a thread that is idle for more of its time than [`MOSTLY_BUSY`] leaves.
-const CHEAP_WHEN_IDLE_NS: f64 = 4e6;
+pub const CHEAP_WHEN_IDLE_NS: f64 = 4e6;
 /// Share of its wall time on a CPU from which on a thread counts as busy.
-const MOSTLY_BUSY: f64 = 0.4;
+pub const MOSTLY_BUSY: f64 = 0.4;
 
 /// How a flow talks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,8 +99,10 @@ pub struct Facts<'a> {
     pub flows: Vec<FlowFact<'a>>,
     /// The threads, in the order of the capture.
     pub threads: Vec<ThreadFact<'a>>,
-    /// Lost time, piece by piece.
+    /// Lost time of flows, piece by piece, without what is on the account of requests.
     pub parts: Vec<Part>,
+    /// The account of requests.
+    pub requests: Requests<'a>,
     /// Lost time by blame before both ends of a connection were compared: with what is now counted at another flow.
     raw_ns: BTreeMap<Blame, f64>,
     /// Of the time in which threads seem asleep, the share in which their group was out of quota, on a rung that cannot
@@ -129,14 +133,16 @@ impl<'a> Facts<'a> {
             by_pid.entry(thread.rec.pid).or_default().push(index);
         }
         let hidden_throttling = hidden_throttling(capture);
-        let (parts, raw_ns) = (Vec::new(), BTreeMap::new());
-        let mut facts = Facts { capture, flows, threads, parts, raw_ns, hidden_throttling, by_tid, by_pid };
+        let (parts, raw_ns, requests) = (Vec::new(), BTreeMap::new(), Requests { services: Vec::new() });
+        let mut facts = Facts { capture, flows, threads, parts, requests, raw_ns, hidden_throttling, by_tid, by_pid };
         let raw = blame::parts(&facts);
         for part in &raw.parts {
             *facts.raw_ns.entry(part.blame).or_default() += part.ns;
         }
         let (parts, explained) = pair::resolve(&facts, raw);
         facts.parts = parts;
+        facts.requests = Requests::new(capture, &facts.flows, &facts.parts);
+        requests::supersede(&facts.requests, &facts.flows, &mut facts.parts);
         let mut supply = vec![0.0; facts.flows.len()];
         for part in facts.parts.iter().filter(|p| p.supply) {
             supply[part.flow] += part.ns;

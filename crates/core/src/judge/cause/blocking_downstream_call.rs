@@ -1,0 +1,69 @@
+//! A thread with a request waits for the reply of a server that was not observed: on another host, or out of reach.
+//!
+//! Look-alikes: a server on this host whose own wait was followed (that is the cause then), a network that loses or holds the
+//! question (the flow's own account says so), and a name server.
+use parshall_evidence::HopKind;
+
+use super::common::{Waits, name, not_spent};
+use super::{Cause, Outcome};
+use crate::judge::facts::{Facts, Spent, rtt_ns};
+use crate::judge::{chain, words};
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "blocking-downstream-call", title: "Requests wait for another server", test };
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let Some(waits) = Waits::on(facts, Spent::Downstream) else { return not_spent(facts, Spent::Downstream) };
+    let leaf = waits.leaf;
+    let server = units::or(&leaf.target, "a server that was not seen");
+    let summary =
+        format!("{}: {} waits for replies of {server}, {} a request.", waits.share_words(), name(leaf), waits.each());
+    let mut evidence = Vec::new();
+    let flow = facts.flows.iter().find(|f| f.rec.pid == leaf.pid && f.rec.remote.to_string() == leaf.target);
+    if let Some(flow) = flow.filter(|f| rtt_ns(f) > 0.0) {
+        evidence.push(words::valued("minimum RTT to it", rtt_ns(flow) / 1e6, "ms"));
+    }
+    // Others wait to be read meanwhile: the call blocks a loop that serves them all.
+    let blocks = waits.hop(|h| h.kind == HopKind::Unread).is_some();
+    let fix = match (blocks, chain::is_elsewhere(facts.capture, &leaf.target)) {
+        (true, _) => format!(
+            "{} serves nobody else while it waits: ask {server} with an asynchronous client or in other threads.",
+            name(leaf)
+        ),
+        (false, true) => {
+            format!("Look at {server}. Until it is faster: ask less often, several at once, or keep its answers.")
+        }
+        (false, false) => format!("Observe the process behind {server} too, as root: what it waits for was not seen."),
+    };
+    waits.candidate(summary, evidence, fix).holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{Confidence, HopKind};
+
+    use crate::judge::judge;
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
+
+    fn asks(target: &str) -> ServiceBuilder {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Reply, "recvfrom").target(target);
+        ServiceBuilder::new(7000).requests(30, 30.0).part(way, 0.95).cpu(0.05)
+    }
+
+    #[test]
+    fn a_server_on_another_host() {
+        let report = judge(&with(asks("10.9.0.2:9000")));
+        assert_eq!(report.verdict.cause.as_deref(), Some("blocking-downstream-call"));
+        let peer = report.findings[0].fix.peer.as_ref().expect("a command");
+        assert_eq!((peer.command.as_str(), peer.host.as_deref()), ("parshall attach --port 9000", Some("10.9.0.2")));
+        assert_eq!(report.verdict.confidence, Confidence::High);
+    }
+
+    #[test]
+    fn a_server_on_this_host_that_was_not_seen_is_no_end() {
+        let report = judge(&with(asks("127.0.0.1:9000")));
+        assert_eq!(report.verdict.confidence, Confidence::Medium);
+        assert!(!report.chain.expect("a chain").leaf.seen);
+    }
+}

@@ -1,0 +1,220 @@
+//! What causes found in the requests' paths share: how much was lost to one thing, where, and how that becomes a candidate.
+use std::collections::BTreeMap;
+
+use parshall_evidence::{ChainHop, Confidence, Evidence, Hop, PeerCommand, Place};
+
+use super::{Candidate, Outcome};
+use crate::judge::chain;
+use crate::judge::facts::requests::{PartFact, ServiceFact};
+use crate::judge::facts::{Facts, Lost, Spent};
+use crate::judge::words;
+use crate::stats::ratio;
+use crate::units;
+
+/// A cause in the requests' paths is named from this share of the time of the affected services' requests.
+pub const MIN_REQUEST_SHARE: f64 = 0.30;
+/// Share of a cause's time whose end must have been seen for high confidence.
+const END_SEEN: f64 = 0.7;
+/// Fewer followed requests are an anecdote.
+const REQUESTS_MIN: u64 = 5;
+
+/// Time that requests lost.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestLoss {
+    /// Lost time, scaled to the window.
+    pub ns: f64,
+    /// Time of all requests of the affected services.
+    pub time_ns: f64,
+    /// Mean loss of a request, in nanoseconds.
+    pub each_ns: f64,
+    /// Requests of the affected services that were seen.
+    pub requests: u64,
+    /// The way to it.
+    pub chain: Vec<ChainHop>,
+    /// What the wait was for in the end was seen.
+    pub seen: bool,
+}
+
+/// What requests lost to one thing.
+pub struct Waits<'f, 'a> {
+    facts: &'f Facts<'a>,
+    spent: Spent,
+    /// The service that lost most to it.
+    pub service: &'f ServiceFact<'a>,
+    /// Its largest part.
+    part: &'f PartFact<'a>,
+    /// Where that ends.
+    pub leaf: &'f Hop,
+    /// The loss.
+    pub loss: RequestLoss,
+}
+
+impl<'f, 'a> Waits<'f, 'a> {
+    /// What the services on the account lost to `spent`; None when nothing.
+    pub fn on(facts: &'f Facts<'a>, spent: Spent) -> Option<Waits<'f, 'a>> {
+        let ns_of = |s: &ServiceFact<'_>| s.lost_to(spent).map(|p| p.ns).sum::<f64>();
+        let affected: Vec<(&ServiceFact<'_>, f64)> =
+            facts.requests.counted().map(|s| (s, ns_of(s))).filter(|(_, ns)| *ns > 0.0).collect();
+        let (service, _) = affected.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let part = service.lost_to(spent).max_by(|a, b| a.ns.total_cmp(&b.ns))?;
+        let ns: f64 = affected.iter().map(|(_, ns)| ns).sum();
+        let seen: f64 = affected
+            .iter()
+            .flat_map(|(s, _)| s.lost_to(spent))
+            .filter(|p| chain::is_end_seen(facts.capture, p))
+            .map(|p| p.ns)
+            .sum();
+        let loss = RequestLoss {
+            ns,
+            time_ns: affected.iter().map(|(s, _)| s.time_ns).sum(),
+            each_ns: ratio(ns, affected.iter().map(|(s, _)| s.requests).sum()),
+            requests: affected
+                .iter()
+                .fold(0u64, |n, (s, _)| n.saturating_add(s.rec.requests).saturating_add(s.rec.unanswered)),
+            chain: chain::of(facts, service, spent),
+            seen: seen >= END_SEEN * ns,
+        };
+        Some(Waits { facts, spent, service, part, leaf: part.rec.hops.last()?, loss })
+    }
+
+    /// The hop of the largest part that this one chooses, the innermost first.
+    pub fn hop(&self, choose: impl Fn(&Hop) -> bool) -> Option<&'f Hop> {
+        self.part.rec.hops.iter().rev().find(|h| choose(h))
+    }
+
+    /// The hop after that one.
+    pub fn after(&self, hop: &Hop) -> Option<&'f Hop> {
+        let at = self.part.rec.hops.iter().position(|h| std::ptr::eq(h, hop))?;
+        self.part.rec.hops.get(at + 1)
+    }
+
+    /// `96 % of the time of 205 requests`.
+    pub fn share_words(&self) -> String {
+        let requests = units::plural(self.loss.requests, "request", "requests");
+        format!("{} of the time of {requests}", units::percent(ratio(self.loss.ns, self.loss.time_ns).min(1.0)))
+    }
+
+    /// Mean length of it in a request, in words.
+    pub fn each(&self) -> String {
+        units::duration(self.loss.each_ns)
+    }
+
+    /// Whether what was seen of the service is one request at a time.
+    pub fn at_a_time(&self) -> f64 {
+        ratio(self.service.rec.worked_ns as f64, self.service.rec.working_ns as f64)
+    }
+
+    /// The candidate, with the evidence that all of these have put in front.
+    pub fn candidate(self, summary: String, evidence: Vec<Evidence>, fix: impl Into<String>) -> Candidate {
+        let leaf = self.leaf;
+        let rec = self.part.rec;
+        let mut list = vec![Evidence {
+            what: format!(
+                "requests {} ({} each on average, {} at most)",
+                self.spent.label(),
+                self.each(),
+                units::duration(rec.longest_ns as f64)
+            ),
+            count: Some(rec.requests),
+            ..Evidence::default()
+        }];
+        list.extend(evidence);
+        let place = Place {
+            pid: (leaf.pid != 0).then_some(leaf.pid),
+            tid: (leaf.tid != 0).then_some(leaf.tid),
+            requests: self.loss.requests,
+            ..Place::default()
+        };
+        let mut candidate = Candidate::new(Lost::default(), place, summary, list, fix);
+        candidate.min_share = MIN_REQUEST_SHARE;
+        let few = self.service.rec.followed_requests < REQUESTS_MIN;
+        if !self.loss.seen || few {
+            candidate.confidence = Confidence::Medium;
+        }
+        candidate.peer = self.closer(leaf);
+        candidate.requests = Some(self.loss);
+        candidate
+    }
+
+    /// The next command to type: a look at the process where the chain ends, if the user did not ask about that one.
+    fn closer(&self, leaf: &Hop) -> Option<PeerCommand> {
+        if let Some(host) = (leaf.kind == parshall_evidence::HopKind::Reply)
+            .then(|| leaf.target.parse::<std::net::SocketAddr>().ok())
+            .flatten()
+        {
+            let elsewhere = chain::is_elsewhere(self.facts.capture, &leaf.target);
+            let command = format!("parshall attach --port {}", host.port());
+            return Some(PeerCommand { command, host: elsewhere.then(|| words::host(host)) });
+        }
+        let asked = self.service.rec.pids.first() == Some(&leaf.pid);
+        (leaf.pid != 0 && !asked)
+            .then(|| PeerCommand { command: format!("parshall attach --pid {}", leaf.pid), host: None })
+    }
+}
+
+/// What a cause answers that owns no lost time of requests: the share of their time that speaks against it.
+pub fn not_spent(facts: &Facts<'_>, spent: Spent) -> Outcome {
+    if facts.requests.is_empty() {
+        return Outcome::Untested("single requests were not seen".to_string());
+    }
+    let share = facts.requests.share(spent);
+    let rest = if share > 0.0 { ", too short to make a request slow" } else { "" };
+    Outcome::Rejected(format!("{} of the requests' time{rest}", units::percent(share)))
+}
+
+/// Which samples are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Those in user mode.
+    User,
+    /// Those in the kernel.
+    Kernel,
+}
+
+/// The functions in which threads were sampled most in one mode, at most three; the first carries a stack.
+pub fn hottest(facts: &Facts<'_>, of: impl Fn(u32) -> bool, mode: Mode) -> Vec<Evidence> {
+    let mut by_name = BTreeMap::<&str, (u64, u64, usize)>::new();
+    let mut total = 0u64;
+    for sample in facts.capture.samples.iter().filter(|s| of(s.tid) && s.user == (mode == Mode::User)) {
+        total = total.saturating_add(sample.count);
+        let Some(stack) = sample.stack.map(|i| i as usize).filter(|&i| i < facts.capture.stacks.len()) else {
+            continue;
+        };
+        let frames = &facts.capture.stacks[stack].frames;
+        let Some(frame) = frames.iter().find(|f| f.kernel == (mode == Mode::Kernel)) else { continue };
+        let entry = by_name.entry(&frame.name).or_insert((0, 0, stack));
+        entry.0 = entry.0.saturating_add(sample.count);
+        if sample.count > entry.1 {
+            (entry.1, entry.2) = (sample.count, stack);
+        }
+    }
+    let mut list: Vec<_> = by_name.into_iter().collect();
+    list.sort_by(|a, b| b.1.0.cmp(&a.1.0).then(a.0.cmp(b.0)));
+    list.into_iter()
+        .take(3)
+        .enumerate()
+        .map(|(rank, (name, (count, _, stack)))| {
+            let frames = &facts.capture.stacks[stack].frames;
+            Evidence {
+                count: Some(count),
+                stack: if rank == 0 { frames.iter().take(24).map(|f| f.name.clone()).collect() } else { Vec::new() },
+                ..words::valued(name, ratio(count as f64, total as f64), "1")
+            }
+        })
+        .collect()
+}
+
+/// The same for all threads of a process.
+pub fn hottest_of_process(facts: &Facts<'_>, pid: u32, mode: Mode) -> Vec<Evidence> {
+    hottest(facts, |tid| facts.thread(tid).is_some_and(|t| t.rec.pid == pid), mode)
+}
+
+/// `postgres 940`, for sentences.
+pub fn name(hop: &Hop) -> String {
+    chain::named(hop)
+}
+
+/// A figure of the service as evidence.
+pub fn outstanding(service: &ServiceFact<'_>) -> Evidence {
+    words::valued("requests outstanding, mean", service.outstanding, "requests")
+}

@@ -1,0 +1,60 @@
+//! Requests wait unread for one thread that is never idle, while others that serve the same service are.
+//!
+//! Look-alikes: a single thread that serves all (user-cpu-bound, or at capacity), threads that wait for a CPU (run-queue-latency).
+use super::common::{Waits, name, not_spent};
+use super::{Cause, Outcome};
+use crate::judge::facts::{Facts, Spent};
+use crate::judge::words;
+use crate::stats::ratio;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "hot-thread", title: "One thread is busy while others idle", test };
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let Some(waits) = Waits::on(facts, Spent::HotThread) else { return not_spent(facts, Spent::HotThread) };
+    let leaf = waits.leaf;
+    let busy = facts.thread(leaf.tid).map_or(0.0, |t| ratio(t.ledger.on_cpu(), t.ledger.wall_ns));
+    let summary = format!(
+        "{}: {} is on a CPU for {} of the time and has requests waiting, while other threads that serve are idle.",
+        waits.share_words(),
+        name(leaf),
+        units::percent(busy)
+    );
+    let evidence = vec![
+        words::valued("this thread on a CPU", busy, "1"),
+        words::valued("threads that read or answer", f64::from(waits.service.rec.workers), "threads"),
+    ];
+    let fix = "Spread the connections over the threads: SO_REUSEPORT with a listener for each, EPOLLEXCLUSIVE, or one acceptor that \
+               hands them out in turn. Who has which connection: ss -tnp";
+    waits.candidate(summary, evidence, fix).holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{Capture, FdKind, HopKind, Role};
+
+    use crate::testkit::service::{Hops, ServiceBuilder};
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
+
+    fn two_loops(idle_ms: u64) -> Capture {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Unread, "").on(HopKind::OnCpu, "");
+        let flows =
+            [(1, 101), (2, 102)].map(|(id, tid)| FlowBuilder::new(id, Role::Server).owner(100, tid).talks(500, 100));
+        let idle = ThreadBuilder::new(102).blocked(0, idle_ms * MS, "epoll_wait", FdKind::Anon);
+        let mut capture = capture(flows.into(), vec![ThreadBuilder::new(101).samples(80, 20), idle]);
+        let service = ServiceBuilder::new(7000).requests(1800, 4.0).workers(2).part(way, 0.85).cpu(0.15);
+        capture.services = vec![service.build()];
+        capture
+    }
+
+    #[test]
+    fn the_other_loop_is_idle() {
+        assert_eq!(verdict_of(&two_loops(900)), "hot-thread");
+    }
+
+    #[test]
+    fn both_are_busy() {
+        assert_eq!(verdict_of(&two_loops(300)), "at-capacity");
+    }
+}

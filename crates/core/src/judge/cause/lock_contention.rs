@@ -1,0 +1,129 @@
+//! Requests wait for a lock (futex) that another thread holds, and what the holder does does not explain the wait by itself: it
+//! computes, sleeps or waits for its own client with the lock held.
+//!
+//! Look-alikes: a holder that waits for a disk, a name server, a full pipe or its quota (that is the cause then), threads that
+//! sleep in futex for want of work, an interpreter's lock whose holder computes (user-cpu-bound), and a garbage collector.
+use parshall_evidence::{Hop, HopKind};
+
+use super::common::{Waits, name, not_spent, outstanding};
+use super::{Cause, Outcome};
+use crate::judge::facts::{Facts, Spent};
+use crate::judge::words;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "lock-contention", title: "Requests wait for a lock", test };
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let Some(waits) = Waits::on(facts, Spent::Lock) else { return not_spent(facts, Spent::Lock) };
+    let lock = waits.hop(|h| h.kind == HopKind::Lock).unwrap_or(waits.leaf);
+    let holder = waits.after(lock);
+    let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
+    let held = match holder {
+        Some(holder) => format!("{} holds it and {did}", name(holder)),
+        None => "who held it was not seen".to_string(),
+    };
+    let summary = format!("{}: {} waits for a lock; {held}.", waits.share_words(), name(lock));
+    let mut evidence = vec![outstanding(waits.service)];
+    if waits.service.rec.working_ns > 0 {
+        evidence.push(words::valued("requests worked on at a time, mean", waits.at_a_time(), "requests"));
+    }
+    if let Some(busy) = facts.thread(lock.tid).map(|t| crate::stats::ratio(t.ledger.on_cpu(), t.ledger.wall_ns)) {
+        evidence.push(words::valued("waiting thread on a CPU", busy, "1"));
+    }
+    let fix = fix(lock, holder, waits.leaf);
+    waits.candidate(summary, evidence, fix).holds()
+}
+
+fn fix(lock: &Hop, holder: Option<&Hop>, leaf: &Hop) -> String {
+    let Some(holder) = holder else {
+        return format!("Find the holder: {}. Then hold the lock for less, or split it.", inspect(lock));
+    };
+    let who = name(holder);
+    let change = match leaf.kind {
+        HopKind::Client => format!("{who} holds the lock while its client sends nothing: end its transaction sooner."),
+        HopKind::Timer => format!("{who} sleeps while it holds the lock: release it before the wait."),
+        HopKind::Reply => {
+            format!(
+                "{who} holds the lock while it waits for {}: release it before the call.",
+                units::or(&leaf.target, "a server")
+            )
+        }
+        HopKind::OnCpu | HopKind::RunQueue => {
+            format!("{who} computes while it holds the lock: move the work out of it, or split the lock.")
+        }
+        _ => format!("Hold the lock in {who} for less, or split it."),
+    };
+    format!("{change} What it does there: {}.", inspect(holder))
+}
+
+/// A command that shows what the holder does, by what kind of process it is.
+fn inspect(hop: &Hop) -> String {
+    let pid = hop.pid;
+    match hop.process.as_str() {
+        p if p.starts_with("postgres") => format!("SELECT * FROM pg_stat_activity WHERE pid = {pid}"),
+        p if p.starts_with("mariadb") || p.starts_with("mysqld") => "SHOW ENGINE INNODB STATUS".to_string(),
+        "java" => format!("jstack {pid}"),
+        p if p.starts_with("python") || p.starts_with("gunicorn") => format!("py-spy dump --pid {pid}"),
+        _ => format!("gdb -p {pid} -batch -ex 'thread apply all bt'"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::HopKind;
+
+    use crate::judge::judge;
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
+
+    fn locked(leaf: HopKind) -> ServiceBuilder {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Lock, "futex").thread(100, 102, "app").on(leaf, "");
+        ServiceBuilder::new(7000).requests(200, 40.0).part(way, 0.9).cpu(0.1)
+    }
+
+    #[test]
+    fn a_holder_that_sleeps_or_waits_for_its_client() {
+        for leaf in [HopKind::Timer, HopKind::Client, HopKind::Reply, HopKind::Kernel] {
+            let report = judge(&with(locked(leaf)));
+            assert_eq!(report.verdict.cause.as_deref(), Some("lock-contention"), "{leaf:?}: {report:#?}");
+            let finding = &report.findings[0];
+            assert_eq!((finding.place.pid, finding.place.tid), (Some(100), Some(102)));
+            assert!((finding.share - 0.9).abs() < 0.01 && finding.fix.text.contains("gdb -p 100"), "{finding:#?}");
+        }
+    }
+
+    #[test]
+    fn the_leaf_is_the_cause_where_it_explains_the_wait() {
+        for (leaf, cause) in [
+            (HopKind::Disk, "blocking-disk-io"),
+            (HopKind::NameServer, "blocking-dns"),
+            (HopKind::Throttled, "cpu-throttled"),
+            (HopKind::Stopped, "process-stopped"),
+        ] {
+            assert_eq!(crate::testkit::verdict_of(&with(locked(leaf))), cause);
+        }
+    }
+
+    #[test]
+    fn an_unseen_holder_is_never_of_high_confidence() {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Lock, "futex");
+        let report = judge(&with(ServiceBuilder::new(7000).requests(200, 40.0).part(way, 0.9).cpu(0.1)));
+        assert_eq!(report.verdict.cause.as_deref(), Some("lock-contention"));
+        assert_eq!(report.verdict.confidence, parshall_evidence::Confidence::Medium);
+        assert!(report.verdict.summary.contains("was not seen"), "{}", report.verdict.summary);
+    }
+
+    #[test]
+    fn an_interpreter_lock_whose_holder_computes_is_computing() {
+        let way = |process: &str| {
+            Hops::new()
+                .thread(100, 101, process)
+                .on(HopKind::Lock, "futex")
+                .thread(100, 102, process)
+                .on(HopKind::OnCpu, "")
+        };
+        let service = |process: &str| ServiceBuilder::new(7000).requests(200, 20.0).part(way(process), 0.7).cpu(0.3);
+        assert_eq!(crate::testkit::verdict_of(&with(service("python3"))), "user-cpu-bound");
+        assert_eq!(crate::testkit::verdict_of(&with(service("app"))), "lock-contention");
+    }
+}

@@ -1,0 +1,39 @@
+//! The process that has the request was stopped: by SIGSTOP, a debugger or the freezer of its control group.
+//!
+//! Look-alikes: quota (cpu-throttled), a garbage collector (stop-the-world), a CPU that others use (run-queue-latency).
+use super::common::{Waits, name, not_spent};
+use super::{Cause, Outcome};
+use crate::judge::facts::{Facts, Spent};
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "process-stopped", title: "The process is stopped", test };
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let Some(waits) = Waits::on(facts, Spent::Stopped) else { return not_spent(facts, Spent::Stopped) };
+    let leaf = waits.leaf;
+    let by = if leaf.target.is_empty() { String::new() } else { format!(" by {}", leaf.target) };
+    let summary =
+        format!("{}: {} was stopped{by} meanwhile, {} a request.", waits.share_words(), name(leaf), waits.each());
+    let fix = format!(
+        "Find who stops it (kill -STOP, a debugger, docker pause, the freezer): grep -E 'State|TracerPid' /proc/{0}/status. Let it \
+         run: kill -CONT {0}",
+        leaf.pid
+    );
+    waits.candidate(summary, Vec::new(), fix).holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::HopKind;
+
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
+
+    #[test]
+    fn unanswered_requests_count() {
+        let way = Hops::new().thread(100, 101, "redis-server").on(HopKind::Unread, "").on(HopKind::Stopped, "");
+        let service = ServiceBuilder::new(6379).requests(0, 0.0).unanswered(8, 5000.0).part(way, 1.0);
+        let report = crate::judge::judge(&with(service));
+        assert_eq!(report.verdict.cause.as_deref(), Some("process-stopped"));
+        assert!(report.findings[0].fix.text.ends_with("kill -CONT 100"), "{}", report.findings[0].fix.text);
+    }
+}

@@ -1,0 +1,83 @@
+//! Many requests are outstanding and one is served at a time: a single worker, or a lock that no system call shows.
+//!
+//! By Little's law a request then takes as many reply intervals as requests are outstanding. Look-alikes: a thread at work all of
+//! the time (user-cpu-bound, or at capacity), a lock whose holder was seen (lock-contention), and timers that run side by side
+//! (timer-wait: their replies come bunched or at random).
+use super::common::{Waits, name, not_spent, outstanding};
+use super::{Cause, Outcome};
+use crate::judge::facts::{Facts, Spent};
+use crate::judge::words;
+use crate::stats::ratio;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "serialized-service", title: "Requests are served one at a time", test };
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let Some(waits) = Waits::on(facts, Spent::Serial) else { return not_spent(facts, Spent::Serial) };
+    let rec = waits.service.rec;
+    let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
+    let gap = if rec.reply_gap_p50_ns > 0 {
+        rec.reply_gap_p50_ns as f64
+    } else {
+        ratio(rec.observed_ns as f64, rec.requests as f64)
+    };
+    let summary = format!(
+        "{}: {} requests are outstanding and are served one after the other: a reply every {}, a request takes {}; meanwhile {} {did}.",
+        waits.share_words(),
+        units::decimal(waits.service.outstanding),
+        units::duration(gap),
+        units::duration(rec.p50_ns as f64),
+        name(waits.leaf)
+    );
+    let evidence = vec![
+        outstanding(waits.service),
+        words::valued("time between replies, p10", rec.reply_gap_p10_ns as f64 / 1e6, "ms"),
+        words::valued("time between replies, p90", rec.reply_gap_p90_ns as f64 / 1e6, "ms"),
+        words::valued("threads that read or answer", f64::from(rec.workers), "threads"),
+    ];
+    let fix = if rec.workers <= 1 {
+        format!(
+            "One thread serves all, and sleeps with a request: run more workers of {}, or do not block in it.",
+            units::or(&waits.leaf.process, "it")
+        )
+    } else {
+        "Find what lets in one request at a time (a mutex, a semaphore, a limit of 1): hold it for less, or raise it."
+            .to_string()
+    };
+    waits.candidate(summary, evidence, fix).holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::HopKind;
+
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
+    use crate::testkit::verdict_of;
+
+    fn one_worker(workers: u32) -> ServiceBuilder {
+        let thread = || Hops::new().thread(100, 101, "gunicorn");
+        let queue = thread().on(HopKind::AcceptQueue, "").on(HopKind::Timer, "clock_nanosleep");
+        let own = thread().on(HopKind::Timer, "clock_nanosleep");
+        ServiceBuilder::new(8000).requests(50, 120.0).workers(workers).part(queue, 0.83).part(own, 0.16).cpu(0.01)
+    }
+
+    #[test]
+    fn behind_a_single_worker_that_sleeps() {
+        let report = crate::judge::judge(&with(one_worker(1)));
+        assert_eq!(report.verdict.cause.as_deref(), Some("serialized-service"));
+        assert!(report.findings[0].fix.text.contains("more workers of gunicorn"), "{:#?}", report.findings[0].fix);
+    }
+
+    #[test]
+    fn behind_two_it_is_the_workers() {
+        assert_eq!(verdict_of(&with(one_worker(2))), "workers-exhausted");
+    }
+
+    #[test]
+    fn what_another_request_brings_is_owed_by_nobody() {
+        let way = Hops::new().thread(100, 101, "redis-server").on(HopKind::OtherRequest, "epoll_wait");
+        let service = ServiceBuilder::new(6379).requests(10, 500.0).gaps(99_000_000, 100_000_000, 101_000_000);
+        assert_eq!(verdict_of(&with(service.part(way, 0.999).cpu(0.001))), "healthy");
+    }
+}

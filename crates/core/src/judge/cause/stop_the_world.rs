@@ -1,0 +1,55 @@
+//! All threads of a runtime stand still until its garbage collector is done. It is known by the name of the thread that ends the
+//! wait (the JVM's `VM Thread`, `GC Thread#0`, ...); collectors without a thread of their own are not seen.
+//!
+//! Look-alikes: quota and SIGSTOP (the threads did not wait for each other), a lock that one of the application's threads holds.
+use super::common::{Waits, name, not_spent};
+use super::{Cause, Outcome};
+use crate::judge::facts::requests::is_collector;
+use crate::judge::facts::{Facts, Spent};
+use crate::judge::words;
+use crate::stats::ratio;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "stop-the-world", title: "Garbage collection stops all threads", test };
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let Some(waits) = Waits::on(facts, Spent::StopTheWorld) else { return not_spent(facts, Spent::StopTheWorld) };
+    let collector = waits.hop(|h| is_collector(&h.thread)).unwrap_or(waits.leaf);
+    let summary = format!(
+        "{}: the threads of {} wait until {} is done, {} a request.",
+        waits.share_words(),
+        units::or(&collector.process, "the process"),
+        name(collector),
+        waits.each()
+    );
+    let busy: f64 = facts
+        .threads_of(collector.pid)
+        .filter(|t| is_collector(&t.rec.comm))
+        .map(|t| ratio(t.ledger.on_cpu(), t.ledger.wall_ns))
+        .sum();
+    let evidence = vec![words::valued("collector threads on a CPU, in CPUs", busy, "CPU")];
+    let fix = format!(
+        "Give the heap room or let it hold less; where requests call the collector themselves, remove that (Java: \
+         -XX:+DisableExplicitGC). What it does: jcmd {} GC.heap_info; start with -Xlog:gc",
+        collector.pid
+    );
+    waits.candidate(summary, evidence, fix).holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::HopKind;
+
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
+
+    #[test]
+    fn a_collector_ends_the_wait() {
+        let way = Hops::new().thread(100, 105, "java").on(HopKind::Lock, "futex").thread(100, 103, "java");
+        let way = way.named("VM Thread").on(HopKind::OnCpu, "");
+        let service = ServiceBuilder::new(8080).requests(30, 130.0).part(way, 0.9).cpu(0.1);
+        let report = crate::judge::judge(&with(service));
+        assert_eq!(report.verdict.cause.as_deref(), Some("stop-the-world"));
+        assert!(report.verdict.summary.contains("thread 103 VM Thread"), "{}", report.verdict.summary);
+    }
+}

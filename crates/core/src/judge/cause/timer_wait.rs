@@ -1,0 +1,64 @@
+//! The reply is written in the turn that a timer began: a sleep, a poll interval, a retry delay or a rate limit on the way of a
+//! request.
+//!
+//! Look-alikes: an idle loop with a tick (no request is outstanding), a lock whose holder sleeps (lock-contention), and requests
+//! that are served one at a time, each with a timer of its own (serialized-service: their replies are evenly spaced).
+use super::common::{Waits, name, not_spent};
+use super::{Cause, Outcome};
+use crate::judge::facts::{Facts, Spent};
+use crate::judge::words;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "timer-wait", title: "Requests wait for a timer", test };
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let Some(waits) = Waits::on(facts, Spent::Timer) else { return not_spent(facts, Spent::Timer) };
+    let leaf = waits.leaf;
+    let function = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
+    let summary = format!("{}: {} {function}, {} a request.", waits.share_words(), name(leaf), waits.each());
+    let rec = waits.service.rec;
+    let evidence = vec![
+        words::valued(
+            "p99 of the request time, in medians",
+            crate::stats::ratio(rec.p99_ns as f64, rec.p50_ns as f64),
+            "times",
+        ),
+        words::valued("median time between replies while others wait", rec.reply_gap_p50_ns as f64 / 1e6, "ms"),
+    ];
+    let fix = format!(
+        "Shorten or remove this wait in {} (a sleep, a poll interval, a retry delay, a rate limit), or wake on the event instead.",
+        units::or(&leaf.process, "the program")
+    );
+    waits.candidate(summary, evidence, fix).holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::HopKind;
+
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
+    use crate::testkit::verdict_of;
+
+    fn timer() -> ServiceBuilder {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Timer, "epoll_wait");
+        ServiceBuilder::new(7000).requests(200, 20.0).part(way, 0.98).cpu(0.02)
+    }
+
+    #[test]
+    fn a_timer_on_the_way_of_each_request() {
+        assert_eq!(verdict_of(&with(timer().gaps(100_000, 5_000_000, 9_000_000))), "timer-wait");
+    }
+
+    #[test]
+    fn one_after_the_other_is_something_else() {
+        assert_eq!(verdict_of(&with(timer().gaps(4_900_000, 5_000_000, 5_100_000))), "serialized-service");
+    }
+
+    #[test]
+    fn below_the_floor_it_is_healthy() {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Timer, "nanosleep");
+        let service = ServiceBuilder::new(7000).requests(5000, 0.1).part(way, 0.9).cpu(0.1);
+        assert_eq!(verdict_of(&with(service)), "healthy");
+    }
+}

@@ -1,0 +1,243 @@
+//! The way from a service to what its requests wait for, as a report shows it: parts of the requests' time that went the same way
+//! through the same processes are one chain.
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use parshall_evidence::{Capture, Chain, ChainHop, ChainLeaf, Finding, Hop, HopKind};
+
+use crate::judge::facts::requests::{PartFact, ServiceFact};
+use crate::judge::facts::{Facts, Spent};
+use crate::stats::ratio;
+
+/// Frames of a stack in a report.
+const FRAMES_MAX: usize = 24;
+
+/// Neighbouring hops of one thread: the last of them says what it waited for.
+#[derive(Debug, Clone, Copy)]
+struct Step<'a> {
+    hop: &'a Hop,
+    /// The request had not been read, or not been accepted, when the thread did this.
+    queue: Option<HopKind>,
+}
+
+/// The chain of most of what a service lost to one thing, thread by thread; empty when it lost nothing to it.
+pub fn of(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent) -> Vec<ChainHop> {
+    let mut ways: BTreeMap<Vec<(&str, HopKind)>, (f64, &PartFact<'_>)> = BTreeMap::new();
+    for part in service.lost_to(spent) {
+        let key = steps(&part.rec.hops).iter().map(|s| (s.hop.process.as_str(), s.hop.kind)).collect();
+        let (ns, most) = ways.entry(key).or_insert((0.0, part));
+        *ns += part.ns;
+        if part.ns > most.ns {
+            *most = part;
+        }
+    }
+    let most = ways.into_values().max_by(|a, b| a.0.total_cmp(&b.0));
+    most.map_or_else(Vec::new, |(_, part)| hops(facts, service, &steps(&part.rec.hops)))
+}
+
+fn steps(hops: &[Hop]) -> Vec<Step<'_>> {
+    let mut steps: Vec<Step<'_>> = Vec::new();
+    for hop in hops {
+        let queue = matches!(hop.kind, HopKind::AcceptQueue | HopKind::Unread).then_some(hop.kind);
+        match steps.last_mut() {
+            Some(last) if last.hop.tid == hop.tid && hop.tid != 0 => *last = Step { hop, queue: last.queue.or(queue) },
+            // Whoever took the request in was busy with this thread's work: the thread says it all.
+            Some(last) if last.hop.pid == hop.pid && last.hop.kind == HopKind::Unread => {
+                *last = Step { hop, queue: last.queue };
+            }
+            _ => steps.push(Step { hop, queue }),
+        }
+    }
+    steps
+}
+
+fn hops(facts: &Facts<'_>, service: &ServiceFact<'_>, way: &[Step<'_>]) -> Vec<ChainHop> {
+    let others: Vec<(Vec<Step<'_>>, f64)> = service.parts.iter().map(|p| (steps(&p.rec.hops), p.ns)).collect();
+    let same = |a: &Step<'_>, b: &Step<'_>| a.hop.process == b.hop.process;
+    (0..way.len())
+        .map(|i| {
+            let is_leaf = i + 1 == way.len();
+            let mut through = 0.0;
+            let (mut pids, mut tids) = (BTreeMap::<u32, f64>::new(), BTreeSet::from([way[i].hop.tid]));
+            for (steps, ns) in &others {
+                let matches = steps.len() > i && way[..=i].iter().zip(steps).all(|(a, b)| same(a, b));
+                if !matches || (is_leaf && steps[i].hop.kind != way[i].hop.kind) {
+                    continue;
+                }
+                through += ns;
+                *pids.entry(steps[i].hop.pid).or_default() += ns;
+                tids.insert(steps[i].hop.tid);
+            }
+            let threads = (tids.len() as u64).max(u64::from(way[i].hop.threads));
+            ChainHop {
+                share: ratio(through, service.time_ns).min(1.0),
+                threads,
+                ..hop(facts, &way[i], way.get(i + 1), by_time(pids, way[i].hop.pid))
+            }
+        })
+        .collect()
+}
+
+/// Most time first, but the hop's own process before all.
+fn by_time(pids: BTreeMap<u32, f64>, own: u32) -> Vec<u32> {
+    let mut list: Vec<(u32, f64)> = pids.into_iter().filter(|(pid, _)| *pid != 0 && *pid != own).collect();
+    list.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let own = (own != 0).then_some(own);
+    own.into_iter().chain(list.into_iter().map(|(pid, _)| pid)).collect()
+}
+
+fn hop(facts: &Facts<'_>, step: &Step<'_>, next: Option<&Step<'_>>, pids: Vec<u32>) -> ChainHop {
+    let hop = step.hop;
+    let serves = facts.capture.services.iter().find(|s| !s.outbound && s.pids.contains(&hop.pid));
+    let of = serves.map_or(0, |s| if pids.len() > 1 { s.pids.len() as u64 } else { u64::from(s.workers) });
+    let waits_on = match next {
+        Some(next) if !next.hop.process.is_empty() => next.hop.process.clone(),
+        _ => resource(hop).to_string(),
+    };
+    ChainHop {
+        process: hop.process.clone(),
+        pid: hop.pid,
+        pids,
+        thread: hop.thread.clone(),
+        tid: hop.tid,
+        threads: 1,
+        of,
+        waits_on,
+        text: words(facts.capture, step, next),
+        share: 0.0,
+        stack: if next.is_none() { stack(facts.capture, hop) } else { Vec::new() },
+    }
+}
+
+/// What a hop without a next one waits on, in a word or two.
+fn resource(hop: &Hop) -> &str {
+    match hop.kind {
+        HopKind::OnCpu | HopKind::RunQueue => "cpu",
+        HopKind::Throttled => "quota",
+        HopKind::Stopped => "signal",
+        HopKind::Lock => "lock",
+        HopKind::Worker => "worker",
+        HopKind::Disk => "disk",
+        HopKind::Memory => "memory",
+        HopKind::Timer => "timer",
+        HopKind::NameServer => "name server",
+        HopKind::Pipe => "pipe",
+        HopKind::Client => "client",
+        HopKind::Reply | HopKind::Send | HopKind::Connect if !hop.target.is_empty() => &hop.target,
+        HopKind::Reply | HopKind::Send | HopKind::Connect => "peer",
+        HopKind::Network => "network",
+        HopKind::OtherRequest => "other request",
+        HopKind::AcceptQueue | HopKind::Unread => "reader",
+        HopKind::Kernel => "kernel",
+        HopKind::Unseen => "unseen",
+    }
+}
+
+fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>) -> String {
+    let hop = step.hop;
+    let target = |before: &str| if hop.target.is_empty() { String::new() } else { format!("{before}{}", hop.target) };
+    let call = || if hop.syscall.is_empty() { String::new() } else { format!(" in {}", hop.syscall) };
+    let next_name = next.map(|n| named(n.hop)).unwrap_or_default();
+    let did = match hop.kind {
+        HopKind::OnCpu => "runs on a CPU".to_string(),
+        HopKind::RunQueue if hop.target.is_empty() => "waits for a CPU".to_string(),
+        HopKind::RunQueue => format!("waits for a CPU that runs {}", hop.target),
+        HopKind::Throttled => "is out of CPU quota".to_string(),
+        HopKind::Stopped => "is stopped".to_string(),
+        HopKind::Lock if next.is_some() => {
+            format!("waits{}{} for a lock, always woken by {next_name}", call(), function(capture, hop))
+        }
+        HopKind::Lock => format!("waits{}{} for a lock", call(), function(capture, hop)),
+        HopKind::Worker if next.is_some() => format!("waits{} for {next_name} to finish", call()),
+        HopKind::Worker => format!("waits{} for a worker to finish", call()),
+        HopKind::Disk => format!("waits for the disk{}{}", call(), target(": ")),
+        HopKind::Memory => format!("waits for memory{}{}", call(), function(capture, hop)),
+        HopKind::Timer => format!("waits for a timer{}{}", call(), function(capture, hop)),
+        HopKind::Reply => format!("waits for a reply{}", target(" from ")),
+        HopKind::NameServer => format!("waits for the name server{}", target(" ")),
+        HopKind::Pipe if next.is_some() => format!("waits{} for {next_name}{}", call(), target(": ")),
+        HopKind::Pipe => format!("waits{} for the other end of a pipe{}", call(), target(": ")),
+        HopKind::Client => format!("sleeps{}: its client{} sends nothing", call(), target(" ")),
+        HopKind::Send => format!(
+            "waits until{} takes what it sends",
+            if hop.target.is_empty() { " the receiver".to_string() } else { target(" ") }
+        ),
+        HopKind::Connect => format!("waits for a connection{}", target(" to ")),
+        HopKind::Network => "data is on the way".to_string(),
+        HopKind::OtherRequest => format!("waits{} for what another request brings", call()),
+        HopKind::AcceptQueue => "has not accepted the connection".to_string(),
+        HopKind::Unread => "has not read the request".to_string(),
+        HopKind::Kernel => format!("is blocked{}{}", call(), function(capture, hop)),
+        HopKind::Unseen => "what it did was not seen".to_string(),
+    };
+    match step.queue {
+        Some(HopKind::AcceptQueue) if hop.kind != HopKind::AcceptQueue => format!("does not accept yet: it {did}"),
+        Some(HopKind::Unread) if hop.kind != HopKind::Unread => format!("does not read yet: it {did}"),
+        _ => did,
+    }
+}
+
+/// `postgres 940`, or the thread's own name where that differs.
+pub fn named(hop: &Hop) -> String {
+    match (hop.process.as_str(), hop.thread.as_str()) {
+        ("", "") => format!("thread {}", hop.tid),
+        (process, thread) if thread.is_empty() || thread == process => format!("{process} {}", hop.pid),
+        (process, thread) => format!("{process} {} (thread {} {thread})", hop.pid, hop.tid),
+    }
+}
+
+/// The innermost function of the program's own in a wait, in brackets.
+fn function(capture: &Capture, hop: &Hop) -> String {
+    const LIBRARY: [&str; 10] =
+        ["0x", "_", "futex", "pthread", "syscall", "sem", "do_futex", "clock_nanosleep", "nanosleep", "epoll"];
+    let stack = hop.stack.and_then(|i| capture.stacks.get(i as usize));
+    let mut frames = stack.iter().flat_map(|s| &s.frames).filter(|f| !f.kernel && !f.module.contains("libc"));
+    let own = frames.find(|f| !LIBRARY.iter().any(|p| f.name.starts_with(p)));
+    own.map_or_else(String::new, |f| format!(" ({})", f.name))
+}
+
+fn stack(capture: &Capture, hop: &Hop) -> Vec<String> {
+    let stack = hop.stack.and_then(|i| capture.stacks.get(i as usize));
+    let frames = stack.iter().flat_map(|s| &s.frames).take(FRAMES_MAX);
+    frames.map(|f| if f.kernel { format!("{} [k]", f.name) } else { f.name.clone() }).collect()
+}
+
+/// Whether a part shows what the time was spent on in the end, and not only that somebody waited.
+pub fn is_end_seen(capture: &Capture, part: &PartFact<'_>) -> bool {
+    part.rec.hops.last().is_some_and(|leaf| match leaf.kind {
+        HopKind::Unseen | HopKind::Lock | HopKind::Worker | HopKind::Unread | HopKind::AcceptQueue => false,
+        HopKind::Reply => is_elsewhere(capture, &leaf.target),
+        _ => true,
+    })
+}
+
+/// An address of another host, as far as this host's flows tell.
+pub fn is_elsewhere(capture: &Capture, target: &str) -> bool {
+    let Ok(address) = target.parse::<SocketAddr>() else { return false };
+    let ip = address.ip().to_canonical();
+    !ip.is_loopback() && !capture.flows.iter().any(|f| f.local.ip().to_canonical() == ip)
+}
+
+/// The chain of a finding, process by process; None where it has none.
+pub fn of_finding(finding: &Finding, seen: bool) -> Option<Chain> {
+    let last = finding.chain.last()?;
+    let mut hops: Vec<ChainHop> = Vec::new();
+    for hop in finding.chain.iter().filter(|h| h.pid != 0 || !h.process.is_empty()) {
+        match hops.last_mut() {
+            Some(before) if before.pid == hop.pid => {
+                let share = before.share;
+                *before = ChainHop { share, ..hop.clone() };
+            }
+            _ => hops.push(hop.clone()),
+        }
+    }
+    let leaf = ChainLeaf {
+        process: last.process.clone(),
+        pid: last.pid,
+        thread: last.thread.clone(),
+        tid: last.tid,
+        cause: finding.cause.clone(),
+        seen,
+    };
+    Some(Chain { hops, leaf })
+}

@@ -1,0 +1,233 @@
+//! The account of requests: for each service, what the time of its requests was spent on, and which of it was lost.
+//!
+//! Each part of a path belongs to exactly one [`Spent`]; so causes never share time, and what no cause claims stays visible. The
+//! account supersedes those parts of the flows' lost time that are the same wait seen from a socket ([`supersedes`]).
+mod code;
+mod spent;
+
+use std::collections::BTreeSet;
+
+use parshall_evidence::{Capture, FlowRecord, PathPart, Service};
+
+use super::blame::{Blame, Part};
+use super::{FlowFact, Shape};
+use crate::judge::ledger::flow_rules::serves;
+use crate::stats::ratio;
+
+pub use code::Code;
+pub use spent::{Spent, is_collector, writes};
+
+/// Time that no cause can explain is lost only if a request waits at least this long on average: a request of 60 us is not slow,
+/// whatever its largest part is.
+pub const FLOOR_NS: f64 = 200_000.0;
+
+/// The services of a capture.
+#[derive(Debug)]
+pub struct Requests<'a> {
+    /// In the order of the capture.
+    pub services: Vec<ServiceFact<'a>>,
+}
+
+/// A service and what is known of its requests. Times are scaled from the observed slices to the window.
+#[derive(Debug)]
+pub struct ServiceFact<'a> {
+    /// The record.
+    pub rec: &'a Service,
+    /// Its time is on the account: the user asked about it, and it runs on this host. What is followed is in the paths of others.
+    pub counted: bool,
+    /// Time of all requests, nanoseconds.
+    pub time_ns: f64,
+    /// Requests that its parts stand for.
+    pub requests: f64,
+    /// Where that time went; together with `unseen_ns` it is `time_ns`.
+    pub parts: Vec<PartFact<'a>>,
+    /// Time that no part accounts for.
+    pub unseen_ns: f64,
+    /// Mean number of requests that wait or are worked on.
+    pub outstanding: f64,
+    /// Its requests lose at least [`FLOOR_NS`] each on average.
+    pub slow: bool,
+}
+
+/// A part of a service's time.
+#[derive(Debug)]
+pub struct PartFact<'a> {
+    /// The record.
+    pub rec: &'a PathPart,
+    /// Its time, scaled.
+    pub ns: f64,
+    /// What it was spent on.
+    pub spent: Spent,
+}
+
+impl<'a> Requests<'a> {
+    /// Prepares the services of a capture. `code` says what threads ran, `network_ns` is what flows lost to the network.
+    pub fn new(capture: &'a Capture, flows: &[FlowFact<'_>], parts: &[Part]) -> Requests<'a> {
+        let code = Code::new(capture);
+        let first_asked = capture.services.iter().position(|s| !s.followed && !s.outbound);
+        let services = capture.services.iter().enumerate().map(|(i, rec)| {
+            let counted =
+                !rec.outbound && (!rec.followed || (first_asked.is_none() && i == 0)) && !is_stream(rec, flows);
+            let mut fact = ServiceFact::new(rec, counted, capture.window_ns as f64);
+            spent::classify(&mut fact, capture, &code);
+            fact.leave_to_flows(flows, parts);
+            let lost: f64 = fact.parts.iter().filter(|p| p.spent.is_lost()).map(|p| p.ns).sum();
+            fact.slow = ratio(lost, fact.requests) >= FLOOR_NS;
+            fact
+        });
+        Requests { services: services.collect() }
+    }
+
+    /// Services whose time is on the account.
+    pub fn counted(&self) -> impl Iterator<Item = &ServiceFact<'a>> {
+        self.services.iter().filter(|s| s.counted)
+    }
+
+    /// Whether there is an account at all.
+    pub fn is_empty(&self) -> bool {
+        self.counted().next().is_none()
+    }
+
+    /// Time of all requests on the account.
+    pub fn time_ns(&self) -> f64 {
+        self.counted().map(|s| s.time_ns).sum()
+    }
+
+    /// Of it, what was lost, in services that are slow.
+    pub fn lost_ns(&self) -> f64 {
+        self.counted().map(ServiceFact::lost_ns).sum()
+    }
+
+    /// Of the requests' time, the share that was spent on this, lost or not.
+    pub fn share(&self, spent: Spent) -> f64 {
+        let ns: f64 = self.counted().flat_map(|s| &s.parts).filter(|p| p.spent == spent).map(|p| p.ns).sum();
+        ratio(ns, self.time_ns()).min(1.0)
+    }
+
+    /// Share of the requests' time that was not seen, where that is long enough to matter.
+    pub fn unseen_share(&self) -> f64 {
+        let unseen = |s: &ServiceFact<'_>| {
+            let ns = s.unseen_ns + s.parts.iter().filter(|p| p.spent == Spent::Unseen).map(|p| p.ns).sum::<f64>();
+            if ratio(ns, s.requests) >= FLOOR_NS { ns } else { 0.0 }
+        };
+        ratio(self.counted().map(unseen).sum(), self.time_ns()).min(1.0)
+    }
+
+    /// Whether a process answers requests on the account, so that its threads' time is on it.
+    pub fn covers(&self, pid: u32) -> bool {
+        self.counted().any(|s| s.rec.pids.contains(&pid))
+    }
+}
+
+impl<'a> ServiceFact<'a> {
+    fn new(rec: &'a Service, counted: bool, window_ns: f64) -> ServiceFact<'a> {
+        let observed = rec.observed_ns as f64;
+        let scale = if observed > 0.0 { (window_ns / observed).max(1.0) } else { 1.0 };
+        let time_ns = rec.outstanding_ns as f64 * scale;
+        let in_parts: f64 = rec.path.iter().map(|p| p.ns as f64).sum();
+        let followed = (rec.followed_ns as f64).max(in_parts);
+        // Followed requests stand for all others.
+        let each = ratio(time_ns, followed);
+        let parts = rec.path.iter().map(|p| PartFact { rec: p, ns: p.ns as f64 * each, spent: Spent::Work });
+        ServiceFact {
+            rec,
+            counted,
+            time_ns,
+            requests: (rec.requests.saturating_add(rec.unanswered).max(1)) as f64 * scale,
+            parts: parts.collect(),
+            unseen_ns: (time_ns - in_parts * each).max(0.0),
+            outstanding: ratio(rec.outstanding_ns as f64, observed),
+            slow: false,
+        }
+    }
+
+    /// Time lost of its requests; 0 unless the service is slow.
+    pub fn lost_ns(&self) -> f64 {
+        if !self.slow {
+            return 0.0;
+        }
+        self.parts.iter().filter(|p| p.spent.is_lost()).map(|p| p.ns).sum()
+    }
+
+    /// The parts that were lost to this; empty unless the service is slow.
+    pub fn lost_to(&self, spent: Spent) -> impl Iterator<Item = &PartFact<'a>> {
+        self.parts.iter().filter(move |p| self.slow && p.spent == spent && spent.is_lost())
+    }
+
+    /// A wait for a reply that the network delays is on the account of the flow that carried it.
+    fn leave_to_flows(&mut self, flows: &[FlowFact<'_>], lost: &[Part]) {
+        let network = |part: &&Part| is_network(part.blame);
+        let mut pool: f64 = lost.iter().filter(network).map(|p| p.ns).sum();
+        for part in self.parts.iter_mut().filter(|p| p.spent == Spent::Network) {
+            let explained = part.ns.min(pool);
+            pool -= explained;
+            if explained >= 0.5 * part.ns {
+                part.spent = Spent::Flow;
+            }
+        }
+        for part in self.parts.iter_mut().filter(|p| p.spent == Spent::Downstream) {
+            let Some(remote) = part.rec.hops.last().and_then(|h| h.target.parse().ok()) else { continue };
+            let same = |p: &&Part| flows[p.flow].rec.remote == remote && is_network(p.blame);
+            let explained: f64 = lost.iter().filter(same).map(|p| p.ns).sum();
+            if explained >= 0.5 * part.ns {
+                part.spent = Spent::Flow;
+            }
+        }
+    }
+}
+
+/// Data that keeps arriving and is owed no reply is no request.
+fn is_stream(service: &Service, flows: &[FlowFact<'_>]) -> bool {
+    let own = || flows.iter().filter(|f| is_served_by(f.rec, service) && f.shape != Shape::Idle);
+    let streams = own().filter(|f| f.shape != Shape::RequestReply).count();
+    streams > 0 && streams * 2 > own().count()
+}
+
+/// Whether a flow is a connection to this service, at its own end.
+pub fn is_served_by(flow: &FlowRecord, service: &Service) -> bool {
+    let ip = service.address.ip().to_canonical();
+    let same = ip.is_unspecified()
+        || ip == flow.local.ip().to_canonical()
+        || flow.local.ip().is_loopback()
+        || ip.is_loopback();
+    !service.outbound && serves(flow) && flow.local.port() == service.address.port() && same
+}
+
+/// Lost time that the network or the kernel's TCP is responsible for.
+pub fn is_network(blame: Blame) -> bool {
+    !matches!(
+        blame,
+        Blame::ReaderBlocked
+            | Blame::CpuUser
+            | Blame::CpuKernel
+            | Blame::RunQueue
+            | Blame::Throttled
+            | Blame::AppBlocked
+            | Blame::SupplyBlocked
+            | Blame::PeerThink
+    )
+}
+
+/// Removes from the flows' lost time what is a wait of a request on the account: time in which a served flow's request is unread
+/// or unanswered, the same wait as its client sees it, and a wait of a serving process for a reply that is in a path.
+pub fn supersede(requests: &Requests<'_>, flows: &[FlowFact<'_>], parts: &mut Vec<Part>) {
+    if requests.is_empty() {
+        return;
+    }
+    let served: Vec<bool> = flows
+        .iter()
+        .map(|f| f.shape == Shape::RequestReply && requests.services.iter().any(|s| is_served_by(f.rec, s.rec)))
+        .collect();
+    let hops = requests.counted().flat_map(|s| &s.parts).flat_map(|p| &p.rec.hops);
+    let asked: BTreeSet<(u32, &str)> = hops.map(|hop| (hop.pid, hop.target.as_str())).collect();
+    parts.retain(|part| {
+        let flow = &flows[part.flow];
+        let waits = flow.pair.is_some_and(|other| served[other])
+            || asked.contains(&(flow.rec.pid, flow.rec.remote.to_string().as_str()));
+        match part.blame {
+            Blame::SupplyBlocked => true,
+            Blame::PeerThink => !waits,
+            blame => is_network(blame) || !served[part.flow],
+        }
+    });
+}

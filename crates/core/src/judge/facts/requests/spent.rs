@@ -1,0 +1,332 @@
+//! What a part of the requests' time was spent on: decided by its last hop, and by the queues and locks on the way to it.
+use std::collections::{BTreeMap, BTreeSet};
+
+use parshall_evidence::{Capture, Hop, HopKind, Service};
+
+use super::{Code, PartFact, ServiceFact};
+use crate::judge::facts::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
+use crate::stats::ratio;
+
+/// A share of the CPU samples from which on page faults, reclaim or the kernel give their name to a process' CPU time.
+const SPECIAL_SHARE: f64 = 0.30;
+const KERNEL_SHARE: f64 = 0.60;
+
+/// What time was spent on. Causes are found by it: each belongs to at most one cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Spent {
+    /// Work that is cheap, or time that nobody owes: the client still sends, or another request must come first. Not lost.
+    Work,
+    /// On the account of the flow that carried it. Not counted as lost here.
+    Flow,
+    /// Not seen.
+    Unseen,
+    /// For a lock whose holder did something that does not explain it by itself.
+    Lock,
+    /// For a file or a block device.
+    Disk,
+    /// For the reply of a server that was not observed.
+    Downstream,
+    /// For a name server.
+    Dns,
+    /// For a timer.
+    Timer,
+    /// Behind other requests: one is served at a time.
+    Serial,
+    /// Behind other requests: all workers are blocked.
+    Workers,
+    /// For a garbage collector that has stopped all threads.
+    StopTheWorld,
+    /// Behind other requests of a thread that is never idle, while other serving threads are.
+    HotThread,
+    /// For a CPU on which another process ran.
+    RunQueue,
+    /// Out of CPU quota.
+    Throttled,
+    /// Computing in user mode.
+    CpuUser,
+    /// Computing in the kernel.
+    CpuKernel,
+    /// In page faults, mapping and unmapping.
+    PageFaults,
+    /// For memory to be reclaimed or read back.
+    Memory,
+    /// For a log, a pipe or a terminal to take what was written.
+    Log,
+    /// Stopped by a signal, a debugger or the freezer.
+    Stopped,
+    /// For a connection to be established.
+    Connect,
+    /// On the way between sockets.
+    Network,
+    /// For something that no cause claims.
+    Other,
+}
+
+impl Spent {
+    /// Counted as lost, if the service is slow at all.
+    pub fn is_lost(self) -> bool {
+        !matches!(self, Spent::Work | Spent::Flow | Spent::Unseen)
+    }
+
+    /// Its name for people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Spent::Work => "work",
+            Spent::Flow => "waiting for the network",
+            Spent::Unseen => "not seen",
+            Spent::Lock => "waiting for a lock",
+            Spent::Disk => "waiting for the disk",
+            Spent::Downstream => "waiting for another server",
+            Spent::Dns => "waiting for a name server",
+            Spent::Timer => "waiting for a timer",
+            Spent::Serial => "behind another request",
+            Spent::Workers => "waiting for a worker",
+            Spent::StopTheWorld => "stopped for garbage collection",
+            Spent::HotThread => "waiting for one busy thread",
+            Spent::RunQueue => "run queue",
+            Spent::Throttled => "CPU quota",
+            Spent::CpuUser => "computing",
+            Spent::CpuKernel => "kernel at work",
+            Spent::PageFaults => "page faults",
+            Spent::Memory => "waiting for memory",
+            Spent::Log => "writing a log or pipe",
+            Spent::Stopped => "process stopped",
+            Spent::Connect => "connecting",
+            Spent::Network => "on the way on this host",
+            Spent::Other => "blocked otherwise",
+        }
+    }
+}
+
+/// What the rules need to know of a service and its processes.
+struct Context<'c> {
+    service: &'c Service,
+    capture: &'c Capture,
+    code: &'c Code,
+    /// By process: CPU time that a request costs it, in its own turn.
+    own_ns: BTreeMap<u32, f64>,
+    /// By process: all of its CPU time, divided by the requests.
+    all_ns: BTreeMap<u32, f64>,
+    /// Names of the processes that serve or ask.
+    names: BTreeSet<&'c str>,
+    requests: f64,
+    outstanding: f64,
+    /// Requests are served one after the other, as the spacing of their replies shows.
+    serial: bool,
+    observed_ns: f64,
+}
+
+/// Decides for each part of a service.
+pub fn classify(fact: &mut ServiceFact<'_>, capture: &Capture, code: &Code) {
+    let context = Context::new(fact, capture, code);
+    let decided: Vec<Spent> = fact.parts.iter().map(|part| context.spent(part)).collect();
+    fact.parts.iter_mut().zip(decided).for_each(|(part, spent)| part.spent = spent);
+}
+
+impl<'c> Context<'c> {
+    fn new(fact: &ServiceFact<'c>, capture: &'c Capture, code: &'c Code) -> Context<'c> {
+        let service = fact.rec;
+        let mut own_ns = BTreeMap::new();
+        for part in &fact.parts {
+            match part.rec.hops.last() {
+                Some(leaf) if leaf.kind == HopKind::OnCpu && !is_queued(part) && !is_locked(part) => {
+                    *own_ns.entry(leaf.pid).or_default() += ratio(part.ns, fact.requests);
+                }
+                _ => {}
+            }
+        }
+        let mut all_ns: BTreeMap<u32, f64> = BTreeMap::new();
+        for thread in &capture.threads {
+            *all_ns.entry(thread.pid).or_default() += ratio(thread.cpu_ns as f64, fact.requests);
+        }
+        let hops = service.path.iter().flat_map(|p| &p.hops).map(|h| h.process.as_str());
+        let threads = capture.threads.iter().map(|t| t.comm.as_str());
+        let names = hops.chain(threads).chain(capture.subject.comms.iter().map(String::as_str));
+        Context {
+            service,
+            capture,
+            code,
+            own_ns,
+            all_ns,
+            names: names.filter(|n| !n.is_empty()).collect(),
+            requests: fact.requests,
+            outstanding: fact.outstanding,
+            serial: is_serial(service, fact.outstanding),
+            observed_ns: capture.window_ns as f64,
+        }
+    }
+
+    fn spent(&self, part: &PartFact<'_>) -> Spent {
+        let hops = &part.rec.hops;
+        let Some(leaf) = hops.last() else { return Spent::Unseen };
+        if hops.iter().skip(1).any(|h| is_collector(&h.thread)) {
+            return Spent::StopTheWorld;
+        }
+        match leaf.kind {
+            HopKind::Stopped => Spent::Stopped,
+            HopKind::Throttled => Spent::Throttled,
+            HopKind::NameServer => Spent::Dns,
+            HopKind::Disk if is_log(leaf) => Spent::Log,
+            HopKind::Disk => Spent::Disk,
+            HopKind::Memory if self.waits_for_mapping(leaf) => Spent::PageFaults,
+            HopKind::Memory => Spent::Memory,
+            HopKind::Pipe if writes(leaf) => Spent::Log,
+            HopKind::RunQueue if leaf.target.is_empty() => Spent::Other,
+            HopKind::RunQueue if !self.is_own(&leaf.target) => Spent::RunQueue,
+            HopKind::OnCpu | HopKind::RunQueue => self.computing(part, leaf),
+            HopKind::Unseen if !is_locked(part) => Spent::Unseen,
+            _ if is_locked(part) && !self.is_interpreter_lock(part) => Spent::Lock,
+            _ => self.waiting(part, leaf),
+        }
+    }
+
+    /// A wait whose last hop is neither a CPU nor a device, and that no lock stands before.
+    fn waiting(&self, part: &PartFact<'_>, leaf: &Hop) -> Spent {
+        let queued = is_queued(part);
+        let behind_others = if self.service.workers <= 1 { Spent::Serial } else { Spent::Workers };
+        match leaf.kind {
+            HopKind::Timer if queued => behind_others,
+            HopKind::Timer | HopKind::Worker | HopKind::Kernel if self.serial => Spent::Serial,
+            HopKind::Timer => Spent::Timer,
+            HopKind::OtherRequest if queued => behind_others,
+            HopKind::OtherRequest if self.serial && self.has_work_of_its_own() => Spent::Serial,
+            HopKind::OtherRequest => Spent::Work,
+            HopKind::Client if part.rec.hops.len() == 1 => Spent::Work,
+            HopKind::Client if queued => behind_others,
+            HopKind::Reply => Spent::Downstream,
+            HopKind::Connect => Spent::Connect,
+            HopKind::Client | HopKind::Send | HopKind::Network => Spent::Network,
+            _ => Spent::Other,
+        }
+    }
+
+    /// A request that only waits for what another one brings is owed nothing; one that then takes as long as the replies are
+    /// apart was let in one at a time.
+    fn has_work_of_its_own(&self) -> bool {
+        let own = self.service.path.iter().filter(|p| p.hops.last().is_some_and(|h| h.kind != HopKind::OtherRequest));
+        let own: f64 = own.map(|p| p.ns as f64).sum();
+        let each = ratio(own, self.service.followed_requests as f64);
+        each >= 0.5 * self.service.reply_gap_p50_ns as f64
+    }
+
+    /// A CPU, or the wait for one that this service's own processes used.
+    fn computing(&self, part: &PartFact<'_>, leaf: &Hop) -> Spent {
+        let own_ns = self.own_ns.get(&leaf.pid).copied().unwrap_or(0.0);
+        let all_ns = self.all_ns.get(&leaf.pid).copied().unwrap_or(0.0).max(own_ns);
+        let busy = self.requests * own_ns >= MOSTLY_BUSY * self.observed_ns;
+        let expensive = own_ns >= if busy { CHEAP_NS } else { CHEAP_WHEN_IDLE_NS };
+        let waits_ns = ratio(part.ns, self.requests);
+        let others_first = is_queued(part) || is_locked(part);
+        // Behind `outstanding` cheap requests a wait is that many times as long as one of them.
+        let queue_ns = 2.0 * self.outstanding.max(1.0) * all_ns;
+        let explained = waits_ns <= queue_ns || waits_ns < CHEAP_NS;
+        if others_first && self.is_hot(leaf) {
+            return Spent::HotThread;
+        }
+        if !expensive && (!others_first || explained) {
+            return Spent::Work;
+        }
+        if is_locked(part) && !self.is_interpreter_lock(part) {
+            return Spent::Lock;
+        }
+        if self.code.reclaim_share(leaf.pid) >= SPECIAL_SHARE {
+            Spent::Memory
+        } else if self.code.faults_share(leaf.pid) >= SPECIAL_SHARE {
+            Spent::PageFaults
+        } else if self.code.kernel_share(leaf.pid).is_some_and(|share| share >= KERNEL_SHARE) {
+            Spent::CpuKernel
+        } else {
+            Spent::CpuUser
+        }
+    }
+
+    /// This thread is never idle, and other threads that serve connections of the service are.
+    fn is_hot(&self, leaf: &Hop) -> bool {
+        if self.service.workers < 2 || self.capture.host.cpus < 2 {
+            return false;
+        }
+        let busy = |tid: u32| {
+            let thread = self.capture.threads.iter().find(|t| t.tid == tid);
+            thread.map(|t| ratio(t.cpu_ns as f64, t.end_ns.saturating_sub(t.begin_ns) as f64))
+        };
+        let serving = self.capture.flows.iter().filter(|f| super::is_served_by(f, self.service)).map(|f| f.last_tid);
+        let others: BTreeSet<u32> = serving.filter(|&tid| tid != 0 && tid != leaf.tid).collect();
+        busy(leaf.tid).is_some_and(|share| share >= 0.9)
+            && !others.is_empty()
+            && others.iter().all(|&tid| busy(tid).is_some_and(|share| share < 0.3))
+    }
+
+    /// One of the processes that serve or ask here, or the kernel's own threads that move their packets.
+    fn is_own(&self, target: &str) -> bool {
+        let process = target.split(" (").next().unwrap_or(target);
+        let packets = ["ksoftirqd", "napi/"].iter().any(|name| target.starts_with(name));
+        packets || self.names.contains(process) || self.names.contains(target)
+    }
+
+    /// The lock that lets one thread of an interpreter run at a time: it is held by whoever computes.
+    fn is_interpreter_lock(&self, part: &PartFact<'_>) -> bool {
+        const NAMES: [&str; 5] = ["python", "gunicorn", "uwsgi", "ruby", "puma"];
+        const FUNCTIONS: [&str; 4] = ["take_gil", "PyEval_AcquireThread", "gvl_acquire", "thread_sched_wait"];
+        let computes = part.rec.hops.last().is_some_and(|h| matches!(h.kind, HopKind::OnCpu | HopKind::RunQueue));
+        let is = |hop: &Hop| {
+            let frames = hop.stack.and_then(|i| self.capture.stacks.get(i as usize)).map(|s| s.frames.as_slice());
+            let named = frames.unwrap_or(&[]).iter().filter(|f| !f.kernel);
+            let mut named = named.map(|f| f.name.as_str()).peekable();
+            match named.peek() {
+                Some(first) if !first.starts_with("0x") => named.any(|n| FUNCTIONS.iter().any(|f| n.contains(f))),
+                _ => NAMES.iter().any(|name| hop.process.starts_with(name)),
+            }
+        };
+        computes && part.rec.hops.iter().filter(|h| h.kind == HopKind::Lock).all(is)
+    }
+
+    /// It waits for other threads that change the process' mappings, and not for memory.
+    fn waits_for_mapping(&self, leaf: &Hop) -> bool {
+        let stack = leaf.stack.and_then(|i| self.capture.stacks.get(i as usize));
+        stack.is_some_and(|s| s.frames.iter().any(|f| f.kernel && f.name.starts_with("rwsem_down")))
+    }
+}
+
+/// The replies are evenly spaced while others wait, and a request takes as long as several of them.
+fn is_serial(service: &Service, outstanding: f64) -> bool {
+    let (p10, p50, p90) = (service.reply_gap_p10_ns, service.reply_gap_p50_ns, service.reply_gap_p90_ns);
+    let even = p50 > 0 && p10 as f64 >= 0.75 * p90 as f64;
+    even && outstanding >= 2.5 && service.p50_ns as f64 >= 1.5 * p50 as f64
+}
+
+fn is_queued(part: &PartFact<'_>) -> bool {
+    part.rec.hops.iter().any(|h| matches!(h.kind, HopKind::AcceptQueue | HopKind::Unread))
+}
+
+fn is_locked(part: &PartFact<'_>) -> bool {
+    part.rec.hops.iter().any(|h| h.kind == HopKind::Lock)
+}
+
+/// The system call in which this hop waited writes.
+pub fn writes(hop: &Hop) -> bool {
+    matches!(hop.syscall.as_str(), "write" | "writev" | "pwrite64" | "sendto" | "sendmsg" | "splice")
+}
+
+fn is_log(hop: &Hop) -> bool {
+    let path = hop.target.as_str();
+    let name = path.ends_with(".log")
+        || ["/var/log/", "/dev/tty", "/dev/pts/", "/dev/console"].iter().any(|p| path.starts_with(p));
+    name && writes(hop)
+}
+
+/// A thread of a runtime that collects garbage while all others stand still.
+pub fn is_collector(thread: &str) -> bool {
+    const NAMES: [&str; 10] = [
+        "VM Thread",
+        "GC Thread",
+        "GC task thread",
+        "G1 ",
+        "ZGC",
+        "ZWorker",
+        "ZDriver",
+        "Shenandoah",
+        ".NET Server GC",
+        ".NET BGC",
+    ];
+    NAMES.iter().any(|name| thread.starts_with(name))
+}
