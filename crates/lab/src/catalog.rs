@@ -36,7 +36,7 @@ macro_rules! entries {
 
 /// All of them, in the order of `lab list`.
 pub const ENTRIES: &[Entry] = entries! {
-    Case "cases": "nagle-stall";
+    Case "cases": "nagle-stall" "held-row-lock";
     Fault "faults":
         "nagle-delayed-ack" "nagle-hold" "cork-held" "small-copy-buffer" "user-cpu-bound" "slow-reader"
         "slow-reader-own-sender"

@@ -151,12 +151,13 @@ impl Testbed {
         let wire = Wire::make(&recipe.topology, time, interrupt)?;
         let dir = Directory::make()?;
         // In a new namespace every port is free.
-        let ports = if wire.namespaces().is_some() { [7000, 7001] } else { free_ports()? };
+        let ports = if wire.namespaces().is_some() { [7000, 7001, 7002] } else { free_ports()? };
         let values = BTreeMap::from([
             ("parshall", own_program()?),
             ("addr", wire.server_address().to_string()),
             ("port", ports[0].to_string()),
             ("port2", ports[1].to_string()),
+            ("port3", ports[2].to_string()),
             ("dir", dir.path.to_string_lossy().into_owned()),
             ("for", format!("{}s", time.as_secs())),
             ("seconds", time.as_secs().to_string()),
@@ -240,11 +241,12 @@ impl Testbed {
     }
 }
 
-/// Two ports without a listener.
-fn free_ports() -> anyhow::Result<[u16; 2]> {
+/// Three ports without a listener.
+fn free_ports() -> anyhow::Result<[u16; 3]> {
     let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-    let (a, b) = (bind()?, bind()?);
-    Ok([a.local_addr()?.port(), b.local_addr()?.port()])
+    // All are bound before the first is free again, so they differ.
+    let all = [bind()?, bind()?, bind()?];
+    Ok([all[0].local_addr()?.port(), all[1].local_addr()?.port(), all[2].local_addr()?.port()])
 }
 
 /// A directory for the files of a recipe.

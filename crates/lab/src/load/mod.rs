@@ -4,6 +4,7 @@
 mod burn;
 mod delay_line;
 mod relay_copy;
+mod row_lock;
 mod rpc_client;
 mod rpc_echo;
 mod rpc_server;
@@ -35,10 +36,11 @@ pub struct LoadArgs {
 }
 
 /// Name and one line for `lab list`.
-pub const KINDS: [(&str, &str); 3] = [
+pub const KINDS: [(&str, &str); 4] = [
     ("rpc-echo", "RPC echo: each request is a 40 B message and a 136 B message, written apart or together"),
     ("stream", "bulk transfer with slow readers, pausing writers, corks, buffer sizes; or request and reply"),
     ("relay-copy", "a naive TCP forwarder: read into a buffer, write it out, one thread per direction"),
+    ("row-lock", "a database row under a lock, an application that updates it, and a client that holds it while idle"),
 ];
 
 #[derive(Debug, clap::Subcommand)]
@@ -61,6 +63,13 @@ enum Kind {
   parshall lab load relay-copy --listen 127.0.0.1:9000 --target 127.0.0.1:9001
   parshall lab load relay-copy --target 127.0.0.1:9001 --buffer 65536")]
     RelayCopy(relay_copy::Args),
+    /// A database row under a lock, an application that asks for it, and its clients
+    #[command(after_help = "Examples:
+  parshall lab load row-lock --serve 127.0.0.1:5432
+  parshall lab load row-lock --serve 127.0.0.1:8000 --ask 127.0.0.1:5432
+  parshall lab load row-lock --connect 127.0.0.1:5432 --idle-in-transaction-ms 200
+  parshall lab load row-lock --connect 127.0.0.1:8000 --clients 4")]
+    RowLock(row_lock::Args),
     /// Delay (and loss) between two namespaces, in user space over TUN
     #[command(hide = true)]
     DelayLine(delay_line::Args),
@@ -83,6 +92,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
         Kind::RpcEcho(args) => (&args.common, rpc_echo::run(args)?),
         Kind::Stream(args) => (&args.common, stream::run(args)?),
         Kind::RelayCopy(args) => (&args.common, relay_copy::run(args)?),
+        Kind::RowLock(args) => (&args.common, row_lock::run(args)?),
         Kind::DelayLine(args) => (&args.common, delay_line::run(args)?),
     };
     match common.format {
