@@ -48,8 +48,11 @@ impl<'a> Paths<'a> {
     pub fn add(&mut self, pieces: &[Piece]) {
         let mut own: BTreeMap<Vec<Key>, Sum> = BTreeMap::new();
         for piece in pieces {
-            let keys: Vec<Key> = piece.steps.iter().map(|step| self.key(step)).collect();
-            own.entry(keys).or_default().take(&piece.steps, piece.ns);
+            let mut keyed: Vec<(Key, Step)> = piece.steps.iter().map(|step| (self.key(step), *step)).collect();
+            // In a queue for one lock each waits for the one before it: the last of them waits for the holder.
+            keyed.dedup_by(|next, before| next.0 == before.0);
+            let (keys, steps): (Vec<Key>, Vec<Step>) = keyed.into_iter().unzip();
+            own.entry(keys).or_default().take(&steps, piece.ns);
         }
         for (keys, mut sum) in own {
             sum.requests = 1;
@@ -93,6 +96,8 @@ impl<'a> Paths<'a> {
             Target::Thread(tid) => match self.index.names(tid) {
                 Some(names) if names.thread == names.process => names.process.clone(),
                 Some(names) => format!("{} ({})", names.process, without_numbers(&names.thread)),
+                // Whoever ran and is gone by now: they are many, and none of them matters.
+                None if step.kind == HopKind::RunQueue => String::new(),
                 None => format!("thread {tid}"),
             },
         }
