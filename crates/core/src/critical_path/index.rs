@@ -1,5 +1,5 @@
 //! Lookups in a timeline: by thread, by socket, by time.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use parshall_evidence::FlowId;
 
@@ -14,6 +14,8 @@ pub struct Index<'a> {
     /// Requests that arrived at served sockets, in order.
     pub requests: BTreeMap<FlowId, Vec<Request>>,
     calls: HashMap<u32, Vec<SocketCall>>,
+    /// Threads that read or answered requests.
+    serving: HashSet<u32>,
 }
 
 impl<'a> Index<'a> {
@@ -30,13 +32,20 @@ impl<'a> Index<'a> {
             }
         }
         by_thread.values_mut().for_each(|calls| calls.sort_by_key(|c| (c.at_ns, c.socket)));
-        Index { timeline, requests: found, calls: by_thread }
+        let requests = || found.values().flatten();
+        let serving = requests().flat_map(|r: &Request| [Some(r.read_tid), r.reply_tid]).flatten().collect();
+        Index { timeline, requests: found, calls: by_thread, serving }
     }
 
     /// A thread's times off the CPU; None when it was not observed at `from`.
     pub fn off_cpu(&self, tid: u32, from: u64) -> Option<&'a [OffCpu]> {
         let since = self.timeline.observed_pids.get(&self.names(tid)?.pid)?;
         (*since <= from).then(|| self.timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice))
+    }
+
+    /// Whether a thread read or answered requests.
+    pub fn serves(&self, tid: u32) -> bool {
+        self.serving.contains(&tid)
     }
 
     /// What is known of a thread's names.

@@ -35,6 +35,13 @@ fn served() -> Script {
     Script::new().socket(1, served_socket(7000), 101)
 }
 
+/// As [`served`], with another thread that serves requests of another port, which nobody asks about.
+fn serving(tid: u32) -> Script {
+    let mut script = served().socket(99, served_socket(9), tid).receives(tid, 99, 0, 0);
+    script.timeline.asked_ports = vec![7000];
+    script
+}
+
 #[test]
 fn work_on_the_cpu_and_a_disk() {
     let fsync = OffCpu {
@@ -59,14 +66,13 @@ fn work_on_the_cpu_and_a_disk() {
 #[test]
 fn a_lock_leads_to_what_its_holder_does() {
     // Thread 102 holds the lock and sleeps; 101 waits for it.
-    let service =
-        only(
-            served()
-                .receives(101, 1, 100, 100)
-                .sleeps(101, 200, 700, FUTEX, Waker::Thread(102))
-                .sends(101, 1, 800)
-                .sleeps(102, 150, 650, SLEEP, Waker::HardIrq),
-        );
+    let service = only(
+        serving(102)
+            .receives(101, 1, 100, 100)
+            .sleeps(101, 200, 700, FUTEX, Waker::Thread(102))
+            .sends(101, 1, 800)
+            .sleeps(102, 150, 650, SLEEP, Waker::HardIrq),
+    );
     has(&service, "101:Lock > 102:Timer", 450);
     has(&service, "101:Lock > 102:OnCpu", 50);
     has(&service, "101:OnCpu", 200);
@@ -76,7 +82,9 @@ fn a_lock_leads_to_what_its_holder_does() {
 fn a_queue_for_a_lock_leads_to_its_holder() {
     // 103 held the lock until 400 and 102 from then until 700.
     let service = only(
-        served()
+        serving(102)
+            .socket(98, served_socket(9), 103)
+            .receives(103, 98, 0, 0)
             .receives(101, 1, 100, 100)
             .sleeps(101, 200, 700, FUTEX, Waker::Thread(102))
             .sends(101, 1, 800)
@@ -123,6 +131,32 @@ fn a_result_that_is_awaited_is_a_workers() {
     );
     has(&service, "101:Worker > 102:Timer", 300);
     has(&service, "101:Worker > 102:OnCpu", 150);
+}
+
+#[test]
+fn a_thread_that_serves_nobody_is_a_worker() {
+    // 102 looks for work every 500 ns.
+    let service = only(
+        served()
+            .receives(101, 1, 100, 100)
+            .sleeps(101, 150, 600, FUTEX, Waker::Thread(102))
+            .sleeps(102, 90, 590, SLEEP, Waker::HardIrq)
+            .sends(101, 1, 700),
+    );
+    has(&service, "101:Worker > 102:Timer", 440);
+}
+
+#[test]
+fn a_timed_sleep_of_the_reader_hides_no_other_wait() {
+    let service = only(
+        serving(102)
+            .receives(101, 1, 100, 100)
+            .sleeps(101, 150, 600, FUTEX, Waker::Thread(102))
+            .sleeps(101, 610, 700, FUTEX, Waker::HardIrq)
+            .sends(101, 1, 800),
+    );
+    has(&service, "101:Timer", 90);
+    has(&service, "101:Lock > 102:OnCpu", 450);
 }
 
 #[test]

@@ -257,9 +257,10 @@ impl<'a> Walk<'a> {
             (_, Wait::SocketSend) if off.fd != parshall_evidence::FdKind::Unix => HopKind::Send,
             (_, Wait::SocketSend | Wait::Pipe) => return self.woken(off, HopKind::Pipe, span),
             (_, Wait::Accept) => HopKind::Client,
-            (_, Wait::Other) => match self.index.syscall(off) {
-                "flock" | "fcntl" | "semop" | "semtimedop" => return self.woken(off, HopKind::Lock, span),
-                _ => return self.other(off, span, lo, task),
+            (_, Wait::Other) => match (self.index.syscall(off), off.waker) {
+                ("flock" | "fcntl" | "semop" | "semtimedop", _) => return self.woken(off, HopKind::Lock, span),
+                (_, Waker::Thread(_)) => return self.woken(off, HopKind::Worker, span),
+                _ => return self.timed(off, span, lo, task),
             },
         };
         let target = match kind {
@@ -306,7 +307,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A sleep about which only the waker tells.
+    /// A sleep over many descriptors about which only the waker tells.
     fn other(&mut self, off: &OffCpu, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
         match (off.waker, task) {
             (Waker::Thread(by), Task::Unread { .. }) => {
@@ -314,10 +315,6 @@ impl<'a> Walk<'a> {
                 Next::Before(begin)
             }
             (Waker::Thread(by), _) => self.worker(off, by, (begin, wake), lo, task),
-            (Waker::KernelThread(by), _) => {
-                self.emit(Step::of(off, HopKind::Kernel).to(Target::Thread(by)), wake - begin);
-                Next::Before(begin)
-            }
             (Waker::SoftIrq, Task::Unread { .. }) => {
                 self.emit(Step::of(off, HopKind::Network), wake - begin);
                 Next::Before(begin)
@@ -325,8 +322,23 @@ impl<'a> Walk<'a> {
             (Waker::SoftIrq | Waker::HardIrq, _) => {
                 self.set_aside(off, Step::of(off, HopKind::Timer), (begin, wake), lo, task)
             }
-            (Waker::Unknown, _) => {
-                self.emit(Step::of(off, HopKind::Unseen), wake - begin);
+            _ => self.timed(off, (begin, wake), lo, task),
+        }
+    }
+
+    /// A sleep that no thread ended. A thread that did not read the request may have slept for any of them.
+    fn timed(&mut self, off: &OffCpu, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
+        let step = match off.waker {
+            Waker::KernelThread(by) => Step::of(off, HopKind::Kernel).to(Target::Thread(by)),
+            Waker::SoftIrq | Waker::HardIrq => Step::of(off, HopKind::Timer),
+            Waker::Unknown | Waker::Thread(_) => Step::of(off, HopKind::Unseen),
+        };
+        match task {
+            Task::Request { reader, .. } if reader != off.tid && step.kind == HopKind::Timer => {
+                self.set_aside(off, step, (begin, wake), lo, task)
+            }
+            _ => {
+                self.emit(step, wake - begin);
                 Next::Before(begin)
             }
         }
@@ -385,15 +397,16 @@ impl<'a> Walk<'a> {
                 self.emit(Step::of(off, HopKind::Lock), wake - begin);
                 return Next::Before(begin);
             }
-            _ => return self.other(off, span, lo, task),
+            _ => return self.timed(off, span, lo, task),
         };
         if self.is_handover(off, by, lo, task) {
             self.thread(by, lo, wake, task);
             return Next::Done;
         }
-        // The waker was woken by this very thread before: it worked for it.
+        // Who was woken by this very thread before worked for it, and so does who never serves a request of its own.
         let given = self.index.last_wake(by, wake).filter(|&(at, giver)| giver == off.tid && at >= lo);
-        let kind = if given.is_some() { HopKind::Worker } else { HopKind::Lock };
+        let works = given.is_some() || self.index.off_cpu(by, begin).is_some() && !self.index.serves(by);
+        let kind = if works { HopKind::Worker } else { HopKind::Lock };
         self.woken_by(off, kind, by, span)
     }
 

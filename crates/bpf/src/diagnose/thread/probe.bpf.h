@@ -49,8 +49,9 @@ static __always_inline void end_off(struct task_struct *task, struct thread *t, 
 
 	if ((s64)(now - t->since) <= 0)
 		return;
+	/* Off since before the slice began. Whoever ran again without being woken in it was not asleep. */
 	if (state == TS_UNKNOWN)
-		state = woken || nr >= 0 ? TS_BLOCKED : TS_RUNNABLE;
+		state = woken || (cut && nr >= 0) ? TS_BLOCKED : TS_RUNNABLE;
 	if (state == TS_THROTTLED) {
 		o.why = WHY_THROTTLED;
 		o.wake = now;
