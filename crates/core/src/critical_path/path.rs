@@ -96,8 +96,8 @@ impl<'a> Paths<'a> {
             Target::Thread(tid) => match self.index.names(tid) {
                 Some(names) if names.thread == names.process => names.process.clone(),
                 Some(names) => format!("{} ({})", names.process, without_numbers(&names.thread)),
-                // Whoever ran and is gone by now: they are many, and none of them matters.
-                None if step.kind == HopKind::RunQueue => String::new(),
+                // Whoever ran is gone by now: they are many, and none of them matters by itself.
+                None if step.kind == HopKind::RunQueue => "other processes".to_string(),
                 None => format!("thread {tid}"),
             },
         }

@@ -174,6 +174,8 @@ impl<'c> Context<'c> {
             HopKind::RunQueue if leaf.target.is_empty() => Spent::Other,
             HopKind::RunQueue if !self.is_own(&leaf.target) => Spent::RunQueue,
             HopKind::OnCpu | HopKind::RunQueue => self.computing(part, leaf),
+            // Who ended the wait was not seen, but what it was for.
+            HopKind::Unseen if hops.iter().any(|h| h.kind == HopKind::Pipe && writes(h)) => Spent::Log,
             HopKind::Unseen if !is_locked(part) => Spent::Unseen,
             _ if is_locked(part) && !self.is_interpreter_lock(part) => Spent::Lock,
             _ => self.waiting(part, leaf),
