@@ -64,7 +64,7 @@ pub struct Parts<'a> {
     pub window: (u64, u64),
     /// Begin and end of each slice.
     pub slices: &'a [(u64, u64)],
-    /// TCP sockets.
+    /// TCP sockets. Those that stand for many connections are left out: the events know each of these.
     pub flows: &'a [FlowRecord],
     /// Threads that were observed.
     pub threads: &'a [ThreadRecord],
@@ -253,7 +253,8 @@ impl Events {
     /// When connections were established that were accepted within the window, relative to its begin.
     fn established(&self, parts: &Parts<'_>) -> HashMap<FlowId, u64> {
         let closed = self.closed.iter().map(|(id, end)| (*id, end.begin.saturating_sub(parts.window.0)));
-        closed.chain(parts.flows.iter().map(|flow| (flow.id, flow.begin_ns))).collect()
+        let open = parts.flows.iter().filter(|flow| flow.merged.is_none());
+        closed.chain(open.map(|flow| (flow.id, flow.begin_ns))).collect()
     }
 
     fn sockets(&self, parts: &Parts<'_>) -> BTreeMap<FlowId, Socket> {
@@ -269,7 +270,7 @@ impl Events {
             let serves = end.passive || parts.listeners.contains(&(end.netns, end.local.port()));
             add(*id, end, socket_of(end, serves, end.begin > parts.window.0, false));
         }
-        for flow in parts.flows {
+        for flow in parts.flows.iter().filter(|flow| flow.merged.is_none()) {
             let end = end_of_flow(flow);
             add(flow.id, &end, socket_of(&end, flow.role == Role::Server, flow.begin_ns > 0, false));
         }

@@ -265,6 +265,31 @@ pub struct FlowRecord {
     pub first: TcpSnapshot,
     /// See `first`.
     pub last: TcpSnapshot,
+    /// None for one connection. Short connections are summed up by service and peer: everything above is then their sum, from
+    /// the begin of the first to the end of the last; `id` is that of one of them, and the port that each had its own of is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merged: Option<Merged>,
+}
+
+/// Connections that one [`FlowRecord`] stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Merged {
+    /// Their number.
+    pub connections: u64,
+    /// The sum of their lives within the window.
+    pub wall_ns: u64,
+}
+
+impl FlowRecord {
+    /// Wall time of the connection, or the sum of those that the record stands for.
+    pub fn wall_ns(&self) -> u64 {
+        self.merged.map_or(self.end_ns.saturating_sub(self.begin_ns), |merged| merged.wall_ns)
+    }
+
+    /// Connections that the record stands for.
+    pub fn connections(&self) -> u64 {
+        self.merged.map_or(1, |merged| merged.connections)
+    }
 }
 
 /// One interval of at least [`crate::STALL_MIN_NS`] during which a flow moved nothing.

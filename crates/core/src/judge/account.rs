@@ -27,7 +27,7 @@ fn flows(facts: &Facts<'_>) -> Account {
         states: shares(flow_states(&f.ledger.ns)),
     });
     Account {
-        n: facts.flows.len() as u64,
+        n: facts.flows.iter().map(|flow| flow.rec.connections()).sum(),
         wall_ms: sums.iter().sum::<f64>() / 1e6,
         states: shares(flow_states(&sums)),
         each: each.collect(),

@@ -267,14 +267,18 @@ fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
             units::duration(service.rec.p99_ns as f64)
         );
     }
-    let active = facts.flows.iter().filter(|f| f.shape != Shape::Idle).count() as u64;
+    let active = facts.flows.iter().filter(|f| f.shape != Shape::Idle).map(|f| f.rec.connections()).sum();
     let threads = if facts.threads.is_empty() {
         "and no thread was seen".to_string()
     } else {
         format!("threads {} busy", units::percent((facts.busy() * 100.0).round() / 100.0))
     };
     if active == 0 {
-        let flows = units::plural(facts.flows.len() as u64, "established flow was", "established flows were");
+        let flows = units::plural(
+            facts.flows.iter().map(|f| f.rec.connections()).sum(),
+            "established flow was",
+            "established flows were",
+        );
         return format!("Nothing to do: {flows} idle, {threads}.");
     }
     let flows = units::plural(active, "flow", "flows");

@@ -5,12 +5,18 @@ use parshall_evidence::{Evidence, FlowRecord};
 
 /// `local->remote`, IPv4-mapped addresses as IPv4.
 pub fn flow_name(flow: &FlowRecord) -> String {
-    format!("{}->{}", plain(flow.local), plain(flow.remote))
+    format!("{}->{}", end(flow.local), end(flow.remote))
 }
 
 /// As [`flow_name`], for sentences.
 pub fn flow_arrow(flow: &FlowRecord) -> String {
-    format!("{} -> {}", plain(flow.local), plain(flow.remote))
+    format!("{} -> {}", end(flow.local), end(flow.remote))
+}
+
+/// One end; the ports of connections that are summed up differ.
+fn end(addr: SocketAddr) -> String {
+    let text = plain(addr).to_string();
+    text.strip_suffix(":0").map_or_else(|| text.clone(), |host| format!("{host}:*"))
 }
 
 /// The address without its port.

@@ -101,6 +101,7 @@ impl FlowBuilder {
             calls: FlowCalls::default(),
             first: snapshot,
             last: snapshot,
+            merged: None,
         };
         FlowBuilder { record, stalls: Vec::new() }
     }

@@ -33,12 +33,13 @@ pub fn flows(parts: &FlowParts<'_>) -> Vec<FlowRecord> {
         last.entry(dump.flow.cookie).or_insert(dump);
     }
     let mut flows: Vec<FlowRecord> =
-        last.values().map(|dump| flow(parts, first.get(&dump.flow.cookie), dump)).collect();
+        last.values().map(|dump| flow(parts, first.get(&dump.flow.cookie).copied(), dump)).collect();
     flows.sort_by_key(|f| f.id);
     flows
 }
 
-fn flow(parts: &FlowParts<'_>, first: Option<&&FlowDump>, last: &FlowDump) -> FlowRecord {
+/// The record of a socket, from its first sight, if that was before the window, and its last.
+pub fn flow(parts: &FlowParts<'_>, first: Option<&FlowDump>, last: &FlowDump) -> FlowRecord {
     let (begin, end) = parts.window;
     let relative = |at: u64| at.saturating_sub(begin).min(end - begin);
     let (local, remote) = last.addresses();
@@ -74,6 +75,7 @@ fn flow(parts: &FlowParts<'_>, first: Option<&&FlowDump>, last: &FlowDump) -> Fl
         calls: last.calls(),
         first: first.map_or(opened, |d| shifted(d.snapshot(parts.hz))),
         last: last_snap,
+        merged: None,
     }
 }
 

@@ -1,7 +1,7 @@
-//! Flows and threads that ended within the window: a bounded number of them.
+//! Flows and threads that ended within the window: a bounded number of them is kept one by one.
 //!
-//! A service with a connection per request closes thousands a second, and an account is 2 kB. What is dropped are the
-//! shortest lives: they hold the least of the time that a verdict is about. How many were dropped is reported.
+//! A service with a connection per request closes thousands a second, and an account is 2 kB. The shortest lives are given back:
+//! they hold the least of the time that a verdict is about.
 
 /// Kept at least, when there are as many.
 const KEPT_MAX: usize = 4096;
@@ -10,38 +10,34 @@ const KEPT_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct Ended<T> {
     kept: Vec<(u64, T)>,
-    /// How many were dropped.
-    pub dropped: u64,
 }
 
 impl<T> Default for Ended<T> {
     fn default() -> Self {
-        Self { kept: Vec::new(), dropped: 0 }
+        Self { kept: Vec::new() }
     }
 }
 
 impl<T> Ended<T> {
-    /// Adds one that lived for `life_ns`.
-    pub fn push(&mut self, life_ns: u64, item: T) {
+    /// Adds one that lived for `life_ns`; returns those that are not kept.
+    pub fn push(&mut self, life_ns: u64, item: T) -> Vec<T> {
         self.kept.push((life_ns, item));
         // Trimming costs a pass over all, so it waits until there are twice as many.
-        if self.kept.len() >= 2 * KEPT_MAX {
-            self.trim();
-        }
+        if self.kept.len() >= 2 * KEPT_MAX { self.trim() } else { Vec::new() }
     }
 
-    /// The longest-lived, at most [`KEPT_MAX`].
-    pub fn take(&mut self) -> impl Iterator<Item = T> {
-        self.trim();
-        std::mem::take(&mut self.kept).into_iter().map(|(_, item)| item)
+    /// The longest-lived, at most [`KEPT_MAX`], and the rest.
+    pub fn take(&mut self) -> (Vec<T>, Vec<T>) {
+        let rest = self.trim();
+        (std::mem::take(&mut self.kept).into_iter().map(|(_, item)| item).collect(), rest)
     }
 
-    fn trim(&mut self) {
-        if self.kept.len() > KEPT_MAX {
-            self.kept.select_nth_unstable_by_key(KEPT_MAX, |&(life_ns, _)| std::cmp::Reverse(life_ns));
-            self.dropped += (self.kept.len() - KEPT_MAX) as u64;
-            self.kept.truncate(KEPT_MAX);
+    fn trim(&mut self) -> Vec<T> {
+        if self.kept.len() <= KEPT_MAX {
+            return Vec::new();
         }
+        self.kept.select_nth_unstable_by_key(KEPT_MAX, |&(life_ns, _)| std::cmp::Reverse(life_ns));
+        self.kept.split_off(KEPT_MAX).into_iter().map(|(_, item)| item).collect()
     }
 }
 
@@ -50,23 +46,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_lives_are_kept_and_the_rest_is_counted() {
-        let mut ended = Ended::default();
+    fn the_longest_lives_are_kept_and_the_rest_is_given_back() {
+        let (mut ended, mut rest) = (Ended::default(), Vec::new());
         for n in 0..50_000_u64 {
             // A scramble, so that long and short ones alternate.
-            ended.push(n * 7919 % 50_000, n * 7919 % 50_000);
+            rest.extend(ended.push(n * 7919 % 50_000, n * 7919 % 50_000));
             assert!(ended.kept.len() < 2 * KEPT_MAX);
         }
-        let mut kept: Vec<u64> = ended.take().collect();
+        let (mut kept, last) = ended.take();
+        rest.extend(last);
+        rest.sort_unstable();
         kept.sort_unstable();
         assert_eq!(kept, (50_000 - KEPT_MAX as u64..50_000).collect::<Vec<_>>());
-        assert_eq!(ended.dropped, 50_000 - KEPT_MAX as u64);
+        assert_eq!(rest, (0..50_000 - KEPT_MAX as u64).collect::<Vec<_>>());
     }
 
     #[test]
     fn few_are_all_kept() {
         let mut ended = Ended::default();
-        (0..10).for_each(|n| ended.push(0, n));
-        assert_eq!((ended.take().count(), ended.dropped), (10, 0));
+        (0..10).for_each(|n| assert!(ended.push(0, n).is_empty()));
+        let (kept, rest) = ended.take();
+        assert_eq!((kept.len(), rest.len()), (10, 0));
     }
 }

@@ -4,12 +4,15 @@
 //! `parshall_core::observe::slice`, what the capture means by `parshall_core::judge`.
 mod assemble;
 mod ended;
+mod merged;
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use parshall_bpf::clock::{monotonic_ns, tick_hz};
+use parshall_bpf::diagnose::lifecycle::FlowDump;
+use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_bpf::diagnose::{Config, Counters, Event, Probes, Scope};
 use parshall_core::critical_path::services;
 use parshall_core::observe::slice::{SlicePlan, Step};
@@ -80,12 +83,16 @@ struct Session {
     timeline: timeline::Events,
     begin: u64,
     end: u64,
-    first_flows: Vec<parshall_bpf::diagnose::lifecycle::FlowDump>,
-    ended_flows: Ended<parshall_bpf::diagnose::lifecycle::FlowDump>,
-    last_flows: Vec<parshall_bpf::diagnose::lifecycle::FlowDump>,
-    first_threads: Vec<parshall_bpf::diagnose::thread::ThreadDump>,
-    ended_threads: Ended<parshall_bpf::diagnose::thread::ThreadDump>,
-    last_threads: Vec<parshall_bpf::diagnose::thread::ThreadDump>,
+    first_flows: Vec<FlowDump>,
+    ended_flows: Ended<FlowDump>,
+    last_flows: Vec<FlowDump>,
+    /// Of those that ended and are not kept one by one.
+    sums: merged::Sums,
+    listeners: HashSet<(u64, u16)>,
+    first_threads: Vec<ThreadDump>,
+    ended_threads: Ended<ThreadDump>,
+    last_threads: Vec<ThreadDump>,
+    threads_dropped: u64,
     owners: HashMap<u64, u32>,
     counters0: Counters,
     meter: Meter,
@@ -116,9 +123,12 @@ impl Session {
             first_flows,
             ended_flows: Ended::default(),
             last_flows: Vec::new(),
+            sums: merged::Sums::default(),
+            listeners: resolved.listeners.clone(),
             first_threads,
             ended_threads: Ended::default(),
             last_threads: Vec::new(),
+            threads_dropped: 0,
             owners,
             counters0,
             meter,
@@ -167,8 +177,12 @@ impl Session {
         self.probes.drain(&mut events);
         self.take(&mut events);
         // What ended before the window was over comes first and so wins over the later dump.
-        self.last_flows.extend(self.ended_flows.take().chain(open_flows));
-        self.last_threads.extend(self.ended_threads.take().chain(live_threads));
+        let (kept, rest) = self.ended_flows.take();
+        self.merge(&rest);
+        self.last_flows.extend(kept.into_iter().chain(open_flows));
+        let (kept, rest) = self.ended_threads.take();
+        self.threads_dropped += rest.len() as u64;
+        self.last_threads.extend(kept.into_iter().chain(live_threads));
         stop.ended();
         Ok(())
     }
@@ -181,13 +195,34 @@ impl Session {
                 Event::UdpCall(wire) => self.timeline.take_datagram(&wire),
                 Event::FlowEnd(dump) => {
                     self.timeline.take_closed(&dump);
-                    self.ended_flows.push(dump.snap.at.saturating_sub(dump.flow.begin), *dump);
+                    let rest = self.ended_flows.push(dump.snap.at.saturating_sub(dump.flow.begin), *dump);
+                    self.merge(&rest);
                 }
                 Event::ThreadEnd(dump) => {
-                    self.ended_threads.push(dump.at.saturating_sub(dump.start_time), *dump);
+                    let rest = self.ended_threads.push(dump.at.saturating_sub(dump.start_time), *dump);
+                    self.threads_dropped += rest.len() as u64;
                 }
                 other => self.records.take(other),
             }
+        }
+    }
+
+    /// Adds flows that ended to the sums.
+    fn merge(&mut self, ended: &[FlowDump]) {
+        if ended.is_empty() {
+            return;
+        }
+        let first: HashMap<u64, &FlowDump> = self.first_flows.iter().map(|dump| (dump.flow.cookie, dump)).collect();
+        let parts = assemble::FlowParts {
+            window: (self.begin, monotonic_ns()),
+            first: &[],
+            last: &[],
+            hz: tick_hz(),
+            listeners: &self.listeners,
+            owners: &self.owners,
+        };
+        for dump in ended {
+            self.sums.add(assemble::flow(&parts, first.get(&dump.flow.cookie).copied(), dump));
         }
     }
 
@@ -227,13 +262,13 @@ impl Session {
         blind
     }
 
-    fn flow_records(&self, resolved: &Resolved) -> Vec<FlowRecord> {
+    fn flow_records(&self) -> Vec<FlowRecord> {
         assemble::flows(&assemble::FlowParts {
             window: (self.begin, self.end),
             first: &self.first_flows,
             last: &self.last_flows,
             hz: tick_hz(),
-            listeners: &resolved.listeners,
+            listeners: &self.listeners,
             owners: &self.owners,
         })
     }
@@ -252,9 +287,10 @@ impl Session {
     fn finish(self, resolved: &Resolved, before: &Before) -> anyhow::Result<(Capture, Stacks)> {
         let counters = self.probes.counters();
         let blind = self.blind(resolved);
-        let mut flows = self.flow_records(resolved);
+        let mut flows = self.flow_records();
         let threads = self.thread_records();
         let mut recorded = self.records.finish(self.begin);
+        flows.extend(self.sums.finish(&mut recorded.flow_stalls));
         if resolved.select.by_process() {
             drop_foreign(&self.probes, &mut flows, &mut recorded.flow_stalls);
         }
@@ -264,7 +300,7 @@ impl Session {
             slices: &self.meter.spans,
             flows: &flows,
             threads: &threads,
-            listeners: &resolved.listeners,
+            listeners: &self.listeners,
             stalls: &recorded.thread_stalls,
             observed: &self.probes.tgids().into_iter().collect(),
             asked_pids: resolved.processes.iter().map(|process| process.pid).collect(),
@@ -302,7 +338,7 @@ impl Session {
                 rss_bytes: host::own_rss_bytes(),
                 lost_events: counters.lost - self.counters0.lost,
                 events: records_arrived,
-                untracked: counters.untracked + self.ended_flows.dropped + self.ended_threads.dropped,
+                untracked: counters.untracked + self.threads_dropped,
                 attach_ms: 0.0,
             },
         };

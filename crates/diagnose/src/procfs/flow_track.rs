@@ -176,6 +176,7 @@ impl Track {
             calls: FlowCalls::default(),
             first: self.first,
             last: self.last,
+            merged: None,
         }
     }
 }

@@ -66,6 +66,7 @@ fn flow(id: FlowId, local: u16, remote: u16, role: Role, begin_ns: u64) -> FlowR
         calls: FlowCalls::default(),
         first: TcpSnapshot::default(),
         last: TcpSnapshot::default(),
+        merged: None,
     }
 }
 

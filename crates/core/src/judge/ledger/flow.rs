@@ -159,7 +159,7 @@ impl FlowLedger {
     pub fn new(flow: &FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowLedger {
         let own: Vec<&FlowStall> = stalls.iter().map(|(_, s)| *s).collect();
         let context = Context::new(flow, &own);
-        let wall_ns = flow.end_ns.saturating_sub(flow.begin_ns) as f64;
+        let wall_ns = flow.wall_ns() as f64;
         let cells_ns: f64 = flow.cells.iter().map(|c| c.ns as f64).sum();
         let observed = cells_ns.max(flow.observed_ns as f64);
         let scale = ratio(wall_ns, observed);
