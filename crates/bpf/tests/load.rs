@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
-use parshall_bpf::diagnose::{Event, Probes};
+use parshall_bpf::diagnose::{Config, Event, Probes};
 use parshall_evidence::FlowState;
 use probed::{Talker, alone, end_with_parent, ready};
 
@@ -181,6 +181,30 @@ fn more_flows_than_the_limit_are_counted() {
     let untracked = probes.counters().untracked;
     assert!((1..=8).contains(&tracked), "{tracked} of 41 sockets, limit 8");
     assert!(untracked > 0, "the rest is counted");
+}
+
+#[test]
+fn idle_connections_beyond_the_first_are_tracked_once_they_are_used() {
+    if !ready("many connections") {
+        return;
+    }
+    let _alone = alone();
+    let talker = Talker::talk(20);
+    let mut probes = Probes::load(&Config { eager_flows: 8, ..talker.config(64) }).unwrap();
+    probes.attach_always().unwrap();
+    probes.owners().unwrap();
+    let eager = probes.flows().unwrap().len();
+    assert!((1..=8).contains(&eager), "{eager} of 40 connections");
+    probes.begin_slice().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    probes.end_slice();
+    let flows = probes.flows().unwrap();
+    assert_eq!((flows.len(), probes.counters().untracked), (40, 0));
+    assert_eq!(flows.iter().filter(|dump| dump.flow.late != 0).count(), 40 - eager);
+    for dump in flows {
+        let calls = dump.calls();
+        assert!(calls.sends + calls.recvs > 0, "{calls:?}");
+    }
 }
 
 #[test]

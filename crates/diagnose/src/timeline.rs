@@ -45,7 +45,7 @@ struct End {
     pid: u32,
     /// It was seen to be accepted.
     passive: bool,
-    /// When it was first seen.
+    /// When it was first seen; 0 if it was open before that.
     begin: u64,
 }
 
@@ -156,7 +156,7 @@ impl Events {
                 netns: dump.key.netns.into(),
                 pid: dump.flow.tgid,
                 passive: dump.key.passive != 0,
-                begin: dump.flow.begin,
+                begin: if dump.flow.late == 0 { dump.flow.begin } else { 0 },
             };
             self.closed.insert(dump.flow.cookie, end);
         }
@@ -272,7 +272,11 @@ impl Events {
         }
         for flow in parts.flows.iter().filter(|flow| flow.merged.is_none()) {
             let end = end_of_flow(flow);
-            add(flow.id, &end, socket_of(&end, flow.role == Role::Server, flow.begin_ns > 0, false));
+            add(
+                flow.id,
+                &end,
+                socket_of(&end, flow.role == Role::Server, flow.begin_ns > 0 && flow.first.state == 0, false),
+            );
         }
         for (id, socket) in &self.datagram_sockets {
             let connected = socket.end.remote.port() != 0;

@@ -17,7 +17,9 @@ enum tgid_scope { SCOPE_ALL = 1, SCOPE_PORT = 2 };
 
 /* Set before load. */
 const volatile u16 port = 0;
-const volatile u32 max_flows = 8192;
+const volatile u32 max_flows = 16384;
+/* So many of the sockets that are open at the start are tracked before they are used; the others are when they are. */
+const volatile u32 eager_flows = 8192;
 /* Learnt from the first TCP socket seen: the kernel's own timer functions, without reading kallsyms. */
 u64 delack_fn = 0;
 u64 write_fn = 0;

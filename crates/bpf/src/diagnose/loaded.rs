@@ -24,7 +24,12 @@ use crate::clock::monotonic_ns;
 pub struct Counters {
     pub events: u64,
     pub lost: u64,
+    /// Threads, processes, flows and cells that were beyond the limits.
     pub untracked: u64,
+    /// Of these, flows; of a flow that was open before, each of its calls.
+    pub untracked_flows: u64,
+    /// Of these, times off the CPU of a kind that the table of cells had no place for.
+    pub untracked_cells: u64,
     pub retransmits: u64,
     pub resets_sent: u64,
     pub resets_received: u64,
@@ -251,7 +256,9 @@ fn counters(map: &impl MapCore, undecoded: u64) -> Counters {
     Counters {
         events: sum(0),
         lost: sum(1) + undecoded,
-        untracked: sum(2),
+        untracked: sum(2) + sum(9) + sum(10),
+        untracked_flows: sum(9),
+        untracked_cells: sum(10),
         retransmits: sum(3),
         resets_sent: sum(4),
         resets_received: sum(5),

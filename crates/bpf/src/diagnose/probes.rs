@@ -9,12 +9,13 @@ use std::os::fd::AsFd;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject, ProgramMut};
+use zerocopy::FromBytes;
 
 use super::lifecycle::{FlowDump, Owner};
 use super::loaded::{Loaded, Programs, shared_parts};
 use super::syscall::call_flags;
 use super::thread::ThreadDump;
-use crate::bytes::read_all;
+use crate::bytes::read;
 use crate::kernel_types::{self, KernelTypes};
 use crate::load::unsignalled;
 
@@ -68,6 +69,8 @@ pub struct Config {
     pub port: Option<u16>,
     /// Flows tracked at most.
     pub max_flows: u32,
+    /// Of the connections that are open at the start, so many are tracked at once; the others when they are first used.
+    pub eager_flows: u32,
     /// What the processes fork is left alone; otherwise it belongs to the subject.
     pub without_children: bool,
 }
@@ -178,6 +181,7 @@ impl Probes {
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
         rodata.port = config.port.unwrap_or(0);
         rodata.max_flows = config.max_flows;
+        rodata.eager_flows = config.eager_flows;
         rodata.follow_children = (!config.without_children).into();
         rodata.call_flags = call_flags();
         #[cfg(target_arch = "x86_64")]
@@ -193,19 +197,26 @@ impl Probes {
     /// Accounts of the subject's threads; begins to track those that are new.
     pub fn threads(&mut self) -> Result<Vec<ThreadDump>, Error> {
         let link = self.programs.skel.progs.dump_threads.attach();
-        Ok(read_all(&read_iter("threads", link)?))
+        collect("threads", link)
     }
 
     /// Accounts of the tracked sockets.
     pub fn flows(&mut self) -> Result<Vec<FlowDump>, Error> {
+        let mut flows = Vec::new();
+        self.for_each_flow(|flow| flows.push(flow))?;
+        Ok(flows)
+    }
+
+    /// Passes on the account of each tracked socket, 2 kB each, without keeping them.
+    pub fn for_each_flow(&mut self, each: impl FnMut(FlowDump)) -> Result<(), Error> {
         let link = self.programs.skel.progs.dump_flows.attach_iter(self.programs.skel.maps.flows.as_fd());
-        Ok(read_all(&read_iter("flows", link)?))
+        read_iter("flows", link, each)
     }
 
     /// Begins to track the sockets that the subject's processes hold, and says who holds which.
     pub fn owners(&mut self) -> Result<Vec<Owner>, Error> {
         let link = self.programs.skel.progs.dump_owners.attach();
-        Ok(read_all(&read_iter("owners", link)?))
+        collect("owners", link)
     }
 
     /// Processes of the subject by now: those given, and their children.
@@ -224,14 +235,32 @@ fn preempt_count_from_rq() -> i64 {
     }
 }
 
-fn read_iter(what: &'static str, link: libbpf_rs::Result<Link>) -> Result<Vec<u8>, Error> {
+fn collect<T: FromBytes>(what: &'static str, link: libbpf_rs::Result<Link>) -> Result<Vec<T>, Error> {
+    let mut records = Vec::new();
+    read_iter(what, link, |record| records.push(record))?;
+    Ok(records)
+}
+
+/// Runs an iterator and passes on its records; a torn last one is dropped.
+fn read_iter<T: FromBytes>(
+    what: &'static str,
+    link: libbpf_rs::Result<Link>,
+    mut each: impl FnMut(T),
+) -> Result<(), Error> {
     let link = link.map_err(|source| Error::Attach { name: what, source })?;
-    let mut bytes = Vec::new();
-    Iter::new(&link)
-        .map_err(|e| Error::Read { what, source: e.into() })?
-        .read_to_end(&mut bytes)
-        .map_err(|e| Error::Read { what, source: e.into() })?;
-    Ok(bytes)
+    let mut iter = Iter::new(&link).map_err(|e| Error::Read { what, source: e.into() })?;
+    let (mut buffer, mut filled) = (vec![0; 256 * 1024], 0);
+    loop {
+        let n = iter.read(&mut buffer[filled..]).map_err(|e| Error::Read { what, source: e.into() })?;
+        if n == 0 {
+            return Ok(());
+        }
+        filled += n;
+        let whole = filled - filled % size_of::<T>();
+        buffer[..whole].chunks_exact(size_of::<T>()).filter_map(read).for_each(&mut each);
+        buffer.copy_within(whole..filled, 0);
+        filled -= whole;
+    }
 }
 
 fn tracepoint_exists(name: &str) -> bool {

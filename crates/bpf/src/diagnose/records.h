@@ -123,7 +123,9 @@ struct flow {
 	u8 last_release;
 	u8 last_op;       /* 0 none, 1 receive, 2 send */
 	u8 passive;
-	u32 in_send;
+	u8 in_send;
+	u8 late;          /* it was tracked at its first call, and had been open before */
+	u8 pad[2];
 	u32 run_unsent;   /* fields of the socket during the run */
 	u32 run_packets_out;
 	u32 run_unread;

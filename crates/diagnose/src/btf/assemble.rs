@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use parshall_bpf::diagnose::lifecycle::FlowDump;
 use parshall_bpf::diagnose::syscall::{SysKey, SysValue};
 use parshall_bpf::diagnose::thread::{OffKey, OffValue, ThreadDump};
-use parshall_evidence::{CopyPattern, FlowRecord, Role, RunQueue, TcpSnapshot, ThreadRecord};
+use parshall_evidence::{CopyPattern, FlowCalls, FlowRecord, Role, RunQueue, TcpSnapshot, ThreadRecord};
 
 use crate::cells::{call_cells, off_cells};
 
@@ -12,8 +12,8 @@ use crate::cells::{call_cells, off_cells};
 pub struct FlowParts<'a> {
     /// When the window began and ended.
     pub window: (u64, u64),
-    /// The sockets in the first dump.
-    pub first: &'a [FlowDump],
+    /// The figures of the sockets in the first dump, by cookie; `at_ns` on CLOCK_MONOTONIC.
+    pub first: &'a HashMap<u64, TcpSnapshot>,
     /// The sockets in the last dump, and those that closed before it.
     pub last: &'a [FlowDump],
     /// The kernel's tick rate.
@@ -26,20 +26,19 @@ pub struct FlowParts<'a> {
 
 /// One record per socket that was open at some time of the window.
 pub fn flows(parts: &FlowParts<'_>) -> Vec<FlowRecord> {
-    let first: HashMap<u64, &FlowDump> = parts.first.iter().map(|d| (d.flow.cookie, d)).collect();
     let mut last: HashMap<u64, &FlowDump> = HashMap::new();
     for dump in parts.last {
         // A socket that closed is seen once more while its descriptor is open; its account ended when it closed.
         last.entry(dump.flow.cookie).or_insert(dump);
     }
-    let mut flows: Vec<FlowRecord> =
-        last.values().map(|dump| flow(parts, first.get(&dump.flow.cookie).copied(), dump)).collect();
+    let mut flows: Vec<FlowRecord> = last.values().map(|dump| flow(parts, dump)).collect();
     flows.sort_by_key(|f| f.id);
     flows
 }
 
-/// The record of a socket, from its first sight, if that was before the window, and its last.
-pub fn flow(parts: &FlowParts<'_>, first: Option<&FlowDump>, last: &FlowDump) -> FlowRecord {
+/// The record of a socket from its last dump.
+pub fn flow(parts: &FlowParts<'_>, last: &FlowDump) -> FlowRecord {
+    let first = parts.first.get(&last.flow.cookie);
     let (begin, end) = parts.window;
     let relative = |at: u64| at.saturating_sub(begin).min(end - begin);
     let (local, remote) = last.addresses();
@@ -48,9 +47,13 @@ pub fn flow(parts: &FlowParts<'_>, first: Option<&FlowDump>, last: &FlowDump) ->
         s.at_ns = relative(s.at_ns);
         s
     };
-    let last_snap = shifted(last.snapshot(parts.hz));
+    let last_snap = shifted(last.snap.decode(parts.hz));
     let cells = last.cells();
-    let opened = TcpSnapshot { at_ns: relative(last.flow.begin), mss: last_snap.mss, ..TcpSnapshot::default() };
+    let begun = match first {
+        Some(first) => shifted(*first),
+        None if last.flow.late != 0 => before_calls(&last_snap, &last.calls(), relative(last.flow.begin)),
+        None => TcpSnapshot { at_ns: relative(last.flow.begin), mss: last_snap.mss, ..TcpSnapshot::default() },
+    };
     FlowRecord {
         id: last.flow.cookie,
         local,
@@ -63,7 +66,7 @@ pub fn flow(parts: &FlowParts<'_>, first: Option<&FlowDump>, last: &FlowDump) ->
         last_tid: last.flow.tid,
         role: if last.key.passive != 0 || parts.listeners.contains(&(netns, local.port())) {
             Role::Server
-        } else if first.is_none() {
+        } else if first.is_none() && last.flow.late == 0 {
             Role::Client
         } else {
             Role::Unknown
@@ -73,9 +76,20 @@ pub fn flow(parts: &FlowParts<'_>, first: Option<&FlowDump>, last: &FlowDump) ->
         observed_ns: cells.iter().map(|cell| cell.ns).sum(),
         cells,
         calls: last.calls(),
-        first: first.map_or(opened, |d| shifted(d.snapshot(parts.hz))),
+        first: begun,
         last: last_snap,
         merged: None,
+    }
+}
+
+/// The figures of a socket that was open and idle until its first call, which nobody read then: what the calls moved is taken off.
+fn before_calls(last: &TcpSnapshot, calls: &FlowCalls, at_ns: u64) -> TcpSnapshot {
+    TcpSnapshot {
+        at_ns,
+        bytes_acked: last.bytes_acked.saturating_sub(calls.send_bytes),
+        bytes_received: last.bytes_received.saturating_sub(calls.recv_bytes),
+        data_segs_out: last.data_segs_out.saturating_sub(calls.sends),
+        ..*last
     }
 }
 

@@ -17,7 +17,7 @@ use parshall_bpf::diagnose::{Config, Counters, Event, Probes, Scope};
 use parshall_core::critical_path::services;
 use parshall_core::observe::slice::{SlicePlan, Step};
 use parshall_evidence::{
-    CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Status, ThreadRecord,
+    CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Status, TcpSnapshot, ThreadRecord,
 };
 
 use super::cgroup;
@@ -33,8 +33,10 @@ use ended::Ended;
 use parshall_host::proc_fs;
 use parshall_host::symbols::Stacks;
 
-/// Flows tracked at most.
-const FLOWS_MAX: u32 = 8192;
+/// Flows tracked at most, 2 kB each in the kernel and here.
+const FLOWS_MAX: u32 = 16_384;
+/// Of the connections that are open at the start, so many are tracked at once.
+const FLOWS_EAGER: u32 = 8192;
 /// The longest time between two drains of the ring: it holds several times what arrives meanwhile on a host that opens 26,000
 /// connections a second. Each drain disturbs a saturated service, so there are no more than needed.
 const TICK: Duration = Duration::from_millis(50);
@@ -83,7 +85,7 @@ struct Session {
     timeline: timeline::Events,
     begin: u64,
     end: u64,
-    first_flows: Vec<FlowDump>,
+    first_flows: HashMap<u64, TcpSnapshot>,
     ended_flows: Ended<FlowDump>,
     last_flows: Vec<FlowDump>,
     /// Of those that ended and are not kept one by one.
@@ -108,7 +110,7 @@ impl Session {
         let owners = probes.owners()?.into_iter().map(|o| (o.cookie, o.tgid)).collect();
         let unsampled_cpus = probes.attach_samples(0..host::cpus() as i32);
         let first_threads = probes.threads()?;
-        let first_flows = probes.flows()?;
+        let first_flows = first_figures(&mut probes)?;
         let mut meter = Meter::new(probes.start_timing());
         let counters0 = probes.counters();
         let before = reading(&probes);
@@ -212,17 +214,16 @@ impl Session {
         if ended.is_empty() {
             return;
         }
-        let first: HashMap<u64, &FlowDump> = self.first_flows.iter().map(|dump| (dump.flow.cookie, dump)).collect();
         let parts = assemble::FlowParts {
             window: (self.begin, monotonic_ns()),
-            first: &[],
+            first: &self.first_flows,
             last: &[],
             hz: tick_hz(),
             listeners: &self.listeners,
             owners: &self.owners,
         };
         for dump in ended {
-            self.sums.add(assemble::flow(&parts, first.get(&dump.flow.cookie).copied(), dump));
+            self.sums.add(assemble::flow(&parts, dump));
         }
     }
 
@@ -238,7 +239,7 @@ impl Session {
         self.probes.stop_timing();
         self.meter.timing = false;
         // These dumps close the slice's open intervals.
-        self.probes.flows()?;
+        self.probes.for_each_flow(drop)?;
         self.probes.threads()?;
         Ok(())
     }
@@ -257,6 +258,7 @@ impl Session {
             blind
                 .push(format!("{} CPUs could not be sampled: no stacks of running threads there", self.unsampled_cpus));
         }
+        blind.extend(beyond_limits(&self.probes.counters()));
         blind.extend(self.timeline.blind(&self.meter.spans));
         blind.extend(resolved.notes.iter().cloned());
         blind
@@ -346,6 +348,13 @@ impl Session {
     }
 }
 
+/// The figures of the tracked sockets now: an account of 2 kB is kept of each at the end only.
+fn first_figures(probes: &mut Probes) -> anyhow::Result<HashMap<u64, TcpSnapshot>> {
+    let (mut figures, hz) = (HashMap::new(), tick_hz());
+    probes.for_each_flow(|dump| figures.extend([(dump.flow.cookie, dump.snap.decode(hz))]))?;
+    Ok(figures)
+}
+
 fn config(resolved: &Resolved) -> Config {
     let port = resolved.select.port();
     // Of the service all sockets count, its upstreams too; of its clients on this host only those to the port.
@@ -360,6 +369,7 @@ fn config(resolved: &Resolved) -> Config {
         tgids: resolved.processes.iter().map(|p| (p.pid, scope(p.pid))).collect(),
         port,
         max_flows: FLOWS_MAX,
+        eager_flows: FLOWS_EAGER,
         without_children: !resolved.select.follows_children(),
     }
 }
@@ -391,6 +401,20 @@ fn netns_of(flows: &[FlowRecord], known: &[u64]) -> Vec<u64> {
     all.sort_unstable();
     all.dedup();
     all
+}
+
+/// What was not seen because a table was full.
+fn beyond_limits(counters: &Counters) -> Vec<String> {
+    let mut beyond = Vec::new();
+    if counters.untracked_flows > 0 {
+        let n = counters.untracked_flows;
+        beyond.push(format!("{n} calls were on connections beyond the {FLOWS_MAX} that can be tracked at a time"));
+    }
+    if counters.untracked_cells > 0 {
+        let n = counters.untracked_cells;
+        beyond.push(format!("{n} times off the CPU are missing in the accounts of threads: too many kinds of waits"));
+    }
+    beyond
 }
 
 fn net_counts(before: &Counters, after: &Counters) -> NetCounts {

@@ -278,18 +278,18 @@ static __always_inline void learn_timers(struct sock *sk)
 	write_fn = (u64)tp->inet_conn.icsk_retransmit_timer.function;
 }
 
-/* Begins to track a socket. */
+/* Begins to track a socket. Of a listener that is not tracked no connection would be. */
 static __always_inline struct flow *track(struct sock *sk, bool passive)
 {
 	struct flow *st;
 
-	if (n_flows >= max_flows) {
-		count(CNT_UNTRACKED);
+	if (n_flows >= max_flows && sk->__sk_common.skc_state != LISTEN) {
+		count(CNT_UNTRACKED_FLOWS);
 		return 0;
 	}
 	st = bpf_sk_storage_get(&flows, sk, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!st) {
-		count(CNT_UNTRACKED);
+		count(CNT_UNTRACKED_FLOWS);
 		return 0;
 	}
 	if (st->sk != (u64)sk) {
@@ -307,7 +307,10 @@ static __always_inline struct flow *flow_of(struct sock *sk)
 
 	if (st && st->sk != (u64)sk) {
 		if (n_flows >= max_flows) {
-			count(CNT_UNTRACKED);
+			/* A mark, so that it counts once. */
+			if (st->sk != 1)
+				count(CNT_UNTRACKED_FLOWS);
+			st->sk = 1;
 			return 0;
 		}
 		__sync_fetch_and_add(&n_flows, 1);
@@ -325,9 +328,12 @@ static __always_inline struct flow *flow_of_call(struct sock *sk, u32 tgid)
 	if (st)
 		return st;
 	scope = subject_scope(tgid);
-	if (scope == SCOPE_ALL || (scope == SCOPE_PORT && port_matches(sk)))
-		return track(sk, false);
-	return 0;
+	if (scope != SCOPE_ALL && !(scope == SCOPE_PORT && port_matches(sk)))
+		return 0;
+	st = track(sk, false);
+	if (st)
+		st->late = sk->__sk_common.skc_state == ESTABLISHED || sk->__sk_common.skc_state == CLOSE_WAIT;
+	return st;
 }
 
 static __always_inline void flow_enter_slice(struct flow *st)

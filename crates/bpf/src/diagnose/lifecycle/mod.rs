@@ -104,7 +104,9 @@ pub struct FlowWire {
     pub last_release: u8,
     pub last_op: u8,
     pub passive: u8,
-    pub in_send: u32,
+    pub in_send: u8,
+    pub late: u8,
+    pub pad: [u8; 2],
     pub run_fields: [u32; 5],
     pub copied: u32,
     pub copied_gen: u32,
@@ -186,10 +188,12 @@ impl FlowDump {
             exchanges: c.exchanges,
         }
     }
+}
 
+impl SnapshotWire {
     /// The kernel's figures; `at_ns` still on CLOCK_MONOTONIC, `hz` is the kernel's tick rate.
-    pub fn snapshot(&self, hz: u64) -> TcpSnapshot {
-        let s = &self.snap;
+    pub fn decode(&self, hz: u64) -> TcpSnapshot {
+        let s = self;
         let us = |jiffies: u32| u64::from(jiffies) * 1_000_000 / hz.max(1);
         TcpSnapshot {
             at_ns: s.at,

@@ -46,7 +46,7 @@ static __always_inline void add_off(struct thread *t, u8 why, s32 nr, u8 fd, u64
 		v->ns += ns;
 		v->count++;
 	} else if (bpf_map_update_elem(&off_cells, &key, &first, BPF_NOEXIST)) {
-		count(CNT_UNTRACKED);
+		count(CNT_UNTRACKED_CELLS);
 	}
 }
 

@@ -40,7 +40,7 @@ static __always_inline struct udp_socket *track_udp(struct sock *sk)
 	struct udp_socket *u = bpf_sk_storage_get(&udp_sockets, sk, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 
 	if (!u) {
-		count(CNT_UNTRACKED);
+		count(CNT_UNTRACKED_FLOWS);
 		return 0;
 	}
 	if (!u->cookie)
