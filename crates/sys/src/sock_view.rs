@@ -1,7 +1,11 @@
 //! Socket options that SOCK_DIAG does not report, read from a descriptor (such as one of [`crate::pidfd::Pidfd::get_socket`]).
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::sync::OnceLock;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 
 /// SO_BUF_LOCK (Linux 5.14): which buffer sizes were set by the application.
 const SO_BUF_LOCK: libc::c_int = 72;
@@ -27,19 +31,42 @@ pub fn buffer_locks(fd: BorrowedFd<'_>) -> io::Result<u8> {
 }
 
 /// The protocol of the socket behind a path such as /proc/PID/fd/N: `TCP`, `TCPv6`, `UDP`, `UNIX-STREAM`, ... as sockfs names it
-/// in the extended attribute `system.sockprotoname`. Needs no descriptor of the socket, and disturbs nothing.
+/// in the extended attribute `system.sockprotoname`. Does not open the socket and does not affect its owner.
+///
+/// The file is pinned (O_PATH) and must be a socket before its attributes are read: the owner may meanwhile have replaced the
+/// descriptor by a file, whose file system may never answer.
 pub fn protocol_name(path: &Path) -> io::Result<String> {
+    let pinned = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    if device(pinned.as_fd())? != sockfs()? {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a socket"));
+    }
+    let own = format!("/proc/self/fd/{}", pinned.as_raw_fd());
     let mut name = [0_u8; 32];
-    let len = rustix::fs::getxattr(path, "system.sockprotoname", &mut name[..])?;
+    let len = rustix::fs::getxattr(own, "system.sockprotoname", &mut name[..])?;
     let text = name.get(..len).unwrap_or(&[]).split(|&byte| byte == 0).next().unwrap_or(&[]);
     Ok(String::from_utf8_lossy(text).into_owned())
+}
+
+/// The device number of sockfs, which all sockets of the host share.
+fn sockfs() -> io::Result<(u32, u32)> {
+    static DEVICE: OnceLock<(u32, u32)> = OnceLock::new();
+    if let Some(&known) = DEVICE.get() {
+        return Ok(known);
+    }
+    let found = device(UnixDatagram::unbound()?.as_fd())?;
+    Ok(*DEVICE.get_or_init(|| found))
+}
+
+/// The device number of a file, without a request to the server of its file system.
+fn device(file: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    let found = statx(file, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsFd;
 
     #[test]
     fn reads_nodelay() {

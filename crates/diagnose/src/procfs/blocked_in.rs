@@ -289,14 +289,18 @@ sys.stdin.read()
         let pid = holder.id();
         let kind = line.trim().parse().ok().map(|fd: i32| {
             let (sender, kind) = std::sync::mpsc::channel();
-            std::thread::spawn(move || sender.send(kind_of(pid, fd)));
+            std::thread::spawn(move || {
+                // As for a socket whose descriptor was replaced after its link was read.
+                let protocol = sock_view::protocol_name(Path::new(&format!("/proc/{pid}/fd/{fd}")));
+                sender.send((kind_of(pid, fd), protocol.ok()))
+            });
             kind.recv_timeout(Duration::from_secs(5))
         });
         // The connection ends with the only descriptor of /dev/fuse, and so does every wait for it.
         holder.kill().expect("our own child");
         holder.wait().expect("our own child");
         match kind {
-            Some(kind) => assert_eq!(kind, Ok(FdKind::File)),
+            Some(kind) => assert_eq!(kind, Ok((FdKind::File, None))),
             None => parshall_testkit::skip(WHAT, "no FUSE, or it cannot be mounted"),
         }
     }
