@@ -1,4 +1,4 @@
-//! Network interfaces in the namespace of the calling thread: veth pairs, addresses, up, offloads.
+//! Network interfaces in the namespace of the calling thread: creates veth pairs, sets addresses, link state and offloads.
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -10,15 +10,15 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 
-/// An offload that ethtool can switch. Values are the `ETHTOOL_S...` commands of `linux/ethtool.h`.
+/// An offload that ethtool can turn on and off. The values are the `ETHTOOL_S...` commands of `linux/ethtool.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Offload {
-    /// TCP segmentation by the device: off means that every packet on the wire is one segment.
+    /// TCP segmentation offload: segmentation by the device.
     Tso = 0x1f,
-    /// Generic segmentation.
+    /// Generic segmentation offload.
     Gso = 0x24,
-    /// Merging of received segments.
+    /// Generic receive offload: merging of received segments.
     Gro = 0x2c,
 }
 
@@ -47,7 +47,7 @@ pub fn name(index: u32) -> io::Result<String> {
     found.map_err(|error| named(&format!("interface {index}"), error.into()))
 }
 
-/// Makes a veth pair: `name` here, `peer` in the namespace `peer_ns`.
+/// Creates a veth pair: `name` in the current namespace, `peer` in the namespace `peer_ns`.
 pub fn create_veth(name: &str, peer: &str, peer_ns: BorrowedFd<'_>) -> io::Result<()> {
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
     let ns_fd = (peer_ns.as_raw_fd() as u32).to_ne_bytes();
@@ -71,7 +71,7 @@ pub fn set_up(name: &str) -> io::Result<()> {
     Route::open()?.request(message).map_err(|error| named(&format!("bringing {name} up"), error))
 }
 
-/// Gives an interface an IPv4 address; the kernel adds the route to its network.
+/// Adds an IPv4 address to an interface. The kernel adds the route to its network.
 pub fn add_address(name: &str, address: Ipv4Addr, prefix_len: u8) -> io::Result<()> {
     // struct ifaddrmsg: family, prefix length, flags, scope, index.
     let mut header = [libc::AF_INET as u8, prefix_len, 0, 0, 0, 0, 0, 0];
@@ -83,7 +83,7 @@ pub fn add_address(name: &str, address: Ipv4Addr, prefix_len: u8) -> io::Result<
     Route::open()?.request(message).map_err(|error| named(&format!("giving {name} the address {address}"), error))
 }
 
-/// Switches an offload of an interface.
+/// Turns an offload of an interface on or off (SIOCETHTOOL).
 pub fn set_offload(name: &str, offload: Offload, on: bool) -> io::Result<()> {
     // struct ethtool_value of linux/ethtool.h.
     #[repr(C)]
@@ -110,7 +110,7 @@ pub fn set_offload(name: &str, offload: Offload, on: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// A socket of the calling thread's namespace, through which its interfaces are asked for.
+/// Opens a socket in the calling thread's namespace, for ioctls on its interfaces.
 fn control_socket() -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     Ok(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)

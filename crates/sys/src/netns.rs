@@ -1,5 +1,5 @@
-//! Named network namespaces under `/run/netns`, as `ip netns` knows them: make one, run code in it, remove it on drop,
-//! and remove those whose owners died.
+//! Named network namespaces under `/run/netns`, as of `ip netns`: creates one, runs code in it, removes it on drop, and
+//! removes those whose owners died.
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,10 +10,11 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::owner::{self, Owner};
 
-/// Where names of namespaces live.
+/// The directory of named namespaces.
 pub const DIR: &str = "/run/netns";
 
-/// A network namespace of this process; dropping it removes the name, and the namespace ends with its last process.
+/// A network namespace that this process created. Dropping it removes the name; the namespace ends with its last process or
+/// descriptor.
 #[derive(Debug)]
 pub struct NetNs {
     name: String,
@@ -21,13 +22,13 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// Makes a namespace named `parshall-PID-START-N-TAG`, with its loopback interface up.
+    /// Creates a namespace named `parshall-PID-START-N-TAG`, with its loopback interface up.
     pub fn create(tag: &str) -> io::Result<Self> {
         let name = Owner::this()?.unique_name(tag);
         let path = Path::new(DIR).join(&name);
         prepare_dir()?;
         File::create_new(&path)?;
-        // A thread of its own: unshare() moves the calling thread, and threads have namespaces of their own.
+        // unshare() moves the calling thread, so a new thread calls it.
         let made = std::thread::scope(|scope| {
             scope.spawn(|| make_here(&path)).join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
         });
@@ -40,12 +41,12 @@ impl NetNs {
         }
     }
 
-    /// Its name.
+    /// The name under [`DIR`].
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs `work` on a new thread inside the namespace and waits for it. Sockets and files it opens stay there.
+    /// Runs `work` on a new thread inside the namespace and waits for it. Sockets that it opens stay in the namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         run_in(self.file.as_fd(), work)?
     }
@@ -72,7 +73,7 @@ pub fn enter(netns: BorrowedFd<'_>) -> io::Result<()> {
 /// /run/netns), and returns its result. Descriptors that it opens, such as netlink sockets, stay bound to the namespace and
 /// may be carried out. EPERM without CAP_SYS_ADMIN.
 pub fn run_in<T: Send>(netns: BorrowedFd<'_>, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-    // setns() moves the calling thread only, and coming back needs the same privilege again: so the thread ends with the work.
+    // setns() moves the calling thread, and moving back would need the same privilege again. So a new thread does the work.
     std::thread::scope(|scope| {
         let in_netns = move || enter(netns).map(|()| work());
         let thread = std::thread::Builder::new().name("netns".into()).spawn_scoped(scope, in_netns)?;
@@ -96,7 +97,7 @@ pub fn sweep() -> io::Result<Vec<String>> {
 
 /// Sets a sysctl such as `net.ipv4.tcp_rmem` in the namespace of the calling thread.
 pub fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
-    // /proc/sys/net shows the namespace of the thread that looks.
+    // /proc/sys/net is that of the namespace of the accessing thread.
     let path = PathBuf::from("/proc/sys").join(name.replace('.', "/"));
     fs::write(&path, value).map_err(|error| io::Error::new(error.kind(), format!("setting {name}: {error}")))
 }
@@ -110,8 +111,8 @@ fn make_here(path: &Path) -> io::Result<()> {
     crate::link::set_up("lo")
 }
 
-/// The directory is a shared mount, so that names come and go in every mount namespace that sees it (`ip netns` does
-/// the same, and without it a later `ip netns add` would hide our names under a new mount).
+/// Creates the directory as a shared mount, so that names appear and disappear in every mount namespace that has it. `ip
+/// netns` does the same; without it a later `ip netns add` would hide our names under a new mount.
 fn prepare_dir() -> io::Result<()> {
     let dir = Path::new(DIR);
     fs::create_dir_all(dir)?;
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_namespace_can_be_entered_or_is_refused_cleanly() {
+    fn entering_the_own_namespace_works_or_is_not_permitted() {
         let netns = File::open("/proc/self/ns/net").expect("every process has a network namespace");
         match run_in(netns.as_fd(), || 42) {
             Ok(answer) => assert_eq!(answer, 42),
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_namespace_is_an_error() {
+    fn entering_another_kind_of_file_is_an_error() {
         let file = File::open("/dev/null").expect("/dev/null opens");
         assert!(run_in(file.as_fd(), || ()).is_err());
     }

@@ -2,8 +2,8 @@
 //!
 //! An unprivileged user who unshares a mount namespace decides what every path below its root leads to: a FIFO, a device, a
 //! symbolic link into our own tree, a FUSE file system whose server never answers. So a name is first resolved without opening
-//! anything (O_PATH), what it led to is compared with the namespace file system by device and inode, and only then it is
-//! opened, through /proc/self/fd and not by its name again.
+//! the file (O_PATH). The device and inode of the file are compared with those of a namespace. Only then it is opened, through
+//! /proc/self/fd and not by its name again.
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,46 +15,47 @@ use rustix::io::Errno;
 
 /// ioctl that returns the kind of a namespace as its CLONE_NEW* flag (include/uapi/linux/nsfs.h, Linux 4.11).
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
-/// Attempts of a resolution from the cache of names, which any rename on the host can interrupt.
+/// Attempts to resolve a path from the dentry cache alone (RESOLVE_CACHED), which any rename on the host can make fail.
 const TRIES: u32 = 8;
-/// Resolves a path and opens nothing.
+/// Flags that resolve a path without opening the file.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 /// Opens the mount point at `path` below the directory `root`, if it is the namespace with this inode.
 ///
-/// `path` is a mount point as the kernel prints it (/proc/PID/mountinfo). Its directories are in the kernel's cache as long as it
-/// is mounted, so no file system is asked for them and none can hold the caller up. Symbolic links are not followed.
+/// `path` is a mount point as the kernel prints it (/proc/PID/mountinfo). Its directories are in the dentry cache as long as it
+/// is mounted, so resolving it asks no file system and cannot block. Symbolic links are not followed.
 ///
 /// # Errors
-/// `NotFound` if the path leads to something else, which has not been opened; `WouldBlock` if a file system would have to be
-/// asked for a name on the way.
+/// `NotFound` if the path leads to something else, which has not been opened. `WouldBlock` if a directory of the path is not in
+/// the dentry cache.
 pub fn open_mounted(root: BorrowedFd<'_>, path: &Path, inode: u64) -> io::Result<File> {
     reopen(&resolve_mounted(root, path, inode)?)
 }
 
-/// Whether the mount point at `path` below `root` is the namespace with this inode. Opens nothing, as [`open_mounted`].
+/// Whether the mount point at `path` below `root` is the namespace with this inode. Resolves as [`open_mounted`] does, and
+/// does not open it.
 pub fn is_mounted(root: BorrowedFd<'_>, path: &Path, inode: u64) -> bool {
     resolve_mounted(root, path, inode).is_ok()
 }
 
-/// Opens the network namespace that `path` leads to, over symbolic links if need be. For directories that only root writes to,
-/// such as /run/netns: a file system on the way that hangs holds the caller up.
+/// Opens the network namespace that `path` leads to, following symbolic links. For directories that only root can write, such
+/// as /run/netns: it blocks if a file system on the path does not respond.
 ///
 /// # Errors
-/// `InvalidInput` if it is no network namespace; what it is has not been opened.
+/// `InvalidInput` if the file is not a network namespace. A file outside the namespace file system has not been opened.
 pub fn open_named(path: &Path) -> io::Result<File> {
-    let no_namespace = || io::Error::new(io::ErrorKind::InvalidInput, "it is no network namespace");
+    let no_namespace = || io::Error::new(io::ErrorKind::InvalidInput, "not a network namespace");
     let found = File::from(resolve_named(path)?);
     if device_and_inode(found.as_fd())?.0 != own_device()? {
         return Err(no_namespace());
     }
     let file = reopen(&found.into())?;
-    // SAFETY: this request takes no argument and answers with a number, or -1 on kernels that do not know it.
+    // SAFETY: this request takes no argument and returns a number, or -1 on kernels that do not have it.
     let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) };
     if kind >= 0 && kind != libc::CLONE_NEWNET { Err(no_namespace()) } else { Ok(file) }
 }
 
-/// The inode of the network namespace that `path` leads to, as [`open_named`].
+/// The inode of the network namespace that `path` leads to, resolved as by [`open_named`].
 ///
 /// # Errors
 /// Those of [`open_named`].
@@ -62,7 +63,7 @@ pub fn inode_named(path: &Path) -> io::Result<u64> {
     Ok(open_named(path)?.metadata()?.ino())
 }
 
-/// A descriptor of the directory `path` that serves only to resolve paths below it.
+/// Opens the directory `path` only to resolve paths below it (O_PATH).
 ///
 /// # Errors
 /// Those of open(2).
@@ -77,7 +78,7 @@ fn resolve_mounted(root: BorrowedFd<'_>, path: &Path, inode: u64) -> io::Result<
     if device_and_inode(found.as_fd())? == (own_device()?, inode) {
         return Ok(found);
     }
-    Err(io::Error::new(io::ErrorKind::NotFound, "the path leads to something else by now"))
+    Err(io::Error::new(io::ErrorKind::NotFound, "the path now leads to something else"))
 }
 
 fn resolve_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
@@ -85,9 +86,9 @@ fn resolve_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     for _ in 0..TRIES {
         match openat2(root, path, PLACE, Mode::empty(), strict | ResolveFlags::CACHED) {
             Err(Errno::AGAIN) => {}
-            // Linux before 5.12 does not know RESOLVE_CACHED.
+            // Linux before 5.12 has no RESOLVE_CACHED.
             Err(Errno::INVAL) => return Ok(openat2(root, path, PLACE, Mode::empty(), strict)?),
-            // Linux before 5.6, or a filter of system calls that is older: a file system on the way may be waited for.
+            // Linux before 5.6, or an older seccomp filter. This call may block in a file system on the path.
             Err(Errno::NOSYS | Errno::PERM) => return Ok(openat(root, path, PLACE, Mode::empty())?),
             found => return Ok(found?),
         }
@@ -99,19 +100,19 @@ fn resolve_named(path: &Path) -> io::Result<OwnedFd> {
     Ok(File::options().read(true).custom_flags(libc::O_PATH).open(path)?.into())
 }
 
-/// Device and inode as the kernel has them: a FUSE server is not asked (AT_STATX_DONT_SYNC).
+/// Device and inode from the kernel's cache, without a request to a FUSE server (AT_STATX_DONT_SYNC).
 fn device_and_inode(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let answer = statx(file, "", flags, StatxFlags::INO)?;
     Ok((makedev(answer.stx_dev_major, answer.stx_dev_minor), answer.stx_ino))
 }
 
-/// The device of the namespace file system, of which the kernel has one.
+/// The device number of the namespace file system. The kernel has only one.
 fn own_device() -> io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/net")?.dev())
 }
 
-/// Opens what a descriptor refers to, whatever its name leads to by now.
+/// Opens the file that a descriptor refers to, independently of its name.
 fn reopen(found: &OwnedFd) -> io::Result<File> {
     File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
@@ -123,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory that goes with its owner.
+    /// A temporary directory, removed on drop.
     struct Directory(PathBuf);
 
     impl Directory {
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_only_where_root_has_made_them() {
+    fn links_are_followed_only_in_directories_of_root() {
         let directory = Directory::new("links");
         let (link, own) = (directory.0.join("link"), Path::new("/proc/self/ns/net"));
         symlink(own, &link).expect("a link can be made");

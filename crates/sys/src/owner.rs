@@ -1,5 +1,5 @@
-//! Who made a thing that outlives its maker (a namespace, a control group, a directory): the name carries the owner's
-//! pid and start time, so that the next run can tell leftovers of dead owners from things in use.
+//! Names of objects that outlive the process that made them (namespaces, control groups, directories). A name holds the
+//! owner's pid and start time, so that a later run can find those whose owners are dead.
 use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Every name begins with this.
 pub const PREFIX: &str = "parshall-";
 
-/// A process, told apart from a later one with the same pid by its start time.
+/// A process, identified by its pid and its start time: a later process may have the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     /// Process id.
@@ -30,12 +30,12 @@ impl Owner {
         Ok(Self { pid, start_ticks })
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs. False for a zombie.
     pub fn is_alive(&self) -> bool {
         Self::of(self.pid).is_ok_and(|now| now == *self)
     }
 
-    /// The name of something of this owner: `parshall-PID-START-TAG`.
+    /// The name of an object of this owner: `parshall-PID-START-TAG`.
     pub fn name(&self, tag: &str) -> String {
         format!("{PREFIX}{}-{}-{tag}", self.pid, self.start_ticks)
     }
@@ -46,7 +46,7 @@ impl Owner {
         self.name(&format!("{}-{tag}", COUNT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// The owner in such a name; None for any other name.
+    /// Parses the owner out of such a name. None for any other name.
     pub fn parse(name: &str) -> Option<Self> {
         let mut parts = name.strip_prefix(PREFIX)?.splitn(3, '-');
         let pid = parts.next()?.parse().ok()?;
@@ -56,11 +56,12 @@ impl Owner {
     }
 }
 
-/// The command name is in parentheses and may hold anything, so fields are counted from the last `)`.
+/// Parses the start time out of `/proc/PID/stat`; None for a dead process. The command name is in parentheses and may hold
+/// any character, so fields are counted from the last `)`.
 fn start_ticks(stat: &str) -> Option<u64> {
     let state = stat.get(stat.rfind(')')? + 2..)?;
     if state.starts_with('Z') || state.starts_with('X') {
-        return None; // Dead and not yet reaped: it holds nothing any more.
+        return None; // Dead and not yet reaped: it holds no resources.
     }
     state.split(' ').nth(19)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! CPU samples of this process's own threads, without BPF: perf events (perf_event_open(2)) whose ring buffers are read here.
+//! CPU samples of this process's own threads without BPF, from the ring buffers of perf events (perf_event_open(2)).
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::perf_event::{self, Attr};
 
-/// Pages of samples for each thread, a power of two; one more describes them. Half a second at 1000 Hz.
+/// Data pages of each thread's ring buffer, a power of two: half a second at 1000 Hz. One more page holds the metadata.
 const DATA_PAGES: usize = 16;
 /// `data_head` and `data_tail` in `struct perf_event_mmap_page` (uapi/linux/perf_event.h).
 const HEAD_AT: usize = 1024;
@@ -20,15 +20,15 @@ const EXCLUDE_HV: u64 = 1 << 6;
 const FREQ: u64 = 1 << 10;
 const RECORD_LOST: u32 = 2;
 const RECORD_SAMPLE: u32 = 9;
-/// Addresses from here on say in what the following ones are (PERF_CONTEXT_MAX).
+/// Addresses of this value or above are no addresses: they name the context of those that follow (PERF_CONTEXT_MAX).
 const CONTEXT: u64 = -4095i64 as u64;
 const CONTEXT_KERNEL: u64 = -128i64 as u64;
 const CONTEXT_USER: u64 = -512i64 as u64;
 
-/// One sample: a thread was on a CPU.
+/// One sample of a thread on a CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// The thread.
+    /// Thread id.
     pub tid: u32,
     /// Addresses in the kernel, innermost first.
     pub kernel: Vec<u64>,
@@ -46,8 +46,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Samples these threads `hz` times in each second that they are on a CPU. The kernel's part of their stacks is left out
-    /// where it is not allowed (kernel.perf_event_paranoid without CAP_PERFMON).
+    /// Samples these threads `hz` times per second of their CPU time. Kernel stacks are left out where they are not permitted
+    /// (kernel.perf_event_paranoid without CAP_PERFMON).
     ///
     /// # Errors
     /// If no thread can be sampled.
@@ -62,10 +62,10 @@ impl Sampler {
         if sampler.rings.is_empty() { Err(refused) } else { Ok(sampler) }
     }
 
-    /// Samples this thread too, unless it does so already.
+    /// Adds a thread, unless it is sampled already.
     ///
     /// # Errors
-    /// If the thread is gone, or the kernel has no room.
+    /// If the thread is gone, or the kernel refuses another event or its buffer (RLIMIT_NOFILE, RLIMIT_MEMLOCK).
     pub fn follow(&mut self, tid: u32) -> io::Result<()> {
         if self.rings.iter().any(|ring| ring.tid == tid) {
             return Ok(());
@@ -82,17 +82,17 @@ impl Sampler {
         Ok(())
     }
 
-    /// Whether the kernel's part of stacks is seen.
+    /// Whether samples include kernel stacks.
     pub fn sees_kernel(&self) -> bool {
         self.exclude & EXCLUDE_KERNEL == 0
     }
 
-    /// Samples that the kernel had no room for, so far.
+    /// Samples lost so far because a ring buffer was full.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Gives what was sampled since the last call.
+    /// Passes the samples since the last call to `take`.
     pub fn drain(&mut self, take: &mut dyn FnMut(Sample)) {
         let mut bytes = Vec::new();
         for ring in &self.rings {
@@ -102,7 +102,8 @@ impl Sampler {
     }
 }
 
-/// Decodes records of a ring; returns how many samples the kernel says it lost. Any bytes will do.
+/// Decodes the records of a ring buffer and returns how many samples the kernel reports as lost. Malformed records are
+/// skipped or end the decoding; no input makes it panic.
 pub fn decode(mut bytes: &[u8], take: &mut dyn FnMut(Sample)) -> u64 {
     let mut lost = 0;
     while let Some((head, _)) = bytes.split_at_checked(8) {
@@ -120,12 +121,12 @@ pub fn decode(mut bytes: &[u8], take: &mut dyn FnMut(Sample)) -> u64 {
     lost
 }
 
-/// A word of a record; 0 beyond its end.
+/// The 64-bit word at index `at` of a record; 0 beyond its end.
 fn word(body: &[u8], at: usize) -> u64 {
     body.as_chunks::<8>().0.get(at).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// `{ u32 pid, tid; u64 nr; u64 ips[nr]; }`
+/// Decodes `{ u32 pid, tid; u64 nr; u64 ips[nr]; }`.
 fn sample(body: &[u8]) -> Sample {
     let ids = word(body, 0).to_ne_bytes();
     let tid = u32::from_ne_bytes([ids[4], ids[5], ids[6], ids[7]]);
@@ -185,7 +186,7 @@ impl Ring {
         unsafe { &*self.base.as_ptr().add(at).cast::<AtomicU64>() }
     }
 
-    /// Replaces `to` by what the kernel has written since the last call.
+    /// Replaces the contents of `to` by the records since the last call.
     fn read(&self, to: &mut Vec<u8>) {
         to.clear();
         let size = DATA_PAGES * self.page;
@@ -228,12 +229,12 @@ mod tests {
     }
 
     #[test]
-    fn records_are_decoded_and_nonsense_is_survived() {
+    fn records_are_decoded_and_malformed_ones_do_not_panic() {
         let ids = u64::from_ne_bytes([1, 0, 0, 0, 9, 0, 0, 0]);
         let mut bytes = record(RECORD_SAMPLE, &[ids, 5, CONTEXT_KERNEL, 0xffff_8000_0000_0001, CONTEXT_USER, 7, 8]);
         bytes.extend(record(RECORD_LOST, &[1, 3]));
         bytes.extend(record(77, &[]));
-        // It claims more than it has.
+        // Its count of addresses is too large.
         bytes.extend(record(RECORD_SAMPLE, &[ids, u64::MAX, 5]));
         let mut seen = Vec::new();
         assert_eq!(decode(&bytes, &mut |s| seen.push(s)), 3);
@@ -262,7 +263,7 @@ mod tests {
             assert_eq!(sample.tid, tid);
             samples += u64::from(!sample.user.is_empty() || !sample.kernel.is_empty());
         });
-        // 200 are due; hosts that run many machines give fewer.
+        // 200 are expected; a virtual machine on a busy host gets fewer.
         assert!(samples + sampler.lost() > 20, "{samples} {x}");
         assert!(sampler.follow(u32::MAX >> 2).is_err());
     }

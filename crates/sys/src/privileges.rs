@@ -1,4 +1,4 @@
-//! Becoming another user for good.
+//! Permanent changes of user and capabilities.
 use std::ffi::CString;
 use std::io;
 
@@ -10,7 +10,7 @@ use rustix::thread::{
 
 use crate::call::check;
 
-/// Whom to become.
+/// The user and group to change to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// User id.
@@ -19,8 +19,8 @@ pub struct User {
     pub gid: u32,
 }
 
-/// A user by name or number, in a group by name or number, or in the user's own. None when there is no such user or
-/// group.
+/// Looks up a user by name or number. The group is given by name or number, or is the user's primary group. None if there
+/// is no such user or group.
 pub fn lookup(user: &str, group: Option<&str>) -> Option<User> {
     let by_name = passwd(user);
     let uid = by_name.map(|(uid, _)| uid).or_else(|| user.parse().ok())?;
@@ -31,7 +31,7 @@ pub fn lookup(user: &str, group: Option<&str>) -> Option<User> {
     Some(User { uid, gid })
 }
 
-/// The text fields of an entry go into a buffer of the caller's; this holds any that a host has.
+/// Size of the buffer for the text fields of a passwd or group entry. An entry that does not fit counts as missing.
 const BUFFER: usize = 16 * 1024;
 
 fn passwd(name: &str) -> Option<(u32, u32)> {
@@ -40,7 +40,7 @@ fn passwd(name: &str) -> Option<(u32, u32)> {
     let mut found = std::ptr::null_mut();
     // SAFETY: all-zero bytes are a valid passwd: integers and null pointers.
     let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
-    // SAFETY: the name ends with zero, the buffer is as long as said, and all of it outlives the call.
+    // SAFETY: the name ends with zero, the length is that of the buffer, and all arguments outlive the call.
     let result =
         unsafe { libc::getpwnam_r(name.as_ptr(), &raw mut entry, buffer.as_mut_ptr(), buffer.len(), &raw mut found) };
     (result == 0 && !found.is_null()).then_some((entry.pw_uid, entry.pw_gid))
@@ -52,23 +52,23 @@ fn group_id(name: &str) -> Option<u32> {
     let mut found = std::ptr::null_mut();
     // SAFETY: all-zero bytes are a valid group: integers and null pointers.
     let mut entry: libc::group = unsafe { std::mem::zeroed() };
-    // SAFETY: as for the user.
+    // SAFETY: as in `passwd`.
     let result =
         unsafe { libc::getgrnam_r(name.as_ptr(), &raw mut entry, buffer.as_mut_ptr(), buffer.len(), &raw mut found) };
     (result == 0 && !found.is_null()).then_some(entry.gr_gid)
 }
 
-/// The user and group in effect.
+/// The effective user and group.
 pub fn current() -> User {
     User { uid: geteuid().as_raw(), gid: getegid().as_raw() }
 }
 
-/// Becomes this user for good: its ids are the real, effective and saved ones, it is in no other group, has no capability,
-/// and gains none from a program that it becomes. With `keep_net_admin` that one capability stays, for this thread and those
-/// it starts, and for programs it becomes. Root (uid 0) keeps its capabilities.
+/// Changes permanently to this user: sets its real, effective and saved ids, leaves all supplementary groups, drops all
+/// capabilities and sets no_new_privs. With `keep_net_admin` CAP_NET_ADMIN remains for this thread, for threads that it
+/// starts and across execve(). Root (uid 0) keeps its capabilities.
 ///
-/// All of this holds also where the process was this user already, with more groups or capabilities than the user has. What
-/// cannot be given up is an error.
+/// Supplementary groups and capabilities are dropped also if the process already runs as this user. Failing to drop one is an
+/// error.
 ///
 /// Call it before other threads run: capabilities belong to threads.
 pub fn become_user(user: &User, keep_net_admin: bool) -> io::Result<()> {
@@ -76,23 +76,23 @@ pub fn become_user(user: &User, keep_net_admin: bool) -> io::Result<()> {
         set_keep_capabilities(true)?;
     }
     leave_groups(user.gid)?;
-    // By libc, which changes all threads of the process; the system calls, as rustix makes them, change one.
+    // libc's functions change all threads of the process. The bare system calls, which rustix makes, change one thread.
     // SAFETY: setresgid and setresuid take no pointers.
     check(unsafe { libc::setresgid(user.gid, user.gid, user.gid) })?;
     // SAFETY: as above.
     check(unsafe { libc::setresuid(user.uid, user.uid, user.uid) })?;
     if user.uid != 0 {
-        // Only the way from uid 0 to another takes capabilities away; those that were given to this user stay.
+        // The kernel drops capabilities only at a change from uid 0. A process that began as this user may still have some.
         keep_capabilities(if keep_net_admin { CapabilitySet::NET_ADMIN } else { CapabilitySet::empty() })?;
         // SAFETY: setuid takes no pointers.
         if unsafe { libc::setuid(0) } == 0 {
-            return Err(io::Error::other("the privileges could be taken back"));
+            return Err(io::Error::other("setuid(0) still succeeds after dropping privileges"));
         }
     }
     gain_nothing()
 }
 
-/// Leaves all groups but this one. Only CAP_SETGID can, so without it there must be no others.
+/// Leaves all supplementary groups. That needs CAP_SETGID; without it, any group other than `own` is an error.
 fn leave_groups(own: u32) -> io::Result<()> {
     // SAFETY: an empty list is not read.
     let left = check(unsafe { libc::setgroups(0, std::ptr::null()) });
@@ -102,37 +102,36 @@ fn leave_groups(own: u32) -> io::Result<()> {
             None => Ok(()),
             Some(other) => Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                format!("the process is in group {} too, and may not leave it", other.as_raw()),
+                format!("the process is also in group {}, and leaving it needs CAP_SETGID", other.as_raw()),
             )),
         };
     }
     left
 }
 
-/// From now on no program that this thread or one that it starts becomes gains privileges by its set-user-ID bit or its file
-/// capabilities (no_new_privs). Ambient capabilities stay.
+/// Sets no_new_privs: this thread and those that it starts gain no privileges at execve() from set-user-ID bits or file
+/// capabilities. Ambient capabilities remain.
 pub fn gain_nothing() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }
 
-/// Whether the program file gave this process privileges that its user does not have: a set-user-ID bit or file
-/// capabilities (AT_SECURE).
+/// Whether a set-user-ID bit or file capabilities gave this process privileges that its user does not have (AT_SECURE).
 pub fn elevated_by_file() -> bool {
     // SAFETY: getauxval takes no pointers.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Gives up every capability of the calling thread, and so of those that it starts, for good.
+/// Drops all capabilities of the calling thread permanently, and so of threads that it starts.
 pub fn drop_capabilities() -> io::Result<()> {
     keep_capabilities(CapabilitySet::empty())
 }
 
-/// Leaves the calling thread these capabilities and no others, ambient ones included.
+/// Drops all capabilities of the calling thread but these, also from the ambient set.
 fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
-    // Ambient capabilities that are no longer permitted and inheritable go too (cap_capset in security/commoncap.c).
+    // This also removes ambient capabilities that are no longer permitted and inheritable (cap_capset, security/commoncap.c).
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: kept })?;
     for capability in kept.iter() {
-        // An ambient capability survives execve(), so that a successor has it too. Kernels that refuse lose only that.
+        // An ambient capability survives execve(), so an upgraded program has it too. Errors are ignored: only that is lost.
         configure_capability_in_ambient_set(capability, true).ok();
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Moving bytes between stream sockets: recv, send, and splice through a pipe. All calls are non-blocking.
 //!
-//! Descriptors are plain numbers here, because the callers keep thousands of them in tables and pass them in batches; a
-//! number that is not open is answered by EBADF.
+//! Descriptors are plain numbers here, because the callers keep thousands of them in tables and pass them in batches. A
+//! number that is not open gives EBADF.
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -11,36 +11,36 @@ fn check(n: isize) -> io::Result<usize> {
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
-/// Receives into `buffer`; 0 is the end of data, `WouldBlock` that none waits.
+/// Receives into `buffer`. Returns 0 at the end of data, and `WouldBlock` if no data has arrived.
 pub fn recv(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the kernel writes at most `len` bytes into the buffer, which lives across the call.
     check(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) })
 }
 
-/// Looks at what waits without taking it.
+/// As [`recv`], but leaves the data in the socket (MSG_PEEK).
 pub fn peek(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: as in `recv`.
     check(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT | libc::MSG_PEEK) })
 }
 
-/// Sends from `buffer`; may take less than all. No SIGPIPE: a dead peer is EPIPE.
+/// Sends from `buffer`, possibly only a part of it. Never raises SIGPIPE: a closed connection gives EPIPE.
 pub fn send(fd: RawFd, buffer: &[u8]) -> io::Result<usize> {
     // SAFETY: the kernel reads at most `len` bytes of the buffer, which lives across the call.
     check(unsafe { libc::send(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
 }
 
-/// A pipe for splicing. It holds segments, not bytes: it may be full far below its size.
+/// A pipe for splicing. Each received segment takes at least one pipe buffer, so the pipe may be full far below its size.
 #[derive(Debug)]
 pub struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
-    /// Bytes of data that fit if all segments are whole pages.
+    /// Its capacity in bytes, reached only if all pipe buffers hold whole pages.
     pub size: usize,
 }
 
 impl Pipe {
-    /// A pipe of `size` bytes, or of the largest of its halves (at least 64 KiB) that the user's budget allows, or of
-    /// the size the kernel gives. EMFILE, ENFILE: no descriptors.
+    /// Opens a pipe of `size` bytes. If the user's limit of pipe pages (fs.pipe-user-pages-soft) does not allow it, the size
+    /// is halved down to 64 KiB, and finally left at the kernel's default. EMFILE, ENFILE: no descriptors.
     pub fn new(size: usize) -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         let mut pipe = Self { read, write, size: 0 };
@@ -63,18 +63,18 @@ impl Pipe {
     }
 
     /// Moves at most `max` bytes from a socket into the pipe; 0 is the end of data. `WouldBlock` means that the socket
-    /// has none or that the pipe has no segment left.
+    /// has no data or that the pipe is full.
     pub fn fill(&self, from: RawFd, max: usize) -> io::Result<usize> {
         splice(from, self.write.as_raw_fd(), max, 0)
     }
 
-    /// Moves at most `max` bytes out of the pipe into a socket. `more` promises the kernel that more follows at once, so
-    /// that it need not send a short segment: a promise not kept costs 200 ms.
+    /// Moves at most `max` bytes out of the pipe into a socket. `more` (SPLICE_F_MORE) announces that more data follows at
+    /// once, so that the kernel holds back a short segment. It holds the segment for 200 ms if no data follows.
     pub fn empty(&self, to: RawFd, max: usize, more: bool) -> io::Result<usize> {
         splice(self.read.as_raw_fd(), to, max, if more { libc::SPLICE_F_MORE } else { 0 })
     }
 
-    /// Takes bytes out into memory.
+    /// Reads bytes from the pipe into memory.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::io::read(&self.read, buffer)?)
     }
@@ -106,19 +106,19 @@ pub fn unread(fd: RawFd) -> io::Result<usize> {
     Ok(n.max(0) as usize)
 }
 
-/// Sends the end of data.
+/// Ends the data in the sending direction: a FIN on TCP.
 pub fn shutdown_write(fd: RawFd) -> io::Result<()> {
     // SAFETY: shutdown takes two integers.
     check(unsafe { libc::shutdown(fd, libc::SHUT_WR) } as isize).map(|_| ())
 }
 
-/// Has the next close send a reset instead of an end of data.
+/// Makes the next close send a reset instead of a FIN (SO_LINGER of 0).
 pub fn reset_on_close(fd: RawFd) -> io::Result<()> {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger)
 }
 
-/// The error that waits on the socket, and clears it.
+/// Returns and clears the pending error of a socket (SO_ERROR).
 pub fn take_error(fd: RawFd) -> io::Result<()> {
     let mut code: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -131,8 +131,8 @@ pub fn take_error(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// Whether a TCP connection is over in both directions, as after a reset, even if its error was already read. False for what is
-/// not TCP.
+/// Whether a TCP connection is closed in both directions, as after a reset, even if its error was already read. False for
+/// other sockets.
 pub fn is_over(fd: RawFd) -> bool {
     // net/tcp_states.h; the state is the first byte of struct tcp_info.
     const TCP_CLOSE: u8 = 7;
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_go_through_a_pipe_and_none_waits_then() {
+    fn bytes_go_through_a_pipe_and_then_it_would_block() {
         let (a, b) = UnixStream::pair().expect("a pair");
         let (c, mut d) = UnixStream::pair().expect("a pair");
         let pipe = Pipe::new(1 << 20).expect("a pipe");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_connection_is_over_though_nobody_was_told() {
+    fn a_reset_connection_is_over_even_if_its_error_was_read() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let client = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let (server, _) = listener.accept().expect("a client");

@@ -1,4 +1,5 @@
-//! Making stream sockets for a forwarder: listeners that share a port, connections accepted and begun without waiting.
+//! Stream sockets of a forwarder: listeners that share a port, and connections that are accepted and opened without
+//! blocking.
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -19,11 +20,11 @@ pub struct Options {
     pub send_buffer: Option<u32>,
     /// TCP_USER_TIMEOUT.
     pub user_timeout: Option<Duration>,
-    /// IPPROTO_MPTCP instead of TCP; TCP where the kernel has none.
+    /// IPPROTO_MPTCP instead of TCP. Falls back to TCP on kernels without MPTCP.
     pub mptcp: bool,
-    /// TCP_FASTOPEN or TCP_FASTOPEN_CONNECT.
+    /// TCP_FASTOPEN on listeners, TCP_FASTOPEN_CONNECT on connections.
     pub fast_open: bool,
-    /// IP_TRANSPARENT: bind to addresses that are not ours.
+    /// IP_TRANSPARENT: may bind to addresses that are not this host's.
     pub transparent: bool,
 }
 
@@ -36,7 +37,7 @@ pub enum StreamAddr {
     Unix(String),
 }
 
-/// As users write it: `127.0.0.1:9000`, `unix:/run/x.sock`.
+/// Displays the address as users write it: `127.0.0.1:9000`, `unix:/run/x.sock`.
 impl std::fmt::Display for StreamAddr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -106,7 +107,7 @@ fn with_options(address: &StreamAddr, backlog: u32, options: &Options) -> io::Re
     Ok(socket)
 }
 
-/// A socket with the options of a listener that is bound to nothing: whether the kernel grants them to this process.
+/// Makes an unbound socket with the options of a listener, to find out whether the kernel permits them.
 pub fn try_options(address: &StreamAddr, backlog: u32, options: &Options) -> io::Result<OwnedFd> {
     with_options(address, backlog, options).map(OwnedFd::from)
 }
@@ -116,8 +117,8 @@ pub fn is_mptcp(socket: &OwnedFd) -> bool {
     SockRef::from(socket).protocol().is_ok_and(|protocol| protocol == Some(Protocol::MPTCP))
 }
 
-/// A non-blocking listener. Options are inherited by what it accepts, so that accepting needs no further call.
-/// `share` is SO_REUSEPORT: several listeners on one port, among which the kernel spreads connections.
+/// Opens a non-blocking listener. Accepted connections inherit its options, so that accepting needs no further call.
+/// `share` is SO_REUSEPORT: the kernel distributes connections among several listeners on one port.
 pub fn listen(address: &StreamAddr, backlog: u32, share: bool, options: &Options) -> io::Result<OwnedFd> {
     let socket = with_options(address, backlog, options)?;
     if let StreamAddr::Ip(ip) = address {
@@ -126,7 +127,7 @@ pub fn listen(address: &StreamAddr, backlog: u32, share: bool, options: &Options
             socket.set_reuse_port(true)?;
         }
         if ip.is_ipv6() {
-            // So that `[::]` and `0.0.0.0` can be listened on side by side.
+            // So that `[::]` and `0.0.0.0` can be bound at the same time.
             socket.set_only_v6(true)?;
         }
     }
@@ -135,7 +136,7 @@ pub fn listen(address: &StreamAddr, backlog: u32, share: bool, options: &Options
     Ok(socket.into())
 }
 
-/// Gives a listener that has the options `before` new ones; all but `mptcp` can change while it listens.
+/// Changes the options of a listener from `before`. All but `mptcp` can change while it listens.
 pub fn adjust(
     listener: &OwnedFd,
     address: &StreamAddr,
@@ -155,7 +156,7 @@ pub fn adjust(
     socket.set_tcp_nodelay(options.nodelay)?;
     socket.set_tcp_user_timeout(options.user_timeout)?;
     let queue = if options.fast_open { backlog as libc::c_int } else { 0 };
-    // Where fast open is not there, turning it off is not needed.
+    // Turning it off may fail on a kernel without fast open, where it is off.
     let fast_open = set_int(listener.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_FASTOPEN, queue);
     if options.fast_open {
         fast_open?;
@@ -163,8 +164,8 @@ pub fn adjust(
     socket.listen(backlog.min(i32::MAX as u32) as i32)
 }
 
-/// Gives both buffers the size of a new socket's and back to the kernel's tuning, which leaves a buffer alone once its size
-/// was set. Needs SO_BUF_LOCK (Linux 5.14).
+/// Resets both buffers to the sizes of a new socket and turns the kernel's auto-tuning on again, which setting a size turns
+/// off. Needs SO_BUF_LOCK (Linux 5.14).
 fn unfix_buffers(socket: &SockRef<'_>, address: &StreamAddr, options: &Options) -> io::Result<()> {
     let new = stream(address, options.mptcp)?;
     // The kernel reports twice what is set (sock_setsockopt() of net/core/sock.c).
@@ -173,26 +174,26 @@ fn unfix_buffers(socket: &SockRef<'_>, address: &StreamAddr, options: &Options) 
     set_int(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0)
 }
 
-/// Has a connection probe its peer when it has been idle for so long, counted from what came last, however late this is
-/// called. Unix sockets have no probes.
+/// Turns on keepalive probes after this idle time, which counts from the last received segment also when that was long
+/// before this call. Has no effect on Unix sockets.
 pub fn keep_alive(socket: &OwnedFd, idle: Duration) -> io::Result<()> {
-    // The switch comes before the time: that of a running timer is what the kernel counts from the last segment
+    // SO_KEEPALIVE before TCP_KEEPIDLE: only for a running timer does the kernel count the time from the last segment
     // (tcp_sock_set_keepidle_locked() of net/ipv4/tcp.c).
     SockRef::from(socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(idle))
 }
 
-/// A socket from elsewhere.
+/// A socket that this process inherited or received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// What it is bound to.
+    /// The local address.
     pub address: StreamAddr,
-    /// A socket for datagrams, not for streams.
+    /// Whether it is a datagram socket.
     pub datagrams: bool,
-    /// It shares its port (SO_REUSEPORT).
+    /// Whether it shares its port (SO_REUSEPORT).
     pub shares: bool,
 }
 
-/// What a socket is: None when it is no bound IP or Unix socket, or a stream socket that does not listen.
+/// Describes a socket. None if it is not a bound IP or Unix socket, or if it is a stream socket that does not listen.
 pub fn describe(socket: &OwnedFd) -> Option<Found> {
     let socket = SockRef::from(socket);
     let datagrams = match socket.r#type().ok()? {
@@ -213,14 +214,15 @@ pub fn describe(socket: &OwnedFd) -> Option<Found> {
     Some(Found { address, datagrams, shares })
 }
 
-/// The address a socket is bound to, if it is an IP address.
+/// The local address of a socket, if it is an IP address.
 pub fn local_ip(fd: RawFd) -> io::Result<Option<SocketAddr>> {
     // SAFETY: the socket is only borrowed: it is forgotten below and so not closed.
     let socket = std::mem::ManuallyDrop::new(unsafe { Socket::from_raw_fd(fd) });
     Ok(socket.local_addr()?.as_socket())
 }
 
-/// The address of the peer, if it is an IP address; as `accept` returns it, also after the peer has reset the connection.
+/// The address of the peer, if it is an IP address: the same that `accept` returns, also after the peer has reset the
+/// connection.
 pub fn peer_ip(socket: &impl AsRawFd) -> Option<SocketAddr> {
     // SAFETY: all-zero bytes are a valid sockaddr_storage.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -241,7 +243,7 @@ pub fn peer_ip(socket: &impl AsRawFd) -> Option<SocketAddr> {
     })
 }
 
-/// Accepts one connection, non-blocking and close-on-exec; the peer is None when it is not an IP address.
+/// Accepts one connection, non-blocking and close-on-exec. The peer is None if it has no IP address.
 pub fn accept(listener: RawFd) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
     // SAFETY: all-zero bytes are a valid sockaddr_storage.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -270,7 +272,7 @@ fn ip_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
             let v6 = unsafe { *std::ptr::from_ref(storage).cast::<libc::sockaddr_in6>() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let port = u16::from_be(v6.sin6_port);
-            // A client of a dual-stack listener is what it is, not its mapped address.
+            // An IPv4 client of a dual-stack listener comes as an IPv4-mapped IPv6 address.
             Some(match ip.to_ipv4_mapped() {
                 Some(v4) => SocketAddr::new(IpAddr::V4(v4), port),
                 None => SocketAddr::V6(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id)),
@@ -280,7 +282,7 @@ fn ip_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// Begins a connection. True when it is already made (Unix sockets, fast open).
+/// Starts to connect without blocking. Returns true if the socket is already connected (Unix sockets, fast open).
 pub fn connect(address: &StreamAddr, from: Option<SocketAddr>, options: &Options) -> io::Result<(OwnedFd, bool)> {
     let socket = stream(address, options.mptcp)?;
     apply(&socket, address, options)?;
@@ -289,7 +291,7 @@ pub fn connect(address: &StreamAddr, from: Option<SocketAddr>, options: &Options
     }
     if let Some(from) = from {
         if from.port() == 0 {
-            // The port is chosen when the destination is known, so that more than one port range's worth fits.
+            // connect() then chooses the port when the destination is known: one port serves connections to several destinations.
             set_int(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
         }
         socket.bind(&from.into())?;
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_from_elsewhere_say_what_they_are() {
+    fn inherited_sockets_are_described() {
         let options = Options::default();
         let any = StreamAddr::Ip("[::1]:0".parse().expect("an address"));
         let shared = listen(&any, 4, true, &options).expect("a listener");

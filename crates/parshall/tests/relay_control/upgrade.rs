@@ -251,7 +251,11 @@ fn groups_and_capabilities_go_also_when_it_was_started_as_the_user() {
     let mut relay = start("65534,4", "-all");
     assert_eq!(relay.end(), Some(1));
     assert!(relay.said().contains("hint:"), "{}", relay.said());
-    assert!(relay.said().contains("the process is in group 4 too, and may not leave it"), "{}", relay.said());
+    assert!(
+        relay.said().contains("the process is also in group 4, and leaving it needs CAP_SETGID"),
+        "{}",
+        relay.said()
+    );
 }
 
 #[test]

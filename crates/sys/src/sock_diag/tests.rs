@@ -121,7 +121,7 @@ fn silence_ends_with_a_time_out() {
 }
 
 #[test]
-fn what_the_kernel_drops_is_told() {
+fn replies_that_the_kernel_dropped_are_reported() {
     // A receive buffer that is too small for the answer to the second request, while the first still waits in it.
     for mut reader in readers() {
         let socket = DiagSocket::open().expect("needs no privilege");

@@ -1,7 +1,7 @@
-//! Socket addresses as the kernel writes them.
+//! Socket addresses in the kernel's format (`sockaddr_in`, `sockaddr_in6`).
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// An IPv4 or IPv6 socket address; zero when there is none.
+/// An IPv4 or IPv6 socket address; all zero for no address.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) union Name {
@@ -39,7 +39,7 @@ impl Name {
         name
     }
 
-    /// Bytes that the kernel reads of it.
+    /// The length of the member in use, in bytes.
     pub(super) fn len(&self) -> libc::socklen_t {
         let len = if self.is_v4() { size_of::<libc::sockaddr_in>() } else { size_of::<libc::sockaddr_in6>() };
         len as libc::socklen_t
@@ -60,7 +60,7 @@ impl Name {
         // SAFETY: every bit pattern is a valid sockaddr_in6, and the union is always initialised.
         let a = unsafe { self.v6 };
         let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
-        // The flow label is not part of who the peer is: a sender may change it with every datagram.
+        // The flow label does not identify the peer: a sender may change it with every datagram.
         SocketAddr::V6(SocketAddrV6::new(ip, u16::from_be(a.sin6_port), 0, a.sin6_scope_id))
     }
 }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_way_to_the_kernel_and_back() {
+    fn addresses_round_trip() {
         for text in ["127.0.0.1:53", "255.1.2.3:65535", "[::1]:1", "[fe80::1%3]:443", "[::ffff:10.0.0.1]:7"] {
             let address: SocketAddr = text.parse().expect("an address");
             let name = Name::new(&address);

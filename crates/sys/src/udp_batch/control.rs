@@ -1,8 +1,8 @@
-//! Control messages of datagrams: what the kernel tells beside the data, and what it is told.
+//! Control messages (cmsg(3)) of datagrams, received and sent.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Room for the control messages of one datagram, aligned as `cmsghdr` must be. The most that comes is an IPv6 pktinfo
-/// (40 bytes) and a segment size (24).
+/// The buffer for the control messages of one datagram, aligned as `cmsghdr` requires. The most that arrives is an IPv6
+/// pktinfo (40 bytes) and a segment size (24).
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(super) struct Control(pub(super) [u8; Control::BYTES]);
@@ -12,18 +12,18 @@ impl Control {
     pub(super) const EMPTY: Self = Self([0; Self::BYTES]);
 }
 
-/// What came beside a datagram.
+/// The received control messages of a datagram.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
-    /// Size of each datagram of a super-datagram.
+pub(super) struct Ancillary {
+    /// Size of each datagram of a super-datagram, in bytes (UDP_GRO).
     pub(super) segment: Option<usize>,
-    /// The address that it was sent to.
+    /// The local address that the datagram was sent to.
     pub(super) local: Option<IpAddr>,
 }
 
 /// Reads the control messages of a header that the kernel has filled in.
-pub(super) fn read(header: &libc::msghdr) -> Told {
-    let mut told = Told::default();
+pub(super) fn read(header: &libc::msghdr) -> Ancillary {
+    let mut found = Ancillary::default();
     // SAFETY: msg_control points to msg_controllen bytes of messages that the kernel wrote; the macros stay within them.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !at.is_null() {
@@ -36,30 +36,30 @@ pub(super) fn read(header: &libc::msghdr) -> Told {
             (libc::SOL_UDP, libc::UDP_GRO) if bytes >= size_of::<libc::c_int>() => {
                 // SAFETY: the message holds at least an int, as just checked.
                 let size = unsafe { data.cast::<libc::c_int>().read_unaligned() };
-                told.segment = usize::try_from(size).ok().filter(|&size| size > 0);
+                found.segment = usize::try_from(size).ok().filter(|&size| size > 0);
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) if bytes >= size_of::<libc::in_pktinfo>() => {
                 // SAFETY: the message holds at least an in_pktinfo, as just checked.
                 let info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
                 // spec_dst is the local address even when the datagram went to a broadcast or multicast one.
-                told.local = Some(IpAddr::V4(Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes())));
+                found.local = Some(IpAddr::V4(Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes())));
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if bytes >= size_of::<libc::in6_pktinfo>() => {
                 // SAFETY: the message holds at least an in6_pktinfo, as just checked.
                 let info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
                 let ip = Ipv6Addr::from(info.ipi6_addr.s6_addr);
-                told.local = (!ip.is_multicast()).then_some(IpAddr::V6(ip));
+                found.local = (!ip.is_multicast()).then_some(IpAddr::V6(ip));
             }
             _ => {}
         }
         // SAFETY: as for CMSG_FIRSTHDR.
         at = unsafe { libc::CMSG_NXTHDR(header, at) };
     }
-    told
+    found
 }
 
-/// Writes the control messages for a datagram that is to be cut into segments, to leave from an address, or both;
-/// returns their length.
+/// Writes the control messages that set the segment size (UDP_SEGMENT), the source address, or both. Returns their length
+/// in bytes.
 pub(super) fn write(control: &mut Control, segment: Option<u16>, local: Option<IpAddr>) -> usize {
     let mut at = 0;
     if let Some(segment) = segment {
@@ -112,16 +112,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn a_written_local_address_is_read_back() {
         for local in ["127.0.0.2", "::1", "2001:db8::7"] {
             let local: IpAddr = local.parse().expect("an address");
             let mut control = Control::EMPTY;
             let len = write(&mut control, Some(1200), Some(local));
             assert!(len <= Control::BYTES);
-            let told = read(&header(&mut control, len));
-            // An in_pktinfo has the source address where the kernel tells the local one.
-            assert_eq!(told.local, Some(local));
-            assert_eq!(told.segment, None, "a size to send with is not one that was received");
+            let found = read(&header(&mut control, len));
+            // The source address of a sent in_pktinfo is in the field that holds the local address of a received one.
+            assert_eq!(found.local, Some(local));
+            assert_eq!(found.segment, None, "UDP_SEGMENT is not UDP_GRO");
         }
     }
 
@@ -135,10 +135,10 @@ mod tests {
     }
 
     #[test]
-    fn no_message_and_a_short_one_tell_nothing() {
+    fn missing_and_short_messages_are_ignored() {
         let mut control = Control::EMPTY;
-        assert_eq!(read(&header(&mut control, 0)), Told::default());
+        assert_eq!(read(&header(&mut control, 0)), Ancillary::default());
         let len = append(&mut control, 0, libc::SOL_UDP, libc::UDP_GRO, &[1]);
-        assert_eq!(read(&header(&mut control, len)), Told::default());
+        assert_eq!(read(&header(&mut control, len)), Ancillary::default());
     }
 }

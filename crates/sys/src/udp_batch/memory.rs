@@ -1,7 +1,7 @@
-//! Arrays whose address never changes, for pointers that the kernel follows.
+//! Arrays at a fixed address, for memory to which the kernel holds pointers.
 
-/// A fixed array behind a raw pointer. Headers point into it for as long as it lives; a `Box` or `Vec` would claim sole
-/// access to its memory each time it is borrowed.
+/// A fixed array behind a raw pointer. Message headers point into it as long as it lives. A `Box` or `Vec` would claim
+/// exclusive access to its memory whenever it is mutably borrowed.
 #[derive(Debug)]
 pub(super) struct Fixed<T: Copy> {
     start: *mut T,
@@ -13,7 +13,7 @@ pub(super) struct Fixed<T: Copy> {
 unsafe impl<T: Copy> Send for Fixed<T> {}
 
 impl Fixed<u8> {
-    /// Zeroed bytes, which take no memory before they are used.
+    /// An array of zero bytes, which takes no physical memory before it is written.
     pub(super) fn zeroed(len: usize) -> Self {
         // vec![0; n] asks for zeroed pages, which the kernel supplies on first touch.
         Self::own(vec![0_u8; len].into_boxed_slice())

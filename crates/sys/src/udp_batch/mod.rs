@@ -1,9 +1,9 @@
-//! Datagrams in batches: many in one system call, received into buffers that are there before and sent on from the same
-//! buffers. Nothing is allocated or copied per datagram.
+//! Datagrams in batches (recvmmsg, sendmmsg). They are received into preallocated buffers and forwarded from the same
+//! buffers, so nothing is allocated or copied per datagram.
 //!
-//! A slot holds what one receive of the kernel gave: a datagram, or with UDP_GRO several of one size from one sender in a
-//! row (a super-datagram). A message is what one send takes: any number of slots one after another, cut by the kernel
-//! into datagrams of one size (UDP_SEGMENT), or a single datagram. Which slots go together is the caller's decision.
+//! A slot is the buffer of one received message: a datagram, or with UDP_GRO several successive datagrams of one size from
+//! one sender (a super-datagram). A message to be sent consists of one or more slots, which the kernel cuts into datagrams
+//! of one size (UDP_SEGMENT), or of a single datagram. The caller decides which slots form a message.
 mod address;
 mod control;
 mod memory;
@@ -19,27 +19,27 @@ use address::Name;
 use control::Control;
 use memory::Fixed;
 
-/// The largest datagram over IPv4, and the most that one message may hold.
+/// The largest payload of a datagram over IPv4 in bytes, and the most that one message may hold.
 pub const DATAGRAM_MAX: usize = 65_507;
-/// Datagrams that the kernel cuts from one message (UDP_MAX_SEGMENTS of kernels before 6.9; later ones take 128).
+/// The most datagrams in one message: UDP_MAX_SEGMENTS of kernels before 6.9. Later kernels allow 128.
 pub const SEGMENTS_MAX: usize = 64;
-/// The largest datagram over IPv6 is 20 bytes longer than over IPv4.
+/// Size of a slot. The largest payload over IPv6 is 20 bytes longer than over IPv4.
 const SLOT_BYTES: usize = 65_536;
-/// Slots that are a power of two apart would all start in the same set of the caches.
+/// Distance of two slots. At a distance of a power of two, all slots would begin in the same set of the CPU's caches.
 const SLOT_STRIDE: usize = SLOT_BYTES + 192;
 
-/// What a slot holds.
+/// The received contents of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// All its bytes.
+    /// Bytes of all its datagrams.
     pub bytes: usize,
     /// Bytes of each of its datagrams; the last may be shorter. At least 1, also for an empty datagram.
     pub segment: usize,
-    /// The sender; 0.0.0.0:0 when it was not requested.
+    /// The sender; 0.0.0.0:0 if it was not requested.
     pub peer: SocketAddr,
-    /// The local address that it was sent to, if the socket reports it ([`options::report_local_address`]).
+    /// The local address that the datagram was sent to, if the socket reports it ([`options::report_local_address`]).
     pub local: Option<IpAddr>,
-    /// The datagram was larger than a slot, and its end is lost.
+    /// Whether the datagram was larger than a slot and was truncated (MSG_TRUNC).
     pub truncated: bool,
 }
 
@@ -50,14 +50,14 @@ impl Received {
     }
 }
 
-/// What one send takes.
+/// A message to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    /// All its bytes.
+    /// Bytes of all its datagrams.
     pub bytes: usize,
     /// Bytes of each of its datagrams; the last may be shorter. At least 1.
     pub segment: usize,
-    /// The caller's name for it.
+    /// The tag that the caller gave.
     pub tag: u64,
     first_iov: usize,
     iovs: usize,
@@ -96,7 +96,8 @@ const NO_HEADER: libc::mmsghdr = {
 const NO_IOV: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 impl DatagramBatch {
-    /// Room for this many slots (1 to 1024). Each takes 64 KiB of address space; memory only as far as datagrams reach.
+    /// Makes a batch with this number of slots (1 to 1024). Each takes 64 KiB of address space, and physical memory only for
+    /// the pages that datagrams have used.
     pub fn new(slots: usize) -> Self {
         let slots = slots.clamp(1, 1024);
         let memory = Fixed::zeroed(slots * SLOT_STRIDE);
@@ -129,12 +130,12 @@ impl DatagramBatch {
         }
     }
 
-    /// Slots in all.
+    /// The number of slots.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// The slots that hold something, in the order of arrival.
+    /// The contents of the used slots, in the order of arrival.
     pub fn received(&self) -> &[Received] {
         &self.received
     }
@@ -147,21 +148,21 @@ impl DatagramBatch {
         unsafe { std::slice::from_raw_parts(self.memory.at(slot * SLOT_STRIDE), bytes) }
     }
 
-    /// Forgets what was received and what was to be sent.
+    /// Empties all slots and removes all messages.
     pub fn clear(&mut self) {
         self.received.clear();
         self.clear_messages();
     }
 
-    /// Forgets what was to be sent.
+    /// Removes all messages to be sent.
     pub fn clear_messages(&mut self) {
         self.messages.clear();
         self.attached = 0;
     }
 
-    /// Receives into the free slots, without waiting, and returns how many it filled: fewer than were free when the
-    /// socket has no more. An error (such as ECONNREFUSED of a connected socket, which an earlier send brought about)
-    /// takes the place of data, which is there at the next call.
+    /// Receives into the free slots without blocking, and returns how many it filled: fewer than were free if the socket has
+    /// no more datagrams. A pending error of the socket (such as ECONNREFUSED after an earlier send) is returned first; the
+    /// next call receives the data.
     pub fn receive(&mut self, socket: BorrowedFd<'_>, ask_peer: bool) -> io::Result<usize> {
         let first = self.received.len();
         let free = self.slots - first;
@@ -211,8 +212,8 @@ impl DatagramBatch {
         Received { bytes, segment: control.segment.unwrap_or(bytes).max(1), peer, local: control.local, truncated }
     }
 
-    /// Begins a message: to an address, or over a connected socket; from a local address, or from the socket's. Slots
-    /// follow with [`attach`](Self::attach).
+    /// Begins a message. Without `to` it goes to the peer of a connected socket; without `local` it leaves from the socket's
+    /// address. [`attach`](Self::attach) adds the slots.
     pub fn begin(&mut self, to: Option<&SocketAddr>, local: Option<IpAddr>, tag: u64) {
         let index = self.messages.len();
         assert!(index < self.slots, "a message holds at least one slot");
@@ -227,8 +228,8 @@ impl DatagramBatch {
         self.messages.push(Message { bytes: 0, segment: 1, tag, first_iov: self.attached, iovs: 0, local });
     }
 
-    /// Adds the first `bytes` of a slot to the message begun last. Each slot goes into one message at most, and all but a
-    /// message's last hold full segments.
+    /// Adds the first `bytes` of a slot to the message begun last. Each slot may be part of one message only. All slots of a
+    /// message but the last must hold full segments.
     pub fn attach(&mut self, slot: usize, bytes: usize) {
         let bytes = bytes.min(self.received[slot].bytes);
         let message = self.messages.last_mut().expect("a message was begun");
@@ -240,7 +241,7 @@ impl DatagramBatch {
         message.bytes += bytes;
     }
 
-    /// Ends the message begun last: it leaves as datagrams of `segment` bytes.
+    /// Ends the message begun last. The kernel sends it as datagrams of `segment` bytes.
     pub fn end(&mut self, segment: usize) {
         let index = self.messages.len() - 1;
         let message = &mut self.messages[index];
@@ -250,7 +251,7 @@ impl DatagramBatch {
             header.msg_hdr.msg_iov = self.out_iovs.at(message.first_iov);
             header.msg_hdr.msg_iovlen = message.iovs as _;
         }
-        // One datagram needs no cutting, and would be refused if it had to be fragmented.
+        // For a single datagram UDP_SEGMENT is not needed, and the kernel would return EMSGSIZE if it had to fragment it.
         let cut = (message.datagrams() > 1).then_some(message.segment as u16);
         if cut.is_some() || message.local.is_some() {
             let mut control = Control::EMPTY;
@@ -262,12 +263,13 @@ impl DatagramBatch {
         self.out_headers.set(index, header);
     }
 
-    /// The messages that are to be sent.
+    /// The messages to be sent.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// Sends messages from this one on without waiting and returns how many went; the error is that of the first one.
+    /// Sends the messages from index `from` on without blocking, and returns how many were sent. An error concerns the first
+    /// of them.
     pub fn transmit(&mut self, socket: BorrowedFd<'_>, from: usize) -> io::Result<usize> {
         let count = self.messages.len().saturating_sub(from);
         if count == 0 {
@@ -281,7 +283,7 @@ impl DatagramBatch {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }
 
-    /// Sends one datagram of a message by itself, for sockets and paths that do not take the message whole.
+    /// Sends a single datagram of a message, for sockets and routes that do not accept UDP_SEGMENT.
     pub fn transmit_part(&mut self, socket: BorrowedFd<'_>, message: usize, part: usize) -> io::Result<()> {
         let about = self.messages[message];
         let mut header = self.out_headers.get(message).msg_hdr;
@@ -298,7 +300,8 @@ impl DatagramBatch {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Where a datagram of a message lies. None straddles two slots: all but the last slot hold full segments.
+    /// The address and length of a datagram of a message. A datagram never spans two slots, because all slots but the last
+    /// hold full segments.
     fn part(&self, message: &Message, part: usize) -> libc::iovec {
         let mut skip = part * message.segment;
         for index in message.first_iov..message.first_iov + message.iovs {

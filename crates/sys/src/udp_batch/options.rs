@@ -11,12 +11,12 @@ fn set<T>(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: 
     })
 }
 
-/// UDP_GRO (Linux 5.0): datagrams of one size from one sender may arrive as one super-datagram.
+/// UDP_GRO (Linux 5.0): successive datagrams of one size from one sender may arrive as one super-datagram.
 pub fn gather_on_receive(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::SOL_UDP, libc::UDP_GRO, &1_i32)
 }
 
-/// IP_PKTINFO, IPV6_RECVPKTINFO: each datagram comes with the local address that it was sent to.
+/// IP_PKTINFO, IPV6_RECVPKTINFO: each datagram arrives with the local address that it was sent to.
 pub fn report_local_address(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     if ipv6 {
         set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1_i32)
@@ -25,7 +25,7 @@ pub fn report_local_address(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()
     }
 }
 
-/// IPV6_TRANSPARENT or IP_TRANSPARENT: bind to an address that is not this host's. Needs CAP_NET_ADMIN.
+/// IPV6_TRANSPARENT or IP_TRANSPARENT: allows to bind to addresses that are not this host's. Needs CAP_NET_ADMIN.
 pub fn any_source(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     if ipv6 {
         set(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, &1_i32)
@@ -34,10 +34,11 @@ pub fn any_source(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     }
 }
 
-/// SO_ATTACH_REUSEPORT_CBPF: of `sockets` sockets on one address, all datagrams of a source go to the same one, whatever
-/// its ports. A source is an IPv4 address, or the first 64 bits of an IPv6 address, as where limits of a source are counted. Without it the kernel chooses by address and port. One socket of the group sets it for all.
+/// SO_ATTACH_REUSEPORT_CBPF: of `sockets` sockets on one address, all datagrams of a source arrive at the same socket, from
+/// any port. A source is an IPv4 address or the first 64 bits of an IPv6 address, as in the limits per source. Without it the
+/// kernel chooses by address and port. Setting it on one socket of the group is enough.
 pub fn steer_by_source(socket: BorrowedFd<'_>, sockets: u32) -> io::Result<()> {
-    /// Loads at negative offsets from here on count from the network header (linux/filter.h).
+    /// SKF_NET_OFF: loads at this offset count from the network header (linux/filter.h).
     const NETWORK: u32 = -0x10_0000_i32 as u32;
     let op = |code: u32, jump_true: u8, jump_false: u8, k: u32| libc::sock_filter {
         code: code as u16,
@@ -52,15 +53,15 @@ pub fn steer_by_source(socket: BorrowedFd<'_>, sockets: u32) -> io::Result<()> {
         op(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, NETWORK),
         op(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 0, 0, 4),
         op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 2, 4),
-        // IPv4: the source stands at 12.
+        // IPv4: the source address is at offset 12.
         load(12),
         op(libc::BPF_JMP | libc::BPF_JA, 0, 0, 4),
-        // IPv6: the first two words of the source from 8 on, folded.
+        // IPv6: the first 64 bits of the source address, at offset 8, folded by XOR.
         load(8),
         to_x,
         load(12),
         xor_x,
-        // Neighbouring addresses differ in the low bits only: multiply, and take the middle ones.
+        // Neighbouring addresses differ only in the low bits, so the word is multiplied and its upper half is used.
         op(libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K, 0, 0, 0x9e37_79b1),
         op(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 0, 0, 16),
         op(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, 0, 0, sockets.max(1)),

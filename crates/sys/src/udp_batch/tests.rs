@@ -135,7 +135,7 @@ fn a_reply_leaves_from_the_address_that_was_written_to() {
     }
 }
 
-/// Two sockets on one address, between which the source decides.
+/// Two sockets on one address, with `steer_by_source`.
 fn group(ip: std::net::IpAddr) -> ([UdpSocket; 2], SocketAddr) {
     use std::os::fd::FromRawFd;
     let reuse = |port: u16| {
@@ -161,7 +161,7 @@ fn group(ip: std::net::IpAddr) -> ([UdpSocket; 2], SocketAddr) {
     (group, to)
 }
 
-/// Datagrams that each of two sockets has.
+/// The number of datagrams that wait in each of two sockets.
 fn counts(group: &[UdpSocket; 2]) -> [usize; 2] {
     let mut batch = DatagramBatch::new(32);
     group.each_ref().map(|socket| batch.receive(socket.as_fd(), true).unwrap_or(0))
@@ -184,12 +184,12 @@ fn one_source_address_goes_to_one_socket_of_a_group() {
 }
 
 #[test]
-fn one_64_goes_to_one_socket_of_a_group() {
+fn one_slash_64_goes_to_one_socket_of_a_group() {
     let (group, to) = group(std::net::Ipv6Addr::LOCALHOST.into());
     let mut hit = [0, 0];
     for net in 1..=16_u16 {
         for host in 0..8_u16 {
-            // Any address of the documentation's network, which needs CAP_NET_ADMIN.
+            // Any address of the documentation prefix 2001:db8::/32, which needs CAP_NET_ADMIN.
             let client = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::DGRAM, None).expect("a socket");
             if options::any_source(client.as_fd(), true).is_err() {
                 return parshall_testkit::skip("datagrams from any IPv6 address", "needs CAP_NET_ADMIN");

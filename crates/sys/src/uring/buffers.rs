@@ -1,26 +1,28 @@
-//! A group of provided buffers: the memory, the list through which the kernel takes buffers, and who has which.
+//! A group of provided buffers (IORING_REGISTER_PBUF_RING): the memory, the list from which the kernel takes buffers, and
+//! which buffers are lent to the caller.
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 
-/// The kernel wants the list to begin on a page.
+/// The list must be page-aligned (io_register_pbuf_ring() of io_uring/kbuf.c).
 const PAGE: usize = 4096;
 
-/// Bytes received into one buffer. It stays the caller's until it is given back, so it cannot be copied.
+/// Bytes received into one buffer. The buffer belongs to the caller until the chunk is given back, so a chunk cannot be
+/// copied.
 #[derive(Debug)]
 pub struct Chunk {
-    /// The number of the ring that it belongs to.
+    /// The number of the ring that the chunk belongs to.
     pub(super) ring: u32,
-    /// Its group in that ring.
+    /// The group within that ring.
     pub(super) group: u16,
-    /// Its buffer in that group.
+    /// The buffer within that group.
     id: u16,
     len: u32,
 }
 
 impl Chunk {
-    /// Bytes in it.
+    /// Number of bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.len as usize
@@ -53,7 +55,7 @@ impl Drop for Pages {
     }
 }
 
-/// The buffers of a group. The kernel owns those that stand in the list, the caller those that were taken.
+/// The buffers of a group. Those in the list belong to the kernel, those that were taken to the caller.
 #[derive(Debug)]
 pub(super) struct Group {
     ring: u32,
@@ -62,9 +64,9 @@ pub(super) struct Group {
     bytes: u32,
     list: Pages,
     memory: Pages,
-    /// Next place to put a buffer; counts on past the end of the list.
+    /// The list position of the next buffer that is given back, modulo the length of the list.
     tail: u16,
-    /// Which buffer stands at a place, and at which place a buffer stands: several buffers of one completion are
+    /// The buffer at each position of the list, and the position of each buffer. The buffers of one completion are
     /// neighbours in the list.
     at: Vec<u16>,
     place_of: Vec<u16>,
@@ -75,9 +77,9 @@ pub(super) struct Group {
 unsafe impl Send for Group {}
 
 impl Group {
-    /// Buffers that the kernel does not know yet.
+    /// Allocates a group. Its list is not registered with the kernel yet.
     pub(super) fn new(ring: u32, id: u16, count: u16, bytes: u32) -> Self {
-        assert!(count.is_power_of_two() && count <= 1 << 15, "a list has a power of two of places, 32,768 at most");
+        assert!(count.is_power_of_two() && count <= 1 << 15, "the length of a list is a power of two, 32,768 at most");
         let places = usize::from(count);
         Self {
             ring,
@@ -110,7 +112,7 @@ impl Group {
         self.lent
     }
 
-    /// The buffers of a completion: `first` and as many of its neighbours in the list as `bytes` fill.
+    /// Appends the buffers of a completion: `first` and as many of its successors in the list as `bytes` fill.
     pub(super) fn take(&mut self, first: u16, bytes: u32, out: &mut Vec<Chunk>) {
         let (mask, mut place, mut left) = (self.count - 1, self.place_of[usize::from(first)], bytes);
         loop {
@@ -125,11 +127,11 @@ impl Group {
         }
     }
 
-    /// Where a chunk's bytes are, and how many.
+    /// The address and the number of a chunk's bytes.
     pub(super) fn place(&self, chunk: &Chunk) -> (*mut u8, usize) {
-        debug_assert!((chunk.ring, chunk.group) == (self.ring, self.id), "the ring looks for the group by the chunk");
+        debug_assert!((chunk.ring, chunk.group) == (self.ring, self.id), "the chunk is of another group");
         // SAFETY: chunks are made by `take` and `fill` alone, from numbers below `count`; the memory has that many buffers.
-        // It is one of this group's: `Ring` finds the group by the chunk, whose ring it has checked.
+        // The chunk is of this group: `Ring` checks its ring and then looks up the group by its number.
         (unsafe { self.memory.start.add(usize::from(chunk.id) * self.bytes as usize) }, chunk.len as usize)
     }
 
@@ -157,7 +159,7 @@ impl Group {
         self.lent -= 1;
     }
 
-    /// Moves the list's tail: the kernel may take what was put before.
+    /// Moves the list's tail, so that the kernel may take the buffers that were put before.
     pub(super) fn publish(&mut self) {
         // SAFETY: the list begins with an entry whose last field is the tail, aligned to two bytes; the kernel only reads
         // it, as an atomic.

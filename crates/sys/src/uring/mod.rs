@@ -1,14 +1,14 @@
 //! io_uring for sockets: multishot accept and receive, sends, and nothing else.
 //!
 //! A [`Ring`] belongs to the thread that opened it. All memory that the kernel reads or writes is owned by the ring until
-//! the kernel is done with it: receive buffers are the ring's own and lent to the caller as [`Chunk`]s, which cannot be
-//! copied and are given back by [`Ring::recycle`]; what is sent is moved into the ring and comes back with its completion
-//! (`requests`). Dropping the ring cancels what is in flight and waits for it; should that fail, the memory is leaked
-//! rather than freed.
+//! the kernel is done with it. Receive buffers belong to the ring. It lends them to the caller as [`Chunk`]s, which cannot be
+//! copied and are given back by [`Ring::recycle`]. Memory to be sent is moved into the ring and comes back with its
+//! completion (`requests`). Dropping the ring cancels the requests in flight and waits for them. If that fails, the memory
+//! is leaked rather than freed.
 //!
-//! Flags: SINGLE_ISSUER and DEFER_TASKRUN (kernel 6.1). Completions are then posted only inside `enter` by this thread: no
-//! interrupt of its work, no lock against itself, and whatever came in meanwhile is handled in one go. A kernel without
-//! them also lacks what makes the ring worth having, so it is refused.
+//! Flags: SINGLE_ISSUER and DEFER_TASKRUN (kernel 6.1). This thread alone then posts completions, inside `enter`: its other
+//! work is not interrupted, it takes no lock, and it handles all pending completions in one call. Opening a ring fails with
+//! EINVAL on older kernels.
 mod buffers;
 mod requests;
 
@@ -26,64 +26,65 @@ use buffers::Group;
 pub use requests::Request;
 use requests::{AT_ONCE, Gather, Operation, Places, Requests};
 
-/// Attempts to end what is in flight before the memory is given up.
+/// Attempts to cancel the requests in flight, 20 ms each, before the memory is leaked.
 const LAST_WAITS: u32 = 50;
-/// Lists that are kept to be used again.
+/// Empty lists of chunks that are kept for reuse.
 const SPARE_LISTS: usize = 256;
 
-/// How large a ring is. Only the queues and the lists of buffers are pinned memory: some 100 KiB.
+/// Sizes of a ring. Only the queues and the lists of buffers are pinned memory: some 100 KiB.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// Requests between two calls.
+    /// Entries of the submission queue: requests between two calls of [`Ring::enter`].
     pub requests: u32,
-    /// Completions that wait to be read.
+    /// Entries of the completion queue.
     pub completions: u32,
-    /// Groups of receive buffers.
+    /// Number of groups of receive buffers.
     pub groups: u16,
-    /// Buffers of a group; a power of two.
+    /// Buffers in each group; a power of two.
     pub buffers: u16,
-    /// Bytes of a buffer.
+    /// Size of each buffer in bytes.
     pub buffer_bytes: u32,
 }
 
 /// One completion. Those of cancellations are not reported.
 #[derive(Debug)]
 pub struct Completion {
-    /// What the request was tagged with.
+    /// The tag that the caller gave with the request.
     pub tag: u64,
     /// The request.
     pub request: Request,
     /// The accepted connection.
     pub socket: Option<OwnedFd>,
-    /// What the system call would have returned, or minus its errno.
+    /// The return value of the corresponding system call, or its negated errno.
     pub result: i32,
-    /// The request goes on; without it this was its last completion.
+    /// Whether further completions of the request follow (IORING_CQE_F_MORE).
     pub more: bool,
-    /// The received bytes, in order; of [`Ring::send_chunks`], its chunks.
+    /// The received bytes, in order. For [`Ring::send_chunks`], the chunks that were passed to it.
     pub chunks: Vec<Chunk>,
-    /// The buffer of [`Ring::send_buffer`].
+    /// The buffer that was passed to [`Ring::send_buffer`].
     pub buffer: Option<Vec<u8>>,
 }
 
 /// A ring with its buffers.
 pub struct Ring {
-    /// Tells its chunks from those of other rings.
+    /// Identifies the ring in its chunks.
     id: u32,
     ring: ManuallyDrop<IoUring>,
     groups: ManuallyDrop<Vec<Group>>,
-    /// Requests whose last completion has not been read, with the memory that they need.
+    /// Requests whose last completion has not been read, with the memory that they own.
     requests: ManuallyDrop<Requests>,
     bundles: bool,
     no_iowait: bool,
-    /// Lists for the chunks of completions, used again; and headers of gathered sends.
+    /// Empty lists, reused for the chunks of completions.
     lists: Vec<Vec<Chunk>>,
-    #[expect(clippy::vec_box, reason = "they move into requests, and entries point at them")]
+    /// Unused message headers of gathered sends.
+    #[expect(clippy::vec_box, reason = "they move into requests, and queue entries point to them")]
     gathers: Vec<Box<Gather>>,
-    /// Completions read to make room while requests were queued.
+    /// Completions that `submit` read because the queues were full.
     early: Vec<Completion>,
 }
 
-/// A number that no other ring of this process has or had: a chunk is checked by it.
+/// Returns a number that no other ring of this process has or had. Chunks are checked against it.
 fn new_id() -> io::Result<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
@@ -107,7 +108,7 @@ impl Ring {
         let mut new = Self {
             id: new_id()?,
             bundles: params.is_feature_recvsend_bundle(),
-            // Kernel 6.15: waiting for the network is not waiting for a disk.
+            // Kernel 6.15. Otherwise waiting for completions is accounted as waiting for a disk (iowait).
             no_iowait: params.is_feature_no_iowait(),
             ring: ManuallyDrop::new(ring),
             groups: ManuallyDrop::new(Vec::with_capacity(usize::from(sizes.groups))),
@@ -119,9 +120,9 @@ impl Ring {
         for id in 0..sizes.groups {
             let mut group = Group::new(new.id, id, sizes.buffers, sizes.buffer_bytes);
             let (list, places) = (group.list_address(), sizes.buffers);
-            // SAFETY: the group's list is page-aligned and as long as said. If this fails it is dropped with nothing
-            // registered; otherwise it lives until the ring is closed, for both are fields of `Ring` and its drop closes
-            // the ring first or leaks the groups.
+            // SAFETY: the group's list is page-aligned and has `places` entries. If registering fails, the group is dropped
+            // unregistered. Otherwise it lives until the ring is closed: both are fields of `Ring`, whose drop closes the
+            // ring first or leaks the groups.
             unsafe { new.ring.submitter().register_buf_ring_with_flags(list, places, id, 0)? };
             group.fill();
             new.groups.push(group);
@@ -139,18 +140,19 @@ impl Ring {
         self.requests.len()
     }
 
-    /// Buffers that are lent to the caller, or being sent.
+    /// Buffers that the caller holds as chunks or that are being sent.
     pub fn chunks_lent(&self) -> usize {
         self.groups.iter().map(Group::lent).sum()
     }
 
-    /// Whether there are requests that the kernel has not taken in. Their descriptors must stay open until it has.
+    /// Whether there are requests that were not submitted to the kernel yet. Their descriptors must stay open until
+    /// [`Ring::enter`] has submitted them.
     pub fn unsubmitted(&mut self) -> bool {
         !self.ring.submission().is_empty()
     }
 
-    /// Receives whenever bytes arrive, into buffers of a group, until the end of data, an error, or no buffer is left (which
-    /// ends it with the last bytes that had one, or with ENOBUFS).
+    /// Receives whenever bytes arrive, into buffers of a group. The request ends at the end of data, at an error, or when no
+    /// buffer is left. In the last case it ends with the completion that used the last buffer, or with ENOBUFS.
     ///
     /// # Panics
     /// If there is no such group.
@@ -158,8 +160,8 @@ impl Ring {
         self.receive(fd, group, self.bundles, tag)
     }
 
-    /// As [`Ring::recv`], for sockets that keep messages apart: each completion brings one message, in one buffer. What of it
-    /// does not fit is lost, so buffers have to be as large as the largest message.
+    /// As [`Ring::recv`], for sockets that preserve message boundaries: each completion brings one message, in one buffer.
+    /// A message longer than the buffer is truncated.
     pub fn recv_messages(&mut self, fd: RawFd, group: u16, tag: u64) -> Request {
         self.receive(fd, group, false, tag)
     }
@@ -169,24 +171,24 @@ impl Ring {
         self.submit(fd, tag, Operation::Receive { group, bundle })
     }
 
-    /// Accepts whenever a client connects; what is accepted is non-blocking and close-on-exec.
+    /// Accepts whenever a client connects. Accepted sockets are non-blocking and close-on-exec.
     pub fn accept(&mut self, fd: RawFd, tag: u64) -> Request {
         self.submit(fd, tag, Operation::Accept)
     }
 
-    /// Tells whenever a descriptor becomes readable: once per change, not as long as it is.
+    /// Completes whenever a descriptor becomes readable (edge-triggered).
     pub fn poll(&mut self, fd: RawFd, tag: u64) -> Request {
         self.submit(fd, tag, Operation::Poll)
     }
 
-    /// Ends a request: its last completion comes soon, with ECANCELED if it had nothing else to say. Nothing happens to one
-    /// that has ended.
+    /// Cancels a request. Its last completion follows soon, with ECANCELED unless it completed otherwise before. Has no
+    /// effect on a request that has ended.
     pub fn cancel(&mut self, request: Request) {
         self.submit(-1, 0, Operation::Cancel(request));
     }
 
-    /// Sends chunks without waiting: by the time the request is taken in, as much as fits is sent. The chunks come back
-    /// with the completion.
+    /// Sends chunks without waiting: when the request is submitted, as many bytes are sent as fit into the send buffer. The
+    /// chunks come back with the completion.
     ///
     /// # Panics
     /// If a chunk is of another ring.
@@ -202,34 +204,34 @@ impl Ring {
         self.submit(fd, tag, Operation::SendChunks { chunks, places })
     }
 
-    /// Sends chunks by a system call of its own: cheaper than a request when there is only this one to be made.
+    /// Sends chunks by sendmsg(2), which is cheaper than the ring for a single request.
     ///
     /// # Panics
     /// If a chunk is of another ring.
     pub fn send_chunks_now(&mut self, fd: RawFd, chunks: &[Chunk]) -> io::Result<usize> {
         let gather = self.gather(chunks);
-        // SAFETY: header and pieces live across the call, which reads them and the buffers that they name: this ring's,
-        // which the caller holds as chunks.
+        // SAFETY: header and pieces live across the call. It reads them and the buffers that they point to, which belong to
+        // this ring and which the caller holds as chunks.
         let sent = unsafe { libc::sendmsg(fd, gather.header(), AT_ONCE) };
         let result = usize::try_from(sent).map_err(|_| io::Error::last_os_error());
         self.gathers.push(gather);
         result
     }
 
-    /// The places of chunks in memory, in order.
+    /// A message header that points to the bytes of the chunks, in order.
     fn gather(&mut self, chunks: &[Chunk]) -> Box<Gather> {
         let mut gather = self.gathers.pop().unwrap_or_else(Gather::new);
         gather.fill(chunks.iter().map(|chunk| self.group(chunk).place(chunk)));
         gather
     }
 
-    /// Sends what follows the first `from` bytes of a buffer as soon as there is room, at least one byte. The buffer comes
-    /// back with the completion.
+    /// Sends a buffer without its first `from` bytes. The request waits until at least one byte fits into the send buffer.
+    /// The buffer comes back with the completion.
     pub fn send_buffer(&mut self, fd: RawFd, buffer: Vec<u8>, from: usize, tag: u64) -> Request {
         self.submit(fd, tag, Operation::SendBuffer { buffer, from })
     }
 
-    /// Queues a request, which owns what it points to.
+    /// Adds a request to the submission queue. The operation owns the memory that its entry points to.
     fn submit(&mut self, fd: RawFd, tag: u64, operation: Operation) -> Request {
         let (request, entry) = self.requests.insert(fd, tag, operation);
         loop {
@@ -239,7 +241,7 @@ impl Ring {
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return request;
             }
-            // Full: the kernel takes in what is there, if need be after completions have made room for more.
+            // The submission queue is full. Submitting may fail while the completion queue is full, so that is read too.
             self.enter(None).expect("the ring is open, and this is its thread");
             let mut early = std::mem::take(&mut self.early);
             self.read(&mut early);
@@ -247,8 +249,8 @@ impl Ring {
         }
     }
 
-    /// Has the kernel take in all requests and post what has completed; with a wait, at least one completion or until the
-    /// time is over.
+    /// Submits all requests and has the kernel post completions. With a wait, returns after the first completion or after
+    /// that time.
     pub fn enter(&mut self, wait: Option<Duration>) -> io::Result<()> {
         let requests = self.ring.submission().len() as u32;
         let mut flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
@@ -261,20 +263,20 @@ impl Ring {
             }
         }
         let least = u32::from(wait.is_some_and(|w| !w.is_zero()));
-        // SAFETY: the number of requests is what stands in the queue, and the argument is the structure that EXT_ARG
-        // announces; it and the time live across the call.
+        // SAFETY: `requests` is the length of the submission queue. The argument is the structure that EXT_ARG requires; it
+        // and the time live across the call.
         let done = unsafe { self.ring.submitter().enter(requests, least, flags.bits(), Some(&args)) };
         match done {
             Ok(_) => Ok(()),
             Err(e) => match e.raw_os_error() {
-                // Time over, a signal, or completions must be read first: the caller does so in any case.
+                // The time is over, a signal came, or completions must be read first. Callers read them in any case.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(e),
             },
         }
     }
 
-    /// Appends what has completed.
+    /// Appends the completions that were posted.
     pub fn reap(&mut self, out: &mut Vec<Completion>) {
         out.append(&mut self.early);
         self.read(out);
@@ -293,7 +295,7 @@ impl Ring {
                     self.groups[usize::from(*group)].take(id, result.max(0) as u32, &mut done.chunks);
                 }
                 (Operation::Accept, _) if result >= 0 => {
-                    // SAFETY: what an accept returns is a new descriptor, which nothing else owns.
+                    // SAFETY: an accept returns a new descriptor, which nothing else owns.
                     done.socket = Some(unsafe { OwnedFd::from_raw_fd(result) });
                 }
                 _ => {}
@@ -315,7 +317,7 @@ impl Ring {
         }
     }
 
-    /// The group of a chunk, if it is one of this ring's.
+    /// The group of a chunk. Panics if the chunk is of another ring.
     fn group(&self, chunk: &Chunk) -> &Group {
         assert_eq!(chunk.ring, self.id, "a chunk of another ring");
         &self.groups[usize::from(chunk.group)]
@@ -329,7 +331,7 @@ impl Ring {
         self.group(chunk).bytes(chunk)
     }
 
-    /// Gives chunks back; the kernel sees them after [`Ring::publish`].
+    /// Gives chunks back. The kernel can use their buffers after [`Ring::publish`].
     ///
     /// # Panics
     /// If one is of another ring.
@@ -343,7 +345,7 @@ impl Ring {
         }
     }
 
-    /// Shows the kernel the chunks that were given back.
+    /// Makes the buffers of chunks that were given back available to the kernel.
     pub fn publish(&mut self) {
         for group in self.groups.iter_mut() {
             group.publish();

@@ -1,7 +1,7 @@
 //! Requests that the kernel has not completed, and the memory that each of them owns until then.
 //!
-//! A queue entry is made from an [`Operation`] that already stands in the table ([`Operation::entry`]), so what the entry
-//! points to is owned by the table before the kernel can see the entry, and leaves it only with the last completion.
+//! A queue entry is made from an [`Operation`] that is already in the table ([`Operation::entry`]). So the table owns the
+//! memory that the entry points to before the kernel can see the entry, and until the last completion.
 use std::os::fd::RawFd;
 
 use io_uring::types::Fd;
@@ -9,11 +9,11 @@ use io_uring::{opcode, squeue};
 
 use super::buffers::Chunk;
 
-/// A send that takes what fits, and no signal when the peer is gone.
+/// Flags of a send that takes as many bytes as fit, and that raises no SIGPIPE.
 pub(super) const AT_ONCE: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// A request, as its completions and [`Ring::cancel`](super::Ring::cancel) name it. One that has ended names nothing: its
-/// generation is used up.
+/// The identifier of a request, for its completions and [`Ring::cancel`](super::Ring::cancel). Once a request has ended, its
+/// identifier is not used again: the generation of its slot is increased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     slot: u32,
@@ -21,7 +21,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// As the kernel returns it with completions.
+    /// The value that the kernel returns with each completion.
     pub(super) fn user_data(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
@@ -31,7 +31,7 @@ impl Request {
     }
 }
 
-/// The header and the pieces of a gathered send.
+/// The message header and the pieces of memory of a gathered send (sendmsg).
 pub(super) struct Gather {
     header: libc::msghdr,
     pieces: Vec<libc::iovec>,
@@ -46,13 +46,13 @@ impl Gather {
         Box::new(Self { header: unsafe { std::mem::zeroed() }, pieces: Vec::new() })
     }
 
-    /// Takes other pieces.
+    /// Replaces the pieces. Pieces that are adjacent in memory become one.
     pub(super) fn fill(&mut self, pieces: impl Iterator<Item = (*mut u8, usize)>) {
         self.pieces.clear();
         for (start, len) in pieces {
             let full = self.pieces.len() == PIECES_MAX;
             match self.pieces.last_mut() {
-                // Buffers come in the order they were given back in, so neighbours are often neighbours in memory.
+                // The kernel takes buffers in the order in which they were given back, so successive ones are often adjacent.
                 Some(last) if last.iov_base.addr() + last.iov_len == start.addr() => last.iov_len += len,
                 _ if full => break,
                 _ => self.pieces.push(libc::iovec { iov_base: start.cast(), iov_len: len }),
@@ -66,7 +66,7 @@ impl Gather {
         &raw const self.header
     }
 
-    /// The piece, where there is just one.
+    /// The piece, if there is exactly one.
     pub(super) fn only(&self) -> Option<Piece> {
         if let [piece] = self.pieces[..] { Some(Piece(piece)) } else { None }
     }
@@ -80,18 +80,18 @@ unsafe impl Send for Piece {}
 
 /// Where the bytes of chunks are.
 pub(super) enum Places {
-    /// In one piece, as most are: sent without a header.
+    /// One piece, as in most sends: it is sent without a message header.
     One(Piece),
-    /// In several.
+    /// Several pieces.
     Several(Box<Gather>),
 }
 
-/// Pieces of one gathered send: UIO_MAXIOV.
+/// The most pieces of one gathered send: UIO_MAXIOV.
 const PIECES_MAX: usize = 1024;
 
-/// What a request does, with the memory that it needs.
+/// What a request does, with the memory that it owns.
 pub(super) enum Operation {
-    /// Receives into buffers of a group: `bundle` of them with one completion, or one message in each.
+    /// Receives into buffers of a group. With `bundle` one completion may fill several buffers.
     Receive { group: u16, bundle: bool },
     /// Accepts; each completion brings a descriptor.
     Accept,
@@ -106,8 +106,8 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    /// The entry for the submission queue. It points to nothing but buffers of the ring and memory on the heap that this
-    /// value owns, which does not move with it.
+    /// The entry for the submission queue. It points only to buffers of the ring and to heap memory that this value owns,
+    /// which stays in place when the value is moved.
     fn entry(&self, fd: RawFd) -> squeue::Entry {
         let fd = Fd(fd);
         match self {
@@ -136,10 +136,10 @@ fn length(bytes: usize) -> u32 {
 
 /// One request.
 struct Slot {
-    /// How often this place was used before.
+    /// How often this slot was used before.
     generation: u32,
     tag: u64,
-    /// None: the place is free.
+    /// None if the slot is free.
     operation: Option<Operation>,
 }
 
@@ -155,7 +155,7 @@ impl Requests {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes over a request, and gives its name and its queue entry.
+    /// Adds a request and returns its identifier and its queue entry.
     pub(super) fn insert(&mut self, fd: RawFd, tag: u64, operation: Operation) -> (Request, squeue::Entry) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, tag: 0, operation: None });
@@ -174,7 +174,7 @@ impl Requests {
         place.operation.as_ref().map(|operation| (place.tag, operation))
     }
 
-    /// Ends a request: its last completion has been read, so the kernel is done with its memory.
+    /// Removes a request whose last completion has been read: the kernel no longer uses its memory.
     pub(super) fn remove(&mut self, request: Request) -> Option<Operation> {
         let place = self.slots.get_mut(request.slot as usize).filter(|s| s.generation == request.generation)?;
         let operation = place.operation.take()?;

@@ -48,7 +48,7 @@ fn a_receive_goes_on_until_the_end() {
 }
 
 #[test]
-fn without_buffers_it_stops_and_nothing_is_lost() {
+fn a_receive_without_buffers_ends_and_loses_nothing() {
     let (mut a, b) = UnixStream::pair().expect("a pair");
     let mut ring = ring();
     let sent: Vec<u8> = (0..40_000u32).map(|i| (i * 7 / 3) as u8).collect();
@@ -62,7 +62,7 @@ fn without_buffers_it_stops_and_nothing_is_lost() {
             got.extend(c.chunks.iter().flat_map(|c| ring.bytes(c).to_vec()));
             ring.recycle(c.chunks);
             over |= c.result == 0;
-            // With the last buffer, or told that there is none.
+            // The request ends with the last buffer or with ENOBUFS.
             if !c.more && !over {
                 stops += 1;
                 ring.recv(b.as_raw_fd(), 0, 16);
@@ -107,7 +107,7 @@ fn chunks_are_sent_in_order_and_a_full_socket_takes_what_fits() {
     let mut got = vec![0; 10_000];
     d.read_exact(&mut got).expect("all");
     assert!(got.iter().all(|&b| b == 7));
-    // Full: the answer comes at once, and is not ECANCELED or a wait.
+    // With a full send buffer the request completes at once with EAGAIN, neither with ECANCELED nor after a wait.
     c.set_nonblocking(true).expect("an option");
     while (&c).write(&[0; 4096]).is_ok() {}
     ring.send_chunks(c.as_raw_fd(), chunks, 48);
@@ -145,7 +145,7 @@ fn a_buffer_waits_for_room_and_comes_back() {
 }
 
 #[test]
-fn what_is_in_flight_can_be_cancelled_and_the_descriptor_closed() {
+fn a_request_in_flight_can_be_cancelled_after_its_descriptor_was_closed() {
     let (a, b) = UnixStream::pair().expect("a pair");
     let mut ring = ring();
     let receive = ring.recv(b.as_raw_fd(), 0, 16);
@@ -159,7 +159,7 @@ fn what_is_in_flight_can_be_cancelled_and_the_descriptor_closed() {
     ring.recycle(got.chunks);
     ring.cancel(receive);
     assert_eq!(until(&mut ring, 16).result, -libc::ECANCELED);
-    // Its place is used again, and its name is not.
+    // Its slot is used again, its identifier is not.
     let (other, peer) = UnixStream::pair().expect("a pair");
     let second = ring.recv(other.as_raw_fd(), 0, 17);
     assert_ne!(second, receive);
@@ -190,7 +190,7 @@ fn one_request_accepts_many_clients() {
 }
 
 #[test]
-fn more_requests_than_places_are_all_taken_in() {
+fn more_requests_than_queue_entries_are_all_submitted() {
     let pairs: Vec<_> = (0..40).map(|_| UnixStream::pair().expect("a pair")).collect();
     let mut ring = ring();
     for (i, (_, b)) in pairs.iter().enumerate() {
@@ -255,22 +255,22 @@ fn chunks_belong_to_their_ring() {
 }
 
 #[test]
-fn chunks_that_are_being_sent_are_nobody_elses() {
+fn a_buffer_that_is_being_sent_is_not_used_for_receiving() {
     let (mut a, b) = UnixStream::pair().expect("a pair");
     let (c, mut d) = UnixStream::pair().expect("a pair");
     let mut ring = Ring::open(Sizes { groups: 1, buffers: 1, ..SIZES }).expect("io_uring works here");
     ring.recv(b.as_raw_fd(), 0, 16);
     a.write_all(b"first").expect("room");
     let got = until(&mut ring, 16);
-    // The only buffer is the request's until it has completed, so what comes meanwhile waits in its socket.
+    // The only buffer belongs to the send until it has completed, so the second message stays in its socket.
     ring.send_chunks(c.as_raw_fd(), got.chunks, 32);
     a.write_all(b"other").expect("room");
     ring.publish();
     assert_eq!(ring.chunks_lent(), 1);
     let sent = until(&mut ring, 32);
-    let mut heard = [0; 5];
-    d.read_exact(&mut heard).expect("sent");
-    assert_eq!((&heard, sent.result, ring.chunks_lent()), (b"first", 5, 1));
+    let mut received = [0; 5];
+    d.read_exact(&mut received).expect("sent");
+    assert_eq!((&received, sent.result, ring.chunks_lent()), (b"first", 5, 1));
     ring.recycle(sent.chunks);
     assert_eq!(ring.chunks_lent(), 0);
 }
