@@ -1,7 +1,7 @@
-//! One flow over the window: samples in, cells and stalls out. Pure.
+//! Turns the samples of one flow over the window into cells and stalls. No I/O.
 //!
-//! Time between two samples is split at its middle when they differ. A run is a stretch of samples with the same state; it
-//! becomes a stall only while nothing moved, that is, none of the socket's byte counters changed.
+//! If two successive samples differ, the time between them is split in the middle. A run is a series of samples with the same
+//! state and the same byte counters of the socket. A run of at least two samples that is long enough is a stall.
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -16,15 +16,15 @@ use super::flow_state::{self, Context, NONAGLE_UNKNOWN};
 /// A flow that is being observed.
 #[derive(Debug, Clone)]
 pub struct Track {
-    /// What names the socket to the kernel.
+    /// The identity of the socket in SOCK_DIAG.
     pub id: SocketId,
-    /// Inode of its descriptor; 0 until it is accepted.
+    /// Inode of the socket; 0 until it is accepted.
     pub inode: u64,
-    /// Its namespace.
+    /// Inode of its network namespace.
     pub netns: u64,
-    /// Its owner, 0 when unknown.
+    /// Pid of its owner, 0 if unknown.
     pub pid: u32,
-    /// Its descriptor there, -1 when unknown.
+    /// Its descriptor in that process, -1 if unknown.
     pub fd: i32,
     role: Role,
     local: SocketAddr,
@@ -48,7 +48,7 @@ struct Run {
     samples: u32,
 }
 
-/// Counters that stand still while nothing moves.
+/// Byte counters and queue lengths, which do not change during a stall.
 type Progress = (u64, u64, u32, u32, u32);
 
 fn progress(socket: &TcpSocket) -> Progress {
@@ -57,7 +57,7 @@ fn progress(socket: &TcpSocket) -> Progress {
 }
 
 impl Track {
-    /// Begins with the first sample, at `at_ns`; the flow is taken to exist since `begin_ns`.
+    /// Starts with the first sample, at `at_ns`. The flow counts as existing since `begin_ns`.
     pub fn new(socket: &TcpSocket, netns: u64, owner: (u32, i32), role: Role, begin_ns: u64, at_ns: u64) -> Self {
         let context = Context { nonagle: NONAGLE_UNKNOWN, role, sndbuf_limited: false };
         let first = flow_state::snapshot(socket, at_ns);
@@ -87,12 +87,13 @@ impl Track {
         }
     }
 
-    /// When it was last seen.
+    /// The time of the last sample that had the socket.
     pub fn seen_ns(&self) -> u64 {
         self.seen_ns
     }
 
-    /// Takes options that were read from the socket itself: Nagle's switch, and which buffers are locked.
+    /// Sets options that were read from the socket itself: TCP_NODELAY and TCP_CORK (`nonagle`), and fixed buffer sizes
+    /// (`userlocks`).
     pub fn set_options(&mut self, nonagle: u8, userlocks: u8) {
         if self.nonagle == NONAGLE_UNKNOWN {
             self.first.nonagle = nonagle;
@@ -101,7 +102,7 @@ impl Track {
         (self.nonagle, self.userlocks) = (nonagle, userlocks);
     }
 
-    /// The next sample.
+    /// Adds a sample.
     pub fn update(&mut self, socket: &TcpSocket, at_ns: u64, stalls: &mut Vec<FlowStall>) {
         let sndbuf_limited = socket.record.sndbuf_limited_us > self.last.sndbuf_limited_us;
         let state = flow_state::classify(socket, &Context { nonagle: self.nonagle, role: self.role, sndbuf_limited });
@@ -120,7 +121,7 @@ impl Track {
         self.last = flow_state::snapshot(socket, at_ns);
     }
 
-    /// The socket was missing from the sample at `at_ns`.
+    /// Ends the flow, whose socket was missing in the sample at `at_ns`.
     pub fn gone(&mut self, at_ns: u64, stalls: &mut Vec<FlowStall>) {
         let boundary = self.seen_ns + at_ns.saturating_sub(self.seen_ns) / 2;
         self.close_run(boundary, Release::Close, stalls);
@@ -150,7 +151,7 @@ impl Track {
         }
     }
 
-    /// The account when the window ended at `end_ns`.
+    /// Closes the ledger at the end of the window, `end_ns`.
     pub fn finish(mut self, end_ns: u64, stalls: &mut Vec<FlowStall>) -> FlowRecord {
         if !self.ended {
             self.close_run(end_ns.max(self.seen_ns), Release::Cut, stalls);
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_goes_ends_between_two_samples() {
+    fn a_closed_flow_ends_in_the_middle_between_two_samples() {
         let mut stalls = Vec::new();
         let mut track = Track::new(&unread(0), 1, (5, 3), Role::Client, 10 * MS, 10 * MS);
         track.update(&unread(0), 20 * MS, &mut stalls);

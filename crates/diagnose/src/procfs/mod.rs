@@ -130,7 +130,7 @@ impl Observation {
 
     fn refresh(&mut self, resolved: &mut Resolved, now_ns: u64) {
         let changes = resolved.refresh();
-        self.threads.remember(&changes.exited);
+        self.threads.read_slow_counters(&changes.exited);
         for (pid, tid) in changes.new_threads {
             self.threads.add(pid, tid, now_ns);
         }

@@ -1,27 +1,27 @@
-//! One thread over the window: readings in, a ledger that sums to the observed time out. Pure.
+//! Turns the readings of one thread over the window into a ledger that sums to the observed time. No I/O.
 //!
-//! The scheduler's own counters (/proc/TID/schedstat: time on a CPU, time in the run queue, number of timeslices) are exact
-//! between two readings; only *what* a blocked thread waited for comes from sampling. The counter of run-queue time moves when a wait
-//! ends, so time in which a runnable thread got no CPU stays pending until a later reading explains it.
+//! The scheduler's counters (/proc/TID/schedstat: time on a CPU, time in the run queue, number of timeslices) are exact
+//! between two readings. Only *what* a blocked thread waited for comes from sampling. The kernel adds to the run-queue time
+//! when a wait ends, so the time of a runnable thread without a CPU stays pending until a later reading shows that wait.
 use std::collections::BTreeMap;
 
 use parshall_evidence::{FdKind, NO_SYSCALL, OffCpu, OffCpuCell, RunQueue, STALL_MIN_NS, ThreadStall};
 
 use crate::syscall_name::syscall_name;
 
-/// What a thread waits in.
+/// The system call in which a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Call {
     /// System call number, or [`NO_SYSCALL`].
     pub syscall: i32,
-    /// What its descriptor is.
+    /// The kind of its descriptor.
     pub fd: FdKind,
 }
 
-/// A wait of which nothing is known.
+/// A wait in an unknown call, or outside of system calls.
 pub const UNKNOWN_CALL: Call = Call { syscall: NO_SYSCALL, fd: FdKind::None };
 
-/// What a sample shows a thread doing.
+/// The state of a thread in a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
     /// On a CPU or waiting for one.
@@ -34,16 +34,16 @@ pub enum Seen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
     pub at_ns: u64,
-    /// CPU time since it started.
+    /// CPU time since the thread started.
     pub cpu_ns: u64,
-    /// Time in run queues since it started.
+    /// Time in run queues since the thread started.
     pub delay_ns: u64,
-    /// Timeslices since it started.
+    /// Timeslices since the thread started.
     pub timeslices: u64,
     pub seen: Seen,
 }
 
-/// A wait in one call that no timeslice interrupted.
+/// A wait in one call without a timeslice in between.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     call: Call,
@@ -61,9 +61,9 @@ pub struct Account {
     runnable_ns: u64,
     throttled_ns: u64,
     pending_ns: u64,
-    /// Blocked between two readings that both saw it running.
+    /// Time off the CPU between two readings that both showed it running, with timeslices in between.
     unseen_ns: u64,
-    /// Throttled time of its control group that no wait of this thread has used up.
+    /// Throttled time of its control group that was not attributed to a wait of this thread yet.
     credit_ns: u64,
     credit_until_ns: u64,
     blocked: BTreeMap<Call, (u64, u64)>,
@@ -71,14 +71,14 @@ pub struct Account {
     runq: RunQueue,
 }
 
-/// How long after a group was throttled a thread's wait may still be put down to it: a period of the default length.
+/// How long after its group was throttled a wait of a thread can be attributed to that: the default length of a CFS period.
 const CREDIT_NS: u64 = 100_000_000;
 
 /// Log2 buckets of run-queue waits: up to 2^31 us.
 const BUCKETS: usize = 32;
 
 impl Account {
-    /// Begins with the first reading.
+    /// Opens the ledger at the first reading.
     pub fn new(first: Reading) -> Self {
         let mut account = Self {
             first,
@@ -103,11 +103,12 @@ impl Account {
         &self.last
     }
 
-    /// The next reading. `throttled_ns` is how long its control group was throttled since the last one.
+    /// Accounts for the time since the last reading. `throttled_ns` is how long its control group was throttled in that time.
     pub fn update(&mut self, now: Reading, throttled_ns: u64, tid: u32, stalls: &mut Vec<ThreadStall>) {
         let elapsed = now.at_ns.saturating_sub(self.last.at_ns);
         let timeslices = now.timeslices.saturating_sub(self.last.timeslices);
-        // The kernel posts throttled time when it ends, and the wait that holds it when the thread then gets a CPU.
+        // The kernel adds throttled time to its counter when the throttling ends, and the wait of the thread to its run-queue
+        // time later, when the thread gets a CPU.
         if throttled_ns > 0 {
             self.credit_until_ns = now.at_ns + CREDIT_NS;
         } else if now.at_ns > self.credit_until_ns {
@@ -117,7 +118,7 @@ impl Account {
 
         let mut cpu = now.cpu_ns.saturating_sub(self.last.cpu_ns);
         if cpu > elapsed {
-            // Ticks post CPU time late: it belongs to time that looked like waiting for a CPU.
+            // CPU time that is accounted at ticks comes late: it was taken for waiting for a CPU before.
             let late = self.take_unexplained(cpu - elapsed);
             self.on_cpu_ns += late;
             cpu = elapsed;
@@ -133,7 +134,7 @@ impl Account {
         let inside = delay.min(rest);
         self.wait(inside);
         rest -= inside;
-        // A wait that began while the thread looked blocked: woken, but not yet on a CPU.
+        // Run-queue time that exceeds `rest`: the thread was already woken when an earlier reading showed it blocked.
         let before = self.take_blocked(delay - inside);
         self.wait(before);
 
@@ -150,7 +151,7 @@ impl Account {
             }
             (Seen::Blocked(_), Seen::Blocked(call)) if timeslices == 0 => {
                 if let Some(block) = &mut self.block {
-                    // Without a timeslice it cannot have gone elsewhere; a changed argument is a torn reading.
+                    // Without a timeslice it is still the same wait. A different call comes from a torn reading.
                     let _ = call;
                     block.ns += rest;
                     block.samples += 1;
@@ -172,7 +173,7 @@ impl Account {
             }
         }
         if let (Seen::Blocked(call), true) = (now.seen, timeslices > 1) {
-            // Timeslices that no sample fell into: most likely the same wait, again and again.
+            // Timeslices without a sample: most likely the thread repeated the same wait.
             self.blocked.entry(call).or_default().1 += timeslices - 1;
         }
     }
@@ -201,7 +202,7 @@ impl Account {
         }
     }
 
-    /// Takes time that no counter has explained so far.
+    /// Takes at most `ns` out of the time that no counter has explained yet, and returns how much it took.
     fn take_unexplained(&mut self, ns: u64) -> u64 {
         let pending = ns.min(self.pending_ns);
         self.pending_ns -= pending;
@@ -217,7 +218,8 @@ impl Account {
         taken
     }
 
-    /// Time in the run queue: throttled as far as the control group was, else waiting for a CPU.
+    /// Attributes time in the run queue: to throttling up to the throttled time of the control group, else to waiting for a
+    /// CPU.
     fn wait(&mut self, ns: u64) {
         let throttled = ns.min(self.credit_ns);
         self.credit_ns -= throttled;
@@ -225,7 +227,7 @@ impl Account {
         self.runnable_ns += ns - throttled;
     }
 
-    /// The counters give the sum and the number of waits between two readings; the histogram gets their mean.
+    /// Adds the waits between two readings to the histogram. Only their sum and number are known, so each counts with the mean.
     fn count_waits(&mut self, delay_ns: u64, timeslices: u64) {
         if delay_ns == 0 {
             return;
@@ -238,7 +240,7 @@ impl Account {
         self.runq.log2_us[bucket.min(BUCKETS - 1)] += waits;
     }
 
-    /// Closes the ledger. `never_blocks` says that all its switches were forced.
+    /// Closes the ledger. `never_blocks` says that all context switches of the thread were involuntary.
     pub fn finish(mut self, tid: u32, never_blocks: bool, stalls: &mut Vec<ThreadStall>) -> Ledger {
         self.close_block(self.last.at_ns, tid, stalls);
         let mut waited = std::mem::take(&mut self.pending_ns);
@@ -246,7 +248,7 @@ impl Account {
             waited += std::mem::take(&mut self.unseen_ns);
         }
         self.wait(waited);
-        self.share_out_unseen();
+        self.distribute_unseen();
         let mut off_cpu: Vec<OffCpuCell> =
             self.blocked.iter().map(|(&call, &(ns, count))| cell(OffCpu::Blocked, call, ns, count)).collect();
         if self.runnable_ns > 0 {
@@ -268,8 +270,8 @@ impl Account {
         }
     }
 
-    /// Blocks that fell between two samples are shared out like those that were seen.
-    fn share_out_unseen(&mut self) {
+    /// Distributes blocked time between samples over the calls in proportion to the time that samples showed.
+    fn distribute_unseen(&mut self) {
         let unseen = std::mem::take(&mut self.unseen_ns);
         if unseen == 0 {
             return;
@@ -290,12 +292,12 @@ impl Account {
     }
 }
 
-/// What an [`Account`] comes to.
+/// The result of an [`Account`].
 #[derive(Debug, Clone)]
 pub struct Ledger {
-    /// The first reading.
+    /// Time of the first reading.
     pub begin_ns: u64,
-    /// The last reading.
+    /// Time of the last reading.
     pub end_ns: u64,
     /// CPU time between them, as the scheduler counts it.
     pub cpu_ns: u64,
@@ -395,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn throttled_time_is_told_from_waiting() {
+    fn throttled_time_is_separated_from_waiting() {
         let (ledger, _) = run(&[
             (reading(0, 0, 0, 1, Seen::Running), 0),
             (reading(50, 0, 0, 1, Seen::Running), 0),
@@ -406,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_that_ticks_post_late_is_no_waiting() {
+    fn cpu_time_that_is_accounted_late_is_not_waiting() {
         let (ledger, _) = run(&[
             (reading(0, 0, 0, 1, Seen::Running), 0),
             (reading(5, 0, 0, 1, Seen::Running), 0),

@@ -1,7 +1,7 @@
 //! Samples the threads of the subject from /proc and keeps their ledgers.
 //!
-//! A sample of an idle thread is one read: as long as `schedstat` counts no timeslice, the thread waits where it waited
-//! before. Files stay open while there are few threads; pread at 0 makes the kernel write their text anew.
+//! Sampling an idle thread costs one read: while `schedstat` counts no new timeslice, the thread is still in the same wait.
+//! Files stay open if there are few threads. Each pread at offset 0 makes the kernel generate their text anew.
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -15,13 +15,13 @@ use crate::cgroup::Watch;
 use crate::subject::Process;
 use parshall_host::proc_fs;
 
-/// Threads that are observed.
+/// The most threads that are observed.
 pub const THREADS_MAX: usize = 4096;
-/// Threads whose files stay open: two descriptors each, below the usual limit of 1024.
+/// The most threads whose files stay open: two descriptors each, which is below the usual limit of 1024.
 const OPEN_MAX: usize = 256;
-/// Longest text that is read from `schedstat` and `syscall`.
+/// The most bytes that are read from `schedstat` and `syscall`.
 const TEXT: usize = 256;
-/// Stalls that are kept.
+/// The most stalls that are kept.
 const STALLS_MAX: usize = 100_000;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ struct Thread {
     ended: bool,
 }
 
-/// Figures that are read a few times per second only.
+/// Counters that are read only a few times per second.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slow {
     user_ticks: u64,
@@ -53,16 +53,16 @@ pub struct Threads {
     stalls: Vec<ThreadStall>,
     /// Threads beyond [`THREADS_MAX`].
     pub untracked: u64,
-    /// Threads whose system call we may not read.
+    /// Threads whose `syscall` file may not be read.
     pub hidden: u64,
-    /// The kernel keeps no schedstat: CPU time comes in ticks.
+    /// Whether the kernel keeps no schedstat, so that CPU time is read in ticks.
     pub ticks_only: bool,
     tick_ns: u64,
     throttled_before: BTreeMap<u32, u64>,
 }
 
 impl Threads {
-    /// Begins with all threads of the processes.
+    /// Starts to observe all threads of the processes.
     pub fn start(processes: &[Process], now: impl Fn() -> u64) -> Self {
         let mut threads = Self {
             threads: BTreeMap::new(),
@@ -81,7 +81,7 @@ impl Threads {
         threads
     }
 
-    /// Begins to observe a thread.
+    /// Starts to observe a thread.
     pub fn add(&mut self, pid: u32, tid: u32, at_ns: u64) {
         if self.threads.contains_key(&tid) {
             return;
@@ -122,7 +122,7 @@ impl Threads {
         Some(((slow.user_ticks + slow.system_ticks) * self.tick_ns, 0, slow.voluntary + slow.forced))
     }
 
-    /// Samples every thread. Returns how many are left.
+    /// Samples every thread. Returns how many still run.
     pub fn sample(&mut self, now: &impl Fn() -> u64, processes: &[Process], cgroups: &Watch) -> usize {
         let throttled = self.throttled_since_last(processes, cgroups);
         let mut threads = std::mem::take(&mut self.threads);
@@ -146,10 +146,11 @@ impl Threads {
         left
     }
 
-    /// Reads what is read rarely, so that a thread that ends has left it. Ends the threads of processes that are gone.
-    pub fn remember(&mut self, exited: &[u32]) {
+    /// Reads the slow counters, so that recent values are known when a thread ends. Marks the threads of exited processes as
+    /// ended.
+    pub fn read_slow_counters(&mut self, exited: &[u32]) {
         for thread in self.threads.values_mut().filter(|thread| !thread.ended) {
-            thread.remember();
+            thread.read_slow_counters();
             thread.ended = exited.contains(&thread.pid);
         }
     }
@@ -173,7 +174,7 @@ impl Threads {
         let mut records = Vec::with_capacity(self.threads.len());
         for (tid, mut thread) in self.threads {
             if !thread.ended {
-                thread.remember();
+                thread.read_slow_counters();
             }
             records.push(thread.record(tid, &mut self.stalls));
         }
@@ -184,7 +185,7 @@ impl Threads {
 }
 
 impl Thread {
-    fn remember(&mut self) {
+    fn read_slow_counters(&mut self) {
         if let Some((comm, latest)) = slow(&self.directory) {
             self.comm = comm;
             self.latest = latest;
@@ -195,7 +196,7 @@ impl Thread {
         read(self.syscall.as_ref(), &self.directory, "syscall", buffer)
     }
 
-    /// What it does now.
+    /// Reads its current state.
     fn seen(&self) -> Seen {
         let mut buffer = [0; TEXT];
         if let Some(file) = self.syscall_text(&mut buffer).and_then(blocked_in::parse_syscall) {
@@ -217,7 +218,7 @@ impl Thread {
         let ledger = self.account.finish(tid, never_blocks, stalls);
         let user = latest.user_ticks.saturating_sub(begin.user_ticks);
         let ticks = user + latest.system_ticks.saturating_sub(begin.system_ticks);
-        // Ticks are coarse, the sum is exact: only their ratio is used.
+        // The sum is known exactly. Ticks are coarse, so only their ratio is used.
         let share = |ns: u64| (u128::from(ns) * u128::from(user) / u128::from(ticks)) as u64;
         ThreadRecord {
             tid,
@@ -240,7 +241,7 @@ impl Thread {
     }
 }
 
-/// Name and rarely read figures of a thread.
+/// Reads the name and the slow counters of a thread.
 fn slow(directory: &str) -> Option<(String, Slow)> {
     let stat = proc_fs::parse_stat(&fs::read_to_string(format!("{directory}/stat")).ok()?)?;
     let status = fs::read_to_string(format!("{directory}/status")).unwrap_or_default();
@@ -254,7 +255,7 @@ fn slow(directory: &str) -> Option<(String, Slow)> {
     Some((stat.comm, slow))
 }
 
-/// Reads a small file, through an open descriptor if there is one. None when the thread is gone or hides it.
+/// Reads a small file, through an open descriptor if there is one. None if the thread is gone or the file is not readable.
 fn read<'a>(open: Option<&File>, directory: &str, name: &str, buffer: &'a mut [u8; TEXT]) -> Option<&'a str> {
     let len = match open {
         Some(file) => file.read_at(buffer, 0).ok()?,
@@ -263,13 +264,14 @@ fn read<'a>(open: Option<&File>, directory: &str, name: &str, buffer: &'a mut [u
     std::str::from_utf8(&buffer[..len]).ok().filter(|text| !text.is_empty())
 }
 
-/// Without CONFIG_SCHED_INFO the file is missing or says 0 timeslices even of us, who run.
+/// Whether the kernel keeps schedstat. Without CONFIG_SCHED_INFO the file is missing, or shows 0 timeslices even for this
+/// running thread.
 fn keeps_schedstat() -> bool {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     parse_schedstat(&text).is_some_and(|(_, _, timeslices)| timeslices > 0)
 }
 
-/// CPU time, run-queue time and timeslices.
+/// Parses CPU time (ns), run-queue time (ns) and the number of timeslices.
 fn parse_schedstat(text: &str) -> Option<(u64, u64, u64)> {
     let mut fields = text.split_whitespace().map(|field| field.parse::<u64>().ok());
     let (cpu, delay, timeslices) = (fields.next()??, fields.next()??, fields.next()??);

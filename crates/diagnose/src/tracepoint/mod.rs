@@ -206,7 +206,7 @@ impl Session {
 
     fn refresh(&mut self, now_ns: u64) {
         let changes = self.resolved.refresh();
-        self.threads.remember(&changes.exited);
+        self.threads.read_slow_counters(&changes.exited);
         for &pid in &changes.started {
             self.classic.add_process(pid);
         }
