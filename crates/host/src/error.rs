@@ -1,4 +1,4 @@
-//! Errors that a user can fix: one line that says what is wrong, and a hint that says what to do.
+//! User-facing errors: one line that says what is wrong, and a hint that says what to do.
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use parshall_core::values::ValueError;
 /// An error of usage or a limit of the host. `main` prints it as `error: WHAT` and `hint: HINT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserError {
-    /// What is wrong: without a full stop.
+    /// What is wrong, without a full stop.
     pub what: String,
     /// What the user can do about it.
     pub hint: String,
@@ -41,11 +41,11 @@ pub fn print(error: &UserError) {
     io::stderr().write_all(text.as_bytes()).ok();
 }
 
-/// The exit code of a command, after its error, if any, was printed.
+/// Prints the error of a command, if any, and returns the exit code.
 pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
         Ok(code) => code,
-        // The reader of our output has closed it, as in `parshall show x.json | head`: that is no error.
+        // The reader of stdout has closed the pipe, as in `parshall show x.json | head`. That is not a failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             print(&for_user(&error));
@@ -54,7 +54,7 @@ pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
     }
 }
 
-/// An error of any type as one with a hint.
+/// Converts any error to one with a hint.
 fn for_user(error: &anyhow::Error) -> UserError {
     // The context around a `UserError` says where it happened, so the whole chain is printed; the hint stays that of the `UserError`.
     let what = format!("{error:#}");
@@ -66,7 +66,7 @@ fn for_user(error: &anyhow::Error) -> UserError {
 
 fn hint_for(error: &anyhow::Error) -> &'static str {
     match error.chain().find_map(|e| e.downcast_ref::<io::Error>()).map(io::Error::kind) {
-        Some(io::ErrorKind::PermissionDenied) => "run it as root; `parshall doctor` says what is lost without",
+        Some(io::ErrorKind::PermissionDenied) => "run it as root; `parshall doctor` says what is lost without root",
         Some(io::ErrorKind::NotFound) => "check the path",
         Some(io::ErrorKind::StorageFull) => "free some space, or write to another file system",
         _ => "`parshall doctor` says what this host allows",
