@@ -1,11 +1,11 @@
-# The two commands of the README are `make demo` and `make test`. Each sets up what it needs by itself.
+# The README names `make demo` and `make test`. Each installs what it needs first.
 
 .PHONY: help demo test licences build bench bless fmt clean
 
 help:
 	@echo "make demo      build, and diagnose a known fault"
 	@echo "make test      all checks and tests"
-	@echo "make licences  licences and known faults of the dependencies, by cargo-deny (CI runs this after make test)"
+	@echo "make licences  licences and known vulnerabilities of the dependencies, by cargo-deny (CI runs this after make test)"
 	@echo "make build     an optimised binary: target/release/parshall"
 	@echo "make bench     the side-by-side measurements"
 	@echo "make bless     rewrite the golden files and the drawing of imports from the code"

@@ -1,4 +1,4 @@
-"""Reads a request of OTLP metrics (gzip'd protobuf) with the messages of opentelemetry-proto, and prints it in lines."""
+"""Decodes an OTLP metrics request (gzip'd protobuf) with the messages of opentelemetry-proto, and prints a line per point."""
 import gzip
 import sys
 

@@ -1,4 +1,4 @@
-//! Chores of the repository. `cargo xtask` is an alias in `.cargo/config.toml`.
+//! Tasks of the repository's maintenance. `cargo xtask` is an alias in `.cargo/config.toml`.
 #![forbid(unsafe_code)]
 
 mod tidy;
@@ -13,13 +13,13 @@ fn main() -> ExitCode {
         ["tidy", "--bless"] => tidy::run(&root(), true),
         ["tidy", "--commits", base] => tidy::commits::run(&root(), base),
         _ => {
-            eprintln!("error: no such chore\nhint: cargo xtask tidy [--bless | --commits BASE]");
+            eprintln!("error: unknown task\nhint: cargo xtask tidy [--bless | --commits BASE]");
             ExitCode::from(2)
         }
     }
 }
 
-/// The root of the repository: the parent of this crate.
+/// The root of the repository: the parent of this crate's directory.
 fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     here.parent().map_or(here.clone(), PathBuf::from)

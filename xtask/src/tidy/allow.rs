@@ -1,5 +1,5 @@
-//! The list of exceptions. It only shrinks: an exception holds the number it was granted for, and one that is no longer
-//! needed is a complaint.
+//! The list of exceptions to the rules. It only shrinks: an exception holds for one number, and one that is no longer needed
+//! is a complaint.
 
 /// An exception: `PATH LINES` for a file, `crates/NAME::circles MODULES` for the circles of imports in a crate,
 /// `crates/NAME::products IMPORTS` for imports between products in it.
@@ -16,7 +16,7 @@ pub struct Allowed {
     list: Vec<Exception>,
 }
 
-/// Reads the list: one exception a line, `#` begins a comment.
+/// Parses the list: one exception per line, `#` begins a comment.
 pub fn parse(text: &str, complaints: &mut Vec<String>) -> Allowed {
     let mut allowed = Allowed::default();
     for line in text.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty()) {
@@ -29,14 +29,14 @@ pub fn parse(text: &str, complaints: &mut Vec<String>) -> Allowed {
 }
 
 impl Allowed {
-    /// Whether `number` of something is granted; marks the exception as needed.
+    /// Whether there is an exception for `what` with at least this number. Marks it as needed.
     pub fn permits(&mut self, what: &str, number: usize) -> bool {
         let Some(exception) = self.list.iter_mut().find(|e| e.what == what) else { return false };
         exception.used = true;
         number <= exception.most
     }
 
-    /// Complains about exceptions that nothing needs any more.
+    /// Adds a complaint for each exception that is no longer needed.
     pub fn complain_unused(&self, complaints: &mut Vec<String>) {
         for exception in self.list.iter().filter(|e| !e.used) {
             complaints.push(format!(

@@ -1,11 +1,11 @@
-//! `cargo xtask tidy --commits BASE`: messages of the commits since BASE.
+//! `cargo xtask tidy --commits BASE`: checks the messages of the commits since BASE.
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// Columns of a subject, and of a line of a body that can be broken.
+/// The most columns of a subject, and of a body's line that can be broken.
 const MAX_COLUMNS: usize = 72;
 
-/// Checks the messages of all commits that HEAD has and `base` lacks; prints what is wrong, a line each.
+/// Checks the messages of all commits in `base..HEAD`. Prints a line for each complaint.
 pub fn run(root: &Path, base: &str) -> ExitCode {
     let range = format!("{base}..HEAD");
     let log =
@@ -28,11 +28,11 @@ pub fn run(root: &Path, base: &str) -> ExitCode {
 }
 
 fn fail(why: &str) -> ExitCode {
-    eprintln!("error: cannot read the commits: {why}\nhint: name a commit that is there, as in --commits origin/main");
+    eprintln!("error: cannot read the commits: {why}\nhint: name an existing commit, as in --commits origin/main");
     ExitCode::FAILURE
 }
 
-/// What is wrong with a message.
+/// The complaints about a message.
 fn check(message: &str) -> Vec<String> {
     let mut lines = message.trim_end().lines();
     let subject = lines.next().unwrap_or_default();
@@ -47,13 +47,13 @@ fn check(message: &str) -> Vec<String> {
         .split_once(": ")
         .is_some_and(|(area, what)| is_area(area) && what.starts_with(|c: char| c.is_ascii_uppercase()));
     if !is_named || subject.ends_with('.') || subject.contains(';') {
-        complaints.push(format!("the subject is not one `area: Do something`: {subject}"));
+        complaints.push(format!("the subject does not have the form `area: Do something`: {subject}"));
     }
     let body: Vec<&str> = lines.collect();
     if body.first().is_none_or(|line| !line.is_empty()) || body.len() < 2 {
-        complaints.push(format!("no body behind an empty line says why: {subject}"));
+        complaints.push(format!("there is no body, after an empty line, that says why: {subject}"));
     }
-    // An address, a command's output or a table cannot be broken.
+    // A URL, the output of a command or a table cannot be broken.
     let is_long = |line: &&&str| line.chars().count() > MAX_COLUMNS && !line.starts_with(' ') && line.contains(' ');
     if let Some(line) = body.iter().find(is_long) {
         complaints.push(format!("the body has a line of more than {MAX_COLUMNS} columns: {line}"));
@@ -71,9 +71,9 @@ mod tests {
         let long = "x".repeat(60);
         let cases = [
             (format!("relay: Close {long}\n\nWhy."), "columns"),
-            ("Close idle pipes\n\nWhy.".to_owned(), "is not one"),
-            ("relay: close idle pipes\n\nWhy.".to_owned(), "is not one"),
-            ("relay: Close pipes; count them\n\nWhy.".to_owned(), "is not one"),
+            ("Close idle pipes\n\nWhy.".to_owned(), "does not have the form"),
+            ("relay: close idle pipes\n\nWhy.".to_owned(), "does not have the form"),
+            ("relay: Close pipes; count them\n\nWhy.".to_owned(), "does not have the form"),
             ("relay: Close idle pipes".to_owned(), "no body"),
             ("relay: Close idle pipes\nWhy.".to_owned(), "no body"),
             (format!("relay: Close idle pipes\n\nWhy {long} {long}."), "the body"),

@@ -1,24 +1,24 @@
-//! Which module imports which: read from the tokens of the sources, test code left out.
+//! Reads which module imports which from the tokens of the sources, without test code.
 //!
-//! A crate's nodes are its top-level modules and its root file (`lib` or `main`), where it holds code of its own. An item that
-//! the root re-exports belongs to the module that it comes from.
+//! The nodes of a crate are its top-level modules, and its root file (`lib` or `main`) if that has code of its own. An item that
+//! the root re-exports belongs to the module that defines it.
 use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// Names with the names that each imports.
+/// The names that each name imports.
 pub type Graph = BTreeMap<String, BTreeSet<String>>;
 
 /// The imports of a workspace.
 #[derive(Debug, Default)]
 pub struct Imports {
-    /// Between crates, by the names of their folders.
+    /// Imports between crates, by the names of their directories.
     pub crates: Graph,
-    /// Between the top-level modules of each crate.
+    /// Imports between the top-level modules of each crate.
     pub modules: BTreeMap<String, Graph>,
 }
 
-/// Reads all `crates/NAME/src/**.rs` of `files` (path and text). Fails with the path of a file that is not Rust.
+/// Reads all `crates/NAME/src/**.rs` of `files` (path and text). The error names a file that is not valid Rust.
 pub fn read(files: &[(String, String)]) -> Result<Imports, String> {
     let mut sources: BTreeMap<String, Vec<Source>> = BTreeMap::new();
     for (path, text) in files {
@@ -37,13 +37,13 @@ pub fn read(files: &[(String, String)]) -> Result<Imports, String> {
     Ok(imports)
 }
 
-/// A file, with its module's path from the crate's root.
+/// A file with the path of its module from the crate's root.
 struct Source {
     module: Vec<String>,
     tokens: Vec<TokenTree>,
 }
 
-/// `a/b.rs` and `a/b/mod.rs` are `[a, b]`, and the root file is `[]`. None for what is not Rust.
+/// The module path of a file: `[a, b]` for `a/b.rs` and `a/b/mod.rs`, `[]` for the root file. None if it is not a Rust file.
 fn module_path(below: &str) -> Option<Vec<String>> {
     let mut parts: Vec<String> = below.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
     if matches!(parts.last().map(String::as_str), Some("mod" | "lib" | "main")) {
@@ -71,17 +71,17 @@ fn read_crate(sources: &[Source], crates: &BTreeSet<String>) -> (Graph, BTreeSet
         graph.entry(from.to_owned()).or_default().extend(reader.modules);
         others.extend(reader.others);
     }
-    // A root that nobody imports from only lists the modules.
+    // A root from which no module imports only declares the modules.
     if !graph.values().any(|imported| imported.contains(ROOT)) {
         graph.remove(ROOT);
     }
     (graph, others)
 }
 
-/// The node of a crate's root file.
+/// The name of a root file's node.
 pub const ROOT: &str = "(root)";
 
-/// What one file imports.
+/// Collects the imports of one file.
 struct Reader<'a> {
     crates: &'a BTreeSet<String>,
     top: &'a BTreeSet<String>,
@@ -92,7 +92,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// `depth` is the number of modules around these tokens.
+    /// `depth` is the number of modules that enclose these tokens.
     fn walk(&mut self, tokens: &[TokenTree], depth: usize) {
         let mut i = 0;
         while i < tokens.len() {
@@ -137,7 +137,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What stands behind `crate::`: a name, or several in braces.
+    /// Reads the tokens after `crate::`: a name, or several in braces.
     fn path_from_root(&mut self, tokens: &[TokenTree], at: usize) {
         match tokens.get(at) {
             Some(TokenTree::Ident(name)) => self.import(&name.to_string()),
@@ -162,7 +162,7 @@ impl Reader<'_> {
     }
 }
 
-/// Names that the root file re-exports, with the top-level module that each comes from.
+/// The names that the root file re-exports, with the top-level module of each.
 fn reexports(tokens: &[TokenTree], top: &BTreeSet<String>) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for item in tokens.split(|token| matches!(token, TokenTree::Punct(p) if p.as_char() == ';')) {
@@ -178,7 +178,7 @@ fn reexports(tokens: &[TokenTree], top: &BTreeSet<String>) -> BTreeMap<String, S
     found
 }
 
-/// The last words of the paths of a `use`.
+/// The last segments of the paths of a `use`.
 fn leaves(path: &[TokenTree], names: &mut Vec<String>) {
     for part in path.split(is_comma) {
         match part.last() {
@@ -189,7 +189,7 @@ fn leaves(path: &[TokenTree], names: &mut Vec<String>) {
     }
 }
 
-/// Modules that exist in tests only, from the crate's root.
+/// The modules that exist only in tests, by their path from the crate's root.
 fn test_modules(source: &Source) -> Vec<Vec<String>> {
     let tokens = &source.tokens;
     let mut found = Vec::new();
@@ -206,7 +206,7 @@ fn test_modules(source: &Source) -> Vec<Vec<String>> {
     found
 }
 
-/// The end of the item behind a `#[cfg(test)]` that stands at `i`, with its other attributes.
+/// The end of the item after a `#[cfg(test)]` at `i` and its other attributes. None if there is no such attribute.
 fn end_of_test_item(tokens: &[TokenTree], i: usize) -> Option<usize> {
     if !is_test_attribute(tokens, i, false) {
         return None;
@@ -220,7 +220,7 @@ fn end_of_test_item(tokens: &[TokenTree], i: usize) -> Option<usize> {
     Some((behind..tokens.len()).find(|at| is_end(&tokens[*at])).map_or(tokens.len(), |at| at + 1))
 }
 
-/// Whether `#[cfg(.. test ..)]` stands at `i`; `inner`: `#![cfg(.. test ..)]`.
+/// Whether the tokens at `i` are `#[cfg(.. test ..)]`, or `#![cfg(.. test ..)]` if `inner`.
 fn is_test_attribute(tokens: &[TokenTree], i: usize, inner: bool) -> bool {
     let punct = |at: usize, c: char| matches!(tokens.get(at), Some(TokenTree::Punct(p)) if p.as_char() == c);
     if !punct(i, '#') || (inner && !punct(i + 1, '!')) {
@@ -244,7 +244,7 @@ fn word(tokens: &[TokenTree], at: usize) -> Option<String> {
     }
 }
 
-/// Whether `::` stands at `at`.
+/// Whether the tokens at `at` are `::`.
 fn is_separator(tokens: &[TokenTree], at: usize) -> bool {
     let colon = |at: usize| matches!(tokens.get(at), Some(TokenTree::Punct(p)) if p.as_char() == ':');
     colon(at) && colon(at + 1)

@@ -1,28 +1,28 @@
-//! Layers of modules: no circle of imports, no import between products, and the drawing of both in ARCHITECTURE.md.
+//! Checks that imports have no circle and do not cross products, and draws the layers of modules in ARCHITECTURE.md.
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::allow::Allowed;
 use super::imports::{Graph, Imports};
 
-/// Where the drawing is.
+/// The file that holds the drawing.
 pub const DRAWING: &str = "ARCHITECTURE.md";
 const BEGIN: &str = "<!-- imports: drawn by `cargo xtask tidy --bless` -->\n";
 const END: &str = "<!-- end of imports -->\n";
 
-/// Crates that several products share, with the modules there that belong to one product each.
+/// Crates that several products share, with those of their modules that belong to one product each.
 const PRODUCTS: [(&str, &[&str]); 2] =
     [("core", &["judge", "observe", "relay", "sockets"]), ("bpf", &["diagnose", "relay", "sockets"])];
 
-/// Modules of one product that may import one another, because they are parts of one product.
+/// Groups of modules that may import each other, because they belong to the same product.
 const SAME_PRODUCT: [[&str; 2]; 1] = [["judge", "observe"]];
 
-/// Complains about circles and about products that import each other.
+/// Adds complaints about circles and about products that import each other.
 pub fn check(imports: &Imports, allowed: &mut Allowed, complaints: &mut Vec<String>) {
     for (name, graph) in &imports.modules {
         let circles = circles(graph);
         let modules: usize = circles.iter().map(BTreeSet::len).sum();
-        // An exception grants a number of modules that may be part of a circle.
+        // An exception permits a number of modules to be part of circles.
         if modules > 0 && !allowed.permits(&format!("crates/{name}::circles"), modules) {
             for circle in circles {
                 complaints.push(format!("crates/{name}: modules import each other in a circle: {}", list(&circle)));
@@ -43,15 +43,15 @@ pub fn check(imports: &Imports, allowed: &mut Allowed, complaints: &mut Vec<Stri
     }
 }
 
-/// The text of `file` with the drawing of these imports; None where it has no place for it.
+/// The text of `file` with a new drawing of these imports. None if it has no markers for the drawing.
 pub fn redrawn(file: &str, imports: &Imports) -> Option<String> {
     let (before, rest) = file.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{BEGIN}{}{END}{after}", drawing(imports)))
 }
 
-/// A line for each module with those that it imports, and one for all that import nothing. Each layer imports only from those
-/// below it.
+/// Draws a line for each module with its imports, and one line for all modules without imports. Each layer imports only from
+/// those below it.
 fn drawing(imports: &Imports) -> String {
     let mut text = "```\ncrates\n".to_owned();
     draw(&imports.crates, &mut text);
@@ -77,7 +77,7 @@ fn draw(graph: &Graph, text: &mut String) {
     }
 }
 
-/// A line of names behind `begin`, and as many further lines as it takes.
+/// Writes names after `begin`, in as many lines as they need.
 fn write_names(text: &mut String, begin: String, names: &BTreeSet<String>) {
     const WIDTH: usize = 118;
     let indent = begin.len();
@@ -92,7 +92,8 @@ fn write_names(text: &mut String, begin: String, names: &BTreeSet<String>) {
     writeln!(text, "{line}").ok();
 }
 
-/// Names by layer, the lowest first: a layer is the longest way down. What is part of a circle is one layer.
+/// Names by layer, the lowest first. The layer of a name is the length of its longest chain of imports. All names of a circle
+/// are in one layer.
 fn layers(graph: &Graph) -> Vec<BTreeSet<String>> {
     let circles = circles(graph);
     let group = |name: &str| -> BTreeSet<String> {
@@ -113,7 +114,7 @@ fn layers(graph: &Graph) -> Vec<BTreeSet<String>> {
     layers
 }
 
-/// Sets of names that reach each other.
+/// The sets of names that import each other, directly or not.
 fn circles(graph: &Graph) -> Vec<BTreeSet<String>> {
     let mut found: Vec<BTreeSet<String>> = Vec::new();
     for name in graph.keys() {
@@ -130,7 +131,7 @@ fn circles(graph: &Graph) -> Vec<BTreeSet<String>> {
     found
 }
 
-/// All that a name imports, directly or not.
+/// All names that a name imports, directly or not.
 fn reached(graph: &Graph, from: &str) -> BTreeSet<String> {
     let mut reached = BTreeSet::new();
     let mut todo: Vec<&String> = graph[from].iter().collect();

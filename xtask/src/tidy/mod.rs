@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: rules that neither rustc nor clippy checks.
 //!
-//! `rules.rs` checks one file, `repo.rs` what several files must agree on, `imports.rs` reads which module imports which,
-//! `layers.rs` checks and draws that, `commits.rs` checks messages, `allow.rs` holds the shrinking list of exceptions.
+//! `rules.rs` checks single files and `repo.rs` several together. `imports.rs` reads which module imports which, and
+//! `layers.rs` checks and draws that. `commits.rs` checks commit messages, and `allow.rs` holds the list of exceptions.
 mod allow;
 pub mod commits;
 mod imports;
@@ -13,14 +13,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where exceptions are listed.
+/// The file that lists the exceptions.
 const ALLOW_FILE: &str = "xtask/tidy-allow.txt";
-/// Never entered.
+/// Directories that are not read.
 const SKIPPED_DIRS: [&str; 4] = ["target", ".git", "node_modules", "__pycache__"];
-/// Files that are read; everything else is data.
+/// Extensions of the files that are read. All others are data.
 const EXTENSIONS: [&str; 9] = ["rs", "toml", "md", "c", "h", "sh", "py", "txt", "yml"];
 
-/// Checks the repository and prints what is wrong, a line each. With `bless` it brings the drawing of the imports up to date.
+/// Checks the repository and prints a line for each complaint. With `bless` it first updates the drawing of the imports.
 pub fn run(root: &Path, bless: bool) -> ExitCode {
     let mut complaints = Vec::new();
     let files = match read_all(root) {
@@ -67,7 +67,7 @@ fn check_imports(
         }
         Some(new) if new != *old => {
             complaints.push(format!(
-                "{}: the drawing of the imports is not that of the code: `cargo xtask tidy --bless` draws it",
+                "{}: the drawing of the imports is out of date: `cargo xtask tidy --bless` updates it",
                 layers::DRAWING
             ));
         }
@@ -76,7 +76,7 @@ fn check_imports(
     Ok(())
 }
 
-/// All files worth reading, by path from the root, in order.
+/// The path from the root and the text of all files that are checked, sorted by path.
 fn read_all(root: &Path) -> std::io::Result<Vec<(String, String)>> {
     let mut files = Vec::new();
     let mut todo: Vec<PathBuf> = vec![root.to_owned()];

@@ -1,14 +1,13 @@
-//! What several files must agree on: the files of a cause, and the invariants that ARCHITECTURE.md states.
+//! Rules about several files: each cause has documentation and a fault, and crates keep the invariants of ARCHITECTURE.md.
 use std::collections::BTreeMap;
 
-/// Where causes live; one file each.
+/// The directory of the causes; one file or directory each.
 const CAUSES: &str = "crates/core/src/judge/cause/";
-/// Files there that are no cause.
+/// Files in that directory that are not causes.
 const NOT_CAUSES: [&str; 3] = ["mod", "common", "tests"];
-/// The documentation of the causes: one row each.
+/// The documentation of the causes, with a row for each.
 const CAUSE_DOCS: &str = "docs/causes.md";
-/// The faults that must be told apart, and the cases of the docket, real programs with a known cause: at least one of either for
-/// each cause.
+/// The faults of the lab, and the docket's cases of real programs with known causes. Each cause needs at least one of either.
 const FAULTS: &str = "faults/";
 const DOCKET: &str = "bench/docket/cases/";
 /// Crates that must hold `#![forbid(unsafe_code)]`, by their root file.
@@ -24,13 +23,13 @@ const SAFE_ROOTS: [&str; 10] = [
     "crates/testkit/src/lib.rs",
     "xtask/src/main.rs",
 ];
-/// The only dependencies (beside dev-dependencies) of crates whose purity is an invariant.
+/// The permitted dependencies (beside dev-dependencies) of crates that must not do I/O.
 const PURE: [(&str, &[&str]); 2] = [
     ("crates/evidence/Cargo.toml", &["serde"]),
     ("crates/core/Cargo.toml", &["crc", "ipnet", "parshall-evidence", "serde", "strsim", "thiserror", "toml"]),
 ];
 
-/// Checks; returns what was skipped and why.
+/// Adds complaints, and returns the checks that were skipped, with the reason.
 pub fn check(files: &[(String, String)], complaints: &mut Vec<String>) -> Vec<String> {
     let files: BTreeMap<&str, &str> = files.iter().map(|(p, t)| (p.as_str(), t.as_str())).collect();
     for root in SAFE_ROOTS {
@@ -47,7 +46,7 @@ pub fn check(files: &[(String, String)], complaints: &mut Vec<String>) -> Vec<St
     causes(&files, complaints)
 }
 
-/// Every cause has a row in the docs, and a fault or a case of the docket.
+/// Checks that every cause has a row in the docs, and a fault or a case of the docket.
 fn causes(files: &BTreeMap<&str, &str>, complaints: &mut Vec<String>) -> Vec<String> {
     let mut skipped = Vec::new();
     let ids: Vec<String> = files.keys().filter_map(|p| cause_id(p)).collect();
@@ -59,7 +58,7 @@ fn causes(files: &BTreeMap<&str, &str>, complaints: &mut Vec<String>) -> Vec<Str
     let faults: Vec<&str> = files.iter().filter(|(p, _)| p.starts_with(FAULTS)).map(|(_, t)| *t).collect();
     let cases: Vec<&str> = files.iter().filter(|(p, _)| p.starts_with(DOCKET)).map(|(_, t)| *t).collect();
     if faults.is_empty() {
-        skipped.push(format!("{FAULTS} does not exist yet, so nothing says which fault shows which cause"));
+        skipped.push(format!("{FAULTS} does not exist yet, so no fault can show a cause"));
     }
     for id in &ids {
         if !docs.lines().any(|l| l.starts_with(&format!("| `{id}`"))) {
@@ -73,12 +72,12 @@ fn causes(files: &BTreeMap<&str, &str>, complaints: &mut Vec<String>) -> Vec<Str
     skipped
 }
 
-/// The line `causes = ["id", ...]` of a case has this id.
+/// Whether the line `causes = ["id", ...]` of a case has this id.
 fn expects(case: &str, id: &str) -> bool {
     case.lines().any(|l| l.starts_with("causes = [") && l.contains(&format!("\"{id}\"")))
 }
 
-/// The id of the cause in a file or folder below `CAUSES`, which is named after it.
+/// The id of a cause from the name of its file or directory below `CAUSES`.
 fn cause_id(path: &str) -> Option<String> {
     let name = path.strip_prefix(CAUSES)?;
     let name = match name.split_once('/') {
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn crates_stay_pure() {
+    fn dependencies_of_crates_without_io_are_checked() {
         let bad = (
             "crates/core/Cargo.toml",
             "[package]\nname = \"x\"\n\n[dependencies]\nserde.workspace = true\nlibc = \"0.2\"\n\n[dev-dependencies]\nproptest = \"1\"\n",

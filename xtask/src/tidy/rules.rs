@@ -1,12 +1,12 @@
-//! The rules that one file must keep.
+//! Rules for single files.
 use super::allow::Allowed;
 
-/// Longer files hold more than one topic.
+/// The most lines of a Rust file: a longer one has more than one topic.
 const MAX_FILE_LINES: usize = 800;
-/// A note that something is not done yet.
+/// The marker of unfinished work.
 const MARK: &str = concat!("FIX", "ME");
 
-/// Checks one file, given by its path from the root.
+/// Checks one file. `path` is relative to the root.
 pub fn check(path: &str, text: &str, allowed: &mut Allowed, complaints: &mut Vec<String>) {
     for (i, line) in text.lines().enumerate() {
         if line.ends_with([' ', '\t']) {
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_fires() {
+    fn each_rule_complains() {
         let long_file = format!("//! x\n{}", "const A: u8 = 1;\n".repeat(800));
         let cases = [
             ("crates/x/src/a.rs", "fn f() {}\n".to_owned(), "does not open"),
