@@ -2,6 +2,7 @@
 //! back. Values are in the kernel's terms, as they are read: a buffer is as large as the kernel made it.
 use std::ffi::CStr;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::call::check;
@@ -176,6 +177,13 @@ pub fn set_max_pacing_rate(fd: BorrowedFd<'_>, bytes_per_s: u64) -> io::Result<(
     set(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &bytes_per_s.to_ne_bytes())
 }
 
+/// The local port of a connected TCP or UDP socket; None of any other.
+pub fn connected_port(fd: BorrowedFd<'_>) -> Option<u16> {
+    rustix::net::getpeername(fd).ok()??;
+    let local = SocketAddr::try_from(rustix::net::getsockname(fd).ok()?).ok()?;
+    Some(local.port())
+}
+
 fn set(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &[u8]) -> io::Result<()> {
     // SAFETY: the kernel reads `value.len()` bytes of `value`, which lives across the call.
     check(unsafe {
@@ -225,6 +233,15 @@ mod tests {
             // Without CAP_NET_ADMIN the sysctl's limit holds.
             assert!(!after.locked && (after == before || !crate::child::is_root()), "{kind:?}: {after:?}");
         }
+    }
+
+    #[test]
+    fn a_connection_has_a_port_and_a_listener_none() {
+        let (listener, stream) = connection();
+        let port = stream.local_addr().expect("bound").port();
+        assert_eq!((connected_port(stream.as_fd()), connected_port(listener.as_fd())), (Some(port), None));
+        let (unix, _) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        assert_eq!(connected_port(unix.as_fd()), None);
     }
 
     #[test]

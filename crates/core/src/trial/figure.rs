@@ -101,9 +101,7 @@ pub fn window(capture: &Capture) -> TrialWindow {
         window.retransmitted += flow.retransmitted;
     }
     for flow in ends(&facts) {
-        let (first, last) = (&flow.rec.first, &flow.rec.last);
-        window.bytes += last.bytes_acked.saturating_sub(first.bytes_acked);
-        window.bytes += last.bytes_received.saturating_sub(first.bytes_received);
+        window.bytes += bytes(flow);
         window.connections += 1;
         if flow.shape == Shape::RequestReply {
             window.requests += requests(&facts, flow);
@@ -126,9 +124,24 @@ fn ends<'f, 'a>(facts: &'f Facts<'a>) -> Vec<&'f FlowFact<'a>> {
     moved().collect()
 }
 
-/// Both ends count what is asked and answered; the client does not count the last request before it closes.
+/// Bytes that a connection carried, by the kernel's own count.
+fn bytes(flow: &FlowFact<'_>) -> u64 {
+    let (first, last) = (&flow.rec.first, &flow.rec.last);
+    let acked = last.bytes_acked.saturating_sub(first.bytes_acked);
+    acked + last.bytes_received.saturating_sub(first.bytes_received)
+}
+
+/// Both ends count what is asked and answered; the client does not count the last request before it closes. Where probes ran in
+/// slices only, the bytes of a request are known from them, and the bytes of the whole window say how many there were.
 fn requests(facts: &Facts<'_>, flow: &FlowFact<'_>) -> f64 {
-    let count = |flow: &FlowFact<'_>| flow.rec.calls.exchanges as f64 * flow.ledger.scale;
+    let count = |flow: &FlowFact<'_>| {
+        let calls = &flow.rec.calls;
+        let scale = match calls.send_bytes + calls.recv_bytes {
+            seen if seen > 0 && flow.ledger.scaled => bytes(flow) as f64 / seen as f64,
+            _ => flow.ledger.scale,
+        };
+        calls.exchanges as f64 * scale
+    };
     let other = flow.pair.map_or(0.0, |other| count(&facts.flows[other]));
     count(flow).max(other)
 }
@@ -182,6 +195,20 @@ mod tests {
         for figure in [Figure::TimePerRequest, Figure::Throughput, Figure::CpuPerByte] {
             assert!(figure.value(&idle).is_finite(), "{figure:?}");
         }
+    }
+
+    #[test]
+    fn slices_are_scaled_by_the_bytes_of_the_whole_window() {
+        let mut busy = capture(vec![client()], Vec::new());
+        let flow = &mut busy.flows[0];
+        // A tenth of the time was observed, and in it a twentieth of what was carried.
+        flow.cells.iter_mut().for_each(|cell| cell.ns /= 10);
+        flow.observed_ns /= 10;
+        (flow.calls.send_bytes, flow.calls.recv_bytes) = (2_000, 2_000);
+        (flow.last.bytes_acked, flow.last.bytes_received) =
+            (flow.first.bytes_acked + 40_000, flow.first.bytes_received + 40_000);
+        let window = window(&busy);
+        assert_eq!((window.bytes, window.requests.round()), (80_000, 400.0));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What changed since the subject was resolved: threads and children that came, processes that went.
-use parshall_evidence::socket::selection::state::LISTEN;
+use std::collections::{BTreeSet, HashSet};
+
 use parshall_host::proc_fs;
 
 use super::table::{self, Holders};
@@ -71,14 +72,22 @@ impl Resolved {
 }
 
 impl Resolved {
-    /// The connections that its processes hold now, a descriptor of each, those that came since it was resolved included. Reads
-    /// all their descriptors and asks each namespace once: meant for a few times per second.
-    pub fn connections(&self) -> Vec<Sock> {
+    /// The TCP sockets that its processes hold now, a descriptor of each, those that came since it was resolved included; and of
+    /// a port the processes that came to hold one. Reads all their descriptors and asks each namespace once, and reads those of the
+    /// whole host where a socket of the port has no known holder: meant for a few times per second.
+    pub fn sockets_now(&mut self) -> Vec<Sock> {
         let pids: Vec<u32> = self.processes.iter().map(|process| process.pid).collect();
-        let holders = Holders::of_pids(&pids);
+        let mut holders = Holders::of_pids(&pids);
         let port = if let Select::Port(port) = self.select { Some(port) } else { None };
         let rows = table::dump(&self.namespaces, port, &mut Vec::new());
-        let held = rows.iter().filter(|row| row.socket.record.state != LISTEN).filter_map(|row| {
+        let inodes = rows.iter().map(|row| u64::from(row.socket.record.inode)).filter(|&inode| inode != 0);
+        let all: HashSet<u64> = inodes.collect();
+        if port.is_some() && all.iter().any(|&inode| holders.first(inode).is_none()) {
+            holders = Holders::of_inodes(&all);
+            let holding: BTreeSet<u32> = all.iter().flat_map(|&inode| holders.pids(inode)).collect();
+            self.add_processes(&holding.into_iter().collect::<Vec<u32>>());
+        }
+        let held = rows.iter().filter_map(|row| {
             let (pid, fd) = holders.first(u64::from(row.socket.record.inode))?;
             Some(self.sock(row, pid, fd))
         });

@@ -11,9 +11,9 @@ use parshall_host::proc_fs;
 
 use super::change::{Change, On};
 use super::guardian::Guardian;
-use super::place::{Group, Moved, NO_LIMIT, Place, Socket, Sysctl, Thread, Undo};
+use super::place::{Group, Moved, NO_LIMIT, Place, Socket, Sysctl, Thread, Undo, heirs};
 use crate::cgroup;
-use crate::subject::{Process, Resolved, Select};
+use crate::subject::{Process, Resolved, Select, Sock};
 
 /// A place of the trial.
 #[derive(Debug)]
@@ -28,6 +28,10 @@ struct Known {
     late: bool,
     /// It had the new value once.
     changed: bool,
+    /// It has the new value from one that was changed, and not from us.
+    inherited: bool,
+    /// The guardian knows its old value.
+    told: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +59,21 @@ pub struct Changer<'a> {
     refusal: Option<String>,
     /// What the kernel made of the value, where it is another one.
     adjusted: Option<String>,
+}
+
+impl Known {
+    fn undo(&self) -> Undo {
+        let new = if self.state == State::InPlace { &self.old } else { &self.new };
+        Undo { place: self.place.clone(), old: self.old.clone(), new: new.clone() }
+    }
+
+    /// It is changed only for what it gives to connections, and counts as none itself.
+    fn listener(&self) -> Option<u16> {
+        match &self.place {
+            Place::Connection(socket) if socket.listening => Some(socket.port),
+            _ => None,
+        }
+    }
 }
 
 impl<'a> Changer<'a> {
@@ -107,13 +126,19 @@ impl<'a> Changer<'a> {
 
     /// Every place has the value already.
     pub fn in_place(&self) -> bool {
-        !self.known.is_empty() && self.known.values().all(|known| known.state == State::InPlace)
+        let mut counted = self.counted().peekable();
+        counted.peek().is_some() && counted.all(|known| known.state == State::InPlace)
+    }
+
+    /// The places that the change is about.
+    fn counted(&self) -> impl Iterator<Item = &Known> {
+        self.known.values().filter(|known| known.listener().is_none())
     }
 
     /// What the places are now, alike ones together: `TCP_NODELAY=0 on 3 connections`.
     pub fn describe(&self) -> Vec<String> {
         let mut alike: BTreeMap<(String, &str), u64> = BTreeMap::new();
-        for known in self.known.values() {
+        for known in self.counted() {
             let what = match &known.place {
                 Place::Group(group) => format!("control group {}, which has {}", group.path, members(group)),
                 Place::Sysctl(sysctl) => format!("network namespace {}", sysctl.netns),
@@ -141,7 +166,11 @@ impl<'a> Changer<'a> {
             // What cannot be read is gone by now, or hidden from us: the count of connections says how many those are.
             if let Ok(old) = place.read(&mut moved) {
                 let inherited = if changed { self.inherited(&place, &old) } else { None };
+                let (key, from_another) = (place.key(), inherited.is_some());
                 self.add(place, inherited.unwrap_or(old), self.begun);
+                if let Some(known) = self.known.get_mut(&key) {
+                    known.inherited = from_another;
+                }
             }
         }
         if changed { self.make(guardian) } else { Ok(()) }
@@ -150,19 +179,24 @@ impl<'a> Changer<'a> {
     /// Makes the change wherever it is not made yet. The guardian knows first.
     pub fn make(&mut self, guardian: &mut Guardian) -> anyhow::Result<()> {
         self.begun = true;
-        let wanting = |known: &&mut Known| known.state == State::Old;
-        let undo: Vec<Undo> = self
-            .known
-            .values_mut()
-            .filter(wanting)
-            .map(|known| Undo { place: known.place.clone(), old: known.old.clone() })
+        let mut moved = Moved::default();
+        self.read_again(&mut moved);
+        let spared = self.ports_with_own_value();
+        let wanting =
+            |known: &Known| known.state == State::Old && known.listener().is_none_or(|port| !spared.contains(&port));
+        let untold =
+            self.known.values_mut().filter(|known| wanting(known) || known.state == State::InPlace && !known.told);
+        let undo: Vec<Undo> = untold
+            .map(|known| {
+                known.told = true;
+                known.undo()
+            })
             .collect();
         if undo.is_empty() {
             return Ok(());
         }
         guardian.remember(undo)?;
-        let mut moved = Moved::default();
-        for known in self.known.values_mut().filter(wanting) {
+        for known in self.known.values_mut().filter(|known| wanting(known)) {
             match known.place.write(&known.new, &mut moved).and_then(|()| known.place.read(&mut moved)) {
                 Ok(now) => {
                     (known.state, known.changed) = (State::New, true);
@@ -178,6 +212,26 @@ impl<'a> Changer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The values of places that are not changed now: their application may have set them since they were found.
+    fn read_again(&mut self, moved: &mut Moved) {
+        for known in self.known.values_mut().filter(|known| known.state == State::Old && !known.inherited) {
+            match known.place.read(moved) {
+                Ok(now) if known.place.is(&now, &known.new) => (known.state, known.old) = (State::InPlace, now),
+                Ok(now) => known.old = now,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => known.state = State::Gone,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Ports on which the application sets the value itself: what is accepted there with the new value may have it from the
+    /// application or from a changed listener, and nobody could tell what to put back. Those listeners are left alone.
+    fn ports_with_own_value(&self) -> HashSet<u16> {
+        let own = self.known.values().filter(|known| known.state == State::InPlace && known.listener().is_none());
+        own.filter_map(|known| if let Place::Connection(socket) = &known.place { Some(socket.port) } else { None })
+            .collect()
     }
 
     /// How often the value must be set anew.
@@ -199,6 +253,7 @@ impl<'a> Changer<'a> {
     pub fn take_back(&mut self) {
         let mut moved = Moved::default();
         for known in self.known.values_mut().filter(|known| known.state == State::New) {
+            known.inherited = false;
             known.state = match known.place.write(&known.old, &mut moved) {
                 Ok(()) => State::Old,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => State::Gone,
@@ -208,11 +263,15 @@ impl<'a> Changer<'a> {
                 }
             };
         }
+        let remembered = self.known.values().map(|known| (known.place.key(), known.undo())).collect();
+        for undo in heirs(&remembered) {
+            undo.place.write(&undo.old, &mut moved).ok();
+        }
     }
 
     /// The error when no place at all could be changed.
     pub fn refused(&self) -> Option<UserError> {
-        let any = |state| self.known.values().any(|known| known.state == state);
+        let any = |state| self.counted().any(|known| known.state == state);
         let why = self.refusal.as_ref().filter(|_| !any(State::New))?;
         let what = format!("the kernel refuses {}: {why}", self.change.sets);
         Some(UserError::new(what, "run it as root, and check the value against `man 7 tcp` and `man 7 cgroups`"))
@@ -220,9 +279,9 @@ impl<'a> Changer<'a> {
 
     /// How many places there were.
     pub fn counts(&self) -> PlaceCounts {
-        let count = |of: &dyn Fn(&Known) -> bool| self.known.values().filter(|known| of(known)).count() as u64;
+        let count = |of: &dyn Fn(&Known) -> bool| self.counted().filter(|known| of(known)).count() as u64;
         PlaceCounts {
-            seen: self.known.len() as u64,
+            seen: count(&|_| true),
             changed: count(&|known| known.changed),
             in_place: count(&|known| known.state == State::InPlace),
             late: count(&|known| known.late && known.changed),
@@ -245,16 +304,22 @@ impl<'a> Changer<'a> {
     fn add(&mut self, place: Place, old: String, late: bool) {
         let Some(new) = self.value_for(&place) else { return };
         let state = if place.is(&old, &new) { State::InPlace } else { State::Old };
-        self.known.insert(place.key(), Known { place, old, new, state, late, changed: false });
+        self.known
+            .insert(place.key(), Known { place, old, new, state, late, changed: false, inherited: false, told: false });
     }
 
-    /// Threads and processes that are made while the change is in place have it from their maker, so what they were before is what
-    /// their maker was.
+    /// Threads that are made and connections that are accepted while the change is in place have it from where they came, so what
+    /// they were before is what that was.
     fn inherited(&self, place: &Place, read: &str) -> Option<String> {
-        let Place::Thread(thread) = place else { return None };
         let ours = || self.known.values().filter(|known| known.state == State::New && known.new == read);
-        let of_process = ours().find(|known| known.place.pid() == Some(thread.pid));
-        of_process.or_else(|| ours().next()).map(|known| known.old.clone())
+        let from = match place {
+            Place::Connection(socket) => ours().find(|known| known.listener() == Some(socket.port)),
+            Place::Thread(thread) => {
+                ours().find(|known| known.place.pid() == Some(thread.pid)).or_else(|| ours().next())
+            }
+            Place::Group(_) | Place::Sysctl(_) => None,
+        };
+        from.map(|known| known.old.clone())
     }
 
     /// The value that a place is to get.
@@ -265,16 +330,19 @@ impl<'a> Changer<'a> {
         Some(format!("{:.0}", cpus * period_us as f64))
     }
 
-    fn places(&self) -> Result<Vec<Place>, UserError> {
+    fn places(&mut self) -> Result<Vec<Place>, UserError> {
         Ok(match &self.change.on {
             On::Connections(setting) => {
+                let sockets = self.subject.sockets_now();
+                let inherited = setting.inherited();
                 let started = |pid: u32| Some(self.subject.processes.iter().find(|p| p.pid == pid)?.start_ticks);
-                let place = |sock: crate::subject::Sock| {
+                let place = |sock: Sock| {
                     let start_ticks = started(sock.pid)?;
-                    let (pid, fd, inode) = (sock.pid, sock.fd, sock.inode);
-                    Some(Place::Connection(Socket { pid, start_ticks, fd, inode, setting: *setting }))
+                    let Sock { pid, fd, inode, listening, .. } = sock;
+                    let (port, setting) = (sock.local.port(), *setting);
+                    Some(Place::Connection(Socket { pid, start_ticks, fd, inode, port, listening, setting }))
                 };
-                self.subject.connections().into_iter().filter_map(place).collect()
+                sockets.into_iter().filter(|sock| inherited || !sock.listening).filter_map(place).collect()
             }
             On::Threads(setting) => {
                 let place = |(pid, tid): (u32, u32)| {
@@ -313,8 +381,18 @@ impl<'a> Changer<'a> {
         if serving.is_empty() { all().collect() } else { serving }
     }
 
+    /// Somebody else's descriptors are among those of the subject.
+    fn hidden(&self) -> bool {
+        let unowned = self.subject.sockets.iter().any(|sock| sock.inode != 0 && sock.pid == 0);
+        unowned || self.subject.processes.iter().any(|process| !proc_fs::shows_descriptors(process.pid))
+    }
+
     fn nothing_to_change(&self) -> UserError {
         match &self.change.on {
+            On::Connections(_) if self.hidden() => UserError::new(
+                "the sockets of its processes cannot be reached",
+                "run it as root: a descriptor of another process takes the right to trace it (CAP_SYS_PTRACE)",
+            ),
             On::Connections(_) => UserError::new(
                 "the subject has no open TCP connection that could be changed",
                 "begin while clients are connected; UDP and UNIX sockets have no such option",

@@ -6,7 +6,6 @@
 //!
 //! It is in a process group of its own and ignores the signals that end programs: Ctrl-C ends the trial, and with it the pipe. Only
 //! who kills both at once leaves a change behind.
-use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,12 +18,14 @@ use parshall_evidence::Reverted;
 use parshall_sys::file_lock::FileLock;
 use serde::{Deserialize, Serialize};
 
-use super::place::{Moved, Undo};
+use super::place::{Moved, Remembered, Undo, heirs};
 
 /// First argument of the guardian.
 pub const GUARDIAN: &str = "__guardian";
 /// What cannot be put back is reported up to this number.
 const FAILED_MAX: usize = 16;
+/// Searches for threads and connections that have a changed value from another.
+const PASSES: usize = 3;
 
 /// What the trial says, a line each.
 #[derive(Debug, Serialize, Deserialize)]
@@ -153,8 +154,8 @@ fn say(answer: &impl Serialize) {
 #[derive(Default)]
 struct Guarded {
     locks: Vec<FileLock>,
-    /// By the place's key: the first value counts.
-    old: BTreeMap<String, Undo>,
+    /// The last value of a place counts: its application may have changed it while it was its own.
+    old: Remembered,
 }
 
 impl Guarded {
@@ -162,9 +163,7 @@ impl Guarded {
         match said {
             Said::Lock(files) => self.lock(&files),
             Said::Remember(undo) => {
-                for undo in undo {
-                    self.old.entry(undo.place.key()).or_insert(undo);
-                }
+                self.old.extend(undo.into_iter().map(|undo| (undo.place.key(), undo)));
                 Answer::Done
             }
         }
@@ -186,21 +185,32 @@ impl Guarded {
     fn revert(&mut self) -> Reverted {
         let mut reverted = Reverted::default();
         let mut moved = Moved::default();
-        for undo in std::mem::take(&mut self.old).into_values() {
-            match undo.place.write(&undo.old, &mut moved) {
-                Ok(()) => reverted.restored += 1,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => reverted.gone += 1,
-                Err(error) if reverted.failed.len() < FAILED_MAX => {
-                    reverted.failed.push(format!(
-                        "{} could not be set back to {}: {error}",
-                        undo.place.key(),
-                        undo.old
-                    ));
-                }
-                Err(_) => {}
+        for undo in self.old.values().filter(|undo| undo.old != undo.new) {
+            put_back(undo, &mut moved, &mut reverted);
+        }
+        // Once their makers have the old value again no more come, but for those that were being made meanwhile.
+        for _ in 0..PASSES {
+            let heirs = heirs(&self.old);
+            if heirs.is_empty() {
+                break;
+            }
+            for undo in heirs {
+                put_back(&undo, &mut moved, &mut reverted);
+                self.old.insert(undo.place.key(), undo);
             }
         }
         reverted
+    }
+}
+
+fn put_back(undo: &Undo, moved: &mut Moved, reverted: &mut Reverted) {
+    match undo.place.write(&undo.old, moved) {
+        Ok(()) => reverted.restored += u64::from(undo.place.counts()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => reverted.gone += 1,
+        Err(error) if reverted.failed.len() < FAILED_MAX => {
+            reverted.failed.push(format!("{} could not be set back to {}: {error}", undo.place.key(), undo.old));
+        }
+        Err(_) => {}
     }
 }
 

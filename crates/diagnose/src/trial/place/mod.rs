@@ -8,8 +8,10 @@ mod socket;
 mod sysctl;
 mod thread;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use parshall_host::proc_fs;
 use serde::{Deserialize, Serialize};
 
 pub use group::{Group, NO_LIMIT};
@@ -27,22 +29,62 @@ pub enum Place {
     Sysctl(Sysctl),
 }
 
-/// What a place was before.
+/// What a place was before, and what it is about to be. Both are the same for one that has the value already.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Undo {
     pub place: Place,
     pub old: String,
+    pub new: String,
+}
+
+/// Places by their key.
+pub type Remembered = BTreeMap<String, Undo>;
+
+/// Threads and connections that have the new value from one that was changed, and that are not known yet, with the value that they
+/// would have had.
+pub fn heirs(known: &Remembered) -> Vec<Undo> {
+    let changed = || known.values().filter(|undo| undo.old != undo.new);
+    let pids: BTreeSet<u32> = changed().filter_map(|undo| undo.place.pid()).collect();
+    let pids: Vec<u32> = pids.into_iter().collect();
+    let all = || pids.iter().copied().chain(proc_fs::descendants(&pids));
+    let mut found: BTreeMap<String, Undo> = BTreeMap::new();
+    let mut add = |place: Place, from: &Undo| {
+        let undo = Undo { place, ..from.clone() };
+        found.entry(undo.place.key()).or_insert(undo);
+    };
+    for undo in changed() {
+        match &undo.place {
+            Place::Connection(listener) if listener.listening => {
+                let is_known = |inode: u64| known.contains_key(&socket::key(inode));
+                let accepted = all().flat_map(|pid| socket::accepted(listener, &undo.new, pid, &is_known));
+                accepted.for_each(|socket| add(Place::Connection(socket), undo));
+            }
+            // One thread of each process speaks for it.
+            Place::Thread(thread) if thread.tid == thread.pid => {
+                let is_known = |thread: &Thread| known.contains_key(&thread.key());
+                let of_process = thread::started(thread, &undo.new, all(), &is_known);
+                of_process.into_iter().for_each(|thread| add(Place::Thread(thread), undo));
+            }
+            _ => {}
+        }
+    }
+    found.into_values().collect()
 }
 
 impl Place {
     /// Tells places apart; the same place found by another process or descriptor has the same key.
     pub fn key(&self) -> String {
         match self {
-            Place::Connection(socket) => format!("socket {}", socket.inode),
-            Place::Thread(thread) => format!("thread {} {}", thread.tid, thread.start_ticks),
+            Place::Connection(socket) => socket::key(socket.inode),
+            Place::Thread(thread) => thread.key(),
             Place::Group(group) => group.directory.display().to_string(),
             Place::Sysctl(sysctl) => format!("{} {}", sysctl.netns, sysctl.name),
         }
+    }
+
+    /// Whether results count it: a listening socket is changed only for the connections that it accepts.
+    pub fn counts(&self) -> bool {
+        !matches!(self, Place::Connection(socket) if socket.listening)
     }
 
     /// Its process, where it belongs to one.

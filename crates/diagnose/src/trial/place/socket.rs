@@ -2,6 +2,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
@@ -28,6 +29,10 @@ pub struct Socket {
     pub fd: i32,
     /// The socket's inode.
     pub inode: u64,
+    /// Its local port.
+    pub port: u16,
+    /// It listens: connections that it accepts begin with its value.
+    pub listening: bool,
     pub setting: SocketSetting,
 }
 
@@ -57,6 +62,11 @@ impl Moved {
         };
         self.0.get_or_insert_with(all).get(&inode).copied()
     }
+}
+
+/// The key of a socket among all places.
+pub fn key(inode: u64) -> String {
+    format!("socket {inode}")
 }
 
 impl Socket {
@@ -93,6 +103,18 @@ impl Socket {
 }
 
 impl SocketSetting {
+    /// A connection that is accepted has the listening socket's value, and what is set on that can be taken back whole. Pacing of a
+    /// listener cannot, and its congestion control would no longer follow the sysctl.
+    pub fn inherited(self) -> bool {
+        match self {
+            Self::NoDelay | Self::NotSentLowat => true,
+            Self::ReceiveBuffer | Self::SendBuffer => {
+                UdpSocket::bind("127.0.0.1:0").is_ok_and(|socket| option::can_unlock_buffers(socket.as_fd()))
+            }
+            Self::QuickAck | Self::Congestion | Self::Pacing => false,
+        }
+    }
+
     fn read(self, fd: BorrowedFd<'_>) -> io::Result<String> {
         Ok(match self {
             Self::NoDelay => option::number(fd, Number::NoDelay)?.to_string(),
@@ -117,6 +139,20 @@ impl SocketSetting {
             Self::Pacing => option::set_max_pacing_rate(fd, value.parse().map_err(|_| malformed(value))?),
         }
     }
+}
+
+/// Connections of a process that a changed listener has accepted, and that nobody has noticed yet: they have its new value.
+pub fn accepted(listener: &Socket, new: &str, pid: u32, known: &dyn Fn(u64) -> bool) -> Vec<Socket> {
+    let Some(stat) = proc_fs::stat(pid) else { return Vec::new() };
+    let fresh = proc_fs::sockets(pid).into_iter().filter(|(_, inode)| !known(*inode));
+    let found = fresh.filter_map(|(fd, inode)| {
+        let socket = Socket { pid, start_ticks: stat.start_ticks, fd, inode, listening: false, ..listener.clone() };
+        let copy = socket.duplicate(pid, fd).ok()?;
+        let has_it = option::connected_port(copy.as_fd()) == Some(listener.port)
+            && socket.setting.read(copy.as_fd()).is_ok_and(|value| value == new);
+        has_it.then_some(socket)
+    });
+    found.collect()
 }
 
 /// The value of a buffer that is set to `bytes` as setsockopt(2) takes them.
@@ -152,7 +188,9 @@ mod tests {
         let pid = std::process::id();
         let inode = File::from(stream.as_fd().try_clone_to_owned().expect("a copy")).metadata().expect("a file").ino();
         let start_ticks = proc_fs::stat(pid).expect("we run").start_ticks;
-        let socket = Socket { pid, start_ticks, fd: stream.as_raw_fd(), inode, setting };
+        let port = stream.local_addr().expect("bound").port();
+        let fd = stream.as_raw_fd();
+        let socket = Socket { pid, start_ticks, fd, inode, port, listening: false, setting };
         (listener, stream, socket)
     }
 
@@ -168,6 +206,20 @@ mod tests {
                 socket.write("nonsense", &mut Moved::default()).expect_err("no value");
             }
         }
+    }
+
+    #[test]
+    fn what_a_listener_accepted_is_found_by_its_value() {
+        let (listener, stream, socket) = connection(SocketSetting::NoDelay);
+        let (accepted_one, _) = listener.accept().expect("a connection waits");
+        accepted_one.set_nodelay(true).expect("ours");
+        let port = listener.local_addr().expect("bound").port();
+        let of = Socket { port, listening: true, ..socket };
+        let found = accepted(&of, "1", std::process::id(), &|_| false);
+        assert_eq!(found.iter().map(|socket| socket.fd).collect::<Vec<_>>(), [accepted_one.as_raw_fd()]);
+        assert!(accepted(&of, "0", std::process::id(), &|_| false).is_empty(), "another value is another's");
+        assert!(accepted(&of, "1", std::process::id(), &|inode| inode == found[0].inode).is_empty(), "known already");
+        drop(stream);
     }
 
     #[test]

@@ -26,7 +26,27 @@ pub enum ThreadSetting {
     Nice,
 }
 
+/// Threads of some processes that have the new value and are not known.
+pub fn started(
+    like: &Thread,
+    new: &str,
+    pids: impl Iterator<Item = u32>,
+    known: &dyn Fn(&Thread) -> bool,
+) -> Vec<Thread> {
+    let threads = pids.flat_map(|pid| proc_fs::threads(pid).into_iter().map(move |tid| (pid, tid)));
+    let found = threads.filter_map(|(pid, tid)| {
+        let thread = Thread { pid, tid, start_ticks: proc_fs::stat(tid)?.start_ticks, setting: like.setting };
+        (!known(&thread) && thread.read().is_ok_and(|value| value == new)).then_some(thread)
+    });
+    found.collect()
+}
+
 impl Thread {
+    /// Its key among all places.
+    pub fn key(&self) -> String {
+        format!("thread {} {}", self.tid, self.start_ticks)
+    }
+
     pub fn read(&self) -> io::Result<String> {
         self.check()?;
         let read = match self.setting {
