@@ -87,7 +87,7 @@ pub struct ComparedFigure {
     pub with: f64,
     /// The difference as a share of `without`: -0.5 is half.
     pub change: f64,
-    /// The 95 % interval of `change`.
+    /// The 99 % interval of `change`.
     pub interval: (f64, f64),
     /// The smallest difference, as a share of `without`, that this trial would have shown with a chance of 80 %.
     pub detectable: f64,

@@ -8,7 +8,7 @@ use super::figure::Figure;
 use crate::stats::{MeanInterval, mean_interval};
 use crate::units;
 
-/// Fewer pairs have no interval worth its name: with two, t is 12.7 times the standard error.
+/// Fewer pairs have no interval worth its name: with two, it is 64 standard errors wide to either side.
 pub const PAIRS_MIN: usize = 3;
 /// A smaller difference is not worth a change, and its interval may exclude zero by a bias of the measurement alone.
 const CHANGE_MIN: f64 = 0.02;
@@ -55,7 +55,7 @@ pub fn outcome(deciding: Option<&ComparedFigure>) -> TrialOutcome {
     let (low, high) = figure.interval;
     let label = Figure::of_id(&figure.figure).map_or("figure", Figure::label);
     let clear = (low > 0.0 || high < 0.0) && figure.change.abs() >= CHANGE_MIN;
-    let interval = format!("95 % interval {} to {}", signed(low), signed(high));
+    let interval = format!("99 % interval {} to {}", signed(low), signed(high));
     let (status, summary) = if !clear {
         let summary = format!(
             "The {label} with the change differs by {} ({interval}), which may be chance; a difference of {} or more would \
@@ -84,11 +84,11 @@ pub fn value_text(figure: &ComparedFigure, value: f64) -> String {
     }
 }
 
-/// `-98.7 %`, `+3.1 %`; from ten times or a tenth on `x 12` or `/ 12`.
+/// `-98.7 %`, `+3.1 %`; from ten times or a tenth on `x 12` or `1/12`.
 pub fn signed(change: f64) -> String {
     match change {
         change if change >= 9.0 => format!("x {}", units::count_f(change + 1.0)),
-        change if change > -1.0 && change <= -0.9 => format!("/ {}", units::count_f(1.0 / (change + 1.0))),
+        change if change > -1.0 && change <= -0.9 => format!("1/{}", units::count_f(1.0 / (change + 1.0))),
         change => format!("{:+.1} %", change * 100.0),
     }
 }
@@ -134,7 +134,7 @@ mod tests {
     fn a_load_that_doubles_on_the_way_is_no_difference() {
         let (status, figure) = judged(&[(10.0, 10.2), (20.0, 19.7), (40.0, 40.5), (80.0, 79.0)]);
         assert_eq!(status, TrialStatus::NoDifference, "{figure:?}");
-        assert!(figure.detectable < 0.06, "{figure:?}");
+        assert!(figure.detectable < 0.15, "{figure:?}");
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn large_changes_are_factors() {
         let texts = [0.031, -0.5, 9.0, 311.6, -0.9, -0.9985].map(signed);
-        assert_eq!(texts, ["+3.1 %", "-50.0 %", "x 10", "x 313", "/ 10", "/ 667"]);
+        assert_eq!(texts, ["+3.1 %", "-50.0 %", "x 10", "x 313", "1/10", "1/667"]);
     }
 
     #[test]

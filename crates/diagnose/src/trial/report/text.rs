@@ -117,7 +117,7 @@ impl Page {
         }
         let pad = " ".repeat(GUTTER);
         let _ =
-            writeln!(self.out, "\n{pad}{:<22} {:>11} {:>11} {:>10}   95 % interval", "", "without", "with", "change");
+            writeln!(self.out, "\n{pad}{:<22} {:>11} {:>11} {:>10}   99 % interval", "", "without", "with", "change");
         for figure in figures {
             let label = Figure::of_id(&figure.figure).map_or("", Figure::label);
             let (without, with) = (value_text(figure, figure.without), value_text(figure, figure.with));
