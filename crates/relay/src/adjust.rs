@@ -1,11 +1,11 @@
-//! Socket options that a new configuration changes for a listener that stays open. They are tried on another socket first,
-//! because a configuration that is refused must not change sockets in use.
+//! Socket options of listeners that a reload keeps, or that were inherited from systemd or from the process before an upgrade.
+//! They are tried on another socket first, because a configuration that is refused must not change sockets in use.
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::Context;
-use parshall_core::relay::config::{Endpoint, Listener, SocketOptions};
+use parshall_core::relay::config::{Endpoint, Listener, Protocol, SocketOptions};
 use parshall_sys::stream_socket::{self, Options, StreamAddr};
 
 use super::listener::RunningListener;
@@ -14,6 +14,7 @@ use super::service::options;
 use super::udp;
 use parshall_host::error::UserError;
 
+/// The options that a listener's sockets get when its configuration is put into force.
 #[derive(Debug)]
 pub struct Adjustment {
     /// Its name, for messages.
@@ -24,7 +25,8 @@ pub struct Adjustment {
 
 #[derive(Debug)]
 enum Change {
-    /// Options of a TCP or Unix listener. `other_protocol`: it would have to be opened anew to be of MPTCP, or no longer.
+    /// Options of a TCP or Unix listener; `before`: with which buffer sizes. `other_protocol`: it would have to be opened anew
+    /// to use MPTCP, or no longer to.
     Streams { address: StreamAddr, backlog: u32, before: Options, options: Options, other_protocol: bool },
     /// Buffers of a UDP listener; `steer`: all datagrams of a source come to one thread from now on.
     Datagrams { options: SocketOptions, steer: bool },
@@ -35,6 +37,17 @@ impl Adjustment {
     pub fn prepare(old: &RunningListener, new: &Listener) -> anyhow::Result<Option<Self>> {
         let change = if old.is_tcp() { streams(old, new)? } else { datagrams(old, new)? };
         Ok(change.map(|change| Self { listener: new.name.clone(), sockets: old.sockets.clone(), change }))
+    }
+
+    /// The options of inherited sockets, which may have any others: all are set. Until the commit, the process that they come
+    /// from may need them as they are. Fails if the kernel refuses the options on another socket.
+    pub fn of_inherited(sockets: &Arc<Sockets>, bound: &str, new: &Listener) -> anyhow::Result<Self> {
+        let change = match (new.protocol, sockets.iter().flatten().next()) {
+            (Protocol::Tcp, Some(first)) => stream_change(first, bound, stream_socket::fixed_buffers(first), new)?,
+            // Steering is set when they are taken over.
+            _ => Change::Datagrams { options: new.sockets, steer: false },
+        };
+        Ok(Self { listener: new.name.clone(), sockets: sockets.clone(), change })
     }
 
     /// Changes the options. A refusal is not expected after [`Self::prepare`]; it is logged, and the listener goes on.
@@ -50,7 +63,8 @@ impl Adjustment {
                 if *other_protocol {
                     tracing::warn!(
                         "{}: `sockets.mptcp` stays as it was for clients: a listener keeps its protocol until it is \
-                         opened anew (remove it, reload, and add it again; or restart the relay)",
+                         opened anew (remove it, reload, and add it again; or restart the relay; a socket of systemd \
+                         needs `SocketProtocol=`)",
                         self.listener
                     );
                 }
@@ -75,18 +89,23 @@ fn streams(old: &RunningListener, new: &Listener) -> anyhow::Result<Option<Chang
     if before.sockets == new.sockets && before.transparent == new.transparent {
         return Ok(None);
     }
+    let Some(first) = old.sockets.iter().flatten().next() else { return Ok(None) };
+    Ok(Some(stream_change(first, &old.bound, options(before), new)?))
+}
+
+/// The change of a TCP or Unix listener, of whose sockets `first` is one, bound to `bound`.
+fn stream_change(first: &OwnedFd, bound: &str, before: Options, new: &Listener) -> anyhow::Result<Change> {
     let address = match &new.listen {
         Endpoint::Unix(path) => StreamAddr::Unix(path.clone()),
-        _ => StreamAddr::Ip(old.bound.parse().with_context(|| format!("{} is no address", old.bound))?),
+        _ => StreamAddr::Ip(bound.parse().with_context(|| format!("{bound} is no address"))?),
     };
-    let (backlog, before, options) = (new.sockets.backlog, options(before), options(new));
+    let (backlog, options) = (new.sockets.backlog, options(new));
     let tried = stream_socket::try_options(&address, backlog, &options).map_err(|e| {
-        let what = format!("{}: the kernel refuses the new socket options: {e}", new.name);
+        let what = format!("{}: the kernel refuses the socket options: {e}", new.name);
         UserError::new(what, "`transparent` needs CAP_NET_ADMIN; leave out what was added to `sockets`")
     })?;
-    let is_mptcp = old.sockets.iter().flatten().next().is_some_and(stream_socket::is_mptcp);
-    let other_protocol = stream_socket::is_mptcp(&tried) != is_mptcp;
-    Ok(Some(Change::Streams { address, backlog, before, options, other_protocol }))
+    let other_protocol = stream_socket::is_mptcp(&tried) != stream_socket::is_mptcp(first);
+    Ok(Change::Streams { address, backlog, before, options, other_protocol })
 }
 
 fn datagrams(old: &RunningListener, new: &Listener) -> anyhow::Result<Option<Change>> {

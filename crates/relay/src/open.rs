@@ -45,6 +45,11 @@ impl Pool {
         self.take(&StreamAddr::Ip(address), false).pop().map(|(_, socket)| socket)
     }
 
+    /// How many sockets are left to take.
+    pub fn remaining(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether a Unix socket of this path was inherited.
     pub fn has_unix(&self, path: &str) -> bool {
         self.0.iter().any(|(found, _)| matches!(&found.address, StreamAddr::Unix(theirs) if theirs == path))

@@ -42,7 +42,7 @@ pub struct Prepared {
     running: Vec<RunningListener>,
     /// By listener, the sockets for the workers; None where they have theirs already.
     new_sockets: Vec<Option<Sockets>>,
-    /// Changes of listeners that stay open.
+    /// Socket options of listeners that stay open or were inherited.
     adjustments: Vec<Adjustment>,
     /// None if the UDP listeners do not change.
     udp: Option<UdpPrepared>,
@@ -156,7 +156,7 @@ impl Relay {
         Ok((closed, ended))
     }
 
-    /// Opens the listeners that a configuration adds, and tries the options that it changes. Listeners on the same address
+    /// Opens the listeners that a configuration adds, or takes them from `pool`, and tries the options that it changes. Listeners on the same address
     /// keep their sockets, their counters and the state of their targets. Nothing in use changes before [`Self::commit`].
     pub fn prepare(&self, config: &Config, pool: &mut Pool) -> anyhow::Result<Prepared> {
         let mut before = by_address(&self.listeners);
@@ -170,10 +170,14 @@ impl Relay {
                     (old.sockets.clone(), old.bound.clone(), None)
                 }
                 None => {
-                    let sockets = self.open_new(listener, pool, &mut prepared.paths)?;
+                    let inherited = pool.remaining();
+                    let sockets = Arc::new(self.open_new(listener, pool, &mut prepared.paths)?);
                     let bound = open::bound(&sockets, listener);
+                    if pool.remaining() < inherited {
+                        prepared.adjustments.push(Adjustment::of_inherited(&sockets, &bound, listener)?);
+                    }
                     let copies = open::copies(&sockets)?;
-                    (Arc::new(sockets), bound, Some(copies))
+                    (sockets, bound, Some(copies))
                 }
             };
             let stats = match old.filter(|o| o.service.config.name == listener.name) {
@@ -454,6 +458,44 @@ mod tests {
         assert_eq!(nodelay(), [false; 2]);
         assert!(UnixStream::connect(path("added")).is_ok());
         assert!(!scratch.path().join("kept").exists(), "a removed listener leaves no path");
+    }
+
+    #[test]
+    fn inherited_sockets_get_the_options_of_the_configuration_with_the_commit() {
+        let theirs = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let socket = SockRef::from(&theirs);
+        let options = || {
+            let timeout = socket.tcp_user_timeout().expect("a timeout");
+            (socket.tcp_nodelay().expect("a switch"), timeout, socket.recv_buffer_size().expect("a size"))
+        };
+        let untouched = options();
+        socket.set_recv_buffer_size(20_000).expect("set");
+        let timeout = Some(Duration::from_secs(9));
+        let mut listener = to(Endpoint::Ip(theirs.local_addr().expect("bound")));
+        listener.sockets.user_timeout = timeout;
+        let listener = config(vec![listener]);
+        let prepare = |relay: &Relay| {
+            let mut pool = Pool::new(vec![theirs.try_clone().expect("a descriptor").into()]);
+            relay.prepare(&listener, &mut pool).expect("taken over")
+        };
+        let mut relay = Relay::new(2);
+        drop(prepare(&relay));
+        assert_eq!(options(), (false, None, 40_000), "the process they come from may go on with them");
+        let prepared = prepare(&relay);
+        relay.commit(prepared, 0);
+        assert_eq!(options(), (true, timeout, untouched.2));
+    }
+
+    #[test]
+    fn inherited_datagram_sockets_get_the_configured_buffers() {
+        let theirs = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let mut listener = to(Endpoint::Ip(theirs.local_addr().expect("bound")));
+        listener.protocol = Protocol::Udp;
+        listener.sockets.receive_buffer = Some(20_000);
+        let mut pool = Pool::new(vec![theirs.try_clone().expect("a descriptor").into()]);
+        let mut relay = Relay::new(1);
+        relay.commit(relay.prepare(&config(vec![listener]), &mut pool).expect("taken over"), 0);
+        assert_eq!(SockRef::from(&theirs).recv_buffer_size().expect("a size"), 40_000);
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //! blocking.
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
+use crate::sock_view::buffer_locks;
 use crate::stream_io::set_int;
 
 /// Options of a listener or a connection.
@@ -162,6 +163,21 @@ pub fn adjust(
         fast_open?;
     }
     socket.listen(backlog.min(i32::MAX as u32) as i32)
+}
+
+/// The buffer sizes that a process set on a socket, for [`adjust`]. None before Linux 5.14, which does not report that they
+/// were set.
+pub fn fixed_buffers(socket: &OwnedFd) -> Options {
+    // SOCK_SNDBUF_LOCK and SOCK_RCVBUF_LOCK of the kernel's net/sock.h.
+    let locks = buffer_locks(socket.as_fd()).unwrap_or(0);
+    let socket = SockRef::from(socket);
+    // The kernel reports twice what is set (sock_setsockopt() of net/core/sock.c).
+    let set = |size: io::Result<usize>| size.ok().and_then(|size| u32::try_from(size / 2).ok());
+    Options {
+        send_buffer: (locks & 1 != 0).then(|| set(socket.send_buffer_size())).flatten(),
+        receive_buffer: (locks & 2 != 0).then(|| set(socket.recv_buffer_size())).flatten(),
+        ..Options::default()
+    }
 }
 
 /// Resets both buffers to the sizes of a new socket and turns the kernel's auto-tuning on again, which setting a size turns
@@ -353,36 +369,28 @@ mod tests {
         assert_eq!(socket.tcp_user_timeout().expect("known"), options.user_timeout);
     }
 
-    /// Which buffers have a fixed size: SOCK_SNDBUF_LOCK (1) and SOCK_RCVBUF_LOCK (2) of the kernel's net/sock.h.
-    fn locked_buffers(socket: &OwnedFd) -> libc::c_int {
-        let mut locks: libc::c_int = 0;
-        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-        let to = (&raw mut locks).cast();
-        // SAFETY: the kernel writes at most `len` bytes, the size of `locks`, and the length.
-        let ret =
-            unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK, to, &raw mut len) };
-        assert_eq!(ret, 0, "SO_BUF_LOCK needs Linux 5.14");
-        locks
-    }
-
     #[test]
     fn a_buffer_without_a_size_is_tuned_by_the_kernel_again() {
         let any = StreamAddr::Ip("127.0.0.1:0".parse().expect("an address"));
         let sizes = |listener: &OwnedFd| {
             let socket = SockRef::from(listener);
             let size = [socket.recv_buffer_size(), socket.send_buffer_size()].map(|size| size.expect("known"));
-            (size, locked_buffers(listener))
+            (size, buffer_locks(listener.as_fd()).expect("SO_BUF_LOCK needs Linux 5.14"))
         };
         let untouched = sizes(&listen(&any, 4, true, &Options::default()).expect("a listener"));
         let fixed = Options { receive_buffer: Some(20_000), send_buffer: Some(20_000), ..Options::default() };
         let listener = listen(&any, 4, true, &fixed).expect("a listener");
         assert_ne!(sizes(&listener), untouched);
+        let found = fixed_buffers(&listener);
+        assert_eq!((found.receive_buffer, found.send_buffer), (fixed.receive_buffer, fixed.send_buffer));
         adjust(&listener, &any, 4, &fixed, &Options::default()).expect("adjusted");
         assert_eq!(sizes(&listener), untouched);
         let receive_only = Options { send_buffer: None, ..fixed };
         adjust(&listener, &any, 4, &Options::default(), &fixed).expect("adjusted");
         adjust(&listener, &any, 4, &fixed, &receive_only).expect("adjusted");
         assert_eq!(sizes(&listener), ([40_000, untouched.0[1]], 2));
+        let found = fixed_buffers(&listener);
+        assert_eq!((found.receive_buffer, found.send_buffer), (Some(20_000), None));
     }
 
     #[test]
