@@ -1,8 +1,8 @@
 //! Who may connect: the access rules of a listener, compiled for lookup.
 //!
-//! The first rule whose network holds the client decides. Without a match the client is admitted, unless there is an allow
-//! rule: naming who may enter says that others may not. IPv4 addresses in their IPv6 form count as IPv4, in rules and in
-//! clients, so that a dual-stack listener judges as an IPv4 one would; `::/0` therefore holds no IPv4 client.
+//! The first rule whose network contains the client decides. Without a match the client is admitted, unless there is an allow
+//! rule: a list of those who may connect excludes the others. IPv4-mapped IPv6 addresses count as IPv4, in rules and in
+//! clients, so that a dual-stack listener decides as an IPv4 one does; `::/0` therefore contains no IPv4 client.
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::config::AccessRule;
 
-/// Rules, flattened into ranges that do not overlap: a lookup is a binary search whatever the number of rules.
+/// Rules, flattened into ranges that do not overlap, so that a lookup is a binary search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
     v4: Ranges<u32>,
@@ -56,7 +56,7 @@ impl Access {
     }
 }
 
-/// A network of IPv4 addresses in their IPv6 form (`::ffff:0:0/96`) becomes IPv4.
+/// A network of IPv4-mapped addresses (within `::ffff:0:0/96`) becomes an IPv4 network.
 fn canonical(network: IpNet) -> IpNet {
     let ip = network.addr().to_canonical();
     if network.addr().is_ipv6() && ip.is_ipv4() && network.prefix_len() >= 96 {
@@ -65,9 +65,10 @@ fn canonical(network: IpNet) -> IpNet {
     network
 }
 
-/// Sweeps over the borders of all rules and keeps at each the earliest rule that holds there: n log n for n rules.
+/// Visits the first and last address of all rules in order, and takes for each range between them the earliest rule that
+/// contains it: O(n log n) for n rules.
 fn flatten<A: Copy + Ord + Default>(spans: &[Span<A>], by_default: bool, after: impl Fn(A) -> Option<A>) -> Ranges<A> {
-    // Where a rule begins or has ended, and which.
+    // The address where a rule begins or has ended, the rule, and whether it begins.
     let mut borders: Vec<(A, usize, bool)> = Vec::with_capacity(2 * spans.len());
     for (rule, span) in spans.iter().enumerate() {
         borders.push((span.first, rule, true));
@@ -75,18 +76,18 @@ fn flatten<A: Copy + Ord + Default>(spans: &[Span<A>], by_default: bool, after: 
     }
     borders.sort_unstable();
     let mut ranges = vec![(A::default(), by_default)];
-    let mut holding = BTreeSet::new();
+    let mut containing = BTreeSet::new();
     let mut borders = borders.into_iter().peekable();
     while let Some((at, rule, begins)) = borders.next() {
         if begins {
-            holding.insert(rule)
+            containing.insert(rule)
         } else {
-            holding.remove(&rule)
+            containing.remove(&rule)
         };
         if borders.peek().is_some_and(|next| next.0 == at) {
             continue;
         }
-        let admitted = holding.first().map_or(by_default, |rule| spans[*rule].allow);
+        let admitted = containing.first().map_or(by_default, |rule| spans[*rule].allow);
         match ranges.last_mut() {
             Some(last) if last.0 == at => last.1 = admitted,
             Some(last) if last.1 == admitted => {}
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_match_an_allow_rule_makes_the_difference() {
+    fn a_client_without_a_match_is_refused_if_there_is_an_allow_rule() {
         assert!(admits(&access(&[]), "192.0.2.1"));
         assert!(
             admits(&access(&["deny 10.0.0.0/8"]), "192.0.2.1") && !admits(&access(&["deny 10.0.0.0/8"]), "10.0.0.1")
@@ -149,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_is_ipv4_in_either_form() {
+    fn ipv4_mapped_addresses_count_as_ipv4() {
         let mapped = access(&["deny ::ffff:10.0.0.0/104"]);
         assert!(!admits(&mapped, "10.9.9.9") && !admits(&mapped, "::ffff:10.9.9.9") && admits(&mapped, "11.0.0.1"));
         let all_v6 = access(&["allow ::/0"]);
         assert!(admits(&all_v6, "2001:db8::1") && !admits(&all_v6, "10.0.0.1"));
     }
 
-    /// Rules that crowd in a few networks, so that they overlap.
+    /// Rules in a few networks, so that they overlap.
     fn rules() -> impl Strategy<Value = AccessRule> {
         let v4 = (0u32..8, 24u8..=32).prop_map(|(low, prefix)| (IpAddr::from(Ipv4Addr::from_bits(low << 5)), prefix));
         let wide = any::<(u32, u8)>().prop_map(|(ip, p)| (IpAddr::from(Ipv4Addr::from_bits(ip)), p % 33));

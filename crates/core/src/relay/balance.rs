@@ -1,9 +1,9 @@
-//! Which target takes a connection, and which targets are left alone after failures.
+//! Which target takes a connection, and which targets are paused after failures.
 //!
 //! A target is healthy unless active checks say it is down, or it failed `fails` times in a row and its pause is not over.
-//! After the pause it takes one connection as a trial when its turn comes; until that has ended (or another pause has gone
-//! by, should its end never be told) it takes no other. When no target is healthy all are tried in the usual order: what
-//! was down a moment ago may be up, and refusing is certain to fail.
+//! After the pause it takes one connection as a trial when its turn comes. It takes no other one until the trial has ended, or
+//! until another pause is over if the end of the trial is never reported. When no target is healthy, all are tried in the
+//! usual order: what was down a moment ago may be up, and refusing the connection would certainly fail it.
 //!
 //! The threads of a relay share one balancer per listener, so turns and failures are counted over all connections.
 use std::net::IpAddr;
@@ -12,34 +12,34 @@ use std::time::Duration;
 use super::config::{Balance, Health, Target};
 use super::{Ns, ns};
 
-/// Chooses among the targets of one listener; a target is known by its index.
+/// Chooses among the targets of one listener. A target is identified by its index.
 #[derive(Debug, Clone)]
 pub struct Balancer {
     balance: Balance,
     fails_max: u32,
     pause_ns: Ns,
     targets: Vec<State>,
-    /// Where ties begin to be broken.
+    /// Among equally loaded targets, the one at this index or the next after it comes first.
     turn: usize,
-    /// Kept for its memory: what orders the targets by source hash.
+    /// Scores of the targets for source-hash. A field, so that the memory is allocated once.
     scores: Vec<f64>,
 }
 
 #[derive(Debug, Clone)]
 struct State {
     weight: u32,
-    /// The target's name, hashed: it stays with the target when others come and go.
+    /// A hash of the target's address: unlike its index it stays the same when other targets are added or removed.
     identity: u64,
-    /// What the turns owe the target, in weights.
+    /// Its current weight in smooth weighted round robin.
     credit: i64,
     /// Failures in a row.
     fails: u32,
-    /// Not before this moment. Zero while it has not failed too often.
+    /// It gets no connections before this time. Zero if it has not failed too often.
     paused_until: Ns,
 }
 
 impl Balancer {
-    /// All targets are healthy and it is the first one's turn.
+    /// A balancer whose targets are all healthy; the first target is the first in turn.
     pub fn new(balance: Balance, targets: &[Target], health: &Health) -> Self {
         let state = |target: &Target| State {
             weight: target.weight.max(1),
@@ -60,8 +60,9 @@ impl Balancer {
 
     /// Replaces `out` with the targets to try for a new connection, the best one first.
     ///
-    /// `open` has the open connections of each target and `down` what active checks say; what is missing counts as zero
-    /// and up. A target that was paused is on trial once it stands first; [`Self::succeeded`] or [`Self::failed`] is due.
+    /// `open` holds the number of open connections of each target, and `down` whether active checks found it down; missing
+    /// items count as zero and as up. A target whose pause is over is on trial when it comes first: the caller then reports
+    /// [`Self::succeeded`] or [`Self::failed`].
     pub fn order(&mut self, now: Ns, client: IpAddr, open: &[u32], down: &[bool], out: &mut Vec<usize>) {
         out.clear();
         let targets = &self.targets;
@@ -83,14 +84,14 @@ impl Balancer {
         }
     }
 
-    /// A target took a connection.
+    /// Reports that a target accepted a connection, which ends its pause.
     pub fn succeeded(&mut self, target: usize) {
         if let Some(state) = self.targets.get_mut(target) {
             (state.fails, state.paused_until) = (0, 0);
         }
     }
 
-    /// A target did not. Answers whether that begins its pause (also anew, after a failed trial).
+    /// Reports that a target could not be reached. Returns whether this begins a pause (again, after a failed trial).
     pub fn failed(&mut self, target: usize, now: Ns) -> bool {
         let Some(state) = self.targets.get_mut(target) else { return false };
         state.fails = state.fails.saturating_add(1);
@@ -101,13 +102,14 @@ impl Balancer {
         true
     }
 
-    /// Whether failures keep connections away from a target, for metrics.
+    /// Whether a target gets no connections because of failures, for metrics.
     pub fn is_paused(&self, target: usize, now: Ns) -> bool {
         self.targets.get(target).is_some_and(|state| state.paused_until > now)
     }
 
-    /// Smooth weighted round robin: everyone's credit grows by its weight, the richest takes the connection and pays all.
-    /// Turns of weights 5, 1, 1 come as a a b a c a a instead of a a a a a b c.
+    /// Smooth weighted round robin, as nginx has it: each target's current weight grows by its weight; the target with the
+    /// highest comes first, and its current weight is reduced by the sum of the weights. Weights 5, 1, 1 give a a b a c a a
+    /// instead of a a a a a b c.
     fn by_turn(&mut self, out: &mut [usize]) {
         let mut total = 0;
         for i in out.iter() {
@@ -121,11 +123,11 @@ impl Balancer {
         }
     }
 
-    /// By the load each would have with one more connection; ties go to the next in turn.
+    /// Orders by the load that each target would have with one more connection; equal ones take turns.
     fn by_load(&mut self, open: &[u32], out: &mut [usize]) {
         let (targets, turn, count) = (&self.targets, self.turn, self.targets.len());
         let after = |i: usize| u64::from(open.get(i).copied().unwrap_or(0)) + 1;
-        // after(a) / weight(a) against after(b) / weight(b), multiplied out: below 2^33 * 2^32 each, so in u128.
+        // Compares after(a) / weight(a) with after(b) / weight(b) without dividing: products below 2^33 * 2^32 fit into u128.
         let load = |i: usize, other: usize| u128::from(after(i)) * u128::from(targets[other].weight);
         out.sort_unstable_by(|&a, &b| {
             let by_turn = |i: usize| (i + count - turn) % count;
@@ -134,8 +136,8 @@ impl Balancer {
         self.turn = (turn + 1) % count.max(1);
     }
 
-    /// Weighted rendezvous hashing: each target draws a number for this client, and the best draw wins. The draws of the
-    /// others do not change when a target goes, so only its own clients move, and in proportion to the weights.
+    /// Weighted rendezvous hashing: each target has a score for this client, and the highest wins. The scores of the others
+    /// do not change when a target is removed, so only its own clients move, in proportion to the weights.
     fn by_source(&mut self, client: IpAddr, out: &mut [usize]) {
         let client = match client.to_canonical() {
             IpAddr::V4(ip) => hash(ip.octets()),
@@ -143,20 +145,20 @@ impl Balancer {
         };
         self.scores.clear();
         self.scores.extend(self.targets.iter().map(|state| {
-            // The upper 53 bits as a fraction strictly between 0 and 1.
-            let draw = ((mix(client ^ state.identity) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-            -f64::from(state.weight) / draw.ln()
+            // The upper 53 bits of the hash as a fraction strictly between 0 and 1.
+            let fraction = ((mix(client ^ state.identity) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+            -f64::from(state.weight) / fraction.ln()
         }));
         out.sort_unstable_by(|a, b| self.scores[*b].total_cmp(&self.scores[*a]).then(a.cmp(b)));
     }
 }
 
-/// A pause that ends; at least 1 ns, so that a trial is one connection.
+/// The pause in ns, at least 1, so that a trial is a single connection.
 fn pause_ns(pause: Duration) -> Ns {
     ns(pause).max(1)
 }
 
-/// FNV-1a: the same in every process and release, so that clients keep their target across restarts and hosts.
+/// FNV-1a, which is the same in every process and release, so that clients keep their target across restarts and hosts.
 fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     mix(bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step))
@@ -205,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_spread_by_weight() {
+    fn round_robin_spreads_turns_by_weight() {
         let mut balancer = balancer(Balance::RoundRobin, &[5, 1, 1]);
         let firsts: Vec<_> = (0..14).map(|_| order(&mut balancer, 0, &[])[0]).collect();
         assert_eq!(firsts, [0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 0, 2, 0, 0]);
     }
 
     #[test]
-    fn the_least_loaded_for_its_weight_is_first_and_ties_take_turns() {
+    fn least_connections_divides_by_weight_and_equal_loads_take_turns() {
         let mut uneven = balancer(Balance::LeastConnections, &[1, 2, 1]);
         let mut by = |open: &[u32]| {
             let mut out = Vec::new();
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_stays_and_only_clients_of_a_lost_target_move() {
+    fn source_hash_moves_only_the_clients_of_a_removed_target() {
         let mut all = balancer(Balance::SourceHash, &[1, 1, 2]);
         let mut fewer = Balancer::new(Balance::SourceHash, &targets(&[1, 1]), &Health::default());
         let (mut first_of, mut counts) = (Vec::new(), [0u32; 3]);
@@ -236,14 +238,14 @@ mod tests {
             all.order(0, client, &[], &[], &mut a);
             all.order(0, client, &[9, 9, 9], &[false, false, true], &mut b);
             fewer.order(0, client, &[], &[], &mut without);
-            assert_eq!(b, without, "down and gone are the same to the others");
+            assert_eq!(b, without, "clients of the others do not move, whether a target is down or removed");
             assert_eq!(a.iter().copied().filter(|i| *i != 2).collect::<Vec<_>>(), b);
             counts[a[0]] += 1;
             first_of.push(a[0]);
         }
         // Shares of 2000, 2000 and 4000; six standard deviations are 270.
         assert!(counts[0].abs_diff(2000) < 270 && counts[1].abs_diff(2000) < 270 && counts[2].abs_diff(4000) < 270);
-        // In either form of its address, and in a balancer of another process.
+        // The same for the IPv6 form of an address, and in the balancer of another process.
         let (mut mapped, mut out) = (balancer(Balance::SourceHash, &[1, 1, 2]), Vec::new());
         for n in 0..100 {
             mapped.order(0, Ipv4Addr::from_bits(n).to_ipv6_mapped().into(), &[], &[], &mut out);
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_in_a_row_pause_a_target_and_one_trial_ends_it() {
+    fn failures_in_a_row_pause_a_target_until_a_trial_succeeds() {
         let mut balancer = balancer(Balance::RoundRobin, &[1, 1]);
         assert!(!balancer.failed(0, 0));
         balancer.succeeded(0);
@@ -260,7 +262,7 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(order(&mut balancer, 9 * SECOND, &[]), [1]);
         }
-        // Its pause is over: it is first once, and gone again while the trial runs.
+        // Its pause is over: it comes first once, and gets nothing while the trial runs.
         let later: Vec<_> = (0..6).map(|_| order(&mut balancer, 10 * SECOND, &[])[0]).collect();
         assert_eq!(later.iter().filter(|first| **first == 0).count(), 1, "{later:?}");
         assert!(balancer.failed(0, 11 * SECOND), "a failed trial pauses it again at once");
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_whose_end_is_never_told_is_repeated() {
+    fn a_trial_whose_end_is_never_reported_is_repeated() {
         let mut balancer = balancer(Balance::SourceHash, &[1]);
         balancer.failed(0, 0);
         balancer.failed(0, 0);
@@ -288,12 +290,12 @@ mod tests {
             balancer.failed(i, 0);
         }
         let firsts: std::collections::HashSet<_> = (0..3).map(|_| order(&mut balancer, 0, &[])[0]).collect();
-        assert_eq!(firsts.len(), 3, "and in turn");
+        assert_eq!(firsts.len(), 3, "in turn");
         assert_eq!(order(&mut balancer, 0, &[true]).len(), 3);
     }
 
     #[test]
-    fn without_a_limit_failures_count_for_nothing() {
+    fn with_fails_0_no_target_is_paused() {
         let health = Health { fails: 0, ..Health::default() };
         let mut balancer = Balancer::new(Balance::RoundRobin, &targets(&[1, 1]), &health);
         assert!((0..100).all(|_| !balancer.failed(0, 0)));
@@ -304,14 +306,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_order_is_every_healthy_target_once(
+        fn an_order_has_each_healthy_target_once(
             kind in 0usize..3,
             weights in prop::collection::vec(any::<u32>(), 1..8),
             steps in prop::collection::vec((any::<u32>(), 0u64..20 * SECOND, 0usize..9, any::<bool>(), any::<[bool; 8]>()), 1..60),
         ) {
             let kind = [Balance::RoundRobin, Balance::LeastConnections, Balance::SourceHash][kind];
             let (mut balancer, mut now, mut out) = (balancer(kind, &weights), 0, Vec::new());
-            for (client, pause, told, success, down) in steps {
+            for (client, pause, target, success, down) in steps {
                 now += pause;
                 let healthy: Vec<_> =
                     (0..weights.len()).filter(|i| !down[*i] && !balancer.is_paused(*i, now)).collect();
@@ -320,12 +322,12 @@ mod tests {
                 sorted.sort_unstable();
                 let expected = if healthy.is_empty() { (0..weights.len()).collect() } else { healthy };
                 prop_assert_eq!(sorted, expected);
-                if success { balancer.succeeded(told) } else { balancer.failed(told, now); }
+                if success { balancer.succeeded(target) } else { balancer.failed(target, now); }
             }
         }
 
         #[test]
-        fn turns_keep_the_weights(weights in prop::collection::vec(1u32..20, 1..6)) {
+        fn round_robin_keeps_the_weights(weights in prop::collection::vec(1u32..20, 1..6)) {
             let mut balancer = balancer(Balance::RoundRobin, &weights);
             let total: u32 = weights.iter().sum();
             let mut counts = vec![0; weights.len()];

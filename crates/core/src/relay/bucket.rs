@@ -1,10 +1,10 @@
-//! Limits on a rate: a token bucket in integers.
+//! Rate limits: a token bucket in integers.
 //!
-//! The level is held in billionths of a token, so that a nanosecond at `rate` tokens a second adds exactly `rate` of
-//! them: nothing is rounded, and the long run keeps the rate to the token. Every value of every argument is safe.
+//! The level is kept in billionths of a token, so that a nanosecond at `rate` tokens a second adds exactly `rate` of them.
+//! Nothing is rounded, so the rate is exact over any time. No argument can make it overflow.
 use super::Ns;
 
-/// Billionths: the units of a level in one token.
+/// The units of a level in one token.
 const UNITS: i128 = 1_000_000_000;
 
 /// A bucket that holds `burst` tokens and gains `rate` a second.
@@ -14,7 +14,7 @@ pub struct Bucket {
     burst: u64,
     /// In billionths of a token; below zero after more was taken than the bucket holds.
     level: i128,
-    /// When the level was right.
+    /// The time of the level.
     at: Ns,
 }
 
@@ -25,10 +25,10 @@ impl Bucket {
         Self { rate, burst, level: i128::from(burst) * UNITS, at: now }
     }
 
-    /// Takes `n` tokens, or answers when they will be there ([`Ns::MAX`]: never).
+    /// Takes `n` tokens, or returns when they will be available ([`Ns::MAX`] for never).
     ///
-    /// More than `burst` are granted once the bucket is full, and the debt is paid off first: a large unit passes late
-    /// instead of never, and the rate holds all the same.
+    /// More tokens than `burst` are granted when the bucket is full. They make the level negative, and nothing is granted until
+    /// it has risen again: a large request waits instead of never being granted, and the rate still holds.
     pub fn take(&mut self, now: Ns, n: u64) -> Result<(), Ns> {
         self.refill(now);
         let needed = i128::from(n.min(self.burst)) * UNITS;
@@ -39,13 +39,13 @@ impl Bucket {
         Err(self.when(needed))
     }
 
-    /// Whole tokens that can be taken now.
+    /// The whole tokens that can be taken now.
     pub fn available(&mut self, now: Ns) -> u64 {
         self.refill(now);
         u64::try_from(self.level.max(0) / UNITS).unwrap_or(u64::MAX)
     }
 
-    /// Adds what has come since; a clock that goes backwards adds nothing.
+    /// Adds the tokens since the last call; none if the clock went backwards.
     fn refill(&mut self, now: Ns) {
         let elapsed = now.saturating_sub(self.at);
         self.at = self.at.max(now);
@@ -55,7 +55,7 @@ impl Bucket {
         self.level += gained.min(missing) as i128;
     }
 
-    /// When the level, right at `self.at`, will have risen to `needed`.
+    /// When the level will have risen to `needed`.
     fn when(&self, needed: i128) -> Ns {
         let missing = (needed - self.level).unsigned_abs();
         match self.rate {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_burst_waits_for_a_full_bucket_and_is_paid_off() {
+    fn more_than_the_burst_waits_for_a_full_bucket_and_makes_later_calls_wait() {
         let mut bucket = Bucket::new(10, 10, 0);
         assert_eq!(bucket.take(0, 30), Ok(()));
         assert_eq!(bucket.available(2 * SECOND), 0);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_the_burst_is_all() {
+    fn with_a_rate_of_0_only_the_burst_is_granted() {
         let mut bucket = Bucket::new(0, 2, 0);
         assert_eq!((bucket.take(0, 2), bucket.take(Ns::MAX, 1)), (Ok(()), Err(Ns::MAX)));
         assert_eq!(Bucket::new(5, 0, 0).take(0, 1), Ok(()));
@@ -121,7 +121,7 @@ mod tests {
         }
 
         #[test]
-        fn the_answer_is_the_first_moment_at_which_it_works(
+        fn the_returned_time_is_the_first_at_which_the_tokens_are_granted(
             rate in 1u64..10_000_000, burst in 1u64..1_000_000,
             takes in prop::collection::vec((0u64..SECOND, 1u64..2_000_000), 1..50),
         ) {

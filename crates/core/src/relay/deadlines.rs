@@ -1,21 +1,21 @@
-//! Timers of very many connections, one each.
+//! Timers of very many connections, one for each.
 //!
-//! A connection's deadline moves with every byte, nearly always to later, and nearly never comes. So moving it to later is
-//! one store: the queue keeps the earlier moment, and when that comes the entry is put back instead of reported. Only moving to
-//! earlier (a linger timeout after an idle one) touches the queue. An entry costs 24 bytes: 16 by slot, 8 in the queue.
+//! A connection's deadline moves with every byte, nearly always to a later time, and rarely expires. So moving it to later is
+//! one store: the queue keeps the earlier time, and when that has come, the entry is put back with the later one. Only moving
+//! it to earlier (a linger timeout after an idle one) touches the queue. An entry takes 24 bytes: 16 by slot, 8 in the queue.
 //!
-//! The queue is a binary heap with the position of each entry known. Its keys are moments in units of about a millisecond
-//! (2^20 ns), rounded up: a deadline is reported late by up to 1.05 ms and never early.
+//! The queue is a binary heap, and each slot knows the position of its entry. The keys are times in ticks of about a
+//! millisecond (2^20 ns), rounded up: a deadline expires up to 1.05 ms late and never early.
 use super::Ns;
 use super::slots::{SLOTS_MAX, SlotId};
 
 const SLOT_BITS: u32 = SLOTS_MAX.ilog2();
 const TICK_BITS: u32 = 20;
-/// The last tick that fits, 36 years on: it stands for never.
+/// The last tick that fits, after 36 years: it stands for never.
 const NEVER: u64 = (1 << (64 - SLOT_BITS)) - 1;
-/// A position: the slot has no entry.
+/// The position in a slot that has no entry.
 const NOT_QUEUED: u32 = u32::MAX;
-/// A position: the slot has had no user yet, so any generation is its first.
+/// The position in a slot that has had no user yet, so any generation is its first.
 const UNUSED: u32 = u32::MAX - 1;
 
 #[derive(Debug, Clone, Copy)]
@@ -23,11 +23,11 @@ struct Slot {
     /// The deadline of its user; [`Ns::MAX`] for none.
     deadline: Ns,
     generation: u32,
-    /// Of its entry in the heap.
+    /// The index of its entry in the heap.
     position: u32,
 }
 
-/// A moment in ticks above a slot: ordered by moment, eight bytes for both.
+/// A time in ticks in the upper bits and a slot in the lower ones: ordered by time, eight bytes for both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key(u64);
 
@@ -45,7 +45,7 @@ impl Key {
         (self.0 & u64::from(SLOTS_MAX - 1)) as usize
     }
 
-    /// When it is due, if ever.
+    /// When it expires; None for never.
     fn at(self) -> Option<Ns> {
         (self.tick() != NEVER).then(|| self.tick() << TICK_BITS)
     }
@@ -59,12 +59,12 @@ pub struct Deadlines {
 }
 
 impl Deadlines {
-    /// Sets or moves the deadline of a connection, whatever it was before. Ignored if the slot has a newer user.
+    /// Sets or moves the deadline of a connection. Ignored if the slot has a newer user.
     ///
     /// # Panics
     /// If the slot is not below [`SLOTS_MAX`].
     pub fn arm(&mut self, id: SlotId, at: Ns) {
-        assert!(id.slot < SLOTS_MAX, "connections are bounded far below what a heap key can name");
+        assert!(id.slot < SLOTS_MAX, "the limit on connections is far below the slots that a heap key can hold");
         let index = id.slot as usize;
         if index >= self.slots.len() {
             self.slots.resize(index + 1, Slot { deadline: Ns::MAX, generation: 0, position: UNUSED });
@@ -91,7 +91,7 @@ impl Deadlines {
         }
     }
 
-    /// Appends the connections whose deadline has come, each once: they are not armed any more.
+    /// Appends the connections whose deadline has expired, each once, and disarms them.
     pub fn expired(&mut self, now: Ns, out: &mut Vec<SlotId>) {
         while let Some(&key) = self.heap.first()
             && key.at().is_some_and(|at| at <= now)
@@ -99,7 +99,7 @@ impl Deadlines {
             let slot = &mut self.slots[key.slot()];
             let id = SlotId { slot: key.slot() as u32, generation: slot.generation };
             if slot.deadline != Ns::MAX && slot.deadline > now {
-                // It was moved to later since. The new key is greater, because the old one's moment has come.
+                // It was moved to later. The new key is greater, because the old one has expired.
                 self.heap[0] = Key::new(slot.deadline, id.slot);
                 self.down(0);
                 continue;
@@ -109,7 +109,7 @@ impl Deadlines {
             }
             slot.deadline = Ns::MAX;
             slot.position = NOT_QUEUED;
-            let last = self.heap.pop().expect("the entry just looked at");
+            let last = self.heap.pop().expect("it has a first entry");
             if !self.heap.is_empty() {
                 self.heap[0] = last;
                 self.down(0);
@@ -117,8 +117,8 @@ impl Deadlines {
         }
     }
 
-    /// When to call [`Self::expired`] next: no later than the first deadline, rounded up. It may be earlier, when that
-    /// deadline was moved to later or taken back.
+    /// When to call [`Self::expired`] next: not later than the first deadline, rounded up. It may be earlier if that
+    /// deadline was moved to later or disarmed.
     pub fn next(&self) -> Option<Ns> {
         self.heap.first().and_then(|key| key.at())
     }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn later_is_told_later_and_earlier_earlier() {
+    fn a_deadline_moves_to_later_and_to_earlier() {
         let mut deadlines = Deadlines::default();
         deadlines.arm(id(0, 0), 10 * TICK);
         deadlines.arm(id(0, 0), 30 * TICK);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reused_slot_is_its_new_users() {
+    fn a_reused_slot_belongs_to_its_new_user() {
         let mut deadlines = Deadlines::default();
         deadlines.arm(id(3, u32::MAX), 10 * TICK);
         deadlines.arm(id(3, 0), 20 * TICK);
@@ -221,14 +221,14 @@ mod tests {
         deadlines.arm(id(3, 0), 30 * TICK);
         deadlines.disarm(id(3, 0));
         deadlines.arm(id(3, u32::MAX), 35 * TICK);
-        // A slot that was only passed over has no user whose generation counts.
+        // Slot 1 exists because slot 3 does, but had no user: any generation is its first.
         deadlines.arm(id(1, 1 << 31), 50 * TICK);
         assert_eq!((expired(&mut deadlines, 40 * TICK), deadlines.next()), (vec![], Some(50 * TICK)));
         assert_eq!(expired(&mut deadlines, 50 * TICK), [id(1, 1 << 31)]);
     }
 
     #[test]
-    fn the_end_of_time_is_never() {
+    fn a_deadline_beyond_the_last_tick_never_expires() {
         let mut deadlines = Deadlines::default();
         for (slot, at) in [Ns::MAX, Ns::MAX - 1, 1 << 61].into_iter().enumerate() {
             deadlines.arm(id(slot as u32, 0), at);
@@ -257,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_tells_what_a_plain_map_tells(steps in prop::collection::vec(steps(), 1..300)) {
+        fn it_expires_what_a_plain_map_expires(steps in prop::collection::vec(steps(), 1..300)) {
             let mut deadlines = Deadlines::default();
             let (mut now, mut generations, mut model) = (0, [0u32; 20], BTreeMap::<u32, Ns>::new());
             for step in steps {
@@ -270,7 +270,7 @@ mod tests {
                         deadlines.disarm(id(slot, generations[slot as usize]));
                         model.remove(&slot);
                     }
-                    // The old user goes without a word, and the new one is not armed yet.
+                    // The old user is disarmed, and the new one is not armed yet.
                     Do::Reuse(slot) => {
                         deadlines.disarm(id(slot, generations[slot as usize]));
                         generations[slot as usize] += 1;
@@ -278,10 +278,9 @@ mod tests {
                     }
                     Do::Pass(ns) => now += ns,
                 }
-                let told = expired(&mut deadlines, now);
-                for id in &told {
+                for id in expired(&mut deadlines, now) {
                     let at = model.remove(&id.slot);
-                    prop_assert!(at.is_some_and(|at| at <= now), "{:?} told at {}, due {:?}", id, now, at);
+                    prop_assert!(at.is_some_and(|at| at <= now), "{:?} expired at {}, due {:?}", id, now, at);
                     prop_assert_eq!(id.generation, generations[id.slot as usize]);
                 }
                 if let Some((slot, at)) = model.iter().min_by_key(|(_, at)| **at) {

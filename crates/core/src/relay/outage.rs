@@ -1,8 +1,7 @@
-//! When it is reported that a target is down, and that it is up again: once per change, however many connections it
-//! concerns.
+//! Whether to report that a target is down or up again: once per change, however many connections are affected.
 //!
-//! A target that changes all the time must not fill the log: six changes are reported at once, then one every ten seconds.
-//! A change that is held back is reported with a later attempt, if it still holds then.
+//! A target that flaps must not fill the log: six changes are reported at once, then one every ten seconds. A change that was
+//! suppressed is reported with a later attempt, if the target is still in that state.
 use super::Ns;
 use super::bucket::Bucket;
 
@@ -10,12 +9,12 @@ use super::bucket::Bucket;
 const TOKENS_PER_REPORT: u64 = 10;
 const REPORTS_AT_ONCE: u64 = 6;
 
-/// What is reported of one target. It begins up.
+/// The reported state of one target, which is up at first.
 #[derive(Debug, Clone)]
 pub struct Outage {
     /// When it was reported down; None while it is reported up.
     since: Option<Ns>,
-    /// Failed attempts since then.
+    /// Failed attempts since the last report.
     failed: u64,
     reports: Bucket,
 }
@@ -23,7 +22,7 @@ pub struct Outage {
 /// An outage that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recovery {
-    /// From the report of the outage until now.
+    /// The time since the outage was reported.
     pub down_ns: Ns,
     /// Attempts that failed in this time, the reported one included.
     pub failed: u64,
@@ -35,7 +34,7 @@ impl Outage {
         Self { since: None, failed: 0, reports: Bucket::new(1, REPORTS_AT_ONCE * TOKENS_PER_REPORT, now) }
     }
 
-    /// An attempt to reach it has failed. Answers whether that is to be reported.
+    /// An attempt to reach it has failed. Returns whether to report that it is down.
     pub fn failed(&mut self, now: Ns) -> bool {
         self.failed += 1;
         let reports = self.since.is_none() && self.may_report(now);
@@ -45,7 +44,7 @@ impl Outage {
         reports
     }
 
-    /// It was reached. Answers the outage that this ends, if that is to be reported.
+    /// It was reached. Returns the outage that this ends, if that is to be reported.
     pub fn reached(&mut self, now: Ns) -> Option<Recovery> {
         let since = self.since?;
         if !self.may_report(now) {
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_changes_all_the_time_is_reported_at_intervals_and_its_last_state_in_the_end() {
+    fn a_flapping_target_is_reported_at_intervals_and_its_last_state_in_the_end() {
         let mut outage = Outage::new(0);
         let mut reports = 0;
         // A failure and a success every 20 ms, for 1000 s.

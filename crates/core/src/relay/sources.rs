@@ -1,14 +1,14 @@
 //! A limit on the open connections of each client address.
 //!
-//! An IPv6 source is its /64, since that is what one customer gets (RFC 6177 and RFC 4291, section 2.5.4); an IPv4 address
-//! in its IPv6 form is that IPv4 address. Memory is bounded by a number of sources given at the start. When it is used up,
-//! a connection of a source that has none open is refused. Letting it pass uncounted would switch the limit off for
-//! whoever has enough addresses. Where as many sources fit as connections may be open, this never happens.
+//! An IPv6 source is its /64, since that is what one customer gets (RFC 6177 and RFC 4291, section 2.5.4). An IPv4-mapped
+//! address is that IPv4 address. Memory is bounded by a number of sources. When that many have open connections, a connection
+//! of a further source is refused: admitting it uncounted would disable the limit for clients with many addresses. This
+//! never happens where the number of sources is at least the limit on open connections.
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 
-/// What counts as one client.
+/// The addresses that count as one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     /// An IPv4 address.
@@ -30,11 +30,11 @@ impl Source {
 /// Whether a connection may open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// It is counted; [`OpenPerSource::close`] is due when it ends.
+    /// The connection is counted; [`OpenPerSource::close`] must be called when it ends.
     Admitted,
-    /// Its source has as many as it may.
+    /// Its source is at the limit.
     OverLimit,
-    /// There are too many sources to count another one.
+    /// The number of sources is at its limit.
     TooManySources,
 }
 
@@ -52,7 +52,7 @@ impl OpenPerSource {
         Self { open: HashMap::new(), limit, max_sources }
     }
 
-    /// A connection wants to open.
+    /// Counts a connection if its source may open one more.
     pub fn open(&mut self, ip: IpAddr) -> Admission {
         let sources = self.open.len();
         match self.open.entry(Source::of(ip)) {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_an_address_or_a_64() {
+    fn a_source_is_an_ipv4_address_or_an_ipv6_64() {
         assert_eq!(Source::of(ip("2001:db8::1")), Source::of(ip("2001:db8::ffff:0:0:1")));
         assert_ne!(Source::of(ip("2001:db8::1")), Source::of(ip("2001:db8:0:1::1")));
         assert_eq!(Source::of(ip("::ffff:10.0.0.1")), Source::of(ip("10.0.0.1")));
@@ -124,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counts_are_those_of_a_list(steps in prop::collection::vec((0u32..6, any::<bool>()), 0..200)) {
+        fn counts_are_those_of_a_plain_map(steps in prop::collection::vec((0u32..6, any::<bool>()), 0..200)) {
             let (limit, max_sources) = (3, 4);
             let mut open = OpenPerSource::new(limit, max_sources);
             let mut model: HashMap<u32, u32> = HashMap::new();

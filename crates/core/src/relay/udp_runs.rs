@@ -1,29 +1,29 @@
 //! Which datagrams are sent in one message (UDP GSO): the kernel segments it into datagrams of one size, of which only the
-//! last may be shorter. Such a message costs little more than one datagram, so neighbours of one session are joined within
-//! that rule and the kernel's limits. Their order does not change.
+//! last may be shorter. Such a message costs little more than one datagram, so successive datagrams of a session are joined
+//! within that rule and the kernel's limits. Their order does not change.
 
-/// Datagrams in one message; kernels before 6.9 take no more.
+/// The most datagrams in one message: the limit of kernels before 6.9.
 pub const DATAGRAMS_MAX: usize = 64;
-/// Bytes in one message: what fits into one datagram of IPv4.
+/// The most bytes in one message: the payload of the largest IPv4 datagram.
 pub const BYTES_MAX: usize = 65_507;
 
-/// Received together: one datagram, or several of one size of which only the last may be shorter.
+/// Datagrams that were received together (UDP GRO): one, or several of one size of which only the last may be shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// All its bytes.
+    /// The length of all its datagrams together.
     pub bytes: usize,
     /// Bytes of each of its datagrams, at least 1.
     pub segment: usize,
 }
 
 impl Piece {
-    /// Datagrams in it; an empty piece is one empty datagram.
+    /// The number of datagrams in it; an empty piece is one empty datagram.
     pub fn datagrams(self) -> usize {
         self.bytes.div_ceil(self.segment.max(1)).max(1)
     }
 }
 
-/// Pieces that leave as one message.
+/// Pieces that are sent as one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     segment: usize,
@@ -41,10 +41,10 @@ impl Run {
         self.segment
     }
 
-    /// Takes a piece in if the datagrams of both stay what they are. `segment_max` is the largest size that the path is
-    /// known to take in one message with others (the rest of the network must see each as one packet).
+    /// Adds a piece if that changes no datagram of either; returns whether it did. `segment_max` is the largest datagram that
+    /// may be sent with others in one message: the kernel refuses segments that exceed the MTU of the path.
     pub fn join(&mut self, piece: Piece, segment_max: usize) -> bool {
-        // After a shorter datagram nothing follows, and an empty one cannot be told from none.
+        // A shorter datagram must be the last, and an empty one cannot be expressed within a message.
         let whole = self.bytes > 0 && self.bytes.is_multiple_of(self.segment);
         let fits = if piece.bytes <= piece.segment {
             piece.bytes > 0 && piece.bytes <= self.segment
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_fragmented_stays_alone() {
+    fn a_datagram_that_would_be_fragmented_is_not_joined() {
         let mut run = Run::new(Piece { bytes: 2000, segment: 2000 });
         assert!(!run.join(Piece { bytes: 2000, segment: 2000 }, 1472));
     }
@@ -103,7 +103,7 @@ mod tests {
                 .into_iter()
                 .map(|(bytes, segment)| match (equal, bytes % (DATAGRAMS_MAX * segment + 1)) {
                     (true, _) => Piece { bytes: 1 + bytes % 3 * 100, segment: 100 },
-                    // As received: an only datagram is its own segment.
+                    // As received: the segment of a single datagram is its length.
                     (false, bytes) => Piece { bytes, segment: if bytes <= segment { bytes.max(1) } else { segment } },
                 })
                 .collect();

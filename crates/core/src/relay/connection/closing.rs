@@ -1,22 +1,22 @@
 //! How a connection through the relay ends.
 //!
 //! Each direction ends by itself. An end of data is passed on as a half-close once all bytes before it are delivered; the
-//! other direction continues, however late its replies are. A reset is passed on as a reset, but only once everything
-//! received before it has left: closing with a reset discards what the kernel has not yet sent.
+//! other direction continues, however late its replies are. A reset is passed on as a reset, but only once the other peer has
+//! acknowledged everything received before it: closing with a reset discards what the kernel has not yet sent.
 //!
-//! [`Closing`] holds no data: the engines report an end only when they hold nothing that came before it.
+//! [`Closing`] knows of no bytes: the engines report an end only when all bytes before it are written.
 use crate::relay::direction::{Direction, Peer, PerDirection};
 
 /// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CloseReason {
-    /// Both directions came to their end.
+    /// Both peers have sent their end of data.
     Finished,
-    /// The client reset it.
+    /// The client reset the connection.
     ClientReset,
-    /// The target reset it.
+    /// The target reset the connection.
     TargetReset,
-    /// The client could not be reached any more (retransmissions or keepalive gave up, or no route).
+    /// The client could not be reached any more (retransmissions or keepalive timed out, or no route).
     ClientLost,
     /// The target could not be reached any more.
     TargetLost,
@@ -34,11 +34,11 @@ pub enum CloseReason {
     Denied,
     /// A limit was reached.
     Limited,
-    /// The peer is none of the proxies that may say who the client is.
+    /// A connection with PROXY headers came from an address outside `proxy-from`.
     UntrustedProxy,
     /// The PROXY header was missing or malformed.
     BadHeader,
-    /// The relay stopped, or its listener was removed, and the time to drain was over.
+    /// The relay stopped, or its listener was removed, and the drain timeout was over.
     Drained,
     /// The relay itself failed: no memory or descriptors.
     RelayFailed,
@@ -108,7 +108,7 @@ pub enum Ended {
     SinkFailed(Failure),
 }
 
-/// What follows for the sockets when a direction has ended.
+/// What to do with the sockets when a direction has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Nothing yet.
@@ -117,7 +117,7 @@ pub enum Next {
     HalfClose(Peer),
     /// Close both sockets: each peer has all its data and its end.
     Close(CloseReason),
-    /// Reset this peer once its data has left (the other one is dead), then close both sockets.
+    /// Reset this peer once it has acknowledged its data, because the other one is dead; then close both sockets.
     Reset(Peer, CloseReason),
 }
 
@@ -127,7 +127,7 @@ enum State {
     Open,
     /// Its end of data is passed on.
     Finished,
-    /// Its sink is dead. The reset waits until the other direction has delivered what is left.
+    /// Its sink is dead. The source is reset once the other direction has delivered what is left.
     SinkFailed(Failure),
 }
 
@@ -170,7 +170,7 @@ impl Closing {
                 match reverse {
                     State::Open => Next::HalfClose(sink),
                     State::Finished => Next::Close(CloseReason::Finished),
-                    // The source failed as a sink before, and nothing of what it had sent is left.
+                    // The source has failed as the sink of the other direction, and all it had sent is delivered.
                     State::SinkFailed(failure) => Next::Reset(sink, reason(source, failure)),
                 }
             }
@@ -182,7 +182,7 @@ impl Closing {
             Ended::SinkFailed(failure) => {
                 self.directions[direction] = State::SinkFailed(failure);
                 match reverse {
-                    // What the dead peer sent before may still wait to be read.
+                    // What the dead peer sent before may still be unread.
                     State::Open => Next::Wait,
                     State::Finished | State::SinkFailed(_) => Next::Reset(source, reason(sink, failure)),
                 }
@@ -197,7 +197,7 @@ mod tests {
     use Direction::{ClientToTarget, TargetToClient};
 
     #[test]
-    fn both_ends_in_turn_finish_it() {
+    fn two_ends_of_data_finish_the_connection() {
         for first in Direction::ALL {
             let mut closing = Closing::default();
             assert_eq!(closing.ended(first, Ended::Eof), Next::HalfClose(first.sink()));

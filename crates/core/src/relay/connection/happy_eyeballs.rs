@@ -2,16 +2,17 @@
 //!
 //! Addresses are first interleaved by family ([`interleave`], once per resolution). [`HappyEyeballs`] then starts one attempt
 //! after the other: the next when one fails, or 250 ms after the last began, so that a dead path costs a quarter of a
-//! second instead of a connect timeout. The first to connect wins and the others are given up. It allocates nothing.
+//! second instead of a connect timeout. The first connection that is established is used, and the other attempts are closed.
+//! It allocates nothing.
 use crate::relay::Ns;
 
-/// From one attempt to the next, in ns: the Connection Attempt Delay of RFC 8305, section 5.
+/// The time from one attempt to the next, in ns: the Connection Attempt Delay of RFC 8305, section 5.
 pub const ATTEMPT_DELAY_NS: Ns = 250_000_000;
-/// Addresses of one target that are tried; those that follow are not.
+/// The most addresses of one target that are tried.
 pub const MAX_ADDRESSES: usize = 64;
 
-/// Reorders addresses so that the families take turns, beginning with that of the first (RFC 8305, section 4). Within a
-/// family the order, which is that of preference, stays.
+/// Reorders addresses so that the families alternate, beginning with that of the first (RFC 8305, section 4). The order
+/// within a family, which is that of preference, stays.
 pub fn interleave<T>(addresses: &mut Vec<T>, is_v6: impl Fn(&T) -> bool) {
     let Some(first) = addresses.first().map(&is_v6) else { return };
     let (one, other): (Vec<T>, Vec<T>) = addresses.drain(..).partition(|address| is_v6(address) == first);
@@ -26,14 +27,14 @@ pub fn interleave<T>(addresses: &mut Vec<T>, is_v6: impl Fn(&T) -> bool) {
     }
 }
 
-/// What to do now.
+/// What the caller does now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Begin to connect to this address, then ask again.
     Start(usize),
-    /// Nothing before this moment, unless an attempt ends.
+    /// Wait until this time or until an attempt fails.
     WaitUntil(Ns),
-    /// It has failed; attempts that still run are to be given up.
+    /// Abandon the target, and close the attempts that still run.
     GiveUp(Outcome),
 }
 
@@ -50,10 +51,10 @@ pub enum Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HappyEyeballs {
     addresses: u8,
-    /// Addresses tried so far: the next one's index.
+    /// The number of addresses tried, which is the index of the next one.
     tried: u8,
     max_in_flight: u8,
-    /// A bit for each address that is being connected to.
+    /// A bit for each address with a running attempt.
     in_flight: u64,
     /// When the next attempt may begin.
     next_at: Ns,
@@ -61,8 +62,8 @@ pub struct HappyEyeballs {
 }
 
 impl HappyEyeballs {
-    /// To a target of `addresses` addresses, for at most `timeout` ns, with at most `max_in_flight` (at least one)
-    /// attempts at a time.
+    /// Attempts at a target with this number of addresses, for at most `timeout` ns, with at most `max_in_flight` (at least
+    /// one) at a time.
     pub fn new(addresses: usize, now: Ns, timeout: Ns, max_in_flight: u8) -> Self {
         Self {
             addresses: addresses.min(MAX_ADDRESSES) as u8,
@@ -74,7 +75,8 @@ impl HappyEyeballs {
         }
     }
 
-    /// What to do now; called again after each start, at the moment to wait for, and when an attempt has ended.
+    /// What to do now. Called again after each [`Step::Start`], at the time of a [`Step::WaitUntil`], and when an attempt has
+    /// failed.
     pub fn next(&mut self, now: Ns) -> Step {
         let more = self.tried < self.addresses;
         if self.in_flight == 0 && !more {
@@ -97,7 +99,7 @@ impl HappyEyeballs {
         Step::Start(usize::from(index))
     }
 
-    /// The attempt at this address has failed: the next may begin at once.
+    /// Records that the attempt at this address has failed: the next may begin at once.
     pub fn failed(&mut self, address: usize) {
         if address < MAX_ADDRESSES && self.in_flight & (1 << address) != 0 {
             self.in_flight &= !(1 << address);
@@ -121,21 +123,21 @@ mod tests {
     }
 
     #[test]
-    fn families_take_turns() {
+    fn families_alternate() {
         assert_eq!(interleaved("ABCab"), "AaBbC");
         assert_eq!(interleaved("aABbcd"), "aAbBcd");
         assert_eq!((interleaved(""), interleaved("abc")), (String::new(), "abc".to_string()));
     }
 
     #[test]
-    fn a_silent_address_costs_a_quarter_of_a_second() {
+    fn an_address_that_does_not_answer_costs_a_quarter_of_a_second() {
         let mut attempts = HappyEyeballs::new(2, 0, 5000 * MS, 2);
         assert_eq!((attempts.next(0), attempts.next(0)), (Step::Start(0), Step::WaitUntil(250 * MS)));
         assert_eq!((attempts.next(250 * MS), attempts.next(250 * MS)), (Step::Start(1), Step::WaitUntil(5000 * MS)));
     }
 
     #[test]
-    fn a_refusal_costs_nothing() {
+    fn after_a_refusal_the_next_attempt_begins_at_once() {
         let mut attempts = HappyEyeballs::new(2, 0, 5000 * MS, 2);
         assert_eq!(attempts.next(0), Step::Start(0));
         attempts.failed(0);
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_bounds_it_whatever_is_left() {
+    fn the_timeout_holds_with_addresses_and_attempts_left() {
         let mut attempts = HappyEyeballs::new(9, 0, 600 * MS, 2);
         assert_eq!((attempts.next(0), attempts.next(250 * MS)), (Step::Start(0), Step::Start(1)));
         assert_eq!(attempts.next(500 * MS), Step::WaitUntil(600 * MS), "two are under way");
@@ -157,19 +159,19 @@ mod tests {
     }
 
     proptest! {
-        /// Against a network in which every address has its own delay and result, told to the machine as it happens.
+        /// A simulated network in which every address has a delay and a result.
         #[test]
-        fn it_always_ends_in_time_and_keeps_its_bounds(
-            fates in prop::collection::vec(0u64..3000, 0..12), max in 0u8..5, timeout_ms in 1u64..4000, works in any::<u16>(),
+        fn it_ends_within_the_timeout_and_keeps_its_limits(
+            delays_ms in prop::collection::vec(0u64..3000, 0..12), max in 0u8..5, timeout_ms in 1u64..4000, works in any::<u16>(),
         ) {
-            let mut attempts = HappyEyeballs::new(fates.len(), 0, timeout_ms * MS, max);
+            let mut attempts = HappyEyeballs::new(delays_ms.len(), 0, timeout_ms * MS, max);
             let (mut now, mut running, mut started) = (0, Vec::<(Ns, usize)>::new(), 0);
             let connected = loop {
                 match attempts.next(now) {
                     Step::Start(i) => {
                         prop_assert_eq!(i, started, "each once, in their order");
                         started += 1;
-                        running.push((now + fates[i] * MS, i));
+                        running.push((now + delays_ms[i] * MS, i));
                         prop_assert!(running.len() <= usize::from(max.max(1)));
                     }
                     Step::WaitUntil(until) => {
@@ -188,7 +190,7 @@ mod tests {
                         }
                     }
                     Step::GiveUp(Outcome::Failed) => {
-                        prop_assert!(started == fates.len() && running.is_empty());
+                        prop_assert!(started == delays_ms.len() && running.is_empty());
                         break false;
                     }
                     Step::GiveUp(Outcome::TimedOut) => {
@@ -198,9 +200,9 @@ mod tests {
                 }
             };
             prop_assert!(now <= timeout_ms * MS);
-            // With time for all of them one after the other, a working address is found.
-            let works_at_all = (0..fates.len()).any(|i| works & (1 << i) != 0);
-            if fates.iter().sum::<u64>() + 250 * fates.len() as u64 + 1 < timeout_ms {
+            // With time for all of them one after the other, an address that works is found.
+            let works_at_all = (0..delays_ms.len()).any(|i| works & (1 << i) != 0);
+            if delays_ms.iter().sum::<u64>() + 250 * delays_ms.len() as u64 + 1 < timeout_ms {
                 prop_assert_eq!(connected, works_at_all);
             }
         }

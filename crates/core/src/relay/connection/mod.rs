@@ -1,8 +1,8 @@
 //! A connection's life in the relay, from accept to close.
 //!
-//! [`Connection`] does no I/O. The worker passes it what happened ([`Event`]) and the time, and performs what it asks for
-//! ([`Connection::poll`]) until it asks for nothing more; some actions have an answer, which is the next event. Nothing is
-//! allocated. [`Action::Close`] comes exactly once and is the last action.
+//! [`Connection`] does no I/O and allocates nothing. The worker passes it each [`Event`] with the time, and performs the
+//! actions that [`Connection::poll`] returns until it returns none. Some actions have a result, which the worker passes as the
+//! next event. [`Action::Close`] comes exactly once and is the last action.
 //!
 //! ```text
 //! Header ──────► Connecting ─────► Transferring ─────► Resetting
@@ -13,7 +13,7 @@
 //!
 //! - [`closing`]: half-close, resets and the reason a connection ended.
 //! - [`happy_eyeballs`]: connecting to a target that has several addresses.
-//! - `timers`: when a connection must be looked at without an event.
+//! - `timers`: when a connection's timer is due, and what follows.
 pub mod closing;
 pub mod happy_eyeballs;
 #[cfg(test)]
@@ -30,99 +30,99 @@ use super::config::Timeouts;
 use super::direction::{Direction, Peer, PerDirection};
 use super::{Ns, ns};
 
-/// Attempts at the addresses of one target at a time.
+/// The most attempts to connect to one target that run at a time.
 const ATTEMPTS_AT_ONCE: u8 = 3;
 
-/// What of the configuration a connection's life depends on.
+/// The part of the configuration that a connection depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules<'a> {
     /// The timeouts of its listener.
     pub timeouts: &'a Timeouts,
-    /// How long a peer is idle before the kernel probes it; None if it never does.
+    /// How long a peer is idle before the kernel sends it a keepalive probe; None for no probes.
     pub keepalive: Option<Duration>,
-    /// When connections of a removed listener are closed.
+    /// When the connection is closed because the relay stops or its listener was removed.
     pub drain_until: Option<Ns>,
 }
 
-/// What a direction's engine holds.
+/// The bytes that an engine has read from a direction's source and not yet written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Held {
     /// No bytes.
     #[default]
     Nothing,
-    /// Bytes that the sink did not take.
+    /// Bytes that the sink did not accept.
     Bytes,
-    /// The engine moves the direction by itself and holds what it needs for that.
+    /// Unknown: the engine moves the bytes without turns (io_uring, sockmap), and holds what it needs for that.
     Armed,
 }
 
-/// What epoll reported of a socket.
+/// The state of a socket that epoll reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SocketState {
     /// Data, an end or an error can be read.
     pub readable: bool,
-    /// The socket buffer takes data.
+    /// The send buffer has space.
     pub writable: bool,
-    /// An end, an error or an urgent byte waits: a short read does not mean that the socket is empty.
+    /// An end, an error or an urgent byte is pending: a short read does not mean that the socket is empty.
     pub ended: bool,
     /// The socket has failed.
     pub failed: bool,
 }
 
-/// How an engine's turn with a direction went.
+/// The result of an engine's turn with a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// The source has nothing more.
+    /// The source has nothing more to read.
     SourceEmpty,
-    /// The sink's socket buffer is full.
+    /// The sink's send buffer is full.
     SinkFull,
-    /// There is more to do.
+    /// The engine stopped before it was done: the direction gets another turn.
     Again,
     /// The direction has used up its bandwidth until this time.
     OutOfBandwidth(Ns),
-    /// The source has ended and its last bytes are on their way to the sink, without an event when they arrive.
+    /// The source has ended and the engine still moves its last bytes to the sink; no event reports when it is done.
     Leaving,
-    /// The direction is over.
+    /// The direction has ended.
     Ended(Ended),
 }
 
 /// What happened to a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Part of the PROXY header is read, and no more of it has arrived.
+    /// Part of the PROXY header was read, and no more of it has arrived.
     HeaderIncomplete,
-    /// The whole PROXY header is read.
+    /// The whole PROXY header was read.
     HeaderComplete,
-    /// Whether the limit of its source address admits the connection. Answers [`Action::CountSource`].
+    /// Whether the limit of its source address admits the connection: the result of [`Action::CountSource`].
     SourceCounted(bool),
-    /// Whether the client that the header names may connect; if so it is counted. Answers [`Action::Admit`].
+    /// Whether the client that the header names may connect, which is then counted: the result of [`Action::Admit`].
     Admitted(Result<(), CloseReason>),
-    /// This many targets can be tried. Answers [`Action::OrderTargets`].
+    /// The number of targets that can be tried: the result of [`Action::OrderTargets`].
     TargetsOrdered(usize),
-    /// The target has this many addresses. Answers [`Action::UseTarget`].
+    /// The number of the target's addresses: the result of [`Action::UseTarget`].
     AddressesKnown(usize),
     /// The attempt at this address has failed.
     AttemptFailed(usize),
     /// An attempt has connected.
     Connected {
-        /// What is to be sent to the target before anything else.
+        /// Whether bytes are held that the target gets before anything else, such as a PROXY header.
         held: Held,
-        /// The engine moves directions by itself, and is given them before there are any bytes.
+        /// The engine moves bytes without turns, so it gets its directions before there are any.
         arm: bool,
     },
-    /// A socket has changed.
+    /// epoll has reported a socket.
     Socket(Peer, SocketState),
     /// Bytes were delivered.
     Progress,
     /// An engine's turn with a direction is over.
     Turn(Direction, Held, Turn),
-    /// Whether a peer has acknowledged all its data. Answers [`Action::CheckDelivered`].
+    /// Whether a peer has acknowledged all its data: the result of [`Action::CheckDelivered`].
     Delivered(bool),
     /// The timer is due.
     Timer,
-    /// The rules have changed.
+    /// The [`Rules`] have changed.
     RulesChanged,
-    /// The connection must end, for a reason that the worker knows.
+    /// The connection must end, for this reason.
     Failed(CloseReason),
 }
 
@@ -133,29 +133,29 @@ pub enum Action {
     ReadHeader,
     /// Count the connection against the limit of its source address.
     CountSource,
-    /// Undo that.
+    /// Uncount it from the limit of its source address.
     ReleaseSource,
-    /// Find out whether the client that the header names may connect.
+    /// Check whether the client that the header names may connect.
     Admit,
-    /// Order the targets, the best first.
+    /// Order the targets, the first to try first.
     OrderTargets,
-    /// Take the target at this place of the order.
+    /// Try the target at this index of that order.
     UseTarget(usize),
     /// Begin to connect to this address of the target.
     Connect(usize),
-    /// The target cannot be reached: report that, and close the attempts.
+    /// The target cannot be reached: report that, and close the sockets of the attempts.
     AbandonTarget(Outcome),
-    /// Give the direction a turn. [`Connection::begin_turn`] says when it begins whether that is still wanted.
+    /// Queue the direction for a turn. When it begins, [`Connection::begin_turn`] returns whether it is still needed.
     Run(Direction),
     /// Send the end of data to this peer.
     ShutdownWrite(Peer),
-    /// Find out whether this peer has acknowledged all its data.
+    /// Check whether this peer has acknowledged all its data.
     CheckDelivered(Peer),
-    /// Have the kernel probe both peers once they are idle for this long.
+    /// Set up keepalive: the kernel probes both peers once they are idle for this long.
     StartKeepalive(Duration),
-    /// Pass [`Event::Timer`] at this time. It replaces the time before.
+    /// Pass [`Event::Timer`] at this time, instead of the time asked for before.
     ArmTimer(Ns),
-    /// Close the sockets and forget the connection.
+    /// Close the sockets and free the connection.
     Close(Close),
 }
 
@@ -166,9 +166,9 @@ pub struct Close {
     pub reason: CloseReason,
     /// The peer whose socket is closed with a reset.
     pub reset: Option<Peer>,
-    /// The attempts to connect are closed with a reset: a target may have accepted one already.
+    /// The attempts to connect are closed with a reset, because a target may have accepted one already.
     pub reset_attempts: bool,
-    /// The connection is counted against the limit of its source address, which ends.
+    /// The connection is counted against the limit of its source address and must be uncounted.
     pub release_source: bool,
 }
 
@@ -184,12 +184,12 @@ enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Connecting {
     targets: u32,
-    /// The place of the current target in their order.
+    /// The index of the current target in their order.
     position: u32,
     attempts: HappyEyeballs,
-    /// When the next attempt begins, or the target is given up.
+    /// When the next attempt begins, or the target is abandoned.
     due_at: Ns,
-    /// The last target that was given up did not answer in time.
+    /// The last abandoned target did not answer in time.
     timed_out: bool,
 }
 
@@ -202,7 +202,7 @@ struct Readiness {
     /// A turn was asked for and has not begun.
     queued: bool,
     held: Held,
-    /// It is looked at again at this time; 0 for none.
+    /// It gets no turn before this time; 0 if it is not paused.
     paused_until: Ns,
 }
 
@@ -216,7 +216,7 @@ impl Readiness {
     }
 }
 
-/// Actions that were decided and not yet asked for; the lowest bit comes first.
+/// Actions that [`Connection::poll`] returns next, the lowest bit first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Pending(u16);
 
@@ -254,7 +254,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// An accepted connection whose client sends a PROXY header first, or that was counted against the limit of its source.
+    /// A connection that was accepted. With `expects_header` its client sends a PROXY header first; otherwise it was already
+    /// counted against the limit of its source address.
     pub fn new(now: Ns, expects_header: bool) -> Self {
         let mut connection = Self {
             stage: Stage::Header,
@@ -277,18 +278,18 @@ impl Connection {
         self.accepted_at
     }
 
-    /// Whether the source has announced its end or an urgent byte: a short read does not mean that it is empty.
+    /// Whether an end or an urgent byte of the source is pending: a short read does not mean that it is empty.
     pub fn source_ended(&self, direction: Direction) -> bool {
         self.directions[direction].source_ended
     }
 
-    /// Begins a turn that was asked for. False if the direction has ended meanwhile.
+    /// Begins a turn of [`Action::Run`]. False if the direction has ended since.
     pub fn begin_turn(&mut self, direction: Direction) -> bool {
         self.directions[direction].queued = false;
         self.stage == Stage::Transferring && self.closing.is_open(direction)
     }
 
-    /// Takes in what happened. What follows is in [`Self::poll`].
+    /// Updates the state with an event. [`Self::poll`] returns the actions that follow.
     pub fn handle(&mut self, event: Event, now: Ns, rules: &Rules<'_>) {
         if matches!(self.stage, Stage::Closed(_)) {
             return;
@@ -313,7 +314,7 @@ impl Connection {
         }
     }
 
-    /// The next action; None until something else happens.
+    /// The next action; None if there is none before the next event.
     pub fn poll(&mut self, now: Ns, rules: &Rules<'_>) -> Option<Action> {
         while self.pending.0 != 0 {
             if let Some(action) = self.next_action(now, rules) {
@@ -361,7 +362,7 @@ impl Connection {
         self.pending.0 |= actions;
     }
 
-    /// Ends the connection; what was asked for before is void.
+    /// Ends the connection and drops the pending actions.
     fn close(&mut self, reason: CloseReason, reset: Option<Peer>) {
         let connecting = matches!(self.stage, Stage::Connecting(_));
         let reset_attempts = connecting && reason == CloseReason::ClientGone;
@@ -371,7 +372,7 @@ impl Connection {
 
     fn header_event(&mut self, event: Event, now: Ns) {
         match event {
-            // A connection that has its header with it is never counted against the limit of its proxy's address.
+            // A connection whose header arrives with it is never counted against the limit of its proxy's address.
             Event::HeaderIncomplete if !self.source_counted => self.ask(Pending::COUNT_SOURCE),
             Event::SourceCounted(true) => {
                 self.source_counted = true;
@@ -441,7 +442,7 @@ impl Connection {
         self.close(reason, Some(Peer::Client));
     }
 
-    /// The next attempt, or what follows when there is none.
+    /// Begins the next attempt; if there is none, arms the timer or abandons the target.
     fn next_attempt(&mut self, now: Ns) -> Option<Action> {
         let Stage::Connecting(connecting) = &mut self.stage else { return None };
         match connecting.attempts.next(now) {
@@ -476,11 +477,11 @@ impl Connection {
             self.directions[receives].sink_full = false;
         }
         if failed && self.directions[receives].held == Held::Armed {
-            // The relay writes nothing to this socket itself, so no write would find the error.
+            // The engine writes to this socket without turns; it returns the error in another turn.
             self.directions[receives].source_ready = true;
         }
         match self.stage {
-            // Nothing waits for a client that has reset its connection.
+            // The client has reset the connection: no target is needed.
             Stage::Header | Stage::Connecting(_) if failed && peer == Peer::Client => {
                 self.close(CloseReason::ClientGone, None);
             }
@@ -490,7 +491,7 @@ impl Connection {
         }
     }
 
-    /// Asks for a turn of a direction that can do something.
+    /// Asks for a turn of a direction if it can move bytes.
     fn run(&mut self, direction: Direction) {
         let readiness = &mut self.directions[direction];
         if self.closing.is_open(direction) && readiness.runnable() && !readiness.queued {

@@ -1,5 +1,5 @@
-//! Connections in virtual time against peers, targets and engines that a tape of choices plays: all short tapes, and random
-//! long ones. [`World::step`] and [`World::perform`] check what must hold for every order of events.
+//! Connections in virtual time. A tape of choices decides what peers, targets and engines do: all short tapes, and random long
+//! ones. [`World::step`] and [`World::perform`] check the invariants for every order of events.
 use proptest::prelude::*;
 
 use super::*;
@@ -12,7 +12,7 @@ const TIMEOUTS: Timeouts = Timeouts {
     header: Duration::from_secs(3),
 };
 
-/// Choices, the first ones given; the others are 0. It remembers among how many each one was.
+/// Choices: the first ones are given, and the others are 0. `arity` records the number of alternatives of each.
 struct Tape<'a> {
     given: &'a [u8],
     arity: Vec<u8>,
@@ -30,10 +30,10 @@ impl Tape<'_> {
     }
 }
 
-/// What is true of one direction, whatever the connection believes.
+/// The actual state of one direction, which the connection knows by events only.
 #[derive(Debug, Clone, Copy, Default)]
 struct Truth {
-    /// Bytes that wait in the source's socket, and its end behind them.
+    /// Unread bytes in the source's socket, and whether its end follows them.
     waiting: u32,
     eof: bool,
     source_reset: bool,
@@ -64,7 +64,7 @@ struct World<'a> {
     shut: [bool; 2],
     probing: bool,
     closed: Option<Close>,
-    /// Nothing more goes wrong, and all that waits can be delivered.
+    /// No further failures: all bytes can be delivered.
     calm: bool,
 }
 
@@ -111,7 +111,7 @@ impl<'a> World<'a> {
             let Some(action) = self.connection.poll(self.now, &rules) else {
                 assert!(
                     self.closed.is_some() || self.timer.is_some(),
-                    "forgotten without a timer: {:?}",
+                    "neither closed nor with a timer: {:?}",
                     self.connection
                 );
                 return;
@@ -121,7 +121,7 @@ impl<'a> World<'a> {
                 self.connection.handle(answer, self.now, &rules);
             }
         }
-        panic!("it never comes to rest: {:?}", self.connection);
+        panic!("it asks for actions without end: {:?}", self.connection);
     }
 
     fn perform(&mut self, action: Action) -> Option<Event> {
@@ -135,7 +135,7 @@ impl<'a> World<'a> {
                 self.perform_connect(action)
             }
             Action::Run(direction) => {
-                assert!(self.connected && !self.directions[direction].ended, "a turn of a direction that is over");
+                assert!(self.connected && !self.directions[direction].ended, "a turn of a direction that has ended");
                 assert!(!std::mem::replace(&mut self.directions[direction].asked, true), "asked for twice");
                 None
             }
@@ -234,7 +234,7 @@ impl<'a> World<'a> {
         Event::Connected { held: if held > 0 { Held::Bytes } else { Held::Nothing }, arm: false }
     }
 
-    /// What an engine does with a direction, and how that ends.
+    /// An engine's turn with a direction.
     fn turn(&mut self, direction: Direction) {
         let truth = &mut self.directions[direction];
         truth.asked = false;
@@ -293,7 +293,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// One event of the tape's choice.
+    /// One event that the tape chooses.
     fn step(&mut self) {
         let readable = SocketState { readable: true, ..SocketState::default() };
         match self.tape.choose(8) {
@@ -320,7 +320,7 @@ impl<'a> World<'a> {
                 self.socket(peer, SocketState { ended, failed, ..readable });
             }
             4 => self.directions[Direction::ClientToTarget].sink_full = true,
-            5 => self.make_room(),
+            5 => self.drain_sinks(),
             6 => {
                 self.drain_until = Some(self.now + 50 * MS);
                 self.handle(Event::RulesChanged);
@@ -329,17 +329,17 @@ impl<'a> World<'a> {
         }
     }
 
-    fn make_room(&mut self) {
+    fn drain_sinks(&mut self) {
         for peer in Peer::ALL {
             self.directions[Direction::from(peer).reverse()].sink_full = false;
             self.socket(peer, SocketState { writable: true, ..SocketState::default() });
         }
     }
 
-    /// From here on everything works and both peers end: all bytes arrive and both ends.
+    /// From here on nothing fails and both peers send their end: all bytes and both ends arrive.
     fn finish_calmly(&mut self) {
         self.calm = true;
-        self.make_room();
+        self.drain_sinks();
         for peer in Peer::ALL {
             self.directions[Direction::from(peer)].eof = true;
             self.socket(peer, SocketState { readable: true, ended: true, ..SocketState::default() });
@@ -356,7 +356,7 @@ impl<'a> World<'a> {
         assert!(failed || close.reason == CloseReason::Finished || self.drain_until.is_some(), "{close:?}");
     }
 
-    /// Whatever happens, the timer ends it.
+    /// In every state the drain timeout closes the connection.
     fn time_out(&mut self) {
         self.drain_until = Some(self.now + 1000 * MS);
         self.handle(Event::RulesChanged);
@@ -366,10 +366,10 @@ impl<'a> World<'a> {
             }
             self.pass_time();
         }
-        panic!("it does not end: {:?}", self.connection);
+        panic!("it is not closed: {:?}", self.connection);
     }
 
-    /// Nothing follows whatever still arrives.
+    /// After the close no event leads to an action.
     fn check_closed(&mut self) {
         assert!(self.closed.is_some());
         let state = SocketState { readable: true, writable: true, ended: true, failed: true };
@@ -386,7 +386,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Plays a tape to the end of the connection; among how many each choice was.
+/// Plays a tape to the end of the connection. Returns the number of alternatives of each choice, and the reason of the close.
 fn play(given: &[u8]) -> (Vec<u8>, Option<CloseReason>) {
     let mut world = World::new(given);
     while !world.tape.is_over() && world.closed.is_none() {
@@ -394,7 +394,7 @@ fn play(given: &[u8]) -> (Vec<u8>, Option<CloseReason>) {
     }
     let arity = world.tape.arity.clone();
     if world.closed.is_none() {
-        // What comes then is one of two ends.
+        // The tape is over: one of two ways to end the connection follows.
         if world.connected && given.iter().map(|&c| u32::from(c)).sum::<u32>().is_multiple_of(2) {
             world.finish_calmly();
         } else {
@@ -406,20 +406,20 @@ fn play(given: &[u8]) -> (Vec<u8>, Option<CloseReason>) {
 }
 
 #[test]
-fn every_short_order_of_events_ends_once_and_loses_nothing() {
+fn every_short_order_of_events_closes_once_and_loses_nothing() {
     const LENGTH: usize = 9;
     let mut reasons = std::collections::HashSet::new();
     let mut tape = vec![0; LENGTH];
     loop {
         let (arity, reason) = play(&tape);
         reasons.extend(reason);
-        // The next tape: like a number whose digits each have their own base; choices that were not made are skipped.
+        // The next tape, like counting with a base per digit. Choices that were not made are skipped.
         let Some(last) = (0..LENGTH.min(arity.len())).rev().find(|&i| tape[i] + 1 < arity[i]) else { break };
         tape[last] += 1;
         tape[last + 1..].fill(0);
     }
     for reason in CloseReason::ALL {
-        // Decided before there is a connection, or of a kind of failure that the engines of this test do not report.
+        // Reasons from before a connection exists, or of failures that the engines of this test do not report.
         let elsewhere = [CloseReason::UntrustedProxy, CloseReason::ClientLost, CloseReason::TargetLost];
         assert!(reasons.contains(&reason) || elsewhere.contains(&reason), "{reason:?} was never reached");
     }
@@ -427,12 +427,12 @@ fn every_short_order_of_events_ends_once_and_loses_nothing() {
 
 proptest! {
     #[test]
-    fn every_long_order_of_events_ends_once_and_loses_nothing(tape in prop::collection::vec(any::<u8>(), 10..200)) {
+    fn random_long_orders_of_events_close_once_and_lose_nothing(tape in prop::collection::vec(any::<u8>(), 10..200)) {
         play(&tape);
     }
 }
 
-/// A connection that transfers, and the actions that it asked for since it is connected.
+/// A connection in [`Stage::Transferring`], and the actions that it has asked for since it connected.
 fn connected(rules: &Rules<'_>, held: Held) -> (Connection, Vec<Action>) {
     let mut connection = Connection::new(0, false);
     let mut answers =
@@ -451,7 +451,7 @@ fn transferring(rules: &Rules<'_>) -> Connection {
     connected(rules, Held::Nothing).0
 }
 
-/// Nothing of a PROXY header for the target may wait until the client sends: in many protocols the server speaks first.
+/// A PROXY header for the target must not wait until the client sends: in many protocols the server speaks first.
 #[test]
 fn what_is_held_when_it_connects_is_sent_at_once() {
     let rules = Rules { timeouts: &TIMEOUTS, keepalive: None, drain_until: None };
@@ -461,7 +461,7 @@ fn what_is_held_when_it_connects_is_sent_at_once() {
 }
 
 #[test]
-fn a_full_sink_is_tried_again_when_it_has_room_and_not_when_more_arrives() {
+fn a_full_sink_is_tried_again_when_it_is_writable_and_not_when_more_arrives() {
     let rules = Rules { timeouts: &TIMEOUTS, keepalive: None, drain_until: None };
     let mut connection = transferring(&rules);
     let direction = Direction::ClientToTarget;
@@ -494,7 +494,7 @@ fn an_idle_connection_is_probed_once_and_closed_in_time() {
 }
 
 #[test]
-fn an_armed_direction_is_asked_again_when_its_sink_fails() {
+fn an_armed_direction_gets_a_turn_when_its_sink_fails() {
     let rules = Rules { timeouts: &TIMEOUTS, keepalive: None, drain_until: None };
     let mut connection = transferring(&rules);
     let direction = Direction::ClientToTarget;

@@ -1,34 +1,34 @@
-//! When a connection must be looked at without an event, and what follows when that time has come.
+//! When a connection's timer is due, and what follows.
 //!
-//! Every connection has one timer. It may be due too early, because bytes that move only put the timeouts off: then it is
-//! armed again.
+//! Every connection has one timer. It may be due too early, because progress moves the timeouts without moving the timer: then
+//! it is armed again.
 use std::time::Duration;
 
 use super::{CloseReason, Connection, Pending, Rules, Stage};
 use crate::relay::direction::Direction;
 use crate::relay::{Ns, ns};
 
-/// A connection this old has its peers probed, at the latest.
+/// The age at which keepalive is set up at the latest.
 const KEEPALIVE_LATEST: Ns = 5_000_000_000;
-/// Between two looks at whether redirected bytes have arrived in the sink.
+/// The shortest and longest time between two checks whether an engine has moved the last bytes to the sink.
 const LEAVING_MIN: Ns = 200_000;
 const LEAVING_MAX: Ns = 100_000_000;
-/// Between two looks at whether a peer has acknowledged its data before it is reset.
+/// The shortest and longest time between two checks whether a peer has acknowledged its data before it is reset.
 const RESET_MIN: Ns = 1_000_000;
 const RESET_MAX: Ns = 100_000_000;
 
-/// When to look again at what takes its time: soon at first, then after a quarter of the time that it has taken.
-fn look_again_at(now: Ns, since: Ns, min: Ns, max: Ns) -> Ns {
+/// When to check again something that began at `since`: after a quarter of the time that it has taken, within the bounds.
+fn next_check(now: Ns, since: Ns, min: Ns, max: Ns) -> Ns {
     now + (now.saturating_sub(since) / 4).clamp(min, max)
 }
 
-/// When to look again at bytes that are on their way to the sink.
+/// When to check again whether the engine has moved the last bytes to the sink.
 pub(super) fn leaving(now: Ns, progress_at: Ns) -> Ns {
-    look_again_at(now, progress_at, LEAVING_MIN, LEAVING_MAX)
+    next_check(now, progress_at, LEAVING_MIN, LEAVING_MAX)
 }
 
 impl Connection {
-    /// When nothing has happened for too long, and the reason for closing the connection then.
+    /// When the current stage times out, and the reason with which the connection is closed then.
     fn timeout(&self, rules: &Rules<'_>) -> Option<(Ns, CloseReason)> {
         let (limit, reason) = match self.stage {
             Stage::Header => (rules.timeouts.header, CloseReason::BadHeader),
@@ -40,18 +40,18 @@ impl Connection {
         (limit > Duration::ZERO).then(|| (self.progress_at.saturating_add(ns(limit)), reason))
     }
 
-    /// When the kernel is asked to probe idle peers, unless that was done. Most connections end before: two system calls and
-    /// four moves of a timer for each of them were 3 % of what a short one costs.
+    /// When keepalive is set up, unless that was done. Most connections end before: two system calls and four changes of a
+    /// timer for each of them were 3 % of the CPU time of a short connection.
     fn keepalive_at(&self, rules: &Rules<'_>) -> Option<Ns> {
         let idle = rules.keepalive.filter(|_| !self.keepalive_started && self.stage == Stage::Transferring)?;
         Some(self.accepted_at.saturating_add((ns(idle) / 2).min(KEEPALIVE_LATEST)))
     }
 
-    /// When the connection must be looked at.
+    /// When [`Event::Timer`](super::Event::Timer) is needed; None for never.
     pub(super) fn next_timer(&self, now: Ns, rules: &Rules<'_>) -> Option<Ns> {
         let own = match self.stage {
             Stage::Connecting(connecting) => Some(connecting.due_at),
-            Stage::Resetting(..) => Some(look_again_at(now, self.progress_at, RESET_MIN, RESET_MAX)),
+            Stage::Resetting(..) => Some(next_check(now, self.progress_at, RESET_MIN, RESET_MAX)),
             Stage::Transferring => self.directions.iter().map(|d| d.paused_until).filter(|&at| at > 0).min(),
             Stage::Header => None,
             Stage::Closed(_) => return None,
@@ -70,7 +70,7 @@ impl Connection {
             (Stage::Resetting(peer, _), Some((_, reason))) => return self.close(reason, Some(peer)),
             (_, Some((_, reason))) => return self.close(reason, None),
             (Stage::Resetting(..), None) => return self.ask(Pending::CHECK_DELIVERED),
-            // Arms the timer once there is no other attempt to begin.
+            // This arms the timer once no further attempt begins.
             (Stage::Connecting(_), None) => return self.ask(Pending::CONNECT),
             (Stage::Transferring, None) => {
                 if self.keepalive_at(rules).is_some_and(|at| at <= now) {
@@ -83,7 +83,7 @@ impl Connection {
         self.ask(Pending::ARM_TIMER);
     }
 
-    /// Lets directions go on whose pause is over.
+    /// Asks for turns of the directions whose pause is over.
     fn resume(&mut self, now: Ns) {
         for direction in Direction::ALL {
             let paused_until = &mut self.directions[direction].paused_until;

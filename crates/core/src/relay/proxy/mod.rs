@@ -1,8 +1,8 @@
-//! The PROXY protocol, both versions: how a relay in front tells the address of the client behind it.
+//! The PROXY protocol, both versions, with which a proxy passes the client's address on.
 //!
-//! [`parse`] is given all bytes that have arrived so far, from the first one on, and says whether the header is complete.
-//! It keeps no state, so a header may come in any pieces. [`encode_v1`] and [`encode_v2`] write one. What a header means
-//! for a connection (whom to believe, which address to log) is the caller's to decide.
+//! [`parse`] gets all bytes that have arrived so far, from the first one on, and returns whether the header is complete. It
+//! keeps no state, so a header may arrive in any pieces. [`encode_v1`] and [`encode_v2`] write one. The caller decides what a
+//! header means for a connection (which proxies to trust, which address to log).
 //!
 //! Source: "The PROXY protocol, Versions 1 & 2", proxy-protocol.txt of haproxy; sections are cited beside the code.
 mod tlv;
@@ -23,28 +23,28 @@ use super::config::ProxyVersion;
 /// A complete header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// How it was written.
+    /// The version that it was read in.
     pub version: ProxyVersion,
-    /// On whose behalf the connection was made.
+    /// Whether the sender made the connection for a client.
     pub command: Command,
-    /// Its ends as the sender saw them; [`Addresses::Unknown`] for [`Command::Local`].
+    /// The addresses of the connection that the sender accepted; [`Addresses::Unknown`] for [`Command::Local`].
     pub addresses: Addresses,
-    /// Whether version 2 carries a CRC32C: parsed, it was there and right; encoded, it is added.
+    /// Whether version 2 has a CRC32C. The parser has verified it; the encoder adds it.
     pub checksum: bool,
-    /// What version 2 says besides, in its order and without the CRC32C.
+    /// The TLVs of version 2 in their order, without the CRC32C.
     pub tlvs: Tlvs,
 }
 
-/// On whose behalf a connection was made (section 2.2).
+/// The command of a header (section 2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// The sender's own, such as a health check: the real addresses hold.
+    /// The sender made it for itself, such as a health check: the addresses of the socket apply.
     Local,
-    /// A client's.
+    /// The sender made it for a client.
     Proxy,
 }
 
-/// The kind of socket behind the sender.
+/// The kind of socket that the sender accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// TCP, or a Unix stream socket.
@@ -53,12 +53,12 @@ pub enum Transport {
     Datagram,
 }
 
-/// Both ends of the connection behind the sender.
+/// Both addresses of the connection that the sender accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Addresses {
-    /// Not told, or of a kind that has no address: the real addresses hold.
+    /// Not given, or of a family without addresses: the addresses of the socket apply.
     Unknown,
-    /// Internet addresses and ports.
+    /// IP addresses and ports.
     Ip {
         /// The kind of socket.
         transport: Transport,
@@ -71,19 +71,19 @@ pub enum Addresses {
     Unix {
         /// The kind of socket.
         transport: Transport,
-        /// Behind a pointer: rare, and 216 bytes long.
+        /// Boxed, because they are rare and 216 bytes long.
         paths: Box<UnixPaths>,
     },
 }
 
 impl Addresses {
-    /// Two ends of a connection. IPv4 addresses in their IPv6 form, as a dual-stack listener sees them, become IPv4.
+    /// The addresses of a connection. IPv4-mapped addresses, as a dual-stack listener sees them, become IPv4.
     pub fn between(transport: Transport, source: SocketAddr, destination: SocketAddr) -> Self {
         let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
         Self::Ip { transport, source: canonical(source), destination: canonical(destination) }
     }
 
-    /// The client's address, in its IPv4 form if it has one.
+    /// The client's address; an IPv4-mapped one as IPv4.
     pub fn source(&self) -> Option<SocketAddr> {
         match self {
             Self::Ip { source, .. } => Some(SocketAddr::new(source.ip().to_canonical(), source.port())),
@@ -92,35 +92,35 @@ impl Addresses {
     }
 }
 
-/// Paths of Unix sockets as in `sun_path`: padded with zeros, abstract ones begin with a zero.
+/// Paths of Unix sockets as in `sun_path`: padded with zeros; abstract names begin with a zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnixPaths {
-    /// The client's.
+    /// The client's path.
     pub source: [u8; 108],
-    /// The one it connected to.
+    /// The path that it connected to.
     pub destination: [u8; 108],
 }
 
-/// What is known after some bytes.
+/// The result of parsing the bytes so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
-    /// So far it is the beginning of a header.
+    /// The bytes are the beginning of a header.
     NeedMore,
     /// The header is complete.
     Done {
-        /// What it says.
+        /// The header.
         header: Header,
-        /// Its length in bytes; what follows is the client's data.
+        /// Its length in bytes; the client's data follows.
         consumed: usize,
     },
-    /// No bytes that follow can make this a header: the connection is to be closed.
+    /// No further bytes can make this a header: the connection must be closed.
     Malformed {
-        /// In words for a log.
+        /// The error, which can be printed.
         why: Malformed,
     },
 }
 
-/// Why bytes are no header.
+/// The reason why bytes are no header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Neither "PROXY " nor the signature of version 2.
@@ -129,7 +129,7 @@ pub enum Malformed {
     /// Version 1: no CRLF within 107 bytes.
     #[error("the PROXY line does not end within 107 bytes")]
     LineTooLong,
-    /// Version 1: not as section 2.1 has it.
+    /// Version 1: not the syntax of section 2.1.
     #[error("the PROXY line is not `TCP4|TCP6 SOURCE DESTINATION PORT PORT` or `UNKNOWN`")]
     BadLine,
     /// The signature of version 2 is followed by another version.
@@ -138,7 +138,7 @@ pub enum Malformed {
     /// Neither LOCAL nor PROXY.
     #[error("the PROXY header has the unassigned command {0}")]
     BadCommand(u8),
-    /// An address family or a transport without a meaning.
+    /// An unassigned address family or transport.
     #[error("the PROXY header has the unassigned family or transport {0:#04x}")]
     BadFamily(u8),
     /// Version 2 longer than [`V2_MAX_BYTES`].
@@ -147,10 +147,10 @@ pub enum Malformed {
     /// The header ends within its addresses.
     #[error("the PROXY header is too short for its addresses")]
     AddressesCut,
-    /// A TLV reaches beyond the header.
+    /// A TLV extends beyond the end of the header.
     #[error("a TLV of the PROXY header reaches beyond its end")]
     TlvCut,
-    /// A TLV has a length its type cannot have, or stands twice where only one has a meaning.
+    /// A TLV has a length that its type does not allow, or occurs twice where only one may.
     #[error("a TLV of type {0:#04x} in the PROXY header has the wrong length or stands twice")]
     BadTlv(u8),
     /// The CRC32C is not that of the header.
@@ -158,7 +158,7 @@ pub enum Malformed {
     BadChecksum,
 }
 
-/// What the bytes that have arrived since the connection began say.
+/// Parses all bytes that have arrived since the connection began.
 pub fn parse(bytes: &[u8]) -> Progress {
     let result = match bytes.first() {
         None => Ok(None),
@@ -175,7 +175,7 @@ pub fn parse(bytes: &[u8]) -> Progress {
 /// A complete header and its length, or None while it is incomplete.
 type Parsed = Result<Option<(Header, usize)>, Malformed>;
 
-/// Whether `bytes` begins with `word`, as far as it goes.
+/// Whether `bytes` and `word` agree in their common length.
 fn agrees(bytes: &[u8], word: &[u8]) -> bool {
     bytes.iter().zip(word).all(|(a, b)| a == b)
 }

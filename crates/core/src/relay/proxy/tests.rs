@@ -1,4 +1,4 @@
-//! Tests of the PROXY protocol: lines and headers of the specification, and properties of parser and encoders.
+//! Tests of the PROXY protocol: examples of the specification, and properties of the parser and the encoders.
 use proptest::prelude::*;
 
 use super::*;
@@ -22,7 +22,7 @@ fn stream(source: &str, destination: &str) -> Addresses {
     Addresses::Ip { transport: Transport::Stream, source: address(source), destination: address(destination) }
 }
 
-/// A version 2 header by hand: bytes 13 and 14, and what follows the length.
+/// A version 2 header from its bytes 13 and 14 and the bytes after the length.
 fn v2(version_command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
     let mut bytes = b"\r\n\r\n\0\r\nQUIT\n".to_vec();
     bytes.extend([version_command, family]);
@@ -54,7 +54,7 @@ fn lines_of_the_specification() {
 }
 
 #[test]
-fn lines_that_are_none() {
+fn invalid_lines_are_malformed() {
     for line in [
         "PROXY TCP4 1.2.3.4 5.6.7.8 1 2 3\r\n",
         "PROXY TCP4 1.2.3.4 5.6.7.8 1\r\n",
@@ -106,7 +106,7 @@ fn headers_of_version_2() {
 }
 
 #[test]
-fn what_says_nothing_of_addresses_is_taken_and_skipped() {
+fn headers_without_addresses_are_accepted() {
     for bytes in [
         v2(0x20, 0x00, &[]),
         v2(0x20, 0xff, &[1, 2, 3]),
@@ -122,7 +122,7 @@ fn what_says_nothing_of_addresses_is_taken_and_skipped() {
 }
 
 #[test]
-fn headers_of_version_2_that_are_none() {
+fn invalid_headers_of_version_2_are_malformed() {
     assert_eq!(why(&v2(0x11, 0x11, &[])), Malformed::BadVersion(1));
     assert_eq!(why(&v2(0x22, 0x11, &[])), Malformed::BadCommand(2));
     assert_eq!(why(&v2(0x21, 0x41, &[])), Malformed::BadFamily(0x41));
@@ -133,7 +133,7 @@ fn headers_of_version_2_that_are_none() {
     assert_eq!(why(&v2(0x21, 0x11, &[&[0; 12][..], &[1, 0, 2, 0]].concat())), Malformed::TlvCut);
     assert_eq!(why(&v2(0x21, 0x11, &[&[0; 12][..], &[3, 0, 1, 0]].concat())), Malformed::BadTlv(3));
     assert_eq!(why(&v2(0x21, 0x11, &[&[0; 12][..], &[5, 0, 129], &[0; 129]].concat())), Malformed::BadTlv(5));
-    // Too long is known as soon as the length is there.
+    // A header that is too long is refused as soon as its length has arrived.
     assert_eq!(why(&v2(0x21, 0x11, &[0; 4081])[..16]), Malformed::HeaderTooLong(4097));
     assert_eq!(parse(&v2(0x21, 0x11, &[0; 4080])[..16]), Progress::NeedMore);
 }
@@ -158,11 +158,11 @@ fn the_checksum_is_that_of_iscsi_and_any_flipped_bit_is_found() {
     for bit in 16 * 8..bytes.len() * 8 {
         let mut altered = bytes.clone();
         altered[bit / 8] ^= 1 << (bit % 8);
-        // A flip in the checksum's own head makes it some other TLV or a wrong one; none may pass as verified.
+        // A flipped bit in the type or length of the checksum makes it another TLV; the header must not count as verified.
         let passed = matches!(parse(&altered), Progress::Done { header, .. } if header.checksum);
         assert!(!passed, "bit {bit}");
     }
-    // Two of them, the first of which is right.
+    // Two checksums, the first of which is right.
     let mut twice = v2(0x21, 0x11, &[&[0; 12][..], &[3, 0, 4, 0, 0, 0, 0], &[3, 0, 4, 0, 0, 0, 0]].concat());
     let first = crc32c.checksum(&twice);
     twice[31..35].copy_from_slice(&first.to_be_bytes());
@@ -186,7 +186,7 @@ fn tls_is_read_with_its_parts() {
 }
 
 #[test]
-fn version_1_writes_what_it_can_say() {
+fn version_1_writes_tcp_addresses_and_otherwise_unknown() {
     let line = |addresses: &Addresses| {
         let mut out = Vec::new();
         encode_v1(addresses, &mut out);
@@ -201,7 +201,7 @@ fn version_1_writes_what_it_can_say() {
 }
 
 #[test]
-fn tlvs_beyond_the_length_field_are_refused_and_leave_the_buffer_alone() {
+fn tlvs_beyond_the_length_field_are_refused_and_leave_the_buffer_unchanged() {
     let mut tlvs = Tlvs::default();
     tlvs.push(Kind::NOOP, &[0; 65535]).unwrap();
     let addresses = stream("1.2.3.4:5", "1.2.3.4:5");
@@ -243,7 +243,7 @@ fn headers() -> impl Strategy<Value = Header> {
     })
 }
 
-/// Every strict prefix asks for more, the whole is done, and what follows is not looked at.
+/// Every strict prefix needs more, the whole is done, and the bytes that follow are not parsed.
 fn holds_under_every_split(bytes: &[u8], expected: &Header, follows: &[u8]) {
     for cut in 0..bytes.len() {
         assert_eq!(parse(&bytes[..cut]), Progress::NeedMore, "{cut} of {}", bytes.len());
@@ -265,17 +265,17 @@ proptest! {
         let mut bytes = Vec::new();
         encode_v1(&addresses, &mut bytes);
         let (version, command) = (ProxyVersion::V1, Command::Proxy);
-        let told = match addresses {
+        let expected = match addresses {
             Addresses::Ip { transport: Transport::Stream, .. } => addresses,
             _ => Addresses::Unknown,
         };
-        let header = Header { version, command, addresses: told, checksum: false, tlvs: Tlvs::default() };
+        let header = Header { version, command, addresses: expected, checksum: false, tlvs: Tlvs::default() };
         holds_under_every_split(&bytes, &header, &follows);
     }
 
-    /// Bytes near a header, altered anywhere: no panic, and an answer other than "more" never changes with more bytes.
+    /// Headers with altered bytes: the parser does not panic, and a result other than `NeedMore` never changes with more bytes.
     #[test]
-    fn answers_are_final(
+    fn results_are_final(
         header in headers(),
         as_v1 in any::<bool>(),
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
@@ -288,20 +288,20 @@ proptest! {
             bytes[at] = byte;
         }
         bytes.extend(noise);
-        let mut final_answer = None;
+        let mut final_result = None;
         for cut in 0..=bytes.len() {
-            match (parse(&bytes[..cut]), &final_answer) {
+            match (parse(&bytes[..cut]), &final_result) {
                 (Progress::NeedMore, None) => {}
                 (Progress::Malformed { .. }, Some(Progress::Malformed { .. })) => {}
-                (answer, None) => final_answer = Some(answer),
-                (answer, Some(before)) => prop_assert_eq!(&answer, before, "after {} bytes", cut),
+                (result, None) => final_result = Some(result),
+                (result, Some(before)) => prop_assert_eq!(&result, before, "after {} bytes", cut),
             }
-            prop_assert!(cut < V2_MAX_BYTES || final_answer.is_some());
+            prop_assert!(cut < V2_MAX_BYTES || final_result.is_some());
         }
     }
 
     #[test]
-    fn any_bytes_have_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn any_bytes_can_be_parsed(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         if let Progress::Done { consumed, .. } = parse(&bytes) {
             prop_assert!(consumed <= bytes.len());
         }

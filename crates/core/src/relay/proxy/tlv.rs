@@ -1,8 +1,8 @@
-//! What version 2 says besides addresses: a list of type, length and value (section 2.2, "TLV vectors").
+//! The TLVs (type, length, value) that follow the addresses in version 2 (section 2.2, "TLV vectors").
 //!
-//! The list is kept as it came, so unknown types pass through untouched; typed views read it.
+//! They are kept as they were received, so that TLVs of unknown types are passed on unchanged.
 
-/// Bytes before a value: type and length.
+/// The length of the type and length before a value.
 pub(super) const HEAD_BYTES: usize = 3;
 /// The longest unique id (section 2.2.5).
 pub(super) const UNIQUE_ID_MAX_BYTES: usize = 128;
@@ -12,17 +12,17 @@ pub(super) const UNIQUE_ID_MAX_BYTES: usize = 128;
 pub struct Kind(pub u8);
 
 impl Kind {
-    /// The protocol spoken inside, as in RFC 7301.
+    /// The application protocol, as in ALPN (RFC 7301).
     pub const ALPN: Self = Self(0x01);
     /// The host name the client asked for (SNI), in UTF-8.
     pub const AUTHORITY: Self = Self(0x02);
-    /// The checksum of the header; the encoder writes it itself.
+    /// The checksum of the header, which the encoder computes.
     pub const CRC32C: Self = Self(0x03);
     /// Padding.
     pub const NOOP: Self = Self(0x04);
     /// An id of the connection, at most 128 bytes.
     pub const UNIQUE_ID: Self = Self(0x05);
-    /// What is known of the client's TLS; see [`Ssl`].
+    /// The client's TLS; see [`Ssl`].
     pub const SSL: Self = Self(0x20);
     /// The name of the network namespace.
     pub const NETNS: Self = Self(0x30);
@@ -33,7 +33,7 @@ impl Kind {
 pub struct SslKind(pub u8);
 
 impl SslKind {
-    /// The version of TLS in words.
+    /// The version of TLS as text.
     pub const VERSION: Self = Self(0x21);
     /// The common name of the client's certificate, in UTF-8.
     pub const CN: Self = Self(0x22);
@@ -45,7 +45,7 @@ impl SslKind {
     pub const KEY_ALG: Self = Self(0x25);
 }
 
-/// One of them.
+/// One TLV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tlv<'a> {
     /// Its type.
@@ -54,7 +54,7 @@ pub struct Tlv<'a> {
     pub value: &'a [u8],
 }
 
-/// A value is longer than 65,535 bytes, an id longer than 128, or the type is the encoder's own.
+/// A TLV that cannot be added: a value longer than 65,535 bytes, a unique id longer than 128, or a CRC32C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a TLV of type {kind:#04x} cannot have {bytes} bytes here")]
 pub struct TlvRefused {
@@ -64,22 +64,22 @@ pub struct TlvRefused {
     pub bytes: usize,
 }
 
-/// A well-formed list, the CRC32C left out. An empty one holds no memory.
+/// A well-formed list of TLVs without the CRC32C. An empty one allocates nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tlvs(Vec<u8>);
 
 impl Tlvs {
-    /// As they stand in a header.
+    /// The bytes of the list, as in a header.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether there is none.
+    /// Whether there is no TLV.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each in its order.
+    /// The TLVs in their order.
     pub fn iter(&self) -> impl Iterator<Item = Tlv<'_>> {
         list(&self.0)
     }
@@ -89,12 +89,12 @@ impl Tlvs {
         self.iter().find(|tlv| tlv.kind == kind).map(|tlv| tlv.value)
     }
 
-    /// What is said of the client's TLS.
+    /// The client's TLS, if it is given and well formed.
     pub fn ssl(&self) -> Option<Ssl<'_>> {
         Ssl::read(self.get(Kind::SSL)?)
     }
 
-    /// Adds one at the end.
+    /// Appends a TLV.
     pub fn push(&mut self, kind: Kind, value: &[u8]) -> Result<(), TlvRefused> {
         let refused = TlvRefused { kind: kind.0, bytes: value.len() };
         let length = u16::try_from(value.len()).map_err(|_| refused)?;
@@ -107,23 +107,23 @@ impl Tlvs {
         Ok(())
     }
 
-    /// Allocates at once for all TLVs that may follow.
+    /// Allocates for this many further bytes at once.
     pub(super) fn reserve(&mut self, bytes: usize) {
         self.0.reserve_exact(bytes);
     }
 
-    /// Adds one that was read, head and all.
+    /// Appends a TLV that was read, with its type and length.
     pub(super) fn append(&mut self, whole: &[u8]) {
         self.0.extend_from_slice(whole);
     }
 }
 
-/// What is known of the client's TLS (section 2.2.6).
+/// The client's TLS (section 2.2.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ssl<'a> {
-    /// Bits: 1 the client used TLS, 2 it gave a certificate on this connection, 4 or earlier in this session.
+    /// Bits: 1 the client used TLS; 2 it sent a certificate on this connection; 4 it sent one earlier in this TLS session.
     pub client: u8,
-    /// Zero if it gave a certificate and that was verified.
+    /// Zero if it sent a certificate that was verified.
     pub verify: u32,
     parts: &'a [u8],
 }
@@ -141,7 +141,7 @@ impl<'a> Ssl<'a> {
     }
 }
 
-/// The first one of a list; None if it is cut off or the list is empty.
+/// The first TLV of a list; None if it is cut off or the list is empty.
 pub(super) fn first(bytes: &[u8]) -> Option<Tlv<'_>> {
     let (&[kind, high, low], rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
     let value = rest.get(..usize::from(u16::from_be_bytes([high, low])))?;
@@ -156,7 +156,7 @@ fn list(mut bytes: &[u8]) -> impl Iterator<Item = Tlv<'_>> {
     })
 }
 
-/// Whether the bytes are a list and nothing else.
+/// Whether the bytes are a complete list of TLVs.
 pub(super) fn well_formed(bytes: &[u8]) -> bool {
     list(bytes).map(|tlv| HEAD_BYTES + tlv.value.len()).sum::<usize>() == bytes.len()
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{Addresses, Command, Header, Malformed, Parsed, ProxyVersion, Tlvs, Transport, agrees};
 
-/// The longest line, its CRLF included.
+/// The length of the longest line with its CRLF.
 pub const MAX_BYTES: usize = 107;
 
 const WORD: &[u8] = b"PROXY ";
@@ -28,12 +28,12 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
     Ok(Some((header, end + 2)))
 }
 
-/// Whether a line without its end can still become one: a sender that is wrong is told early (section 2.1).
+/// Checks that a line without its end can still become a valid one, so that an invalid sender is refused early (section 2.1).
 fn incomplete(window: &[u8]) -> Result<(), Malformed> {
     let rest = window.get(WORD.len()..).unwrap_or_default();
     let unknown = agrees(rest, b"UNKNOWN");
     let may_go_on = if unknown {
-        // Whatever comes between the word and the end of the line is to be ignored, but the word must end.
+        // The text between the word and the end of the line must be ignored, but the word must end.
         matches!(rest.get(7), None | Some(b' ' | b'\r'))
     } else {
         let (text, last) = rest.split_at(rest.len().saturating_sub(1));
@@ -49,7 +49,7 @@ fn incomplete(window: &[u8]) -> Result<(), Malformed> {
     }
 }
 
-/// What stands between "PROXY " and the CRLF.
+/// Parses the text between "PROXY " and the CRLF.
 fn line(text: &[u8]) -> Result<Addresses, Malformed> {
     if text == b"UNKNOWN" || text.starts_with(b"UNKNOWN ") {
         return Ok(Addresses::Unknown);
@@ -65,8 +65,8 @@ fn addresses(text: &str) -> Option<Addresses> {
         "TCP6" => false,
         _ => return None,
     };
-    // The library's parser refuses leading zeros in IPv4, as the protocol does. It takes the dotted form of IPv4 in IPv6,
-    // which the protocol does not have but inet_ntop(3), and so many a sender, writes.
+    // The standard library refuses leading zeros in IPv4, as the protocol does. It accepts ::ffff:1.2.3.4, which the protocol
+    // does not have, but which inet_ntop(3) and therefore many senders write.
     let ip = |word: &str| -> Option<IpAddr> {
         if is_v4 {
             word.parse::<Ipv4Addr>().ok().map(IpAddr::V4)
@@ -92,7 +92,7 @@ fn port(word: &str) -> Option<u16> {
     if plain { word.parse().ok() } else { None }
 }
 
-/// Appends the line for these addresses. Version 1 knows TCP only: everything else is "UNKNOWN".
+/// Appends the line for these addresses. Version 1 has TCP only; for everything else the line says "UNKNOWN".
 pub fn encode(addresses: &Addresses, out: &mut Vec<u8>) {
     let &Addresses::Ip { transport: Transport::Stream, source, destination } = addresses else {
         out.extend_from_slice(b"PROXY UNKNOWN\r\n");
@@ -106,7 +106,7 @@ pub fn encode(addresses: &Addresses, out: &mut Vec<u8>) {
     written.expect("writing to memory does not fail");
 }
 
-/// An address in its IPv6 form.
+/// An address as IPv6, an IPv4 one as IPv4-mapped.
 pub(super) fn v6(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -114,7 +114,7 @@ pub(super) fn v6(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// IPv6 in hexadecimal only: the protocol does not have the dotted form of IPv4-mapped addresses.
+/// Prints IPv6 in hexadecimal only: the protocol does not have ::ffff:1.2.3.4.
 struct Hex(Ipv6Addr);
 
 impl std::fmt::Display for Hex {

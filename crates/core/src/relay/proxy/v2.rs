@@ -6,12 +6,12 @@ use crc::{CRC_32_ISCSI, Crc};
 use super::tlv::{self, Kind};
 use super::{Addresses, Command, Header, Malformed, Parsed, ProxyVersion, Tlvs, Transport, UnixPaths, agrees, v1};
 
-/// The longest header that is taken, in bytes. The protocol allows 65,551, but a client is not yet trusted while its
-/// header is read, and what senders add (names, certificates' names, ids) stays within some hundred bytes.
+/// The longest header that is accepted, in bytes. The protocol allows 65,551, but the sender of a header is not yet trusted,
+/// and the TLVs that senders add (host names, names of certificates, ids) take some hundred bytes.
 pub const MAX_BYTES: usize = 4096;
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Signature, version and command, family and transport, length of the rest.
+/// The length of the fixed part: signature, version and command, family and transport, length of the rest.
 const FIXED_BYTES: usize = 16;
 const UNIX_PATH_BYTES: usize = 108;
 /// CRC32C is the checksum of iSCSI and SCTP (RFC 4960, appendix B). A table is enough for a few hundred bytes.
@@ -29,7 +29,7 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
         (other, _) => return Err(Malformed::BadVersion(other)),
     };
     let Some(&family) = bytes.get(13) else { return Ok(None) };
-    // Of LOCAL, everything but the length is to be ignored, the family included.
+    // With LOCAL everything but the length must be ignored, also the family.
     if command == Command::Proxy && (family >> 4 > 3 || family & 0xf > 2) {
         return Err(Malformed::BadFamily(family));
     }
@@ -52,7 +52,7 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
     Ok(Some((header, total)))
 }
 
-/// Bytes of the addresses of a family.
+/// The length in bytes of both addresses of a family.
 fn address_bytes(family: u8) -> usize {
     match family >> 4 {
         1 => 2 * (4 + 2),
@@ -62,12 +62,12 @@ fn address_bytes(family: u8) -> usize {
     }
 }
 
-/// Reads addresses and TLVs of a complete PROXY header.
+/// Reads the addresses and TLVs of a complete header with the command PROXY.
 fn fill(header: &mut Header, whole: &[u8], family: u8) -> Result<(), Malformed> {
     let rest = &whole[FIXED_BYTES..];
     let (block, tlvs) = rest.split_at_checked(address_bytes(family)).ok_or(Malformed::AddressesCut)?;
     header.addresses = addresses(block, family);
-    // Without a family there may be anything in the place of the addresses (section 2.2); only what reads as TLVs is.
+    // With AF_UNSPEC anything may follow (section 2.2); it is kept only if it is a list of TLVs.
     if family >> 4 == 0 && !tlv::well_formed(tlvs) {
         return Ok(());
     }
@@ -98,14 +98,14 @@ fn addresses(block: &[u8], family: u8) -> Addresses {
     }
 }
 
-/// `N` bytes of the address block, which is as long as its family says.
+/// `N` bytes of the address block, whose length was checked against its family.
 fn array<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&block[at..at + N]);
     bytes
 }
 
-/// Checks the TLVs and keeps them, but for the CRC32C, which is verified and belongs to this header alone.
+/// Checks the TLVs and returns them without the CRC32C, which is verified and applies to this header only.
 fn take_tlvs(whole: &[u8], tlvs: &[u8], checksum: &mut bool) -> Result<Tlvs, Malformed> {
     let mut kept = Tlvs::default();
     let mut at = whole.len() - tlvs.len();
@@ -116,7 +116,7 @@ fn take_tlvs(whole: &[u8], tlvs: &[u8], checksum: &mut bool) -> Result<Tlvs, Mal
         match tlv.kind {
             Kind::CRC32C => {
                 let &[a, b, c, d] = tlv.value else { return Err(Malformed::BadTlv(Kind::CRC32C.0)) };
-                // With two of them it is undefined which bytes count as zero.
+                // With two of them it is undefined which bytes are taken as zero.
                 if std::mem::replace(checksum, true) {
                     return Err(Malformed::BadTlv(Kind::CRC32C.0));
                 }
@@ -137,7 +137,7 @@ fn take_tlvs(whole: &[u8], tlvs: &[u8], checksum: &mut bool) -> Result<Tlvs, Mal
     Ok(kept)
 }
 
-/// The checksum of a header whose four bytes at `at` count as zero (section 2.2.3).
+/// The checksum of a header with the four bytes at `at` taken as zero (section 2.2.3).
 fn crc_with_zeros_at(whole: &[u8], at: usize) -> u32 {
     let mut digest = CRC32C.digest();
     digest.update(&whole[..at]);
@@ -146,15 +146,15 @@ fn crc_with_zeros_at(whole: &[u8], at: usize) -> u32 {
     digest.finalize()
 }
 
-/// With its TLVs a header would be longer than version 2 can say.
+/// The header with its TLVs is longer than the length field of version 2 allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a PROXY header cannot have {0} bytes after its first 16: at most 65535")]
 pub struct HeaderTooLong(pub usize);
 
-/// Appends the header as version 2, whatever its `version` says. Without an error `out` has grown by exactly the header.
+/// Appends the header as version 2, also if its `version` is another. On an error `out` is unchanged.
 ///
-/// Of a LOCAL header only the first 16 bytes are written: receivers must ignore the rest. Two ends of different families
-/// are both written as IPv6.
+/// Of a LOCAL header only the first 16 bytes are written, because receivers must ignore the rest. Two addresses of different
+/// families are both written as IPv6.
 pub fn encode(header: &Header, out: &mut Vec<u8>) -> Result<(), HeaderTooLong> {
     let start = out.len();
     out.extend_from_slice(SIGNATURE);
@@ -183,7 +183,7 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) -> Result<(), HeaderTooLong> {
     Ok(())
 }
 
-/// Appends the addresses and answers their family byte.
+/// Appends the addresses and returns their byte of family and transport.
 fn encode_addresses(addresses: &Addresses, out: &mut Vec<u8>) -> u8 {
     let low = |transport: &Transport| match transport {
         Transport::Stream => 1,
