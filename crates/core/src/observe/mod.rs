@@ -1,5 +1,6 @@
-//! Decisions during an observation: when per-event probes are attached, whether loading them may stay in the background, and
-//! which signals are passed on to an observed command. The I/O is in the crate `parshall-diagnose`.
+//! Decisions during an observation: when per-event probes are attached, whether loading them may stay in the background, which
+//! processes are followed, and which signals are passed on to an observed command. The I/O is in the crate `parshall-diagnose`.
 pub mod background;
+pub mod follow;
 pub mod signals;
 pub mod slice;
