@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 use parshall_core::sock_diag::tcp_info::Progress;
-use parshall_core::sock_diag::{
-    Layout, Message, Messages, Reading, SocketId, Table, decode, push_dump, push_get, tables,
-};
+use parshall_core::sock_diag::{Layout, Message, Messages, Reading, SocketId, Table, decode, push_get, tables};
 use parshall_evidence::socket::{Groups, Selection, SocketRecord};
-use parshall_sys::sock_diag::{DiagSocket, Plain, Reader};
+use parshall_sys::sock_diag::Reader;
 use parshall_sys::tcp_progress;
+
+use crate::sock_diag_dump::Dumper;
 
 /// TCP states (net/tcp_states.h) as bits of [`Selection::states`].
 pub mod states {
@@ -72,11 +72,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 
 /// An open SOCK_DIAG socket that reads TCP sockets. It keeps showing the network namespace it was opened in.
 #[derive(Debug)]
-pub struct TcpDiag {
-    reader: Plain,
-    sequence: u32,
-    request: Vec<u8>,
-}
+pub struct TcpDiag(Dumper);
 
 impl TcpDiag {
     /// Opens a socket in the network namespace of the calling thread.
@@ -84,41 +80,30 @@ impl TcpDiag {
     /// # Errors
     /// The kernel has no SOCK_DIAG, or no descriptor is left.
     pub fn open() -> io::Result<Self> {
-        let mut reader = Plain::default();
-        reader.attach(DiagSocket::open()?);
-        Ok(Self { reader, sequence: 0, request: Vec::with_capacity(4096) })
+        Dumper::open().map(Self)
     }
 
-    /// Appends the TCP sockets of a selection, or the UDP sockets if it asks for these, to `out`: fields, states and ports are applied by the kernel, its other rules not
-    /// at all. Returns whether the tables changed during the walk in a way that may have skipped sockets.
+    /// Appends the TCP sockets of a selection to `out`, or the UDP sockets if it asks for these: fields, states and ports are
+    /// applied by the kernel, its other rules not at all. Returns whether the tables changed during the walk in a way that may have skipped sockets.
     ///
     /// # Errors
     /// The kernel refuses, or dropped a part of its answer (ENOBUFS).
     pub fn dump(&mut self, selection: &Selection, out: &mut Vec<TcpSocket>) -> io::Result<bool> {
+        self.each(selection, &mut |socket| out.push(*socket))
+    }
+
+    /// As [`TcpDiag::dump`], one by one: a record takes half a kilobyte, and hosts have hundreds of thousands.
+    ///
+    /// # Errors
+    /// As [`TcpDiag::dump`].
+    pub fn each(&mut self, selection: &Selection, take: &mut dyn FnMut(&TcpSocket)) -> io::Result<bool> {
         let mut interrupted = false;
-        for dump in tables(selection).into_iter().filter(|dump| matches!(dump.table, Table::Tcp | Table::Udp)) {
-            self.sequence = self.sequence.wrapping_add(1);
-            self.request.clear();
-            push_dump(&mut self.request, self.sequence, dump, selection, true);
-            self.reader.ask(&self.request)?;
-            let (sequence, mut ended) = (self.sequence, None);
-            while ended.is_none() {
-                self.reader.receive(&mut |part| {
-                    let mut messages = Messages::new(part, sequence);
-                    for message in messages.by_ref() {
-                        match message {
-                            Message::Socket(payload) => {
-                                out.extend(TcpSocket::decode(dump.table, payload, selection.groups))
-                            }
-                            Message::Done(errno) | Message::Refused(errno) => ended = Some(errno),
-                        }
-                    }
-                    interrupted |= messages.interrupted();
-                })?;
-            }
-            if let Some(errno) = ended.filter(|errno| *errno != 0) {
-                return Err(io::Error::from_raw_os_error(errno));
-            }
+        for asked in tables(selection).into_iter().filter(|asked| matches!(asked.table, Table::Tcp | Table::Udp)) {
+            interrupted |= self.0.dump(asked, selection, &mut |payload| {
+                if let Some(socket) = TcpSocket::decode(asked.table, payload, selection.groups) {
+                    take(&socket);
+                }
+            })?;
         }
         Ok(interrupted)
     }
@@ -128,19 +113,20 @@ impl TcpDiag {
     /// # Errors
     /// As [`TcpDiag::dump`].
     pub fn get(&mut self, ids: &[SocketId], groups: Groups, out: &mut Vec<Option<TcpSocket>>) -> io::Result<()> {
+        let Dumper { reader, sequence, request } = &mut self.0;
         for batch in ids.chunks(GET_BATCH) {
-            let first = self.sequence.wrapping_add(1);
-            self.request.clear();
+            let first = sequence.wrapping_add(1);
+            request.clear();
             for id in batch {
-                self.sequence = self.sequence.wrapping_add(1);
-                push_get(&mut self.request, self.sequence, id, groups);
+                *sequence = sequence.wrapping_add(1);
+                push_get(request, *sequence, id, groups);
             }
-            self.reader.ask(&self.request)?;
+            reader.ask(request)?;
             let begin = out.len();
             out.resize(begin + batch.len(), None);
             let mut missing = batch.len();
             while missing > 0 {
-                self.reader.receive(&mut |part| {
+                reader.receive(&mut |part| {
                     let mut messages = Messages::of_requests(part, first, batch.len() as u32);
                     while let Some(message) = messages.next() {
                         missing = missing.saturating_sub(1);

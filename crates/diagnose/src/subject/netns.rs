@@ -15,6 +15,7 @@ use super::Process;
 use parshall_host::error::UserError;
 use parshall_host::proc_fs;
 use parshall_host::tcp_diag::TcpDiag;
+use parshall_host::unix_diag::UnixDiag;
 
 /// Where `ip netns` keeps names.
 const NAMES: &str = "/run/netns";
@@ -46,9 +47,19 @@ impl Namespace {
         named(&ino.to_string()).ok()
     }
 
+    /// The namespace with this inode, in which a process lives; None when that has left it, or we may not see it.
+    pub fn of_process(pid: u32, ino: u64) -> Option<Self> {
+        open(&BTreeMap::from([(ino, vec![of_process(pid)])])).pop()
+    }
+
     /// Opens a SOCK_DIAG socket in it. Needs CAP_SYS_ADMIN unless it is our own.
     pub fn open_diag(&self) -> io::Result<TcpDiag> {
         self.run(TcpDiag::open)?
+    }
+
+    /// As [`Namespace::open_diag`], for UNIX sockets.
+    pub fn open_unix_diag(&self) -> io::Result<UnixDiag> {
+        self.run(UnixDiag::open)?
     }
 }
 
