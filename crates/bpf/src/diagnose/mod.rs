@@ -18,5 +18,5 @@ pub mod timer;
 pub mod udp;
 
 pub use loaded::Counters;
-pub use probes::{Config, Error, Probes, Scope};
+pub use probes::{Config, Error, Probes, Process, Scope};
 pub use record::Event;

@@ -12,7 +12,7 @@ use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject, ProgramMut};
 use zerocopy::FromBytes;
 
 use super::lifecycle::{FlowDump, Owner};
-use super::loaded::{Loaded, Programs, shared_parts};
+use super::loaded::{Loaded, Programs, entries, shared_parts};
 use super::syscall::call_flags;
 use super::thread::ThreadDump;
 use crate::bytes::read;
@@ -172,6 +172,19 @@ impl Probes {
         added.map_err(|e| Error::Read { what: "process table", source: e.into() })
     }
 
+    /// Takes a process in that the subject may wait for; its children come with it.
+    pub fn follow_process(&self, tgid: u32) -> Result<(), Error> {
+        let tgids = &self.programs.skel.maps.tgids;
+        let added = tgids.update(&tgid.to_ne_bytes(), &[Scope::All as u8 | FOLLOWED], MapFlags::ANY);
+        added.map_err(|e| Error::Read { what: "process table", source: e.into() })
+    }
+
+    /// Forgets a process that has ended, before its number is given to another one.
+    pub fn forget_process(&self, tgid: u32) {
+        // One that is not in the table is what was asked for.
+        let _ = self.programs.skel.maps.tgids.delete(&tgid.to_ne_bytes());
+    }
+
     fn load_without(config: &Config, without: &[&str]) -> Result<ProbesSkel<'static>, libbpf_rs::Error> {
         // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -221,7 +234,16 @@ impl Probes {
 
     /// Processes of the subject by now: those given, and their children.
     pub fn tgids(&self) -> Vec<u32> {
-        self.programs.skel.maps.tgids.keys().filter_map(|key| key.try_into().ok().map(u32::from_ne_bytes)).collect()
+        self.processes().into_iter().filter(|process| !process.followed).map(|process| process.tgid).collect()
+    }
+
+    /// All processes by now.
+    pub fn processes(&self) -> Vec<Process> {
+        let scope = |value: u8| if value & !FOLLOWED == Scope::Port as u8 { Scope::Port } else { Scope::All };
+        entries::<u32, u8>(&self.programs.skel.maps.tgids)
+            .into_iter()
+            .map(|(tgid, value)| Process { tgid, scope: scope(value), followed: value & FOLLOWED != 0 })
+            .collect()
     }
 }
 
@@ -234,6 +256,20 @@ fn preempt_count_from_rq() -> i64 {
         _ => 0,
     }
 }
+
+/// A process that is observed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// The process.
+    pub tgid: u32,
+    /// Which of its sockets are tracked.
+    pub scope: Scope,
+    /// It is not of the subject: see [`Probes::follow_process`].
+    pub followed: bool,
+}
+
+/// `FOLLOWED` of shared.bpf.h.
+const FOLLOWED: u8 = 0x80;
 
 fn collect<T: FromBytes>(what: &'static str, link: libbpf_rs::Result<Link>) -> Result<Vec<T>, Error> {
     let mut records = Vec::new();

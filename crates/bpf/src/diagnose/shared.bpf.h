@@ -54,11 +54,14 @@ static __always_inline void count(u32 which)
 		(*v)++;
 }
 
+/* Of a value of `tgids`: the process was added because the subject may wait for it, or is a child of one that was. */
+#define FOLLOWED 0x80
+
 static __always_inline u8 subject_scope(u32 tgid)
 {
 	u8 *scope = bpf_map_lookup_elem(&tgids, &tgid);
 
-	return scope ? *scope : 0;
+	return scope ? *scope & ~FOLLOWED : 0;
 }
 
 /* Reserves a record, or counts the loss. Readers poll, so no record wakes anyone. */

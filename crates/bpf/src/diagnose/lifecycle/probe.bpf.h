@@ -240,12 +240,12 @@ SEC("tp_btf/task_newtask")
 int BPF_PROG(on_new_task, struct task_struct *task)
 {
 	u32 parent = bpf_get_current_pid_tgid() >> 32, tgid = task->tgid;
-	u8 scope = subject_scope(parent);
+	u8 *scope = bpf_map_lookup_elem(&tgids, &parent);
 	struct thread *t;
 
 	if (!scope || (tgid != parent && !follow_children))
 		return 0;
-	if (tgid != parent && bpf_map_update_elem(&tgids, &tgid, &scope, BPF_ANY))
+	if (tgid != parent && bpf_map_update_elem(&tgids, &tgid, scope, BPF_ANY))
 		count(CNT_UNTRACKED);
 	t = track_thread(task);
 	if (t && active) {

@@ -17,6 +17,12 @@ static __always_inline struct thread *track_thread(struct task_struct *task)
 		count(CNT_UNTRACKED);
 		return 0;
 	}
+	/* What it did before is not known, whether a slice is on or has ended. */
+	if (!t->tid) {
+		t->gen = slice_gen;
+		t->since = bpf_ktime_get_ns();
+		t->state = task->on_cpu ? TS_ON : task->__state ? TS_BLOCKED : TS_RUNNABLE;
+	}
 	t->tid = task->pid;
 	t->tgid = task->tgid;
 	return t;
