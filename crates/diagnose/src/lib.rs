@@ -13,6 +13,7 @@ pub mod cli;
 pub mod command;
 mod counters;
 pub mod doctor;
+mod follow;
 mod forward;
 mod hardware;
 mod host;

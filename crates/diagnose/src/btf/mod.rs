@@ -21,6 +21,7 @@ use parshall_evidence::{
 };
 
 use super::cgroup;
+use super::follow::Follower;
 use super::hardware::Hardware;
 use super::host::{self, HostWatch};
 use super::meter::{Meter, Reading};
@@ -81,6 +82,7 @@ impl Before {
 /// Attached probes and what they have reported so far.
 struct Session {
     probes: Probes,
+    follower: Follower,
     records: Records,
     timeline: timeline::Events,
     begin: u64,
@@ -107,6 +109,7 @@ impl Session {
         let mut probes = Probes::load(&config).context("loading the probes")?;
         probes.attach_always()?;
         add_late_children(&probes, resolved, &config)?;
+        let follower = Follower::start(&probes, resolved.select != Select::All)?;
         let owners = probes.owners()?.into_iter().map(|o| (o.cookie, o.tgid)).collect();
         let unsampled_cpus = probes.attach_samples(0..host::cpus() as i32);
         let first_threads = probes.threads()?;
@@ -118,6 +121,8 @@ impl Session {
         meter.begin(begin, before);
         Ok(Self {
             probes,
+            listeners: resolved.listeners.union(follower.listeners()).copied().collect(),
+            follower,
             records: Records::new(options.name_all),
             timeline: timeline::Events::default(),
             begin,
@@ -126,7 +131,6 @@ impl Session {
             ended_flows: Ended::default(),
             last_flows: Vec::new(),
             sums: merged::Sums::default(),
-            listeners: resolved.listeners.clone(),
             first_threads,
             ended_threads: Ended::default(),
             last_threads: Vec::new(),
@@ -162,6 +166,7 @@ impl Session {
                     break;
                 }
             }
+            self.follow(now)?;
             if now < plan.due_at() {
                 continue;
             }
@@ -191,6 +196,7 @@ impl Session {
 
     fn take(&mut self, events: &mut Vec<Event>) {
         for event in events.drain(..) {
+            self.follower.see(&event);
             match event {
                 Event::OffCpu(wire) => self.timeline.take_off_cpu(&wire),
                 Event::Call(wire) => self.timeline.take_call(&wire),
@@ -222,9 +228,18 @@ impl Session {
             listeners: &self.listeners,
             owners: &self.owners,
         };
-        for dump in ended {
-            self.sums.add(assemble::flow(&parts, dump));
+        let subjects = ended.iter().map(|dump| assemble::flow(&parts, dump)).filter(|flow| !self.follower.owns(flow));
+        subjects.for_each(|flow| self.sums.add(flow));
+    }
+
+    /// Observes further processes that the subject may wait for, in a slice or between two.
+    fn follow(&mut self, now: u64) -> anyhow::Result<()> {
+        if self.follower.step(&self.probes, now)? {
+            self.owners.extend(self.probes.owners()?.into_iter().map(|owner| (owner.cookie, owner.tgid)));
+            self.probes.threads()?;
+            self.listeners.extend(self.follower.listeners());
         }
+        Ok(())
     }
 
     fn end_slice(&mut self) -> u64 {
@@ -261,6 +276,7 @@ impl Session {
         blind.extend(beyond_limits(&self.probes.counters()));
         blind.extend(self.timeline.blind(&self.meter.spans));
         blind.extend(resolved.notes.iter().cloned());
+        blind.extend(self.follower.notes());
         blind
     }
 
@@ -290,24 +306,28 @@ impl Session {
         let counters = self.probes.counters();
         let blind = self.blind(resolved);
         let mut flows = self.flow_records();
-        let threads = self.thread_records();
+        let mut threads = self.thread_records();
+        let followed = self.follower.followed(self.begin);
         let mut recorded = self.records.finish(self.begin);
         flows.extend(self.sums.finish(&mut recorded.flow_stalls));
-        if resolved.select.by_process() {
-            drop_foreign(&self.probes, &mut flows, &mut recorded.flow_stalls);
-        }
         let records_arrived = recorded.events + self.timeline.arrived;
-        let timeline = self.timeline.finish(timeline::Parts {
+        let observed = self.probes.processes().into_iter().map(|process| process.tgid);
+        let mut timeline = self.timeline.finish(timeline::Parts {
             window: (self.begin, self.end),
             slices: &self.meter.spans,
             flows: &flows,
             threads: &threads,
             listeners: &self.listeners,
             stalls: &recorded.thread_stalls,
-            observed: &self.probes.tgids().into_iter().collect(),
+            observed: &observed.chain(self.follower.ever_followed().iter().copied()).collect(),
             asked_pids: resolved.processes.iter().map(|process| process.pid).collect(),
             asked_ports: resolved.select.port().into_iter().collect(),
         });
+        self.follower.keep_subject(&mut flows, &mut threads, &mut recorded);
+        if resolved.select.by_process() {
+            drop_foreign(&self.probes, &mut flows, &mut recorded.flow_stalls);
+        }
+        self.follower.complete(&mut timeline, self.begin);
         let mut subject = resolved.subject.clone();
         subject.netns = netns_of(&flows, &subject.netns);
         subject::add_observed(&mut subject, &threads);
@@ -317,7 +337,7 @@ impl Session {
             origin: None,
             command: None,
             own_relays: Vec::new(),
-            followed: Vec::new(),
+            followed,
             host: before.host.host(),
             window_ns: self.end - self.begin,
             rung: Rung::Btf,

@@ -1,0 +1,172 @@
+"""Chains of processes for tests of following. Every process ends with the first one, and that one with its stdin.
+
+chain.py HOP...   HOP is `tcp`, `unix` or `pipe`: the first process answers on a TCP port (`ready PORT`) and asks the next one by
+                  the first hop before each answer, and so on; the last one sleeps 20 ms. Prints one line `hop PID` for each process.
+chain.py late     every second for 20 s, the first process connects to a further one.
+chain.py serve HOST      answers at HOST after 20 ms (`ready PORT`).
+chain.py ask HOST PORT   asks there before each of its own answers.
+chain.py pair     two processes that ask each other in turns.
+"""
+import os
+import socket
+import sys
+import threading
+import time
+
+
+def main():
+    # Not sys.stdin: a fork copies the lock that its reader holds.
+    threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
+    hops = sys.argv[1:]
+    if hops == ["pair"]:
+        return pair()
+    listener = socket.create_server((hops[1] if hops[:1] == ["serve"] else "127.0.0.1", 0))
+    say("hop", os.getpid())
+    if hops == ["late"]:
+        ask = open_more()
+    elif hops[:1] == ["serve"]:
+        ask = sleeps
+    elif hops[:1] == ["ask"]:
+        ask = asks(socket.create_connection((hops[1], int(hops[2]))))
+    else:
+        ask = next_hop(hops)
+    say("ready", listener.getsockname()[1])
+    serve(listener, ask)
+
+
+def say(*words):
+    # At once, or lines of several processes mix.
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def end_with(first):
+    def watch():
+        while os.path.exists("/proc/%d" % first):
+            time.sleep(0.2)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def serve(listener, ask):
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=answer, args=(connection, ask), daemon=True).start()
+
+
+def answer(connection, ask):
+    while connection.recv(16):
+        ask()
+        connection.sendall(b"y" * 16)
+
+
+def sleeps():
+    time.sleep(0.02)
+
+
+def leave_starter():
+    # Pipes to whoever started the chain would connect its processes too.
+    for fd in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), fd)
+
+
+def spawn(body, *keep):
+    """Not a child of the process that asks: it must be found by what connects the two, the descriptors `keep`."""
+    if os.fork() == 0:
+        if os.fork() == 0:
+            for fd in set(map(int, os.listdir("/proc/self/fd"))) - {0, 1, 2, *keep}:
+                try:
+                    os.close(fd)
+                except OSError:
+                    pass  # It was that of the listing.
+            end_with(FIRST)
+            say("hop", os.getpid())
+            threading.Timer(1, leave_starter).start()
+            body()
+            os._exit(0)
+        os._exit(0)
+    os.wait()
+
+
+def next_hop(hops):
+    """Starts the rest of the chain; returns how it is asked."""
+    if not hops:
+        return sleeps
+    kind, rest = hops[0], hops[1:]
+    if kind == "pipe":
+        return by_pipe(rest)
+    if kind == "tcp":
+        listener = socket.create_server(("127.0.0.1", 0))
+    else:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind("\0parshall-test-%d-%s" % (os.getpid(), len(hops)))
+        listener.listen()
+    address, family = listener.getsockname(), listener.family
+    spawn(lambda: serve(listener, next_hop(rest)), listener.fileno())
+    listener.close()
+    connection = socket.socket(family)
+    connection.connect(address)
+    return asks(connection)
+
+
+def asks(connection):
+    return lambda: (connection.sendall(b"x" * 16), connection.recv(16))
+
+
+def by_pipe(rest):
+    questions, to_next = os.pipe()
+    answers, from_next = os.pipe()
+
+    def body():
+        ask = next_hop(rest)
+        while os.read(questions, 16):
+            ask()
+            os.write(from_next, b"y" * 16)
+
+    spawn(body, questions, from_next)
+    os.close(questions)
+    os.close(from_next)
+    return lambda: (os.write(to_next, b"x" * 16), os.read(answers, 16))
+
+
+def open_more():
+    addresses = []
+    for _ in range(20):
+        listener = socket.create_server(("127.0.0.1", 0))
+        spawn(lambda: serve(listener, sleeps), listener.fileno())
+        addresses.append(listener.getsockname())
+        listener.close()
+
+    def each_second():
+        opened = []
+        for address in addresses:
+            opened.append(socket.create_connection(address))
+            time.sleep(1)
+
+    threading.Thread(target=each_second, daemon=True).start()
+    return sleeps
+
+
+def pair():
+    listener = socket.create_server(("127.0.0.1", 0))
+    other = socket.create_server(("127.0.0.1", 0))
+    say("hop", os.getpid())
+
+    def second():
+        connection = socket.create_connection(listener.getsockname())
+        listener.close()
+        threading.Thread(target=serve, args=(other, sleeps), daemon=True).start()
+        while True:
+            connection.sendall(b"x" * 16)
+            connection.recv(16)
+
+    spawn(second, listener.fileno(), other.fileno())
+    address = other.getsockname()
+    other.close()
+    connection = socket.create_connection(address)
+    say("ready", listener.getsockname()[1])
+    serve(listener, asks(connection))
+
+
+FIRST = os.getpid()
+main()
