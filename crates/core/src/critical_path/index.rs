@@ -16,6 +16,8 @@ pub struct Index<'a> {
     calls: HashMap<u32, Vec<SocketCall>>,
     /// Threads that read or answered requests.
     serving: HashSet<u32>,
+    /// By process, the thread that ended most of the time its threads slept in futex.
+    usual_wakers: HashMap<u32, u32>,
 }
 
 impl<'a> Index<'a> {
@@ -34,7 +36,31 @@ impl<'a> Index<'a> {
         by_thread.values_mut().for_each(|calls| calls.sort_by_key(|c| (c.at_ns, c.socket)));
         let requests = || found.values().flatten();
         let serving = requests().flat_map(|r: &Request| [Some(r.read_tid), r.reply_tid]).flatten().collect();
-        Index { timeline, requests: found, calls: by_thread, serving }
+        let mut index = Index { timeline, requests: found, calls: by_thread, serving, usual_wakers: HashMap::new() };
+        index.usual_wakers = index.find_usual_wakers();
+        index
+    }
+
+    fn find_usual_wakers(&self) -> HashMap<u32, u32> {
+        let mut slept: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+        for off in self.timeline.off_cpu.values().flatten().filter(|off| self.wait(off) == Wait::Futex) {
+            if let (Waker::Thread(by), Some(names)) = (off.waker, self.names(off.tid)) {
+                *slept.entry((names.pid, by)).or_default() += off.wake_ns.saturating_sub(off.begin_ns);
+            }
+        }
+        let mut usual: HashMap<u32, (u64, u32)> = HashMap::new();
+        for ((pid, by), ns) in slept {
+            let most = usual.entry(pid).or_default();
+            *most = (*most).max((ns, by));
+        }
+        usual.into_iter().map(|(pid, (_, by))| (pid, by)).collect()
+    }
+
+    /// Who would probably have ended this sleep in futex, which the end of a slice cut: whoever ended most of the others of the
+    /// process.
+    pub fn usual_waker(&self, off: &OffCpu) -> Option<u32> {
+        let by = *self.usual_wakers.get(&self.names(off.tid)?.pid)?;
+        (by != off.tid).then_some(by)
     }
 
     /// A thread's times off the CPU; None when it was not observed at `from`.

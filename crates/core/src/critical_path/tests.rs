@@ -273,6 +273,20 @@ fn an_unanswered_request_ends_in_the_sleep_that_nobody_ended() {
 }
 
 #[test]
+fn a_wait_that_the_slice_cut_leads_to_who_ended_the_others() {
+    let service = only(
+        serving(301)
+            .receives(101, 1, 100, 100)
+            .sleeps(101, 200, 700, FUTEX, Waker::Thread(301))
+            .sends(101, 1, 800)
+            .receives(101, 1, 900, 900)
+            .sleeps(101, 910, 1_000_000, FUTEX, Waker::Unknown)
+            .sleeps(301, 950, 1_000_000, SLEEP, Waker::Unknown),
+    );
+    has(&service, "101:Lock > 301:Timer", 999_050);
+}
+
+#[test]
 fn a_client_is_about_the_requests_it_sends() {
     let script = Script::new()
         .socket(3, client_socket(5432), 101)

@@ -392,11 +392,14 @@ impl<'a> Walk<'a> {
         let (begin, wake) = span;
         let by = match off.waker {
             Waker::Thread(by) => by,
-            Waker::Unknown if off.wake_ns >= off.end_ns => {
-                // Nobody had ended it when the slice was over.
-                self.emit(Step::of(off, HopKind::Lock), wake - begin);
-                return Next::Before(begin);
-            }
+            // Nobody had ended it when the slice was over.
+            Waker::Unknown if off.wake_ns >= off.end_ns => match self.index.usual_waker(off) {
+                Some(by) => by,
+                None => {
+                    self.emit(Step::of(off, HopKind::Lock), wake - begin);
+                    return Next::Before(begin);
+                }
+            },
             _ => return self.timed(off, span, lo, task),
         };
         if self.is_handover(off, by, lo, task) {
