@@ -172,11 +172,11 @@ fn a_raised_quota_helps_and_comes_back() {
         return;
     }
     let _alone = common::alone();
-    let Some(group) = Quota::create(0.1) else { return common::skip(what, "no control group can be made") };
+    let Some(group) = Quota::create(0.02) else { return common::skip(what, "no control group can be made") };
     let pair = Pair::start(&["--nodelay"]);
     std::fs::write(group.0.join("cgroup.procs"), pair.server.pid().to_string()).unwrap();
     let before = group.text();
-    // Throttled for up to 90 ms of 100: a window must hold several periods.
+    // Throttled for up to 98 ms of 100: a window must hold several periods.
     let arguments =
         ["try", "quota=max", "--port", &pair.port.to_string(), "--yes", "--pairs", "3", "--window", "600ms"];
     let report = result(&parshall(&[&arguments[..], &["--format", "json"]].concat()));

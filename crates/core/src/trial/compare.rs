@@ -78,7 +78,7 @@ pub fn value_text(figure: &ComparedFigure, value: f64) -> String {
     match figure.unit.as_str() {
         "ms" => units::duration(value * 1e6),
         "us" => units::duration(value * 1e3),
-        "ns" => units::duration(value),
+        "ns" => format!("{} ns", units::decimal(value)),
         "1/s" => format!("{}/s", units::count_f(value)),
         _ => format!("{}/s", units::bytes(value)),
     }

@@ -144,7 +144,7 @@ impl<'a> Changer<'a> {
                 Place::Sysctl(sysctl) => format!("network namespace {}", sysctl.netns),
                 _ => String::new(),
             };
-            *alike.entry((what, known.old.as_str())).or_default() += 1;
+            *alike.entry((what, shown(&known.old))).or_default() += 1;
         }
         let label = self.change.sets.split('=').next().unwrap_or_default();
         let word = self.change.on.word();
@@ -406,6 +406,11 @@ impl<'a> Changer<'a> {
             }
         }
     }
+}
+
+/// A value for people: a pacing rate of all ones is none.
+fn shown(value: &str) -> &str {
+    if value.parse() == Ok(u64::MAX) { "none" } else { value }
 }
 
 /// The group whose quota is the tightest on the way up from a process's own; its own where none has a quota. None in the root.
