@@ -1,4 +1,4 @@
-"""What a trial cost: CPU time of the machine and of the relay, memory, descriptors. Read from /proc, nothing is attached."""
+"""The resources of a trial: CPU time of the machine and of the relay, memory, descriptors. All are read from /proc."""
 import contextlib
 import os
 import time
@@ -6,20 +6,20 @@ import time
 import testbed
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# Above that, others yield to the load and the baseline says nothing about what they take while it runs.
+# Above that, other processes yield to the load, so the baseline is not what they use while it runs.
 TRUSTED_BASELINE_CORES = 0.25
 KERNEL_MEMORY = ("Slab", "KernelStack", "PageTables")  # kB of /proc/meminfo; sockets and their buffers are slab
 
 
 def machine_busy_s():
-    """CPU seconds that the machine has worked. Guests' time is in user, steal is not ours."""
+    """The CPU seconds of the machine. Guest time is part of user; steal is not counted."""
     with open("/proc/stat") as f:
         user, nice, system, _, _, irq, softirq = map(int, f.readline().split()[1:8])
     return (user + nice + system + irq + softirq) / TICKS_PER_S
 
 
 def tree_cpu_s(root):
-    """CPU seconds of a process tree, with those of its children that have ended and were waited for."""
+    """The CPU seconds of a process tree, with those of children that were waited for."""
     ticks = 0
     for pid in testbed.tree(root):
         with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat") as f:
@@ -49,7 +49,7 @@ def tree_descriptors(root):
 
 
 def kernel_memory_kb():
-    """Of the whole machine: the kernel does not say whose."""
+    """Kernel memory of the whole machine, because the kernel does not account it to processes."""
     total = 0
     with open("/proc/meminfo") as f:
         for line in f:
@@ -60,15 +60,15 @@ def kernel_memory_kb():
 
 
 def idle_cores(seconds):
-    """How many cores are busy while nothing of ours runs: the baseline that is taken off."""
+    """The number of cores that are busy without the trial: the baseline, which is subtracted."""
     busy_s, begun_s = machine_busy_s(), time.monotonic()
     time.sleep(seconds)
     return (machine_busy_s() - busy_s) / (time.monotonic() - begun_s)
 
 
 class Meter:
-    """CPU seconds from its making to `read()`: the whole machine's less the baseline (None on a host that is
-    busy without us), and the relay's own."""
+    """The CPU seconds from its creation to `read()`: those of the machine less the baseline (None on a host that is
+    busy with other work), and those of the relay."""
 
     def __init__(self, child, baseline_cores):
         self.child, self.baseline_cores = child, baseline_cores

@@ -1,6 +1,6 @@
-"""Does a peer relay correctly? Tried before it is measured: figures of a relay that alters or loses bytes mean nothing.
+"""Checks that a peer relays correctly, before it is measured: figures of a relay that alters or loses bytes mean nothing.
 
-The sockets of both ends are made in their namespaces, everything else happens in this process: one thread per direction.
+The sockets of both ends are made in their namespaces and used by this process, with one thread per direction.
 """
 import concurrent.futures
 import contextlib
@@ -12,13 +12,13 @@ import time
 import testbed
 
 MIB = 1 << 20
-PATIENCE_S = 5
-LATE_S = 1  # how long an answer takes after the question's end
+TIMEOUT_S = 5
+LATE_S = 1  # from the end of the request to the answer
 DATAGRAMS = (1, 64, 1400, 8192, 16384, 32768, 65507)
 
 
 class Wrong(Exception):
-    """What the relay did that it must not."""
+    """The relay does not relay correctly; the message is what it did."""
 
 
 def payload(seed, size):
@@ -53,19 +53,19 @@ def connected(peer, path):
         client = socket.socket()
     with listener, client:
         for each in (listener, client):
-            each.settimeout(PATIENCE_S)
+            each.settimeout(TIMEOUT_S)
         client.connect(peer.address(path))
-        client.sendall(b"!")  # a proxy may connect to its target only when there is something to say
+        client.sendall(b"!")  # some relays connect to the target only once there is data
         server = listener.accept()[0]
         with server:
-            server.settimeout(PATIENCE_S)
+            server.settimeout(TIMEOUT_S)
             if receive(server, 1) != b"!":
                 raise Wrong("the first byte did not arrive")
             yield client, server
 
 
 def both_ways(client, server):
-    """8 MiB each way at the same time, byte by byte the same."""
+    """Sends 8 MiB each way at the same time and compares them."""
     up, down = payload(1, 8 * MIB), payload(2, 8 * MIB)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(client.sendall, up), pool.submit(server.sendall, down)]
@@ -77,7 +77,7 @@ def both_ways(client, server):
 
 
 def half_close(asking, answering):
-    """One side ends its stream; the other sees that, and answers late. Returns what happened, "yes" if all is well."""
+    """One side half-closes; the other gets the end and answers later. Returns what happened, "yes" if it is correct."""
     question, answer = payload(3, MIB), payload(4, MIB)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         job = pool.submit(receive, answering, len(question) + 1)
@@ -137,7 +137,7 @@ def udp(peer, path, scratch):
                 try:
                     client.send(sent)
                     got, source = server.recvfrom(MIB)
-                    while not got:  # never sent; an echo of it would end the session in the relay that does this
+                    while not got:  # sent by a relay itself, which ends the session if it is echoed
                         invented += 1
                         got, source = server.recvfrom(MIB)
                     sources.add(source)

@@ -1,16 +1,16 @@
-/* The load of the relay measurements: one program with small modes, in C because a client in Python would be the bottleneck.
+/* The load of the relay measurements: one program with several modes, in C because a client in Python would be the bottleneck.
  *
  *   load serve ADDR PORT [BYTES]                            TCP echo server, or BYTES for every 32 that arrive
  *   load rr ADDR PORT CONNECTIONS SECONDS [BYTES]           32-byte exchanges, or requests of 32 bytes for BYTES, one at
  *                                                           a time on each connection
  *   load connect ADDR PORT CONCURRENCY SECONDS              connect, exchange 32 bytes, close, again
- *   load churn ADDR PORT OPEN RATE SECONDS                  both ends of RATE connections a second, each reset when OPEN
- *                                                           younger ones are there
+ *   load churn ADDR PORT OPEN RATE SECONDS                  both ends of RATE connections a second, each reset once OPEN
+ *                                                           newer ones are open
  *   load idle ADDR PORT COUNT                               opens COUNT connections, holds them until stdin ends
  *   load udp-serve ADDR PORT                                UDP echo server
  *   load udp-sink ADDR PORT                                 counts datagrams until SIGTERM
  *   load udp-flood ADDR PORT BYTES SOURCES SECONDS          sends as fast as the host allows
- *   load udp-trips ADDR PORT BYTES SOURCES WINDOW SECONDS   echo round trips, WINDOW datagrams under way per source
+ *   load udp-trips ADDR PORT BYTES SOURCES WINDOW SECONDS   echo round trips, WINDOW datagrams in flight per source
  *
  * A client prints one JSON object on stdout. Servers print "ready" once they are bound.
  */
@@ -37,9 +37,9 @@ enum {
     ANSWER_MAX = 1 << 20,
     IDLE_STEP = 100, /* below every peer's accept backlog */
 };
-static const double WARM_UP_S = 0.2;  /* of each timed client: not counted */
-static const double GIVE_UP_S = 5;    /* without an answer */
-static const double LOST_S = 0.1;     /* a datagram's echo that has not come by then will not come */
+static const double WARM_UP_S = 0.2;  /* of each timed client, not measured */
+static const double GIVE_UP_S = 5;    /* timeout of an answer */
+static const double LOST_S = 0.1;     /* after that the echo of a datagram counts as lost */
 
 static struct sockaddr_in address;
 static int answer_bytes = EXCHANGE_BYTES;
@@ -55,16 +55,16 @@ static double now_s(void) {
     return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-/* Times in nanoseconds, all of them kept: percentiles are then exact. */
+/* All times in nanoseconds, so that percentiles are exact. */
 static struct {
     uint32_t *ns;
-    size_t count, room;
+    size_t count, capacity;
 } times;
 
 static void note_time(double seconds) {
-    if (times.count == times.room) {
-        times.room = times.room ? times.room * 2 : 1 << 16;
-        times.ns = realloc(times.ns, times.room * sizeof *times.ns);
+    if (times.count == times.capacity) {
+        times.capacity = times.capacity ? times.capacity * 2 : 1 << 16;
+        times.ns = realloc(times.ns, times.capacity * sizeof *times.ns);
         if (!times.ns)
             die("memory");
     }
@@ -98,7 +98,7 @@ static int new_socket(int type) {
 static int bound_socket(int type) {
     int one = 1, bytes = 8 << 20, fd = new_socket(type);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    /* The receiver must not be what loses datagrams. */
+    /* The receiver must not lose datagrams itself. */
     if ((type & 15) == SOCK_DGRAM && setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes))
         setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
     if (bind(fd, (struct sockaddr *)&address, sizeof address))
@@ -118,7 +118,7 @@ static void watch(int poll, int op, int fd, uint32_t events, uint64_t data) {
 
 /* ---- TCP ---- */
 
-/* Echoes, or answers, until the client has sent its end, then closes. */
+/* Echoes or answers until the end of data, then closes. */
 static void serve(void) {
     static char buffer[ANSWER_MAX];
     struct epoll_event events[EVENTS];
@@ -137,7 +137,7 @@ static void serve(void) {
                 continue;
             }
             ssize_t bytes = recv(fd, buffer, echoes ? 65536 : EXCHANGE_BYTES, 0);
-            /* A request is here as a whole, for its sender wrote it at once. */
+            /* The request is complete, because the client writes it at once. */
             if (!echoes && bytes > 0)
                 bytes = bytes == EXCHANGE_BYTES ? answer_bytes : 0;
             if (bytes <= 0 || send(fd, buffer, bytes, MSG_NOSIGNAL) != bytes)
@@ -160,7 +160,7 @@ static void send_request(struct exchange *x) {
         x->got = -1;
 }
 
-/* Returns 1 when the whole answer is there, 0 when not yet, -1 on an error or an early end. */
+/* Returns 1 when the whole answer has arrived, 0 when not yet, -1 on an error or an early end. */
 static int read_answer(struct exchange *x) {
     static char answer[ANSWER_MAX];
     ssize_t n = x->got < 0 ? -1 : recv(x->fd, answer, answer_bytes - x->got, MSG_DONTWAIT);
@@ -253,7 +253,7 @@ static void connections(int concurrency, double seconds) {
     print_times(t - begin_s, errors);
 }
 
-/* Nothing but births and deaths: no bytes, and no TIME_WAIT, so that ports come again soon. */
+/* Opens and resets connections without data and without TIME_WAIT, so that ports are free again at once. */
 static void churn(int open, double rate, double seconds) {
     struct linger reset = {.l_onoff = 1};
     int listener = bound_socket(SOCK_STREAM), (*ends)[2] = calloc(open, sizeof *ends);
@@ -278,7 +278,7 @@ static void churn(int open, double rate, double seconds) {
     printf("{\"count\": %ld, \"seconds\": %.4f, \"per_s\": %.1f}\n", made, t - begin_s, made / (t - begin_s));
 }
 
-/* Opens connections in steps, each proven by an exchange, so that both of the relay's connections surely exist. */
+/* Opens connections in steps, each with an exchange, so that both connections of the relay exist. */
 static void idle(int count) {
     struct timeval limit = {.tv_sec = (long)GIVE_UP_S};
     struct exchange step[IDLE_STEP];
@@ -338,7 +338,7 @@ static void udp_serve(void) {
     for (;;) {
         prepare(DATAGRAM_BYTES, 1);
         int n = recvmmsg(fd, batch, BATCH, MSG_WAITFORONE, NULL), kept = 0;
-        /* One peer invents an empty datagram for each session, and ends the session when it is echoed. */
+        /* One peer sends an empty datagram of its own for each session, and ends the session when it is echoed. */
         for (int i = 0; i < n; i++)
             if (batch[i].msg_len) {
                 batch[kept] = batch[i];
@@ -347,7 +347,7 @@ static void udp_serve(void) {
         n = kept;
         for (int sent = 0, more; sent < n; sent += more)
             if ((more = sendmmsg(fd, batch + sent, n - sent, 0)) <= 0)
-                more = 1; /* the one that cannot be sent is lost */
+                more = 1; /* a datagram that cannot be sent is lost */
     }
 }
 
@@ -358,7 +358,7 @@ static void on_stop(int signal_number) {
     stop = 1;
 }
 
-/* The first datagram of each source only opens the relay's session; what counts comes after a pause. */
+/* The first datagram of each source opens the relay's session and is not counted; the others follow after a pause. */
 static void udp_sink(void) {
     struct sigaction act = {.sa_handler = on_stop};
     struct timeval tick = {.tv_usec = 20000};

@@ -1,6 +1,6 @@
-"""What is measured: each metric runs one trial of one peer and returns its raw sample, and says which of its figures are told.
+"""The metrics: each runs one trial of one peer and returns its raw sample, and lists the figures that are reported.
 
-A trial starts its server and its relay afresh and ends both, so that no trial inherits another's memory, sessions or pipes.
+Each trial starts and stops its own server and relay, so that no trial inherits another's memory, sessions or pipes.
 """
 import contextlib
 import json
@@ -20,11 +20,11 @@ SPARE_DESCRIPTORS = 200
 
 
 class Failed(Exception):
-    """A trial without a figure, and why."""
+    """The trial has no result; the message is the reason."""
 
 
 class Figure:
-    """A number of a sample: how it is called, its unit, how it is printed, whether more is better."""
+    """A number of a sample: its key, its title with the unit, its format, and whether more is better."""
 
     def __init__(self, key, title, form="{:.2f}", more_is_better=True, main=False):
         self.key, self.title, self.form, self.more_is_better, self.main = key, title, form, more_is_better, main
@@ -39,7 +39,7 @@ class Metric:
         self.name, self.title, self.figures = name, title, figures
 
     def refuses(self, peer):
-        """Why this peer has no such figure, or None."""
+        """Why this peer cannot be measured, or None."""
         if self.udp and not peer.udp:
             return "no UDP"
         if self.loopback and not peer.loopback:
@@ -47,7 +47,7 @@ class Metric:
         return None
 
     def how(self, seconds):
-        """What was done, for the reader of the table."""
+        """A description of the trial, which is printed above the table."""
         raise NotImplementedError
 
     def trial(self, bed, peer, options):
@@ -84,13 +84,13 @@ def load(bed, client_namespace, mode, place, *values, timeout_s):
 
 
 def cpu_by(cost, amount, unit):
-    """What a meter read, of the whole path and of the relay, by the amount that was done; without what it could not tell."""
+    """The CPU time of the whole path and of the relay per unit of work; without the one that could not be measured."""
     spent = {who: cost[f"{who}_cpu_s"] for who in ("path", "relay")}
     return {f"{who}_cpu_{unit}": seconds / amount for who, seconds in spent.items() if seconds is not None}
 
 
 class Stream(Metric):
-    """Throughput, and CPU seconds per GB of the whole path: what a relay saves must not be paid by its neighbours."""
+    """Throughput, and CPU seconds per GB of the whole path: a relay may shift CPU time to the ends."""
 
     def __init__(self, streams, loopback):
         self.streams, self.loopback = streams, loopback
@@ -111,7 +111,7 @@ class Stream(Metric):
 
     @staticmethod
     def whole(seconds):
-        """iperf3 drops the fraction of its time without a word."""
+        """Whole seconds: iperf3 ignores fractions."""
         return max(1, round(seconds))
 
     def trial(self, bed, peer, options):
@@ -140,8 +140,8 @@ class Stream(Metric):
 
 
 class Exchanges(Metric):
-    """A request of 32 bytes, its answer, the next request: answers of 32 bytes, or objects of medium size, long enough to look
-    like a stream and over before a stream's rules pay."""
+    """Requests of 32 bytes, one after the other, with answers of 32 bytes or with objects of medium size: large enough to count
+    as a stream, and too small for a stream's optimisations to pay off."""
 
     def __init__(self, connections, name, title, answer_bytes=32, form="{:.1f}", unit="exchanges"):
         self.connections, self.answer_bytes = connections, answer_bytes
@@ -202,12 +202,12 @@ class Connections(Metric):
             sample = load(bed, testbed.CLIENT, "connect", place, CONNECT_CONCURRENCY, options.seconds,
                           timeout_s=options.seconds + 20)
             cost = meter.read()
-        # The load's warm-up costs too, so what a connection costs is cores by connections per second.
+        # The meter includes the load's warm-up, so the CPU time of a connection is cores divided by connections per second.
         return sample | cpu_by(cost, sample["per_s"] * cost["wall_s"] / 1e6, "us_each")
 
 
 class Idle(Metric):
-    """Memory and descriptors of connections that have carried a few bytes and now wait."""
+    """Memory and descriptors of connections that have transferred a few bytes and are idle."""
 
     most_blocks = 3  # memory hardly varies
 
@@ -234,35 +234,35 @@ class Idle(Metric):
     def trial(self, bed, peer, options):
         wanted = min(IDLE_CONNECTIONS, (DESCRIPTORS - SPARE_DESCRIPTORS) // peer.descriptors)
         with self.placed(bed, peer, [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT)]) as (place, _, relay):
-            # One connection first: what a relay allocates once is not charged to the many.
+            # One connection first, so that memory that a relay allocates once is not counted.
             load(bed, testbed.CLIENT, "rr", place, 1, 0.1, timeout_s=20)
             time.sleep(0.5)
-            before = self.look(relay)
+            before = self.usage(relay)
             client = testbed.Child(testbed.CLIENT, [bed.load, "idle", *place, str(wanted)], bed.scratch, "idle",
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             try:
-                told = json.loads(client.process.stdout.readline() or "{}")
-                if not told.get("open"):
-                    raise Failed(f"no connection: {client.last_words() or told.get('stopped_by')}")
-                time.sleep(1)  # buffers that go back to a pool a moment later
-                after = self.look(relay)
+                opened = json.loads(client.process.stdout.readline() or "{}")
+                if not opened.get("open"):
+                    raise Failed(f"no connection: {client.last_words() or opened.get('stopped_by')}")
+                time.sleep(1)  # some buffers are freed a moment later
+                after = self.usage(relay)
             finally:
                 client.stop()
-        sample = {**told, "wanted": wanted, "before": before, "after": after}
-        sample["kernel_kb_each"] = (after["kernel_kb"] - before["kernel_kb"]) / told["open"]
+        sample = {**opened, "wanted": wanted, "before": before, "after": after}
+        sample["kernel_kb_each"] = (after["kernel_kb"] - before["kernel_kb"]) / opened["open"]
         if relay:
             sample["empty_pss_kb"] = before["pss"]
             for key, name in (("pss", "pss_kb_each"), ("rss", "rss_kb_each"), ("descriptors", "descriptors_each")):
-                sample[name] = (after[key] - before[key]) / told["open"]
+                sample[name] = (after[key] - before[key]) / opened["open"]
         return sample
 
     @staticmethod
-    def look(relay):
-        seen = {"kernel_kb": accounts.kernel_memory_kb()}
+    def usage(relay):
+        found = {"kernel_kb": accounts.kernel_memory_kb()}
         if relay:
-            seen |= accounts.tree_memory_kb(relay.pid)
-            seen["descriptors"] = accounts.tree_descriptors(relay.pid)
-        return seen
+            found |= accounts.tree_memory_kb(relay.pid)
+            found["descriptors"] = accounts.tree_descriptors(relay.pid)
+        return found
 
 
 class Flood(Metric):

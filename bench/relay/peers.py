@@ -1,4 +1,4 @@
-"""Who is compared: one class per relay, which says how it is configured and started, and what it cannot do.
+"""The peers: one class per relay, with its configuration, its command line and its limits.
 
 A peer is started afresh for every trial, with nothing pinned, no log and its defaults, except for what its class says.
 The two limits stand among them: `direct` (no relay, one hop) and `forward` (the kernel routes through the relay's namespace).
@@ -13,15 +13,15 @@ ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
 PARSHALL = os.path.abspath(os.environ.get("PARSHALL", os.path.join(ROOT, "target", "release", "parshall")))
 NGINX_STREAM = "/usr/lib/nginx/modules/ngx_stream_module.so"
 SOCKET_PROXY = "/lib/systemd/systemd-socket-proxyd"
-CONNECTIONS = 9800  # room for two descriptors each within 20,000, and some spare
+CONNECTIONS = 9800  # with two descriptors each within 20,000, and some spare
 
 
 class Peer:
     name = ""
-    note = ""  # for the reader of the tables
+    note = ""  # printed in the tables
     udp = True
     loopback = True
-    descriptors = 2  # per connection in one process: how many connections fit
+    descriptors = 2  # per connection in one process, which limits the connections
 
     def missing(self):
         """Why it cannot be measured here, or None."""
@@ -183,7 +183,7 @@ class Rinetd(Peer):
 
 
 class SocketProxy(Peer):
-    """Gets its listening socket from systemd-socket-activate, which becomes the proxy at the first connection."""
+    """Gets its listening socket from systemd-socket-activate, which execs the proxy at the first connection."""
 
     name = "systemd-proxyd"
     note = "splices through two pipes of its own per connection"

@@ -1,4 +1,4 @@
-"""Static SVG: one row per peer, every sample a dot, the median a bar, so that spread is seen and not only told."""
+"""Static SVG: one row per peer, with a dot for each sample and a bar for the median, to show the spread."""
 import html
 import math
 import statistics

@@ -1,4 +1,4 @@
-"""From samples to tables, plots and files. Samples stay beside the plots as JSON, so that any figure can be checked."""
+"""Makes tables, plots and files from samples. Samples are kept as JSON beside the plots, so that any figure can be checked."""
 import json
 import os
 import statistics
@@ -11,7 +11,7 @@ LIMITS = ("direct", "forward")
 
 
 def in_order(samples):
-    """{name: its samples by block}; the limits first, then by name of first appearance."""
+    """{name: its samples by block}, in the order of first appearance."""
     found = {}
     for sample in sorted(samples, key=lambda s: s["block"]):
         found.setdefault(sample["peer"], {})[sample["block"]] = sample
@@ -27,14 +27,14 @@ def paired(found, over, under, key):
 
 
 def reference(found, wanted):
-    """Who the others are compared with."""
+    """The peer that the others are compared with."""
     for name in (wanted, "parshall", "haproxy-splice", "nginx-64k"):
         if name in found:
             return name
     return next((name for name in found if name not in LIMITS), next(iter(found)))
 
 
-def told_ratio(found, name, other, key):
+def ratio_text(found, name, other, key):
     over, under = paired(found, name, other, key)
     if name == other or not over:
         return "", None
@@ -49,7 +49,7 @@ def values(samples, key):
     return [s[key] for s in samples.values() if s.get(key) is not None]
 
 
-def told(figure, got):
+def figure_text(figure, got):
     if not got:
         return ""
     first, median, third = (figure.form.format(v) for v in stats.quartiles(got))
@@ -70,9 +70,9 @@ def table(metric, found, names, against):
     for name in [n for n in names if n in found] if names else order:
         row = [f"**{name}**" if name.startswith("parshall") else name]
         for figure in metric.figures:
-            row.append(told(figure, values(found[name], figure.key)))
+            row.append(figure_text(figure, values(found[name], figure.key)))
             if figure.main:
-                text, got = told_ratio(found, against, name, figure.key)
+                text, got = ratio_text(found, against, name, figure.key)
                 row.append(text)
                 if got:
                     ratios.setdefault(figure.key, {})[name] = got
@@ -81,7 +81,7 @@ def table(metric, found, names, against):
 
 
 class Report:
-    """Where figures go: the plots' folder and RESULTS.md, or another folder and the terminal only."""
+    """Writes figures to the folder of plots and to RESULTS.md, or to another folder and the terminal only."""
 
     def __init__(self, folder, into_results):
         self.folder, self.into_results = folder, into_results
@@ -100,7 +100,7 @@ class Report:
     def metric(self, metric, run, names=None, prefix="relay", stem=None):
         """Writes the samples, the plots and the table of one metric. `run` holds samples, failures and conditions.
 
-        `stem` is what the files are called, if not as the metric.
+        `stem` is the name of the files, by default that of the metric.
         """
         stem = stem or metric.name
         found = in_order(run["samples"])

@@ -1,4 +1,4 @@
-"""Paired comparison of two peers: the ratio with an interval that heavy tails and drift do not spoil.
+"""Paired comparison of two peers: the ratio with a confidence interval that is robust against heavy tails and drift.
 
 Every block holds one trial of each peer, so a block is a pair. On the logarithms of the ratios: the Hodges–Lehmann estimate
 (the median of all pairwise means) and the interval that the exact signed-rank distribution gives.
@@ -8,12 +8,12 @@ import statistics
 
 
 def walsh(values):
-    """All pairwise means, with each value itself, sorted."""
+    """The sorted means of all pairs of values, each value with itself too."""
     return sorted((values[i] + values[j]) / 2 for i in range(len(values)) for j in range(i, len(values)))
 
 
 def rank_sums(n):
-    """How many of the 2^n sign patterns have each sum of positive ranks.
+    """The number of the 2^n sign patterns for each sum of positive ranks.
 
     >>> rank_sums(3)
     [1, 1, 1, 2, 1, 1, 1]
@@ -48,7 +48,7 @@ def ratio(over, under, confidence=0.95):
     """
     logs = [math.log(a / b) for a, b in zip(over, under)]
     means, ways, n = walsh(logs), rank_sums(len(logs)), len(logs)
-    # The interval ends at the k-th smallest and largest mean, for the largest k whose tail is small enough.
+    # The interval is from the k-th smallest to the k-th largest mean, for the largest k whose tail is small enough.
     k, tail = 0, ways[0] / 2**n
     while tail <= (1 - confidence) / 2:
         k += 1

@@ -26,13 +26,13 @@ LINKS = (  # (namespace, interface, address/prefix) of both ends
     ((RELAY, "to-server", "10.0.0.1/24"), (SERVER, "to-relay", "10.0.0.2/24")),
     ((CLIENT, "direct", "10.0.2.1/24"), (SERVER, "direct", "10.0.2.2/24")),
 )
-# The host's default may be bbr, which paces: a peer would be measured by its luck with a bandwidth estimate.
+# The host's default may be bbr, whose pacing depends on bandwidth estimates that vary from trial to trial.
 CONGESTION = "cubic"
 ALLOWED = "/proc/sys/net/ipv4/tcp_allowed_congestion_control"
 SETTINGS = {
     "net.ipv4.tcp_congestion_control": CONGESTION,
-    # Servers listen below the ports that clients get, and waiting connections of one trial must not slow the search for a
-    # free port in the next.
+    # Servers listen below the ephemeral ports, and connections in TIME_WAIT of one trial must not slow the search for a free
+    # port in the next.
     "net.ipv4.ip_local_port_range": "10240 65535",
     "net.ipv4.tcp_tw_reuse": "1",
     "net.ipv4.tcp_max_tw_buckets": "4096",
@@ -55,7 +55,7 @@ def ip(*words):
 
 @contextlib.contextmanager
 def congestion_allowed():
-    """A namespace may choose only what the host allows to everybody; that is looked at when it chooses, not later."""
+    """Allows the congestion control on the host while namespaces set it: the kernel checks that only when it is set."""
     with open(ALLOWED) as f:
         before = f.read().strip()
     if CONGESTION in before.split():
@@ -81,7 +81,7 @@ def die_with_parent():
 
 @contextlib.contextmanager
 def within(namespace):
-    """Sockets made in this block belong to the namespace; they stay there when the thread has gone back."""
+    """Sockets that are made in this block belong to the namespace, also after it."""
     with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{namespace}") as target:
         if libc.setns(target.fileno(), 0):
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
@@ -127,7 +127,7 @@ def pids_in(namespace):
 
 
 def empty(namespace):
-    """Ends what still runs in one of our namespaces: nobody else has a reason to be there."""
+    """Ends the processes in a namespace of this testbed."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         send(pids_in(namespace), number)
         for _ in range(20):
@@ -144,7 +144,7 @@ def remove_namespaces():
 
 
 class Child:
-    """A process of ours in a namespace: started, and ended with all its descendants."""
+    """A process in a namespace, which is ended with all its descendants."""
 
     def __init__(self, namespace, command, scratch, name, **options):
         self.namespace, self.log = namespace, os.path.join(scratch, f"{name}.log")
@@ -165,7 +165,7 @@ class Child:
         send([self.pid], signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(1)
-        # A relay that forks per connection leaves its children; one that drains does not end soon.
+        # A relay that forks per connection leaves its children, and one that drains does not end soon.
         send([pid for pid in pids if pid != self.pid or self.process.poll() is None], signal.SIGKILL)
         self.process.wait(10)
         wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), f"the end of pid {self.pid}")
@@ -180,7 +180,7 @@ def wait_until(condition, what, seconds=10):
 
 
 def bound(namespace, port, udp):
-    """Whether somebody in the namespace is bound to the port. Asks the kernel, so the relay notices nothing."""
+    """Whether a socket of the namespace is bound to the port, from /proc, so that the relay gets no connection."""
     wanted_state = "07" if udp else "0A"
     with within(namespace):
         for family in ("", "6"):
@@ -202,7 +202,7 @@ def wait_bound(child, port, udp=False):
 
 
 class Path:
-    """Where the load, the relay and the server of a trial are."""
+    """The namespaces and addresses of the load, the relay and the server of a trial."""
 
     def __init__(self, loopback):
         self.loopback = loopback
@@ -214,7 +214,7 @@ class Path:
 
 
 class Testbed:
-    """Namespaces and a scratch directory, as a context: gone when it is left."""
+    """Namespaces and a scratch directory, as a context that removes them at its end."""
 
     def __enter__(self):
         if os.geteuid() != 0:
@@ -223,7 +223,7 @@ class Testbed:
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SystemExit("error: another run measures relays on this host\nhint: wait for its end") from None
+            raise SystemExit("error: another run measures relays on this host\nhint: wait until it has ended") from None
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: sys.exit(1))
         remove_namespaces()

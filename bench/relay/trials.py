@@ -1,4 +1,4 @@
-"""The order of trials: every block holds one trial of each peer, in random order, so that drift of the machine falls on all."""
+"""The order of trials: every block has one trial of each peer in random order, so that drift of the machine affects all."""
 import random
 import time
 
@@ -7,19 +7,19 @@ import metrics
 from testbed import say
 
 BASELINE_S = 0.5
-BUSY_CORES = 0.1  # above that, somebody else is working
+BUSY_CORES = 0.1  # above that, other processes are working
 
 
 class Options:
-    """What a trial may know: how long, and what the machine does without us."""
+    """The options of a trial: its time, and the cores that are busy without it."""
 
     def __init__(self, seconds):
         self.seconds, self.baseline_cores = seconds, 0.0
 
 
-def baseline(name, patience_s):
-    """How many cores others keep busy; waits a while for them to end."""
-    end_s = time.monotonic() + patience_s
+def baseline(name, wait_s):
+    """The number of cores that other processes keep busy; waits up to `wait_s` for them to end."""
+    end_s = time.monotonic() + wait_s
     while True:
         cores = accounts.idle_cores(BASELINE_S)
         if cores <= BUSY_CORES or time.monotonic() > end_s:
@@ -29,12 +29,12 @@ def baseline(name, patience_s):
     return cores
 
 
-def run(bed, metric, chosen, blocks, seconds, shuffle: random.Random, patience_s=0):
-    """Runs all blocks of a metric; returns its samples and failures. A peer that fails twice in a row is left out."""
+def run(bed, metric, chosen, blocks, seconds, shuffle: random.Random, wait_s=0):
+    """Runs all blocks of a metric; returns its samples and failures. A peer that fails twice in a row is not tried again."""
     options = Options(seconds)
     samples, failures, in_a_row = [], [], {}
     for block in range(blocks):
-        options.baseline_cores = baseline(metric.name, patience_s)
+        options.baseline_cores = baseline(metric.name, wait_s)
         order = [peer for peer in chosen if in_a_row.get(peer.name, 0) < 2]
         shuffle.shuffle(order)
         for place, peer in enumerate(order):
