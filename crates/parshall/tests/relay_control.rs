@@ -1,6 +1,6 @@
-//! The relay's control plane, as an operator meets it: reloads, drains, upgrades, logs, metrics, names and checks, on
-//! real processes and loopback sockets. What the relay does with bytes is tested elsewhere.
-#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+//! The relay's control plane: reloads, drains, upgrades, logs, metrics, names and checks, with processes and loopback
+//! sockets. The forwarding of bytes is tested in `relay_conformance`.
+#![allow(clippy::unwrap_used)] // A test fails by a panic.
 
 mod common;
 

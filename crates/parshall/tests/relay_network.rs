@@ -1,6 +1,6 @@
-//! What the relay asks of the network itself, tried in namespaces: the client's address to targets (IP_TRANSPARENT), MPTCP,
-//! TCP Fast Open, probes of idle peers.
-#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+//! Features that depend on the network, tested in namespaces: the client's address to targets (IP_TRANSPARENT), MPTCP, TCP Fast
+//! Open and keepalive.
+#![allow(clippy::unwrap_used)] // A test fails by a panic.
 
 mod common;
 
@@ -14,7 +14,7 @@ use common::{PARSHALL, Running, begin, has, root, skip, until};
 use parshall_sys::netns::{NetNs, set_sysctl};
 use parshall_sys::stream_socket::{self, Options, StreamAddr};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn ip(arguments: &str) {
     let done = common::finish(Command::new("ip").args(arguments.split(' ')));
@@ -25,7 +25,7 @@ fn namespace(tag: &str, what: &str) -> Option<NetNs> {
     NetNs::create(tag).map_err(|e| skip(what, &e.to_string())).ok()
 }
 
-/// A relay in a namespace, once both of its threads listen on this port: before that, one socket tries whether it is free.
+/// Starts a relay in a namespace and waits until both of its threads listen on this port: before, one socket binds it alone.
 fn relay(namespace: &NetNs, port: u16, arguments: &[&str]) -> Running {
     let running = namespace.run(|| Ok(begin(Command::new(PARSHALL).arg("relay").args(arguments)))).unwrap();
     let table = if arguments.contains(&"--udp") { "udp" } else { "tcp" };
@@ -45,8 +45,8 @@ fn relay(namespace: &NetNs, port: u16, arguments: &[&str]) -> Running {
 
 fn tcp(namespace: &NetNs, to: &str) -> TcpStream {
     let to: SocketAddr = to.parse().unwrap();
-    let stream = namespace.run(|| TcpStream::connect_timeout(&to, PATIENCE)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let stream = namespace.run(|| TcpStream::connect_timeout(&to, TIMEOUT)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -57,8 +57,8 @@ fn says(from: &mut TcpStream, to: &mut TcpStream, word: &[u8]) {
     assert!(heard == word, "other bytes");
 }
 
-/// Three namespaces in a row. What the middle one gets from the target's side is its own, whoever it is for.
-fn row(what: &str) -> Option<[NetNs; 3]> {
+/// Three namespaces in a row. The middle one delivers all packets from the target's side locally, whatever their address.
+fn three_namespaces(what: &str) -> Option<[NetNs; 3]> {
     let [client, middle, target] = ["client", "relay", "target"].map(|tag| namespace(tag, what));
     let (client, middle, target) = (client?, middle?, target?);
     let (c, m, t) = (client.name(), middle.name(), target.name());
@@ -83,11 +83,11 @@ fn targets_see_the_address_of_the_client() {
     if !root(what) || !has(&["ip"], what) {
         return;
     }
-    let Some([client, middle, target]) = row(what) else { return };
+    let Some([client, middle, target]) = three_namespaces(what) else { return };
     let (listener, datagrams) =
         target.run(|| Ok((TcpListener::bind("10.9.2.2:7000")?, UdpSocket::bind("10.9.2.2:7000")?))).unwrap();
     listener.set_nonblocking(true).unwrap();
-    datagrams.set_read_timeout(Some(PATIENCE)).unwrap();
+    datagrams.set_read_timeout(Some(TIMEOUT)).unwrap();
     for (port, engine) in (7100..).zip(["auto", "copy", "splice", "uring"]) {
         let front = format!("10.9.1.1:{port}");
         let flags = ["--threads", "2", "--transparent", "--engine", engine];
@@ -98,14 +98,14 @@ fn targets_see_the_address_of_the_client() {
         says(&mut ours, &mut theirs, b"there");
         says(&mut theirs, &mut ours, b"and back");
     }
-    // And without it, the relay's own.
+    // Without `transparent` the target sees the relay's address.
     let plain = relay(&middle, 7001, &["10.9.1.1:7001", "10.9.2.2:7000", "--threads", "2"]);
     let _ours = tcp(&client, "10.9.1.1:7001");
     assert_eq!(accept(&listener).peer_addr().unwrap().ip(), IpAddr::from([10, 9, 2, 1]));
     drop(plain);
     let _relay = relay(&middle, 7002, &["10.9.1.1:7002", "10.9.2.2:7000", "--threads", "2", "--udp", "--transparent"]);
     let ours = client.run(|| UdpSocket::bind("10.9.1.2:0")).unwrap();
-    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.set_read_timeout(Some(TIMEOUT)).unwrap();
     ours.send_to(b"there", "10.9.1.1:7002").unwrap();
     let mut heard = [0; 16];
     let (n, peer) = datagrams.recv_from(&mut heard).unwrap();
@@ -129,7 +129,7 @@ fn listen(namespace: &NetNs, place: &str, options: &Options) -> TcpListener {
     listener
 }
 
-/// The next connection of a listener that does not wait.
+/// The next connection of a non-blocking listener.
 fn accept(listener: &TcpListener) -> TcpStream {
     let mut accepted = None;
     until("a connection comes", || {
@@ -138,25 +138,25 @@ fn accept(listener: &TcpListener) -> TcpStream {
     });
     let (stream, _) = accepted.unwrap();
     stream.set_nonblocking(false).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
-/// Connects with options; what is said first may go with the first segment.
+/// Connects with options and sends `word`, which may be part of the SYN.
 fn connect(namespace: &NetNs, place: &str, options: &Options, word: &[u8]) -> TcpStream {
     let place = StreamAddr::Ip(place.parse().unwrap());
     let (socket, _): (OwnedFd, bool) = namespace.run(|| stream_socket::connect(&place, None, options)).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.set_nonblocking(false).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    // Waits for the connection.
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
+    // Blocks until the connection is established.
     stream.write_all(word).unwrap();
     stream
 }
 
 #[test]
-fn mptcp_on_both_sides_or_neither() {
+fn mptcp_is_used_on_both_sides_or_neither() {
     let what = "MPTCP through the relay";
     if !root(what) {
         return;
@@ -174,7 +174,7 @@ fn mptcp_on_both_sides_or_neither() {
     for (mptcp, more) in [(true, 2), (false, 0)] {
         for (number, engine) in (0..).zip(["auto", "copy", "splice", "uring", "sockmap"]) {
             let file = scratch.file("relay.toml");
-            // Each on its own: the kernel closes what a killed relay's ring has in hand a moment later.
+            // A port for each: the kernel closes the sockets of a killed relay's ring a moment later.
             let port = 7100 + number + if mptcp { 100 } else { 0 };
             let place = format!("127.0.0.1:{port}");
             let text = format!(
@@ -188,7 +188,7 @@ fn mptcp_on_both_sides_or_neither() {
             theirs.read_exact(&mut heard).unwrap();
             assert_eq!(&heard, b"hello");
             made += more;
-            until("both sides speak it, or neither", || {
+            until("both sides use MPTCP, or neither", || {
                 counter(&namespace, "MPTcpExt", "MPCapableACKRX").unwrap() >= made
             });
             let now = counter(&namespace, "MPTcpExt", "MPCapableACKRX").unwrap();
@@ -226,7 +226,7 @@ fn fast_open_from_clients_and_to_targets() {
     std::fs::write(&file, text).unwrap();
     let _relay = relay(&namespace, 7001, &["-c", file.to_str().unwrap()]);
     let made = |name: &str| counter(&namespace, "TcpExt", name).unwrap();
-    // The first of each leg asks for a cookie, the others bring it.
+    // The first connection of each side requests a cookie, and the others send it.
     for round in 0..3 {
         let ours = connect(&namespace, "127.0.0.1:7001", &options, b"hello");
         let mut theirs = accept(&listener);
@@ -237,16 +237,16 @@ fn fast_open_from_clients_and_to_targets() {
         assert_eq!(theirs.read(&mut heard).unwrap(), 0);
     }
     let (active, passive) = (made("TCPFastOpenActive"), made("TCPFastOpenPassive"));
-    assert!(active >= 3 && passive >= 3, "{active} and {passive} segments with data in both legs");
-    // A target that speaks first is connected to at once: nothing would go with the first segment.
+    assert!(active >= 3 && passive >= 3, "{active} and {passive} SYNs with data on both sides");
+    // The relay connects to a target that sends first without waiting for data for the SYN.
     let mut ours = tcp(&namespace, "127.0.0.1:7001");
     let mut theirs = accept(&listener);
     says(&mut theirs, &mut ours, b"220 ready");
     says(&mut ours, &mut theirs, b"HELO");
 }
 
-/// Running keepalive timers of the TCP sockets of a namespace, by the ends of each as `ss` writes them.
-fn probing(namespace: &NetNs) -> Vec<String> {
+/// The addresses, as `ss` prints them, of the TCP sockets of a namespace with a running keepalive timer.
+fn with_keepalive_timer(namespace: &NetNs) -> Vec<String> {
     let shown = namespace.run(|| Ok(common::finish(Command::new("ss").args(["-Htno"])))).unwrap();
     let probes = shown.stdout.lines().filter(|line| line.contains("timer:(keepalive"));
     probes.map(|line| line.split_whitespace().skip(3).take(2).collect::<Vec<_>>().join(" ")).collect()
@@ -276,8 +276,8 @@ fn idle_peers_on_both_sides_are_probed_once_a_connection_has_lasted() {
         client.write_all(b"x").unwrap();
         ends.push((client, accept(&target)));
     }
-    until("both sides of the one connection are probed", || {
-        let seen = probing(&inside);
+    until("both sides of one connection have keepalive", || {
+        let seen = with_keepalive_timer(&inside);
         let (by_client, to_target): (Vec<_>, Vec<_>) =
             seen.iter().partition(|ends| ends.starts_with("127.0.0.1:9001 "));
         by_client.len() == 1 && to_target.len() == 1 && to_target[0].ends_with(" 127.0.0.1:9009")

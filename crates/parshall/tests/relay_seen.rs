@@ -1,5 +1,5 @@
-//! The relay as `attach` sees it: overloaded by its small copy buffer, and its healthy twin.
-#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+//! What `attach` reports of a relay that is overloaded because of a small copy buffer, and of a healthy one.
+#![allow(clippy::unwrap_used)] // A test fails by a panic.
 
 mod common;
 
@@ -13,11 +13,11 @@ use parshall_evidence::{Confidence, Report};
 
 const CAUSE: &str = "small-copy-buffer";
 const LOAD: &str = "60s";
-/// With less of a CPU it is not the relay that is overloaded but the host.
+/// With a smaller share of a CPU it is the host that is overloaded, not the relay.
 const SATURATED: f64 = 0.9;
 const ATTEMPTS: usize = 5;
 
-/// A stream through a relay with a CPU to itself; both of its ends share another one.
+/// A stream through a relay that has a CPU for itself; both ends of the stream share another CPU.
 struct Overload {
     relay: Running,
     _ends: [Running; 2],
@@ -29,7 +29,7 @@ fn on_cpu(cpu: usize) -> Command {
     command
 }
 
-/// An address of 127/8 that no other test has.
+/// An address in 127/8 that no other test uses.
 fn place(last: u8) -> String {
     let pid = std::process::id();
     format!("127.{}.{}.{last}:7100", 30 + pid % 60, pid / 60 % 250)
@@ -50,12 +50,12 @@ impl Overload {
         let relay = begin(on_cpu(cpus - 1).args(["relay", &front, &back, "--threads", "1"]).args(flags));
         listens(&front);
         let client = begin(on_cpu(0).args(load).args(["--connect", &front, "--write-bytes", "262144"]));
-        // Past slow start and the first turns, which copy.
+        // After slow start and the first transfers, which copy.
         std::thread::sleep(Duration::from_millis(500));
         Self { relay, _ends: [server, client] }
     }
 
-    /// A report, and the share of its CPU that the relay had: others on the host may want it too.
+    /// The report, and the share of its CPU that the relay got.
     fn attach(&self, case: &Path) -> (Report, f64) {
         let (pid, save) = (self.relay.pid().to_string(), case.to_str().unwrap());
         let done = parshall(&["attach", "--pid", &pid, "--for", "3s", "--format", "json", "--save", save]);
@@ -70,7 +70,7 @@ fn ready(what: &str) -> bool {
 }
 
 #[test]
-fn a_relay_with_a_small_buffer_is_told_its_flag() {
+fn the_fix_for_a_small_buffer_names_the_flag() {
     const WHAT: &str = "attach to an overloaded relay";
     if !ready(WHAT) {
         return;
@@ -87,7 +87,7 @@ fn a_relay_with_a_small_buffer_is_told_its_flag() {
         (report, share) = overload.attach(&file);
     }
     if share < SATURATED {
-        return common::skip(WHAT, &format!("others leave the relay {:.0} % of a CPU", share * 100.0));
+        return common::skip(WHAT, &format!("the relay got only {:.0} % of a CPU", share * 100.0));
     }
     assert_eq!(verdict(&report), CAUSE, "{report:#?}");
     assert_eq!(report.verdict.confidence, Confidence::High);
@@ -102,7 +102,7 @@ fn a_relay_with_a_small_buffer_is_told_its_flag() {
 }
 
 #[test]
-fn a_relay_that_splices_is_not_accused_of_its_buffer() {
+fn a_relay_that_splices_has_no_small_copy_buffer() {
     if !ready("attach to a relay that splices") {
         return;
     }

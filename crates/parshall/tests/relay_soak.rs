@@ -1,8 +1,8 @@
-//! Churn through the relay: ten seconds here, ten minutes with `bench/relay/soak`.
+//! A soak test of the relay: ten seconds here, ten minutes with `bench/relay/soak`.
 //!
-//! RELAY_SOAK_S is the time in seconds, RELAY_SOAK_SEED makes another run, or the same one again; RELAY_ENGINE chooses an
+//! RELAY_SOAK_S is the time in seconds, RELAY_SOAK_SEED the seed, with which a run can be repeated; RELAY_ENGINE selects an
 //! engine.
-#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+#![allow(clippy::unwrap_used)] // A test fails by a panic.
 
 mod common;
 mod relay;
@@ -18,7 +18,7 @@ fn number(variable: &str, default: u64) -> u64 {
 #[test]
 fn no_byte_and_no_descriptor_is_lost() {
     let engines = matrix::available();
-    assert!(!engines.is_empty(), "the relay takes no engine at all");
+    assert!(!engines.is_empty(), "the relay accepts no engine");
     let (time, seed) = (Duration::from_secs(number("RELAY_SOAK_S", 10)), number("RELAY_SOAK_SEED", 1));
     let results: Vec<Result<String, String>> = std::thread::scope(|s| {
         let runs: Vec<_> = engines.iter().map(|engine| s.spawn(move || churn::churn(engine, seed, time))).collect();

@@ -1,4 +1,4 @@
-//! A relay as a process of its own, and what /proc says of it.
+//! A relay in its own process, and its state in /proc.
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use parshall_evidence::socket::{Groups, Selection, Side};
 use parshall_host::tcp_diag::{TcpDiag, TcpSocket, states};
 
-use super::net::{Conn, PATIENCE, Target, soon};
+use super::net::{Conn, TIMEOUT, Target, soon};
 use crate::common::{PARSHALL, Scratch};
 
-/// Worker threads: two, so that what only one of them knows shows.
+/// Worker threads: two, so that state that the threads do not share is found.
 pub const THREADS: usize = 2;
 
-/// Where a case plays: an engine, and relays that end with it.
+/// The environment of a case: an engine, and relays that are killed at its end.
 pub struct Bed {
     pub engine: &'static str,
     pub scratch: Scratch,
@@ -28,7 +28,7 @@ pub struct Bed {
 pub struct Plan {
     /// Keys at the top of the file.
     pub global: String,
-    /// Where it listens; an address of its own if empty.
+    /// The listen address; [`own_place`] if empty.
     pub listen: String,
     pub targets: Vec<String>,
     /// Keys of the listener.
@@ -40,7 +40,7 @@ pub struct Plan {
 /// A running relay.
 pub struct Relay {
     child: Child,
-    /// Where it listens.
+    /// The listen address.
     pub place: String,
     /// Its configuration file.
     pub file: PathBuf,
@@ -48,14 +48,13 @@ pub struct Relay {
     pids: Arc<Mutex<Vec<u32>>>,
 }
 
-/// A relay that did not start, and what it said.
+/// A relay did not start: the first line of its stderr.
 #[derive(Debug)]
 pub struct Refused(pub String);
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// An address that nobody else uses: every address of 127/8 is ours, and the port is below those that the kernel deals
-/// out to clients.
+/// An unused address: each has its own IP address in 127/8, and the port is below the ephemeral range.
 pub fn own_place() -> String {
     let pid = std::process::id();
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -68,7 +67,7 @@ impl Bed {
         Self { engine, scratch: Scratch::new(), pids: Arc::default() }
     }
 
-    /// What [`Self::end_all`] needs, for another thread.
+    /// The pids for [`end_all`], which another thread calls.
     pub fn pids(&self) -> Arc<Mutex<Vec<u32>>> {
         self.pids.clone()
     }
@@ -117,7 +116,7 @@ impl Bed {
     }
 }
 
-/// Kills what a stuck case has started: its sockets break, and it ends.
+/// Kills the relays of a stuck case, whose sockets then fail, so that it ends.
 pub fn end_all(pids: &Mutex<Vec<u32>>) {
     for pid in pids.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
@@ -127,26 +126,26 @@ pub fn end_all(pids: &Mutex<Vec<u32>>) {
 impl Relay {
     fn until_it_listens(&mut self) -> Result<(), Refused> {
         let wanted = if self.place.starts_with("unix:") { 1 } else { THREADS };
-        let give_up = Instant::now() + PATIENCE;
-        // Once it says so, and is at rest with the same descriptors for a while: what it opens next would otherwise be taken
-        // for what a connection needs.
-        let (mut looks, mut held) = (0, 0);
-        while looks < 3 {
+        let give_up = Instant::now() + TIMEOUT;
+        // It has started when it logs so and has slept with the same descriptors for some samples: descriptors that it opens
+        // later would be counted as those of a connection.
+        let (mut samples, mut held) = (0, 0);
+        while samples < 3 {
             if let Some(status) = self.ended() {
                 return Err(Refused(format!("{status}: {}", self.said().lines().next().unwrap_or_default())));
             }
             assert!(Instant::now() < give_up, "the relay does not listen on {}", self.place);
             let now = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count);
             let ready = self.said().contains("relay: started") && self.listeners() >= wanted;
-            looks = if ready && self.is_at_rest() && now == held { looks + 1 } else { 0 };
+            samples = if ready && self.sleeps() && now == held { samples + 1 } else { 0 };
             held = now;
             std::thread::sleep(Duration::from_millis(4));
         }
         Ok(())
     }
 
-    /// Whether all of its threads wait for something.
-    fn is_at_rest(&self) -> bool {
+    /// Whether all of its threads sleep.
+    fn sleeps(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
         let sleeps = |task: std::fs::DirEntry| {
             std::fs::read_to_string(task.path().join("stat")).is_ok_and(|stat| stat.contains(") S "))
@@ -154,10 +153,10 @@ impl Relay {
         tasks.map(sleeps).reduce(|a, b| a && b).unwrap_or(false)
     }
 
-    /// How many sockets listen where it is to listen.
+    /// The number of sockets that listen on its address.
     pub fn listeners(&self) -> usize {
         if let Some(path) = self.place.strip_prefix("unix:") {
-            // Flags 00010000: it accepts.
+            // Flags 00010000: SO_ACCEPTCON.
             let table = std::fs::read_to_string("/proc/net/unix").expect("/proc");
             return table.lines().filter(|l| l.ends_with(path) && l.contains(" 00010000 ")).count();
         }
@@ -188,7 +187,7 @@ impl Relay {
         assert!(status.success());
     }
 
-    /// What it has said on stderr.
+    /// Its stderr so far.
     pub fn said(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap_or_default()).into_owned()
     }
@@ -199,7 +198,7 @@ impl Relay {
         (client, target.accept())
     }
 
-    /// What its descriptors are.
+    /// The links of its descriptors in /proc.
     pub fn descriptors(&self) -> Vec<String> {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("the relay lives").flatten();
         entries.filter_map(|e| std::fs::read_link(e.path()).ok()?.to_str().map(str::to_owned)).collect()
@@ -213,12 +212,12 @@ impl Relay {
         self.count("socket:")
     }
 
-    /// Ends of pipes; stdin, stdout and stderr are none.
+    /// Ends of pipes; stdin, stdout and stderr are no pipes.
     pub fn pipes(&self) -> usize {
         self.count("pipe:")
     }
 
-    /// Its sockets whose peer has closed and which it has not closed.
+    /// Its sockets in CLOSE_WAIT.
     pub fn close_wait(&self) -> usize {
         let theirs = tcp_sockets(1 << TCP_CLOSE_WAIT, None);
         if theirs.is_empty() {
@@ -242,7 +241,7 @@ impl Relay {
         fields[11].parse::<u64>().expect("a number") + fields[12].parse::<u64>().expect("a number")
     }
 
-    /// Whether it has a handler for this signal: what it would do without is to die.
+    /// Whether it has a handler for this signal, which would kill it otherwise.
     pub fn catches(&self, signal: u32) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the relay lives");
         let line = status.lines().find_map(|l| l.strip_prefix("SigCgt:")).expect("a line");
@@ -251,7 +250,7 @@ impl Relay {
 
     /// Waits until it has no more sockets than before, and none in CLOSE_WAIT.
     pub fn settles_to(&self, sockets: usize) {
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + TIMEOUT;
         while self.sockets() > sockets || self.close_wait() > 0 {
             let (now, waiting) = (self.sockets(), self.close_wait());
             assert!(Instant::now() < give_up, "{now} sockets left of {sockets} before, {waiting} in CLOSE_WAIT");
@@ -264,7 +263,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         let pid = self.pid();
         let mut pids = self.pids.lock().unwrap_or_else(PoisonError::into_inner);
-        // A relay that panicked says why.
+        // The reason of a panic is on its stderr.
         let said = self.said();
         if said.contains("panicked") {
             eprintln!("{said}");
@@ -277,7 +276,7 @@ impl Drop for Relay {
 
 const TCP_CLOSE_WAIT: u32 = 8;
 
-/// The TCP sockets in these states. Asked of SOCK_DIAG: /proc/net/tcp lists thousands in TIME_WAIT too.
+/// The TCP sockets in these states, by SOCK_DIAG: /proc/net/tcp also lists thousands in TIME_WAIT.
 fn tcp_sockets(states: u32, port: Option<u16>) -> Vec<TcpSocket> {
     let mut diag = TcpDiag::open().expect("a netlink socket");
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! A soak: connections that come, stream, stall and end in every way while the configuration is read anew. Both ends know
-//! from a connection's seed what each of them does, so every byte is checked, and a failure names the seed.
+//! A soak test: connections that stream, stall and end in every way while the configuration is reloaded. A connection's seed
+//! determines what both ends do, so every byte is checked, and a failure prints the seed.
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use super::bed::{Bed, Plan, Relay};
 use super::net::{Conn, End, Random, Tape, Target, pause};
 
-/// Connections at a time.
-const LANES: u64 = 12;
-/// Of the time after which memory is looked at first: by then pools are filled.
+/// Connections that are open at a time.
+const CONCURRENT: u64 = 12;
+/// The share of the time after which memory is measured first: by then pools are filled.
 const WARM: f64 = 0.3;
-/// Growth of resident memory that is no leak: pools, the allocator's own.
+/// The growth of resident memory that is no leak: pools and the allocator.
 const GROWTH_MAX_KIB: u64 = 8 * 1024;
-/// Ends of spare pipes: two threads with 16 each.
+/// The most ends of spare pipes: two threads keep 16 pipes each.
 const PIPE_ENDS_MAX: usize = 2 * 2 * 16;
-/// Failures after which it stops.
+/// The number of failures after which it stops.
 const FAILURES_MAX: usize = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,9 +30,9 @@ enum Side {
 /// How a connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Ending {
-    /// Both stream at once and end.
+    /// Both sides stream at once and end.
     Both,
-    /// This side ends first, the other begins then.
+    /// This side sends and ends first, and then the other.
     HalfClose(Side),
     /// This side resets once all it sent is acknowledged.
     Reset(Side),
@@ -40,12 +40,12 @@ enum Ending {
     Drop(Side),
 }
 
-/// What happens on a connection.
+/// The course of a connection.
 #[derive(Debug, Clone)]
 struct Script {
     seed: u64,
     ending: Ending,
-    /// Bytes from the client and from the target.
+    /// The bytes from the client and from the target.
     bytes: [usize; 2],
     /// How long each side waits before it reads.
     stalls_ms: [u64; 2],
@@ -94,7 +94,7 @@ impl Script {
         }
     }
 
-    /// All that the other side sends, and its end.
+    /// Reads all that the other side sends, and its end.
     fn take_all(&self, conn: &Conn, me: Side) {
         pause(self.stalls_ms[me as usize]);
         let from = if me == Side::Client { Side::Target } else { Side::Client };
@@ -102,7 +102,7 @@ impl Script {
         conn.expect_end();
     }
 
-    /// What the other side has sent before it went: how much, and how it ended.
+    /// Reads what the other side sent before it closed: how many bytes, and how the stream ended.
     fn take_some(&self, conn: &Conn, me: Side) -> (usize, End) {
         pause(self.stalls_ms[me as usize]);
         let from = if me == Side::Client { Side::Target } else { Side::Client };
@@ -113,7 +113,7 @@ impl Script {
         (got.len(), end)
     }
 
-    /// Sends for as long as somebody listens.
+    /// Sends until an error.
     fn send_some(&self, conn: &Conn, me: Side) {
         let (mut tape, mut left) = (self.tape(me), self.bytes[me as usize]);
         while left > 0 {
@@ -125,7 +125,7 @@ impl Script {
         }
     }
 
-    /// Plays one side to its end.
+    /// Runs one side to its end.
     fn play(&self, conn: Conn, me: Side) {
         match self.ending {
             Ending::Both => scope(|s| {
@@ -164,7 +164,7 @@ impl Script {
     }
 }
 
-/// What was seen so far.
+/// The results so far.
 #[derive(Default)]
 struct Log {
     failures: Mutex<Vec<String>>,
@@ -174,8 +174,8 @@ struct Log {
 }
 
 impl Log {
-    /// Plays a side and notes how it went.
-    fn note(&self, script: &Script, me: Side, play: impl FnOnce()) {
+    /// Runs a side and records the result.
+    fn record(&self, script: &Script, me: Side, play: impl FnOnce()) {
         let Err(panic) = catch_unwind(AssertUnwindSafe(play)) else {
             if me == Side::Client {
                 *self.done.lock().unwrap_or_else(PoisonError::into_inner).entry(script.ending).or_default() += 1;
@@ -197,7 +197,7 @@ impl Log {
     }
 }
 
-/// Accepts, and plays what the client's first bytes ask for.
+/// Accepts connections, and runs the script of the seed that each client sends first.
 fn serve(target: &Target, log: &Log) {
     scope(|s| {
         while !log.stopped() {
@@ -206,7 +206,7 @@ fn serve(target: &Target, log: &Log) {
                 let mut seed = [0; 8];
                 if conn.read(&mut seed).is_ok_and(|n| n == 8) {
                     let script = Script::of(u64::from_le_bytes(seed));
-                    log.note(&script, Side::Target, || {
+                    log.record(&script, Side::Target, || {
                         conn.send(b"!");
                         script.play(conn, Side::Target);
                     });
@@ -216,12 +216,12 @@ fn serve(target: &Target, log: &Log) {
     });
 }
 
-/// One connection after the other until the time is over.
-fn come_and_go(place: &str, log: &Log, lane: u64, seed: u64, until: Instant) {
-    let mut random = Random::new(seed.wrapping_mul(LANES).wrapping_add(lane));
+/// Makes one connection after the other until the time is over.
+fn connect_again_and_again(place: &str, log: &Log, thread: u64, seed: u64, until: Instant) {
+    let mut random = Random::new(seed.wrapping_mul(CONCURRENT).wrapping_add(thread));
     while Instant::now() < until && !log.stopped() {
         let script = Script::of(random.next());
-        log.note(&script, Side::Client, || {
+        log.record(&script, Side::Client, || {
             let conn = Conn::to(place);
             conn.send(&script.seed.to_le_bytes());
             // So that both ends are connected before one of them is reset.
@@ -231,13 +231,13 @@ fn come_and_go(place: &str, log: &Log, lane: u64, seed: u64, until: Instant) {
     }
 }
 
-/// Reads the configuration anew, with another target each time.
+/// Reloads the configuration, with another target each time.
 fn reload(bed: &Bed, relay: &Relay, targets: &[Target; 2], log: &Log, until: Instant) -> u64 {
     let mut count = 0;
     while Instant::now() < until && !log.stopped() {
         pause(250);
         let plan = Plan { targets: vec![targets[count as usize % 2].place.clone()], ..Plan::default() };
-        // Whole or not at all: a relay that reads half a file would be right to refuse it.
+        // Replaced atomically, because the relay refuses half a file.
         let fresh = relay.file.with_extension("new");
         std::fs::write(&fresh, bed.text(&plan, &relay.place)).expect("a file in /tmp");
         std::fs::rename(&fresh, &relay.file).expect("a file in /tmp");
@@ -247,7 +247,7 @@ fn reload(bed: &Bed, relay: &Relay, targets: &[Target; 2], log: &Log, until: Ins
     count
 }
 
-/// Churns for this long; what was done, or what went wrong.
+/// Runs for this long; returns a summary, or the failures.
 pub fn churn(engine: &'static str, seed: u64, time: Duration) -> Result<String, String> {
     let bed = Bed::new(engine);
     let targets = [Target::new(), Target::new()];
@@ -259,16 +259,16 @@ pub fn churn(engine: &'static str, seed: u64, time: Duration) -> Result<String, 
     let (mut warm_kib, mut reloaded) = (0, 0);
     scope(|s| {
         let servers: Vec<_> = targets.iter().map(|target| s.spawn(|| serve(target, &log))).collect();
-        let lanes: Vec<_> = (0..LANES)
-            .map(|lane| {
+        let clients: Vec<_> = (0..CONCURRENT)
+            .map(|thread| {
                 let (place, log) = (&relay.place, &log);
-                s.spawn(move || come_and_go(place, log, lane, seed, until))
+                s.spawn(move || connect_again_and_again(place, log, thread, seed, until))
             })
             .collect();
         let reloader = s.spawn(|| if reloads { reload(&bed, &relay, &targets, &log, until) } else { 0 });
         std::thread::sleep(time.mul_f64(WARM));
         warm_kib = relay.resident_kib();
-        lanes.into_iter().for_each(|lane| lane.join().unwrap());
+        clients.into_iter().for_each(|client| client.join().unwrap());
         reloaded = reloader.join().unwrap();
         log.stop.store(true, Ordering::Relaxed);
         servers.into_iter().for_each(|server| server.join().unwrap());

@@ -1,4 +1,4 @@
-//! Every case against every engine, and the table of what was seen in `docs/relay-conformance.md`.
+//! Runs every case with every engine, and compares the results with the table in `docs/relay-conformance.md`.
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -10,19 +10,19 @@ use super::bed::{Bed, Plan, Refused, end_all};
 use super::net::{Tape, Target, exchange};
 use crate::common::skip;
 
-/// The engines; one that the relay refuses is reported and left out.
+/// The engines. One that the relay refuses is reported and not tested.
 pub const ENGINES: [&str; 5] = ["copy", "splice", "auto", "uring", "sockmap"];
-/// Cases at a time: most of them wait.
-const LANES: usize = 8;
-/// A case that takes longer is stuck. A wait within a case gives up earlier.
+/// Cases that run at a time: most of them wait.
+const CONCURRENT: usize = 8;
+/// The time after which a case is stuck. Waits within a case time out earlier.
 const STUCK: Duration = Duration::from_secs(90);
 
 /// A behaviour.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// What the relay does, in a line; also its row in the table.
+    /// The behaviour of the relay, which is its row in the table.
     pub name: &'static str,
-    /// Whether it does; panics if not.
+    /// Panics if the relay does not behave so.
     pub run: fn(&Bed),
 }
 
@@ -32,10 +32,10 @@ pub struct Topic {
     pub cases: &'static [Case],
 }
 
-/// What was seen, by behaviour and engine. None: not run.
-pub type Seen = BTreeMap<(&'static str, &'static str), Result<(), String>>;
+/// The results by behaviour and engine.
+pub type Results = BTreeMap<(&'static str, &'static str), Result<(), String>>;
 
-/// Whether the relay takes this engine and uses it; if not, why.
+/// Why the relay does not use this engine; None if it does.
 pub fn refusal(engine: &'static str) -> Option<String> {
     let target = Target::new();
     let plan = Plan { targets: vec![target.place.clone()], ..Plan::default() };
@@ -50,55 +50,55 @@ pub fn refusal(engine: &'static str) -> Option<String> {
         "sockmap" => "bpf-map",
         _ => return None,
     };
-    // Where it is not to be had, bytes are copied: that is right, and says nothing of this engine.
+    // Where the kernel refuses it, the relay copies, which does not test this engine.
     let uses = relay.descriptors().iter().any(|d| d.contains(needed));
-    (!uses).then(|| format!("the relay takes it, but holds no {needed} and copies"))
+    (!uses).then(|| format!("the relay accepts it, but has no {needed} and copies"))
 }
 
 /// Runs all cases whose name contains `only`.
-pub fn run(topics: &[Topic], engines: &[&'static str], only: &str) -> Seen {
+pub fn run(topics: &[Topic], engines: &[&'static str], only: &str) -> Results {
     let cases = topics.iter().flat_map(|t| t.cases).filter(|c| c.name.contains(only));
     let jobs: VecDeque<(Case, &'static str)> = cases.flat_map(|c| engines.iter().map(|e| (*c, *e))).collect();
-    let (jobs, seen) = (Mutex::new(jobs), Mutex::new(Seen::new()));
+    let (jobs, results) = (Mutex::new(jobs), Mutex::new(Results::new()));
     std::thread::scope(|scope| {
-        for _ in 0..LANES {
+        for _ in 0..CONCURRENT {
             scope.spawn(|| {
                 loop {
                     let Some((case, engine)) = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front() else {
                         return;
                     };
                     let result = watched(case, engine);
-                    seen.lock().unwrap_or_else(PoisonError::into_inner).insert((case.name, engine), result);
+                    results.lock().unwrap_or_else(PoisonError::into_inner).insert((case.name, engine), result);
                 }
             });
         }
     });
-    let mut seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // Once more and alone what failed beside others: some cases count what a busy machine does late.
-    let failed: Vec<_> = seen.iter().filter(|(_, result)| result.is_err()).map(|(key, _)| *key).collect();
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // Cases that failed run again alone: some depend on times that a busy machine exceeds.
+    let failed: Vec<_> = results.iter().filter(|(_, result)| result.is_err()).map(|(key, _)| *key).collect();
     for (name, engine) in failed {
         if let Some(case) = topics.iter().flat_map(|t| t.cases).find(|c| c.name == name) {
-            seen.insert((name, engine), watched(*case, engine));
+            results.insert((name, engine), watched(*case, engine));
         }
     }
-    seen
+    results
 }
 
 /// Runs a case under a watchdog.
 fn watched(case: Case, engine: &'static str) -> Result<(), String> {
     let begun = Instant::now();
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let bed = Bed::new(engine);
     let pids = bed.pids();
     std::thread::spawn(move || {
         let result = catch_unwind(AssertUnwindSafe(|| (case.run)(&bed)));
         drop(bed);
-        let _ = tell.send(result.map_err(|panic| message(&*panic)));
+        let _ = sender.send(result.map_err(|panic| message(&*panic)));
     });
-    let result = await_it(&told, STUCK).unwrap_or_else(|| {
+    let result = receive(&receiver, STUCK).unwrap_or_else(|| {
         end_all(&pids);
-        // With the relay gone, what the case waits for fails.
-        let _ = await_it(&told, STUCK);
+        // Without the relay the waits of the case fail.
+        let _ = receive(&receiver, STUCK);
         Err("stuck".to_owned())
     });
     if std::env::var_os("RELAY_TIMES").is_some() {
@@ -110,11 +110,11 @@ fn watched(case: Case, engine: &'static str) -> Result<(), String> {
     result
 }
 
-fn await_it(told: &Receiver<Result<(), String>>, time: Duration) -> Option<Result<(), String>> {
-    match told.recv_timeout(time) {
+fn receive(receiver: &Receiver<Result<(), String>>, time: Duration) -> Option<Result<(), String>> {
+    match receiver.recv_timeout(time) {
         Ok(result) => Some(result),
         Err(RecvTimeoutError::Timeout) => None,
-        Err(RecvTimeoutError::Disconnected) => Some(Err("it ended without a word".to_owned())),
+        Err(RecvTimeoutError::Disconnected) => Some(Err("its thread ended without a result".to_owned())),
     }
 }
 
@@ -140,26 +140,26 @@ fn written() -> BTreeMap<(String, String), String> {
     cells
 }
 
-/// What the relay says of a configuration that asks an engine for what it cannot do.
+/// The relay's error for a configuration with a setting that the engine does not support.
 const REFUSED: &str = "cannot be used together";
 
 const INTRODUCTION: &str = "# Relay conformance
 
-What `parshall relay` does at its edges, by engine. `cargo test -p parshall --test relay_conformance` runs the binary between
-scripted clients and targets and fails when it sees something else than this table says; with `BLESS=1` it writes the table.
-The behaviours are those that the tests of nginx's stream module, haproxy's PROXY protocol, tokio's `copy_bidirectional`, Go's
-splice and sozu check, and what users of forwarders report.
+How `parshall relay` behaves in edge cases, by engine. `cargo test -p parshall --test relay_conformance` runs the binary between
+scripted clients and targets and fails where its behaviour differs from this table; with `BLESS=1` it writes the table. The
+behaviours are those that the tests of nginx's stream module, haproxy's PROXY protocol, tokio's `copy_bidirectional`, Go's splice
+and sozu check, and that users of forwarders report.
 
-`pass`: as the row says. `FAIL`: not so, or not always. `refused`: a configuration with this engine and setting is an error.
-`–`: the engine was not available where the table was written.
+`pass`: the relay behaves as the row says. `FAIL`: it does not, or not always. `refused`: a configuration with this engine and setting is an error.
+`–`: the engine was not available on the host that wrote the table.
 ";
 
 fn blessing() -> bool {
     std::env::var_os("BLESS").is_some()
 }
 
-/// The table: what was seen, and for what was not run what the documents say.
-pub fn table(topics: &[Topic], seen: &Seen) -> String {
+/// The table of the results; cells of cases that did not run are taken from the documents.
+pub fn table(topics: &[Topic], results: &Results) -> String {
     let before = written();
     let documented = |case: &str, engine: &str| before.get(&(case.to_owned(), engine.to_owned())).map(String::as_str);
     let mut text = INTRODUCTION.to_owned();
@@ -168,7 +168,7 @@ pub fn table(topics: &[Topic], seen: &Seen) -> String {
         text += &"---|".repeat(ENGINES.len());
         text += "\n";
         for case in topic.cases {
-            let cells = ENGINES.map(|engine| match seen.get(&(case.name, engine)) {
+            let cells = ENGINES.map(|engine| match results.get(&(case.name, engine)) {
                 Some(Ok(())) if !blessing() && documented(case.name, engine) == Some("FAIL") => "FAIL".to_owned(),
                 Some(Ok(())) => "pass".to_owned(),
                 Some(Err(why)) if why.contains(REFUSED) => "refused".to_owned(),
@@ -181,11 +181,11 @@ pub fn table(topics: &[Topic], seen: &Seen) -> String {
     text
 }
 
-/// Prints the table, and compares it with the documents or writes it there.
-pub fn settle(topics: &[Topic], seen: &Seen) {
-    let table = table(topics, seen);
+/// Prints the table, and compares it with the documents or, with BLESS, writes it there.
+pub fn compare(topics: &[Topic], results: &Results) {
+    let table = table(topics, results);
     println!("{table}");
-    let failed: Vec<String> = seen
+    let failed: Vec<String> = results
         .iter()
         .filter_map(|((case, engine), result)| Some(format!("{engine}: {case}: {}", result.as_ref().err()?)))
         .collect();
@@ -194,11 +194,11 @@ pub fn settle(topics: &[Topic], seen: &Seen) {
         return;
     }
     let documented = std::fs::read_to_string(file()).unwrap_or_default();
-    let differs = "docs/relay-conformance.md does not say what was seen; BLESS=1 writes it";
+    let differs = "docs/relay-conformance.md differs from the results; BLESS=1 writes it";
     assert!(documented == table, "{differs}\nfailed:\n{}", failed.join("\n"));
 }
 
-/// The engines to test, and a word on those that are left out.
+/// The engines to test; the others are reported as skipped.
 pub fn available() -> Vec<&'static str> {
     let chosen = std::env::var("RELAY_ENGINE").ok();
     let wanted = ENGINES.iter().copied().filter(|e| chosen.as_ref().is_none_or(|c| c == e));

@@ -1,13 +1,14 @@
-//! The relay seen from outside: the real binary between scripted clients and targets, over loopback.
+//! Black-box tests of the relay: the binary between scripted clients and targets, over loopback.
 //!
-//! - `net`: streams whose every byte is known, and what may happen to a socket
-//! - `bed`: a relay as a process, and what /proc says of it
-//! - `matrix`: every case against every engine, and the table in the documents
-//! - `cases`: the behaviours, a file per topic
-//! - `churn`: a soak
+//! - `net`: sockets and streams with known bytes
+//! - `bed`: a relay as a process, and its state in /proc
+//! - `matrix`: runs every case with every engine, and compares the table in the documents
+//! - `cases`: the behaviours, one file per topic
+//! - `churn`: a soak test
+//! - `proxy_bytes`: PROXY headers
 //!
-//! Nothing here asserts how fast the relay is. Waits are bounded by [`net::PATIENCE`], and a case by a watchdog.
-#![allow(dead_code, clippy::unwrap_used)] // Each suite uses its part; a panic in a test is its report.
+//! Nothing here asserts the speed of the relay. Waits are bounded by [`net::TIMEOUT`], and a case by a watchdog.
+#![allow(dead_code, clippy::unwrap_used)] // Each suite uses a part of this; a test fails by a panic.
 
 pub mod bed;
 pub mod cases;

@@ -1,4 +1,4 @@
-//! Sockets for the tests: every wait is bounded, every byte is known, and what did not happen as it should is a panic.
+//! Sockets for the tests: every wait is bounded, every byte is known, and anything unexpected is a panic.
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::LazyLock;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// What does not happen in this time does not happen: generous, because the machine may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+/// The longest wait, after which a test fails. It is long because the machine may be busy.
+pub const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A prime: what is lost, doubled or moved by any number of whole buffers shows.
+/// A prime, so that whole buffers that are lost, duplicated or reordered are found.
 const PERIOD: usize = 1_048_573;
 
 static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -17,13 +17,13 @@ static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
     (0..PERIOD).map(|_| random.next() as u8).collect()
 });
 
-/// Bytes from `at` to `at + len` of the endless stream; `len` is at most a period.
+/// Bytes from `at` to `at + len` of the infinite stream; `len` is at most a period.
 fn slices(at: usize, len: usize) -> (&'static [u8], &'static [u8]) {
     let first = len.min(PERIOD - at);
     (&BYTES[at..at + first], &BYTES[..len - first])
 }
 
-/// An endless stream of bytes that is the same for the same seed.
+/// An infinite stream of bytes that is the same for the same seed.
 #[derive(Debug, Clone)]
 pub struct Tape {
     at: usize,
@@ -56,7 +56,7 @@ impl Tape {
     }
 }
 
-/// A generator of random numbers (xorshift64*): the same for the same seed.
+/// A generator of random numbers (xorshift64*), which are the same for the same seed.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -78,7 +78,7 @@ impl Random {
     }
 }
 
-/// How a stream came to its end.
+/// How a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The end of data.
@@ -123,7 +123,7 @@ impl Conn {
         Self::of(socket)
     }
 
-    /// With a receive buffer of this size: what is not read soon holds up the sender.
+    /// With socket buffers of this size, so that a reader that stops soon blocks the sender.
     pub fn narrow_to(place: &str, buffer: usize) -> Self {
         let (domain, to) = address(place);
         let socket = Socket::new(domain, Type::STREAM, None).expect("a socket");
@@ -134,9 +134,9 @@ impl Conn {
     }
 
     fn of(socket: Socket) -> Self {
-        socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        socket.set_write_timeout(Some(PATIENCE)).expect("a socket");
-        // Of no use to a Unix socket.
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a socket");
+        socket.set_write_timeout(Some(TIMEOUT)).expect("a socket");
+        // A Unix socket refuses it.
         let _ = socket.set_tcp_nodelay(true);
         Self(socket)
     }
@@ -176,7 +176,7 @@ impl Conn {
         }
     }
 
-    /// What is there, at least a byte; 0 is the end.
+    /// Reads what has arrived, at least a byte; 0 is the end of data.
     pub fn read(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
         loop {
             match (&self.0).read(buffer) {
@@ -186,7 +186,7 @@ impl Conn {
         }
     }
 
-    /// Exactly this many bytes.
+    /// Reads exactly this many bytes.
     pub fn take(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let mut got = 0;
@@ -236,32 +236,32 @@ impl Conn {
         }
     }
 
-    /// No more data.
+    /// Expects the end of data, without further bytes.
     pub fn expect_end(&self) {
         let (bytes, end) = self.rest();
         assert!(bytes.is_empty() && end == End::Data, "not the end: {} more bytes, {end:?}", bytes.len());
     }
 
-    /// A reset; data that comes before it is passed over.
+    /// Expects a reset; data before it is ignored.
     pub fn expect_reset(&self) {
         let (bytes, end) = self.rest();
         assert_eq!(end, End::Reset, "the end of data after {} bytes", bytes.len());
     }
 
-    /// Closed in either way, without data.
+    /// Expects an end of data or a reset, without further bytes.
     pub fn expect_gone(&self) {
         let (bytes, _) = self.rest();
         assert!(bytes.is_empty(), "{} bytes", bytes.len());
     }
 
-    /// Nothing at all for this long: neither data nor an end.
+    /// Expects neither data nor an end for this long.
     pub fn expect_silence(&self, time: Duration) {
         self.0.set_read_timeout(Some(time)).expect("a socket");
         match self.read(&mut [0]) {
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
             other => panic!("not silent: {other:?}"),
         }
-        self.0.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        self.0.set_read_timeout(Some(TIMEOUT)).expect("a socket");
     }
 
     /// Sends the end of data.
@@ -274,7 +274,7 @@ impl Conn {
         self.0.set_linger(Some(Duration::ZERO)).expect("a socket");
     }
 
-    /// Waits until the kernel of the other end has all that was sent.
+    /// Waits until all that was sent is acknowledged.
     pub fn flushed(&self) {
         use std::os::fd::AsRawFd;
         soon("what was sent is acknowledged", || {
@@ -282,7 +282,7 @@ impl Conn {
         });
     }
 
-    /// Sends without waiting for as long as something fits; what fitted. Full is full for 200 ms.
+    /// Sends until the connection has taken nothing for 200 ms; returns the bytes sent.
     pub fn stuff(&self, tape: &mut Tape, most: usize) -> usize {
         self.0.set_write_timeout(Some(Duration::from_millis(200))).expect("a socket");
         let mut sent = 0;
@@ -298,16 +298,16 @@ impl Conn {
                 Err(e) => panic!("cannot send after {sent} bytes: {e}"),
             }
         }
-        self.0.set_write_timeout(Some(PATIENCE)).expect("a socket");
+        self.0.set_write_timeout(Some(TIMEOUT)).expect("a socket");
         sent
     }
 }
 
-/// A server that does what the test says.
+/// A server that the test scripts.
 #[derive(Debug)]
 pub struct Target {
     listener: Socket,
-    /// As in a configuration.
+    /// Its address as in a configuration.
     pub place: String,
 }
 
@@ -316,12 +316,12 @@ impl Target {
         Self::at("127.0.0.1:0", None, 1024)
     }
 
-    /// Whose connections have receive buffers of this size.
+    /// A target whose connections have socket buffers of this size.
     pub fn narrow(buffer: usize) -> Self {
         Self::at("127.0.0.1:0", Some(buffer), 1024)
     }
 
-    /// At an address of choice.
+    /// A target at this address.
     pub fn at(place: &str, buffer: Option<usize>, backlog: i32) -> Self {
         let (domain, at) = address(place);
         let listener = Socket::new(domain, Type::STREAM, None).expect("a socket");
@@ -331,12 +331,12 @@ impl Target {
         }
         listener.bind(&at).expect("a free address");
         listener.listen(backlog).expect("bound");
-        listener.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        listener.set_read_timeout(Some(TIMEOUT)).expect("a socket");
         let bound = listener.local_addr().expect("bound").as_socket();
         Self { listener, place: bound.map_or(place.to_owned(), |ip| ip.to_string()) }
     }
 
-    /// An address where nobody listens, as long as the socket lives.
+    /// An address on which no socket listens as long as the returned one lives.
     pub fn refusing() -> (Socket, String) {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.bind(&address("127.0.0.1:0").1).expect("a free address");
@@ -344,8 +344,8 @@ impl Target {
         (socket, place)
     }
 
-    /// One that does not answer: its queue is full, so the kernel drops what asks to connect. `Conn`s fill the queue.
-    pub fn mute() -> (Self, Vec<Conn>) {
+    /// A target that does not answer: its accept queue is full of the returned connections, so the kernel drops SYNs.
+    pub fn unresponsive() -> (Self, Vec<Conn>) {
         let target = Self::at("127.0.0.1:0", None, 0);
         let (domain, at) = address(&target.place);
         let mut fillers = Vec::new();
@@ -363,20 +363,20 @@ impl Target {
         Conn::of(self.listener.accept().unwrap_or_else(|e| panic!("nobody connects to the target: {e}")).0)
     }
 
-    /// Who connects within this time.
+    /// A connection that comes within this time.
     pub fn try_accept(&self, time: Duration) -> Option<Conn> {
         self.listener.set_read_timeout(Some(time)).expect("a socket");
         let accepted = self.listener.accept();
-        self.listener.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        self.listener.set_read_timeout(Some(TIMEOUT)).expect("a socket");
         accepted.ok().map(|(socket, _)| Conn::of(socket))
     }
 
-    /// Whether nobody connects for this long.
-    pub fn is_left_alone(&self, time: Duration) -> bool {
+    /// Whether no connection comes for this long.
+    pub fn gets_none(&self, time: Duration) -> bool {
         self.try_accept(time).is_none()
     }
 
-    /// Echoes whatever comes, on every connection, until the target is dropped elsewhere (its socket is shared).
+    /// Echoes all data on every connection until the target is dropped.
     pub fn echo(&self) {
         let listener = self.listener.try_clone().expect("a descriptor");
         listener.set_read_timeout(None).expect("a socket");
@@ -390,7 +390,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // Ends the thread of an echo: it waits in accept.
+        // Ends the thread of an echo, which waits in accept.
         let _ = self.listener.shutdown(Shutdown::Both);
     }
 }
@@ -406,7 +406,7 @@ fn echo(conn: &Conn) {
     let _ = conn.0.shutdown(Shutdown::Write);
 }
 
-/// Sends a piece and gets it back.
+/// Sends a message and gets it back.
 pub fn exchange(client: &Conn, server: &Conn, tape: &mut Tape, len: usize) {
     let (mut there, mut back) = (tape.clone(), tape.clone());
     let piece = tape.next(len);
@@ -416,11 +416,11 @@ pub fn exchange(client: &Conn, server: &Conn, tape: &mut Tape, len: usize) {
     client.expect(&mut back, len);
 }
 
-/// Waits for something that must happen.
+/// Waits for a condition.
 pub fn soon(what: &str, mut condition: impl FnMut() -> bool) {
-    let give_up = Instant::now() + PATIENCE;
+    let give_up = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < give_up, "waited in vain: {what}");
+        assert!(Instant::now() < give_up, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,4 +1,4 @@
-//! PROXY headers, made and read here by the protocol's text alone, so that the relay's own code is not its judge.
+//! A writer and a reader of PROXY headers that are independent of the relay's own.
 use std::net::{IpAddr, SocketAddr};
 
 pub const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
@@ -17,7 +17,7 @@ pub fn tlv(kind: u8, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Version 2 for TCP over IPv4, with TLVs, and a CRC32C of its own if asked for.
+/// Version 2 for TCP over IPv4, with TLVs, and with a CRC32C for `checksum`.
 pub fn v2(source: &str, destination: &str, tlvs: &[Vec<u8>], checksum: bool) -> Vec<u8> {
     let mut rest = Vec::new();
     let ends: [SocketAddr; 2] = [source.parse().unwrap(), destination.parse().unwrap()];
@@ -58,36 +58,36 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// What a version 2 header says.
+/// A version 2 header that was read.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ReadHeader {
     pub command: u8,
     pub family: u8,
     pub source: Option<SocketAddr>,
     pub destination: Option<SocketAddr>,
-    /// All but the CRC32C.
+    /// All TLVs but the CRC32C.
     pub tlvs: Vec<(u8, Vec<u8>)>,
-    /// Whether there was a CRC32C; it was right.
+    /// Whether it has a CRC32C, which was verified.
     pub checksum: bool,
 }
 
 /// Reads a version 2 header: its first 16 bytes and the rest.
-pub fn read_v2(head: &[u8], rest: &[u8]) -> Told {
+pub fn read_v2(head: &[u8], rest: &[u8]) -> ReadHeader {
     let (command, family) = (head[12], head[13]);
-    let mut told = Told { command, family, source: None, destination: None, tlvs: Vec::new(), checksum: false };
+    let mut got = ReadHeader { command, family, source: None, destination: None, tlvs: Vec::new(), checksum: false };
     let mut at = 0;
     if family == 0x11 {
         let end = |ip: usize, port: usize| {
             let ip: [u8; 4] = rest[ip..ip + 4].try_into().unwrap();
             SocketAddr::new(ip.into(), u16::from_be_bytes([rest[port], rest[port + 1]]))
         };
-        (told.source, told.destination, at) = (Some(end(0, 8)), Some(end(4, 10)), 12);
+        (got.source, got.destination, at) = (Some(end(0, 8)), Some(end(4, 10)), 12);
     } else if family == 0x21 {
         let end = |ip: usize, port: usize| {
             let ip: [u8; 16] = rest[ip..ip + 16].try_into().unwrap();
             SocketAddr::new(ip.into(), u16::from_be_bytes([rest[port], rest[port + 1]]))
         };
-        (told.source, told.destination, at) = (Some(end(0, 32)), Some(end(16, 34)), 36);
+        (got.source, got.destination, at) = (Some(end(0, 32)), Some(end(16, 34)), 36);
     }
     while at < rest.len() {
         let len = usize::from(u16::from_be_bytes([rest[at + 1], rest[at + 2]]));
@@ -96,11 +96,11 @@ pub fn read_v2(head: &[u8], rest: &[u8]) -> Told {
             let mut whole = [head, rest].concat();
             whole[16 + at + 3..16 + at + 7].fill(0);
             assert_eq!(value, crc32c(&whole).to_be_bytes(), "the checksum of the header is wrong");
-            told.checksum = true;
+            got.checksum = true;
         } else {
-            told.tlvs.push((rest[at], value));
+            got.tlvs.push((rest[at], value));
         }
         at += 3 + len;
     }
-    told
+    got
 }

@@ -1,4 +1,4 @@
-//! `max-connections` is one number for the process, however the kernel deals clients out to threads.
+//! `max-connections` is one limit for the process, however the kernel distributes connections to threads.
 use std::net::UdpSocket;
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::kit::{Client, Relay, Service, address, listener};
 #[test]
 fn a_thread_with_more_than_its_share_serves_all_of_them() {
     let service = Service::start("s");
-    // The kernel deals eight clients out to two threads; that each gets four in all of these rounds is out of the question.
+    // The kernel distributes eight clients to two threads; they hardly get four each in every round.
     for _ in 0..12 {
         let place = address();
         let relay = Relay::start(&format!("max-connections = 8\n{}", listener("a", place, &[service.address])));
@@ -15,7 +15,7 @@ fn a_thread_with_more_than_its_share_serves_all_of_them() {
         for client in &mut clients {
             assert_eq!(client.ask("x").unwrap(), "s");
         }
-        // Those beyond wait, whichever thread has them, for whoever leaves.
+        // Further clients wait, on either thread, until connections end.
         let mut more: Vec<Client> = (0..4).map(|_| Client::connect(place).unwrap()).collect();
         clients.drain(..4).for_each(|c| c.finish().unwrap());
         for client in &mut more {
@@ -43,7 +43,7 @@ fn sessions_count_with_connections() {
     clients[1].send_to(b"no", udp).unwrap();
     assert!(echo.recv(&mut piece).is_err(), "the limit on sessions is reached");
     first.finish().unwrap();
-    crate::kit::until("the connection's place is free for a session", || {
+    crate::kit::until("a session is admitted once the connection has ended", || {
         clients[1].send_to(b"now", udp).unwrap();
         echo.recv(&mut piece).is_ok()
     });

@@ -1,7 +1,7 @@
-//! SIGTERM and SIGINT: what is open may finish, for a while.
+//! SIGTERM and SIGINT: open connections may finish within the drain timeout.
 use std::time::{Duration, Instant};
 
-use crate::kit::{Client, Load, PATIENCE, Relay, Service, address, exchange, get, listener, until};
+use crate::kit::{Client, Load, Relay, Service, TIMEOUT, address, exchange, get, listener, until};
 
 #[test]
 fn open_connections_finish_and_no_new_one_begins() {
@@ -16,7 +16,7 @@ fn open_connections_finish_and_no_new_one_begins() {
         relay.signal(signal);
         relay.wait_for("draining: 1 connection may finish", 1);
         until("the listener closes", || exchange(place).is_err());
-        assert_eq!(get(metrics, "/healthz").unwrap().0, 503, "a balancer in front sees it");
+        assert_eq!(get(metrics, "/healthz").unwrap().0, 503, "a load balancer in front sends nothing more");
         assert_eq!(open.ask("y").unwrap(), "s");
         assert!(!relay.has_ended());
         open.finish().unwrap();
@@ -26,7 +26,7 @@ fn open_connections_finish_and_no_new_one_begins() {
 }
 
 #[test]
-fn when_the_time_is_over_the_rest_is_cut() {
+fn connections_are_closed_at_the_drain_timeout() {
     let service = Service::start("s");
     let place = address();
     let mut relay = Relay::start(&format!("drain = \"300ms\"\n{}", listener("a", place, &[service.address])));
@@ -39,7 +39,7 @@ fn when_the_time_is_over_the_rest_is_cut() {
 }
 
 #[test]
-fn a_second_signal_cuts_at_once() {
+fn a_second_signal_closes_connections_at_once() {
     let service = Service::start("s");
     let place = address();
     let mut relay = Relay::start(&format!("drain = \"3600s\"\n{}", listener("a", place, &[service.address])));
@@ -51,11 +51,11 @@ fn a_second_signal_cuts_at_once() {
     relay.signal("INT");
     assert!(open.is_closed());
     assert_eq!(relay.end(), Some(0));
-    assert!(since.elapsed() < PATIENCE, "an hour was to be waited for");
+    assert!(since.elapsed() < TIMEOUT, "it waited for the drain timeout");
 }
 
 #[test]
-fn draining_under_load_answers_everyone_whom_it_accepted() {
+fn draining_under_load_serves_all_accepted_connections() {
     let service = Service::start("s");
     let place = address();
     let mut relay = Relay::start(&listener("a", place, &[service.address]));
@@ -65,8 +65,8 @@ fn draining_under_load_answers_everyone_whom_it_accepted() {
     assert_eq!(relay.end(), Some(0));
     std::thread::sleep(Duration::from_millis(50));
     let (_, failures) = load.end();
-    // A handshake that the closing of the port overtakes is reset; what was accepted is not cut short.
-    let cut: Vec<_> = failures.iter().filter(|f| f.contains("to \"hello\"")).collect();
-    assert!(cut.is_empty(), "{cut:?}");
+    // Connections that were not accepted when the port was closed are reset; accepted ones get their answers.
+    let unanswered: Vec<_> = failures.iter().filter(|f| f.contains("to \"hello\"")).collect();
+    assert!(unanswered.is_empty(), "{unanswered:?}");
     assert!(relay.said().ends_with("relay: drained"), "{}", relay.said());
 }

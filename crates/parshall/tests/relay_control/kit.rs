@@ -1,4 +1,4 @@
-//! A relay under test, services behind it, and clients that never stop connecting.
+//! A relay under test, services as its targets, and clients that connect all the time.
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 
 use crate::common::{PARSHALL, Scratch};
 
-/// What takes longer hangs.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait, after which a test fails.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An address that nothing else uses: each has its own IP address in 127/8, so that neither other tests nor the ports of
-/// clients are in the way.
+/// An unused address: each has its own IP address in 127/8, so that neither other tests nor ephemeral ports use it.
 pub fn address() -> SocketAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let pid = std::process::id();
@@ -23,16 +22,16 @@ pub fn address() -> SocketAddr {
     SocketAddr::from((ip, 7000))
 }
 
-/// Waits until it is so.
+/// Waits for a condition.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let limit = Instant::now() + PATIENCE;
+    let limit = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < limit, "{what}: not within {PATIENCE:?}");
+        assert!(Instant::now() < limit, "{what}: not within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// A service that answers every line with its own name and the line.
+/// A service that answers every line with its name and the line.
 pub struct Service {
     pub address: SocketAddr,
     ended: Arc<AtomicBool>,
@@ -87,12 +86,12 @@ pub struct Client(BufReader<TcpStream>);
 
 impl Client {
     pub fn connect(to: SocketAddr) -> std::io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Says a line and answers the name of the service that answered it.
+    /// Sends a line and returns the name of the service that answered.
     pub fn ask(&mut self, line: &str) -> std::io::Result<String> {
         self.0.get_mut().write_all(format!("{line}\n").as_bytes())?;
         let mut answer = String::new();
@@ -117,7 +116,7 @@ impl Client {
     }
 }
 
-/// One connection with one question; the name of who answered.
+/// Makes a connection with one request; returns the name of the service that answered.
 pub fn exchange(to: SocketAddr) -> std::io::Result<String> {
     let mut client = Client::connect(to)?;
     let name = client.ask("hello")?;
@@ -125,7 +124,7 @@ pub fn exchange(to: SocketAddr) -> std::io::Result<String> {
     Ok(name)
 }
 
-/// Threads that connect, ask and close without a pause.
+/// Threads that connect, send a request and close again and again.
 pub struct Load {
     ended: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
@@ -145,7 +144,7 @@ impl Load {
                             Ok(_) => drop(done.fetch_add(1, Ordering::Relaxed)),
                             Err(e) => failures.lock().unwrap().push(e.to_string()),
                         }
-                        // Sockets in TIME_WAIT add up; this many do not use up the ports.
+                        // A pause, so that sockets in TIME_WAIT do not use up the ports.
                         std::thread::sleep(Duration::from_millis(1));
                     }
                 })
@@ -158,13 +157,13 @@ impl Load {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Lets so many more go through.
+    /// Waits until this many more have succeeded.
     pub fn run(&self, more: u64) {
         let goal = self.done() + more;
         until("connections go through", || self.done() >= goal);
     }
 
-    /// Ends it: how many succeeded, and what the others said.
+    /// Ends the threads; returns the number of successes and the errors.
     pub fn end(self) -> (u64, Vec<String>) {
         self.ended.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|t| t.join().unwrap());
@@ -183,7 +182,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts one with this configuration; a control socket of its own is added.
+    /// Starts a relay with this configuration and a control socket in its scratch directory.
     pub fn start(config: &str) -> Self {
         Self::start_with(config, |_| {})
     }
@@ -194,7 +193,7 @@ impl Relay {
         relay
     }
 
-    /// Does not wait until it has started.
+    /// Starts a relay without waiting until it is ready.
     pub fn begin(config: &str, prepare: impl FnOnce(&mut Command)) -> Self {
         let scratch = Scratch::shared();
         std::fs::write(scratch.file("relay.toml"), whole(&scratch, config)).unwrap();
@@ -221,7 +220,7 @@ impl Relay {
         self.scratch.file("control")
     }
 
-    /// Writes the configuration anew, without saying so to the relay.
+    /// Replaces the configuration file without a reload.
     pub fn write(&self, config: &str) {
         std::fs::write(self.scratch.file("relay.toml"), whole(&self.scratch, config)).unwrap();
     }
@@ -238,7 +237,7 @@ impl Relay {
         signal(self.pid(), name);
     }
 
-    /// Lines on stderr with these words.
+    /// The number of lines on stderr with these words.
     pub fn count(&self, words: &str) -> usize {
         self.said.lock().unwrap().iter().filter(|line| line.contains(words)).count()
     }
@@ -248,14 +247,14 @@ impl Relay {
     }
 
     pub fn wait_for(&self, words: &str, times: usize) {
-        let limit = Instant::now() + PATIENCE;
+        let limit = Instant::now() + TIMEOUT;
         while self.count(words) < times {
-            assert!(Instant::now() < limit, "`{words}` is not there {times} times in\n{}", self.said());
+            assert!(Instant::now() < limit, "`{words}` is not {times} times in\n{}", self.said());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Waits until it has ended and all of its stderr was read. The exit code.
+    /// Waits until it has ended and all of its stderr was read; returns the exit code.
     pub fn end(&mut self) -> Option<i32> {
         let code = self.exit_code();
         // The exit can be seen before the last lines have been read from the pipe.
@@ -263,9 +262,9 @@ impl Relay {
         code
     }
 
-    /// Waits until it has ended, as [`Self::end`], while a successor may still write to its stderr. The exit code.
+    /// As [`Self::end`], but does not wait for stderr, to which a successor may still write.
     pub fn exit_code(&mut self) -> Option<i32> {
-        let limit = Instant::now() + PATIENCE;
+        let limit = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
@@ -282,7 +281,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // It may have ended already; both calls are for a child of ours that has not been waited for otherwise.
+        // It may have ended already; the pid cannot be reused before it was waited for.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -304,8 +303,8 @@ pub fn listener(name: &str, listen: SocketAddr, targets: &[SocketAddr]) -> Strin
 
 /// A GET request; status and body.
 pub fn get(from: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
-    let mut stream = TcpStream::connect_timeout(&from, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&from, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: relay\r\n\r\n").as_bytes())?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
@@ -315,7 +314,7 @@ pub fn get(from: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
     Ok((status, body.to_owned()))
 }
 
-/// The value of a series that has all of these texts in its name and labels; the first one.
+/// The value of the first series that has all of these texts in its name and labels.
 pub fn value(metrics: &str, texts: &[&str]) -> f64 {
     let found = metrics.lines().find(|l| !l.starts_with('#') && texts.iter().all(|t| l.contains(t)));
     let line = found.unwrap_or_else(|| panic!("{texts:?} is not in\n{metrics}"));

@@ -1,4 +1,4 @@
-//! The lines of ended connections.
+//! Log lines of ended connections.
 use crate::kit::{Relay, Service, address, exchange, get, listener, until, value};
 
 fn lines(path: &std::path::Path) -> Vec<serde_json::Value> {
@@ -41,7 +41,7 @@ fn a_line_for_each_connection_in_a_file_that_can_be_rotated() {
 }
 
 #[test]
-fn a_full_disk_stops_no_traffic_and_is_counted() {
+fn lines_that_a_full_disk_loses_are_counted_and_traffic_goes_on() {
     let service = Service::start("s");
     let (place, metrics) = (address(), address());
     let config = format!("log = \"/dev/full\"\nmetrics = \"{metrics}\"\n{}", listener("a", place, &[service.address]));
@@ -52,5 +52,5 @@ fn a_full_disk_stops_no_traffic_and_is_counted() {
     until("the lines are counted", || {
         value(&get(metrics, "/metrics").unwrap().1, &["relay_log_lines_lost_total"]) == 20.0
     });
-    assert_eq!(relay.count("cannot write the log"), 1, "told once");
+    assert_eq!(relay.count("cannot write the log"), 1, "reported once");
 }

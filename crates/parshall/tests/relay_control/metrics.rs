@@ -1,11 +1,11 @@
-//! /metrics and /healthz, and those who abuse them.
+//! /metrics and /healthz, also with hostile clients.
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::kit::{Client, PATIENCE, Relay, Service, address, exchange, get, listener, until, value};
+use crate::kit::{Client, Relay, Service, TIMEOUT, address, exchange, get, listener, until, value};
 
 #[test]
-fn what_went_through_is_counted() {
+fn connections_and_bytes_are_counted() {
     let service = Service::start("s");
     let (place, metrics) = (address(), address());
     let config = format!("metrics = \"{metrics}\"\n{}", listener("web", place, &[service.address]));
@@ -37,11 +37,11 @@ fn what_went_through_is_counted() {
     assert!(!relay.said().contains("panicked"));
 }
 
-/// Says something, or nothing, and reads to the end.
+/// Sends bytes and reads until the end.
 fn abuse(metrics: std::net::SocketAddr, bytes: &[u8]) -> String {
-    let mut stream = TcpStream::connect_timeout(&metrics, PATIENCE).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // A server that has had enough closes while we write.
+    let mut stream = TcpStream::connect_timeout(&metrics, TIMEOUT).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    // The server may close the connection during the write.
     stream.write_all(bytes).ok();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).ok();
@@ -49,17 +49,17 @@ fn abuse(metrics: std::net::SocketAddr, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn hostile_clients_are_closed_and_hurt_nobody() {
+fn hostile_clients_are_closed_and_do_not_affect_others() {
     let service = Service::start("s");
     let (place, metrics) = (address(), address());
     let config = format!("metrics = \"{metrics}\"\n{}", listener("web", place, &[service.address]));
     let mut relay = Relay::start(&config);
-    // More than are answered at once, none of which says anything.
+    // More silent connections than are served at a time.
     let silent: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(metrics).unwrap()).collect();
-    assert_eq!(exchange(place).unwrap(), "s", "traffic is no concern of theirs");
+    assert_eq!(exchange(place).unwrap(), "s", "the relay still forwards");
     until("a request is answered again", || get(metrics, "/healthz").is_ok_and(|(status, _)| status == 200));
     for mut stream in silent {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut rest = Vec::new();
         assert!(
             !matches!(stream.read_to_end(&mut rest), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock),
@@ -77,7 +77,7 @@ fn hostile_clients_are_closed_and_hurt_nobody() {
 }
 
 #[test]
-fn the_address_can_change_and_be_taken() {
+fn a_reload_can_change_the_address_and_is_refused_if_it_is_in_use() {
     let service = Service::start("s");
     let (place, first, second) = (address(), address(), address());
     let with = |metrics| format!("metrics = \"{metrics}\"\n{}", listener("a", place, &[service.address]));
@@ -92,7 +92,7 @@ fn the_address_can_change_and_be_taken() {
 }
 
 #[test]
-fn peers_that_are_none_of_the_proxies_are_counted() {
+fn connections_from_outside_proxy_from_are_counted() {
     let (service, place, metrics) = (Service::start("s"), address(), address());
     let keys = "proxy-in = true\nproxy-from = [\"192.0.2.0/24\"]\n";
     let relay = Relay::start(&format!("metrics = \"{metrics}\"\n{}{keys}", listener("p", place, &[service.address])));

@@ -1,4 +1,4 @@
-//! Names of targets, answered by a name server of the test's own, and checks of targets.
+//! Names of targets, which a name server of the test resolves, and checks of targets.
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use crate::kit::{Relay, Service, address, exchange, get, listener, until, value};
 
-/// A name server for addresses of IPv4 that expire after a second. A name without an address fails.
+/// A name server for IPv4 addresses with a TTL of a second. A name without an address gets SERVFAIL.
 struct NameServer {
     address: SocketAddr,
     names: Arc<Mutex<HashMap<String, Option<Ipv4Addr>>>>,
-    /// Questions so far.
-    asked: Arc<AtomicU64>,
-    /// While it is set, nothing is answered.
+    /// The number of queries so far.
+    queries: Arc<AtomicU64>,
+    /// While it is set, queries are not answered.
     holding: Arc<AtomicBool>,
 }
 
@@ -24,9 +24,9 @@ impl NameServer {
         let address = socket.local_addr().unwrap();
         let names: Arc<Mutex<HashMap<String, Option<Ipv4Addr>>>> = Arc::default();
         let known = names.clone();
-        let (asked, holding) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
-        let (count, holds) = (asked.clone(), holding.clone());
-        // It ends with the process, like the socket.
+        let (queries, holding) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+        let (count, holds) = (queries.clone(), holding.clone());
+        // The thread ends with the process.
         std::thread::spawn(move || {
             let mut query = [0; 1500];
             while let Ok((n, from)) = socket.recv_from(&mut query) {
@@ -39,10 +39,10 @@ impl NameServer {
                 }
             }
         });
-        Self { address, names, asked, holding }
+        Self { address, names, queries, holding }
     }
 
-    /// One that does not answer for now.
+    /// A name server that answers only after [`Self::answer`].
     fn holding() -> Self {
         let server = Self::start();
         server.holding.store(true, Ordering::SeqCst);
@@ -53,9 +53,9 @@ impl NameServer {
         self.holding.store(false, Ordering::SeqCst);
     }
 
-    /// Waits until somebody waits for an answer.
-    fn wait_for_a_question(&self) {
-        until("a name is asked for", || self.asked.load(Ordering::SeqCst) > 0);
+    /// Waits for the first query.
+    fn wait_for_query(&self) {
+        until("a query arrives", || self.queries.load(Ordering::SeqCst) > 0);
     }
 
     fn set(&self, name: &str, service: Option<&Service>) {
@@ -66,12 +66,12 @@ impl NameServer {
         self.names.lock().unwrap().insert(name.to_owned(), ip);
     }
 
-    fn told_to(&self, command: &mut Command) {
+    fn use_in(&self, command: &mut Command) {
         command.env("PARSHALL_RELAY_NAMESERVER", self.address.to_string());
     }
 }
 
-/// RFC 1035: header, the question again, and an answer that points to the question's name.
+/// A reply (RFC 1035): the header, the question, and an answer with a pointer to the name in the question.
 fn reply(query: &[u8], names: &HashMap<String, Option<Ipv4Addr>>) -> Option<Vec<u8>> {
     let mut labels = Vec::new();
     let mut at = 12;
@@ -102,13 +102,13 @@ fn to_name(listen: SocketAddr, targets: &[&str]) -> String {
 }
 
 #[test]
-fn a_name_that_moves_is_followed_and_one_that_fails_keeps_its_address() {
+fn a_changed_address_is_used_and_a_failed_lookup_keeps_the_last_one() {
     let server = NameServer::start();
     let (one, two) = (Service::start("one"), Service::start("two"));
     let (place, metrics) = (address(), address());
     server.set("svc.test", Some(&one));
     let config = format!("metrics = \"{metrics}\"\n{}", to_name(place, &["svc.test"]));
-    let relay = Relay::start_with(&config, |c| server.told_to(c));
+    let relay = Relay::start_with(&config, |c| server.use_in(c));
     assert_eq!(exchange(place).unwrap(), "one");
     server.set("svc.test", Some(&two));
     until("the new address is used", || exchange(place).unwrap() == "two");
@@ -119,26 +119,26 @@ fn a_name_that_moves_is_followed_and_one_that_fails_keeps_its_address() {
     server.set("svc.test", Some(&one));
     relay.wait_for("the name svc.test has an address again", 1);
     until("the address is used again", || exchange(place).unwrap() == "one");
-    assert_eq!(relay.count("cannot be resolved"), 1, "told once");
+    assert_eq!(relay.count("cannot be resolved"), 1, "reported once");
 }
 
 #[test]
-fn a_listener_without_any_address_is_an_error_that_names_it() {
+fn a_listener_whose_targets_have_no_address_is_an_error() {
     let server = NameServer::start();
-    let mut relay = Relay::begin(&to_name(address(), &["nowhere.test"]), |c| server.told_to(c));
+    let mut relay = Relay::begin(&to_name(address(), &["nowhere.test"]), |c| server.use_in(c));
     assert_eq!(relay.end(), Some(1));
     assert!(relay.said().contains("hint:"), "{}", relay.said());
     assert!(relay.said().contains("error: a: the name nowhere.test cannot be resolved"), "{}", relay.said());
 }
 
 #[test]
-fn beside_another_target_a_name_is_retried() {
+fn a_name_is_retried_while_another_target_serves() {
     let server = NameServer::start();
     let service = Service::start("s");
     let late = Service::start("late");
     let place = address();
     let other = service.address.ip().to_string();
-    let relay = Relay::start_with(&to_name(place, &["later.test", &other]), |c| server.told_to(c));
+    let relay = Relay::start_with(&to_name(place, &["later.test", &other]), |c| server.use_in(c));
     assert_eq!(relay.count("the name later.test cannot be resolved"), 1, "{}", relay.said());
     assert_eq!(exchange(place).unwrap(), "s");
     server.set("later.test", Some(&late));
@@ -146,43 +146,43 @@ fn beside_another_target_a_name_is_retried() {
 }
 
 #[test]
-fn a_reload_to_an_unknown_name_is_refused_and_a_known_one_goes_on() {
+fn a_reload_to_an_unknown_name_is_refused_and_the_old_name_stays_in_use() {
     let server = NameServer::start();
     let (one, two) = (Service::start("one"), Service::start("two"));
     let place = address();
     server.set("svc.test", Some(&one));
     let good = to_name(place, &["svc.test"]);
-    let relay = Relay::start_with(&good, |c| server.told_to(c));
+    let relay = Relay::start_with(&good, |c| server.use_in(c));
     relay.write(&to_name(place, &["nowhere.test"]));
     relay.signal("HUP");
     relay.wait_for("not reloaded", 1);
     assert!(relay.said().contains("nowhere.test"), "{}", relay.said());
     assert_eq!(exchange(place).unwrap(), "one");
     server.set("svc.test", Some(&two));
-    until("the name is still followed", || exchange(place).unwrap() == "two");
+    until("the new address of the name is used", || exchange(place).unwrap() == "two");
 }
 
 #[test]
-fn a_start_that_waits_for_a_name_server_can_be_stopped() {
+fn sigterm_stops_a_relay_that_waits_for_a_name_server() {
     let server = NameServer::holding();
-    let mut relay = Relay::begin(&to_name(address(), &["svc.test"]), |c| server.told_to(c));
-    server.wait_for_a_question();
+    let mut relay = Relay::begin(&to_name(address(), &["svc.test"]), |c| server.use_in(c));
+    server.wait_for_query();
     relay.signal("TERM");
     assert_eq!(relay.end(), Some(0), "{}", relay.said());
-    until("it says so", || relay.count("stopped before it was started") == 1);
+    until("it is reported", || relay.count("stopped before it was started") == 1);
     assert_eq!(relay.count("cannot be resolved"), 0, "{}", relay.said());
 }
 
 #[test]
-fn a_reload_that_waits_for_a_name_server_holds_up_nothing() {
+fn a_reload_that_waits_for_a_name_server_blocks_nothing() {
     let server = NameServer::holding();
     let (one, place, metrics) = (Service::start("one"), address(), address());
     let head = format!("metrics = \"{metrics}\"\n");
     let good = head.clone() + &listener("a", place, &[one.address]);
-    let mut relay = Relay::start_with(&good, |c| server.told_to(c));
+    let mut relay = Relay::start_with(&good, |c| server.use_in(c));
     relay.write(&(head + &to_name(place, &["svc.test"])));
     relay.signal("HUP");
-    server.wait_for_a_question();
+    server.wait_for_query();
     assert_eq!(exchange(place).unwrap(), "one");
     assert_eq!(get(metrics, "/healthz").unwrap().0, 200);
     relay.signal("USR2");
@@ -194,14 +194,14 @@ fn a_reload_that_waits_for_a_name_server_holds_up_nothing() {
 }
 
 #[test]
-fn a_file_that_changes_while_its_names_are_asked_for_is_read_again() {
+fn a_file_that_changes_while_its_names_are_resolved_is_read_again() {
     let server = NameServer::holding();
     let (one, two, place) = (Service::start("one"), Service::start("two"), address());
     server.set("svc.test", Some(&one));
-    let relay = Relay::start_with(&listener("a", place, &[one.address]), |c| server.told_to(c));
+    let relay = Relay::start_with(&listener("a", place, &[one.address]), |c| server.use_in(c));
     relay.write(&to_name(place, &["svc.test"]));
     relay.signal("HUP");
-    server.wait_for_a_question();
+    server.wait_for_query();
     relay.write(&listener("a", place, &[two.address]));
     relay.signal("HUP");
     relay.signal("HUP");
@@ -212,7 +212,7 @@ fn a_file_that_changes_while_its_names_are_asked_for_is_read_again() {
 }
 
 #[test]
-fn a_configuration_in_a_pipe_without_a_writer_holds_up_nothing() {
+fn a_configuration_in_a_pipe_without_a_writer_blocks_nothing() {
     let (service, place) = (Service::start("s"), address());
     let mut relay = Relay::start(&listener("a", place, &[service.address]));
     let file = relay.scratch.file("relay.toml");
@@ -239,14 +239,14 @@ fn localhost_needs_no_name_server() {
         c.env("PARSHALL_RELAY_NAMESERVER", nobody.to_string());
     });
     let mut stream = std::net::TcpStream::connect(place).unwrap();
-    stream.set_read_timeout(Some(crate::kit::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(crate::kit::TIMEOUT)).unwrap();
     let mut said = [0; 4];
     std::io::Read::read_exact(&mut stream, &mut said).unwrap();
     assert_eq!(&said, b"here");
 }
 
 #[test]
-fn a_target_that_dies_is_found_down_and_up_again() {
+fn checks_find_a_target_down_and_up_again() {
     let place = address();
     let metrics = address();
     let (one, two) = (Service::start("one"), Service::start("two"));
@@ -261,7 +261,7 @@ fn a_target_that_dies_is_found_down_and_up_again() {
     relay.wait_for(&format!("a: the target {where_two} is down"), 1);
     assert_eq!(up(), 0.0);
     assert_eq!(exchange(place).unwrap(), "one");
-    // What is known outlives a reload.
+    // The state of a target survives a reload.
     relay.reload(&config);
     assert_eq!(up(), 0.0);
     std::thread::sleep(Duration::from_millis(50));

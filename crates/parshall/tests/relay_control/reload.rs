@@ -1,8 +1,8 @@
-//! SIGHUP: no connection suffers, whatever the file says.
+//! SIGHUP: a reload closes no connection, also if the file is invalid.
 use crate::kit::{Client, Load, Relay, Service, address, exchange, get, listener, until, value};
 
 #[test]
-fn twenty_reloads_under_load_drop_no_connection() {
+fn twenty_reloads_under_load_lose_no_connection() {
     let (one, two) = (Service::start("one"), Service::start("two"));
     let (kept, removed, added, metrics) = (address(), address(), address(), address());
     let head = format!("metrics = \"{metrics}\"\n");
@@ -29,10 +29,10 @@ fn twenty_reloads_under_load_drop_no_connection() {
     let (done, failures) = load.end();
     assert!(failures.is_empty(), "{} of {done} failed: {:?}", failures.len(), failures.first());
     long.finish().unwrap();
-    assert!(exchange(removed).is_err(), "a removed listener listens no more");
+    assert!(exchange(removed).is_err(), "a removed listener is closed");
     let text = get(metrics, "/metrics").unwrap().1;
     assert_eq!(value(&text, &["reloads_total"]), 20.0);
-    assert!(value(&text, &["accepted_total", "\"removed\""]) >= 1.0, "what is gone was counted");
+    assert!(value(&text, &["accepted_total", "\"removed\""]) >= 1.0, "its counters stay");
     assert!(value(&text, &["accepted_total", "\"kept\""]) > done as f64);
 }
 
@@ -49,11 +49,11 @@ fn an_added_listener_serves_and_a_removed_one_finishes() {
     assert_eq!(old.ask("y").unwrap(), "s", "its connections go on");
     old.finish().unwrap();
     relay.reload(&listener("a", first, &[service.address]));
-    assert_eq!(exchange(first).unwrap(), "s", "and it can come back");
+    assert_eq!(exchange(first).unwrap(), "s", "the listener is added again");
 }
 
 #[test]
-fn connections_of_a_removed_listener_end_when_their_time_is_over() {
+fn connections_of_a_removed_listener_are_closed_at_the_drain_timeout() {
     let service = Service::start("s");
     let (first, second) = (address(), address());
     let relay = Relay::start(&listener("a", first, &[service.address]));
@@ -65,14 +65,14 @@ fn connections_of_a_removed_listener_end_when_their_time_is_over() {
 }
 
 #[test]
-fn a_kept_listener_ends_no_connection_when_the_time_to_drain_is_over() {
+fn connections_of_a_kept_listener_stay_open_after_the_drain_timeout() {
     let service = Service::start("s");
     let place = address();
     let config = format!("drain = \"50ms\"\n{}", listener("a", place, &[service.address]));
     let relay = Relay::start(&config);
     let mut old = Client::connect(place).unwrap();
     assert_eq!(old.ask("x").unwrap(), "s");
-    // Each of these would have cut it.
+    // The drain timeout of each reload is over before the next.
     for _ in 0..4 {
         relay.reload(&config);
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -95,11 +95,11 @@ fn a_listener_that_cannot_become_mptcp_is_reported_and_serves() {
     assert_eq!(exchange(place).unwrap(), "s");
     relay.reload(&mptcp);
     relay.reload(&plain);
-    assert_eq!(relay.count("sockets.mptcp"), 1, "it is what it was opened as:\n{}", relay.said());
+    assert_eq!(relay.count("sockets.mptcp"), 1, "no change to report:\n{}", relay.said());
 }
 
 #[test]
-fn a_broken_file_is_refused_with_its_place_and_the_old_one_stays() {
+fn an_invalid_file_is_refused_with_the_position_and_the_old_one_stays() {
     let service = Service::start("s");
     let place = address();
     let good = listener("a", place, &[service.address]);
@@ -131,5 +131,5 @@ fn a_port_in_use_refuses_the_whole_reload() {
     relay.wait_for("not reloaded", 1);
     assert!(relay.said().contains(&format!("cannot listen on {}", service.address)), "{}", relay.said());
     assert_eq!(exchange(place).unwrap(), "s");
-    assert!(exchange(other).is_err(), "nothing of it is in force");
+    assert!(exchange(other).is_err(), "the configuration was refused as a whole");
 }

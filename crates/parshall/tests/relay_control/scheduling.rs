@@ -1,18 +1,18 @@
-//! Threads that move nothing but streams let others finish first; an exchange ends that.
+//! Threads that move only streams run as SCHED_BATCH, until a connection exchanges requests and replies.
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::kit::{PATIENCE, Relay, address, listener, until};
+use crate::kit::{Relay, TIMEOUT, address, listener, until};
 
 /// SCHED_BATCH (uapi/linux/sched.h).
 const BATCH: u32 = 3;
-/// What the service answers, once, to a message that ends with it.
+/// The last byte of a message that the service answers, and the answer.
 const END: u8 = b'!';
 
-/// How many of the relay's threads that move bytes give way: field 41 of stat (proc(5)).
-fn gives_way(pid: u32) -> usize {
+/// The number of workers with the policy SCHED_BATCH: field 41 of stat (proc(5)).
+fn batch_workers(pid: u32) -> usize {
     let policy = |task: std::io::Result<std::fs::DirEntry>| -> Option<u32> {
         let stat = std::fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
         let (name, rest) = stat.rsplit_once(") ")?;
@@ -21,7 +21,7 @@ fn gives_way(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().filter_map(policy).filter(|&p| p == BATCH).count()
 }
 
-/// Reads all, and answers what ends with [`END`].
+/// Reads all, and answers messages that end with [`END`].
 fn answer_the_last(mut stream: TcpStream) {
     let mut piece = vec![0; 1 << 16];
     while let Ok(n @ 1..) = stream.read(&mut piece) {
@@ -32,16 +32,16 @@ fn answer_the_last(mut stream: TcpStream) {
 }
 
 #[test]
-fn a_stream_lets_others_finish_until_somebody_waits() {
+fn a_worker_with_only_a_stream_is_batch_until_an_exchange() {
     let service = TcpListener::bind(address()).unwrap();
     let place = address();
     let relay = Relay::start(&listener("a", place, &[service.local_addr().unwrap()]));
     let mut client = TcpStream::connect(place).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (stream, _) = service.accept().unwrap();
     let service = thread::spawn(|| answer_the_last(stream));
     for _ in 0..2 {
-        assert_eq!(gives_way(relay.pid()), 0, "before there is a stream");
+        assert_eq!(batch_workers(relay.pid()), 0, "before there is a stream");
         let streams = AtomicBool::new(true);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -49,12 +49,12 @@ fn a_stream_lets_others_finish_until_somebody_waits() {
                     client.write_all(&[0; 1 << 16]).unwrap();
                 }
             });
-            until("a thread of the relay gives way", || gives_way(relay.pid()) == 1);
+            until("a worker is SCHED_BATCH", || batch_workers(relay.pid()) == 1);
             streams.store(false, Ordering::Relaxed);
         });
         client.write_all(&[END]).unwrap();
         client.read_exact(&mut [0]).unwrap();
-        until("it waits for nobody", || gives_way(relay.pid()) == 0);
+        until("no worker is SCHED_BATCH", || batch_workers(relay.pid()) == 0);
     }
     drop(client);
     service.join().unwrap();

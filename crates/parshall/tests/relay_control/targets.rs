@@ -1,4 +1,4 @@
-//! Which target takes a connection, over all threads, and what is said of one that cannot be reached.
+//! Balancing across all threads, and reports of targets that cannot be reached.
 use std::net::UdpSocket;
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn errors(relay: &Relay, name: &str) -> String {
 }
 
 #[test]
-fn turns_alternate_over_the_whole_relay() {
+fn round_robin_alternates_across_threads() {
     let (one, two) = (Service::start("one"), Service::start("two"));
     let place = address();
     let config = listener("a", place, &[one.address, two.address]);
@@ -25,7 +25,7 @@ fn turns_alternate_over_the_whole_relay() {
 }
 
 #[test]
-fn the_fewest_connections_are_those_of_all_threads() {
+fn least_connections_counts_those_of_all_threads() {
     let (one, two) = (Service::start("one"), Service::start("two"));
     let place = address();
     let config = |targets: &[_]| listener("a", place, targets) + "balance = \"least-connections\"\n";
@@ -33,7 +33,7 @@ fn the_fewest_connections_are_those_of_all_threads() {
     let ask = |client: &mut Client| client.ask("hello").unwrap();
     let mut open: Vec<Client> = (0..6).map(|_| Client::connect(place).unwrap()).collect();
     assert!(open.iter_mut().all(|client| ask(client) == "one"));
-    // What is open with a target is known after a reload too.
+    // The open connections of a target are still counted after a reload.
     relay.reload(&config(&[one.address, two.address]));
     for n in 0..6 {
         let mut client = Client::connect(place).unwrap();
@@ -66,7 +66,7 @@ fn a_dead_target_is_reported_once_with_the_reason_and_once_when_it_is_back() {
 }
 
 #[test]
-fn a_dead_target_of_datagrams_is_reported_too() {
+fn a_dead_udp_target_is_reported_too() {
     let (dead, place) = (address(), address());
     let relay = Relay::start(&(listener("dns", place, &[dead]) + "protocol = \"udp\"\n"));
     let client = UdpSocket::bind((place.ip(), 0)).unwrap();

@@ -5,10 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use crate::common::{PARSHALL, Scratch, finish, has};
-use crate::kit::{PATIENCE, Relay, Service, address, exchange, listener};
+use crate::kit::{Relay, Service, TIMEOUT, address, exchange, listener};
 
 #[test]
-fn without_a_terminal_it_is_one_snapshot() {
+fn without_a_terminal_one_snapshot_is_printed() {
     let service = Service::start("s");
     let place = address();
     let relay = Relay::start(&listener("web", place, &[service.address]));
@@ -24,7 +24,7 @@ fn without_a_terminal_it_is_one_snapshot() {
 }
 
 #[test]
-fn in_a_terminal_it_is_live_until_q() {
+fn in_a_terminal_the_view_is_updated_until_q() {
     if !has(&["script"], "relay top in a terminal") {
         return;
     }
@@ -41,7 +41,7 @@ fn in_a_terminal_it_is_live_until_q() {
 }
 
 #[test]
-fn nobody_answers() {
+fn without_a_relay_top_is_an_error() {
     let scratch = Scratch::new();
     let path = scratch.file("nothing");
     let done = finish(Command::new(PARSHALL).args(["relay", "top", "--control"]).arg(&path));
@@ -51,7 +51,7 @@ fn nobody_answers() {
 }
 
 #[test]
-fn a_relay_that_has_ended_leaves_no_socket() {
+fn the_control_socket_is_removed_at_the_end() {
     let service = Service::start("s");
     let mut relay = Relay::start(&listener("web", address(), &[service.address]));
     assert!(relay.control().exists());
@@ -61,12 +61,12 @@ fn a_relay_that_has_ended_leaves_no_socket() {
 }
 
 #[test]
-fn the_socket_answers_questions_and_refuses_nonsense() {
+fn the_socket_answers_requests_and_refuses_invalid_ones() {
     let service = Service::start("s");
     let relay = Relay::start(&listener("web", address(), &[service.address]));
     let ask = |question: &str| {
         let mut stream = UnixStream::connect(relay.control()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         // The relay answers a line that is too long, and closes, while the rest of it is still being written.
         let written = stream.write_all(question.as_bytes());
         assert!(written.is_ok() || question.len() > 65_536, "{written:?}");

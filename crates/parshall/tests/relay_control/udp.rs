@@ -1,10 +1,10 @@
-//! UDP sessions when the configuration or the process changes.
+//! UDP sessions across reloads and upgrades.
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use crate::kit::{Load, Relay, Service, address, get, listener, signal, until, value};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn datagrams(name: &str, listen: SocketAddr, target: SocketAddr) -> String {
     listener(name, listen, &[target]) + "protocol = \"udp\"\n"
@@ -12,7 +12,7 @@ fn datagrams(name: &str, listen: SocketAddr, target: SocketAddr) -> String {
 
 fn socket(address: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind(address).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
@@ -23,8 +23,8 @@ fn client(of: SocketAddr) -> UdpSocket {
     client
 }
 
-/// Who the target sees when the client says this.
-fn seen(client: &UdpSocket, target: &UdpSocket, word: &str) -> SocketAddr {
+/// The address from which the target receives what the client sends.
+fn session_of(client: &UdpSocket, target: &UdpSocket, word: &str) -> SocketAddr {
     client.send(word.as_bytes()).unwrap();
     let mut heard = [0; 64];
     let (n, from) = target.recv_from(&mut heard).unwrap();
@@ -32,7 +32,7 @@ fn seen(client: &UdpSocket, target: &UdpSocket, word: &str) -> SocketAddr {
     from
 }
 
-/// Whether an answer to this session reaches the client.
+/// Checks that an answer to this session reaches the client.
 fn answers(client: &UdpSocket, target: &UdpSocket, session: SocketAddr, word: &str) {
     target.send_to(word.as_bytes(), session).unwrap();
     let mut heard = [0; 64];
@@ -47,11 +47,11 @@ fn sessions_keep_their_ports_over_reloads() {
     let (at, other_at) = (target.local_addr().unwrap(), other.local_addr().unwrap());
     let head = format!("drain = \"700ms\"\nmetrics = \"{metrics}\"\n");
     let relay = Relay::start(&format!("{head}{}{}", datagrams("kept", kept, at), datagrams("removed", removed, at)));
-    // Enough that both threads have some.
+    // Enough clients that both threads have some.
     let clients: Vec<UdpSocket> = (0..8).map(|_| client(kept)).collect();
-    let ports: Vec<SocketAddr> = clients.iter().map(|c| seen(c, &target, "first")).collect();
+    let ports: Vec<SocketAddr> = clients.iter().map(|c| session_of(c, &target, "first")).collect();
     let going = client(removed);
-    let its = seen(&going, &target, "first");
+    let its = session_of(&going, &target, "first");
     let idle = datagrams("kept", kept, at) + "timeouts = { idle = \"30s\" }\n";
     for (round, text) in [
         // Another listener, other settings, another target for new sessions, another name.
@@ -65,36 +65,36 @@ fn sessions_keep_their_ports_over_reloads() {
     {
         relay.reload(&format!("{head}{text}"));
         for (client, port) in clients.iter().zip(&ports) {
-            assert_eq!(seen(client, &target, "again"), *port, "round {round}");
+            assert_eq!(session_of(client, &target, "again"), *port, "round {round}");
             answers(client, &target, *port, "yes");
         }
     }
-    assert_eq!(seen(&going, &target, "again"), its);
+    assert_eq!(session_of(&going, &target, "again"), its);
     let new = client(kept);
     new.send(b"new").unwrap();
     assert_eq!(other.recv(&mut [0; 8]).unwrap(), 3, "new sessions go to the new target");
     let text = get(metrics, "/metrics").unwrap().1;
-    assert_eq!(value(&text, &["active{", "\"named\""]), 9.0, "they are counted where they are");
-    // One that is removed finishes what it has, and takes nothing new.
+    assert_eq!(value(&text, &["active{", "\"named\""]), 9.0, "sessions are counted for the listener with the new name");
+    // A removed listener forwards its sessions and begins no new ones.
     relay.reload(&format!("{head}{}", datagrams("named", kept, other_at)));
-    assert_eq!(seen(&going, &target, "last"), its);
+    assert_eq!(session_of(&going, &target, "last"), its);
     answers(&going, &target, its, "words");
     client(removed).send(b"too late").unwrap();
-    until("its time is over", || UdpSocket::bind(removed).is_ok());
+    until("the drain timeout is over", || UdpSocket::bind(removed).is_ok());
     target.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     assert!(target.recv(&mut [0; 8]).is_err(), "nothing else has come");
     relay.reload(&format!("{head}{}", datagrams("back", removed, at)));
-    target.set_read_timeout(Some(PATIENCE)).unwrap();
-    seen(&client(removed), &target, "it can come back");
+    target.set_read_timeout(Some(TIMEOUT)).unwrap();
+    session_of(&client(removed), &target, "the listener is added again");
 }
 
 #[test]
-fn a_limit_of_sources_that_a_reload_brings_holds_over_threads() {
+fn a_limit_per_source_that_a_reload_adds_holds_across_threads() {
     let place = address();
     let target = socket(address());
     let text = datagrams("u", place, target.local_addr().unwrap());
     let relay = Relay::start(&text);
-    seen(&client(place), &target, "no limit yet");
+    session_of(&client(place), &target, "no limit yet");
     relay.reload(&format!("{text}limits = {{ per-source = 2 }}\n"));
     let clients: Vec<UdpSocket> = (0..8).map(|_| client(place)).collect();
     for client in &clients {
@@ -102,7 +102,7 @@ fn a_limit_of_sources_that_a_reload_brings_holds_over_threads() {
     }
     target.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     let passed = std::iter::from_fn(|| target.recv(&mut [0; 8]).ok()).count();
-    // The one from before came to either thread; where the limit is kept now it may not have been counted.
+    // The session from before is on either thread, and may be uncounted on the one that gets all datagrams of the source now.
     assert!((1..=2).contains(&passed), "{passed} of 8 sessions of one source");
     drop(relay);
 }
@@ -113,7 +113,7 @@ fn an_upgrade_loses_no_datagram_and_answers_still_arrive() {
     let target = socket(address());
     let mut relay = Relay::start(&datagrams("u", place, target.local_addr().unwrap()));
     let clients: Vec<UdpSocket> = (0..8).map(|_| client(place)).collect();
-    let ports: Vec<SocketAddr> = clients.iter().map(|c| seen(c, &target, "first")).collect();
+    let ports: Vec<SocketAddr> = clients.iter().map(|c| session_of(c, &target, "first")).collect();
     relay.signal("USR2");
     relay.wait_for("has taken over", 1);
     let said = relay.said();
@@ -123,13 +123,13 @@ fn an_upgrade_loses_no_datagram_and_answers_still_arrive() {
     std::thread::sleep(Duration::from_millis(100));
     for (client, port) in clients.iter().zip(&ports) {
         answers(client, &target, *port, "from before");
-        // The new process reads the listeners' sockets, and only it: a new session, whose port may be another.
-        let now = seen(client, &target, "again");
+        // Only the new process reads the listeners' sockets, so this is a new session from another port.
+        let now = session_of(client, &target, "again");
         assert_ne!(now, *port);
         answers(client, &target, now, "yes");
-        assert_eq!(seen(client, &target, "and again"), now);
+        assert_eq!(session_of(client, &target, "and again"), now);
     }
-    // It drains already, so that one signal cuts; its successor hears the second only after it has heard the first.
+    // The old process drains already, so one signal ends it; the successor needs two, the second after it has begun to drain.
     relay.signal("TERM");
     assert_eq!(relay.exit_code(), Some(0));
     signal(new, "TERM");
@@ -149,10 +149,10 @@ fn datagrams_and_connections_reload_together() {
     let relay = Relay::start(&both(60));
     let load = Load::start(tcp, 2);
     let client = client(udp);
-    let port = seen(&client, &target, "first");
+    let port = session_of(&client, &target, "first");
     for round in 0..10 {
         relay.reload(&both(61 + round));
-        assert_eq!(seen(&client, &target, "again"), port);
+        assert_eq!(session_of(&client, &target, "again"), port);
         load.run(5);
     }
     let (done, failures) = load.end();
@@ -179,7 +179,7 @@ fn every_address_of_the_host_is_two_listeners_on_one_port() {
     let _relay = Relay::start(&(listen + "protocol = \"udp\"\n"));
     for ip in ["127.0.0.1", "::1"] {
         let client = client(SocketAddr::new(ip.parse().unwrap(), port));
-        let session = seen(&client, &target, "hello");
+        let session = session_of(&client, &target, "hello");
         answers(&client, &target, session, "yes");
     }
 }

@@ -1,4 +1,4 @@
-//! A new process takes over; systemd's part: sockets, readiness; and privileges.
+//! Upgrades, sockets and notifications of systemd, and privileges.
 use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use parshall_sys::handover;
 
 use crate::common::{PARSHALL, Scratch, root};
-use crate::kit::{Client, Load, PATIENCE, Relay, Service, address, exchange, get, listener, signal, until};
+use crate::kit::{Client, Load, Relay, Service, TIMEOUT, address, exchange, get, listener, signal, until};
 
 /// The pid in "process N has taken over".
 fn successor(relay: &Relay) -> u32 {
@@ -20,14 +20,14 @@ fn successor(relay: &Relay) -> u32 {
 }
 
 fn runs(pid: u32) -> bool {
-    // One that has ended and that nobody has waited for has no command line.
+    // A zombie has an empty command line.
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
-/// Ends a process that is not our child.
-struct Stray(u32);
+/// Kills a process that is no child of the test.
+struct KillOnDrop(u32);
 
-impl Drop for Stray {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if runs(self.0) {
             signal(self.0, "KILL");
@@ -36,7 +36,7 @@ impl Drop for Stray {
 }
 
 #[test]
-fn an_upgrade_under_load_refuses_nobody() {
+fn an_upgrade_under_load_loses_no_connection() {
     let service = Service::start("s");
     let (place, metrics) = (address(), address());
     let config = format!("metrics = \"{metrics}\"\n{}", listener("a", place, &[service.address]));
@@ -46,7 +46,7 @@ fn an_upgrade_under_load_refuses_nobody() {
     let load = Load::start(place, 3);
     load.run(100);
     relay.signal("USR2");
-    let new = Stray(successor(&relay));
+    let new = KillOnDrop(successor(&relay));
     load.run(300);
     assert_eq!(old.ask("y").unwrap(), "s", "the old process finishes what it has");
     old.finish().unwrap();
@@ -74,7 +74,7 @@ fn an_upgrade_that_fails_changes_nothing() {
     load.run(50);
     relay.write(&config);
     relay.signal("USR2");
-    let new = Stray(successor(&relay));
+    let new = KillOnDrop(successor(&relay));
     load.run(50);
     let (done, failures) = load.end();
     assert!(failures.is_empty(), "{} of {done} failed: {:?}", failures.len(), failures.first());
@@ -82,7 +82,7 @@ fn an_upgrade_that_fails_changes_nothing() {
 }
 
 #[test]
-fn sockets_of_systemd_are_used_and_those_nobody_wants_closed() {
+fn sockets_of_systemd_are_used_or_closed() {
     let service = Service::start("s");
     let (place, other) = (address(), address());
     let scratch = Scratch::new();
@@ -96,7 +96,7 @@ fn sockets_of_systemd_are_used_and_those_nobody_wants_closed() {
     let arguments = ["relay".into(), "-c".into(), scratch.file("relay.toml").into_os_string()];
     let mut child = handover::spawn(Path::new(PARSHALL), &arguments, &[ours.as_fd(), unwanted.as_fd()]).unwrap();
     drop((ours, unwanted));
-    let _stray = Stray(child.pid());
+    let _killed = KillOnDrop(child.pid());
     let mut ready = [0; 6];
     std::io::Read::read_exact(&mut child.ready, &mut ready).unwrap();
     assert_eq!(&ready, b"READY\n");
@@ -107,11 +107,11 @@ fn sockets_of_systemd_are_used_and_those_nobody_wants_closed() {
 }
 
 #[test]
-fn systemd_is_told_how_it_goes() {
+fn systemd_is_notified_of_states() {
     let scratch = Scratch::new();
     let socket = UnixDatagram::bind(scratch.file("notify")).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let told = || {
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let notification = || {
         let mut text = [0; 256];
         let n = socket.recv(&mut text).unwrap();
         String::from_utf8_lossy(&text[..n]).into_owned()
@@ -121,28 +121,28 @@ fn systemd_is_told_how_it_goes() {
     let mut relay = Relay::start_with(&config, |c| {
         c.env("NOTIFY_SOCKET", scratch.file("notify"));
     });
-    assert!(told().starts_with("READY=1\n"));
+    assert!(notification().starts_with("READY=1\n"));
     relay.reload(&config);
-    assert!(told().starts_with("RELOADING=1\nMONOTONIC_USEC="));
-    assert_eq!(told(), "READY=1");
+    assert!(notification().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert_eq!(notification(), "READY=1");
     relay.signal("TERM");
-    assert_eq!(told(), "STOPPING=1");
+    assert_eq!(notification(), "STOPPING=1");
     assert_eq!(relay.end(), Some(0));
 }
 
 #[test]
-fn a_count_of_sockets_that_is_too_large_takes_none_of_its_own() {
+fn a_listen_fds_that_is_too_large_does_not_take_other_descriptors() {
     let service = Service::start("s");
     let (place, metrics) = (address(), address());
     let config = format!("metrics = \"{metrics}\"\n{}", listener("a", place, &[service.address]));
     let mut relay = Relay::start_with(&config, |c| {
-        // The shell's number is that of the relay it becomes.
+        // The shell execs the relay, so their pid is the same.
         let mut shell = quiet("sh");
         shell.args(["-c", "export LISTEN_PID=$$ LISTEN_FDS=500; exec \"$0\" \"$@\""]);
         shell.arg(c.get_program()).args(c.get_args());
         *c = shell;
     });
-    // A few may be there that whoever runs the tests left open.
+    // The process that runs the tests may have left some descriptors open.
     let said = relay.said();
     let missing =
         said.lines().find_map(|l| l.split_once("relay: LISTEN_FDS announces ")?.1.split(' ').next()?.parse().ok());
@@ -154,7 +154,7 @@ fn a_count_of_sockets_that_is_too_large_takes_none_of_its_own() {
 }
 
 #[test]
-fn an_upgrade_starts_what_the_path_leads_to_by_then() {
+fn an_upgrade_starts_the_file_that_the_link_points_to_by_then() {
     let service = Service::start("s");
     let scratch = Scratch::shared();
     let (link, new) = (scratch.file("parshall"), scratch.file("new"));
@@ -170,7 +170,7 @@ fn an_upgrade_starts_what_the_path_leads_to_by_then() {
     symlink(&new, &link).unwrap();
     relay.signal("USR2");
     until("the upgrade ends", || relay.count("has taken over") + relay.count("the new one failed") > 0);
-    let _stray = (relay.count("has taken over") > 0).then(|| Stray(successor(&relay)));
+    let _killed = (relay.count("has taken over") > 0).then(|| KillOnDrop(successor(&relay)));
     assert!(relay.said().contains("the new one failed: it ended with code 7"), "{}", relay.said());
 }
 
@@ -187,7 +187,7 @@ fn field(task: &Path, name: &str) -> String {
     status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_else(|| panic!("{name} in {status}")).trim().to_owned()
 }
 
-/// No thread has a capability, is root, is in another group, or can gain anything.
+/// Checks that no thread has a capability, is root, is in another group, or can gain privileges.
 fn has_no_privileges(pid: u32) {
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
         let task = task.unwrap().path();
@@ -202,7 +202,7 @@ fn has_no_privileges(pid: u32) {
 }
 
 #[test]
-fn privileges_are_gone_once_it_listens() {
+fn privileges_are_dropped_once_it_listens() {
     if !root("dropping privileges") {
         return;
     }
@@ -220,7 +220,7 @@ fn privileges_are_gone_once_it_listens() {
 }
 
 #[test]
-fn groups_and_capabilities_go_also_when_it_was_started_as_the_user() {
+fn groups_and_capabilities_are_dropped_also_if_it_was_started_as_the_user() {
     if !root("starting a relay with another user's groups and capabilities") {
         return;
     }
@@ -247,7 +247,7 @@ fn groups_and_capabilities_go_also_when_it_was_started_as_the_user() {
     has_no_privileges(relay.pid());
     assert_eq!(exchange(place).unwrap(), "s");
     drop(relay);
-    // Without CAP_SETGID it can leave no group, and does not run with more than it says.
+    // Without CAP_SETGID it cannot leave the groups, and refuses to run with them.
     let mut relay = start("65534,4", "-all");
     assert_eq!(relay.end(), Some(1));
     assert!(relay.said().contains("hint:"), "{}", relay.said());
@@ -259,7 +259,7 @@ fn groups_and_capabilities_go_also_when_it_was_started_as_the_user() {
 }
 
 #[test]
-fn what_a_relay_becomes_gains_nothing_from_its_file() {
+fn no_new_privs_is_set() {
     let service = Service::start("s");
     let relay = Relay::start(&listener("a", address(), &[service.address]));
     assert_eq!(field(Path::new(&format!("/proc/{}", relay.pid())), "NoNewPrivs:"), "1");
@@ -281,7 +281,7 @@ fn a_transparent_relay_keeps_one_capability_and_so_does_its_successor() {
     // Bit 12 is CAP_NET_ADMIN.
     assert_eq!(capabilities(relay.pid()), "0000000000001000");
     relay.signal("USR2");
-    let new = Stray(successor(&relay));
+    let new = KillOnDrop(successor(&relay));
     assert_eq!(capabilities(new.0), "0000000000001000");
 }
 

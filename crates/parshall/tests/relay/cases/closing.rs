@@ -1,4 +1,4 @@
-//! Ends of data and resets reach the other side, and nothing that came before them is lost.
+//! Ends of data and resets are passed on, and no data before them is lost.
 use std::thread::scope;
 
 use crate::relay::bed::{Bed, Relay};
@@ -6,24 +6,33 @@ use crate::relay::matrix::{Case, Topic};
 use crate::relay::net::{Conn, End, Tape, Target, pause};
 
 pub const TOPIC: Topic = Topic {
-    title: "Ends",
+    title: "Half-close and reset",
     cases: &[
         Case { name: "the client half-closes, the reply comes 300 ms later", run: client_half_closes },
-        Case { name: "the target half-closes, the client goes on 300 ms later", run: target_half_closes },
-        Case { name: "both half-close with data under way", run: both_half_close },
-        Case { name: "a connection without a byte", run: no_byte },
-        Case { name: "the end of a stream reaches a reader that is slow", run: end_behind_a_full_buffer },
+        Case { name: "the target half-closes, the client sends 300 ms later", run: target_half_closes },
+        Case { name: "both half-close with data in flight", run: both_half_close },
+        Case { name: "a connection without data is closed on both sides", run: no_byte },
+        Case { name: "the end of data reaches a slow reader", run: end_behind_a_full_buffer },
         Case { name: "a reset by the client reaches the target", run: client_resets },
         Case { name: "a reset by the target reaches the client", run: target_resets },
         Case { name: "a reset by the client in the middle of a stream reaches the target", run: client_resets_stream },
         Case { name: "a reset by the target in the middle of a stream reaches the client", run: target_resets_stream },
-        Case { name: "what the target sent before its reset reaches the client, then the reset", run: last_words_down },
-        Case { name: "what the client sent before its reset reaches the target, then the reset", run: last_words_up },
-        Case { name: "what the target sent before its reset waits for a slow client", run: last_words_held },
-        Case { name: "a client that resets while last words wait for it is let go at once", run: last_words_refused },
+        Case {
+            name: "data that the target sent before its reset reaches the client, then the reset",
+            run: last_words_down,
+        },
+        Case {
+            name: "data that the client sent before its reset reaches the target, then the reset",
+            run: last_words_up,
+        },
+        Case { name: "data that the target sent before its reset reaches a slow client", run: last_words_held },
+        Case { name: "a client that resets while such data waits for it is closed at once", run: last_words_refused },
         Case { name: "a reset after a half-close reaches the side that half-closed", run: reset_after_half_close },
         Case { name: "the target closes with data unread: its reply arrives, then the end or a reset", run: unread },
-        Case { name: "the client closes with data unread: the target learns of it", run: client_leaves_unread },
+        Case {
+            name: "the client closes with data unread: the target gets the end or a reset",
+            run: client_leaves_unread,
+        },
         Case { name: "both sides reset at once", run: both_reset },
     ],
 };
@@ -114,7 +123,7 @@ fn client_resets(b: &Bed) {
     let before = relay.sockets();
     client.reset();
     server.expect_reset();
-    // The relay may not have heard yet that its connection to the target is made.
+    // The reset may come before the relay knows that its connection to the target is established.
     for _ in 0..200 {
         let (client, server) = relay.pair(&target);
         client.reset();
@@ -131,7 +140,7 @@ fn target_resets(b: &Bed) {
     relay.settles_to(before - 2);
 }
 
-/// One side resets while both stream; the other reads until it finds out.
+/// One side resets while both stream; the other reads until it gets the end or an error.
 fn reset_stream(first: Conn, second: &Conn) {
     scope(|s| {
         let sends = s.spawn(|| while second.try_send(&[1; 10_000]).is_ok() {});
@@ -142,7 +151,7 @@ fn reset_stream(first: Conn, second: &Conn) {
             }
             first.reset();
         });
-        // Whoever writes to a connection that was reset may be told by the write instead.
+        // The write may get the error of the reset instead of the read.
         let mut buffer = vec![0; 65536];
         let end = loop {
             match second.read(&mut buffer) {
@@ -152,7 +161,7 @@ fn reset_stream(first: Conn, second: &Conn) {
             }
         };
         sends.join().unwrap();
-        assert!(!matches!(end, Err(std::io::ErrorKind::WouldBlock)), "it never learned of the reset");
+        assert!(!matches!(end, Err(std::io::ErrorKind::WouldBlock)), "neither an end nor a reset arrived");
     });
 }
 
@@ -172,7 +181,7 @@ fn target_resets_stream(b: &Bed) {
     relay.settles_to(before - 2);
 }
 
-/// All that the kernel of the relay's host had acknowledged arrives; then the reset.
+/// All that was acknowledged arrives, and then the reset.
 fn last_words(from: Conn, to: &Conn) {
     from.send_tape(&mut Tape::new(4), 200_000, 200_000);
     from.flushed();
@@ -197,7 +206,7 @@ fn last_words_held(b: &Bed) {
     let before = relay.sockets();
     let client = Conn::narrow_to(&relay.place, 8 * 1024);
     let server = target.accept();
-    // More than the client's buffer takes, so that it waits in the relay or its kernel.
+    // More than the client's receive buffer, so that it waits in the relay or in its sockets.
     let sent = 1_000_000;
     server.send_tape(&mut Tape::new(5), sent, 100_000);
     server.flushed();
@@ -257,7 +266,7 @@ fn client_leaves_unread(b: &Bed) {
     server.send(&[1; 100_000]);
     pause(50);
     drop(client);
-    // It finds out by writing or by reading.
+    // The target gets an error from a read or a write.
     let (bytes, end) = server.rest();
     assert!(bytes.is_empty());
     if end == End::Data {

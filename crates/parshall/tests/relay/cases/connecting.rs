@@ -1,4 +1,4 @@
-//! Targets that are not there, or not there any more.
+//! Targets that cannot be reached, or not any more.
 use std::time::Duration;
 
 use crate::relay::bed::{Bed, Plan};
@@ -6,7 +6,7 @@ use crate::relay::matrix::{Case, Topic};
 use crate::relay::net::{Conn, Tape, Target, exchange, pause};
 
 pub const TOPIC: Topic = Topic {
-    title: "Targets that are not there",
+    title: "Targets that cannot be reached",
     cases: &[
         Case { name: "refused: the client's connection is closed", run: refused },
         Case { name: "no answer: the client's connection is closed at the connect timeout", run: no_answer },
@@ -14,12 +14,12 @@ pub const TOPIC: Topic = Topic {
         Case { name: "the first of two targets does not answer, the second serves", run: second_after_timeout },
         Case { name: "all targets refuse: the client's connection is closed", run: all_refuse },
         Case { name: "a target that goes down ends its connections, and another serves", run: goes_down },
-        Case { name: "a target that comes back serves", run: comes_back },
-        Case { name: "a client that resets while the target is dialled is let go at once", run: client_gone },
+        Case { name: "a target that is up again serves", run: comes_back },
+        Case { name: "a client that resets while the target is connected to is closed at once", run: client_gone },
     ],
 };
 
-/// So long that what happens earlier is not its doing.
+/// A connect timeout so long that it does not end a connection in these tests.
 const LATE: &str = "timeouts = { connect = \"60s\" }";
 
 fn refused(bed: &Bed) {
@@ -29,7 +29,7 @@ fn refused(bed: &Bed) {
     for early in [false, true] {
         let client = Conn::to(&relay.place);
         if early {
-            // It may be reset by then.
+            // The connection may be reset already.
             let _ = client.try_send(b"hello");
         }
         client.expect_gone();
@@ -38,7 +38,7 @@ fn refused(bed: &Bed) {
 }
 
 fn no_answer(bed: &Bed) {
-    let (target, _fillers) = Target::mute();
+    let (target, _fillers) = Target::unresponsive();
     let relay = bed.relay(&target, "timeouts = { connect = \"600ms\" }");
     let before = relay.sockets();
     let client = Conn::to(&relay.place);
@@ -62,13 +62,13 @@ fn second_serves(bed: &Bed) {
 }
 
 fn second_after_timeout(bed: &Bed) {
-    let ((mute, _fillers), up) = (Target::mute(), Target::new());
-    let relay = two(bed, &mute.place, &up, "timeouts = { connect = \"300ms\" }");
+    let ((silent, _fillers), up) = (Target::unresponsive(), Target::new());
+    let relay = two(bed, &silent.place, &up, "timeouts = { connect = \"300ms\" }");
     for round in 0..3 {
         let client = Conn::to(&relay.place);
-        client.send(b"patience");
+        client.send(b"early");
         let server = up.accept();
-        assert_eq!(server.take(8), b"patience");
+        assert_eq!(server.take(5), b"early");
         exchange(&client, &server, &mut Tape::new(round), 1000);
     }
 }
@@ -129,7 +129,7 @@ fn comes_back(bed: &Bed) {
 }
 
 fn client_gone(bed: &Bed) {
-    let (target, _fillers) = Target::mute();
+    let (target, _fillers) = Target::unresponsive();
     let relay = bed.relay(&target, LATE);
     let before = relay.sockets();
     for early in [false, true] {

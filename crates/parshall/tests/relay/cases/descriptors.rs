@@ -1,4 +1,4 @@
-//! Descriptors: none is left behind, and running out of them is survived.
+//! Descriptors: none is leaked, and the relay survives when there are no more.
 use std::thread::scope;
 use std::time::Duration;
 
@@ -11,10 +11,13 @@ pub const TOPIC: Topic = Topic {
     cases: &[
         Case { name: "2,000 short connections leave no descriptor and nothing in CLOSE_WAIT", run: short_connections },
         Case { name: "a thousand connections at once", run: thousand },
-        Case { name: "500 connections to a target that refuses leave nothing and log little", run: refused },
-        Case { name: "what waits costs no CPU: half-closed, standing and idle connections", run: waiting },
-        Case { name: "64 descriptors and 120 clients: it lives, does not spin, logs little and recovers", run: limit },
-        Case { name: "64 descriptors: streams go on at the limit", run: streams_at_the_limit },
+        Case { name: "500 connections to a target that refuses leave no descriptor and log little", run: refused },
+        Case { name: "half-closed, stalled and idle connections cost no CPU", run: waiting },
+        Case {
+            name: "64 descriptors and 120 clients: the relay survives, does not spin, logs little and recovers",
+            run: limit,
+        },
+        Case { name: "64 descriptors: streams continue at the limit", run: streams_at_the_limit },
         Case { name: "an idle connection holds two descriptors", run: idle },
     ],
 };
@@ -25,7 +28,7 @@ fn short_connections(bed: &Bed) {
     let relay = bed.relay(&target, "");
     let (before, other) = (relay.sockets(), relay.descriptors().len() - relay.sockets());
     scope(|s| {
-        for lane in 0..4u64 {
+        for thread in 0..4u64 {
             let place = relay.place.clone();
             s.spawn(move || {
                 for round in 0..500 {
@@ -34,7 +37,7 @@ fn short_connections(bed: &Bed) {
                         0 => client.reset(),
                         1 => drop(client),
                         n => {
-                            let mut tape = Tape::new(lane * 1000 + round);
+                            let mut tape = Tape::new(thread * 1000 + round);
                             client.send(&tape.clone().next(100));
                             client.expect(&mut tape, 100);
                             if n == 2 {
@@ -51,7 +54,7 @@ fn short_connections(bed: &Bed) {
     });
     relay.settles_to(before);
     let now = relay.descriptors().len() - relay.sockets();
-    // Pipes that a thread keeps: two ends of at most 16.
+    // Each thread keeps at most 16 pipes of two ends.
     assert!(now <= other + 2 * 2 * 16, "{other} other descriptors before, {now} after");
 }
 
@@ -80,7 +83,7 @@ fn refused(bed: &Bed) {
     assert!(lines < 20, "{lines} lines: {}", relay.said().lines().next_back().unwrap_or_default());
 }
 
-/// An event that is reported and not used up would be reported again at once.
+/// An event that epoll reports and that is not handled would be reported again at once.
 fn waiting(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "");
@@ -125,7 +128,7 @@ fn limit(bed: &Bed) {
     let lines = relay.said().lines().count();
     assert!(lines < 20, "{lines} lines: {}", relay.said().lines().next().unwrap_or_default());
     assert!(relay.ended().is_none(), "it died: {}", relay.said());
-    // Who was there before does not suffer.
+    // The connection from before still works.
     for seed in 0..20 {
         echoes(&first, seed);
     }
@@ -162,7 +165,7 @@ fn streams_at_the_limit(bed: &Bed) {
 fn idle(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "");
-    // With its first connection a thread may open what its engine needs once; twenty reach both threads.
+    // A thread opens the descriptors of its engine with its first connection; twenty reach both threads.
     let sockets = relay.sockets();
     for _ in 0..20 {
         let (client, server) = relay.pair(&target);
@@ -177,6 +180,6 @@ fn idle(bed: &Bed) {
         exchange(client, server, &mut Tape::new(1), 3000);
     }
     let after = relay.descriptors().len();
-    // What moved the bytes is shared: a few pipes, not one for each.
+    // Pipes are shared: a few, not one for each connection.
     assert!(after <= idle + 2 * 2 * 16, "{idle} descriptors before the exchanges, {after} after");
 }

@@ -1,4 +1,4 @@
-//! Other addresses than IPv4.
+//! Address families other than IPv4.
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 
@@ -8,13 +8,13 @@ use crate::relay::matrix::{Case, Topic};
 use crate::relay::net::{Conn, Tape, Target, exchange};
 
 pub const TOPIC: Topic = Topic {
-    title: "Places",
+    title: "IPv6 and Unix sockets",
     cases: &[
         Case { name: "IPv6 on both sides", run: ipv6 },
         Case { name: "Unix sockets on both sides", run: unix },
         Case { name: "from TCP to a Unix socket", run: tcp_to_unix },
         Case { name: "from a Unix socket to TCP", run: unix_to_tcp },
-        Case { name: "a Unix socket that a killed relay left behind is taken over", run: left_behind },
+        Case { name: "the Unix socket of a killed relay is replaced", run: left_behind },
         Case { name: "an abstract Unix socket as the target", run: abstract_target },
     ],
 };
@@ -85,11 +85,11 @@ fn left_behind(bed: &Bed) {
     let path = bed.scratch.file("relay.sock");
     assert!(std::fs::exists(&path).unwrap(), "it was killed");
     // An accept in flight on a ring holds the listener until the kernel has torn the ring down, after the process is gone.
-    until("nobody listens any more", || UnixStream::connect(&path).is_err());
+    until("no process listens any more", || UnixStream::connect(&path).is_err());
     let relay = bed.start(plan());
     let (client, server) = relay.pair(&target);
     exchange(&client, &server, &mut Tape::new(1), 100);
-    // But not from one that lives.
+    // The socket of a running relay is not replaced.
     assert!(bed.try_start(plan()).is_err(), "two relays on one socket");
     exchange(&client, &server, &mut Tape::new(2), 100);
     relay.pair(&target);

@@ -1,9 +1,9 @@
-//! The behaviours, a file per topic.
+//! The behaviours, one file per topic.
 mod closing;
+mod connecting;
 mod descriptors;
-mod dialing;
+mod families;
 mod limits;
-mod places;
 mod proxy_in;
 mod proxy_out;
 mod stalls;
@@ -18,10 +18,10 @@ pub const TOPICS: [Topic; 11] = [
     transfer::TOPIC,
     closing::TOPIC,
     stalls::TOPIC,
-    dialing::TOPIC,
+    connecting::TOPIC,
     timeouts::TOPIC,
     descriptors::TOPIC,
-    places::TOPIC,
+    families::TOPIC,
     limits::TOPIC,
     proxy_in::TOPIC,
     proxy_out::TOPIC,

@@ -1,4 +1,4 @@
-//! PROXY headers that clients send, and what is not one.
+//! PROXY headers that clients send, and invalid ones.
 use std::time::{Duration, Instant};
 
 use crate::relay::bed::{Bed, Relay};
@@ -11,18 +11,21 @@ pub const TOPIC: Topic = Topic {
     cases: &[
         Case { name: "version 1, cut at every byte", run: v1_cut },
         Case { name: "version 2 with TLVs and a checksum, cut at every byte", run: v2_cut },
-        Case { name: "data behind a header in the same segment, and a stream behind it", run: data_behind },
-        Case { name: "a half-close right behind the header is passed on", run: end_behind },
+        Case { name: "data after a header in the same segment, and a stream after it", run: data_behind },
+        Case { name: "a half-close right after the header is passed on", run: end_behind },
         Case { name: "UNKNOWN and LOCAL are served", run: unknown_and_local },
-        Case { name: "what is no header closes the connection before the target hears of it", run: garbage },
+        Case { name: "an invalid header closes the connection without a connection to the target", run: garbage },
         Case { name: "a header that is too long closes the connection", run: too_long },
         Case { name: "a wrong checksum closes the connection", run: wrong_checksum },
-        Case { name: "a header that does not come closes the connection at its timeout", run: no_header },
+        Case { name: "a missing header closes the connection at its timeout", run: no_header },
         Case { name: "an end in the middle of a header closes the connection", run: cut_off },
-        Case { name: "access lists and limits hold for the address in the header", run: access_by_header },
-        Case { name: "a header of a peer that is none of the proxies closes the connection", run: untrusted },
-        Case { name: "without its header a connection counts against the limit of its peer", run: peers_limit },
-        Case { name: "without its header a connection counts against the rate of new ones", run: peers_rate },
+        Case { name: "access lists and limits apply to the address in the header", run: access_by_header },
+        Case { name: "a header from an address outside proxy-from closes the connection", run: untrusted },
+        Case {
+            name: "before its header has arrived, a connection counts against the limit of its peer",
+            run: peers_limit,
+        },
+        Case { name: "before its header has arrived, a connection counts against the rate limit", run: peers_rate },
     ],
 };
 
@@ -50,7 +53,7 @@ fn cut(bed: &Bed, header: &[u8]) {
         server.send(b"world");
         assert_eq!(client.take(5), b"world");
     }
-    // And into single bytes.
+    // Then as single bytes.
     let client = Conn::to(&relay.place);
     for byte in header {
         client.send(&[*byte]);
@@ -126,7 +129,7 @@ fn unknown_and_local(bed: &Bed) {
     }
 }
 
-/// The connection is closed and the target hears of nothing.
+/// The connection is closed without a connection to the target.
 fn refuses(bed: &Bed, headers: &[Vec<u8>]) {
     let target = Target::new();
     let relay = relay(bed, &target);
@@ -137,7 +140,7 @@ fn refuses(bed: &Bed, headers: &[Vec<u8>]) {
         let (bytes, _) = client.rest();
         assert!(bytes.is_empty(), "an answer to {header:?}");
     }
-    assert!(target.is_left_alone(BRIEF), "the target was connected to");
+    assert!(target.gets_none(BRIEF), "the target was connected to");
     relay.settles_to(before);
     let client = Conn::to(&relay.place);
     client.send(&v1(FROM, TO));
@@ -200,7 +203,7 @@ fn no_header(bed: &Bed) {
     let silent = Conn::to(&relay.place);
     silent.expect_silence(Duration::from_millis(200));
     silent.expect_gone();
-    // Progress does not help: the header as a whole has its time.
+    // The timeout is that of the whole header: single bytes do not extend it.
     let slow = Conn::to(&relay.place);
     let header = v1(FROM, TO);
     for byte in &header[..20] {
@@ -210,7 +213,7 @@ fn no_header(bed: &Bed) {
         pause(60);
     }
     slow.expect_gone();
-    assert!(target.is_left_alone(BRIEF), "the target was connected to");
+    assert!(target.gets_none(BRIEF), "the target was connected to");
     relay.settles_to(before);
 }
 
@@ -229,7 +232,7 @@ fn cut_off(bed: &Bed) {
             client.reset();
         }
     }
-    assert!(target.is_left_alone(BRIEF), "the target was connected to");
+    assert!(target.gets_none(BRIEF), "the target was connected to");
     relay.settles_to(before);
 }
 
@@ -239,23 +242,23 @@ fn access_by_header(bed: &Bed) {
     let client = Conn::to(&relay.place);
     client.send(&[v1(FROM, TO), b"let me in".to_vec()].concat());
     client.expect_gone();
-    assert!(target.is_left_alone(BRIEF), "the target was connected to");
-    let greet = |from: &str| {
+    assert!(target.gets_none(BRIEF), "the target was connected to");
+    let connect_as = |from: &str| {
         let client = Conn::to(&relay.place);
         client.send(&v2(from, TO, &[], false));
         client
     };
-    let first = greet("203.0.113.1:1");
+    let first = connect_as("203.0.113.1:1");
     let server = target.accept();
-    greet("203.0.113.1:2").expect_gone();
-    let other = greet("203.0.113.2:1");
+    connect_as("203.0.113.1:2").expect_gone();
+    let other = connect_as("203.0.113.2:1");
     let other_server = target.accept();
     exchange(&other, &other_server, &mut Tape::new(5), 100);
     exchange(&first, &server, &mut Tape::new(6), 100);
     let before = relay.sockets();
     drop((first, server));
     relay.settles_to(before - 2);
-    let again = greet("203.0.113.1:3");
+    let again = connect_as("203.0.113.1:3");
     exchange(&again, &target.accept(), &mut Tape::new(7), 100);
 }
 
@@ -267,7 +270,7 @@ fn untrusted(bed: &Bed) {
         let client = Conn::from_to(source, &relay.place);
         let _ = client.try_send(&v1(FROM, TO));
         client.expect_gone();
-        assert!(target.is_left_alone(BRIEF), "the target was connected to for {source}");
+        assert!(target.gets_none(BRIEF), "the target was connected to for {source}");
     }
     relay.settles_to(before);
     for source in ["127.0.0.8", "127.0.8.77"] {
@@ -281,14 +284,14 @@ fn peers_limit(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, &format!("{TRUSTING}limits = {{ per-source = 2 }}"));
     let silent = [Conn::to(&relay.place), Conn::to(&relay.place)];
-    // A byte of a header has been read, so they are counted.
+    // Connections are counted once the first bytes of an incomplete header are read.
     silent.iter().for_each(|client| client.send(b"P"));
     pause(100);
     Conn::to(&relay.place).expect_gone();
     let other = Conn::from_to("127.0.0.9", &relay.place);
     other.send(&v1("192.0.2.9:1", TO));
     exchange(&other, &target.accept(), &mut Tape::new(9), 1000);
-    // With its header a connection is its client's, and its peer may have another one.
+    // With its header a connection counts for its client, so its peer may open another one.
     let mut served = Vec::new();
     for (n, client) in silent.into_iter().enumerate() {
         client.send(&v1(&format!("203.0.113.{n}:1"), TO)[1..]);
@@ -311,12 +314,12 @@ fn peers_rate(bed: &Bed) {
     let begun = Instant::now();
     let clients: Vec<Conn> = (0..30).map(|_| Conn::to(&relay.place)).collect();
     pause(100);
-    let greeted = clients.iter().filter(|client| client.try_send(&v1(FROM, TO)).is_ok()).count();
+    let sent = clients.iter().filter(|client| client.try_send(&v1(FROM, TO)).is_ok()).count();
     let mut admitted = 0;
     while target.try_accept(BRIEF).is_some() {
         admitted += 1;
     }
-    // A bucket of five, and five more for each second that this took; and no second token for the header.
+    // A burst of five, and five more for each second that this took; the header takes no second token.
     let most = 5 + (5.0 * begun.elapsed().as_secs_f64()).ceil() as usize;
-    assert!((5..=most).contains(&admitted), "{admitted} admitted of {greeted}, at most {most} expected");
+    assert!((5..=most).contains(&admitted), "{admitted} admitted of {sent}, at most {most} expected");
 }

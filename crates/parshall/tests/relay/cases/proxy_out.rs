@@ -1,18 +1,21 @@
-//! PROXY headers that targets get.
+//! PROXY headers that the relay sends to targets.
 use crate::relay::bed::{Bed, Plan, Relay};
 use crate::relay::matrix::{Case, Topic};
 use crate::relay::net::{Conn, Tape, Target, exchange};
-use crate::relay::proxy_bytes::{SIGNATURE, Told, raw_v2, read_v2, tlv, v1, v2};
+use crate::relay::proxy_bytes::{ReadHeader, SIGNATURE, raw_v2, read_v2, tlv, v1, v2};
 
 pub const TOPIC: Topic = Topic {
     title: "PROXY protocol, to targets",
     cases: &[
-        Case { name: "version 1 tells the client's address", run: v1_out },
-        Case { name: "version 2 tells the client's address, with a checksum", run: v2_out },
-        Case { name: "the header comes first even when the client says nothing", run: silent_client },
-        Case { name: "the header comes before what the client sent early, and its end behind it", run: eager_client },
-        Case { name: "through two relays the target learns of the client", run: chain },
-        Case { name: "TLVs are passed on, the checksum is made anew", run: tlvs },
+        Case { name: "version 1 has the client's address", run: v1_out },
+        Case { name: "version 2 has the client's address and a checksum", run: v2_out },
+        Case { name: "the header is sent first even when the client sends nothing", run: silent_client },
+        Case {
+            name: "the header comes before data that the client sent early, and its end after it",
+            run: eager_client,
+        },
+        Case { name: "through two relays the target gets the client's address", run: chain },
+        Case { name: "TLVs are passed on, the checksum is computed again", run: tlvs },
         Case { name: "IPv6 addresses pass between versions", run: ipv6 },
         Case { name: "LOCAL is passed on as LOCAL, UNKNOWN as UNKNOWN", run: local },
         Case { name: "a client of a Unix socket is UNKNOWN", run: unix },
@@ -31,7 +34,7 @@ fn line(server: &Conn) -> String {
     String::from_utf8(line).unwrap()
 }
 
-fn header(server: &Conn) -> Told {
+fn header(server: &Conn) -> ReadHeader {
     let head = server.take(16);
     assert_eq!(head[..12], SIGNATURE);
     let rest = server.take(usize::from(u16::from_be_bytes([head[14], head[15]])));
@@ -51,9 +54,9 @@ fn v2_out(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "proxy-out = \"v2\"");
     let (client, server) = relay.pair(&target);
-    let told = header(&server);
-    assert_eq!((told.command, told.family, told.checksum), (0x21, 0x11, true));
-    assert_eq!((told.source, told.destination), (Some(client.local()), Some(relay.place.parse().unwrap())));
+    let got = header(&server);
+    assert_eq!((got.command, got.family, got.checksum), (0x21, 0x11, true));
+    assert_eq!((got.source, got.destination), (Some(client.local()), Some(relay.place.parse().unwrap())));
     exchange(&client, &server, &mut Tape::new(1), 30_000);
 }
 
@@ -84,7 +87,7 @@ fn eager_client(bed: &Bed) {
     client.expect_gone();
 }
 
-/// A relay that sends headers to one that takes them.
+/// A relay that sends headers to another one that expects them.
 fn chained(bed: &Bed, target: &Target) -> (Relay, Relay) {
     let second = bed.relay(target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v1\"");
     let targets = vec![second.place.clone()];
@@ -130,16 +133,16 @@ fn tlvs(bed: &Bed) {
         let client = Conn::to(&relay.place);
         client.send(&[v2(FROM, TO, &tlvs, checksum), b"hello".to_vec()].concat());
         let server = target.accept();
-        let told = header(&server);
-        assert_eq!((told.source, told.destination), (FROM.parse().ok(), TO.parse().ok()));
-        assert_eq!(told.tlvs, sent);
-        assert_eq!(told.checksum, checksum);
+        let got = header(&server);
+        assert_eq!((got.source, got.destination), (FROM.parse().ok(), TO.parse().ok()));
+        assert_eq!(got.tlvs, sent);
+        assert_eq!(got.checksum, checksum);
         assert_eq!(server.take(5), b"hello");
     }
     let client = Conn::to(&relay.place);
     client.send(&v1(FROM, TO));
-    let told = header(&target.accept());
-    assert_eq!((told.source, told.destination), (FROM.parse().ok(), TO.parse().ok()));
+    let got = header(&target.accept());
+    assert_eq!((got.source, got.destination), (FROM.parse().ok(), TO.parse().ok()));
 }
 
 fn ipv6(bed: &Bed) {
@@ -147,9 +150,9 @@ fn ipv6(bed: &Bed) {
     let relay = bed.relay(&target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v2\"");
     let client = Conn::to(&relay.place);
     client.send(b"PROXY TCP6 2001:db8::1 2001:db8::2 1111 2222\r\n");
-    let told = header(&target.accept());
-    assert_eq!(told.source, "[2001:db8::1]:1111".parse().ok());
-    assert_eq!(told.destination, "[2001:db8::2]:2222".parse().ok());
+    let got = header(&target.accept());
+    assert_eq!(got.source, "[2001:db8::1]:1111".parse().ok());
+    assert_eq!(got.destination, "[2001:db8::2]:2222".parse().ok());
     let relay = bed.relay(&target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v1\"");
     let client = Conn::to(&relay.place);
     let ip = |last: u8| [&[0x20, 1, 0xd, 0xb8][..], &[0; 11], &[last]].concat();
@@ -165,8 +168,8 @@ fn local(bed: &Bed) {
     assert_eq!(header(&target.accept()).command, 0x20);
     let client = Conn::to(&to_v2.place);
     client.send(b"PROXY UNKNOWN\r\n");
-    let told = header(&target.accept());
-    assert_eq!((told.command, told.family), (0x21, 0));
+    let got = header(&target.accept());
+    assert_eq!((got.command, got.family), (0x21, 0));
     let to_v1 = bed.relay(&target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v1\"");
     for sent in [raw_v2(0x20, 0, &[], false), b"PROXY UNKNOWN 1 2 3\r\n".to_vec()] {
         let client = Conn::to(&to_v1.place);

@@ -1,4 +1,4 @@
-//! Who does not read holds up nobody else and costs a bounded amount of memory.
+//! A reader that does not read delays no other connection and takes a bounded amount of memory.
 use std::thread::scope;
 
 use crate::relay::bed::Bed;
@@ -6,28 +6,28 @@ use crate::relay::matrix::{Case, Topic};
 use crate::relay::net::{Conn, Tape, Target, exchange, pause};
 
 pub const TOPIC: Topic = Topic {
-    title: "Readers that do not read",
+    title: "Readers that stop reading",
     cases: &[
         Case {
-            name: "a client that never reads costs bounded memory and no other connection",
+            name: "a client that does not read takes bounded memory and delays no other connection",
             run: client_never_reads,
         },
         Case {
-            name: "a target that never reads costs bounded memory and no other connection",
+            name: "a target that does not read takes bounded memory and delays no other connection",
             run: target_never_reads,
         },
         Case { name: "a slow reader gets everything", run: slow_reader },
-        Case { name: "one direction stands, the other one flows", run: one_direction_stands },
-        Case { name: "both directions stand, and each goes on when it is read", run: both_directions_stand },
-        Case { name: "forty standing streams, and each goes on when it is read", run: forty_stand },
-        Case { name: "standing streams that are given up leave nothing behind", run: given_up },
+        Case { name: "one direction is stalled, the other one moves data", run: one_direction_stands },
+        Case { name: "both directions are stalled, and each continues when it is read", run: both_directions_stalled },
+        Case { name: "forty stalled streams, and each continues when it is read", run: forty_stalled },
+        Case { name: "stalled streams that are closed or reset leave no descriptor", run: abandoned },
     ],
 };
 
-/// Growth of the relay's own memory by one standing connection.
+/// The most memory of the relay that one stalled connection takes.
 const BOUND_KIB: u64 = 8 * 1024;
 
-fn stands(bed: &Bed, client_reads: bool) {
+fn stalls(bed: &Bed, client_reads: bool) {
     let target = if client_reads { Target::narrow(16 * 1024) } else { Target::new() };
     let relay = bed.relay(&target, "");
     let (other_client, other_server) = relay.pair(&target);
@@ -38,9 +38,9 @@ fn stands(bed: &Bed, client_reads: bool) {
     let (sender, reader) = if client_reads { (&client, &server) } else { (&server, &client) };
     let mut tape = Tape::new(2);
     let sent = sender.stuff(&mut tape, 128 << 20);
-    assert!(sent < 128 << 20, "it takes all that is sent though nobody reads");
+    assert!(sent < 128 << 20, "it takes all that is sent although the peer does not read");
     let grown = relay.resident_kib().saturating_sub(before);
-    assert!(grown < BOUND_KIB, "{grown} KiB more after {sent} bytes that nobody reads");
+    assert!(grown < BOUND_KIB, "{grown} KiB more after {sent} bytes that the peer does not read");
     let mut exchanges = Tape::new(3);
     for _ in 0..50 {
         exchange(&other_client, &other_server, &mut exchanges, 5000);
@@ -51,11 +51,11 @@ fn stands(bed: &Bed, client_reads: bool) {
 }
 
 fn client_never_reads(bed: &Bed) {
-    stands(bed, false);
+    stalls(bed, false);
 }
 
 fn target_never_reads(bed: &Bed) {
-    stands(bed, true);
+    stalls(bed, true);
 }
 
 fn slow_reader(bed: &Bed) {
@@ -92,22 +92,22 @@ fn one_direction_stands(bed: &Bed) {
     client.expect(&mut Tape::new(6), sent);
 }
 
-fn both_directions_stand(bed: &Bed) {
+fn both_directions_stalled(bed: &Bed) {
     let target = Target::narrow(16 * 1024);
     let relay = bed.relay(&target, "");
     let client = Conn::narrow_to(&relay.place, 16 * 1024);
     let server = target.accept();
     let down = server.stuff(&mut Tape::new(8), 128 << 20);
     let up = client.stuff(&mut Tape::new(9), 128 << 20);
-    assert!(down.max(up) < 128 << 20, "it takes all that is sent though nobody reads");
+    assert!(down.max(up) < 128 << 20, "it takes all that is sent although the peer does not read");
     server.expect(&mut Tape::new(9), up);
     client.expect(&mut Tape::new(8), down);
 }
 
-/// Small buffers everywhere, so that a stream stands after few bytes.
+/// Small buffers on all sockets, so that a stream stalls after few bytes.
 const NARROW: &str = "sockets = { receive-buffer = 16384, send-buffer = 16384 }";
 
-fn standing(bed: &Bed) -> (Target, crate::relay::bed::Relay, Vec<(Conn, Conn, usize)>, usize) {
+fn stalled(bed: &Bed) -> (Target, crate::relay::bed::Relay, Vec<(Conn, Conn, usize)>, usize) {
     let target = Target::narrow(16 * 1024);
     let relay = bed.relay(&target, NARROW);
     let sockets = relay.sockets();
@@ -131,15 +131,15 @@ fn standing(bed: &Bed) -> (Target, crate::relay::bed::Relay, Vec<(Conn, Conn, us
     (target, relay, stuffed, sockets)
 }
 
-fn forty_stand(bed: &Bed) {
-    let (target, relay, stuffed, _) = standing(bed);
+fn forty_stalled(bed: &Bed) {
+    let (target, relay, stuffed, _) = stalled(bed);
     let client = Conn::to(&relay.place);
     let server = target.accept();
     scope(|s| {
         s.spawn(|| client.send_tape(&mut Tape::new(77), 1 << 20, 100_000));
         server.expect(&mut Tape::new(77), 1 << 20);
     });
-    // At once: with sockmap what a small window lets pile up takes a second, for the kernel tries again every jiffy.
+    // All at once: with sockmap a backlog at a small window takes a second, because the kernel retries every jiffy.
     scope(|s| {
         for (i, (client, server, sent)) in stuffed.into_iter().enumerate() {
             s.spawn(move || {
@@ -152,8 +152,8 @@ fn forty_stand(bed: &Bed) {
     });
 }
 
-fn given_up(bed: &Bed) {
-    let (_target, relay, stuffed, sockets) = standing(bed);
+fn abandoned(bed: &Bed) {
+    let (_target, relay, stuffed, sockets) = stalled(bed);
     for (i, (client, server, _)) in stuffed.into_iter().enumerate() {
         match i % 4 {
             0 => client.reset(),
@@ -163,6 +163,6 @@ fn given_up(bed: &Bed) {
         }
     }
     relay.settles_to(sockets);
-    // What a thread keeps for the next streams is bounded; no stream is left to need more.
+    // A thread keeps a bounded number of pipes for further streams.
     assert!(relay.pipes() <= 2 * 2 * 16, "{} ends of pipes are left", relay.pipes());
 }

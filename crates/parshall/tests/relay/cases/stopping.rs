@@ -1,4 +1,4 @@
-//! Signals: draining, and a new configuration.
+//! Signals: draining and reloads.
 use std::time::Duration;
 
 use crate::common::skip;
@@ -9,14 +9,14 @@ use crate::relay::net::{Conn, Tape, Target, exchange, pause, soon};
 pub const TOPIC: Topic = Topic {
     title: "Signals",
     cases: &[
-        Case { name: "SIGTERM: no new connection, those that are open finish, then it ends with 0", run: drains },
-        Case { name: "SIGTERM: clients that wait to be accepted are served", run: queue_is_served },
-        Case { name: "SIGTERM without a connection: it ends at once", run: nothing_to_drain },
-        Case { name: "SIGTERM: the time to drain is bounded", run: drain_is_bounded },
-        Case { name: "a second SIGTERM ends it without waiting", run: second_signal },
-        Case { name: "SIGHUP: a new target for new connections, open ones stay with theirs", run: new_target },
-        Case { name: "SIGHUP: a listener that is removed lets its connections finish", run: listener_removed },
-        Case { name: "SIGHUP again and again loses no connection", run: many_reloads },
+        Case { name: "SIGTERM: no new connections, open ones finish, then the relay exits with 0", run: drains },
+        Case { name: "SIGTERM: clients in the accept queue are served", run: queue_is_served },
+        Case { name: "SIGTERM without a connection: the relay exits at once", run: nothing_to_drain },
+        Case { name: "SIGTERM: connections are closed at the drain timeout", run: drain_is_bounded },
+        Case { name: "a second SIGTERM closes the connections at once", run: second_signal },
+        Case { name: "SIGHUP: new connections use the new target, open ones keep theirs", run: new_target },
+        Case { name: "SIGHUP: connections of a removed listener finish", run: listener_removed },
+        Case { name: "repeated SIGHUP loses no connection", run: many_reloads },
         Case { name: "SIGHUP with an error in the file changes nothing", run: reload_with_errors },
     ],
 };
@@ -30,7 +30,7 @@ fn drains(bed: &Bed) {
     let (other, other_server) = relay.pair(&target);
     exchange(&client, &server, &mut Tape::new(1), 1000);
     relay.signal("-TERM");
-    soon("it listens no more", || relay.listeners() == 0);
+    soon("it does not listen any more", || relay.listeners() == 0);
     assert!(Conn::try_to(&relay.place).is_err(), "a new connection while it drains");
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -54,7 +54,7 @@ fn queue_is_served(bed: &Bed) {
     let target = Target::new();
     target.echo();
     let mut relay = bed.relay(&target, "");
-    // A relay that stands still accepts nobody; the kernel queues the clients.
+    // A stopped relay accepts no connections; the kernel queues them.
     relay.signal("-STOP");
     let clients: Vec<Conn> = (0..300).map(|_| Conn::to(&relay.place)).collect();
     relay.signal("-TERM");
@@ -105,7 +105,7 @@ fn second_signal(bed: &Bed) {
     relay.wait_for_end();
 }
 
-/// Whether it takes a new configuration at all; if not, says so.
+/// Whether the relay handles SIGHUP; if not, the case is reported as skipped.
 fn reloads(relay: &Relay, bed: &Bed) -> bool {
     let does = relay.catches(SIGHUP);
     if !does {
@@ -154,13 +154,13 @@ fn listener_removed(bed: &Bed) {
     let (elsewhere, before) = (crate::relay::bed::own_place(), relay.place.clone());
     rewrite(bed, &relay, to(&target), &elsewhere);
     relay.place = elsewhere;
-    soon("it listens at the new place", || relay.listeners() > 0 && Conn::try_to(&before).is_err());
+    soon("it listens on the new address", || relay.listeners() > 0 && Conn::try_to(&before).is_err());
     exchange(&client, &server, &mut Tape::new(1), 30_000);
     client.end();
     server.expect_end();
     server.send(b"late");
     assert_eq!(client.take(4), b"late");
-    // The probes above may have reached the old place and ended; the target's queue is not of interest.
+    // Connections of the checks above may be in the target's queue.
     let (new_client, mut new_server) = relay.pair(&target);
     new_client.send(b"new");
     while new_server.read(&mut [0; 3]).unwrap_or(0) == 0 {

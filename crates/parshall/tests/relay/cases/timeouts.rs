@@ -1,4 +1,4 @@
-//! Waiting is bounded, and progress starts the clock anew.
+//! Timeouts end waiting, and progress restarts them.
 use std::time::Duration;
 
 use crate::relay::bed::{Bed, Relay};
@@ -12,8 +12,11 @@ pub const TOPIC: Topic = Topic {
         Case { name: "traffic in one direction keeps a connection from being idle", run: not_idle },
         Case { name: "a half-closed connection without progress is closed on both sides", run: linger },
         Case { name: "progress keeps a half-closed connection open", run: linger_with_progress },
-        Case { name: "a client that takes nothing does not keep a dead target's connection", run: linger_of_a_reset },
-        Case { name: "a standing stream is idle in the end", run: standing_is_idle },
+        Case {
+            name: "a client that does not read is reset at the linger timeout after the target's reset",
+            run: linger_of_a_reset,
+        },
+        Case { name: "a stalled stream is closed at the idle timeout", run: stalled_is_idle },
     ],
 };
 
@@ -84,13 +87,13 @@ fn linger_of_a_reset(bed: &Bed) {
     server.send_tape(&mut Tape::new(3), 50_000, 50_000);
     server.flushed();
     server.reset();
-    // What the client has not taken is lost with its patience; what it has is right.
+    // The linger timeout drops what the client has not read; what it has received is right.
     relay.settles_to(before);
     let (bytes, end) = client.rest();
     assert!(Tape::new(3).is(&bytes) && bytes.len() < 50_000 && end == End::Reset, "{} bytes, {end:?}", bytes.len());
 }
 
-fn standing_is_idle(bed: &Bed) {
+fn stalled_is_idle(bed: &Bed) {
     let target = Target::new();
     let small = "sockets = { receive-buffer = 16384, send-buffer = 16384 }";
     let relay = bed.relay(&target, &format!("timeouts = {{ idle = \"600ms\" }}\n{small}"));

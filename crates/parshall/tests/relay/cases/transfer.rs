@@ -6,24 +6,24 @@ use crate::relay::matrix::{Case, Topic};
 use crate::relay::net::{Conn, Random, Tape, Target, exchange, pause, soon};
 
 pub const TOPIC: Topic = Topic {
-    title: "Bytes",
+    title: "Data transfer",
     cases: &[
         Case { name: "both ways at once, in pieces of random sizes", run: both_ways },
         Case { name: "both ways at once through the smallest copy buffer", run: smallest_buffer },
-        Case { name: "single bytes", run: single_bytes },
+        Case { name: "single bytes each way", run: single_bytes },
         Case { name: "64 MiB from the client", run: much_up },
         Case { name: "64 MiB from the target", run: much_down },
         Case { name: "small exchanges, streams and small exchanges again", run: changes_of_pace },
         Case { name: "order is kept with the smallest socket buffers", run: small_buffers },
         Case { name: "an urgent byte does not end or hold up the stream", run: urgent },
         Case { name: "urgent bytes within a stream of 8 MiB", run: urgent_in_a_stream },
-        Case { name: "what the client sends before the target has answered arrives", run: eager_client },
-        Case { name: "what the target says first arrives", run: eager_target },
-        Case { name: "the engine that was asked for moves the bytes", run: engine_used },
+        Case { name: "data that the client sends before the target accepts arrives", run: eager_client },
+        Case { name: "data arrives when the target sends first", run: eager_target },
+        Case { name: "the configured engine moves the bytes", run: engine_used },
     ],
 };
 
-/// This many bytes each way at once, and then both ends.
+/// Sends this many bytes each way at once, and then both ends.
 fn full_duplex(client: &Conn, server: &Conn, total: usize) {
     scope(|s| {
         for (seed, from, to) in [(1, client, server), (2, server, client)] {
@@ -119,14 +119,14 @@ fn small_buffers(bed: &Bed) {
     full_duplex(&client, &server, 200_000);
 }
 
-/// The urgent byte itself may arrive among the others or not at all, as between two hosts without a relay.
+/// The urgent byte itself may arrive among the others or not at all, as it may without a relay.
 fn urgent(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "");
     for round in 0..4 {
         let (client, server) = relay.pair(&target);
         client.send(b"abc");
-        // Once the relay finds all of it waiting, and once only the urgent byte.
+        // In one round the relay reads all of it at once, in the other only the urgent byte.
         pause(20 * (round % 2));
         client.0.send_out_of_band(b"!").expect("allowed");
         client.send(b"def");
@@ -179,8 +179,8 @@ fn urgent_in_a_stream(bed: &Bed) {
 }
 
 fn eager_client(bed: &Bed) {
-    // Its queue is full: the relay's connection is accepted only once the queue has space, a second or so later.
-    let (target, mut fillers) = Target::mute();
+    // The accept queue is full: the relay connects only when the queue has space, about a second later.
+    let (target, mut fillers) = Target::unresponsive();
     let relay = bed.relay(&target, "");
     let client = Conn::to(&relay.place);
     client.send_tape(&mut Tape::new(10), 100_000, 10_000);
@@ -211,14 +211,14 @@ fn eager_target(bed: &Bed) {
     }
 }
 
-/// What an engine needs shows among the relay's descriptors.
+/// Each engine has descriptors of its own kind.
 fn engine_used(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "");
     let idle_pipes = relay.pipes();
     let (client, server) = relay.pair(&target);
     let mut up = Tape::new(11);
-    // Nobody reads: the stream stops half-way, and what it holds can be looked at.
+    // The target does not read: the stream stalls, and the relay's descriptors can be counted.
     let sent = client.stuff(&mut up, 256 << 20);
     let pipes = relay.pipes() - idle_pipes;
     let has = |what: &str| relay.descriptors().iter().any(|d| d.contains(what));
