@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn inherited_sockets_are_taken_and_shared_out() {
+    fn inherited_sockets_are_distributed_to_workers() {
         let first = open(&on(0), 3, &mut Pool::default()).expect("opened");
         let port = stream_socket::local_ip(first[0][0].as_raw_fd()).expect("bound").expect("IP").port();
         let inodes = |s: &[&OwnedFd]| -> Vec<_> {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_of_a_dead_relay_is_no_obstacle_and_a_live_one_is() {
+    fn the_path_of_a_dead_relay_is_replaced_and_that_of_a_live_one_is_not() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s").to_str().expect("UTF-8").to_owned();
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_fit_what_is_in_the_way() {
+    fn hints_name_the_obstacle() {
         let dir = tempfile::tempdir().expect("a directory");
         let unix = |name: &str| listener(Endpoint::Unix(dir.path().join(name).to_str().expect("UTF-8").to_owned()));
         std::fs::write(dir.path().join("file"), "precious").expect("written");

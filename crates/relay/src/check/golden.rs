@@ -1,5 +1,5 @@
-//! Golden tests: the configurations in `tests/golden` and what `relay check` prints for them. `BLESS=1 cargo test -p parshall-relay` rewrites
-//! the answers.
+//! Golden tests: the configurations in `tests/golden` and the output of `relay check` for them, which
+//! `BLESS=1 cargo test -p parshall-relay` rewrites.
 use std::path::{Path, PathBuf};
 
 use parshall_core::relay::config::row::{Row, Takes};
@@ -9,7 +9,7 @@ use super::super::load::{lines, understand};
 use super::{json, text};
 use parshall_host::output::TextStyle;
 
-/// Those whose names begin with `errors` have errors.
+/// The configurations. Those whose names begin with `errors` have errors.
 const FILES: [&str; 7] = [
     "full.toml",
     "plain.toml",
@@ -34,7 +34,7 @@ fn golden(name: &str, got: &str) {
 }
 
 #[test]
-fn configurations_and_what_is_printed_for_them() {
+fn output_for_configurations() {
     for name in FILES {
         let loaded = understand(&std::fs::read(folder().join(name)).unwrap());
         assert_eq!(loaded.config.is_err(), name.starts_with("errors"), "{name}: {:#?}", loaded.config);
@@ -56,14 +56,13 @@ fn an_error_in_bytes_that_are_not_utf8_has_a_position() {
 }
 
 #[test]
-fn a_hostile_file_cannot_move_the_cursor() {
+fn control_characters_of_a_file_are_not_printed() {
     let loaded = understand(b"[[listener]]\nlisten = \"\\u001b[2J:1\"\n\"\\u001bk\" = 1\n");
     let page = lines(Path::new("a\u{1b}b"), &loaded.config.unwrap_err());
     assert!(!page.chars().any(|c| c.is_control() && c != '\n'), "{page:?}");
 }
 
-/// The lines of docs/relay.md that are made from the table of settings stand between these and an empty line or the next
-/// table of the example.
+/// The lines before the parts of docs/relay.md that are made from the table of settings.
 const PROCESS: &str = "# How the process runs. All of these may be left out.\n";
 const LISTENER: &str = "# Its settings. What is not marked otherwise shows the default.\n";
 
@@ -95,7 +94,7 @@ fn the_document_has_the_table_of_settings() {
     let document = std::fs::read_to_string(&path).unwrap();
     let mut wanted = document.clone();
     for (marker, end, text) in [
-        (PROCESS, "\n# For all listeners", reference(Global::ROWS.iter())),
+        (PROCESS, "\n# Defaults of all listeners", reference(Global::ROWS.iter())),
         (LISTENER, "\n# A range is one listener", reference(Listener::rows())),
     ] {
         let start = wanted.find(marker).expect("the marker") + marker.len();

@@ -1,4 +1,4 @@
-//! The answer of `relay check` as one document, `parshall.relay-check/1`.
+//! Prints the result of `relay check` as a JSON document, `parshall.relay-check/1`.
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn listener(l: &Listener) -> Value {
     Value::Object(object)
 }
 
-/// Every setting under its key; those of a table in an object of its own.
+/// Every setting under its key; the settings of a table are in an object.
 fn settings<S: 'static>(rows: impl Iterator<Item = &'static Row<S>>, subject: &S) -> Map<String, Value> {
     let mut object = Map::new();
     for row in rows {

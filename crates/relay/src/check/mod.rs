@@ -1,4 +1,4 @@
-//! `parshall relay check`: the errors of a configuration file, or what it would do. `text.rs` and `json.rs` print it.
+//! `parshall relay check`: prints the errors of a configuration file, or its settings, as text (`text`) or JSON (`json`).
 mod json;
 mod text;
 

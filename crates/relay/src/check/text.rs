@@ -1,21 +1,21 @@
-//! What a configuration would do, for people: every listener with what is not as usual about it.
+//! Prints a configuration as text: every listener with its settings that are not the default.
 use std::path::Path;
 
 use parshall_core::relay::config::{Config, Endpoint, Global, Listener, Protocol, Target};
 
 use parshall_host::output::{TextStyle, clean, items};
 
-/// Between two items of a line.
+/// The separator of the items of a line.
 const SEPARATOR: &str = " · ";
 
-/// The page.
+/// The text of a valid configuration.
 pub fn text(path: &Path, config: &Config, style: TextStyle) -> String {
     let count = config.listeners.len();
     let listeners = if count == 1 { "one listener".to_owned() } else { format!("{count} listeners") };
     let head = format!("{}: {listeners}, no errors", clean(&path.display().to_string()));
     let mut out = if style.color { format!("\x1b[1m{head}\x1b[0m\n") } else { format!("{head}\n") };
-    let usual = Global::default();
-    let global = Global::ROWS.iter().filter_map(|row| row.describe(&config.global, &usual)).collect::<Vec<_>>();
+    let defaults = Global::default();
+    let global = Global::ROWS.iter().filter_map(|row| row.describe(&config.global, &defaults)).collect::<Vec<_>>();
     lines(&mut out, &global, style.width);
     for group in groups(&config.listeners) {
         out.push('\n');
@@ -41,7 +41,7 @@ fn lines(out: &mut String, parts: &[String], width: usize) {
     }
 }
 
-/// Neighbours that differ in their ports only are shown as the range that they were written as.
+/// Successive listeners that differ only in their ports are printed as a range.
 fn groups(listeners: &[Listener]) -> Vec<&[Listener]> {
     listeners
         .chunk_by(|a, b| {
@@ -83,16 +83,16 @@ fn target(first: &Target, last: &Target) -> String {
 }
 
 fn details(l: &Listener, range: bool) -> Vec<String> {
-    let usual = Listener::new(l.protocol, l.listen.clone(), Vec::new());
+    let defaults = Listener::new(l.protocol, l.listen.clone(), Vec::new());
     let mut parts = Vec::new();
-    if l.name != usual.name {
-        // The names of a range end with each address.
+    if l.name != defaults.name {
+        // Each name of a range ends with its address.
         parts.push(format!("name {}", if range { l.name.split('/').next().unwrap_or_default() } else { &l.name }));
     }
     let mut rows: Vec<_> = Listener::rows().collect();
     rows.sort_by_key(|row| row.more.section);
-    // A list is described as items of its own.
-    let described = rows.iter().filter_map(|row| row.describe(l, &usual));
+    // The rules of an access list are items.
+    let described = rows.iter().filter_map(|row| row.describe(l, &defaults));
     parts.extend(described.flat_map(|text| text.split(SEPARATOR).map(str::to_owned).collect::<Vec<_>>()));
     parts
 }

@@ -1,5 +1,5 @@
-//! The flags of `parshall relay`, as clap sees them. Those that are settings of a configuration file too are made from the
-//! table of settings ([`super::setting_flags`]), so that a flag and a key mean the same.
+//! The flags of `parshall relay` for clap. Flags that are also keys of a configuration file are made from the table of settings
+//! ([`super::setting_flags`]), so that a flag and a key mean the same.
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -21,7 +21,7 @@ pub struct RelayArgs {
     pub(super) run: RunArgs,
 }
 
-/// What else can be done with a relay.
+/// The subcommands of `parshall relay`.
 #[derive(Debug, Subcommand)]
 pub enum RelayCommand {
     /// Report the errors of a configuration file, or what it would do
@@ -60,7 +60,7 @@ pub struct TopArgs {
     pub(super) print: PrintArgs,
 }
 
-/// Arguments of a relay that is to run.
+/// Arguments with which a relay runs.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// Where to listen: 127.0.0.1:9000, `[::1]:9000`, :9000, 127.0.0.1:9000-9010, unix:/run/x.sock
@@ -80,7 +80,7 @@ pub struct RunArgs {
     pub(super) process_settings: SettingFlags<Global>,
 }
 
-/// What a file says in keys that are no settings of one value.
+/// Flags for the keys of a listener that are not in the table of settings.
 #[derive(Debug, Args)]
 pub struct ListenerArgs {
     /// Forward datagrams
@@ -94,5 +94,5 @@ pub struct ListenerArgs {
     pub(super) deny: Vec<Networks>,
 }
 
-/// What one `--allow` names: `all` is two networks. A name of its own, for clap takes a list for several values.
+/// The networks of one `--allow`: `all` is two. An alias, because clap treats a Vec as several values.
 pub(super) type Networks = Vec<IpNet>;

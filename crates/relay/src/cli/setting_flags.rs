@@ -1,4 +1,4 @@
-//! The flags that are settings of a configuration file too, made from the table of settings.
+//! Flags that are also keys of a configuration file, made from the table of settings.
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches, Id};
@@ -9,7 +9,7 @@ use parshall_host::error::UserError;
 
 /// A part of the configuration whose settings may be flags.
 pub trait Subject: Sized + 'static {
-    /// The group of its flags, for conflicts.
+    /// The clap group of its flags, with which other flags conflict.
     const GROUP: &'static str;
     /// Its settings.
     fn rows() -> impl Iterator<Item = &'static Row<Self>>;
@@ -31,10 +31,10 @@ impl Subject for Listener {
     }
 }
 
-/// The settings that were given, each with its values.
+/// The flags that were given.
 #[derive(Debug)]
 pub struct SettingFlags<S: Subject> {
-    /// Those given, with the texts of their values.
+    /// Each setting with the texts of its values.
     pub given: Vec<(&'static Row<S>, Vec<String>)>,
 }
 
@@ -81,7 +81,7 @@ impl<S: Subject> Args for SettingFlags<S> {
 
 fn arg<S: Subject>(row: &'static Row<S>, flag: Flag) -> Arg {
     let arg = Arg::new(flag.name).long(flag.name).help(help(row, flag));
-    // The value is read again once all flags are known, since a list takes all of its values together.
+    // Here the value is only checked. It is read once all flags are known, because a list takes all its values together.
     let read = move |text: &str| row.field.parse(&[text]).map(|_| text.to_owned()).map_err(UserError::from);
     match row.field.takes() {
         Takes::Nothing => arg.action(ArgAction::SetTrue),

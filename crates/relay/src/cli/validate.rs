@@ -1,4 +1,4 @@
-//! The flags of `parshall relay` lowered into a request.
+//! Validates the flags of `parshall relay` and makes a request from them.
 use parshall_core::relay::config::row::{Row, Set};
 use parshall_core::relay::config::{
     AccessRule, At, Draft, Global, Listener, Protocol, Setting, TargetSpec, access_list, address, quick,
@@ -12,7 +12,7 @@ use crate::request::{RelayRequest, Source};
 use parshall_host::error::UserError;
 
 impl RelayArgs {
-    /// Checks them.
+    /// The request, or the first error.
     pub fn validate(self) -> Result<RelayRequest, UserError> {
         Ok(match self.command {
             Some(RelayCommand::Check(args)) => RelayRequest::Check { path: args.file, output: args.print.output() },
@@ -57,7 +57,7 @@ impl RunArgs {
     }
 }
 
-/// The settings of the listener, checked as those of a file are.
+/// The settings of the listener.
 fn settings(listener: ListenerArgs, flags: SettingFlags<Listener>) -> Result<Vec<Setting>, UserError> {
     let rules = |networks: Vec<Networks>, allow| -> Vec<AccessRule> {
         networks.into_iter().flatten().map(|network| AccessRule { allow, network }).collect()
@@ -85,12 +85,12 @@ fn set<S: 'static>(row: &Row<S>, texts: &[String]) -> Result<Set<S>, ValueError>
     row.field.parse(&texts.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// There is no text on a command line to point into.
+/// A value without a position, which a command line does not have.
 fn unplaced<T>(value: T) -> At<T> {
     At::new(value, 0)
 }
 
-/// The first word may be a file without its `-c`, or a misspelt command.
+/// The error for a wrong first argument, which may be a file without `-c`, or a misspelt subcommand.
 fn not_an_address(listen: &str, targets: &[String], wrong: ValueError) -> UserError {
     if targets.is_empty() && (listen.contains('/') || listen.contains('.')) && !listen.contains(':') {
         let hint =

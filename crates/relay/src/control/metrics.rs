@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn values_labels_and_escapes() {
+    fn values_labels_and_escapes_are_printed() {
         let text = text(snapshot()).expect("text");
         for line in [
             r#"parshall_relay_accepted_total{listener="a \"quoted\" \\ name\n"} 7"#,

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_for_its_owner_and_goes_with_it() {
+    fn a_socket_is_accessible_to_its_owner_only_and_removed_at_the_end() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("c");
         let text = path.to_str().expect("UTF-8");
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sockets_are_replaced() {
+    fn files_that_are_no_sockets_are_not_replaced() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("file");
         fs::write(&path, "precious").expect("written");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_socket_that_was_bound_is_given_away() {
+    fn only_the_socket_that_was_bound_changes_its_owner() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("relay-1.sock");
         let other = User { uid: 65533, gid: 65533 };

@@ -304,21 +304,21 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_arrive_between_the_last_copy_and_the_program_are_redirected_first() {
+    fn bytes_that_arrive_between_the_last_copy_and_the_attachment_are_redirected_first() {
         let mut engine = SockmapEngine::new(4096);
         if let Err(e) = engine.redirect() {
             return skip("bytes that arrive while a pair joins the sockmap", &format!("{e:?}"));
         }
         for _ in 0..50 {
             let ((mut client, source), (mut server, sink)) = (pair(), pair());
-            client.write_all(b"between ").expect("room");
+            client.write_all(b"between ").expect("sent");
             while unread(source.as_raw_fd()).expect("a socket") < 8 {
                 std::thread::yield_now();
             }
             let cookie = cookie(source.as_raw_fd()).expect("a socket");
             engine.redirect().expect("loaded").join(cookie, source.as_raw_fd(), sink.as_raw_fd()).expect("joined");
             announce_unread(source.as_raw_fd()).expect("TCP");
-            client.write_all(b"and after").expect("room");
+            client.write_all(b"and after").expect("sent");
             let mut got = [0; 17];
             server.read_exact(&mut got).expect("all of it");
             assert_eq!(&got, b"between and after");
@@ -329,7 +329,7 @@ mod tests {
 
     /// The kernel takes a buffer without bytes for a broken pipe, and sets that error at the socket in whose queue it was.
     #[test]
-    fn the_end_of_data_breaks_no_pipe() {
+    fn the_end_of_data_causes_no_epipe() {
         let mut engine = SockmapEngine::new(4096);
         let redirect = match engine.redirect() {
             Ok(redirect) => redirect,
@@ -338,7 +338,7 @@ mod tests {
         let ((mut client, source), (mut server, sink)) = (pair(), pair());
         let cookie = cookie(source.as_raw_fd()).expect("a socket");
         redirect.join(cookie, source.as_raw_fd(), sink.as_raw_fd()).expect("joined");
-        client.write_all(b"all").expect("room");
+        client.write_all(b"all").expect("sent");
         client.shutdown(Shutdown::Write).expect("a connection");
         let mut got = [0; 3];
         server.read_exact(&mut got).expect("all of it");

@@ -1,5 +1,5 @@
 //! What every engine has to do, on socket pairs and on TCP over loopback. Each test runs every engine on every kind of
-//! socket it moves; a kernel that refuses an engine is told in `PARSHALL_SKIPS`.
+//! socket it moves; an engine that the kernel refuses is listed in `PARSHALL_SKIPS`.
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::stats::{EngineKind, Fallback};
 use parshall_testkit::skip;
 
 /// No test takes longer; none is expected to take a tenth of it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const CEILING: usize = 64 * 1024;
 
 /// One direction as the worker would keep it.
@@ -109,7 +109,7 @@ impl Rig {
             transfer.store = job.store;
             transfer.rhythm = job.rhythm;
             self.armed += usize::from(job.outcome == Outcome::Armed);
-            progress |= self.told(index, job.moved, job.outcome);
+            progress |= self.record(index, job.moved, job.outcome);
         }
         let mut done: Vec<Done> = Vec::new();
         self.engine.completed(Some(Duration::from_millis(1)), &mut done).expect("the engine works");
@@ -118,19 +118,19 @@ impl Rig {
             if matches!(one.outcome, Outcome::Ended(_) | Outcome::Refused(_)) {
                 self.transfers[index].store = Store::Empty;
             }
-            progress |= self.told(index, one.moved, one.outcome);
+            progress |= self.record(index, one.moved, one.outcome);
         }
         progress
     }
 
-    fn told(&mut self, index: usize, moved: u64, outcome: Outcome) -> bool {
+    fn record(&mut self, index: usize, moved: u64, outcome: Outcome) -> bool {
         let transfer = &mut self.transfers[index];
         transfer.moved += moved;
         match outcome {
             Outcome::Ended(Ended::Eof)
                 if self.engine.has_more(self.sockets[transfer.source].as_raw_fd(), transfer.moved) => {}
             Outcome::Ended(how) => {
-                assert!(transfer.ended.replace(how).is_none(), "an end is told once");
+                assert!(transfer.ended.replace(how).is_none(), "an end is reported once");
                 if how == Ended::Eof {
                     // A sink that is gone is found by its own direction.
                     let _gone = shutdown_write(self.sockets[transfer.sink].as_raw_fd());
@@ -155,7 +155,7 @@ impl Rig {
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let began = Instant::now();
         while !done(self) {
-            assert!(began.elapsed() < PATIENCE, "{:?}: {what} does not happen", self.engine.kind());
+            assert!(began.elapsed() < TIMEOUT, "{:?}: {what} does not happen", self.engine.kind());
             if !self.turn() {
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -189,16 +189,16 @@ impl Rig {
 fn pair(tcp: bool) -> (Peer, OwnedFd) {
     if !tcp {
         let (a, b) = UnixStream::pair().expect("a pair");
-        a.set_read_timeout(Some(PATIENCE)).expect("an option");
-        a.set_write_timeout(Some(PATIENCE)).expect("an option");
+        a.set_read_timeout(Some(TIMEOUT)).expect("an option");
+        a.set_write_timeout(Some(TIMEOUT)).expect("an option");
         b.set_nonblocking(true).expect("an option");
         return (Peer::Unix(a), b.into());
     }
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let a = TcpStream::connect(listener.local_addr().expect("bound")).expect("a connection");
     let (b, _) = listener.accept().expect("a connection");
-    a.set_read_timeout(Some(PATIENCE)).expect("an option");
-    a.set_write_timeout(Some(PATIENCE)).expect("an option");
+    a.set_read_timeout(Some(TIMEOUT)).expect("an option");
+    a.set_write_timeout(Some(TIMEOUT)).expect("an option");
     a.set_nodelay(true).expect("an option");
     b.set_nodelay(true).expect("an option");
     b.set_nonblocking(true).expect("an option");
@@ -341,7 +341,7 @@ fn available(kind: EngineKind) -> bool {
 }
 
 #[test]
-fn all_bytes_arrive_in_order_both_ways_whatever_the_sizes_and_stalls() {
+fn all_bytes_arrive_in_order_in_both_directions() {
     each(|kind, tcp| {
         const PAIRS: u64 = 4;
         const LEN: usize = 3 << 20;
@@ -377,7 +377,7 @@ fn clone(peer: &Peer) -> Peer {
 }
 
 #[test]
-fn the_end_comes_after_the_last_byte_and_late_replies_still_pass() {
+fn the_end_comes_after_the_last_byte_and_late_replies_arrive() {
     each(|kind, tcp| {
         let (mut client, a) = pair(tcp);
         let (mut server, b) = pair(tcp);
@@ -415,7 +415,7 @@ fn bytes_sent_before_the_relay_begins_are_not_lost() {
             let (mut server, b) = pair(tcp);
             let len = 1 + (round as usize * 97) % 30_000;
             let all = bytes_of(round, len * 3);
-            client.write_all(&all[..len]).expect("room");
+            client.write_all(&all[..len]).expect("sent");
             rig.join(a, b);
             let rest = all[len..].to_vec();
             // In every other round the rest comes after the engine has the direction, else at about the same time.
@@ -457,7 +457,7 @@ fn a_reset_of_the_source_ends_the_direction_as_failed() {
         let (mut server, b) = pair(true);
         let mut rig = Rig::new(kind);
         let there = rig.join(a, b);
-        client.write_all(b"last words").expect("room");
+        client.write_all(b"last words").expect("sent");
         rig.until("delivery", |rig| rig.refresh(there) == 10);
         reset_on_close(client.as_raw_fd()).expect("an option");
         drop(client);
@@ -562,7 +562,7 @@ fn thousands_of_small_messages_go_back_and_forth() {
             threads.push(std::thread::spawn(move || {
                 for i in 0..MESSAGES {
                     let message = bytes_of(n * MESSAGES + i, 32);
-                    client.write_all(&message).expect("room");
+                    client.write_all(&message).expect("sent");
                     let mut echo = [0; 32];
                     client.read_exact(&mut echo).expect("an echo");
                     assert_eq!(echo[..], message[..]);
@@ -572,7 +572,7 @@ fn thousands_of_small_messages_go_back_and_forth() {
             threads.push(std::thread::spawn(move || {
                 let mut message = [0; 32];
                 while server.read_exact(&mut message).is_ok() {
-                    server.write_all(&message).expect("room");
+                    server.write_all(&message).expect("sent");
                 }
             }));
         }
@@ -583,7 +583,7 @@ fn thousands_of_small_messages_go_back_and_forth() {
 }
 
 #[test]
-fn a_connection_cut_in_flight_leaves_nothing_behind() {
+fn a_connection_closed_during_a_transfer_leaks_nothing() {
     each(|kind, tcp| {
         let mut rig = Rig::new(kind);
         for round in 0..20 {

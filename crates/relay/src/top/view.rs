@@ -54,7 +54,7 @@ fn head(s: &Snapshot) -> String {
     format!(
         "parshall relay · pid {} · {state} {} · {listeners} listener{} · {active} open{down}",
         s.process.pid,
-        duration(s.uptime_s),
+        uptime(s.uptime_s),
         if listeners == 1 { "" } else { "s" }
     )
 }
@@ -146,7 +146,8 @@ fn engines(old: &ListenerView, new: &ListenerView) -> String {
     }
 }
 
-fn duration(seconds: f64) -> String {
+/// An uptime in its two largest units. [`parshall_core::units::duration`] is for times below a minute.
+fn uptime(seconds: f64) -> String {
     let s = seconds as u64;
     match s {
         0..60 => format!("{s} s"),
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fits_the_terminal() {
+    fn the_page_fits_the_terminal() {
         let page = text(&snapshot(0, 0), &snapshot(1, 1), Duration::from_secs(1), Some((60, 6)));
         assert!(page.lines().all(|l| l.chars().count() <= 60) && page.lines().count() <= 6, "{page}");
         assert!(page.contains("and 1 more"));

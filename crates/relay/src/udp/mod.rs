@@ -26,7 +26,7 @@ use plan::UdpPlan;
 use stop::Stop;
 use worker::UdpWorker;
 
-/// Runs a worker in the calling thread until it was told to stop and has drained.
+/// Runs a worker in the calling thread until it was asked to stop and has drained.
 pub fn run(plan: UdpPlan, stop: Arc<Stop>) -> io::Result<()> {
     UdpWorker::new(plan, stop)?.run()
 }

@@ -170,7 +170,7 @@ fn a_session_keeps_its_source_port_and_answers_come_back() {
 }
 
 #[test]
-fn the_longest_and_the_empty_datagram_pass_both_ways() {
+fn the_longest_and_the_empty_datagram_are_forwarded_both_ways() {
     let (relay, target) = start();
     let client = client(&relay);
     let long: Vec<u8> = (0..65_507_u32).map(|n| (n % 251) as u8).collect();
@@ -296,7 +296,7 @@ fn answers_alone_keep_a_session_and_silence_ends_it() {
 }
 
 #[test]
-fn limits_hold_and_others_do_not_suffer() {
+fn limits_hold_and_other_clients_are_served() {
     let target = socket("127.0.0.1:0");
     let mut setup = Setup::default();
     setup.config.limits.connections = Some(2);
@@ -351,7 +351,7 @@ fn a_denied_client_reaches_no_target() {
 }
 
 #[test]
-fn a_wildcard_answers_from_the_address_that_was_asked() {
+fn a_wildcard_listener_answers_from_the_address_that_the_client_used() {
     for (listen, hosts) in [("0.0.0.0:0", ["127.0.0.1", "127.0.0.2"]), ("[::]:0", ["::1", "::1"])] {
         let target = socket("127.0.0.1:0");
         let setup = Setup { listen, ..Setup::default() };
@@ -374,7 +374,7 @@ fn a_wildcard_answers_from_the_address_that_was_asked() {
 }
 
 #[test]
-fn a_target_that_refuses_and_then_comes_up_is_reached_by_the_same_session() {
+fn a_session_reaches_a_target_that_refused_at_first() {
     let (relay, target) = start();
     let client = client(&relay);
     let address = target.local_addr().expect("bound");

@@ -121,7 +121,7 @@ impl UdpWorker {
         })
     }
 
-    /// Runs in the calling thread until it was told to stop and has drained.
+    /// Runs in the calling thread until it was asked to stop and has drained.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(256);
         loop {

@@ -213,7 +213,7 @@ impl Worker {
         })
     }
 
-    /// Runs in the calling thread until it was told to drain and its last connection has ended.
+    /// Runs in the calling thread until it was asked to drain and its last connection has ended.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         self.batch = Batch::of_thread();

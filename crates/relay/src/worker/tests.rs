@@ -29,7 +29,7 @@ fn a_new_configuration_may_have_larger_buffers() {
 }
 
 #[test]
-fn a_connection_keeps_its_listener_however_many_reloads_have_left_places() {
+fn a_connection_keeps_its_listener_across_reloads_that_free_slots() {
     let mut worker = worker();
     let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     socket.set_nonblocking(true).expect("an option");

@@ -14,7 +14,7 @@ use crate::record::Closed;
 use crate::serve::{ProcessLimits, Relay};
 use crate::stats::{EngineKind, Fallback};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Says back what it hears, and ends when the other side does.
 fn echo_server() -> SocketAddr {
@@ -56,7 +56,7 @@ fn start(engine: EngineChoice, adjust: impl Fn(&mut Listener)) -> (Relay, Receiv
 
 fn client(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("an option");
     stream
 }
 
@@ -81,7 +81,7 @@ fn stream_until(stream: &mut TcpStream, seen: impl Fn() -> bool) {
 fn closed(ended: &Receiver<Vec<Closed>>, count: usize) -> Vec<Closed> {
     let mut all = Vec::new();
     let began = Instant::now();
-    while all.len() < count && began.elapsed() < PATIENCE {
+    while all.len() < count && began.elapsed() < TIMEOUT {
         all.extend(ended.recv_timeout(Duration::from_millis(50)).unwrap_or_default());
     }
     all
@@ -93,7 +93,7 @@ fn drain(mut relay: Relay) {
 }
 
 #[test]
-fn connections_come_and_go_and_are_told_of_with_bytes_and_engine() {
+fn ended_connections_are_reported_with_bytes_and_engine() {
     // What does not stream is copied until it would be redirected.
     for (choice, kind) in [(EngineChoice::Uring, EngineKind::Uring), (EngineChoice::Sockmap, EngineKind::Copy)] {
         let (relay, ended, address) = start(choice, |_| {});
@@ -103,9 +103,9 @@ fn connections_come_and_go_and_are_told_of_with_bytes_and_engine() {
             one.shutdown(std::net::Shutdown::Write).expect("open");
             assert_eq!(one.read(&mut [0; 8]).expect("the end"), 0);
         }
-        let told = closed(&ended, 30);
-        assert_eq!(told.len(), 30);
-        for one in told {
+        let ended_connections = closed(&ended, 30);
+        assert_eq!(ended_connections.len(), 30);
+        for one in ended_connections {
             assert_eq!(one.reason, CloseReason::Finished);
             for moved in one.transferred.iter() {
                 assert_eq!(moved.bytes, 15, "{kind:?}");
@@ -118,7 +118,7 @@ fn connections_come_and_go_and_are_told_of_with_bytes_and_engine() {
 }
 
 #[test]
-fn clients_that_reset_before_they_are_accepted_are_judged_by_their_addresses() {
+fn clients_that_reset_before_they_are_accepted_have_their_addresses() {
     let choices = [EngineChoice::Auto, EngineChoice::Splice, EngineChoice::Uring, EngineChoice::Sockmap];
     for (choice, any) in choices.into_iter().flat_map(|choice| [(choice, "127.0.0.1:0"), (choice, "[::1]:0")]) {
         let target = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -132,13 +132,14 @@ fn clients_that_reset_before_they_are_accepted_are_judged_by_their_addresses() {
         let prepared = relay.prepare(&config, &mut Pool::default()).expect("open");
         for _ in 0..5 {
             let mut client = socket2::Socket::from(client(place));
-            client.write_all(b"do it").expect("room");
+            client.write_all(b"do it").expect("sent");
             client.set_linger(Some(Duration::ZERO)).expect("an option");
         }
         let (_wake, ended) = relay.start(&config, ProcessLimits::new(&config, 1, 1024), || ()).expect("a relay");
         relay.commit(prepared, 0);
-        let told: Vec<_> = closed(&ended, 5).iter().map(|one| (one.reason, one.client.map(|c| c.ip()))).collect();
-        assert_eq!(told, [(CloseReason::Denied, Some(place.ip())); 5], "{choice:?}");
+        let ended_connections: Vec<_> =
+            closed(&ended, 5).iter().map(|one| (one.reason, one.client.map(|c| c.ip()))).collect();
+        assert_eq!(ended_connections, [(CloseReason::Denied, Some(place.ip())); 5], "{choice:?}");
         drain(relay);
         target.set_nonblocking(true).expect("an option");
         assert!(target.accept().is_err(), "{choice:?}: the target was connected to");
@@ -146,7 +147,7 @@ fn clients_that_reset_before_they_are_accepted_are_judged_by_their_addresses() {
 }
 
 #[test]
-fn a_proxy_at_a_unix_socket_that_names_no_client_is_judged_by_no_rule() {
+fn with_access_rules_an_unknown_client_of_a_unix_listener_is_denied() {
     let scratch = tempfile::tempdir().expect("a directory");
     let path = scratch.path().join("s").to_str().expect("UTF-8").to_owned();
     let (relay, ended, _) = start(EngineChoice::Auto, |l| {
@@ -154,12 +155,12 @@ fn a_proxy_at_a_unix_socket_that_names_no_client_is_judged_by_no_rule() {
     });
     let said = |header: &[u8]| {
         let mut stream = std::os::unix::net::UnixStream::connect(&path).expect("a connection");
-        stream.set_read_timeout(Some(PATIENCE)).expect("an option");
-        stream.write_all(&[header, b"hello"].concat()).expect("room");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("an option");
+        stream.write_all(&[header, b"hello"].concat()).expect("sent");
         let mut heard = [0; 5];
         stream.read_exact(&mut heard).is_ok() && &heard == b"hello"
     };
-    assert!(!said(b"PROXY UNKNOWN\r\n"), "there are rules, and nothing to hold against them");
+    assert!(!said(b"PROXY UNKNOWN\r\n"), "a client without an address, and there are rules");
     assert!(!said(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"), "denied by a rule");
     // LOCAL: a connection of the proxy's own, such as its health check.
     assert!(said(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"));
@@ -173,15 +174,15 @@ fn denies_all() -> Vec<AccessRule> {
 }
 
 #[test]
-fn a_limit_on_connections_holds_for_those_the_ring_has_accepted() {
+fn the_connection_limit_holds_for_connections_that_the_ring_has_accepted() {
     let (relay, _ended, address) = start(EngineChoice::Uring, |l| l.limits.connections = Some(2));
     let mut clients: Vec<TcpStream> = (0..6).map(|_| client(address)).collect();
     assert!(echoes(&mut clients[0]) && echoes(&mut clients[1]));
     for waiting in &mut clients[2..] {
         waiting.set_read_timeout(Some(Duration::from_millis(20))).expect("an option");
-        waiting.write_all(b"hello").expect("room");
+        waiting.write_all(b"hello").expect("sent");
         assert!(waiting.read(&mut [0; 5]).is_err(), "not admitted yet");
-        waiting.set_read_timeout(Some(PATIENCE)).expect("an option");
+        waiting.set_read_timeout(Some(TIMEOUT)).expect("an option");
     }
     while clients.len() > 2 {
         clients.remove(0);
@@ -196,16 +197,19 @@ fn a_limit_on_connections_holds_for_those_the_ring_has_accepted() {
 }
 
 #[test]
-fn a_cut_connection_is_reset_or_closed_at_both_ends() {
+fn a_closed_connection_is_reset_or_closed_at_both_ends() {
     for choice in [EngineChoice::Uring, EngineChoice::Sockmap] {
         let (relay, ended, address) = start(choice, |l| l.timeouts.idle = Duration::from_millis(200));
         let mut quiet = client(address);
         assert!(echoes(&mut quiet));
         // The idle timeout cuts it while its receives are in flight.
         assert_eq!(quiet.read(&mut [0; 8]).expect("closed"), 0);
-        let told = closed(&ended, 1);
+        let ended_connections = closed(&ended, 1);
         assert_eq!(
-            told.iter().map(|c| (c.reason, c.transferred[Direction::ClientToTarget].bytes)).collect::<Vec<_>>(),
+            ended_connections
+                .iter()
+                .map(|c| (c.reason, c.transferred[Direction::ClientToTarget].bytes))
+                .collect::<Vec<_>>(),
             [(CloseReason::IdleTimeout, 5)]
         );
         drain(relay);
@@ -213,14 +217,14 @@ fn a_cut_connection_is_reset_or_closed_at_both_ends() {
 }
 
 #[test]
-fn a_bandwidth_is_kept_by_copying() {
+fn a_connection_with_a_bandwidth_is_copied() {
     let (relay, ended, address) = start(EngineChoice::Uring, |l| l.limits.bandwidth = Some(10_000_000));
     let mut one = client(address);
     assert!(echoes(&mut one));
     drop(one);
-    let told = closed(&ended, 1);
+    let ended_connections = closed(&ended, 1);
     assert_eq!(
-        told[0].transferred.iter().map(|t| (t.fallback, t.engines)).collect::<Vec<_>>(),
+        ended_connections[0].transferred.iter().map(|t| (t.fallback, t.engines)).collect::<Vec<_>>(),
         [(Some(Fallback::Bandwidth), 1); 2]
     );
     drain(relay);
@@ -245,7 +249,7 @@ fn a_stream_is_redirected_one_way_and_copied_the_other() {
 }
 
 #[test]
-fn sockmap_leaves_unix_sockets_alone_and_says_so() {
+fn sockmap_copies_unix_sockets_and_reports_the_fallback() {
     let scratch = tempfile::tempdir().expect("a directory");
     let path = scratch.path().join("s").to_str().expect("UTF-8").to_owned();
     let target = std::os::unix::net::UnixListener::bind(&path).expect("bound");

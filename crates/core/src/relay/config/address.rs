@@ -14,10 +14,10 @@ pub struct Spec {
     pub ports: Ports,
 }
 
-/// A host, or a socket that needs none.
+/// A host, or the path of a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
-    /// An address, and the number of the interface for a link-local one (else 0).
+    /// An address, and the interface index of a link-local one (otherwise 0).
     Ip(IpAddr, u32),
     /// A name to resolve.
     Name(String),
@@ -28,9 +28,9 @@ pub enum Host {
 /// Ports from the first to the last, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ports {
-    /// The first.
+    /// The first port.
     pub first: u16,
-    /// The last, not below the first.
+    /// The last port, which is not below the first.
     pub last: u16,
 }
 
@@ -40,14 +40,14 @@ impl Ports {
         Self { first: port, last: port }
     }
 
-    /// How many.
+    /// The number of ports.
     pub fn count(self) -> usize {
         usize::from(self.last - self.first) + 1
     }
 }
 
 impl Spec {
-    /// The address with the port at this place of the range.
+    /// The address with the port at this index of the range.
     pub fn endpoint(&self, index: usize) -> Endpoint {
         let port = self.ports.first.saturating_add(index as u16).min(self.ports.last);
         match &self.host {
@@ -78,7 +78,7 @@ pub fn listen(text: &str) -> Result<Vec<Spec>, ValueError> {
     Ok([spec].into_iter().chain(v6).collect())
 }
 
-/// Refuses a range that begins with port 0.
+/// An error for a range that begins with port 0.
 pub fn check_listen_ports(spec: &Spec) -> Result<(), ValueError> {
     if spec.ports.first == 0 && spec.ports.last != 0 {
         return Err(ValueError::new(
@@ -103,7 +103,7 @@ pub fn target(text: &str) -> Result<Spec, ValueError> {
     Ok(spec)
 }
 
-/// Refuses port 0.
+/// An error for port 0.
 pub fn check_target_ports(spec: &Spec) -> Result<(), ValueError> {
     if spec.ports.first == 0 && !spec.is_unix() {
         return Err(ValueError::new(
@@ -114,7 +114,7 @@ pub fn check_target_ports(spec: &Spec) -> Result<(), ValueError> {
     Ok(())
 }
 
-/// One address and port, without a name to resolve.
+/// A single IP address and port.
 pub fn socket_address(text: &str) -> Result<SocketAddr, ValueError> {
     let specs = listen(text)?;
     match (specs.len(), specs[0].ports.count(), specs[0].endpoint(0)) {
@@ -171,8 +171,8 @@ fn spec(text: &str, examples: &str, host: impl Fn(&str) -> Result<Host, ValueErr
     Ok(Spec { host: host(name)?, ports: ports(port)? })
 }
 
-/// What to write instead of a URL: its address without user, path and query, and with the port that the scheme stands for
-/// if the URL names none.
+/// The hint for a URL: to write its address without user, path and query, with the default port of the scheme if the URL has
+/// none.
 fn url_hint(scheme: &str, rest: &str) -> String {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -186,7 +186,7 @@ fn url_hint(scheme: &str, rest: &str) -> String {
     format!("write {} alone", quote(&format!("{host}{port}")))
 }
 
-/// A host alone: an IPv4 address, an IPv6 address (in brackets or not), or a name.
+/// A host without a port: an IPv4 address, an IPv6 address (with or without brackets), or a name.
 pub fn host(text: &str) -> Result<Host, ValueError> {
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
     if let Some(v6) = bare.or_else(|| text.contains(':').then_some(text)) {
@@ -225,7 +225,7 @@ fn ipv6(text: &str) -> Result<Host, ValueError> {
     Ok(Host::Ip(ip.into(), scope))
 }
 
-/// A name by the rules of RFC 1123, with `_` too, which real zones have.
+/// A host name (RFC 1123), in which `_` is also allowed because it is in use.
 fn name(text: &str) -> Result<String, ValueError> {
     let label = |l: &str| {
         (1..=63).contains(&l.len())

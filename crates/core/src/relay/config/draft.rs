@@ -1,5 +1,4 @@
-//! From what a user wrote to the configuration: ranges expanded, defaults filled in, and everything checked that takes
-//! more than one value to see.
+//! Makes a configuration of what the user wrote: expands ranges, fills in defaults, and checks values against each other.
 use std::collections::HashMap;
 
 use ipnet::IpNet;
@@ -13,17 +12,17 @@ use super::table::{Global, Listener};
 use crate::text::quote;
 use crate::values::ValueError;
 
-/// A value, and the byte of the text where it begins (0 where there is no text).
+/// A value, and the byte offset in the text at which it begins (0 without a text).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct At<T> {
     /// The value.
     pub value: T,
-    /// Its first byte.
+    /// The byte offset.
     pub at: usize,
 }
 
 impl<T> At<T> {
-    /// A value at its place.
+    /// A value at a byte offset.
     pub fn new(value: T, at: usize) -> Self {
         Self { value, at }
     }
@@ -34,29 +33,29 @@ impl<T> At<T> {
 pub struct TargetSpec {
     /// Its address or addresses.
     pub spec: Spec,
-    /// Its share, 1 to 1000.
+    /// Its weight, 1 to 1000.
     pub weight: u32,
 }
 
-/// A listener as it was written: it becomes one [`Listener`] for each address and port.
+/// A listener as the user wrote it, which becomes one [`Listener`] for each address and port.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// Its name, if it was given one.
+    /// Its name, if it has one.
     pub name: Option<At<String>>,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// Where it listens.
+    /// The addresses to listen on.
     pub listen: Vec<At<Spec>>,
-    /// Where its traffic goes.
+    /// The targets.
     pub targets: Vec<At<TargetSpec>>,
-    /// What was set for it; a later one wins.
+    /// Its settings, of which a later one overrides an earlier one.
     pub settings: Vec<At<Setting>>,
 }
 
-/// More listeners than this are not opened: each takes a descriptor per thread.
+/// The most listeners: each takes a descriptor per thread.
 pub const MAX_LISTENERS: usize = 16_384;
 
-/// The configuration of a command line: one draft, and the first error if there is one.
+/// The configuration of a command line, or the first error.
 pub fn quick(global: Global, draft: Draft) -> Result<Config, ValueError> {
     let mut errors = ConfigErrors::new("");
     let config = assemble(global, &[], &[draft], &mut errors);
@@ -66,7 +65,7 @@ pub fn quick(global: Global, draft: Draft) -> Result<Config, ValueError> {
     }
 }
 
-/// Expands and checks. The result is a valid configuration only if no error was added.
+/// Expands and checks drafts. The result is a valid configuration only if no error was added.
 pub(super) fn assemble(
     global: Global,
     defaults: &[At<Setting>],
@@ -90,9 +89,9 @@ pub(super) fn assemble(
 struct Assembly<'m, 't> {
     errors: &'m mut ConfigErrors<'t>,
     listeners: Vec<Listener>,
-    /// The place of each address that is listened on.
+    /// The byte offset of each address that is listened on.
     taken: HashMap<(Protocol, Endpoint), usize>,
-    /// The place of each name.
+    /// The byte offset of each name.
     names: HashMap<String, usize>,
 }
 
@@ -112,13 +111,13 @@ impl Assembly<'_, '_> {
             }
             let targets: Vec<&At<TargetSpec>> =
                 draft.targets.iter().filter(|target| self.ranges_fit(listen, target)).collect();
-            let mut told_taken = false;
+            let mut reported_taken = false;
             for index in 0..count {
                 let mut listener = expand(draft, listen, &targets, index);
-                // What holds for the first port of a range holds for all.
+                // The settings of all ports of a range have the same errors.
                 let settings = self.settings(draft, defaults, &listener, index == 0);
                 settings.iter().for_each(|setting| setting.apply(&mut listener));
-                told_taken = told_taken || self.taken(&listener, listen.at);
+                reported_taken = reported_taken || self.taken(&listener, listen.at);
                 self.loops(&listener, &targets);
                 self.name(&mut listener, draft, many, listen.at);
                 self.listeners.push(listener);
@@ -126,7 +125,7 @@ impl Assembly<'_, '_> {
         }
     }
 
-    /// Unix sockets are streams here.
+    /// Unix sockets are stream sockets, so they are errors with UDP.
     fn stream_only(&mut self, draft: &Draft, listen: &At<Spec>) -> bool {
         if draft.protocol == Protocol::Tcp {
             return true;
@@ -155,7 +154,7 @@ impl Assembly<'_, '_> {
         fits
     }
 
-    /// The defaults that work with this listener, and then its own settings; with `report`, errors are added.
+    /// The defaults that fit this listener, and then its own settings. With `report` errors are added.
     fn settings<'d>(
         &mut self,
         draft: &'d Draft,
@@ -165,7 +164,7 @@ impl Assembly<'_, '_> {
     ) -> Vec<&'d Setting> {
         let mut own = bare.clone();
         draft.settings.iter().for_each(|s| s.value.apply(&mut own));
-        // Whether one default fits can depend on another: an access list on a Unix socket needs PROXY headers.
+        // A default may fit only with another one: an access list on a Unix socket needs PROXY headers.
         let mut all = bare.clone();
         defaults.iter().chain(&draft.settings).for_each(|s| s.value.apply(&mut all));
         let fits = |setting: &Setting| {
@@ -199,7 +198,7 @@ impl Assembly<'_, '_> {
         }
     }
 
-    /// Whether the address is already listened on. Port 0 is a new port each time.
+    /// Whether another listener has the address, which is an error. Port 0 is a new port each time.
     fn taken(&mut self, listener: &Listener, at: usize) -> bool {
         if matches!(&listener.listen, Endpoint::Ip(a) if a.port() == 0)
             || matches!(&listener.listen, Endpoint::Name(_, 0))
@@ -214,7 +213,7 @@ impl Assembly<'_, '_> {
         true
     }
 
-    /// Forwarding to oneself fills the host with connections.
+    /// A listener that is its own target is an error: one connection would open connections without end.
     fn loops(&mut self, listener: &Listener, targets: &[&At<TargetSpec>]) {
         for (target, written) in listener.targets.iter().zip(targets) {
             if target.endpoint == listener.listen {
@@ -237,7 +236,7 @@ impl Assembly<'_, '_> {
             self.names.insert(listener.name.clone(), name.at);
             return;
         }
-        // Several listeners on port 0 have the same address until they are opened.
+        // Listeners on port 0 have the same address until they are opened.
         let plain = listener.name.clone();
         let mut number = 2;
         while self.names.contains_key(&listener.name) {
@@ -257,7 +256,7 @@ fn expand(draft: &Draft, listen: &At<Spec>, targets: &[&At<TargetSpec>], index: 
     Listener::new(draft.protocol, listen.value.endpoint(index), targets.collect())
 }
 
-/// The access list of a command line: deny goes before allow.
+/// The access list of a command line, in which deny rules come before allow rules.
 pub fn access_list(allow: &[AccessRule], deny: &[AccessRule]) -> Result<Vec<AccessRule>, ValueError> {
     let rules: Vec<AccessRule> = deny.iter().chain(allow).copied().collect();
     let mut errors = ConfigErrors::new("");
@@ -270,7 +269,7 @@ fn ports(count: usize) -> String {
     if count == 1 { "one port".to_owned() } else { format!("{count} ports") }
 }
 
-/// Notes each rule that never decides because an earlier one says the opposite for all of its network.
+/// Adds an error for each rule that never applies because an earlier one says the opposite for all of its network.
 pub(super) fn check_access(rules: &[At<AccessRule>], hint: &str, errors: &mut ConfigErrors<'_>) {
     let mut earlier: HashMap<IpNet, usize> = HashMap::new();
     for (index, At { value: rule, at }) in rules.iter().enumerate() {

@@ -2,12 +2,12 @@
 use crate::text::position;
 use crate::values::ValueError;
 
-/// One error and where it is in the file.
+/// One error and its position in the file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigError {
     /// The line, from 1.
     pub line: u32,
-    /// Where the wrong text begins in the line: from 1, counted in characters.
+    /// The column at which the wrong text begins, in characters from 1.
     pub column: u32,
     /// What is wrong, in one line without a full stop.
     pub what: String,
@@ -15,14 +15,14 @@ pub struct ConfigError {
     pub hint: String,
 }
 
-/// Further errors are dropped: a hostile file could have one per byte.
+/// The most errors that are kept, because a hostile file could have one per byte.
 const MAX_ERRORS: usize = 500;
 
 /// The errors found so far in a text.
 #[derive(Debug)]
 pub struct ConfigErrors<'t> {
     text: &'t str,
-    /// With the byte offset of each.
+    /// Each error with its byte offset.
     found: Vec<(usize, ValueError)>,
 }
 
@@ -38,7 +38,7 @@ impl<'t> ConfigErrors<'t> {
         }
     }
 
-    /// The value of a result; an error is added at the byte offset.
+    /// The value of a result; its error is added at the byte offset.
     pub fn keep<T>(&mut self, at: usize, result: Result<T, ValueError>) -> Option<T> {
         result.map_err(|wrong| self.add(at, wrong)).ok()
     }

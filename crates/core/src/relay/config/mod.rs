@@ -1,8 +1,8 @@
-//! The relay's configuration: one validated model, however it was written down.
+//! The relay's configuration: one validated model for all ways to write it.
 //!
-//! Two languages are read, TOML ([`parse_toml`]) and rinetd's lines ([`parse_rinetd`]); [`parse`] recognises the language. Both
-//! make [`Draft`]s, as the command line does, and every draft goes through the same checks ([`draft`]): what comes out as
-//! a [`Config`] can work, as far as that can be known without looking at the host. Nothing here reads a file.
+//! Two languages are read, TOML ([`parse_toml`]) and that of rinetd ([`parse_rinetd`]); [`parse`] recognises the language. Both
+//! make [`Draft`]s, as the command line does, and every draft goes through the same checks ([`draft`]). A [`Config`] is valid as
+//! far as that can be known without asking the host. Nothing here reads a file.
 pub mod address;
 pub mod draft;
 mod error;
@@ -26,13 +26,13 @@ pub use table::*;
 /// A language of configuration files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
-    /// Tables and keys.
+    /// TOML.
     Toml,
-    /// rinetd's lines.
+    /// The language of rinetd.
     Rinetd,
 }
 
-/// Reads a configuration in either language. The error holds every error that was found, in the order of the file.
+/// Reads a configuration in either language. The result has all errors, in the order of the file.
 pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
     match language(text) {
         Language::Toml => parse_toml(text),
@@ -45,12 +45,12 @@ pub fn parse_toml(text: &str) -> Result<Config, Vec<ConfigError>> {
     toml::parse(text)
 }
 
-/// Reads a configuration in rinetd's lines.
+/// Reads a configuration in the language of rinetd.
 pub fn parse_rinetd(text: &str) -> Result<Config, Vec<ConfigError>> {
     rinetd::parse(text)
 }
 
-/// The language of a text: that of its first line which can only be one of them. TOML when there is none.
+/// The language of a text: that of its first line that is valid in only one of them. TOML if there is none.
 pub fn language(text: &str) -> Language {
     text.lines().find_map(language_of_line).unwrap_or(Language::Toml)
 }

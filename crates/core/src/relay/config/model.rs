@@ -1,4 +1,4 @@
-//! The validated configuration. Every value is in range and every default is filled in: nothing downstream checks again.
+//! The validated configuration. Every value is in range and every default is filled in, so that no other code checks them.
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
@@ -8,13 +8,13 @@ use super::table::{Global, Listener};
 /// A whole configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// What holds for the process.
+    /// The settings of the process.
     pub global: Global,
-    /// At least one.
+    /// The listeners, at least one.
     pub listeners: Vec<Listener>,
 }
 
-/// Where the line of a closed connection goes.
+/// Where the log lines of closed connections go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogTo {
     /// No lines.
@@ -34,7 +34,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// An address as the user gave it.
+/// An address as the user wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// An address and port.
@@ -45,16 +45,16 @@ pub enum Endpoint {
     Unix(String),
 }
 
-/// Where traffic goes.
+/// A target of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     /// Its address.
     pub endpoint: Endpoint,
-    /// Its share beside the others, 1 to 1000.
+    /// Its weight among the targets, 1 to 1000.
     pub weight: u32,
 }
 
-/// How a target is chosen among those that are healthy.
+/// How one of the healthy targets is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Balance {
     /// In turn, by weight.
@@ -65,7 +65,7 @@ pub enum Balance {
     SourceHash,
 }
 
-/// What the user wants the bytes moved by.
+/// The engine that the user has chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineChoice {
     /// Copy first, splice while a direction streams.
@@ -80,12 +80,12 @@ pub enum EngineChoice {
     Sockmap,
 }
 
-/// Who may connect.
+/// A rule of an access list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AccessRule {
-    /// Whether it admits or refuses.
+    /// Whether it allows or denies.
     pub allow: bool,
-    /// The network; host bits are zero.
+    /// The network, whose host bits are zero.
     pub network: IpNet,
 }
 

@@ -1,5 +1,5 @@
-//! A row of the table of settings: what there is to know of one setting. The parsers, the flags of the command line, what
-//! `relay check` prints and the reference in docs/relay.md are made from the rows in [`super::table`].
+//! A row of the table of settings, which describes one setting. The parsers, the flags of the command line, the output of
+//! `relay check` and the reference in docs/relay.md are made from the rows in [`super::table`].
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,47 +17,47 @@ use crate::values::{ValueError, duration_text};
 
 /// A setting of `S`, which is a listener, the process or a health check.
 pub struct Row<S: 'static> {
-    /// The key in a file, behind the name of its table and a dot if it stands in one.
+    /// The key in a file, after the name of its table and a dot if it is in one.
     pub key: &'static str,
-    /// A value in TOML: in the reference, and in hints.
+    /// A value in TOML, for the reference and hints.
     pub example: &'static str,
-    /// What it does, in lower case and without a full stop: in the reference and in `--help`.
+    /// What it does, in lower case and without a full stop, for the reference and `--help`.
     pub help: &'static str,
     /// The field that it sets.
     pub field: &'static dyn Field<S>,
-    /// What few settings have.
+    /// Properties that few settings have.
     pub more: More<S>,
 }
 
-/// What few settings have. [`More::of`] gives all the others.
+/// Properties that few settings have. [`More::of`] has the values of the others.
 pub struct More<S: 'static> {
-    /// Where it stands in what `relay check` prints.
+    /// Its section in the output of `relay check`.
     pub section: Section,
     /// The default in words, where the example shows another value.
     pub default: &'static str,
-    /// What JSON appends to the key.
+    /// The unit that is appended to the key in JSON.
     pub unit: &'static str,
-    /// Zero stands for off: JSON has null for it.
+    /// Zero means off: it is null in JSON.
     pub zero_is_off: bool,
     /// Its flag on the command line.
     pub flag: Option<Flag>,
-    /// What `relay check` says of it, given also a subject with every default. Without it: the key and the value, where
-    /// that is not the default.
+    /// Its text in `relay check`, from the subject and a subject with all defaults. Without it the text is the key and the
+    /// value, unless that is the default.
     pub describe: Option<fn(&S, &S) -> Option<String>>,
-    /// It takes effect when the process starts; a reload leaves it as it was.
+    /// It takes effect when the process starts: a reload does not change it.
     pub at_start: bool,
-    /// It is for TCP only: what to do about it in a UDP listener.
+    /// The hint for its use in a UDP listener, if it is for TCP only.
     pub tcp_only: Option<&'static str>,
-    /// Whether the value asks for nothing, which works everywhere.
+    /// Whether the value turns the setting off, which fits every listener.
     pub is_off: fn(&S) -> bool,
     /// Whether the value needs the address of the client.
     pub by_client: fn(&S) -> bool,
-    /// Why the value cannot work with the rest of the listener.
+    /// The error of a value that does not fit the rest of the listener.
     pub refuse: fn(&S) -> Option<ValueError>,
 }
 
 impl<S> More<S> {
-    /// Nothing but the section.
+    /// The section alone, and no other property.
     pub const fn of(section: Section) -> Self {
         Self {
             section,
@@ -94,40 +94,40 @@ pub enum Section {
 pub struct Flag {
     /// Its name without the dashes.
     pub name: &'static str,
-    /// What stands for its value in `--help`; not used by a flag without a value.
+    /// The name of its value in `--help`; not used by a flag without a value.
     pub value: &'static str,
-    /// The default, where it is worth a word.
+    /// The default in `--help`; empty to leave it out.
     pub default: &'static str,
 }
 
-/// A flag without a word on its default.
+/// A flag whose default `--help` leaves out.
 pub const fn flag(name: &'static str, value: &'static str) -> Option<Flag> {
     Some(Flag { name, value, default: "" })
 }
 
-/// A flag and its default.
+/// A flag whose default `--help` prints.
 pub const fn flag_default(name: &'static str, value: &'static str, default: &'static str) -> Option<Flag> {
     Some(Flag { name, value, default })
 }
 
-/// Sets a field to a value that was read.
+/// A function that sets a field to the value that was read.
 pub type Set<S> = Arc<dyn Fn(&mut S) + Send + Sync>;
 
 /// The field of a setting, whatever its type.
 pub trait Field<S>: Sync {
-    /// Reads the value of an entry in TOML; None if it cannot be read, which is then among the errors.
+    /// Reads the value of an entry in TOML; None if it is invalid, which adds an error.
     fn read(&self, reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, example: &str) -> Option<Set<S>>;
-    /// Reads the values of a flag: one, or several for a list.
+    /// Reads the values of a flag: one, or several of a list.
     fn parse(&self, texts: &[&str]) -> Result<Set<S>, ValueError>;
-    /// What a flag takes.
+    /// The kind of value of its flag.
     fn takes(&self) -> Takes;
     /// Whether two subjects differ in it.
     fn differs(&self, a: &S, b: &S) -> bool;
-    /// Its value.
+    /// Its value for output.
     fn shown(&self, subject: &S) -> Shown;
 }
 
-/// What the flag of a setting takes.
+/// The kind of value of a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Takes {
     /// No value: the flag means true.
@@ -136,7 +136,7 @@ pub enum Takes {
     Text,
     /// One of these names.
     Names(Vec<&'static str>),
-    /// Texts, when the flag is given several times.
+    /// A list of texts, for which the flag is given several times.
     List,
 }
 
@@ -154,7 +154,7 @@ pub enum Read<T: 'static> {
     Networks(fn(Vec<IpNet>) -> T),
     /// From a table or a boolean.
     Table(fn(&mut Reader<'_, '_>, &Entry<'_, '_>) -> Option<T>),
-    /// Together with other keys: see `toml/access.rs`.
+    /// Together with other keys, by `toml/access.rs`.
     Elsewhere,
 }
 
@@ -162,9 +162,9 @@ pub enum Read<T: 'static> {
 pub struct Typed<S, T: 'static> {
     /// How it is read.
     pub read: Read<T>,
-    /// Where it is.
+    /// Borrows the field.
     pub get: fn(&S) -> &T,
-    /// Where it is set.
+    /// Borrows the field to change it.
     pub get_mut: fn(&mut S) -> &mut T,
 }
 
@@ -239,7 +239,7 @@ impl<S> fmt::Debug for Row<S> {
 }
 
 impl<S> Row<S> {
-    /// The table that it stands in; empty for the listener or the top of the file itself.
+    /// The table that it is in; empty for the listener itself or the top of the file.
     pub fn table(&self) -> &'static str {
         self.key.rsplit_once('.').map_or("", |(table, _)| table)
     }
@@ -254,12 +254,12 @@ impl<S> Row<S> {
         format!("{} = {}", self.name(), self.example)
     }
 
-    /// What `relay check` says of it; nothing while it is as usual.
-    pub fn describe(&self, subject: &S, usual: &S) -> Option<String> {
+    /// Its text in `relay check`, where `defaults` has every default; None if there is nothing to print.
+    pub fn describe(&self, subject: &S, defaults: &S) -> Option<String> {
         match self.more.describe {
-            Some(describe) => describe(subject, usual),
+            Some(describe) => describe(subject, defaults),
             None => {
-                let changed = self.field.differs(subject, usual);
+                let changed = self.field.differs(subject, defaults);
                 changed.then(|| format!("{} {}", self.key, self.field.shown(subject)))
             }
         }
@@ -271,7 +271,7 @@ impl<S> Row<S> {
     }
 }
 
-/// A value for people and for JSON.
+/// A value for text and JSON output.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
 pub enum Shown {
@@ -282,7 +282,7 @@ pub enum Shown {
     Time(Duration),
     Text(String),
     List(Vec<Shown>),
-    /// Each key as JSON has it.
+    /// Keys as in JSON, with their values.
     Table(Vec<(String, Shown)>),
 }
 
@@ -306,7 +306,7 @@ impl fmt::Display for Shown {
     }
 }
 
-/// A type of fields.
+/// A type whose values can be output.
 pub trait Show {
     /// The value.
     fn show(&self) -> Shown;

@@ -1,4 +1,4 @@
-//! What settings cannot be used together, and with which listeners.
+//! Which settings cannot be used together, and which do not fit a listener.
 use super::model::{Endpoint, EngineChoice, Protocol};
 use super::setting::Setting;
 use super::table::Listener;
@@ -6,29 +6,29 @@ use crate::values::ValueError;
 
 /// The hint for timeouts of TCP connections in a UDP listener.
 pub const NO_CONNECTIONS: &str = "leave it out: UDP has no connections; timeouts.idle ends a session";
-/// The hint for what needs PROXY headers in a UDP listener.
+/// The hint for settings of PROXY headers in a UDP listener.
 pub const NO_PROXY_HEADERS: &str = "leave it out: PROXY headers are for TCP only";
 /// The hint for options of TCP sockets in a UDP listener.
 pub const TCP_OPTION: &str = "leave it out: it is a TCP option";
 
-/// Two settings whose values can contradict each other.
+/// Two settings whose values can conflict.
 #[derive(Debug)]
 pub struct Clash {
-    /// The keys of both.
+    /// Their keys.
     pub keys: [&'static str; 2],
-    /// Whether they do.
+    /// Whether their values conflict.
     pub holds: fn(&Listener) -> bool,
     hint: &'static str,
 }
 
 impl Clash {
-    /// The error at either of the two.
+    /// The error, which is the same at either setting.
     pub fn error(&self) -> ValueError {
         ValueError::new(format!("`{}` and `{}` cannot be used together", self.keys[0], self.keys[1]), self.hint)
     }
 }
 
-/// All of them.
+/// All conflicts.
 pub static CLASHES: [Clash; 2] = [
     Clash {
         keys: ["source", "transparent"],
@@ -42,8 +42,8 @@ pub static CLASHES: [Clash; 2] = [
     },
 ];
 
-/// `proxy-in` without `proxy-from`. In `[defaults]` that is an error too: left out, the default would leave the listener
-/// without the protection that was asked for. A list that could not be read is an error already.
+/// The error for `proxy-in` without `proxy-from`. It is an error in `[defaults]` too: without it the listener would serve
+/// clients without PROXY headers. A list that could not be read has been reported already.
 pub fn lacks_proxies(setting: &Setting, listener: &Listener) -> Option<ValueError> {
     let takes = setting.key() == "proxy-in" && listener.proxy_in && listener.protocol == Protocol::Tcp;
     let has_address = !matches!(listener.listen, Endpoint::Unix(_));
@@ -55,7 +55,7 @@ pub fn lacks_proxies(setting: &Setting, listener: &Listener) -> Option<ValueErro
     })
 }
 
-/// `proxy-from` without `proxy-in`, or where clients have no address.
+/// The error for `proxy-from` without `proxy-in`, or where clients have no address.
 pub fn proxy_from(listener: &Listener) -> Option<ValueError> {
     if !listener.proxy_in {
         let hint = "set proxy-in if clients come through proxies that send PROXY headers, or leave it out";
@@ -69,13 +69,13 @@ pub fn proxy_from(listener: &Listener) -> Option<ValueError> {
     })
 }
 
-/// `transparent` with a Unix target.
+/// The error for `transparent` with a Unix target.
 pub fn transparent(listener: &Listener) -> Option<ValueError> {
     let unix = listener.targets.iter().any(|t| matches!(t.endpoint, Endpoint::Unix(_)));
     unix.then(|| unix_target("transparent"))
 }
 
-/// `source` with Unix targets only, or with targets of the other family only.
+/// The error for `source` with Unix targets only, or with targets of the other family only.
 pub fn source(listener: &Listener) -> Option<ValueError> {
     let source = listener.source?;
     if !listener.targets.is_empty() && listener.targets.iter().all(|t| matches!(t.endpoint, Endpoint::Unix(_))) {

@@ -1,7 +1,7 @@
-//! A setting as it was written, and where it cannot work.
+//! A setting as the user wrote it, and the listeners that it does not fit.
 //!
-//! Defaults and a listener's own settings are lists of these. A default that cannot work with a listener is left out
-//! there (TCP timeouts do not trouble a UDP listener); a listener's own setting that cannot work is an error.
+//! Defaults and a listener's own settings are lists of these. A default that does not fit a listener is left out there (such
+//! as TCP timeouts in a UDP listener); a listener's own setting that does not fit is an error.
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::values::ValueError;
 /// A row with the value that it was given.
 #[derive(Clone)]
 pub struct Setting {
-    /// Which setting.
+    /// The row of the setting.
     pub row: &'static Row<Listener>,
-    /// Sets it.
+    /// Sets the value.
     pub set: Set<Listener>,
 }
 
@@ -38,12 +38,12 @@ impl Setting {
         self.row.key
     }
 
-    /// Sets it.
+    /// Sets its value in a listener.
     pub fn apply(&self, listener: &mut Listener) {
         (self.set)(listener);
     }
 
-    /// Why its value in a listener cannot work with what the listener forwards.
+    /// The error if its value in a listener does not fit that listener.
     pub fn misfit(&self, listener: &Listener) -> Option<ValueError> {
         let more = &self.row.more;
         if (more.is_off)(listener) {
@@ -52,7 +52,7 @@ impl Setting {
         if let Some(hint) = more.tcp_only.filter(|_| listener.protocol == Protocol::Udp) {
             return Some(ValueError::new(format!("`{}` cannot be used with UDP", self.key()), hint));
         }
-        // Behind a PROXY header there is an address again.
+        // With PROXY headers clients of a Unix socket have addresses.
         let nameless = matches!(listener.listen, Endpoint::Unix(_)) && !listener.proxy_in;
         (more.refuse)(listener).or_else(|| {
             (nameless && (more.by_client)(listener)).then(|| {
@@ -62,7 +62,7 @@ impl Setting {
         })
     }
 
-    /// Other settings with which its value in a listener cannot work.
+    /// The conflicts of its value in a listener with other settings.
     pub fn clashes(&self, listener: &Listener) -> impl Iterator<Item = &'static Clash> {
         CLASHES.iter().filter(move |clash| clash.keys.contains(&self.key()) && (clash.holds)(listener))
     }

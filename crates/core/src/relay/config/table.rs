@@ -1,9 +1,8 @@
-//! The table of settings: one row each, from which the model's structs, their defaults, the parsers, the flags, what
-//! `relay check` prints and the reference in docs/relay.md are made. A new setting is a row here and the code that uses its
-//! field.
+//! The table of settings: one row each, from which the model's structs, their defaults, the parsers, the flags, the output of
+//! `relay check` and the reference in docs/relay.md are made. A new setting is a row here and the code that uses its field.
 //!
-//! A row is: key, field, type and default; an example in TOML; what it does; how it is read; and what few settings have
-//! ([`More`]). A field that is an Option is None where the key is not given or off.
+//! A row has: key, field, type and default; an example in TOML; what it does; how it is read; and properties that few settings
+//! have ([`More`]). A field of the type Option is None where the key is not given or off.
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use super::value::{self, BALANCES, ENGINES, PROXY_VERSIONS, name_of};
 use super::{address, rules};
 use crate::values::{bandwidth, bytes_text, count, duration, duration_or_off, duration_text, positive_duration, rate};
 
-/// The place of a field: `place!(subject [limits] rate)` is `subject.limits.rate`.
+/// The path of a field: `place!(subject [limits] rate)` is `subject.limits.rate`.
 macro_rules! place {
     ($subject:ident [] $field:ident) => {
         $subject.$field
@@ -66,7 +65,7 @@ macro_rules! settings {
 }
 
 settings! {
-    /// What holds for the process.
+    /// The settings of the process.
     #[derive(Debug, Clone, PartialEq)]
     Global () {}
     GLOBAL of Global [], Process {
@@ -85,7 +84,7 @@ settings! {
         "metrics" metrics: Option<SocketAddr> = None, "\"127.0.0.1:9100\"", "serve Prometheus metrics here, at /metrics",
             Read::Text(|t| address::socket_address(t).map(Some)), default: "none", flag: flag("metrics", "ADDRESS"),
             describe: Some(|g, _| g.metrics.map(|address| format!("metrics at {address}")));
-        "control" control: Option<String> = None, "\"/run/parshall/relay.sock\"", "the socket that `parshall relay top` asks",
+        "control" control: Option<String> = None, "\"/run/parshall/relay.sock\"", "the control socket, to which `parshall relay top` connects",
             Read::Text(|t| value::control(t).map(Some)), default: "see `relay top`", flag: flag("control", "PATH"),
             describe: Some(|g, _| g.control.as_ref().map(|path| format!("control at {path}")));
         "log" log: LogTo = LogTo::Nowhere, "\"/var/log/parshall/relay.json\"",
@@ -108,20 +107,20 @@ settings! {
 }
 
 settings! {
-    /// One address to listen on and where its traffic goes. A range of ports is one listener per port.
+    /// One address to listen on and its targets. A range of ports is one listener per port.
     #[derive(Debug, Clone, PartialEq)]
     Listener (protocol: Protocol, listen: Endpoint, targets: Vec<Target>) {
-        /// In logs and metrics; unique.
+        /// Its unique name in logs and metrics.
         name: String = format!("{listen}{}", if protocol == Protocol::Udp { "/udp" } else { "" }),
         /// TCP (also over Unix sockets) or UDP.
         protocol: Protocol = protocol,
-        /// Where it listens.
+        /// The address that it listens on.
         listen: Endpoint = listen,
-        /// At least one.
+        /// Its targets, at least one.
         targets: Vec<Target> = targets,
-        /// Bounds on connections and rates.
+        /// Limits on connections and rates.
         limits: Limits = Limits::new(),
-        /// Bounds on waiting.
+        /// Timeouts.
         timeouts: Timeouts = Timeouts::new(protocol),
         /// Options of the sockets of clients and targets.
         sockets: SocketOptions = SocketOptions::new(),
@@ -137,13 +136,13 @@ settings! {
             describe: Some(|l, _| (l.protocol == Protocol::Tcp).then(|| format!("engine {}", name_of(&ENGINES, &l.engine))));
         "buffer" buffer: usize = 64 << 10, "\"64KiB\"", "how far a copy buffer may grow, 1KiB to 16MiB", Read::Text(value::buffer),
             unit: "_bytes", flag: flag_default("buffer", "SIZE", "64KiB"), tcp_only: Some("leave it out: a datagram is always read whole"),
-            describe: Some(|l, usual| (l.buffer != usual.buffer).then(|| format!("buffer {}", bytes_text(l.buffer as u64))));
+            describe: Some(|l, defaults| (l.buffer != defaults.buffer).then(|| format!("buffer {}", bytes_text(l.buffer as u64))));
         "balance" balance: Balance = Balance::RoundRobin, "\"least-connections\"",
             "how a target is chosen; source-hash keeps a client with its target", Read::Names(&BALANCES),
             default: "\"round-robin\"", flag: flag("balance", "HOW"), by_client: |l| l.balance == Balance::SourceHash,
-            describe: Some(|l, usual| (l.targets.len() > 1 || l.balance != usual.balance)
+            describe: Some(|l, defaults| (l.targets.len() > 1 || l.balance != defaults.balance)
                 .then(|| name_of(&BALANCES, &l.balance).to_owned()));
-        "proxy-in" proxy_in: bool = false, "true", "clients begin with a PROXY header (v1 or v2), and must; needs proxy-from",
+        "proxy-in" proxy_in: bool = false, "true", "clients must send a PROXY header (v1 or v2) first; needs proxy-from",
             Read::Flag(|on| on), default: "false", flag: flag("proxy-in", ""), section: Section::Addresses,
             tcp_only: Some(rules::NO_PROXY_HEADERS), is_off: |l| !l.proxy_in,
             describe: Some(|l, _| l.proxy_in.then(|| {
@@ -151,7 +150,7 @@ settings! {
                 format!("PROXY header in{}{}", if from.is_empty() { "" } else { " from" }, from.join(","))
             }));
         "proxy-from" proxy_from: Vec<IpNet> = Vec::new(), "[\"10.0.0.5\", \"10.1.0.0/16\"]",
-            "believe PROXY headers of these addresses or networks, and refuse others; \"all\" for everyone",
+            "accept PROXY headers from these addresses or networks, and refuse others; \"all\" for every address",
             Read::Networks(|networks| networks), default: "none", flag: flag("proxy-from", "NETWORK"), section: Section::Addresses,
             tcp_only: Some(rules::NO_PROXY_HEADERS), refuse: rules::proxy_from, describe: Some(|_, _| None);
         "proxy-out" proxy_out: Option<ProxyVersion> = None, "\"v2\"",
@@ -178,7 +177,7 @@ settings! {
 }
 
 settings! {
-    /// Bounds on connections and rates of a listener.
+    /// Limits on connections and rates of a listener.
     #[derive(Debug, Clone, Copy, PartialEq)]
     Limits () {}
     LIMITS of Listener [limits], Limits {
@@ -186,7 +185,7 @@ settings! {
             Read::Text(|t| count(t).map(Some)), default: "no limit",
             describe: Some(|l, _| l.limits.connections.map(|n| format!("at most {n} {}", open(l))));
         "limits.per-source" per_source: Option<u32> = None, "100",
-            "those of one source open at once: an IPv4 address, or the /64 of an IPv6 address", Read::Text(|t| count(t).map(Some)),
+            "connections, or sessions, of one source open at once: an IPv4 address, or the /64 of an IPv6 address", Read::Text(|t| count(t).map(Some)),
             default: "no limit", flag: flag("per-source", "N"), by_client: |_| true,
             describe: Some(|l, _| l.limits.per_source.map(|n| format!("{n} {} per source", open(l))));
         "limits.rate" rate: Option<u32> = None, "500", "new connections a second; for UDP, datagrams a second from one source",
@@ -204,26 +203,26 @@ settings! {
 }
 
 settings! {
-    /// Bounds on waiting.
+    /// Timeouts of a listener's connections or sessions.
     #[derive(Debug, Clone, Copy, PartialEq)]
     Timeouts (protocol: Protocol) {}
     TIMEOUTS of Listener [timeouts], Timeouts {
         "timeouts.connect" connect: Duration = Duration::from_secs(5), "\"5s\"", "how long the connection to a target may take",
             Read::Text(positive_duration), unit: "_s", flag: flag_default("connect-timeout", "TIME", "5s"), tcp_only: Some(rules::NO_CONNECTIONS),
-            describe: Some(|l, usual| timeout("connect", l.timeouts.connect, usual.timeouts.connect));
+            describe: Some(|l, defaults| timeout("connect", l.timeouts.connect, defaults.timeouts.connect));
         /// Zero is no timeout.
         "timeouts.idle" idle: Duration = Duration::from_secs(if protocol == Protocol::Udp { 60 } else { 3600 }), "\"1h\"",
-            "how long no byte may move in either direction; for UDP 60s; \"off\" for no timeout",
+            "how long both directions may be idle; for UDP 60s; \"off\" for no timeout",
             Read::Text(|t| Ok(duration_or_off(t)?.unwrap_or_default())), unit: "_s", zero_is_off: true,
             flag: flag_default("idle-timeout", "TIME", "1h; 60s with --udp"),
-            describe: Some(|l, usual| timeout("idle", l.timeouts.idle, usual.timeouts.idle));
+            describe: Some(|l, defaults| timeout("idle", l.timeouts.idle, defaults.timeouts.idle));
         "timeouts.linger" linger: Duration = Duration::from_secs(60), "\"60s\"",
-            "without progress after one direction has ended, or while the last bytes leave", Read::Text(positive_duration),
+            "time without progress after one direction has ended, or before a reset", Read::Text(positive_duration),
             unit: "_s", tcp_only: Some(rules::NO_CONNECTIONS),
-            describe: Some(|l, usual| timeout("linger", l.timeouts.linger, usual.timeouts.linger));
-        "timeouts.header" header: Duration = Duration::from_secs(3), "\"3s\"", "for the client's PROXY header",
+            describe: Some(|l, defaults| timeout("linger", l.timeouts.linger, defaults.timeouts.linger));
+        "timeouts.header" header: Duration = Duration::from_secs(3), "\"3s\"", "how long the client's PROXY header may take",
             Read::Text(positive_duration), unit: "_s", tcp_only: Some(rules::NO_PROXY_HEADERS),
-            describe: Some(|l, usual| timeout("header", l.timeouts.header, usual.timeouts.header));
+            describe: Some(|l, defaults| timeout("header", l.timeouts.header, defaults.timeouts.header));
     }
 }
 
@@ -236,7 +235,7 @@ settings! {
             describe: Some(|l, _| (!l.sockets.nodelay).then(|| "without TCP_NODELAY".to_owned()));
         "sockets.keepalive" keepalive: Option<Duration> = Some(Duration::from_secs(60)), "\"60s\"", "idle time before the first probe, or \"off\"",
             Read::TextOrFalse(value::keepalive), unit: "_s", tcp_only: Some(rules::TCP_OPTION), is_off: |l| l.sockets.keepalive.is_none(),
-            describe: Some(|l, usual| (l.sockets.keepalive != usual.sockets.keepalive).then(|| {
+            describe: Some(|l, defaults| (l.sockets.keepalive != defaults.sockets.keepalive).then(|| {
                 l.sockets.keepalive.map_or("no keepalive".to_owned(), |t| format!("keepalive after {}", duration_text(t)))
             }));
         "sockets.receive-buffer" receive_buffer: Option<u32> = None, "\"4MiB\"", "SO_RCVBUF",
@@ -257,7 +256,7 @@ settings! {
             describe: Some(|l, _| l.sockets.fast_open.then(|| "TCP Fast Open".to_owned()));
         "sockets.backlog" backlog: u32 = 4096, "4096", "length of the accept queue", Read::Text(value::backlog),
             tcp_only: Some(rules::TCP_OPTION),
-            describe: Some(|l, usual| (l.sockets.backlog != usual.sockets.backlog).then(|| format!("backlog {}", l.sockets.backlog)));
+            describe: Some(|l, defaults| (l.sockets.backlog != defaults.sockets.backlog).then(|| format!("backlog {}", l.sockets.backlog)));
     }
 }
 
@@ -266,13 +265,13 @@ settings! {
     #[derive(Debug, Clone, Copy, PartialEq)]
     Health () {}
     HEALTH of Listener [health], Health {
-        "health.fails" fails: u32 = 3, "3", "failed connections in a row after which a target gets no more for a while; 0 for never",
+        "health.fails" fails: u32 = 3, "3", "failed connections in a row after which a target is paused; 0 for never",
             Read::Text(value::fails),
-            describe: Some(|l, usual| (l.health.fails != usual.health.fails || l.health.pause != usual.health.pause).then(|| match l.health.fails {
+            describe: Some(|l, defaults| (l.health.fails != defaults.health.fails || l.health.pause != defaults.health.pause).then(|| match l.health.fails {
                 0 => "no target is left alone".to_owned(),
                 fails => format!("{fails} failures pause a target {}", duration_text(l.health.pause)),
             }));
-        "health.pause" pause: Duration = Duration::from_secs(10), "\"10s\"", "and for how long", Read::Text(positive_duration), unit: "_s",
+        "health.pause" pause: Duration = Duration::from_secs(10), "\"10s\"", "how long a paused target gets no connections", Read::Text(positive_duration), unit: "_s",
             describe: Some(|_, _| None);
         "health.check" check: Option<Check> = None, "{ interval = \"5s\", timeout = \"2s\", rise = 2, fall = 3 }",
             "connect to each target at intervals; true for these values", Read::Table(check::read), default: "none",
@@ -285,7 +284,7 @@ settings! {
 }
 
 settings! {
-    /// A connection attempted at intervals.
+    /// Connections to a target that check it at intervals.
     #[derive(Debug, Clone, Copy, PartialEq)]
     Check () {}
     CHECK of Check [], Health {
@@ -297,12 +296,12 @@ settings! {
 }
 
 impl Global {
-    /// In the order of the reference.
+    /// The settings in the order of the reference.
     pub const ROWS: &'static [Row<Self>] = GLOBAL;
 }
 
 impl Check {
-    /// In the order of the reference.
+    /// The settings in the order of the reference.
     pub const ROWS: &'static [Row<Self>] = CHECK;
 }
 
@@ -347,8 +346,8 @@ fn open(listener: &Listener) -> &'static str {
     if listener.protocol == Protocol::Udp { "sessions" } else { "connections" }
 }
 
-fn timeout(name: &str, own: Duration, usual: Duration) -> Option<String> {
-    (own != usual).then(|| match own {
+fn timeout(name: &str, own: Duration, default: Duration) -> Option<String> {
+    (own != default).then(|| match own {
         Duration::ZERO => format!("no {name} timeout"),
         own => format!("{name} timeout {}", duration_text(own)),
     })

@@ -1,4 +1,4 @@
-//! What the two languages mean, what they refuse and where, and that no text makes a parser panic.
+//! What the two languages mean, their errors and positions, and that no text makes a parser panic.
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -27,14 +27,14 @@ fn access(listener: &Listener) -> Vec<String> {
     listener.access.iter().map(ToString::to_string).collect()
 }
 
-/// The code blocks of the document, by the word behind the fence.
+/// The code blocks of the document with this word after the fence.
 fn blocks(language: &str) -> Vec<&'static str> {
     let document = include_str!("../../../../../docs/relay.md");
     let fence = format!("```{language}\n");
     document.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
-/// Found by the fuzzer: such a line was neither a listener nor an error.
+/// A bug that the fuzzer found: such a line was neither a listener nor an error.
 #[test]
 fn a_unix_socket_alone_forwards_nothing() {
     for text in ["unix:)", "unix:[: ", "unix:/run/x.sock # nowhere"] {
@@ -93,7 +93,7 @@ fn the_rinetd_example_of_the_document_is_understood_but_for_the_unix_socket() {
 }
 
 #[test]
-fn languages_are_told_apart() {
+fn the_language_is_recognised() {
     let cases = [
         ("threads=2\n", Language::Toml),
         ("# x\n\n[[listener]]\n", Language::Toml),
@@ -113,7 +113,7 @@ fn languages_are_told_apart() {
 }
 
 #[test]
-fn a_listeners_own_setting_wins_and_defaults_that_cannot_work_are_left_out() {
+fn a_listeners_own_setting_overrides_and_defaults_that_do_not_fit_are_left_out() {
     let config = toml(
         r#"
         [[listener]]
@@ -149,14 +149,14 @@ fn a_listeners_own_setting_wins_and_defaults_that_cannot_work_are_left_out() {
 }
 
 #[test]
-fn an_access_default_holds_for_a_unix_socket_behind_proxy_headers() {
+fn an_access_default_applies_to_a_unix_socket_with_proxy_headers() {
     let text =
         "[defaults]\nallow = \"10.0.0.0/8\"\nproxy-in = true\n[[listener]]\nlisten=\"unix:@x\"\ntarget=\"a:1\"\n";
     assert_eq!(access(&toml(text).listeners[0]), ["allow 10.0.0.0/8"]);
 }
 
 #[test]
-fn proxy_headers_are_believed_of_named_proxies_only() {
+fn proxy_headers_need_a_list_of_proxies() {
     let config = toml(&with("proxy-in = true\nproxy-from = [\"10.0.0.5\", \"2001:db8::/32\"]"));
     let networks = |l: &Listener| l.proxy_from.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(networks(&config.listeners[0]), ["10.0.0.5/32", "2001:db8::/32"]);
@@ -173,7 +173,7 @@ fn proxy_headers_are_believed_of_named_proxies_only() {
     }
     let unix = with("proxy-in = true\nproxy-from = \"10.0.0.5\"").replace("127.0.0.1:9000", "unix:/run/x");
     assert!(errors(&unix)[0].contains("the rights of the socket"));
-    // A default that lacks its list is no default to leave out.
+    // `proxy-in` without `proxy-from` is an error in the defaults too.
     let found = errors(&format!("[defaults]\nproxy-in = true\n{}", with("")));
     assert!(found.len() == 1 && found[0].starts_with("2:1 `proxy-in` needs `proxy-from`"), "{found:#?}");
     let defaults = "[defaults]\nproxy-in = true\nproxy-from = [\"10.0.0.5\"]\n";
@@ -202,7 +202,7 @@ fn ranges_become_listeners_with_names_of_their_own() {
 }
 
 #[test]
-fn rules_of_rinetd_compose() {
+fn rinetd_rules_of_the_file_and_of_a_line_are_combined() {
     let config = rinetd("allow 10.*\ndeny 10.9.*.*\n:: 80 10.0.0.1 80\nallow 10.1.*.*\nallow *.*.*.*\ndeny 10.1.1.1\n");
     assert_eq!(
         access(&config.listeners[0]),
@@ -238,7 +238,7 @@ fn with(line: &str) -> String {
 }
 
 #[test]
-fn combinations_that_cannot_work() {
+fn settings_that_conflict_are_errors() {
     let tcp = [
         (
             "engine = \"sockmap\"\nlimits = { bandwidth = \"1MB/s\" }",
@@ -289,7 +289,7 @@ fn combinations_that_cannot_work() {
 }
 
 #[test]
-fn what_is_not_toml_has_a_place() {
+fn syntax_errors_have_positions() {
     let cases = [
         (
             "threads = 1\nlog = 127.0.0.1:9000 # x\n",
@@ -313,7 +313,7 @@ fn names_are_unique() {
 }
 
 #[test]
-fn a_file_cannot_ask_for_more_listeners_than_can_be_opened() {
+fn too_many_listeners_are_an_error() {
     let found = errors(&with("").replace("127.0.0.1:9000", "127.0.0.1:1-65535"));
     assert!(found.len() == 1 && found[0].starts_with("2:10 there are more than 16384 ports"), "{found:#?}");
 }
@@ -385,7 +385,7 @@ fn addresses() {
     assert!(address::unix(&"x".repeat(108)).is_err());
 }
 
-/// What holds for every configuration that a parser lets pass.
+/// The invariants of every configuration that a parser returns.
 fn check(config: &Config) {
     assert!(!config.listeners.is_empty());
     let mut names: Vec<&str> = config.listeners.iter().map(|l| l.name.as_str()).collect();

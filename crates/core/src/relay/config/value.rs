@@ -1,4 +1,4 @@
-//! Values that only the relay has. Each parser says what a right value looks like.
+//! Parsers of values that only the relay has. The hint of each error says how a value is written.
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::model::{Balance, EngineChoice, LogTo, ProxyVersion};
 use crate::text::quote;
 use crate::values::{ValueError, count, duration, duration_or_off, size_within};
 
-/// A copy buffer's ceiling in bytes.
+/// The largest size of a copy buffer in bytes.
 pub fn buffer(text: &str) -> Result<usize, ValueError> {
     size_within(text, 1 << 10, 16 << 20).map(|bytes| bytes as usize)
 }
@@ -22,7 +22,7 @@ pub fn threads(text: &str) -> Result<u16, ValueError> {
     }
 }
 
-/// A user, and optionally a group behind a colon.
+/// A user, and optionally a colon and a group.
 pub fn user(text: &str) -> Result<String, ValueError> {
     let fits =
         |name: &str| !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control() || c == ':');
@@ -33,7 +33,7 @@ pub fn user(text: &str) -> Result<String, ValueError> {
     Err(ValueError::new(format!("{} is not a user", quote(text)), "write it as nobody or nobody:nogroup"))
 }
 
-/// Where the lines of closed connections go: `stdout`, `off`, or a path.
+/// The log of closed connections: `stdout`, `off`, or a path.
 pub fn log(text: &str) -> Result<LogTo, ValueError> {
     match text {
         "stdout" | "-" => Ok(LogTo::Stdout),
@@ -62,7 +62,7 @@ pub fn source(text: &str) -> Result<IpAddr, ValueError> {
     })
 }
 
-/// TCP_KEEPIDLE counts whole seconds, at most 32,767 (MAX_TCP_KEEPIDLE of the kernel).
+/// A keepalive time: TCP_KEEPIDLE takes whole seconds up to 32,767 (MAX_TCP_KEEPIDLE of the kernel).
 pub fn keepalive(text: &str) -> Result<Option<Duration>, ValueError> {
     match duration_or_off(text)? {
         Some(time) if time.subsec_nanos() > 0 || time.as_secs() > 32_767 => Err(ValueError::new(
@@ -73,7 +73,7 @@ pub fn keepalive(text: &str) -> Result<Option<Duration>, ValueError> {
     }
 }
 
-/// TCP_USER_TIMEOUT counts milliseconds in an int.
+/// A user timeout: TCP_USER_TIMEOUT takes milliseconds in an int.
 pub fn user_timeout(text: &str) -> Result<Option<Duration>, ValueError> {
     match duration_or_off(text)? {
         Some(time) if time.as_millis() == 0 || time.as_millis() > i32::MAX as u128 => Err(ValueError::new(
@@ -92,7 +92,7 @@ pub fn backlog(text: &str) -> Result<u32, ValueError> {
     }
 }
 
-/// Faster checks than this are a load of their own.
+/// An interval of checks, at least 100 ms: more frequent ones would be a load for the target.
 pub fn interval(text: &str) -> Result<Duration, ValueError> {
     match duration(text)? {
         time if time.as_millis() < 100 => {
@@ -123,18 +123,18 @@ pub static ENGINES: [(&str, EngineChoice); 5] = [
     ("sockmap", EngineChoice::Sockmap),
 ];
 
-/// The names of the ways to choose a target.
+/// The names of the balancing methods.
 pub static BALANCES: [(&str, Balance); 3] = [
     ("round-robin", Balance::RoundRobin),
     ("least-connections", Balance::LeastConnections),
     ("source-hash", Balance::SourceHash),
 ];
 
-/// The names of the versions of the PROXY protocol; `off` undoes a default.
+/// The names of the versions of the PROXY protocol; `off` overrides a default.
 pub static PROXY_VERSIONS: [(&str, Option<ProxyVersion>); 3] =
     [("v1", Some(ProxyVersion::V1)), ("v2", Some(ProxyVersion::V2)), ("off", None)];
 
-/// The name of a value in such a list.
+/// The name of a value in such a list; empty if it is not in it.
 pub fn name_of<T: PartialEq>(names: &[(&'static str, T)], value: &T) -> &'static str {
     names.iter().find(|(_, v)| v == value).map_or("", |(name, _)| name)
 }

@@ -170,7 +170,7 @@ mod tests {
     use crate::engine::TURN_BYTES;
 
     #[test]
-    fn without_a_ring_directions_are_refused_with_the_reason_and_nothing_is_taken() {
+    fn without_a_ring_directions_are_refused_with_the_reason_and_nothing_is_read() {
         let error = |code| Fallback::of(&io::Error::from_raw_os_error(code));
         assert_eq!(
             [error(libc::EPERM), error(libc::ENOSYS), error(libc::EINVAL), error(libc::EMFILE), error(libc::ENOMEM)],

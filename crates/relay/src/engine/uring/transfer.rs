@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_read_back() {
+    fn a_tag_is_decoded_as_it_was_encoded() {
         let id = SlotId { slot: 0xab_cdef, generation: 0xfedc_ba98 };
         for kind in Kind::ALL {
             assert_eq!(parts(tag(id, kind)), Some((id, kind)));

@@ -1,4 +1,4 @@
-//! A forwarding line of rinetd: two addresses with their ports, and options in brackets.
+//! Reads a forwarding line of rinetd: two addresses with their ports, and options in brackets.
 use super::super::address::{self, Ports, Spec};
 use super::super::draft::{At, Draft, TargetSpec};
 use super::super::error::ConfigErrors;
@@ -8,15 +8,15 @@ use super::Word;
 use crate::text::{quote, suggest};
 use crate::values::{self, ValueError};
 
-/// An address and what was said of its protocol.
+/// An address and its protocol.
 struct End {
     at: usize,
     spec: Spec,
-    /// None for a Unix socket: it fits the other end.
+    /// None for a Unix socket, whose protocol is that of the other end.
     protocol: Option<Protocol>,
 }
 
-/// Reads a line; None if it cannot be understood, which is then among the errors.
+/// Reads a line; None if it is invalid, which adds an error.
 pub fn read(words: &[Word<'_>], errors: &mut ConfigErrors<'_>) -> Option<Draft> {
     let mut rest = words.iter();
     let from = end(&mut rest, errors, address::check_listen_ports);
@@ -69,7 +69,7 @@ fn end<'w, 't: 'w>(
     Some(End { at: host.at, spec, protocol: Some(protocol) })
 }
 
-/// The services that such files name; the host's own list is not looked at.
+/// The names of services that are known. /etc/services is not read.
 const SERVICES: [(&str, u16); 26] = [
     ("amqp", 5672),
     ("domain", 53),
@@ -99,7 +99,7 @@ const SERVICES: [(&str, u16); 26] = [
     ("www", 80),
 ];
 
-/// A port, a range or a service, with `/tcp` or `/udp` behind it or not.
+/// A port, a range or a service, optionally followed by `/tcp` or `/udp`.
 fn port(text: &str) -> Result<(Ports, Protocol), ValueError> {
     let (number, protocol) = match text.split_once('/') {
         None => (text, Protocol::Tcp),
@@ -120,12 +120,12 @@ fn port(text: &str) -> Result<(Ports, Protocol), ValueError> {
     address::ports(number).map(|ports| (ports, protocol))
 }
 
-/// Whether a word is meant as a port.
+/// Whether a word is a port.
 pub fn is_port(text: &str) -> bool {
     port(text).is_ok()
 }
 
-/// `[timeout=1200,src=10.0.0.1]`, with or without blanks.
+/// Reads options such as `[timeout=1200,src=10.0.0.1]`, with or without spaces.
 fn options(words: &[Word<'_>], errors: &mut ConfigErrors<'_>) -> Vec<At<Setting>> {
     let Some((first, last)) = words.first().zip(words.last()) else { return Vec::new() };
     if !first.value.starts_with('[') {

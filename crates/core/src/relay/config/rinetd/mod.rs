@@ -1,7 +1,7 @@
-//! The configuration in rinetd's lines: `bindaddress bindport connectaddress connectport [options]`.
+//! Reads the configuration in the language of rinetd: `bindaddress bindport connectaddress connectport [options]`.
 //!
-//! What rinetd understands means the same here; `docs/relay.md` lists the extensions (port ranges, Unix sockets,
-//! networks in access rules) and what is read and ignored.
+//! Valid files of rinetd mean the same here. `docs/relay.md` lists the extensions (port ranges, Unix sockets, networks in
+//! access rules) and the lines that are ignored.
 mod forward;
 mod pattern;
 
@@ -13,10 +13,10 @@ use super::table::Global;
 use crate::text::{quote, suggest};
 use crate::values::ValueError;
 
-/// The words that begin a line which forwards nothing.
+/// The first words of lines that forward nothing.
 pub const DIRECTIVES: [&str; 5] = ["allow", "deny", "logfile", "pidlogfile", "logcommon"];
 
-/// A word and its place.
+/// A word and its byte offset.
 type Word<'t> = At<&'t str>;
 
 /// Reads a configuration.
@@ -42,7 +42,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
 struct File<'t> {
     errors: ConfigErrors<'t>,
     log: LogTo,
-    /// Those above the first forwarding line.
+    /// The rules above the first forwarding line.
     rules: Rules,
     forwards: Vec<(Draft, Rules)>,
 }
@@ -66,12 +66,12 @@ impl File<'_> {
                     .errors
                     .add(first.at, ValueError::new("`logfile` wants one path", "write logfile /var/log/relay.json")),
             },
-            // Lines are always JSON, and the process id is the service manager's affair.
+            // Ignored: the log is always JSON, and there is no pid file.
             "logcommon" | "pidlogfile" => {}
             word if words.len() < 3 && !word.starts_with("unix:") => self.unknown(first, words.get(1)),
             _ => {
                 let draft = forward::read(words, &mut self.errors);
-                // Rules that follow a broken line still belong to it.
+                // Rules after an invalid line belong to it, not to the line before.
                 self.forwards.push((draft.unwrap_or_else(nothing), Rules::default()));
             }
         }
@@ -105,12 +105,12 @@ impl File<'_> {
     }
 }
 
-/// What is left of a line that cannot be understood.
+/// A draft in place of an invalid line.
 fn nothing() -> Draft {
     Draft { name: None, protocol: Protocol::Tcp, listen: Vec::new(), targets: Vec::new(), settings: Vec::new() }
 }
 
-/// The draft with the rules of the file and its own as one list, of which the first match decides.
+/// The draft with the rules of the file and its own as one list, in which the first match decides.
 fn with_access((mut draft, own): (Draft, Rules), file: &Rules, errors: &mut ConfigErrors<'_>) -> Draft {
     let mut rules: Vec<At<AccessRule>> = file.deny.iter().chain(&own.deny).copied().collect();
     rules.extend(match (file.allow.is_empty(), own.allow.is_empty()) {

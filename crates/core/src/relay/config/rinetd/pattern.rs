@@ -1,15 +1,15 @@
 //! rinetd's access patterns as networks.
 //!
 //! rinetd matches the text of a client's address against a pattern in which `?` is any character and `*` any number of
-//! them. Here clients are looked up in networks, so a pattern becomes the networks that hold exactly the addresses it
-//! matches. Where that takes too many, or cannot be told, the pattern is refused.
+//! them. Here clients are looked up in networks, so a pattern becomes the networks that contain exactly the addresses that it
+//! matches. A pattern that would be too many networks, or that is ambiguous, is refused.
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::networks;
 use crate::text::quote;
 use crate::values::ValueError;
 
-/// A pattern of more networks than this is written better as networks.
+/// The most networks of a pattern.
 const MAX_NETWORKS: usize = 256;
 
 /// The networks of a pattern, an address, or (an extension) a network.
@@ -28,7 +28,7 @@ pub fn networks(text: &str) -> Result<Vec<IpNet>, ValueError> {
         let what = format!("the pattern {} {why}", quote(text));
         ValueError::new(what, "write it as 10.0.*.* or 10.0.3.1?, or as a network: 10.0.0.0/16")
     };
-    // Longer than this no pattern has to be, and matching recurses once per character.
+    // The length is limited because matching recurses once per character.
     if text.len() > 40 || !text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'*' | b'?')) {
         return Err(refused("is not four short groups of digits, `*` and `?`"));
     }
@@ -36,7 +36,7 @@ pub fn networks(text: &str) -> Result<Vec<IpNet>, ValueError> {
     if octets.iter().any(Vec::is_empty) {
         return Err(refused("matches no address"));
     }
-    // Octets at the end that may be anything are the host part.
+    // The last octets are the host part where they may have any value.
     let free = octets.iter().rev().take_while(|values| values.len() == 256).count();
     let fixed = &octets[..4 - free];
     if fixed.iter().map(Vec::len).product::<usize>() > MAX_NETWORKS {
@@ -60,21 +60,21 @@ fn octets(text: &str) -> Option<[Vec<u8>; 4]> {
         |pattern: &str| (0..=255u8).filter(|v| matches(pattern.as_bytes(), v.to_string().as_bytes())).collect();
     let mut octets = std::array::from_fn(|_| (0..=255).collect());
     if parts.len() != 4 {
-        // With fewer points than an address has, a wildcard stands for points too. Only one at the very end is clear:
-        // whatever follows is free.
+        // With fewer than three dots a wildcard also matches dots. That is unambiguous only for one `*` at the end: the octets
+        // after it may have any value.
         let plain = text.strip_suffix('*').is_some_and(|head| !head.contains(['*', '?']));
         if parts.len() > 4 || !plain {
             return None;
         }
     }
-    // With all three points written out, no wildcard can stand for one.
+    // With all three dots written, no wildcard matches one.
     for (octet, part) in octets.iter_mut().zip(&parts) {
         *octet = matching(part);
     }
     Some(octets)
 }
 
-/// Whether a text fits a pattern of `*`, `?` and plain characters.
+/// Whether a text matches a pattern of `*`, `?` and other characters.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     match pattern.split_first() {
         None => text.is_empty(),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     proptest! {
-        /// rinetd's own rule, a match of texts, decides whether the networks are right.
+        /// The networks are compared with rinetd's own rule, which matches the text of the address.
         #[test]
         fn the_networks_hold_what_the_pattern_matches(
             parts in prop::array::uniform4(part()),
@@ -146,7 +146,7 @@ mod tests {
             let pattern = parts.join(".");
             prop_assume!(networks(&pattern).is_ok());
             let mut bytes = bits.to_be_bytes();
-            // Any address hardly ever matches: take octets from the pattern where it has numbers.
+            // A random address hardly ever matches, so some octets are taken from the pattern.
             for ((byte, part), near) in bytes.iter_mut().zip(&parts).zip(near) {
                 *byte = part.parse().ok().filter(|_| near).unwrap_or(*byte);
             }

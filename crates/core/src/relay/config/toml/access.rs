@@ -1,4 +1,4 @@
-//! The keys `allow`, `deny` and `access`, which become one list of rules.
+//! Reads the keys `allow`, `deny` and `access`, which become one access list.
 use super::super::draft::{At, check_access};
 use super::super::model::AccessRule;
 use super::super::setting::Setting;
@@ -14,8 +14,9 @@ pub struct AccessKeys {
     allow: Places<AccessRule>,
     deny: Places<AccessRule>,
     access: Places<AccessRule>,
-    /// Where the first of the three keys stands, and each that was used.
+    /// The byte offset of the first of the three keys.
     at: usize,
+    /// The keys that were used.
     used: Vec<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! `health.check`: a boolean, or a table.
+//! Reads `health.check`, which is a boolean or a table.
 use ::toml::de::DeValue;
 
 use super::super::draft::At;
@@ -6,7 +6,7 @@ use super::super::table::Check;
 use super::read::{Entry, Reader};
 use crate::values::ValueError;
 
-/// Reads it. A timeout that is not given is no longer than the interval.
+/// Reads the value. A timeout that is not given is at most the interval.
 pub fn read(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>) -> Option<Option<Check>> {
     if let DeValue::Boolean(on) = entry.value.get_ref() {
         return Some(on.then(Check::new));

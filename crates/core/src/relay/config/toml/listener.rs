@@ -1,4 +1,4 @@
-//! A `[[listener]]` table.
+//! Reads a `[[listener]]` table.
 use ::toml::Spanned;
 use ::toml::de::DeValue;
 

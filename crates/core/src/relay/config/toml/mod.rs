@@ -1,7 +1,7 @@
-//! The configuration in TOML: the top of the file, `[defaults]` and the `[[listener]]` tables.
+//! Reads the configuration in TOML: the top of the file, `[defaults]` and the `[[listener]]` tables.
 //!
-//! `docs/relay.md` describes the keys. The document is walked by hand instead of with serde because serde stops at the
-//! first error, and all of them are wanted, each with its place.
+//! `docs/relay.md` describes the keys. The document is not read with serde, because serde stops at the first error, and all
+//! errors are reported with their positions.
 mod access;
 pub mod check;
 mod listener;
@@ -29,7 +29,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
     let mut errors = ConfigErrors::new(text);
     let (document, syntax_errors) = DeTable::parse_recoverable(text);
     if !syntax_errors.is_empty() {
-        // The rest of a document with a syntax error is a guess of the parser, and so would errors in it be.
+        // After a syntax error the parser guesses the rest of the document, so its errors are not reported.
         for error in &syntax_errors {
             let at = error.span().map_or(text.len(), |span| span.start);
             match unquoted(text, at) {
@@ -59,7 +59,7 @@ struct File {
 fn top(reader: &mut Reader<'_, '_>, document: &DeTable<'_>) -> File {
     let mut file = File::default();
     let entries = read::entries(document, "");
-    // Defaults hold wherever they stand in the file.
+    // Defaults apply wherever they are in the file.
     if let Some(entry) = entries.iter().find(|e| e.key == "defaults") {
         file.defaults = defaults(reader, entry);
     }
@@ -106,7 +106,7 @@ fn drafts(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, defaults: &Setting
     tables.into_iter().filter_map(|table| listener::draft(reader, table, defaults)).collect()
 }
 
-/// The commonest slip, `listen = 127.0.0.1:9000`, for which the parser says that a number is not one.
+/// The error for a string without quotes, such as `listen = 127.0.0.1:9000`, of which the parser says that it is no number.
 fn unquoted(text: &str, at: usize) -> Option<(usize, ValueError)> {
     let begin = text.get(..at)?.rfind('\n').map_or(0, |i| i + 1);
     let line = text[begin..].lines().next()?;
@@ -121,7 +121,7 @@ fn unquoted(text: &str, at: usize) -> Option<(usize, ValueError)> {
     })
 }
 
-/// A syntax error of the parser in our words; its own are kept, they name what was expected.
+/// A syntax error with a hint. The message of the parser, which says what it expected, is kept.
 fn syntax(error: &Error) -> ValueError {
     let message = error.message().lines().next().unwrap_or("it cannot be read");
     let hint = if message.contains("duplicate key") {
@@ -134,5 +134,5 @@ fn syntax(error: &Error) -> ValueError {
     ValueError::new(format!("this is not TOML: {message}"), hint)
 }
 
-/// A list of values with their places.
+/// A list of values with their byte offsets.
 type Places<T> = Vec<At<T>>;

@@ -1,4 +1,4 @@
-//! Reading single values of a TOML document; whatever is not as expected becomes an error at its place.
+//! Reads single values of a TOML document. A value of another kind than expected becomes an error at its position.
 use std::borrow::Cow;
 
 use ::toml::Spanned;
@@ -17,9 +17,9 @@ use crate::values::ValueError;
 pub struct Entry<'d, 'i> {
     /// The key.
     pub key: &'d str,
-    /// Its first byte.
+    /// The byte offset of the key.
     pub at: usize,
-    /// The table that it stands in, for messages; empty for a listener and the top of the file.
+    /// The table that it is in, for messages; empty for a listener and the top of the file.
     pub above: &'static str,
     /// Its value.
     pub value: &'d Spanned<DeValue<'i>>,
@@ -40,7 +40,7 @@ pub fn entries<'d, 'i>(table: &'d DeTable<'i>, above: &'static str) -> Vec<Entry
     entries
 }
 
-/// What a value is, for messages.
+/// The kind of a value, for messages.
 pub fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",
@@ -52,7 +52,7 @@ pub fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// The text of a string or a number: parsers of values take either, and say what they want.
+/// The text of a string or a number: the parsers of values take either.
 pub fn scalar<'d>(value: &'d DeValue<'_>) -> Option<Cow<'d, str>> {
     match value {
         DeValue::String(text) => Some(Cow::Borrowed(text)),
@@ -66,14 +66,14 @@ pub fn scalar<'d>(value: &'d DeValue<'_>) -> Option<Cow<'d, str>> {
     }
 }
 
-/// Where errors go.
+/// Reads values and collects errors.
 pub struct Reader<'m, 't> {
-    /// Those found so far.
+    /// The errors so far.
     pub errors: &'m mut ConfigErrors<'t>,
 }
 
 impl Reader<'_, '_> {
-    /// A value read by a parser of texts.
+    /// Reads a value with a parser of texts.
     pub fn parsed<T>(
         &mut self,
         entry: &Entry<'_, '_>,
@@ -93,7 +93,7 @@ impl Reader<'_, '_> {
         matches!(entry.value.get_ref(), DeValue::Boolean(false))
     }
 
-    /// A list of networks, which must not be empty.
+    /// Reads a list of networks, which must not be empty.
     pub fn networks(&mut self, entry: &Entry<'_, '_>, example: &str) -> Vec<IpNet> {
         if matches!(entry.value.get_ref(), DeValue::Array(items) if items.is_empty()) {
             let what = format!("`{}` is empty", entry.path());
@@ -108,7 +108,7 @@ impl Reader<'_, '_> {
         networks
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn flag(&mut self, entry: &Entry<'_, '_>) -> Option<bool> {
         match entry.value.get_ref() {
             DeValue::Boolean(flag) => Some(*flag),
@@ -119,7 +119,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A string, or a list of them, each with its place.
+    /// Reads a string or a list of strings, each with its byte offset.
     pub fn strings(&mut self, entry: &Entry<'_, '_>, example: &str) -> Places<String> {
         let mut strings = Vec::new();
         for item in self.items(entry) {
@@ -134,7 +134,7 @@ impl Reader<'_, '_> {
         strings
     }
 
-    /// The items of a list; a value that is none stands alone.
+    /// The items of a list; another value is the only item.
     pub fn items<'d, 'i>(&self, entry: &Entry<'d, 'i>) -> Vec<&'d Spanned<DeValue<'i>>> {
         match entry.value.get_ref() {
             DeValue::Array(items) => items.iter().collect(),
@@ -142,7 +142,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// The entries of a table below this one.
+    /// Reads the entries of a table.
     pub fn table<'d, 'i>(&mut self, entry: &Entry<'d, 'i>, above: &'static str, example: &str) -> Vec<Entry<'d, 'i>> {
         match entry.value.get_ref() {
             DeValue::Table(table) => entries(table, above),
@@ -153,13 +153,13 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A value of the wrong kind.
+    /// Adds the error for a value of the wrong kind.
     pub fn wrong_kind(&mut self, entry: &Entry<'_, '_>, example: &str) {
         let what = format!("`{}` cannot be {}", entry.path(), kind(entry.value.get_ref()));
         self.errors.add(entry.value.span().start, ValueError::new(what, format!("write {example}")));
     }
 
-    /// A key that does not exist here. If it exists elsewhere, the hint says so.
+    /// Adds the error for an unknown key. If the key exists in another table, the hint says so.
     pub fn unknown(&mut self, entry: &Entry<'_, '_>, known: &[&str]) {
         let key = entry.key;
         let what = format!("unknown key {}", quote(&entry.path()));
@@ -185,7 +185,7 @@ impl Reader<'_, '_> {
     }
 }
 
-/// An error of a value with the name of its key in front.
+/// The error of a value, prefixed with its key.
 pub fn named(entry: &Entry<'_, '_>, wrong: ValueError) -> ValueError {
     ValueError::new(format!("{}: {}", entry.path(), wrong.what), wrong.hint)
 }

@@ -1,4 +1,4 @@
-//! The keys that a listener and `[defaults]` share: the protocol, the access lists and the rows of [`Listener`].
+//! Reads the keys that a listener and `[defaults]` share: the protocol, the access lists and the rows of [`Listener`].
 use super::super::draft::At;
 use super::super::model::Protocol;
 use super::super::row::pick;
@@ -15,12 +15,12 @@ const SHARED: [&str; 3] = ["protocol", "allow", "deny"];
 /// The names of the protocols.
 const PROTOCOLS: [(&str, Protocol); 2] = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 
-/// What a table has set.
+/// The settings of a table.
 #[derive(Debug, Default)]
 pub struct Settings {
     /// The protocol, if it was given.
     pub protocol: Option<Protocol>,
-    /// The rest.
+    /// The other settings.
     pub settings: Places<Setting>,
 }
 
@@ -41,8 +41,8 @@ pub fn keys_of(table: &str) -> Vec<&'static str> {
     Listener::rows().filter(|row| !table.is_empty() && row.table() == table).map(|row| row.name()).collect()
 }
 
-/// Reads the entries of a listener or of `[defaults]`. `other` takes those that are no settings, and answers whether it
-/// knows them.
+/// Reads the entries of a listener or of `[defaults]`. `other` reads those that are no settings, and returns false for unknown
+/// ones.
 pub fn read(
     reader: &mut Reader<'_, '_>,
     entries: &[Entry<'_, '_>],
@@ -79,7 +79,7 @@ fn table(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, name: &'static str,
     }
 }
 
-/// Reads an entry if it is a row of this table; false if not.
+/// Reads an entry if it is a row of this table; otherwise returns false.
 fn setting(reader: &mut Reader<'_, '_>, entry: &Entry<'_, '_>, table: &str, into: &mut Settings) -> bool {
     let Some(row) = Listener::rows().find(|row| row.table() == table && row.name() == entry.key) else { return false };
     let set = row.field.read(reader, entry, &row.line());
