@@ -74,7 +74,7 @@ const RESERVE_PER_THREAD: u64 = 16;
 /// A pipe is held only while its sink is full: more than streams ever wait at once on one host, and the kernel's budget of
 /// pipe pages is reached before.
 const PIPES_MAX: u64 = 256;
-/// Most connections, whatever the limit: as many as [`super::deadlines::Deadlines`] tells apart.
+/// The most connections, whatever the limit: as many as the keys of [`super::deadlines::Deadlines`] can hold.
 const CONNECTIONS_MAX: u64 = super::slots::SLOTS_MAX as u64;
 
 /// How much fits into the process's descriptors.
@@ -134,12 +134,12 @@ mod tests {
         }
         assert_eq!(logged, 1);
         assert_eq!(backoff.accepted(59_000 * MS + QUIET_NS), Some(Recovered { failures: 60, lasted_ns: 59_000 * MS }));
-        assert_eq!(backoff.accepted(80_000 * MS), None, "told once");
+        assert_eq!(backoff.accepted(80_000 * MS), None, "reported once");
         assert!(backoff.failed(90_000 * MS).log, "a new episode");
     }
 
     #[test]
-    fn a_listener_that_never_failed_has_nothing_to_tell() {
+    fn a_listener_that_never_failed_reports_nothing() {
         assert_eq!(Backoff::default().accepted(u64::MAX), None);
         assert_eq!(Backoff::default().failed(u64::MAX).until, u64::MAX);
     }

@@ -84,13 +84,13 @@ mod tests {
     #[test]
     fn it_takes_fall_failures_and_then_rise_successes_in_a_row() {
         let mut target = Checked::new(check(2, 3), 0, 0);
-        let told: Vec<_> = [false, false, true, false, false, false, true, false, true, true, true]
+        let changes: Vec<_> = [false, false, true, false, false, false, true, false, true, true, true]
             .map(|ok| target.result(0, ok, 0))
             .into_iter()
             .enumerate()
             .filter_map(|(i, change)| change.map(|up| (i, up)))
             .collect();
-        assert_eq!(told, [(5, false), (9, true)]);
+        assert_eq!(changes, [(5, false), (9, true)]);
         assert!(target.is_up());
     }
 

@@ -122,9 +122,9 @@ mod tests {
     #[test]
     fn a_slot_that_is_used_again_has_another_name() {
         let mut slots = Slots::default();
-        let first = slots.insert(1).expect("room");
+        let first = slots.insert(1).expect("below the limit");
         assert_eq!((slots.remove(first), slots.remove(first), slots.len()), (Some(1), None, 0));
-        let second = slots.insert(2).expect("room");
+        let second = slots.insert(2).expect("below the limit");
         assert_eq!((first.slot, slots.len(), slots.ids()), (second.slot, 1, vec![second]));
         assert!(slots.get(first).is_none() && slots.get_mut(first).is_none() && slots.remove(first).is_none());
         assert_eq!(slots.get(second), Some(&2));

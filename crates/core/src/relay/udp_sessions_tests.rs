@@ -11,7 +11,7 @@ fn key(host: u8, port: u16) -> Key {
 #[test]
 fn traffic_keeps_a_session_and_silence_ends_it() {
     let mut table = UdpSessions::new(vec![RULES], 10);
-    let id = table.open(key(1, 1), 0).expect("room");
+    let id = table.open(key(1, 1), 0).expect("below the limit");
     table.touch(id, 50 * SECOND);
     assert_eq!(table.expired(60 * SECOND), None);
     assert_eq!(table.next_expiry(), Some(110 * SECOND));
@@ -23,9 +23,9 @@ fn traffic_keeps_a_session_and_silence_ends_it() {
 #[test]
 fn a_stale_id_does_not_reach_the_session_that_took_its_place() {
     let mut table = UdpSessions::new(vec![RULES], 1);
-    let old = table.open(key(1, 1), 0).expect("room");
+    let old = table.open(key(1, 1), 0).expect("below the limit");
     table.close(old);
-    let new = table.open(key(2, 2), 0).expect("room");
+    let new = table.open(key(2, 2), 0).expect("below the limit");
     assert_eq!(new.slot, old.slot);
     table.touch(old, 59 * SECOND);
     assert_eq!(table.key(old), None);
@@ -36,8 +36,8 @@ fn a_stale_id_does_not_reach_the_session_that_took_its_place() {
 #[test]
 fn a_full_table_refuses_and_ends_nobody() {
     let mut table = UdpSessions::new(vec![RULES], 2);
-    let first = table.open(key(1, 1), 0).expect("room");
-    table.open(key(2, 1), 0).expect("room");
+    let first = table.open(key(1, 1), 0).expect("below the limit");
+    table.open(key(2, 1), 0).expect("below the limit");
     assert_eq!(table.open(key(3, 1), 1), Err(Refusal::Full));
     assert_eq!(table.find(&key(1, 1)), Some(first));
     table.close(first);
@@ -49,9 +49,9 @@ fn a_full_table_refuses_and_ends_nobody() {
 #[test]
 fn a_source_has_its_share_whichever_family_it_is_written_in() {
     let mut table = UdpSessions::new(vec![Rules { per_source: Some(2), ..RULES }], 100);
-    let id = table.open(key(1, 1), 0).expect("room");
+    let id = table.open(key(1, 1), 0).expect("below the limit");
     let mapped = Key { client: "[::ffff:10.0.0.1]:2".parse().expect("an address"), ..key(1, 2) };
-    table.open(mapped, 0).expect("room");
+    table.open(mapped, 0).expect("below the limit");
     assert_eq!(table.open(key(1, 3), 0), Err(Refusal::PerSource));
     assert!(table.open(key(2, 3), 0).is_ok());
     table.close(id);
@@ -62,8 +62,8 @@ fn a_source_has_its_share_whichever_family_it_is_written_in() {
 fn an_ipv6_source_is_its_64() {
     let from = |text: &str| Key { client: text.parse().expect("an address"), ..key(1, 1) };
     let mut table = UdpSessions::new(vec![Rules { per_source: Some(2), rate: Some(10), ..RULES }], 100);
-    let id = table.open(from("[2001:db8:1:2::1]:1"), 0).expect("room");
-    table.open(from("[2001:db8:1:2:ffff::2]:1"), 0).expect("room");
+    let id = table.open(from("[2001:db8:1:2::1]:1"), 0).expect("below the limit");
+    table.open(from("[2001:db8:1:2:ffff::2]:1"), 0).expect("below the limit");
     assert_eq!(table.open(from("[2001:db8:1:2::3]:1"), 0), Err(Refusal::PerSource));
     assert!(table.open(from("[2001:db8:1:3::3]:1"), 0).is_ok(), "another /64");
     table.close(id);
@@ -78,7 +78,7 @@ fn local_addresses_and_listeners_divide_sessions() {
     let one = Key { local: Some(IpAddr::from([127, 0, 0, 1])), ..key(1, 1) };
     let two = Key { local: Some(IpAddr::from([127, 0, 0, 2])), ..one };
     let other = Key { listener: 1, ..one };
-    let ids = [one, two, other].map(|key| table.open(key, 0).expect("room"));
+    let ids = [one, two, other].map(|key| table.open(key, 0).expect("below the limit"));
     assert_eq!([one, two, other].map(|key| table.find(&key)), ids.map(Some));
 }
 
