@@ -146,7 +146,7 @@ impl Stop for UntilEnd<'_> {
     }
 }
 
-/// The gate: stops itself, and becomes the command when it is told to go on.
+/// The gate process: stops itself, and executes the command when it gets SIGCONT.
 pub fn become_command(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let number = words.next().and_then(|word| word.to_str()?.parse().ok()).filter(|number| *number > 2);
     let (Some(number), Some(program)) = (number, words.next()) else { return ExitCode::from(2) };

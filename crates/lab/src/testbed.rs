@@ -323,7 +323,7 @@ mod tests {
                 let socket = UdpSocket::bind((CLIENT, 0))?;
                 socket.connect((SERVER, 9))?;
                 for _ in 0..SENT {
-                    socket.send(b"x").ok(); // Nobody listens: the answers are errors of ICMP.
+                    socket.send(b"x").ok(); // No socket is bound there: the replies are ICMP errors.
                     std::thread::yield_now();
                 }
                 Ok(())

@@ -1,4 +1,4 @@
-//! `attach` as a new user meets it: a Python service whose client writes each request in two small pieces.
+//! `attach` to a Python service whose client writes each request in two small parts.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 mod common;
@@ -12,14 +12,14 @@ use common::{PARSHALL, Pair, Running, Scratch, begin, has, parshall, service_py,
 use parshall_evidence::{Capture, Confidence, Report, Rung, Status};
 
 const CAUSE: &str = "nagle-delayed-ack";
-/// A generous bound: only what hangs is beyond it. How soon a report comes is a figure of the bench.
+/// A generous bound, which only a hanging program exceeds. `bench/overhead` measures how soon a report comes.
 const LATE: Duration = Duration::from_secs(10);
-/// Resident memory of parshall.
+/// The most resident memory of parshall.
 const RSS_MAX_KIB: u64 = 96 * 1024;
-/// What ledgers may miss of the wall time.
+/// The share by which a ledger may differ from the wall time.
 const TOLERANCE: f64 = 0.01;
 
-/// The tests need probes and Python.
+/// Whether this host has probes and Python, which the tests need. Reports a skip if not.
 fn ready(what: &str) -> bool {
     has(&["python3"], what) && common::btf(what)
 }
@@ -32,7 +32,7 @@ fn attach(arguments: &[&str]) -> Report {
     done.report()
 }
 
-/// The report names the cause by the contract, with a place, evidence and a fix.
+/// Asserts that the report names the cause, with its place, evidence and a fix.
 fn assert_named(report: &Report, pids: &[u32]) {
     assert_eq!(verdict(report), CAUSE, "{report:#?}");
     assert_eq!(report.verdict.status, Status::Cause);
@@ -83,8 +83,8 @@ fn a_port_or_either_process_in_json() {
     }
 }
 
-/// As Java, Go and Node do: the server's socket is IPv6 and sees an IPv4 client under a mapped address. The two ends still
-/// belong together, so the timer of the one is seen to end the hold of the other.
+/// Servers of Java, Go and Node have an IPv6 socket and see an IPv4 client under an IPv4-mapped address. The two ends are still
+/// matched, so that the delayed-ACK timer of one is seen to end the hold of the other.
 #[test]
 fn an_ipv4_client_of_a_dual_stack_service() {
     if !ready("attach: a dual-stack service") {
@@ -100,7 +100,7 @@ fn an_ipv4_client_of_a_dual_stack_service() {
 }
 
 #[test]
-fn the_twin_without_nagle_is_healthy() {
+fn the_same_service_without_nagle_is_healthy() {
     if !ready("attach: the healthy twin") {
         return;
     }
@@ -121,7 +121,7 @@ fn a_namespace() {
     let _alone = common::alone();
     let mut wire = Command::new(PARSHALL);
     wire.args(["lab", "wire", "veth", "--for", "60s"]);
-    // It says `server NAME ADDRESS` and `client NAME ADDRESS`.
+    // It prints `server NAME ADDRESS` and `client NAME ADDRESS`.
     let (mut wire, lines) = common::start_lines(&mut wire, 2);
     let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();
     let ([_, server_ns, address], [_, client_ns, _]) = (&words[0][..], &words[1][..]) else { panic!("{lines:?}") };
@@ -138,12 +138,12 @@ fn a_namespace() {
     assert_eq!(report.subject.pids, [client.pid()], "the server lives in another namespace");
     assert_named(&attach(&["--port", &port.to_string()]), &[client.pid(), server.pid()]);
     drop((client, server));
-    // It removes its namespaces; after a kill the next one would.
+    // It removes its namespaces. If it were killed, the next one would.
     wire.signal("-INT");
     wire.wait_for_end();
 }
 
-/// A control group of our own, in whatever hierarchy this host has.
+/// A new control group, in a hierarchy of v1 or v2.
 struct Group(PathBuf);
 
 impl Group {
@@ -161,7 +161,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Empty only when the kernel has seen the last process out.
+        // The group can be removed only after the kernel has released its last process.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -190,7 +190,7 @@ fn a_control_group() {
 }
 
 #[test]
-fn a_saved_case_tells_the_same_anywhere() {
+fn a_saved_case_gives_the_same_report_elsewhere() {
     if !ready("attach --save") {
         return;
     }
@@ -206,9 +206,8 @@ fn a_saved_case_tells_the_same_anywhere() {
     assert_eq!(parshall(&["show", file, "--format", "json"]).stdout, said.stdout);
 }
 
-/// Flows and threads that lived through the whole window account for all of it.
 #[test]
-fn with_o_the_report_is_in_a_file_that_only_its_owner_reads() {
+fn with_o_the_report_is_in_a_file_that_only_its_owner_can_read() {
     if !has(&["python3"], "attach -o") {
         return;
     }
@@ -227,12 +226,13 @@ fn with_o_the_report_is_in_a_file_that_only_its_owner_reads() {
             (std::fs::read_to_string(&out).unwrap(), parshall(&["show", case_name, "--format", format]));
         assert_eq!(text, shown.stdout);
         assert!(text.contains("parshall") && text.contains("attach"), "{text}");
-        // To a device or a pipe it goes in place.
+        // A device or a pipe is written in place.
         let done = parshall(&["show", case_name, "--format", format, "-o", "/proc/self/fd/1"]);
         assert_eq!(done.stdout, text);
     }
 }
 
+/// Asserts that ledgers of flows and threads sum to their time, and that those that existed all the time cover the window.
 fn assert_sums(capture: &Capture, server: u32) {
     let window = capture.window_ns as f64;
     let close = |sum: u64, what: &dyn std::fmt::Debug| {
@@ -241,7 +241,7 @@ fn assert_sums(capture: &Capture, server: u32) {
     };
     assert_eq!(capture.rung, Rung::Btf);
     let flows: Vec<_> = capture.flows.iter().filter(|f| f.begin_ns == 0 && f.end_ns == capture.window_ns).collect();
-    // A listener is no flow; a connection has a socket at each end.
+    // A listener is not a flow. A connection has a socket at each end.
     assert!(flows.len() >= 2, "{:?}", capture.flows);
     for flow in flows {
         close(flow.cells.iter().map(|cell| cell.ns).sum(), &(flow.local, flow.remote));
@@ -256,8 +256,8 @@ fn assert_sums(capture: &Capture, server: u32) {
     }
 }
 
-/// A capture whose probes ran all of the time, and how long taking it took. Only a host that others keep busy makes them
-/// pause on a slow service; then it is asked again.
+/// Takes a capture whose probes ran all of the time, and returns it with the duration of the command. On a busy host the probes
+/// may pause even for a slow service; then it takes another one.
 fn full_time(pair: &Pair, file: &std::path::Path) -> (Capture, Duration) {
     for _ in 0..5 {
         let began = Instant::now();
@@ -284,24 +284,24 @@ fn every_ledger_sums_to_the_wall_time() {
     for options in [&[][..], &["--nodelay", "--pause-ms", "10"]] {
         let pair = Pair::start(options);
         let (capture, outside) = full_time(&pair, &file);
-        // The window by another clock: it fits into the time that the whole invocation took, and is no shorter than asked.
+        // The window is no longer than the whole invocation and no shorter than requested.
         let outside = outside.as_nanos() as f64;
         let window = capture.window_ns as f64;
         assert!(window <= outside && (2e9..=4e9).contains(&window), "{window} of {outside}");
         assert_sums(&capture, pair.server.pid());
-        // A request every 10 ms leaves each end of the pair mostly idle, so an account that invents time would show.
+        // With a request every 10 ms both ends are mostly idle, so a ledger with too much time would be noticed.
         let cpu: u64 = capture.threads.iter().map(|thread| thread.cpu_ns).sum();
         assert!((cpu as f64) < window, "{cpu}");
     }
 }
 
-/// Numbers of the programs and links that a process holds.
+/// The ids of the BPF programs and links that a process holds.
 fn bpf_ids(pid: u32) -> (Vec<u32>, Vec<u32>) {
     let (mut programs, mut links) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten() {
         let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
         let number = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
-        // The descriptor of a link names its program too.
+        // The fdinfo of a link has the id of its program too.
         if let Some(id) = number("link_id:") {
             links.push(id);
         } else if let Some(id) = number("prog_id:") {
@@ -311,16 +311,16 @@ fn bpf_ids(pid: u32) -> (Vec<u32>, Vec<u32>) {
     (programs, links)
 }
 
-/// How many of them still exist in the kernel.
+/// The number of these programs and links that still exist in the kernel.
 fn left((programs, links): &(Vec<u32>, Vec<u32>)) -> usize {
     use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
     let programs = ProgInfoIter::default().filter(|info| programs.contains(&info.id)).count();
     programs + LinkInfoIter::default().filter(|info| links.contains(&info.id)).count()
 }
 
-/// Waits until its probes are attached.
+/// Waits until the probes of an observation are attached, and returns their ids.
 fn attached(running: &Running) -> (Vec<u32>, Vec<u32>) {
-    // Always-on programs, and those of the first slice.
+    // The programs that are always attached, and those of the first slice.
     common::until("probes are attached", || bpf_ids(running.pid()).1.len() > 10);
     let ids = bpf_ids(running.pid());
     assert_eq!(left(&ids), ids.0.len() + ids.1.len(), "the kernel knows them");
@@ -328,7 +328,7 @@ fn attached(running: &Running) -> (Vec<u32>, Vec<u32>) {
 }
 
 #[test]
-fn nothing_stays_attached_whatever_ends_it() {
+fn nothing_stays_attached_after_any_end() {
     if !ready("what stays attached") {
         return;
     }
@@ -355,10 +355,10 @@ fn nothing_stays_attached_whatever_ends_it() {
         let report = done.report();
         assert_eq!(report.rung, Rung::Btf, "{signal:?}");
         assert!(report.window_s > 0.2 && report.window_s < 20.0, "{signal:?}: the shorter window: {}", report.window_s);
-        // Half a second of 25 requests/s is enough to name it.
+        // Half a second with 25 requests/s is enough to name the cause.
         assert_named(&report, &[pair.server.pid(), pair.client.pid()]);
     }
-    // The run after the kill is like any other.
+    // A run after the kill works as usual.
     assert_named(&attach(&["--port", &port]), &[pair.server.pid(), pair.client.pid()]);
 }
 
@@ -368,7 +368,7 @@ fn memory_is_bounded() {
         return;
     }
     let _alone = common::alone();
-    // Many connections that come and go fill the ring fastest.
+    // Many short connections fill the ring buffer fastest.
     let (_server, port) = common::service(&["serve"]);
     let port = port.to_string();
     let _churn: Vec<_> = (0..2).map(|_| common::service(&["churn", "--port", &port])).collect();

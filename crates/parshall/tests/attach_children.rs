@@ -1,5 +1,5 @@
-//! `attach --pid` of a process that only starts others, as nginx and postgres do: the process and its children are the
-//! subject on every rung, also those made while it is observed; with `--only`, the process alone. Needs root and Python.
+//! `attach --pid` of a process whose children do the work, as with nginx and postgres. The subject is the process with its
+//! children on every rung, also those that it starts during the window; with `--only` the process alone. Needs root and Python.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 mod common;
@@ -11,10 +11,10 @@ use parshall_evidence::{Report, Status};
 
 const RUNGS: [&str; 3] = ["btf", "tracepoint", "procfs"];
 
-/// The report on `rung`; None, and a skip, when this host does not offer it.
+/// The report on `rung`. None, with a reported skip, if this host does not offer it.
 fn attach(rung: &str, arguments: &[&str]) -> Option<Report> {
     let what = format!("attach --pid of a process with children, rung {rung}");
-    // The classic tracepoints need tracefs; a mount that only the observer sees leaves the host as it is.
+    // The classic tracepoints need tracefs. It is mounted in a mount namespace of the observer, which does not change the host.
     let script = r#"mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null
         exec "$0" attach "$@" --for 2s --format json"#;
     let mut command = Command::new("unshare");
@@ -41,7 +41,7 @@ fn a_process_and_its_children_are_the_subject() {
         let Some(report) = attach(rung, &["--pid", &master.pid().to_string()]) else { continue };
         let pids = &report.subject.pids;
         assert_eq!(pids[0], master.pid(), "{rung}: {pids:?}");
-        // The oldest two stay; the others come and go.
+        // The oldest two run all the time, the others are replaced.
         assert!(
             before.len() >= 2 && before[..2].iter().all(|child| pids.contains(child)),
             "{rung}: {before:?} {pids:?}"
@@ -62,7 +62,7 @@ fn only_the_process_itself() {
     for rung in RUNGS {
         let Some(report) = attach(rung, &["--only", "--pid", &master.pid().to_string()]) else { continue };
         assert_eq!(report.subject.pids, [master.pid()], "{rung}");
-        // It listens, and what its children accept from that listener is not its own.
+        // It listens, but its children accept the connections.
         assert_eq!(report.verdict.status, Status::InsufficientEvidence, "{rung}: {report:#?}");
         assert_eq!(report.time.flows.n, 0, "{rung}: {:?}", report.time.flows);
     }

@@ -1,4 +1,4 @@
-//! The binary from outside: what goes to stdout and stderr, and with which exit code.
+//! Black-box tests of the binary: stdout, stderr and exit codes.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 use std::io::Read;
@@ -13,7 +13,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn help_and_version_are_data() {
+fn help_and_version_go_to_stdout() {
     for arguments in [
         &["--help"][..],
         &["--version"],
@@ -29,7 +29,7 @@ fn help_and_version_are_data() {
 }
 
 #[test]
-fn a_level_of_the_log_that_is_none_is_wrong_usage() {
+fn an_unknown_log_level_is_wrong_usage() {
     let bin = env!("CARGO_BIN_EXE_parshall");
     let out = Command::new(bin).args(["-v", "lab", "list"]).env("PARSHALL_LOG", "loud").output().unwrap();
     let stderr = text(&out.stderr);
@@ -40,7 +40,7 @@ fn a_level_of_the_log_that_is_none_is_wrong_usage() {
 }
 
 #[test]
-fn wrong_usage_is_two_lines_on_stderr_and_code_2() {
+fn wrong_usage_is_two_lines_on_stderr_and_exit_code_2() {
     let cases = [
         &[][..],
         &["atach"],
@@ -69,7 +69,7 @@ fn wrong_usage_is_two_lines_on_stderr_and_code_2() {
 }
 
 #[test]
-fn a_failure_is_code_1() {
+fn a_failure_is_exit_code_1() {
     let out = parshall(&["show", "/nonexistent/case.json"]);
     assert_eq!(out.status.code(), Some(1));
     assert!(text(&out.stderr).starts_with("error: "), "{}", text(&out.stderr));
@@ -77,7 +77,7 @@ fn a_failure_is_code_1() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_error() {
+fn a_closed_stdout_pipe_is_no_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_parshall"))
         .args(["doctor", "--format", "json"])
         .stdout(Stdio::piped())
@@ -92,7 +92,7 @@ fn a_reader_that_leaves_is_no_error() {
 }
 
 #[test]
-fn relay_check_says_what_a_file_would_do_or_where_it_is_wrong() {
+fn relay_check_describes_a_configuration_or_locates_its_errors() {
     let scratch = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = scratch.path().join(name);
@@ -112,7 +112,7 @@ fn relay_check_says_what_a_file_would_do_or_where_it_is_wrong() {
     assert_eq!(lines.len(), 4, "{stderr}");
     assert!(lines[0].starts_with(&format!("{wrong}:3:10: ")) && lines[1].starts_with("hint: "), "{stderr}");
     assert!(lines[2].starts_with(&format!("{wrong}:4:1: ")) && lines[3].contains("`engine`"), "{stderr}");
-    // A relay that is to run says the same.
+    // `parshall relay` reports the same errors.
     let out = parshall(&["relay", "-c", &wrong]);
     assert_eq!((out.status.code(), text(&out.stderr)), (Some(2), stderr));
 

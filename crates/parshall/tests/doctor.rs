@@ -1,4 +1,4 @@
-//! The doctor on whatever host the tests run: it always has an answer, and both formats agree.
+//! `parshall doctor` on the host of the tests: it always succeeds, and both formats agree.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 use std::process::Command;

@@ -1,9 +1,8 @@
-//! Every fault and every control of the lab, by the real binary over real processes and sockets.
+//! Every fault and every control of the lab, with the real binary, processes and sockets.
 //!
-//! A host that other work shares can spoil a single run of three seconds, so a run that goes wrong is repeated up to
-//! two times and two of three must be right. A run that goes wrong while a hypervisor takes the CPUs away does not count:
-//! a quota is then used up that should not be, and a window is full. How often the right cause comes out of ten is a figure
-//! of the bench.
+//! Other work on the host can spoil a single run of three seconds. So a run with a wrong verdict is repeated up to two times,
+//! and two of three must be right. A wrong run does not count if the hypervisor took CPU time meanwhile (steal time), because a
+//! quota or a receive window then fills up that should not. `bench/accuracy` measures the share of right verdicts.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 mod common;
@@ -12,16 +11,16 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use common::{Recipe, SPOILS, parshall, recipes};
+use common::{Recipe, STEAL_MAX, parshall, recipes};
 
-/// Of three runs.
+/// Right runs that a recipe needs, of three.
 const RIGHT_MIN: usize = 2;
 const RUNS_MAX: usize = 3;
-/// Runs of one recipe that may be spoiled before it is left out, and how long to wait after each.
+/// Spoiled runs of one recipe before it is skipped, and the pause after each.
 const SPOILED_MAX: usize = 6;
 const CALM: Duration = Duration::from_secs(3);
 
-/// Recipes whose processes, parshall included, use less than a fifth of a CPU: several at once do not disturb each other.
+/// Recipes whose processes and observation use less than a fifth of a CPU, so that several can run at once.
 const IDLE: [&str; 12] = [
     "app-limited",
     "client-pauses",
@@ -54,22 +53,22 @@ fn run(recipe: &Recipe) -> Outcome {
         return Outcome::Skipped(result["skipped"].as_str().unwrap().to_owned());
     }
     let verdict = &result["report"]["verdict"];
-    // Judged here anew, from the report: the lab's own `matched` must agree.
+    // The report is judged here independently, and the lab's `matched` must agree.
     let right = match &recipe.cause {
         Some(cause) => verdict["status"] == "cause" && verdict["cause"] == **cause,
         None => verdict["status"] != "cause" && verdict.get("cause").is_none(),
     };
     assert_eq!(result["matched"], right, "{result}");
     assert_eq!(done.code, Some(i32::from(!right)), "{result}");
-    let told = format!("{}, {}", result["got"].as_str().unwrap(), verdict["confidence"].as_str().unwrap());
-    if right { Outcome::Right(told) } else { Outcome::Wrong(format!("{told}: {}", verdict["summary"])) }
+    let got = format!("{}, {}", result["got"].as_str().unwrap(), verdict["confidence"].as_str().unwrap());
+    if right { Outcome::Right(got) } else { Outcome::Wrong(format!("{got}: {}", verdict["summary"])) }
 }
 
-/// Runs a recipe; again if it went wrong while too much of the CPUs' time was taken away.
-fn run_in_peace(recipe: &Recipe, spoiled: &mut usize) -> Outcome {
+/// Runs a recipe, and repeats a wrong run if the steal time was too high.
+fn run_undisturbed(recipe: &Recipe, spoiled: &mut usize) -> Outcome {
     loop {
         let (outcome, stolen) = common::stolen_during(|| run(recipe));
-        if !matches!(outcome, Outcome::Wrong(_)) || stolen <= SPOILS {
+        if !matches!(outcome, Outcome::Wrong(_)) || stolen <= STEAL_MAX {
             return outcome;
         }
         *spoiled += 1;
@@ -80,38 +79,38 @@ fn run_in_peace(recipe: &Recipe, spoiled: &mut usize) -> Outcome {
     }
 }
 
-/// Two of three runs must be right; the first alone is enough. Whether it is right, and its line of the table.
+/// Whether the first run, or two of three, are right, and the line of the table.
 fn judge(recipe: &Recipe) -> (bool, String) {
-    let (mut right, mut spoiled, mut told) = (0, 0, Vec::new());
-    while told.len() < RUNS_MAX {
-        match run_in_peace(recipe, &mut spoiled) {
+    let (mut right, mut spoiled, mut lines) = (0, 0, Vec::new());
+    while lines.len() < RUNS_MAX {
+        match run_undisturbed(recipe, &mut spoiled) {
             Outcome::Right(what) => {
                 right += 1;
-                told.push(what);
-                // The first run is right, or the second and third are.
-                if told.len() == 1 || right == RIGHT_MIN {
+                lines.push(what);
+                // If the first run is wrong, the second and third must be right.
+                if lines.len() == 1 || right == RIGHT_MIN {
                     break;
                 }
             }
-            Outcome::Wrong(what) => told.push(format!("WRONG {what}")),
+            Outcome::Wrong(what) => lines.push(format!("WRONG {what}")),
             Outcome::Skipped(why) => {
                 common::skip(&format!("lab run {}", recipe.name), &why);
                 right = RIGHT_MIN;
-                told.push(format!("skipped: {why}"));
+                lines.push(format!("skipped: {why}"));
                 break;
             }
         }
-        if told.len() - right > RUNS_MAX - RIGHT_MIN {
+        if lines.len() - right > RUNS_MAX - RIGHT_MIN {
             break;
         }
     }
-    let enough = right >= RIGHT_MIN || (right == 1 && told.len() == 1);
+    let enough = right >= RIGHT_MIN || (right == 1 && lines.len() == 1);
     let expected = recipe.cause.as_deref().unwrap_or("not accused");
     let mark = if enough { "ok  " } else { "FAIL" };
-    (enough, format!("{mark} {:<24} {expected:<20} {}", recipe.name, told.join(" | ")))
+    (enough, format!("{mark} {:<24} {expected:<20} {}", recipe.name, lines.join(" | ")))
 }
 
-/// Runs each of a directory's recipes, and prints the table if one of them fell short.
+/// Runs all recipes of a directory, and prints the table if one of them is wrong.
 fn all_right(directory: &str) {
     let (idle, busy): (VecDeque<_>, VecDeque<_>) =
         recipes(directory).into_iter().partition(|recipe| IDLE.contains(&recipe.name.as_str()));

@@ -1,5 +1,5 @@
-//! Where users get stuck: subjects that are not there or leave, other namespaces, no symbols, no root, no BPF, a full
-//! ring. There is always a report of what could be seen or an error with a hint, and never a panic.
+//! Difficult hosts and subjects: missing and exiting processes, other namespaces, no symbols, no root, no BPF, a full ring
+//! buffer. The result is always a report of what could be observed or an error with a hint, never a panic.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 mod common;
@@ -17,7 +17,7 @@ use parshall_evidence::{Confidence, Rung, Status};
 const CAUSE: &str = "nagle-delayed-ack";
 
 #[test]
-fn a_process_that_is_not_there() {
+fn a_missing_process() {
     let gone = finish(&mut Command::new("true"));
     assert_eq!(gone.code, Some(0));
     let mut gone = Command::new("true").spawn().unwrap();
@@ -39,8 +39,8 @@ fn a_zombie() {
 }
 
 #[test]
-fn a_port_that_nobody_has() {
-    // The neighbour listens, so the hint has something to name.
+fn a_port_without_a_socket() {
+    // A socket listens on the next port, so the hint can name it.
     let neighbour = TcpListener::bind("127.0.0.1:0").unwrap();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let done = parshall(&["attach", "--port", &free]);
@@ -50,7 +50,7 @@ fn a_port_that_nobody_has() {
 }
 
 #[test]
-fn groups_and_namespaces_that_are_not_there() {
+fn missing_groups_and_namespaces() {
     for arguments in [["--cgroup", "/no/such/group"], ["--netns", "no-such-namespace"]] {
         let done = parshall(&["attach", arguments[0], arguments[1]]);
         assert!(done.error_and_hint().0.contains(arguments[1]), "{done:?}");
@@ -58,7 +58,7 @@ fn groups_and_namespaces_that_are_not_there() {
 }
 
 #[test]
-fn a_process_that_exits_half_way() {
+fn a_process_that_exits_during_the_window() {
     let what = "a subject that exits half-way";
     if !has(&["python3"], what) {
         return;
@@ -68,7 +68,7 @@ fn a_process_that_exits_half_way() {
     for rung in rungs {
         let pair = Pair::start(&["--rounds", "60"]);
         let pid = pair.client.pid();
-        // Somebody must reap it, or it stays as a zombie.
+        // Its parent must reap it, or it remains as a zombie.
         let client = std::thread::spawn(move || drop_when_done(pair));
         let done = parshall(&["attach", "--pid", &pid.to_string(), "--for", "20s", "--format", "json", "--rung", rung]);
         client.join().unwrap();
@@ -133,12 +133,12 @@ fn a_program_without_symbols() {
     assert!(own.iter().all(|name| !name.contains("a_name_that_strip_removes")), "{own:?}");
 }
 
-/// A load of the binary's own that stalls, run by nobody: server and client in one process.
-fn nobodys_load(binary: &str) -> Running {
+/// Starts a stalling load of the lab as the user nobody: server and client in one process.
+fn load_of_nobody(binary: &str) -> Running {
     let mut command = Command::new(binary);
     command.args(["lab", "load", "rpc-echo", "--clients", "4", "--for", "20s"]).uid(NOBODY).gid(NOBODY);
     let running = begin(&mut command);
-    // It is ready at once; its connections need a moment.
+    // It reports that it is ready before its connections are open.
     std::thread::sleep(Duration::from_millis(700));
     running
 }
@@ -157,7 +157,7 @@ fn without_root() {
         }
         command
     };
-    let load = if common::is_root() { nobodys_load(binary) } else { own_load(binary) };
+    let load = if common::is_root() { load_of_nobody(binary) } else { own_load(binary) };
     let pid = load.pid().to_string();
     let attach = ["attach", "--pid", &pid, "--for", "2s"];
     let report = finish(&mut as_nobody(&[&attach[..], &["--format", "json"]].concat())).orderly().report();
@@ -167,7 +167,7 @@ fn without_root() {
     let text = finish(&mut as_nobody(&attach));
     assert!(text.stdout.contains("rung procfs") && text.stdout.contains(CAUSE), "{text:?}");
     if common::is_root() {
-        // Somebody else's process: what can be seen, and what cannot, is said.
+        // A process of another user: the report says what could be observed and what could not.
         let (idle, _) = service(&["idle"]);
         let done = finish(&mut as_nobody(&["attach", "--pid", &idle.pid().to_string(), "--for", "500ms"]));
         assert!(done.orderly().stdout.contains("root") || done.stderr.contains("hint: "), "{done:?}");
@@ -233,7 +233,7 @@ fn hosts_that_lack_something() {
     }
 }
 
-/// Root of a container: without the capabilities that probes need. Ends in `exec`, so what follows is never reached.
+/// A script that drops the capabilities that probes need, as for root in a container. It ends with `exec`.
 fn drop_capabilities(port: u16) -> String {
     format!(
         "exec setpriv --bounding-set=-bpf,-perfmon,-sys_admin --inh-caps=-all \
@@ -242,7 +242,7 @@ fn drop_capabilities(port: u16) -> String {
 }
 
 #[test]
-fn few_descriptors_are_no_panic() {
+fn a_low_descriptor_limit_is_no_panic() {
     if !has(&["python3"], "few descriptors") {
         return;
     }
@@ -252,7 +252,7 @@ fn few_descriptors_are_no_panic() {
         let script =
             format!("ulimit -n {limit}; exec {PARSHALL} attach --port {} --for 500ms --format json", pair.port);
         let done = finish(Command::new("sh").args(["-c", &script]));
-        // A report, maybe from a lower rung, or an error in words.
+        // A report, possibly from a lower rung, or an error with a hint.
         assert!(done.orderly().code == Some(0) || done.stderr.starts_with("error: "), "{limit}: {done:?}");
     }
 }
@@ -272,7 +272,7 @@ fn a_full_ring_is_counted_shown_and_lowers_the_confidence() {
         return;
     }
     let _alone = common::alone();
-    // Each closed connection leaves two accounts of 2 kB in a ring of 4 MiB.
+    // Each closed connection leaves two records of 2 kB in a ring buffer of 4 MiB.
     let (_server, port) = service(&["serve"]);
     let port = port.to_string();
     let churn: Vec<(Running, u16)> = (0..3).map(|_| service(&["churn", "--port", &port])).collect();
@@ -290,7 +290,7 @@ fn a_full_ring_is_counted_shown_and_lowers_the_confidence() {
     assert!(report.verdict.confidence < Confidence::High, "{report:#?}");
 }
 
-/// The scheduling policy of a process: field 41 of its stat; None when it has ended.
+/// The scheduling policy of a process (field 41 of /proc/PID/stat). None if it has ended.
 fn policy(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
@@ -298,7 +298,7 @@ fn policy(pid: u32) -> Option<u32> {
 }
 
 #[test]
-fn what_observes_gives_way_to_others() {
+fn an_observation_runs_at_sched_idle() {
     const SCHED_IDLE: u32 = 5;
     const CAP_SYS_NICE: u64 = 1 << 23;
     let what = "observing in the background";
@@ -313,14 +313,14 @@ fn what_observes_gives_way_to_others() {
     let _alone = common::alone();
     let pair = Pair::start(&[]);
     let attach = begin(Command::new(PARSHALL).args(["attach", "--port", &pair.port.to_string(), "--for", "1s"]));
-    // On a host that is busy it comes back from there soon, but it begins there.
+    // It starts there, and leaves it soon on a busy host.
     let seen = std::iter::from_fn(|| policy(attach.pid())).any(|policy| policy == SCHED_IDLE);
     let done = attach.finish();
     assert!(seen && done.code == Some(0), "{done:?}");
 }
 
 #[test]
-fn a_fifo_where_a_runtime_puts_its_names() {
+fn a_fifo_in_place_of_a_perf_map() {
     let what = "a FIFO in place of /tmp/perf-PID.map";
     if !has(&["python3", "mkfifo"], what) || !common::btf(what) {
         return;
@@ -332,7 +332,7 @@ fn a_fifo_where_a_runtime_puts_its_names() {
     assert!(Command::new("mkfifo").args(&maps).status().unwrap().success());
     let scratch = Scratch::new();
     let case = scratch.file("case.json");
-    // To save a case is to name everything in it.
+    // Saving a case resolves all symbols.
     let port = pair.port.to_string();
     let done = parshall(&["attach", "--port", &port, "--for", "1s", "--save", case.to_str().unwrap()]);
     maps.iter().for_each(|map| std::fs::remove_file(map).unwrap());

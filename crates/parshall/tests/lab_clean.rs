@@ -1,4 +1,4 @@
-//! A testbed leaves nothing behind: not at its end, not at an interrupt, and after a kill not past the next run.
+//! A testbed removes everything that it made: at its end, at an interrupt, and after a kill at the start of the next run.
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -77,11 +77,11 @@ fn an_interrupt_leaves_nothing() {
 }
 
 #[test]
-fn an_interrupted_run_leaves_nothing_and_says_nothing() {
+fn an_interrupted_run_leaves_nothing_and_prints_nothing() {
     if !root() {
         return;
     }
-    // With `ends_loads`, as a terminal does it: Ctrl-C reaches the loads, too.
+    // With `ends_loads` the loads get the signal too, as from Ctrl-C at a terminal.
     for (name, code, ends_loads) in [("-INT", 130, false), ("-INT", 130, true), ("-TERM", 143, false)] {
         let mut command = Command::new(PARSHALL);
         command.args(["lab", "run", "packet-loss", "--for", "30s"]).process_group(0);
@@ -100,7 +100,7 @@ fn an_interrupted_run_leaves_nothing_and_says_nothing() {
 }
 
 #[test]
-fn the_next_run_removes_what_a_killed_one_left() {
+fn the_next_run_removes_the_leftovers_of_a_killed_one() {
     if !root() {
         return;
     }

@@ -1,10 +1,10 @@
-//! The loads do what they say: rates, pacing, and the faults they are there to make. Nothing here needs root.
+//! Loads of the lab: rates, pacing, and the faults that they cause. These tests do not need root.
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const PARSHALL: &str = env!("CARGO_BIN_EXE_parshall");
 
-/// The loads measure time: one at a time.
+/// Loads measure time, so they run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -26,13 +26,13 @@ fn rate(args: &[&str]) -> f64 {
 }
 
 #[test]
-fn small_writes_stall_and_both_remedies_help_many_times_over() {
+fn small_writes_stall_and_both_fixes_help_several_times_over() {
     let _alone = alone();
     let stalled = rate(&["rpc-echo", "--clients", "4"]);
     assert!((40.0..=104.0).contains(&stalled), "about 25 requests/s per client: {stalled}");
     for remedy in ["--nodelay", "--together"] {
         let healed = rate(&["rpc-echo", "--clients", "4", remedy]);
-        // A thousandfold on a machine of its own; how much it is beside other work is not the question here.
+        // It is a thousandfold on an idle machine, and less beside other work.
         assert!(healed > 20.0 * stalled, "{remedy}: {stalled} -> {healed}");
     }
 }
@@ -45,21 +45,21 @@ fn replies_in_two_parts_stall_as_well() {
 }
 
 #[test]
-fn pacing_keeps_to_the_rate() {
+fn pacing_keeps_the_rate() {
     let _alone = alone();
     let paced = rate(&["rpc-echo", "--nodelay", "--rate", "500"]);
-    // Without pacing it is thousands.
+    // Without pacing it is thousands per second.
     assert!((250.0..=510.0).contains(&paced), "{paced}");
 }
 
 #[test]
-fn think_time_and_work_bound_the_rate() {
+fn think_time_and_work_limit_the_rate() {
     let _alone = alone();
     let thinking = load(&["rpc-echo", "--nodelay", "--clients", "2", "--think-ms", "20"]);
     let p50_us = thinking["latency"]["p50_us"].as_f64().expect("a latency");
     assert!((20_000.0..=80_000.0).contains(&p50_us), "{p50_us}");
     let burning = rate(&["rpc-echo", "--nodelay", "--clients", "4", "--burn-ms", "5"]);
-    // About 200/s, by work that was measured on a CPU which may have been slower then; without it, tens of thousands.
+    // About 200/s: the work was calibrated on a CPU that may have been slower at that time. Without it, tens of thousands.
     assert!(burning < 1_000.0, "one thread, 5 ms each: {burning}");
 }
 
@@ -74,7 +74,7 @@ fn a_cork_holds_each_request_for_200_ms() {
 }
 
 #[test]
-fn pauses_bound_the_stream() {
+fn pauses_limit_the_stream() {
     let _alone = alone();
     let bytes = |args: &[&str]| load(args)["bytes_per_s"].as_f64().expect("bytes");
     let paused = bytes(&["stream", "--write-bytes", "20000", "--write-pause-ms", "20"]);

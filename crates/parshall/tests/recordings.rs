@@ -1,8 +1,8 @@
-//! Recordings of every fault and of healthy services, judged again: needs neither root nor a particular kernel, and
-//! holds captures of earlier versions readable.
+//! Judges recorded captures of every fault and of healthy services. Needs neither root nor a particular kernel, and shows that
+//! captures of earlier versions stay readable.
 //!
-//! `BLESS=1 cargo test -p parshall --test recordings` (as root) records those that are missing; delete a file to have
-//! it recorded anew. Keep old ones otherwise: they are what old captures look like.
+//! `BLESS=1 cargo test -p parshall --test recordings` (as root) makes the missing recordings. To repeat one, delete its file.
+//! Otherwise keep old ones: they are captures of earlier versions.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 mod common;
@@ -14,11 +14,11 @@ use std::sync::Once;
 use common::{Recipe, Scratch, parshall, recipes, verdict};
 use parshall_evidence::{CAPTURE_SCHEMA, Capture};
 
-/// Services in which nothing is broken.
+/// Recipes of healthy services that are recorded.
 const HEALTHY: [&str; 5] = ["iperf3", "nginx", "python-asyncio", "redis", "rpc-echo"];
-/// Of one file.
+/// The most bytes of one file.
 const BYTES_MAX: usize = 150_000;
-/// A thinned capture has at most this many stalls and stacks, and frames of a stack.
+/// The most stalls, stacks, and frames of a stack in a thinned capture.
 const STALLS_MAX: usize = 250;
 const STACKS_MAX: usize = 40;
 const FRAMES_MAX: usize = 10;
@@ -40,7 +40,7 @@ fn right(recipe: &Recipe, got: &str) -> bool {
     }
 }
 
-/// The recordings, in the order of their recipes; with BLESS those that are missing are made first.
+/// Reads the recordings in the order of their recipes. With BLESS it first makes the missing ones.
 fn recordings() -> Vec<(Recipe, String)> {
     static BLESSED: Once = Once::new();
     BLESSED.call_once(|| {
@@ -77,7 +77,7 @@ fn each_recording_gets_the_verdict_of_its_recipe() {
 }
 
 #[test]
-fn text_and_json_tell_the_same() {
+fn text_and_json_agree() {
     for (recipe, path) in recordings() {
         let text = parshall(&["show", &path]);
         assert_eq!((text.code, text.stderr.as_str()), (Some(0), ""), "{}", recipe.name);
@@ -104,7 +104,7 @@ fn a_damaged_recording_is_an_error_and_no_panic() {
     }
 }
 
-/// Records a recipe until its verdict is right, whole and thinned.
+/// Runs a recipe until its verdict is right, both for the whole and for the thinned capture, and saves the latter.
 fn record(recipe: &Recipe) {
     let scratch = Scratch::new();
     let file = scratch.file("capture.json");
@@ -124,7 +124,8 @@ fn record(recipe: &Recipe) {
     panic!("{} could not be recorded: as root, with the programs it needs?", recipe.name);
 }
 
-/// Keeps what a verdict rests on. Cells and counts stay whole; of stalls every n-th remains, of stacks the commonest.
+/// Makes a capture smaller without changing its verdict: keeps all cells and counts, every n-th stall, and the most frequent
+/// stacks.
 fn thinned(mut capture: Capture) -> Capture {
     fn every_nth<T>(items: &mut Vec<T>) {
         let step = items.len().div_ceil(STALLS_MAX).max(1);
@@ -138,7 +139,7 @@ fn thinned(mut capture: Capture) -> Capture {
     every_nth(&mut capture.thread_stalls);
     capture.samples.sort_by_key(|sample| std::cmp::Reverse(sample.count));
     let kept = |stack: Option<u32>| stack.filter(|&stack| (stack as usize) < STACKS_MAX);
-    // Samples refer to stacks by index: the commonest come first, and what refers to the others refers to none.
+    // Samples refer to stacks by index. The most frequent stacks come first, and references to the others are removed.
     let mut order: Vec<usize> = capture.samples.iter().filter_map(|sample| sample.stack).map(|s| s as usize).collect();
     order.extend(0..capture.stacks.len());
     let mut seen = std::collections::HashSet::new();
@@ -154,7 +155,7 @@ fn thinned(mut capture: Capture) -> Capture {
     for stack in &mut capture.stacks {
         stack.frames.truncate(FRAMES_MAX);
         for frame in &mut stack.frames {
-            // Where the recording host kept its files is of no use to anyone.
+            // Paths of the recording host are not needed.
             frame.module = frame.module.rsplit('/').next().unwrap_or_default().to_owned();
         }
     }

@@ -1,4 +1,4 @@
-//! `run`: a command from its start to its end, what passes through, and which exit code comes back.
+//! `run`: the observation of a command from its start to its end, its streams and signals, and exit codes.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 mod common;
@@ -14,7 +14,7 @@ use parshall_evidence::{CommandEnd, Report, Status};
 
 const CAUSE: &str = "nagle-delayed-ack";
 
-/// Server and client are children of the command and hold all of its sockets.
+/// A command whose children are server and client and have all of its sockets.
 fn forks(rounds: &str) -> Vec<String> {
     ["python3", &service_py(), "fork", "--rounds", rounds].map(str::to_owned).to_vec()
 }
@@ -49,7 +49,7 @@ fn sh(script: &str) -> Vec<String> {
 }
 
 #[test]
-fn stdout_is_the_commands_and_the_report_goes_to_stderr() {
+fn stdout_belongs_to_the_command_and_the_report_goes_to_stderr() {
     let what = "run: sockets of children";
     if !has(&["python3"], what) || !common::btf(what) {
         return;
@@ -63,7 +63,7 @@ fn stdout_is_the_commands_and_the_report_goes_to_stderr() {
 }
 
 #[test]
-fn with_o_the_report_alone_is_in_the_file() {
+fn with_o_the_file_holds_only_the_report() {
     let what = "run -o FILE --format json";
     if !has(&["python3"], what) || !common::btf(what) {
         return;
@@ -72,16 +72,16 @@ fn with_o_the_report_alone_is_in_the_file() {
     let (done, report) = report(&[], &forks("40"));
     assert!(done.stdout.ends_with("both children are done\n") && done.stderr.is_empty(), "{done:?}");
     assert_eq!(verdict(&report), CAUSE, "{report:#?}");
-    // 40 requests of 40 ms each and the start of Python: from beginning to end, and no longer.
+    // The window is as long as the command ran: 40 requests of 40 ms each, and the start of Python.
     assert!(report.window_s > 1.4 && report.window_s < done.took.as_secs_f64(), "{}", report.window_s);
-    // Where `python3` is a script that looks for Python, what it starts belongs to the subject too.
+    // If `python3` is a wrapper script, its children belong to the subject too.
     let pythons = report.subject.comms.iter().filter(|comm| *comm == "python3").count();
     assert_eq!(pythons, 3, "the command and both of its children: {:?}", report.subject);
     assert_eq!((report.subject.comms[0].as_str(), report.subject.ports.len()), ("python3", 1), "{:?}", report.subject);
 }
 
 #[test]
-fn the_document_may_go_to_stderr_or_stdout() {
+fn json_may_go_to_stderr_or_stdout() {
     let _alone = common::alone();
     let done = run(&["--format", "json"], &sh("echo out"));
     assert_eq!(done.stdout, "out\n");
@@ -119,7 +119,7 @@ fn a_missing_interpreter_is_an_error() {
     assert!(error.contains("could not be run: No such file") && hint.contains("interpreter"), "{done:?}");
 }
 
-/// The report names the command and its end on every rung, however short its life was.
+/// The report names the command and how it ended on every rung, also for a very short command.
 #[test]
 fn a_command_that_ends_at_once() {
     let _alone = common::alone();
@@ -130,7 +130,7 @@ fn a_command_that_ends_at_once() {
             let (done, report) = report(&["--rung", rung, "--exit-code"], &sh(script));
             assert_eq!(done.orderly().code, Some(code), "{rung}: {done:?}");
             assert_eq!(report.verdict.status, Status::InsufficientEvidence, "{report:#?}");
-            let command = report.command.expect("run tells of its command");
+            let command = report.command.expect("a report of run has its command");
             assert_eq!((command.name.as_str(), &command.end), ("sh", &end), "{rung}");
             assert_eq!((&report.subject.pids, &report.subject.comms), (&vec![command.pid], &vec!["sh".to_owned()]));
         }
@@ -142,7 +142,7 @@ fn a_command_that_ends_at_once() {
 }
 
 #[test]
-fn nothing_of_the_commands_arguments_is_written_anywhere() {
+fn arguments_of_the_command_are_not_written_anywhere() {
     const SECRET: &str = "hunter2";
     let _alone = common::alone();
     let scratch = Scratch::new();
@@ -163,7 +163,7 @@ fn nothing_of_the_commands_arguments_is_written_anywhere() {
 }
 
 #[test]
-fn a_case_says_when_where_and_by_what_it_was_made() {
+fn a_case_holds_time_host_and_command_line_of_its_capture() {
     let _alone = common::alone();
     let scratch = Scratch::new();
     let case = scratch.file("case.json");
@@ -183,7 +183,7 @@ fn a_case_says_when_where_and_by_what_it_was_made() {
     };
     let began = before.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     assert!((began..began + 60).contains(&seconds(&origin.time)), "{origin:?}");
-    // Shown again, it is the same, and so is the whole report.
+    // `show` prints the same, as the whole report.
     let shown = parshall(&["show", case, "--format", "json"]).report();
     assert_eq!(shown, made);
     let text = parshall(&["show", case]).stdout;
@@ -196,7 +196,7 @@ fn a_case_says_when_where_and_by_what_it_was_made() {
 }
 
 #[test]
-fn the_command_gets_its_arguments_and_its_stdin_as_they_are() {
+fn the_command_gets_its_arguments_and_stdin_unchanged() {
     let _alone = common::alone();
     let done = run(&[], &["printf", "%s|", "a b", "--for", "", "$HOME", "--"].map(str::to_owned));
     assert!(done.stdout.starts_with("a b|--for||$HOME|--|"), "{done:?}");
@@ -211,12 +211,12 @@ fn the_window_may_be_shorter_than_the_command() {
     let (done, report) = report(&["--for", "500ms", "--exit-code"], &sh("sleep 3; echo the end; exit 4"));
     assert_eq!((done.code, report.command.map(|command| command.end)), (Some(4), Some(CommandEnd::Running)));
     assert!((0.4..2.5).contains(&report.window_s), "{}", report.window_s);
-    // It stays in the foreground until the command has ended.
+    // parshall stays in the foreground until the command has ended.
     assert!(done.took > Duration::from_secs(3) && done.stdout.contains("the end"), "{done:?}");
 }
 
 #[test]
-fn ctrl_c_of_a_group_ends_both_and_still_reports() {
+fn ctrl_c_ends_both_and_the_report_is_written() {
     let what = "run: Ctrl-C";
     if !has(&["python3"], what) || !common::btf(what) {
         return;
@@ -224,7 +224,7 @@ fn ctrl_c_of_a_group_ends_both_and_still_reports() {
     let _alone = common::alone();
     let script = format!("python3 {} fork", service_py());
     // A terminal sends the signal to every process of the foreground group.
-    // What was started in the background of a shell without job control ignores the signal, and so would all of these.
+    // A background job of a shell without job control ignores SIGINT and its children inherit that, hence --default-signal.
     let mut command = Command::new("env");
     let scratch = Scratch::new();
     let file = scratch.file("report.json");
@@ -266,11 +266,11 @@ fn a_signal_sent_to_parshall_reaches_the_command_once() {
         let running = start_ready(&["python3", "-c", COUNT, signal], &file);
         running.signal(&format!("-{signal}"));
         let done = running.finish();
-        // The command decides what a signal means: it went on, and so did the observation.
+        // The command handles the signal and goes on, and so does the observation.
         assert_eq!((done.code, done.stdout.as_str()), (Some(7), "got 1\n"), "{signal}: {done:?}");
         let report = read_report(&file);
         assert_eq!(report.command.expect("run").end, CommandEnd::Exited { exit_status: 7 });
-        // A shell keeps ignoring what was ignored when it began, as SIGINT is in background jobs of scripts.
+        // A shell keeps ignoring signals that were ignored at its start, such as SIGINT in background jobs of scripts.
         let mut killed = vec!["env".to_owned(), "--default-signal".to_owned()];
         killed.extend(sh(&format!("kill -{number} $$")));
         assert_eq!(run(&["-o", "/dev/null", "--exit-code"], &killed).code, Some(128 + number));
@@ -307,7 +307,7 @@ fn a_signal_sent_to_the_process_group_reaches_the_command_once() {
         command.args(["-o", "/dev/null", "--", "python3", "-c", COUNT, signal]).env("READY", &ready).process_group(0);
         let running = begin(&mut command);
         common::until("the script is ready", || ready.exists());
-        // As timeout(1) does: to the child it started, and then to its group.
+        // As timeout(1) does: first to its child, then to the whole group.
         running.signal(&format!("-{signal}"));
         let group = format!("-{}", running.pid());
         assert!(Command::new("kill").args([&format!("-{signal}"), "--", &group]).status().unwrap().success());
@@ -316,7 +316,7 @@ fn a_signal_sent_to_the_process_group_reaches_the_command_once() {
     }
 }
 
-/// Runs its arguments on a terminal of their own, types Ctrl-C once $READY exists, and prints what was written there.
+/// Runs its arguments on a new terminal, types Ctrl-C when $READY exists, and prints the output of the terminal.
 const TYPE_CTRL_C: &str = r"
 import os, pty, sys, time
 pid, terminal = pty.fork()
@@ -352,12 +352,12 @@ fn ctrl_c_at_a_terminal_reaches_the_command_once() {
     command.args(["python3", "-c", COUNT, "INT"]);
     let done = common::finish(command.env("READY", &ready));
     assert_eq!((done.code, done.stdout.as_str()), (Some(7), "^Cgot 1\n"), "{done:?}");
-    // One Ctrl-C is the command's own business, such as the end of a query: the observation went on.
+    // The command may handle a Ctrl-C, as a database client does to end a query. The observation goes on.
     assert_eq!(read_report(&file).command.expect("run").end, CommandEnd::Exited { exit_status: 7 });
 }
 
 #[test]
-fn a_command_that_ignores_its_end_is_reported_while_it_goes_on() {
+fn a_command_that_ignores_sigterm_is_reported_while_it_runs_on() {
     let _alone = common::alone();
     let scratch = Scratch::new();
     let file = scratch.file("report.json");
@@ -371,14 +371,14 @@ fn a_command_that_ignores_its_end_is_reported_while_it_goes_on() {
 }
 
 #[test]
-fn the_command_is_gone_when_the_observation_fails() {
+fn a_failing_observation_does_not_lose_the_work_of_the_command() {
     let _alone = common::alone();
     let scratch = Scratch::new();
     let began = scratch.file("began");
     let save = scratch.file("no-such-directory/case.json");
     let script = format!("touch {}", began.display());
     let done = run(&["--save", save.to_str().unwrap(), "--format", "json"], &sh(&script));
-    // The error is found before anything is started, or the report is printed nevertheless: no work is lost.
+    // Either the error is found before the command is started, or the report is printed all the same.
     assert_eq!(done.code, Some(1), "{done:?}");
     assert!(done.stderr.contains("error: ") && done.stderr.contains("hint: "), "{done:?}");
     assert!(!began.exists() || !done.stdout.is_empty(), "the command ran and its report is lost: {done:?}");

@@ -9,7 +9,7 @@ use common::skip;
 const WHAT: &str = "attach --rung tracepoint end to end";
 const PARSHALL: &str = env!("CARGO_BIN_EXE_parshall");
 
-/// A client and its server in one process; the client writes a request in two parts, with or without TCP_NODELAY.
+/// A client and its server in one process. The client writes each request in two parts, with or without TCP_NODELAY.
 const ECHO: &str = r"
 import socket, sys, threading
 listener = socket.create_server(('127.0.0.1', 0))
@@ -60,7 +60,7 @@ fn echo(how: &str) -> Option<Echo> {
     Some(Echo(child))
 }
 
-/// The report; None when this host does not allow the rung.
+/// The report. None if this host does not allow the rung.
 fn attach(pid: u32) -> Option<serde_json::Value> {
     let pid = pid.to_string();
     let output = Command::new(PARSHALL)
@@ -94,8 +94,7 @@ fn a_healthy_client_is_not_accused() {
     assert!(!accused, "{report:#}");
 }
 
-/// The kernel's types are hidden behind an empty mount that only the observer sees: the rung must be found, and its
-/// object must load, without them.
+/// An empty mount hides the kernel's BTF from the observer. It must choose this rung, and the BPF object must load without BTF.
 #[test]
 fn without_btf_the_rung_is_chosen_and_loads() {
     let Some(client) = echo("split") else { return };

@@ -1,4 +1,4 @@
-//! Files that live in memory and that nobody can change once they are made.
+//! Files in memory that are sealed against changes (memfd_create(2)).
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;

@@ -52,8 +52,8 @@ pub fn at_urgent_mark(fd: RawFd) -> io::Result<bool> {
     Ok(at != 0)
 }
 
-/// Has the kernel tell of what waits in a socket as if it had just arrived: setting the low-water mark (to what it is)
-/// does (tcp_set_rcvlowat).
+/// Makes the kernel report unread data of a socket to pollers as if it had just arrived. Setting SO_RCVLOWAT does that, also to
+/// the value that it has (tcp_set_rcvlowat).
 pub fn announce_unread(fd: RawFd) -> io::Result<()> {
     set_int(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1)
 }

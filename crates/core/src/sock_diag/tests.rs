@@ -1,4 +1,4 @@
-//! Messages that a kernel (6.18) wrote, and bytes that nobody wrote.
+//! Messages of a kernel (6.18), and arbitrary bytes.
 use parshall_evidence::socket::{Batch, Group, Visitor};
 use proptest::prelude::*;
 

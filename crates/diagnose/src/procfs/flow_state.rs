@@ -99,8 +99,8 @@ fn unsent_state(socket: &TcpSocket, queues: &Queues, context: &Context) -> FlowS
         return FlowState::Cwnd;
     }
     // tcp_snd_wnd_test: at least one segment must fit.
-    let room = socket.snd_wnd().map(|window| window.saturating_sub(queues.in_flight));
-    if room.is_some_and(|room| room < queues.unsent.min(info.snd_mss)) {
+    let usable = socket.snd_wnd().map(|window| window.saturating_sub(queues.in_flight));
+    if usable.is_some_and(|usable| usable < queues.unsent.min(info.snd_mss)) {
         return FlowState::PeerWindow;
     }
     if queues.unsent < info.snd_mss {

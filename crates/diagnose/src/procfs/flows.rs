@@ -214,7 +214,7 @@ impl Flows {
             return false;
         }
         let Some(owner) = self.owner(socket, netns, at_ns, resolved) else {
-            // One that nobody holds yet may be accepted later.
+            // A socket without an owner (inode 0) may still be accepted.
             if socket.record.inode != 0 && self.foreign.len() < FOREIGN_MAX {
                 self.foreign.insert(cookie);
             }

@@ -35,10 +35,10 @@ use super::window::{Progress, Stop};
 
 /// The time between two drains of the ring, with the checks of the plan and of the sampling clock.
 const TICK: Duration = Duration::from_millis(5);
-/// Part of a core that sampling flows may cost, and reading threads in /proc.
+/// The shares of a core that sampling flows and reading threads in /proc may cost.
 const FLOW_SHARE: f64 = 0.01;
 const THREAD_SHARE: f64 = 0.005;
-/// /proc gives names and CPU time only, which an occasional scan finds; with a quota it also tells who is throttled.
+/// Interval of reading threads in /proc: only names and CPU time, but with a CPU quota also which threads are throttled.
 const THREADS_EVERY: Duration = Duration::from_millis(100);
 const THREADS_EVERY_QUOTA: Duration = Duration::from_millis(10);
 /// How often to scan for new threads, processes, options.

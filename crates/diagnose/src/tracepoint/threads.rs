@@ -178,7 +178,7 @@ fn throttled_share(record: &ThreadRecord) -> f64 {
     if throttled > 0.0 { throttled / (throttled + waited) } else { 0.0 }
 }
 
-/// Tracepoints show both kinds of waiting alike; the control group's counters tell how much of it was throttling.
+/// Tracepoints show throttling as waiting for a CPU. The control group's counters give its share, by which cells are split.
 fn split_throttled(cells: &mut Vec<OffCpuCell>, share: f64) {
     let mut throttled = Vec::new();
     for cell in cells.iter_mut().filter(|cell| cell.why == OffCpu::Runnable) {

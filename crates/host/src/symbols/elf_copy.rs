@@ -1,8 +1,8 @@
-//! Copies of the parts of a program file that hold its names.
+//! Copies the parts of an ELF file that hold its symbols.
 //!
-//! blazesym maps the files that it reads. A file that its owner truncates meanwhile would end us with SIGBUS, and one that its
-//! owner changes would change under the parser. So it gets a copy that nobody can change: the headers and symbol tables, at the
-//! same offsets; the rest is a hole.
+//! blazesym maps the files that it reads. If the owner of a file truncates it meanwhile, the process is killed by SIGBUS; if the
+//! owner writes to it, the data changes during parsing. So blazesym gets a sealed copy, with the headers and symbol tables at the
+//! same offsets and a hole in place of the rest.
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
@@ -14,13 +14,13 @@ const KINDS: [u32; 3] = [2, 3, 11];
 /// Bytes copied at once.
 const BLOCK: usize = 64 << 10;
 
-/// Copies headers and symbol tables of `file`; `room` is how many bytes may be copied still, and is lowered by what was.
+/// Copies headers and symbol tables of `file`. `budget` is how many bytes may still be copied; the copied bytes are subtracted.
 ///
 /// # Errors
-/// If it is no ELF file of this machine, is cut off, is larger than `room`, or cannot be read.
-pub fn copy(file: &File, room: &mut u64) -> io::Result<File> {
+/// If it is not an ELF file of this machine, is truncated, exceeds `budget`, or cannot be read.
+pub fn copy(file: &File, budget: &mut u64) -> io::Result<File> {
     memory_file::sealed(c"parshall-symbols", |to| {
-        let mut copier = Copier { from: file, to, room };
+        let mut copier = Copier { from: file, to, budget };
         let mut head = [0; 64];
         file.read_exact_at(&mut head, 0)?;
         let layout = Layout::parse(&head)?;
@@ -53,13 +53,13 @@ fn read_some(file: &File, at: u64) -> io::Result<[u8; 64]> {
 struct Copier<'a> {
     from: &'a File,
     to: &'a File,
-    room: &'a mut u64,
+    budget: &'a mut u64,
 }
 
 impl Copier<'_> {
     fn copy(&mut self, begin: u64, length: u64) -> io::Result<()> {
         let end = begin.checked_add(length).ok_or_else(damaged)?;
-        *self.room = self.room.checked_sub(length).ok_or_else(|| io::Error::from(ErrorKind::FileTooLarge))?;
+        *self.budget = self.budget.checked_sub(length).ok_or_else(|| io::Error::from(ErrorKind::FileTooLarge))?;
         let mut block = vec![0; BLOCK];
         let mut at = begin;
         while at < end {
@@ -131,9 +131,9 @@ mod tests {
 
     #[test]
     fn the_copy_holds_the_names_and_is_smaller() {
-        let mut room = 256 << 20;
-        let copied = copy(&own(), &mut room).expect("our own program is an ELF file");
-        let taken = (256 << 20) - room;
+        let mut budget = 256 << 20;
+        let copied = copy(&own(), &mut budget).expect("our own program is an ELF file");
+        let taken = (256 << 20) - budget;
         assert!((10_000..own().metadata().expect("open").len()).contains(&taken), "{taken}");
         let (mut ours, mut theirs) = ([0; 64], [1; 64]);
         own().read_exact_at(&mut ours, 0).expect("readable");
@@ -158,8 +158,8 @@ mod tests {
                 head[4 + (at % 60) as usize] = (at >> 32) as u8;
             }
             file.set_len(0).and_then(|()| file.write_all_at(&head, 0)).expect("writable");
-            let mut room = 1 << 20;
-            drop(copy(&file, &mut room));
+            let mut budget = 1 << 20;
+            drop(copy(&file, &mut budget));
         }
         for length in 0..200 {
             file.set_len(0).and_then(|()| file.write_all_at(&whole[..length], 0)).expect("writable");

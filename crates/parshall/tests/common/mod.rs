@@ -1,8 +1,8 @@
-//! What the suites share: running the binary, services to look at, and polite skips. No test belongs here.
+//! Shared by the suites: running the binary, services to observe, and skips. No test belongs here.
 //!
-//! Nothing outlives a test: a [`Running`] is killed when dropped, and the services end when their stdin does, which
-//! also happens when the test itself is killed. Scratch files live in `/tmp/it-*` and go with their [`Scratch`].
-#![allow(dead_code, unused_imports, clippy::unwrap_used)] // Each suite uses its part; a panic in a test is its report.
+//! Nothing outlives a test. A [`Running`] is killed when dropped, and services exit when their stdin is closed, which also
+//! happens when the test is killed. Scratch files are in `/tmp/it-*` and are removed with their [`Scratch`].
+#![allow(dead_code, unused_imports, clippy::unwrap_used)] // Each suite uses a part of this; a panic in a test is its report.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use parshall_evidence::{Capture, Report};
 pub use parshall_testkit::{is_root, root, skip};
 
 pub const PARSHALL: &str = env!("CARGO_BIN_EXE_parshall");
-/// On top of its window, an invocation that takes longer than this hangs.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// An invocation that takes longer than its window and this time hangs.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is measured needs the CPUs: one test at a time.
+/// Runs tests one at a time, because measurements need the CPUs.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether these programs are installed; if not, says what is skipped.
+/// Whether these programs are installed. Reports a skip if not.
 pub fn has(programs: &[&str], what: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let missing = programs.iter().find(|program| !std::env::split_paths(&path).any(|dir| dir.join(program).is_file()));
@@ -34,7 +34,7 @@ pub fn has(programs: &[&str], what: &str) -> bool {
     missing.is_none()
 }
 
-/// Whether this host offers the btf rung to us; if not, says what is skipped.
+/// Whether this host offers the btf rung to the tests. Reports a skip if not.
 pub fn btf(what: &str) -> bool {
     if !root(what) {
         return false;
@@ -48,10 +48,10 @@ pub fn btf(what: &str) -> bool {
     best == "btf"
 }
 
-/// The user without rights.
+/// The uid of the user nobody.
 pub const NOBODY: u32 = 65534;
 
-/// A directory under /tmp that goes with its owner.
+/// A directory under /tmp that is removed on drop.
 pub struct Scratch(tempfile::TempDir);
 
 impl Scratch {
@@ -79,7 +79,7 @@ impl Scratch {
     }
 }
 
-/// What an invocation said.
+/// The result of an invocation.
 #[derive(Debug)]
 pub struct Done {
     pub code: Option<i32>,
@@ -89,13 +89,13 @@ pub struct Done {
 }
 
 impl Done {
-    /// One JSON document and nothing else on stdout, exit code 0.
+    /// Asserts exit code 0 and a stdout of exactly one JSON document, which it returns.
     pub fn report(&self) -> Report {
         assert_eq!(self.code, Some(0), "{self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("one report on stdout: {e}: {self:?}"))
     }
 
-    /// `error:` and `hint:`, a line each, nothing on stdout.
+    /// Asserts one line `error:`, one line `hint:` and an empty stdout. Returns both lines.
     pub fn error_and_hint(&self) -> (&str, &str) {
         assert!(matches!(self.code, Some(1 | 2)) && self.stdout.is_empty(), "{self:?}");
         let lines: Vec<&str> = self.stderr.lines().collect();
@@ -105,7 +105,7 @@ impl Done {
         }
     }
 
-    /// Neither a panic nor a signal.
+    /// Asserts that there was neither a panic nor a signal.
     pub fn orderly(&self) -> &Self {
         assert!(self.code.is_some() && !self.stderr.contains("panicked"), "{self:?}");
         self
@@ -117,10 +117,10 @@ pub fn parshall(arguments: &[&str]) -> Done {
     finish(Command::new(PARSHALL).args(arguments))
 }
 
-/// Share of the CPUs' time from which on a hypervisor that takes it spoils what is measured.
-pub const SPOILS: f64 = 0.03;
+/// The share of steal time above which measurements are not reliable.
+pub const STEAL_MAX: f64 = 0.03;
 
-/// Does it, and tells which share of the CPUs' time a hypervisor took meanwhile.
+/// Calls `work`, and returns its result with the share of steal time of the CPUs.
 pub fn stolen_during<T>(work: impl FnOnce() -> T) -> (T, f64) {
     let stolen_s = || {
         let stat = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
@@ -133,11 +133,11 @@ pub fn stolen_during<T>(work: impl FnOnce() -> T) -> (T, f64) {
     (result, (stolen_s() - before_s) / begun.elapsed().as_secs_f64())
 }
 
-/// Does it again, a few times, if a hypervisor took too much of the CPUs' time meanwhile: times say little then.
+/// Calls `work`, and repeats it a few times while the steal time is too high for measurements.
 pub fn undisturbed<T>(mut work: impl FnMut() -> T) -> T {
     for _ in 0..4 {
         let (result, stolen) = stolen_during(&mut work);
-        if stolen <= SPOILS {
+        if stolen <= STEAL_MAX {
             return result;
         }
     }
@@ -170,12 +170,12 @@ fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// A process of ours; killed when dropped.
+/// A child process, killed on drop.
 pub struct Running {
     child: Child,
     since: Instant,
     output: Option<(JoinHandle<String>, JoinHandle<String>)>,
-    /// Kept open, so that the service can go on writing.
+    /// Stays open, so that the service can go on writing.
     lines: Option<BufReader<ChildStdout>>,
 }
 
@@ -194,9 +194,9 @@ impl Running {
         children(self.pid())
     }
 
-    /// Waits until it has ended by itself, and reaps it.
+    /// Waits until it has exited without being signalled, and reaps it.
     pub fn wait_for_end(&mut self) {
-        // Not wait(): that would close its stdin, at which services end.
+        // Child::wait() would close its stdin, at which services exit.
         while let Ok(None) = self.child.try_wait() {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -207,9 +207,9 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// Waits for its end and what it said.
+    /// Waits for its exit, and returns its output.
     pub fn finish(mut self) -> Done {
-        let give_up = self.since + PATIENCE;
+        let give_up = self.since + TIMEOUT;
         let status = loop {
             match self.child.try_wait().expect("our child") {
                 Some(status) => break status,
@@ -238,7 +238,7 @@ pub fn service_py() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/service.py").to_owned()
 }
 
-/// Starts `common/service.py`; returns when its traffic runs, with the port.
+/// Starts `common/service.py`. Returns it with its port once it has traffic.
 pub fn service(arguments: &[&str]) -> (Running, u16) {
     serve_with(Command::new("python3").arg(service_py()).args(arguments))
 }
@@ -264,7 +264,7 @@ pub fn start_lines(command: &mut Command, count: usize) -> (Running, Vec<String>
     (Running { child, since: Instant::now(), output: None, lines: Some(output) }, lines)
 }
 
-/// A server and its client, each a process, the client ending before the server.
+/// A server and its client, each a process. The client ends before the server.
 pub struct Pair {
     pub client: Running,
     pub server: Running,
@@ -284,7 +284,7 @@ impl Pair {
     }
 }
 
-/// The children of a process, without the one by which `parshall run` learns which signals its process group was sent.
+/// The children of a process, without the process that reports to `parshall run` the signals of its process group.
 pub fn children(pid: u32) -> Vec<u32> {
     let parent = |child: u32| -> Option<u32> {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
@@ -305,13 +305,13 @@ pub fn capture(path: &Path) -> Capture {
     serde_json::from_slice(&std::fs::read(path).expect("a capture was saved")).expect("a capture")
 }
 
-/// The verdict in a word: its cause, or its status.
+/// The cause of a verdict, or its status if it has none.
 pub fn verdict(report: &Report) -> String {
     let status = serde_json::to_value(report.verdict.status).expect("a word");
     report.verdict.cause.clone().unwrap_or_else(|| status.as_str().unwrap_or_default().to_owned())
 }
 
-/// Waits for something that must happen soon.
+/// Waits for a condition that must become true soon.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let give_up = Instant::now() + Duration::from_secs(10);
     while !condition() {

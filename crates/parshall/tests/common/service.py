@@ -1,15 +1,15 @@
-"""A service as a user might have written it, and its clients: python3 service.py ROLE [OPTIONS].
+"""A simple service and its clients: python3 service.py ROLE [OPTIONS].
 
-  serve                     answers 100 B to every 176 B; one thread per connection
-  call --port P             asks without end, each request in two small writes (--nodelay: without Nagle's algorithm;
-                            --pause-ms N: waits between requests; --rounds N: ends after so many)
+  serve                     replies with 100 B to every 176 B; one thread per connection
+  call --port P             sends requests without end, each in two small writes (--nodelay: without Nagle's algorithm;
+                            --pause-ms N: waits between requests; --rounds N: exits after N requests)
   churn --port P            opens a connection per request and closes it
-  fork                      serves in a child process and calls from another; --rounds N; does not look at its stdin
-  prefork                   listens and calls nobody: a child made at the start serves, others call; a new one every 300 ms calls
+  fork                      serves in a child process and calls from another; --rounds N; does not read its stdin
+  prefork                   listens, and its children do the rest: one serves, one calls, and every 300 ms a new one calls
                             for a second
   idle                      holds a connection to itself and sleeps
 
-Each prints `ready PORT` once its traffic runs, and ends when its stdin does: nothing outlives the test that started it.
+Each prints `ready PORT` once it has traffic, and exits when its stdin is closed, so that none outlives its test.
 """
 import argparse, os, socket, sys, threading, time
 

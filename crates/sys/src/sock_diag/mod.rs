@@ -72,8 +72,8 @@ pub trait Reader {
     /// Sends a request.
     fn ask(&mut self, request: &[u8]) -> io::Result<()>;
 
-    /// Waits, and gives the messages that have arrived: one or more. ENOBUFS: the kernel had no room for an answer and
-    /// dropped a part of it. TimedOut: no answer.
+    /// Waits for messages and passes them to `take`, one or more. ENOBUFS: the receive buffer was full and the kernel dropped a
+    /// part of a reply. TimedOut: no reply.
     fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<()>;
 }
 

@@ -133,7 +133,7 @@ fn replies_that_the_kernel_dropped_are_reported() {
         };
         assert_eq!(set, 0);
         let _own: Vec<TcpListener> = (0..200).map(|_| TcpListener::bind("127.0.0.1:0").expect("loopback")).collect();
-        // Errors are answered at once, each with a message; nobody reads them.
+        // The kernel replies to each invalid request at once with a message, and the messages are not read.
         for _ in 0..100 {
             let bad = [20u32, 77 | 5 << 16, 1, 0, 0].map(u32::to_ne_bytes).concat();
             // SAFETY: pointer and length are those of `bad`, which outlives the call.

@@ -85,10 +85,10 @@ pub(super) fn write(control: &mut Control, segment: Option<u16>, local: Option<I
 fn append(control: &mut Control, at: usize, level: libc::c_int, kind: libc::c_int, data: &[u8]) -> usize {
     // SAFETY: both are arithmetic on a length.
     let (len, space) = unsafe { (libc::CMSG_LEN(data.len() as u32), libc::CMSG_SPACE(data.len() as u32) as usize) };
-    let room = &mut control.0[at..at + space];
-    room.fill(0);
-    let header = room.as_mut_ptr().cast::<libc::cmsghdr>();
-    // SAFETY: `room` has `space` bytes, enough for the header and the data, and `at` is a sum of CMSG_SPACEs in a buffer
+    let area = &mut control.0[at..at + space];
+    area.fill(0);
+    let header = area.as_mut_ptr().cast::<libc::cmsghdr>();
+    // SAFETY: `area` has `space` bytes, enough for the header and the data, and `at` is a sum of CMSG_SPACEs in a buffer
     // aligned to 8, so the header is aligned; all its bytes were just written, so a reference to it is valid.
     unsafe {
         (*header).cmsg_len = len as _;

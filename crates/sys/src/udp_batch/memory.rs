@@ -46,7 +46,7 @@ impl<T: Copy> Fixed<T> {
 
     /// Replaces an element.
     pub(super) fn set(&mut self, index: usize, value: T) {
-        // SAFETY: `at` gives a valid element, and `&mut self` means that nobody else looks at it.
+        // SAFETY: `at` gives a valid element, and `&mut self` excludes other accesses.
         unsafe { *self.at(index) = value }
     }
 }

@@ -170,7 +170,7 @@ impl DatagramBatch {
             return Ok(0);
         }
         for slot in first..self.slots {
-            // SAFETY: `at` gives a valid element, and `&mut self` means that nobody else looks at it.
+            // SAFETY: `at` gives a valid element, and `&mut self` excludes other accesses.
             let header = unsafe { &mut (*self.headers.at(slot)).msg_hdr };
             (header.msg_name, header.msg_namelen) = match ask_peer {
                 true => (self.names.at(slot).cast(), size_of::<Name>() as libc::socklen_t),
