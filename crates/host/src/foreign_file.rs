@@ -1,16 +1,16 @@
-//! Opening files whose name or content another user controls: a process's mappings, a file in a shared directory.
+//! Opens files whose name or content another user controls, such as the files that a process has mapped.
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a path leads to, held without having been opened (O_PATH). A name that is exchanged later has no effect on it.
+/// A file that is pinned without being opened (O_PATH). Replacing its name later has no effect on it.
 #[derive(Debug)]
 pub struct Pinned(File);
 
 impl Pinned {
-    /// Looks the path up once, without following a link in its last part.
+    /// Resolves the path once, without following a link in its last component.
     ///
     /// # Errors
     /// Those of open(2).
@@ -26,29 +26,29 @@ impl Pinned {
         self.0.metadata()
     }
 
-    /// A path that leads to it and to nothing else, as long as this lives.
+    /// A path that leads to exactly this file, as long as this value lives.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 }
 
-/// Opens a regular file for reading, and nothing else.
+/// Opens a file for reading, if it is a regular file.
 ///
-/// The path is looked up once, without opening what it leads to (O_PATH) and without following a link in its last part. What
-/// was found is checked, and then that very file is opened through /proc/self/fd. So a name that is exchanged meanwhile has no
-/// effect: a FIFO never blocks us, a device is never opened.
+/// The path is resolved once, without opening the file (O_PATH) and without following a link in its last component. The file is
+/// checked and then opened through /proc/self/fd. So replacing the name meanwhile has no effect: a FIFO never blocks the caller,
+/// and a device is never opened.
 ///
-/// `owner`: besides root, the only user who may own the file; None when ownership proves nothing, as with a file that a process
+/// `owner` is, besides root, the only user who may own the file. None if the owner does not matter, as for a file that a process
 /// has mapped.
 ///
 /// # Errors
-/// What the kernel said; `PermissionDenied` for a wrong owner, `InvalidInput` for anything but a regular file.
+/// Those of open(2); `PermissionDenied` for a wrong owner, `InvalidInput` for anything but a regular file.
 pub fn open_regular(path: &Path, owner: Option<u32>) -> io::Result<File> {
     reopen_regular(&Pinned::at(path)?, owner)
 }
 
-/// As [`open_regular`], for a path in /proc whose last part is one of the kernel's own links, which leads to the file itself
-/// and not to a name: those are followed.
+/// As [`open_regular`], for a path in /proc whose last component is a magic link, which is followed: it leads to the file itself
+/// and not to a name.
 ///
 /// # Errors
 /// As [`open_regular`].
@@ -65,7 +65,7 @@ fn reopen_regular(pinned: &Pinned, owner: Option<u32>) -> io::Result<File> {
     if owner.is_some_and(|owner| found.uid() != 0 && found.uid() != owner) {
         return Err(io::Error::new(ErrorKind::PermissionDenied, "the file belongs to another user"));
     }
-    // O_NONBLOCK: a lease on the file must not make us wait for its holder (fcntl(2), F_SETLEASE).
+    // O_NONBLOCK: without it, open() waits for the holder of a lease on the file (fcntl(2), F_SETLEASE).
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(pinned.path())
 }
 

@@ -1,10 +1,11 @@
-//! Mount tables (/proc/PID/mountinfo, man 5 proc_pid_mountinfo) of any bytes: the owner of a mount namespace chooses its paths.
+//! Parses mount tables (/proc/PID/mountinfo, man 5 proc_pid_mountinfo). They may hold any bytes, because the owner of a mount
+//! namespace chooses its paths.
 use std::ffi::OsString;
 use std::io::{BufRead, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// A longer line holds a path that no system call accepts: each byte of a path may be written as four.
+/// The most bytes of a line. A longer one has a path that no system call accepts: each byte may be escaped as four.
 const LINE_BYTES_MAX: u64 = 5 * libc::PATH_MAX as u64;
 
 /// One line of a mount table.
@@ -12,7 +13,7 @@ const LINE_BYTES_MAX: u64 = 5 * libc::PATH_MAX as u64;
 pub struct Mount<'a> {
     /// Major and minor number of the device.
     pub device: Option<(u32, u32)>,
-    /// What of the file system is mounted, as written: a path, or a name such as `net:[4026531840]`.
+    /// The root of the mount within its file system, still escaped: a path, or a name such as `net:[4026531840]`.
     pub root: &'a [u8],
     /// The type of the file system.
     pub kind: &'a [u8],
@@ -21,7 +22,7 @@ pub struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    /// Reads one line; `None` when it is not one of a mount table.
+    /// Parses one line. `None` if it is not a line of a mount table.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
         let device = std::str::from_utf8(fields.nth(2)?).ok().and_then(|text| {
@@ -50,7 +51,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// The table of a process (`self`, or a process id); empty when it cannot be read.
+/// Reads the mount table of a process (`self`, or a process id). Empty if it cannot be read.
 pub fn read(process: &str) -> Vec<u8> {
     std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default()
 }
@@ -60,13 +61,13 @@ pub fn mounts(table: &[u8]) -> impl Iterator<Item = Mount<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(Mount::parse)
 }
 
-/// Calls `take` for each mount of a table whose length another user controls. It is read line by line; lines that are too long
-/// are skipped. Returns how many bytes were read.
+/// Calls `take` for each mount of a table whose length another user controls. Reads it line by line, skips lines that are too
+/// long, and returns how many bytes were read.
 pub fn for_each(mut table: impl BufRead, take: &mut dyn FnMut(&Mount<'_>)) -> u64 {
     let (mut read, mut line) = (0, Vec::new());
     loop {
         line.clear();
-        // An error ends the table, as its end does.
+        // A read error counts as the end of the table.
         match table.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return read,
             Ok(bytes) => read += bytes as u64,

@@ -1,6 +1,6 @@
-//! Files that hold what was observed: readable by their owner alone, and written in whole or not at all.
+//! Files for reports and saved cases: only their owner can read them, and they are replaced atomically.
 //!
-//! Such a file is opened before the observation, so that a wrong path is reported before it and not after it.
+//! They are opened before the observation, so that a wrong path is reported at once.
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,22 +9,22 @@ use tempfile::NamedTempFile;
 
 use crate::error::UserError;
 
-/// A file that will be written once. Dropping it instead leaves what was there.
+/// A file that will be written once. If it is dropped unwritten, the old file stays.
 #[derive(Debug)]
 pub struct PrivateFile {
     path: PathBuf,
     /// The option that named the path, for hints.
     option: &'static str,
-    /// What replaces the file; None for pipes and devices, which are written in place.
+    /// The temporary file that will replace it. None for pipes and devices, which are written in place.
     partial: Option<NamedTempFile>,
 }
 
 impl PrivateFile {
-    /// Prepares the file at `path`, which `option` has named. A file that exists keeps its content until [`Self::write`].
+    /// Prepares the file at `path`, the value of `option`. A file that exists keeps its content until [`Self::write`].
     pub fn create(path: &Path, option: &'static str) -> Result<Self, UserError> {
         let partial = match fs::metadata(path) {
             Ok(found) if found.is_dir() => return Err(cannot(path, option, "it is a directory")),
-            // A descriptor of ours is written through, whatever is behind it.
+            // A path to a descriptor of this process is written through that descriptor.
             Ok(found) if !found.is_file() || path.starts_with("/dev/fd") || path.starts_with("/proc") => Ok(None),
             Ok(_) => fs::canonicalize(path).and_then(|real| beside(&real)).map(Some),
             Err(_) => beside(path).map(Some),
@@ -38,7 +38,7 @@ impl PrivateFile {
         }
     }
 
-    /// Writes the content, with mode 0600, in place of what was there.
+    /// Replaces the file by one with this content and mode 0600.
     pub fn write(self, content: &[u8]) -> Result<(), UserError> {
         let Self { path, option, partial } = self;
         let written = match partial {
@@ -57,7 +57,7 @@ fn beside(path: &Path) -> io::Result<NamedTempFile> {
 
 fn replace(mut partial: NamedTempFile, path: &Path, content: &[u8]) -> io::Result<()> {
     partial.write_all(content)?;
-    // Before the rename: a crash must not leave an empty file in place of a full one.
+    // Synced before the rename, so that a crash does not leave an empty file in place of the old one.
     partial.as_file().sync_data()?;
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     partial.persist(path)?;

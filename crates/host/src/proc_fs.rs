@@ -1,4 +1,4 @@
-//! /proc read into plain values. Every function answers None or nothing for a process that is gone meanwhile.
+//! Reads files of /proc. For a process that has ended meanwhile every function returns None or an empty list.
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -10,13 +10,13 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// Fields of /proc/PID/stat (man 5 proc_pid_stat).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stat {
-    /// Name, which may itself hold spaces and parentheses.
+    /// The name of the process, which may contain spaces and parentheses.
     pub comm: String,
     /// `R`, `S`, `D`, `Z`, ...
     pub state: char,
     /// Parent process.
     pub parent: u32,
-    /// A thread of the kernel.
+    /// Whether it is a kernel thread.
     pub kernel_thread: bool,
     /// CPU time in user mode, in ticks.
     pub user_ticks: u64,
@@ -109,7 +109,7 @@ pub fn children(pid: u32, tid: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
-/// Inode of the network namespace of a process; None when we may not see it.
+/// Inode of the network namespace of a process. None if it is not permitted to read it.
 pub fn netns_ino(pid: u32) -> Option<u64> {
     inode_in(fs::read_link(format!("/proc/{pid}/ns/net")).ok()?.to_str()?, "net")
 }
@@ -119,7 +119,7 @@ pub fn inode_in(link: &str, kind: &str) -> Option<u64> {
     link.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Whether we may list the descriptors of a process.
+/// Whether it is permitted to list the descriptors of a process.
 pub fn shows_descriptors(pid: u32) -> bool {
     fs::read_dir(format!("/proc/{pid}/fd")).is_ok()
 }
@@ -132,7 +132,7 @@ pub fn sockets(pid: u32) -> Vec<(i32, u64)> {
 /// As [`sockets`], with the reason why the descriptors cannot be listed.
 ///
 /// # Errors
-/// `NotFound`: the process has ended; `PermissionDenied`: we may not.
+/// `NotFound` if the process has ended; `PermissionDenied` if it is not permitted.
 pub fn try_sockets(pid: u32) -> io::Result<Vec<(i32, u64)>> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd"))?.map_while(Result::ok);
     let socket = |entry: fs::DirEntry| {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_line_is_none() {
+    fn an_incomplete_line_is_none() {
         for text in ["", "1 (x", "1 (x) S", ")(", "1 (x) S 1 2 3"] {
             assert_eq!(parse_stat(text), None, "{text:?}");
         }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn sees_ourselves() {
+    fn reads_this_process() {
         let own = std::process::id();
         assert!(pids().contains(&own));
         assert!(!threads(own).is_empty());

@@ -1,4 +1,4 @@
-//! What this process costs, read from /proc on request.
+//! CPU time, memory and descriptors of this process, read from /proc.
 use parshall_sys::clock::{page_bytes, process_cpu_ns};
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ impl Process {
             pid: std::process::id(),
             cpu_s: process_cpu_ns() as f64 / 1e9,
             rss_bytes: pages * page_bytes(),
-            // Listing the directory opens one.
+            // Listing the directory opens a descriptor itself.
             fds: count("fd").saturating_sub(1),
             fds_max: parshall_sys::limits::descriptors(),
             threads: count("task"),

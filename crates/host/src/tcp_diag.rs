@@ -1,5 +1,5 @@
-//! Figures of TCP sockets from the kernel: SOCK_DIAG for sockets of one network namespace, TCP_INFO for those of our own
-//! descriptors. For callers that ask for few sockets; the collector of `sockets` reads whole hosts with several threads.
+//! State and counters of TCP sockets: by SOCK_DIAG for the sockets of one network namespace, by TCP_INFO for a descriptor of
+//! this process. For callers that need few sockets; `parshall sockets` reads whole hosts with several threads.
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -37,7 +37,7 @@ pub struct TcpSocket {
 }
 
 impl TcpSocket {
-    /// What names it to the kernel.
+    /// The identity of the socket in SOCK_DIAG requests.
     pub fn id(&self) -> SocketId {
         SocketId::of(&self.record)
     }
@@ -83,11 +83,12 @@ impl TcpDiag {
         Dumper::open().map(Self)
     }
 
-    /// Appends the TCP sockets of a selection to `out`, or the UDP sockets if it asks for these: fields, states and ports are
-    /// applied by the kernel, its other rules not at all. Returns whether the tables changed during the walk in a way that may have skipped sockets.
+    /// Appends the TCP sockets of a selection, or its UDP sockets if it selects those, to `out`. Its fields, states and ports are
+    /// applied by the kernel, its other rules are ignored. Returns whether the tables changed during the dump so that sockets may
+    /// be missing.
     ///
     /// # Errors
-    /// The kernel refuses, or dropped a part of its answer (ENOBUFS).
+    /// The kernel refused the request, or dropped a part of the reply (ENOBUFS).
     pub fn dump(&mut self, selection: &Selection, out: &mut Vec<TcpSocket>) -> io::Result<bool> {
         self.each(selection, &mut |socket| out.push(*socket))
     }
@@ -108,7 +109,7 @@ impl TcpDiag {
         Ok(interrupted)
     }
 
-    /// Looks sockets up one by one, without a walk of the tables: appends one answer for each of `ids`, `None` when it is gone.
+    /// Looks up single sockets without a dump of the tables. Appends a result for each of `ids`, `None` if it is gone.
     ///
     /// # Errors
     /// As [`TcpDiag::dump`].
@@ -141,10 +142,10 @@ impl TcpDiag {
     }
 }
 
-/// Reads how far a connection of ours is.
+/// Reads TCP_INFO of a connection of this process.
 ///
 /// # Errors
-/// It is no TCP socket.
+/// If it is not a TCP socket.
 pub fn progress(fd: RawFd) -> io::Result<Progress> {
     Ok(Progress::of(&tcp_progress::tcp_info(fd)?))
 }

@@ -1,12 +1,12 @@
-//! Work that may never end, done on a thread of its own and waited for a bounded time.
+//! Does work that may never end on a separate thread, and waits for it a bounded time.
 //!
 //! A file that an observed process has mapped may be on a file system that does not answer, or may keep a parser busy for
-//! ever. What is not known in time stays unknown, and the observation goes on.
+//! ever. Its symbols then stay unknown, and the observation goes on.
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the slow replies of one worker may take together.
+/// The time that all slow replies of one worker may take together.
 const SLOW_TOTAL_MAX: Duration = Duration::from_secs(10);
 /// A reply within this time is not slow.
 const SLOW: Duration = Duration::from_millis(10);

@@ -51,7 +51,7 @@ impl Background {
         let (stop, stopped) = channel();
         let (tried, may_return) = channel();
         let watch = move || {
-            // Tried on this thread, which may stay at SCHED_IDLE without harm.
+            // Tried on this thread first, which may remain at SCHED_IDLE.
             let permitted = idle(0, &before).and_then(|()| set(0, &before)).is_ok();
             if tried.send(permitted).is_err() || !permitted {
                 return;

@@ -36,7 +36,7 @@ mod tests {
     use crate::scheduling::ask;
 
     #[test]
-    fn goes_there_and_back() {
+    fn sets_and_restores_the_policy() {
         let Some(batch) = Batch::of_thread() else {
             return parshall_testkit::skip("SCHED_BATCH and back", "this thread is not scheduled as SCHED_OTHER");
         };

@@ -42,7 +42,7 @@ impl Counter {
         for tid in threads {
             match open_one(event, tid) {
                 Ok(file) => opened.push(file),
-                // What the processor cannot count for one thread it cannot count for any.
+                // An event that cannot be counted for one thread cannot be counted for any.
                 Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
                 Err(error) => refused = refused.or(Some(error)),
             }

@@ -9,15 +9,15 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 pub const READABLE: u32 = libc::EPOLLIN as u32;
 /// The send buffer has space.
 pub const WRITABLE: u32 = libc::EPOLLOUT as u32;
-/// The peer has sent its end of data.
+/// The peer has shut down its sending direction (EPOLLRDHUP).
 pub const PEER_CLOSED: u32 = libc::EPOLLRDHUP as u32;
-/// The socket has failed. Always reported.
+/// The socket has an error (EPOLLERR). Always reported.
 pub const FAILED: u32 = libc::EPOLLERR as u32;
-/// Both directions are over. Always reported.
+/// Both directions are closed (EPOLLHUP). Always reported.
 pub const HUNG_UP: u32 = libc::EPOLLHUP as u32;
-/// An urgent byte has arrived and was not passed yet.
+/// An urgent byte has arrived (EPOLLPRI).
 pub const URGENT: u32 = libc::EPOLLPRI as u32;
-/// Report changes, not states: what was reported and not used up is not reported again.
+/// Edge-triggered (EPOLLET): an event is reported once per change.
 pub const EDGE: u32 = libc::EPOLLET as u32;
 
 /// An epoll instance. Level-triggered, unless [`EDGE`] is asked for.

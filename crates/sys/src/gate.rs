@@ -106,7 +106,7 @@ impl Drop for Gate {
     }
 }
 
-/// Stops the calling process until somebody sends it SIGCONT.
+/// Stops the calling process until it gets SIGCONT.
 pub fn stop_self() {
     kill_process(rustix::process::getpid(), Signal::STOP).ok();
 }

@@ -133,7 +133,7 @@ mod tests {
         let mut group = GroupSignals::watch(&[SIGNAL]).expect("a witness");
         kill_process(getpid(), Signal::URG).expect("ourselves");
         assert_eq!(group.next(SOON), None, "it was sent to this process alone");
-        // Instead of the group, which the tests share with whoever started them.
+        // Sent to the witness alone: the tests share their process group with the program that started them.
         let before = monotonic_ns();
         kill_process(group.witness, Signal::URG).expect("our own child");
         let signal = group.next(Duration::from_secs(10)).expect("the witness reports it");

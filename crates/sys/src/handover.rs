@@ -21,7 +21,7 @@ const MAX: usize = 65_536;
 /// Variables of the convention.
 const VARIABLES: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
-/// What another process has left open for this one.
+/// Descriptors that were handed over to this process.
 #[derive(Debug, Default)]
 pub struct Inherited {
     /// Sockets, close-on-exec and non-blocking now.
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_successor_knows_itself_and_has_the_sockets_and_the_pipe() {
+    fn a_successor_inherits_the_sockets_and_the_pipe() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
         let inode = std::fs::read_link(format!("/proc/self/fd/{}", listener.as_raw_fd())).expect("open");
         let script = "exec >&4; test $LISTEN_PID -eq $$ && echo $LISTEN_FDS $LISTEN_FDNAMES; readlink /proc/self/fd/3";
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fails_says_nothing_and_has_an_exit_code() {
+    fn a_failed_successor_closes_the_pipe_and_has_an_exit_code() {
         let mut successor = shell("exit 3", &[]);
         let mut said = String::new();
         successor.ready.read_to_string(&mut said).expect("readable");

@@ -1,7 +1,7 @@
 //! Trial system calls that show what this host allows: performance counters and the parts of bpf(2).
 //!
-//! Each function tries the real thing once and undoes it at once. Reading a sysctl would only say what *should* work:
-//! seccomp filters, lockdown and security modules refuse behind its back.
+//! Each function makes the call once and releases the result at once. Sysctls alone do not show what is permitted: seccomp
+//! filters, lockdown and security modules may refuse as well.
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -19,7 +19,7 @@ pub fn software_counter() -> io::Result<()> {
     open_counter(1, 0)
 }
 
-/// Whether a BPF map of the plainest kind can be created: bpf(2) is there and allowed.
+/// Whether a BPF array map can be created, so that bpf(2) exists and is permitted.
 pub fn bpf_map() -> io::Result<()> {
     // BPF_MAP_TYPE_ARRAY.
     create_map(2, 4, 4, 1)

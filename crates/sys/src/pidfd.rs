@@ -1,4 +1,4 @@
-//! A process held by descriptor: it cannot be confused with a later process of the same number.
+//! Processes by descriptor (pidfd), which cannot be confused with a later process of the same pid.
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 

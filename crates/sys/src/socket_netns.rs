@@ -25,7 +25,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn a_socket_of_ours_lives_where_we_live() {
+    fn an_own_socket_is_in_the_own_namespace() {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         match of_socket(socket.as_fd()) {
             Ok(netns) => {

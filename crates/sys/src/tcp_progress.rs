@@ -1,4 +1,4 @@
-//! What a TCP socket of ours says of itself: `tcp_info`, its cookie, urgent data.
+//! State of a TCP socket of this process: `tcp_info`, its cookie, urgent data.
 use std::io;
 use std::os::fd::RawFd;
 
@@ -19,7 +19,7 @@ impl std::ops::Deref for TcpInfo {
     }
 }
 
-/// TCP_INFO of a socket of ours. The kernel takes all of it under the socket's lock.
+/// TCP_INFO of a socket. The kernel reads all fields under the socket's lock.
 pub fn tcp_info(fd: RawFd) -> io::Result<TcpInfo> {
     let mut bytes = [0_u8; 512];
     let mut len = bytes.len() as libc::socklen_t;
@@ -29,7 +29,7 @@ pub fn tcp_info(fd: RawFd) -> io::Result<TcpInfo> {
     if ret == 0 { Ok(TcpInfo { bytes, len: len as usize }) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The number by which the kernel knows a socket, the same for its whole life.
+/// The cookie of a socket (SO_COOKIE), which identifies it for its whole life.
 pub fn cookie(fd: RawFd) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut len = size_of::<u64>() as libc::socklen_t;
@@ -66,7 +66,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn tells_of_an_urgent_byte_that_is_not_counted() {
+    fn finds_an_urgent_byte_that_is_not_counted_as_unread() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut a = TcpStream::connect(listener.local_addr().expect("bound")).expect("a connection");
         let (mut b, _) = listener.accept().expect("a connection");

@@ -1,4 +1,4 @@
-//! Keys of a terminal as they are pressed.
+//! Reads single keys of a terminal.
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
-/// A terminal that gives keys at once and does not show them, until this is dropped.
+/// A terminal without line buffering and echo, restored on drop.
 #[derive(Debug)]
 pub struct Raw<F: AsFd> {
     fd: F,
@@ -15,7 +15,7 @@ pub struct Raw<F: AsFd> {
 }
 
 impl<F: AsFd> Raw<F> {
-    /// Switches a terminal over. Signals by keys (Ctrl-C) are keys as well.
+    /// Changes the mode of a terminal. Ctrl-C and the like become keys too, and raise no signal.
     pub fn enter(fd: F) -> io::Result<Self> {
         let before = tcgetattr(&fd)?;
         let mut raw = before.clone();
@@ -24,7 +24,7 @@ impl<F: AsFd> Raw<F> {
         Ok(Self { fd, before })
     }
 
-    /// The next byte, or None when none came in time, or a signal did.
+    /// The next byte. None if none came in time, or if a signal interrupted the wait.
     pub fn key(&self, timeout: Duration) -> io::Result<Option<u8>> {
         let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout)) {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_terminal_is_refused() {
+    fn a_file_that_is_no_terminal_is_refused() {
         let pipe = crate::eventfd::new().expect("a descriptor");
         assert!(Raw::enter(pipe.as_fd()).is_err());
     }

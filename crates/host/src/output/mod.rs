@@ -1,4 +1,4 @@
-//! How something is printed: the formats, the style of text, and the one way to stdout and stderr.
+//! Output: formats, the style of text, and functions that write to stdout and stderr.
 mod args;
 mod terminal;
 mod wrap;
@@ -10,7 +10,7 @@ pub use args::{ColorArg, FormatArg, PrintArgs};
 pub use terminal::{style, style_for};
 pub use wrap::{clean, columns, items, words};
 
-/// How text is drawn.
+/// The style of text.
 #[derive(Debug, Clone, Copy)]
 pub struct TextStyle {
     /// Colours and bold by ANSI escapes.
@@ -19,7 +19,7 @@ pub struct TextStyle {
     pub width: usize,
 }
 
-/// Where a report goes.
+/// The destination of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     /// Standard output.
@@ -30,12 +30,12 @@ pub enum Destination {
     File(PathBuf),
 }
 
-/// How something is printed.
+/// Format and style of a report.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     /// The format.
     pub format: Format,
-    /// How text is drawn.
+    /// The style of text.
     pub style: TextStyle,
 }
 
@@ -48,8 +48,7 @@ pub enum Format {
     Json,
 }
 
-/// Writes to stdout. `println!` would panic when the reader has left; here that is an error like any other, which
-/// `main` passes over in silence.
+/// Writes to stdout. `println!` would panic if the reader has closed the pipe. Here that is an error, which `main` ignores.
 pub fn print(text: &str) -> anyhow::Result<()> {
     print_to(io::stdout().lock(), text)
 }

@@ -1,4 +1,4 @@
-//! What a report is printed on: a terminal of some width, with colours or without, or a file.
+//! Width and colours of the destination of a report.
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
@@ -7,9 +7,9 @@ use super::TextStyle;
 
 /// Columns without a terminal: fits a page, an issue and a mail.
 const PLAIN_WIDTH: usize = 100;
-/// Narrower terminals get lines of this width.
+/// The least width, also on narrower terminals.
 const MIN_WIDTH: usize = 60;
-/// Longer lines are hard to read.
+/// The largest width: longer lines are hard to read.
 const MAX_WIDTH: usize = 120;
 
 /// The style for stdout; `color` overrides what the terminal and the environment say.
@@ -31,14 +31,14 @@ fn on(stream: impl IsTerminal + AsFd, color: Option<bool>) -> TextStyle {
     TextStyle { color: color.unwrap_or_else(|| wants_color(&stream)), width: width(terminal) }
 }
 
-/// <https://no-color.org>: a terminal, and no wish against it.
+/// Whether to use colours: on a terminal, unless NO_COLOR is set (<https://no-color.org>).
 fn wants_color(stream: &impl IsTerminal) -> bool {
     stream.is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }
 
-/// `COLUMNS`, then the terminal, then a page.
+/// The width: of `COLUMNS`, else of the terminal, else the default.
 fn width(terminal: Option<usize>) -> usize {
     let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     columns.or(terminal).map_or(PLAIN_WIDTH, |w: usize| w.clamp(MIN_WIDTH, MAX_WIDTH))

@@ -1,14 +1,14 @@
-//! Lines that fit: words, lists and styles, measured in columns.
+//! Wraps words and lists to lines, measured in columns.
 //!
 //! Every glyph that parshall itself prints takes one column. Text from the host (command names, symbols) passes
 //! [`clean`] first, so nothing in it can move the cursor.
 
-/// Text from the host without control characters: a process may call itself anything, escape sequences included.
+/// Removes control characters from text of the host: a process name may hold any bytes, such as escape sequences.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Columns that a text takes.
+/// The number of columns that a text takes.
 pub fn columns(text: &str) -> usize {
     text.chars().count()
 }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_disarmed() {
+    fn escape_sequences_are_removed() {
         assert_eq!(clean("a\u{1b}[2Jb\n"), "a?[2Jb?");
     }
 }

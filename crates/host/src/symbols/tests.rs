@@ -1,4 +1,4 @@
-//! Names of other users' processes: whatever they put in our way costs at most the name.
+//! Symbols of other users' processes: hostile files cost at most their symbols.
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -52,7 +52,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// What `work` gives, within a time in which no honest file is the reason for waiting.
+/// Calls `work` and fails if it takes longer than a regular file ever does.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = channel();
     std::thread::spawn(move || done.send(work()));
@@ -92,7 +92,7 @@ fn a_fifo_in_place_of_a_map_is_not_opened() {
 }
 
 #[test]
-fn a_map_counts_if_it_is_the_processs_own() {
+fn a_perf_map_is_used_if_the_process_user_owns_it() {
     let sleeper = Sleeper::start(None);
     let (pid, address) = (sleeper.pid(), sleeper.nameless());
     let map = Removed(map_of(pid));
@@ -123,13 +123,13 @@ fn take(stacks: &mut Stacks, pid: u32, addresses: &[u64]) {
     }
 }
 
-/// What the names of a stack are worth: how many are not mere numbers.
+/// How many frames of a stack have a symbol.
 fn named_of(stacks: Vec<Stack>) -> usize {
     names(stacks).iter().filter(|name| !name.starts_with("0x")).count()
 }
 
 #[test]
-fn a_file_that_is_truncated_meanwhile_does_not_end_us() {
+fn a_file_that_is_truncated_meanwhile_does_not_kill_the_process() {
     let directory = tempfile::tempdir().expect("a directory");
     if !parshall_testkit::root("names of a file that is truncated") {
         return;

@@ -16,7 +16,7 @@ pub use ring::Ringed;
 /// The kernel fills messages of at most 32 KiB, and only up to the largest buffer that was offered so far.
 pub const MESSAGE_BYTES: usize = 32 * 1024;
 
-/// The kernel prepares an answer within the call that asks for it; waiting longer than this means that it was lost.
+/// How long to wait for a reply. The kernel makes it within the call that sends the request, so a later one was lost.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An open NETLINK_SOCK_DIAG socket.
@@ -61,12 +61,12 @@ impl AsFd for DiagSocket {
 
 /// Sends requests on one socket at a time and reads the replies, into buffers that are reused.
 ///
-/// An answer that is not read to its end stays with its socket, which is then good for nothing: drop it.
+/// If a reply is not read to its end, its rest stays in the socket, which must then be dropped.
 pub trait Reader {
-    /// Uses this socket from now on; the previous one must have been detached.
+    /// Reads from this socket from now on. The previous one must have been detached.
     fn attach(&mut self, socket: DiagSocket);
 
-    /// Gives the socket back. Nothing of it is in flight afterwards.
+    /// Returns the socket. No request on it is in flight afterwards.
     fn detach(&mut self) -> Option<DiagSocket>;
 
     /// Sends a request.

@@ -12,8 +12,8 @@ use crate::netns::enter;
 /// A namespace, and where to send the socket.
 type Order = (OwnedFd, Sender<io::Result<DiagSocket>>);
 
-/// One thread that enters namespace after namespace on behalf of all readers. It goes home after each, because a thread
-/// keeps the namespace alive that it is in; if it cannot, it ends, and the next order gets a new one.
+/// A thread that enters one namespace after the other for all readers. It returns to its own after each, because a thread keeps
+/// its namespace alive. If it cannot return, it exits, and the next request starts a new one.
 #[derive(Debug, Default)]
 pub struct Opener {
     orders: Mutex<Option<Sender<Order>>>,
@@ -44,7 +44,7 @@ impl Opener {
     }
 }
 
-/// Ends with the [`Opener`], or when there is no way home.
+/// Exits with the [`Opener`], or if it cannot return to its own namespace.
 fn serve(orders: &Receiver<Order>) {
     let home = File::open("/proc/thread-self/ns/net");
     while let Ok((netns, answer)) = orders.recv() {
