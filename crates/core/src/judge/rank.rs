@@ -372,7 +372,24 @@ mod tests {
             prop_assert_eq!(&report, &judge(&capture));
             let json = serde_json::to_string(&report).expect("a report is JSON");
             prop_assert!(!json.contains("null"), "{}", json);
+            for s in &report.services {
+                let t = &s.time;
+                let shares = [t.accept_queue, t.unread, t.working, t.reply_unsent];
+                prop_assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{:?}", s);
+                let sum: f64 = shares.iter().sum();
+                prop_assert!(sum == 0.0 || (sum - 1.0).abs() < 0.01, "{:?}", s);
+            }
+            let facts = Facts::new(&capture);
+            for s in &facts.requests.services {
+                let parts: f64 = s.parts.iter().map(|p| p.ns).sum();
+                prop_assert!((parts + s.unseen_ns - s.time_ns).abs() <= 0.05 * s.time_ns, "{:?}", s);
+            }
             for f in &report.findings {
+                for hop in &f.chain {
+                    prop_assert!((0.0..=1.0).contains(&hop.share) && !hop.text.is_empty(), "{:?}", hop);
+                }
+                let seen = report.chain.as_ref().is_none_or(|c| c.leaf.seen || c.leaf.cause != f.cause);
+                prop_assert!(seen || f.confidence < Confidence::High, "{:?}", f);
                 prop_assert!((0.0..=1.0).contains(&f.share) && (0.0..=1.0).contains(&f.lost_share), "{:?}", f);
                 prop_assert!(f.lost_ms <= capture.window_ns as f64 / 1e6);
             }

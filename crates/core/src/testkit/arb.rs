@@ -124,13 +124,55 @@ fn thread_stall() -> impl Strategy<Value = ThreadStall> {
     )
 }
 
+fn hop() -> impl Strategy<Value = Hop> {
+    let names = select(vec!["", "app", "python3", "postgres", "VM Thread"]);
+    let targets = select(vec!["", "127.0.0.1:7000", "10.0.0.2:7000", "app", "sh", "/var/log/x.log"]);
+    let calls = select(vec!["", "futex", "write", "epoll_wait"]);
+    (select(&HopKind::ALL[..]), names.clone(), names, targets, calls, 99..104u32).prop_map(
+        |(kind, process, thread, target, syscall, tid)| Hop {
+            pid: if tid == 99 { 0 } else { 100 + tid % 2 },
+            tid,
+            threads: tid % 3,
+            thread: thread.to_string(),
+            process: process.to_string(),
+            kind,
+            syscall: syscall.to_string(),
+            target: target.to_string(),
+            stack: (tid == 101).then_some(tid % 2),
+        },
+    )
+}
+
+/// Any service.
+pub fn service() -> impl Strategy<Value = Service> {
+    let part = (vec(hop(), 0..5), ns(), counter());
+    let part = part.prop_map(|(hops, ns, requests)| PathPart { hops, ns, requests, longest_ns: ns });
+    let flags = (any::<bool>(), any::<bool>(), 0..4u32, 7000..7002u16);
+    (vec(ns(), 12), vec(counter(), 3), vec(part, 0..8), flags).prop_map(
+        |(t, n, path, (outbound, followed, workers, port))| {
+            let mut service = super::service::ServiceBuilder::new(port).record;
+            (service.outbound, service.followed, service.workers) = (outbound, followed, workers);
+            (service.requests, service.unanswered, service.followed_requests) = (n[0], n[1], n[2]);
+            (service.unanswered_longest_ns, service.observed_ns, service.p50_ns, service.p99_ns) =
+                (t[0], t[1], t[2], t[3]);
+            (service.outstanding_ns, service.working_ns, service.worked_ns) = (t[4], t[5], t[6]);
+            (service.reply_gap_p10_ns, service.reply_gap_p50_ns, service.reply_gap_p90_ns) = (t[7], t[8], t[9]);
+            (service.followed_ns, service.path) = (t[10], path);
+            service
+        },
+    )
+}
+
 /// Any capture.
 pub fn capture() -> impl Strategy<Value = Capture> {
     let rung = select(vec![Rung::Btf, Rung::Tracepoint, Rung::Procfs]);
-    let records = (vec(flow(), 0..6), vec(thread(), 0..4), vec(stall(), 0..40), vec(thread_stall(), 0..20));
+    let events = (vec(stall(), 0..40), vec(thread_stall(), 0..20));
+    let services = prop_oneof![Just(Vec::new()), vec(service(), 1..4)];
+    let records = (vec(flow(), 0..6), vec(thread(), 0..4), events, services);
     (records, ns(), rung, vec(counter(), 6)).prop_map(
-        |((flows, threads, flow_stalls, thread_stalls), window_ns, rung, n)| {
+        |((flows, threads, (flow_stalls, thread_stalls), services), window_ns, rung, n)| {
             let mut capture = empty_capture();
+            capture.services = services;
             (capture.flows, capture.threads) = (flows, threads);
             (capture.flow_stalls, capture.thread_stalls) = (flow_stalls, thread_stalls);
             (capture.window_ns, capture.rung) = (window_ns, rung);
