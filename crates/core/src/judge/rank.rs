@@ -166,7 +166,8 @@ fn doubts(facts: &Facts<'_>) -> u32 {
     let probe = &facts.capture.probe;
     let lost = ratio(probe.lost_events as f64, probe.events as f64 + probe.lost_events as f64);
     let by_loss = if lost > 0.05 { 2 } else { u32::from(lost > 0.001) };
-    by_loss + u32::from(facts.capture.rung != Rung::Btf)
+    let unseen = facts.requests.unseen_share() > 1.0 - SEEN_MIN;
+    by_loss + u32::from(facts.capture.rung != Rung::Btf) + u32::from(unseen)
 }
 
 fn reduced(confidence: Confidence, steps: u32) -> Confidence {

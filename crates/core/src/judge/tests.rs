@@ -76,7 +76,7 @@ fn seen(capture: &Capture, cause: &str) -> bool {
         cause if OF_REQUESTS.contains(&cause) => !capture.services.is_empty(),
         "user-cpu-bound" => threads || !capture.services.is_empty(),
         "small-copy-buffer" => capture.rung != Rung::Procfs && capture.threads.iter().any(|t| t.observed_ns > 0),
-        "cpu-throttled" => threads || !capture.cgroups.is_empty(),
+        "cpu-throttled" => threads || !capture.cgroups.is_empty() || !capture.services.is_empty(),
         "packet-loss" => capture
             .flows
             .iter()

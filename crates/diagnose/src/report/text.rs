@@ -109,7 +109,8 @@ fn command_line(words: &[String]) -> String {
 
 /// The requests of a service in figures.
 fn requests(service: &ServiceReport) -> Vec<String> {
-    let mut parts = vec![format!("{} requests/s", decimal(service.requests_per_s))];
+    let to = if service.outbound { format!(" to {}", clean(&service.address)) } else { String::new() };
+    let mut parts = vec![format!("{} requests/s{to}", decimal(service.requests_per_s))];
     if service.requests_per_s > 0.0 {
         parts.push(format!("p50 {}", time_ms(service.p50_ms)));
         parts.push(format!("p99 {}", time_ms(service.p99_ms)));
@@ -129,11 +130,8 @@ fn processes(name: &str, pids: &[u32]) -> String {
 }
 
 fn subject(report: &Report) -> Vec<String> {
-    if let Some(service) = &report.service {
-        return match service.outbound {
-            true => vec![format!("requests to {}", clean(&service.address))],
-            false => vec![format!("port {}", service.port), processes(&service.process, &service.pids)],
-        };
+    if let Some(service) = report.service.as_ref().filter(|s| !s.outbound) {
+        return vec![format!("port {}", service.port), processes(&service.process, &service.pids)];
     }
     let mut parts = Vec::new();
     let ports: Vec<String> = report.subject.ports.iter().map(u16::to_string).collect();
@@ -302,13 +300,13 @@ fn services(page: &mut Page, report: &Report) {
         return;
     }
     page.blank();
-    let name = |s: &ServiceReport| match s.outbound {
-        true => format!("requests to {}", clean(&s.address)),
-        false => format!("port {} · {}", s.port, processes(&s.process, &s.pids)),
-    };
     for (i, service) in asked.iter().take(MAX_SERVICES).enumerate() {
         let head = if i == 0 { "SERVICES" } else { "" };
-        page.row(head, "", &format!("{} · {}", name(service), requests(service).join(" · ")));
+        let mut parts = requests(service);
+        if !service.outbound {
+            parts.insert(0, format!("port {} · {}", service.port, processes(&service.process, &service.pids)));
+        }
+        page.row(head, "", &parts.join(" · "));
     }
     if asked.len() > MAX_SERVICES {
         page.row("", "", &format!("and {} more", asked.len() - MAX_SERVICES));

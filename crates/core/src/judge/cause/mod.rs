@@ -253,7 +253,10 @@ fn main_thread(facts: &Facts<'_>, take: impl Fn(&crate::judge::facts::Part) -> b
     by_tid.into_iter().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0))).map_or(0, |(tid, _)| tid)
 }
 
-/// The system call in which the responsible threads slept longest, with its share of the lost time.
+/// A call in which a thread slept for a smaller share of a wait does not explain it.
+const SLEEP_MIN: f64 = 0.5;
+
+/// The system call in which the responsible threads slept for most of the lost time, with its share of it.
 fn main_sleep(
     facts: &Facts<'_>,
     take: impl Fn(&crate::judge::facts::Part) -> bool + Copy,
@@ -269,7 +272,8 @@ fn main_sleep(
     let longest = by_call.into_iter().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
     let Some(((name, wait), ns)) = longest else { return usual_sleep(facts, main_thread(facts, take)) };
     let name = if name.is_empty() { "a page fault".to_string() } else { name.to_string() };
-    Some((name, wait, crate::stats::ratio(ns, total)))
+    let share = crate::stats::ratio(ns, total);
+    (share >= SLEEP_MIN).then_some((name, wait, share))
 }
 
 /// On a rung that does not see single sleeps: the call in which a thread slept most, other than for work to come.

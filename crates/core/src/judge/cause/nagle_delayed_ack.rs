@@ -61,8 +61,18 @@ fn told_by_sender(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
         }
     };
     let end = if is_client(flow.rec) { "client's" } else { "server's" };
-    let fix = format!("Write both parts at once (writev or a buffer), or set TCP_NODELAY on the {end} socket.");
+    let fix = match nodelay_is_on(flow) {
+        true => {
+            "Write both parts at once (writev or a buffer). TCP_NODELAY was set on this socket meanwhile.".to_string()
+        }
+        false => format!("Write both parts at once (writev or a buffer), or set TCP_NODELAY on the {end} socket."),
+    };
     (summary, fix)
+}
+
+/// TCP_NODELAY was on when the flow was seen last.
+pub fn nodelay_is_on(flow: &FlowFact<'_>) -> bool {
+    flow.rec.last.nonagle != 255 && flow.rec.last.nonagle & 1 != 0
 }
 
 /// The timer's setting: 40 ms (TCP_DELACK_MIN) unless the waits were clearly longer; they end a little later than it.
@@ -111,7 +121,7 @@ fn evidence(facts: &Facts<'_>, lost: &Lost, timers: u64, held_here: bool) -> Vec
         list.push(words::valued("second write of a pair", f64::from(calls.last_pair_bytes.1), "B"));
     }
     if held_here && flow.rec.last.nonagle != 255 {
-        let state = if flow.rec.last.nonagle & 1 == 0 { "off" } else { "on" };
+        let state = if nodelay_is_on(flow) { "on" } else { "off" };
         list.push(Evidence { what: format!("TCP_NODELAY is {state} on this socket"), ..Evidence::default() });
     }
     list

@@ -4,6 +4,7 @@
 //! write: that delays no message.
 use parshall_evidence::Evidence;
 
+use super::nagle_delayed_ack::nodelay_is_on;
 use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, try_command, who};
 use crate::judge::facts::{Blame, Facts, FlowFact};
 use crate::judge::ledger::flow::State;
@@ -52,7 +53,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
         place_of(facts, &lost),
         summary,
         evidence,
-        "Write the whole message at once (writev or a buffer), or set TCP_NODELAY.",
+        match nodelay_is_on(flow) {
+            true => "Write the whole message at once (writev or a buffer). TCP_NODELAY was set meanwhile.",
+            false => "Write the whole message at once (writev or a buffer), or set TCP_NODELAY.",
+        },
     );
     candidate.trial = try_command(facts, worst, "nodelay");
     candidate.holds()

@@ -46,7 +46,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         if stream { "waits for more data of the peer" } else { "waits for a reply to a request that was delivered" };
     let mut evidence = vec![stalls(what, &lost), words::valued("minimum RTT", rtt / 1e6, "ms")];
     evidence.push(words::counted("segments retransmitted on this flow", flow.retransmitted));
-    if let Some((share, text)) = &peer {
+    if let Some((share, text)) = peer.as_ref().filter(|(share, _)| *share >= SLEEP_MIN) {
         evidence.push(words::valued(text.trim_end_matches('.'), *share, "1"));
     }
     let command = peer_command(facts, worst);
@@ -79,6 +79,9 @@ fn deepest(facts: &Facts<'_>, mut lost: Lost) -> Lost {
     lost
 }
 
+/// A call in which the peer's thread slept for a smaller share of the time does not explain its silence.
+const SLEEP_MIN: f64 = 0.3;
+
 /// What the threads of a peer on this host did.
 fn peer_threads(facts: &Facts<'_>, flow: usize) -> Option<(f64, String)> {
     let other = &facts.flows[facts.flows[flow].pair?];
@@ -93,6 +96,9 @@ fn peer_threads(facts: &Facts<'_>, flow: usize) -> Option<(f64, String)> {
     let all: f64 =
         thread.rec.off_cpu.iter().filter(|c| c.why == parshall_evidence::OffCpu::Blocked).map(|c| c.ns as f64).sum();
     let share = ratio(asleep, thread.ledger.wall_ns) * ratio(ns as f64, all);
+    if share < SLEEP_MIN {
+        return Some((share, format!("The peer is pid {}.", other.rec.pid)));
+    }
     let call = if call.is_empty() { "a page fault" } else { call };
     let text = format!(
         "The peer is pid {}; its thread {tid} slept in {call} for {} of the time.",

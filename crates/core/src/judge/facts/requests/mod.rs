@@ -5,7 +5,7 @@
 mod code;
 mod spent;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use parshall_evidence::{Capture, FlowRecord, PathPart, Service};
 
@@ -33,7 +33,7 @@ pub struct Requests<'a> {
 pub struct ServiceFact<'a> {
     /// The record.
     pub rec: &'a Service,
-    /// Its time is on the account: the user asked about it, and it runs on this host. What is followed is in the paths of others.
+    /// Its time is on the account: the user asked about it, or about its client. What is followed is in the paths of others.
     pub counted: bool,
     /// Time of all requests, nanoseconds.
     pub time_ns: f64,
@@ -64,10 +64,9 @@ impl<'a> Requests<'a> {
     /// Prepares the services of a capture. `code` says what threads ran, `network_ns` is what flows lost to the network.
     pub fn new(capture: &'a Capture, flows: &[FlowFact<'_>], parts: &[Part]) -> Requests<'a> {
         let code = Code::new(capture);
-        let first_asked = capture.services.iter().position(|s| !s.followed && !s.outbound);
+        let first_asked = capture.services.iter().position(|s| !s.followed);
         let services = capture.services.iter().enumerate().map(|(i, rec)| {
-            let counted =
-                !rec.outbound && (!rec.followed || (first_asked.is_none() && i == 0)) && !is_stream(rec, flows);
+            let counted = (!rec.followed || (first_asked.is_none() && i == 0)) && !is_stream(rec, flows);
             let mut fact = ServiceFact::new(rec, counted, capture.window_ns as f64);
             spent::classify(&mut fact, capture, &code);
             fact.leave_to_flows(flows, parts);
@@ -218,16 +217,170 @@ pub fn supersede(requests: &Requests<'_>, flows: &[FlowFact<'_>], parts: &mut Ve
         .iter()
         .map(|f| f.shape == Shape::RequestReply && requests.services.iter().any(|s| is_served_by(f.rec, s.rec)))
         .collect();
-    let hops = requests.counted().flat_map(|s| &s.parts).flat_map(|p| &p.rec.hops);
-    let asked: BTreeSet<(u32, &str)> = hops.map(|hop| (hop.pid, hop.target.as_str())).collect();
+    // By who asked whom: time of these waits that is on the account of requests, and time that is left to the flow.
+    let mut asked: BTreeMap<(u32, &str), (f64, f64)> = BTreeMap::new();
+    for part in requests.counted().flat_map(|s| &s.parts) {
+        for hop in part.rec.hops.iter().filter(|h| !h.target.is_empty()) {
+            let sums = asked.entry((hop.pid, hop.target.as_str())).or_default();
+            *(if part.spent == Spent::Flow { &mut sums.1 } else { &mut sums.0 }) += part.ns;
+        }
+    }
+    let on_account = |pid: u32, remote: &str| asked.get(&(pid, remote)).is_some_and(|(here, flow)| here >= flow);
     parts.retain(|part| {
         let flow = &flows[part.flow];
-        let waits = flow.pair.is_some_and(|other| served[other])
-            || asked.contains(&(flow.rec.pid, flow.rec.remote.to_string().as_str()));
+        let waits =
+            flow.pair.is_some_and(|other| served[other]) || on_account(flow.rec.pid, &flow.rec.remote.to_string());
         match part.blame {
             Blame::SupplyBlocked => true,
             Blame::PeerThink => !waits,
             blame => is_network(blame) || !served[part.flow],
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{Confidence, FdKind, FlowState, HopKind, Release, Role, Status};
+
+    use super::*;
+    use crate::judge::judge;
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, empty_capture, verdict_of};
+
+    /// Both ends of a connection whose server sleeps 20 of 25 ms with each request.
+    fn both_ends() -> Capture {
+        let client = FlowBuilder::new(1, Role::Client)
+            .owner(300, 301)
+            .every(25 * MS, 0, 20 * MS, FlowState::IdleAfterSend, Release::RxData)
+            .talks(40, 100);
+        let server = FlowBuilder::new(2, Role::Server)
+            .to(&client)
+            .every(25 * MS, 0, 20 * MS, FlowState::IdleAfterRecv, Release::AppSend)
+            .talks(40, 100);
+        let thread = ThreadBuilder::new(101).sleeps(25 * MS, 0, 20 * MS, "clock_nanosleep", FdKind::None);
+        let mut capture = capture(vec![client, server], vec![thread]);
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Timer, "clock_nanosleep");
+        capture.services = vec![ServiceBuilder::new(7000).requests(40, 20.0).part(way, 0.98).cpu(0.02).build()];
+        capture
+    }
+
+    #[test]
+    fn a_wait_that_flows_show_too_counts_once() {
+        let report = judge(&both_ends());
+        assert_eq!(report.verdict.cause.as_deref(), Some("timer-wait"));
+        assert_eq!(report.findings.len(), 1, "{report:#?}");
+        assert!(report.findings[0].lost_share > 0.99, "{report:#?}");
+    }
+
+    #[test]
+    fn the_network_of_a_served_flow_still_competes() {
+        let mut capture = both_ends();
+        let held = FlowBuilder::new(4, Role::Server)
+            .every(45 * MS, 0, 40 * MS, FlowState::Nagle, Release::RxAckDelayed)
+            .talks_in_parts(22);
+        let held = crate::testkit::capture(vec![held], vec![]);
+        capture.flows.extend(held.flows);
+        capture.flow_stalls.extend(held.flow_stalls);
+        let report = judge(&capture);
+        let named: Vec<&str> = report.findings.iter().map(|f| f.cause.as_str()).collect();
+        assert_eq!(named, ["nagle-delayed-ack", "timer-wait"], "{report:#?}");
+        let time = report.service.expect("a service").time;
+        assert!(time.reply_unsent > 0.4 && time.working > 0.4, "{time:?}");
+    }
+
+    #[test]
+    fn time_that_was_not_seen_is_not_called_healthy() {
+        let unseen = |share| {
+            let way = Hops::new().thread(100, 101, "app").on(HopKind::Unseen, "");
+            let disk = Hops::new().thread(100, 101, "app").on(HopKind::Disk, "fsync");
+            with(ServiceBuilder::new(7000).requests(100, 10.0).part(way, share).part(disk, 0.4).cpu(0.6 - share))
+        };
+        let mut half = unseen(0.55);
+        assert_eq!(judge(&half).verdict.confidence, Confidence::Medium);
+        half.services[0].path.remove(1);
+        assert_eq!(verdict_of(&half), "insufficient-evidence");
+        let report = judge(&unseen(0.1));
+        assert_eq!(
+            (report.verdict.status, report.verdict.confidence),
+            (Status::Cause, Confidence::High),
+            "{report:#?}"
+        );
+        // What is short was measured to be short, whatever it was.
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Unseen, "");
+        assert_eq!(verdict_of(&with(ServiceBuilder::new(7000).requests(100, 0.15).part(way, 1.0))), "healthy");
+    }
+
+    #[test]
+    fn what_no_cause_claims_is_not_called_healthy() {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Kernel, "ioctl");
+        let report = judge(&with(ServiceBuilder::new(7000).requests(100, 10.0).part(way, 0.9).cpu(0.1)));
+        assert_eq!(report.verdict.status, Status::NoDominantCause);
+        assert!(report.verdict.summary.contains("blocked otherwise"), "{}", report.verdict.summary);
+    }
+
+    #[test]
+    fn a_queue_behind_cheap_requests_is_a_thread_at_capacity() {
+        let queue = Hops::new().thread(100, 101, "redis-server").on(HopKind::Unread, "").on(HopKind::OnCpu, "");
+        let service = ServiceBuilder::new(6379).requests(20_000, 2.5).part(queue, 0.98).cpu(0.02);
+        let mut capture = with(service);
+        capture.threads = vec![ThreadBuilder::new(101).samples(60, 40).fill().record];
+        let report = judge(&capture);
+        assert_eq!(report.verdict.status, Status::AtCapacity, "{report:#?}");
+        assert!(report.verdict.summary.contains("thread 101"), "{}", report.verdict.summary);
+    }
+
+    #[test]
+    fn a_reply_that_the_sender_itself_holds_back_is_on_the_account_of_its_flow() {
+        let upstream = FlowBuilder::new(1, Role::Client)
+            .remote_host()
+            .every(45 * MS, 0, 40 * MS, FlowState::Nagle, Release::RxAckDelayed)
+            .talks_in_parts(22);
+        let mut capture =
+            capture(vec![upstream], vec![ThreadBuilder::new(101).blocked(0, 900 * MS, "recvfrom", FdKind::Tcp)]);
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Reply, "recvfrom").target("10.0.0.2:7000");
+        capture.services = vec![ServiceBuilder::new(8000).requests(22, 44.0).part(way, 0.97).cpu(0.03).build()];
+        assert_eq!(verdict_of(&capture), "nagle-delayed-ack");
+    }
+
+    #[test]
+    fn a_client_of_a_host_that_was_not_seen_has_its_flows_to_tell() {
+        let flow = FlowBuilder::new(1, Role::Client)
+            .remote_host()
+            .every(25 * MS, 0, 20 * MS, FlowState::IdleAfterSend, Release::RxData)
+            .talks(40, 100);
+        let mut capture = capture(vec![flow], vec![]);
+        let way = Hops::new().thread(100, 101, "curl").on(HopKind::Reply, "recvfrom").target("10.0.0.2:7000");
+        let mut service = ServiceBuilder::new(7000).requests(40, 20.0).part(way, 1.0);
+        service.record.outbound = true;
+        service.record.address = "10.0.0.2:7000".parse().expect("an address");
+        capture.services = vec![service.clone().build()];
+        assert_eq!(verdict_of(&capture), "peer-think-time");
+        // Where the server was followed, its wait is named instead.
+        let way = Hops::new().thread(100, 101, "curl").on(HopKind::Reply, "recvfrom").target("10.0.0.2:7000");
+        let followed = way.thread(200, 201, "server").on(HopKind::Disk, "fsync");
+        let mut deep = ServiceBuilder::new(7000).requests(40, 20.0).part(followed, 1.0);
+        (deep.record.outbound, deep.record.address) = (true, service.record.address);
+        capture.services = vec![deep.build()];
+        assert_eq!(verdict_of(&capture), "blocking-disk-io");
+    }
+
+    #[test]
+    fn an_upload_is_no_request() {
+        let upload = FlowBuilder::new(1, Role::Server)
+            .every(25 * MS, 0, 20 * MS, FlowState::RxWaiting, Release::AppRecv)
+            .drains(40, 16_384);
+        let thread = ThreadBuilder::new(101).sleeps(25 * MS, 0, 20 * MS, "clock_nanosleep", FdKind::None);
+        let mut capture = capture(vec![upload], vec![thread]);
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Timer, "clock_nanosleep");
+        capture.services = vec![ServiceBuilder::new(7000).unanswered(1, 1000.0).part(way, 1.0).build()];
+        assert_eq!(verdict_of(&capture), "slow-reader");
+    }
+
+    #[test]
+    fn a_udp_service_needs_no_flow() {
+        let mut capture = empty_capture();
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Disk, "fsync");
+        capture.services = vec![ServiceBuilder::new(53).requests(100, 8.0).part(way, 0.9).cpu(0.1).build()];
+        assert_eq!(verdict_of(&capture), "blocking-disk-io");
+    }
 }

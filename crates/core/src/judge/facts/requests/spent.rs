@@ -163,6 +163,11 @@ impl<'c> Context<'c> {
             return Spent::StopTheWorld;
         }
         match leaf.kind {
+            // The flow shows who thinks at the other end, and what the network does to it.
+            HopKind::Reply | HopKind::Connect | HopKind::Send if self.service.outbound && hops.len() == 1 => {
+                Spent::Flow
+            }
+            HopKind::OnCpu if !is_queued(part) && self.overstates(leaf.pid) => Spent::Unseen,
             HopKind::Stopped => Spent::Stopped,
             HopKind::Throttled => Spent::Throttled,
             HopKind::NameServer => Spent::Dns,
@@ -180,6 +185,12 @@ impl<'c> Context<'c> {
             _ if is_locked(part) && !self.is_interpreter_lock(part) => Spent::Lock,
             _ => self.waiting(part, leaf),
         }
+    }
+
+    /// More CPU time than the scheduler's own account has of the process: sleeps of it were not seen.
+    fn overstates(&self, pid: u32) -> bool {
+        let own = self.own_ns.get(&pid).copied().unwrap_or(0.0);
+        self.all_ns.get(&pid).is_some_and(|&all| all > 0.0 && own > 2.0 * all + super::FLOOR_NS)
     }
 
     /// A wait whose last hop is neither a CPU nor a device, and that no lock stands before.
