@@ -52,6 +52,7 @@ pub fn decode(bytes: &[u8]) -> Option<Event> {
         7 => Event::OffCpu(read(bytes)?),
         8 => Event::Call(read(bytes)?),
         9 => Event::UdpCall(read(bytes)?),
+        10 => Event::FlowEnd(Box::new(read::<lifecycle::ShortFlowEndWire>(bytes)?.dump())),
         _ => return None,
     };
     Some(event)

@@ -42,7 +42,7 @@ enum call_op { OP_RECEIVE, OP_SEND, OP_ACCEPT };
 
 enum record_kind {
 	REC_FLOW_STALL = 1, REC_THREAD_STALL, REC_USER_STACK, REC_SAMPLE, REC_FLOW_END, REC_THREAD_END, REC_OFF_CPU, REC_CALL,
-	REC_UDP_CALL
+	REC_UDP_CALL, REC_SHORT_FLOW_END
 };
 
 struct flow_key {
@@ -285,6 +285,26 @@ struct thread_end_rec {
 struct flow_end_rec {
 	struct record_head head;
 	struct flow_dump dump;
+};
+
+/* The same of a flow whose time lies in few cells, as that of a short connection does: a third of the size. */
+#define SHORT_CELLS 16
+#define FLOW_HEAD __builtin_offsetof(struct flow, ns)
+
+struct flow_cell {
+	u64 ns;
+	u32 count;
+	u32 cell;
+};
+
+struct short_flow_end_rec {
+	struct record_head head;
+	struct flow_key key;
+	struct snapshot snap;
+	struct flow_cell cells[SHORT_CELLS];
+	u32 n_cells;
+	u32 pad;
+	u8 flow[FLOW_HEAD];
 };
 
 struct off_key {

@@ -73,19 +73,42 @@ impl Sums {
     }
 
     /// One record per sum, in the order of their ids; stalls of the summed connections become stalls of these.
-    pub fn finish(self, stalls: &mut [FlowStall]) -> Vec<FlowRecord> {
+    pub fn finish(mut self, stalls: &mut [FlowStall]) -> Vec<FlowRecord> {
         for stall in stalls {
             if let Some(id) = self.stalled.get(&stall.flow) {
                 stall.flow = *id;
             }
         }
-        let mut records: Vec<FlowRecord> = self.sums.into_values().map(Sum::finish).collect();
+        let mut records: Vec<FlowRecord> = self.with_owners().map(Sum::finish).collect();
         records.sort_by_key(|record| record.id);
         records
     }
 }
 
+impl Sums {
+    /// Of connections that no slice saw the process is not known: they are added to those of the same service and peer.
+    fn with_owners(&mut self) -> impl Iterator<Item = Sum> {
+        let (unowned, mut owned): (Vec<_>, Vec<_>) = self.sums.drain().partition(|(key, _)| key.pid == 0);
+        for (key, sum) in unowned {
+            let same = owned.iter_mut().filter(|(other, _)| Key { pid: 0, ..*other } == key);
+            match same.max_by_key(|(_, other)| other.connections) {
+                Some((_, other)) => other.absorb(sum),
+                None => owned.push((key, sum)),
+            }
+        }
+        owned.into_iter().map(|(_, sum)| sum)
+    }
+}
+
 impl Sum {
+    fn absorb(&mut self, other: Sum) {
+        let connections = self.connections + other.connections;
+        let wall_ns = self.wall_ns + other.wall_ns;
+        let cells = other.cells.iter().map(|(&(state, release), &(ns, count))| FlowCell { state, release, ns, count });
+        self.add(FlowRecord { cells: cells.collect(), ..other.record });
+        (self.connections, self.wall_ns) = (connections, wall_ns);
+    }
+
     fn new(key: Key, first: &FlowRecord) -> Self {
         let record = FlowRecord {
             local: key.local,
@@ -223,6 +246,19 @@ mod tests {
         let [FlowCell { ns: 600, count: 4, .. }] = both.cells[..] else { panic!("{:?}", both.cells) };
         assert_eq!((both.calls.sends, both.calls.exchanges, both.calls.send_min_bytes), (2, 2, 10));
         assert_eq!((both.first.bytes_acked, both.last.bytes_acked, both.last.min_rtt_us), (0, 20, 21));
+    }
+
+    #[test]
+    fn connections_without_a_known_process_join_those_of_their_service() {
+        let mut sums = Sums::default();
+        for (id, pid) in [(1, 0), (2, 7), (3, 8), (4, 8)] {
+            sums.add(FlowRecord { pid, ..ended(id, Role::Server, 1, 0) });
+        }
+        let records = sums.finish(&mut []);
+        let mut merged: Vec<_> = records.iter().map(|r| (r.pid, r.connections(), r.calls.sends)).collect();
+        merged.sort_unstable();
+        assert_eq!(merged, [(7, 1, 1), (8, 3, 3)]);
+        assert_eq!(records.iter().map(FlowRecord::wall_ns).sum::<u64>(), 8 * STALL_MIN_NS);
     }
 
     #[test]

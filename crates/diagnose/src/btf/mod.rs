@@ -41,6 +41,8 @@ const FLOWS_EAGER: u32 = 8192;
 /// The longest time between two drains of the ring: it holds several times what arrives meanwhile on a host that opens 26,000
 /// connections a second. Each drain disturbs a saturated service, so there are no more than needed.
 const TICK: Duration = Duration::from_millis(50);
+/// A connection of which no slice saw anything is kept by itself only if it lived longer than this.
+const SHORT_LIFE_NS: u64 = 100_000_000;
 /// The time between two checks of the host's idle time and of whether the subject still lives.
 const CHECK_NS: u64 = 100_000_000;
 
@@ -203,7 +205,10 @@ impl Session {
                 Event::UdpCall(wire) => self.timeline.take_datagram(&wire),
                 Event::FlowEnd(dump) => {
                     self.timeline.take_closed(&dump);
-                    let rest = self.ended_flows.push(dump.snap.at.saturating_sub(dump.flow.begin), *dump);
+                    let life_ns = dump.snap.at.saturating_sub(dump.flow.begin);
+                    // One that came and went between two slices tells nothing by itself; the sum is scaled for it.
+                    let unseen = life_ns < SHORT_LIFE_NS && dump.flow.count.iter().all(|count| *count == 0);
+                    let rest = if unseen { vec![*dump] } else { self.ended_flows.push(life_ns, *dump) };
                     self.merge(&rest);
                 }
                 Event::ThreadEnd(dump) => {

@@ -1,4 +1,5 @@
 //! Decoder of the lifecycle probe: whole accounts of sockets, and who holds them.
+use std::mem::offset_of;
 use std::net::SocketAddr;
 
 use parshall_evidence::{FlowCalls, FlowCell, FlowState, Release, TcpSnapshot};
@@ -136,6 +137,48 @@ pub struct FlowDump {
 pub struct FlowEndWire {
     pub head: RecordHead,
     pub dump: FlowDump,
+}
+
+/// `SHORT_CELLS`.
+const SHORT_CELLS: usize = 16;
+
+/// `struct flow_cell`.
+#[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct CellWire {
+    pub ns: u64,
+    pub count: u32,
+    pub cell: u32,
+}
+
+/// `struct short_flow_end_rec`: the account of a flow whose time lies in few cells.
+#[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct ShortFlowEndWire {
+    pub head: RecordHead,
+    pub key: FlowKey,
+    pub snap: SnapshotWire,
+    pub cells: [CellWire; SHORT_CELLS],
+    pub n_cells: u32,
+    pub pad: u32,
+    pub flow: [u8; offset_of!(FlowWire, ns)],
+}
+
+impl ShortFlowEndWire {
+    /// The same as a whole account.
+    pub fn dump(&self) -> FlowDump {
+        let mut bytes = [0; size_of::<FlowWire>()];
+        bytes[..self.flow.len()].copy_from_slice(&self.flow);
+        let mut flow = FlowWire::read_from_bytes(&bytes).expect("the array has its size");
+        for cell in self.cells.iter().take(self.n_cells as usize) {
+            if let Some(ns) = flow.ns.get_mut(cell.cell as usize) {
+                (*ns, flow.count[cell.cell as usize]) = (cell.ns, cell.count);
+            }
+        }
+        FlowDump { key: self.key, snap: self.snap, flow }
+    }
 }
 
 /// `struct owner_rec`: a process holds a socket.

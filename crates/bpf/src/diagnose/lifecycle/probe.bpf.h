@@ -164,10 +164,76 @@ int dump_owners(struct bpf_iter__task_file *ctx)
 	return 0;
 }
 
+static __always_inline void fill_end(struct sock *sk, struct tcp_sock *tp, struct flow *st, struct record_head *head, u32 kind,
+				     struct flow_key *key, struct snapshot *snap, u64 now)
+{
+	head->kind = kind;
+	head->tid = 0;
+	head->at = now;
+	fill_key(sk, st, key);
+	fill_snapshot(sk, tp, snap, now);
+	/* The tracepoint comes before the state is stored, and after a client's port was given back (inet_put_port). */
+	key->state = snap->state = CLOSE;
+	key->sport = bpf_ntohs(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
+}
+
+static __always_inline void emit_end(struct sock *sk, struct tcp_sock *tp, struct flow *st, u64 now)
+{
+	struct flow_end_rec *r = RESERVE(flow_end_rec);
+
+	if (!r)
+		return;
+	fill_end(sk, tp, st, &r->head, REC_FLOW_END, &r->dump.key, &r->dump.snap, now);
+	bpf_probe_read_kernel(&r->dump.flow, sizeof(r->dump.flow), st);
+	SUBMIT(r);
+}
+
+__noinline int count_cells(struct flow *st)
+{
+	int n = 0;
+
+	if (!st)
+		return 0;
+	for (int i = 0; i < FS_N * RL_N; i++)
+		n += st->count[i] != 0;
+	return n;
+}
+
+/* Copies the cells with time. Their number stays in memory: the verifier would follow each of its values through the loop. */
+__noinline int copy_cells(struct flow *st, struct short_flow_end_rec *r)
+{
+	if (!st || !r)
+		return 0;
+	for (u32 i = 0; i < FS_N * RL_N; i++) {
+		u32 n = *(volatile u32 *)&r->n_cells;
+
+		if (!st->count[i] || n >= SHORT_CELLS)
+			continue;
+		r->cells[n].ns = st->ns[i];
+		r->cells[n].count = st->count[i];
+		r->cells[n].cell = i;
+		*(volatile u32 *)&r->n_cells = n + 1;
+	}
+	return 0;
+}
+
+static __always_inline void emit_short_end(struct sock *sk, struct tcp_sock *tp, struct flow *st, u64 now)
+{
+	struct short_flow_end_rec *r = RESERVE(short_flow_end_rec);
+
+	if (!r)
+		return;
+	fill_end(sk, tp, st, &r->head, REC_SHORT_FLOW_END, &r->key, &r->snap, now);
+	r->n_cells = 0;
+	r->pad = 0;
+	copy_cells(st, r);
+	bpf_probe_read_kernel(r->flow, sizeof(r->flow), st);
+	SUBMIT(r);
+}
+
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 {
-	struct flow_end_rec *r;
 	struct tcp_sock *tp;
 	struct flow *st;
 	u64 now;
@@ -203,19 +269,10 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 	now = bpf_ktime_get_ns();
 	if (active)
 		cut_flow(sk, tp, st, RL_CLOSE, now);
-	r = RESERVE(flow_end_rec);
-	if (!r)
-		return 0;
-	r->head.kind = REC_FLOW_END;
-	r->head.tid = 0;
-	r->head.at = now;
-	fill_key(sk, st, &r->dump.key);
-	fill_snapshot(sk, tp, &r->dump.snap, now);
-	/* The tracepoint comes before the state is stored, and after a client's port was given back (inet_put_port). */
-	r->dump.key.state = r->dump.snap.state = CLOSE;
-	r->dump.key.sport = bpf_ntohs(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
-	bpf_probe_read_kernel(&r->dump.flow, sizeof(r->dump.flow), st);
-	SUBMIT(r);
+	if (count_cells(st) <= SHORT_CELLS)
+		emit_short_end(sk, tp, st, now);
+	else
+		emit_end(sk, tp, st, now);
 	return 0;
 }
 
