@@ -240,8 +240,10 @@ impl Session {
     /// Observes further processes that the subject may wait for, in a slice or between two.
     fn follow(&mut self, now: u64) -> anyhow::Result<()> {
         if self.follower.step(&self.probes, now)? {
+            let before = reading(&self.probes);
             self.owners.extend(self.probes.owners()?.into_iter().map(|owner| (owner.cookie, owner.tgid)));
             self.probes.threads()?;
+            self.meter.set_aside(before, reading(&self.probes));
             self.listeners.extend(self.follower.listeners());
         }
         Ok(())
