@@ -109,6 +109,15 @@ pub struct Topology {
     /// Delay each way; only with `delay`.
     #[serde(default)]
     pub delay_ms: f64,
+    /// What the wire carries each way, in Mbit/s, with a queue of 256 KiB before it; 0 is no limit. Only with `delay`.
+    #[serde(default)]
+    pub mbit: f64,
+    /// Larger IP packets vanish; 0 is no limit. Only with `delay`.
+    #[serde(default)]
+    pub largest_packet: u32,
+    /// TCP segments with SYN that are lost, in per cent. Only with `delay`.
+    #[serde(default)]
+    pub syn_loss_percent: f64,
 }
 
 /// The wire between client and server.
@@ -241,6 +250,14 @@ impl Recipe {
         let topology = &self.topology;
         if topology.delay_ms != 0.0 && topology.kind != TopologyKind::Delay {
             return fail("delay_ms needs topology.kind = \"delay\"".into(), "set kind, or leave delay_ms out");
+        }
+        let line = topology.mbit != 0.0 || topology.largest_packet != 0 || topology.syn_loss_percent != 0.0;
+        if line && topology.kind != TopologyKind::Delay {
+            let hint = "set kind, or leave mbit, largest_packet and syn_loss_percent out";
+            return fail("a limit of the wire needs topology.kind = \"delay\"".into(), hint);
+        }
+        if !(0.0..=10_000.0).contains(&topology.mbit) || !(0.0..=100.0).contains(&topology.syn_loss_percent) {
+            return fail("a limit of the wire is out of range".into(), "mbit is 0 to 10000, syn_loss_percent 0 to 100");
         }
         if topology.loss_percent != 0.0 && topology.kind == TopologyKind::Loopback {
             return fail("the loopback interface loses nothing".into(), "set topology.kind = \"veth\"");

@@ -114,6 +114,12 @@ fn delay_line(
         &topology.delay_ms.to_string(),
         "--loss-percent",
         &topology.loss_percent.to_string(),
+        "--mbit",
+        &topology.mbit.to_string(),
+        "--largest-packet",
+        &topology.largest_packet.to_string(),
+        "--syn-loss-percent",
+        &topology.syn_loss_percent.to_string(),
         "--for",
         &format!("{}s", time.as_secs_f64()),
     ]

@@ -35,6 +35,6 @@ impl WireArgs {
             return Err(UserError::new("a veth pair has no delay", "use: parshall lab wire delay --delay-ms ..."));
         }
         let (kind, loss_percent, delay_ms) = (self.kind, self.loss_percent, self.delay_ms);
-        Ok(WireRequest { topology: Topology { kind, loss_percent, delay_ms, single_segments: false }, time: self.time })
+        Ok(WireRequest { topology: Topology { kind, loss_percent, delay_ms, ..Topology::default() }, time: self.time })
     }
 }

@@ -16,6 +16,8 @@ use crate::units;
 pub const DEVICE: &str = "dl0";
 /// Packets that one direction holds; further ones are dropped, as by a router.
 const QUEUE_MAX: usize = 8192;
+/// Bytes that wait before a wire with a rate; further packets are dropped.
+const LIMITED_QUEUE_BYTES: usize = 262_144;
 /// The largest frame: 64 KiB and the virtio header.
 const FRAME_MAX: usize = 65_536 + tun::VNET_HDR_LEN;
 
@@ -34,8 +36,25 @@ pub struct Args {
     /// Packets lost each way, in per cent
     #[arg(long, default_value_t = 0.0)]
     loss_percent: f64,
+    /// What it carries each way, in Mbit/s, behind a queue of 256 KiB; 0 is no limit
+    #[arg(long, default_value_t = 0.0)]
+    mbit: f64,
+    /// IP packets with more bytes vanish; 0 is no limit
+    #[arg(long, default_value_t = 0)]
+    largest_packet: usize,
+    /// TCP segments with SYN that are lost each way, in per cent
+    #[arg(long, default_value_t = 0.0)]
+    syn_loss_percent: f64,
     #[command(flatten)]
     pub common: Common,
+}
+
+impl Args {
+    /// A drop must hit one packet, and a rate or size limit is about packets: not about what TSO makes of them.
+    fn frames(&self) -> tun::Frames {
+        let single = self.loss_percent > 0.0 || self.mbit > 0.0 || self.largest_packet > 0;
+        if single { tun::Frames::Packets } else { tun::Frames::SuperFrames }
+    }
 }
 
 /// One direction.
@@ -45,13 +64,14 @@ struct Queue {
     spare: Vec<Vec<u8>>,
     packets_in: u64,
     bytes: u64,
+    /// Until when the wire is busy with what came before.
+    busy_until: Option<Instant>,
 }
 
 /// Carries packets until the time is over.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let clock = Clock::start(&args.common)?;
-    // With loss every packet must be one segment: a dropped super-frame would be a burst of forty.
-    let frames = if args.loss_percent > 0.0 { tun::Frames::Packets } else { tun::Frames::SuperFrames };
+    let frames = args.frames();
     let ends = [device_in(&args.netns_a, frames)?, device_in(&args.netns_b, frames)?];
     child::set_timer_slack_ns(1);
     let epoll = Epoll::new()?;
@@ -62,13 +82,20 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut queues = [Queue::default(), Queue::default()];
     let mut events = Events::with_capacity(2);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let loss_ppm = (args.loss_percent.clamp(0.0, 100.0) * 1e4) as u64;
+    let ppm = |percent: f64| (percent.clamp(0.0, 100.0) * 1e4) as u64;
+    let (loss_ppm, syn_ppm) = (ppm(args.loss_percent), ppm(args.syn_loss_percent));
+    let mut lost = |packet: &[u8]| {
+        let vanishes = args.largest_packet > 0 && packet.len() > args.largest_packet;
+        vanishes
+            || random.below(1_000_000) < loss_ppm
+            || (syn_ppm > 0 && is_syn(packet) && random.below(1_000_000) < syn_ppm)
+    };
     while !clock.over() {
         let due = queues.iter().filter_map(|queue| queue.packets.front().map(|(due, _)| *due)).min();
         let wait = due.map_or(Duration::from_millis(100), |due| due.saturating_duration_since(Instant::now()));
         epoll.wait(&mut events, wait.min(Duration::from_millis(100)))?;
         for (from, _) in events.iter() {
-            queues[from as usize].fill(&ends[from as usize], args.delay_ms, || random.below(1_000_000) < loss_ppm)?;
+            queues[from as usize].fill(&ends[from as usize], args, &mut lost)?;
         }
         let now = Instant::now();
         queues[0].deliver(&ends[1], now);
@@ -93,7 +120,7 @@ fn device_in(name: &str, frames: tun::Frames) -> anyhow::Result<File> {
 }
 
 impl Queue {
-    fn fill(&mut self, mut from: &File, delay: Duration, mut lost: impl FnMut() -> bool) -> io::Result<()> {
+    fn fill(&mut self, mut from: &File, args: &Args, lost: &mut impl FnMut(&[u8]) -> bool) -> io::Result<()> {
         for _ in 0..64 {
             let mut buf = self.spare.pop().unwrap_or_default();
             buf.resize(FRAME_MAX, 0);
@@ -101,7 +128,9 @@ impl Queue {
                 Ok(n) => {
                     self.packets_in += 1;
                     self.bytes += n as u64;
-                    if self.packets.len() >= QUEUE_MAX || lost() {
+                    let packet = buf.get(tun::VNET_HDR_LEN..n).unwrap_or_default();
+                    let sent_at = self.sent_at(packet.len(), args.mbit);
+                    if self.packets.len() >= QUEUE_MAX || lost(packet) || sent_at.is_none() {
                         self.spare.push(buf);
                         continue;
                     }
@@ -114,7 +143,8 @@ impl Queue {
                         buf.truncate(n);
                         buf
                     };
-                    self.packets.push_back((Instant::now() + delay, packet));
+                    let sent_at = sent_at.unwrap_or_else(Instant::now);
+                    self.packets.push_back((sent_at + args.delay_ms, packet));
                 }
                 Err(error) => {
                     self.spare.push(buf);
@@ -125,6 +155,21 @@ impl Queue {
             }
         }
         Ok(())
+    }
+
+    /// When a packet that comes now has left a wire of this rate; None when the queue before the wire is full.
+    fn sent_at(&mut self, bytes: usize, mbit: f64) -> Option<Instant> {
+        let now = Instant::now();
+        if mbit <= 0.0 {
+            return Some(now);
+        }
+        let time = |bytes: usize| Duration::from_secs_f64(bytes as f64 * 8.0 / (mbit * 1e6));
+        let begin = self.busy_until.map_or(now, |until| until.max(now));
+        if begin.duration_since(now) > time(LIMITED_QUEUE_BYTES) {
+            return None;
+        }
+        self.busy_until = Some(begin + time(bytes));
+        self.busy_until
     }
 
     fn deliver(&mut self, mut to: &File, now: Instant) {
@@ -140,6 +185,14 @@ impl Queue {
     }
 }
 
+/// An IPv4 packet that opens a TCP connection, or answers that.
+fn is_syn(packet: &[u8]) -> bool {
+    const TCP: u8 = 6;
+    const SYN: u8 = 2;
+    let header = packet.first().map_or(0, |first| usize::from(first & 0xf) * 4);
+    packet.get(9) == Some(&TCP) && packet.get(header + 13).is_some_and(|flags| flags & SYN != 0)
+}
+
 /// xorshift64*: good enough for random loss.
 struct Random(u64);
 
@@ -149,5 +202,33 @@ impl Random {
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syns_are_told_from_other_packets() {
+        let packet = |protocol: u8, flags: u8| {
+            let mut packet = vec![0; 40];
+            (packet[0], packet[9], packet[33]) = (0x45, protocol, flags);
+            packet
+        };
+        assert!(is_syn(&packet(6, 0x02)) && is_syn(&packet(6, 0x12)));
+        assert!(!is_syn(&packet(6, 0x10)) && !is_syn(&packet(17, 0x02)));
+        assert!(!is_syn(&[0x45; 20]) && !is_syn(&[]));
+    }
+
+    #[test]
+    fn a_wire_with_a_rate_sends_one_packet_after_the_other() {
+        let mut queue = Queue::default();
+        let begin = Instant::now();
+        let sent: Vec<_> = (0..400).map_while(|_| queue.sent_at(1250, 10.0)).collect();
+        // A millisecond each, and 262144 bytes in the queue.
+        assert!((200..230).contains(&sent.len()), "{}", sent.len());
+        assert!(sent[9].duration_since(begin) >= Duration::from_millis(10));
+        assert!(Queue::default().sent_at(1250, 0.0).is_some());
     }
 }
