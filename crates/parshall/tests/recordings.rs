@@ -7,6 +7,7 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Once;
@@ -19,7 +20,10 @@ const HEALTHY: [&str; 5] = ["iperf3", "nginx", "python-asyncio", "redis", "rpc-e
 /// The most bytes of one file.
 const BYTES_MAX: usize = 150_000;
 /// The most stalls, stacks, and frames of a stack in a thinned capture.
-const STALLS_MAX: usize = 250;
+const STALLS_MAX: usize = 150;
+/// The most flows and threads: a service that opens a connection and a thread for each request has thousands.
+const FLOWS_MAX: usize = 45;
+const THREADS_MAX: usize = 30;
 const STACKS_MAX: usize = 40;
 const FRAMES_MAX: usize = 10;
 const RECORD_TRIES: usize = 5;
@@ -127,22 +131,30 @@ fn record(recipe: &Recipe) {
 /// Makes a capture smaller without changing its verdict: keeps all cells and counts, every n-th stall, and the most frequent
 /// stacks.
 fn thinned(mut capture: Capture) -> Capture {
-    fn every_nth<T>(items: &mut Vec<T>) {
-        let step = items.len().div_ceil(STALLS_MAX).max(1);
+    fn every_nth<T>(items: &mut Vec<T>, most: usize) {
+        let step = items.len().div_ceil(most).max(1);
         let mut n = 0;
         items.retain(|_| {
             n += 1;
             n % step == 0
         });
     }
-    every_nth(&mut capture.flow_stalls);
-    every_nth(&mut capture.thread_stalls);
+    every_nth(&mut capture.flows, FLOWS_MAX);
+    every_nth(&mut capture.threads, THREADS_MAX);
+    let flows: HashSet<u64> = capture.flows.iter().map(|flow| flow.id).collect();
+    let tids: HashSet<u32> = capture.threads.iter().map(|thread| thread.tid).collect();
+    capture.flow_stalls.retain(|stall| flows.contains(&stall.flow));
+    capture.thread_stalls.retain(|stall| tids.contains(&stall.tid));
+    capture.samples.retain(|sample| tids.contains(&sample.tid));
+    capture.counters.iter_mut().for_each(|counters| counters.sockets.retain(|s| flows.contains(&s.flow)));
+    every_nth(&mut capture.flow_stalls, STALLS_MAX);
+    every_nth(&mut capture.thread_stalls, STALLS_MAX);
     capture.samples.sort_by_key(|sample| std::cmp::Reverse(sample.count));
     let kept = |stack: Option<u32>| stack.filter(|&stack| (stack as usize) < STACKS_MAX);
     // Samples refer to stacks by index. The most frequent stacks come first, and references to the others are removed.
     let mut order: Vec<usize> = capture.samples.iter().filter_map(|sample| sample.stack).map(|s| s as usize).collect();
     order.extend(0..capture.stacks.len());
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     order.retain(|&index| seen.insert(index));
     let mut new_index = vec![0; capture.stacks.len()];
     order.iter().enumerate().for_each(|(new, &old)| new_index[old] = new as u32);

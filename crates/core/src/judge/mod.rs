@@ -12,6 +12,7 @@ pub mod facts;
 pub mod ledger;
 pub mod rank;
 pub mod service;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod words;

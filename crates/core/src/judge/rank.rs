@@ -1,7 +1,7 @@
 //! From candidates to a verdict: which cause accounts for how much of the lost time, and whether that is enough to name it.
 use parshall_evidence::{Chain, Confidence, Finding, Fix, NotTested, RuledOut, Rung, Status, Verdict};
 
-use super::cause::{CAUSES, Candidate, Cause, MIN_SHARE, Outcome};
+use super::cause::{CAUSES, Candidate, Cause, MIN_REFUSED_SHARE, MIN_SHARE, Outcome, Refused};
 use crate::judge::facts::{Blame, Facts, Shape};
 use crate::judge::{capacity, chain, words};
 use crate::stats::ratio;
@@ -30,8 +30,9 @@ pub struct Ranking {
 
 /// Tests all causes and ranks those that hold.
 pub fn rank(facts: &Facts<'_>) -> Ranking {
-    if let Some(why) = too_little(facts) {
-        return insufficient(why);
+    let too_little = too_little(facts);
+    if let Some(why) = too_little.as_ref().filter(|_| facts.capture.window_ns < MIN_WINDOW_NS) {
+        return insufficient(why.clone());
     }
     let (mut ruled_out, mut untested) = (Vec::new(), Vec::new());
     let mut held: Vec<(&Cause, Candidate)> = Vec::new();
@@ -45,14 +46,21 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
     let total = Total::of(facts, &held);
     let flow_share = ratio(total.flows_ns, facts.could_ns()).min(1.0);
     let mut named = Vec::new();
+    let mut turned_away = false;
     for (cause, candidate) in held {
+        let refused = candidate.refused.is_some();
         match total.judge(facts, &candidate, flow_share) {
             Ok((lost_share, share)) => {
+                turned_away |= refused;
                 let seen = candidate.requests.as_ref().is_none_or(|r| r.seen);
                 named.push((finding(facts, cause, candidate, lost_share, share), seen));
             }
             Err(why) => ruled_out.push(RuledOut { cause: cause.id.to_string(), why }),
         }
+    }
+    // What was turned away is evidence by itself.
+    if let Some(why) = too_little.filter(|_| !turned_away) {
+        return insufficient(why);
     }
     named.sort_by(|(a, _), (b, _)| b.lost_share.total_cmp(&a.lost_share).then_with(|| a.cause.cmp(&b.cause)));
     let chain = named.first().and_then(|(finding, seen)| chain::of_finding(finding, *seen));
@@ -83,6 +91,7 @@ struct Total {
     requests_ns: f64,
     flows_ns: f64,
     threads_ns: f64,
+    refused_ns: f64,
 }
 
 impl Total {
@@ -91,17 +100,28 @@ impl Total {
         let tids: Vec<u32> = losses().flat_map(|t| t.tids.iter().copied()).collect();
         // What flows lost to a thread whose loss is on its own account is the same loss.
         let flows_ns = facts.parts.iter().filter(|p| !is_theirs(&tids, p.blame, p.tid)).map(|p| p.ns).sum();
-        Total { requests_ns: facts.requests.lost_ns(), flows_ns, threads_ns: losses().map(|t| t.ns).sum() }
+        // Where flows show a part of what was turned away, that part is theirs.
+        let unseen = |c: &Candidate| c.refused.map_or(0.0, |r| (r.wait_ns - c.lost.ns).max(0.0));
+        let refused_ns = held.iter().map(|(_, c)| unseen(c)).sum();
+        let threads_ns = losses().map(|t| t.ns).sum();
+        Total { requests_ns: facts.requests.lost_ns(), flows_ns, threads_ns, refused_ns }
+    }
+
+    fn all_ns(&self) -> f64 {
+        self.requests_ns + self.flows_ns + self.threads_ns + self.refused_ns
     }
 
     /// Share of all lost time and share of the affected time, or why it is too little.
     fn judge(&self, facts: &Facts<'_>, candidate: &Candidate, flow_share: f64) -> Result<(f64, f64), String> {
+        if let Some(refused) = &candidate.refused {
+            return self.judge_refused(facts, candidate, refused);
+        }
         let lost: f64 = match (&candidate.requests, &candidate.thread) {
             (Some(loss), _) => loss.ns,
             (None, Some(loss)) => loss.ns,
             (None, None) => candidate.lost.by_flow.iter().map(|(_, ns)| ns).sum(),
         };
-        let lost_share = ratio(lost, (self.requests_ns + self.flows_ns + self.threads_ns).max(lost)).min(1.0);
+        let lost_share = ratio(lost, self.all_ns().max(lost)).min(1.0);
         let share = match (&candidate.requests, &candidate.thread) {
             (Some(loss), _) => ratio(loss.ns, loss.time_ns).min(1.0),
             (None, Some(loss)) => ratio(loss.ns, loss.wall_ns).min(1.0),
@@ -123,6 +143,22 @@ impl Total {
     }
 }
 
+impl Total {
+    /// What was turned away is weighed by how much of the work it is, and ranked by the time that it cost at least.
+    fn judge_refused(&self, facts: &Facts<'_>, candidate: &Candidate, refused: &Refused) -> Result<(f64, f64), String> {
+        let share = ratio(refused.count as f64, refused.of.max(refused.count) as f64);
+        if share < MIN_REFUSED_SHARE {
+            return Err(format!("{} of {}, too few to matter", units::count(refused.count), units::count(refused.of)));
+        }
+        let lost = refused.wait_ns.max(candidate.lost.ns);
+        let lost_share = ratio(lost, self.all_ns().max(lost)).min(1.0);
+        if lost_share < MIN_LOST_SHARE {
+            return Err(format!("accounts for only {} of the lost time", units::percent(lost_share)));
+        }
+        Ok((lost_share, share.max(candidate.lost.share(facts))))
+    }
+}
+
 fn is_theirs(tids: &[u32], blame: Blame, tid: u32) -> bool {
     let local = matches!(
         blame,
@@ -138,12 +174,13 @@ fn is_theirs(tids: &[u32], blame: Blame, tid: u32) -> bool {
 
 fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f64, share: f64) -> Finding {
     let window_ms = facts.capture.window_ns as f64 / 1e6;
-    let lost_ms = match (&candidate.requests, &candidate.thread) {
-        (Some(loss), _) => (loss.each_ns / 1e6).min(window_ms),
-        (None, Some(loss)) => (ratio(loss.ns, loss.tids.len().max(1) as f64) / 1e6).min(window_ms),
-        (None, None) => candidate.lost.mean_ms(facts),
+    let lost_ms = match (&candidate.refused, &candidate.requests, &candidate.thread) {
+        (Some(refused), ..) => (ratio(refused.wait_ns, refused.count as f64) / 1e6).min(window_ms),
+        (None, Some(loss), _) => (loss.each_ns / 1e6).min(window_ms),
+        (None, None, Some(loss)) => (ratio(loss.ns, loss.tids.len().max(1) as f64) / 1e6).min(window_ms),
+        (None, None, None) => candidate.lost.mean_ms(facts),
     };
-    let of_flows = candidate.thread.is_none() && candidate.requests.is_none();
+    let of_flows = candidate.thread.is_none() && candidate.requests.is_none() && candidate.refused.is_none();
     let few = of_flows && candidate.lost.seen < 5;
     Finding {
         cause: cause.id.to_string(),
@@ -152,7 +189,11 @@ fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f
         lost_ms,
         lost_share,
         scaled: of_flows && candidate.lost.scaled,
-        confidence: reduced(candidate.confidence, doubts(facts) + u32::from(few)),
+        // The kernel counts what it turns away, whatever the probes saw.
+        confidence: match candidate.refused {
+            Some(_) => candidate.confidence,
+            None => reduced(candidate.confidence, doubts(facts) + u32::from(few)),
+        },
         summary: candidate.summary,
         place: candidate.place,
         chain: candidate.requests.map(|loss| loss.chain).unwrap_or_default(),

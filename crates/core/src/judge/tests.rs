@@ -74,7 +74,17 @@ fn seen(capture: &Capture, cause: &str) -> bool {
     let threads = !capture.threads.is_empty();
     match cause {
         cause if OF_REQUESTS.contains(&cause) => !capture.services.is_empty(),
-        "user-cpu-bound" => threads || !capture.services.is_empty(),
+        "user-cpu-bound" | "handshake-per-request" => threads || !capture.services.is_empty(),
+        "accept-queue-overflow"
+        | "fd-limit"
+        | "port-exhaustion"
+        | "udp-rcvbuf-overflow"
+        | "buffer-sysctl-cap"
+        | "receive-queue-collapse"
+        | "local-shaper" => capture.counters.is_some(),
+        // Resets are counted by the probes of the whole window.
+        "resets" => true,
+        "syn-loss" => flows || capture.counters.is_some(),
         "small-copy-buffer" => capture.rung != Rung::Procfs && capture.threads.iter().any(|t| t.observed_ns > 0),
         "cpu-throttled" => threads || !capture.cgroups.is_empty() || !capture.services.is_empty(),
         "packet-loss" => capture
@@ -121,11 +131,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn no_claim_without_a_number_or_against_the_record(mut capture in arb::capture(), blinded in 0..4) {
+    fn no_claim_without_a_number_or_against_the_record(mut capture in arb::capture(), blinded in 0..5) {
         match blinded {
             0 => capture.threads.clear(),
             1 => capture.flows.iter_mut().for_each(|f| (f.cells, f.observed_ns) = (Vec::new(), 0)),
             2 => (capture.cgroups, capture.threads) = (Vec::new(), Vec::new()),
+            3 => capture.counters = None,
             _ => {}
         }
         check(&capture, &judge(&capture))?;
@@ -170,11 +181,18 @@ fn what_was_not_seen_is_not_ruled_out() {
         others.map(|n| n.cause).collect::<Vec<_>>()
     };
     let mut blind = capture(vec![flow()], vec![]);
-    assert_eq!(untested(&blind), ["packet-loss", "cpu-throttled", "user-cpu-bound", "small-copy-buffer"]);
+    assert_eq!(
+        untested(&blind),
+        ["packet-loss", "cpu-throttled", "handshake-per-request", "user-cpu-bound", "small-copy-buffer"]
+    );
     let healthy = judge(&blind).verdict.summary;
     assert!(healthy.contains("no thread was seen"), "{healthy}");
     blind = capture(vec![flow().streams(10, 1000)], vec![ThreadBuilder::new(101)]);
     assert!(untested(&blind).is_empty());
+    blind.counters = None;
+    let counted = ["accept-queue-overflow", "fd-limit", "port-exhaustion", "udp-rcvbuf-overflow", "local-shaper"];
+    assert!(counted.iter().all(|cause| untested(&blind).contains(&(*cause).to_string())));
+    blind.counters = capture(vec![], vec![]).counters;
     blind.rung = Rung::Procfs;
     assert_eq!(untested(&blind), ["small-copy-buffer"]);
     // Throttled threads are evidence without any flow.

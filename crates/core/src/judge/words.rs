@@ -39,6 +39,16 @@ pub fn about(scaled: bool, text: String) -> String {
     if scaled { format!("≈{text}") } else { text }
 }
 
+/// `2.4 MB/s`.
+pub fn per_second(bytes_per_s: f64) -> String {
+    match bytes_per_s {
+        n if n >= 1e9 => format!("{:.1} GB/s", n / 1e9),
+        n if n >= 1e6 => format!("{:.1} MB/s", n / 1e6),
+        n if n >= 1e3 => format!("{:.1} kB/s", n / 1e3),
+        n => format!("{:.0} B/s", n.max(0.0)),
+    }
+}
+
 /// An [`Evidence`] that is a count.
 pub fn counted(what: impl Into<String>, n: u64) -> Evidence {
     Evidence { what: what.into(), count: Some(n), ..Evidence::default() }

@@ -163,19 +163,57 @@ pub fn service() -> impl Strategy<Value = Service> {
     )
 }
 
+/// Counters, with listeners, sockets, descriptors, ports and a queue.
+fn counters() -> impl Strategy<Value = Counters> {
+    const NAMES: [&str; 8] = [
+        "TcpExt.ListenOverflows",
+        "TcpExt.TCPSynRetrans",
+        "TcpExt.PruneCalled",
+        "Tcp.PassiveOpens",
+        "Tcp.ActiveOpens",
+        "Udp.RcvbufErrors",
+        "Udp.InDatagrams",
+        "TcpExt.TCPAbortOnData",
+    ];
+    vec(counter(), 20).prop_map(|n| {
+        let mut counters = super::rose(&[]);
+        counters.elapsed_ns = n[0];
+        let space = &mut counters.namespaces[0];
+        space.rose = NAMES.iter().zip(&n).map(|(name, n)| ((*name).to_string(), *n)).collect();
+        space.queues = vec![DeviceQueue {
+            device: "eth0".to_string(),
+            kind: "tbf".to_string(),
+            sent_bytes: n[8],
+            drops: n[9],
+            overlimits: n[10],
+            backlog_bytes: n[11],
+        }];
+        counters.listeners = vec![super::listener(7000, n[12])];
+        counters.listeners[0].queued = (n[13], n[14]);
+        let local = counters.listeners[0].local;
+        counters.udp =
+            vec![UdpCounters { local, netns: 1, pid: 0, drops: n[15], queued_bytes: 1, rcvbuf_bytes: n[16] }];
+        counters.descriptors = vec![DescriptorUse { pid: 100, open: n[17], limit: n[18] }];
+        counters.ports = vec![PortUse { netns: 1, remote: local, taken: n[19], time_wait: n[0], of: n[1] }];
+        counters
+    })
+}
+
 /// Any capture.
 pub fn capture() -> impl Strategy<Value = Capture> {
     let rung = select(vec![Rung::Btf, Rung::Tracepoint, Rung::Procfs]);
     let events = (vec(stall(), 0..40), vec(thread_stall(), 0..20));
     let services = prop_oneof![Just(Vec::new()), vec(service(), 1..4)];
     let records = (vec(flow(), 0..6), vec(thread(), 0..4), events, services);
-    (records, ns(), rung, vec(counter(), 6)).prop_map(
-        |((flows, threads, (flow_stalls, thread_stalls), services), window_ns, rung, n)| {
+    (records, ns(), rung, vec(counter(), 9), proptest::option::of(counters())).prop_map(
+        |((flows, threads, (flow_stalls, thread_stalls), services), window_ns, rung, n, counters)| {
             let mut capture = empty_capture();
             capture.services = services;
             (capture.flows, capture.threads) = (flows, threads);
             (capture.flow_stalls, capture.thread_stalls) = (flow_stalls, thread_stalls);
             (capture.window_ns, capture.rung) = (window_ns, rung);
+            capture.counters = counters;
+            (capture.net.resets_sent, capture.net.closed, capture.net.opened) = (n[6], n[7], n[8]);
             (capture.probe.lost_events, capture.probe.events) = (n[0], n[1]);
             capture.samples = vec![CpuSample {
                 tid: 101,

@@ -6,9 +6,12 @@ use parshall_evidence::*;
 
 #[cfg(test)]
 pub mod arb;
+mod network;
 #[cfg(test)]
 pub mod service;
 pub mod timeline;
+
+pub use network::*;
 
 /// One millisecond in nanoseconds.
 pub const MS: u64 = 1_000_000;
@@ -39,7 +42,7 @@ pub fn empty_capture() -> Capture {
         stacks: Vec::new(),
         cgroups: Vec::new(),
         net: NetCounts::default(),
-        counters: None,
+        counters: Some(rose(&[])),
         hardware: None,
         probe: ProbeCost { events: 10_000, ..ProbeCost::default() },
     }

@@ -78,7 +78,7 @@ mod tests {
             .every(205 * MS, 0, 200 * MS, FlowState::InFlight, Release::RtoTimer)
             .talks(5, 100)
             .retransmitted(4);
-        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "packet-loss");
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "retransmission-timeout");
     }
 
     #[test]

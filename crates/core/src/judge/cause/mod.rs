@@ -1,15 +1,22 @@
 //! The causes: one file each, and this list. A cause is a function over the prepared [`Facts`] that either holds, with
 //! its lost time and evidence, or says with a number why not. Look-alikes are tested inside each cause.
+mod accept_queue_overflow;
 mod app_limited;
 mod blocking_disk_io;
 mod blocking_dns;
 mod blocking_downstream_call;
 mod blocking_log_write;
+mod bottleneck_bandwidth;
+mod buffer_sysctl_cap;
 pub mod common;
+mod connection_per_request;
 mod cork_held;
 mod cpu_throttled;
+mod fd_limit;
+mod handshake_per_request;
 mod hot_thread;
 mod kernel_cpu_bound;
+mod local_shaper;
 mod lock_contention;
 mod memory_reclaim;
 mod nagle_delayed_ack;
@@ -18,13 +25,24 @@ mod packet_loss;
 mod page_fault_churn;
 mod peer_think_time;
 mod peer_window_limited;
+mod pmtu_black_hole;
+mod port_exhaustion;
 mod process_stopped;
+mod rcvbuf_locked;
+mod receive_queue_collapse;
+mod resets;
+mod retransmission_timeout;
+mod rtt_window_bound;
 mod run_queue_latency;
+mod serial_protocol;
 mod serialized_service;
 mod slow_reader;
 mod small_copy_buffer;
+mod sndbuf_limited;
 mod stop_the_world;
+mod syn_loss;
 mod timer_wait;
+mod udp_rcvbuf_overflow;
 mod user_cpu_bound;
 mod workers_exhausted;
 
@@ -56,7 +74,25 @@ pub const CAUSES: &[Cause] = &[
     nagle_hold::CAUSE,
     cork_held::CAUSE,
     packet_loss::CAUSE,
+    retransmission_timeout::CAUSE,
+    pmtu_black_hole::CAUSE,
+    syn_loss::CAUSE,
+    accept_queue_overflow::CAUSE,
+    fd_limit::CAUSE,
+    port_exhaustion::CAUSE,
+    resets::CAUSE,
+    udp_rcvbuf_overflow::CAUSE,
+    connection_per_request::CAUSE,
+    serial_protocol::CAUSE,
+    rcvbuf_locked::CAUSE,
+    sndbuf_limited::CAUSE,
+    buffer_sysctl_cap::CAUSE,
+    rtt_window_bound::CAUSE,
+    receive_queue_collapse::CAUSE,
+    local_shaper::CAUSE,
+    bottleneck_bandwidth::CAUSE,
     cpu_throttled::CAUSE,
+    handshake_per_request::CAUSE,
     user_cpu_bound::CAUSE,
     small_copy_buffer::CAUSE,
     slow_reader::CAUSE,
@@ -100,6 +136,8 @@ pub struct Candidate {
     pub thread: Option<ThreadLoss>,
     /// Time that requests lost.
     pub requests: Option<RequestLoss>,
+    /// Work that was turned away, or that waited where no flow shows it.
+    pub refused: Option<Refused>,
     /// The least share at which it is worth naming.
     pub min_share: f64,
     /// It never happens in a healthy flow, so a few bad flows among many are worth naming.
@@ -129,6 +167,7 @@ impl Candidate {
             lost,
             thread: None,
             requests: None,
+            refused: None,
             always_wrong: false,
             min_share: MIN_SHARE,
             confidence: Confidence::High,
@@ -156,6 +195,20 @@ pub struct ThreadLoss {
     /// The threads; what their flows lost locally is the same loss.
     pub tids: Vec<u32>,
 }
+
+/// Work that was turned away, or that waited where no flow shows it: connections that were not accepted, datagrams that were dropped.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Refused {
+    /// How many connections or datagrams in the window.
+    pub count: u64,
+    /// Of how many, those that were served included.
+    pub of: u64,
+    /// The least time that all of them together cost those who asked, in nanoseconds: by it they are ranked beside lost time.
+    pub wait_ns: f64,
+}
+
+/// Work of which less was turned away is not named for it.
+pub const MIN_REFUSED_SHARE: f64 = 0.01;
 
 /// A cause with a smaller share of the time in which the affected flows could have moved data is not named.
 pub const MIN_SHARE: f64 = 0.10;

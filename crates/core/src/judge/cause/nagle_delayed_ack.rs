@@ -271,6 +271,6 @@ mod tests {
             .every(220 * MS, 0, 200 * MS, FlowState::Nagle, Release::RtoTimer)
             .talks_in_parts(4)
             .retransmitted(4);
-        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "packet-loss");
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "retransmission-timeout");
     }
 }

@@ -1,7 +1,8 @@
 //! Segments are lost: the time goes into recovery, into the retransmission timer, and into a congestion window that was
 //! cut for it.
 //!
-//! Look-alikes: Nagle's algorithm and a peer that thinks retransmit nothing.
+//! Look-alikes: Nagle's algorithm and a peer that thinks retransmit nothing. Where most of the time goes into the timer it is
+//! `retransmission-timeout`; a stream that fills its path is `bottleneck-bandwidth`.
 use parshall_evidence::{Confidence, Evidence};
 
 use super::{Candidate, Cause, Outcome, place_of, stalls, try_command, who};
@@ -35,16 +36,18 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if lost.ns == 0.0 || own.0 == 0 || rate < MIN_RATE {
         return Outcome::Rejected(counts);
     }
+    if super::retransmission_timeout::share_of_loss(facts) >= super::retransmission_timeout::MIN_OF_LOSS {
+        return Outcome::Rejected(format!("{counts}, and the time goes into timeouts"));
+    }
     let timeouts = facts.blamed(&[Blame::Rto]);
     let rto_events: u64 =
         flows.iter().fold(0, |n, f| n.saturating_add(f.rec.last.total_rto.saturating_sub(f.rec.first.total_rto)));
     let summary = format!(
-        "{}: {} of the segments are lost and sent again ({} of {}); the flow waits for {}.",
+        "{}: {} of the segments are lost and sent again ({} of {}); the flow waits for recovery.",
         who(facts, &lost),
         units::percent(rate),
         units::count(own.0),
-        units::count(own.1),
-        if timeouts.ns * 2.0 > lost.ns { "the retransmission timer" } else { "recovery" }
+        units::count(own.1)
     );
     let mut evidence = vec![
         words::valued("share of data segments retransmitted", rate, "1"),
@@ -135,6 +138,6 @@ mod tests {
             .every(300 * MS, 220 * MS, 3 * MS, FlowState::IdleAfterSend, Release::RxData)
             .talks(100, 100)
             .retransmitted(3);
-        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "packet-loss");
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "retransmission-timeout");
     }
 }

@@ -6,8 +6,8 @@ use parshall_evidence::{Confidence, Evidence, Place};
 
 use super::common::{Mode, Waits, hottest, hottest_of_process, name};
 use super::{
-    Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, main_thread, place_of, shows, small_copy_buffer, stalls,
-    thread_name,
+    Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, handshake_per_request, main_thread, place_of, shows,
+    small_copy_buffer, stalls, thread_name,
 };
 use crate::judge::facts::{Blame, Facts, Part, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
@@ -23,6 +23,22 @@ const MIN_BUSY: f64 = 0.85;
 const MIN_USER: f64 = 0.60;
 
 fn test(facts: &Facts<'_>) -> Outcome {
+    if handshake_per_request::explains(facts) {
+        let busy = facts.threads.iter().map(|t| ratio(t.ledger.on_cpu(), t.ledger.wall_ns)).fold(0.0, f64::max);
+        return Outcome::Rejected(format!("busiest thread {} on a CPU, for TLS handshakes", units::percent(busy)));
+    }
+    outcome(facts)
+}
+
+/// The cause as it is without regard to what the thread computes.
+pub fn candidate(facts: &Facts<'_>) -> Option<Candidate> {
+    match outcome(facts) {
+        Outcome::Holds(candidate) => Some(*candidate),
+        _ => None,
+    }
+}
+
+fn outcome(facts: &Facts<'_>) -> Outcome {
     match Waits::on(facts, Spent::CpuUser) {
         Some(waits) => of_requests(facts, waits),
         None => of_threads(facts),

@@ -57,6 +57,30 @@ pub enum Blame {
     SupplyBlocked,
     /// The peer's application.
     PeerThink,
+    /// A receive buffer that an application fixed.
+    RcvbufLocked,
+    /// A send buffer that an application fixed.
+    SndbufLocked,
+    /// The largest buffer that the host's settings allow.
+    SysctlCap,
+    /// A window that is used up once in each round trip.
+    WindowPerRtt,
+    /// A receive queue whose memory is far larger than its data.
+    QueueCollapse,
+    /// A rate limit of a local device.
+    Shaper,
+    /// The slowest link of the path.
+    Bottleneck,
+    /// A path that loses large packets without a word.
+    BlackHole,
+    /// A SYN, or its answer, that was lost.
+    Syn,
+    /// A listener that had no room for another connection.
+    AcceptQueue,
+    /// Opening a connection for a request or a few.
+    Setup,
+    /// Asking one thing after the other.
+    RoundTrips,
 }
 
 impl Blame {
@@ -82,6 +106,18 @@ impl Blame {
             Blame::AppBlocked => "application asleep",
             Blame::SupplyBlocked => "no data supplied",
             Blame::PeerThink => "peer thinking",
+            Blame::RcvbufLocked => "receive buffer fixed by SO_RCVBUF",
+            Blame::SndbufLocked => "send buffer fixed by SO_SNDBUF",
+            Blame::SysctlCap => "largest buffer of the host's settings",
+            Blame::WindowPerRtt => "one window per round trip",
+            Blame::QueueCollapse => "receive queue collapsed",
+            Blame::Shaper => "rate limit of a local device",
+            Blame::Bottleneck => "bottleneck of the path",
+            Blame::BlackHole => "large packets lost",
+            Blame::Syn => "SYN lost",
+            Blame::AcceptQueue => "accept queue full",
+            Blame::Setup => "connections being opened",
+            Blame::RoundTrips => "round trips, one after the other",
         }
     }
 }

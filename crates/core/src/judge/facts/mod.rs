@@ -6,12 +6,13 @@
 pub mod blame;
 pub mod doing;
 pub mod lost;
+pub mod network;
 pub mod pair;
 pub mod requests;
 
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, FlowRecord, FlowStall, FlowState, OffCpu, ThreadRecord, ThreadStall};
+use parshall_evidence::{Capture, FlowRecord, FlowStall, FlowState, OffCpu, SocketFigures, ThreadRecord, ThreadStall};
 
 use crate::judge::ledger::flow::{FlowLedger, State, moved};
 use crate::judge::ledger::flow_rules::{min_rtt_ns, serves};
@@ -21,6 +22,7 @@ use crate::stats::{Spans, ratio};
 
 pub use blame::{Blame, Part};
 pub use lost::Lost;
+pub use network::Network;
 pub use requests::{Requests, Spent};
 
 /// A request that costs a thread less CPU time than this is cheap: a thread saturated by such requests queues them, and
@@ -103,6 +105,8 @@ pub struct Facts<'a> {
     pub parts: Vec<Part>,
     /// The account of requests.
     pub requests: Requests<'a>,
+    /// What sockets, counters and settings say of the network.
+    pub network: Network,
     /// Lost time by blame before both ends of a connection were compared: with what is now counted at another flow.
     raw_ns: BTreeMap<Blame, f64>,
     /// Of the time in which threads seem asleep, the share in which their group was out of quota, on a rung that cannot
@@ -134,13 +138,15 @@ impl<'a> Facts<'a> {
         }
         let hidden_throttling = hidden_throttling(capture);
         let (parts, raw_ns, requests) = (Vec::new(), BTreeMap::new(), Requests { services: Vec::new() });
-        let mut facts = Facts { capture, flows, threads, parts, requests, raw_ns, hidden_throttling, by_tid, by_pid };
+        let network = Network::default();
+        let mut facts =
+            Facts { capture, flows, threads, parts, requests, network, raw_ns, hidden_throttling, by_tid, by_pid };
         let raw = blame::parts(&facts);
         for part in &raw.parts {
             *facts.raw_ns.entry(part.blame).or_default() += part.ns;
         }
         let (parts, explained) = pair::resolve(&facts, raw);
-        facts.parts = parts;
+        (facts.parts, facts.network) = network::refine(&facts, parts);
         facts.requests = Requests::new(capture, &facts.flows, &facts.parts);
         requests::supersede(&facts.requests, &facts.flows, &mut facts.parts);
         let mut supply = vec![0.0; facts.flows.len()];
@@ -202,6 +208,12 @@ impl<'a> Facts<'a> {
     /// The lost time with one of these blames.
     pub fn blamed(&self, blames: &[Blame]) -> Lost {
         self.lost(|p| blames.contains(&p.blame))
+    }
+
+    /// What SOCK_DIAG said of a flow at the window's end.
+    pub fn figures(&self, flow: u64) -> Option<&'a SocketFigures> {
+        let sockets = &self.capture.counters.as_ref()?.sockets;
+        sockets.iter().find(|figures| figures.flow == flow)
     }
 
     /// The thread with this id.

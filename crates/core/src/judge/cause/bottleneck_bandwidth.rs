@@ -1,0 +1,79 @@
+//! The stream fills the slowest link of its path: its data queues in front of that link, and the round trip grows far above its
+//! minimum, until something is lost.
+//!
+//! Look-alikes: random loss (`packet-loss`) and a policer, where the round trip stays near its minimum; a limit of the local device
+//! (`local-shaper`).
+use super::{Candidate, Cause, Outcome, place_of, who};
+use crate::judge::facts::{Blame, Facts, rtt_ns};
+use crate::judge::{stream, words};
+use crate::stats::ratio;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "bottleneck-bandwidth", title: "The slowest link of the path is full", test };
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let Some((lost, worst)) = stream::lost_to(facts, Blame::Bottleneck) else {
+        return why_not(facts);
+    };
+    let flow = &facts.flows[worst];
+    let (rate, srtt) = (stream::rate(flow), f64::from(flow.rec.last.srtt_us) * 1e3);
+    let summary = format!(
+        "{}: the path carries {} ({} Mbit/s); the stream's own data queues in front of its slowest link, and the round trip is {} instead \
+         of {}.",
+        who(facts, &lost),
+        words::per_second(rate),
+        units::count_f(rate * 8.0 / 1e6),
+        units::duration(srtt),
+        units::duration(rtt_ns(flow))
+    );
+    let mut evidence = stream::evidence(flow);
+    evidence.push(words::valued("round trip over its minimum", ratio(srtt, rtt_ns(flow)), "times"));
+    evidence.push(words::valued(
+        "congestion window",
+        f64::from(flow.rec.last.cwnd) * f64::from(flow.rec.last.mss.max(1)),
+        "B",
+    ));
+    evidence.push(words::counted("segments retransmitted", flow.retransmitted));
+    if let Some(figures) = facts.figures(flow.rec.id).filter(|f| f.delivery_bytes_per_s > 0) {
+        evidence.push(words::valued("delivery rate of the last sample", figures.delivery_bytes_per_s as f64, "B/s"));
+    }
+    let fix = "Send less (compress, cache, a nearer copy), or get a faster link. What shares this path is late by the same queue: fair \
+               queueing or a smaller buffer at the bottleneck (fq_codel, CAKE), or BBR at the sender, shortens it.";
+    Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix).holds()
+}
+
+fn why_not(facts: &Facts<'_>) -> Outcome {
+    if let Some(why) = facts.no_account_of_flows() {
+        return Outcome::Untested(why);
+    }
+    let over = |f: &crate::judge::facts::FlowFact<'_>| ratio(f64::from(f.rec.last.srtt_us) * 1e3, rtt_ns(f));
+    let most = facts.flows.iter().filter(|f| rtt_ns(f) > 0.0).map(over).fold(0.0, f64::max);
+    Outcome::Rejected(format!("round trips at most {most:.1} times their minimum, or of flows that stream little"))
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FlowState, Release, Role};
+
+    use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
+
+    #[test]
+    fn a_stream_that_queues_on_its_path() {
+        let mut flow = FlowBuilder::new(1, Role::Server)
+            .remote_host()
+            .cell(FlowState::Cwnd, Release::RxAck, 950 * MS, 800)
+            .streams(40, 65_536);
+        (flow.record.last.min_rtt_us, flow.record.last.srtt_us) = (10_000, 85_000);
+        assert_eq!(verdict_of(&capture(vec![flow.clone()], vec![])), "bottleneck-bandwidth");
+        let lossy = flow.clone().retransmitted(40);
+        assert_eq!(verdict_of(&capture(vec![lossy.clone()], vec![])), "bottleneck-bandwidth");
+        // Random loss leaves the round trip alone.
+        let mut random = lossy;
+        random.record.last.srtt_us = 10_400;
+        assert_eq!(verdict_of(&capture(vec![random], vec![])), "packet-loss");
+        // A full window without a queue is a path at its capacity.
+        flow.record.last.srtt_us = 10_400;
+        assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");
+    }
+}

@@ -1,0 +1,94 @@
+//! A connection is opened for each request, or for a few: each pays for a handshake, and for what a protocol asks before its first
+//! request.
+//!
+//! Look-alikes: short connections whose opening costs next to nothing beside the request; connections that end in a reset (`resets`);
+//! those whose cost is the TLS handshake's computing (`handshake-per-request`).
+use parshall_evidence::Confidence;
+
+use super::{Candidate, Cause, Outcome, handshake_per_request, place_of, stalls};
+use crate::judge::facts::network::OF_LIFE_MIN;
+use crate::judge::facts::{Blame, Facts};
+use crate::judge::words;
+use crate::stats::ratio;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "connection-per-request", title: "A connection is opened for each request", test };
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    if let Some(why) = facts.no_account_of_flows() {
+        return Outcome::Untested(why);
+    }
+    let setup = &facts.network.setup;
+    if handshake_per_request::explains(facts) {
+        let n = units::count(setup.connections as u64);
+        return Outcome::Rejected(format!("{n} short connections, whose TLS handshakes are what costs time"));
+    }
+    let of_life = ratio(setup.setup_ns, setup.life_ns);
+    let lost = facts.blamed(&[Blame::Setup]);
+    if lost.ns == 0.0 {
+        return Outcome::Rejected(format!(
+            "{} connections opened for a few exchanges, {} of their life spent on opening them",
+            units::count(setup.connections as u64),
+            units::percent(of_life)
+        ));
+    }
+    let rate = ratio(setup.opened as f64, facts.window_s());
+    let to = setup.service.map(|address| format!(" to {address}")).unwrap_or_default();
+    let each =
+        if setup.exchanges > 1.5 { format!("{:.1} exchanges", setup.exchanges) } else { "one exchange".to_string() };
+    let summary = format!(
+        "{} connections a second{to}, each for {each}: {} of the {} that one lives go into opening it.",
+        units::count_f(rate),
+        units::duration(setup.setup_ns),
+        units::duration(setup.life_ns)
+    );
+    let evidence = vec![
+        words::counted("connections opened in the window", setup.opened),
+        words::valued("exchanges on each, mean of those seen whole", setup.exchanges, ""),
+        words::valued("life of a connection, mean", setup.life_ns / 1e6, "ms"),
+        words::valued("of it, opening: one round trip, and the exchanges before the last", setup.setup_ns / 1e6, "ms"),
+        stalls("connections", &lost),
+    ];
+    let fix = "Keep connections open and use them again: keep-alive (`Connection: keep-alive` at both ends, a large enough limit of idle \
+               connections in the client's pool), or a connection pool before a database (pgbouncer).";
+    let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
+    candidate.min_share = OF_LIFE_MIN;
+    if setup.exchanges > 1.5 {
+        candidate.confidence = Confidence::Medium;
+    }
+    candidate.holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{Capture, FlowState, Release, Role};
+
+    use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
+
+    /// Forty connections of one exchange, with a round trip of `rtt_ms` and an answer after `answer_ms` more.
+    fn short(rtt_ms: u64, answer_ms: u64) -> Capture {
+        let flows = (0..40).map(|i| {
+            let life = (2 * rtt_ms + answer_ms).max(1) * MS;
+            let mut flow = FlowBuilder::new(2 * i, Role::Client)
+                .remote_host()
+                .cell(FlowState::IdleAfterSend, Release::AppSend, rtt_ms * MS, 1)
+                .cell(FlowState::InFlight, Release::RxData, (rtt_ms + answer_ms).max(1) * MS, 1)
+                .talks(1, 64);
+            (flow.record.begin_ns, flow.record.end_ns) = (i * 10 * MS + 1, i * 10 * MS + 1 + life);
+            flow.record.last.min_rtt_us = (rtt_ms * 1000).max(30) as u32;
+            flow.record.last.state = 7;
+            // The first send of a client follows no receive.
+            flow.record.calls.exchanges = 0;
+            flow
+        });
+        capture(flows.collect(), vec![])
+    }
+
+    #[test]
+    fn the_handshake_is_half_of_a_short_life() {
+        assert_eq!(verdict_of(&short(10, 0)), "connection-per-request");
+        assert_ne!(verdict_of(&short(10, 90)), "connection-per-request");
+        assert_eq!(verdict_of(&short(0, 0)), "healthy");
+    }
+}

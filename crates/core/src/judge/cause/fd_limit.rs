@@ -1,0 +1,111 @@
+//! A process has as many descriptors open as its limit allows: accept() fails with EMFILE, and connections wait in the listen queue.
+//!
+//! Look-alikes: a listener that is not served fast enough (`accept-queue-overflow`), where the process has descriptors left.
+use parshall_evidence::Place;
+
+use super::{Candidate, Cause, Outcome, Refused};
+use crate::judge::facts::{Facts, Lost};
+use crate::judge::words;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "fd-limit", title: "A process is out of descriptors", test };
+
+/// Descriptors are closed and opened all the time: with fewer than this share left, the next accept() fails.
+const USED_UP: f64 = 0.98;
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let Some(counters) = &facts.capture.counters else {
+        return Outcome::Untested("the descriptors of the processes were not read".to_string());
+    };
+    let Some(fullest) = counters.descriptors.first() else {
+        return Outcome::Untested("the descriptors of the processes could not be read".to_string());
+    };
+    let used = format!(
+        "{} of {} descriptors open in the fullest process",
+        units::count(fullest.open),
+        units::count(fullest.limit)
+    );
+    let short: Vec<_> =
+        counters.descriptors.iter().filter(|d| d.limit > 0 && d.open as f64 >= USED_UP * d.limit as f64).collect();
+    let waiting = |pid: u32| {
+        let own = counters.listeners.iter().filter(move |l| l.pid == pid || l.pid == 0);
+        own.map(|l| l.queued.0.min(l.queued.1)).fold(0u64, u64::saturating_add)
+    };
+    let Some((full, queued)) = short.iter().map(|d| (d, waiting(d.pid))).max_by_key(|(_, queued)| *queued) else {
+        return Outcome::Rejected(used);
+    };
+    let errors = failed_accepts(facts, full.pid);
+    if queued == 0 && errors == 0 {
+        return Outcome::Rejected(format!("{used}, with 0 connections waiting for it to accept"));
+    }
+    let name = facts.capture.subject.pids.iter().position(|&pid| pid == full.pid);
+    let name =
+        name.and_then(|i| facts.capture.subject.comms.get(i)).map(|comm| format!(" ({comm})")).unwrap_or_default();
+    let summary = format!(
+        "Process {}{name} has {} of {} descriptors open (RLIMIT_NOFILE), so accept() fails; {} wait in its listen queue.",
+        full.pid,
+        units::count(full.open),
+        units::count(full.limit),
+        units::plural(queued, "connection", "connections")
+    );
+    let mut evidence = vec![
+        words::counted("descriptors open", full.open),
+        words::counted("limit of descriptors (RLIMIT_NOFILE)", full.limit),
+        words::counted("connections that waited for accept() at the window's begin and end", queued),
+    ];
+    if errors > 0 {
+        evidence.push(words::counted("calls of accept() that failed", errors));
+    }
+    let raised = full.limit.saturating_mul(16).max(65_536);
+    let fix = format!(
+        "Raise the limit: `prlimit --pid {0} --nofile={raised}:{raised}` at once, LimitNOFILE={raised} in its unit (or `ulimit -n`) for \
+         the next start. If the number grows without more clients, descriptors leak: `ls -l /proc/{0}/fd` shows which.",
+        full.pid
+    );
+    let place = Place { pid: Some(full.pid), ..Place::default() };
+    let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
+    // Those that wait at both ends of the window have waited, or others in their place, for all of it.
+    let count = queued.max(1);
+    let served = counters.rose("Tcp.PassiveOpens");
+    let wait_ns = count as f64 * facts.capture.window_ns as f64;
+    // Whoever is served waited for a descriptor too.
+    candidate.refused =
+        Some(Refused { count: count.saturating_add(served), of: count.saturating_add(served), wait_ns });
+    candidate.holds()
+}
+
+fn failed_accepts(facts: &Facts<'_>, pid: u32) -> u64 {
+    let calls = facts.threads_of(pid).flat_map(|t| &t.rec.syscalls);
+    calls.filter(|c| c.name.starts_with("accept")).map(|c| c.errors).fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{DescriptorUse, Role};
+
+    use crate::testkit::{FlowBuilder, capture, listener, rose, verdict_of};
+
+    #[test]
+    fn connections_wait_for_a_process_without_descriptors() {
+        let mut full = capture(vec![FlowBuilder::new(1, Role::Server).talks(500, 100)], vec![]);
+        let mut counters = rose(&[("Tcp.PassiveOpens", 2000)]);
+        counters.descriptors = vec![DescriptorUse { pid: 100, open: 16, limit: 16 }];
+        let mut waiting = listener(7000, 0);
+        waiting.queued = (28, 27);
+        counters.listeners = vec![waiting.clone()];
+        full.counters = Some(counters.clone());
+        let report = crate::judge::judge(&full);
+        assert_eq!(report.verdict.cause.as_deref(), Some("fd-limit"), "{report:?}");
+        assert!(report.findings[0].fix.text.contains("prlimit --pid 100 "));
+        // At its limit, and everybody is served.
+        waiting.queued = (0, 3);
+        counters.listeners = vec![waiting];
+        full.counters = Some(counters.clone());
+        assert_eq!(verdict_of(&full), "healthy");
+        counters.descriptors[0].limit = 1024;
+        counters.listeners[0].queued = (28, 27);
+        full.counters = Some(counters);
+        assert_eq!(verdict_of(&full), "healthy");
+    }
+}

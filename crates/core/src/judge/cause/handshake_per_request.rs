@@ -1,0 +1,132 @@
+//! Each request opens a connection with a TLS handshake, and the CPU time of the handshakes is what the service is busy with.
+//!
+//! Look-alikes: connections without TLS (`connection-per-request`), TLS on kept connections (its ciphers cost little per request),
+//! other computing (`user-cpu-bound`).
+use parshall_evidence::Evidence;
+
+use super::{Cause, Outcome, user_cpu_bound};
+use crate::judge::facts::Facts;
+use crate::judge::words;
+use crate::stats::ratio;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "handshake-per-request", title: "Each request pays for a TLS handshake", test };
+
+/// Share of a thread's samples in user mode that must lie in a cryptographic library.
+const MIN_CRYPTO: f64 = 0.3;
+/// Shared libraries, and prefixes of functions of runtimes that bring their own.
+const LIBRARIES: [&str; 7] =
+    ["libcrypto", "libssl", "libgnutls", "libhogweed", "libmbedcrypto", "libnss3", "libfreebl"];
+const FUNCTIONS: [&str; 6] = ["crypto/", "math/big.", "SSL_", "ssl3_", "RSA_", "rustls::"];
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let setup = &facts.network.setup;
+    let rate = ratio(setup.opened as f64, facts.window_s());
+    let threads: Vec<u32> = facts.threads.iter().map(|t| t.rec.tid).collect();
+    let Some((tid, crypto)) = threads
+        .iter()
+        .map(|&tid| (tid, crypto_share(facts, tid)))
+        .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
+    else {
+        return Outcome::Untested("no thread was seen".to_string());
+    };
+    if setup.connections == 0 || crypto < MIN_CRYPTO {
+        return Outcome::Rejected(format!(
+            "{} short connections, {} of a thread's samples in a cryptographic library",
+            units::count(setup.connections as u64),
+            units::percent(crypto)
+        ));
+    }
+    let Some(mut candidate) =
+        user_cpu_bound::candidate(facts).filter(|c| c.place.tid == Some(tid) || c.place.tid.is_none())
+    else {
+        return Outcome::Rejected(format!(
+            "{} of a thread's samples in a cryptographic library, which flows hardly wait for",
+            units::percent(crypto)
+        ));
+    };
+    let busy = facts.thread(tid).map_or(0.0, |t| t.ledger.on_cpu());
+    let each = ratio(busy * crypto, setup.opened as f64);
+    let to = setup.service.map(|address| format!(" to {address}")).unwrap_or_default();
+    candidate.summary = format!(
+        "{} connections a second{to}, each with a TLS handshake, and {:.1} exchanges in all: {} of thread {tid}'s CPU time is cryptography, about {} \
+         a connection.",
+        units::count_f(rate),
+        setup.exchanges.max(1.0),
+        units::percent(crypto),
+        units::duration(each)
+    );
+    let own: Vec<Evidence> = vec![
+        words::counted("connections opened in the window", setup.opened),
+        words::valued("share of the thread's samples in a cryptographic library", crypto, "1"),
+        words::valued("CPU time of cryptography for each connection", each / 1e6, "ms"),
+    ];
+    candidate.evidence.splice(0..0, own);
+    candidate.fix = "Keep connections (HTTP keep-alive, a pool in the client), resume sessions (`ssl_session_cache shared:TLS:10m` and \
+                     session tickets in nginx), and use an ECDSA key: a P-256 signature costs a tenth of one with RSA 2048."
+        .to_string();
+    Outcome::Holds(Box::new(candidate))
+}
+
+/// Does this capture show handshakes rather than other computing?
+pub fn explains(facts: &Facts<'_>) -> bool {
+    matches!(test(facts), Outcome::Holds(_))
+}
+
+fn crypto_share(facts: &Facts<'_>, tid: u32) -> f64 {
+    let (mut crypto, mut all) = (0u64, 0u64);
+    for sample in facts.capture.samples.iter().filter(|s| s.tid == tid && s.user) {
+        all = all.saturating_add(sample.count);
+        let stack = sample.stack.and_then(|i| facts.capture.stacks.get(i as usize));
+        let is_crypto = stack.is_some_and(|stack| {
+            stack.frames.iter().filter(|f| !f.kernel).any(|frame| {
+                let module = frame.module.rsplit('/').next().unwrap_or_default();
+                LIBRARIES.iter().any(|name| module.starts_with(name))
+                    || FUNCTIONS.iter().any(|name| frame.name.starts_with(name))
+            })
+        });
+        crypto = crypto.saturating_add(if is_crypto { sample.count } else { 0 });
+    }
+    ratio(crypto as f64, all as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{Capture, CpuSample, FlowState, Frame, NO_SYSCALL, Release, Role, Stack};
+
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
+
+    fn busy(module: &str, kept: bool) -> Capture {
+        let short = (0..200).map(|i| {
+            let mut flow = FlowBuilder::new(2 * i, Role::Server)
+                .cell(FlowState::RxWaiting, Release::AppRecv, 3 * MS, 1)
+                .talks(1, 600);
+            if !kept {
+                (flow.record.begin_ns, flow.record.end_ns) = (i * 4 * MS + 1, i * 4 * MS + 4 * MS);
+                flow.record.last.state = 7;
+            }
+            flow.record.calls.exchanges = 2;
+            flow
+        });
+        let mut capture = capture(short.collect(), vec![ThreadBuilder::new(101).samples(950, 20)]);
+        capture.stacks =
+            vec![Stack { frames: vec![Frame { name: "0x130e78".into(), module: module.into(), kernel: false }] }];
+        capture.samples = vec![CpuSample {
+            tid: 101,
+            user: true,
+            syscall: NO_SYSCALL,
+            syscall_name: String::new(),
+            stack: Some(0),
+            count: 900,
+        }];
+        capture
+    }
+
+    #[test]
+    fn handshakes_are_what_a_thread_computes() {
+        assert_eq!(verdict_of(&busy("/usr/lib/libcrypto.so.3", false)), "handshake-per-request");
+        assert_eq!(verdict_of(&busy("/usr/bin/service", false)), "user-cpu-bound");
+        assert_eq!(verdict_of(&busy("/usr/lib/libcrypto.so.3", true)), "user-cpu-bound");
+    }
+}

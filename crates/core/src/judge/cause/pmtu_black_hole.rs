@@ -1,0 +1,104 @@
+//! Large packets vanish on the way and nobody says so: handshakes and small messages pass, and the first full segment is
+//! retransmitted until the connection is given up.
+//!
+//! Look-alikes: loss (`packet-loss`, `retransmission-timeout`), which small segments suffer too and from which flows recover; a peer
+//! that is gone, from which nothing comes back.
+use super::{Candidate, Cause, Outcome, place_of, stalls, who};
+use crate::judge::facts::{Blame, Facts};
+use crate::judge::{stream, words};
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "pmtu-black-hole", title: "Large packets vanish on the path", test };
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let (retransmitted, sent) = facts.retransmitted();
+    if let Some(why) = facts.no_account_of_flows() {
+        return Outcome::Untested(why);
+    }
+    let Some((lost, worst)) = stream::lost_to(facts, Blame::BlackHole) else {
+        return Outcome::Rejected(format!(
+            "{} of {} segments retransmitted, on flows whose data is acknowledged",
+            units::count(retransmitted),
+            units::count(sent)
+        ));
+    };
+    let flow = &facts.flows[worst];
+    let last = &flow.rec.last;
+    let stuck = lost.by_flow.len() as u64;
+    let pmtu = facts.figures(flow.rec.id).map(|f| f.pmtu).filter(|&pmtu| pmtu > 0);
+    let size = pmtu.unwrap_or(last.mss.saturating_add(40));
+    let summary = format!(
+        "{}: handshakes and small messages pass, and segments of {} bytes are retransmitted without an answer: packets of up to {size} \
+         bytes do not fit the path, and the message that would say so (ICMP fragmentation needed) does not come back.",
+        who(facts, &lost),
+        units::count(last.mss.into())
+    );
+    let mut evidence = vec![
+        stalls("waits for the retransmission timer", &lost),
+        words::counted("flows that are stuck", stuck),
+        words::counted("segments retransmitted on the worst of them", flow.retransmitted),
+        words::valued(
+            "acknowledged on it meanwhile",
+            last.bytes_acked.saturating_sub(flow.rec.first.bytes_acked) as f64,
+            "B",
+        ),
+        words::valued("segment size", last.mss.into(), "B"),
+    ];
+    evidence.extend(pmtu.map(|pmtu| words::valued("path MTU, as this host knows it", pmtu.into(), "B")));
+    evidence.extend(
+        facts.figures(flow.rec.id).map(|f| words::counted("doublings of the timeout so far", f.backoff.into())),
+    );
+    let to = words::host(flow.rec.remote);
+    let fix = format!(
+        "Find the size that passes: `ping -M do -s 1400 {to}`, with smaller sizes until it answers. Let ICMP type 3 code 4 (ICMPv6 packet \
+         too big) through, or set a smaller MTU on the tunnel or route (`ip route change ... mtu 1400`). Until then: \
+         `sysctl -w net.ipv4.tcp_mtu_probing=1` at the sender."
+    );
+    let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
+    candidate.always_wrong = true;
+    candidate.holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FlowState, Release, Role};
+
+    use crate::testkit::{FlowBuilder, MS, WINDOW_NS, capture, verdict_of};
+
+    fn stuck() -> FlowBuilder {
+        let mut flow = FlowBuilder::new(1, Role::Server)
+            .remote_host()
+            .stall(100 * MS, 200 * MS, FlowState::InFlight, Release::RtoTimer)
+            .stall(300 * MS, 400 * MS, FlowState::Loss, Release::RtoTimer)
+            .retransmitted(2);
+        (flow.record.begin_ns, flow.record.end_ns) = (90 * MS, WINDOW_NS);
+        let last = &mut flow.record.last;
+        (last.data_segs_out, last.segs_in, last.packets_out, last.unsent_bytes) = (8, 3, 6, 0);
+        last.bytes_received = 64;
+        flow.record.calls.recvs = 1;
+        flow.record.calls.sends = 1;
+        flow
+    }
+
+    #[test]
+    fn full_segments_are_never_acknowledged() {
+        assert_eq!(verdict_of(&capture(vec![stuck()], vec![])), "pmtu-black-hole");
+    }
+
+    #[test]
+    fn a_flow_that_recovers_was_lossy() {
+        let mut recovered = stuck();
+        recovered.record.last.bytes_acked += 8000;
+        assert_eq!(verdict_of(&capture(vec![recovered], vec![])), "retransmission-timeout");
+    }
+
+    #[test]
+    fn a_peer_from_which_nothing_comes_is_gone() {
+        let mut gone = stuck();
+        gone.record.begin_ns = 0;
+        gone.record.first.segs_in = 3;
+        gone.record.first.bytes_received = 64;
+        assert_eq!(verdict_of(&capture(vec![gone], vec![])), "retransmission-timeout");
+    }
+}

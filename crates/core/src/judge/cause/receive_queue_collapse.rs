@@ -1,0 +1,69 @@
+//! Received data takes far more memory than its size: the kernel merges or drops what is queued, and the window stays shut.
+//!
+//! Look-alikes: a reader that does not keep up with full segments (`slow-reader`), a small buffer of full segments (`rcvbuf-locked`,
+//! `buffer-sysctl-cap`): nothing is merged or pruned there.
+use super::{Candidate, Cause, Outcome, place_of, stalls, who};
+use crate::judge::facts::{Blame, Facts};
+use crate::judge::{stream, words};
+use crate::stats::ratio;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause =
+    Cause { id: "receive-queue-collapse", title: "The receive queue collapses under small segments", test };
+
+/// What the kernel does to a queue that has outgrown its memory, from mild to drastic.
+const COUNTERS: [(&str, &str); 4] = [
+    ("TcpExt.PruneCalled", "times the receive memory ran out"),
+    ("TcpExt.TCPRcvCollapsed", "segments merged to save memory"),
+    ("TcpExt.OfoPruned", "times the out of order queue was dropped"),
+    ("TcpExt.RcvPruned", "received segments dropped for lack of memory"),
+];
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let Some(counters) = &facts.capture.counters else {
+        return Outcome::Untested("the counters of the receive queues were not read".to_string());
+    };
+    let pruned = counters.rose(COUNTERS[0].0);
+    let Some((lost, worst)) = stream::lost_to(facts, Blame::QueueCollapse) else {
+        return Outcome::Rejected(format!("the receive memory ran out {} times", units::count(pruned)));
+    };
+    let flow = &facts.flows[worst];
+    let receiver = stream::receiver(facts, worst).unwrap_or(flow);
+    let figures = facts.figures(receiver.rec.id);
+    let summary = format!(
+        "{}: small segments fill the receiver's buffer of {} with overhead; its memory ran out {} times, and the window shuts.",
+        who(facts, &lost),
+        units::bytes(f64::from(receiver.rec.last.rcvbuf)),
+        units::count(pruned)
+    );
+    let mut evidence = vec![stalls("waits with the window shut", &lost)];
+    let counted = COUNTERS.iter().map(|(name, what)| (*what, counters.rose(name))).filter(|(_, n)| *n > 0);
+    evidence.extend(counted.map(|(what, n)| words::counted(what, n)));
+    if let Some((memory, data)) = figures.map(|f| f.unread_memory).filter(|(memory, _)| *memory > 0) {
+        evidence.push(words::valued(
+            "data in the receive memory that was taken",
+            ratio(data.into(), memory.into()),
+            "1",
+        ));
+    }
+    evidence.extend(stream::evidence(flow));
+    let fix = "Write larger pieces at the sender (collect small messages, leave TCP_NODELAY off for bulk data), read sooner, and give \
+               the receiver more memory: `sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"`, no SO_RCVBUF.";
+    Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix).holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testkit::{bound_by_window, capture, rose, verdict_of};
+
+    #[test]
+    fn pruned_queues_shut_the_window() {
+        let (sender, receiver) = bound_by_window();
+        let mut pruned = capture(vec![sender, receiver], vec![]);
+        pruned.counters = Some(rose(&[("TcpExt.PruneCalled", 400), ("TcpExt.TCPRcvCollapsed", 9000)]));
+        assert_eq!(verdict_of(&pruned), "receive-queue-collapse");
+        pruned.counters = Some(rose(&[("TcpExt.PruneCalled", 1)]));
+        assert_ne!(verdict_of(&pruned), "receive-queue-collapse");
+    }
+}

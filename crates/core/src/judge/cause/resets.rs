@@ -1,0 +1,91 @@
+//! Connections end with a reset: one side closes with data unread, or after the other has gone, and its peer has to open another one.
+//!
+//! Look-alikes: connections that are closed in order (`connection-per-request`), and a few resets at the end of many requests.
+use parshall_evidence::Place;
+
+use super::{Candidate, Cause, Outcome, Refused};
+use crate::judge::facts::{Facts, Lost, rtt_ns};
+use crate::judge::words;
+use crate::stats::ratio;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "resets", title: "Connections end with a reset", test };
+
+/// From this share of the connections on, resets are how this service ends them.
+const MIN_SHARE: f64 = 0.2;
+/// Fewer resets in the window are an accident.
+const MIN_RESETS: u64 = 5;
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let net = &facts.capture.net;
+    let rose = |name: &str| facts.capture.counters.as_ref().map_or(0, |c| c.rose(name));
+    // Both ends of a connection of this host count one reset each.
+    let resets = net.resets_sent.max(net.resets_received);
+    let closed = net.closed.max(resets);
+    let counts = format!("{} of {} connections reset", units::count(resets), units::count(closed));
+    if resets < MIN_RESETS || ratio(resets as f64, closed as f64) < MIN_SHARE {
+        return Outcome::Rejected(counts);
+    }
+    let sent = net.resets_sent > net.resets_received / 2;
+    let unread = rose("TcpExt.TCPAbortOnClose");
+    let after = rose("TcpExt.TCPAbortOnData");
+    let how = match (unread, after) {
+        (u, a) if u.max(a) < resets / 4 => "",
+        (u, a) if u >= a => ", since they are closed with data unread",
+        _ => ", since they are closed with SO_LINGER 0, or data comes after the close",
+    };
+    let who = if sent { "the subject resets them" } else { "the peers reset them" };
+    let summary =
+        format!("{counts} in the window: {who}{how}. Each costs its client a new connection, and what was under way.");
+    let mut evidence = vec![
+        words::counted("resets sent", net.resets_sent),
+        words::counted("resets received", net.resets_received),
+        words::counted("connections closed", closed),
+        words::counted("connections opened", net.opened),
+    ];
+    let counters = [
+        ("closed with data unread (TCPAbortOnClose)", unread),
+        ("closed by SO_LINGER 0 or with data to come (TCPAbortOnData)", after),
+    ];
+    evidence.extend(counters.into_iter().filter(|(_, n)| *n > 0).map(|(what, n)| words::counted(what, n)));
+    let fix = "Read a request to its end before closing (shutdown(SHUT_WR), read until 0, then close), and remove SO_LINGER with a time of 0. \
+               Where a proxy or client keeps connections, its idle timeout must be shorter than the server's.";
+    let worst = facts.flows.iter().find(|f| f.rec.begin_ns > 0 && f.rec.pid != 0);
+    let place = Place { pid: worst.map(|f| f.rec.pid), flows: resets, ..Place::default() };
+    let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
+    candidate.refused = Some(Refused { count: resets, of: closed, wait_ns: resets as f64 * opening_ns(facts) });
+    candidate.holds()
+}
+
+/// What a client spends to open another connection: a round trip, and what its protocol asks before the first request.
+fn opening_ns(facts: &Facts<'_>) -> f64 {
+    let round_trips: Vec<f64> = facts.flows.iter().map(rtt_ns).filter(|&ns| ns > 0.0).collect();
+    let mean = ratio(round_trips.iter().sum(), round_trips.len() as f64);
+    facts.network.setup.setup_ns.max(mean)
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{Capture, Role};
+
+    use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
+
+    fn short_lives(resets: u64) -> Capture {
+        let flows = (0..20).map(|i| {
+            let mut flow = FlowBuilder::new(2 * i, Role::Server).talks(1, 64);
+            (flow.record.begin_ns, flow.record.end_ns) = ((10 + i) * MS, (12 + i) * MS);
+            flow.record.last.state = 7;
+            flow
+        });
+        let mut capture = capture(flows.collect(), vec![]);
+        (capture.net.resets_sent, capture.net.closed, capture.net.opened) = (resets, 1000, 1000);
+        capture
+    }
+
+    #[test]
+    fn connections_that_are_reset_after_each_reply() {
+        assert_eq!(verdict_of(&short_lives(990)), "resets");
+        assert_eq!(verdict_of(&short_lives(3)), "healthy");
+    }
+}

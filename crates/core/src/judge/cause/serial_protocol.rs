@@ -1,0 +1,128 @@
+//! One answer after the other: a client that has one small request under way at a time over a distance, or a service that asks
+//! another one many times in each of its own requests, where one question would do.
+//!
+//! Look-alikes: a peer that takes its time to answer (`peer-think-time`: longer than the round trip), a client that pauses between
+//! requests (its time is idle), a connection for each request (`connection-per-request`).
+use parshall_evidence::{Confidence, PeerCommand};
+
+use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls};
+use crate::judge::facts::network::Chatter;
+use crate::judge::facts::{Blame, Facts, Lost, rtt_ns};
+use crate::judge::ledger::flow::State;
+use crate::judge::words;
+use crate::stats::ratio;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause { id: "serial-protocol", title: "Many round trips, one after the other", test };
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let lost = facts.blamed(&[Blame::RoundTrips]);
+    let Some(worst) = lost.worst() else {
+        let otherwise = "with pauses between the requests, or with little distance";
+        return not_lost(facts, "with a message in flight", &[State::InFlight], otherwise);
+    };
+    let pid = facts.flows[worst].rec.pid;
+    match facts.network.chatter.iter().filter(|c| c.pid == pid).max_by(|a, b| a.share.total_cmp(&b.share)) {
+        Some(chatter) => many_questions(facts, chatter, &lost),
+        None => one_at_a_time(facts, worst, &lost),
+    }
+}
+
+fn many_questions(facts: &Facts<'_>, chatter: &Chatter, lost: &Lost) -> Outcome {
+    let name = facts.capture.subject.pids.iter().position(|&pid| pid == chatter.pid);
+    let name =
+        name.and_then(|i| facts.capture.subject.comms.get(i)).map(|comm| format!(" ({comm})")).unwrap_or_default();
+    let summary = format!(
+        "Process {}{name} asks {} {} times in each of its requests, one after the other, {} each: {} of the request's time.",
+        chatter.pid,
+        chatter.asked,
+        units::count_f(chatter.per_request),
+        units::duration(chatter.each_ns),
+        units::percent(chatter.share)
+    );
+    let evidence = vec![
+        words::valued("questions per request", chatter.per_request, ""),
+        words::valued("time of one question, mean", chatter.each_ns / 1e6, "ms"),
+        words::valued("share of the requests' time", chatter.share, "1"),
+        stalls("requests", lost),
+    ];
+    let fix = format!(
+        "Ask once: a join or `WHERE id IN (...)` instead of a query per row, a batch call (mget, multi-get), or a pipeline; or ask \
+         concurrently. `parshall attach --port {}` shows the other end.",
+        chatter.asked.port()
+    );
+    let mut candidate = Candidate::new(lost.clone(), place_of(facts, lost), summary, evidence, fix);
+    candidate.peer =
+        Some(PeerCommand { command: format!("parshall attach --port {}", chatter.asked.port()), host: None });
+    candidate.holds()
+}
+
+fn one_at_a_time(facts: &Facts<'_>, worst: usize, lost: &Lost) -> Outcome {
+    let flow = &facts.flows[worst];
+    let rtt = rtt_ns(flow);
+    let rate = ratio(flow.rec.calls.exchanges as f64 * flow.ledger.scale, flow.ledger.wall_ns / 1e9);
+    let summary = format!(
+        "{}: one request is under way at a time, and the next one follows the reply: {} a second, each a round trip of {}, {} of the \
+         time.",
+        super::who(facts, lost),
+        words::about(flow.ledger.scaled, units::count_f(rate)),
+        units::duration(rtt),
+        units::percent(ratio(flow.ledger.of(State::InFlight), flow.ledger.wall_ns))
+    );
+    let evidence = vec![
+        stalls("round trips", lost),
+        words::valued("requests a second on this flow", rate, ""),
+        words::valued("least round trip", rtt / 1e6, "ms"),
+        words::valued("flow in flight, of its time", ratio(flow.ledger.of(State::InFlight), flow.ledger.wall_ns), "1"),
+    ];
+    let fix = "Send several requests before the first reply is there (a pipeline, a batch, HTTP/2 streams), ask for more with each \
+               (mget, IN (...)), use several connections, or move the client nearer.";
+    let mut candidate = Candidate::new(lost.clone(), place_of(facts, lost), summary, evidence, fix);
+    candidate.min_share = 0.5;
+    candidate.confidence = Confidence::High;
+    candidate.holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FlowState, Release, Role};
+
+    use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
+
+    fn distant(in_flight_ms: u64, exchanges: u64) -> FlowBuilder {
+        let mut flow = FlowBuilder::new(1, Role::Client)
+            .remote_host()
+            .cell(FlowState::InFlight, Release::RxData, in_flight_ms * MS, exchanges)
+            .talks(exchanges, 64);
+        flow.record.last.min_rtt_us = 4000;
+        flow
+    }
+
+    #[test]
+    fn one_small_request_at_a_time_over_a_distance() {
+        assert_eq!(verdict_of(&capture(vec![distant(970, 240)], vec![])), "serial-protocol");
+        // It pauses between requests.
+        assert_eq!(verdict_of(&capture(vec![distant(300, 75)], vec![])), "healthy");
+        // Many requests share a round trip.
+        assert_eq!(verdict_of(&capture(vec![distant(970, 5000)], vec![])), "healthy");
+    }
+
+    #[test]
+    fn a_service_that_asks_thirty_times_in_each_request() {
+        let served = FlowBuilder::new(2, Role::Server)
+            .cell(FlowState::IdleAfterRecv, Release::AppSend, 900 * MS, 200)
+            .talks(200, 100);
+        let asks = |times: u64| {
+            let mut flow = FlowBuilder::new(5, Role::Client)
+                .cell(FlowState::InFlight, Release::RxData, 600 * MS, 200 * times)
+                .talks(200 * times, 80);
+            flow.record.remote.set_port(5432);
+            flow
+        };
+        let report = crate::judge::judge(&capture(vec![served.clone(), asks(30)], vec![]));
+        assert_eq!(report.verdict.cause.as_deref(), Some("serial-protocol"));
+        assert!(report.verdict.summary.contains("asks 127.0.0.1:5432 30 times"), "{}", report.verdict.summary);
+        assert_ne!(verdict_of(&capture(vec![served, asks(1)], vec![])), "serial-protocol");
+    }
+}

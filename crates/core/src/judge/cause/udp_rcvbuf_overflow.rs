@@ -1,0 +1,96 @@
+//! Datagrams are dropped at a UDP socket, because its receive buffer is full of others that its program has not read.
+//!
+//! Look-alikes: datagrams lost on the way, or in the device, which no socket counts.
+use parshall_evidence::Place;
+
+use super::{Candidate, Cause, Outcome, Refused};
+use crate::judge::facts::{Facts, Lost};
+use crate::judge::words;
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause =
+    Cause { id: "udp-rcvbuf-overflow", title: "The receive buffer of a UDP socket overflows", test };
+
+/// A lost datagram costs its sender at least this: resolvers and RPC clients wait no less before they repeat a request.
+const REPEAT_NS: f64 = 200e6;
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let Some(counters) = &facts.capture.counters else {
+        return Outcome::Untested("the UDP sockets were not read".to_string());
+    };
+    let drops = counters.udp.iter().fold(0u64, |n, socket| n.saturating_add(socket.drops));
+    let Some(worst) = counters.udp.iter().filter(|socket| socket.drops > 0).max_by_key(|socket| socket.drops) else {
+        return Outcome::Rejected(format!("0 datagrams dropped at {} UDP sockets", counters.udp.len()));
+    };
+    // Udp.RcvbufErrors is there for IPv4, Udp6RcvbufErrors for IPv6; without either it was a filter or a checksum.
+    let full = counters.rose("Udp.RcvbufErrors").saturating_add(counters.rose("Udp6RcvbufErrors"));
+    if full == 0 {
+        return Outcome::Rejected(format!(
+            "{} datagrams dropped, 0 of them for a full receive buffer",
+            units::count(drops)
+        ));
+    }
+    let received = counters.rose("Udp.InDatagrams").saturating_add(counters.rose("Udp6InDatagrams"));
+    let summary = format!(
+        "{} datagrams to {} were dropped because its receive buffer of {} was full; {} were received meanwhile.",
+        units::count(worst.drops),
+        worst.local,
+        units::bytes(worst.rcvbuf_bytes as f64),
+        units::count(received)
+    );
+    let evidence = vec![
+        words::counted("datagrams dropped at this socket", worst.drops),
+        words::counted("datagrams received, over the sockets of its namespaces", received),
+        words::valued("receive buffer", worst.rcvbuf_bytes as f64, "B"),
+        words::valued("memory of datagrams that waited at the end", worst.queued_bytes as f64, "B"),
+    ];
+    let settings = counters.namespaces.iter().filter_map(|n| n.settings).find(|s| s.rmem_max > 0);
+    let limit =
+        settings.map_or(String::new(), |s| format!(" (net.core.rmem_max allows {})", units::bytes(s.rmem_max as f64)));
+    let fix = format!(
+        "Read faster: several datagrams per call (recvmmsg), a thread that only reads, several sockets (SO_REUSEPORT). For bursts, a larger \
+         buffer: SO_RCVBUF{limit}, after `sysctl -w net.core.rmem_max=8388608`."
+    );
+    let place = Place { pid: (worst.pid != 0).then_some(worst.pid), ..Place::default() };
+    let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
+    candidate.refused = Some(Refused {
+        count: worst.drops,
+        of: worst.drops.saturating_add(received),
+        wait_ns: worst.drops as f64 * REPEAT_NS,
+    });
+    candidate.holds()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{Role, UdpCounters};
+
+    use crate::testkit::{FlowBuilder, capture, rose, verdict_of};
+
+    #[test]
+    fn datagrams_dropped_at_a_full_socket() {
+        let socket = |drops| UdpCounters {
+            local: "0.0.0.0:53".parse().expect("an address"),
+            netns: 1,
+            pid: 100,
+            drops,
+            queued_bytes: 4096,
+            rcvbuf_bytes: 4608,
+        };
+        let mut full = capture(vec![], vec![]);
+        let mut counters = rose(&[("Udp.RcvbufErrors", 900), ("Udp.InDatagrams", 2000)]);
+        counters.udp = vec![socket(900), socket(0)];
+        full.counters = Some(counters.clone());
+        assert_eq!(verdict_of(&full), "udp-rcvbuf-overflow");
+        // A drop in ten thousand, or those of another program.
+        let mut busy = capture(vec![FlowBuilder::new(1, Role::Server).talks(10, 100)], vec![]);
+        counters.udp = vec![socket(1)];
+        counters.namespaces[0].rose.insert("Udp.InDatagrams".into(), 10_000);
+        busy.counters = Some(counters.clone());
+        assert_eq!(verdict_of(&busy), "healthy");
+        counters.udp = vec![socket(0)];
+        busy.counters = Some(counters);
+        assert_eq!(verdict_of(&busy), "healthy");
+    }
+}

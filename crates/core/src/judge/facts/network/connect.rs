@@ -1,0 +1,196 @@
+//! Opening connections: requests that were dropped or repeated, and connections that are opened for a few exchanges only.
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use parshall_evidence::{FlowRecord, ListenerCounters};
+
+use super::whole;
+use crate::judge::facts::{Blame, Facts, FlowFact, Part, Shape};
+use crate::judge::ledger::flow::State;
+use crate::judge::ledger::flow_rules::{min_rtt_ns, serves};
+use crate::stats::ratio;
+
+/// A SYN is repeated after one second, then after two more, four more (TCP_TIMEOUT_INIT, RFC 6298 2.1).
+pub const SYN_TIMEOUT_NS: f64 = 1e9;
+/// Connections with more exchanges are kept for many requests.
+const EXCHANGES_MAX: u64 = 5;
+/// As many connections must have been opened in the window.
+const OPENED_MIN: usize = 10;
+/// A service with fewer new connections than this for each of its requests keeps them.
+const QUESTIONS_PER_REQUEST_MIN: f64 = 0.5;
+/// With less of a connection's life in its opening, keeping it would help little.
+pub const OF_LIFE_MIN: f64 = 0.2;
+/// A connection that lives longer is not one of a request.
+const LIFE_MAX_NS: f64 = 2e9;
+
+/// Connection requests that were dropped by listeners of the subject.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    /// Listeners that dropped some, by namespace and port.
+    overflowed: Vec<(u64, u16)>,
+    /// Where listeners dropped for lack of room, the port tells the clients' flows apart, whatever their namespace.
+    ports: Vec<u16>,
+}
+
+impl Refusals {
+    /// The listener at the serving end of this flow dropped connection requests.
+    pub fn overflows(&self, flow: &FlowRecord) -> bool {
+        if serves(flow) {
+            self.overflowed.contains(&(flow.netns, flow.local.port()))
+        } else {
+            self.ports.contains(&flow.remote.port())
+        }
+    }
+}
+
+/// Listeners whose queue overflowed: drops at the socket while the namespace counts overflows. A listener also drops SYN-ACKs that
+/// were never answered, which is a matter of the path.
+pub fn overflowed<'a>(facts: &Facts<'a>) -> Vec<&'a ListenerCounters> {
+    let Some(counters) = &facts.capture.counters else { return Vec::new() };
+    let overflows = |l: &&ListenerCounters| {
+        let space = counters.namespace(l.netns);
+        l.drops > 0 && space.and_then(|s| s.rose.get("TcpExt.ListenOverflows")).is_some_and(|&n| n > 0)
+    };
+    counters.listeners.iter().filter(overflows).collect()
+}
+
+/// Which listeners dropped connection requests.
+pub fn refusals(facts: &Facts<'_>) -> Refusals {
+    let found = overflowed(facts);
+    Refusals {
+        overflowed: found.iter().map(|l| (l.netns, l.local.port())).collect(),
+        ports: found.iter().map(|l| l.local.port()).collect(),
+    }
+}
+
+/// Connections of few exchanges.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Setup {
+    /// How many there were, among the flows of the capture.
+    pub connections: usize,
+    /// How many were opened in the window, those included that no record was kept of.
+    pub opened: u64,
+    /// Exchanges on each of them, on average over those that were seen whole.
+    pub exchanges: f64,
+    /// Mean life in nanoseconds.
+    pub life_ns: f64,
+    /// Of it, time until the first request could be sent, and time of exchanges before the last one.
+    pub setup_ns: f64,
+    /// Where most of them go.
+    pub service: Option<SocketAddr>,
+}
+
+/// Adds what connections of few exchanges spend on being opened.
+pub fn add_setup(facts: &Facts<'_>, parts: &mut Vec<Part>) -> Setup {
+    let short: Vec<usize> = (0..facts.flows.len()).filter(|&i| is_short(facts, &facts.flows[i])).collect();
+    if short.len() < OPENED_MIN {
+        return Setup::default();
+    }
+    let whole_seen: Vec<&FlowFact<'_>> =
+        short.iter().map(|&i| &facts.flows[i]).filter(|f| seen_whole(f) && exchanges_on(f) > 0).collect();
+    let (mut cost, mut life, mut exchanges) = (0.0, 0.0, 0.0);
+    for flow in &whole_seen {
+        cost += setup_ns(flow);
+        life += flow.ledger.wall_ns;
+        exchanges += exchanges_on(flow) as f64;
+    }
+    let n = whole_seen.len() as f64;
+    let share = ratio(cost, life);
+    let setup = Setup {
+        connections: short.len(),
+        opened: facts.capture.net.opened.max(short.len() as u64),
+        exchanges: ratio(exchanges, n),
+        life_ns: ratio(life, n),
+        setup_ns: ratio(cost, n),
+        service: service(facts, &short),
+    };
+    if share < OF_LIFE_MIN {
+        return setup;
+    }
+    let mut lost = vec![0.0; facts.flows.len()];
+    parts.iter().for_each(|p| lost[p.flow] += p.ns);
+    for &index in &short {
+        let flow = &facts.flows[index];
+        let free = flow.ledger.wall_ns - lost[index];
+        let ns = if seen_whole(flow) { setup_ns(flow) } else { share * flow.ledger.wall_ns }.min(free);
+        if ns > 0.0 {
+            let idle = ns.min(flow.ledger.of(State::NothingToSend));
+            let rest = if idle > 0.0 { State::InFlight } else { State::Other };
+            for (state, ns) in [(State::NothingToSend, idle), (rest, ns - idle)].into_iter().filter(|s| s.1 > 0.0) {
+                parts.push(whole(index, Blame::Setup, state, ns, 1));
+            }
+        }
+    }
+    move_requests(facts, &short, parts);
+    setup
+}
+
+/// A process that opens a connection for each question that its own requests ask: their time goes into the opening, which is on the
+/// account of the new connections, and into the round trip of the question, whatever it seemed to be lost to.
+fn move_requests(facts: &Facts<'_>, short: &[usize], parts: &mut Vec<Part>) {
+    let mut asked: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
+    for flow in short.iter().map(|&i| &facts.flows[i]).filter(|f| !serves(f.rec) && f.rec.pid != 0) {
+        let sum = asked.entry(flow.rec.pid).or_default();
+        // What is not seen of a connection's life went the same way as what is.
+        *sum = (sum.0 + 1.0, sum.1 + setup_ns(flow) + min_rtt_ns(flow.rec));
+    }
+    for (pid, (questions, taken)) in asked {
+        let serving = |f: &FlowFact<'_>| serves(f.rec) && f.rec.pid == pid && f.shape == Shape::RequestReply;
+        let served: Vec<usize> =
+            (0..facts.flows.len()).filter(|&i| serving(&facts.flows[i]) && !short.contains(&i)).collect();
+        let (mut requests, mut thinking) = (0.0, 0.0);
+        for flow in served.iter().map(|&i| &facts.flows[i]) {
+            requests += flow.rec.calls.exchanges as f64 * flow.ledger.scale;
+            thinking += flow.ledger.of(State::AppThinking);
+        }
+        if questions < QUESTIONS_PER_REQUEST_MIN * requests || requests == 0.0 {
+            continue;
+        }
+        let share = ratio(taken, thinking).min(1.0);
+        for &index in &served {
+            let ends = [Some(index), facts.flows[index].pair];
+            parts.iter_mut().filter(|p| ends.contains(&Some(p.flow))).for_each(|part| part.ns *= 1.0 - share);
+        }
+    }
+}
+
+/// Opened and closed in the window, for a request or a few. Of two ends in the capture, the one that opened it counts.
+fn is_short(facts: &Facts<'_>, flow: &FlowFact<'_>) -> bool {
+    const CLOSE: u8 = 7;
+    let opened = flow.rec.begin_ns > 0 && flow.rec.last.state == CLOSE;
+    let counted_there = serves(flow.rec) && flow.pair.is_some_and(|other| facts.flows[other].rec.begin_ns > 0);
+    opened
+        && !counted_there
+        && flow.shape != Shape::Idle
+        && exchanges_on(flow) <= EXCHANGES_MAX
+        && flow.ledger.wall_ns <= LIFE_MAX_NS
+}
+
+/// Requests and their replies. The first send of a client follows no receive, so it is in none of the changes of direction.
+fn exchanges_on(flow: &FlowFact<'_>) -> u64 {
+    let calls = &flow.rec.calls;
+    let first = !serves(flow.rec) && calls.sends > 0 && calls.recvs > 0;
+    calls.exchanges.saturating_add(u64::from(first))
+}
+
+fn seen_whole(flow: &FlowFact<'_>) -> bool {
+    flow.rec.observed_ns as f64 >= 0.9 * flow.ledger.wall_ns
+}
+
+/// One round trip for the handshake; and of the exchanges, all but the last one: it is the request.
+fn setup_ns(flow: &FlowFact<'_>) -> f64 {
+    let handshake = min_rtt_ns(flow.rec).min(flow.ledger.wall_ns);
+    let before = exchanges_on(flow).saturating_sub(1) as f64;
+    let waiting =
+        flow.ledger.of(State::InFlight) + flow.ledger.of(State::PeerThinking) + flow.ledger.of(State::AppThinking);
+    handshake + waiting * ratio(before, before + 1.0)
+}
+
+fn service(facts: &Facts<'_>, short: &[usize]) -> Option<SocketAddr> {
+    let mut by_service = BTreeMap::<SocketAddr, usize>::new();
+    for &index in short {
+        let flow = facts.flows[index].rec;
+        *by_service.entry(if serves(flow) { flow.local } else { flow.remote }).or_default() += 1;
+    }
+    by_service.into_iter().max_by_key(|(address, n)| (*n, std::cmp::Reverse(*address))).map(|(address, _)| address)
+}

@@ -1,0 +1,67 @@
+//! Which limit of a socket, a host or a path a wait of the network belongs to.
+//!
+//! The account of a flow says that it waited for a window, a buffer or the retransmission timer. Here the settings of both sockets, the
+//! counters of their namespaces and the round trip times say why: each piece of lost time gets one more exact [`Blame`], or keeps
+//! the one it has. `window` is about buffers and windows, `path` about what lies between the hosts, `connect` about opening
+//! connections, `round_trips` about waiting for one answer after the other.
+mod connect;
+mod path;
+mod round_trips;
+mod window;
+
+use super::{Blame, Facts, Part};
+use crate::judge::ledger::flow::State;
+
+pub use connect::{OF_LIFE_MIN, Refusals, SYN_TIMEOUT_NS, Setup, overflowed};
+pub use path::shaper;
+pub use round_trips::Chatter;
+
+/// What was found out about the flows, besides the blame of their lost time.
+#[derive(Debug, Default)]
+pub struct Network {
+    /// Connection requests that were dropped or repeated.
+    pub refusals: Refusals,
+    /// Connections that lived for a few exchanges.
+    pub setup: Setup,
+    /// Requests that asked another service again and again.
+    pub chatter: Vec<Chatter>,
+}
+
+/// Gives the lost time that the network caused its exact blame, and adds what only counters and settings show to be lost.
+pub fn refine(facts: &Facts<'_>, mut parts: Vec<Part>) -> (Vec<Part>, Network) {
+    let refusals = connect::refusals(facts);
+    let black_holes = path::black_holes(facts);
+    let windows = window::Windows::of(facts, &parts);
+    for part in &mut parts {
+        part.blame = match part.blame {
+            Blame::PeerWindow => windows.of_peer(facts, part),
+            Blame::ReaderBlocked => window::of_reader(facts, part),
+            Blame::Sndbuf | Blame::Qdisc => window::of_send_buffer(facts, part),
+            Blame::Loss | Blame::Rto | Blame::Cwnd => path::of_loss(facts, &refusals, &black_holes, part),
+            other => other,
+        };
+    }
+    window::add_receivers(facts, &mut parts);
+    path::add_queued(facts, &mut parts);
+    let setup = connect::add_setup(facts, &mut parts);
+    let chatter = round_trips::add(facts, &mut parts);
+    (parts, Network { refusals, setup, chatter })
+}
+
+/// A piece of lost time that stands for all intervals of a flow in one state.
+fn whole(flow: usize, blame: Blame, state: State, ns: f64, count: u64) -> Part {
+    Part {
+        flow,
+        blame,
+        state,
+        ns,
+        count: count.max(1),
+        each_ns: crate::stats::ratio(ns, count.max(1) as f64),
+        release: parshall_evidence::Release::RxAck,
+        tid: 0,
+        span: None,
+        stall: None,
+        off: None,
+        supply: state == State::NothingToSend,
+    }
+}

@@ -1,0 +1,109 @@
+//! What lies between the hosts, or between the socket and the wire: shapers, bottlenecks, and paths that lose large packets only.
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use parshall_evidence::DeviceQueue;
+
+use super::{Refusals, whole};
+use crate::judge::facts::{Blame, Facts, FlowFact, Part, Shape, rtt_ns};
+use crate::judge::ledger::flow::State;
+use crate::judge::ledger::flow_rules::same_address;
+
+/// A queue on the path adds at least this much to the round trip before it is worth naming.
+const QUEUE_MIN_NS: f64 = 5e6;
+/// TCP_SYN_SENT, include/net/tcp_states.h.
+const SYN_SENT: u8 = 2;
+
+/// Peers behind a path on which large packets vanish.
+pub fn black_holes(facts: &Facts<'_>) -> BTreeSet<IpAddr> {
+    let stuck = (0..facts.flows.len()).filter(|&i| is_black_hole(facts, i));
+    stuck.map(|i| facts.flows[i].rec.remote.ip()).collect()
+}
+
+/// What the loss, or the timeout, belongs to.
+pub fn of_loss(facts: &Facts<'_>, refusals: &Refusals, black_holes: &BTreeSet<IpAddr>, part: &Part) -> Blame {
+    let flow = &facts.flows[part.flow];
+    if refusals.overflows(flow.rec) {
+        return Blame::AcceptQueue;
+    }
+    // No segment of the peer has told its window yet: it is the SYN that is repeated.
+    let unanswered = part.stall.and_then(|i| facts.capture.flow_stalls.get(i)).is_some_and(|s| s.snd_wnd == 0);
+    if flow.rec.last.state == SYN_SENT || (unanswered && !matches!(part.state, State::PeerThinking)) {
+        return Blame::Syn;
+    }
+    // The timeout of an older flow has doubled so often that the window saw one of them at most.
+    if black_holes.contains(&flow.rec.remote.ip()) && acked(flow) < u64::from(flow.rec.last.mss.max(1)) {
+        return Blame::BlackHole;
+    }
+    if flow.shape != Shape::StreamOut {
+        return part.blame;
+    }
+    match shaper(facts, flow) {
+        Some(_) => Blame::Shaper,
+        None if is_queued(flow) => Blame::Bottleneck,
+        None => part.blame,
+    }
+}
+
+/// The queue of the local device that holds this flow back by its rate.
+pub fn shaper<'a>(facts: &Facts<'a>, flow: &FlowFact<'_>) -> Option<&'a DeviceQueue> {
+    let space = facts.capture.counters.as_ref()?.namespace(flow.rec.netns)?;
+    let sent = flow.rec.last.bytes_acked.saturating_sub(flow.rec.first.bytes_acked);
+    let holds = |q: &&DeviceQueue| q.overlimits > 0 && (q.backlog_bytes > 0 || q.drops > 0) && q.sent_bytes >= sent / 2;
+    let of = space.queues.iter().filter(holds);
+    of.filter(|_| sent > 0 && adds_delay(flow)).max_by_key(|q| q.sent_bytes)
+}
+
+/// The round trip is far above its minimum while the flow streams: its own data queues somewhere on the path.
+pub fn is_queued(flow: &FlowFact<'_>) -> bool {
+    flow.shape == Shape::StreamOut && adds_delay(flow) && !same_address(flow.rec)
+}
+
+fn adds_delay(flow: &FlowFact<'_>) -> bool {
+    let (srtt, least) = (f64::from(flow.rec.last.srtt_us) * 1e3, rtt_ns(flow));
+    least > 0.0 && srtt >= 2.0 * least && srtt >= least + QUEUE_MIN_NS
+}
+
+/// Small segments pass and large ones are never acknowledged: the flow retransmits the same bytes again and again, while the same
+/// peer answers handshakes and small messages.
+fn is_black_hole(facts: &Facts<'_>, index: usize) -> bool {
+    let flow = &facts.flows[index];
+    let (first, last) = (&flow.rec.first, &flow.rec.last);
+    let several =
+        flow.data_segs.saturating_sub(flow.retransmitted) >= 2 || last.packets_out.max(first.packets_out) >= 2;
+    let stuck = flow.retransmitted >= 2
+        && acked(flow) < u64::from(last.mss.max(1))
+        && (several || last.unsent_bytes > last.mss);
+    if !stuck || last.state == SYN_SENT {
+        return false;
+    }
+    let opened = flow.rec.begin_ns > 0 || first.segs_in == 0;
+    let peer = flow.rec.remote.ip();
+    let answers = |other: &FlowFact<'_>| {
+        other.rec.remote.ip() == peer && other.rec.last.segs_in > other.rec.first.segs_in && other.rec.begin_ns > 0
+    };
+    let small_passes = last.segs_in > first.segs_in && (opened || last.bytes_received > first.bytes_received);
+    small_passes || facts.flows.iter().any(answers)
+}
+
+fn acked(flow: &FlowFact<'_>) -> u64 {
+    flow.rec.last.bytes_acked.saturating_sub(flow.rec.first.bytes_acked)
+}
+
+/// Adds the time in which streams fill their congestion window because their own data queues on the path, without a loss.
+pub fn add_queued(facts: &Facts<'_>, parts: &mut Vec<Part>) {
+    for (index, flow) in facts.flows.iter().enumerate() {
+        let ns = flow.ledger.of(State::CwndLimited);
+        let counted = parts.iter().any(|p| p.flow == index && p.state == State::CwndLimited);
+        if ns == 0.0 || counted || flow.shape != Shape::StreamOut {
+            continue;
+        }
+        let blame = match shaper(facts, flow) {
+            Some(_) => Blame::Shaper,
+            None if is_queued(flow) => Blame::Bottleneck,
+            None => continue,
+        };
+        let intervals = flow.ledger.intervals.iter().filter(|i| i.state == State::CwndLimited);
+        parts.push(whole(index, blame, State::CwndLimited, ns, intervals.fold(0u64, |n, i| n.saturating_add(i.count))));
+    }
+}

@@ -1,0 +1,135 @@
+//! One answer after the other: flows that are in flight all the time with one small request, and services that ask another one many
+//! times in each request.
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::whole;
+use crate::judge::facts::{Blame, Facts, FlowFact, Part, Shape, rtt_ns};
+use crate::judge::ledger::flow::State;
+use crate::judge::ledger::flow_rules::serves;
+use crate::stats::ratio;
+
+/// Shorter round trips are the host's own work.
+const RTT_MIN_NS: f64 = 1e6;
+/// A flow that waits this share of its time for round trips has nothing else to do.
+const IN_FLIGHT_MIN: f64 = 0.6;
+/// Fewer exchanges in the window say nothing.
+const EXCHANGES_MIN: f64 = 10.0;
+/// From this many questions per request on, one would do.
+const PER_REQUEST_MIN: f64 = 5.0;
+/// A question that takes longer is a slow answer first.
+const ANSWER_MAX_NS: f64 = 10e6;
+/// Share of a request's time that the questions take.
+const OF_REQUEST_MIN: f64 = 0.3;
+
+/// What a flow does from a question to the reading of its answer.
+const WAITS: [State; 3] = [State::InFlight, State::PeerThinking, State::ReaderWaiting];
+
+/// A process that asks a service many times in each of its own requests.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chatter {
+    /// The process.
+    pub pid: u32,
+    /// Whom it asks.
+    pub asked: SocketAddr,
+    /// Questions per request.
+    pub per_request: f64,
+    /// Time of one question in nanoseconds, mean.
+    pub each_ns: f64,
+    /// Share of the requests' time.
+    pub share: f64,
+}
+
+/// Adds the time that goes into round trips, and returns who asks how often.
+pub fn add(facts: &Facts<'_>, parts: &mut Vec<Part>) -> Vec<Chatter> {
+    for (index, flow) in facts.flows.iter().enumerate() {
+        if let Some((ns, count)) = serial(flow) {
+            let lost: f64 = parts.iter().filter(|p| p.flow == index).map(|p| p.ns).sum();
+            if lost < 0.3 * ns {
+                parts.retain(|p| p.flow != index);
+                parts.push(whole(index, Blame::RoundTrips, State::InFlight, ns, count));
+            }
+        }
+    }
+    let found = chatter(facts);
+    for one in &found {
+        move_requests(facts, one, parts);
+    }
+    found
+}
+
+/// A flow with one request on its way at a time, and the next one right behind the reply. Returns time and number of the waits.
+fn serial(flow: &FlowFact<'_>) -> Option<(f64, u64)> {
+    let shown_there = serves(flow.rec) && flow.pair.is_some();
+    if shown_there || flow.shape != Shape::RequestReply || rtt_ns(flow) < RTT_MIN_NS {
+        return None;
+    }
+    let waits = flow.ledger.intervals.iter().filter(|i| i.state == State::InFlight);
+    let count = waits.fold(0u64, |n, i| n.saturating_add(i.count));
+    let ns = flow.ledger.of(State::InFlight);
+    let exchanges = flow.rec.calls.exchanges as f64 * flow.ledger.scale;
+    let each = ratio(ns, exchanges);
+    let one_at_a_time = each >= 0.7 * rtt_ns(flow);
+    let busy = ns >= IN_FLIGHT_MIN * flow.ledger.wall_ns;
+    let mss = f64::from(flow.rec.last.mss.max(1));
+    let bytes = (flow.rec.calls.send_bytes.max(flow.rec.calls.recv_bytes)) as f64 * flow.ledger.scale;
+    let small = ratio(bytes, exchanges) < 10.0 * mss;
+    (busy && one_at_a_time && small && exchanges >= EXCHANGES_MIN).then_some((ns, count))
+}
+
+/// Questions to one service.
+#[derive(Default)]
+struct Asked {
+    exchanges: f64,
+    waited_ns: f64,
+}
+
+fn chatter(facts: &Facts<'_>) -> Vec<Chatter> {
+    let mut served: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
+    let mut asked: BTreeMap<(u32, SocketAddr), Asked> = BTreeMap::new();
+    for flow in facts.flows.iter().filter(|f| f.shape == Shape::RequestReply && f.rec.pid != 0) {
+        let exchanges = flow.rec.calls.exchanges as f64 * flow.ledger.scale;
+        if serves(flow.rec) {
+            let sum = served.entry(flow.rec.pid).or_default();
+            *sum = (sum.0 + exchanges, sum.1 + flow.ledger.of(State::AppThinking));
+        } else {
+            let sum = asked.entry((flow.rec.pid, flow.rec.remote)).or_default();
+            sum.exchanges += exchanges;
+            sum.waited_ns += WAITS.iter().map(|&state| flow.ledger.of(state)).sum::<f64>();
+        }
+    }
+    let found = asked.into_iter().filter_map(|((pid, remote), asked)| {
+        let &(requests, thinking_ns) = served.get(&pid)?;
+        let chatter = Chatter {
+            pid,
+            asked: remote,
+            per_request: ratio(asked.exchanges, requests),
+            each_ns: ratio(asked.waited_ns, asked.exchanges),
+            share: ratio(asked.waited_ns, thinking_ns).min(1.0),
+        };
+        let many = requests >= 3.0 && chatter.per_request >= PER_REQUEST_MIN;
+        (many && chatter.each_ns <= ANSWER_MAX_NS && chatter.share >= OF_REQUEST_MIN).then_some(chatter)
+    });
+    found.collect()
+}
+
+/// The requests' time that goes into the questions is lost on the connections that carry them, whatever it seemed to be lost to.
+fn move_requests(facts: &Facts<'_>, chatter: &Chatter, parts: &mut Vec<Part>) {
+    for (index, flow) in facts.flows.iter().enumerate().filter(|(_, f)| f.rec.pid == chatter.pid) {
+        if serves(flow.rec) {
+            let ends = [Some(index), flow.pair];
+            for part in parts.iter_mut().filter(|p| ends.contains(&Some(p.flow))) {
+                part.ns *= 1.0 - chatter.share;
+            }
+        } else if flow.rec.remote == chatter.asked {
+            parts.retain(|p| p.flow != index);
+            let count = (flow.rec.calls.exchanges as f64 * flow.ledger.scale) as u64;
+            for state in WAITS {
+                let ns = flow.ledger.of(state);
+                if ns > 0.0 {
+                    parts.push(whole(index, Blame::RoundTrips, state, ns, count));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Windows and buffers that are smaller than what a path holds in one round trip.
+use std::collections::BTreeMap;
+
+use parshall_evidence::{FlowRecord, SocketFigures};
+
+use super::{path, whole};
+use crate::judge::facts::{Blame, Facts, FlowFact, Part, Shape, rtt_ns};
+use crate::judge::ledger::flow::State;
+use crate::stats::ratio;
+
+/// `sk_userlocks`, include/net/sock.h.
+const SNDBUF_LOCK: u8 = 1;
+const RCVBUF_LOCK: u8 = 2;
+/// Below this round trip a window that fills is news of microseconds.
+const RTT_MIN_NS: f64 = 5e5;
+/// A window that is used up once a round trip gives this share of itself per round trip.
+const FULL_EACH_RTT: f64 = 0.6;
+/// A buffer this near to the largest that the kernel gives will not grow.
+const AT_CAP: f64 = 0.9;
+/// Received data that takes more memory than this many times its size makes the kernel collapse queues.
+const COLLAPSES_MIN: u64 = 3;
+
+/// The peer's windows of the flows that waited for them.
+pub struct Windows {
+    /// Flows that fill a steady window once in each round trip.
+    bound: BTreeMap<usize, bool>,
+}
+
+impl Windows {
+    /// Looks at each flow with lost time of this kind.
+    pub fn of(facts: &Facts<'_>, parts: &[Part]) -> Self {
+        let mut seen: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+        for part in parts.iter().filter(|p| p.blame == Blame::PeerWindow) {
+            let windows = seen.entry(part.flow).or_default();
+            windows.extend(part.stall.and_then(|i| facts.capture.flow_stalls.get(i)).map(|s| s.snd_wnd));
+        }
+        let bound = seen.into_iter().map(|(flow, windows)| (flow, is_bound(&facts.flows[flow], &windows)));
+        Self { bound: bound.collect() }
+    }
+
+    /// Why the peer's window was full: its buffer is too small for the path, or its application did not read.
+    pub fn of_peer(&self, facts: &Facts<'_>, part: &Part) -> Blame {
+        let flow = &facts.flows[part.flow];
+        let once_a_round_trip = part.each_ns <= 2.0 * rtt_ns(flow) + 5e6;
+        if !once_a_round_trip || !self.bound.get(&part.flow).copied().unwrap_or(false) {
+            return Blame::PeerWindow;
+        }
+        let receiver = flow.pair.map(|other| facts.flows[other].rec);
+        receiver.and_then(|receiver| receive_limit(facts, receiver)).unwrap_or(Blame::WindowPerRtt)
+    }
+}
+
+/// A window of much the same size that carries most of itself in each round trip.
+fn is_bound(flow: &FlowFact<'_>, windows: &[u32]) -> bool {
+    let rtt = rtt_ns(flow);
+    let last = flow.rec.last.snd_wnd.max(flow.rec.first.snd_wnd);
+    let largest = f64::from(windows.iter().copied().max().unwrap_or(last));
+    let small = windows.iter().filter(|&&w| f64::from(w) < 0.5 * largest).count();
+    let steady = small * 4 <= windows.len();
+    let srtt = f64::from(flow.rec.last.srtt_us) * 1e3;
+    let sent = flow.rec.last.bytes_acked.saturating_sub(flow.rec.first.bytes_acked) as f64;
+    let per_rtt = ratio(sent, flow.ledger.wall_ns) * srtt.max(rtt);
+    rtt >= RTT_MIN_NS && steady && largest > 0.0 && per_rtt >= FULL_EACH_RTT * largest
+}
+
+/// What keeps the window of a receiver small; None when it may still grow.
+fn receive_limit(facts: &Facts<'_>, receiver: &FlowRecord) -> Option<Blame> {
+    let counters = facts.capture.counters.as_ref();
+    let space = counters.and_then(|c| c.namespace(receiver.netns));
+    if collapses(facts, receiver) {
+        return Some(Blame::QueueCollapse);
+    }
+    if receiver.last.userlocks & RCVBUF_LOCK != 0 {
+        return Some(Blame::RcvbufLocked);
+    }
+    let cap = space.and_then(|space| space.settings).map_or(0, |settings| settings.tcp_rmem[2]);
+    if cap > 0 && f64::from(receiver.last.rcvbuf) >= AT_CAP * cap as f64 {
+        return Some(Blame::SysctlCap);
+    }
+    let scales = facts.figures(receiver.id).map(|figures| figures.window_scales);
+    (scales == Some(None)).then_some(Blame::WindowPerRtt)
+}
+
+/// The kernel merged or dropped what waited in receive queues of this namespace.
+fn collapses(facts: &Facts<'_>, receiver: &FlowRecord) -> bool {
+    let space = facts.capture.counters.as_ref().and_then(|c| c.namespace(receiver.netns));
+    let rose = |name: &str| space.and_then(|space| space.rose.get(name)).copied().unwrap_or(0);
+    ["TcpExt.PruneCalled", "TcpExt.TCPRcvCollapsed", "TcpExt.RcvPruned"].iter().any(|name| rose(name) >= COLLAPSES_MIN)
+}
+
+/// A reader that empties its queue each time takes what the queue holds, and that is little where it collapses.
+pub fn of_reader(facts: &Facts<'_>, part: &Part) -> Blame {
+    let flow = &facts.flows[part.flow];
+    let calls = &flow.rec.calls;
+    let empties = calls.recvs > 0 && calls.recv_left_over < calls.recvs / 4;
+    if empties && collapses(facts, flow.rec) { Blame::QueueCollapse } else { part.blame }
+}
+
+/// Why a writer waited for its own send buffer, or for the queue below it.
+pub fn of_send_buffer(facts: &Facts<'_>, part: &Part) -> Blame {
+    let flow = &facts.flows[part.flow];
+    if path::shaper(facts, flow).is_some() {
+        return Blame::Shaper;
+    }
+    if path::is_queued(flow) {
+        return Blame::Bottleneck;
+    }
+    // Next door, a full buffer is waited for until the other end has had its turn on a CPU.
+    if part.blame == Blame::Qdisc || rtt_ns(flow) < RTT_MIN_NS {
+        return part.blame;
+    }
+    if flow.rec.last.userlocks & SNDBUF_LOCK != 0 {
+        return Blame::SndbufLocked;
+    }
+    let space = facts.capture.counters.as_ref().and_then(|c| c.namespace(flow.rec.netns));
+    let cap = space.and_then(|space| space.settings).map_or(0, |settings| settings.tcp_wmem[2]);
+    if cap > 0 && f64::from(flow.rec.last.sndbuf) >= AT_CAP * cap as f64 {
+        return Blame::SysctlCap;
+    }
+    Blame::Sndbuf
+}
+
+/// The round trip as a receiver knows it, in nanoseconds; 0 when unknown.
+fn receive_rtt_ns(flow: &FlowFact<'_>, figures: Option<&SocketFigures>) -> f64 {
+    let estimate = figures.map_or(0.0, |f| f64::from(f.rcv_rtt_us) * 1e3);
+    // The estimate counts the time in which a window is filled, so it is never below the round trip.
+    if estimate > 0.0 { estimate } else { rtt_ns(flow) }
+}
+
+/// Adds the time of receivers whose own window is what limits them, where the sender is not in the capture to show it.
+pub fn add_receivers(facts: &Facts<'_>, parts: &mut Vec<Part>) {
+    for (index, flow) in facts.flows.iter().enumerate() {
+        if flow.pair.is_some() || flow.shape != Shape::StreamIn || rtt_ns(flow) < RTT_MIN_NS {
+            continue;
+        }
+        let received = flow.rec.last.bytes_received.saturating_sub(flow.rec.first.bytes_received) as f64;
+        let per_rtt = ratio(received, flow.ledger.wall_ns) * receive_rtt_ns(flow, facts.figures(flow.rec.id));
+        let window = f64::from(flow.rec.last.rcv_wnd);
+        if window == 0.0 || per_rtt < FULL_EACH_RTT * window {
+            continue;
+        }
+        let Some(blame) = receive_limit(facts, flow.rec) else { continue };
+        parts.retain(|p| p.flow != index || p.blame != Blame::PeerThink);
+        let round_trips = (flow.ledger.wall_ns / rtt_ns(flow)) as u64;
+        for state in [State::NothingToSend, State::PeerThinking] {
+            let ns = flow.ledger.of(state);
+            if ns > 0.0 {
+                parts.push(whole(index, blame, state, ns, round_trips));
+            }
+        }
+    }
+}
