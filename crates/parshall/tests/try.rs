@@ -178,7 +178,7 @@ fn a_raised_quota_helps_and_comes_back() {
     let before = group.text();
     // Throttled for up to 98 ms of 100: a window must hold several periods.
     let arguments =
-        ["try", "quota=max", "--port", &pair.port.to_string(), "--yes", "--pairs", "3", "--window", "600ms"];
+        ["try", "quota=max", "--port", &pair.port.to_string(), "--yes", "--pairs", "5", "--window", "600ms"];
     let report = result(&parshall(&[&arguments[..], &["--format", "json"]].concat()));
     assert_eq!(report.outcome.status, TrialStatus::Helped, "{report:#?}");
     assert_eq!((report.change.on.as_str(), report.places.changed), ("control group", 1));
