@@ -11,9 +11,7 @@ pub const CAUSE: Cause = Cause { id: "process-stopped", title: "The process is s
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Stopped) else { return not_spent(facts, Spent::Stopped) };
     let leaf = waits.leaf;
-    let by = if leaf.target.is_empty() { String::new() } else { format!(" by {}", leaf.target) };
-    let summary =
-        format!("{}: {} was stopped{by} meanwhile, {} a request.", waits.share_words(), name(leaf), waits.each());
+    let summary = format!("{}: {} was stopped meanwhile, {} a request.", waits.share_words(), name(leaf), waits.each());
     let fix = format!(
         "Find who stops it (kill -STOP, a debugger, docker pause, the freezer): grep -E 'State|TracerPid' /proc/{0}/status. Let it \
          run: kill -CONT {0}",

@@ -35,7 +35,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::HopKind;
+    use parshall_evidence::{Frame, HopKind, Stack};
 
     use crate::testkit::service::{Hops, ServiceBuilder, with};
     use crate::testkit::verdict_of;
@@ -53,6 +53,16 @@ mod tests {
     #[test]
     fn one_after_the_other_is_something_else() {
         assert_eq!(verdict_of(&with(timer().gaps(4_900_000, 5_000_000, 5_100_000))), "serialized-service");
+    }
+
+    #[test]
+    fn a_databases_wait_for_a_row_is_no_timer() {
+        let way = Hops::new().thread(100, 101, "postgres").on(HopKind::Timer, "epoll_wait").stack(0);
+        let mut capture = with(ServiceBuilder::new(5432).requests(20, 100.0).part(way, 0.98).cpu(0.02));
+        assert_eq!(verdict_of(&capture), "timer-wait");
+        let frame = |name: &str| Frame { name: name.to_string(), module: "postgres".to_string(), kernel: false };
+        capture.stacks = vec![Stack { frames: vec![frame("WaitLatch"), frame("ProcSleep")] }];
+        assert_eq!(verdict_of(&capture), "lock-contention");
     }
 
     #[test]

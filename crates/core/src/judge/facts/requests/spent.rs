@@ -168,6 +168,7 @@ impl<'c> Context<'c> {
                 Spent::Flow
             }
             HopKind::OnCpu if !is_queued(part) && self.overstates(leaf.pid) => Spent::Unseen,
+            HopKind::Timer | HopKind::Unseen if self.waits_for_row_lock(leaf) => Spent::Lock,
             HopKind::Stopped => Spent::Stopped,
             HopKind::Throttled => Spent::Throttled,
             HopKind::NameServer => Spent::Dns,
@@ -293,6 +294,14 @@ impl<'c> Context<'c> {
         computes && part.rec.hops.iter().filter(|h| h.kind == HopKind::Lock).all(is)
     }
 
+    /// A database waits for a lock of its own in a loop with a timeout: only its functions tell that from a sleep.
+    fn waits_for_row_lock(&self, leaf: &Hop) -> bool {
+        const FUNCTIONS: [&str; 4] = ["ProcSleep", "LockAcquire", "WaitOnLock", "lock_wait"];
+        let stack = leaf.stack.and_then(|i| self.capture.stacks.get(i as usize));
+        let mut frames = stack.iter().flat_map(|s| &s.frames).filter(|f| !f.kernel);
+        frames.any(|f| FUNCTIONS.iter().any(|name| f.name.starts_with(name)))
+    }
+
     /// It waits for other threads that change the process' mappings, and not for memory.
     fn waits_for_mapping(&self, leaf: &Hop) -> bool {
         let stack = leaf.stack.and_then(|i| self.capture.stacks.get(i as usize));
@@ -303,7 +312,9 @@ impl<'c> Context<'c> {
 /// The replies are evenly spaced while others wait, and a request takes as long as several of them.
 fn is_serial(service: &Service, outstanding: f64) -> bool {
     let (p10, p50, p90) = (service.reply_gap_p10_ns, service.reply_gap_p50_ns, service.reply_gap_p90_ns);
-    let even = p50 > 0 && p10 as f64 >= 0.75 * p90 as f64;
+    // The more are outstanding, the less likely timers that run side by side are evenly spaced by chance.
+    let alike = if outstanding >= 5.0 { 0.60 } else { 0.75 };
+    let even = p50 > 0 && p10 as f64 >= alike * p90 as f64;
     even && outstanding >= 2.5 && service.p50_ns as f64 >= 1.5 * p50 as f64
 }
 
