@@ -124,3 +124,52 @@ impl<W: Write> Sink for Stdout<W> {
 
 /// Rows that are encoded between two checks of the buffer's size.
 const ROWS_AT_ONCE: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::socket::SocketRecord;
+
+    use super::*;
+    use crate::format::text::TableStyle;
+
+    /// What is written by the end of each of two dumps, and at the end.
+    fn written(format: SocketFormat) -> [Vec<u8>; 3] {
+        let mut out = Vec::new();
+        let mut steps = Vec::new();
+        for dumps in 1..=2u64 {
+            out.clear();
+            let mut sink = Stdout::new(encoder(format, TableStyle::default()), &mut out);
+            give(&mut sink, dumps);
+            drop(sink);
+            steps.push(out.clone());
+        }
+        out.clear();
+        let mut sink = Stdout::new(encoder(format, TableStyle::default()), &mut out);
+        give(&mut sink, 2);
+        let account = Box::new(sink).close(Duration::ZERO);
+        assert_eq!((account.rows_in, account.rows_out, account.rows_waiting), (2000, 2000, 0));
+        let [first, second] = steps.try_into().expect("two dumps");
+        [first, second, out]
+    }
+
+    fn give(sink: &mut impl Sink, dumps: u64) {
+        for sequence in 1..=dumps {
+            let dump = Dump { at_unix_ns: sequence, sequence, host: "h".into(), backend: "walk" };
+            let records: Vec<SocketRecord> =
+                (0..1000).map(|inode| SocketRecord { family: 2, inode, ..Default::default() }).collect();
+            let rows: Vec<Row<'_>> = records.iter().map(Row::bare).collect();
+            sink.rows(&dump, &rows).expect("memory");
+            sink.end(&dump, &Completeness { expected: 1000, emitted: 1000, ..Default::default() }).expect("memory");
+        }
+    }
+
+    #[test]
+    fn compressed_protobuf_can_be_read_after_each_dump() {
+        let compressed = written(SocketFormat::ProtobufZstd);
+        let plain = written(SocketFormat::Protobuf);
+        for (compressed, plain) in compressed.iter().zip(&plain) {
+            assert!(compressed.len() < plain.len() / 4, "{} of {} bytes", compressed.len(), plain.len());
+            assert_eq!(&zstd::decode_all(&compressed[..]).expect("complete frames"), plain);
+        }
+    }
+}
