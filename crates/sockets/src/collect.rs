@@ -1,8 +1,8 @@
-//! One dump: records from the backend, joined with what user space knows, as rows.
+//! Dumps: records from the backend are joined with names, owners and changes, and become rows.
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use parshall_core::sockets::{Dump, Met, Owner, Row, Seen, Tracker, key};
+use parshall_core::sockets::{Change, Dump, Owner, Row, Seen, Tracker, key};
 use parshall_evidence::socket::Selection;
 use parshall_evidence::socket::{Batch, Completeness, Group, SocketRecord};
 
@@ -11,17 +11,17 @@ use super::backend::choose::Dumps;
 use super::names::{Mixed, Names};
 use super::owners::{self, Owners};
 
-/// Sockets whose last counters are kept, at most: about 100 MB.
+/// The maximum number of sockets whose counters are stored: about 100 MB.
 const TRACKED_MAX: usize = 1 << 20;
-/// Of dumps that the backend takes changed sockets for, each one of so many is whole: those that have gone are forgotten.
-const WHOLE_EVERY: u64 = 64;
-/// Rows that are made at once: few enough to stay in the cache.
+/// If the backend returns only changed sockets, every 64th dump is complete, so that closed sockets are removed.
+const COMPLETE_EVERY: u64 = 64;
+/// Rows that are made together. They fit the CPU cache.
 const PORTION: usize = 1024;
 
-/// Takes rows as they come.
+/// Receives rows of a dump. An error ends the rows.
 pub type Take<'a> = &'a mut dyn FnMut(&Dump, &[Row<'_>]) -> anyhow::Result<()>;
 
-/// Reads dump after dump.
+/// Reads one dump after the other.
 pub struct Collector {
     backend: Box<dyn Backend>,
     selection: Selection,
@@ -31,23 +31,24 @@ pub struct Collector {
     names: Names,
     owners: Option<Box<dyn Owners>>,
     tracker: Option<Tracker>,
-    /// Sockets that the processes of the filter held in the last dump: nobody holds them any more when they have closed.
-    /// None where nothing closes between dumps, or the filter does not ask for processes.
+    /// Sockets that the selected processes had open in the last dump, because a closed socket has no owner. `None` for a single
+    /// dump, and where no processes are selected.
     held: Option<HashSet<u64, Mixed>>,
-    /// Descriptors that no look could take in, over all dumps.
+    /// Descriptors beyond the limit, over all scans for owners.
     owners_dropped: u64,
-    /// Looks at the owners that failed.
+    /// Failed scans for owners.
     owners_failed: u64,
 }
 
 impl Collector {
-    /// A collector; `tracks` says whether it remembers counters from one dump to the next. Also what is not as it should be.
+    /// Creates a collector. With `tracks`, it stores counters from one dump to the next. The text says why owners are read in a
+    /// slower way than possible.
     pub fn new(backend: Box<dyn Backend>, selection: Selection, tracks: bool, dumps: Dumps) -> (Self, Option<String>) {
         let (owners, note): (Option<Box<dyn Owners>>, _) = if selection.groups.has(Group::Owner) {
             let (owners, note) = owners::best();
             (Some(owners), note)
         } else if dumps == Dumps::One && backend.needs_foreign_sockets() {
-            // Only this pass finds namespaces that nothing but a socket keeps. A stream does not pay for it in every dump.
+            // Only a scan for owners finds namespaces that only a socket keeps alive. For a stream it would cost too much.
             (owners::Kernel::load().ok().map(|owners| Box::new(owners) as _), None)
         } else {
             (None, None)
@@ -70,65 +71,65 @@ impl Collector {
         (collector, note)
     }
 
-    /// The backend's name.
+    /// Name of the backend.
     pub fn backend(&self) -> &'static str {
         self.backend.name()
     }
 
-    /// Descriptors that no look at the owners had room for, over all dumps.
     pub fn owners_dropped(&self) -> u64 {
         self.owners_dropped
     }
 
-    /// What went wrong with the reading so far, by kind.
+    /// Errors of all dumps, by kind.
     pub fn errors(&self) -> BTreeMap<&'static str, u64> {
         let mut errors = self.backend.counts();
         if self.owners_failed > 0 {
             errors.insert("owners", self.owners_failed);
         }
-        if let Some(n) = self.tracker.as_ref().map(Tracker::no_room).filter(|n| *n > 0) {
+        if let Some(n) = self.tracker.as_ref().map(Tracker::untracked).filter(|n| *n > 0) {
             errors.insert("untracked", n);
         }
         errors
     }
 
-    /// One dump. What `take` refuses ends the giving of rows, not the dump.
+    /// Reads one dump and passes its rows to `take`. After an error of `take` it gets no more rows, but the dump is read to its
+    /// end.
     ///
     /// # Errors
-    /// The backend cannot read, or the first refusal of `take`.
+    /// The backend cannot read, or the first error of `take`.
     pub fn dump(&mut self, take: Take<'_>) -> anyhow::Result<(Dump, Completeness)> {
         self.sequence += 1;
         let dump = self.stamp();
         self.names.begin();
         if self.scan_owners().is_err() {
-            // The sockets are worth telling without their owners.
+            // Rows without owners are better than no rows.
             self.owners_failed += 1;
         }
         let now_ns = self.begun.elapsed().as_nanos() as u64;
         if let Some(tracker) = &mut self.tracker {
-            // The first dump must not look as if it had begun with the clock.
+            // The clock begins with this process, and a dump at time 0 would have no interval.
             tracker.begin(now_ns.max(1));
         }
-        let whole = !self.backend.leaves_out_unchanged() || self.sequence.is_multiple_of(WHOLE_EVERY);
-        let asked = Selection { changed: self.selection.changed && !whole, ..self.selection.clone() };
+        let complete = !self.backend.skips_unchanged() || self.sequence.is_multiple_of(COMPLETE_EVERY);
+        let asked = Selection { changed: self.selection.changed && !complete, ..self.selection.clone() };
         let Self { backend, selection, names, owners, tracker, held, .. } = self;
         if let Some(held) = held.as_mut().filter(|_| !asked.changed) {
             held.clear();
         }
         let mut join = Join { names, owners: owners.as_deref(), tracker: tracker.as_mut(), selection, held };
-        let mut refusal = None;
-        let mut left_out = 0;
+        let mut failure = None;
+        let mut filtered = 0;
         let mut completeness = backend.dump(&asked, &mut |batch| {
-            if refusal.is_none() {
-                refusal = join.batch(&dump, batch, take, &mut left_out).err();
+            if failure.is_none() {
+                failure = join.batch(&dump, batch, take, &mut filtered).err();
             }
         })?;
-        completeness.filtered += left_out;
-        completeness.emitted -= left_out.min(completeness.emitted);
+        completeness.filtered += filtered;
+        completeness.emitted -= filtered.min(completeness.emitted);
         if let Some(tracker) = self.tracker.as_mut().filter(|_| !asked.changed) {
             tracker.end();
         }
-        match refusal {
+        match failure {
             Some(error) => Err(error),
             None => Ok((dump, completeness)),
         }
@@ -147,13 +148,13 @@ impl Collector {
         Ok(())
     }
 
-    /// Rows of sockets that have closed since the last dump, of which they are told as part. Records lose what the backend
-    /// of the dumps does not see, so that their keys are the same.
+    /// Passes rows of sockets that closed since the last dump to `take`; they belong to that dump. What the backend does not see
+    /// is removed from the records, so that their keys are those of its dumps.
     ///
     /// # Errors
-    /// The refusal of `take`.
+    /// The error of `take`.
     pub fn closed(&mut self, records: &mut [SocketRecord], take: Take<'_>) -> anyhow::Result<()> {
-        if !self.backend.sees_births() {
+        if !self.backend.sees_sequence_numbers() {
             for record in &mut *records {
                 (record.birth_sent, record.birth_received, record.address) = (0, 0, 0);
             }
@@ -161,30 +162,30 @@ impl Collector {
         let dump = self.stamp();
         let now_ns = self.begun.elapsed().as_nanos() as u64;
         for records in records.chunks(PORTION) {
-            let met: Vec<(u64, Met)> = records
+            let changes: Vec<(u64, Change)> = records
                 .iter()
                 .map(|record| {
                     let key = key(record);
-                    let met = match &mut self.tracker {
+                    let change = match &mut self.tracker {
                         Some(tracker) => tracker.close(key, record, now_ns),
-                        None => Met { seen: Seen::Closed, rates: None },
+                        None => Change { seen: Seen::Closed, rates: None },
                     };
-                    (key, met)
+                    (key, change)
                 })
                 .collect();
             self.names.learn(records);
             let rows: Vec<Row<'_>> = records
                 .iter()
-                .zip(&met)
-                .filter(|(record, (key, _))| self.wants_closed(record, *key))
-                .map(|(record, (key, met))| named(record, *key, &self.names, met))
+                .zip(&changes)
+                .filter(|(record, (key, _))| self.selects_closed(record, *key))
+                .map(|(record, (key, change))| named(record, *key, &self.names, change))
                 .collect();
             take(&dump, &rows)?;
         }
         Ok(())
     }
 
-    fn wants_closed(&self, record: &SocketRecord, key: u64) -> bool {
+    fn selects_closed(&self, record: &SocketRecord, key: u64) -> bool {
         let selection = &self.selection;
         selection.holds_closed(record)
             && selection.expression_holds(record, true)
@@ -197,7 +198,7 @@ impl Collector {
     }
 }
 
-/// What records are joined with during a dump.
+/// The sources that the records of a dump are joined with.
 struct Join<'a> {
     names: &'a mut Names,
     owners: Option<&'a dyn Owners>,
@@ -207,12 +208,12 @@ struct Join<'a> {
 }
 
 impl Join<'_> {
-    fn batch(&mut self, dump: &Dump, batch: Batch<'_>, take: Take<'_>, left_out: &mut u64) -> anyhow::Result<()> {
+    fn batch(&mut self, dump: &Dump, batch: Batch<'_>, take: Take<'_>, filtered: &mut u64) -> anyhow::Result<()> {
         let selection = self.selection;
         let filters = selection.filters_rows();
         for records in batch.records.chunks(PORTION) {
             self.names.learn(records);
-            // Owners of all records of the portion, one after the other, and where those of each record end.
+            // Owners of all records, one record after the other, and the index at which those of each record end.
             let mut held: Vec<Owner> = Vec::new();
             let mut ends: Vec<usize> = Vec::new();
             if let Some(owners) = self.owners.filter(|_| self.selection.groups.has(Group::Owner)) {
@@ -226,24 +227,24 @@ impl Join<'_> {
             for (at, (record, &key)) in records.iter().zip(&keys).enumerate() {
                 let begin = at.checked_sub(1).and_then(|before| ends.get(before)).copied().unwrap_or(0);
                 let owners = ends.get(at).map_or(&[][..], |end| &held[begin..*end]);
-                // What the filter leaves out is not tracked either.
+                // The tracker stores only selected sockets.
                 let holders = owners.iter().map(|owner| (owner.pid, &*owner.command));
                 if filters && !(selection.expression_holds(record, false) && selection.owners_hold(holders)) {
-                    *left_out += 1;
+                    *filtered += 1;
                     continue;
                 }
                 if let Some(held) = self.held.as_mut().filter(|held| held.len() < TRACKED_MAX) {
                     held.insert(key);
                 }
-                let met = match &mut self.tracker {
-                    Some(tracker) => tracker.meet(key, record),
-                    None => Met { seen: Seen::Open, rates: None },
+                let change = match &mut self.tracker {
+                    Some(tracker) => tracker.observe(key, record),
+                    None => Change { seen: Seen::Open, rates: None },
                 };
-                if self.selection.changed && met.seen == Seen::Same {
-                    *left_out += 1;
+                if self.selection.changed && change.seen == Seen::Same {
+                    *filtered += 1;
                     continue;
                 }
-                let row = named(record, key, self.names, &met);
+                let row = named(record, key, self.names, &change);
                 rows.push(Row { name: batch.name(record), owners, ..row });
             }
             take(dump, &rows)?;
@@ -252,16 +253,16 @@ impl Join<'_> {
     }
 }
 
-fn named<'a>(record: &'a SocketRecord, key: u64, names: &'a Names, met: &Met) -> Row<'a> {
+fn named<'a>(record: &'a SocketRecord, key: u64, names: &'a Names, change: &Change) -> Row<'a> {
     let cgroup = names.cgroups.get(record.cgroup_id);
     Row {
         socket: key,
-        seen: met.seen,
+        seen: change.seen,
         netns: names.netns.name(record.netns),
         cgroup: &cgroup.path,
         container: &cgroup.placement.container,
         pod: &cgroup.placement.pod,
-        rates: met.rates,
+        rates: change.rates,
         ..Row::bare(record)
     }
 }

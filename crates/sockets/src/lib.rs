@@ -1,7 +1,7 @@
 //! `parshall sockets`: the state of every socket of every network namespace.
 //!
-//! A [`backend`] gives records in batches that are read in place; names, owners and rates are joined to them as rows;
-//! a [`mod@format`] turns rows into bytes; a [`sink`] takes rows and answers for what became of them.
+//! A [`backend`] returns records in batches that are read in place. [`collect`] joins them with names, owners and rates to
+//! rows. A [`mod@format`] encodes rows. A [`sink`] delivers rows, and counts what was delivered and what was lost.
 #![forbid(unsafe_code)]
 // Not a library for others: a comment stands where it says more than the name.
 #![allow(missing_docs)]
@@ -26,10 +26,10 @@ use std::process::ExitCode;
 
 use request::SocketsRequest;
 
-/// Does what was asked for.
+/// Runs `parshall sockets once` or `stream`.
 ///
 /// # Errors
-/// Nothing can be read or written.
+/// See [`once::once`] and [`stream::stream`].
 pub fn sockets(request: SocketsRequest) -> anyhow::Result<ExitCode> {
     match request {
         SocketsRequest::Once(request) => once::once(&request),

@@ -92,9 +92,9 @@ mod tests {
         let full = [account(0, &[("disk-full", 2)], "no space")];
         assert_eq!(losses.new_lines(second * 2, &full), ["files: disk-full 2; last error: no space"]);
         assert!(losses.new_lines(second * 3, &full).is_empty(), "it was reported");
-        let lost = [account(7, &[("disk-full", 9), ("queue-full", 1)], "no room")];
+        let lost = [account(7, &[("disk-full", 9), ("queue-full", 1)], "queue full")];
         assert!(losses.new_lines(second * 61, &lost).is_empty(), "the interval has not passed");
-        let text = "files: disk-full 9, queue-full 1; 7 of 100 rows lost; last error: no room";
+        let text = "files: disk-full 9, queue-full 1; 7 of 100 rows lost; last error: queue full";
         assert_eq!(losses.new_lines(second * 62, &lost), [text]);
         assert!(losses.new_lines(second * 999, &[account(7, &[("disk-full", 99), ("queue-full", 1)], "x")]).is_empty());
     }

@@ -1,9 +1,9 @@
-//! Which network namespaces there are on the host, and how each is opened. Names for people are the business of `names`.
+//! The network namespaces of the host, and how each is opened. Their names are in `names`.
 //!
-//! The kernel lists them nowhere (before `listns` of Linux 6.19), so they are found by what keeps them alive: processes,
-//! threads that left their process's namespace, bind mounts in this and in other mount namespaces, and, when the caller
-//! knows the sockets, sockets that stayed behind. What needs many look-ups (threads, mount tables of others) is taken in
-//! turns after the first scan, so that a scan every few seconds costs one or two reads per process.
+//! Before Linux 6.19 (`listns`) the kernel has no list of them. They are found by what keeps them alive: processes, threads in
+//! another namespace than their process, bind mounts in this and in other mount namespaces, and sockets that the caller
+//! knows. After the first scan, each scan reads only a part of the threads and of the mount tables of other mount namespaces,
+//! so that it costs one or two reads for each process.
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
@@ -18,50 +18,40 @@ use parshall_sys::nsfs;
 use parshall_sys::pidfd::Pidfd;
 use parshall_sys::socket_netns::of_socket;
 
-/// Threads examined in one scan, after the first.
+/// Threads read in one scan, after the first.
 const THREADS_PER_SCAN: usize = 2048;
 /// Mount tables of other mount namespaces read in one scan, after the first.
 const TABLES_PER_SCAN: usize = 16;
-/// Bytes of mount tables of others that are read in one scan: an unprivileged user may have 100,000 mounts (fs.mount-max) in
-/// each of many mount namespaces.
+/// Bytes of mount tables of other mount namespaces read in one scan: an unprivileged user may have 100,000 mounts (fs.mount-max)
+/// in each of many mount namespaces.
 const TABLE_BYTES_PER_SCAN: u64 = 64 << 20;
-/// Namespaces reported at most; the rest is counted as lost.
-const MOST: usize = 65_536;
-/// Ways in that are kept of each: a second one covers a process that ends meanwhile.
+/// The maximum number of namespaces. Further ones are counted as lost.
+const NAMESPACES_MAX: usize = 65_536;
+/// Places stored for each namespace: the second is used if a process ends meanwhile.
 const PLACES: usize = 2;
 
-/// What keeps a namespace alive, and so a way in.
+/// Something that keeps a namespace alive, and through which it can be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A bind mount in our own mount namespace.
     Mount(PathBuf),
-    /// A bind mount in another mount namespace, where another user may decide what the path leads to.
+    /// A bind mount in another mount namespace, in which another user may control what the path leads to.
     MountOf {
-        /// A process that lives there.
+        /// A process in that mount namespace.
         pid: u32,
         /// The path, below the root of that process.
         path: PathBuf,
     },
-    /// A process.
+    /// A process id.
     Process(u32),
-    /// A thread that is elsewhere than its process.
-    Thread {
-        /// Its process.
-        pid: u32,
-        /// The thread.
-        tid: u32,
-    },
-    /// A socket.
-    Socket {
-        /// A process that holds it.
-        pid: u32,
-        /// The process's descriptor.
-        fd: u32,
-    },
+    /// A thread in another namespace than its process.
+    Thread { pid: u32, tid: u32 },
+    /// A socket, by a descriptor of a process.
+    Socket { pid: u32, fd: u32 },
 }
 
 impl Place {
-    /// The link in /proc that leads to it.
+    /// The link to the namespace in /proc, for a process or thread.
     fn link(&self) -> Option<PathBuf> {
         match self {
             Self::Process(pid) => Some(PathBuf::from(format!("/proc/{pid}/ns/net"))),
@@ -70,7 +60,7 @@ impl Place {
         }
     }
 
-    /// Where it is mounted: the directory below which the path is resolved, and the path.
+    /// The root directory of a mount, and the path below it.
     fn mounted(&self) -> Option<io::Result<(OwnedFd, &Path)>> {
         let (root, path) = match self {
             Self::Mount(path) => (PathBuf::from("/"), path),
@@ -80,7 +70,7 @@ impl Place {
         Some(nsfs::root(&root).map(|root| (root, path.as_path())))
     }
 
-    /// Opens what it leads to, if that is the namespace with this inode. Opens nothing else.
+    /// Opens the namespace with this inode. If the place leads to anything else, that is not opened.
     fn open(&self, inode: u32) -> io::Result<File> {
         if let Some(mounted) = self.mounted() {
             let (root, path) = mounted?;
@@ -91,10 +81,10 @@ impl Place {
                 let copy: OwnedFd = Pidfd::open(*pid)?.get_socket(RawFd::try_from(*fd).unwrap_or(-1))?;
                 of_socket(copy.as_fd()).map(File::from)?
             }
-            // Of procfs, where such a link leads to nothing but a namespace.
+            // In procfs such a link always leads to a namespace.
             _ => File::open(self.link().unwrap_or_default())?,
         };
-        // A process id may belong to another process by now.
+        // The process id may have been reused.
         if file.metadata()?.ino() == u64::from(inode) { Ok(file) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
@@ -110,14 +100,14 @@ impl Place {
 /// A network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its inode, as `netns` of a record.
+    /// Its inode, which is `netns` of a record.
     pub inode: u32,
-    /// What keeps it alive: one way in or two, the steadiest first.
+    /// One or two places, those first that likely exist for longer.
     pub places: Vec<Place>,
 }
 
 impl Namespace {
-    /// Opens it, to be entered with `parshall_sys::netns::run_in`. NotFound: it has vanished.
+    /// Opens it for `parshall_sys::netns::run_in`. The error is `NotFound` if it has ended.
     pub fn open(&self) -> io::Result<File> {
         let mut why = io::Error::from(io::ErrorKind::NotFound);
         for place in &self.places {
@@ -132,28 +122,28 @@ impl Namespace {
     }
 }
 
-/// What a look found.
+/// The result of a scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
-    /// By inode, each once.
+    /// Sorted by inode, without duplicates.
     pub namespaces: Vec<Namespace>,
-    /// Processes that did not let us see their namespace, and namespaces beyond the limit.
+    /// Processes whose namespace this process may not see, and namespaces beyond the limit.
     pub lost: u64,
 }
 
-/// Looks again and again.
+/// Scans for namespaces, and stores what a scan of a part must know of earlier ones.
 #[derive(Debug, Default)]
 pub struct Discovery {
     scanned: bool,
-    /// What was found in a place that is not scanned at each time.
+    /// Namespaces that were found by threads and other mount namespaces, which not every scan reads.
     kept: BTreeMap<u32, Place>,
-    /// The process after which threads are scanned at next time.
+    /// The next scan of threads begins after this process.
     threads_after: u32,
-    /// The mount namespace after which mount tables are read next time.
+    /// The next scan of mount tables begins after this mount namespace.
     tables_after: u64,
 }
 
-/// A look in progress.
+/// A scan in progress.
 #[derive(Default)]
 struct Scan {
     places: BTreeMap<u32, Vec<Place>>,
@@ -162,7 +152,7 @@ struct Scan {
 
 impl Scan {
     fn add(&mut self, inode: u32, place: Place) {
-        if self.places.len() >= MOST && !self.places.contains_key(&inode) {
+        if self.places.len() >= NAMESPACES_MAX && !self.places.contains_key(&inode) {
             self.lost += 1;
             return;
         }
@@ -178,8 +168,8 @@ impl Scan {
 }
 
 impl Discovery {
-    /// Scans. `foreign_sockets` are open sockets outside the namespaces of their processes, as far as the caller knows them: they
-    /// are the only sign of a namespace that its processes have left.
+    /// Scans the host. `foreign_sockets` are open sockets outside the namespaces of their processes. They are the only way to
+    /// find a namespace that its processes have left.
     pub fn scan(&mut self, foreign_sockets: &[ForeignSocket]) -> Found {
         let mut scan = Scan::default();
         if let Ok(table) = File::open("/proc/self/mountinfo") {
@@ -213,7 +203,7 @@ impl Discovery {
         Found { namespaces, lost: scan.lost }
     }
 
-    /// Threads, from where the last look stopped.
+    /// Scans threads, beginning where the last scan stopped.
     fn threads(&mut self, pids: &[u32], scan: &mut Scan) {
         let mut budget = if self.scanned { THREADS_PER_SCAN } else { usize::MAX };
         for pid in in_turn(pids, self.threads_after) {
@@ -222,7 +212,7 @@ impl Discovery {
             }
             self.threads_after = pid;
             let tasks = PathBuf::from(format!("/proc/{pid}/task"));
-            // The directory has a link per thread: most processes are done with one scan.
+            // The link count of the directory shows the number of threads, and most processes have one.
             if !fs::metadata(&tasks).is_ok_and(|directory| directory.nlink() > 3) {
                 continue;
             }
@@ -238,7 +228,7 @@ impl Discovery {
         }
     }
 
-    /// Mount tables of other mount namespaces, from where the last look stopped.
+    /// Scans mount tables of other mount namespaces, beginning where the last scan stopped.
     fn tables(&mut self, pids: &[u32], scan: &mut Scan) {
         let mount_namespace = |pid: u32| inode_of_link(Path::new(&format!("/proc/{pid}/ns/mnt")), "mnt").ok();
         let own = mount_namespace(std::process::id());
@@ -263,7 +253,7 @@ impl Discovery {
             bytes -= mountinfo::for_each(table, &mut |mount| {
                 if let Some((inode, path)) = namespace_mount(mount).filter(|(inode, _)| !scan.knows(*inode)) {
                     let place = Place::MountOf { pid, path };
-                    if self.kept.len() < MOST {
+                    if self.kept.len() < NAMESPACES_MAX {
                         self.kept.insert(inode, place.clone());
                     }
                     scan.add(inode, place);
@@ -273,13 +263,13 @@ impl Discovery {
     }
 }
 
-/// What is greater than `after`, then the rest.
+/// The items greater than `after`, then the others.
 fn in_turn<T: Copy + Ord>(sorted: &[T], after: T) -> impl Iterator<Item = T> {
     let (first, then) = sorted.split_at(sorted.partition_point(|item| *item <= after));
     then.iter().chain(first).copied()
 }
 
-/// The inode in the link of a namespace of this kind.
+/// The inode in a link of /proc to a namespace of this kind.
 fn inode_of_link(path: &Path, kind: &str) -> io::Result<u32> {
     let target = fs::read_link(path)?;
     target
@@ -292,7 +282,7 @@ fn net_inode(path: &Path) -> io::Result<u32> {
     inode_of_link(path, "net")
 }
 
-/// Whether a process that runs did not let us see its namespace. Kernel threads live in the initial one.
+/// Whether the error hides the namespace of a running process. Kernel threads are in the initial namespace.
 fn hidden(pid: u32, error: &io::Error) -> bool {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return false; // It has ended.
@@ -300,8 +290,8 @@ fn hidden(pid: u32, error: &io::Error) -> bool {
     proc_fs::stat(pid).is_some_and(|stat| !stat.kernel_thread)
 }
 
-/// The network namespace that a mount shows: inode and mount point. A directory of any file system may be called as one is,
-/// so the type of the file system decides.
+/// The inode and the mount point of a mounted network namespace. The type of the file system is tested, because a directory
+/// of any file system may have such a name.
 fn namespace_mount(mount: &Mount<'_>) -> Option<(u32, PathBuf)> {
     let inode = proc_fs::inode_in(std::str::from_utf8(mount.root).ok()?, "net")?;
     (mount.kind == b"nsfs").then_some((u32::try_from(inode).ok()?, mount.point()))
@@ -330,23 +320,23 @@ mod tests {
     }
 
     #[test]
-    fn our_own_is_among_them_and_opens() {
+    fn the_own_namespace_is_found_and_opens() {
         let found = Discovery::default().scan(&[]);
-        let ours = found.namespaces.iter().find(|namespace| namespace.inode == own()).expect("we live in one");
+        let ours = found.namespaces.iter().find(|namespace| namespace.inode == own()).expect("the own namespace");
         assert_eq!(inode(&ours.open().unwrap()), own());
         let inodes: BTreeSet<u32> = found.namespaces.iter().map(|namespace| namespace.inode).collect();
-        assert_eq!(inodes.len(), found.namespaces.len(), "each once");
+        assert_eq!(inodes.len(), found.namespaces.len(), "no duplicates");
     }
 
     #[test]
-    fn turns_reach_everyone() {
+    fn turns_reach_every_item() {
         assert_eq!(in_turn(&[1, 3, 5], 3).collect::<Vec<_>>(), [5, 1, 3]);
         assert_eq!(in_turn(&[1, 3, 5], 9).collect::<Vec<_>>(), [1, 3, 5]);
         assert_eq!(in_turn(&[1, 3, 5], 0).collect::<Vec<_>>(), [1, 3, 5]);
     }
 
     #[test]
-    fn a_named_one_is_found_and_gone_when_it_vanishes() {
+    fn a_named_namespace_is_found_until_it_ends() {
         if !root("namespaces with a name") {
             return;
         }
@@ -362,15 +352,15 @@ mod tests {
         assert_eq!(find(discovery.scan(&[])), None);
     }
 
-    /// Does it in a thread, and fails if it does not come back: opening a FIFO waits for whoever writes to it.
+    /// Runs `work` in a thread, and panics if it does not return: opening a FIFO blocks until a writer opens it.
     fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, wait) = mpsc::channel();
         std::thread::spawn(move || done.send(work()));
-        wait.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{what} does not come back"))
+        wait.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{what} does not return"))
     }
 
     #[test]
-    fn what_has_taken_the_place_of_a_mount_is_not_opened() {
+    fn a_fifo_in_the_place_of_a_mount_is_not_opened() {
         let directory = tempfile::tempdir().unwrap();
         let fifo = directory.path().join("fifo");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status();
@@ -385,13 +375,13 @@ mod tests {
             assert_eq!(
                 opened.unwrap_err().kind(),
                 io::ErrorKind::NotFound,
-                "its inode is right, and it is no namespace"
+                "its inode is right, but it is not a namespace"
             );
-            assert!(!in_time("looking at a FIFO", move || place.leads_to(inode)));
+            assert!(!in_time("testing a FIFO", move || place.leads_to(inode)));
         }
     }
 
-    /// A process in a mount namespace of its own, where a network namespace without processes is mounted on a file. It ends when
+    /// A process in its own mount namespace, in which a network namespace without processes is mounted on a file. It ends when
     /// this is dropped.
     struct Elsewhere {
         process: std::process::Child,
@@ -400,7 +390,7 @@ mod tests {
     }
 
     impl Elsewhere {
-        /// `then` is done there afterwards, with a FIFO `fifo` beside the mount point `point`.
+        /// Runs the shell command `then` in it, with a FIFO `fifo` beside the mount point `point`.
         fn start(then: &str) -> Self {
             let directory = tempfile::tempdir().unwrap();
             let script = format!(
@@ -435,15 +425,15 @@ mod tests {
         if !root("a FIFO mounted over a namespace") {
             return;
         }
-        // The mount table has both.
+        // The mount table lists both mounts.
         let elsewhere = Elsewhere::start("mount --bind fifo point");
         let inode = elsewhere.inode;
-        let opened = in_time("looking at all namespaces", move || {
+        let opened = in_time("scanning for namespaces", move || {
             let found = Discovery::default().scan(&[]).namespaces;
             found.into_iter().find(|namespace| namespace.inode == inode).map(|namespace| namespace.open())
         });
         let opened = opened.expect("its mount is listed");
-        assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::NotFound, "what hides it has not been opened");
+        assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::NotFound, "the FIFO that hides it is not opened");
     }
 
     #[test]
@@ -460,28 +450,28 @@ mod tests {
     }
 
     #[test]
-    fn one_that_only_a_thread_or_only_a_socket_keeps_is_found() {
+    fn a_namespace_that_only_a_thread_or_a_socket_keeps_alive_is_found() {
         if !root("namespaces without a process") {
             return;
         }
         let (done, wait) = mpsc::channel::<()>();
-        let (tell, told) = mpsc::channel();
+        let (made, is_made) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let netns = NetNs::create("thread").unwrap();
             let file = File::from(netns.as_fd().try_clone_to_owned().unwrap());
             parshall_sys::netns::enter(file.as_fd()).unwrap();
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             drop(netns);
-            tell.send((inode(&file), socket)).unwrap();
+            made.send((inode(&file), socket)).unwrap();
             drop(file);
             let _ = wait.recv();
         });
-        let (inode, socket) = told.recv().unwrap();
+        let (inode, socket) = is_made.recv().unwrap();
         let mut discovery = Discovery::default();
-        // Twice: the second look takes it from memory.
+        // The second scan finds it in `kept`.
         for _ in 0..2 {
             let found = discovery.scan(&[]).namespaces;
-            let found = found.iter().find(|namespace| namespace.inode == inode).expect("a thread lives there");
+            let found = found.iter().find(|namespace| namespace.inode == inode).expect("a thread is in it");
             assert!(matches!(found.places[0], Place::Thread { .. }), "{found:?}");
             assert!(found.open().is_ok());
         }
@@ -489,7 +479,7 @@ mod tests {
         thread.join().unwrap();
         let here = ForeignSocket { netns: inode, pid: std::process::id(), fd: socket.as_raw_fd() as u32 };
         let found = discovery.scan(&[here]).namespaces;
-        let found = found.iter().find(|namespace| namespace.inode == inode).expect("its socket is told");
+        let found = found.iter().find(|namespace| namespace.inode == inode).expect("its socket is given");
         assert!(matches!(found.places[..], [Place::Socket { .. }]), "{found:?}");
         assert_eq!(self::inode(&found.open().unwrap()), inode);
         drop(socket);
@@ -497,7 +487,7 @@ mod tests {
         // The thread's directory may outlive the thread for a moment.
         let give_up = Instant::now() + Duration::from_secs(5);
         while discovery.scan(&[]).namespaces.iter().any(|namespace| namespace.inode == inode) {
-            assert!(Instant::now() < give_up, "it is still told");
+            assert!(Instant::now() < give_up, "it is still found");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

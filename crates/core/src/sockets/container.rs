@@ -1,23 +1,23 @@
-//! Which container and which pod a control group belongs to, told from its path alone.
+//! The container and the pod of a control group, parsed from its path.
 //!
-//! Runtimes name control groups in a few shapes: the container's id (64 hexadecimal digits, with or without the runtime's
-//! name in front), the pod's uid behind `pod`, the machine's name for systemd-nspawn and LXC. What is deeper counts: a
-//! container within a container is the inner one.
+//! Runtimes use a few patterns: the container's id (64 hexadecimal digits, with or without the runtime's name before it), the
+//! pod's uid after `pod`, and the machine's name for systemd-nspawn and LXC. The deepest match counts, so a container inside
+//! a container is the inner one.
 
-/// What the path of a control group tells. Empty: it does not say.
+/// The container and the pod of a control group; empty where its path has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Id of the container, or the name of the machine of systemd-nspawn and LXC.
+    /// Id of the container, or name of the machine of systemd-nspawn or LXC.
     pub container: String,
     /// Uid of the Kubernetes pod, or id of the podman pod.
     pub pod: String,
 }
 
-/// Reads the path of a control group, such as `/docker/3f1c…`.
+/// Parses the path of a control group, such as `/docker/3f1c…`.
 pub fn placement(path: &str) -> Placement {
     let mut found = Placement::default();
     let mut parent = "";
-    // A container of containerd's systemd driver without systemd stands as `SLICE:cri-containerd:ID`.
+    // containerd with the systemd driver, on a host without systemd: `SLICE:cri-containerd:ID`.
     for part in path.split(['/', ':']).filter(|part| !part.is_empty()) {
         if let Some(pod) = pod(part) {
             found = Placement { pod, container: String::new() };
@@ -36,14 +36,14 @@ fn is_hex(text: &str, length: usize) -> bool {
 fn container(part: &str, parent: &str) -> Option<String> {
     let unit = part.strip_suffix(".scope").or_else(|| part.strip_suffix(".service")).unwrap_or(part);
     if let Some((before, id)) = unit.len().checked_sub(64).and_then(|at| unit.split_at_checked(at)) {
-        // The monitors of podman and CRI-O stand beside their containers and bear their ids.
+        // `conmon-ID` is the group of the container's monitor (podman, CRI-O), not of the container.
         if is_hex(id, 64) && (before.is_empty() || before.ends_with('-') && !before.ends_with("conmon-")) {
             return Some(id.to_owned());
         }
     }
     if unit != part {
         let machine = unit.strip_prefix("systemd-nspawn@").or_else(|| unit.strip_prefix("machine-"))?;
-        // libvirt's virtual machines are no containers; its LXC containers are called lxc-NUMBER-NAME.
+        // libvirt's virtual machines (`qemu-NUMBER-NAME`) are not containers. Its LXC containers are named lxc-NUMBER-NAME.
         let name = unescaped(machine);
         return (!name.starts_with("qemu-")).then_some(name);
     }
@@ -53,7 +53,7 @@ fn container(part: &str, parent: &str) -> Option<String> {
     if matches!(parent, "lxc" | "lxc.payload") {
         return Some(part.to_owned());
     }
-    // Amazon's Fargate: the task's id and a number.
+    // AWS Fargate: the task's id and a number.
     let (task, number) = part.split_once('-')?;
     (task == parent && is_hex(task, 32) && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
         .then(|| part.to_owned())
@@ -68,18 +68,18 @@ fn pod(part: &str) -> Option<String> {
     if !(before.is_empty() || before.ends_with('-')) {
         return None;
     }
-    // Pods that the kubelet starts by itself have the hash of their manifest.
+    // The uid of a static pod is the hash of its manifest.
     if is_hex(uid, 32) {
         return Some(uid.to_owned());
     }
-    // In the name of a slice a dash would mean a level, so systemd's driver writes underscores.
+    // A dash in the name of a slice separates levels, so the systemd driver writes underscores.
     let parts: Vec<&str> = uid.split(['-', '_']).collect();
     let lengths = [8, 4, 4, 4, 12];
     let fits = parts.len() == lengths.len() && parts.iter().zip(lengths).all(|(part, length)| is_hex(part, length));
     fits.then(|| parts.join("-"))
 }
 
-/// systemd writes bytes that a unit's name may not hold as `\x` and two digits.
+/// Decodes the name of a systemd unit, in which `\x` and two digits stand for a byte that such a name cannot contain.
 fn unescaped(name: &str) -> String {
     let mut bytes = Vec::with_capacity(name.len());
     let mut rest = name.as_bytes();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_both_drivers_and_all_runtimes() {
+    fn pods_of_both_cgroup_drivers_and_all_runtimes() {
         let slice = format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDER}.slice");
         assert_all(&[
             (format!("/kubepods/burstable/pod{UID}/{ID}"), ID, UID),
@@ -164,7 +164,7 @@ mod tests {
                 ID,
                 UID,
             ),
-            // The pod's own group below a node that is itself a container.
+            // The pod's own group in a node that is itself a container.
             (format!("/docker/{INNER}/kubelet/kubepods/burstable/pod{UID}"), "", UID),
             (format!("/machine.slice/machine-libpod_pod_{INNER}.slice/libpod-{ID}.scope"), ID, INNER),
             (format!("/libpod_parent/libpod_pod_{INNER}/libpod-{ID}"), ID, INNER),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_container_is_none() {
+    fn other_paths_have_no_container() {
         assert_all(&[
             ("/".into(), "", ""),
             (String::new(), "", ""),

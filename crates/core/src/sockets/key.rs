@@ -1,12 +1,11 @@
-//! The key of a socket: the same in every dump, another when addresses, ports or the kernel's memory are used again.
+//! The key of a socket: the same in every dump, and a new one when addresses, ports or the kernel's memory are reused.
 //!
-//! Nothing has to be remembered for it. A TCP connection carries its birth: what was sent and acknowledged moves forward
-//! with the sequence number that is acknowledged, so their difference is the random number that the connection began with.
-//! Where the backend cannot see sequence numbers (SOCK_DIAG), the kernel's cookie, never given twice, serves; other sockets
-//! are told apart by their inode.
+//! The key is computed from the record alone. `snd_una` and `bytes_acked` of a TCP connection grow together, so their
+//! difference is its initial sequence number, which is random. Where the backend does not see sequence numbers (SOCK_DIAG),
+//! the kernel's cookie is used, which is never reused. Other sockets are distinguished by their inode.
 use parshall_evidence::socket::SocketRecord;
 
-/// Mixes a number into a hash; as good as needed for keys that are compared, not attacked.
+/// Mixes a number into a hash. Not resistant to chosen inputs, which keys need not be.
 #[inline]
 pub(super) fn mix(hash: u64, value: u64) -> u64 {
     let wide = u128::from(hash ^ value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
@@ -20,14 +19,14 @@ fn halves(bytes: &[u8; 16]) -> [u64; 2] {
 
 /// The key of a socket, never 0.
 ///
-/// A connection in TIME_WAIT has a key of its own: the kernel has replaced the socket by a small remainder of it. So has a
-/// UDP socket that connects: its addresses are another.
+/// A connection in TIME_WAIT has a new key, because the kernel has replaced its socket by an `inet_timewait_sock`. A UDP
+/// socket that connects has a new key, because its addresses change.
 pub fn key(record: &SocketRecord) -> u64 {
     let kind = u64::from(record.family) | u64::from(record.protocol) << 8 | u64::from(record.sock_type) << 24;
     let mut hash = mix(u64::from(record.netns), kind);
     let birth = match record {
         SocketRecord { birth_sent: 0, address: 0, cookie: 1.., .. } => return mix(hash, record.cookie).max(1),
-        // Who sees addresses may not see the cookie until somebody else asks for it: it would change the key.
+        // Backends that see kernel addresses do not use the cookie: it is 0 until a program asks for it, so the key would change.
         SocketRecord { birth_sent: 0, .. } => u64::from(record.inode),
         _ => 1 << 32 | u64::from(record.birth_sent),
     };
@@ -68,9 +67,9 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_in_a_life_does_not_count() {
+    fn the_key_is_stable_over_the_life_of_a_socket() {
         let young = SocketRecord { family: 2, protocol: 6, state: 2, birth_sent: 5, inode: 7, ..Default::default() };
-        // The cookie appears when somebody asks for it; the inode goes when the descriptor is closed.
+        // The cookie appears when a program asks for it. The inode becomes 0 when the descriptor is closed.
         let old = SocketRecord { state: 4, cookie: 3, inode: 0, bytes_sent: 9, birth_received: 8, ..young };
         assert_eq!(key(&young), key(&old));
     }

@@ -1,5 +1,5 @@
-//! What `parshall sockets` decides without asking the host: which sockets are wanted, which of two records are the same
-//! socket, what changed since the last dump.
+//! The decisions of `parshall sockets` that need no host: filters, keys of sockets, changes since the last dump, aggregates,
+//! and the formats of the spool and the schema.
 pub mod aggregate;
 pub mod container;
 pub mod cost;
@@ -17,4 +17,4 @@ pub mod varint;
 
 pub use key::key;
 pub use row::{Dump, Owner, Rates, Row, Seen};
-pub use track::{Met, Tracker};
+pub use track::{Change, Tracker};

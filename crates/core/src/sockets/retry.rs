@@ -1,14 +1,14 @@
-//! When a sink that failed is tried again: pauses that double, with jitter so that many hosts do not come back at once.
+//! Exponential backoff for sinks that failed, with jitter so that many hosts do not retry at the same time.
 
 /// Nanoseconds.
 type Ns = u64;
 
-/// Bounds of the pauses.
+/// The range of the backoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// The first pause, in ns.
+    /// The pause after the first failure.
     pub first_ns: Ns,
-    /// No pause is longer, in ns.
+    /// The maximum of a pause.
     pub longest_ns: Ns,
 }
 
@@ -20,8 +20,8 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// The pause in ns after so many failures in a row (from 1): between half of the doubled pause and the whole of it,
-    /// where in between `random` says.
+    /// The pause after this many failures in a row (from 1). `random` chooses it between half of the doubled pause and all
+    /// of it.
     pub fn pause_ns(&self, failures: u32, random: u64) -> Ns {
         let doublings = failures.saturating_sub(1).min(63);
         let doubled = u128::from(self.first_ns) << doublings;

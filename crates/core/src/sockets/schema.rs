@@ -1,45 +1,32 @@
-//! The published schema of a row: what stands beside the fields of the record, and the documents that follow from both
-//! lists: the protobuf schema, the same in the shape that ClickHouse wants, and the table of fields.
+//! The published schema of a row: the fields that it has beside those of the record, and the documents generated from both
+//! lists: the protobuf schema, its variant for ClickHouse, and the reference of fields.
 //!
-//! Numbers below 200 belong to the record ([`FIELDS`]); a number is never reused.
+//! Numbers below 200 belong to the record ([`FIELDS`]). A number is never reused.
 use parshall_evidence::socket::{FIELDS, Field, SOCKETS_SCHEMA, Width};
 
-/// Numbers of what a row holds beside the record.
+/// Numbers of the fields in [`EXTRAS`].
+#[allow(missing_docs)]
 pub mod number {
-    /// When the dump began.
     pub const AT_UNIX_NS: u32 = 200;
-    /// The how-manieth dump of the process.
     pub const SEQUENCE: u32 = 201;
-    /// Name of the host.
     pub const HOST: u32 = 202;
-    /// Key of the socket.
     pub const SOCKET: u32 = 203;
-    /// Why the row is there.
     pub const SEEN: u32 = 204;
-    /// The backend.
     pub const BACKEND: u32 = 205;
-    /// Name of a UNIX socket.
     pub const NAME: u32 = 206;
-    /// Name of the network namespace.
     pub const NETNS_NAME: u32 = 207;
-    /// Path of the control group.
     pub const CGROUP: u32 = 208;
-    /// Container.
     pub const CONTAINER: u32 = 209;
-    /// Pod.
     pub const POD: u32 = 210;
-    /// Owners.
     pub const OWNERS: u32 = 211;
-    /// Rates.
     pub const RATES: u32 = 212;
-    /// The account of a dump, in its last row.
     pub const COMPLETENESS: u32 = 213;
 }
 
-/// How a field travels in protobuf.
+/// The encoding of a field in protobuf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
-    /// A number of variable length (`uint32`, enums).
+    /// An integer of variable length (`uint32`, enums).
     Varint,
     /// Four bytes (`fixed32`).
     Fixed32,
@@ -53,17 +40,17 @@ pub enum Wire {
     Absent,
 }
 
-/// How the field of each number of the record travels.
+/// The encoding of each field of the record, by its number.
 ///
-/// Wide fields have a fixed length: finding the shortest form of sixty numbers costs several times what copying them does,
-/// and saves a fifth of the bytes.
+/// Fields of 32 and 64 bits have a fixed length: encoding sixty varints costs several times as much as copying them, and saves
+/// a fifth of the bytes.
 const WIRES: [Wire; 256] = {
     let mut wires = [Wire::Varint; 256];
     let mut at = 0;
     while at < FIELDS.len() {
         let field = &FIELDS[at];
         wires[field.number as usize] = match (field.number, field.width) {
-            // `name_at` and `name_len` lead to the name, which is written instead; `reserved` says nothing.
+            // The name itself is written instead of `name_at` and `name_len`; `reserved` is always 0.
             (114 | 129 | 163, _) => Wire::Absent,
             (172, _) => Wire::Text,
             (_, Width::Bytes16) => Wire::Address,
@@ -76,18 +63,18 @@ const WIRES: [Wire; 256] = {
     wires
 };
 
-/// How a field travels; numbers that do not belong to the record are varints.
+/// The encoding of a field; [`Wire::Varint`] for numbers that do not belong to the record.
 #[inline(always)]
 pub const fn wire(number: u32) -> Wire {
     if number < 256 { WIRES[number as usize] } else { Wire::Varint }
 }
 
-/// Whether a number names something and is never counted with, so that people read it in hexadecimal.
+/// Whether the field is an address in memory, which text formats write in hexadecimal.
 pub const fn is_identifier(number: u32) -> bool {
     number == 1
 }
 
-/// Something that a row holds beside the record, or a part of such a thing.
+/// A field of a row that is not part of the record, or a field of a message in such a field.
 #[derive(Debug, Clone, Copy)]
 pub struct Extra {
     /// Its name, the same in every format.
@@ -96,7 +83,7 @@ pub struct Extra {
     pub number: u32,
     /// Its protobuf type.
     pub kind: &'static str,
-    /// What it is.
+    /// Its meaning, as the published schema prints it.
     pub doc: &'static str,
 }
 
@@ -104,82 +91,82 @@ const fn extra(number: u32, kind: &'static str, name: &'static str, doc: &'stati
     Extra { name, number, kind, doc }
 }
 
-/// What a row holds beside the record.
+/// The fields of a row that are not part of the record.
 pub const EXTRAS: &[Extra] = &[
     extra(number::AT_UNIX_NS, "fixed64", "at_unix_ns", "when the dump began, in nanoseconds since 1970"),
-    extra(number::SEQUENCE, "uint64", "sequence", "the how-manieth dump of the process, from 1"),
+    extra(number::SEQUENCE, "uint64", "sequence", "number of the dump, from 1 at the start of the process"),
     extra(number::HOST, "string", "host", "name of the host"),
     extra(
         number::SOCKET,
         "fixed64",
         "socket",
-        "key of the socket: the same in every dump, another when the kernel reuses its structure; 0: unknown",
+        "key of the socket: the same in every dump, and a new one when the kernel reuses its memory; 0: unknown",
     ),
-    extra(number::SEEN, "Seen", "seen", "why the row is there"),
-    extra(number::BACKEND, "string", "backend", "what read the sockets: walk, iter, netlink"),
+    extra(number::SEEN, "Seen", "seen", "what happened to the socket since the last dump"),
+    extra(number::BACKEND, "string", "backend", "the backend that read the sockets: walk, iter, netlink"),
     extra(number::NAME, "bytes", "name", "UNIX: name of the socket; abstract names begin with a zero byte"),
     extra(number::NETNS_NAME, "string", "netns_name", "name of the network namespace, if it has one"),
     extra(number::CGROUP, "string", "cgroup", "path of the control group"),
-    extra(number::CONTAINER, "string", "container", "container, if the control group tells it"),
-    extra(number::POD, "string", "pod", "pod, if the control group tells it"),
-    extra(number::OWNERS, "repeated Owner", "owners", "descriptors that hold the socket"),
-    extra(number::RATES, "Rates", "rates", "what the socket moved since the last dump"),
+    extra(number::CONTAINER, "string", "container", "container, if the path of the control group names one"),
+    extra(number::POD, "string", "pod", "pod, if the path of the control group names one"),
+    extra(number::OWNERS, "repeated Owner", "owners", "descriptors of the socket"),
+    extra(number::RATES, "Rates", "rates", "traffic of the socket since the last dump"),
     extra(
         number::COMPLETENESS,
         "Completeness",
         "completeness",
-        "only in the last row of a dump, which is of no socket: the account of the dump",
+        "only in the last row of a dump, which describes no socket: how complete the dump is",
     ),
 ];
 
-/// What is said of a descriptor.
+/// The fields of a descriptor.
 pub const OWNER: &[Extra] = &[
-    extra(1, "uint32", "pid", "process id, as the initial namespace counts"),
+    extra(1, "uint32", "pid", "process id in the initial PID namespace"),
     extra(2, "uint32", "fd", "the descriptor"),
-    extra(3, "string", "command", "the command, as the kernel shortens it"),
+    extra(3, "string", "command", "command of the process, of which the kernel stores 15 bytes"),
 ];
 
-/// What a socket moved since the last dump.
+/// The fields of a socket's traffic since the last dump.
 pub const RATES: &[Extra] = &[
     extra(1, "uint64", "interval_us", "time between the two dumps"),
     extra(2, "uint64", "sent_bytes_per_s", "data bytes sent per second, retransmissions included"),
     extra(3, "uint64", "received_bytes_per_s", "data bytes received per second"),
     extra(4, "uint64", "segs_out_per_s", "segments sent per second"),
     extra(5, "uint64", "segs_in_per_s", "segments received per second"),
-    extra(6, "uint64", "retrans", "segments sent again since the last dump"),
+    extra(6, "uint64", "retrans", "segments retransmitted since the last dump"),
 ];
 
-/// The account of a dump: expected = emitted + filtered + torn + dropped.
+/// The fields of [`Completeness`](parshall_evidence::socket::Completeness).
 pub const COMPLETENESS: &[Extra] = &[
-    extra(1, "uint64", "expected", "sockets that were met"),
-    extra(2, "uint64", "emitted", "records given out"),
-    extra(3, "uint64", "filtered", "sockets that the selection left out after they were met"),
-    extra(4, "uint64", "torn", "records that changed their identity while they were read, and were left out"),
-    extra(5, "uint64", "dropped", "records for which there was no room, or that could not be read"),
-    extra(6, "uint64", "interrupted", "times that a chain or stream changed under the reader and was read again"),
-    extra(7, "uint64", "chains_cut", "chains longer than the bound, whose rest was not read"),
-    extra(8, "uint64", "namespaces", "namespaces seen"),
-    extra(9, "uint64", "namespaces_lost", "namespaces that vanished or refused while they were read"),
+    extra(1, "uint64", "expected", "sockets that the backend found"),
+    extra(2, "uint64", "emitted", "records that the backend returned"),
+    extra(3, "uint64", "filtered", "sockets that the backend found and the selection excluded"),
+    extra(4, "uint64", "torn", "records left out because the socket changed its identity while it was read"),
+    extra(5, "uint64", "dropped", "records that did not fit a buffer, or could not be read"),
+    extra(6, "uint64", "interrupted", "restarts of a hash chain or a message stream that changed while it was read"),
+    extra(7, "uint64", "chains_cut", "hash chains longer than the limit, of which the rest was not read"),
+    extra(8, "uint64", "namespaces", "namespaces that were read"),
+    extra(9, "uint64", "namespaces_lost", "namespaces that ended or refused access while they were read"),
 ];
 
 const SEEN: &[Extra] = &[
-    extra(0, "", "SEEN_OPEN", "open; nothing is said of earlier dumps"),
-    extra(1, "", "SEEN_NEW", "it was not there in the last dump"),
-    extra(2, "", "SEEN_CHANGED", "it was there, and has changed"),
-    extra(3, "", "SEEN_SAME", "it was there, and has not changed"),
+    extra(0, "", "SEEN_OPEN", "open; whether it was in the last dump is not known"),
+    extra(1, "", "SEEN_NEW", "it was not in the last dump"),
+    extra(2, "", "SEEN_CHANGED", "it was in the last dump, and has changed"),
+    extra(3, "", "SEEN_SAME", "it was in the last dump, and has not changed"),
     extra(4, "", "SEEN_CLOSED", "it has closed; the counters are final"),
 ];
 
 const ABOUT_ROWS: &str = "\
-// A file or stream is a sequence of rows, each preceded by its length as a varint. A number that is 0 and a text that is
-// empty are left out. The last row of a dump is of no socket: it holds the dump's identity and `completeness`.
+// A file or stream is a sequence of rows, each preceded by its length as a varint. Integers that are 0 and empty strings are
+// left out. The last row of a dump describes no socket: it has the fields of the dump and `completeness`.
 ";
 
 const ABOUT_ENVELOPE: &str = "\
-// One message to a broker: rows of one dump, the last of its last envelope with `completeness`.
+// One message to a broker: rows of one dump. The last row of the last envelope of a dump has `completeness`.
 ";
 
-/// The type of a field of the record in protobuf.
+/// The protobuf type of a field of the record.
 fn kind(field: &Field) -> &'static str {
     match wire(field.number) {
         Wire::Fixed64 => "fixed64",
@@ -227,7 +214,7 @@ fn parts(text: &mut String) {
 
 fn head() -> String {
     format!(
-        "// Schema {SOCKETS_SCHEMA}. Written from the list of fields in crates/evidence/src/socket/record.rs; change it there.\n\
+        "// Schema {SOCKETS_SCHEMA}. Generated from the list of fields in crates/evidence/src/socket/record.rs; change it there.\n\
          syntax = \"proto3\";\n\npackage parshall.sockets.v1;\n\n"
     )
 }
@@ -241,7 +228,7 @@ pub fn proto() -> String {
     text
 }
 
-/// The same bytes described for ClickHouse, `proto/parshall/sockets/v1/clickhouse.proto`: its format ProtobufList finds
+/// The schema of the same bytes for ClickHouse, `proto/parshall/sockets/v1/clickhouse.proto`: its format ProtobufList finds
 /// the row only inside a message named Envelope.
 pub fn proto_clickhouse() -> String {
     let mut text = head() + ABOUT_ENVELOPE + "message Envelope {\n";
@@ -252,27 +239,27 @@ pub fn proto_clickhouse() -> String {
 }
 
 const INTRODUCTION: &str = "\
-A row is one socket at one moment. Every format writes the same fields under the same names. A number that is 0 and a text
-that is empty say nothing: the field does not apply, or its group was not asked for (`--fields`). Protobuf and JSON leave
+A row describes one socket at one moment. Every format writes the same fields under the same names. An integer that is 0 and
+an empty string mean that the field does not apply or that its group is not selected (`--fields`). Protobuf and JSON leave
 them out; Parquet writes them, because its columns are not optional.
 
-The number in the name (`parshall.sockets/1`, `parshall.sockets.v1`) rises when a field changes its meaning or goes. New
-fields come without that: readers pass over what they do not know. A protobuf number is never used again.
+The number in the name (`parshall.sockets/1`, `parshall.sockets.v1`) rises when a field changes its meaning or is removed. New
+fields do not change it: readers must ignore fields that they do not know. A protobuf number is never reused.
 
-| format | what it is |
+| format | content |
 |---|---|
-| JSON | one object per socket per line. Words for the fields listed under *Words*; addresses as text; `address` and `socket` as 16 hexadecimal digits; all other numbers exact, up to 2^64 - 1. A UNIX name that is no UTF-8 has its bytes in `name_hex` too |
+| JSON | one object per socket and line. Names for the values listed under *Named values*; addresses as text; `address` and `socket` as 16 hexadecimal digits; all other numbers exact, up to 2^64 - 1. The bytes of a UNIX name that is not UTF-8 are in `name_hex` too |
 | protobuf | `proto/parshall/sockets/v1/sockets.proto`: a sequence of `Row`, each preceded by its length as a varint. To brokers: one `Envelope` per message |
-| Parquet | one row per socket; numbers as unsigned columns of their width, addresses as text, words as in JSON, `owners` a list, `rates` optional. Several small row groups, zstd |
+| Parquet | one row per socket; integers as unsigned columns of their width, addresses as text, named values as in JSON, `owners` a list, `rates` optional. Several small row groups, zstd |
 
-**The end of a dump** says how complete it was. JSON: a line with `completeness` and `schema`. Protobuf: a `Row` with
-nothing but the identity of the dump and `completeness`. Parquet: an entry `parshall.sockets/1/dump/SEQUENCE` of the file's
-key-value metadata, which holds that JSON line. Always: expected = emitted + filtered + torn + dropped.
+**The end of a dump** says how complete it is. JSON: a line with `completeness` and `schema`. Protobuf: a `Row` with
+only the fields of the dump and `completeness`. Parquet: an entry `parshall.sockets/1/dump/SEQUENCE` of the file's
+key-value metadata with that JSON line. Always: expected = emitted + filtered + torn + dropped.
 
-JSON and Parquet have one field more: `kind`, which is `tcp`, `udp`, `mptcp` or `unix`.
+JSON and Parquet have one more field: `kind`, which is `tcp`, `udp`, `mptcp` or `unix`.
 ";
 
-/// The unit that a name ends in.
+/// The unit of a field, by its name.
 fn unit(name: &str) -> &'static str {
     let units = [
         ("_bytes_per_s", "bytes/s"),
@@ -310,7 +297,7 @@ fn extras(text: &mut String, title: &str, fields: &[Extra]) {
 /// The documented schema, `docs/sockets-schema.md`.
 pub fn document() -> String {
     let mut text = format!("# The rows of `parshall sockets`: schema `{SOCKETS_SCHEMA}`\n\n");
-    text += "<!-- Written from the list of fields in crates/evidence/src/socket/record.rs by `make bless`. -->\n\n";
+    text += "<!-- Generated from the list of fields in crates/evidence/src/socket/record.rs by `make bless`. -->\n\n";
     text += INTRODUCTION;
     text +=
         "\n## Fields of the socket\n\n| field | number | type | unit | group | meaning |\n|---|---|---|---|---|---|\n";
@@ -329,8 +316,9 @@ pub fn document() -> String {
     extras(&mut text, "### `owners`", OWNER);
     extras(&mut text, "### `rates`", RATES);
     extras(&mut text, "### `completeness`", COMPLETENESS);
-    text += "\n## Words\n\nJSON and Parquet write these words; a number that has none is written as it is.\n\n";
-    text += "| field | words |\n|---|---|\n";
+    text +=
+        "\n## Named values\n\nJSON and Parquet write these names. A value without a name is written as a number.\n\n";
+    text += "| field | values |\n|---|---|\n";
     for field in FIELDS {
         if let Some(names) = super::value_names::of(field.number) {
             let names: Vec<String> = names.all().iter().map(|(number, name)| format!("{number} {name}")).collect();

@@ -1,4 +1,4 @@
-//! The order of a table: by any field of the record, by what was moved per second, or by names.
+//! The order of rows: by any integer field of the record, by rates, by addresses, or by names.
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use super::row::Row;
 use super::schema::{Wire, wire};
 use parshall_evidence::socket::selection::address;
 
-/// One key of an order: numbers from the largest, names and addresses from the smallest; rows without a name come last.
+/// One key of an order. Numbers descend, names and addresses ascend, and rows without a name come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SortKey {
     what: What,
@@ -27,7 +27,7 @@ enum What {
     Owner,
 }
 
-/// Short names beside those of the fields.
+/// Short names of fields. `retrans` is the column of the table, so it hides the field `retrans` (segments in flight).
 const SHORT: &[(&str, &str)] = &[
     ("rqueue", "rqueue_bytes"),
     ("wqueue", "wqueue_bytes"),
@@ -35,7 +35,7 @@ const SHORT: &[(&str, &str)] = &[
     ("min-rtt", "min_rtt_us"),
     ("rto", "rto_us"),
     ("cwnd", "snd_cwnd"),
-    ("resent", "total_retrans"),
+    ("retrans", "total_retrans"),
     ("sent", "bytes_sent"),
     ("received", "bytes_received"),
     ("delivery-rate", "delivery_bytes_per_s"),
@@ -54,7 +54,7 @@ const NAMES: &[(&str, What)] = &[
 ];
 
 impl SortKey {
-    /// The key of this name: a short name, a name, or a field's, with `_` or `-`; a `-` in front turns it round.
+    /// Finds a key by its short name or by the name of its field, with `_` or `-`. A leading `-` reverses the order.
     pub fn named(name: &str) -> Option<Self> {
         if let Some(what) = named(name) {
             return Some(Self { what, reversed: false });
@@ -63,7 +63,7 @@ impl SortKey {
         Some(Self { what, reversed: true })
     }
 
-    /// The group of fields that it compares; `--fields` without it would leave nothing to compare.
+    /// The group of fields that must be read for this key.
     pub fn group(self) -> Option<Group> {
         match self.what {
             What::Number(number) => FIELDS.iter().find(|field| field.number == number).map(|field| field.group),
@@ -74,7 +74,7 @@ impl SortKey {
         }
     }
 
-    /// Names that are worth telling; those of the fields are valid too.
+    /// The names that an error message suggests. The names of fields are valid too.
     pub fn names() -> impl Iterator<Item = &'static str> {
         SHORT.iter().map(|(name, _)| *name).chain(NAMES.iter().map(|(name, _)| *name))
     }
@@ -90,13 +90,13 @@ fn named(name: &str) -> Option<What> {
     Some(What::Number(field.number))
 }
 
-/// Sorts rows by keys; those that agree in all of them by namespace, addresses and ports, so that the order of a dump, which
-/// is not defined, does not show.
+/// Sorts rows by keys, and rows with equal keys by addresses, ports and namespace. So the result does not depend on the order
+/// of the dump, which is not defined.
 pub fn sort(rows: &mut [Row<'_>], keys: &[SortKey]) {
     rows.sort_by_cached_key(|row| Rank::of(row, keys));
 }
 
-/// The place of a row in an order: ranks compare as [`sort`] orders their rows.
+/// The sort value of a row: ranks compare as [`sort`] orders their rows.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     values: Box<[Value]>,
@@ -119,7 +119,7 @@ impl Rank {
     }
 }
 
-/// One end of a socket, in the order in which people look for it.
+/// One end of a socket. IPv4 addresses come before IPv6 addresses.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct End {
     address: IpAddr,
@@ -137,7 +137,7 @@ impl End {
 enum Value {
     Down(Reverse<u64>),
     Up(u64),
-    /// Whether there is none, and the name.
+    /// Whether the name is empty, and the name.
     Name(bool, Box<str>),
     NameDown(bool, Reverse<Box<str>>),
     End(End),
@@ -168,7 +168,7 @@ impl Value {
     }
 }
 
-/// The value of a field.
+/// The value of an integer field.
 fn value(row: &Row<'_>, wanted: u32) -> u64 {
     struct Find {
         wanted: u32,
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_says_which_fields_it_needs() {
+    fn a_key_names_the_group_that_it_needs() {
         let group = |name| SortKey::named(name).unwrap().group();
         assert_eq!(
             [group("retrans"), group("owner"), group("-rtt")],
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_one_and_nothing_else() {
+    fn only_listed_names_and_integer_fields_are_keys() {
         for name in SortKey::names().chain(["total_retrans", "total-retrans"]) {
             assert!(SortKey::named(name).is_some(), "{name}");
         }

@@ -1,67 +1,67 @@
-//! The bytes of a spool: segment files of records, each with its length and checksums, and the cursors that say how far
-//! a segment was delivered. Reading accepts any bytes.
+//! The file format of a spool: segments of records with lengths and checksums, and cursors that say how much of a segment was
+//! delivered. The decoders accept any bytes.
 //!
-//! A segment begins with [`SEGMENT_MAGIC`]. A record is a header of [`HEADER_BYTES`] (its own checksum at its end) and a
-//! body. All numbers are little-endian. A record whose body is damaged is stepped over. Behind a damaged header the next one is
-//! searched for ([`find`]), and the rows between are counted, because each header says how many rows came before it.
+//! A segment begins with [`SEGMENT_MAGIC`]. A record is a header of [`HEADER_BYTES`], which ends with its own checksum, and a
+//! body. All numbers are little-endian. A record with a damaged body is skipped. After a damaged header, the next header is
+//! searched for ([`find`]). Each header has the number of rows before it, so the rows between the two are counted.
 use crc::{CRC_32_ISCSI, Crc, Table};
 
-/// The first bytes of a segment: a name and the version of the format.
+/// The first bytes of a segment: the name and the version of the format.
 pub const SEGMENT_MAGIC: [u8; 8] = *b"PSHSPL\0\x01";
 /// Length of a record's header.
 pub const HEADER_BYTES: usize = 36;
 /// Length of a cursor.
 pub const CURSOR_BYTES: usize = 20;
-/// Where the second cursor of a cursor file begins: in another sector of the disk than the first.
+/// Offset of the second cursor in a cursor file. The two cursors are in different sectors of the disk.
 pub const CURSOR_SLOT: usize = 512;
 
 const RECORD_MAGIC: u32 = 0x7265_636f;
-/// Sixteen tables: about 2 bytes a cycle instead of a fifth of one.
+/// With sixteen tables it processes about 2 bytes per CPU cycle, with one table 0.2.
 static CRC32C: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC_32_ISCSI);
 
-/// The checksum of a body.
+/// CRC-32C of a body.
 pub fn checksum(bytes: &[u8]) -> u32 {
     CRC32C.checksum(bytes)
 }
 
-/// What stands in front of a body.
+/// The header of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Number of the dump that the rows belong to, modulo 2^32.
     pub sequence: u32,
-    /// Rows of the segment that come before this record, modulo 2^32. Always 0 in segments of parshall 0.1.0.
+    /// Rows of the segment before this record, modulo 2^32. Always 0 in segments of parshall 0.1.0.
     pub rows_before: u32,
     /// When that dump began, in nanoseconds since 1970.
     pub at_unix_ns: u64,
     /// Rows in the body.
     pub rows: u32,
-    /// Length of the body in bytes.
+    /// Length of the body.
     pub body_bytes: u32,
-    /// Checksum of the body.
+    /// CRC-32C of the body.
     pub body_crc: u32,
 }
 
-/// What was found where a record may begin.
+/// What is at an offset where a record may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A record, whose body is there in its whole length (not checked yet).
+    /// A record with a body of full length, whose checksum is not tested yet.
     Record(Header),
     /// The end of the segment, at the end of a record.
     End,
-    /// The beginning of a record that was not written to its end: what a crash or a full disk leaves behind.
+    /// An incomplete record at the end of the segment, which a crash or a full disk leaves.
     Torn,
-    /// No record: the segment is damaged from here on.
+    /// No valid header.
     Damaged,
 }
 
 impl Header {
-    /// The header of a body that is the first of its segment; none if it is longer than a record may be.
+    /// The header of the first record of a segment. `None` if the body is longer than 4 GiB.
     pub fn of(sequence: u64, at_unix_ns: u64, rows: u32, body: &[u8]) -> Option<Self> {
         let body_bytes = u32::try_from(body.len()).ok()?;
         Some(Self { sequence: sequence as u32, rows_before: 0, at_unix_ns, rows, body_bytes, body_crc: checksum(body) })
     }
 
-    /// Its bytes.
+    /// The bytes of the header, with its checksum.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..4].copy_from_slice(&RECORD_MAGIC.to_le_bytes());
@@ -93,15 +93,15 @@ impl Header {
         HEADER_BYTES as u64 + u64::from(self.body_bytes)
     }
 
-    /// How many rows are missing between a record that ends behind `rows` rows of the segment and this one: 0 if that cannot be
-    /// told, as in segments of parshall 0.1.0.
+    /// The number of rows that are missing before this record, if the last readable record ended after `rows` rows of the
+    /// segment. 0 if that is not known, as in segments of parshall 0.1.0.
     pub fn rows_missing(&self, rows: u32) -> u32 {
         self.rows_before.saturating_sub(rows)
     }
 }
 
-/// Looks at the place of a record: `head` is what stands there, up to a header's length; `left` is how many bytes the
-/// segment has from there on.
+/// Decodes the header at the beginning of `head`, which has at most the length of a header. `left` is the number of bytes from
+/// there to the end of the segment.
 pub fn step(head: &[u8], left: u64) -> Step {
     if left == 0 {
         return Step::End;
@@ -118,8 +118,8 @@ pub fn step(head: &[u8], left: u64) -> Step {
     }
 }
 
-/// The place in `bytes` of the first record whose header is whole, at `from` or later. `left` is how many bytes the segment has
-/// from the beginning of `bytes`, of which those that are given must be followed by [`HEADER_BYTES`] - 1 more in the next search.
+/// The offset in `bytes` of the first record with a valid header, at `from` or later. `left` is the length of the segment from
+/// the beginning of `bytes`. A search in the next window must begin [`HEADER_BYTES`] - 1 bytes before the end of this one.
 pub fn find(bytes: &[u8], from: usize, left: u64) -> Option<usize> {
     let magic = RECORD_MAGIC.to_le_bytes();
     let starts = bytes.get(from..)?.windows(HEADER_BYTES).enumerate().filter(|(_, head)| head.starts_with(&magic));
@@ -129,17 +129,17 @@ pub fn find(bytes: &[u8], from: usize, left: u64) -> Option<usize> {
     })
 }
 
-/// The cursor beside a segment: everything before `offset` was delivered.
+/// How much of a segment was delivered: everything before `offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
     /// Number of the segment.
     pub segment: u64,
-    /// Place in it, in bytes.
+    /// Offset in the segment, in bytes.
     pub offset: u64,
 }
 
 impl Cursor {
-    /// Its bytes.
+    /// The bytes of the cursor, with its checksum.
     pub fn encode(&self) -> [u8; CURSOR_BYTES] {
         let mut bytes = [0; CURSOR_BYTES];
         bytes[..8].copy_from_slice(&self.segment.to_le_bytes());
@@ -149,8 +149,8 @@ impl Cursor {
         bytes
     }
 
-    /// Reads a cursor file, which has two: the one that is further of those that are whole, and whether it is the second. While
-    /// one is written the other stays as it was, so that neither a crash nor a full disk takes the place away.
+    /// Reads a cursor file, which has two cursors: the valid one with the larger offset, and whether it is the second. Each write
+    /// overwrites the other one, so that a crash or a full disk leaves one valid cursor.
     pub fn latest(file: &[u8]) -> Option<(Self, bool)> {
         let cursor = |at: usize| file.get(at..at + CURSOR_BYTES).and_then(Self::decode);
         let (first, second) = (cursor(0), cursor(CURSOR_SLOT));
@@ -161,7 +161,7 @@ impl Cursor {
         }
     }
 
-    /// Reads a cursor; `None` if it is damaged or torn, and then what was delivered of the segment is delivered once more.
+    /// Decodes a cursor; `None` if it is damaged. Without a cursor the whole segment is delivered again.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; CURSOR_BYTES] = bytes.try_into().ok()?;
         let whole = checksum(&bytes[..16]) == u32_at(bytes, 16);
@@ -192,7 +192,7 @@ mod tests {
         bytes
     }
 
-    /// Reads as the sink does: the intact bodies, and how it ended.
+    /// Reads a segment as the sink does. Returns the intact bodies and the step at which it ended.
     fn read(bytes: &[u8]) -> (Vec<Vec<u8>>, Step) {
         let mut bodies = Vec::new();
         let mut at = SEGMENT_MAGIC.len().min(bytes.len());

@@ -1,4 +1,4 @@
-//! What a socket did since the last dump: rates, and whether anything changed.
+//! What happened to a socket since the last dump: its rates, and whether a field changed.
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -7,11 +7,11 @@ use parshall_evidence::socket::{FIELDS, Group, SocketRecord, Visitor};
 use super::key::mix;
 use super::row::{Rates, Seen};
 
-/// Keys are hashes already.
+/// Returns a key as its own hash: keys are hashes already.
 #[derive(Debug, Default, Clone, Copy)]
-struct AsItIs(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -23,7 +23,7 @@ impl Hasher for AsItIs {
     }
 }
 
-/// What is kept of a socket from one dump to the next.
+/// What is stored of a socket from one dump to the next.
 #[derive(Debug, Clone, Copy)]
 struct Last {
     bytes_sent: u64,
@@ -35,47 +35,47 @@ struct Last {
     dump: u32,
 }
 
-/// What is known of a socket beside its record.
+/// What a socket did since the last dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Met {
-    /// Why it is shown.
+pub struct Change {
+    /// Whether it is new, changed, unchanged or closed.
     pub seen: Seen,
-    /// What it moved since the last dump, if it was there.
+    /// Its traffic since the last dump, if it was in it.
     pub rates: Option<Rates>,
 }
 
-/// Remembers the counters of the sockets of the last dump, about 70 bytes for each, up to a bound.
+/// Stores the counters of the sockets of the last dump, about 70 bytes for each, up to a limit.
 #[derive(Debug)]
 pub struct Tracker {
-    sockets: HashMap<u64, Last, BuildHasherDefault<AsItIs>>,
-    bound: usize,
+    sockets: HashMap<u64, Last, BuildHasherDefault<IdentityHasher>>,
+    sockets_max: usize,
     dump: u32,
     at_ns: u64,
     interval_ns: u64,
-    no_room: u64,
+    untracked: u64,
 }
 
 impl Tracker {
-    /// Remembers at most `bound` sockets; what is met beyond that is [`Seen::Open`] and counted.
-    pub fn new(bound: usize) -> Self {
-        Self { sockets: HashMap::default(), bound, dump: 0, at_ns: 0, interval_ns: 0, no_room: 0 }
+    /// Stores at most `sockets_max` sockets. Further ones are [`Seen::Open`] and counted.
+    pub fn new(sockets_max: usize) -> Self {
+        Self { sockets: HashMap::default(), sockets_max, dump: 0, at_ns: 0, interval_ns: 0, untracked: 0 }
     }
 
-    /// A dump begins, at this time of a clock that does not jump.
+    /// Begins a dump. `now_ns` is a monotonic time.
     pub fn begin(&mut self, now_ns: u64) {
         self.interval_ns = now_ns.saturating_sub(self.at_ns);
         self.at_ns = now_ns;
         self.dump = self.dump.wrapping_add(1);
     }
 
-    /// Brings what is known of these sockets into the cache, all at once instead of one after the other.
+    /// Loads the entries of these sockets into the CPU cache. The misses overlap here, and would not in [`Self::observe`].
     pub fn prefetch(&self, keys: &[u64]) {
         let known = keys.iter().filter_map(|key| self.sockets.get(key));
         std::hint::black_box(known.fold(0, |all, last| all ^ last.digest));
     }
 
-    /// A socket of this dump.
-    pub fn meet(&mut self, key: u64, record: &SocketRecord) -> Met {
+    /// Stores a socket of this dump, and compares it with the last one.
+    pub fn observe(&mut self, key: u64, record: &SocketRecord) -> Change {
         let now = Last {
             bytes_sent: record.bytes_sent,
             bytes_received: record.bytes_received,
@@ -88,19 +88,19 @@ impl Tracker {
         if let Some(last) = self.sockets.get_mut(&key) {
             let before = std::mem::replace(last, now);
             let seen = if before.digest == now.digest { Seen::Same } else { Seen::Changed };
-            return Met { seen, rates: self.rates(&before, &now) };
+            return Change { seen, rates: rates_over(&before, &now, self.interval_ns) };
         }
-        if self.sockets.len() >= self.bound {
-            self.no_room += 1;
-            return Met { seen: Seen::Open, rates: None };
+        if self.sockets.len() >= self.sockets_max {
+            self.untracked += 1;
+            return Change { seen: Seen::Open, rates: None };
         }
         self.sockets.insert(key, now);
-        // In the first dump everything is new to us and nothing is new.
-        Met { seen: if self.dump == 1 { Seen::Open } else { Seen::New }, rates: None }
+        // The first dump has no other to compare with.
+        Change { seen: if self.dump == 1 { Seen::Open } else { Seen::New }, rates: None }
     }
 
-    /// A socket that has closed, with its final counters.
-    pub fn close(&mut self, key: u64, record: &SocketRecord, now_ns: u64) -> Met {
+    /// Removes a socket that has closed. `record` has its final counters.
+    pub fn close(&mut self, key: u64, record: &SocketRecord, now_ns: u64) -> Change {
         let rates = self.sockets.remove(&key).and_then(|before| {
             let last = Last {
                 bytes_sent: record.bytes_sent,
@@ -112,36 +112,32 @@ impl Tracker {
             };
             rates_over(&before, &last, now_ns.saturating_sub(self.at_ns))
         });
-        Met { seen: Seen::Closed, rates }
+        Change { seen: Seen::Closed, rates }
     }
 
-    /// The dump has ended: forgets what was not met.
+    /// Ends the dump, and removes the sockets that were not in it.
     pub fn end(&mut self) {
         let dump = self.dump;
         self.sockets.retain(|_, last| last.dump == dump);
-        // A crowd that has gone must not keep its memory.
+        // The memory of many sockets that closed is freed.
         if self.sockets.capacity() > 4 * self.sockets.len().max(1024) {
             self.sockets.shrink_to(self.sockets.len() * 2);
         }
     }
 
-    /// Sockets remembered.
+    /// The number of stored sockets.
     pub fn len(&self) -> usize {
         self.sockets.len()
     }
 
-    /// Whether none is.
+    /// Whether no socket is stored.
     pub fn is_empty(&self) -> bool {
         self.sockets.is_empty()
     }
 
-    /// Sockets that found no room, over all dumps.
-    pub fn no_room(&self) -> u64 {
-        self.no_room
-    }
-
-    fn rates(&self, before: &Last, now: &Last) -> Option<Rates> {
-        rates_over(before, now, self.interval_ns)
+    /// Sockets beyond the limit, over all dumps.
+    pub fn untracked(&self) -> u64 {
+        self.untracked
     }
 }
 
@@ -151,11 +147,11 @@ fn rates_over(before: &Last, now: &Last, interval_ns: u64) -> Option<Rates> {
         return None;
     }
     let per_s = |moved: u64| match moved {
-        // Most sockets moved nothing, and a division takes longer than all else here.
+        // Most sockets moved nothing, and the division is the most expensive instruction here.
         0 => 0,
         _ => (u128::from(moved) * 1_000_000 / u128::from(interval_us)) as u64,
     };
-    // Counters of 32 bits go round; so does their difference.
+    // Counters of 32 bits wrap, and so does their difference.
     let segs = |a: u32, b: u32| u64::from(b.wrapping_sub(a));
     Some(Rates {
         interval_us,
@@ -167,17 +163,17 @@ fn rates_over(before: &Last, now: &Last, interval_ns: u64) -> Option<Rates> {
     })
 }
 
-/// Numbers of the fields that change with the time of day alone, or whenever somebody asks (the cookie), one bit each: they
-/// are no change of the socket. Known when this is compiled, so that a digest asks nothing of a field.
-const RESTLESS: [u64; 4] = {
+/// The fields that are no change of the socket, one bit for each number: ages and timers, which change with time, and the
+/// cookie, which appears when a program asks for it. Computed by the compiler, so that a digest does not look up fields.
+const VOLATILE: [u64; 4] = {
     const COOKIE: u32 = 2;
     const NAME_AT: u32 = 114;
     let mut set = [0; 4];
     let mut at = 0;
     while at < FIELDS.len() {
         let field = &FIELDS[at];
-        let moves = matches!(field.group, Group::Times | Group::Timer);
-        if moves || field.number == COOKIE || field.number == NAME_AT {
+        let is_time = matches!(field.group, Group::Times | Group::Timer);
+        if is_time || field.number == COOKIE || field.number == NAME_AT {
             set[field.number as usize / 64] |= 1 << (field.number % 64);
         }
         at += 1;
@@ -185,19 +181,19 @@ const RESTLESS: [u64; 4] = {
     set
 };
 
-/// Four hashes side by side, because each step waits for the one before it.
+/// Four independent hashes, because each step of one hash depends on the step before.
 struct Digest([u64; 4]);
 
 impl Visitor for Digest {
     #[inline(always)]
     fn uint(&mut self, number: u32, _: &'static str, value: u64) {
-        if RESTLESS[number as usize / 64] & 1 << (number % 64) == 0 {
-            let lane = &mut self.0[number as usize % 4];
-            *lane = mix(*lane ^ u64::from(number), value);
+        if VOLATILE[number as usize / 64] & 1 << (number % 64) == 0 {
+            let hash = &mut self.0[number as usize % 4];
+            *hash = mix(*hash ^ u64::from(number), value);
         }
     }
 
-    // Addresses are part of the key; the name of the congestion control may change.
+    // Addresses cannot change, because they are part of the key. The name of the congestion control can.
     #[inline(always)]
     fn bytes(&mut self, _: u32, _: &'static str, value: &[u8; 16]) {
         self.0[0] = mix(self.0[0], u64::from_ne_bytes(value[..8].try_into().unwrap_or_default()));
@@ -231,38 +227,38 @@ mod tests {
     fn a_socket_is_open_then_same_then_changed_then_closed() {
         let mut tracker = Tracker::new(10);
         tracker.begin(S);
-        assert_eq!(tracker.meet(1, &record()), Met { seen: Seen::Open, rates: None });
+        assert_eq!(tracker.observe(1, &record()), Change { seen: Seen::Open, rates: None });
         tracker.end();
         tracker.begin(3 * S);
         let later = SocketRecord { last_data_sent_ms: 2005, cookie: 9, ..record() };
-        let met = tracker.meet(1, &later);
-        assert_eq!(met.seen, Seen::Same);
-        assert_eq!(met.rates, Some(Rates { interval_us: 2_000_000, ..Rates::default() }));
-        assert_eq!(tracker.meet(2, &record()).seen, Seen::New);
+        let change = tracker.observe(1, &later);
+        assert_eq!(change.seen, Seen::Same);
+        assert_eq!(change.rates, Some(Rates { interval_us: 2_000_000, ..Rates::default() }));
+        assert_eq!(tracker.observe(2, &record()).seen, Seen::New);
         tracker.end();
         tracker.begin(5 * S);
         let busy = SocketRecord { bytes_sent: 5000, segs_out: 3, ..record() };
-        let met = tracker.meet(1, &busy);
-        let rates = met.rates.unwrap();
-        assert_eq!((met.seen, rates.sent_bytes_per_s, rates.segs_out_per_s), (Seen::Changed, 2000, 2));
+        let change = tracker.observe(1, &busy);
+        let rates = change.rates.unwrap();
+        assert_eq!((change.seen, rates.sent_bytes_per_s, rates.segs_out_per_s), (Seen::Changed, 2000, 2));
         tracker.end();
-        assert_eq!(tracker.len(), 1, "the second socket was not met");
+        assert_eq!(tracker.len(), 1, "the second socket was not in this dump");
         let last = tracker.close(1, &SocketRecord { bytes_sent: 6000, ..busy }, 6 * S);
         assert_eq!((last.seen, last.rates.unwrap().sent_bytes_per_s), (Seen::Closed, 1000));
         assert!(tracker.is_empty());
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() {
+    fn sockets_beyond_the_limit_are_counted() {
         let mut tracker = Tracker::new(1);
         tracker.begin(S);
-        tracker.meet(1, &record());
-        assert_eq!(tracker.meet(2, &record()).seen, Seen::Open);
-        assert_eq!((tracker.len(), tracker.no_room()), (1, 1));
+        tracker.observe(1, &record());
+        assert_eq!(tracker.observe(2, &record()).seen, Seen::Open);
+        assert_eq!((tracker.len(), tracker.untracked()), (1, 1));
     }
 
     #[test]
-    fn every_field_but_the_restless_ones_changes_the_digest() {
+    fn every_field_but_the_volatile_ones_changes_the_digest() {
         let base = record();
         let mut seen = std::collections::BTreeSet::from([digest(&base)]);
         for (at, change) in [
@@ -286,7 +282,7 @@ mod tests {
 
     #[test]
     fn every_number_fits_the_set() {
-        assert!(FIELDS.iter().all(|f| (f.number as usize) < 64 * RESTLESS.len()));
+        assert!(FIELDS.iter().all(|f| (f.number as usize) < 64 * VOLATILE.len()));
         assert!(FIELDS.iter().any(|f| f.name == "cookie" && f.number == 2));
         assert!(FIELDS.iter().any(|f| f.name == "name_at" && f.number == 114));
     }

@@ -1,4 +1,4 @@
-//! A filter in the language of `ss`, parsed: an expression over states, addresses and ports.
+//! A parsed filter in the language of `ss`: an expression over states, addresses and ports.
 use std::net::IpAddr;
 
 use super::SocketRecord;
@@ -6,10 +6,10 @@ use super::selection::state::BOUND_INACTIVE;
 use super::selection::{Prefix, Selection, Side, address};
 
 const AF_UNIX: u8 = 1;
-/// All states except BOUND_INACTIVE, which is dumped only if it is named.
+/// All states except BOUND_INACTIVE, which is selected only by its name.
 pub const ALL_STATES: u32 = !(1 << BOUND_INACTIVE);
 
-/// How two numbers compare.
+/// A comparison of two numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Compare {
@@ -20,27 +20,27 @@ pub enum Compare {
     GreaterOrEqual,
 }
 
-/// One statement about a socket.
+/// A condition on one property of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Term {
-    /// Its state has its bit set, bit 1 for ESTABLISHED.
+    /// The state is in this set. Bit 1 is ESTABLISHED.
     State(u32),
-    /// An end is in this network.
+    /// The address is in this network.
     Address {
-        /// The other end, not the local one.
+        /// Tests the remote address instead of the local one.
         remote: bool,
         /// The network's address; bits after `length` are 0.
         network: IpAddr,
-        /// Its length in bits.
+        /// The prefix length in bits.
         length: u8,
     },
-    /// A port compares so with a number.
+    /// The comparison of the socket's port with `port` holds.
     Port {
-        /// The other end's, not the local one.
+        /// Tests the remote port instead of the local one.
         remote: bool,
-        /// How.
+        /// The socket's port is on its left side.
         compare: Compare,
-        /// With what.
+        /// The right side of the comparison.
         port: u16,
     },
 }
@@ -48,13 +48,13 @@ pub enum Term {
 /// An expression over sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expression {
-    /// Every part holds.
+    /// All of these hold. An empty list holds.
     All(Vec<Expression>),
-    /// One of the parts holds.
+    /// At least one of these holds.
     Any(Vec<Expression>),
-    /// The part does not hold.
+    /// This does not hold.
     Not(Box<Expression>),
-    /// A statement.
+    /// A single condition.
     Is(Term),
 }
 
@@ -86,7 +86,7 @@ impl Expression {
         }
     }
 
-    /// States in which it may hold.
+    /// The states in which it can hold.
     pub(super) fn states(&self) -> u32 {
         match self {
             Self::All(parts) => parts.iter().fold(ALL_STATES | 1 << BOUND_INACTIVE, |all, part| all & part.states()),
@@ -101,7 +101,7 @@ impl Expression {
         }
     }
 
-    /// The rule of each alternative, if it has nothing but alternatives with a rule.
+    /// The rule of each alternative. `None` if there is an alternative without one.
     pub(super) fn each<T>(&self, rule: &dyn Fn(&Term) -> Option<T>) -> Option<Vec<T>> {
         match self {
             Self::Any(parts) => {

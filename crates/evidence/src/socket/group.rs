@@ -1,4 +1,4 @@
-//! Groups of fields: what `--fields` selects, and what the kernel side then copies.
+//! Groups of fields, which `--fields` selects. Backends read only the selected groups.
 use serde::{Deserialize, Serialize};
 
 /// A group of fields that are read together.
@@ -18,25 +18,25 @@ pub enum Group {
     Loss,
     /// Bytes and segments.
     Traffic,
-    /// How long ago something was sent or received.
+    /// Times since something was sent or received.
     Times,
-    /// What held back sending.
+    /// Times in which something limited sending.
     Limits,
-    /// Windows.
+    /// Receive windows.
     Window,
     /// Pacing and delivery rates.
     Rate,
-    /// Congestion marks.
+    /// ECN marks.
     Ecn,
     /// Memory of the socket.
     Memory,
-    /// Congestion control and what it says of itself.
+    /// Congestion control and its own state.
     Congestion,
-    /// Owner's user id, mark, priority, class, type of service.
+    /// User id, mark, priority, class, type of service.
     Attributes,
     /// Control group.
     Cgroup,
-    /// The timer that is set.
+    /// The pending timer.
     Timer,
     /// TCP and socket options.
     Options,
@@ -49,7 +49,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// Every group; the bit of a group is its place here.
+    /// Every group. The index of a group is its bit in [`Groups::bits`].
     pub const ALL: [Self; 20] = [
         Self::Identity,
         Self::Queues,
@@ -73,7 +73,7 @@ impl Group {
         Self::Owner,
     ];
 
-    /// Its name on the command line and in the documents.
+    /// The name on the command line and in the documents.
     pub fn name(self) -> &'static str {
         match self {
             Self::Identity => "identity",
@@ -99,7 +99,7 @@ impl Group {
         }
     }
 
-    /// The group of this name.
+    /// Finds a group by its name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|group| group.name() == name)
     }
@@ -116,35 +116,35 @@ impl Groups {
     /// Identity only.
     pub const IDENTITY: Self = Self(1 << Group::Identity as u32);
 
-    /// These groups, and identity.
+    /// A set of these groups and identity.
     pub fn of(groups: impl IntoIterator<Item = Group>) -> Self {
         groups.into_iter().fold(Self::IDENTITY, Self::with)
     }
 
-    /// And this one.
+    /// The set with `group` added.
     #[must_use]
     pub const fn with(self, group: Group) -> Self {
         Self(self.0 | 1 << group as u32)
     }
 
-    /// But this one. Identity stays.
+    /// The set without `group`. Identity cannot be removed.
     #[must_use]
     pub const fn without(self, group: Group) -> Self {
         Self(self.0 & !(1 << group as u32) | Self::IDENTITY.0)
     }
 
-    /// These and those.
+    /// The groups that are in either set.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether it holds this group.
+    /// Whether the set contains `group`.
     pub const fn has(self, group: Group) -> bool {
         self.0 & 1 << group as u32 != 0
     }
 
-    /// One bit per group, as the kernel side takes it.
+    /// One bit per group, as the BPF programs read it.
     pub const fn bits(self) -> u32 {
         self.0
     }

@@ -17,29 +17,29 @@ pub enum Width {
     Bytes16,
 }
 
-/// What is known of a field without a record.
+/// The description of a field.
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
-    /// Its name, the same in every format; units last.
+    /// Its name, the same in every format. A unit stands at the end.
     pub name: &'static str,
     /// Its number in the published protobuf schema; never reused.
     pub number: u32,
-    /// Its type.
+    /// Its type in the record.
     pub width: Width,
     /// The group that `--fields` selects it by.
     pub group: Group,
-    /// Where it begins in the record, in bytes.
+    /// Its offset in the record, in bytes.
     pub offset: usize,
-    /// What it is and where it comes from.
+    /// Its meaning and its source, as the published schema prints them.
     pub doc: &'static str,
 }
 
-/// Takes the fields of a record one by one, in the order of the record. A field that is zero is never given: zero is what
-/// a missing field means in every format.
+/// Receives the fields of a record one by one, in the order of the record. Fields that are zero are skipped, because every
+/// format treats a missing field as zero.
 pub trait Visitor {
-    /// A number. `number` and `name` are those of the field's [`Field`].
+    /// Receives an integer. `number` and `name` are those of its [`Field`].
     fn uint(&mut self, number: u32, name: &'static str, value: u64);
-    /// Sixteen bytes.
+    /// Receives a field of [`Width::Bytes16`].
     fn bytes(&mut self, number: u32, name: &'static str, value: &[u8; 16]);
 }
 
@@ -61,7 +61,7 @@ macro_rules! width {
     };
 }
 
-macro_rules! kind {
+macro_rules! rust_type {
     (bytes16) => {
         [u8; 16]
     };
@@ -70,7 +70,7 @@ macro_rules! kind {
     };
 }
 
-macro_rules! give {
+macro_rules! visit_field {
     (bytes16, $visitor:ident, $number:literal, $name:expr, $value:expr) => {
         if $value != [0; 16] {
             $visitor.bytes($number, $name, &$value);
@@ -99,16 +99,16 @@ macro_rules! set_bytes {
 
 macro_rules! socket_fields {
     ($($width:ident { $($number:literal $name:ident $group:ident $doc:literal;)* })*) => {
-        /// One socket at one moment. Numbers that do not apply, or whose group was not asked for, are 0.
+        /// The state of one socket at one moment. Fields that do not apply, or whose group is not selected, are 0.
         ///
-        /// Plain integers without padding, in the layout of `struct socket_record` of `crates/bpf`, whose header
-        /// [`c_header`](super::c_header) writes.
+        /// All fields are plain integers without padding. The layout is that of `struct socket_record` in `crates/bpf`, which
+        /// [`c_header`](super::c_header) generates.
         #[repr(C)]
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct SocketRecord {
             $($(
                 #[doc = $doc]
-                pub $name: kind!($width),
+                pub $name: rust_type!($width),
             )*)*
         }
 
@@ -127,7 +127,7 @@ macro_rules! socket_fields {
         ];
 
         impl SocketRecord {
-            /// Sets the number that a visitor was given; what no field has is left alone.
+            /// Sets the integer field with this number. An unknown number changes nothing.
             pub fn set_uint(&mut self, number: u32, value: u64) {
                 match number {
                     $($( $number => { set_uint!($width, self.$name, value); } )*)*
@@ -135,7 +135,7 @@ macro_rules! socket_fields {
                 }
             }
 
-            /// Sets the sixteen bytes that a visitor was given; what no field has is left alone.
+            /// Sets the field of sixteen bytes with this number. An unknown number changes nothing.
             pub fn set_bytes(&mut self, number: u32, value: &[u8; 16]) {
                 match number {
                     $($( $number => { set_bytes!($width, self.$name, value); } )*)*
@@ -143,10 +143,10 @@ macro_rules! socket_fields {
                 }
             }
 
-            /// Gives every field that is not zero.
+            /// Passes every field that is not zero to `visitor`.
             #[inline(always)]
             pub fn visit<V: Visitor>(&self, visitor: &mut V) {
-                $($( give!($width, visitor, $number, stringify!($name), self.$name); )*)*
+                $($( visit_field!($width, visitor, $number, stringify!($name), self.$name); )*)*
             }
         }
 
@@ -155,24 +155,24 @@ macro_rules! socket_fields {
 
 socket_fields! {
     u64 {
-        1 address Identity "address of the kernel's structure, by which owners are found; 0 where the backend does not see it";
-        2 cookie Identity "the kernel's cookie (SO_COOKIE); 0 until somebody asked for it";
-        3 cgroup_id Cgroup "id of the control group v2 that the socket was made in";
+        1 address Identity "address of the kernel's struct sock, by which owners are found; 0 where the backend does not see it";
+        2 cookie Identity "the kernel's cookie (SO_COOKIE); 0 until a program has asked for it";
+        3 cgroup_id Cgroup "id of the control group v2 in which the socket was created";
         4 bytes_sent Traffic "data bytes sent, retransmissions included (tcp_info)";
         5 bytes_acked Traffic "data bytes acknowledged by the peer (tcp_info, RFC 4898)";
         6 bytes_received Traffic "data bytes received in order (tcp_info, RFC 4898)";
         7 bytes_retrans Loss "data bytes retransmitted (tcp_info)";
-        8 pacing_bytes_per_s Rate "pacing rate in bytes per second; 0: none (tcp_info, where all ones say that)";
-        9 max_pacing_bytes_per_s Rate "limit of the pacing rate in bytes per second (SO_MAX_PACING_RATE); 0: none";
+        8 pacing_bytes_per_s Rate "pacing rate in bytes per second; 0: no limit (tcp_info, where ~0 means that)";
+        9 max_pacing_bytes_per_s Rate "limit of the pacing rate in bytes per second (SO_MAX_PACING_RATE); 0: no limit";
         10 delivery_bytes_per_s Rate "bytes per second of the last delivery sample (tcp_info)";
-        11 busy_us Limits "time with data outstanding or waiting (tcp_info)";
-        12 rwnd_limited_us Limits "part of busy_us in which the peer's window held back (tcp_info)";
-        13 sndbuf_limited_us Limits "part of busy_us in which the send buffer held back (tcp_info)";
-        14 bbr_bw_bytes_per_s Congestion "BBR: estimate of the bottleneck in bytes per second";
+        11 busy_us Limits "time with unacknowledged or unsent data (tcp_info)";
+        12 rwnd_limited_us Limits "part of busy_us in which the peer's receive window limited sending (tcp_info)";
+        13 sndbuf_limited_us Limits "part of busy_us in which the send buffer limited sending (tcp_info)";
+        14 bbr_bw_bytes_per_s Congestion "BBR: estimated bottleneck bandwidth in bytes per second";
         15 mptcp_bytes_sent Mptcp "MPTCP: bytes sent on the connection (mptcp_info)";
         16 mptcp_bytes_received Mptcp "MPTCP: bytes received on the connection (mptcp_info)";
         17 mptcp_bytes_acked Mptcp "MPTCP: bytes acknowledged on the connection (mptcp_info)";
-        18 mptcp_bytes_retrans Mptcp "MPTCP: bytes sent again on the connection (mptcp_info)";
+        18 mptcp_bytes_retrans Mptcp "MPTCP: bytes retransmitted on the connection (mptcp_info)";
     }
     u32 {
         20 netns Identity "inode of the network namespace";
@@ -182,10 +182,10 @@ socket_fields! {
         24 mark Attributes "SO_MARK";
         25 priority Attributes "SO_PRIORITY";
         26 class_id Attributes "net_cls class id";
-        27 rqueue_bytes Queues "bytes received and not read";
+        27 rqueue_bytes Queues "bytes received and not read by the application";
         28 wqueue_bytes Queues "bytes written and not acknowledged";
-        29 accept_queue Queues "listener: connections that wait for accept()";
-        30 accept_limit Queues "listener: how many may wait";
+        29 accept_queue Queues "listener: connections in the accept queue";
+        30 accept_limit Queues "listener: limit of the accept queue (backlog)";
         31 timer_ms Timer "time until the timer fires";
         32 birth_sent Identity "TCP: snd_una - bytes_acked modulo 2^32, constant from the first segment to the last; TIME_WAIT: the last sequence number; 0 where the backend does not see it";
         33 birth_received Identity "TCP: rcv_nxt - bytes_received modulo 2^32, constant once the connection is established; 0 where the backend does not see it";
@@ -194,42 +194,42 @@ socket_fields! {
         41 ato_us Rtt "delayed-ACK timeout (tcp_info)";
         42 rtt_us Rtt "smoothed round trip time (tcp_info)";
         43 rttvar_us Rtt "mean deviation of the round trip time (tcp_info)";
-        44 min_rtt_us Rtt "smallest round trip time lately; 0: none yet (tcp_info, where all ones say that)";
+        44 min_rtt_us Rtt "minimum round trip time over the kernel's window (tcp_min_rtt_wlen); 0: none yet (tcp_info, where ~0 means that)";
         45 rcv_rtt_us Rtt "receiver's estimate of the round trip time (tcp_info)";
         46 snd_mss Cwnd "maximum segment size sent (tcp_info)";
         47 rcv_mss Cwnd "estimate of the peer's segment size (tcp_info)";
         48 advmss Cwnd "advertised maximum segment size (tcp_info)";
         49 pmtu Cwnd "path MTU (tcp_info)";
         50 snd_cwnd Cwnd "congestion window in segments; listener: 0 (tcp_info)";
-        51 snd_ssthresh Cwnd "slow start threshold in segments; 0: none yet (tcp_info, where 0x7fffffff says that)";
-        52 rcv_ssthresh Window "limit of the window that is advertised, in bytes (tcp_info)";
-        53 rcv_space Window "bytes read per round trip, as receive buffer tuning sees it (tcp_info)";
-        54 snd_wnd Window "window that the peer advertised, in bytes (tcp_info)";
-        55 rcv_wnd Window "window that was advertised, in bytes (tcp_info)";
+        51 snd_ssthresh Cwnd "slow start threshold in segments; 0: none yet (tcp_info, where 0x7fffffff means that)";
+        52 rcv_ssthresh Window "limit of the advertised receive window, in bytes (tcp_info)";
+        53 rcv_space Window "bytes read per round trip, as measured for receive buffer tuning (tcp_info)";
+        54 snd_wnd Window "receive window that the peer advertised, in bytes (tcp_info)";
+        55 rcv_wnd Window "receive window advertised to the peer, in bytes (tcp_info)";
         56 unacked Loss "segments in flight, sent and not acknowledged; listener: 0, see accept_queue (tcp_info)";
-        57 sacked Loss "segments that SACK acknowledged; listener: 0, see accept_limit (tcp_info)";
-        58 lost Loss "segments thought lost (tcp_info)";
-        59 retrans Loss "segments sent again and not acknowledged (tcp_info)";
-        60 fackets Loss "always 0 in today's kernels (tcp_info)";
+        57 sacked Loss "segments acknowledged by SACK; listener: 0, see accept_limit (tcp_info)";
+        58 lost Loss "segments considered lost (tcp_info)";
+        59 retrans Loss "segments retransmitted and not acknowledged yet (tcp_info)";
+        60 fackets Loss "always 0 in current kernels (tcp_info)";
         61 reordering Loss "degree of reordering in segments; listener: 0 (tcp_info)";
-        62 total_retrans Loss "segments sent again since the beginning (tcp_info)";
-        63 dsack_dups Loss "duplicates that D-SACK reported (tcp_info)";
+        62 total_retrans Loss "segments retransmitted since the connection began (tcp_info)";
+        63 dsack_dups Loss "duplicate segments reported by D-SACK (tcp_info)";
         64 reord_seen Loss "reordering events (tcp_info)";
         65 rcv_ooopack Loss "segments received out of order (tcp_info)";
-        66 rehash Loss "times the flow hash was changed after a timeout (tcp_info)";
-        67 total_rto_time_ms Loss "time in recovery from timeouts (tcp_info)";
-        68 last_data_sent_ms Times "since data was last sent (tcp_info)";
-        69 last_ack_sent_ms Times "always 0 in today's kernels (tcp_info)";
-        70 last_data_recv_ms Times "since data was last received (tcp_info)";
-        71 last_ack_recv_ms Times "since an ACK was last received (tcp_info)";
+        66 rehash Loss "changes of the flow hash after a timeout (tcp_info)";
+        67 total_rto_time_ms Loss "time in recovery from retransmission timeouts (tcp_info)";
+        68 last_data_sent_ms Times "time since data was last sent (tcp_info)";
+        69 last_ack_sent_ms Times "always 0 in current kernels (tcp_info)";
+        70 last_data_recv_ms Times "time since data was last received (tcp_info)";
+        71 last_ack_recv_ms Times "time since an ACK was last received (tcp_info)";
         72 segs_out Traffic "segments sent (tcp_info, RFC 4898)";
         73 segs_in Traffic "segments received (tcp_info, RFC 4898)";
         74 data_segs_out Traffic "segments with data sent (tcp_info)";
         75 data_segs_in Traffic "segments with data received (tcp_info)";
-        76 notsent_bytes Queues "bytes written and not sent yet (tcp_info)";
+        76 notsent_bytes Queues "bytes written by the application and not sent yet (tcp_info)";
         77 delivered Traffic "segments delivered, retransmissions included (tcp_info)";
-        78 delivered_ce Ecn "segments delivered with a congestion mark (tcp_info)";
-        79 received_ce Ecn "AccECN: segments received with a congestion mark (tcp_info)";
+        78 delivered_ce Ecn "segments delivered with a CE mark (tcp_info)";
+        79 received_ce Ecn "AccECN: segments received with a CE mark (tcp_info)";
         80 delivered_e1_bytes Ecn "AccECN: bytes delivered with ECT(1) (tcp_info)";
         81 delivered_e0_bytes Ecn "AccECN: bytes delivered with ECT(0) (tcp_info)";
         82 delivered_ce_bytes Ecn "AccECN: bytes delivered with CE (tcp_info)";
@@ -238,27 +238,27 @@ socket_fields! {
         85 received_ce_bytes Ecn "AccECN: bytes received with CE (tcp_info)";
         90 rmem_alloc_bytes Memory "memory of received packets (SK_MEMINFO)";
         91 rcvbuf_bytes Memory "receive buffer (SK_MEMINFO)";
-        92 wmem_alloc_bytes Memory "memory of packets on their way out (SK_MEMINFO)";
+        92 wmem_alloc_bytes Memory "memory of packets handed to the qdisc or device (SK_MEMINFO)";
         93 sndbuf_bytes Memory "send buffer (SK_MEMINFO)";
-        94 fwd_alloc_bytes Memory "memory reserved ahead (SK_MEMINFO)";
+        94 fwd_alloc_bytes Memory "memory reserved for later packets (SK_MEMINFO)";
         95 wmem_queued_bytes Memory "memory of the send queue (SK_MEMINFO)";
-        96 optmem_bytes Memory "memory of options (SK_MEMINFO)";
-        97 backlog_bytes Memory "memory of packets that came while the socket was locked (SK_MEMINFO)";
+        96 optmem_bytes Memory "memory of socket options and filters (SK_MEMINFO)";
+        97 backlog_bytes Memory "memory of the backlog: packets received while the socket was locked (SK_MEMINFO)";
         98 drops Memory "packets dropped at the socket (SK_MEMINFO)";
-        100 bbr_min_rtt_us Congestion "BBR: minimal round trip time; 0: none yet";
+        100 bbr_min_rtt_us Congestion "BBR: minimum round trip time; 0: none yet";
         101 bbr_pacing_gain Congestion "BBR: pacing gain, 256 is 1";
         102 bbr_cwnd_gain Congestion "BBR: window gain, 256 is 1";
-        103 dctcp_alpha Congestion "DCTCP: estimate of marking";
+        103 dctcp_alpha Congestion "DCTCP: estimated fraction of marked bytes, 1024 is 1";
         104 dctcp_ab_ecn Congestion "DCTCP: bytes acknowledged with marks";
         105 dctcp_ab_tot Congestion "DCTCP: bytes acknowledged";
-        106 vegas_rttcnt Congestion "Vegas: round trip times counted";
+        106 vegas_rttcnt Congestion "Vegas: round trip times measured in this window";
         107 vegas_rtt_us Congestion "Vegas: smoothed round trip time; 0: none yet";
-        108 vegas_minrtt_us Congestion "Vegas: minimal round trip time; 0: none yet";
-        110 mptcp_token Mptcp "MPTCP: the connection's token, on the connection and on its subflows";
+        108 vegas_minrtt_us Congestion "Vegas: minimum round trip time; 0: none yet";
+        110 mptcp_token Mptcp "MPTCP: token of the connection, also on its subflows";
         111 mptcp_flags Mptcp "MPTCP: flags of the connection (mptcp_info)";
         112 mptcp_retransmits Mptcp "MPTCP: retransmissions of the connection (mptcp_info)";
-        113 peer_inode Unix "UNIX: inode of the other end";
-        114 name_at Unix "UNIX: where the name begins in the batch's names; formats write the name instead";
+        113 peer_inode Unix "UNIX: inode of the peer";
+        114 name_at Unix "UNIX: offset of the name in the batch's names; formats write the name instead";
     }
     u16 {
         120 local_port Identity "local port";
@@ -266,21 +266,21 @@ socket_fields! {
         122 protocol Identity "6 TCP, 17 UDP, 136 UDP-Lite, 262 MPTCP; 0 UNIX";
         123 sock_flags Options "inet_diag_sockopt bits in the kernel's order from bit 0: recverr, is_icsk, freebind, hdrincl, mc_loop, transparent, mc_all, nodefrag, bind_address_no_port, recverr_rfc4884, defer_connect";
         124 total_rto Loss "retransmission timeouts since the beginning (tcp_info)";
-        125 total_rto_recoveries Loss "recoveries from timeouts (tcp_info)";
-        126 accecn_fail_mode Ecn "AccECN: how negotiation failed (tcp_info)";
+        125 total_rto_recoveries Loss "recoveries from retransmission timeouts (tcp_info)";
+        126 accecn_fail_mode Ecn "AccECN: how the negotiation failed (tcp_info)";
         127 accecn_opt_seen Ecn "AccECN: state of the option (tcp_info)";
         128 dctcp_ce_state Congestion "DCTCP: whether the last segment was marked";
         129 name_len Unix "UNIX: length of the name";
         130 sock_type Identity "SOCK_STREAM 1, SOCK_DGRAM 2, SOCK_SEQPACKET 5";
-        131 record_flags Identity "of the record: see FLAG_";
+        131 record_flags Identity "flags of the record: 1 the socket has closed";
     }
     u8 {
         140 family Identity "AF_INET 2, AF_INET6 10, AF_UNIX 1";
         141 state Identity "TCP state: 1 ESTABLISHED to 12 NEW_SYN_RECV (include/net/tcp_states.h)";
         142 ca_state Cwnd "congestion state: 0 Open, 1 Disorder, 2 CWR, 3 Recovery, 4 Loss (tcp_info)";
-        143 retransmits Timer "retransmissions of the segment in question (tcp_info)";
-        144 probes Timer "window or keepalive probes without answer (tcp_info)";
-        145 backoff Timer "doublings of the timeout (tcp_info)";
+        143 retransmits Timer "retransmission timeouts since the last ACK of new data (tcp_info)";
+        144 probes Timer "unanswered zero window or keepalive probes (tcp_info)";
+        145 backoff Timer "doublings of the retransmission timeout (tcp_info)";
         146 tcp_options Options "1 timestamps, 2 SACK, 4 window scale, 8 ECN, 16 ECN seen, 32 data in the SYN, 64 usec timestamps (tcp_info)";
         147 snd_wscale Options "window scale of the peer (tcp_info)";
         148 rcv_wscale Options "own window scale (tcp_info)";
@@ -307,7 +307,7 @@ socket_fields! {
     }
 }
 
-/// The kernel side writes the record and user space reads it in place: not a byte may be padding.
+/// BPF programs write the record and user space reads it in place, so it must not contain padding.
 const _: () = {
     let (mut bytes, mut at) = (0, 0);
     while at < FIELDS.len() {

@@ -1,5 +1,5 @@
-//! Which sockets and which of their fields are selected: one type from the command line to the backends and the BPF programs.
-//! Backends apply what they can of it; [`Selection::holds`] and [`Selection::expression_holds`] define what it means.
+//! The selection of sockets and fields: one type from the command line to the backends and the BPF programs.
+//! Backends apply what they can of it. [`Selection::holds`] and [`Selection::expression_holds`] define its meaning.
 use std::net::IpAddr;
 
 use super::expression::{ALL_STATES, Expression, port_rule, prefix_rule};
@@ -24,10 +24,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
+    /// Every kind, in the order of its bits in [`Kinds`].
     pub const ALL: [Self; 4] = [Self::Tcp, Self::Udp, Self::Mptcp, Self::Unix];
 
-    /// Its name on the command line and in the formats.
+    /// The name on the command line and in the formats.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -53,12 +53,12 @@ impl Kind {
 pub struct Kinds(u32);
 
 impl Kinds {
-    /// These kinds.
+    /// A set of these kinds.
     pub fn of(kinds: impl IntoIterator<Item = Kind>) -> Self {
         Self(kinds.into_iter().fold(0, |bits, kind| bits | 1 << kind as u32))
     }
 
-    /// Whether it holds this kind.
+    /// Whether the set contains `kind`.
     pub fn has(self, kind: Kind) -> bool {
         self.0 & 1 << kind as u32 != 0
     }
@@ -69,7 +69,7 @@ impl Kinds {
     }
 }
 
-/// TCP states that something is decided by (include/net/tcp_states.h); UDP and UNIX sockets use the same numbers.
+/// The TCP states that this project tests (include/net/tcp_states.h). UDP and UNIX sockets use the same numbers.
 #[allow(missing_docs)]
 pub mod state {
     pub const ESTABLISHED: u8 = 1;
@@ -86,7 +86,7 @@ pub mod state {
     pub const BOUND_INACTIVE: u8 = 13;
 }
 
-/// Names of TCP states by their number minus one (include/net/tcp_states.h), as `--state` takes and every format writes them.
+/// Names of TCP states at the index of their number minus one (include/net/tcp_states.h), as `--state` and every format have them.
 pub const STATES: [&str; 13] = [
     "established",
     "syn-sent",
@@ -103,34 +103,34 @@ pub const STATES: [&str; 13] = [
     "bound-inactive",
 ];
 
-/// The name of a state; `unconnected` for numbers that are none.
+/// The name of a state; `unconnected` for a number that is not a state.
 pub fn state_name(state: u8) -> &'static str {
     usize::from(state).checked_sub(1).and_then(|at| STATES.get(at)).copied().unwrap_or("unconnected")
 }
 
-/// The number of a state of this name.
+/// The number of the state with this name.
 pub fn state_named(name: &str) -> Option<u8> {
     STATES.iter().position(|state| *state == name).map(|at| at as u8 + 1)
 }
 
-/// Which end of a socket a rule looks at.
+/// The end of a connection that a rule tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The local end.
     Local,
-    /// The other end.
+    /// The remote end.
     Remote,
-    /// One of the two.
+    /// The rule holds if it holds for one of the ends.
     Either,
 }
 
 impl Side {
-    /// Whether the local end counts.
+    /// Whether the local end is tested.
     pub fn local(self) -> bool {
         self != Self::Remote
     }
 
-    /// Whether the remote end counts.
+    /// Whether the remote end is tested.
     pub fn remote(self) -> bool {
         self != Self::Local
     }
@@ -139,11 +139,11 @@ impl Side {
 /// A network in CIDR form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
-    /// Which end must be in it.
+    /// The end that must be in it.
     pub side: Side,
-    /// Its address; bits after `length` are 0.
+    /// The network's address; bits after `length` are 0.
     pub network: IpAddr,
-    /// Its length in bits.
+    /// The prefix length in bits.
     pub length: u8,
 }
 
@@ -163,7 +163,7 @@ impl Prefix {
     }
 }
 
-/// What is wanted. Several values of one kind of rule mean any of them; several kinds of rule mean all of them.
+/// The sockets and fields to read. Several values of one rule mean any of them; different rules must all hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
     /// Fields to read.
@@ -180,20 +180,21 @@ pub struct Selection {
     pub ports: Vec<(Side, u16)>,
     /// Networks; empty: all.
     pub prefixes: Vec<Prefix>,
-    /// Only sockets that changed since the last dump of the same backend: those that are new, whose state changed, that sent
-    /// or received a segment, on which a byte was written or read, a connection came to wait or was accepted, whose buffers or
-    /// window changed, or that lost their file. Options that an application sets, and timers that send nothing, are not
-    /// seen. The walk remembers 200,000 sockets or more; what is beyond that counts as changed.
+    /// Only sockets that changed since the last dump of the same backend. A socket has changed if it is new; if its state, its
+    /// buffers, its window or its accept queue changed; if a segment was sent or received, or a byte written or read; or if
+    /// its file was closed. Options that an application sets, and timers that send nothing, are not noticed. The walk remembers
+    /// at least 200,000 sockets and reports further ones as changed.
     pub changed: bool,
-    /// The filter behind the flags. Applied to rows in user space; [`Selection::narrow`] derives what backends can apply.
+    /// The filter after the flags of the command line. Applied to rows in user space; [`Selection::narrow`] derives what
+    /// backends can apply.
     pub expression: Option<Expression>,
-    /// Only sockets that one of these processes holds; empty: all. Applied to rows, as backends do not know owners.
+    /// Only sockets that one of these processes has open; empty: all. Applied to rows, because backends do not know owners.
     pub pids: Vec<u32>,
-    /// Only sockets that a process with one of these commands holds; empty: all. Applied to rows.
+    /// Only sockets that a process with one of these commands has open; empty: all. Applied to rows.
     pub commands: Vec<String>,
 }
 
-/// TASK_COMM_LEN without its final zero: the kernel keeps this many bytes of a command.
+/// TASK_COMM_LEN without the terminating zero: the kernel stores this many bytes of a command.
 const COMMAND_BYTES: usize = 15;
 
 impl Default for Selection {
@@ -215,7 +216,7 @@ impl Default for Selection {
     }
 }
 
-/// A command as the kernel keeps it, cut between characters.
+/// A command as the kernel stores it, cut between characters.
 fn shortened(command: &str) -> &str {
     let mut end = command.len().min(COMMAND_BYTES);
     while !command.is_char_boundary(end) {
@@ -224,14 +225,14 @@ fn shortened(command: &str) -> &str {
     &command[..end]
 }
 
-/// An address of a record.
-pub fn address(record: &SocketRecord, side_remote: bool) -> IpAddr {
-    let bytes = if side_remote { &record.remote_address } else { &record.local_address };
+/// The local or the remote address of a record.
+pub fn address(record: &SocketRecord, remote: bool) -> IpAddr {
+    let bytes = if remote { &record.remote_address } else { &record.local_address };
     if record.family == AF_INET { IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]]) } else { IpAddr::from(*bytes) }
 }
 
 const ESTABLISHED: u32 = 1 << state::ESTABLISHED;
-/// The states in which an established connection may end.
+/// The last states that an established connection may have before it closes.
 const ENDINGS: u32 = 1 << state::FIN_WAIT1
     | 1 << state::FIN_WAIT2
     | 1 << state::TIME_WAIT
@@ -240,43 +241,43 @@ const ENDINGS: u32 = 1 << state::FIN_WAIT1
     | 1 << state::CLOSING;
 
 impl Selection {
-    /// Whether a record is wanted; `changed` is not looked at.
+    /// Whether a record is selected, except for `changed`, which depends on the last dump.
     pub fn holds(&self, record: &SocketRecord) -> bool {
         self.holds_in(record, self.states)
     }
 
-    /// Whether the record of a socket that has closed is wanted; its state is the last one before the end.
+    /// Whether the record of a closed socket is selected. Its state is the last one before it closed.
     pub fn holds_closed(&self, record: &SocketRecord) -> bool {
         self.holds_in(record, self.closed_states())
     }
 
-    /// Last states of sockets whose end is wanted: who asks for established connections wants to know how they ended.
+    /// The last states of closed sockets that are selected. A selection of established connections includes their last states.
     pub fn closed_states(&self) -> u32 {
         Self::states_at_the_end(self.states)
     }
 
-    /// Of states that are wanted: those in which such a socket may end.
+    /// The last states that sockets in one of `states` may have before they close.
     pub(super) fn states_at_the_end(states: u32) -> u32 {
         if states & ESTABLISHED == 0 { states } else { states | ENDINGS }
     }
 
-    /// Whether rows are selected by the processes that hold a socket.
+    /// Whether rows are selected by the processes that have the socket open.
     pub fn selects_owners(&self) -> bool {
         !self.pids.is_empty() || !self.commands.is_empty()
     }
 
-    /// Whether something is left to be tested on rows after a backend has applied the rest.
+    /// Whether there are rules that no backend applies, so that rows must be tested.
     pub fn filters_rows(&self) -> bool {
         self.expression.is_some() || self.selects_owners()
     }
 
-    /// Whether the expression holds for the record. `closed`: the record is of a socket that has closed, whose state is the
-    /// last one before the end; `state established` then also holds in the states in which such a connection ends.
+    /// Whether the expression holds for the record. With `closed`, the record is of a closed socket and its state is the last
+    /// one before it closed; `state established` then also holds for the last states of established connections.
     pub fn expression_holds(&self, record: &SocketRecord, closed: bool) -> bool {
         self.expression.as_ref().is_none_or(|expression| expression.holds(record, closed))
     }
 
-    /// Whether the rules about processes hold for a socket with these owners (process id, command).
+    /// Whether `pids` and `commands` hold for a socket with these owners (process id, command).
     pub fn owners_hold<'a>(&self, owners: impl Iterator<Item = (u32, &'a str)> + Clone) -> bool {
         let named = |name: &str, command: &str| command == name || command == shortened(name);
         (self.pids.is_empty() || owners.clone().any(|(pid, _)| self.pids.contains(&pid)))
@@ -284,7 +285,7 @@ impl Selection {
                 || owners.clone().any(|(_, command)| self.commands.iter().any(|name| named(name, command))))
     }
 
-    /// Adds to the other rules what backends can apply of the expression. Nothing that the expression selects is left out.
+    /// Adds rules that backends can apply and that follow from the expression. They never exclude what it selects.
     pub fn narrow(&mut self) {
         let Some(expression) = &self.expression else { return };
         let states = expression.states();
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_established_connection_is_wanted_with_it() {
+    fn established_selects_closed_connections_that_were_established() {
         let established = Selection { states: ESTABLISHED, ..Selection::default() };
         let ended = |state| established.holds_closed(&SocketRecord { state, ..record() });
         assert!(ended(1) && ended(5) && ended(9));
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_keeps_and_leaves_out() {
+    fn each_rule_selects_and_excludes() {
         let all = Selection::default();
         assert!(all.holds(&record()));
         let prefix = |side, text: &str, length| Prefix { side, network: text.parse().unwrap(), length };
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_states_lead_back() {
+    fn state_names_map_back_to_numbers() {
         for (at, name) in STATES.iter().enumerate() {
             assert_eq!(state_named(name), Some(at as u8 + 1));
             assert_eq!(state_name(at as u8 + 1), *name);

@@ -1,4 +1,4 @@
-//! Which backend reads: the one that was asked for, or the best that works here.
+//! The choice of the backend: the one that `--backend` names, or the best that works on this host.
 use std::fs;
 
 use anyhow::Context;
@@ -13,32 +13,30 @@ use crate::namespaces::Discovery;
 use crate::request::{BackendChoice, Reading};
 use parshall_host::error::UserError;
 
-/// A backend, and why it is not a better one.
 pub struct Chosen {
-    /// The backend.
     pub backend: Box<dyn Backend>,
-    /// One sentence per better backend that does not work here, and what this one does not see.
+    /// Why each better backend does not work here, and what this one does not see: a sentence each.
     pub notes: Vec<String>,
 }
 
-/// How often the backend will read.
+/// The number of dumps that the backend will read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dumps {
-    /// Once: what it costs to begin counts.
+    /// The cost of loading matters most.
     One,
-    /// Again and again: what each dump costs counts.
+    /// The cost of each dump matters most.
     Many,
 }
 
 /// Opens the backend.
 ///
 /// # Errors
-/// The one that was asked for does not work here.
+/// The named backend does not work here, or none does.
 pub fn choose(reading: Reading, selection: &Selection, dumps: Dumps) -> anyhow::Result<Chosen> {
     let refused = |name: &str, error: anyhow::Error| -> anyhow::Error {
         UserError::new(
             format!("the backend {name} does not work here: {error:#}"),
-            "leave --backend out for the best that does; `parshall doctor` says what this host offers",
+            "leave --backend out for the best that does; `parshall doctor` shows what this host supports",
         )
         .into()
     };
@@ -47,8 +45,8 @@ pub fn choose(reading: Reading, selection: &Selection, dumps: Dumps) -> anyhow::
         BackendChoice::Iter => iter(selection).map_err(|e| refused("iter", e)).map(alone),
         BackendChoice::Netlink => netlink(reading).map_err(|e| refused("netlink", e)),
         BackendChoice::Auto => {
-            // The same rows with the same keys, sooner; where it does not work, the walk says why, or does.
-            if let Some(backend) = (dumps == Dumps::One).then(|| quick(selection)).flatten() {
+            // The iterators return the same rows with the same keys. If they fail here, the walk is tried as usual.
+            if let Some(backend) = (dumps == Dumps::One).then(|| iterators_if_cheaper(selection)).flatten() {
                 return Ok(alone(backend));
             }
             let mut notes = Vec::new();
@@ -72,23 +70,23 @@ fn alone(backend: Box<dyn Backend>) -> Chosen {
     Chosen { backend, notes: Vec::new() }
 }
 
-/// The iterators, where they are cheaper than the walk and see as much.
-fn quick(selection: &Selection) -> Option<Box<dyn Backend>> {
+/// The iterators, if they are cheaper than the walk and find the same sockets.
+fn iterators_if_cheaper(selection: &Selection) -> Option<Box<dyn Backend>> {
     let capabilities = effective_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default());
     let own = HostSockets::read(&fs::read_to_string("/proc/net/sockstat").ok()?);
-    // Without CAP_SYS_ADMIN the walk still sees every namespace. Namespaces are counted last: that is a look at every process.
-    if capabilities >> CAP_SYS_ADMIN & 1 == 0 || !iterators_are_cheaper(own.most(), 1) {
+    // Without CAP_SYS_ADMIN only the walk reads other namespaces. They are counted last, because that reads all of /proc.
+    if capabilities >> CAP_SYS_ADMIN & 1 == 0 || !iterators_are_cheaper(own.max(), 1) {
         return None;
     }
     let mut discovery = Discovery::default();
     let namespaces = discovery.scan(&[]).namespaces.len();
     let own6 = HostSockets::read(&fs::read_to_string("/proc/net/sockstat6").unwrap_or_default());
-    // Those of other namespaces are not known.
+    // The UDP-Lite sockets of other namespaces are not counted anywhere.
     let udp_lite = namespaces > 1 || own.udp_lite + own6.udp_lite > 0;
-    if !iterators_see_all(selection, udp_lite) || !iterators_are_cheaper(own.most(), namespaces as u64) {
+    if !iterators_see_all(selection, udp_lite) || !iterators_are_cheaper(own.max(), namespaces as u64) {
         return None;
     }
-    Some(Box::new(Iter::load_after(selection.kinds, discovery).ok()?))
+    Some(Box::new(Iter::load_with(selection.kinds, discovery).ok()?))
 }
 
 fn walk() -> anyhow::Result<Box<dyn Backend>> {

@@ -1,9 +1,9 @@
 //! The backend `iter`: the kernel's BPF iterators over TCP, UDP and UNIX sockets.
 //!
-//! An iterator belongs to the network namespace of the thread that makes it. One thread goes from namespace to namespace and
-//! makes them; they are read here, one at a time, so threads do not grow with namespaces. The kernel walks its whole table
-//! of connections for each namespace, 11 to 19 ms however few there are, so one without sockets of a kind is passed
-//! over: its own count of them (/proc/net/sockstat) costs a thousandth of that.
+//! An iterator belongs to the network namespace of the thread that creates it. One thread enters each namespace and creates its
+//! iterators, and this one reads them, so the number of threads does not depend on the number of namespaces. The kernel walks
+//! its whole table of connections for each namespace, which takes 11 to 19 ms even if the namespace has none. So a namespace
+//! without sockets of a kind is skipped: reading the kernel's count (/proc/net/sockstat) costs a thousandth of that.
 //!
 //! MPTCP connections are found by their first subflows, which are TCP sockets. There is no iterator over UDP-Lite.
 use std::fs::{self, File};
@@ -37,7 +37,6 @@ fn tables(kinds: Kinds) -> Vec<Table> {
     tables
 }
 
-/// Reads with iterators.
 #[derive(Debug)]
 pub struct Iter {
     programs: Iterators,
@@ -46,20 +45,19 @@ pub struct Iter {
 }
 
 impl Iter {
-    /// Loads the programs for these kinds of sockets. Needs CAP_BPF and CAP_PERFMON, and CAP_SYS_ADMIN for namespaces other
-    /// than our own.
+    /// Loads the programs for these kinds of sockets. Needs CAP_BPF and CAP_PERFMON, and CAP_SYS_ADMIN for other namespaces.
     ///
     /// # Errors
-    /// Not permitted, or the kernel has no such iterators.
+    /// It is not permitted, or the kernel has no such iterators.
     pub fn load(kinds: Kinds) -> Result<Self> {
-        Self::load_after(kinds, Discovery::default())
+        Self::load_with(kinds, Discovery::default())
     }
 
-    /// As [`Iter::load`], after a first look for namespaces, which the next ones need not repeat in full.
+    /// Like [`Iter::load`], with the state of an earlier scan for namespaces, which makes the next ones cheaper.
     ///
     /// # Errors
     /// As [`Iter::load`].
-    pub fn load_after(kinds: Kinds, discovery: Discovery) -> Result<Self> {
+    pub fn load_with(kinds: Kinds, discovery: Discovery) -> Result<Self> {
         let programs = Iterators::load(&tables(kinds)).context("the iterators over sockets could not be loaded")?;
         Ok(Self { programs, discovery, foreign_sockets: Vec::new() })
     }
@@ -69,7 +67,7 @@ impl Iter {
         if !selection.namespaces.is_empty() {
             found.namespaces.retain(|namespace| selection.namespaces.contains(&namespace.inode));
         }
-        // Ours first: the thread begins there, and may be refused every other.
+        // The own one first: the thread begins in it, and may not be permitted to enter others.
         let own = fs::metadata("/proc/self/ns/net").map_or(0, |metadata| metadata.ino());
         found.namespaces.sort_by_key(|namespace| u64::from(namespace.inode) != own);
         (found.namespaces, own)
@@ -96,7 +94,7 @@ impl Backend for Iter {
         let (opener, reader) = self.programs.reader();
         let mut reading = Reading { reader, selection, take, done: Completeness::default() };
         std::thread::scope(|scope| {
-            // One ahead: while a namespace is read, the next is entered.
+            // While a namespace is read, the thread enters the next one.
             let (give, opened) = sync_channel(1);
             std::thread::Builder::new()
                 .name("netns".to_owned())
@@ -114,10 +112,10 @@ impl Backend for Iter {
     }
 }
 
-/// A namespace's iterators, or why there are none.
+/// The iterators of a namespace, or the error of entering it.
 type Visited = io::Result<Vec<File>>;
 
-/// Enters each namespace and makes its iterators. Runs on a thread of its own, which ends in the last one.
+/// Enters each namespace and creates its iterators. Runs in a thread of its own, which does not return to its namespace.
 fn visit(namespaces: &[Namespace], own: u64, opener: Opener<'_>, kinds: Kinds, give: &SyncSender<Visited>) {
     let mut here = own;
     for namespace in namespaces {
@@ -128,12 +126,12 @@ fn visit(namespaces: &[Namespace], own: u64, opener: Opener<'_>, kinds: Kinds, g
             tables(kinds).into_iter().filter(|table| !is_empty(*table)).map(|table| opener.open(table)).collect()
         });
         if give.send(visited).is_err() {
-            return; // The reader has given up.
+            return; // The reader has failed.
         }
     }
 }
 
-/// Whether the namespace of this thread says that it has no sockets in this table.
+/// Whether the namespace of this thread certainly has no sockets in this table.
 fn is_empty(table: Table) -> bool {
     let name = match table {
         Table::Tcp => "TCP",
@@ -143,13 +141,13 @@ fn is_empty(table: Table) -> bool {
     let both = ["sockstat", "sockstat6"].map(|file| fs::read_to_string(format!("/proc/thread-self/net/{file}")));
     match both {
         [Ok(v4), Ok(v6)] => !has_sockets(&v4, name) && !has_sockets(&v6, &format!("{name}6")),
-        // Without IPv6 there is one file.
+        // A kernel without IPv6 has only one of the files.
         [Ok(v4), Err(error)] if error.kind() == io::ErrorKind::NotFound => !has_sockets(&v4, name),
         _ => false,
     }
 }
 
-/// Whether the line of this protocol counts sockets in use or in TIME_WAIT. A line that is not understood counts some.
+/// Whether the line of this protocol counts sockets in use or in TIME_WAIT. True if there is no line, or another one.
 fn has_sockets(table: &str, name: &str) -> bool {
     let Some(line) = table.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')) else { return true };
     let mut words = line.split_whitespace();
@@ -162,7 +160,7 @@ fn has_sockets(table: &str, name: &str) -> bool {
     in_use.unwrap_or(true)
 }
 
-/// Reads what was opened, and keeps the account.
+/// Reads opened iterators and sums up how complete the dump is.
 struct Reading<'a> {
     reader: Reader<'a>,
     selection: &'a Selection,
@@ -210,7 +208,7 @@ mod tests {
     use parshall_testkit::root;
 
     #[test]
-    fn the_namespaces_own_count_is_read_as_the_kernel_writes_it() {
+    fn sockstat_is_parsed_as_the_kernel_writes_it() {
         let table = "sockets: used 9\nTCP: inuse 0 orphan 7 tw 0 alloc 5 mem 0\nUDP: inuse 2 mem 4\nUDPLITE: inuse 0\n";
         assert!(!has_sockets(table, "TCP"), "orphans and memory are counted over all namespaces");
         assert!(has_sockets(table, "UDP"));
@@ -223,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Inodes and records of what listens or is bound in these namespaces, by dump of a fresh backend.
+    /// The TCP and UDP sockets of these namespaces, and how complete the dump is.
     fn dump(iter: &mut Iter, namespaces: Vec<u32>) -> (Vec<SocketRecord>, Completeness) {
         let selection = Selection { namespaces, kinds: Kinds::of([Kind::Tcp, Kind::Udp]), ..Selection::default() };
         let mut found = Vec::new();
@@ -238,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn each_namespace_gives_its_own_sockets_while_others_come_and_go() {
+    fn each_namespace_has_its_own_sockets_while_others_come_and_go() {
         if !root("the iterators in several namespaces") {
             return;
         }
@@ -279,8 +277,8 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_only_a_socket_keeps_is_read_when_it_is_told() {
-        if !root("namespaces that only sockets keep") {
+    fn a_namespace_that_only_a_socket_keeps_alive_is_read() {
+        if !root("namespaces that only sockets keep alive") {
             return;
         }
         let netns = NetNs::create("foreign").unwrap();
@@ -293,7 +291,7 @@ mod tests {
         let here = foreign_sockets
             .iter()
             .find(|foreign| foreign.netns == gone)
-            .expect("its socket is not where its process is");
+            .expect("its socket is outside the namespace of its process");
         assert_eq!((here.pid, here.fd), (std::process::id(), listener.as_raw_fd() as u32));
         let mut iter = Iter::load(Kinds::of([Kind::Tcp])).unwrap();
         iter.set_foreign_sockets(foreign_sockets.clone());

@@ -1,18 +1,17 @@
-//! The backend `walk`: one pass over the kernel's tables, by a BPF program, which applies the selection as it is.
+//! The backend `walk`: a BPF program walks the kernel's socket tables once, and applies the selection.
 use parshall_bpf::sockets::{Walk, WalkError};
 use parshall_evidence::socket::{Batch, Completeness, Selection};
 
 use super::Backend;
 
-/// The walk, loaded.
 #[derive(Debug)]
 pub struct WalkBackend(Walk);
 
 impl WalkBackend {
-    /// Loads it.
+    /// Loads the program.
     ///
     /// # Errors
-    /// What the kernel or the process lacks: then another backend is the one to use.
+    /// The kernel or the process lacks something that it needs.
     pub fn open() -> Result<Self, WalkError> {
         Walk::open().map(Self)
     }
@@ -23,7 +22,7 @@ impl Backend for WalkBackend {
         "walk"
     }
 
-    fn leaves_out_unchanged(&self) -> bool {
+    fn skips_unchanged(&self) -> bool {
         true
     }
 

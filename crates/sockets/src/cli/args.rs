@@ -18,10 +18,9 @@ pub struct SocketsArgs {
     pub(super) command: SocketsCommand,
 }
 
-/// How often.
 #[derive(Debug, Subcommand)]
 pub enum SocketsCommand {
-    /// Every socket, now
+    /// Print all sockets once
     #[command(after_help = "Examples:
   parshall sockets once
   parshall sockets once --state established --sort retrans --limit 20
@@ -33,7 +32,7 @@ pub enum SocketsCommand {
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Once(OnceArgs),
-    /// Every socket, again and again
+    /// Read all sockets periodically
     #[command(after_help = "Examples:
   parshall sockets stream --every 5s --changed
   parshall sockets stream --every 1s --pid 4120 state connected
@@ -45,7 +44,6 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Stream(StreamArgs),
 }
 
-/// Which sockets.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Which sockets")]
 pub struct SelectArgs {
@@ -61,7 +59,7 @@ pub struct SelectArgs {
     /// Control groups (v2), exactly; may be given several times
     #[arg(long, value_name = "PATH", value_parser = flags::cgroup)]
     pub(super) cgroup: Vec<PathBuf>,
-    /// A port at either end; may be given several times
+    /// A local or remote port; may be given several times
     #[arg(long, value_name = "PORT", value_parser = flags::port)]
     pub(super) port: Vec<u16>,
     /// A local port
@@ -70,7 +68,7 @@ pub struct SelectArgs {
     /// A remote port
     #[arg(long, value_name = "PORT", value_parser = flags::port)]
     pub(super) remote_port: Vec<u16>,
-    /// An address or network at either end, such as 10.0.0.0/8; may be given several times
+    /// A local or remote address or network, such as 10.0.0.0/8; may be given several times
     #[arg(long, value_name = "NETWORK", value_parser = read(networks))]
     pub(super) prefix: Vec<Networks>,
     /// A local address or network
@@ -79,31 +77,30 @@ pub struct SelectArgs {
     /// A remote address or network
     #[arg(long, value_name = "NETWORK", value_parser = read(networks))]
     pub(super) remote_prefix: Vec<Networks>,
-    /// Sockets that a process holds; may be given several times
+    /// Sockets that this process has open; may be given several times
     #[arg(long, value_name = "PID", value_parser = flags::pid)]
     pub(super) pid: Vec<u32>,
-    /// Sockets that processes of this command hold, such as nginx; may be given several times
+    /// Sockets that processes with this command have open, such as nginx; may be given several times
     #[arg(long, value_name = "NAME")]
     pub(super) process: Vec<String>,
-    /// Groups of fields: default, all, or a list such as rtt,loss,traffic,owner; the kernel copies only these
+    /// Groups of fields: default, all, or a list such as rtt,loss,traffic,owner; only these are read from the kernel
     #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
     pub(super) fields: Vec<String>,
-    /// A filter as ss has it, of: state NAME, exclude NAME, src|dst ADDRESS[/LENGTH][:PORT], sport|dport OP :PORT, and, or, not, ( )
+    /// A filter in the language of ss: state NAME, exclude NAME, src|dst ADDRESS[/LENGTH][:PORT], sport|dport OP :PORT, and, or, not, ( )
     #[arg(value_name = "FILTER")]
     pub(super) filter: Vec<String>,
 }
 
-/// What one `--prefix` names. A name of its own, for clap takes a list for several values.
+/// The networks of one `--prefix`. An alias, because clap treats a `Vec` field as a repeated flag.
 pub(super) type Networks = Vec<ipnet::IpNet>;
 
-/// How they are read.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How they are read")]
 pub struct ReadArgs {
-    /// What reads the kernel; auto takes the best that works here
+    /// How the sockets are read; auto chooses the best that works here
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     pub(super) backend: BackendChoice,
-    /// Let io_uring read the netlink socket, to repeat its measurement (bench/sockets/uring)
+    /// Read netlink sockets with io_uring, to repeat the measurement of bench/sockets/uring
     #[arg(long, hide = true)]
     pub(super) uring: bool,
     /// Threads that read netlink sockets
@@ -118,7 +115,7 @@ pub struct OnceArgs {
     pub(super) select: SelectArgs,
     #[command(flatten)]
     pub(super) read: ReadArgs,
-    /// How to print
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(super) format: SocketFormat,
     /// Order of the table, largest first: a list such as retrans,wqueue
@@ -127,7 +124,7 @@ pub struct OnceArgs {
     /// At most this many sockets, after sorting
     #[arg(long, value_name = "N")]
     pub(super) limit: Option<usize>,
-    /// A second line with more of each socket
+    /// Print a second line with further fields of each socket
     #[arg(long)]
     pub(super) wide: bool,
 }
@@ -148,7 +145,7 @@ pub struct StreamArgs {
     /// Only sockets that are new or have changed since the last dump
     #[arg(long)]
     pub(super) changed: bool,
-    /// Leave out what moved per second since the last dump
+    /// Leave out the traffic per second since the last dump
     #[arg(long)]
     pub(super) no_rates: bool,
     /// Leave out sockets that closed between two dumps
@@ -157,7 +154,7 @@ pub struct StreamArgs {
     /// Write to stdout in this format
     #[arg(long, value_name = "FORMAT")]
     pub(super) format: Option<SocketFormat>,
-    /// Write to the sinks that this TOML file names: files, Kafka, OTLP, Prometheus
+    /// Write to the sinks in this TOML file: files, Kafka, OTLP, Prometheus
     #[arg(short, long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// Serve aggregates and the collector's own metrics and CPU profile over HTTP (127.0.0.1:9474 if no address is given)
@@ -172,7 +169,7 @@ pub struct StreamArgs {
     /// Begin a new file after this time
     #[arg(long, value_name = "TIME", default_value = "1h", requires = "to", value_parser = read(values::duration))]
     pub(super) rotate_every: Duration,
-    /// Keep at most this much in the directory; the oldest files go first
+    /// Keep at most this much in the directory; the oldest files are removed first
     #[arg(long, value_name = "SIZE", default_value = "4GiB", requires = "to", value_parser = read(values::size))]
     pub(super) keep: u64,
 }

@@ -1,4 +1,4 @@
-//! Reads the file of `parshall sockets stream -c`: which sinks, each with what it needs. TOML, one table per sink.
+//! Reads the file of `parshall sockets stream -c`: TOML with a table for each sink.
 use std::path::Path;
 
 use parshall_core::text::position;
@@ -9,7 +9,7 @@ use crate::sink::{SinkRequest, SinkTables};
 /// Reads the file.
 ///
 /// # Errors
-/// It cannot be read, or the first mistake in it with its line and column.
+/// The file cannot be read, or has an error; the first one is reported with its line and column.
 pub fn read(path: &Path) -> Result<Vec<Box<dyn SinkRequest>>, UserError> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         UserError::new(format!("cannot read {}: {error}", path.display()), "give the path of a TOML file of sinks")
@@ -86,7 +86,7 @@ listen = "[::1]:9999"
     }
 
     #[test]
-    fn mistakes_say_where_and_what() {
+    fn errors_have_a_position_and_a_hint() {
         for (text, what, hint) in [
             ("", "it names no sink", "[[kafka]]"),
             ("[[files]]\nformat = \"json\"\n", "1:1 missing field `directory`", "docs"),

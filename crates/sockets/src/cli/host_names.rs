@@ -1,4 +1,4 @@
-//! Looks up on this host what arguments name: network namespaces and control groups become the kernel's numbers.
+//! Resolves names in arguments to the kernel's numbers: network namespaces to inodes, control groups to ids.
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(super) fn namespace(name: &str) -> Result<u32, UserError> {
     let unknown = || {
         UserError::new(
             format!("there is no network namespace `{name}`"),
-            "`ip netns list` prints the names; an inode works as well",
+            "`ip netns list` prints the names; an inode is accepted too",
         )
     };
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
@@ -25,7 +25,7 @@ pub(super) fn namespace(name: &str) -> Result<u32, UserError> {
     nsfs::inode_named(&path).ok().and_then(|inode| u32::try_from(inode).ok()).ok_or_else(unknown)
 }
 
-/// A process id, if there is such a process.
+/// Returns `pid` if the process exists.
 pub(super) fn process(pid: u32) -> Result<u32, UserError> {
     if Path::new(&format!("/proc/{pid}")).exists() {
         return Ok(pid);
@@ -51,7 +51,7 @@ pub(super) fn control_group(path: &Path) -> Result<u64, UserError> {
         .ok_or_else(|| {
             UserError::new(
                 format!("there is no control group {} of version 2", path.display()),
-                "the last line of /proc/PID/cgroup names the group of a process; sockets know no other version",
+                "the line of /proc/PID/cgroup that begins with 0:: has the group of a process; sockets belong to no other version",
             )
         })
 }

@@ -1,4 +1,4 @@
-//! The command line of `parshall sockets`: `args.rs` declares the flags, `validate.rs` makes a request of them.
+//! The command line of `parshall sockets`: `args.rs` declares the flags, `validate.rs` turns them into a request.
 mod args;
 mod file;
 mod host_names;

@@ -1,7 +1,7 @@
-//! Ports of services by their names, as /etc/services has them.
+//! Ports of services by their names in /etc/services.
 use std::fs;
 
-/// For hosts without that file, as small containers are: what people write most.
+/// The most used names, for hosts without that file, such as small containers.
 const USUAL: [(&str, u16); 12] = [
     ("ftp", 21),
     ("ssh", 22),
@@ -17,7 +17,7 @@ const USUAL: [(&str, u16); 12] = [
     ("postgresql", 5432),
 ];
 
-/// The port of a service, whatever its protocol.
+/// The port of a service, for any protocol.
 pub(super) fn port(name: &str) -> Option<u16> {
     let table = fs::read_to_string("/etc/services").unwrap_or_default();
     in_table(&table, name).or_else(|| USUAL.iter().find(|(usual, _)| *usual == name).map(|(_, port)| *port))

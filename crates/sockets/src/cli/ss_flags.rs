@@ -1,17 +1,17 @@
-//! Flags that people bring along from `ss` and from the other commands, and what `parshall sockets` has instead.
+//! Hints for flags of `ss` and of other commands that `parshall sockets` does not have.
 
 const INSTEAD: &[(&[&str], &str)] = &[
     (&["--color", "--colour", "--no-color"], "the table prints no colours; leave it out"),
-    (&["-t", "--tcp"], "say --kind tcp, or nothing: TCP is what is read unless --kind says otherwise"),
+    (&["-t", "--tcp"], "leave it out, or say --kind tcp: TCP is the default"),
     (&["-u", "--udp"], "say --kind udp"),
     (&["-x", "--unix"], "say --kind unix"),
     (&["-M", "--mptcp"], "say --kind mptcp"),
-    (&["-a", "--all"], "all states are read unless --state or a filter says otherwise; --kind all reads every kind"),
+    (&["-a", "--all"], "leave it out: the default is all states; --kind all reads every kind"),
     (&["-l", "--listening"], "say --state listen"),
     (&["-4", "--ipv4"], "say 'src 0.0.0.0/0'"),
     (&["-6", "--ipv6"], "say 'src ::/0'"),
     (&["-n", "--numeric", "-r", "--resolve"], "addresses and ports are always numbers; leave it out"),
-    (&["-p", "--processes"], "owners are in the table; --pid PID and --process NAME select by them"),
+    (&["-p", "--processes"], "leave it out: the table has owners; --pid PID and --process NAME select by them"),
     (&["-i", "--info", "-m", "--memory", "-e", "--extended", "-o", "--options"], "say --wide"),
     (&["-N", "--net"], "say --netns NAME"),
     (&["-f", "--family", "-A", "--query"], "say --kind tcp, udp, mptcp, unix or all"),

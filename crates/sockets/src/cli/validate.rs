@@ -1,4 +1,4 @@
-//! Checks the flags of `parshall sockets` and makes a request of them.
+//! Checks the flags of `parshall sockets` and turns them into a request.
 use std::path::Path;
 
 use parshall_core::sockets::aggregate;
@@ -38,7 +38,7 @@ impl OnceArgs {
             return Err(UserError::new("--wide is for the table", "leave it out; the other formats have every field"));
         }
         let no_fields = self.select.fields.is_empty();
-        // The pass over all descriptors costs little when it is made once, and people look for the owner.
+        // The default has owners, because users look for them, and a single scan of descriptors is cheap.
         let mut selection = self.select.selection(&["default", "owner"], false)?;
         let groups = &mut selection.groups;
         if format == SocketFormat::Text {
@@ -181,7 +181,7 @@ impl SelectArgs {
     }
 }
 
-/// The filter behind the flags.
+/// The filter after the flags.
 fn expression(words: &[String]) -> Result<Option<Expression>, UserError> {
     if words.is_empty() {
         return Ok(None);

@@ -60,7 +60,7 @@ const COLUMNS: [Column; 16] = [
     left("REMOTE", remote),
     right("RTT", |row, out| if_any(out, row.record.rtt_us > 0, || duration(f64::from(row.record.rtt_us) * 1e3))),
     right("CWND", |row, out| if_any(out, row.record.snd_cwnd > 0, || row.record.snd_cwnd.to_string())),
-    right("RESENT", |row, out| {
+    right("RETRANS", |row, out| {
         if_any(out, row.record.total_retrans > 0, || count(u64::from(row.record.total_retrans)))
     }),
     right("SENT", |row, out| if_any(out, row.record.bytes_sent > 0, || bytes(row.record.bytes_sent as f64))),

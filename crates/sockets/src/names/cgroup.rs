@@ -1,7 +1,7 @@
-//! Control group id → path, container and pod. Of version 2, alone or in a hybrid mount.
+//! The path, container and pod of a control group of version 2, by its id.
 //!
-//! The kernel opens a control group by its id where that is permitted; elsewhere the tree is walked, for the number of its
-//! directories are the ids. An id is never given twice, so what was found stays true.
+//! The kernel opens a control group by its id (open_by_handle_at) where that is permitted. Elsewhere the tree is scanned,
+//! because the inodes of its directories are the ids. An id is never reused, so a path that was found stays valid.
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
@@ -15,24 +15,22 @@ use parshall_sys::file_handle::open_cgroup;
 
 use super::Mixed;
 
-/// Paths remembered; when there are more, those that the last dump did not need are forgotten.
+/// If more paths are cached, those that the last dump did not use are removed.
 const KEPT: usize = 16_384;
-/// Paths remembered within one dump at most.
-const MOST: usize = 262_144;
+/// The maximum number of cached paths.
+const CACHED_MAX: usize = 262_144;
 
-/// A control group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cgroup {
-    /// Its path below the mount; empty when it is gone or was not found.
+    /// Its path below the mount; empty if it was not found.
     pub path: String,
-    /// What the path tells.
     pub placement: Placement,
 }
 
 #[derive(Debug)]
 struct Known {
     cgroup: Cgroup,
-    /// The last dump that needed it.
+    /// The last dump that used it.
     used: u64,
 }
 
@@ -50,7 +48,8 @@ pub struct CgroupNames {
     known: HashMap<u64, Known, Mixed>,
     none: Cgroup,
     dump: u64,
-    walked: Option<u64>,
+    /// The last dump that scanned the tree.
+    scanned: Option<u64>,
     kept: usize,
 }
 
@@ -63,10 +62,18 @@ impl Default for CgroupNames {
 impl CgroupNames {
     fn at(path: Option<PathBuf>, by_handle: bool) -> Self {
         let mount = path.and_then(|path| Some(Mount { directory: File::open(&path).ok()?, path }));
-        Self { mount, by_handle, known: HashMap::default(), none: Cgroup::default(), dump: 0, walked: None, kept: KEPT }
+        Self {
+            mount,
+            by_handle,
+            known: HashMap::default(),
+            none: Cgroup::default(),
+            dump: 0,
+            scanned: None,
+            kept: KEPT,
+        }
     }
 
-    /// A dump begins.
+    /// Begins a dump.
     pub fn begin(&mut self) {
         if self.known.len() > self.kept {
             let last = self.dump;
@@ -75,22 +82,22 @@ impl CgroupNames {
         self.dump += 1;
     }
 
-    /// Finds a control group, unless it is known.
+    /// Looks up a control group, unless it is cached.
     pub fn learn(&mut self, id: u64) {
         let dump = self.dump;
         if let Some(known) = self.known.get_mut(&id) {
             known.used = dump;
             return;
         }
-        if id == 0 || self.known.len() >= MOST {
+        if id == 0 || self.known.len() >= CACHED_MAX {
             return;
         }
         let found = match self.open(id) {
             Ok(path) => Some(path),
-            // Not permitted, or a kernel without handles of control groups.
+            // It is not permitted, or the kernel has no file handles for control groups.
             Err(error) if error.raw_os_error() != Some(libc::ESTALE) => {
                 self.by_handle = false;
-                self.walk();
+                self.scan();
                 None
             }
             Err(_) => None,
@@ -102,7 +109,7 @@ impl CgroupNames {
         self.insert(id, found.unwrap_or_default(), dump);
     }
 
-    /// The control group; empty when it is gone or was not learnt.
+    /// The control group; empty if it was not found, or not looked up.
     pub fn get(&self, id: u64) -> &Cgroup {
         self.known.get(&id).map_or(&self.none, |known| &known.cgroup)
     }
@@ -114,26 +121,26 @@ impl CgroupNames {
 
     fn open(&self, id: u64) -> io::Result<String> {
         let mount = self.mount.as_ref().filter(|_| self.by_handle).ok_or(io::ErrorKind::Unsupported)?;
-        let place = open_cgroup(mount.directory.as_fd(), id)?;
-        let path = fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))?;
+        let directory = open_cgroup(mount.directory.as_fd(), id)?;
+        let path = fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()))?;
         Ok(below(&mount.path, &path))
     }
 
-    /// Learns all there are, at most once per dump.
-    fn walk(&mut self) {
+    /// Caches all control groups, at most once per dump.
+    fn scan(&mut self) {
         let Some(root) = self.mount.as_ref().map(|mount| mount.path.clone()) else { return };
-        if self.walked == Some(self.dump) {
+        if self.scanned == Some(self.dump) {
             return;
         }
-        self.walked = Some(self.dump);
+        self.scanned = Some(self.dump);
         let mut open = vec![root.clone()];
         if let Ok(metadata) = fs::metadata(&root) {
             self.insert_if_new(std::os::unix::fs::MetadataExt::ino(&metadata), "/".to_owned());
         }
         while let Some(directory) = open.pop() {
-            // What vanishes meanwhile is not needed any more.
+            // A directory that is removed meanwhile is skipped.
             for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-                if self.known.len() < MOST && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if self.known.len() < CACHED_MAX && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     self.insert_if_new(entry.ino(), below(&root, &entry.path()));
                     open.push(entry.path());
                 }
@@ -143,7 +150,7 @@ impl CgroupNames {
 
     fn insert_if_new(&mut self, id: u64, path: String) {
         if !self.known.contains_key(&id) {
-            // Not needed by a dump as yet.
+            // No dump has used it yet.
             self.insert(id, path, 0);
         }
     }
@@ -155,10 +162,10 @@ fn below(mount: &Path, path: &Path) -> String {
     format!("/{}", rest.unwrap_or_default())
 }
 
-/// Where control groups of version 2 are mounted; the whole tree is preferred to a part of it.
+/// The mount point of control groups of version 2. A mount of the whole tree is preferred to one of a part.
 fn mounted(table: &[u8]) -> Option<PathBuf> {
     let mounts = mountinfo::mounts(table).filter(|mount| mount.kind == b"cgroup2");
-    // Stable: the first of several.
+    // The first one if there are several.
     Some(mounts.min_by_key(|mount| mount.root != b"/")?.point())
 }
 
@@ -171,7 +178,7 @@ mod tests {
     use super::*;
     use parshall_testkit::{root, skip};
 
-    /// A control group that goes with its owner.
+    /// A control group, which is removed when this is dropped.
     struct Group(PathBuf);
 
     impl Group {
@@ -195,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Where groups can be made, or none.
+    /// Where control groups can be made; `None` if they cannot.
     fn hierarchy(what: &str) -> Option<PathBuf> {
         let mount = mounted(&mountinfo::read("self"));
         if mount.is_none() {
@@ -216,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_give_the_same_path() {
+    fn file_handle_and_scan_find_the_same_path() {
         let Some(root) = hierarchy("paths of control groups") else { return };
         let group = Group::make(&root, "path").expect("root may make control groups");
         for by_handle in [true, false] {
@@ -227,12 +234,12 @@ mod tests {
             names.learn(fs::metadata(&root).unwrap().ino());
             assert_eq!(names.get(fs::metadata(&root).unwrap().ino()).path, "/");
             names.learn(u64::MAX - 5);
-            assert_eq!(*names.get(u64::MAX - 5), Cgroup::default(), "nobody has this id");
+            assert_eq!(*names.get(u64::MAX - 5), Cgroup::default(), "no control group has this id");
         }
     }
 
     #[test]
-    fn a_group_that_is_gone_keeps_the_path_it_had_and_groups_that_come_and_go_leave_nothing() {
+    fn a_removed_group_keeps_its_path_and_unused_paths_are_removed() {
         let Some(root) = hierarchy("control groups that vanish") else { return };
         let mut names = CgroupNames { kept: 20, ..CgroupNames::at(Some(root.clone()), true) };
         let mut most = 0;
@@ -251,11 +258,11 @@ mod tests {
             }
             most = most.max(names.known.len());
         }
-        assert!(most <= 40, "{most} are remembered");
+        assert!(most <= 40, "{most} are cached");
     }
 
     #[test]
-    fn without_a_mount_nothing_is_known() {
+    fn without_a_mount_nothing_is_found() {
         let mut names = CgroupNames::at(None, true);
         names.begin();
         names.learn(7);

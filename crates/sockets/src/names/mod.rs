@@ -1,7 +1,7 @@
-//! Names for the numbers in a record: network namespaces by their inode, control groups by their id.
+//! Names of network namespaces, by their inode, and of control groups, by their id.
 //!
-//! Both work in the same steps: a dump [`begins`](Names::begin), what a batch mentions is learnt, and then the names are
-//! there to be borrowed by as many rows as need be. What is not known costs at most one search per dump.
+//! A dump [`begins`](Names::begin); the namespaces and control groups of each batch are [`looked up`](Names::learn); then rows
+//! borrow the names. Unknown ones cost at most one scan of the host per dump.
 pub mod cgroup;
 pub mod netns;
 
@@ -9,27 +9,24 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use parshall_evidence::socket::SocketRecord;
 
-/// Names of both kinds.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// Network namespaces.
     pub netns: netns::NetnsNames,
-    /// Control groups.
     pub cgroups: cgroup::CgroupNames,
 }
 
 impl Names {
-    /// A dump begins.
+    /// Begins a dump.
     pub fn begin(&mut self) {
         self.netns.begin();
         self.cgroups.begin();
     }
 
-    /// Learns what these records mention.
+    /// Looks up the names for these records.
     pub fn learn(&mut self, records: &[SocketRecord]) {
         let (mut netns, mut cgroup) = (0, 0);
         for record in records {
-            // Neighbours have mostly the same.
+            // Consecutive records mostly have the same.
             if record.netns != netns {
                 netns = record.netns;
                 self.netns.learn(netns);
@@ -42,7 +39,7 @@ impl Names {
     }
 }
 
-/// Hashes a number that the kernel gave: mixed, not defended.
+/// Hashes a number of the kernel. Not resistant to chosen inputs.
 #[derive(Debug, Default)]
 pub(crate) struct Mix(u64);
 

@@ -1,27 +1,26 @@
-//! Network namespace inode → name.
+//! The name of a network namespace, by its inode.
 //!
-//! A name under /run/netns is the name. A namespace without one is called after a process that lives there
-//! (`4120/nginx`), which says more than the file that a container's runtime has mounted somewhere; failing that, by the
-//! path of that file. The kernel gives the inode of a namespace that has ended to the next one, so what was learnt in an
-//! earlier dump is looked at again, once per dump: does the place still lead there?
+//! It is the name in /run/netns. A namespace without one has the name of a process in it (`4120/nginx`), and one without
+//! processes the path of its bind mount. The kernel reuses the inode of a namespace that has ended, so each dump verifies once
+//! that the process or mount of a cached name still leads to the namespace.
 use std::collections::HashMap;
 use std::fs;
 
 use super::Mixed;
 use crate::namespaces::{Discovery, Namespace, Place};
 
-/// Names remembered at most; namespaces beyond that have none.
-const MOST: usize = 65_536;
-/// Dumps for which a namespace without a name is not searched for again.
+/// The maximum number of cached names. Further namespaces have none.
+const CACHED_MAX: usize = 65_536;
+/// A namespace without a name is searched for again after this many dumps.
 const NAMELESS: u64 = 8;
 
 #[derive(Debug)]
 struct Known {
     name: String,
-    /// What the name rests on; None: it was not to be found.
+    /// The process or mount that the name is from; `None` if the namespace was not found.
     place: Option<Place>,
-    /// The dump that it was last looked at in.
-    looked: u64,
+    /// The last dump that verified it.
+    verified: u64,
 }
 
 /// Names of network namespaces.
@@ -30,60 +29,60 @@ pub struct NetnsNames {
     discovery: Discovery,
     known: HashMap<u32, Known, Mixed>,
     dump: u64,
-    /// The dump in which the host was last searched.
-    searched: Option<u64>,
-    searches: u64,
+    /// The last dump that scanned the host.
+    scanned: Option<u64>,
+    scans: u64,
 }
 
 impl NetnsNames {
-    /// A dump begins.
+    /// Begins a dump.
     pub fn begin(&mut self) {
         self.dump += 1;
     }
 
-    /// Finds the name of a namespace, unless that was done in this dump.
+    /// Looks up the name of a namespace, unless it was looked up in this dump.
     pub fn learn(&mut self, inode: u32) {
         if let Some(known) = self.known.get_mut(&inode) {
-            if known.looked == self.dump {
+            if known.verified == self.dump {
                 return;
             }
             match &known.place {
                 Some(place) if place.leads_to(inode) => {
-                    known.looked = self.dump;
+                    known.verified = self.dump;
                     return;
                 }
-                None if self.dump - known.looked < NAMELESS => return,
+                None if self.dump - known.verified < NAMELESS => return,
                 _ => {}
             }
         }
-        if self.searched != Some(self.dump) {
-            self.search();
+        if self.scanned != Some(self.dump) {
+            self.scan();
         }
         if let Some(known) = self.known.get_mut(&inode) {
-            if known.looked == self.dump {
+            if known.verified == self.dump {
                 return;
             }
             self.known.remove(&inode);
         }
-        // It has vanished, or nothing but sockets keeps it.
-        if self.known.len() < MOST {
-            self.known.insert(inode, Known { name: String::new(), place: None, looked: self.dump });
+        // It has ended, or only sockets keep it alive.
+        if self.known.len() < CACHED_MAX {
+            self.known.insert(inode, Known { name: String::new(), place: None, verified: self.dump });
         }
     }
 
-    /// The name; empty when it has none, or was not learnt.
+    /// The name; empty if it has none, or was not looked up.
     pub fn name(&self, inode: u32) -> &str {
         self.known.get(&inode).map_or("", |known| &known.name)
     }
 
-    fn search(&mut self) {
-        self.searched = Some(self.dump);
-        self.searches += 1;
+    fn scan(&mut self) {
+        self.scanned = Some(self.dump);
+        self.scans += 1;
         let found = self.discovery.scan(&[]);
         self.known.clear();
-        for namespace in found.namespaces.iter().take(MOST) {
+        for namespace in found.namespaces.iter().take(CACHED_MAX) {
             let (name, place) = name(namespace);
-            self.known.insert(namespace.inode, Known { name, place, looked: self.dump });
+            self.known.insert(namespace.inode, Known { name, place, verified: self.dump });
         }
     }
 }
@@ -103,7 +102,7 @@ fn name(namespace: &Namespace) -> (String, Option<Place>) {
                 Place::Process(pid) | Place::Thread { pid, .. } | Place::Socket { pid, .. } => *pid,
                 Place::Mount(_) | Place::MountOf { .. } => return None,
             };
-            // The namespace that the host began with, where init and the kernel's own threads live, needs no name.
+            // The initial namespace, that of init and of kernel threads, has no name.
             let name = if pid <= 2 { String::new() } else { format!("{pid}/{}", command(pid)?) };
             Some((name, Some(place.clone())))
         })
@@ -149,13 +148,13 @@ mod tests {
         names.learn(own);
         assert_eq!(names.name(inode(&first)), first.name());
         let of_kernel_threads = fs::metadata("/proc/2/ns/net").map_or(0, |metadata| metadata.ino() as u32);
-        assert_eq!(names.name(own).is_empty(), own == of_kernel_threads, "only the first one needs no name");
-        assert_eq!(names.searches, 1);
+        assert_eq!(names.name(own).is_empty(), own == of_kernel_threads, "only the initial namespace has no name");
+        assert_eq!(names.scans, 1);
         names.begin();
         names.learn(inode(&first));
         names.learn(own);
-        assert_eq!(names.searches, 1, "what is known is not searched for");
-        // The next one may get the inode of the first, and has a name of its own all the same.
+        assert_eq!(names.scans, 1, "cached names need no scan");
+        // The next one may have the inode of the first, and must have its own name.
         let gone = inode(&first);
         drop(first);
         let second = NetNs::create("second").unwrap();
@@ -169,23 +168,23 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_that_vanish_leave_nothing() {
+    fn a_thousand_namespaces_that_end_are_removed() {
         let mut names = NetnsNames::default();
         for dump in 0..20 {
             names.begin();
-            // Inodes that no namespace has: below those that the kernel gives.
+            // Inodes below those that the kernel assigns, so no namespace has them.
             (0..50).for_each(|at| names.learn(1 + dump * 50 + at));
-            assert_eq!(names.searches, u64::from(dump) + 1, "one search for all of a dump");
+            assert_eq!(names.scans, u64::from(dump) + 1, "one scan per dump");
         }
-        assert!(names.known.len() < 50 + 200, "{} are remembered", names.known.len());
+        assert!(names.known.len() < 50 + 200, "{} are cached", names.known.len());
         assert_eq!(names.name(1000), "");
         for _ in 0..NAMELESS - 1 {
             names.begin();
             names.learn(1000);
-            assert_eq!(names.searches, 20, "what has no name is not searched for in every dump");
+            assert_eq!(names.scans, 20, "a namespace without a name does not cause a scan in every dump");
         }
         names.begin();
         names.learn(1000);
-        assert_eq!(names.searches, 21);
+        assert_eq!(names.scans, 21);
     }
 }

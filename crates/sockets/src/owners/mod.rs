@@ -1,4 +1,4 @@
-//! The seam of the owners: who holds which socket. One file per provider.
+//! The owners of sockets: the processes that have them open. Each provider is a file.
 mod kernel;
 mod procfs;
 
@@ -9,43 +9,44 @@ use parshall_bpf::sockets::owners::{ForeignSocket, Table};
 use parshall_core::sockets::Owner;
 use parshall_evidence::socket::SocketRecord;
 
-/// Descriptors remembered at most: 24 bytes each, taken as they are needed.
-const MOST: usize = 2 << 20;
+/// The maximum number of stored descriptors, 24 bytes each. Memory is allocated as needed.
+const DESCRIPTORS_MAX: usize = 2 << 20;
 
-/// How complete a look at the descriptors was.
+/// How complete a scan was.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Descriptors that are sockets.
+    /// Descriptors of sockets.
     pub descriptors: u64,
-    /// Descriptors for which there was no room.
+    /// Descriptors beyond the limit.
     pub dropped: u64,
-    /// Processes that did not let us see their descriptors.
+    /// Processes whose descriptors this process may not see.
     pub hidden: u64,
 }
 
-/// Knows the descriptors of the host that are sockets, as of the last look.
+/// The descriptors of sockets on this host, as of the last scan.
 pub trait Owners {
-    /// Looks at all descriptors.
+    /// Reads the descriptors of all processes.
     ///
     /// # Errors
-    /// What makes the whole look impossible; what was known before is forgotten all the same.
+    /// Only errors that make the whole scan impossible. The result of the scan before is lost then too.
     fn scan(&mut self) -> anyhow::Result<Account>;
 
-    /// As [`Owners::look`], and gives a socket of each namespace that has one, if it can.
+    /// Like [`Owners::scan`]. Providers that can do so also return, for each namespace that has one, a socket outside the
+    /// namespace of its process.
     ///
     /// # Errors
-    /// As [`Owners::look`].
+    /// As [`Owners::scan`].
     fn scan_with_foreign_sockets(&mut self) -> anyhow::Result<(Account, Vec<ForeignSocket>)> {
         self.scan().map(|account| (account, Vec::new()))
     }
 
-    /// Appends those who hold the sockets of these records, one socket after the other, in the order of processes and
-    /// descriptors, and to `ends` where those of each record end. Found by the inode, and where both sides know it by the
-    /// address: records need their identity only.
+    /// Appends the owners of these records to `owners`, in the order of processes and descriptors, and to `ends` the index at
+    /// which those of each record end. Sockets are identified by their kernel address if the record and the provider have it,
+    /// else by their inode.
     fn of(&self, records: &[SocketRecord], owners: &mut Vec<Owner>, ends: &mut Vec<usize>);
 }
 
-/// The cheapest provider that works here, and why it is not the first one.
+/// The cheapest provider that works here. The text says why it is not the iterator.
 pub fn best() -> (Box<dyn Owners>, Option<String>) {
     match Kernel::load() {
         Ok(kernel) => (Box::new(kernel), None),
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
     use parshall_testkit::root;
 
-    /// Which of our descriptors are this socket. What another test starts has a copy of each, until it is itself.
+    /// The descriptors of this process for a socket. A child forked by another test holds copies until it calls exec.
     fn ours(provider: &mut dyn Owners, listener: &TcpListener) -> Vec<u32> {
         let account = provider.scan().expect("descriptors can be seen");
         assert!(account.descriptors > 0 && account.dropped == 0);
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn both_providers_name_the_same_holders() {
+    fn both_providers_find_the_same_owners() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let copy = listener.try_clone().unwrap();
         let found = ours(&mut Procfs::default(), &listener);
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_holds_has_no_owner() {
+    fn a_socket_without_descriptors_has_no_owner() {
         let mut procfs = Procfs::default();
         procfs.scan().unwrap();
         let (mut owners, mut ends) = (Vec::new(), Vec::new());

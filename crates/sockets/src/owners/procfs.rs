@@ -1,5 +1,5 @@
-//! Owners from /proc/PID/fd: needs no BPF, and without privileges sees the user's own processes. One system call per
-//! descriptor, so some ten times dearer than the iterator. Threads with descriptors of their own are not looked at.
+//! Owners from /proc/PID/fd. Needs no BPF, and without privileges sees the processes of the user. A system call for each
+//! descriptor makes it about ten times as expensive as the iterator. Threads with their own descriptor table are not read.
 use std::fs;
 use std::io;
 
@@ -9,9 +9,8 @@ use parshall_core::sockets::Owner;
 use parshall_evidence::socket::SocketRecord;
 use parshall_host::proc_fs;
 
-use super::{Account, MOST, Owners};
+use super::{Account, DESCRIPTORS_MAX, Owners};
 
-/// What /proc said.
 #[derive(Debug)]
 pub struct Procfs {
     table: Table,
@@ -19,7 +18,7 @@ pub struct Procfs {
 
 impl Default for Procfs {
     fn default() -> Self {
-        Self { table: Table::new(MOST) }
+        Self { table: Table::new(DESCRIPTORS_MAX) }
     }
 }
 
@@ -45,7 +44,7 @@ impl Owners for Procfs {
     }
 }
 
-/// Adds the sockets of a process. What it closes meanwhile is passed over.
+/// Adds the sockets of a process. Descriptors that it closes meanwhile are skipped.
 fn descriptors(pid: u32, table: &mut Table) -> io::Result<()> {
     let mut sockets = proc_fs::try_sockets(pid)?;
     if sockets.is_empty() {

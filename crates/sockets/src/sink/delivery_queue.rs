@@ -1,8 +1,8 @@
-//! What stands before every slow sink: a bounded queue, a spool on disk behind it, and the thread that delivers.
+//! The queue of a slow sink: bounded memory, a spool on disk for what does not fit, and a thread that delivers.
 //!
-//! Chunks are delivered oldest first. They lie, in this order of age, in hand of the delivering thread, in `front`, in the
-//! spool and in `back`. `back` is what a second thread writes to the spool, so that a disk that hangs does not hold up
-//! whoever gives chunks. When nothing has room the newest chunk is refused, and its rows are counted.
+//! Chunks are delivered oldest first. From the oldest to the newest they are in the delivery, in `front`, in the spool and in
+//! `back`. A second thread writes `back` to the spool, so that a disk that hangs does not block the collector. If there is no
+//! space the newest chunk is dropped, and its rows are counted.
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -18,26 +18,26 @@ use serde::Deserialize;
 use super::spool::{Level, Next, Spool, SpoolConfig};
 use super::{Account, Fault};
 
-/// After a failure of the spool's disk it is tried again this much later.
-const SPOOL_PAUSE: Duration = Duration::from_secs(1);
-/// How much longer than asked closing waits for a thread that is in the middle of something.
-const GRACE: Duration = Duration::from_millis(500);
+/// The pause after a failed write to the spool.
+const SPOOL_RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How long closing waits for a busy thread after the deadline.
+const CLOSE_GRACE: Duration = Duration::from_millis(500);
 
-/// Space in a spool is given back in pieces of this size.
+/// The size of a spool's segments. Disk space is freed one segment at a time.
 const SEGMENT_BYTES: u64 = 16 << 20;
 
-/// Bounds of a delivery queue.
+/// The limits of a delivery queue.
 #[derive(Debug, Clone)]
 pub struct QueueConfig {
-    /// Bytes that may wait in memory. With a spool, as much again may wait for its disk.
+    /// The maximum number of waiting bytes in memory. With a spool, the same number again may wait for its disk.
     pub queue_bytes: usize,
-    /// Where chunks go when memory is full; none: they are refused.
+    /// Where chunks are stored when memory is full. Without a spool they are dropped.
     pub spool: Option<SpoolConfig>,
-    /// Pauses after failures.
+    /// Pauses after failed attempts to deliver.
     pub retry: Retry,
 }
 
-/// Where a sink's rows go while its receiver does not take them.
+/// The `spool` of a table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SpoolTable {
@@ -47,19 +47,19 @@ pub struct SpoolTable {
 }
 
 impl QueueConfig {
-    /// The bounds that a table sets.
+    /// The limits in a table.
     pub fn of_table(queue_bytes: u64, spool: Option<SpoolTable>) -> Self {
         let spool = spool.map(|table| SpoolConfig {
             directory: table.directory,
             max_bytes: table.size,
-            // A quarter at most, so that space is given back before all of it is used.
+            // At most a quarter of the spool, so that space is freed before all of it is used.
             segment_bytes: SEGMENT_BYTES.min(table.size / 4).max(1),
         });
         Self { queue_bytes: queue_bytes as usize, spool, retry: Retry::default() }
     }
 }
 
-/// Bytes that wait in memory before the spool, or before rows are refused, if a table does not say.
+/// The default of [`QueueConfig::queue_bytes`].
 pub fn queue_bytes() -> u64 {
     16 << 20
 }
@@ -82,21 +82,22 @@ struct Shared {
 struct State {
     front: Queue,
     back: Queue,
-    /// Rows and time of the chunk that is being delivered, if it is not one of the spool's.
-    in_hand_rows: u64,
-    in_hand_at_unix_ns: Option<u64>,
+    /// Rows of the chunk that is being delivered, if it is not from the spool.
+    delivering_rows: u64,
+    /// Time of the chunk that is being delivered.
+    delivering_at_unix_ns: Option<u64>,
     /// Rows of the chunk that is being written to the spool.
     spooling: Option<u64>,
-    /// What lies in the spool.
+    /// The content of the spool.
     spooled: Level,
-    /// Somebody waited for room in vain, and nothing has been delivered since.
+    /// A caller has waited for space without success, and nothing was delivered since.
     stalled: bool,
-    /// Why the spool takes nothing now.
-    spool_stuck: Option<&'static str>,
+    /// The kind of error because of which the spool takes no chunks.
+    spool_error: Option<&'static str>,
     account: Account,
-    /// When delivering ends.
-    closing: Option<Instant>,
-    /// Threads that still run.
+    /// The deadline for deliveries, once the queue is being closed.
+    deadline: Option<Instant>,
+    /// Running threads.
     running: u32,
 }
 
@@ -107,8 +108,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// One chunk always has room, however large it is.
-    fn has_room(&self, chunk: &Chunk, limit: usize) -> bool {
+    /// An empty queue has space for a chunk of any size.
+    fn has_space(&self, chunk: &Chunk, limit: usize) -> bool {
         self.chunks.is_empty() || self.bytes + chunk.bytes.len() <= limit
     }
 
@@ -134,27 +135,44 @@ impl Queue {
 }
 
 /// A chunk that is being delivered.
-enum InHand {
-    FromMemory(Chunk),
-    /// It stays in the spool until it is delivered.
-    FromSpool(Chunk),
+enum Source {
+    Memory(Chunk),
+    /// The chunk stays in the spool until it is delivered.
+    Spool(Chunk),
+}
+
+impl Source {
+    fn chunk(&self) -> &Chunk {
+        let (Self::Memory(chunk) | Self::Spool(chunk)) = self;
+        chunk
+    }
+}
+
+/// The result of all attempts to deliver a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Delivered,
+    /// The receiver refused it for good.
+    Dropped,
+    /// The queue was closed before an attempt succeeded.
+    Interrupted,
 }
 
 impl DeliveryQueue {
-    /// Starts the threads. What an earlier process left in the spool is delivered first, and counted as given.
+    /// Starts the threads. Chunks of an earlier process in the spool are delivered first, and their rows count as received.
     ///
     /// # Errors
-    /// If the spool cannot be opened, or a thread not started.
+    /// The spool cannot be opened, or a thread cannot be started.
     pub fn start(name: &str, config: QueueConfig, mut delivery: Box<dyn Delivery>) -> anyhow::Result<Self> {
         let mut state = State::default();
-        state.note(delivery.faults());
+        state.count_faults(delivery.faults());
         let spool = match &config.spool {
             None => None,
             Some(spool) => {
                 let (spool, faults) = Spool::open(spool)?;
                 state.spooled = spool.level();
                 state.account.rows_in += state.spooled.rows;
-                state.note(faults);
+                state.count_faults(faults);
                 Some(Mutex::new(spool))
             }
         };
@@ -177,93 +195,93 @@ impl DeliveryQueue {
         let shared = Arc::clone(&self.shared);
         shared.lock().running += 1;
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // Counts itself out even when it panics, so that closing does not wait for it.
+            // Decrements `running` also after a panic, so that closing does not wait for this thread.
             let running = Running(shared);
             work(&running.0);
         });
         if let Err(error) = started {
             let mut state = self.shared.lock();
             state.running -= 1;
-            state.closing = Some(Instant::now());
+            state.deadline = Some(Instant::now());
             self.shared.changed.notify_all();
             return Err(anyhow::Error::new(error).context("cannot start a thread"));
         }
         Ok(())
     }
 
-    /// Takes a chunk, or refuses and counts it. Never waits for the network or the disk.
+    /// Adds a chunk, or drops it and counts its rows. Never waits for the network or the disk.
     pub fn offer(&self, chunk: Chunk) {
         self.offer_within(chunk, Duration::ZERO);
     }
 
-    /// As [`Self::offer`], but waits for room for at most so long. When that was in vain, it waits no more until something
-    /// has been delivered: a sink that hangs holds up its giver once.
+    /// Like [`Self::offer`], but waits for space for at most `timeout`. After a timeout it does not wait again until something
+    /// was delivered, so that a sink that hangs blocks its caller only once.
     pub fn offer_within(&self, chunk: Chunk, timeout: Duration) {
         let shared = &self.shared;
         let mut state = shared.lock();
         state.account.rows_in += u64::from(chunk.rows);
-        let mut room = shared.room(&state, &chunk);
-        if room == Room::None && !timeout.is_zero() && !state.stalled {
+        let mut space = shared.space_for(&state, &chunk);
+        if space == Space::None && !timeout.is_zero() && !state.stalled {
             let began = Instant::now();
-            while room == Room::None && began.elapsed() < timeout {
+            while space == Space::None && began.elapsed() < timeout {
                 state = shared.wait(state, timeout.saturating_sub(began.elapsed()));
-                room = shared.room(&state, &chunk);
+                space = shared.space_for(&state, &chunk);
             }
-            state.stalled = room == Room::None;
+            state.stalled = space == Space::None;
             state.account.held_up_ms += u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         }
-        match room {
-            Room::Front => state.front.push(chunk),
-            Room::Back => state.back.push(chunk),
-            Room::None => {
-                let kind = state.spool_stuck.unwrap_or("queue-full");
+        match space {
+            Space::Front => state.front.push(chunk),
+            Space::Back => state.back.push(chunk),
+            Space::None => {
+                let kind = state.spool_error.unwrap_or("queue-full");
                 state.account.rows_dropped += u64::from(chunk.rows);
-                state.failed(kind, format!("no room for {} rows", chunk.rows));
+                state.failed(kind, format!("the queue is full: {} rows dropped", chunk.rows));
             }
         }
         drop(state);
         shared.changed.notify_all();
     }
 
-    /// Counts rows that never became a chunk (larger than a message may be, not encodable) as given and given up.
-    pub fn give_up(&self, rows: u64, refusal: Refusal) {
+    /// Counts rows that never became a chunk (because they are too large for a message) as received and dropped.
+    pub fn count_dropped(&self, rows: u64, refusal: Refusal) {
         let mut state = self.shared.lock();
         state.account.rows_in += rows;
         state.account.rows_dropped += rows;
         state.failed(refusal.kind, refusal.text);
     }
 
-    /// What became of everything so far.
+    /// What became of the rows so far.
     pub fn account(&self) -> Account {
         self.shared.lock().account()
     }
 
-    /// Delivers what waits for at most `timeout`, then puts what is left into the spool; without a spool, or where it has
-    /// no room, the rows are dropped and counted.
+    /// Delivers waiting chunks for at most `timeout`, and moves the others to the spool. Without a spool, or if that is full,
+    /// their rows are dropped and counted.
     pub fn close(self, timeout: Duration) -> Account {
         let shared = &self.shared;
         let deadline = Instant::now() + timeout;
         let mut state = shared.lock();
-        state.closing = Some(deadline);
+        state.deadline = Some(deadline);
         shared.changed.notify_all();
         while state.running > 0 {
-            let left = (deadline + GRACE).saturating_duration_since(Instant::now());
+            let left = (deadline + CLOSE_GRACE).saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let ended = state.running == 0;
-        shared.put_away(state);
-        // A thread that has counted itself out may still be about to let go of what is shared.
+        shared.spool_rest(state);
+        // A thread that has ended may not have dropped its reference to the spool yet, so the lock is released here.
         if ended && let Some(mut spool) = shared.spool() {
-            spool.leave();
+            spool.unlock();
         }
         self.account()
     }
 }
 
-/// Counts a thread out when it ends.
+/// Decrements the number of running threads when it is dropped.
 struct Running(Arc<Shared>);
 
 impl Drop for Running {
@@ -284,8 +302,8 @@ impl State {
         self.account.last_error = Some(text);
     }
 
-    /// What went wrong with a disk. Rows of an earlier process that are lost by it count as given, too.
-    fn note(&mut self, faults: Vec<Fault>) {
+    /// Counts failures of a disk. Rows of an earlier process that were lost count as received too.
+    fn count_faults(&mut self, faults: Vec<Fault>) {
         for fault in faults {
             self.account.rows_in += fault.rows;
             self.account.rows_dropped += fault.rows;
@@ -296,21 +314,21 @@ impl State {
 
     fn account(&self) -> Account {
         let mut account = self.account.clone();
-        account.rows_waiting = self.in_hand_rows
+        account.rows_waiting = self.delivering_rows
             + self.front.rows()
             + self.spooled.rows
             + self.spooling.unwrap_or_default()
             + self.back.rows();
         account.spool_bytes = self.spooled.bytes;
         let first = |queue: &Queue| queue.chunks.front().map(|c| c.at_unix_ns);
-        let oldest = self.in_hand_at_unix_ns.or_else(|| first(&self.front)).or_else(|| first(&self.back));
+        let oldest = self.delivering_at_unix_ns.or_else(|| first(&self.front)).or_else(|| first(&self.back));
         account.lag_ms = oldest.map_or(0, |at| unix_now_ns().saturating_sub(at) / 1_000_000);
         account
     }
 
-    /// Whether delivering must end now.
+    /// Whether the deadline has passed.
     fn is_over(&self) -> bool {
-        self.closing.is_some_and(|deadline| Instant::now() >= deadline)
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
     fn is_empty(&self) -> bool {
@@ -321,23 +339,23 @@ impl State {
     }
 }
 
-/// Where a chunk has room.
+/// The queue that has space for a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Room {
+enum Space {
     Front,
     Back,
     None,
 }
 
 impl Shared {
-    fn room(&self, state: &State, chunk: &Chunk) -> Room {
+    fn space_for(&self, state: &State, chunk: &Chunk) -> Space {
         let spool_in_use = state.spooled.chunks > 0 || state.spooling.is_some() || !state.back.chunks.is_empty();
-        if !spool_in_use && state.front.has_room(chunk, self.queue_bytes) {
-            Room::Front
-        } else if self.spool.is_some() && state.back.has_room(chunk, self.queue_bytes) {
-            Room::Back
+        if !spool_in_use && state.front.has_space(chunk, self.queue_bytes) {
+            Space::Front
+        } else if self.spool.is_some() && state.back.has_space(chunk, self.queue_bytes) {
+            Space::Back
         } else {
-            Room::None
+            Space::None
         }
     }
 
@@ -349,36 +367,36 @@ impl Shared {
         self.spool.as_ref().map(|spool| spool.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, longest: Duration) -> MutexGuard<'a, State> {
-        self.changed.wait_timeout(state, longest).unwrap_or_else(PoisonError::into_inner).0
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, timeout: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// The delivering thread.
+    /// The thread that delivers.
     fn deliver(&self, mut delivery: Box<dyn Delivery>) {
-        while let Some(in_hand) = self.next() {
-            self.bring(&mut *delivery, in_hand);
+        while let Some(source) = self.next() {
+            self.deliver_chunk(&mut *delivery, source);
         }
-        let deadline = self.lock().closing;
+        let deadline = self.lock().deadline;
         let left = deadline.map_or(Duration::ZERO, |d| d.saturating_duration_since(Instant::now()));
-        delivery.close(left.max(GRACE / 2));
-        self.lock().note(delivery.faults());
+        delivery.close(left.max(CLOSE_GRACE / 2));
+        self.lock().count_faults(delivery.faults());
     }
 
-    /// Waits for the oldest chunk; none when it is time to end.
-    fn next(&self) -> Option<InHand> {
+    /// Waits for the oldest chunk. `None` ends the thread.
+    fn next(&self) -> Option<Source> {
         let mut state = self.lock();
         loop {
-            if state.is_over() || state.closing.is_some() && state.is_empty() {
+            if state.is_over() || state.deadline.is_some() && state.is_empty() {
                 return None;
             }
             if let Some(chunk) = state.front.shift() {
-                return Some(state.take_in_hand(chunk));
+                return Some(state.begin_delivery(chunk));
             }
             if state.spooled.chunks > 0 {
                 drop(state);
                 if let Some(chunk) = self.peek_spool() {
-                    self.lock().in_hand_at_unix_ns = Some(chunk.at_unix_ns);
-                    return Some(InHand::FromSpool(chunk));
+                    self.lock().delivering_at_unix_ns = Some(chunk.at_unix_ns);
+                    return Some(Source::Spool(chunk));
                 }
                 state = self.lock();
                 continue;
@@ -386,15 +404,15 @@ impl Shared {
             if state.spooling.is_none()
                 && let Some(chunk) = state.back.shift()
             {
-                return Some(state.take_in_hand(chunk));
+                return Some(state.begin_delivery(chunk));
             }
-            let longest =
-                state.closing.map_or(Duration::from_secs(3600), |d| d.saturating_duration_since(Instant::now()));
-            state = self.wait(state, longest);
+            let timeout =
+                state.deadline.map_or(Duration::from_secs(3600), |d| d.saturating_duration_since(Instant::now()));
+            state = self.wait(state, timeout);
         }
     }
 
-    /// The oldest chunk of the spool that can be read; what cannot is counted.
+    /// Reads the oldest chunk of the spool. Damaged rows are counted.
     fn peek_spool(&self) -> Option<Chunk> {
         let mut spool = self.spool()?;
         let before = spool.level();
@@ -415,38 +433,35 @@ impl Shared {
         }
     }
 
-    /// Delivers one chunk, again and again if that can help.
-    fn bring(&self, delivery: &mut dyn Delivery, in_hand: InHand) {
-        let chunk = match &in_hand {
-            InHand::FromMemory(chunk) | InHand::FromSpool(chunk) => chunk,
-        };
+    /// Delivers one chunk, and retries after errors that may be temporary.
+    fn deliver_chunk(&self, delivery: &mut dyn Delivery, source: Source) {
         let mut failures = 0;
-        let delivered = loop {
-            let answer = delivery.deliver(chunk);
+        let outcome = loop {
+            let answer = delivery.deliver(source.chunk());
             let faults = delivery.faults();
             if !faults.is_empty() {
-                self.lock().note(faults);
+                self.lock().count_faults(faults);
             }
             match answer {
-                Ok(()) => break Some(true),
+                Ok(()) => break Outcome::Delivered,
                 Err(refusal) => {
                     let retriable = refusal.retriable;
                     let mut state = self.lock();
                     state.failed(refusal.kind, refusal.text);
                     if !retriable {
-                        break Some(false);
+                        break Outcome::Dropped;
                     }
                     failures += 1;
                     if !self.pause(state, failures) {
-                        break None;
+                        break Outcome::Interrupted;
                     }
                 }
             }
         };
-        self.put_down(in_hand, delivered);
+        self.finish_delivery(source, outcome);
     }
 
-    /// Waits before the next attempt; false when it is time to end.
+    /// Waits before the next attempt. Returns false once the deadline has passed.
     fn pause(&self, mut state: MutexGuard<'_, State>, failures: u32) -> bool {
         let random = RandomState::new().build_hasher().finish();
         let until = Instant::now() + Duration::from_nanos(self.retry.pause_ns(failures, random));
@@ -458,37 +473,36 @@ impl Shared {
             if now >= until {
                 return true;
             }
-            let end = state.closing.map_or(until, |deadline| deadline.min(until));
+            let end = state.deadline.map_or(until, |deadline| deadline.min(until));
             state = self.wait(state, end.saturating_duration_since(now));
         }
     }
 
-    /// What became of the chunk in hand: delivered, given up (`false`), or neither.
-    fn put_down(&self, in_hand: InHand, delivered: Option<bool>) {
-        let mut left = None;
-        if let (InHand::FromSpool(_), Some(_)) = (&in_hand, delivered)
+    /// Counts the rows of a chunk. An interrupted chunk from memory returns to the front of the queue.
+    fn finish_delivery(&self, source: Source, outcome: Outcome) {
+        let mut advanced = None;
+        if matches!(source, Source::Spool(_))
+            && outcome != Outcome::Interrupted
             && let Some(mut spool) = self.spool()
         {
             let before = spool.level();
             spool.advance();
-            left = Some((before, spool.level(), spool.faults()));
+            advanced = Some((before, spool.level(), spool.faults()));
         }
         let mut state = self.lock();
-        if let Some((before, after, faults)) = left {
+        if let Some((before, after, faults)) = advanced {
             state.spooled = state.spooled.changed(before, after);
-            state.note(faults);
+            state.count_faults(faults);
         }
-        state.in_hand_rows = 0;
-        state.in_hand_at_unix_ns = None;
-        state.stalled &= delivered.is_none();
-        let (InHand::FromMemory(chunk) | InHand::FromSpool(chunk)) = &in_hand;
-        match delivered {
-            Some(true) => state.account.rows_out += u64::from(chunk.rows),
-            Some(false) => state.account.rows_dropped += u64::from(chunk.rows),
-            None => {}
-        }
-        if let (None, InHand::FromMemory(chunk)) = (delivered, in_hand) {
-            state.front.unshift(chunk);
+        state.delivering_rows = 0;
+        state.delivering_at_unix_ns = None;
+        state.stalled &= outcome == Outcome::Interrupted;
+        let rows = u64::from(source.chunk().rows);
+        match (outcome, source) {
+            (Outcome::Delivered, _) => state.account.rows_out += rows,
+            (Outcome::Dropped, _) => state.account.rows_dropped += rows,
+            (Outcome::Interrupted, Source::Memory(chunk)) => state.front.unshift(chunk),
+            (Outcome::Interrupted, Source::Spool(_)) => {}
         }
         drop(state);
         self.changed.notify_all();
@@ -498,11 +512,11 @@ impl Shared {
     fn write_spool(&self) {
         let mut state = self.lock();
         loop {
-            if state.is_over() || state.closing.is_some() && state.is_empty() {
+            if state.is_over() || state.deadline.is_some() && state.is_empty() {
                 return;
             }
             let Some(chunk) = state.back.shift() else {
-                let left = state.closing.map(|d| d.saturating_duration_since(Instant::now()));
+                let left = state.deadline.map(|d| d.saturating_duration_since(Instant::now()));
                 state = self.wait(state, left.unwrap_or(Duration::from_secs(3600)));
                 continue;
             };
@@ -514,20 +528,20 @@ impl Shared {
                 (spool.append(&chunk), before, spool.level(), spool.faults())
             };
             state = self.lock();
-            state.note(faults);
+            state.count_faults(faults);
             state.spooling = None;
             state.spooled = state.spooled.changed(before, after);
             match done {
-                Ok(()) => state.spool_stuck = None,
+                Ok(()) => state.spool_error = None,
                 Err(fault) => {
-                    // It keeps its place; meanwhile `back` fills, and then the newest is refused.
+                    // The chunk stays the oldest of `back`. When `back` is full, the newest chunks are dropped.
                     state.back.unshift(chunk);
-                    if state.spool_stuck != Some(fault.kind) {
+                    if state.spool_error != Some(fault.kind) {
                         state.failed(fault.kind, fault.text);
                     }
-                    state.spool_stuck = Some(fault.kind);
+                    state.spool_error = Some(fault.kind);
                     self.changed.notify_all();
-                    state = self.rest(state);
+                    state = self.wait_for_spool(state);
                     continue;
                 }
             }
@@ -535,9 +549,9 @@ impl Shared {
         }
     }
 
-    /// Waits until the spool may have room again.
-    fn rest<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let until = Instant::now() + SPOOL_PAUSE;
+    /// Waits until the spool may have space again.
+    fn wait_for_spool<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let until = Instant::now() + SPOOL_RETRY_PAUSE;
         let before = state.spooled.bytes;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -548,21 +562,21 @@ impl Shared {
         }
     }
 
-    /// The end: what is left in memory goes to the spool, before and behind what is there already.
-    fn put_away(&self, mut state: MutexGuard<'_, State>) {
+    /// Moves the chunks in memory to the spool: `front` before its chunks, `back` after them.
+    fn spool_rest(&self, mut state: MutexGuard<'_, State>) {
         let front: Vec<Chunk> = std::mem::take(&mut state.front).chunks.into();
         let back: Vec<Chunk> = std::mem::take(&mut state.back).chunks.into();
-        // A thread that did not come back holds these; whether they arrive will never be known.
-        let abandoned = std::mem::take(&mut state.in_hand_rows) + state.spooling.take().unwrap_or_default();
-        state.in_hand_at_unix_ns = None;
+        // These are in a thread that did not end. Whether they are delivered will not be known.
+        let abandoned = std::mem::take(&mut state.delivering_rows) + state.spooling.take().unwrap_or_default();
+        state.delivering_at_unix_ns = None;
         if abandoned > 0 {
             state.account.rows_dropped += abandoned;
-            state.failed("abandoned", format!("{abandoned} rows were under way when it had to end"));
+            state.failed("abandoned", format!("{abandoned} rows were being delivered when the timeout expired"));
         }
         drop(state);
         let mut faults = Vec::new();
         let mut lost = 0;
-        // Somebody who still holds it sits in a disk that hangs.
+        // A thread that still holds the lock is blocked by a disk that hangs.
         match self.spool.as_ref().and_then(|spool| spool.try_lock().ok()) {
             Some(mut spool) => {
                 lost += spool.put_first(front, &mut faults);
@@ -582,7 +596,7 @@ impl Shared {
         }
         let mut state = self.lock();
         state.account.rows_dropped += lost;
-        state.note(faults);
+        state.count_faults(faults);
         if lost > 0 {
             state.failed("ended", format!("{lost} rows were not delivered in time"));
         }
@@ -590,10 +604,10 @@ impl Shared {
 }
 
 impl State {
-    fn take_in_hand(&mut self, chunk: Chunk) -> InHand {
-        self.in_hand_rows = u64::from(chunk.rows);
-        self.in_hand_at_unix_ns = Some(chunk.at_unix_ns);
-        InHand::FromMemory(chunk)
+    fn begin_delivery(&mut self, chunk: Chunk) -> Source {
+        self.delivering_rows = u64::from(chunk.rows);
+        self.delivering_at_unix_ns = Some(chunk.at_unix_ns);
+        Source::Memory(chunk)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The disk as sinks see it: files for their owner only (mode 0600), and every change of the disk in one place, so that tests can
-//! let any of them fail or be the last one of a process.
+//! Files of sinks, with mode 0600. Every change of the disk passes through here, so that tests can make any of them fail, or be
+//! the last one of a process.
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,44 +9,38 @@ use std::path::Path;
 #[cfg(test)]
 pub mod faults;
 
-/// Nobody but the owner reads what sockets talk to whom, whatever the umask says.
+/// Only the owner may read the connections of a host, also if the umask allows more.
 const MODE: u32 = 0o600;
 
-/// Where files are made, renamed and removed.
+/// Creates, opens, renames and removes files.
 #[derive(Debug, Clone, Default)]
 pub struct Disk {
     #[cfg(test)]
     faults: Option<std::sync::Arc<faults::Faults>>,
 }
 
-/// What is done to a disk: what a test's fault may strike.
+/// A change of the disk, which a test can make fail.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A file is made.
     Create,
-    /// So many bytes are written.
+    /// A write of this many bytes.
     Write(usize),
-    /// A file is cut.
-    Cut,
-    /// A file's bytes are brought to the disk.
+    Truncate,
     Sync,
-    /// A file gets another name.
     Rename,
-    /// A file is removed.
     Remove,
-    /// The names in a directory are brought to the disk.
     SyncDirectory,
 }
 
 impl Disk {
-    /// Asked before each step: a test may let it fail.
+    /// Called before each step. A test can make it fail.
     #[cfg(test)]
     fn before(&self, step: Step, path: &Path) -> io::Result<()> {
         self.faults.as_ref().map_or(Ok(()), |faults| faults.before(step, path))
     }
 
-    /// Makes a file, which must not be there yet.
+    /// Creates a file, which must not exist.
     ///
     /// # Errors
     /// Those of open(2).
@@ -57,20 +51,20 @@ impl Disk {
         Ok(self.file(file, path))
     }
 
-    /// Opens a file of an earlier process. A link in its place is not followed, and a FIFO not waited for.
+    /// Opens a file of an earlier process. Does not follow a symbolic link, and does not block on a FIFO.
     ///
     /// # Errors
-    /// Those of open(2), and `InvalidInput` if it is no regular file.
+    /// Those of open(2), and `InvalidInput` if it is not a regular file.
     pub fn open(&self, path: &Path) -> io::Result<DiskFile> {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
         }
         Ok(self.file(file, path))
     }
 
-    /// Gives a file another name.
+    /// Renames a file.
     ///
     /// # Errors
     /// Those of rename(2).
@@ -90,7 +84,7 @@ impl Disk {
         fs::remove_file(path)
     }
 
-    /// Brings the names in a directory to the disk: a new name outlives a loss of power only after this.
+    /// Syncs a directory. Only then a new name in it survives a loss of power.
     ///
     /// # Errors
     /// Those of fsync(2).
@@ -106,13 +100,12 @@ impl Disk {
     }
 
     #[cfg(not(test))]
-    #[expect(clippy::unused_self, reason = "tests let steps fail")]
+    #[expect(clippy::unused_self, reason = "tests make steps fail")]
     fn file(&self, file: File, _: &Path) -> DiskFile {
         DiskFile { file }
     }
 }
 
-/// An open file.
 #[derive(Debug)]
 pub struct DiskFile {
     file: File,
@@ -123,9 +116,9 @@ pub struct DiskFile {
 }
 
 impl DiskFile {
-    /// The same file, opened for direct writes; none where the file system has none.
+    /// Opens the same file for direct writes (O_DIRECT). `None` if the file system does not support them.
     pub fn direct(&self) -> Option<Self> {
-        // By its descriptor: by its name it might be another one by now.
+        // By its descriptor, because its name may be another file by now.
         let same = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(same).ok()?;
         Some(Self {
@@ -137,16 +130,16 @@ impl DiskFile {
         })
     }
 
-    /// Writes all of it there.
+    /// Writes all bytes at an offset.
     ///
     /// # Errors
-    /// Those of pwrite(2); a part of it may have been written.
+    /// Those of pwrite(2). A part of the bytes may have been written.
     pub fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         #[cfg(test)]
         if !bytes.is_empty()
             && let Err(error) = self.disk.before(Step::Write(bytes.len()), &self.path)
         {
-            // As a disk that fills up and a process that is killed do: a part of it is there.
+            // A full disk and a killed process leave a part of the write.
             if !self.disk.faults.as_ref().is_some_and(|faults| faults.is_over()) {
                 self.file.write_all_at(&bytes[..bytes.len() / 2], at)?;
             }
@@ -155,35 +148,35 @@ impl DiskFile {
         self.file.write_all_at(bytes, at)
     }
 
-    /// Cuts the file.
+    /// Truncates the file.
     ///
     /// # Errors
     /// Those of ftruncate(2).
     pub fn set_len(&self, bytes: u64) -> io::Result<()> {
         #[cfg(test)]
-        self.disk.before(Step::Cut, &self.path)?;
+        self.disk.before(Step::Truncate, &self.path)?;
         self.file.set_len(bytes)
     }
 
-    /// Brings its bytes and its length to the disk.
+    /// Syncs its data and its length.
     ///
     /// # Errors
-    /// Those of fdatasync(2): some of what was written may be lost, and another attempt would not say so.
+    /// Those of fdatasync(2). Written data may be lost then, and another fdatasync would not report it.
     pub fn sync(&self) -> io::Result<()> {
         #[cfg(test)]
         self.disk.before(Step::Sync, &self.path)?;
         self.file.sync_data()
     }
 
-    /// Reads exactly so many bytes from there.
+    /// Fills `bytes` from an offset.
     ///
     /// # Errors
-    /// Those of pread(2), and the file's end.
+    /// Those of pread(2), and `UnexpectedEof`.
     pub fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
         self.file.read_exact_at(bytes, at)
     }
 
-    /// How long it is.
+    /// The length of the file.
     ///
     /// # Errors
     /// Those of fstat(2).
@@ -191,7 +184,7 @@ impl DiskFile {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Puts another file behind the same descriptor, and returns the one that was there.
+    /// Replaces the file, and returns the one before.
     #[cfg(test)]
     pub fn replace(&mut self, file: File) -> File {
         std::mem::replace(&mut self.file, file)

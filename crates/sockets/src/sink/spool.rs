@@ -1,9 +1,9 @@
-//! A bounded queue of chunks on disk that survives a restart: segment files that are only appended to, read from their
-//! beginning, and removed when all of them was delivered. What stands in them is decided in `parshall_core`.
+//! A bounded queue of chunks on disk that survives a restart. Chunks are appended to segment files, which are read from their
+//! beginning and removed when all of their chunks were delivered. `parshall_core::sockets::spool` has the file format.
 //!
-//! A segment is synced when the next one is begun and when the spool is closed: a spool survives the end of the process, and a
-//! crash of the host costs at most the last segment; what that leaves half written is recognised. A chunk that was delivered right
-//! before a crash may be delivered once more.
+//! A segment is synced when the next one is begun and when the spool is closed. So a spool survives the end of the process, and
+//! a crash of the host loses at most the last segment. An incomplete record is detected. A chunk that was delivered just before
+//! a crash may be delivered twice.
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::io;
@@ -21,67 +21,65 @@ use super::delivery::Chunk;
 use super::disk::{Disk, DiskFile};
 use parshall_host::error::UserError;
 
-/// Number of the first segment ever: half-way, because what is put in front counts down.
+/// Number of the first segment. Segments that are put before it have smaller numbers.
 const FIRST: u64 = 1 << 32;
 const MAGIC_BYTES: u64 = SEGMENT_MAGIC.len() as u64;
-/// Bytes that are read at a time in search of a record behind a damaged one.
+/// Bytes that are read together in the search for a record after a damaged one.
 const WINDOW: usize = 256 << 10;
 
-/// Where a spool lies and how large it may become.
+/// The directory and the limits of a spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpoolConfig {
-    /// Its directory; made if it is not there. No two sinks may share one.
+    /// The directory, which is created if it does not exist. Two sinks cannot share one.
     pub directory: PathBuf,
-    /// Bytes that it may take on disk.
+    /// The maximum size on disk.
     pub max_bytes: u64,
-    /// Bytes of a segment, after which the next one is begun. Room is given back a segment at a time.
+    /// The size at which the next segment is begun. Disk space is freed one segment at a time.
     pub segment_bytes: u64,
 }
 
-/// How much lies in a spool.
+/// The amount of data in a spool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Level {
-    /// Chunks that were not delivered.
+    /// Chunks that are not delivered yet.
     pub chunks: u64,
-    /// Rows in them.
+    /// Rows in these chunks.
     pub rows: u64,
     /// Bytes on disk, delivered parts of segments included.
     pub bytes: u64,
 }
 
 impl Level {
-    /// This level, after something that took a spool from one level to another. Two threads that note their changes in
-    /// another order than they made them come to the same sum.
+    /// This level plus the difference between two others. The sum does not depend on the order in which threads add theirs.
     #[must_use]
     pub fn changed(self, before: Self, after: Self) -> Self {
-        let moved = |now: u64, from: u64, to: u64| now.wrapping_add(to).wrapping_sub(from);
+        let add = |now: u64, from: u64, to: u64| now.wrapping_add(to).wrapping_sub(from);
         Self {
-            chunks: moved(self.chunks, before.chunks, after.chunks),
-            rows: moved(self.rows, before.rows, after.rows),
-            bytes: moved(self.bytes, before.bytes, after.bytes),
+            chunks: add(self.chunks, before.chunks, after.chunks),
+            rows: add(self.rows, before.rows, after.rows),
+            bytes: add(self.bytes, before.bytes, after.bytes),
         }
     }
 }
 
-/// What stands at the head of a spool.
+/// The head of a spool.
 #[derive(Debug)]
 pub enum Next {
     /// The oldest chunk. It stays until [`Spool::advance`].
     Chunk(Chunk),
-    /// Nothing.
     Nothing,
-    /// Something that cannot be read any more, and was left out; there may be more behind it.
+    /// Something unreadable was skipped. There may be chunks after it.
     Damaged {
-        /// Rows that are lost.
+        /// Lost rows.
         rows: u64,
-        /// Bytes of the segment that are.
+        /// Skipped bytes.
         bytes: u64,
-        /// What happened.
+        /// The text for people.
         text: String,
     },
 }
 
-/// A spool that is open. Only one process can have it open.
+/// An open spool. Only one process can have it open.
 #[derive(Debug)]
 pub struct Spool {
     config: SpoolConfig,
@@ -91,9 +89,9 @@ pub struct Spool {
     reader: Option<DiskFile>,
     /// The last segment, open for writing, if this process began it.
     writer: Option<DiskFile>,
-    /// The record that [`Self::peek`] gave.
-    given: Option<Header>,
-    /// Not reported yet.
+    /// The record that [`Self::peek`] returned.
+    peeked: Option<Header>,
+    /// Failures that [`Self::faults`] has not returned yet.
     faults: Vec<Fault>,
     lock: Option<FileLock>,
 }
@@ -103,39 +101,41 @@ struct Segment {
     number: u64,
     /// Its length.
     bytes: u64,
-    /// Where the next record to deliver begins.
+    /// Offset of the next record to deliver.
     at: u64,
-    /// Chunks and rows from there on.
+    /// Chunks from `at` on.
     chunks: u64,
+    /// Rows from `at` on.
     rows: u64,
-    /// What lies between records from there on and is none.
+    /// Damaged bytes between records from `at` on.
     holes: VecDeque<Range<u64>>,
     /// Rows of all its records, modulo 2^32.
     rows_written: u32,
-    /// Whether the second of its cursors is written next.
+    /// Whether the second of its cursors is overwritten next.
     second: bool,
 }
 
-/// What was found in a segment from a place on.
+/// The records of a segment from an offset on.
 #[derive(Debug)]
 struct Scan {
-    /// Where the next record to deliver begins.
+    /// Offset of the next record to deliver.
     at: u64,
-    /// Where the last record ends, and why there is no more.
+    /// End of the last record.
     end: u64,
+    /// Why there is no further record.
     last: Step,
     chunks: u64,
     rows: u64,
     holes: VecDeque<Range<u64>>,
-    /// Rows in the holes, as far as the records behind them tell.
+    /// Rows in the holes, as far as the headers after them show it.
     rows_missing: u64,
 }
 
 impl Spool {
-    /// Opens a spool, and reads what an earlier process left. Faults that were found and mended come beside it.
+    /// Opens a spool with the chunks of an earlier process. Also returns faults that were found and repaired.
     ///
     /// # Errors
-    /// If the directory cannot be used, or another process uses it.
+    /// The directory cannot be used, or another process uses it.
     pub fn open(config: &SpoolConfig) -> anyhow::Result<(Self, Vec<Fault>)> {
         Self::open_on(config, Disk::default())
     }
@@ -154,7 +154,7 @@ impl Spool {
             segments: VecDeque::new(),
             reader: None,
             writer: None,
-            given: None,
+            peeked: None,
             faults: Vec::new(),
             lock: Some(lock),
         };
@@ -171,31 +171,31 @@ impl Spool {
             spool.segments.extend(segment);
         }
         for &number in cursors.difference(&numbers) {
-            // Of a segment that was removed right before the process was killed.
+            // The process was killed between removing the segment and removing its cursors.
             spool.disk.remove(&spool.path(number, "at")).with_context(context)?;
         }
         let faults = spool.faults();
         Ok((spool, faults))
     }
 
-    /// What went wrong since the last call.
+    /// Takes the failures since the last call.
     pub fn faults(&mut self) -> Vec<Fault> {
         std::mem::take(&mut self.faults)
     }
 
-    /// Brings the last segment to the disk.
+    /// Syncs the last segment and the directory.
     pub fn sync(&mut self) {
         let synced = self.writer.as_ref().map_or(Ok(()), DiskFile::sync);
         let synced = synced.and_then(|()| self.disk.sync_directory(&self.config.directory));
         self.faults.extend(synced.err().map(|error| fault(&error)));
     }
 
-    /// Lets another open it from now on; nothing may be put into it or taken out any more.
-    pub fn leave(&mut self) {
+    /// Releases the lock, so that another process can open the spool. This one must not use it afterwards.
+    pub fn unlock(&mut self) {
         self.lock = None;
     }
 
-    /// How much lies in it.
+    /// The amount of data in the spool.
     pub fn level(&self) -> Level {
         self.segments.iter().fold(Level::default(), |sum, segment| Level {
             chunks: sum.chunks + segment.chunks,
@@ -204,10 +204,10 @@ impl Spool {
         })
     }
 
-    /// Appends a chunk. What a full disk cut off is removed again.
+    /// Appends a chunk. An incomplete record, which a full disk leaves, is removed again.
     ///
     /// # Errors
-    /// If there is no room for it, by the bound or on the disk; the spool is as it was.
+    /// The limit or the disk has no space for it. The spool is unchanged.
     pub fn append(&mut self, chunk: &Chunk) -> Result<(), Fault> {
         let header = self.fits(chunk)?;
         let whole = |segment: &Segment| segment.bytes + header.record_bytes() > self.config.segment_bytes;
@@ -227,8 +227,8 @@ impl Spool {
         Ok(())
     }
 
-    /// Puts chunks in front of everything, oldest first; returns how many rows found no room. For the end of a process:
-    /// what was in memory is older than what is here.
+    /// Puts chunks, oldest first, before all others, and returns the number of rows that did not fit. Used when a process ends,
+    /// because the chunks in memory are older than those in the spool.
     pub fn put_first(&mut self, chunks: Vec<Chunk>, faults: &mut Vec<Fault>) -> u64 {
         let Some(oldest) = self.segments.front().map(|s| s.number) else {
             return chunks
@@ -258,14 +258,14 @@ impl Spool {
         }
         faults.extend(file.sync().err().map(|error| fault(&error)));
         self.reader = None;
-        self.given = None;
+        self.peeked = None;
         self.segments.push_front(segment);
         lost
     }
 
-    /// The oldest chunk.
+    /// Reads the oldest chunk.
     pub fn peek(&mut self) -> Next {
-        self.given = None;
+        self.peeked = None;
         while self.segments.front().is_some_and(|segment| segment.chunks == 0) {
             self.remove_first();
         }
@@ -277,7 +277,7 @@ impl Spool {
         let (number, at, left) = (segment.number, segment.at, segment.bytes.saturating_sub(segment.at));
         match self.read(number, at, left) {
             Ok(Some((header, Some(body)))) => {
-                self.given = Some(header);
+                self.peeked = Some(header);
                 Next::Chunk(Chunk {
                     sequence: header.sequence.into(),
                     at_unix_ns: header.at_unix_ns,
@@ -286,18 +286,18 @@ impl Spool {
                 })
             }
             Ok(Some((header, None))) => {
-                self.given = Some(header);
+                self.peeked = Some(header);
                 self.advance();
                 let (rows, bytes) = (u64::from(header.rows), header.record_bytes());
                 Next::Damaged { rows, bytes, text: format!("a chunk of {rows} rows in the spool was damaged") }
             }
-            Ok(None) => self.step_over(number, at, left).unwrap_or_else(|error| self.unreadable(&error)),
+            Ok(None) => self.skip_damage(number, at, left).unwrap_or_else(|error| self.unreadable(&error)),
             Err(error) => self.unreadable(&error),
         }
     }
 
-    /// Finds out what is left of the first segment, behind a record that was damaged since the spool was opened.
-    fn step_over(&mut self, number: u64, at: u64, left: u64) -> io::Result<Next> {
+    /// Finds the remaining records of the first segment, after one that was damaged since the spool was opened.
+    fn skip_damage(&mut self, number: u64, at: u64, left: u64) -> io::Result<Next> {
         let file = self.disk.open(&self.path(number, "spool"))?;
         let scan = scan(&file, at, at + left, 0)?;
         let Some(segment) = self.segments.front_mut() else { return Ok(Next::Nothing) };
@@ -314,10 +314,10 @@ impl Spool {
         Next::Damaged { rows, bytes, text }
     }
 
-    /// The chunk that was given last has been delivered, or given up. If that cannot be noted on disk, it will be delivered again
-    /// after a restart, and that is a fault.
+    /// Removes the chunk that [`Self::peek`] returned: it was delivered, or dropped. If the cursor cannot be written, that is a
+    /// fault, and the chunk is delivered again after a restart.
     pub fn advance(&mut self) {
-        let Some(header) = self.given.take() else { return };
+        let Some(header) = self.peeked.take() else { return };
         let Some(segment) = self.segments.front_mut() else { return };
         segment.at += header.record_bytes();
         segment.chunks = segment.chunks.saturating_sub(1);
@@ -332,11 +332,11 @@ impl Spool {
         self.faults.extend(written.err().map(|error| fault(&error)));
     }
 
-    /// Overwrites one of the two cursors of a segment. Neither the other one nor the room on the disk is touched.
+    /// Overwrites one of the two cursors of a segment. The other one is unchanged, and no disk space is allocated.
     fn write_cursor(&self, cursor: Cursor, second: bool) -> io::Result<()> {
         let path = self.path(cursor.segment, "at");
         let file = match self.disk.open(&path) {
-            // Spools of parshall 0.1.0 have none before the first delivery.
+            // Spools of parshall 0.1.0 have no cursor file before the first delivery.
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.disk.create(&path)?,
             file => file?,
         };
@@ -348,11 +348,11 @@ impl Spool {
     }
 
     fn full(&self, chunk: &Chunk) -> Fault {
-        let text = format!("the spool has no room for {} rows within {} bytes", chunk.rows, self.config.max_bytes);
+        let text = format!("the spool is full: {} rows do not fit its {} bytes", chunk.rows, self.config.max_bytes);
         Fault::new("spool-full", text)
     }
 
-    /// The header of a chunk for which there is room by the bound.
+    /// The header of a chunk, if the limit has space for it.
     fn fits(&self, chunk: &Chunk) -> Result<Header, Fault> {
         let header = Header::of(chunk.sequence, chunk.at_unix_ns, chunk.rows, &chunk.bytes);
         let header = header.ok_or_else(|| self.full(chunk))?;
@@ -360,7 +360,7 @@ impl Spool {
         if needed > self.config.max_bytes { Err(self.full(chunk)) } else { Ok(header) }
     }
 
-    /// Makes a segment and its cursors, so that noting a delivery needs no more room on the disk.
+    /// Creates a segment and its cursors, so that [`Self::write_cursor`] needs no disk space.
     fn begin(&self, number: u64) -> io::Result<(DiskFile, Segment)> {
         let (path, at) = (self.path(number, "spool"), self.path(number, "at"));
         let made = self.disk.create(&path).and_then(|file| {
@@ -394,7 +394,7 @@ impl Spool {
                 result.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
             };
             if let Err(error) = gone(removed) {
-                // It stays, and its cursor says that nothing in it is left to be delivered.
+                // The file stays, and its cursor says that all of it was delivered.
                 let end = Cursor { segment: segment.number, offset: segment.bytes };
                 self.faults.push(fault(&self.write_cursor(end, segment.second).err().unwrap_or(error)));
             } else {
@@ -408,13 +408,13 @@ impl Spool {
         }
     }
 
-    /// The record at a place of the first segment: none if there is none, no body if it is not the one that was written.
+    /// Reads the record at an offset of the first segment. There is no body if its checksum is wrong.
     fn read(&mut self, number: u64, at: u64, left: u64) -> io::Result<Option<(Header, Option<Vec<u8>>)>> {
         let file = match self.reader.take() {
             Some(file) => file,
             None => self.disk.open(&self.path(number, "spool"))?,
         };
-        let Step::Record(header) = look(&file, at, left)? else { return Ok(None) };
+        let Step::Record(header) = read_header(&file, at, left)? else { return Ok(None) };
         let mut body = vec![0; header.body_bytes as usize];
         file.read_exact_at(&mut body, at + HEADER_BYTES as u64)?;
         self.reader = Some(file);
@@ -422,7 +422,7 @@ impl Spool {
         Ok(Some((header, whole.then_some(body))))
     }
 
-    /// Reads the headers of a segment that an earlier process left, and cuts off what is no record.
+    /// Reads the headers of a segment of an earlier process, and truncates what is not a record at its end.
     fn recover(&mut self, number: u64) -> io::Result<Option<Segment>> {
         let path = self.path(number, "spool");
         let file = self.disk.open(&path)?;
@@ -435,13 +435,13 @@ impl Spool {
         let scan = scan(&file, if begun { MAGIC_BYTES } else { 0 }, length, delivered)?;
         if !scan.holes.is_empty() {
             let bytes = holes(&scan);
-            let text = format!("{}: {bytes} bytes between records are damaged and left out", path.display());
+            let text = format!("{}: {bytes} damaged bytes between records are skipped", path.display());
             self.faults.push(Fault { kind: "spool-damaged", text, rows: scan.rows_missing, bytes });
         }
         if scan.last != Step::End {
             let torn = scan.last == Step::Torn || length < MAGIC_BYTES;
             let bytes = length - scan.end;
-            let text = format!("{}: {bytes} bytes at the end are no record and were cut off", path.display());
+            let text = format!("{}: {bytes} bytes at the end are not a record and were removed", path.display());
             let kind = if torn { "spool-torn" } else { "spool-damaged" };
             self.faults.push(Fault { bytes, ..Fault::new(kind, text) });
             file.set_len(scan.end)?;
@@ -456,22 +456,22 @@ impl Spool {
     }
 }
 
-/// What stands at a place of a segment.
-fn look(file: &DiskFile, at: u64, left: u64) -> io::Result<Step> {
+/// Reads the header at an offset of a segment.
+fn read_header(file: &DiskFile, at: u64, left: u64) -> io::Result<Step> {
     let mut head = [0; HEADER_BYTES];
     let head = &mut head[..HEADER_BYTES.min(usize::try_from(left).unwrap_or(HEADER_BYTES))];
     file.read_exact_at(head, at)?;
     Ok(step(head, left))
 }
 
-/// Reads the headers of a segment from a place on. What ends before `delivered` has been delivered.
+/// Reads the headers of a segment from an offset on. Records that end at or before `delivered` were delivered.
 fn scan(file: &DiskFile, from: u64, length: u64, delivered: u64) -> io::Result<Scan> {
     let mut scan =
         Scan { at: from, end: from, last: Step::End, chunks: 0, rows: 0, holes: VecDeque::new(), rows_missing: 0 };
     let mut rows_read = 0u32;
     let mut place = from;
     loop {
-        match look(file, place, length - place)? {
+        match read_header(file, place, length - place)? {
             Step::Record(header) => {
                 let is_behind_hole = place > scan.end;
                 scan.end = place + header.record_bytes();
@@ -507,7 +507,7 @@ fn scan(file: &DiskFile, from: u64, length: u64, delivered: u64) -> io::Result<S
     }
 }
 
-/// The next place of a segment where a record begins.
+/// The next offset of a segment at which a record begins.
 fn find_record(file: &DiskFile, from: u64, length: u64) -> io::Result<Option<u64>> {
     let mut window = Vec::new();
     let mut at = from;
@@ -517,7 +517,7 @@ fn find_record(file: &DiskFile, from: u64, length: u64) -> io::Result<Option<u64
         if let Some(found) = find(&window, 0, length - at) {
             return Ok(Some(at + found as u64));
         }
-        // A header may lie across the end of the window.
+        // A header may extend beyond the window.
         at += (window.len() - (HEADER_BYTES - 1)) as u64;
     }
     Ok(None)
@@ -527,14 +527,14 @@ fn holes(scan: &Scan) -> u64 {
     scan.holes.iter().map(|hole| hole.end - hole.start).sum()
 }
 
-/// Writes a record at the end of a segment, or leaves the segment as it was.
+/// Writes a record at the end of a segment. After an error the segment is unchanged.
 fn write_record(file: &DiskFile, segment: &mut Segment, header: &Header, chunk: &Chunk) -> io::Result<()> {
     let header = Header { rows_before: segment.rows_written, ..*header };
     let written = file
         .write_all_at(&header.encode(), segment.bytes)
         .and_then(|()| file.write_all_at(&chunk.bytes, segment.bytes + HEADER_BYTES as u64));
     if let Err(error) = written {
-        // If this fails too, the next record overwrites what is there, or a restart finds a torn tail.
+        // If this fails too, the next record overwrites the incomplete one, or the next start removes it.
         let _ = file.set_len(segment.bytes);
         return Err(error);
     }

@@ -1,4 +1,4 @@
-//! TLS of the sinks that speak to a network: whom to trust, and who we are.
+//! TLS of the network sinks: trusted authorities and the client certificate.
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use rustls::{ClientConfig, RootCertStore};
 use parshall_host::error::UserError;
 use serde::Deserialize;
 
-/// What a user says about TLS.
+/// The TLS configuration of a sink.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Authorities to trust (PEM); none: those of the host.
+    /// Trusted authorities (PEM); `None` for those of the host.
     pub authorities: Option<PathBuf>,
-    /// Own certificate chain and its key (PEM), for servers that ask who we are.
+    /// Client certificate chain and its private key (PEM).
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_of_no_use_is_named() {
+    fn an_unusable_file_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let empty = directory.path().join("empty.pem");
         std::fs::write(&empty, "nothing").unwrap();

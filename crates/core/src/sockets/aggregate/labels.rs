@@ -1,4 +1,4 @@
-//! What sockets are told apart by: the labels that were chosen, their values, and the networks of peers.
+//! The labels of series: which are chosen, and their values for a row.
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -8,7 +8,7 @@ use parshall_evidence::socket::selection::address;
 
 use crate::sockets::Row;
 
-/// Something that sockets can be told apart by.
+/// A label by which sockets are aggregated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Label {
@@ -16,18 +16,18 @@ pub enum Label {
     Netns,
     /// Path of the control group.
     Cgroup,
-    /// Container.
+    /// Container id, from the path of the control group.
     Container,
-    /// Pod.
+    /// Pod uid, from the path of the control group.
     Pod,
-    /// Local port; `ephemeral` for those that the kernel hands out.
+    /// Local port; `ephemeral` for those that the kernel assigns.
     LocalPort,
-    /// Network of the peer.
+    /// Network of the remote address.
     Peer,
 }
 
 impl Label {
-    /// Every label, in the order in which they are written.
+    /// Every label, in the order of output.
     pub const ALL: [Self; 6] = [Self::Netns, Self::Cgroup, Self::Container, Self::Pod, Self::LocalPort, Self::Peer];
 
     /// Its name on the command line and in the metrics.
@@ -42,22 +42,22 @@ impl Label {
         }
     }
 
-    /// The label of this name.
+    /// Finds a label by its name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|label| label.name() == name)
     }
 }
 
-/// What the values of labels depend on.
+/// The chosen labels, and the settings of their values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Labels {
     /// The labels, in the order of [`Label::ALL`], each once.
     pub chosen: Vec<Label>,
-    /// Length of IPv4 peers' networks, in bits.
+    /// Prefix length of [`Label::Peer`] for IPv4 addresses.
     pub v4_bits: u8,
-    /// Length of IPv6 peers' networks, in bits.
+    /// Prefix length of [`Label::Peer`] for IPv6 addresses.
     pub v6_bits: u8,
-    /// Ports that the kernel hands out (net.ipv4.ip_local_port_range): they say nothing about the service.
+    /// Ports that the kernel assigns (net.ipv4.ip_local_port_range). They do not identify a service.
     pub ephemeral: RangeInclusive<u16>,
 }
 
@@ -73,7 +73,7 @@ impl Default for Labels {
     }
 }
 
-/// The value of every label for one row, before it is written.
+/// The values of the labels for one row, before they are formatted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Values<'a> {
     netns: (u32, &'a str),
@@ -83,7 +83,7 @@ pub(super) struct Values<'a> {
 }
 
 impl Labels {
-    /// The values for a row; labels that were not chosen all have the same.
+    /// The values for a row. Labels that are not chosen have the same value in all rows.
     pub(super) fn values<'a>(&self, row: &Row<'a>) -> Values<'a> {
         let mut values = Values { netns: (0, ""), texts: [""; 3], port: None, peer: None };
         let inet = Kind::of(row.record) != Kind::Unix;
@@ -106,14 +106,14 @@ impl Labels {
         values
     }
 
-    /// The network of an address. An IPv4-mapped IPv6 address counts as IPv4.
+    /// The network of an address. An IPv4-mapped IPv6 address is treated as IPv4.
     fn network(&self, address: IpAddr) -> IpNet {
         let whole = IpNet::from(address.to_canonical());
         let bits = if whole.addr().is_ipv4() { self.v4_bits } else { self.v6_bits };
         IpNet::new(whole.addr(), bits).unwrap_or(whole).trunc()
     }
 
-    /// The values as they are shown, in the order of `chosen`.
+    /// The values as text, in the order of `chosen`.
     pub(super) fn texts(&self, values: &Values<'_>) -> Vec<Box<str>> {
         let text = |label: &Label| match label {
             Label::Netns if values.netns.1.is_empty() => values.netns.0.to_string(),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_back() {
+    fn names_map_back_to_labels() {
         for label in Label::ALL {
             assert_eq!(Label::named(label.name()), Some(label));
         }

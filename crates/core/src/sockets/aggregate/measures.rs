@@ -1,47 +1,47 @@
-//! What is counted of a socket: levels, counters and histograms, each in a table that every sink of aggregates walks.
+//! The metrics of a series: tables of levels, counters and distributions, from which every sink of aggregates generates its own.
 use parshall_evidence::socket::{Group, Groups, SocketRecord};
 
 use parshall_evidence::socket::Kind;
 use parshall_evidence::socket::selection::state::{ESTABLISHED, LISTEN};
 
-/// A number that is summed over the open sockets of a series, anew in every dump.
+/// A sum over the open sockets of a series in one dump.
 #[derive(Debug, Clone, Copy)]
 pub struct Level {
-    /// Its name, without prefix; units last.
+    /// Its name, without prefix. A unit stands at the end.
     pub name: &'static str,
-    /// Its unit as OTLP writes it (UCUM): `By`, `{segment}`, ...
+    /// Its unit in UCUM, as OTLP writes it: `By`, `{segment}`, ...
     pub unit: &'static str,
-    /// What it is.
+    /// The description for people (`HELP` in Prometheus).
     pub help: &'static str,
-    /// Reads it from a record.
+    /// The value of one socket.
     pub read: fn(&SocketRecord) -> u64,
 }
 
-/// A number that only grows, summed over all sockets that a series ever had.
+/// A sum over all sockets that a series ever had. It only grows.
 #[derive(Debug, Clone, Copy)]
 pub struct Counter {
-    /// Its name, without prefix; units last, without `_total`.
+    /// Its name, without prefix and without `_total`. A unit stands at the end.
     pub name: &'static str,
-    /// Its unit as OTLP writes it (UCUM).
+    /// Its unit in UCUM.
     pub unit: &'static str,
-    /// What it is.
+    /// The description for people (`HELP` in Prometheus).
     pub help: &'static str,
 }
 
-/// A distribution: every established socket is one observation in every dump.
+/// A distribution. Each dump adds one observation for each established TCP socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Distribution {
-    /// Its name, without prefix; units last.
+    /// Its name, without prefix. A unit stands at the end.
     pub name: &'static str,
-    /// Its unit as OTLP writes it (UCUM).
+    /// Its unit in UCUM.
     pub unit: &'static str,
-    /// What it is.
+    /// The description for people (`HELP` in Prometheus).
     pub help: &'static str,
-    /// How many of `scale` are one `unit`: microseconds are written as seconds.
+    /// The value in `unit` is the value of the record divided by this.
     pub scale: f64,
-    /// Upper bounds of the buckets but the last, which has none; each is part of its bucket.
+    /// Inclusive upper bounds of the buckets, in the unit of the record. The last bucket has none.
     pub bounds: &'static [u64],
-    /// Reads it from a record; `None` where there is nothing to observe.
+    /// The value of one socket; `None` if it has none.
     pub read: fn(&SocketRecord) -> Option<u64>,
 }
 
@@ -75,7 +75,7 @@ pub const LEVELS: [Level; 11] = [
     Level {
         name: "forward_memory_bytes",
         unit: "By",
-        help: "Memory reserved ahead",
+        help: "Memory reserved for later packets",
         read: |r| r.fwd_alloc_bytes.into(),
     },
     Level {
@@ -84,23 +84,23 @@ pub const LEVELS: [Level; 11] = [
         help: "Segments sent and not acknowledged",
         read: |r| r.unacked.into(),
     },
-    Level { name: "lost_segments", unit: "{segment}", help: "Segments thought lost", read: |r| r.lost.into() },
+    Level { name: "lost_segments", unit: "{segment}", help: "Segments considered lost", read: |r| r.lost.into() },
     Level {
         name: "accept_queue",
         unit: "{connection}",
-        help: "Connections that wait for accept()",
+        help: "Connections in accept queues",
         read: |r| r.accept_queue.into(),
     },
     Level {
         name: "accept_queue_limit",
         unit: "{connection}",
-        help: "Connections that may wait for accept(), summed over listeners",
+        help: "Limits of accept queues (backlog), summed over listeners",
         read: |r| r.accept_limit.into(),
     },
     Level {
         name: "accept_queues_full",
         unit: "{socket}",
-        help: "Listeners whose queue is full: the kernel drops what comes next",
+        help: "Listeners whose accept queue is full: the kernel drops further connections",
         // A queue is full when it is longer than its limit (sk_acceptq_is_full).
         read: |r| u64::from(listens(r) && r.accept_limit > 0 && r.accept_queue > r.accept_limit),
     },
@@ -110,20 +110,20 @@ pub const LEVELS: [Level; 11] = [
 pub const COUNTERS: [Counter; 10] = [
     Counter { name: "sent_bytes", unit: "By", help: "Data bytes sent, retransmissions included" },
     Counter { name: "received_bytes", unit: "By", help: "Data bytes received in order" },
-    Counter { name: "retransmitted_bytes", unit: "By", help: "Data bytes sent again" },
+    Counter { name: "retransmitted_bytes", unit: "By", help: "Data bytes retransmitted" },
     Counter { name: "sent_segments", unit: "{segment}", help: "Segments sent" },
     Counter { name: "received_segments", unit: "{segment}", help: "Segments received" },
-    Counter { name: "retransmitted_segments", unit: "{segment}", help: "Segments sent again" },
+    Counter { name: "retransmitted_segments", unit: "{segment}", help: "Segments retransmitted" },
     Counter { name: "timeouts", unit: "{timeout}", help: "Retransmission timeouts" },
     Counter { name: "dropped_packets", unit: "{packet}", help: "Packets dropped at the socket" },
-    Counter { name: "opened", unit: "{socket}", help: "Sockets that appeared after the first dump" },
-    Counter { name: "closed", unit: "{socket}", help: "Sockets whose end was reported" },
+    Counter { name: "opened", unit: "{socket}", help: "Sockets that opened after the first dump" },
+    Counter { name: "closed", unit: "{socket}", help: "Sockets that were reported as closed" },
 ];
-/// How many of [`COUNTERS`] are counted by the socket itself.
+/// The first of [`COUNTERS`]: those that the kernel counts for each socket.
 pub(super) const PER_SOCKET: usize = 8;
-/// Place of `opened` in [`COUNTERS`].
+/// Index of `opened` in [`COUNTERS`].
 pub(super) const OPENED: usize = 8;
-/// Place of `closed` in [`COUNTERS`].
+/// Index of `closed` in [`COUNTERS`].
 pub(super) const CLOSED: usize = 9;
 
 const QUEUE_BOUNDS: [u64; 10] = [0, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26];
@@ -135,7 +135,7 @@ pub const DISTRIBUTIONS: [Distribution; 4] = [
         unit: "s",
         help: "Smoothed round trip time",
         scale: 1e6,
-        // Twice as long each, from a busy loopback to a satellite that queues.
+        // Each twice the one before, from loopback to a satellite link with a full queue.
         bounds: &[
             32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144, 524_288,
             1_048_576, 2_097_152,
@@ -168,7 +168,7 @@ pub const DISTRIBUTIONS: [Distribution; 4] = [
     },
 ];
 
-/// The groups of fields that all of this reads.
+/// The groups of fields that these metrics read.
 pub fn groups() -> Groups {
     Groups::of([Group::Queues, Group::Rtt, Group::Cwnd, Group::Loss, Group::Traffic, Group::Memory, Group::Cgroup])
 }
@@ -181,7 +181,7 @@ fn connected(record: &SocketRecord) -> bool {
     record.state == ESTABLISHED && Kind::of(record) == Kind::Tcp
 }
 
-/// The counters of one socket as they were last seen.
+/// The counters of one socket in a dump.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Last {
     long: [u64; 3],
@@ -196,15 +196,15 @@ impl Last {
         }
     }
 
-    /// Everything that the socket counted, in the order of [`COUNTERS`].
+    /// The counters since the socket was opened, in the order of [`COUNTERS`].
     pub fn whole(&self) -> [u64; PER_SOCKET] {
         let [a, b, c] = self.long;
         let [d, e, f, g, h] = self.short.map(u64::from);
         [a, b, c, d, e, f, g, h]
     }
 
-    /// What was added since `before`. Long counters that went back are another socket's: then all of it is new. Short
-    /// ones wrap in the kernel (32 bits; 16 for timeouts, which nothing reaches).
+    /// What was added since `before`. If a 64-bit counter decreased it is another socket, and all of its counts are new. The
+    /// others wrap in the kernel at 32 bits; the count of timeouts has 16, and never gets that far.
     pub fn since(&self, before: &Self) -> [u64; PER_SOCKET] {
         if self.long.iter().zip(&before.long).any(|(now, then)| now < then) {
             return self.whole();
@@ -215,7 +215,7 @@ impl Last {
         }
         for (to, (now, then)) in delta[3..].iter_mut().zip(self.short.iter().zip(&before.short)) {
             let step = now.wrapping_sub(*then);
-            // Half a circle forward is a step back: a field that was read once and not the next time.
+            // An increase by 2^31 or more is a decrease: a field that was read in one dump and not in the next.
             *to = if step < 1 << 31 { step.into() } else { 0 };
         }
         delta
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn short_counters_wrap_and_long_ones_do_not() {
+    fn counters_of_32_bits_wrap_and_those_of_64_do_not() {
         let last = |segs_out, bytes_sent| Last::of(&SocketRecord { segs_out, bytes_sent, ..Default::default() });
         assert_eq!(last(5, 100).since(&last(u32::MAX - 4, 90))[..4], [10, 0, 0, 10]);
         assert_eq!(last(5, 7).since(&last(3, 90))[..4], [7, 0, 0, 5]);

@@ -1,13 +1,13 @@
-//! From rows to series: what Prometheus and OTLP are told. Counts by state, levels, counters and distributions, by chosen
-//! labels, under a hard cap of series.
+//! Aggregates rows into the series that Prometheus and OTLP get: counts by state, levels, counters and distributions, by
+//! configurable labels, with a hard limit of series.
 //!
-//! - **Counters never go back.** The sum of what each socket added since it was last seen goes to the series; the sum stays
-//!   when the socket ends. What sockets had counted before the first dump is not included.
-//! - **The cap.** In the first dump, and later while there is room, the labels with the most sockets get a series; everybody
-//!   else goes to one series whose labels all read `other`. A series that was given stays until it has had no socket for
-//!   [`Settings::idle_dumps`] dumps and another one wants its place.
-//! - **Whole dumps.** A socket that is missing is taken for closed, so dumps must hold all sockets and not only changed ones;
-//!   a row of a socket that has closed comes after all other rows of it.
+//! - **Counters never decrease.** A series gets what each of its sockets added since the last dump, and keeps the sum when the
+//!   socket closes. What sockets had counted before the first dump is not included.
+//! - **The limit.** While there are free slots, the label values with the most sockets get a series. All other rows go to one
+//!   series whose labels are all `other`. A series keeps its slot until it has had no socket for [`Settings::idle_dumps`] dumps
+//!   and another one needs the slot.
+//! - **Complete dumps.** A socket that is missing counts as closed, so dumps must have all sockets and not only changed ones.
+//!   The row of a closed socket must be its last row.
 mod labels;
 mod measures;
 #[cfg(test)]
@@ -27,21 +27,21 @@ pub use measures::{COUNTERS, Counter, DISTRIBUTIONS, Distribution, LEVELS, Level
 use super::{Row, Seen};
 use parshall_evidence::socket::Kind;
 
-/// What rows without a series of their own are labelled.
+/// The label value of rows that have no series of their own.
 pub const OTHER: &str = "other";
-/// States are counted by their number; 0 and what is none are `unconnected`.
+/// Sockets are counted by the number of their state. Index 0 is `unconnected`, also for numbers that are not states.
 pub const STATES: usize = 14;
 
-/// What bounds the aggregates.
+/// The labels and limits of the aggregates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// What sockets are told apart by.
+    /// The labels by which sockets are aggregated.
     pub labels: Labels,
-    /// How many series there may be, `other` not included.
+    /// The maximum number of series, without `other`.
     pub series_max: usize,
-    /// How many sockets are followed from dump to dump; what further ones move is not counted, but they are.
+    /// The maximum number of sockets whose counters are compared from dump to dump. The traffic of further ones is not counted.
     pub sockets_max: usize,
-    /// After how many dumps without a socket a series may lose its place.
+    /// A series without sockets for this many dumps may lose its slot.
     pub idle_dumps: u32,
 }
 
@@ -51,7 +51,7 @@ impl Default for Settings {
     }
 }
 
-/// A distribution: observations by bucket, the last one without bound, and their sum.
+/// A histogram. The last bucket has no bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     /// Observations in each bucket (not cumulated); one more than the distribution has bounds.
@@ -60,7 +60,7 @@ pub struct Histogram {
     pub sum: u64,
 }
 
-/// Everything that is known of the sockets with the same labels.
+/// The aggregates of all sockets with the same label values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Series {
     /// Values of the labels, in the order of [`Labels::chosen`].
@@ -87,12 +87,13 @@ impl Series {
         }
     }
 
-    /// How many sockets are open.
+    /// The number of open sockets.
     pub fn open(&self) -> u64 {
         self.sockets.iter().flatten().map(|n| u64::from(*n)).sum()
     }
 
-    fn begin(&mut self) {
+    /// Clears what is summed anew in every dump.
+    fn clear_levels(&mut self) {
         self.sockets = Default::default();
         self.levels = [0; LEVELS.len()];
     }
@@ -111,7 +112,7 @@ impl Series {
         }
     }
 
-    fn fold(&mut self, other: &Self) {
+    fn merge(&mut self, other: &Self) {
         for (to, from) in self.sockets.iter_mut().flatten().zip(other.sockets.iter().flatten()) {
             *to += from;
         }
@@ -130,35 +131,34 @@ impl Series {
     }
 }
 
-/// The series as they were at the end of a dump.
+/// The series at the end of a dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// Names of the labels.
     pub labels: Vec<Label>,
-    /// The series, in the order of their labels; the last one is `other`.
+    /// The series, sorted by their labels; the last one is `other`.
     pub series: Vec<Series>,
-    /// What the cap did.
+    /// What the limits left out so far.
     pub limits: Limits,
 }
 
-/// What the bounds did to the aggregates.
+/// What the limits left out of the aggregates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// How many series there may be.
+    /// [`Settings::series_max`].
     pub series_max: u64,
-    /// Rows that went to `other` for want of a series, since the start.
+    /// Rows that went to `other` because no slot was free, since the start.
     pub rows_in_other: u64,
-    /// Series that gave their place to others, since the start.
+    /// Series that lost their slot to another one, since the start.
     pub series_replaced: u64,
-    /// Sockets that are followed.
+    /// Sockets whose counters are stored.
     pub sockets_followed: u64,
-    /// Rows whose counters were left out, since the start: too many sockets, or no identity.
+    /// Rows whose counters were not compared, since the start: too many sockets, or sockets without an identity.
     pub rows_unfollowed: u64,
 }
 
-/// A series and who it is.
 #[derive(Debug, Clone)]
-struct Place {
+struct Slot {
     series: Series,
     /// Dumps in a row without an open socket.
     idle: u32,
@@ -167,11 +167,11 @@ struct Place {
 #[derive(Debug, Clone, Copy)]
 struct Followed {
     last: Last,
-    /// The dump that saw it last, modulo 2^32.
+    /// The last dump that had it, modulo 2^32.
     dump: u32,
 }
 
-/// Keys here are well mixed already, or mixed by one multiplication.
+/// Hashes a key, which is a hash already, with one multiplication.
 #[derive(Debug, Clone, Copy, Default)]
 struct Mix(u64);
 
@@ -185,7 +185,7 @@ impl Hasher for Mix {
         }
     }
     fn write_u64(&mut self, value: u64) {
-        // Fibonacci hashing; the high half is folded down, because the table takes its place from the low bits.
+        // Fibonacci hashing. The high half is folded down, because the table uses the low bits.
         let product = u128::from(self.0 ^ value) * 0x9e37_79b9_7f4a_7c15;
         self.0 = (product as u64) ^ (product >> 64) as u64;
     }
@@ -193,30 +193,30 @@ impl Hasher for Mix {
 
 type Table<T> = HashMap<u64, T, BuildHasherDefault<Mix>>;
 
-/// Makes series of rows.
+/// Aggregates rows into series.
 #[derive(Debug)]
 pub struct Aggregator {
     settings: Settings,
-    places: Table<Place>,
-    /// Series that ask for a place in this dump.
+    slots: Table<Slot>,
+    /// Series of this dump that have no slot yet.
     candidates: Table<Series>,
     other: Series,
     sockets: Table<Followed>,
     dump: u32,
-    /// Whether a new series can have a place in this dump.
-    room: bool,
+    /// Whether a new series can get a slot at the end of this dump.
+    has_free_slots: bool,
     limits: Limits,
 }
 
 impl Aggregator {
-    /// Without anything yet.
+    /// An aggregator without series.
     pub fn new(settings: Settings) -> Self {
         let other = Series::new(settings.labels.chosen.iter().map(|_| OTHER.into()).collect());
         let limits = Limits { series_max: settings.series_max as u64, ..Limits::default() };
         Self {
-            room: settings.series_max > 0,
+            has_free_slots: settings.series_max > 0,
             settings,
-            places: Table::default(),
+            slots: Table::default(),
             candidates: Table::default(),
             other,
             sockets: Table::default(),
@@ -225,15 +225,15 @@ impl Aggregator {
         }
     }
 
-    /// A row of the dump that is going on.
+    /// Adds a row of the current dump.
     pub fn add(&mut self, row: &Row<'_>) {
         let delta = self.follow(row);
         let values = self.settings.labels.values(row);
         let key = fingerprint(&values);
-        let series = match self.places.get_mut(&key) {
-            Some(place) => &mut place.series,
-            None if self.room => {
-                // Candidates are bounded too: those who come first, which is enough to find the largest.
+        let series = match self.slots.get_mut(&key) {
+            Some(slot) => &mut slot.series,
+            None if self.has_free_slots => {
+                // Candidates are limited to the first ones of a dump, which is enough to find large ones.
                 let full = self.candidates.len() >= 4 * self.settings.series_max;
                 match self.candidates.entry(key) {
                     std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -261,7 +261,7 @@ impl Aggregator {
         }
     }
 
-    /// What the socket of a row added to the counters since it was last seen.
+    /// What the socket of a row added to the counters since the last dump.
     fn follow(&mut self, row: &Row<'_>) -> [u64; COUNTERS.len()] {
         let mut delta = [0; COUNTERS.len()];
         let now = Last::of(row.record);
@@ -270,7 +270,7 @@ impl Aggregator {
             self.limits.rows_unfollowed += 1;
             return delta;
         };
-        let room = self.sockets.len() < self.settings.sockets_max;
+        let has_space = self.sockets.len() < self.settings.sockets_max;
         match self.sockets.entry(key) {
             std::collections::hash_map::Entry::Occupied(mut entry) => {
                 delta[..PER_SOCKET].copy_from_slice(&now.since(&entry.get().last));
@@ -281,15 +281,15 @@ impl Aggregator {
                 }
             }
             std::collections::hash_map::Entry::Vacant(entry) => {
-                // What was counted before the first dump is not ours; what came later began after it.
+                // Sockets of the first dump have counted since before it. Later ones began after it.
                 if self.dump > 0 {
                     delta[..PER_SOCKET].copy_from_slice(&now.whole());
                     delta[OPENED] = 1;
                 }
-                if !closed && room {
+                if !closed && has_space {
                     entry.insert(Followed { last: now, dump: self.dump });
                 } else if !closed {
-                    // It would be new in every dump.
+                    // Its counters are not stored, so it would count as new in every dump.
                     delta = [0; COUNTERS.len()];
                     self.limits.rows_unfollowed += 1;
                 }
@@ -298,34 +298,34 @@ impl Aggregator {
         delta
     }
 
-    /// The end of a dump: gives places to new series and forgets sockets that have gone.
+    /// Ends the dump: gives slots to new series and removes sockets that have closed.
     pub fn end(&mut self) -> Snapshot {
         self.admit();
         let dump = self.dump;
-        // A record that was torn in one dump is there again in the next, and must not count from zero again.
+        // A record that was torn in one dump is in the next one again, and must not count from zero.
         self.sockets.retain(|_, socket| dump.wrapping_sub(socket.dump) <= 1);
         if self.sockets.capacity() > 4 * self.sockets.len().max(1024) {
             self.sockets.shrink_to(2 * self.sockets.len());
         }
         self.limits.sockets_followed = self.sockets.len() as u64;
         let mut idle = false;
-        for place in self.places.values_mut() {
-            place.idle = if place.series.open() > 0 { 0 } else { place.idle.saturating_add(1) };
-            idle |= place.idle >= self.settings.idle_dumps;
+        for slot in self.slots.values_mut() {
+            slot.idle = if slot.series.open() > 0 { 0 } else { slot.idle.saturating_add(1) };
+            idle |= slot.idle >= self.settings.idle_dumps;
         }
-        let mut series: Vec<Series> = self.places.values().map(|place| place.series.clone()).collect();
+        let mut series: Vec<Series> = self.slots.values().map(|slot| slot.series.clone()).collect();
         series.sort_unstable_by(|a, b| a.labels.cmp(&b.labels));
         series.push(self.other.clone());
         let snapshot = Snapshot { labels: self.settings.labels.chosen.clone(), series, limits: self.limits };
-        self.places.values_mut().for_each(|place| place.series.begin());
-        self.other.begin();
-        self.room = idle || self.places.len() < self.settings.series_max;
-        // 0 is only the first dump.
+        self.slots.values_mut().for_each(|slot| slot.series.clear_levels());
+        self.other.clear_levels();
+        self.has_free_slots = idle || self.slots.len() < self.settings.series_max;
+        // Only the first dump has the number 0.
         self.dump = self.dump.wrapping_add(1).max(1);
         snapshot
     }
 
-    /// The candidates with the most sockets get the free places, then those of series that were long idle.
+    /// Gives the candidates with the most sockets the free slots, then those of series that were idle for too long.
     fn admit(&mut self) {
         let mut candidates: Vec<(u64, Series)> = self.candidates.drain().collect();
         candidates.sort_unstable_by(|(_, a), (_, b)| b.open().cmp(&a.open()).then_with(|| a.labels.cmp(&b.labels)));
@@ -333,36 +333,36 @@ impl Aggregator {
             Vec::new()
         } else {
             let after = self.settings.idle_dumps;
-            self.places
+            self.slots
                 .iter()
-                .filter(|(_, place)| place.idle >= after && place.series.open() == 0)
-                .map(|(key, place)| (place.idle, *key))
+                .filter(|(_, slot)| slot.idle >= after && slot.series.open() == 0)
+                .map(|(key, slot)| (slot.idle, *key))
                 .collect()
         };
         idle.sort_unstable();
         for (key, series) in candidates {
-            if self.places.len() >= self.settings.series_max {
+            if self.slots.len() >= self.settings.series_max {
                 let Some((_, oldest)) = idle.pop() else {
                     self.limits.rows_in_other += series.open();
-                    self.other.fold(&series);
+                    self.other.merge(&series);
                     continue;
                 };
-                self.places.remove(&oldest);
+                self.slots.remove(&oldest);
                 self.limits.series_replaced += 1;
             }
-            self.places.insert(key, Place { series, idle: 0 });
+            self.slots.insert(key, Slot { series, idle: 0 });
         }
     }
 }
 
-/// Two values with the same 64 bits would share a series; with a thousand series the odds are 1 to 10^13.
+/// A hash of label values. Two with the same hash would share a series; among a thousand series the odds are 1 to 10^13.
 fn fingerprint(values: &Values<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     values.hash(&mut hasher);
     hasher.finish()
 }
 
-/// What tells a socket from all others: its key, or else what the kernel says of it.
+/// The identity of a socket: its key, or else a hash of what identifies it in its record.
 fn identity(row: &Row<'_>) -> Option<u64> {
     if row.socket != 0 {
         return Some(row.socket);

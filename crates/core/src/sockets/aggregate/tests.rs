@@ -1,4 +1,4 @@
-//! Tests of the aggregates as a whole; parts have theirs beside them.
+//! Tests of the aggregator. Those of labels and metrics are in their files.
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -19,13 +19,13 @@ fn add(to: &mut Aggregator, socket: u64, seen: Seen, record: SocketRecord) {
 }
 
 /// Open sockets and bytes sent by label.
-fn told(snapshot: &Snapshot) -> BTreeMap<String, (u64, u64)> {
+fn open_and_sent(snapshot: &Snapshot) -> BTreeMap<String, (u64, u64)> {
     snapshot.series.iter().map(|s| (s.labels[0].to_string(), (s.open(), s.counters[0]))).collect()
 }
 
 fn expect(snapshot: &Snapshot, series: &[(&str, u64, u64)]) {
     let expected = series.iter().map(|(label, open, sent)| ((*label).to_owned(), (*open, *sent))).collect();
-    assert_eq!(told(snapshot), expected);
+    assert_eq!(open_and_sent(snapshot), expected);
 }
 
 #[test]
@@ -44,10 +44,10 @@ fn counters_stay_when_sockets_end_or_are_reused() {
     add(&mut it, 2, Seen::Open, record(80, 80));
     add(&mut it, 3, Seen::New, record(80, 5));
     expect(&it.end(), &[("80", 2, 685), ("other", 0, 0)]);
-    // A key that went back is another socket.
+    // A socket whose counter decreased is another one.
     add(&mut it, 3, Seen::Open, record(80, 2));
     expect(&it.end(), &[("80", 1, 687), ("other", 0, 0)]);
-    // One that lived between two dumps is counted by its end alone.
+    // A socket that opened and closed between two dumps is counted by its last row.
     add(&mut it, 9, Seen::Closed, record(80, 13));
     let snapshot = it.end();
     expect(&snapshot, &[("80", 0, 700), ("other", 0, 0)]);
@@ -59,7 +59,7 @@ fn counters_stay_when_sockets_end_or_are_reused() {
 }
 
 #[test]
-fn the_busiest_get_the_places_and_keep_them() {
+fn series_with_the_most_sockets_get_slots_and_keep_them() {
     let mut it = Aggregator::new(settings(2));
     let mut socket = 0;
     let mut many = |it: &mut Aggregator, port: u16, n: usize| {
@@ -74,13 +74,13 @@ fn the_busiest_get_the_places_and_keep_them() {
     let first = it.end();
     expect(&first, &[("2", 3, 0), ("3", 2, 0), ("other", 1, 0)]);
     assert_eq!(first.limits.rows_in_other, 1);
-    // Many more of another do not push out who is there.
+    // A larger candidate does not replace a series that has sockets.
     many(&mut it, 4, 9);
     many(&mut it, 3, 1);
     expect(&it.end(), &[("2", 0, 0), ("3", 1, 10), ("other", 9, 90)]);
     many(&mut it, 3, 1);
     it.end();
-    // Port 2 was idle for long enough: the next who wants a place has it.
+    // Port 2 was idle for long enough, so the next candidate gets its slot.
     many(&mut it, 4, 1);
     many(&mut it, 3, 1);
     let last = it.end();
@@ -89,7 +89,7 @@ fn the_busiest_get_the_places_and_keep_them() {
 }
 
 #[test]
-fn without_room_everything_is_other_and_nothing_is_lost() {
+fn without_slots_all_rows_go_to_other() {
     let mut it = Aggregator::new(Settings { sockets_max: 2, ..settings(0) });
     for socket in 1..=5 {
         add(&mut it, socket, Seen::Open, record(80, 10));
@@ -99,7 +99,7 @@ fn without_room_everything_is_other_and_nothing_is_lost() {
     for socket in 1..=5 {
         add(&mut it, socket, Seen::Open, record(80, 30));
     }
-    assert_eq!(it.end().series[0].counters[0], 40, "those that are followed count");
+    assert_eq!(it.end().series[0].counters[0], 40, "the two that are followed");
     add(&mut it, 0, Seen::Open, record(80, 30));
     assert_eq!(it.end().limits.rows_unfollowed, 7, "no identity");
 }
@@ -133,9 +133,9 @@ fn distributions_and_levels() {
 }
 
 proptest! {
-    /// Whatever comes: the cap holds, no socket is missing, and no counter of a series that stays goes back.
+    /// For all rows: the limit holds, every open socket is counted, and no counter of a series that stays decreases.
     #[test]
-    fn caps_hold_and_counters_grow(dumps in prop::collection::vec(
+    fn limits_hold_and_counters_grow(dumps in prop::collection::vec(
         prop::collection::vec((0u64..12, 0u16..9, 0u64..100, any::<bool>()), 0..40), 1..12
     )) {
         let mut it = Aggregator::new(settings(3));

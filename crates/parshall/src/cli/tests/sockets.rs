@@ -106,7 +106,7 @@ fn errors_say_what_to_write_instead() {
         ("once --colour", "`--colour` is not an option", "prints no colours"),
         ("once --procss x", "`--procss` is not an option", "did you mean `--process`?"),
         ("once --pid nginx", "`nginx` is not a process id", "pidof nginx"),
-        ("once -p", "`-p` is not an option", "owners are in the table"),
+        ("once -p", "`-p` is not an option", "the table has owners"),
         ("once -t", "`-t` is not an option", "--kind tcp"),
         ("stream --every 1ms", "--every is out of range", "100ms to 1h"),
         ("stream --to /tmp/x --format text", "tables are not written to files", "parquet"),

@@ -1,12 +1,12 @@
-//! `netlink` and `netlink --uring`: SOCK_DIAG, one dump per namespace and kind of socket, shared out among a few reader
-//! threads. Works without BPF and, for the own namespace, without privilege.
+//! The backend `netlink`: SOCK_DIAG, with a dump for each namespace and kind of socket, which a few reader threads share. Works
+//! without BPF and, for the own namespace, without privileges.
 //!
-//! The cost lies in what the kernel walks and describes: a namespace that shares the host's hash table costs 11 to 19 ms
-//! however few sockets it has, and each socket 10 to 20 us. So the request names states and attributes, and carries a
-//! program that leaves out sockets before they are described. How the answers are read matters little (bench/sockets/uring).
+//! Most of the cost is in the kernel: a namespace that shares the host's hash table takes 11 to 19 ms even if it has no sockets,
+//! and each socket 10 to 20 us. So a request selects states and attributes, and carries a bytecode filter (INET_DIAG_REQ_BYTECODE)
+//! that the kernel applies before it fills in a socket. How the answers are read matters little (bench/sockets/uring).
 //!
-//! What it cannot see is told by [`Netlink::missing`] and in `parshall_core::sock_diag`. A socket that closes during the
-//! dump may hide a neighbour of the same hash chain: the kernel finds its place again by counting.
+//! [`Netlink::missing`] and `parshall_core::sock_diag` say what it cannot see. A socket that closes during the dump may hide a
+//! neighbour in the same hash chain, because the kernel resumes a chain by the number of sockets that it has dumped.
 mod kept;
 mod once;
 mod reader;
@@ -35,15 +35,14 @@ use once::Once;
 use parshall_host::error::UserError;
 use reader::Worker;
 
-/// How it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Threads that read.
+    /// The number of reader threads.
     pub readers: usize,
-    /// Read by io_uring instead of by a system call per message.
+    /// Reads by io_uring instead of by a system call for each message.
     pub uring: bool,
-    /// Sockets of other namespaces that stay open between dumps, at most. Each keeps its namespace alive until the dump
-    /// after its end, and saves some 30 us per dump.
+    /// The maximum number of sockets of other namespaces that stay open between dumps. Each saves about 30 us per dump, and
+    /// keeps a namespace without processes alive until the next dump.
     pub keep: usize,
 }
 
@@ -53,14 +52,14 @@ impl Default for Options {
     }
 }
 
-/// Records and names on their way from a reader.
+/// Records and names that a reader passes to the collector.
 #[derive(Debug, Default)]
 struct Portion {
     records: Vec<SocketRecord>,
     names: Vec<u8>,
 }
 
-/// What readers say.
+/// A message from a reader.
 enum Reply {
     Records(Portion),
     /// A job has ended.
@@ -70,23 +69,24 @@ enum Reply {
     },
 }
 
-/// One dump of one table of one namespace.
+/// The dump of one table of one namespace.
 #[derive(Debug, Clone, Copy)]
 struct Job {
-    /// Its place in [`Task::namespaces`].
+    /// Its index in [`Task::namespaces`].
     namespace: usize,
     asked: DumpRequest,
 }
 
-/// What all readers do for one dump.
+/// The jobs of one dump, which all readers share.
 #[derive(Debug)]
 struct Task {
     selection: Selection,
     reading: Reading,
     namespaces: Vec<Namespace>,
-    /// Namespaces that could not be read.
+    /// Whether a namespace could not be read, by its index in `namespaces`.
     lost: Vec<AtomicBool>,
     jobs: Vec<Job>,
+    /// The number of jobs that readers have begun.
     taken: AtomicUsize,
 }
 
@@ -95,12 +95,12 @@ impl Task {
         self.jobs.get(self.taken.fetch_add(1, Relaxed)).copied()
     }
 
-    fn lose(&self, job: Job) {
+    fn mark_lost(&self, job: Job) {
         self.lost[job.namespace].store(true, Relaxed);
     }
 }
 
-/// What readers share from dump to dump.
+/// The state that readers share over all dumps.
 #[derive(Debug)]
 struct Shared {
     /// Inode of the own namespace.
@@ -108,7 +108,7 @@ struct Shared {
     opener: Opener,
     kept: Mutex<Kept>,
     sequence: AtomicU32,
-    /// The kernel takes programs that filter.
+    /// Whether the kernel accepts bytecode filters.
     filtered: AtomicBool,
     portions: Mutex<Vec<Portion>>,
     counts: Mutex<BTreeMap<&'static str, u64>>,
@@ -132,10 +132,9 @@ impl Shared {
 
 type Orders = Sender<(Arc<Task>, SyncSender<Reply>)>;
 
-/// Finds namespaces before a dump, given sockets that may be alone in theirs.
+/// Finds the namespaces for a dump. The sockets are those that may be all that keeps a namespace alive.
 type Find = Box<dyn FnMut(&[ForeignSocket]) -> Found + Send>;
 
-/// The backend.
 pub struct Netlink {
     options: Options,
     shared: Arc<Shared>,
@@ -150,13 +149,13 @@ impl Netlink {
     /// Starts the readers.
     ///
     /// # Errors
-    /// io_uring was asked for and is not to be had; SOCK_DIAG is not.
+    /// The kernel has no SOCK_DIAG, or no io_uring if `options` ask for it.
     pub fn open(options: Options) -> anyhow::Result<Self> {
         let mut discovery = Discovery::default();
         Self::with_namespaces(options, Box::new(move |foreign_sockets| discovery.scan(foreign_sockets)))
     }
 
-    /// As [`Netlink::open`], with namespaces that the caller finds before each dump.
+    /// Like [`Netlink::open`], with a function of the caller that finds the namespaces.
     ///
     /// # Errors
     /// As [`Netlink::open`].
@@ -216,14 +215,13 @@ impl Netlink {
         })
     }
 
-    /// What this process does not get to see for want of privilege, as sentences; empty when it sees everything that SOCK_DIAG
-    /// shows.
+    /// What this process cannot see because it lacks capabilities.
     pub fn missing(&self) -> Vec<String> {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         missing(effective_capabilities(&status))
     }
 
-    /// Namespaces and jobs of a dump.
+    /// Finds the namespaces of a dump and makes its jobs.
     fn plan(&mut self, selection: &Selection) -> Task {
         let found = (self.find)(&self.foreign_sockets);
         if found.lost > 0 {
@@ -231,11 +229,11 @@ impl Netlink {
             *counts.entry("hidden-processes").or_default() += found.lost;
         }
         let there: BTreeSet<u32> = found.namespaces.iter().map(|namespace| namespace.inode).collect();
-        self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner).only(&there);
+        self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner).retain(&there);
         let wanted = |inode: u32| selection.namespaces.is_empty() || selection.namespaces.contains(&inode);
         let mut namespaces: Vec<Namespace> =
             found.namespaces.into_iter().filter(|namespace| wanted(namespace.inode)).collect();
-        // The own one first: it is likely the largest, and a long job at the end would have one reader work alone.
+        // The own one first: it is likely the largest, and the others would wait for a long job at the end.
         namespaces.sort_by_key(|namespace| namespace.inode != self.shared.own);
         let asked = tables(selection);
         let jobs = (0..namespaces.len())
@@ -257,14 +255,14 @@ impl Backend for Netlink {
         if self.options.uring { "netlink --uring" } else { "netlink" }
     }
 
-    /// By kind: `vanished`, `refused`, `interrupted`, `no-buffers`, `broken`, `timeout`, `unsettled` (a dump that was
-    /// interrupted each time it was read), `unsupported` (a table that the kernel cannot dump), `hidden-processes` (their
-    /// namespaces are not known), `no-descriptors`, `no-memory`, `other`.
+    /// The kinds are `vanished`, `refused`, `interrupted`, `no-buffers`, `broken`, `timeout`, `unsettled` (a dump of which every
+    /// attempt was interrupted), `unsupported` (a table that the kernel cannot dump), `hidden-processes` (whose namespaces are
+    /// not known), `no-descriptors`, `no-memory` and `other`.
     fn counts(&self) -> BTreeMap<&'static str, u64> {
         self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn sees_births(&self) -> bool {
+    fn sees_sequence_numbers(&self) -> bool {
         false
     }
 
@@ -278,10 +276,10 @@ impl Backend for Netlink {
 
     fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> anyhow::Result<Completeness> {
         let task = Arc::new(self.plan(selection));
-        // What is on its way is bounded: a reader that is ahead waits.
+        // Two portions for each reader. A reader that is further ahead waits.
         let (replies, arriving) = sync_channel(2 * self.orders.len());
         for orders in &self.orders {
-            orders.send((Arc::clone(&task), replies.clone())).context("a reader thread has ended")?;
+            orders.send((Arc::clone(&task), replies.clone())).context("a reader thread ended")?;
         }
         drop(replies);
         let (mut account, mut ended, mut unsupported) = (Completeness::default(), 0, 0);
@@ -298,7 +296,7 @@ impl Backend for Netlink {
                 }
             }
         }
-        anyhow::ensure!(ended == task.jobs.len(), "a reader thread has ended in the middle of a dump");
+        anyhow::ensure!(ended == task.jobs.len(), "a reader thread ended during a dump");
         if unsupported == ended && ended > 0 {
             return Err(UserError::new(
                 "the kernel cannot dump these sockets by SOCK_DIAG",
@@ -316,13 +314,13 @@ impl Drop for Netlink {
     fn drop(&mut self) {
         self.orders.clear();
         for thread in self.threads.drain(..) {
-            // A panic in it was reported when it happened.
+            // A panic was reported when it happened.
             let _ = thread.join();
         }
     }
 }
 
-/// A reader thread: dump after dump, until the backend goes.
+/// A reader thread, which ends when the backend is dropped.
 fn serve(work: &Receiver<(Arc<Task>, SyncSender<Reply>)>, reader: &mut dyn Reader, shared: &Arc<Shared>) {
     let mut once = Once::default();
     while let Ok((task, replies)) = work.recv() {
@@ -330,7 +328,7 @@ fn serve(work: &Receiver<(Arc<Task>, SyncSender<Reply>)>, reader: &mut dyn Reade
     }
 }
 
-/// Bits of `CapEff` in /proc/PID/status.
+/// The capabilities in `CapEff` of /proc/PID/status, one bit each.
 pub(super) fn effective_capabilities(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
@@ -343,9 +341,9 @@ pub(super) const CAP_SYS_ADMIN: u32 = 21;
 fn missing(capabilities: u64) -> Vec<String> {
     let lacks = |capability: u32| capabilities >> capability & 1 == 0;
     [
-        (CAP_SYS_ADMIN, "sockets of other network namespaces (they need CAP_SYS_ADMIN)"),
-        (CAP_SYS_PTRACE, "namespaces that only processes of other users keep (they need CAP_SYS_PTRACE)"),
-        (CAP_NET_ADMIN, "marks and MPTCP tokens of subflows (they need CAP_NET_ADMIN)"),
+        (CAP_SYS_ADMIN, "not seen without CAP_SYS_ADMIN: sockets of other network namespaces"),
+        (CAP_SYS_PTRACE, "not seen without CAP_SYS_PTRACE: namespaces that only processes of other users keep alive"),
+        (CAP_NET_ADMIN, "not seen without CAP_NET_ADMIN: marks, and MPTCP tokens of subflows"),
     ]
     .into_iter()
     .filter(|(capability, _)| lacks(*capability))

@@ -1,31 +1,31 @@
-//! Each socket once, although the kernel may show it twice: when a dump is read again, and when a chain changes while the
-//! kernel pauses in it, because it finds its place again by counting.
+//! Removes duplicates. The kernel may send a socket twice: when a dump is repeated, and when a hash chain changes while the
+//! dump pauses in it, because the kernel resumes a chain by the number of sockets that it has dumped.
 
-/// How far apart the same socket may stand within one reading: the kernel pauses within a chain, and a chain is short.
+/// The maximum distance of duplicates within one attempt: the dump pauses within a chain, and a chain is short.
 const NEAR: usize = 64;
 
 /// Cookies of the sockets of one dump.
 #[derive(Debug, Default)]
 pub(super) struct Once {
     cookies: Vec<u64>,
-    /// So many of them, sorted, are of earlier readings.
+    /// The number of cookies of earlier attempts, which are sorted.
     earlier: usize,
 }
 
 impl Once {
-    /// Begins a dump. The memory stays.
+    /// Begins a dump. The memory is reused.
     pub(super) fn clear(&mut self) {
         self.cookies.clear();
         self.earlier = 0;
     }
 
-    /// The dump is read again from its beginning.
-    pub(super) fn again(&mut self) {
+    /// Begins another attempt at the same dump.
+    pub(super) fn restart(&mut self) {
         self.cookies.sort_unstable();
         self.earlier = self.cookies.len();
     }
 
-    /// Whether this socket is new. One without a cookie always is.
+    /// Whether this socket is not a duplicate. One without a cookie never is.
     pub(super) fn is_new(&mut self, cookie: u64) -> bool {
         if cookie == 0 {
             return true;
@@ -45,13 +45,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_twice_in_a_row_nor_when_read_again() {
+    fn duplicates_are_found_within_and_between_attempts() {
         let mut once = Once::default();
         let read = |once: &mut Once, cookies: &[u64]| cookies.iter().filter(|c| once.is_new(**c)).count();
         assert_eq!(read(&mut once, &[7, 3, 9, 3, 0, 0]), 5);
-        once.again();
+        once.restart();
         assert_eq!(read(&mut once, &[9, 4, 7, 4, 3]), 1);
-        once.again();
+        once.restart();
         assert_eq!(read(&mut once, &[4, 9, 5]), 1);
         once.clear();
         assert_eq!(read(&mut once, &[4, 9, 5]), 3);

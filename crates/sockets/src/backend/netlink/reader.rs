@@ -1,4 +1,4 @@
-//! What each reader thread does: one dump after another, as long as there are any, on whatever namespace's socket.
+//! A reader thread: it takes jobs of a dump until none is left, and opens a socket in the namespace of each.
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,23 +12,22 @@ use parshall_sys::sock_diag::{DiagSocket, Reader};
 use super::once::Once;
 use super::{Job, Portion, Reply, Shared, Task};
 
-/// Records in a portion: some 150 KiB.
+/// Records in a portion: about 150 KiB.
 const PORTION: usize = 256;
 
-/// Times that a dump is read at most, if it is interrupted each time.
-const READINGS: u32 = 4;
+/// The maximum number of attempts at a dump that is interrupted.
+const ATTEMPTS: u32 = 4;
 
-/// How a reading ended.
-enum Ended {
-    /// As it should.
-    Whole,
-    /// The tables changed under it, or a part of it was lost.
-    Again(&'static str),
-    /// The kernel does not know what was asked.
+/// The outcome of an attempt.
+enum Outcome {
+    Complete,
+    /// The tables changed meanwhile, or a part of the answer was lost. The text is the kind of the error.
+    Incomplete(&'static str),
+    /// The kernel refused the request with this errno.
     Refused(i32),
 }
 
-/// A reader at work on the jobs of one dump.
+/// A reader that works on the jobs of one dump.
 pub(super) struct Worker<'a> {
     pub(super) reader: &'a mut dyn Reader,
     pub(super) once: &'a mut Once,
@@ -38,7 +37,7 @@ pub(super) struct Worker<'a> {
     portion: Portion,
     request: Vec<u8>,
     /// The namespace of the attached socket.
-    at: Option<u32>,
+    namespace: Option<u32>,
 }
 
 impl<'a> Worker<'a> {
@@ -50,10 +49,10 @@ impl<'a> Worker<'a> {
         replies: &'a SyncSender<Reply>,
     ) -> Self {
         let portion = shared.portion();
-        Self { reader, once, shared, task, replies, portion, request: Vec::new(), at: None }
+        Self { reader, once, shared, task, replies, portion, request: Vec::new(), namespace: None }
     }
 
-    /// Does jobs until none is left.
+    /// Takes jobs until none is left.
     pub(super) fn work(mut self) {
         while let Some(job) = self.task.next() {
             let mut account = Completeness::default();
@@ -63,7 +62,7 @@ impl<'a> Worker<'a> {
                 Ok(false) => self.shared.count("unsupported"),
                 Err(error) => {
                     self.shared.count(kind(error));
-                    self.task.lose(job);
+                    self.task.mark_lost(job);
                     self.drop_socket();
                 }
             }
@@ -77,38 +76,38 @@ impl<'a> Worker<'a> {
         self.shared.recycle(self.portion);
     }
 
-    /// One dump. `false`: the kernel does not know this kind of socket.
+    /// Reads one dump, with several attempts if it is interrupted. Returns false if the kernel does not know this kind of socket.
     fn job(&mut self, job: Job, account: &mut Completeness) -> io::Result<bool> {
         self.once.clear();
-        for reading in 1..=READINGS {
-            self.go_to(job.namespace)?;
+        for attempt in 1..=ATTEMPTS {
+            self.attach(job.namespace)?;
             let filtered = self.shared.filtered.load(Relaxed);
             let why = match self.read(job, filtered, account)? {
-                Ended::Whole => return Ok(true),
-                // A program that this kernel does not know: it is tested here anyway.
-                Ended::Refused(libc::EINVAL) if filtered => {
+                Outcome::Complete => return Ok(true),
+                // The kernel does not know this bytecode. Records are tested in user space anyway.
+                Outcome::Refused(libc::EINVAL) if filtered => {
                     self.shared.filtered.store(false, Relaxed);
                     continue;
                 }
-                Ended::Refused(libc::ENOENT | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => return Ok(false),
-                Ended::Refused(errno) => return Err(io::Error::from_raw_os_error(errno)),
-                Ended::Again(why) => why,
+                Outcome::Refused(libc::ENOENT | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => return Ok(false),
+                Outcome::Refused(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                Outcome::Incomplete(why) => why,
             };
             self.shared.count(why);
-            if reading < READINGS {
+            if attempt < ATTEMPTS {
                 account.interrupted += 1;
-                self.once.again();
+                self.once.restart();
             }
             self.drop_socket();
         }
-        // What was read has been given; what was missed, nobody knows.
+        // The rows that were read are sent already. What is missing is not known.
         Err(io::ErrorKind::Interrupted.into())
     }
 
-    /// Sees to it that a socket of this namespace is attached.
-    fn go_to(&mut self, namespace: usize) -> io::Result<()> {
+    /// Attaches a socket of this namespace to the reader, unless one is attached.
+    fn attach(&mut self, namespace: usize) -> io::Result<()> {
         let found = &self.task.namespaces[namespace];
-        if self.at == Some(found.inode) {
+        if self.namespace == Some(found.inode) {
             return Ok(());
         }
         self.put_back();
@@ -119,29 +118,29 @@ impl<'a> Worker<'a> {
             None => self.shared.opener.open(OwnedFd::from(found.open()?))?,
         };
         self.reader.attach(socket);
-        self.at = Some(found.inode);
+        self.namespace = Some(found.inode);
         Ok(())
     }
 
-    /// A socket that was read to the end of its answer may be used again.
+    /// Returns the socket for reuse. Its answer must have been read to the end.
     fn put_back(&mut self) {
-        if let (Some(netns), Some(socket)) = (self.at.take(), self.reader.detach()) {
+        if let (Some(netns), Some(socket)) = (self.namespace.take(), self.reader.detach()) {
             self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner).put(netns, socket);
         }
     }
 
     fn drop_socket(&mut self) {
-        self.at = None;
+        self.namespace = None;
         drop(self.reader.detach());
     }
 
-    /// Asks, and reads the answer to its end.
-    fn read(&mut self, job: Job, filtered: bool, account: &mut Completeness) -> io::Result<Ended> {
+    /// Sends the request, and reads the answer to its end.
+    fn read(&mut self, job: Job, filtered: bool, account: &mut Completeness) -> io::Result<Outcome> {
         let sequence = self.shared.sequence.fetch_add(1, Relaxed);
         self.request.clear();
         push_dump(&mut self.request, sequence, job.asked, &self.task.selection, filtered);
         self.reader.ask(&self.request)?;
-        let mut part = Part {
+        let mut answer = Answer {
             netns: self.task.namespaces[job.namespace].inode,
             asked: job.asked,
             sequence,
@@ -155,18 +154,20 @@ impl<'a> Worker<'a> {
             broken: false,
             ended: None,
         };
-        while part.ended.is_none() {
-            match self.reader.receive(&mut |bytes| part.take(bytes)) {
-                Ok(()) if part.broken => return Ok(Ended::Again("broken")),
+        while answer.ended.is_none() {
+            match self.reader.receive(&mut |bytes| answer.take(bytes)) {
+                Ok(()) if answer.broken => return Ok(Outcome::Incomplete("broken")),
                 Ok(()) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Ended::Again("no-buffers")),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    return Ok(Outcome::Incomplete("no-buffers"));
+                }
                 Err(error) => return Err(error),
             }
         }
-        Ok(match part.ended {
-            Some(errno) if errno != 0 => Ended::Refused(errno),
-            _ if part.interrupted => Ended::Again("interrupted"),
-            _ => Ended::Whole,
+        Ok(match answer.ended {
+            Some(errno) if errno != 0 => Outcome::Refused(errno),
+            _ if answer.interrupted => Outcome::Incomplete("interrupted"),
+            _ => Outcome::Complete,
         })
     }
 
@@ -175,7 +176,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Gives a portion out, if it holds anything, and begins another. A receiver that has gone has lost interest.
+/// Sends a portion, unless it is empty, and begins another one. If the collector has gone, it is dropped.
 fn send(portion: &mut Portion, shared: &Shared, replies: &SyncSender<Reply>) {
     if !portion.records.is_empty() {
         let full = std::mem::replace(portion, shared.portion());
@@ -183,7 +184,7 @@ fn send(portion: &mut Portion, shared: &Shared, replies: &SyncSender<Reply>) {
     }
 }
 
-/// What error it was, as it is counted.
+/// The kind under which an error is counted.
 fn kind(error: &io::Error) -> &'static str {
     match (error.raw_os_error(), error.kind()) {
         (_, io::ErrorKind::NotFound) => "vanished",
@@ -197,7 +198,7 @@ fn kind(error: &io::Error) -> &'static str {
 }
 
 /// An answer that is being read.
-struct Part<'a> {
+struct Answer<'a> {
     netns: u32,
     asked: DumpRequest,
     sequence: u32,
@@ -213,7 +214,7 @@ struct Part<'a> {
     ended: Option<i32>,
 }
 
-impl Part<'_> {
+impl Answer<'_> {
     fn take(&mut self, bytes: &[u8]) {
         let mut messages = Messages::new(bytes, self.sequence);
         for message in messages.by_ref() {
@@ -243,7 +244,7 @@ impl Part<'_> {
         if read.is_some() && self.task.selection.holds(record) {
             self.account.emitted += 1;
             if !self.task.selection.groups.has(Group::Cgroup) {
-                // It was read for the selection only.
+                // It was read only to apply the selection.
                 record.cgroup_id = 0;
             }
         } else {
@@ -257,7 +258,7 @@ impl Part<'_> {
     }
 }
 
-/// Fields that are read for a selection: those that it is decided by, too.
+/// The fields to read: the selected ones, and those that the selection tests.
 pub(super) fn reading(
     selection: &parshall_evidence::socket::Selection,
     layout: parshall_core::sock_diag::Layout,

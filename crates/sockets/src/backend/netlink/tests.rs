@@ -1,4 +1,4 @@
-//! Dumps of namespaces that the tests make, and answers that no kernel gives on demand.
+//! Dumps of namespaces of the tests, and answers that a real kernel does not give on demand.
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ const ESTABLISHED: u8 = 1;
 const TIME_WAIT_SUBSTATES: [u8; 2] = [5, 6];
 const LISTEN: u8 = 10;
 
-/// Both ways of reading.
+/// A backend with system calls and one with io_uring.
 fn backends() -> [Netlink; 2] {
     [false, true].map(|uring| Netlink::open(Options { uring, ..Options::default() }).expect("SOCK_DIAG and io_uring"))
 }
@@ -57,7 +57,7 @@ fn of(netns: u32) -> Selection {
     Selection { namespaces: vec![netns], kinds: Kinds::of(Kind::ALL), ..Default::default() }
 }
 
-/// Sockets of every kind in the namespace of the calling thread, which nothing changes any more.
+/// Idle sockets of every kind in the namespace of the calling thread.
 struct Scene {
     streams: Vec<(TcpStream, TcpStream)>,
     listener: TcpListener,
@@ -98,7 +98,7 @@ impl Scene {
     }
 }
 
-/// Numbers that are those of the moment, not of the socket.
+/// The record without fields that change while a socket is idle.
 fn timeless(record: &SocketRecord) -> SocketRecord {
     SocketRecord {
         timer_ms: 0,
@@ -106,14 +106,14 @@ fn timeless(record: &SocketRecord) -> SocketRecord {
         last_data_recv_ms: 0,
         last_ack_recv_ms: 0,
         name_at: 0,
-        // The kernel takes unused reserves back when it likes.
+        // The kernel may reclaim reserved memory at any time.
         fwd_alloc_bytes: 0,
         ..*record
     }
 }
 
 #[test]
-fn a_settled_scene_is_told_as_its_sockets_tell_it() {
+fn records_of_idle_sockets_are_those_of_getsockopt() {
     if !root("sockets of a namespace by netlink") {
         return;
     }
@@ -239,7 +239,7 @@ fn ss_says_the_same() {
 }
 
 #[test]
-fn many_sockets_come_once_each_and_rules_are_kept() {
+fn many_sockets_are_selected_without_duplicates() {
     if !root("two thousand sockets by netlink") {
         return;
     }
@@ -258,13 +258,13 @@ fn many_sockets_come_once_each_and_rules_are_kept() {
     let port = streams[0].local_addr().expect("bound").port();
     let there = Arc::new(Mutex::new(vec![namespace(&netns)]));
     for uring in [false, true] {
-        let mut backend = told(Options { uring, ..Options::default() }, &there);
+        let mut backend = with_list(Options { uring, ..Options::default() }, &there);
         for _ in 0..3 {
             let (records, _, account) = dump(&mut backend, &tcp);
             assert_eq!((records.len(), account.expected), (2001, 2001));
             assert_eq!(records.iter().map(|record| record.cookie).collect::<BTreeSet<_>>().len(), 2001);
         }
-        // The kernel leaves out what a port excludes, so it is not even met.
+        // The kernel applies the port, so other sockets are not even found.
         let (records, _, account) = dump(&mut backend, &Selection { ports: vec![(Side::Either, port)], ..tcp.clone() });
         assert_eq!((records.len(), account.filtered), (2, 0));
         let (records, _, _) = dump(&mut backend, &Selection { states: 1 << LISTEN, ..tcp.clone() });
@@ -280,8 +280,8 @@ fn many_sockets_come_once_each_and_rules_are_kept() {
     }
 }
 
-/// A backend that is told which namespaces there are.
-fn told(options: Options, namespaces: &Arc<Mutex<Vec<Namespace>>>) -> Netlink {
+/// A backend with a given list of namespaces.
+fn with_list(options: Options, namespaces: &Arc<Mutex<Vec<Namespace>>>) -> Netlink {
     let namespaces = Arc::clone(namespaces);
     let find =
         move |_: &[ForeignSocket]| Found { namespaces: namespaces.lock().expect("not poisoned").clone(), lost: 0 };
@@ -300,7 +300,7 @@ fn home() -> Namespace {
 }
 
 #[test]
-fn one_that_vanished_is_counted_and_the_others_are_read() {
+fn an_ended_namespace_is_counted_and_the_others_are_read() {
     if !root("namespaces that vanish") {
         return;
     }
@@ -308,7 +308,7 @@ fn one_that_vanished_is_counted_and_the_others_are_read() {
     let _socket = stays.run(|| UdpSocket::bind("127.0.0.1:0")).expect("loopback");
     let there = Arc::new(Mutex::new(vec![namespace(&goes), namespace(&stays)]));
     drop(goes);
-    let mut backend = told(Options::default(), &there);
+    let mut backend = with_list(Options::default(), &there);
     let all = Selection { kinds: Kinds::of(Kind::ALL), ..Default::default() };
     let (records, _, account) = dump(&mut backend, &all);
     assert_eq!((records.len(), account.namespaces, account.namespaces_lost), (1, 2, 1));
@@ -316,7 +316,7 @@ fn one_that_vanished_is_counted_and_the_others_are_read() {
 }
 
 #[test]
-fn kept_sockets_are_used_again_and_let_go_with_their_namespace() {
+fn kept_sockets_are_reused_and_closed_with_their_namespace() {
     if !root("kept sockets") {
         return;
     }
@@ -325,7 +325,7 @@ fn kept_sockets_are_used_again_and_let_go_with_their_namespace() {
     let tcp = Selection::default();
     for (keep, expected) in [(0, 0), (1, 1), (8, 2)] {
         for uring in [false, true] {
-            let mut backend = told(Options { readers: 1, uring, keep }, &there);
+            let mut backend = with_list(Options { readers: 1, uring, keep }, &there);
             for _ in 0..3 {
                 dump(&mut backend, &tcp);
                 assert_eq!(backend.shared.kept.lock().expect("whole").others(), expected);
@@ -344,10 +344,10 @@ fn without_privilege_the_own_namespace_is_read() {
     let number = cookie(own.as_raw_fd()).expect("ours");
     let elsewhere = is_root().then(|| NetNs::create("refused").expect("made"));
     let there = Arc::new(Mutex::new(std::iter::once(home()).chain(elsewhere.as_ref().map(namespace)).collect()));
-    // Threads inherit what their maker may do.
+    // Threads inherit capabilities.
     let (records, account, counts, missing) = thread::spawn(move || {
         parshall_sys::privileges::drop_capabilities().expect("anybody may");
-        let mut backend = told(Options::default(), &there);
+        let mut backend = with_list(Options::default(), &there);
         let (records, _, account) = dump(&mut backend, &Selection::default());
         (records, account, backend.counts(), super::missing(0))
     })
@@ -365,13 +365,13 @@ fn without_privilege_the_own_namespace_is_read() {
 }
 
 #[test]
-fn no_thread_is_left_behind_and_none_comes_with_a_namespace() {
+fn threads_end_with_the_backend_and_do_not_grow_with_namespaces() {
     if !root("threads and namespaces") {
         return;
     }
     let netns: Vec<NetNs> = (0..12).map(|_| NetNs::create("threads").expect("made")).collect();
     let there = Arc::new(Mutex::new(netns.iter().map(namespace).collect::<Vec<_>>()));
-    let mut backend = told(Options { readers: 3, uring: false, keep: 4 }, &there);
+    let mut backend = with_list(Options { readers: 3, uring: false, keep: 4 }, &there);
     let (_, _, account) = dump(&mut backend, &Selection { kinds: Kinds::of(Kind::ALL), ..Default::default() });
     assert_eq!((account.namespaces, account.namespaces_lost), (12, 0));
     assert_eq!((backend.threads.len(), backend.orders.len()), (3, 3));
@@ -380,14 +380,14 @@ fn no_thread_is_left_behind_and_none_comes_with_a_namespace() {
     assert!(held.upgrade().is_none(), "the readers have ended");
 }
 
-/// What a kernel of this test does when it is asked.
+/// A scripted answer of the kernel.
 #[derive(Clone)]
 enum Step {
-    /// A part with sockets of these cookies; whether it says that the dump was interrupted.
+    /// A part with sockets of these cookies, and whether it has NLM_F_DUMP_INTR.
     Sockets(&'static [u64], bool),
-    /// The end, with this errno.
+    /// NLMSG_DONE with this errno.
     Done(i32),
-    /// Bytes that end in the middle of a message.
+    /// An incomplete message.
     Broken,
     /// An error of the socket.
     Error(i32),
@@ -446,12 +446,12 @@ impl Reader for Scripted {
     }
 }
 
-/// What a worker makes of it: cookies, account, whether the namespace is lost, the backend's counts, requests.
+/// Runs a worker with these answers. Returns cookies, completeness, whether the namespace is lost, error counts and requests.
 fn act(
     answers: Vec<Vec<Step>>,
     selection: Selection,
 ) -> (Vec<u64>, Completeness, bool, BTreeMap<&'static str, u64>, Vec<usize>) {
-    let mut backend = told(Options { readers: 1, ..Options::default() }, &Arc::new(Mutex::new(vec![home()])));
+    let mut backend = with_list(Options { readers: 1, ..Options::default() }, &Arc::new(Mutex::new(vec![home()])));
     let mut task = backend.plan(&selection);
     task.jobs.truncate(1);
     let mut reader =
@@ -472,7 +472,7 @@ fn act(
 }
 
 #[test]
-fn an_interrupted_dump_is_read_again_and_nothing_comes_twice() {
+fn an_interrupted_dump_is_repeated_without_duplicates() {
     use Step::{Broken, Done, Error, Sockets};
     let all = Selection::default();
     let whole = |cookies| vec![Sockets(cookies, false), Done(0)];
@@ -484,7 +484,7 @@ fn an_interrupted_dump_is_read_again_and_nothing_comes_twice() {
         let (cookies, account, lost, counts, _) = act(vec![spoilt.clone(), whole(&[3, 4, 1, 2])], all.clone());
         assert_eq!((cookies, account.expected, account.interrupted, lost), (vec![1, 2, 3, 4], 4, 1, false), "{count}");
         assert_eq!(counts, BTreeMap::from([(count, 1)]));
-        // And again, but not for ever.
+        // The number of attempts is limited.
         let (cookies, account, lost, counts, asked) = act(vec![spoilt; 4], all.clone());
         assert_eq!((cookies, account.interrupted, lost, asked.len()), (vec![1, 2, 3], 3, true, 4));
         assert_eq!(counts, BTreeMap::from([(count, 4), ("unsettled", 1)]));
@@ -492,20 +492,20 @@ fn an_interrupted_dump_is_read_again_and_nothing_comes_twice() {
 }
 
 #[test]
-fn a_kernel_that_does_not_know_the_program_is_asked_without() {
+fn the_request_is_repeated_without_an_unknown_filter() {
     use Step::Done;
     let port = Selection { ports: vec![(Side::Local, 9)], ..Default::default() };
     let answers = vec![vec![Done(libc::EINVAL)], vec![Step::Sockets(&[5], false), Done(0)]];
     let (cookies, account, lost, counts, asked) = act(answers, port);
     assert_eq!((cookies.len(), account.filtered, account.interrupted, lost), (0, 1, 0, false));
     assert!(asked[0] > asked[1] && counts.is_empty());
-    // Without a program EINVAL is an error.
+    // Without a filter EINVAL is an error.
     let (_, _, lost, counts, _) = act(vec![vec![Done(libc::EINVAL)], vec![Done(libc::EINVAL)]], Selection::default());
     assert_eq!((lost, counts), (true, BTreeMap::from([("other", 1)])));
 }
 
 #[test]
-fn silence_and_refusals_end_the_job_and_are_counted() {
+fn timeouts_and_refusals_end_the_job_and_are_counted() {
     let all = Selection::default();
     let (_, _, lost, counts, _) = act(vec![vec![Step::Error(libc::ETIMEDOUT)]], all.clone());
     assert_eq!((lost, counts), (true, BTreeMap::from([("timeout", 1)])));

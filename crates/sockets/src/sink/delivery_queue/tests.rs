@@ -1,4 +1,4 @@
-//! Sinks that refuse, hang and come back: every row is delivered once, waits, or is counted as dropped.
+//! Receivers that refuse, hang and recover: every row is delivered once, waits, or is counted as dropped.
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a sink does with the next chunk.
+/// What the receiver does with the next chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Take,
@@ -14,13 +14,13 @@ enum Answer {
     Never,
 }
 
-/// A sink that answers as it is told, and takes everything when nobody tells it any more.
-struct Told {
+/// A receiver with scripted answers. It takes every chunk once the script is dropped.
+struct Scripted {
     answers: Receiver<Answer>,
     taken: Sender<u64>,
 }
 
-impl Delivery for Told {
+impl Delivery for Scripted {
     fn deliver(&mut self, chunk: &Chunk) -> Result<(), Refusal> {
         let refusal = |kind, retriable| Err(Refusal { kind, text: kind.to_owned(), retriable });
         match self.answers.recv().unwrap_or(Answer::Take) {
@@ -45,11 +45,11 @@ struct Bench {
 const SOON: Duration = Duration::from_secs(20);
 
 fn bench(spool: Option<&Path>, queue_bytes: usize, max_bytes: u64) -> Bench {
-    let (answers, told) = channel();
+    let (answers, script) = channel();
     let (took, taken) = channel();
     let spool = spool.map(|d| SpoolConfig { directory: d.to_owned(), max_bytes, segment_bytes: 1000 });
     let retry = Retry { first_ns: 1000, longest_ns: 1_000_000 };
-    let delivery = Told { answers: told, taken: took };
+    let delivery = Scripted { answers: script, taken: took };
     let queue =
         DeliveryQueue::start("t", QueueConfig { queue_bytes, spool, retry }, Box::new(delivery)).expect("starts");
     Bench { queue, answers, taken }
@@ -59,7 +59,7 @@ fn chunk(sequence: u64) -> Chunk {
     Chunk { sequence, at_unix_ns: unix_now_ns() - 5_000_000_000, rows: 10, bytes: vec![7; 100].into() }
 }
 
-/// Waits until an account is as wanted.
+/// Waits until `wanted` holds for the account.
 fn until(queue: &DeliveryQueue, what: &str, wanted: impl Fn(&Account) -> bool) -> Account {
     let end = Instant::now() + SOON;
     loop {
@@ -104,7 +104,7 @@ fn a_refusal_is_tried_again_or_dropped_as_it_says() {
 fn without_a_spool_the_newest_is_refused_and_counted() {
     let bench = bench(None, 250, 0);
     bench.queue.offer(chunk(1));
-    until(&bench.queue, "the first is in hand", |_| bench.queue.shared.lock().in_hand_rows == 10);
+    until(&bench.queue, "the first is being delivered", |_| bench.queue.shared.lock().delivering_rows == 10);
     (2..=6).for_each(|n| bench.queue.offer(chunk(n)));
     let account = bench.queue.account();
     assert_eq!((account.rows_waiting, account.rows_dropped), (30, 30), "{account:?}");
@@ -119,7 +119,7 @@ fn without_a_spool_the_newest_is_refused_and_counted() {
 fn a_sink_that_hangs_holds_up_its_giver_once() {
     let bench = bench(None, 100, 0);
     bench.queue.offer(chunk(1));
-    until(&bench.queue, "the first is in hand", |_| bench.queue.shared.lock().in_hand_rows == 10);
+    until(&bench.queue, "the first is being delivered", |_| bench.queue.shared.lock().delivering_rows == 10);
     bench.queue.offer(chunk(2));
     (3..=6).for_each(|n| bench.queue.offer_within(chunk(n), Duration::from_millis(50)));
     let account = bench.queue.account();
@@ -160,7 +160,7 @@ fn a_full_spool_refuses_the_newest() {
         bench.queue.offer(chunk(n));
         let settled = |_: &Account| {
             let state = bench.queue.shared.lock();
-            state.spool_stuck.is_some() || state.back.chunks.is_empty() && state.spooling.is_none()
+            state.spool_error.is_some() || state.back.chunks.is_empty() && state.spooling.is_none()
         };
         until(&bench.queue, "it has settled", settled);
     }
@@ -203,7 +203,7 @@ fn what_was_not_delivered_waits_for_the_next_process() {
 fn a_sink_that_hangs_does_not_hold_up_the_end() {
     let bench = bench(None, 10_000, 0);
     (1..=3).for_each(|n| bench.queue.offer(chunk(n)));
-    until(&bench.queue, "the first is in hand", |_| bench.queue.shared.lock().in_hand_rows == 10);
+    until(&bench.queue, "the first is being delivered", |_| bench.queue.shared.lock().delivering_rows == 10);
     let account = bench.queue.close(Duration::from_millis(10));
     assert_eq!((account.rows_in, account.rows_dropped, account.rows_waiting), (30, 30, 0), "{account:?}");
     assert_eq!((account.errors["abandoned"], account.errors["ended"]), (1, 1));

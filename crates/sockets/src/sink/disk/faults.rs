@@ -1,5 +1,5 @@
-//! Faults of a disk: one step fails, or is the last that a process does. And what a loss of power leaves: a file may have its
-//! name only after its bytes were synced, and the name is there for good only after its directory was.
+//! Faults of a disk: one step fails, or is the last one of a process. Also tests that a loss of power would be survived: a file
+//! must be synced before it is renamed.
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Disk, Step};
 
-/// What happens at a step.
+/// What goes wrong at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// So many steps in a row fail with this error (ENOSPC, EIO).
+    /// Steps fail with this errno; the second value is their number.
     Fails(i32, u64),
-    /// The process is killed: half of a write is done, and nothing after it.
+    /// The process is killed: half of a write is done, and no step after it.
     Killed,
 }
 
-/// Counts the steps of a disk, and lets one of them go wrong.
+/// Counts the steps of a disk, and makes one of them fail.
 #[derive(Debug)]
 pub struct Faults {
     at: u64,
@@ -27,22 +27,22 @@ pub struct Faults {
 #[derive(Debug, Default)]
 struct Seen {
     steps: Vec<Step>,
-    /// The process has been killed, and the step at which it was is over.
+    /// The step at which the process was killed has passed.
     over: bool,
-    /// Written to since they were synced.
+    /// Files with writes that are not synced.
     unsynced: BTreeSet<PathBuf>,
-    /// Steps in an order that a loss of power would not survive.
+    /// Errors in the order of steps, because of which a loss of power would lose data.
     wrong: Vec<String>,
 }
 
 impl Faults {
-    /// A disk whose step with this number, counted from 0, goes wrong.
+    /// A disk on which the step with this number, counted from 0, fails.
     pub fn at(step: u64, fault: Fault) -> (Disk, Arc<Self>) {
         let faults = Arc::new(Self { at: step, fault, seen: Mutex::default() });
         (Disk { faults: Some(Arc::clone(&faults)) }, faults)
     }
 
-    /// A disk that works and counts.
+    /// A disk without faults.
     pub fn none() -> (Disk, Arc<Self>) {
         Self::at(u64::MAX, Fault::Killed)
     }
@@ -52,7 +52,7 @@ impl Faults {
         self.lock().steps.clone()
     }
 
-    /// What a loss of power would not have survived.
+    /// Errors in the order of steps.
     pub fn wrong(&self) -> Vec<String> {
         self.lock().wrong.clone()
     }
@@ -81,7 +81,7 @@ impl Faults {
             _ => {}
         }
         match step {
-            Step::Write(_) | Step::Cut => drop(seen.unsynced.insert(path.to_owned())),
+            Step::Write(_) | Step::Truncate => drop(seen.unsynced.insert(path.to_owned())),
             Step::Sync | Step::Remove => drop(seen.unsynced.remove(path)),
             Step::Rename if seen.unsynced.contains(path) => {
                 seen.wrong.push(format!("{} was renamed before its bytes were synced", path.display()));
@@ -92,7 +92,7 @@ impl Faults {
     }
 }
 
-/// A directory that goes with its owner, in memory where that is to be had: thousands of syncs would take a disk minutes.
+/// A temporary directory, in memory if possible: thousands of syncs would take minutes on a disk.
 pub fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory can be made")
 }

@@ -24,7 +24,7 @@ fn names(directory: &Path) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// Dumps of so many rows each; the ports of the rows count on.
+/// Dumps of this many rows each. Ports count up over all rows.
 fn feed(sink: &mut Files, dumps: u64, rows: usize) {
     for sequence in 1..=dumps {
         let dump = Dump { sequence, at_unix_ns: sequence * 5_000_000_000, ..samples::dump() };

@@ -1,8 +1,8 @@
-//! One envelope to a broker, and no later than agreed: connecting, choosing a partition, producing, and what a refusal is.
+//! Delivers one envelope to a broker within a timeout: connects, chooses a partition, produces, and classifies errors.
 //!
-//! After any failure that may be the connection's the client is thrown away: a fresh one finds brokers that moved or came
-//! back, and nothing that hung is waited for again. The client's own retries are off, because every repetition of a
-//! message that may have arrived has to be counted.
+//! After an error that a new connection may solve, the client is dropped: a new one finds brokers that moved or returned, and
+//! does not wait for a connection that hangs. The client's own retries are off, because every retransmission of a message that
+//! the broker may have stored must be counted.
 use std::time::Duration;
 
 use rskafka::client::error::{Error, ProtocolError};
@@ -15,42 +15,42 @@ use tokio::runtime::Runtime;
 use super::{KafkaConfig, key};
 use crate::sink::delivery::{Chunk, Delivery, Refusal};
 
-/// Answers of brokers are short; metadata of a large cluster is the longest.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// The maximum size of a response. The metadata of a large cluster is the longest one.
+const RESPONSE_BYTES_MAX: usize = 16 << 20;
 
-/// Brings envelopes to the partitions of one topic.
+/// Delivers envelopes to the partitions of one topic.
 pub struct KafkaDelivery {
     config: KafkaConfig,
     tls: Option<std::sync::Arc<rustls::ClientConfig>>,
-    /// Taken when it is closed.
+    /// `None` once it is closed.
     runtime: Option<Runtime>,
     connected: Option<Connected>,
-    /// The next partition for messages without a key.
-    turn: usize,
+    /// Counts messages without a key, which go to the partitions in turn.
+    round_robin: usize,
 }
 
 struct Connected {
     client: Client,
     /// Numbers of the topic's partitions, ascending.
     partitions: Vec<i32>,
-    /// Clients of those that were used.
+    /// Clients of the partitions that were used.
     open: std::collections::BTreeMap<i32, PartitionClient>,
 }
 
 impl KafkaDelivery {
-    /// Reads what the configuration names; connects to nothing yet, because brokers may come later.
+    /// Reads the files of the TLS configuration. Does not connect, because brokers may start later.
     ///
     /// # Errors
-    /// If a file of keys is of no use.
+    /// A file of the TLS configuration cannot be used.
     pub fn new(config: KafkaConfig) -> anyhow::Result<Self> {
         let tls = config.tls.as_ref().map(super::TlsConfig::load).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
-            // For looking up names, which may hang: no more than one thread ever does.
+            // Name lookups block, and at most one thread may be blocked by them.
             .max_blocking_threads(1)
             .build()?;
-        Ok(Self { config, tls, runtime: Some(runtime), connected: None, turn: 0 })
+        Ok(Self { config, tls, runtime: Some(runtime), connected: None, round_robin: 0 })
     }
 }
 
@@ -62,7 +62,8 @@ impl Delivery for KafkaDelivery {
         let mut sent = false;
         let attempt = async {
             let limit = self.config.timeout;
-            let attempt = attempt(&self.config, &self.tls, &mut self.connected, &mut self.turn, chunk, &mut sent);
+            let (connected, round_robin) = (&mut self.connected, &mut self.round_robin);
+            let attempt = attempt(&self.config, &self.tls, connected, round_robin, chunk, &mut sent);
             tokio::time::timeout(limit, attempt).await
         };
         let outcome = runtime.block_on(attempt);
@@ -70,7 +71,7 @@ impl Delivery for KafkaDelivery {
         let refusal = match outcome {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => refusal(&error, sent),
-            Err(_) => late(sent, self.config.timeout),
+            Err(_) => timed_out(sent, self.config.timeout),
         };
         if refusal.retriable {
             self.connected = None;
@@ -81,7 +82,7 @@ impl Delivery for KafkaDelivery {
     fn close(&mut self, _: Duration) {
         self.connected = None;
         if let Some(runtime) = self.runtime.take() {
-            // Not waited for: a lookup of a name may hang.
+            // Without waiting, because a name lookup may hang.
             runtime.shutdown_background();
         }
     }
@@ -97,7 +98,7 @@ async fn attempt(
     config: &KafkaConfig,
     tls: &Option<std::sync::Arc<rustls::ClientConfig>>,
     connected: &mut Option<Connected>,
-    turn: &mut usize,
+    round_robin: &mut usize,
     chunk: &Chunk,
     sent: &mut bool,
 ) -> Result<(), Error> {
@@ -109,8 +110,8 @@ async fn attempt(
     let at = match &key {
         Some(key) => key::partition(key, place.partitions.len()),
         None => {
-            *turn = turn.wrapping_add(1);
-            *turn % place.partitions.len()
+            *round_robin = round_robin.wrapping_add(1);
+            *round_robin % place.partitions.len()
         }
     };
     let number = place.partitions[at];
@@ -136,7 +137,7 @@ async fn connect(config: &KafkaConfig, tls: &Option<std::sync::Arc<rustls::Clien
     let once = BackoffConfig { deadline: Some(Duration::ZERO), ..BackoffConfig::default() };
     let mut builder = ClientBuilder::new(config.brokers.clone())
         .client_id("parshall")
-        .max_message_size(ANSWER_BYTES_MAX)
+        .max_message_size(RESPONSE_BYTES_MAX)
         .backoff_config(once);
     if let Some(tls) = tls {
         builder = builder.tls_config(tls.clone());
@@ -158,19 +159,19 @@ async fn connect(config: &KafkaConfig, tls: &Option<std::sync::Arc<rustls::Clien
 
 const NO_TOPIC: &str = "there is no topic";
 
-fn late(sent: bool, limit: Duration) -> Refusal {
+fn timed_out(sent: bool, limit: Duration) -> Refusal {
     let text = format!("no answer from the broker within {} ms", limit.as_millis());
     Refusal { kind: if sent { "unacknowledged" } else { "timeout" }, text, retriable: true }
 }
 
-/// What an error means for the message. A message that was sent and not answered may be there or not; it is sent again,
-/// and `unacknowledged` counts how often, which bounds how many messages can be there twice.
+/// Classifies an error. The broker may have stored a message that it did not acknowledge. Such a message is sent again, and
+/// `unacknowledged` counts it, so that the count is an upper bound of duplicates.
 fn refusal(error: &Error, sent: bool) -> Refusal {
     let error = innermost(error);
-    let text = told(error);
+    let text = one_line(error);
     let (kind, retriable) = match error {
-        Error::ServerError { protocol_error, .. } => by_answer(*protocol_error),
-        // No connection, nothing sent.
+        Error::ServerError { protocol_error, .. } => by_protocol_error(*protocol_error),
+        // Without a connection nothing was sent.
         Error::Connection(_) => (by_text(&text), true),
         _ if sent => ("unacknowledged", true),
         _ => (by_text(&text), true),
@@ -178,7 +179,7 @@ fn refusal(error: &Error, sent: bool) -> Refusal {
     Refusal { kind, text, retriable }
 }
 
-/// The client wraps what it might have tried again.
+/// The error inside the one that the client returns when its retries are used up.
 fn innermost(error: &Error) -> &Error {
     match error {
         Error::RetryFailed(BackoffError::DeadlineExceded { source, .. }) => {
@@ -188,8 +189,9 @@ fn innermost(error: &Error) -> &Error {
     }
 }
 
-/// A broker that answers has not written anything.
-fn by_answer(error: ProtocolError) -> (&'static str, bool) {
+/// The kind of an error that a broker returned, and whether another attempt can succeed. Except for `unacknowledged`, the
+/// broker has not stored the message.
+fn by_protocol_error(error: ProtocolError) -> (&'static str, bool) {
     match error {
         ProtocolError::MessageTooLarge | ProtocolError::RecordListTooLarge => ("too-large", false),
         ProtocolError::CorruptMessage | ProtocolError::InvalidRecord => ("rejected", false),
@@ -203,7 +205,7 @@ fn by_answer(error: ProtocolError) -> (&'static str, bool) {
     }
 }
 
-/// The client hides causes behind boxes, so their words have to do.
+/// The kind of an error of the client, whose causes are boxed, by its text.
 fn by_text(text: &str) -> &'static str {
     let lower = text.to_ascii_lowercase();
     let any = |words: &[&str]| words.iter().any(|word| lower.contains(word));
@@ -222,8 +224,8 @@ fn by_text(text: &str) -> &'static str {
     }
 }
 
-/// An error in one line of bounded length, without the words that every failure to connect begins with.
-fn told(error: &Error) -> String {
+/// The text of an error as one line of at most 300 characters, without the prefix that every failed connection has.
+fn one_line(error: &Error) -> String {
     const WRAPPING: &str = "Connection error: all retries failed: Retry exceeded deadline. Source: ";
     let text = error.to_string();
     let text = text.strip_prefix(WRAPPING).unwrap_or(&text);

@@ -1,4 +1,4 @@
-//! Envelopes: one message to a broker, many rows of one dump, never larger than the cap.
+//! Envelopes: a message to a broker with many rows of one dump, of limited size.
 use parshall_core::sockets::{Dump, Row, varint};
 use parshall_evidence::socket::Completeness;
 
@@ -8,26 +8,26 @@ use crate::sink::delivery::Chunk;
 /// The tag of `Envelope.rows`: field 1, length-delimited.
 const ROWS: u8 = 1 << 3 | 2;
 
-/// No cap is smaller: the account of a dump must always fit.
-pub const MIN_CAP_BYTES: usize = 1024;
+/// The minimum of the limit: the completeness of a dump must always fit.
+pub const LIMIT_BYTES_MIN: usize = 1024;
 
-/// Whether an envelope is preceded by its length.
+/// Whether the length of an envelope precedes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// The message is the envelope, as most readers of brokers expect.
+    /// The message is the envelope, as most consumers expect.
     Bare,
-    /// A varint with its length comes first, as ClickHouse's ProtobufList expects.
+    /// A varint with the length comes first, as ClickHouse's ProtobufList expects.
     Delimited,
 }
 
-/// Fills envelopes. A row is encoded once; its exact size on the wire is known before it is added.
+/// Adds rows to envelopes. A row is encoded once, and its exact size is known before it is added.
 #[derive(Debug)]
 pub struct EnvelopeBuilder {
-    cap_bytes: usize,
+    limit_bytes: usize,
     framing: Framing,
     row: RowWriter,
-    /// The dump that `row` is set to write.
-    written: Option<(u64, u64)>,
+    /// Number and time of the current dump.
+    dump: Option<(u64, u64)>,
     /// The envelope without its length.
     body: Vec<u8>,
     rows: u32,
@@ -37,14 +37,13 @@ pub struct EnvelopeBuilder {
 }
 
 impl EnvelopeBuilder {
-    /// Envelopes of at most so many bytes on the wire, their own length included if they carry it; at least
-    /// [`MIN_CAP_BYTES`].
-    pub fn new(cap_bytes: usize, framing: Framing) -> Self {
+    /// A builder of envelopes of at most `limit_bytes` (at least [`LIMIT_BYTES_MIN`]), including the length before them.
+    pub fn new(limit_bytes: usize, framing: Framing) -> Self {
         Self {
-            cap_bytes: cap_bytes.max(MIN_CAP_BYTES),
+            limit_bytes: limit_bytes.max(LIMIT_BYTES_MIN),
             framing,
             row: RowWriter::default(),
-            written: None,
+            dump: None,
             body: Vec::new(),
             rows: 0,
             sequence: 0,
@@ -53,10 +52,10 @@ impl EnvelopeBuilder {
         }
     }
 
-    /// Adds a row. What is full before it (or belongs to another dump) is given to `take`. A row that is larger than the
-    /// cap all by itself is left out and counted: see [`Self::too_large`].
+    /// Adds a row. An envelope that is full, or belongs to another dump, is passed to `take` before. A row that is too large for
+    /// any envelope is left out and counted ([`Self::too_large`]).
     pub fn row(&mut self, dump: &Dump, row: &Row<'_>, take: &mut dyn FnMut(Chunk)) {
-        self.turn_to(dump, take);
+        self.begin_dump(dump, take);
         let length = self.row.row(row);
         if self.put(length, take) {
             self.rows += 1;
@@ -65,15 +64,15 @@ impl EnvelopeBuilder {
         }
     }
 
-    /// Ends a dump: its account is the last row of its last envelope, which is given to `take` with it.
+    /// Ends a dump: adds its completeness as the last row, and passes the envelope to `take`.
     pub fn end(&mut self, dump: &Dump, completeness: &Completeness, take: &mut dyn FnMut(Chunk)) {
-        self.turn_to(dump, take);
+        self.begin_dump(dump, take);
         let length = self.row.end(completeness);
         self.put(length, take);
         self.flush(take);
     }
 
-    /// Gives out what is there, if anything.
+    /// Passes the envelope to `take`, unless it is empty.
     pub fn flush(&mut self, take: &mut dyn FnMut(Chunk)) {
         if self.body.is_empty() {
             return;
@@ -88,17 +87,17 @@ impl EnvelopeBuilder {
         take(Chunk { sequence: self.sequence, at_unix_ns: self.at_unix_ns, rows, bytes: bytes.into() });
     }
 
-    /// The exact size of the envelope on the wire, were it given out now.
+    /// The exact size of the envelope, with the length before it.
     pub fn wire_bytes(&self) -> usize {
         self.wire_bytes_of(self.body.len())
     }
 
-    /// How many rows are in it; the account of a dump is none.
+    /// The number of rows in the envelope, without the completeness of a dump.
     pub fn rows(&self) -> u32 {
         self.rows
     }
 
-    /// Rows that were left out because one alone was larger than the cap, since the beginning.
+    /// Rows that were too large for any envelope, since the start.
     pub fn too_large(&self) -> u64 {
         self.too_large
     }
@@ -110,23 +109,23 @@ impl EnvelopeBuilder {
         }
     }
 
-    fn turn_to(&mut self, dump: &Dump, take: &mut dyn FnMut(Chunk)) {
+    fn begin_dump(&mut self, dump: &Dump, take: &mut dyn FnMut(Chunk)) {
         let identity = (dump.sequence, dump.at_unix_ns);
-        if self.written != Some(identity) {
+        if self.dump != Some(identity) {
             self.flush(take);
             self.row.dump(dump);
-            self.written = Some(identity);
+            self.dump = Some(identity);
             (self.sequence, self.at_unix_ns) = identity;
         }
     }
 
-    /// Puts in the row that was encoded last; false if it fits no envelope.
+    /// Adds the row that was encoded last. Returns false if it fits no envelope.
     fn put(&mut self, length: usize, take: &mut dyn FnMut(Chunk)) -> bool {
         let cost = 1 + varint::length(length as u64) + length;
-        if self.wire_bytes_of(cost) > self.cap_bytes {
+        if self.wire_bytes_of(cost) > self.limit_bytes {
             return false;
         }
-        if self.wire_bytes_of(self.body.len() + cost) > self.cap_bytes {
+        if self.wire_bytes_of(self.body.len() + cost) > self.limit_bytes {
             self.flush(take);
         }
         self.body.push(ROWS);

@@ -1,25 +1,24 @@
-//! Keys of messages, read back from the envelope itself (so that they survive the spool), and the partition that a key
-//! leads to: the same one that the producers of Apache Kafka choose.
+//! Keys of messages and their partitions. A key is read from the envelope, so that the spool need not store it. The partition of
+//! a key is the one that the producers of Apache Kafka choose.
 use parshall_core::sockets::schema::number;
 
 use crate::wire::{MessageReader, Value};
 
-/// What messages with the same key, and therefore the same partition, have in common.
+/// The key of messages. Messages with the same key are in the same partition, in their order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Key {
-    /// The host: all of its rows in order.
     #[default]
     Host,
-    /// Host and network namespace: the rows of a namespace in order, a large host spread over partitions.
+    /// Host and network namespace. The rows of a large host are in several partitions.
     Namespace,
-    /// No key: messages go to all partitions in turn.
+    /// Without a key, messages go to all partitions in turn.
     None,
 }
 
 /// Number of `netns` in the schema.
 const NETNS: u64 = 20;
 
-/// The key of an envelope, read from its first row; none if there is none to be read.
+/// The key of an envelope, read from its first row. `None` if it cannot be read.
 pub fn of(key: Key, envelope: &[u8]) -> Option<Vec<u8>> {
     let mut reader = MessageReader(envelope);
     let (1, Value::Bytes(row)) = reader.field()? else { return None };
@@ -39,7 +38,7 @@ pub fn of(key: Key, envelope: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The partition of a key among so many (at least one).
+/// The index of the partition of a key, less than `partitions`.
 pub fn partition(key: &[u8], partitions: usize) -> usize {
     (murmur2(key) & 0x7fff_ffff) as usize % partitions.max(1)
 }
@@ -101,12 +100,12 @@ mod tests {
         let key = |kind, i: usize| of(kind, &chunks[i].bytes).map(|k| String::from_utf8(k).unwrap());
         assert_eq!(key(Key::Host, 0).as_deref(), Some("h1"));
         assert_eq!(key(Key::Namespace, 0).as_deref(), Some("h1/4026531840"));
-        assert_eq!(key(Key::Namespace, 1).as_deref(), Some("h1"), "the account of a dump is of no namespace");
+        assert_eq!(key(Key::Namespace, 1).as_deref(), Some("h1"), "the completeness of a dump belongs to no namespace");
         assert_eq!(key(Key::None, 0), None);
     }
 
     #[test]
-    fn no_bytes_are_a_panic() {
+    fn any_bytes_are_read_without_a_panic() {
         for cut in 0..40u8 {
             let bytes: Vec<u8> = (0..cut).map(|i| i.wrapping_mul(83) | 0x80 >> (i % 3)).collect();
             of(Key::Namespace, &bytes);

@@ -1,5 +1,5 @@
-//! Kafka: one envelope per message, of at most so many bytes; behind a delivery queue, so a broker that refuses, hangs or goes away
-//! is never waited for by the collector.
+//! Kafka: one envelope per message, of limited size. A delivery queue separates it from the collector, which therefore never
+//! waits for a broker.
 mod delivery;
 pub mod envelope;
 mod key;
@@ -24,36 +24,32 @@ use super::{Account, Sink};
 use envelope::{EnvelopeBuilder, Framing};
 use parshall_host::error::UserError;
 
-/// The largest envelope by default: brokers take 1,048,588 bytes (`message.max.bytes`), with at most some hundred of them
-/// for the batch around the envelope and its key.
+/// The default maximum of an envelope. Brokers accept 1,048,588 bytes (`message.max.bytes`), of which the batch around the
+/// envelope and its key take some hundred.
 pub const MESSAGE_BYTES: usize = 1_000_000;
-/// With a key by namespace: how many envelopes may be begun at a time, and how large all of them may be together.
+/// The maximum number of open envelopes with [`Key::Namespace`].
 const OPEN_MAX: usize = 256;
+/// The maximum size of all open envelopes.
 const OPEN_BYTES_MAX: usize = 8 << 20;
 
-/// How a login proves itself.
+/// The SASL mechanism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
-    /// The password itself; only over TLS.
+    /// Sends the password itself, so it is allowed only with TLS.
     Plain,
-    /// SCRAM-SHA-256.
     ScramSha256,
-    /// SCRAM-SHA-512.
     ScramSha512,
 }
 
-/// Who we are to the broker (SASL).
+/// The SASL credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
-    /// How it is proved.
     pub mechanism: Mechanism,
-    /// User.
     pub user: String,
-    /// Password.
     pub password: String,
 }
 
-// A password has no business in a log.
+// The password must not be logged.
 impl std::fmt::Debug for Login {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Login").field("mechanism", &self.mechanism).field("user", &self.user).finish_non_exhaustive()
@@ -73,7 +69,6 @@ impl Login {
 
 /// Compression of messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Codec {
     None,
     Gzip,
@@ -84,7 +79,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// Every codec with its name.
+    /// Every codec, with its name in the table.
     pub const NAMES: [(&'static str, Self); 5] = [
         ("none", Self::None),
         ("gzip", Self::Gzip),
@@ -94,31 +89,25 @@ impl Codec {
     ];
 }
 
-/// Where to, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KafkaConfig {
-    /// Brokers to begin with, as `HOST:PORT`.
+    /// Bootstrap brokers, as `HOST:PORT`.
     pub brokers: Vec<String>,
-    /// The topic; it must exist.
+    /// The topic, which must exist.
     pub topic: String,
-    /// TLS, if the listener wants it.
     pub tls: Option<TlsConfig>,
-    /// Login, if the listener wants it.
     pub login: Option<Login>,
-    /// Compression.
     pub compression: Codec,
-    /// What decides on the partition.
     pub key: Key,
-    /// Whether an envelope carries its length; ClickHouse's ProtobufList wants it.
     pub framing: Framing,
-    /// Bytes of an envelope, exactly.
+    /// The maximum size of an envelope.
     pub message_bytes: usize,
-    /// How long one message may take, connecting included.
+    /// The timeout of one message, including a new connection.
     pub timeout: Duration,
 }
 
 impl KafkaConfig {
-    /// With everything at its default.
+    /// A configuration with defaults for all else.
     pub fn new(brokers: Vec<String>, topic: impl Into<String>) -> Self {
         Self {
             brokers,
@@ -133,25 +122,27 @@ impl KafkaConfig {
         }
     }
 
-    /// What cannot work, before anything is tried.
+    /// Finds errors that need no connection.
     fn check(&self) -> Result<(), UserError> {
         let port =
             |broker: &str| broker.rsplit_once(':').is_some_and(|(h, p)| !h.is_empty() && p.parse::<u16>().is_ok());
         if let Some(broker) = self.brokers.iter().find(|b| !port(b)) {
-            return Err(UserError::new(format!("`{broker}` is no broker"), "give HOST:PORT, such as kafka1:9092"));
+            return Err(UserError::new(
+                format!("`{broker}` is not the address of a broker"),
+                "give HOST:PORT, such as kafka1:9092",
+            ));
         }
         if self.brokers.is_empty() || self.topic.is_empty() {
             return Err(UserError::new("the Kafka sink needs a broker and a topic", "give HOST:PORT/TOPIC"));
         }
         if self.tls.is_none() && self.login.as_ref().is_some_and(|l| l.mechanism == Mechanism::Plain) {
             let hint = "use TLS, or one of the SCRAM mechanisms";
-            return Err(UserError::new("a plain login without TLS would show the password to the network", hint));
+            return Err(UserError::new("a plain login without TLS would send the password unencrypted", hint));
         }
         Ok(())
     }
 }
 
-/// The sink.
 pub struct KafkaSink {
     builders: Builders,
     queue: DeliveryQueue,
@@ -159,10 +150,10 @@ pub struct KafkaSink {
 }
 
 impl KafkaSink {
-    /// Starts it. No broker need be there yet.
+    /// Starts the delivery queue. Brokers need not be reachable yet.
     ///
     /// # Errors
-    /// A [`UserError`] for what cannot work; else if the delivery queue cannot be started.
+    /// A [`UserError`] for a configuration error, or the delivery queue cannot be started.
     pub fn start(config: KafkaConfig, queue: QueueConfig) -> anyhow::Result<Self> {
         config.check()?;
         let builders = Builders::new(&config);
@@ -170,12 +161,12 @@ impl KafkaSink {
         Ok(Self { builders, queue: DeliveryQueue::start("kafka", queue, Box::new(delivery))?, reported_too_large: 0 })
     }
 
-    fn tell_too_large(&mut self) {
+    fn report_too_large(&mut self) {
         let new = self.builders.too_large() - self.reported_too_large;
         if new > 0 {
             self.reported_too_large += new;
-            let text = format!("{new} rows are larger than a message may be");
-            self.queue.give_up(new, Refusal { kind: "too-large", text, retriable: false });
+            let text = format!("{new} rows are larger than `message-size`");
+            self.queue.count_dropped(new, Refusal { kind: "too-large", text, retriable: false });
         }
     }
 }
@@ -196,38 +187,38 @@ impl Sink for KafkaSink {
     fn end(&mut self, dump: &Dump, completeness: &Completeness) -> anyhow::Result<()> {
         let queue = &self.queue;
         self.builders.end(dump, completeness, &mut |chunk| queue.offer(chunk));
-        self.tell_too_large();
+        self.report_too_large();
         Ok(())
     }
 
     fn account(&self) -> Account {
         let mut account = self.queue.account();
-        // Rows of envelopes that are not full yet.
-        let begun = self.builders.rows();
-        account.rows_in += begun;
-        account.rows_waiting += begun;
+        // Rows in envelopes that are not complete yet.
+        let open = self.builders.rows();
+        account.rows_in += open;
+        account.rows_waiting += open;
         account
     }
 
     fn close(mut self: Box<Self>, timeout: Duration) -> Account {
         let queue = &self.queue;
         self.builders.flush(&mut |chunk| queue.offer(chunk));
-        self.tell_too_large();
+        self.report_too_large();
         self.queue.close(timeout)
     }
 }
 
-/// The envelopes that are being filled: one, or one for each namespace.
+/// The open envelopes: one, or one for each namespace.
 struct Builders {
     message_bytes: usize,
     framing: Framing,
     by_namespace: bool,
-    /// The envelope of everything, or of what has no namespace.
+    /// The envelope of all rows, or of those without a namespace.
     host: EnvelopeBuilder,
     namespaces: BTreeMap<u32, EnvelopeBuilder>,
-    /// Bytes of all envelopes of namespaces.
+    /// The size of all envelopes in `namespaces`.
     open_bytes: usize,
-    /// Counted by builders that are gone.
+    /// Rows that were too large for builders that no longer exist.
     too_large: u64,
 }
 
@@ -261,7 +252,7 @@ impl Builders {
     }
 
     fn end(&mut self, dump: &Dump, completeness: &Completeness, take: &mut dyn FnMut(Chunk)) {
-        // The account of a dump comes after all of its rows.
+        // The completeness of a dump comes after all of its rows.
         self.flush_namespaces(take);
         self.host.end(dump, completeness, take);
     }

@@ -44,14 +44,13 @@ struct LoginTable {
     password_file: Option<PathBuf>,
 }
 
-// A password has no business in a log.
+// The password must not be logged.
 impl std::fmt::Debug for LoginTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LoginTable").field("user", &self.user).finish_non_exhaustive()
     }
 }
 
-/// Rows to a topic.
 #[derive(Debug)]
 struct KafkaRequest(KafkaConfig, QueueConfig);
 
@@ -77,7 +76,7 @@ impl LoginTable {
             (Some(password), None) => password,
             (None, Some(path)) => secret("password", &path)?,
             _ => {
-                let hint = "give `password-file`, or `password` in a file that nobody else may read";
+                let hint = "give `password-file`, or `password` in a file that only this user may read";
                 return Err(UserError::new("`login` needs one password", hint));
             }
         };

@@ -1,4 +1,4 @@
-//! One request to a receiver of OTLP/HTTP, compressed, and what its answer means (opentelemetry.io/docs/specs/otlp).
+//! Sends one compressed request to an OTLP/HTTP receiver, and classifies its response (opentelemetry.io/docs/specs/otlp).
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,44 +18,43 @@ use super::encode::rejected;
 use super::{OtlpConfig, Receiver};
 use crate::sink::delivery::{Chunk, Delivery, Refusal};
 
-/// Bytes of an answer that are read.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// No longer than this is waited because a receiver asks for it: the delivery queue has pauses of its own.
-const ASKED_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The maximum size of a response body.
+const RESPONSE_BYTES_MAX: usize = 64 * 1024;
+/// The maximum pause of a `Retry-After` header. The delivery queue has its own pauses.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
-/// What receivers refused of requests that they took.
+/// What receivers rejected from requests that they accepted.
 #[derive(Debug, Default)]
 pub struct Rejected {
     /// Data points.
     pub points: AtomicU64,
-    /// Answers that said so.
-    pub answers: AtomicU64,
+    /// Responses with rejected points.
+    pub responses: AtomicU64,
 }
 
-/// Posts requests.
 pub struct OtlpDelivery {
     config: OtlpConfig,
     receiver: Receiver,
     tls: Option<Arc<rustls::ClientConfig>>,
-    /// Taken when it is closed.
+    /// `None` once it is closed.
     runtime: Option<Runtime>,
     rejected: Arc<Rejected>,
-    /// Before this the receiver wants nothing.
+    /// The time of the last `Retry-After` header.
     not_before: Option<Instant>,
 }
 
 impl OtlpDelivery {
-    /// Connects to nothing yet.
+    /// Checks the configuration. Does not connect.
     ///
     /// # Errors
-    /// If the configuration cannot work.
+    /// A configuration error.
     pub fn new(config: OtlpConfig, rejected: Arc<Rejected>) -> anyhow::Result<Self> {
         let receiver = Receiver::parse(&config.url)?;
         let tls = if receiver.tls { Some(config.tls.clone().unwrap_or_default().load()?) } else { None };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
-            // For looking up names, which may hang: no more than one thread ever does.
+            // Name lookups block, and at most one thread may be blocked by them.
             .max_blocking_threads(1)
             .build()?;
         Ok(Self { config, receiver, tls, runtime: Some(runtime), rejected, not_before: None })
@@ -76,13 +75,13 @@ impl OtlpDelivery {
             let (points, text) = rejected(&body);
             if points > 0 {
                 self.rejected.points.fetch_add(points.min(u64::from(chunk.rows)), Ordering::Relaxed);
-                self.rejected.answers.fetch_add(1, Ordering::Relaxed);
+                self.rejected.responses.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!("otlp: {points} data points were rejected: {}", one_line(&text));
             }
             return Ok(());
         }
         if let Some(pause) = headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.trim().parse().ok()) {
-            self.not_before = Instant::now().checked_add(Duration::from_secs(pause).min(ASKED_PAUSE_MAX));
+            self.not_before = Instant::now().checked_add(Duration::from_secs(pause).min(RETRY_AFTER_MAX));
         }
         Err(by_status(status, &body))
     }
@@ -103,7 +102,7 @@ impl Delivery for OtlpDelivery {
 
     fn close(&mut self, _: Duration) {
         if let Some(runtime) = self.runtime.take() {
-            // Not waited for: a lookup of a name may hang.
+            // Without waiting, because a name lookup may hang.
             runtime.shutdown_background();
         }
     }
@@ -115,7 +114,7 @@ impl Drop for OtlpDelivery {
     }
 }
 
-/// What the specification says of each status: four of them may be tried again.
+/// Classifies a status. The specification allows a retry after four of them.
 fn by_status(status: StatusCode, body: &[u8]) -> Refusal {
     let (kind, retriable) = match status.as_u16() {
         429 => ("throttled", true),
@@ -184,7 +183,7 @@ where
     let outcome = match answer {
         Ok(answer) => {
             let (head, body) = answer.into_parts();
-            let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?;
+            let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await?;
             Ok((head.status, head.headers, body.to_bytes()))
         }
         Err(error) => Err(error.into()),

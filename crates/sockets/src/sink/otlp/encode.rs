@@ -11,14 +11,14 @@ const SERIES_MAX: usize = 200;
 /// AGGREGATION_TEMPORALITY_CUMULATIVE.
 const CUMULATIVE: u64 = 2;
 
-/// A request, and how many data points it holds.
+/// A request, and the number of its data points.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request {
     pub bytes: Vec<u8>,
     pub points: u32,
 }
 
-/// The requests that hold a snapshot. `start_unix_ns` is when counting began.
+/// The requests with a snapshot. `start_unix_ns` is the time from which counters count.
 pub fn requests(snapshot: &Snapshot, dump: &Dump, start_unix_ns: u64) -> Vec<Request> {
     let part = |series: &[Series]| {
         let mut writer =
@@ -150,7 +150,7 @@ fn head(metric: &mut MessageWriter, name: &str, unit: &str, help: &str) {
     metric.bytes(3, unit);
 }
 
-/// `rejected_data_points` and the message of an `ExportMetricsServiceResponse`; zero where it says nothing.
+/// `rejected_data_points` and the message of an `ExportMetricsServiceResponse`; zero and empty if it has none.
 pub fn rejected(response: &[u8]) -> (u64, String) {
     let mut rejected = (0, String::new());
     let Some(Value::Bytes(partial)) = MessageReader(response).find(1) else { return rejected };
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn responses_are_read_and_nonsense_is_survived() {
+    fn responses_are_read_and_any_bytes_are_accepted() {
         assert_eq!(rejected(&[]), (0, String::new()));
         let mut response = MessageWriter::default();
         response.message(1, |m| {

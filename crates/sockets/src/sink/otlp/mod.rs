@@ -1,5 +1,5 @@
-//! OTLP: the aggregates of every dump by HTTP to a receiver of OpenTelemetry; behind a delivery queue, so a receiver that is slow or
-//! gone is never waited for by the collector. Rows that an account counts are data points here.
+//! OTLP over HTTP: sends the aggregates of every dump to an OpenTelemetry receiver. A delivery queue separates it from the
+//! collector, which therefore never waits for a receiver. The rows of its account are data points.
 mod delivery;
 mod encode;
 pub mod table;
@@ -21,16 +21,15 @@ pub use super::tls::TlsConfig;
 use super::{Account, Sink};
 use parshall_host::error::UserError;
 
-/// Where to, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtlpConfig {
-    /// `http://HOST:PORT[/PATH]` or `https://...`; without a path it is `/v1/metrics`.
+    /// `http://HOST:PORT[/PATH]` or `https://...`; the default path is `/v1/metrics`.
     pub url: String,
-    /// Headers of every request (tokens, tenants).
+    /// Headers of every request, such as tokens.
     pub headers: Vec<(String, String)>,
-    /// Whom to trust and who we are, for https.
+    /// For https.
     pub tls: Option<TlsConfig>,
-    /// How long one request may take, connecting included.
+    /// The timeout of one request, including the connection.
     pub timeout: Duration,
 }
 
@@ -40,7 +39,7 @@ struct Receiver {
     tls: bool,
     host: String,
     port: u16,
-    /// Host and port as they were given.
+    /// Host and port as in the URL.
     authority: String,
     path: String,
 }
@@ -49,7 +48,7 @@ impl Receiver {
     fn parse(url: &str) -> Result<Self, UserError> {
         let wrong = || {
             let hint = "give http://HOST:PORT or https://HOST:PORT, such as http://localhost:4318";
-            UserError::new(format!("`{url}` is no address of an OTLP receiver"), hint)
+            UserError::new(format!("`{url}` is not the address of an OTLP receiver"), hint)
         };
         let uri: hyper::Uri = url.parse().map_err(|_| wrong())?;
         let tls = match uri.scheme_str() {
@@ -58,7 +57,7 @@ impl Receiver {
             _ => return Err(wrong()),
         };
         let authority = uri.authority().filter(|a| !a.as_str().contains('@')).ok_or_else(wrong)?;
-        // A port that is none would be taken for no port.
+        // An invalid port would be treated as a missing one.
         if authority.port_u16().is_none() && authority.as_str() != authority.host() {
             return Err(wrong());
         }
@@ -76,26 +75,26 @@ impl Receiver {
     }
 }
 
-/// The sink.
 pub struct OtlpSink {
     aggregator: Aggregator,
     queue: DeliveryQueue,
     rejected: Arc<Rejected>,
-    /// When counting began.
+    /// The time of the first dump, from which counters count.
     start_unix_ns: Option<u64>,
 }
 
 impl OtlpSink {
-    /// Starts it. No receiver need be there yet. Needs whole dumps, with the groups of `aggregate::groups()`.
+    /// Starts the delivery queue. The receiver need not be reachable yet. Needs complete dumps with the groups of
+    /// `aggregate::groups()`.
     ///
     /// # Errors
-    /// A [`UserError`] for what cannot work; else if the delivery queue cannot be started.
+    /// A [`UserError`] for a configuration error, or the delivery queue cannot be started.
     pub fn start(config: OtlpConfig, settings: Settings, queue: QueueConfig) -> anyhow::Result<Self> {
         for (name, value) in &config.headers {
             let good = name.parse::<hyper::header::HeaderName>().is_ok()
                 && value.parse::<hyper::header::HeaderValue>().is_ok();
             if !good {
-                return Err(UserError::new(format!("`{name}` is no header of HTTP"), "give NAME=VALUE").into());
+                return Err(UserError::new(format!("`{name}` is not a valid HTTP header"), "give NAME=VALUE").into());
             }
         }
         let rejected = Arc::<Rejected>::default();
@@ -105,14 +104,14 @@ impl OtlpSink {
     }
 }
 
-/// Points that were rejected by a receiver that took the rest are given up, not delivered.
+/// Counts the data points that a receiver rejected from a request that it accepted as dropped.
 fn account(mut account: Account, rejected: &Rejected) -> Account {
     let points = rejected.points.load(Ordering::Relaxed);
-    let answers = rejected.answers.load(Ordering::Relaxed);
+    let responses = rejected.responses.load(Ordering::Relaxed);
     account.rows_out = account.rows_out.saturating_sub(points);
     account.rows_dropped += points;
-    if answers > 0 {
-        account.errors.insert("partial", answers);
+    if responses > 0 {
+        account.errors.insert("partial", responses);
     }
     account
 }

@@ -29,7 +29,6 @@ pub struct Table {
     spool: Option<SpoolTable>,
 }
 
-/// Aggregates to a receiver of OpenTelemetry.
 #[derive(Debug)]
 struct OtlpRequest(OtlpConfig, Settings, QueueConfig);
 

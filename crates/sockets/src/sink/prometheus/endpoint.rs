@@ -1,5 +1,5 @@
-//! The collector's HTTP endpoint: `/metrics`, `/healthz` and `/debug/pprof/profile`, in a thread of its own. A profile costs the
-//! host CPU time and names functions, so it is for this host or for whoever has the token.
+//! The collector's HTTP endpoint: `/metrics`, `/healthz` and `/debug/pprof/profile`, in a thread of its own. A profile costs CPU
+//! time and shows names of functions, so it is served only to clients on this host, or with the token.
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use super::profile::{self, Refused};
 use super::self_metrics::Status;
 use parshall_host::http::{Answer, Peer, TEXT, answer};
 
-/// Profiles may take this long.
+/// The maximum duration of a profile.
 const PROFILE_SECONDS_MAX: u64 = 120;
-/// What `go tool pprof` expects when it does not say.
+/// The default duration, which `go tool pprof` expects.
 const PROFILE_SECONDS: u64 = 30;
-/// For making an answer: a profile, and naming what was sampled.
+/// The timeout of a response: a profile, and the lookup of its names.
 const TIME_MAX: Duration = Duration::from_secs(PROFILE_SECONDS_MAX + 30);
 
-/// What is never sent.
+/// The type of a channel that is only closed.
 #[derive(Debug)]
 enum Never {}
 
-/// The endpoint; it ends when this is dropped.
+/// The endpoint. Dropping it ends it.
 #[derive(Debug)]
 pub struct Endpoint {
     address: SocketAddr,
@@ -35,11 +35,10 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens there and answers from now on. Profiles are for clients on this host, and for others that have the token, if there
-    /// is one.
+    /// Listens and serves. Profiles are served to clients on this host, and to others only with `token`.
     ///
     /// # Errors
-    /// If the address cannot be had.
+    /// The address cannot be bound.
     pub fn start(at: SocketAddr, status: Arc<Status>, token: Option<Token>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(at).with_context(|| format!("cannot serve metrics on {at}"))?;
         let address = listener.local_addr()?;
@@ -52,7 +51,7 @@ impl Endpoint {
                 async move { respond(&request, &status, token.as_deref()).await }
             };
             let server = tokio::spawn(parshall_host::http::serve(listener, TIME_MAX, respond));
-            // Its sender says nothing: it is dropped.
+            // Ends when the sender is dropped.
             stopped.await.ok();
             server.abort();
         };
@@ -60,7 +59,7 @@ impl Endpoint {
         Ok(Self { address, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -75,17 +74,17 @@ impl Drop for Endpoint {
     }
 }
 
-/// What a client from elsewhere shows to be given a profile.
+/// The token that clients of other hosts must present for a profile.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// The token; none if the text is empty.
+    /// The trimmed text as a token; `None` if it is empty.
     pub fn new(text: &str) -> Option<Self> {
         Some(text.trim()).filter(|text| !text.is_empty()).map(|text| Self(text.to_owned()))
     }
 
-    /// Whether it is the same one. Takes as long for a wrong one as for the right one of the same length.
+    /// Compares in constant time for tokens of the same length.
     fn is(&self, other: &[u8]) -> bool {
         let own = self.0.as_bytes();
         own.len() == other.len() && own.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
@@ -98,11 +97,11 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Whether a client may have a profile; if not, why.
+/// The response to a client that may not have a profile; `None` if it may.
 fn refusal<B>(request: &Request<B>, token: Option<&Token>) -> Option<Answer> {
     let peer = request.extensions().get::<Peer>();
     let is_here = peer.is_some_and(|Peer(at)| at.ip().to_canonical().is_loopback());
-    // A proxy on this host asks for somebody else.
+    // A proxy on this host forwards requests of other hosts.
     let is_forwarded = ["forwarded", "x-forwarded-for", "via"].iter().any(|name| request.headers().contains_key(*name));
     if is_here && !is_forwarded {
         return None;
@@ -117,7 +116,7 @@ fn refusal<B>(request: &Request<B>, token: Option<&Token>) -> Option<Answer> {
         return None;
     }
     let mut refused =
-        answer(StatusCode::UNAUTHORIZED, TEXT, "a profile takes the token: `Authorization: Bearer TOKEN`\n");
+        answer(StatusCode::UNAUTHORIZED, TEXT, "a profile needs the token: `Authorization: Bearer TOKEN`\n");
     refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     Some(refused)
 }
@@ -144,7 +143,7 @@ async fn respond(request: &Request<Incoming>, status: &Status, token: Option<&To
                 answer(StatusCode::BAD_REQUEST, TEXT, text)
             }
         },
-        _ => answer(StatusCode::NOT_FOUND, TEXT, "here are /metrics, /healthz and /debug/pprof/profile?seconds=N\n"),
+        _ => answer(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz and /debug/pprof/profile?seconds=N\n"),
     }
 }
 
@@ -154,7 +153,7 @@ fn seconds(query: &str) -> Option<u64> {
     (1..=PROFILE_SECONDS_MAX).contains(&seconds).then_some(seconds)
 }
 
-/// Takes a profile in a thread of its own, so that metrics are answered meanwhile.
+/// Takes a profile in a thread of its own, so that metrics are served meanwhile.
 async fn profiled(duration: Duration) -> Answer {
     let (send, taken) = oneshot::channel();
     let work = move || send.send(profile::take(duration)).map_or((), drop);

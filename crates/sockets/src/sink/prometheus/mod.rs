@@ -1,5 +1,5 @@
-//! Prometheus: aggregates of the last dump and the collector's own metrics, as text. Nothing is sent; the endpoint
-//! (`sockets::endpoint`) answers whoever asks.
+//! Prometheus: the aggregates of the last dump and the collector's own metrics in the OpenMetrics text format, which the
+//! [`endpoint`] serves.
 pub mod endpoint;
 mod profile;
 pub mod self_metrics;
@@ -26,12 +26,12 @@ use prometheus_client::registry::Registry;
 use self::self_metrics::{State, Status};
 use super::{Account, Sink};
 
-/// The format's name in HTTP.
+/// The media type of the format.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Before every name.
+/// The prefix of every name.
 pub const PREFIX: &str = "parshall_sockets";
 
-/// Keeps the aggregates of the last dump on the status.
+/// Stores the aggregates of each dump in the [`Status`].
 #[derive(Debug)]
 pub struct PrometheusSink {
     aggregator: Aggregator,
@@ -40,7 +40,7 @@ pub struct PrometheusSink {
 }
 
 impl PrometheusSink {
-    /// With nothing aggregated yet. Needs whole dumps, with the groups of `aggregate::groups()`.
+    /// Needs complete dumps with the groups of `aggregate::groups()`.
     pub fn new(settings: Settings, status: Arc<Status>) -> Self {
         Self { aggregator: Aggregator::new(settings), status, rows: 0 }
     }
@@ -71,10 +71,10 @@ impl Sink for PrometheusSink {
     }
 }
 
-/// The text of everything on the status.
+/// All metrics as text.
 ///
 /// # Errors
-/// What the encoder says.
+/// Those of the encoder.
 pub fn text(status: &Status) -> Result<String, fmt::Error> {
     let (state, aggregates) = status.read();
     let mut registry = Registry::with_prefix(PREFIX);
@@ -101,7 +101,6 @@ impl Collector for Source {
 
 /// Writes families of metrics.
 pub struct Families<'a, 'e> {
-    /// Where to.
     pub encoder: &'a mut DescriptorEncoder<'e>,
 }
 
@@ -154,7 +153,7 @@ impl Families<'_, '_> {
     }
 }
 
-/// Labels of a series, and more.
+/// Names and values of labels.
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 
 fn labels<'a>(names: &[Label], series: &'a Series) -> Labels<'a> {
@@ -259,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Prometheus' own client parses it, types and names included.
+    /// The parser of Prometheus' Python client reads all types and names.
     #[test]
     fn prometheus_reads_it() {
         let Some(mut reader) = python("prometheus_read.py", &[], "metrics by Prometheus' own parser") else { return };

@@ -11,23 +11,23 @@ use parshall_sys::perf_sampler::Sampler;
 use crate::wire::MessageWriter;
 use parshall_host::symbols::Stacks;
 
-/// Samples per second of CPU time: a prime, so as not to march in step with timers.
+/// Samples per second of CPU time. A prime, so that samples do not coincide with timers.
 const HZ: u64 = 97;
-/// How often buffers are emptied and new threads looked for.
+/// The interval at which buffers are read and new threads are found.
 const ROUND: Duration = Duration::from_millis(200);
-/// One profile at a time.
+/// Whether a profile is being taken. There is one at a time in a process.
 static BUSY: AtomicBool = AtomicBool::new(false);
 
 /// Why there is no profile.
 #[derive(Debug)]
 pub enum Refused {
-    /// Another one is being taken.
+    /// Another profile is being taken.
     Busy,
-    /// The host does not allow it.
+    /// The error of perf_event_open(2).
     Host(std::io::Error),
 }
 
-/// Takes a profile: blocks for as long, and returns it compressed with gzip.
+/// Takes a profile, and returns it compressed with gzip. Blocks for `duration`.
 ///
 /// # Errors
 /// See [`Refused`].
@@ -48,13 +48,13 @@ pub fn take(duration: Duration) -> Result<Vec<u8>, Refused> {
             }
         });
         for tid in threads() {
-            // A thread that ended in between is no loss.
+            // The thread may have ended meanwhile.
             sampler.follow(tid).ok();
         }
     }
     let lost = sampler.lost();
     let took = begun.elapsed();
-    // Before names are looked up, which costs more than everything before.
+    // Sampling ends before names are looked up, which costs more CPU time than the profile.
     drop(sampler);
     let at_unix_ns = at.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
     let profile = profile(&stacks.named(), &counts, at_unix_ns, took, lost);
@@ -80,7 +80,7 @@ fn compress(bytes: &[u8]) -> Vec<u8> {
     encoder.write_all(bytes).and_then(|()| encoder.finish()).unwrap_or_default()
 }
 
-/// Numbers of texts; the first one is empty, as the format wants it.
+/// The string table of a profile. Its first entry must be empty.
 struct Texts {
     list: Vec<String>,
     numbers: HashMap<String, u64>,
@@ -127,7 +127,7 @@ fn profile(stacks: &[Stack], counts: &HashMap<u32, u64>, at_unix_ns: u64, took: 
             m.packed(2, [count, count * PERIOD_NS]);
         });
     }
-    // A location and a function for each name: both have the same number.
+    // A location and a function with the same number for each name.
     for (i, (name, module)) in order.iter().enumerate() {
         let id = i as u64 + 1;
         out.message(4, |m| {

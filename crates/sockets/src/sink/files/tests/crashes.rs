@@ -125,7 +125,7 @@ fn at_every_step(format: SocketFormat, fault: DiskFault, attempts: usize) {
         for (number, _) in steps.iter().enumerate().filter(|(_, step)| **step == Step::Rename) {
             assert_eq!(steps[number + 1], Step::SyncDirectory, "a name is synced at once");
         }
-        assert!(steps.contains(&Step::Cut), "something is salvaged: {steps:?}");
+        assert!(steps.contains(&Step::Truncate), "something is salvaged: {steps:?}");
         steps
     };
     for number in 0..steps.len() as u64 {
@@ -178,8 +178,8 @@ fn a_disk_that_loses_bytes_is_reported_and_the_file_not_called_complete() {
     writer.deliver(&chunk(format, 1)).unwrap();
     writer.finish().unwrap();
     assert!(names(directory.path())[0].ends_with(".pb.partial"), "{:?}", names(directory.path()));
-    let told = writer.faults();
-    assert!(told[0].kind == "sync" && told[0].text.contains("40 rows"), "{told:?}");
+    let faults = writer.faults();
+    assert!(faults[0].kind == "sync" && faults[0].text.contains("40 rows"), "{faults:?}");
 }
 
 #[test]

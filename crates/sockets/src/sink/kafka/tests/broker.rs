@@ -22,7 +22,7 @@ pub struct Broker {
     pub sasl_tls: SocketAddr,
 }
 
-/// Ports that nobody listens on, below those that the kernel hands out: a broker that is restarted must find its own free.
+/// Unused ports below those that the kernel assigns, so that a restarted broker finds its port free.
 fn free_ports() -> [SocketAddr; 3] {
     let first = 20_000 + (std::process::id() % 10_000) as u16;
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));

@@ -1,4 +1,4 @@
-//! The sink against a real broker, and against those that are none.
+//! The sink with a real broker, and with listeners that are not brokers.
 mod broker;
 
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use super::*;
 use crate::sink::spool::SpoolConfig;
 use crate::wire::{MessageReader, Value};
 
-/// Machines that run many things at once are slow.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// The timeout of each wait: a busy host starts a broker slowly.
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 fn quick(queue_bytes: usize, spool: Option<SpoolConfig>) -> QueueConfig {
     QueueConfig { queue_bytes, spool, retry: Retry { first_ns: 20_000_000, longest_ns: 500_000_000 } }
@@ -27,7 +27,7 @@ fn dump(sequence: u64) -> Dump {
     Dump { at_unix_ns: 1_700_000_000_000_000_000 + sequence, sequence, host: "test-host".into(), backend: "walk" }
 }
 
-/// Gives `count` rows as dumps of `per_dump`; each has its own key.
+/// Passes `count` rows to the sink, in dumps of `per_dump` rows. Each row has its own key.
 fn give(sink: &mut KafkaSink, first: u64, count: u64, per_dump: u64) {
     for start in (first..first + count).step_by(per_dump as usize) {
         let dump = dump(1 + start / per_dump);
@@ -51,7 +51,7 @@ fn give(sink: &mut KafkaSink, first: u64, count: u64, per_dump: u64) {
     }
 }
 
-/// Waits until nothing is on its way.
+/// Waits until all rows are delivered or dropped.
 fn drain(sink: &KafkaSink) -> Account {
     let begun = Instant::now();
     loop {
@@ -59,7 +59,7 @@ fn drain(sink: &KafkaSink) -> Account {
         if account.rows_waiting == 0 {
             return account;
         }
-        assert!(begun.elapsed() < PATIENCE, "{account:?}");
+        assert!(begun.elapsed() < TIMEOUT, "{account:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -206,7 +206,7 @@ fn logins_over_tls(broker: &Broker) {
         give(&mut sink, 0, 10, 10);
         let begun = Instant::now();
         while !sink.account().errors.contains_key(kind) {
-            assert!(begun.elapsed() < PATIENCE, "{kind}: {:?}", sink.account());
+            assert!(begun.elapsed() < TIMEOUT, "{kind}: {:?}", sink.account());
             std::thread::sleep(Duration::from_millis(20));
         }
         let account = Box::new(sink).close(Duration::from_millis(100));
@@ -306,7 +306,7 @@ fn brokers_that_refuse_or_hang_cost_bounded_time() {
         give(&mut sink, 0, 50_000, 1000);
         assert!(begun.elapsed() < Duration::from_secs(10), "the collector waited for {kind}");
         while !sink.account().errors.contains_key(kind) {
-            assert!(begun.elapsed() < PATIENCE, "{kind}: {:?}", sink.account());
+            assert!(begun.elapsed() < TIMEOUT, "{kind}: {:?}", sink.account());
             std::thread::sleep(Duration::from_millis(10));
         }
         let begun = Instant::now();
