@@ -40,10 +40,10 @@ pub const ENTRIES: &[Entry] = entries! {
     Fault "faults":
         "nagle-delayed-ack" "nagle-hold" "cork-held" "small-copy-buffer" "user-cpu-bound" "slow-reader"
         "slow-reader-own-sender"
-        "peer-window-limited" "packet-loss" "packet-loss-far" "packet-loss-thin" "peer-think-time" "cpu-throttled" "app-limited"
+        "peer-window-limited" "packet-loss" "packet-loss-far" "packet-loss-thin" "timer-wait" "cpu-throttled" "app-limited"
         "rcvbuf-locked" "sndbuf-limited" "buffer-sysctl-cap" "buffer-sysctl-cap-send" "rtt-window-bound" "local-shaper"
         "bottleneck-bandwidth" "serial-protocol" "connection-per-request" "resets" "accept-queue-overflow" "fd-limit"
-        "port-exhaustion" "syn-loss" "pmtu-black-hole" "udp-rcvbuf-overflow" "handshake-per-request" "receive-queue-collapse";
+        "port-exhaustion" "syn-loss" "pmtu-black-hole" "udp-rcvbuf-overflow" "handshake-per-request";
     Control "faults/controls":
         "python-asyncio" "nginx" "redis" "iperf3" "rpc-echo"
         "nagle-twin-nodelay" "nagle-twin-together" "nagle-hold-twin-nodelay" "cork-twin-uncorked"

@@ -30,10 +30,10 @@ const IDLE: [&str; 12] = [
     "nagle-hold-twin-nodelay",
     "packet-loss-far",
     "packet-loss-thin",
-    "peer-think-time",
     "peer-window-limited",
     "quota-not-reached",
     "slow-reader",
+    "timer-wait",
 ];
 const IDLE_AT_ONCE: usize = 4;
 

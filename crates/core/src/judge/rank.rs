@@ -189,9 +189,9 @@ fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f
         lost_ms,
         lost_share,
         scaled: of_flows && candidate.lost.scaled,
-        // The kernel counts what it turns away, whatever the probes saw.
+        // The kernel counts what it turns away on every rung; but what was lost may have told of something larger.
         confidence: match candidate.refused {
-            Some(_) => candidate.confidence,
+            Some(_) => reduced(candidate.confidence, doubts_by_loss(facts)),
             None => reduced(candidate.confidence, doubts(facts) + u32::from(few)),
         },
         summary: candidate.summary,
@@ -204,11 +204,14 @@ fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f
 
 /// Steps by which the quality of the capture lowers the confidence.
 fn doubts(facts: &Facts<'_>) -> u32 {
+    let unseen = facts.requests.unseen_share() > 1.0 - SEEN_MIN;
+    doubts_by_loss(facts) + u32::from(facts.capture.rung != Rung::Btf) + u32::from(unseen)
+}
+
+fn doubts_by_loss(facts: &Facts<'_>) -> u32 {
     let probe = &facts.capture.probe;
     let lost = ratio(probe.lost_events as f64, probe.events as f64 + probe.lost_events as f64);
-    let by_loss = if lost > 0.05 { 2 } else { u32::from(lost > 0.001) };
-    let unseen = facts.requests.unseen_share() > 1.0 - SEEN_MIN;
-    by_loss + u32::from(facts.capture.rung != Rung::Btf) + u32::from(unseen)
+    if lost > 0.05 { 2 } else { u32::from(lost > 0.001) }
 }
 
 fn reduced(confidence: Confidence, steps: u32) -> Confidence {

@@ -11,7 +11,7 @@ use clap::{ArgAction, Parser, Subcommand};
     after_help = "Examples:
   parshall attach --port 7000       why is the service on port 7000 slow?
   parshall run -- ./echo_bench      diagnose a command from its start to its end
-  parshall try nodelay --port 7000  does a change help? make it, measure, revert it
+  parshall try nodelay --port 7000  measure with and without a change
   parshall doctor                   what this host allows
   parshall lab run nagle-stall      see a diagnosis of a known fault
 

@@ -127,7 +127,7 @@ pub fn add_setup(facts: &Facts<'_>, parts: &mut Vec<Part>) -> Setup {
 
 /// A process that opens a connection for each question that its own requests ask: their time goes into the opening, which is on the
 /// account of the new connections, and into the round trip of the question, whatever it seemed to be lost to.
-fn move_requests(facts: &Facts<'_>, short: &[usize], parts: &mut Vec<Part>) {
+fn move_requests(facts: &Facts<'_>, short: &[usize], parts: &mut [Part]) {
     let mut asked: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
     for flow in short.iter().map(|&i| &facts.flows[i]).filter(|f| !serves(f.rec) && f.rec.pid != 0) {
         let sum = asked.entry(flow.rec.pid).or_default();

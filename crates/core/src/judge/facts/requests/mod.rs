@@ -176,9 +176,13 @@ impl<'a> ServiceFact<'a> {
     }
 }
 
-/// Data that keeps arriving and is owed no reply is no request.
+/// Data that keeps arriving and is owed no reply is no request. Of a service that was followed, only its clients' ends are flows
+/// of the subject.
 fn is_stream(service: &Service, flows: &[FlowFact<'_>]) -> bool {
-    let own = || flows.iter().filter(|f| is_served_by(f.rec, service) && f.shape != Shape::Idle);
+    let address = (service.address.ip().to_canonical(), service.address.port());
+    let is_its_client = |f: &FlowRecord| (f.remote.ip().to_canonical(), f.remote.port()) == address;
+    let is_its = |f: &FlowRecord| is_served_by(f, service) || is_its_client(f);
+    let own = || flows.iter().filter(|f| is_its(f.rec) && f.shape != Shape::Idle);
     let streams = own().filter(|f| f.shape != Shape::RequestReply).count();
     streams > 0 && streams * 2 > own().count()
 }
