@@ -67,7 +67,7 @@ enum Kind {
     #[command(after_help = "Examples:
   parshall lab load row-lock --serve 127.0.0.1:5432
   parshall lab load row-lock --serve 127.0.0.1:8000 --ask 127.0.0.1:5432
-  parshall lab load row-lock --connect 127.0.0.1:5432 --idle-in-transaction-ms 200
+  parshall lab load row-lock --connect 127.0.0.1:5432 --hold-ms 200
   parshall lab load row-lock --connect 127.0.0.1:8000 --clients 4")]
     RowLock(row_lock::Args),
     /// Delay (and loss) between two namespaces, in user space over TUN

@@ -34,9 +34,9 @@ pub struct Args {
     pub clients: u16,
     /// Be one client that holds the row for this long in each transaction, and does nothing meanwhile
     #[arg(long, value_name = "MS", value_parser = units::milliseconds, requires = "connect")]
-    pub idle_in_transaction_ms: Option<Duration>,
+    pub hold_ms: Option<Duration>,
     /// Commit each transaction at once
-    #[arg(long, requires = "idle_in_transaction_ms")]
+    #[arg(long, requires = "hold_ms")]
     pub commit_at_once: bool,
     #[command(flatten)]
     pub socket: SocketArgs,
@@ -152,7 +152,7 @@ fn ask(server: &mut TcpStream, message: u8) -> std::io::Result<()> {
 }
 
 fn clients(args: &Args, target: SocketAddr, clock: &Clock) -> anyhow::Result<Outcome> {
-    let count = if args.idle_in_transaction_ms.is_some() { 1 } else { args.clients };
+    let count = if args.hold_ms.is_some() { 1 } else { args.clients };
     let connect = || Ok(TcpStream::from(args.socket.connect(target, clock)?));
     let streams: Vec<TcpStream> = (0..count).map(|_| connect()).collect::<anyhow::Result<_>>()?;
     print_ready(KIND, "connect", Some(target.port()));
@@ -185,7 +185,7 @@ fn client(mut stream: TcpStream, args: &Args, clock: &Clock) -> (Histogram<u64>,
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok();
     while !clock.over() {
         let begin = Instant::now();
-        let asked = match args.idle_in_transaction_ms {
+        let asked = match args.hold_ms {
             Some(idle) => transaction(&mut stream, if args.commit_at_once { Duration::ZERO } else { idle }),
             None => ask(&mut stream, b'u'),
         };
@@ -193,7 +193,7 @@ fn client(mut stream: TcpStream, args: &Args, clock: &Clock) -> (Histogram<u64>,
             return (latency, !clock.over());
         }
         latency.saturating_record(begin.elapsed().as_nanos() as u64);
-        if let Some(idle) = args.idle_in_transaction_ms {
+        if let Some(idle) = args.hold_ms {
             std::thread::sleep(idle / 100);
         }
     }
