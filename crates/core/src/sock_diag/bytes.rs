@@ -1,9 +1,9 @@
-//! Reading numbers and attributes out of bytes that may be anything.
+//! Reading numbers and attributes out of netlink messages, whose bytes may be anything.
 
 /// Bytes in native order. What is beyond the end reads as 0: the kernel's structures grow at their end, and those of older
 /// kernels are shorter.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
+pub struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {
     fn array<const N: usize>(self, at: usize) -> [u8; N] {
@@ -18,11 +18,13 @@ impl<'a> Bytes<'a> {
         u16::from_ne_bytes(self.array(at))
     }
 
-    pub(super) fn u32(self, at: usize) -> u32 {
+    /// The number at this place.
+    pub fn u32(self, at: usize) -> u32 {
         u32::from_ne_bytes(self.array(at))
     }
 
-    pub(super) fn u64(self, at: usize) -> u64 {
+    /// The number at this place.
+    pub fn u64(self, at: usize) -> u64 {
         u64::from_ne_bytes(self.array(at))
     }
 
@@ -41,14 +43,15 @@ impl<'a> Bytes<'a> {
     }
 
     /// The attributes that these bytes are made of.
-    pub(super) fn attributes(self) -> Attributes<'a> {
+    pub fn attributes(self) -> Attributes<'a> {
         Attributes(self.0)
     }
 }
 
 /// Attributes (`struct nlattr`: length and kind of two bytes each, padded to four). Ends at the first with an invalid
 /// length.
-pub(super) struct Attributes<'a>(&'a [u8]);
+#[derive(Debug)]
+pub struct Attributes<'a>(&'a [u8]);
 
 /// The kind without the bits that say "nested" and "in network order".
 const KIND: u16 = 0x3fff;

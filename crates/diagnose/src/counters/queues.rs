@@ -1,6 +1,7 @@
 //! Queueing disciplines of a namespace's devices, from rtnetlink (RTM_GETQDISC, linux/gen_stats.h).
 use std::collections::HashMap;
 
+use parshall_core::sock_diag::bytes::Bytes;
 use parshall_evidence::DeviceQueue;
 use parshall_sys::link;
 use parshall_sys::netlink::Route;
@@ -41,26 +42,15 @@ pub fn read() -> Vec<Queue> {
     queues
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
 /// One answer without its netlink header.
 fn parse(answer: &[u8]) -> Option<Queue> {
-    let mut queue = Queue {
-        index: u32_at(answer, 4)?,
-        handle: u32_at(answer, 8)?,
-        parent: u32_at(answer, 12)?,
-        ..Queue::default()
-    };
-    for (kind, value) in attributes(answer.get(TCMSG_BYTES..)?) {
+    let attributes = answer.get(TCMSG_BYTES..)?;
+    let head = Bytes(answer);
+    let mut queue = Queue { index: head.u32(4), handle: head.u32(8), parent: head.u32(12), ..Queue::default() };
+    for (kind, value) in Bytes(attributes).attributes() {
         match kind {
-            TCA_KIND => queue.kind = String::from_utf8_lossy(value).trim_end_matches('\0').to_owned(),
-            TCA_STATS2 => {
-                for (kind, value) in attributes(value) {
-                    queue.count(kind, value);
-                }
-            }
+            TCA_KIND => queue.kind = String::from_utf8_lossy(value.0).trim_end_matches('\0').to_owned(),
+            TCA_STATS2 => value.attributes().for_each(|(kind, value)| queue.count(kind, value)),
             _ => {}
         }
     }
@@ -68,34 +58,16 @@ fn parse(answer: &[u8]) -> Option<Queue> {
 }
 
 impl Queue {
-    fn count(&mut self, kind: u16, value: &[u8]) {
+    fn count(&mut self, kind: u16, value: Bytes<'_>) {
         match kind {
-            TCA_STATS_BASIC => {
-                let bytes = value.get(..8).and_then(|bytes| bytes.try_into().ok());
-                self.bytes = bytes.map_or(0, u64::from_ne_bytes);
-            }
+            TCA_STATS_BASIC => self.bytes = value.u64(0),
             // qlen, backlog, drops, requeues, overlimits.
             TCA_STATS_QUEUE => {
-                let at = |at| u32_at(value, at).unwrap_or(0);
-                (self.backlog, self.drops, self.overlimits) = (at(4), at(8), at(16));
+                (self.backlog, self.drops, self.overlimits) = (value.u32(4), value.u32(8), value.u32(16))
             }
             _ => {}
         }
     }
-}
-
-/// Types and values of the attributes in `bytes`, as far as they are whole.
-fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
-    /// Nested, and in network order: no part of the type.
-    const FLAGS: u16 = 0xc000;
-    let mut found = Vec::new();
-    while let [a, b, c, d, ..] = *bytes {
-        let len = usize::from(u16::from_ne_bytes([a, b]));
-        let Some(value) = bytes.get(4..len) else { break };
-        found.push((u16::from_ne_bytes([c, d]) & !FLAGS, value));
-        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-    }
-    found
 }
 
 /// What the queues did between two readings; those that moved nothing are left out.
@@ -165,6 +137,6 @@ mod tests {
             let queue = parse(&whole[..end]);
             assert_eq!(queue.is_some(), end >= TCMSG_BYTES, "{end}");
         }
-        assert!(attributes(&[3, 0, 1, 0, 9]).is_empty(), "a length shorter than its own header");
+        assert_eq!(Bytes(&[3, 0, 1, 0, 9]).attributes().count(), 0, "a length shorter than its own header");
     }
 }
