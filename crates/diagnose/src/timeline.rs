@@ -10,6 +10,7 @@ use parshall_bpf::diagnose::thread::fd_kind;
 use parshall_bpf::diagnose::timeline::{CallWire, OP_ACCEPT, OP_RECEIVE, OffCpuWire, WakerContext};
 use parshall_bpf::diagnose::udp::UdpCallWire;
 use parshall_core::critical_path::timeline::{Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
+use parshall_core::observe::follow::ends;
 use parshall_evidence::{FlowId, FlowRecord, OffCpu as StallKind, Role, ThreadRecord, ThreadStall};
 
 use super::syscall_name::syscall_name;
@@ -334,17 +335,15 @@ fn socket_of(end: &End, serves: bool, opened: bool, udp: bool) -> Socket {
     Socket { local: end.local, remote: end.remote, pid: end.pid, serves, udp, opened, other_end: None }
 }
 
-/// The socket with the addresses the other way round: in the same network namespace, or the only one in any other. A UDP server
-/// is bound to its port and not connected, perhaps on every address.
+/// The socket with the addresses exchanged. A UDP server is bound to its port and not connected, perhaps on every address.
 fn other_end(
-    ends: &HashMap<(SocketAddr, SocketAddr), Vec<(u64, FlowId)>>,
+    sockets: &HashMap<(SocketAddr, SocketAddr), Vec<(u64, FlowId)>>,
     netns: u64,
     socket: &Socket,
 ) -> Option<FlowId> {
     let found = |key: &(SocketAddr, SocketAddr)| {
-        let ids = ends.get(key)?;
-        let near = ids.iter().find(|(there, _)| *there == netns);
-        near.or(if ids.len() == 1 { ids.first() } else { None }).map(|(_, id)| *id)
+        let found = ends::other_end(sockets.get(key)?, |(there, _)| *there, netns, socket.remote);
+        found.map(|(_, id)| *id)
     };
     if !socket.udp {
         return found(&(socket.remote, socket.local));

@@ -286,6 +286,16 @@ impl FlowRecord {
         self.merged.map_or(self.end_ns.saturating_sub(self.begin_ns), |merged| merged.wall_ns)
     }
 
+    /// Bytes that the peer acknowledged in the window.
+    pub fn acked_bytes(&self) -> u64 {
+        self.last.bytes_acked.saturating_sub(self.first.bytes_acked)
+    }
+
+    /// Bytes received in order in the window.
+    pub fn received_bytes(&self) -> u64 {
+        self.last.bytes_received.saturating_sub(self.first.bytes_received)
+    }
+
     /// Connections that the record stands for.
     pub fn connections(&self) -> u64 {
         self.merged.map_or(1, |merged| merged.connections)

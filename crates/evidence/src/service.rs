@@ -161,6 +161,11 @@ pub enum HopKind {
 }
 
 impl HopKind {
+    /// Nobody had begun with the request: it waited to be accepted or read.
+    pub fn is_queue(self) -> bool {
+        matches!(self, HopKind::AcceptQueue | HopKind::Unread)
+    }
+
     /// All of them.
     pub const ALL: [HopKind; 21] = [
         HopKind::AcceptQueue,

@@ -109,6 +109,12 @@ pub fn children(pid: u32, tid: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
+/// The name of a process or thread; bytes that are not UTF-8 are replaced.
+pub fn comm(pid: u32) -> io::Result<String> {
+    let bytes = fs::read(format!("/proc/{pid}/comm"))?;
+    Ok(String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes)).into_owned())
+}
+
 /// Inode of the network namespace of a process. None if it is not permitted to read it.
 pub fn netns_ino(pid: u32) -> Option<u64> {
     inode_in(fs::read_link(format!("/proc/{pid}/ns/net")).ok()?.to_str()?, "net")

@@ -1,28 +1,11 @@
 //! UNIX sockets of one network namespace, and which is connected to which, from SOCK_DIAG.
 use std::io;
 
-use parshall_core::sock_diag::{Layout, Reading, Table, decode, tables};
+use parshall_core::sock_diag::{Layout, Reading, Table, UnixSocket, decode, tables};
 use parshall_evidence::socket::selection::state::LISTEN;
 use parshall_evidence::socket::{Groups, Kind, Kinds, Selection, SocketRecord};
 
 use crate::sock_diag_dump::Dumper;
-
-/// A UNIX socket as SOCK_DIAG reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnixSocket {
-    /// Inode of its descriptor; 0 while it waits to be accepted.
-    pub inode: u64,
-    /// Inode of the socket it is connected to, 0 for none.
-    pub peer_inode: u64,
-    /// Its cookie.
-    pub cookie: u64,
-    /// It is a listener.
-    pub listening: bool,
-    /// It sends datagrams.
-    pub datagram: bool,
-    /// The path that it is bound to, or a zero byte and the rest of an abstract name; empty when it is not bound.
-    pub name: Vec<u8>,
-}
 
 /// An open SOCK_DIAG socket that reads UNIX sockets. It keeps showing the network namespace it was opened in.
 #[derive(Debug)]

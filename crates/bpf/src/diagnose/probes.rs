@@ -69,7 +69,7 @@ pub struct Config {
     pub port: Option<u16>,
     /// Flows tracked at most.
     pub max_flows: u32,
-    /// Of the connections that are open at the start, so many are tracked at once; the others when they are first used.
+    /// How many of the connections that are open at the start are tracked at once; the others when they are first used.
     pub eager_flows: u32,
     /// What the processes fork is left alone; otherwise it belongs to the subject.
     pub without_children: bool,

@@ -1,6 +1,4 @@
 //! Whether a service that is not slow has anything left: a resource that is full makes the next request wait.
-use parshall_evidence::HopKind;
-
 use crate::judge::facts::Facts;
 use crate::judge::facts::requests::ServiceFact;
 use crate::stats::ratio;
@@ -71,10 +69,8 @@ fn cpus(facts: &Facts<'_>) -> Option<String> {
 }
 
 fn workers(service: &ServiceFact<'_>) -> Option<String> {
-    let queue = |p: &&crate::judge::facts::requests::PartFact<'_>| {
-        p.rec.hops.first().is_some_and(|h| matches!(h.kind, HopKind::AcceptQueue | HopKind::Unread))
-    };
-    let queued: f64 = service.parts.iter().filter(queue).map(|p| p.ns).sum();
+    let in_queue = service.parts.iter().filter(|p| p.rec.hops.first().is_some_and(|h| h.kind.is_queue()));
+    let queued: f64 = in_queue.map(|p| p.ns).sum();
     let workers = f64::from(service.rec.workers);
     let worked = ratio(service.rec.worked_ns as f64, service.rec.observed_ns as f64);
     (workers >= 1.0 && worked >= FULL * workers && ratio(queued, service.time_ns) >= QUEUED).then(|| {

@@ -38,7 +38,7 @@ pub fn of(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent) -> Vec<Cha
 fn steps(hops: &[Hop]) -> Vec<Step<'_>> {
     let mut steps: Vec<Step<'_>> = Vec::new();
     for hop in hops {
-        let queue = matches!(hop.kind, HopKind::AcceptQueue | HopKind::Unread).then_some(hop.kind);
+        let queue = hop.kind.is_queue().then_some(hop.kind);
         match steps.last_mut() {
             Some(last) if last.hop.tid == hop.tid && hop.tid != 0 => *last = Step { hop, queue: last.queue.or(queue) },
             // Whoever took the request in was busy with this thread's work: the thread says it all.

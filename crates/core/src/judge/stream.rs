@@ -8,10 +8,7 @@ use crate::units;
 
 /// Bytes per second that a flow moved over the window, in the direction in which it moved more.
 pub fn rate(flow: &FlowFact<'_>) -> f64 {
-    let (first, last) = (&flow.rec.first, &flow.rec.last);
-    let sent = last.bytes_acked.saturating_sub(first.bytes_acked);
-    let received = last.bytes_received.saturating_sub(first.bytes_received);
-    ratio(sent.max(received) as f64, flow.ledger.wall_ns / 1e9)
+    ratio(flow.rec.acked_bytes().max(flow.rec.received_bytes()) as f64, flow.ledger.wall_ns / 1e9)
 }
 
 /// Bytes that would be under way if the flow moved at this rate over its least round trip.
@@ -36,10 +33,11 @@ pub fn pace(flow: &FlowFact<'_>) -> String {
 /// The end of a flow that receives, if it is in the capture.
 pub fn receiver<'f, 'a>(facts: &'f Facts<'a>, flow: usize) -> Option<&'f FlowFact<'a>> {
     let fact = &facts.flows[flow];
-    let (first, last) = (&fact.rec.first, &fact.rec.last);
-    let receives =
-        last.bytes_received.saturating_sub(first.bytes_received) > last.bytes_acked.saturating_sub(first.bytes_acked);
-    if receives { Some(fact) } else { fact.pair.map(|other| &facts.flows[other]) }
+    if fact.rec.received_bytes() > fact.rec.acked_bytes() {
+        Some(fact)
+    } else {
+        fact.pair.map(|other| &facts.flows[other])
+    }
 }
 
 /// The lost time of one blame, if any, and the flow that lost most.

@@ -5,7 +5,7 @@
 //! `cgroup_id` of UNIX sockets, TIME_WAIT and embryonic connections; everything but identity and timer of those two;
 //! `mark` and details of the upper layer without CAP_NET_ADMIN; `netns`, which the reader knows. `priority` is known
 //! only where no class is set.
-mod bytes;
+pub mod bytes;
 mod filter;
 mod inet;
 mod message;
@@ -34,6 +34,24 @@ pub enum Table {
     Mptcp,
     #[allow(missing_docs)]
     Unix,
+}
+
+/// A UNIX socket, and which it is connected to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnixSocket {
+    /// Inode of its descriptor; 0 while it waits to be accepted.
+    pub inode: u64,
+    /// Inode of the socket it is connected to, 0 for none.
+    pub peer_inode: u64,
+    /// Its cookie.
+    pub cookie: u64,
+    /// It is a listener.
+    pub listening: bool,
+    /// It sends datagrams.
+    pub datagram: bool,
+    /// The path that it is bound to, or a zero byte and the rest of an abstract name; empty when it is not bound. Accepted sockets
+    /// have their listener's, and socket pairs none.
+    pub name: Vec<u8>,
 }
 
 /// How replies are read.

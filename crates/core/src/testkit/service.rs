@@ -1,4 +1,4 @@
-//! Services made by hand, for tests: so many requests, and shares of their time that went one way each.
+//! Services made by hand, for tests: a number of requests, and shares of their time that went one way each.
 use std::net::{Ipv4Addr, SocketAddr};
 
 use parshall_evidence::{Capture, Hop, HopKind, PathPart, Service, Transport};
@@ -118,7 +118,7 @@ impl ServiceBuilder {
         self
     }
 
-    /// And so many that had waited `ms` each when the window ended.
+    /// Further requests that had waited `ms` each when the window ended.
     pub fn unanswered(mut self, n: u64, ms: f64) -> ServiceBuilder {
         let record = &mut self.record;
         (record.unanswered, record.unanswered_longest_ns) = (n, (ms * 1e6) as u64);

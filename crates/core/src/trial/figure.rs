@@ -8,7 +8,7 @@ use crate::stats::ratio;
 
 /// Requests in a window from which on the time of a request says something.
 const REQUESTS_MIN: f64 = 5.0;
-/// From so many bytes a request on, the connections are streams that are answered now and then.
+/// From this size of a request and its reply on, the connections are streams that are answered now and then.
 const STREAM_BYTES: f64 = 4e6;
 
 /// A figure by which windows are compared.
@@ -126,9 +126,7 @@ fn ends<'f, 'a>(facts: &'f Facts<'a>) -> Vec<&'f FlowFact<'a>> {
 
 /// Bytes that a connection carried, by the kernel's own count.
 fn bytes(flow: &FlowFact<'_>) -> u64 {
-    let (first, last) = (&flow.rec.first, &flow.rec.last);
-    let acked = last.bytes_acked.saturating_sub(first.bytes_acked);
-    acked + last.bytes_received.saturating_sub(first.bytes_received)
+    flow.rec.acked_bytes() + flow.rec.received_bytes()
 }
 
 /// Both ends count what is asked and answered; the client does not count the last request before it closes. Where probes ran in

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use parshall_bpf::diagnose::lifecycle::FlowDump;
 use parshall_bpf::diagnose::syscall::{SysKey, SysValue};
 use parshall_bpf::diagnose::thread::{OffKey, OffValue, ThreadDump};
+use parshall_evidence::socket::selection::state::CLOSE;
 use parshall_evidence::{CopyPattern, FlowCalls, FlowRecord, Role, RunQueue, TcpSnapshot, ThreadRecord};
 
 use crate::cells::{call_cells, off_cells};
@@ -72,7 +73,7 @@ pub fn flow(parts: &FlowParts<'_>, last: &FlowDump) -> FlowRecord {
             Role::Unknown
         },
         begin_ns: if first.is_some() { 0 } else { relative(last.flow.begin) },
-        end_ns: if last_snap.state == TCP_CLOSE { last_snap.at_ns } else { end - begin },
+        end_ns: if last_snap.state == CLOSE { last_snap.at_ns } else { end - begin },
         observed_ns: cells.iter().map(|cell| cell.ns).sum(),
         cells,
         calls: last.calls(),
@@ -92,9 +93,6 @@ fn before_calls(last: &TcpSnapshot, calls: &FlowCalls, at_ns: u64) -> TcpSnapsho
         ..*last
     }
 }
-
-/// TCP_CLOSE, include/net/tcp_states.h.
-const TCP_CLOSE: u8 = 7;
 
 /// What the threads are assembled from.
 pub struct ThreadParts<'a> {

@@ -36,7 +36,7 @@ use parshall_host::symbols::Stacks;
 
 /// Flows tracked at most, 2 kB each in the kernel and here.
 const FLOWS_MAX: u32 = 16_384;
-/// Of the connections that are open at the start, so many are tracked at once.
+/// How many of the connections that are open at the start are tracked at once.
 const FLOWS_EAGER: u32 = 8192;
 /// The longest time between two drains of the ring: it holds several times what arrives meanwhile on a host that opens 26,000
 /// connections a second. Each drain disturbs a saturated service, so there are no more than needed.

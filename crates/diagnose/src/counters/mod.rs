@@ -9,6 +9,7 @@ mod queues;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
+use parshall_evidence::socket::selection::state::TIME_WAIT;
 use parshall_evidence::{Counters, ListenerCounters, NamespaceCounters, PortUse, SocketFigures, UdpCounters};
 use parshall_host::tcp_diag::TcpSocket;
 
@@ -117,7 +118,7 @@ fn ports(netns: u64, reading: &Reading) -> Vec<PortUse> {
     let mut by_remote: HashMap<_, (HashMap<u16, bool>, u64)> = HashMap::new();
     for socket in reading.port_users.iter().filter(|s| range.contains(&s.record.local_port)) {
         let (ports, waiting) = by_remote.entry(socket.remote()).or_default();
-        let waits = socket.record.state == namespace::TIME_WAIT;
+        let waits = socket.record.state == TIME_WAIT;
         if ports.insert(socket.record.local_port, waits).is_none() {
             *waiting += u64::from(waits);
         }

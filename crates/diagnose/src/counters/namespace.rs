@@ -4,14 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use parshall_evidence::NetSettings;
+use parshall_evidence::socket::selection::state::TIME_WAIT;
 use parshall_evidence::socket::{Group, Groups, Kind, Kinds, Selection, Side};
 use parshall_host::tcp_diag::{TcpSocket, states};
 
 use super::queues::{self, Queue};
 use crate::subject::{Namespace, Resolved, Select};
 
-/// TCP_TIME_WAIT, include/net/tcp_states.h.
-pub const TIME_WAIT: u8 = 6;
 /// Connected sockets are read one by one up to this number: at 3 us each, that is a few milliseconds.
 const CONNECTED_MAX: u64 = 4096;
 /// Ports in use are counted by destination when at least this share of the range may be taken.

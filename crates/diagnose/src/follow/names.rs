@@ -104,8 +104,11 @@ impl KnownNames {
         for (tid, names) in self.threads.iter().filter_map(|(tid, names)| Some((*tid, names.clone()?))) {
             let known = timeline.names.entry(tid).or_insert_with(|| names.clone());
             if known.pid == names.pid {
-                known.thread = std::mem::take(&mut known.thread).or(names.thread);
-                known.process = std::mem::take(&mut known.process).or(names.process);
+                for (kept, read) in [(&mut known.thread, names.thread), (&mut known.process, names.process)] {
+                    if kept.is_empty() {
+                        *kept = read;
+                    }
+                }
             }
         }
         let titles: Vec<(u32, String)> = self.titles.keys().map(|&pid| (pid, self.title(pid))).collect();
@@ -119,17 +122,6 @@ impl KnownNames {
     }
 }
 
-/// The first of two that is not empty.
-trait Or {
-    fn or(self, other: String) -> String;
-}
-
-impl Or for String {
-    fn or(self, other: String) -> String {
-        if self.is_empty() { other } else { self }
-    }
-}
-
 fn thread_names(tid: u32) -> Option<Names> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let pid = proc_fs::status_field(&status, "Tgid")?.parse().ok()?;
@@ -140,7 +132,7 @@ fn thread_names(tid: u32) -> Option<Names> {
 
 /// The name of a process; empty when it is gone.
 pub fn comm(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+    proc_fs::comm(pid).unwrap_or_default()
 }
 
 /// What a descriptor refers to, as the kernel names it; empty when it is closed.

@@ -1,7 +1,8 @@
 //! Socket tables of the network namespaces in which observed processes have sockets.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use parshall_core::observe::follow::ends::{End, Held, Tables, TcpEnd, UnixEnd};
+use parshall_core::observe::follow::ends::{End, Held, Tables, TcpEnd};
+use parshall_core::sock_diag::UnixSocket;
 use parshall_evidence::socket::selection::state::LISTEN;
 use parshall_evidence::socket::{Groups, Selection};
 use parshall_host::tcp_diag::{TcpDiag, TcpSocket, states};
@@ -47,7 +48,13 @@ impl Sockets {
         self.refused.len()
     }
 
-    fn dump(&mut self, netns: u64, known: &BTreeMap<u64, u32>, tcp: &mut Vec<TcpEnd>, unix: Option<&mut Vec<UnixEnd>>) {
+    fn dump(
+        &mut self,
+        netns: u64,
+        known: &BTreeMap<u64, u32>,
+        tcp: &mut Vec<TcpEnd>,
+        unix: Option<&mut Vec<UnixSocket>>,
+    ) {
         let opened = match self.open.remove(&netns) {
             Some(open) => Some(open),
             None => known.get(&netns).and_then(|&pid| open(netns, pid)),
@@ -67,14 +74,7 @@ impl Sockets {
         let whole = tcp_diag.each(&selection, &mut take).is_ok();
         if let (Some(unix), Some(diag)) = (unix, &mut unix_diag) {
             match diag.dump() {
-                Ok(found) => unix.extend(found.into_iter().map(|socket| UnixEnd {
-                    cookie: socket.cookie,
-                    inode: socket.inode,
-                    peer_inode: socket.peer_inode,
-                    listening: socket.listening,
-                    datagram: socket.datagram,
-                    name: socket.name,
-                })),
+                Ok(found) => unix.extend(found),
                 Err(_) => unix_diag = None,
             }
         }

@@ -31,7 +31,7 @@ struct Known {
     /// It has the new value from one that was changed, and not from us.
     inherited: bool,
     /// The guardian knows its old value.
-    told: bool,
+    known_to_guardian: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,11 +184,13 @@ impl<'a> Changer<'a> {
         let spared = self.ports_with_own_value();
         let wanting =
             |known: &Known| known.state == State::Old && known.listener().is_none_or(|port| !spared.contains(&port));
-        let untold =
-            self.known.values_mut().filter(|known| wanting(known) || known.state == State::InPlace && !known.told);
-        let undo: Vec<Undo> = untold
+        let unknown = self
+            .known
+            .values_mut()
+            .filter(|known| wanting(known) || known.state == State::InPlace && !known.known_to_guardian);
+        let undo: Vec<Undo> = unknown
             .map(|known| {
-                known.told = true;
+                known.known_to_guardian = true;
                 known.undo()
             })
             .collect();
@@ -304,8 +306,10 @@ impl<'a> Changer<'a> {
     fn add(&mut self, place: Place, old: String, late: bool) {
         let Some(new) = self.value_for(&place) else { return };
         let state = if place.is(&old, &new) { State::InPlace } else { State::Old };
-        self.known
-            .insert(place.key(), Known { place, old, new, state, late, changed: false, inherited: false, told: false });
+        self.known.insert(
+            place.key(),
+            Known { place, old, new, state, late, changed: false, inherited: false, known_to_guardian: false },
+        );
     }
 
     /// Threads that are made and connections that are accepted while the change is in place have it from where they came, so what

@@ -4,7 +4,8 @@
 //! processes the path of its bind mount. The kernel reuses the inode of a namespace that has ended, so each dump verifies once
 //! that the process or mount of a cached name still leads to the namespace.
 use std::collections::HashMap;
-use std::fs;
+
+use parshall_host::proc_fs;
 
 use super::Mixed;
 use crate::namespaces::{Discovery, Namespace, Place};
@@ -103,7 +104,7 @@ fn name(namespace: &Namespace) -> (String, Option<Place>) {
                 Place::Mount(_) | Place::MountOf { .. } => return None,
             };
             // The initial namespace, that of init and of kernel threads, has no name.
-            let name = if pid <= 2 { String::new() } else { format!("{pid}/{}", command(pid)?) };
+            let name = if pid <= 2 { String::new() } else { format!("{pid}/{}", proc_fs::comm(pid).ok()?) };
             Some((name, Some(place.clone())))
         })
     };
@@ -117,13 +118,9 @@ fn name(namespace: &Namespace) -> (String, Option<Place>) {
     named.or_else(inhabited).or_else(mounted).unwrap_or_default()
 }
 
-fn command(pid: u32) -> Option<String> {
-    let bytes = fs::read(format!("/proc/{pid}/comm")).ok()?;
-    Some(String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes)).into_owned())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::MetadataExt;
 
     use parshall_sys::netns::NetNs;

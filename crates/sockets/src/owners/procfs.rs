@@ -1,6 +1,5 @@
 //! Owners from /proc/PID/fd. Needs no BPF, and without privileges sees the processes of the user. A system call for each
 //! descriptor makes it about ten times as expensive as the iterator. Threads with their own descriptor table are not read.
-use std::fs;
 use std::io;
 
 use anyhow::Result;
@@ -51,8 +50,7 @@ fn descriptors(pid: u32, table: &mut Table) -> io::Result<()> {
         return Ok(());
     }
     sockets.sort_unstable();
-    let command = fs::read(format!("/proc/{pid}/comm"))?;
-    table.process(pid, &String::from_utf8_lossy(command.strip_suffix(b"\n").unwrap_or(&command)));
+    table.process(pid, &proc_fs::comm(pid)?);
     for (fd, inode) in sockets {
         table.add(0, inode as u32, fd as u32);
     }

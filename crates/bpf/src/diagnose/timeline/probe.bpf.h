@@ -4,9 +4,6 @@
  * accepted one. They are the most frequent records by far, so each is small and takes one reservation in the ring.
  */
 
-/* Times off the CPU shorter than this are not reported one by one. Raised by user space where they are too many. */
-u64 off_floor_ns = 0;
-
 #if defined(__TARGET_ARCH_x86)
 /*
  * Set before load: how far behind a CPU's run queue its preempt count (or the structure with it) lies, from the kernel's type
@@ -77,11 +74,8 @@ struct off_cpu_time {
 
 static __always_inline void emit_off_cpu(struct thread *t, struct off_cpu_time *o)
 {
-	struct off_cpu_rec *r;
+	struct off_cpu_rec *r = RESERVE(off_cpu_rec);
 
-	if (o->end - t->since < off_floor_ns)
-		return;
-	r = RESERVE(off_cpu_rec);
 	if (!r)
 		return;
 	r->head.kind = REC_OFF_CPU;

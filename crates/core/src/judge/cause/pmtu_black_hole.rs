@@ -38,11 +38,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         stalls("waits for the retransmission timer", &lost),
         words::counted("flows that are stuck", stuck),
         words::counted("segments retransmitted on the worst of them", flow.retransmitted),
-        words::valued(
-            "acknowledged on it meanwhile",
-            last.bytes_acked.saturating_sub(flow.rec.first.bytes_acked) as f64,
-            "B",
-        ),
+        words::valued("acknowledged on it meanwhile", flow.rec.acked_bytes() as f64, "B"),
         words::valued("segment size", last.mss.into(), "B"),
     ];
     evidence.extend(pmtu.map(|pmtu| words::valued("path MTU, as this host knows it", pmtu.into(), "B")));

@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(verdict_of(&capture(vec![sender.clone(), receiver.clone()], vec![])), "rcvbuf-locked");
         // Seen from the receiver alone.
         assert_eq!(verdict_of(&capture(vec![receiver.clone()], vec![])), "rcvbuf-locked");
-        // A buffer that is fixed and large enough is nobody's limit.
+        // A buffer that is fixed and large enough limits nothing.
         receiver.record.last.bytes_received = receiver.record.first.bytes_received + 100_000;
         assert_eq!(verdict_of(&capture(vec![receiver], vec![])), "healthy");
         assert_eq!(sender.record.role, Role::Client);

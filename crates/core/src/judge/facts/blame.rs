@@ -225,7 +225,7 @@ fn peer_thinking(flow: &FlowFact<'_>, interval: &Interval, typical_ns: f64) -> A
     }
     // A subscriber that hears little is idle; one that downloads waits.
     let seconds = flow.ledger.wall_ns / 1e9;
-    let received = flow.rec.last.bytes_received.saturating_sub(flow.rec.first.bytes_received) as f64;
+    let received = flow.rec.received_bytes() as f64;
     let received = received.max(flow.rec.calls.recv_bytes as f64 * flow.ledger.scale);
     if flow.shape == Shape::StreamIn && received < 1e5 * seconds {
         return Attribution::NotLost;

@@ -302,7 +302,7 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
         (rec.calls.sends, rec.calls.send_bytes, ratio(ledger.wall_ns, ledger.scale) / 1e9)
     } else {
         let segs = last.data_segs_out.saturating_sub(first.data_segs_out);
-        (segs, last.bytes_acked.saturating_sub(first.bytes_acked), ledger.wall_ns / 1e9)
+        (segs, rec.acked_bytes(), ledger.wall_ns / 1e9)
     };
     let supplies = shape == Shape::StreamOut && sends as f64 >= 10.0 * seconds && sent as f64 >= 1e3 * seconds;
     FlowFact {
@@ -330,9 +330,7 @@ fn shape(rec: &FlowRecord) -> Shape {
     }
     if calls.sends == 0 && calls.recvs == 0 {
         // No calls were seen (a sampling rung): the kernel's byte counts must do.
-        let sent = rec.last.bytes_acked.saturating_sub(rec.first.bytes_acked);
-        let received = rec.last.bytes_received.saturating_sub(rec.first.bytes_received);
-        return match (sent, received) {
+        return match (rec.acked_bytes(), rec.received_bytes()) {
             (s, r) if s / 100 > r => Shape::StreamOut,
             (s, r) if r / 100 > s => Shape::StreamIn,
             _ => Shape::RequestReply,
@@ -463,9 +461,7 @@ fn handled(flow: &FlowFact<'_>) -> (f64, f64) {
         let sent = rec.last.data_segs_out.saturating_sub(rec.first.data_segs_out);
         let seen = rec.last.segs_in.saturating_sub(rec.first.segs_in);
         let items = if flow.shape == Shape::RequestReply { sent.min(seen) } else { sent.max(seen) };
-        let bytes = rec.last.bytes_acked.saturating_sub(rec.first.bytes_acked) as f64
-            + rec.last.bytes_received.saturating_sub(rec.first.bytes_received) as f64;
-        return (items as f64, bytes);
+        return (items as f64, rec.acked_bytes() as f64 + rec.received_bytes() as f64);
     }
     let items = if flow.shape == Shape::RequestReply { calls.exchanges.max(1) } else { calls.sends.max(calls.recvs) };
     let bytes = calls.send_bytes as f64 + calls.recv_bytes as f64;

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use parshall_evidence::FollowReason;
 
+use crate::sock_diag::UnixSocket;
+
 /// One end of a socket or pipe, as it stands in /proc/PID/fd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum End {
@@ -30,23 +32,6 @@ pub struct TcpEnd {
     pub remote: SocketAddr,
     /// It is a listener.
     pub listening: bool,
-}
-
-/// A UNIX socket of this host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnixEnd {
-    /// Its cookie.
-    pub cookie: u64,
-    /// Inode of its descriptor; 0 while it waits to be accepted.
-    pub inode: u64,
-    /// Inode of the other end, 0 for none.
-    pub peer_inode: u64,
-    /// It is a listener.
-    pub listening: bool,
-    /// It sends datagrams.
-    pub datagram: bool,
-    /// The name it is bound to; accepted sockets have their listener's, and socket pairs have none.
-    pub name: Vec<u8>,
 }
 
 /// Which end of a connection asks, and which answers.
@@ -85,13 +70,13 @@ pub struct Tables {
     /// Indices into `tcp`, in the order of the inodes.
     by_inode: Vec<u32>,
     listeners: HashMap<(u64, u16), Vec<u64>>,
-    unix: HashMap<u64, UnixEnd>,
+    unix: HashMap<u64, UnixSocket>,
     unix_listeners: HashMap<Vec<u8>, Vec<u64>>,
 }
 
 impl Tables {
     /// Sorts what was read.
-    pub fn new(mut tcp: Vec<TcpEnd>, unix: Vec<UnixEnd>) -> Self {
+    pub fn new(mut tcp: Vec<TcpEnd>, unix: Vec<UnixSocket>) -> Self {
         tcp.sort_unstable_by_key(|end| (end.local, end.remote, end.netns));
         let mut by_inode: Vec<u32> = (0..tcp.len() as u32).filter(|&i| tcp[i as usize].inode != 0).collect();
         by_inode.sort_unstable_by_key(|&i| tcp[i as usize].inode);
@@ -130,7 +115,7 @@ impl Tables {
     }
 
     /// The UNIX socket with this inode.
-    pub fn unix(&self, inode: u64) -> Option<&UnixEnd> {
+    pub fn unix(&self, inode: u64) -> Option<&UnixSocket> {
         self.unix.get(&inode)
     }
 
@@ -183,22 +168,15 @@ impl Tables {
         })
     }
 
-    /// The socket with the addresses exchanged. Loopback addresses mean another host in each namespace; others are the same
-    /// everywhere, unless two containers of different networks have the same, which is then nobody's.
+    /// The socket with the addresses exchanged.
     fn tcp_peer(&self, own: &TcpEnd) -> Option<&TcpEnd> {
         let wanted = (own.remote, own.local);
         let begin = self.tcp.partition_point(|end| (end.local, end.remote) < wanted);
-        let found: Vec<&TcpEnd> =
-            self.tcp[begin..].iter().take_while(|end| (end.local, end.remote) == wanted).collect();
-        let here = found.iter().copied().find(|end| end.netns == own.netns);
-        let elsewhere = || match found.as_slice() {
-            [only] if !own.remote.ip().is_loopback() => Some(*only),
-            _ => None,
-        };
-        here.or_else(elsewhere)
+        let end = begin + self.tcp[begin..].partition_point(|end| (end.local, end.remote) == wanted);
+        other_end(&self.tcp[begin..end], |end| end.netns, own.netns, own.remote)
     }
 
-    fn other_unix_end(&self, own: &UnixEnd) -> Option<OtherEnd> {
+    fn other_unix_end(&self, own: &UnixSocket) -> Option<OtherEnd> {
         if own.listening || own.peer_inode == 0 {
             return None;
         }
@@ -219,13 +197,25 @@ impl Tables {
     }
 }
 
+/// Which of the sockets with the addresses of a connection exchanged is its other end: `netns` and `remote` are those of the own
+/// end. Loopback addresses mean another host in each namespace; others are the same everywhere, unless two containers of
+/// different networks have the same, which then tells nothing.
+pub fn other_end<T>(found: &[T], netns_of: impl Fn(&T) -> u64, netns: u64, remote: SocketAddr) -> Option<&T> {
+    let here = found.iter().find(|end| netns_of(end) == netns);
+    let elsewhere = || match found {
+        [only] if !remote.ip().is_loopback() => Some(only),
+        _ => None,
+    };
+    here.or_else(elsewhere)
+}
+
 /// The connection ends on this host, whatever the tables hold.
 fn is_local(own: &TcpEnd) -> bool {
     own.remote.ip().is_loopback() || own.remote.ip() == own.local.ip()
 }
 
 /// An accepted socket has the name of its listener; a client has one only where it bound itself.
-fn unix_direction(own: &UnixEnd, other: Option<&UnixEnd>, listeners: &HashMap<Vec<u8>, Vec<u64>>) -> Direction {
+fn unix_direction(own: &UnixSocket, other: Option<&UnixSocket>, listeners: &HashMap<Vec<u8>, Vec<u64>>) -> Direction {
     if own.datagram {
         // Who is connected sends; the receiver of datagrams is connected to nobody, as a rule.
         return if other.is_some_and(|end| end.peer_inode == own.inode) { Direction::Either } else { Direction::Calls };
@@ -370,8 +360,8 @@ mod tests {
         TcpEnd { netns, cookie: inode + 1000, inode, local: address(local), remote: address(remote), listening }
     }
 
-    fn unix(inode: u64, peer_inode: u64, name: &str) -> UnixEnd {
-        UnixEnd {
+    fn unix(inode: u64, peer_inode: u64, name: &str) -> UnixSocket {
+        UnixSocket {
             cookie: inode + 1000,
             inode,
             peer_inode,
@@ -443,8 +433,8 @@ mod tests {
 
     #[test]
     fn ends_of_unix_sockets_by_their_names() {
-        let log = UnixEnd { datagram: true, listening: false, ..unix(30, 0, "/dev/log") };
-        let logs = UnixEnd { datagram: true, ..unix(31, 30, "") };
+        let log = UnixSocket { datagram: true, listening: false, ..unix(30, 0, "/dev/log") };
+        let logs = UnixSocket { datagram: true, ..unix(31, 30, "") };
         let tables = Tables::new(
             vec![],
             vec![unix(20, 0, "/db"), unix(21, 22, "/db"), unix(22, 21, ""), log, logs, unix(40, 41, "")],

@@ -2,6 +2,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use parshall_evidence::socket::selection::state::CLOSE;
 use parshall_evidence::{FlowRecord, ListenerCounters};
 
 use super::whole;
@@ -156,7 +157,6 @@ fn move_requests(facts: &Facts<'_>, short: &[usize], parts: &mut [Part]) {
 
 /// Opened and closed in the window, for a request or a few. Of two ends in the capture, the one that opened it counts.
 fn is_short(facts: &Facts<'_>, flow: &FlowFact<'_>) -> bool {
-    const CLOSE: u8 = 7;
     let opened = flow.rec.begin_ns > 0 && flow.rec.last.state == CLOSE;
     let counted_there = serves(flow.rec) && flow.pair.is_some_and(|other| facts.flows[other].rec.begin_ns > 0);
     opened

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use parshall_evidence::DeviceQueue;
+use parshall_evidence::socket::selection::state::SYN_SENT;
 
 use super::{Refusals, whole};
 use crate::judge::facts::{Blame, Facts, FlowFact, Part, Shape, rtt_ns};
@@ -11,8 +12,6 @@ use crate::judge::ledger::flow_rules::same_address;
 
 /// A queue on the path adds at least this much to the round trip before it is worth naming.
 const QUEUE_MIN_NS: f64 = 5e6;
-/// TCP_SYN_SENT, include/net/tcp_states.h.
-const SYN_SENT: u8 = 2;
 
 /// Peers behind a path on which large packets vanish.
 pub fn black_holes(facts: &Facts<'_>) -> BTreeSet<IpAddr> {
@@ -32,23 +31,27 @@ pub fn of_loss(facts: &Facts<'_>, refusals: &Refusals, black_holes: &BTreeSet<Ip
         return Blame::Syn;
     }
     // The timeout of an older flow has doubled so often that the window saw one of them at most.
-    if black_holes.contains(&flow.rec.remote.ip()) && acked(flow) < u64::from(flow.rec.last.mss.max(1)) {
+    if black_holes.contains(&flow.rec.remote.ip()) && flow.rec.acked_bytes() < u64::from(flow.rec.last.mss.max(1)) {
         return Blame::BlackHole;
     }
     if flow.shape != Shape::StreamOut {
         return part.blame;
     }
+    of_queue(facts, flow).unwrap_or(part.blame)
+}
+
+/// Where a stream's own data queues; None when it does not.
+fn of_queue(facts: &Facts<'_>, flow: &FlowFact<'_>) -> Option<Blame> {
     match shaper(facts, flow) {
-        Some(_) => Blame::Shaper,
-        None if is_queued(flow) => Blame::Bottleneck,
-        None => part.blame,
+        Some(_) => Some(Blame::Shaper),
+        None => is_queued(flow).then_some(Blame::Bottleneck),
     }
 }
 
 /// The queue of the local device that holds this flow back by its rate.
 pub fn shaper<'a>(facts: &Facts<'a>, flow: &FlowFact<'_>) -> Option<&'a DeviceQueue> {
     let space = facts.capture.counters.as_ref()?.namespace(flow.rec.netns)?;
-    let sent = flow.rec.last.bytes_acked.saturating_sub(flow.rec.first.bytes_acked);
+    let sent = flow.rec.acked_bytes();
     let holds = |q: &&DeviceQueue| q.overlimits > 0 && (q.backlog_bytes > 0 || q.drops > 0) && q.sent_bytes >= sent / 2;
     let of = space.queues.iter().filter(holds);
     of.filter(|_| sent > 0 && adds_delay(flow)).max_by_key(|q| q.sent_bytes)
@@ -72,7 +75,7 @@ fn is_black_hole(facts: &Facts<'_>, index: usize) -> bool {
     let several =
         flow.data_segs.saturating_sub(flow.retransmitted) >= 2 || last.packets_out.max(first.packets_out) >= 2;
     let stuck = flow.retransmitted >= 2
-        && acked(flow) < u64::from(last.mss.max(1))
+        && flow.rec.acked_bytes() < u64::from(last.mss.max(1))
         && (several || last.unsent_bytes > last.mss);
     if !stuck || last.state == SYN_SENT {
         return false;
@@ -86,10 +89,6 @@ fn is_black_hole(facts: &Facts<'_>, index: usize) -> bool {
     small_passes || facts.flows.iter().any(answers)
 }
 
-fn acked(flow: &FlowFact<'_>) -> u64 {
-    flow.rec.last.bytes_acked.saturating_sub(flow.rec.first.bytes_acked)
-}
-
 /// Adds the time in which streams fill their congestion window because their own data queues on the path, without a loss.
 pub fn add_queued(facts: &Facts<'_>, parts: &mut Vec<Part>) {
     for (index, flow) in facts.flows.iter().enumerate() {
@@ -98,11 +97,7 @@ pub fn add_queued(facts: &Facts<'_>, parts: &mut Vec<Part>) {
         if ns == 0.0 || counted || flow.shape != Shape::StreamOut {
             continue;
         }
-        let blame = match shaper(facts, flow) {
-            Some(_) => Blame::Shaper,
-            None if is_queued(flow) => Blame::Bottleneck,
-            None => continue,
-        };
+        let Some(blame) = of_queue(facts, flow) else { continue };
         let intervals = flow.ledger.intervals.iter().filter(|i| i.state == State::CwndLimited);
         parts.push(whole(index, blame, State::CwndLimited, ns, intervals.fold(0u64, |n, i| n.saturating_add(i.count))));
     }

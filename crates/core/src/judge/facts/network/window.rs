@@ -58,7 +58,7 @@ fn is_bound(flow: &FlowFact<'_>, windows: &[u32]) -> bool {
     let small = windows.iter().filter(|&&w| f64::from(w) < 0.5 * largest).count();
     let steady = small * 4 <= windows.len();
     let srtt = f64::from(flow.rec.last.srtt_us) * 1e3;
-    let sent = flow.rec.last.bytes_acked.saturating_sub(flow.rec.first.bytes_acked) as f64;
+    let sent = flow.rec.acked_bytes() as f64;
     let per_rtt = ratio(sent, flow.ledger.wall_ns) * srtt.max(rtt);
     rtt >= RTT_MIN_NS && steady && largest > 0.0 && per_rtt >= FULL_EACH_RTT * largest
 }
@@ -133,7 +133,7 @@ pub fn add_receivers(facts: &Facts<'_>, parts: &mut Vec<Part>) {
         if flow.pair.is_some() || flow.shape != Shape::StreamIn || rtt_ns(flow) < RTT_MIN_NS {
             continue;
         }
-        let received = flow.rec.last.bytes_received.saturating_sub(flow.rec.first.bytes_received) as f64;
+        let received = flow.rec.received_bytes() as f64;
         let per_rtt = ratio(received, flow.ledger.wall_ns) * receive_rtt_ns(flow, facts.figures(flow.rec.id));
         let window = f64::from(flow.rec.last.rcv_wnd);
         if window == 0.0 || per_rtt < FULL_EACH_RTT * window {

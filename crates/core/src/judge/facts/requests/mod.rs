@@ -168,7 +168,7 @@ impl<'a> ServiceFact<'a> {
             let Some(remote) = part.rec.hops.last().and_then(|h| h.target.parse().ok()) else { continue };
             let same = |p: &&Part| flows[p.flow].rec.remote == remote && is_network(p.blame);
             let explained: f64 = lost.iter().filter(same).map(|p| p.ns).sum();
-            // Of a question on a new connection, the opening is one of two round trips: the other one is nobody's loss.
+            // Of a question on a new connection, the opening is one of two round trips: the other one is not lost.
             if explained >= 0.4 * part.ns {
                 part.spent = Spent::Flow;
             }

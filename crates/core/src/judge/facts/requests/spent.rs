@@ -319,7 +319,7 @@ fn is_serial(service: &Service, outstanding: f64) -> bool {
 }
 
 fn is_queued(part: &PartFact<'_>) -> bool {
-    part.rec.hops.iter().any(|h| matches!(h.kind, HopKind::AcceptQueue | HopKind::Unread))
+    part.rec.hops.iter().any(|h| h.kind.is_queue())
 }
 
 fn is_locked(part: &PartFact<'_>) -> bool {
