@@ -78,7 +78,7 @@ pub struct Rates {
 pub struct Row<'a> {
     /// The fields that the kernel has.
     pub record: &'a SocketRecord,
-    /// Key of the socket (see [`super::key`]): the same in every dump, and another when the kernel reuses the structure. 0 if unknown.
+    /// Key of the socket (see [`mod@super::key`]): the same in every dump, and another when the kernel reuses the structure. 0 if unknown.
     pub socket: u64,
     /// What became of the socket since the last dump.
     pub seen: Seen,

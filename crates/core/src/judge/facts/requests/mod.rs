@@ -1,7 +1,7 @@
 //! The account of requests: for each service, what the time of its requests was spent on, and which of it was lost.
 //!
 //! Each part of a path belongs to exactly one [`Spent`]; so causes never share time, and what no cause claims stays visible. The
-//! account supersedes those parts of the flows' lost time that are the same wait seen from a socket ([`supersedes`]).
+//! account supersedes those parts of the flows' lost time that are the same wait seen from a socket ([`supersede`]).
 mod code;
 mod spent;
 
