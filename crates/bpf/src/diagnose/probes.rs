@@ -264,7 +264,7 @@ pub struct Process {
     pub tgid: u32,
     /// Which of its sockets are tracked.
     pub scope: Scope,
-    /// It is not of the subject: see [`Probes::follow_process`].
+    /// It is not of the subject: see `follow_process`.
     pub followed: bool,
 }
 
