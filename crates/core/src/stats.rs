@@ -1,4 +1,5 @@
-//! Small statistics over durations and counts. Nothing here knows what the numbers mean.
+//! Small statistics over durations and counts. Nothing here knows what the numbers mean. What rests on ranks is in [`ranks`].
+pub mod ranks;
 
 /// `a / b`, and 0 when that is not a number (an empty denominator).
 pub fn ratio(a: f64, b: f64) -> f64 {
