@@ -2,12 +2,13 @@
 //! and the crate builds for wasm32-unknown-unknown.
 //!
 //! [`judge`], [`observe`], [`critical_path`] and [`trial`] decide for the diagnosis, [`relay`] for the relay, [`sockets`] for the
-//! collector of sockets. They do not import each other, but for those of the diagnosis. What several need is in [`stats`],
+//! collector of sockets, [`experiment`] for the lab. They do not import each other, but for those of the diagnosis. What several need is in [`stats`],
 //! [`units`] (values as they are printed), [`values`] and [`networks`] (as they are read) and [`text`].
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod critical_path;
+pub mod experiment;
 pub mod judge;
 pub mod networks;
 pub mod observe;
