@@ -18,6 +18,7 @@ mod forward;
 mod hardware;
 mod host;
 mod meter;
+mod mutex;
 pub mod observe;
 mod origin;
 mod procfs;

@@ -128,6 +128,8 @@ pub enum HopKind {
     Throttled,
     /// The process was stopped (SIGSTOP, a debugger, the freezer).
     Stopped,
+    /// For a thread that, directly or through others, waits for this one.
+    Deadlock,
     /// For a lock (futex) that the next hop released.
     Lock,
     /// For the next hop to finish what it was given to do (a worker, a completion, a child process).
@@ -161,19 +163,48 @@ pub enum HopKind {
 }
 
 impl HopKind {
+    /// Its name in JSON.
+    pub fn id(self) -> &'static str {
+        match self {
+            HopKind::AcceptQueue => "accept-queue",
+            HopKind::Unread => "unread",
+            HopKind::OnCpu => "on-cpu",
+            HopKind::RunQueue => "run-queue",
+            HopKind::Throttled => "throttled",
+            HopKind::Stopped => "stopped",
+            HopKind::Deadlock => "deadlock",
+            HopKind::Lock => "lock",
+            HopKind::Worker => "worker",
+            HopKind::Disk => "disk",
+            HopKind::Memory => "memory",
+            HopKind::Timer => "timer",
+            HopKind::Reply => "reply",
+            HopKind::NameServer => "name-server",
+            HopKind::Pipe => "pipe",
+            HopKind::Client => "client",
+            HopKind::Send => "send",
+            HopKind::Connect => "connect",
+            HopKind::Network => "network",
+            HopKind::OtherRequest => "other-request",
+            HopKind::Kernel => "kernel",
+            HopKind::Unseen => "unseen",
+        }
+    }
+
     /// Nobody had begun with the request: it waited to be accepted or read.
     pub fn is_queue(self) -> bool {
         matches!(self, HopKind::AcceptQueue | HopKind::Unread)
     }
 
     /// All of them.
-    pub const ALL: [HopKind; 21] = [
+    pub const ALL: [HopKind; 22] = [
         HopKind::AcceptQueue,
         HopKind::Unread,
         HopKind::OnCpu,
         HopKind::RunQueue,
         HopKind::Throttled,
         HopKind::Stopped,
+        HopKind::Deadlock,
         HopKind::Lock,
         HopKind::Worker,
         HopKind::Disk,
@@ -190,4 +221,18 @@ impl HopKind {
         HopKind::Kernel,
         HopKind::Unseen,
     ];
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::value::{Error, StrDeserializer};
+
+    use super::*;
+
+    #[test]
+    fn ids_are_those_of_json() {
+        for kind in HopKind::ALL {
+            assert_eq!(HopKind::deserialize(StrDeserializer::<Error>::new(kind.id())), Ok(kind));
+        }
+    }
 }

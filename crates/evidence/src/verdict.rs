@@ -191,14 +191,20 @@ pub struct ServiceReport {
 }
 
 /// Shares of the time from the arrival of requests until their replies were sent; they sum to 1, or are all 0.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestTime {
     /// The connection waited for accept().
     pub accept_queue: f64,
     /// The request lay in the socket until a thread read it.
     pub unread: f64,
+    /// Its begin had been read, and its reader slept until the client sent more.
+    #[serde(default)]
+    pub incomplete: f64,
     /// It had been read, and its reply had not begun.
     pub working: f64,
+    /// What the threads of the service did in that time, the largest share first. Shares are of the whole time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub work: Vec<TimeShare>,
     /// The reply was written and waited in the socket: held by Nagle's algorithm or a cork, or for the peer's window, the
     /// congestion window, pacing, the local qdisc or a retransmission.
     pub reply_unsent: f64,

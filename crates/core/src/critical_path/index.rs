@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use parshall_evidence::FlowId;
 
 use super::requests::{self, Request};
-use super::timeline::{Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker};
+use super::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker};
 use crate::judge::ledger::thread::Wait;
 
 /// A timeline and what is derived from it once.
@@ -61,6 +61,29 @@ impl<'a> Index<'a> {
     pub fn usual_waker(&self, off: &OffCpu) -> Option<u32> {
         let by = *self.usual_wakers.get(&self.names(off.tid)?.pid)?;
         (by != off.tid).then_some(by)
+    }
+
+    /// Who held the mutex for which a thread slept when the window ended, if this is that sleep.
+    pub fn mutex_owner(&self, off: &OffCpu) -> Option<u32> {
+        let last = self.timeline.off_cpu.get(&off.tid)?.last()?;
+        (last.begin_ns == off.begin_ns).then(|| self.timeline.mutex_owners.get(&off.tid).copied())?
+    }
+
+    /// Whether a process has a single thread, as far as was seen.
+    pub fn has_one_thread(&self, pid: u32) -> bool {
+        self.timeline.names.values().filter(|names| names.pid == pid).count() == 1
+    }
+
+    /// The process at the other end of a socket, if it is one of this host.
+    pub fn peer(&self, id: FlowId) -> Option<Holder> {
+        let observed = self.socket(id).and_then(|s| self.socket(s.other_end?)).filter(|other| other.pid != 0);
+        match observed {
+            Some(other) => {
+                let process = self.names(other.pid).map(|n| n.process.clone()).unwrap_or_default();
+                Some(Holder { pid: other.pid, process })
+            }
+            None => self.timeline.unobserved_ends.get(&id).cloned(),
+        }
     }
 
     /// A thread's times off the CPU; None when it was not observed at `from`.

@@ -49,8 +49,11 @@ impl<'a> Paths<'a> {
         let mut own: BTreeMap<Vec<Key>, Sum> = BTreeMap::new();
         for piece in pieces {
             let mut keyed: Vec<(Key, Step)> = piece.steps.iter().map(|step| (self.key(step), *step)).collect();
-            // In a queue for one lock each waits for the one before it: the last of them waits for the holder.
-            keyed.dedup_by(|next, before| next.0 == before.0);
+            // In a queue for one lock each waits for the one before it: the last of them waits for the holder. In a deadlock
+            // there is no last one.
+            if piece.steps.last().is_some_and(|leaf| leaf.kind != HopKind::Deadlock) {
+                keyed.dedup_by(|next, before| next.0 == before.0);
+            }
             let (keys, steps): (Vec<Key>, Vec<Step>) = keyed.into_iter().unzip();
             own.entry(keys).or_default().take(&steps, piece.ns);
         }
@@ -87,6 +90,10 @@ impl<'a> Paths<'a> {
             Target::Remote(id) => self.index.socket(id).map_or_else(String::new, |s| match step.kind {
                 // The clients of a service differ in nothing but their ports.
                 HopKind::OtherRequest => String::new(),
+                HopKind::Client => match self.index.peer(id) {
+                    Some(peer) if !peer.process.is_empty() => format!("{} ({} {})", s.remote, peer.process, peer.pid),
+                    _ => s.remote.to_string(),
+                },
                 _ => s.remote.to_string(),
             }),
             Target::File(fd) => {

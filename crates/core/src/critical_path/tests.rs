@@ -2,7 +2,7 @@
 use parshall_evidence::{FdKind, HopKind, PathPart, Service};
 
 use super::services;
-use super::timeline::{OffCpu, Waker, Why};
+use super::timeline::{Holder, OffCpu, Waker, Why};
 use crate::testkit::timeline::{Script, client_socket, off, served_socket};
 
 const EPOLL: i32 = 232;
@@ -390,4 +390,75 @@ mod properties {
             }
         }
     }
+}
+
+/// A request that 101 read and left when it slept for a mutex of 102, which sleeps for one of 101.
+fn deadlocked() -> Script {
+    let mut script = serving(102).receives(101, 1, 100, 100).sleeps(101, 200, 1_000_000, FUTEX, Waker::Unknown).sleeps(
+        102,
+        50,
+        1_000_000,
+        FUTEX,
+        Waker::Unknown,
+    );
+    script.timeline.mutex_owners.extend([(101, 102), (102, 101)]);
+    script
+}
+
+#[test]
+fn threads_that_hold_what_the_other_sleeps_for_are_in_a_deadlock() {
+    let service = only(deadlocked());
+    has(&service, "101:Lock > 102:Lock > 101:Deadlock", 999_800);
+}
+
+#[test]
+fn a_mutex_whose_owner_sleeps_for_something_else_is_no_deadlock() {
+    let mut script = serving(102).receives(101, 1, 100, 100).sleeps(101, 200, 1_000_000, FUTEX, Waker::Unknown).sleeps(
+        102,
+        50,
+        1_000_000,
+        SLEEP,
+        Waker::Unknown,
+    );
+    script.timeline.mutex_owners.insert(101, 102);
+    has(&only(script), "101:Lock > 102:Timer", 999_800);
+}
+
+#[test]
+fn servers_with_one_thread_that_ask_each_other_are_in_a_deadlock() {
+    // 101 asks 111 over 2-3, and 111 asks 101 over 4-5, which 101 never reads.
+    let waits = |tid, from, socket| OffCpu {
+        syscall: RECV,
+        fd: FdKind::Tcp,
+        target: socket,
+        ..off(tid, from, 1_000_000, 1_000_000)
+    };
+    let script = served()
+        .socket(2, client_socket(7001), 101)
+        .socket(3, served_socket(7001), 111)
+        .socket(4, client_socket(7000), 111)
+        .socket(5, served_socket(7000), 101)
+        .pair(2, 3)
+        .pair(4, 5)
+        .receives(101, 1, 100, 100)
+        .sends(101, 2, 200)
+        .off(waits(101, 200, 2))
+        .receives(111, 3, 300, 300)
+        .sends(111, 4, 400)
+        .off(waits(111, 400, 4));
+    let service = only(script);
+    has(&service, "101:Reply > 111:Reply > 101:Deadlock", 999_600);
+}
+
+#[test]
+fn a_holders_client_has_a_name() {
+    let mut script = serving(102)
+        .receives(101, 1, 100, 100)
+        .sleeps(101, 200, 700, FUTEX, Waker::Thread(102))
+        .sends(101, 1, 800)
+        .off(OffCpu { syscall: RECV, fd: FdKind::Tcp, target: 99, ..off(102, 150, 650, 650) });
+    script.timeline.unobserved_ends.insert(99, Holder { pid: 1200, process: "psql".to_string() });
+    let service = only(script);
+    let leaf = service.path.iter().filter_map(|p| p.hops.last()).find(|h| h.kind == HopKind::Client);
+    assert!(leaf.expect("the client is waited for").target.ends_with(" (psql 1200)"), "{service:?}");
 }

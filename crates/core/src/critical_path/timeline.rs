@@ -35,6 +35,13 @@ pub struct OffCpu {
     pub stack: Option<u32>,
 }
 
+impl OffCpu {
+    /// It slept, and nobody had woken it when the slice ended.
+    pub fn is_open(&self) -> bool {
+        self.waker == Waker::Unknown && self.wake_ns >= self.end_ns
+    }
+}
+
 /// Why a thread left the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
@@ -153,6 +160,8 @@ pub struct Timeline {
     pub titles: HashMap<u32, String>,
     /// Who holds the other end of a socket, UNIX sockets included, where that is a process of this host that was not observed.
     pub unobserved_ends: HashMap<FlowId, Holder>,
+    /// Of threads that still slept for a mutex when the window ended, who held it.
+    pub mutex_owners: HashMap<u32, u32>,
     /// Processes whose threads were observed, with the time from which they were.
     pub observed_pids: HashMap<u32, u64>,
     /// The path of what a descriptor refers to, by process and descriptor number.

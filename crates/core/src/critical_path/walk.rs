@@ -83,6 +83,8 @@ pub struct Walk<'a> {
     pieces: Vec<Piece>,
     visits: u32,
     nested: u32,
+    /// Sleeps on the way to where the walk is, by thread and begin.
+    asleep: Vec<(u32, u64)>,
 }
 
 /// The pieces of a request at a served socket.
@@ -115,7 +117,7 @@ impl Step {
 
 impl<'a> Walk<'a> {
     fn new(index: &'a Index<'a>) -> Walk<'a> {
-        Walk { index, steps: Vec::new(), pieces: Vec::new(), visits: 0, nested: 0 }
+        Walk { index, steps: Vec::new(), pieces: Vec::new(), visits: 0, nested: 0, asleep: Vec::new() }
     }
 
     fn emit(&mut self, step: Step, ns: u64) {
@@ -243,6 +245,18 @@ impl<'a> Walk<'a> {
 
     /// A sleep of a thread, cut to `span`. `turn` is the end of what the thread did for the task after it.
     fn sleep(&mut self, off: &OffCpu, span: (u64, u64), lo: u64, turn: u64, task: Task) -> Next {
+        let this = (off.tid, off.begin_ns);
+        if off.is_open() && self.asleep.contains(&this) {
+            self.emit(Step::of(off, HopKind::Deadlock), span.1 - span.0);
+            return Next::Before(span.0);
+        }
+        self.asleep.push(this);
+        let next = self.slept(off, span, lo, turn, task);
+        self.asleep.pop();
+        next
+    }
+
+    fn slept(&mut self, off: &OffCpu, span: (u64, u64), lo: u64, turn: u64, task: Task) -> Next {
         let (begin, wake) = span;
         let kind = match (off.why, self.index.wait(off)) {
             (Why::Stopped, _) => HopKind::Stopped,
@@ -392,14 +406,18 @@ impl<'a> Walk<'a> {
         let (begin, wake) = span;
         let by = match off.waker {
             Waker::Thread(by) => by,
-            // Nobody had ended it when the slice was over.
-            Waker::Unknown if off.wake_ns >= off.end_ns => match self.index.usual_waker(off) {
-                Some(by) => by,
-                None => {
-                    self.emit(Step::of(off, HopKind::Lock), wake - begin);
-                    return Next::Before(begin);
+            _ if off.is_open() => {
+                if let Some(owner) = self.index.mutex_owner(off) {
+                    return self.woken_by(off, HopKind::Lock, owner, span);
                 }
-            },
+                match self.index.usual_waker(off) {
+                    Some(by) => by,
+                    None => {
+                        self.emit(Step::of(off, HopKind::Lock), wake - begin);
+                        return Next::Before(begin);
+                    }
+                }
+            }
             _ => return self.timed(off, span, lo, task),
         };
         if self.is_handover(off, by, lo, task) {
@@ -459,6 +477,16 @@ impl<'a> Walk<'a> {
         Next::Before(begin)
     }
 
+    /// The only thread of a process, if it waits itself for what led here, and still does at `hi`: it cannot answer before it is
+    /// answered.
+    fn only_thread_waits(&self, pid: u32, hi: u64) -> Option<u32> {
+        let of_pid = |step: &&Step| self.index.names(step.tid).is_some_and(|n| n.pid == pid);
+        let tid = self.steps.iter().find(of_pid)?.tid;
+        let offs = self.index.off_cpu(tid, 0)?;
+        let sleeps = offs[..offs.partition_point(|off| off.begin_ns < hi)].last().is_some_and(OffCpu::is_open);
+        (sleeps && self.index.has_one_thread(pid)).then_some(tid)
+    }
+
     /// A wait for the reply to what was sent on a socket, between `lo` and `hi`.
     fn reply(&mut self, step: Step, id: FlowId, lo: u64, hi: u64) {
         let socket = self.index.socket(id);
@@ -479,7 +507,10 @@ impl<'a> Walk<'a> {
                 w.request(request, arrived, end);
                 at = end;
             }
-            if at == lo {
+            let unread_by = other_end.filter(|_| at == lo).and_then(|end| index.socket(end)).map(|s| s.pid);
+            if let Some(waits) = unread_by.and_then(|pid| w.only_thread_waits(pid, hi)) {
+                w.emit(Step::new(waits, HopKind::Deadlock), hi.saturating_sub(lo));
+            } else if at == lo {
                 w.emit_here(hi.saturating_sub(lo));
             } else {
                 w.emit(Step::new(0, HopKind::Network), hi.saturating_sub(at));

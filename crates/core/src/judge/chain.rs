@@ -115,7 +115,7 @@ fn resource(hop: &Hop) -> &str {
         HopKind::OnCpu | HopKind::RunQueue => "cpu",
         HopKind::Throttled => "quota",
         HopKind::Stopped => "signal",
-        HopKind::Lock => "lock",
+        HopKind::Lock | HopKind::Deadlock => "lock",
         HopKind::Worker => "worker",
         HopKind::Disk => "disk",
         HopKind::Memory => "memory",
@@ -148,6 +148,7 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>) -> String 
             format!("waits{}{} for a lock, always woken by {next_name}", call(), function(capture, hop))
         }
         HopKind::Lock => format!("waits{}{} for a lock", call(), function(capture, hop)),
+        HopKind::Deadlock => format!("waits{}{} for those who wait for it: a deadlock", call(), function(capture, hop)),
         HopKind::Worker if next.is_some() => format!("waits{} for {next_name} to finish", call()),
         HopKind::Worker => format!("waits{} for a worker to finish", call()),
         HopKind::Disk => format!("waits for the disk{}{}", call(), target(": ")),

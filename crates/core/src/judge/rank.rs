@@ -419,10 +419,12 @@ mod tests {
             prop_assert!(!json.contains("null"), "{}", json);
             for s in &report.services {
                 let t = &s.time;
-                let shares = [t.accept_queue, t.unread, t.working, t.reply_unsent];
+                let shares = [t.accept_queue, t.unread, t.incomplete, t.working, t.reply_unsent];
                 prop_assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{:?}", s);
                 let sum: f64 = shares.iter().sum();
                 prop_assert!(sum == 0.0 || (sum - 1.0).abs() < 0.01, "{:?}", s);
+                let work: f64 = t.work.iter().map(|w| w.share).sum();
+                prop_assert!((work - t.working).abs() < 0.01, "{:?}", s);
             }
             let facts = Facts::new(&capture);
             for s in &facts.requests.services {

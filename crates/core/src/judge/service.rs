@@ -1,5 +1,7 @@
 //! Services as a report shows them: their requests in figures, and where the time of these went.
-use parshall_evidence::{HopKind, RequestTime, Service, ServiceReport, Transport};
+use std::collections::BTreeMap;
+
+use parshall_evidence::{HopKind, RequestTime, Service, ServiceReport, TimeShare, Transport};
 
 use crate::judge::facts::Facts;
 use crate::judge::facts::requests::{ServiceFact, is_network, is_served_by};
@@ -48,10 +50,15 @@ fn process(facts: &Facts<'_>, service: &Service) -> String {
 }
 
 fn time(facts: &Facts<'_>, fact: &ServiceFact<'_>) -> RequestTime {
-    let first = |kind: HopKind| -> f64 {
-        fact.parts.iter().filter(|p| p.rec.hops.first().is_some_and(|h| h.kind == kind)).map(|p| p.ns).sum()
-    };
-    let (accept_queue, unread) = (first(HopKind::AcceptQueue), first(HopKind::Unread));
+    // What the service's own threads did; what others did for them is the chain's.
+    let mut first: BTreeMap<HopKind, f64> = BTreeMap::new();
+    for part in &fact.parts {
+        let kind = part.rec.hops.first().map_or(HopKind::Unseen, |hop| hop.kind);
+        *first.entry(kind).or_default() += part.ns;
+    }
+    *first.entry(HopKind::Unseen).or_default() += fact.unseen_ns;
+    let mut take = |kind: HopKind| first.remove(&kind).unwrap_or(0.0);
+    let (accept_queue, unread, incomplete) = (take(HopKind::AcceptQueue), take(HopKind::Unread), take(HopKind::Client));
     let unsent: f64 = facts
         .parts
         .iter()
@@ -60,10 +67,51 @@ fn time(facts: &Facts<'_>, fact: &ServiceFact<'_>) -> RequestTime {
         .sum();
     let all = fact.time_ns + unsent;
     let share = |ns: f64| ratio(ns, all).clamp(0.0, 1.0);
+    let mut work: Vec<TimeShare> = first
+        .iter()
+        .filter(|(_, ns)| **ns > 0.0)
+        .map(|(kind, ns)| TimeShare {
+            state: kind.id().to_string(),
+            label: label(*kind).to_string(),
+            ms: ns / 1e6,
+            share: share(*ns),
+        })
+        .collect();
+    work.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     RequestTime {
         accept_queue: share(accept_queue),
         unread: share(unread),
-        working: share(fact.time_ns - accept_queue - unread),
+        incomplete: share(incomplete),
+        working: share(fact.time_ns - accept_queue - unread - incomplete),
+        work,
         reply_unsent: share(unsent),
+    }
+}
+
+/// What a thread of the service did or waited for, for a reader of the report.
+fn label(kind: HopKind) -> &'static str {
+    match kind {
+        HopKind::AcceptQueue => "in the accept queue",
+        HopKind::Unread => "unread in the socket",
+        HopKind::Client => "rest of it not sent by the client yet",
+        HopKind::OnCpu => "on a CPU",
+        HopKind::RunQueue => "waiting for a CPU",
+        HopKind::Throttled => "out of CPU quota",
+        HopKind::Stopped => "stopped",
+        HopKind::Deadlock => "in a deadlock",
+        HopKind::Lock => "waiting for a lock",
+        HopKind::Worker => "waiting for another thread",
+        HopKind::Disk => "waiting for a disk",
+        HopKind::Memory => "waiting for memory",
+        HopKind::Timer => "waiting for a timer",
+        HopKind::Reply => "waiting for another service",
+        HopKind::NameServer => "waiting for a name server",
+        HopKind::Pipe => "waiting for a pipe or a UNIX socket",
+        HopKind::Send => "waiting for a receiver",
+        HopKind::Connect => "connecting",
+        HopKind::Network => "on the way on this host",
+        HopKind::OtherRequest => "waiting for another request",
+        HopKind::Kernel => "blocked in the kernel",
+        HopKind::Unseen => "not seen",
     }
 }

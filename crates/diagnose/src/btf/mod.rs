@@ -25,6 +25,7 @@ use super::follow::Follower;
 use super::hardware::Hardware;
 use super::host::{self, HostWatch};
 use super::meter::{Meter, Reading};
+use super::mutex;
 use super::records::{self, Records};
 use super::request::ObserveOptions;
 use super::subject::{self, Resolved, Select, Sock};
@@ -99,6 +100,7 @@ struct Session {
     ended_threads: Ended<ThreadDump>,
     last_threads: Vec<ThreadDump>,
     threads_dropped: u64,
+    mutex_owners: HashMap<u32, u32>,
     owners: HashMap<u64, u32>,
     counters0: Counters,
     meter: Meter,
@@ -137,6 +139,7 @@ impl Session {
             ended_threads: Ended::default(),
             last_threads: Vec::new(),
             threads_dropped: 0,
+            mutex_owners: HashMap::new(),
             owners,
             counters0,
             meter,
@@ -178,9 +181,11 @@ impl Session {
                 Step::Resume => self.resume()?,
             }
         }
-        self.end = monotonic_ns();
         if self.meter.slice_begin().is_some() {
+            self.mutex_owners = mutex::owners(self.probes.processes().into_iter().map(|process| process.tgid));
             self.end = self.end_slice();
+        } else {
+            self.end = monotonic_ns();
         }
         let (open_flows, live_threads) = (self.probes.flows()?, self.probes.threads()?);
         self.probes.drain(&mut events);
@@ -335,6 +340,7 @@ impl Session {
             drop_foreign(&self.probes, &mut flows, &mut recorded.flow_stalls);
         }
         self.follower.complete(&mut timeline, self.begin);
+        timeline.mutex_owners = self.mutex_owners;
         let mut subject = resolved.subject.clone();
         subject.netns = netns_of(&flows, &subject.netns);
         subject::add_observed(&mut subject, &threads);

@@ -172,11 +172,17 @@ fn socket_kind(protocol: &str) -> FdKind {
     }
 }
 
+/// `length` bytes, or fewer, at an address of a process. Its page may belong to a file that cannot be read: no answer in time is
+/// None.
+pub fn memory(pid: u32, address: u64, length: usize) -> Option<Vec<u8>> {
+    MEMORY.with_borrow_mut(|memory| memory.call((pid, address, length))).flatten()
+}
+
 /// poll() waits for several descriptors. A UDP socket among them decides (a resolver waits there), otherwise the first one does.
-/// The array is in the memory of the process, which sleeps meanwhile; its page may belong to a file that cannot be read.
+/// The array is in the memory of the process, which sleeps meanwhile.
 fn polled_kind(pid: u32, address: u64, count: u64) -> FdKind {
     let wanted = (count as usize).min(POLLFDS_MAX) * POLLFD_BYTES;
-    let bytes = MEMORY.with_borrow_mut(|memory| memory.call((pid, address, wanted))).flatten().unwrap_or_default();
+    let bytes = memory(pid, address, wanted).unwrap_or_default();
     let mut first = FdKind::None;
     for pollfd in bytes.chunks_exact(POLLFD_BYTES) {
         let fd = i32::from_ne_bytes([pollfd[0], pollfd[1], pollfd[2], pollfd[3]]);

@@ -371,19 +371,27 @@ fn time(page: &mut Page, report: &Report) {
 fn request_time(page: &mut Page, report: &Report) -> bool {
     let Some(service) = &report.service else { return true };
     let time = &service.time;
-    let rows = [
+    let mut rows: Vec<(String, f64)> = [
         ("in the accept queue", time.accept_queue),
         ("unread in the socket", time.unread),
-        ("worked on", time.working),
-        ("reply not sent yet", time.reply_unsent),
-    ];
-    if rows.iter().all(|(_, share)| *share <= 0.0) {
+        ("rest of it not sent by the client yet", time.incomplete),
+    ]
+    .map(|(name, share)| (name.to_owned(), share))
+    .into();
+    if time.work.is_empty() {
+        rows.push(("worked on".to_owned(), time.working));
+    }
+    rows.extend(states(&time.work).into_iter().map(|(name, share)| (format!("worked on: {name}"), share)));
+    rows.push(("reply not sent yet".to_owned(), time.reply_unsent));
+    rows.retain(|(_, share)| *share > 0.0);
+    if rows.is_empty() {
         return true;
     }
+    let label = rows.iter().map(|(name, _)| columns(name)).max().unwrap_or(0);
     page.blank();
     page.labelled("TIME", &format!("of the requests, {} outstanding on average", decimal(service.outstanding)));
-    for (name, share) in rows.iter().filter(|(_, share)| *share > 0.0) {
-        page.bar(name, 20, *share);
+    for (name, share) in &rows {
+        page.bar(name, label, *share);
     }
     false
 }
@@ -586,7 +594,6 @@ impl Page {
         self.out.push('\n');
     }
 
-    /// Columns right of the gutter.
     /// When, where and by what the observation was made.
     fn origin(&mut self, origin: &Origin) {
         let parts = [
@@ -603,6 +610,7 @@ impl Page {
         }
     }
 
+    /// Columns right of the gutter.
     fn body_width(&self) -> usize {
         self.style.width.saturating_sub(GUTTER)
     }

@@ -331,7 +331,16 @@ pub fn chain() -> Report {
         p50_ms: 398.0,
         p99_ms: 412.0,
         outstanding: 16.3,
-        time: RequestTime { unread: 0.01, working: 0.99, ..RequestTime::default() },
+        time: RequestTime {
+            unread: 0.01,
+            incomplete: 0.02,
+            working: 0.97,
+            work: vec![
+                share("reply", "waiting for another service", 0.96, 81_500.0),
+                share("on-cpu", "on a CPU", 0.01, 81_500.0),
+            ],
+            ..RequestTime::default()
+        },
         ..ServiceReport::default()
     };
     let inner = ServiceReport { port: 5432, process: "postgres".into(), followed: true, ..service.clone() };

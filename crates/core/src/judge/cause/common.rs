@@ -82,6 +82,13 @@ impl<'f, 'a> Waits<'f, 'a> {
         self.part.rec.hops.iter().rev().find(|h| choose(h))
     }
 
+    /// The hops of a deadlock in the order in which they wait for each other: the last is the first again.
+    pub fn cycle(&self) -> Vec<&'f Hop> {
+        let hops = &self.part.rec.hops;
+        let begin = hops.iter().position(|h| h.tid == self.leaf.tid).unwrap_or(0);
+        hops[begin..].iter().collect()
+    }
+
     /// The hop after that one.
     pub fn after(&self, hop: &Hop) -> Option<&'f Hop> {
         let at = self.part.rec.hops.iter().position(|h| std::ptr::eq(h, hop))?;

@@ -3,10 +3,10 @@
 //!
 //! Look-alikes: a holder that waits for a disk, a name server, a full pipe or its quota (that is the cause then), threads that
 //! sleep in futex for want of work, an interpreter's lock whose holder computes (user-cpu-bound), and a garbage collector.
-use parshall_evidence::{Hop, HopKind};
+use parshall_evidence::{Evidence, Hop, HopKind};
 
 use super::common::{Waits, name, not_spent, outstanding};
-use super::{Cause, Outcome};
+use super::{Candidate, Cause, Outcome};
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
 use crate::units;
@@ -31,8 +31,25 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if let Some(busy) = facts.thread(lock.tid).map(|t| crate::stats::ratio(t.ledger.on_cpu(), t.ledger.wall_ns)) {
         evidence.push(words::valued("waiting thread on a CPU", busy, "1"));
     }
+    if waits.leaf.kind == HopKind::Deadlock {
+        return deadlock(waits, evidence).holds();
+    }
     let fix = fix(lock, holder, waits.leaf);
     waits.candidate(summary, evidence, fix).holds()
+}
+
+/// Threads that wait for each other: it ends only when somebody ends one of them.
+fn deadlock(waits: Waits<'_, '_>, evidence: Vec<Evidence>) -> Candidate {
+    let around: Vec<String> = waits.cycle().into_iter().map(name).collect();
+    let summary = format!("{}: a deadlock. {}.", waits.share_words(), around.join(" waits for "));
+    let who = waits.leaf;
+    let fix = format!(
+        "None of them goes on by itself: restart {} now, then take the locks in the same order everywhere. \
+         Where it waits: {}.",
+        name(who),
+        inspect(who)
+    );
+    waits.candidate(summary, evidence, fix)
 }
 
 fn fix(lock: &Hop, holder: Option<&Hop>, leaf: &Hop) -> String {
@@ -102,6 +119,23 @@ mod tests {
         ] {
             assert_eq!(crate::testkit::verdict_of(&with(locked(leaf))), cause);
         }
+    }
+
+    #[test]
+    fn a_deadlock_says_who_waits_for_whom() {
+        let way = Hops::new()
+            .thread(100, 101, "app")
+            .on(HopKind::Lock, "futex")
+            .thread(100, 102, "app")
+            .on(HopKind::Lock, "futex")
+            .thread(100, 101, "app")
+            .on(HopKind::Deadlock, "futex");
+        let report = judge(&with(ServiceBuilder::new(7000).requests(200, 40.0).part(way, 0.9).cpu(0.1)));
+        let finding = &report.findings[0];
+        assert_eq!(finding.cause, "lock-contention");
+        assert!(finding.summary.contains("a deadlock. app 100"), "{}", finding.summary);
+        assert_eq!(finding.summary.matches(" waits for ").count(), 2, "{}", finding.summary);
+        assert!(finding.fix.text.contains("restart"), "{}", finding.fix.text);
     }
 
     #[test]

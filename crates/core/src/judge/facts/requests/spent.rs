@@ -169,6 +169,7 @@ impl<'c> Context<'c> {
             }
             HopKind::OnCpu if !is_queued(part) && self.overstates(leaf.pid) => Spent::Unseen,
             HopKind::Timer | HopKind::Unseen if self.waits_for_row_lock(leaf) => Spent::Lock,
+            HopKind::Deadlock => Spent::Lock,
             HopKind::Stopped => Spent::Stopped,
             HopKind::Throttled => Spent::Throttled,
             HopKind::NameServer => Spent::Dns,

@@ -1,0 +1,106 @@
+//! Who holds the mutexes for which threads sleep: for waits that nobody ended, which no wake-up explains.
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use parshall_host::proc_fs;
+
+use super::procfs::blocked_in::{SyscallFile, memory, parse_syscall};
+
+/// Threads that are looked at.
+const THREADS_MAX: usize = 4096;
+/// The begin of glibc's `struct __pthread_mutex_s`: `int __lock; unsigned __count; int __owner`.
+const MUTEX_BYTES: usize = 12;
+/// The value of `__lock` when others wait.
+const LOCKED_WITH_WAITERS: u32 = 2;
+/// linux/futex.h: without FUTEX_PRIVATE_FLAG and FUTEX_CLOCK_REALTIME.
+const FUTEX_CMD_MASK: u64 = !(128 | 256);
+/// `FUTEX_WAIT` and `FUTEX_WAIT_BITSET`.
+const WAITS: [u64; 2] = [0, 9];
+/// `FUTEX_LOCK_PI` and `FUTEX_LOCK_PI2`.
+const LOCKS_PI: [u64; 2] = [6, 13];
+const FUTEX_TID_MASK: u32 = 0x3fff_ffff;
+
+/// Threads of these processes that sleep for a mutex now, each with the thread of the same process that holds it. Other locks than
+/// those of glibc and those with priority inheritance do not say who holds them.
+pub fn owners(pids: impl IntoIterator<Item = u32>) -> HashMap<u32, u32> {
+    let threads = pids.into_iter().flat_map(|pid| proc_fs::threads(pid).into_iter().map(move |tid| (pid, tid)));
+    threads.take(THREADS_MAX).filter_map(|(pid, tid)| Some((tid, owner(pid, tid)?))).collect()
+}
+
+fn owner(pid: u32, tid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    let SyscallFile::In { nr, args: [address, op] } = parse_syscall(&text)? else { return None };
+    if libc::c_long::from(nr) != libc::SYS_futex {
+        return None;
+    }
+    let op = op & FUTEX_CMD_MASK;
+    let owner = if WAITS.contains(&op) {
+        owner_in_mutex(&memory(pid, address, MUTEX_BYTES)?)?
+    } else if LOCKS_PI.contains(&op) {
+        u32::from_ne_bytes(memory(pid, address, 4)?.try_into().ok()?) & FUTEX_TID_MASK
+    } else {
+        return None;
+    };
+    // What is no mutex has other numbers there.
+    (owner != 0 && owner != tid && Path::new(&format!("/proc/{pid}/task/{owner}")).exists()).then_some(owner)
+}
+
+fn owner_in_mutex(bytes: &[u8]) -> Option<u32> {
+    let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    (word(0)? == LOCKED_WITH_WAITERS).then(|| word(8))?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn only_a_locked_mutex_has_an_owner() {
+        let mutex = |lock: u32, owner: u32| [lock, 0, owner].map(u32::to_ne_bytes).concat();
+        assert_eq!(owner_in_mutex(&mutex(2, 77)), Some(77));
+        assert_eq!(owner_in_mutex(&mutex(1, 77)), None);
+        assert_eq!(owner_in_mutex(&[2, 0, 0, 0]), None);
+    }
+
+    /// Two threads that wait for each other's mutex of glibc; prints the thread ids.
+    const DEADLOCK: &str = r"
+import ctypes, threading, time
+libc = ctypes.CDLL(None)
+a, b = ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
+both = threading.Barrier(2)
+def lock(first, second):
+    libc.pthread_mutex_lock(first)
+    both.wait()
+    print(threading.get_native_id(), flush=True)
+    libc.pthread_mutex_lock(second)
+for pair in ((a, b), (b, a)):
+    threading.Thread(target=lock, args=pair, daemon=True).start()
+time.sleep(20)
+";
+
+    #[test]
+    fn the_owners_of_a_deadlock_are_each_other() {
+        let mut child = Command::new("python3")
+            .args(["-c", DEADLOCK])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 is installed with the tests' needs");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut tid = || lines.next().expect("a line").expect("text").parse::<u32>().expect("a thread id");
+        let (one, other) = (tid(), tid());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut found = HashMap::new();
+        while found.len() < 2 && Instant::now() < deadline {
+            found = owners([child.id()]);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        child.kill().expect("our own child");
+        child.wait().expect("our own child");
+        assert_eq!(found, HashMap::from([(one, other), (other, one)]));
+    }
+}
