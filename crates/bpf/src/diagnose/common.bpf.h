@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
-/* What the probes of the btf object share, beyond what they share with the classic one. */
+/* Maps, variables and helpers that the probes of the btf object share. Those of both objects are in shared.bpf.h. */
 #ifndef PARSHALL_COMMON_H
 #define PARSHALL_COMMON_H
 
@@ -12,15 +12,15 @@
 #define BPF_LOCAL_STORAGE_GET_F_CREATE 1
 #endif
 
-/* What a process of the subject contributes: all its sockets, or only those with the subject's port. */
+/* Which sockets of a process belong to the subject: all, or only those with the subject's port. */
 enum tgid_scope { SCOPE_ALL = 1, SCOPE_PORT = 2 };
 
 /* Set before load. */
 const volatile u16 port = 0;
 const volatile u32 max_flows = 16384;
-/* So many of the sockets that are open at the start are tracked before they are used; the others are when they are. */
+/* The number of already open sockets that are tracked at once; the others are tracked at their first send or receive. */
 const volatile u32 eager_flows = 8192;
-/* Learnt from the first TCP socket seen: the kernel's own timer functions, without reading kallsyms. */
+/* Addresses of tcp_delack_timer() and tcp_write_timer(), read from the first TCP socket, so that kallsyms is not needed. */
 u64 delack_fn = 0;
 u64 write_fn = 0;
 
@@ -62,21 +62,21 @@ static __always_inline bool call_is(s32 nr, u8 flag)
 
 	if (index >= 512)
 		return false;
-	/* Or the compiler drops the mask, and the verifier does not follow the comparison through its shifts. */
+	/* Keeps the compiler from removing the mask, which the verifier needs to see the bound. */
 	asm volatile("" : "+r"(index));
 	return call_flags[index & 511] & flag;
 }
 
-/* What the descriptor in the first argument of a system call refers to. */
+/* The file descriptor in the first argument of a system call. */
 struct descriptor {
-	u64 target; /* socket cookie, 0 where it has none yet, or inode number */
+	u64 target; /* socket cookie (0 if none was generated yet), or inode number */
 	s32 number;
 	u8 kind;
 };
 
 static __always_inline struct file *task_file(struct task_struct *task, u32 fd)
 {
-	/* Plain loads through typed pointers: a tenth of the cost of a helper call each. */
+	/* A direct load through a typed pointer takes a tenth of the time of a helper call. */
 	struct files_struct *files = task->files;
 	struct file *file = 0, **slot;
 	struct fdtable *fdt;
@@ -169,7 +169,7 @@ static __always_inline bool port_matches(struct sock *sk)
 	return sk->__sk_common.skc_num == port || sk->__sk_common.skc_dport == bpf_htons(port);
 }
 
-/* Into arrays of 16 bytes, of which an IPv4 address takes the first four. */
+/* Both arrays have 16 bytes. An IPv4 address is in the first four. */
 static __always_inline void fill_addresses(struct sock *sk, u8 *saddr, u8 *daddr)
 {
 	if (sk->__sk_common.skc_family == AF_INET6) {

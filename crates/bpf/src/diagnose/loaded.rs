@@ -1,8 +1,7 @@
-//! What the two objects of the diagnosis have in common once they are loaded: the ring, counters, cells, slices, samples and
-//! the kernel's timing of programs.
+//! The parts that both loaded BPF objects share: the ring buffer, counters, cells, slices, samples and the run time of programs.
 //!
-//! [`Probes`](super::Probes) and [`Classic`](super::classic::Classic) are both a [`Loaded`]; each says in its [`Programs`]
-//! which programs it attaches, and adds what only its object can do.
+//! [`Probes`](super::Probes) and [`Classic`](super::classic::Classic) are both a [`Loaded`]. Their [`Programs`] attach the
+//! programs of the object.
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -24,11 +23,11 @@ use crate::clock::monotonic_ns;
 pub struct Counters {
     pub events: u64,
     pub lost: u64,
-    /// Threads, processes, flows and cells that were beyond the limits.
+    /// Threads, processes, flows and cells that were not tracked because of a limit.
     pub untracked: u64,
-    /// Of these, flows; of a flow that was open before, each of its calls.
+    /// The flows among them. A flow that was open before counts once for each call.
     pub untracked_flows: u64,
-    /// Of these, times off the CPU of a kind that the table of cells had no place for.
+    /// The intervals off the CPU among them that had no cell, because the map of cells was full.
     pub untracked_cells: u64,
     pub retransmits: u64,
     pub resets_sent: u64,
@@ -40,21 +39,21 @@ pub struct Counters {
 
 /// An object's programs and maps. [`shared_parts`] writes the methods that are the same for every skeleton.
 pub trait Programs {
-    /// Why its programs could not be used.
+    /// The error if a program cannot be loaded or attached.
     type Error;
-    /// Attaches what stays attached for the whole window.
+    /// Attaches the programs that stay attached for the whole window.
     fn attach_always(&self) -> Result<Vec<Link>, Self::Error>;
-    /// Attaches what handles every event and is attached in slices only.
+    /// Attaches the programs that run for every event, and are attached only during slices.
     fn attach_slice(&self) -> Result<Vec<Link>, Self::Error>;
-    /// What this kernel cannot show, a sentence each.
+    /// What is not observed on this kernel, one sentence each.
     fn missing(&self) -> &[&'static str];
     #[allow(missing_docs)]
     fn object(&self) -> &Object;
-    /// The program of the sampling clock.
+    /// The program for samples of a CPU.
     fn on_sample(&self) -> &ProgramMut<'static>;
     #[allow(missing_docs)]
     fn map(&self, map: SharedMap) -> &MapMut<'static>;
-    /// The variables by which user space tells the programs about slices.
+    /// The variables that begin and end a slice.
     fn slice(&mut self) -> SliceVariables<'_>;
 }
 
@@ -68,7 +67,7 @@ pub enum SharedMap {
     SysCells,
 }
 
-/// The variables of shared.bpf.h, in the memory that the programs read.
+/// Variables of shared.bpf.h, mapped into this process.
 #[allow(missing_docs)]
 pub struct SliceVariables<'a> {
     pub active: &'a mut u32,
@@ -77,7 +76,7 @@ pub struct SliceVariables<'a> {
     pub cut_at: &'a mut u64,
 }
 
-/// Writes the methods of [`Programs`] that only name parts of `self.skel`.
+/// The methods of [`Programs`] that are the same for every skeleton.
 macro_rules! shared_parts {
     () => {
         fn object(&self) -> &libbpf_rs::Object {
@@ -114,7 +113,7 @@ pub(super) use shared_parts;
 
 /// A loaded object. Dropping it detaches everything.
 pub struct Loaded<P: Programs> {
-    // Declared in the order in which they must go: links before the programs they hold.
+    // Fields are dropped in this order: links before their programs.
     slice_links: Vec<Link>,
     always_links: Vec<Link>,
     stats: Option<OwnedFd>,
@@ -123,24 +122,24 @@ pub struct Loaded<P: Programs> {
 }
 
 impl<P: Programs> Loaded<P> {
-    /// Reads the ring from now on; nothing is attached yet.
+    /// Opens the ring buffer; nothing is attached yet.
     pub(super) fn new(programs: P) -> Result<Self, libbpf_rs::Error> {
         let inbox = Inbox::new(programs.map(SharedMap::Ring))?;
         Ok(Self { slice_links: Vec::new(), always_links: Vec::new(), stats: None, inbox, programs })
     }
 
-    /// What this kernel cannot show, a sentence each.
+    /// What is not observed on this kernel, one sentence each.
     pub fn missing(&self) -> &[&'static str] {
         self.programs.missing()
     }
 
-    /// Attaches what stays on for the whole window.
+    /// Attaches the programs that stay attached for the whole window.
     pub fn attach_always(&mut self) -> Result<(), P::Error> {
         self.always_links.extend(self.programs.attach_always()?);
         Ok(())
     }
 
-    /// Attaches the sampling clock on each of the given CPUs; returns how many could not be sampled.
+    /// Begins to sample the given CPUs. Returns the number of CPUs on which that failed.
     pub fn attach_samples(&mut self, cpus: impl Iterator<Item = i32>) -> usize {
         let mut failed = 0;
         for cpu in cpus {
@@ -152,7 +151,7 @@ impl<P: Programs> Loaded<P> {
         failed
     }
 
-    /// Attaches the per-event probes and switches them on; returns when (CLOCK_MONOTONIC).
+    /// Attaches and activates the probes of single events. Returns the begin of the slice (CLOCK_MONOTONIC).
     pub fn begin_slice(&mut self) -> Result<u64, P::Error> {
         self.slice_links = self.programs.attach_slice()?;
         let slice = self.programs.slice();
@@ -166,8 +165,8 @@ impl<P: Programs> Loaded<P> {
         Ok(now)
     }
 
-    /// Switches the per-event probes off and detaches them; returns when. The intervals that are still open are closed when
-    /// flows and threads are read next, which must happen before another slice begins.
+    /// Deactivates and detaches the probes of single events. Returns the end of the slice (CLOCK_MONOTONIC). Open intervals are
+    /// ended when flows and threads are read next; that must happen before the next slice begins.
     pub fn end_slice(&mut self) -> u64 {
         let slice = self.programs.slice();
         *slice.active = 0;
@@ -177,17 +176,17 @@ impl<P: Programs> Loaded<P> {
         now
     }
 
-    /// Time off the CPU, by thread and kind.
+    /// Time off the CPU by thread, system call, kind of file descriptor and reason.
     pub fn off_cells(&self) -> HashMap<u32, Vec<(OffKey, OffValue)>> {
         by_thread(self.programs.map(SharedMap::OffCells), |key: &OffKey| key.tid)
     }
 
-    /// System calls, by thread and kind.
+    /// System calls by thread, number and kind of file descriptor.
     pub fn sys_cells(&self) -> HashMap<u32, Vec<(SysKey, SysValue)>> {
         by_thread(self.programs.map(SharedMap::SysCells), |key: &SysKey| key.tid)
     }
 
-    /// Appends the records that have arrived.
+    /// Appends the records in the ring buffer, without waiting for more.
     pub fn drain(&self, events: &mut Vec<Event>) {
         self.inbox.drain(events);
     }
@@ -197,18 +196,18 @@ impl<P: Programs> Loaded<P> {
         counters(self.programs.map(SharedMap::Counters), self.inbox.undecoded.get())
     }
 
-    /// Has the kernel time every run of a program, until [`Loaded::stop_timing`]; false when it will not.
+    /// Makes the kernel measure the run time of BPF programs until [`Loaded::stop_timing`]. Returns false if it refuses.
     pub fn start_timing(&mut self) -> bool {
         self.stats = enable_stats();
         self.stats.is_some()
     }
 
-    /// Ends what [`Loaded::start_timing`] began.
+    /// Ends the measurement of run times.
     pub fn stop_timing(&mut self) {
         self.stats = None;
     }
 
-    /// CPU time and number of the timed runs of all programs.
+    /// The CPU time in nanoseconds and the number of the measured runs of all programs.
     pub fn timed_runs(&self) -> (u64, u64) {
         self.programs.object().progs().filter(|program| program.autoload()).fold((0, 0), |total, program| {
             let (ns, runs) = run_stats(program.as_fd().as_raw_fd());
@@ -217,7 +216,7 @@ impl<P: Programs> Loaded<P> {
     }
 }
 
-/// Records from the ring, decoded.
+/// Decodes the records of the ring buffer.
 struct Inbox {
     ring: RingBuffer<'static>,
     events: Rc<RefCell<Vec<Event>>>,
@@ -278,7 +277,7 @@ pub fn entries<K: zerocopy::FromBytes, V: zerocopy::FromBytes>(map: &impl MapCor
         .collect()
 }
 
-/// All entries of a map, by the thread in their key.
+/// All entries of a map, grouped by the thread in their key.
 fn by_thread<K, V>(map: &impl MapCore, thread: impl Fn(&K) -> u32) -> HashMap<u32, Vec<(K, V)>>
 where
     K: zerocopy::FromBytes,
@@ -291,7 +290,7 @@ where
     cells
 }
 
-/// Has the kernel time every run of a program while the descriptor is open.
+/// Makes the kernel measure the run time of BPF programs while the descriptor is open.
 fn enable_stats() -> Option<OwnedFd> {
     // SAFETY: bpf_enable_stats takes a plain number and returns a new descriptor or a negative error.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
@@ -308,7 +307,7 @@ fn run_stats(fd: i32) -> (u64, u64) {
     if ret == 0 { (info.run_time_ns, info.run_cnt) } else { (0, 0) }
 }
 
-/// Attaches a program to a perf event, which the link then owns: libbpf closes it with the link.
+/// Attaches a program to a perf event. libbpf closes the event together with the link.
 pub fn attach_perf(program: &ProgramMut<'_>, event: OwnedFd) -> io::Result<Link> {
     let link = program.attach_perf_event(event.as_raw_fd()).map_err(io::Error::other)?;
     let _ = event.into_raw_fd();

@@ -1,9 +1,9 @@
-//! The probes of the diagnosis: a folder for each (the programs in C beside their decoder), and the two objects made of them:
+//! The probes of the diagnosis. A folder has the programs of a probe in C and their decoder. They make two BPF objects:
 //! [`Probes`] for kernels with BTF, [`classic`] for others.
 //!
-//! A probe leaves in its first instructions unless a slice is on and the socket or thread is the subject's; what is attached
-//! belongs to an object (`loaded.rs`) and is detached when it is dropped; records are decoded into the vocabulary of `parshall-evidence`, and
-//! nothing is judged.
+//! A probe returns in its first instructions unless a slice is on and the socket or thread belongs to the subject. An object
+//! (`loaded.rs`) owns what it attaches and detaches it when it is dropped. Records are decoded into the types of
+//! `parshall-evidence`. Nothing is judged here.
 pub mod classic;
 pub mod flow;
 pub mod lifecycle;

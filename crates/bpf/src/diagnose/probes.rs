@@ -1,8 +1,8 @@
-//! Loads the probes, attaches them, and reads what they have collected.
+//! Loads and attaches the probes for kernels with BTF, and reads their maps and iterators.
 //!
-//! Two sets of programs: the always-on set pays per connection, thread or sample; the slice set pays per event and is
-//! attached only while a slice is on, because even an idle program on a hot tracepoint costs several per cent of a
-//! saturated host.
+//! There are two sets of programs. Those of the first set run once per connection, thread or sample and are always attached.
+//! Those of the second set run once per event and are attached only during slices, because even a program that returns at once
+//! on a frequent tracepoint takes several per cent of a saturated host.
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -35,17 +35,17 @@ pub enum Error {
     /// The kernel refused to attach one of them.
     #[error("the probe {name} could not be attached: {source}")]
     Attach {
-        /// Its name.
+        /// The program or iterator.
         name: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
     /// A map or iterator could not be read.
     #[error("the probes' {what} could not be read: {source}")]
     Read {
-        /// Which.
+        /// The map or iterator.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
@@ -60,18 +60,18 @@ pub enum Scope {
     Port = 2,
 }
 
-/// Whom to probe.
+/// The subject, and limits.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
     /// Processes of the subject.
     pub tgids: Vec<(u32, Scope)>,
     /// The subject's port, for [`Scope::Port`].
     pub port: Option<u16>,
-    /// Flows tracked at most.
+    /// The most flows that are tracked.
     pub max_flows: u32,
-    /// How many of the connections that are open at the start are tracked at once; the others when they are first used.
+    /// The number of already open connections that are tracked at once; the others are tracked at their first send or receive.
     pub eager_flows: u32,
-    /// What the processes fork is left alone; otherwise it belongs to the subject.
+    /// Child processes do not belong to the subject.
     pub without_children: bool,
 }
 
@@ -118,19 +118,19 @@ impl Programs for BtfPrograms {
             ("on_timer", &progs.on_timer),
             ("on_data_ready", &progs.on_data_ready),
         ];
-        // It fires for every socket of the host and is for UDP only.
+        // The last one, on_data_ready, runs for every socket of the host and is needed only for UDP.
         let udp_seen = self.skel.maps.bss_data.as_deref().is_some_and(|bss| bss.udp_seen != 0);
         attach(&programs[..programs.len() - usize::from(!udp_seen)])
     }
 }
 
-/// Attaches programs to the tracepoints that their sections name, without those that this kernel lacks (`OPTIONAL`).
+/// Attaches programs to the tracepoints that their sections name. Skips those that were not loaded (`OPTIONAL`).
 fn attach(programs: &[(&'static str, &ProgramMut<'static>)]) -> Result<Vec<Link>, Error> {
     let loaded = programs.iter().filter(|(_, program)| program.autoload());
     loaded.map(|&(name, program)| program.attach().map_err(|source| Error::Attach { name, source })).collect()
 }
 
-/// Programs that need a tracepoint which older kernels lack, and what is lost without it.
+/// Programs that need a tracepoint which older kernels lack: the program, the tracepoint, and what is not observed without it.
 const OPTIONAL: &[(&str, &str, &str)] = &[
     (
         "on_send_begin",
@@ -165,28 +165,28 @@ impl Probes {
         Ok(probes)
     }
 
-    /// Takes a process into the subject; the next [`Probes::owners`] and [`Probes::threads`] find its sockets and threads.
+    /// Adds a process to the subject. The next [`Probes::owners`] and [`Probes::threads`] find its sockets and threads.
     pub fn add_process(&self, tgid: u32, scope: Scope) -> Result<(), Error> {
         let tgids = &self.programs.skel.maps.tgids;
         let added = tgids.update(&tgid.to_ne_bytes(), &[scope as u8], MapFlags::ANY);
         added.map_err(|e| Error::Read { what: "process table", source: e.into() })
     }
 
-    /// Takes a process in that the subject may wait for; its children come with it.
+    /// Adds a process that the subject may wait for. Its later children are added too.
     pub fn follow_process(&self, tgid: u32) -> Result<(), Error> {
         let tgids = &self.programs.skel.maps.tgids;
         let added = tgids.update(&tgid.to_ne_bytes(), &[Scope::All as u8 | FOLLOWED], MapFlags::ANY);
         added.map_err(|e| Error::Read { what: "process table", source: e.into() })
     }
 
-    /// Forgets a process that has ended, before its number is given to another one.
+    /// Removes a process that has ended, because its pid can be reused.
     pub fn forget_process(&self, tgid: u32) {
-        // One that is not in the table is what was asked for.
+        // It fails only if the process is not in the table.
         let _ = self.programs.skel.maps.tgids.delete(&tgid.to_ne_bytes());
     }
 
     fn load_without(config: &Config, without: &[&str]) -> Result<ProbesSkel<'static>, libbpf_rs::Error> {
-        // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
+        // Leaked, so that the skeleton needs no lifetime: a page for each load.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let types = KernelTypes::read(include!(concat!(env!("OUT_DIR"), "/type_names.rs")), &[]);
         let path = types.as_ref().and_then(KernelTypes::path);
@@ -207,37 +207,37 @@ impl Probes {
         unsignalled(|| open.load())
     }
 
-    /// Accounts of the subject's threads; begins to track those that are new.
+    /// The ledgers of the subject's threads. Begins to track new threads.
     pub fn threads(&mut self) -> Result<Vec<ThreadDump>, Error> {
         let link = self.programs.skel.progs.dump_threads.attach();
         collect("threads", link)
     }
 
-    /// Accounts of the tracked sockets.
+    /// The ledgers of the tracked sockets.
     pub fn flows(&mut self) -> Result<Vec<FlowDump>, Error> {
         let mut flows = Vec::new();
         self.for_each_flow(|flow| flows.push(flow))?;
         Ok(flows)
     }
 
-    /// Passes on the account of each tracked socket, 2 kB each, without keeping them.
+    /// Calls `each` with the ledger of each tracked socket, without storing them. A ledger has 2 kB.
     pub fn for_each_flow(&mut self, each: impl FnMut(FlowDump)) -> Result<(), Error> {
         let link = self.programs.skel.progs.dump_flows.attach_iter(self.programs.skel.maps.flows.as_fd());
         read_iter("flows", link, each)
     }
 
-    /// Begins to track the sockets that the subject's processes hold, and says who holds which.
+    /// The open sockets of the subject's processes. Begins to track new sockets.
     pub fn owners(&mut self) -> Result<Vec<Owner>, Error> {
         let link = self.programs.skel.progs.dump_owners.attach();
         collect("owners", link)
     }
 
-    /// Processes of the subject by now: those given, and their children.
+    /// The processes of the subject, with the children found so far.
     pub fn tgids(&self) -> Vec<u32> {
         self.processes().into_iter().filter(|process| !process.followed).map(|process| process.tgid).collect()
     }
 
-    /// All processes by now.
+    /// All observed processes, also those that the subject may wait for.
     pub fn processes(&self) -> Vec<Process> {
         let scope = |value: u8| if value & !FOLLOWED == Scope::Port as u8 { Scope::Port } else { Scope::All };
         entries::<u32, u8>(&self.programs.skel.maps.tgids)
@@ -247,7 +247,7 @@ impl Probes {
     }
 }
 
-/// How far behind a CPU's run queue its preempt count lies; 0 where the kernel does not tell.
+/// The offset of a CPU's preempt count from the CPU's run queue; 0 if the kernel's BTF does not have it.
 #[cfg(target_arch = "x86_64")]
 fn preempt_count_from_rq() -> i64 {
     let offsets = kernel_types::per_cpu_offsets(&["runqueues", "__preempt_count", "pcpu_hot"]);
@@ -260,11 +260,11 @@ fn preempt_count_from_rq() -> i64 {
 /// A process that is observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
-    /// The process.
+    /// The process id.
     pub tgid: u32,
     /// Which of its sockets are tracked.
     pub scope: Scope,
-    /// It is not of the subject: see `follow_process`.
+    /// The process does not belong to the subject: see `follow_process`.
     pub followed: bool,
 }
 
@@ -277,7 +277,7 @@ fn collect<T: FromBytes>(what: &'static str, link: libbpf_rs::Result<Link>) -> R
     Ok(records)
 }
 
-/// Runs an iterator and passes on its records; a torn last one is dropped.
+/// Reads an iterator and calls `each` with its records. An incomplete last record is dropped.
 fn read_iter<T: FromBytes>(
     what: &'static str,
     link: libbpf_rs::Result<Link>,
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wire_structures_have_the_size_the_probes_write() {
+    fn wire_structures_have_the_sizes_of_the_c_structures() {
         assert_eq!(size_of::<FlowDump>(), size_of::<wire::flow_dump>());
         assert_eq!(size_of::<super::super::lifecycle::FlowWire>(), size_of::<wire::flow>());
         assert_eq!(size_of::<super::super::lifecycle::SnapshotWire>(), size_of::<wire::snapshot>());

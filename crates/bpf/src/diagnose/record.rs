@@ -1,4 +1,4 @@
-//! The envelope of what travels through the ring: the kind of each record, and its decoding.
+//! Decodes the records of the ring buffer by their kind.
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::{flow, lifecycle, sample, thread, timeline, udp};
@@ -10,7 +10,7 @@ use crate::bytes::read;
 pub struct RecordHead {
     /// `enum record_kind`.
     pub kind: u32,
-    /// The thread concerned, 0 for none.
+    /// The thread; 0 if the record belongs to none.
     pub tid: u32,
     /// CLOCK_MONOTONIC nanoseconds.
     pub at: u64,
@@ -19,27 +19,27 @@ pub struct RecordHead {
 /// A decoded record. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// A flow moved nothing for a while.
+    /// A flow made no progress for 1 ms or longer.
     FlowStall(flow::FlowStallWire),
-    /// A thread was off the CPU for a while.
+    /// A thread was off the CPU for 1 ms or longer.
     ThreadStall(Box<thread::ThreadStallWire>),
-    /// The user stack of the sleep reported before with the same thread and sequence number.
+    /// The user stack of the stall that has the same thread and sequence number.
     UserStack(Box<thread::UserStackWire>),
-    /// A CPU sample.
+    /// A sample of a CPU.
     Sample(Box<sample::SampleWire>),
-    /// A socket closed; its last account.
+    /// A socket was closed; its final ledger.
     FlowEnd(Box<lifecycle::FlowDump>),
-    /// A thread exited; its last account.
+    /// A thread has exited; its final ledger.
     ThreadEnd(Box<thread::ThreadDump>),
-    /// A thread was off the CPU, for however short a time.
+    /// A thread was off the CPU for any time.
     OffCpu(timeline::OffCpuWire),
-    /// A call moved data on a TCP socket, or accepted one.
+    /// A call sent or received data on a TCP socket, or accepted a connection.
     Call(timeline::CallWire),
     /// A datagram was received or sent.
     UdpCall(udp::UdpCallWire),
 }
 
-/// Decodes one record; None when its kind or length is unknown.
+/// Decodes one record. Returns `None` if its kind or length is unknown.
 pub fn decode(bytes: &[u8]) -> Option<Event> {
     let (head, _) = RecordHead::read_from_prefix(bytes).ok()?;
     let event = match head.kind {
@@ -63,18 +63,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_and_torn_records_are_refused() {
+    fn unknown_and_truncated_records_are_rejected() {
         assert!(decode(&[]).is_none());
         assert!(decode(&[99; 16]).is_none());
-        let mut torn = vec![0u8; size_of::<flow::FlowStallWire>() - 1];
-        torn[0] = 1;
-        assert!(decode(&torn).is_none());
-        torn.push(0);
-        assert!(matches!(decode(&torn), Some(Event::FlowStall(_))));
+        let mut bytes = vec![0u8; size_of::<flow::FlowStallWire>() - 1];
+        bytes[0] = 1;
+        assert!(decode(&bytes).is_none());
+        bytes.push(0);
+        assert!(matches!(decode(&bytes), Some(Event::FlowStall(_))));
     }
 
     #[test]
-    fn garbage_never_panics() {
+    fn random_bytes_never_panic() {
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
         for len in 0..4096 {
             let bytes: Vec<u8> = (0..len)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * What crosses from the probes to user space. Each structure has its twin in the mod.rs of the probe that fills it; a
- * test compares sizes and offsets through the object's BTF-free layout (fixed-width fields, no implicit padding).
+ * The structures that the programs pass to user space. The mod.rs of the probe that fills a structure defines the same one in
+ * Rust; a test compares their sizes. All fields have a fixed width, and there is no implicit padding.
  */
 #ifndef PARSHALL_RECORDS_H
 #define PARSHALL_RECORDS_H
@@ -31,7 +31,7 @@ enum off_cpu { OFF_BLOCKED, OFF_RUNNABLE, OFF_THROTTLED };
 /* parshall_evidence::FdKind */
 enum fd_kind { FD_NONE, FD_FILE, FD_PIPE, FD_TCP, FD_UDP, FD_UNIX, FD_SOCKET, FD_ANON, FD_CHAR, FD_BLOCK };
 
-/* What made a sleeper run: decides whether its waker is to be followed. */
+/* The context in which a thread was woken. It decides whether the critical path continues in the waker. */
 enum waker_context { WAKER_UNKNOWN, WAKER_THREAD, WAKER_KERNEL_THREAD, WAKER_SOFTIRQ, WAKER_HARDIRQ };
 
 /* parshall_core::critical_path::timeline::Why */
@@ -106,9 +106,9 @@ struct calls {
 	u32 pair_second;
 };
 
-/* The state of a flow between two events, and its account. One per socket, in socket storage. */
+/* The state of a flow between two events, and its ledger. In the socket storage of the flow's socket. */
 struct flow {
-	u64 sk;           /* whose storage this is: a copy inherited by an accepted socket has its listener's */
+	u64 sk;           /* the socket; in the copy that an accepted socket inherits, still the listener */
 	u64 cookie;
 	u64 begin;        /* when it was first seen */
 	u64 run_begin;    /* the run of intervals with the same state */
@@ -124,7 +124,7 @@ struct flow {
 	u8 last_op;       /* 0 none, 1 receive, 2 send */
 	u8 passive;
 	u8 in_send;
-	u8 late;          /* it was tracked at its first call, and had been open before */
+	u8 late;          /* the connection was open before it was tracked, at its first send or receive */
 	u8 pad[2];
 	u32 run_unsent;   /* fields of the socket during the run */
 	u32 run_packets_out;
@@ -132,18 +132,18 @@ struct flow {
 	u32 run_snd_wnd;
 	u32 run_cwnd;
 	u32 copied;       /* copied_seq after the last event */
-	u32 copied_gen;   /* the slice in which it was read */
-	/* Of the slice, 0 where not seen: */
-	u64 arrived;      /* when the first byte that is unread arrived */
+	u32 copied_gen;   /* the slice in which `copied` was set */
+	/* Times within the slice; 0 if not observed: */
+	u64 arrived;      /* when the first unread byte arrived */
 	u64 last_arrival; /* when the last segment with data arrived */
-	u64 recv_since;   /* `arrived` of what a receive took that has not been reported */
-	u64 send_begin;   /* of the send that goes on */
+	u64 recv_since;   /* `arrived` of the data of a receive whose sock_recv_length event is still to come */
+	u64 send_begin;   /* when the send that has not returned began */
 	struct calls calls;
 	u64 ns[FS_N * RL_N];
 	u32 count[FS_N * RL_N];
 };
 
-/* Written by the socket iterator: a flow's key, figures and account. */
+/* Written by the iterator over sockets: the flow's key, a snapshot of the socket, and the flow's ledger. */
 struct flow_dump {
 	struct flow_key key;
 	struct snapshot snap;
@@ -212,9 +212,9 @@ struct sample_rec {
 	u64 ustack[USTACK_MAX];
 };
 
-/* The state of a thread between two events. In task storage. */
+/* The state of a thread between two events, and its ledger. In task storage. */
 struct thread {
-	u64 since;        /* begin of its present state */
+	u64 since;        /* begin of the current state */
 	u64 wake;         /* when it was last woken */
 	u64 on_ns;
 	u64 sys_t0;
@@ -233,7 +233,7 @@ struct thread {
 	u8 waker_irq;
 	u8 want_ustack;
 	u8 sys_fd;
-	/* how it copies between sockets */
+	/* data that the thread copies from one socket to another */
 	u64 last_recv_sk;
 	u64 copy_pairs;
 	u64 copy_bytes;
@@ -243,8 +243,8 @@ struct thread {
 	u32 last_recv_len;
 	u32 copy_mode;
 	u32 copy_votes;
-	u8 why;           /* enum off_why, of the sleep that `wake` ended */
-	u8 waker_context; /* enum waker_context; with waker_tid noted for every sleep */
+	u8 why;           /* enum off_why of the sleep that ended at `wake` */
+	u8 waker_context; /* enum waker_context; it and waker_tid are set for every sleep, the other waker_ fields for stalls */
 	u8 pad[2];
 	u32 runq_log2[20];
 	char waker_comm[COMM_LEN];
@@ -287,7 +287,8 @@ struct flow_end_rec {
 	struct flow_dump dump;
 };
 
-/* The same of a flow whose time lies in few cells, as that of a short connection does: a third of the size. */
+/* A shorter form of flow_end_rec, a third of its size, for a flow with time in at most SHORT_CELLS cells. Most short
+ * connections are such flows. */
 #define SHORT_CELLS 16
 #define FLOW_HEAD __builtin_offsetof(struct flow, ns)
 
@@ -335,7 +336,7 @@ struct sys_value {
 	u64 off_ns;
 };
 
-/* One time of a thread off the CPU. `head.at` is when it ran again, or when the slice ended. */
+/* One interval of a thread off the CPU. `head.at` is when it ran again, or when the slice ended. */
 struct off_cpu_rec {
 	struct record_head head;
 	u64 begin;
@@ -352,11 +353,11 @@ struct off_cpu_rec {
 	u8 pad;
 };
 
-/* One call that moved data on a TCP socket, or accepted one. `head.at` is when it was done. */
+/* A call that sent or received data on a TCP socket, or accepted a connection. `head.at` is when it returned. */
 struct call_rec {
 	struct record_head head;
 	u64 cookie;
-	u64 since;        /* 0 where it was not seen */
+	u64 since;        /* of a receive when the data arrived, of a send when it began; 0 for an accept */
 	u32 tgid;
 	u32 bytes;
 	u32 op;           /* enum call_op */
@@ -371,7 +372,7 @@ struct udp_call_rec {
 	u16 sport;
 	u16 dport;        /* 0: not connected */
 	u16 family;
-	u8 bound;         /* its port was asked for */
+	u8 bound;         /* bind() was called with a port */
 	u8 pad;
 	u32 netns;
 	u32 pad2;
@@ -380,7 +381,7 @@ struct udp_call_rec {
 _Static_assert(sizeof(struct off_cpu_rec) == 64 && sizeof(struct call_rec) == 48 && sizeof(struct udp_call_rec) == 96,
 	       "the decoders have the same sizes");
 
-/* Written by the file iterator: which process holds which socket. */
+/* Written by the iterator over files: a process has this socket open. */
 struct owner_rec {
 	u64 cookie;
 	u32 tgid;

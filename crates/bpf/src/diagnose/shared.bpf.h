@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
-/* Maps, switches and small helpers of both objects. Needs nothing of the kernel's types: no CO-RE relocation may come here. */
+/* Maps, global variables and helpers that both BPF objects include. The classic object is loaded without BTF, so no CO-RE
+ * relocation may be used here. */
 #ifndef PARSHALL_SHARED_H
 #define PARSHALL_SHARED_H
 
 #include "diagnose/records.h"
 #include <bpf/bpf_helpers.h>
 
-/* Set before load. */
-/* Bit 0: the first argument is a descriptor; 1: a positive result is a number of bytes; 2: receives; 3: sends; 4: accepts. */
-const volatile u8 call_flags[512] = {};
-
+/* CALL_FD: the first argument is a file descriptor. CALL_BYTES: a positive result is a number of bytes. */
 enum call_flag { CALL_FD = 1, CALL_BYTES = 2, CALL_RECEIVES = 4, CALL_SENDS = 8, CALL_ACCEPTS = 16 };
 
-/* Set by user space around slices. Per-event probes do nothing while `active` is 0. */
+/* Set before load: call_flag bits by system call number. */
+const volatile u8 call_flags[512] = {};
+
+/* Set by user space at the beginning and end of a slice. Probes of single events do nothing while `active` is 0. */
 u32 active = 0;
 u32 slice_gen = 0;
 u64 slice_begin = 0;
@@ -43,7 +44,7 @@ struct {
 	__uint(max_entries, 8 * 1024 * 1024);
 } ring SEC(".maps");
 
-/* Children that a process of the subject makes belong to it too. */
+/* Set before load: whether the child processes of the subject's processes belong to the subject. */
 const volatile u8 follow_children = 1;
 
 static __always_inline void count(u32 which)
@@ -54,7 +55,7 @@ static __always_inline void count(u32 which)
 		(*v)++;
 }
 
-/* Of a value of `tgids`: the process was added because the subject may wait for it, or is a child of one that was. */
+/* A bit in the values of `tgids`: the process, or its parent, was added because the subject may wait for it. */
 #define FOLLOWED 0x80
 
 static __always_inline u8 subject_scope(u32 tgid)
@@ -64,7 +65,7 @@ static __always_inline u8 subject_scope(u32 tgid)
 	return scope ? *scope & ~FOLLOWED : 0;
 }
 
-/* Reserves a record, or counts the loss. Readers poll, so no record wakes anyone. */
+/* Reserves a record, or counts it as lost. User space polls the ring buffer, so SUBMIT wakes no reader. */
 #define RESERVE(type) ({								\
 	struct type *__r = bpf_ringbuf_reserve(&ring, sizeof(struct type), 0);		\
 	if (!__r)									\

@@ -1,4 +1,4 @@
-//! Redirection between TCP sockets in the kernel: the loader of `redirect.bpf.c`.
+//! Loads `redirect.bpf.c`, which redirects data between TCP sockets in the kernel.
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -17,38 +17,38 @@ mod skel {
 }
 use skel::{RedirectSkel, RedirectSkelBuilder};
 
-/// `struct direction`: what the program has done with the bytes of one direction.
+/// `struct direction`: the counters of one direction of a relayed connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Redirected {
-    /// Bytes given to the sink.
+    /// Bytes redirected to the sink.
     pub redirected: u64,
-    /// Bytes left to user space.
+    /// Bytes passed to the source's receive queue, for user space to copy.
     pub passed: u64,
-    /// Not 0: it redirects no more.
+    /// Not 0: the program has stopped to redirect this direction.
     pub passing: u32,
     begun: u32,
     first: u32,
     pad: u32,
 }
 
-/// Sets an entry. libbpf-rs does the same and loses most error numbers on the way.
+/// Sets an entry. The method of libbpf-rs does not preserve most error numbers.
 fn update(map: &MapHandle, key: &[u8], value: &[u8]) -> io::Result<()> {
     assert!(
         map.key_size() as usize == key.len() && map.value_size() as usize == value.len(),
-        "as the map was declared"
+        "key and value have the sizes of the map"
     );
     let any = MapFlags::ANY.bits();
-    // SAFETY: the kernel reads as many bytes of key and value as the map was declared with, which is what they have.
+    // SAFETY: the kernel reads as many bytes of key and value as the map declares, which are their lengths (asserted above).
     let ret = unsafe {
         libbpf_sys::bpf_map_update_elem(map.as_fd().as_raw_fd(), key.as_ptr().cast(), value.as_ptr().cast(), any)
     };
     if ret == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-ret)) }
 }
 
-/// The program and its maps; what is attached ends with it, and with its sockets.
+/// The loaded program and its maps. Dropping it detaches the program from all sockets.
 pub struct Redirect {
-    /// Keeps the program alive, which the map of sources only refers to.
+    /// Keeps the program alive.
     _skel: RedirectSkel<'static>,
     sources: MapHandle,
     sinks: MapHandle,
@@ -62,18 +62,21 @@ impl std::fmt::Debug for Redirect {
 }
 
 impl Redirect {
-    /// Loads the program. `most` is how many bytes may be on their way to a sink before it counts as too slow.
-    /// PermissionDenied: not permitted.
-    pub fn load(most: u32) -> io::Result<Self> {
-        Self::try_load(most).map_err(refused)
+    /// Loads the program. A direction is no longer redirected when more than `max_in_flight` bytes were redirected and not yet
+    /// written to the sink's send queue.
+    ///
+    /// # Errors
+    /// PermissionDenied: a capability is missing. Others: the kernel's error.
+    pub fn load(max_in_flight: u32) -> io::Result<Self> {
+        Self::try_load(max_in_flight).map_err(refused)
     }
 
-    fn try_load(most: u32) -> Result<Self, libbpf_rs::Error> {
-        // One per thread for the life of the process: a page, for a skeleton without a lifetime.
+    fn try_load(max_in_flight: u32) -> Result<Self, libbpf_rs::Error> {
+        // Leaked, so that the skeleton needs no lifetime: a page, once per worker thread.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = RedirectSkelBuilder::default().open(storage)?;
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
-            data.most = most;
+            data.max_in_flight = max_in_flight;
         }
         let skel = unsignalled(|| open.load())?;
         skel.progs.redirect.attach_sockmap(skel.maps.sources.as_fd().as_raw_fd())?;
@@ -85,35 +88,38 @@ impl Redirect {
         })
     }
 
-    /// Redirects from now on what arrives at `source`, whose cookie names the direction. Nothing may wait in it partly
-    /// read. What arrived before and was not read is redirected with the next byte that arrives, or when SO_RCVLOWAT is set.
-    /// EOPNOTSUPP: not TCP, or not established any more.
-    pub fn join(&self, cookie: u64, source: RawFd, sink: RawFd) -> io::Result<()> {
+    /// Redirects data that arrives at `source` to `sink` from now on. `cookie` is the cookie of `source` and the key of the
+    /// direction. The source's receive queue must not begin with a segment that was partly read. Data that is already in the
+    /// queue is redirected when more data arrives or SO_RCVLOWAT is set.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: not a TCP socket, or not established any more.
+    pub fn redirect(&self, cookie: u64, source: RawFd, sink: RawFd) -> io::Result<()> {
         let key = cookie.to_ne_bytes();
         let fd = |fd: RawFd| u64::from(fd.unsigned_abs()).to_ne_bytes();
         update(&self.directions, &key, Redirected::new_zeroed().as_bytes())?;
-        let joined = update(&self.sinks, &key, &fd(sink)).and_then(|()| update(&self.sources, &key, &fd(source)));
-        if joined.is_err() {
-            // The sink receives as before, for its map has no program.
+        let added = update(&self.sinks, &key, &fd(sink)).and_then(|()| update(&self.sources, &key, &fd(source)));
+        if added.is_err() {
+            // The map of sinks has no program, so the sink receives as before.
             let _absent = self.sinks.delete(&key);
-            self.part(cookie);
+            self.forget(cookie);
         }
-        joined
+        added
     }
 
-    /// What became of a direction so far.
-    pub fn look(&self, cookie: u64) -> Option<Redirected> {
+    /// The counters of a direction; `None` if it is not in the map.
+    pub fn counters(&self, cookie: u64) -> Option<Redirected> {
         bytes::read(&self.directions.lookup(&cookie.to_ne_bytes(), MapFlags::ANY).ok().flatten()?)
     }
 
-    /// Forgets a direction: what arrives passes to the source. The sockets leave the maps when they are closed; taken out
-    /// before, what is on its way would be lost.
-    pub fn part(&self, cookie: u64) {
+    /// Stops to redirect a direction: data that arrives goes to the source's receive queue. The sockets stay in the maps until
+    /// they are closed, because removing them would lose data that was redirected and not yet written to the sink.
+    pub fn forget(&self, cookie: u64) {
         let _absent = self.directions.delete(&cookie.to_ne_bytes());
     }
 
-    /// Directions known.
-    pub fn known(&self) -> usize {
+    /// The number of directions that are redirected or were passed to user space.
+    pub fn directions(&self) -> usize {
         self.directions.keys().count()
     }
 }

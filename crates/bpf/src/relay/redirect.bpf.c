@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause)
 /*
- * Redirects what a socket receives to another socket, in the kernel.
+ * Redirects data that a TCP socket receives to another TCP socket, in the kernel.
  *
- * A direction is named by the cookie of its source. `sources` runs the program on what its sockets receive; `sinks` has no
- * program, so a socket that is only written to is received from as ever.
+ * The key of a direction is the cookie of its source socket. The program runs for data that arrives at the sockets in `sources`.
+ * `sinks` has no program, so a socket that is only in `sinks` receives as usual.
  *
- * Redirected bytes count as read at once, so the source's window stays open however slow the sink is (measured: 1 GiB
- * taken for a sink that nobody read). So the program counts what it has redirected and compares it with what the sink
- * has taken; when too much is on its way it lets this and all that follows pass to the source's own receive queue, for
- * user space to copy. There is no way back: redirected bytes would overtake those that wait in the queue.
+ * The kernel treats redirected bytes as read, so the source's receive window stays open even if the sink is slow (measured:
+ * 1 GiB was accepted for a sink whose peer did not read). So the program compares the bytes that it has redirected with those
+ * that were written to the sink's send queue. If the difference is too large, it passes this and all later data to the source's
+ * receive queue, for user space to copy. A direction never goes back to redirection, because redirected data would overtake the
+ * data in that queue.
  *
- * A segment that only carries the end of data is dropped: the socket knows of the end by then. Queued, it would stop the
- * queue that it is in for good (skmsg.c, sk_psock_backlog: what moves no byte is a broken pipe), and that queue is
- * shared: what passes to a socket waits in it behind what the other direction redirects there.
+ * A segment with only a FIN is dropped; TCP has processed the FIN by then. If it were queued, the queue would stop for ever
+ * (sk_psock_backlog() of net/core/skmsg.c treats a send of zero bytes as EPIPE). The queue is shared: data that is passed to a
+ * socket waits in it behind data that the other direction redirects to that socket.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 
 struct direction {
 	u64 redirected;   /* bytes */
-	u64 passed;       /* bytes */
-	u32 passing;      /* redirects no more */
+	u64 passed;       /* bytes passed to the source's receive queue */
+	u32 passing;      /* not 0: redirection has stopped */
 	u32 begun;        /* `first` is set */
 	u32 first;        /* the sink's write_seq before the first redirected byte */
 	u32 pad;
 };
 
-/* Set before load: bytes on their way. */
-const volatile u32 most = 4 << 20;
+/* Set before load: the most bytes that may be redirected and not yet in the sink's send queue. */
+const volatile u32 max_in_flight = 4 << 20;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKHASH);
@@ -51,7 +52,7 @@ struct {
 	__type(value, struct direction);
 } directions SEC(".maps");
 
-/* Whether the sink keeps up. The kernel runs the program for one piece of a socket at a time. */
+/* Whether at most `max_in_flight` bytes are between source and sink. No other run for the same source is concurrent. */
 static __always_inline int keeps_up(struct direction *d, u64 cookie)
 {
 	struct bpf_sock *sk = bpf_map_lookup_elem(&sinks, &cookie);
@@ -73,7 +74,7 @@ static __always_inline int keeps_up(struct direction *d, u64 cookie)
 		d->first = written;
 		d->begun = 1;
 	}
-	return (u32)d->redirected - (written - d->first) <= most;
+	return (u32)d->redirected - (written - d->first) <= max_in_flight;
 }
 
 SEC("sk_skb/stream_verdict")

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * The way through the tables: part of walk.bpf.c, which says what a socket becomes. A table is read in blocks of buckets; a
- * block's heads are read at once, so that the next socket's memory is on its way while one is copied.
+ * Iterates over the buckets and chains of a hash table. Part of walk.bpf.c, which has the functions that read a socket. A table
+ * is read in blocks of buckets. The heads of a block are read together, so that their cache misses overlap.
  */
 
-/* The bucket is complete: its records and counts stand. */
+/* The bucket is complete: keeps its records and counts. */
 static __always_inline void commit(void)
 {
 	job.expected += at.expected;
@@ -17,7 +17,8 @@ static __always_inline void commit(void)
 	at.length = 0;
 }
 
-static __always_inline void take_back(void)
+/* Discards the records and counts of the bucket. */
+static __always_inline void discard_bucket(void)
 {
 	at.record = at.first_record;
 	at.name = at.first_name;
@@ -31,14 +32,14 @@ static __always_inline u64 head_of(u32 bucket)
 	return word_at(at.heads_at + (u64)bucket * at.stride);
 }
 
-/* 1 for the number at the end of a chain of `nulls` kind and for 0 at the end of a plain one, else 0; in a form of which the
- * compiler makes no branch. */
+/* 1 if `node` ends a chain, else 0. An hlist_nulls chain ends with an odd number, an hlist chain with 0. The expression is one
+ * for which the compiler makes no branch. */
 static __always_inline u64 is_end(u64 node)
 {
 	return (node & 1) | ((node - 1) & ~node) >> 63;
 }
 
-/* Begins the next block of so many buckets, if the table and the run have one. */
+/* Begins the next block of `width` buckets. Returns false at the end of the table or of the run's budget. */
 static __always_inline bool begin_block(u32 width)
 {
 	if (at.stop || job.bucket >= at.total)
@@ -52,7 +53,7 @@ static __always_inline bool begin_block(u32 width)
 	return true;
 }
 
-/* The heads of a block's buckets, zero behind the end of the table. */
+/* Reads the heads of a block's buckets; those behind the end of the table are set to zero. */
 static __always_inline void read_heads(u64 *to, u32 width)
 {
 	u32 left = at.total - at.base, i;
@@ -63,28 +64,28 @@ static __always_inline void read_heads(u64 *to, u32 width)
 			to[i] = i < left ? head_of(at.base + i) : 0;
 }
 
-/* Stops here; the next run goes on with this bucket. */
+/* Ends the run. The next run continues with this bucket. */
 static __always_inline void stop_at(u32 bucket)
 {
 	job.bucket = bucket;
 	at.stop = 1;
 }
 
-/* Makes the next bucket of the block the one that is read; 1 when there is none. */
+/* Selects the next bucket of the block that is not empty. Returns 1 if there is none. */
 static __always_inline int next_bucket(void)
 {
 	u32 place;
 
-	if (at.turn >= at.waiting)
+	if (at.next_queued >= at.queued)
 		return 1;
-	place = queue[at.turn & (BLOCK - 1)] & (BLOCK - 1);
-	at.turn++;
+	place = queue[at.next_queued & (BLOCK - 1)] & (BLOCK - 1);
+	at.next_queued++;
 	at.bucket = at.base + place;
 	at.node = heads[place];
 	return 0;
 }
 
-/* The bucket is done. A bucket in parts is read again for each part, a run for each. */
+/* Ends a bucket. A bucket that is read in parts is read once per part, each in its own run. */
 __noinline int end_bucket(void)
 {
 	commit();
@@ -101,21 +102,22 @@ __noinline int end_bucket(void)
 	return next_bucket();
 }
 
-/* Too much was found to go on; what was read stands, and that something is missing is counted. */
+/* Abandons the rest of a chain and counts that. Keeps what was read. */
 static __always_inline int cut_bucket(void)
 {
 	job.chains_cut++;
 	return end_bucket();
 }
 
-/* No room for the next record: the bucket is for the next run, or, when it alone is too much for one, for several. */
+/* The array of records is full. The next run reads the bucket again. If the bucket alone has more sockets than the array,
+ * several runs read it in parts. */
 __noinline int full_bucket(void)
 {
 	bool alone = !at.first_record;
 
 	if (alone && job.parts >= CHAIN_MAX)
 		return cut_bucket();
-	take_back();
+	discard_bucket();
 	if (alone) {
 		job.parts = job.parts > 1 ? job.parts * 2 : 2;
 		job.part = 0;
@@ -124,8 +126,8 @@ __noinline int full_bucket(void)
 	return 1;
 }
 
-/* The chain changed under the reader: from its head again. */
-__noinline int again(void)
+/* The chain has changed during the read: starts again from its head, at most TRIES times. */
+__noinline int restart_bucket(void)
 {
 	job.interrupted++;
 	if (++at.tries >= TRIES) {
@@ -133,22 +135,22 @@ __noinline int again(void)
 		job.torn++;
 		return cut_bucket();
 	}
-	take_back();
+	discard_bucket();
 	at.node = head_of(at.bucket);
 	return 0;
 }
 
-/* After a TCP socket: the MPTCP connection that it is the first subflow of. */
+/* Reads the MPTCP connection whose first subflow this TCP socket is. */
 static __always_inline int take_its_mptcp(u64 address)
 {
 	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
 
-	if (job.kinds & KIND_MPTCP && c->skc_state != TIME_WAIT && c->skc_state != NEW_SYN_RECV && in_part(address))
+	if (job.kinds & KIND_MPTCP && c->skc_state != TIME_WAIT && c->skc_state != NEW_SYN_RECV && in_current_part(address))
 		return take_mptcp(address);
 	return TAKEN;
 }
 
-/* One step in a chain of listeners: ends with the number of its bucket. */
+/* Reads one listener. The end marker of the chain has the number of the bucket. */
 static long on_listener_node(u32 step, void *unused)
 {
 	u64 node = at.node, address, next;
@@ -157,7 +159,7 @@ static long on_listener_node(u32 step, void *unused)
 
 	if (is_end(node)) {
 		if (node >> 1 != (u64)at.bucket + LISTENING_NULLS)
-			return again() != 0;
+			return restart_bucket() != 0;
 		return end_bucket() != 0;
 	}
 	if (++at.length > CHAIN_MAX)
@@ -165,16 +167,16 @@ static long on_listener_node(u32 step, void *unused)
 	address = node - bpf_core_field_offset(struct sock_common, skc_nulls_node);
 	c = SOCKET_FOLLOW(sock_common, address);
 	before = identity_of(address);
-	if (take_tcp(address, 0) == NO_ROOM || take_its_mptcp(address) == NO_ROOM)
+	if (take_tcp(address, 0) == RECORDS_FULL || take_its_mptcp(address) == RECORDS_FULL)
 		return full_bucket() != 0;
-	next = number(c->skc_nulls_node.next);
-	if (!same(before, identity_of(address)))
-		return again() != 0;
+	next = number_of(c->skc_nulls_node.next);
+	if (!same_identity(before, identity_of(address)))
+		return restart_bucket() != 0;
 	at.node = next;
 	return 0;
 }
 
-/* One step in a chain of UDP sockets, which keep their way on when they are taken out (RCU). */
+/* Reads one UDP socket. A socket that is removed from the chain keeps its next pointer (RCU). */
 static long on_udp_node(u32 step, void *unused)
 {
 	u64 node = at.node, address, next;
@@ -188,19 +190,19 @@ static long on_udp_node(u32 step, void *unused)
 	address = node - bpf_core_field_offset(struct sock_common, skc_node);
 	c = SOCKET_FOLLOW(sock_common, address);
 	before = identity_of(address);
-	if (take_udp(address) == NO_ROOM)
+	if (take_udp(address) == RECORDS_FULL)
 		return full_bucket() != 0;
-	next = number(c->skc_node.next);
-	if (!same(before, identity_of(address)))
-		return again() != 0;
+	next = number_of(c->skc_node.next);
+	if (!same_identity(before, identity_of(address)))
+		return restart_bucket() != 0;
 	at.node = next;
 	return 0;
 }
 
-/* Whether a node of a chain of UNIX sockets is one still: their memory is not kept for readers. */
+/* Whether a node is still a UNIX socket of this bucket. UNIX sockets are freed without queued for RCU readers. */
 static __always_inline bool is_unix(const struct sock_common *c)
 {
-	return c->skc_node.pprev && c->skc_family == AF_UNIX && c->skc_hash == at.bucket && number(c->skc_net.net) == at.net;
+	return c->skc_node.pprev && c->skc_family == AF_UNIX && c->skc_hash == at.bucket && number_of(c->skc_net.net) == at.net;
 }
 
 static long on_unix_node(u32 step, void *unused)
@@ -215,33 +217,34 @@ static long on_unix_node(u32 step, void *unused)
 	address = node - bpf_core_field_offset(struct sock_common, skc_node);
 	c = SOCKET_FOLLOW(sock_common, address);
 	if (!is_unix(c))
-		return again() != 0;
-	if (take_unix(address) == NO_ROOM)
+		return restart_bucket() != 0;
+	if (take_unix(address) == RECORDS_FULL)
 		return full_bucket() != 0;
-	next = number(c->skc_node.next);
+	next = number_of(c->skc_node.next);
 	if (!is_unix(c))
-		return again() != 0;
+		return restart_bucket() != 0;
 	at.node = next;
 	return 0;
 }
 
-/* Reads the heads of the next block and notes which have sockets; 1 when the table or the run is at its end. */
+/* Reads the heads of the next block and queues the buckets that are not empty. Returns 1 at the end of the table or of the
+ * run, 2 if all buckets of the block are empty. */
 __noinline int next_block(void)
 {
-	u32 i, waiting = 0;
+	u32 i, queued = 0;
 
 	if (!begin_block(BLOCK))
 		return 1;
-	at.turn = 0;
+	at.next_queued = 0;
 	read_heads(heads, BLOCK);
-	/* Without branches, whose combinations the verifier would all follow. */
+	/* It has no branches, because the verifier would check all their combinations. */
 	for (i = 0; i < BLOCK; i++) {
-		queue[waiting & (BLOCK - 1)] = i;
-		waiting += is_end(heads[i]) ^ 1;
+		queue[queued & (BLOCK - 1)] = i;
+		queued += is_end(heads[i]) ^ 1;
 	}
-	at.waiting = waiting;
+	at.queued = queued;
 	job.bucket = at.base + BLOCK;
-	/* The bucket that was to be read in parts is empty by now. */
+	/* The bucket that was read in parts has become empty. */
 	if (job.parts > 1 && is_end(heads[0])) {
 		job.parts = 1;
 		job.part = 0;

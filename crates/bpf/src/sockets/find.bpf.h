@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * Connections, in two steps: part of walk.bpf.c. Nearly all of the time goes into waiting for sockets' memory, and the chains
- * of a hash table lead through it at random. So some runs only find the sockets, one cache line of each, along many chains at a
- * time; user space puts their addresses in order; further runs read the sockets as they lie in memory, where a line takes less
- * than half the time.
+ * Reads connections in two steps. Part of walk.bpf.c. Nearly all of the time is cache misses on the sockets, and the chains of
+ * a hash table visit them in random order. So the first step only collects addresses: it follows many chains at a time and
+ * reads one cache line of each socket. User space sorts the addresses. The second step reads the sockets in the order of their
+ * addresses, in which a cache miss takes less than half the time.
  *
- * A socket can go between the steps, and its memory become another's. What is read must therefore hang in the same table, in
- * one of the buckets that were gone through: then it is a connection of this moment, and no other batch of addresses has it.
+ * Between the steps a socket can be freed and its memory reused. So the second step only accepts a socket that is in the same
+ * table, in one of the buckets that the first step has searched. Such a socket exists now, and no other batch contains it.
  */
 #ifndef PARSHALL_SOCKETS_FIND_H
 #define PARSHALL_SOCKETS_FIND_H
 
 /* Addresses of one batch. */
 #define FOUND (1 << 19)
-/* Chains that are followed side by side. */
+/* Chains that are followed at the same time. */
 #define WIDTH 128
-/* Sockets whose memory is prefetched together, where few lines of each are. */
+/* Sockets that are prefetched together if few lines of each are needed. */
 #define PREFETCH_MAX 16
-/* Connections of one run, which ends before when the records do. */
+/* Most connections that one run reads. It ends earlier if the array of records is full. */
 #define READ_MAX 16384
 
 struct found {
@@ -32,27 +32,27 @@ struct {
 	__type(value, struct found);
 } found SEC(".maps");
 
-/* Fewer than FOUND when a test wants several batches. */
+/* Addresses of one batch, at most FOUND. Tests make it smaller. */
 const volatile u32 batch_max = FOUND;
 
-/* The heads of a block's chains; where those stand that go on, and which bucket each belongs to, counted from the first. */
+/* The heads of a block's chains; the current node of each chain that has not ended, and the chain's bucket within the block. */
 u64 chain_heads[WIDTH] = {};
 u64 nodes[WIDTH] = {};
 u64 places[WIDTH] = {};
 
 struct {
-	u32 going_on;
+	u32 active;
 	u32 first;
-	u32 astray;
-	u32 no_room;
+	u32 moved;
+	u32 batch_full;
 	u32 tries;
-	/* Reading: up to which connection lines are prefetched, where those of several are. */
+	/* Second step: the first connection of the batch that was not prefetched. */
 	u32 prefetched;
-} way = {};
+} search = {};
 
 /*
- * Prefetches the cache line of an address. Memory is prefetched before anything of it is used: the CPU then waits for many lines
- * at once. BPF cannot prefetch; a load whose value nobody uses does the same.
+ * Prefetches the cache line of an address, so that the CPU waits for many lines at once. BPF has no prefetch instruction; a
+ * load whose value is not used has the same effect.
  */
 static __always_inline void prefetch_word(u64 address)
 {
@@ -61,8 +61,10 @@ static __always_inline void prefetch_word(u64 address)
 	asm volatile("" : : "r"(value));
 }
 
-/* In a loop of its own: the more instructions between two prefetched lines, the fewer are under way at once. In a
- * function of its own, because the verifier then does not follow each of its ends through what comes next. */
+/*
+ * A separate loop, because the fewer instructions are between two loads, the more cache misses overlap. A separate global
+ * function, because the verifier then does not check the caller's code once for each number of iterations.
+ */
 __noinline int prefetch_nodes(u32 left)
 {
 	u32 i;
@@ -75,18 +77,18 @@ __noinline int prefetch_nodes(u32 left)
 	return 0;
 }
 
-/* One step in all chains that go on. What a chain leads to is noted before it is known whether it goes on, without a branch that
- * would have to wait for it. */
+/* Moves one node along all chains that have not ended. The loop has no branch on the node that was just loaded, which would
+ * have to wait for the load. */
 static long on_step(u32 step, void *unused)
 {
-	u32 zero = 0, i, left = way.going_on, count = job.found, still = 0;
+	u32 zero = 0, i, left = search.active, count = job.found, still = 0;
 	struct found *all = bpf_map_lookup_elem(&found, &zero);
-	u64 base = at.base, astray = 0;
+	u64 base = at.base, moved = 0;
 
 	if (!all || !left)
 		return 1;
 	if (count + left > batch_max) {
-		way.no_room = 1;
+		search.batch_full = 1;
 		return 1;
 	}
 	prefetch_nodes(left);
@@ -101,29 +103,29 @@ static long on_step(u32 step, void *unused)
 		all->addresses[count & (FOUND - 1)] = node - OFFSET(sock_common, skc_nulls_node);
 		count++;
 		end = is_end(next);
-		/* A chain ends with the number of its bucket, else the way led into another chain. */
-		astray |= -end & (next ^ ((base + place) << 1 | 1));
+		/* The end marker of a chain is the number of its bucket. Another number means that a socket has moved. */
+		moved |= -end & (next ^ ((base + place) << 1 | 1));
 		nodes[still & (WIDTH - 1)] = next;
 		places[still & (WIDTH - 1)] = place;
 		still += end ^ 1;
 	}
-	way.going_on = still;
-	way.astray |= astray != 0;
+	search.active = still;
+	search.moved |= moved != 0;
 	job.found = count;
 	return 0;
 }
 
-/* Collects the chains of a block that are not empty, and returns their number. */
+/* Fills `nodes` and `places` with the chains of a block that are not empty, and returns their number. */
 static __always_inline u32 read_block_heads(void)
 {
 	u64 bytes = (u64)(at.total - at.base) * sizeof(u64);
 	u32 n = 0, i;
 
-	/* Without read_heads(), whose loop over single heads would be most of what the verifier checks. The buckets of connections
-	 * are eight bytes each, and only a table smaller than a block ends within one. */
+	/* read_heads() is not used, because its loop over single heads would take most of the verifier's time. It is not needed: a
+	 * bucket of connections is 8 bytes, and only a table smaller than a block ends within a block. */
 	if (bytes < sizeof(chain_heads))
 		__builtin_memset(chain_heads, 0, sizeof(chain_heads));
-	/* The bound is tested on the register that is passed, where the verifier sees it. */
+	/* Makes the compiler test the register that it passes, as the verifier requires. */
 	asm volatile("" : "+r"(bytes));
 	if (bytes > sizeof(chain_heads))
 		bytes = sizeof(chain_heads);
@@ -138,45 +140,45 @@ static __always_inline u32 read_block_heads(void)
 	return n;
 }
 
-/* The next block of buckets. It is gone through again when a chain led astray. */
+/* Searches the next block of buckets. A block in which a socket moved to another chain is searched again. */
 static long on_find_block(u32 step, void *unused)
 {
 	if (!begin_block(WIDTH))
 		return 1;
-	way.first = job.found;
-	way.astray = 0;
-	way.no_room = 0;
-	way.going_on = read_block_heads();
+	search.first = job.found;
+	search.moved = 0;
+	search.batch_full = 0;
+	search.active = read_block_heads();
 	bpf_loop(CHAIN_MAX, on_step, NULL, 0);
-	if (way.no_room && way.first) {
-		/* The block is for the next batch. */
-		job.found = way.first;
+	if (search.batch_full && search.first) {
+		/* The block goes to the next batch. */
+		job.found = search.first;
 		job.batch_ready = 1;
 		at.stop = 1;
 		return 1;
 	}
-	if (way.going_on) {
+	if (search.active) {
 		job.chains_cut++;
-	} else if (way.astray) {
+	} else if (search.moved) {
 		job.interrupted++;
-		if (++way.tries < TRIES) {
-			job.found = way.first;
+		if (++search.tries < TRIES) {
+			job.found = search.first;
 			return 0;
 		}
 		job.expected++;
 		job.torn++;
 	}
-	way.tries = 0;
+	search.tries = 0;
 	job.bucket = at.base + WIDTH;
 	return 0;
 }
 
-/* Finds the connections of a table, after those that the batch has of it. A batch is of one table. */
+/* Appends addresses of connections of the table to the batch. A batch contains connections of a single table. */
 __noinline int find_table(void)
 {
 	if (!job.found)
 		job.first_bucket = job.bucket;
-	way.tries = 0;
+	search.tries = 0;
 	bpf_loop(BUCKETS_PER_RUN / WIDTH + 1, on_find_block, NULL, 0);
 	job.end_bucket = job.bucket;
 	job.buckets = at.total;
@@ -191,10 +193,10 @@ __noinline int find_table(void)
 
 #define LINE_OF(type, field) (1ull << (bpf_core_field_offset(struct type, field) / LINE & 63))
 
-/* Without a branch, because the verifier would follow all combinations of groups. */
+/* It has no branch, because the verifier would check all combinations of groups. */
 #define FOR(group, lines) (-(u64)(groups / SOCKET_GROUP_##group & 1) & (lines))
 
-/* The cache lines of a TCP socket that these groups need, one bit each. */
+/* The cache lines of a TCP socket that these groups need, as a bit mask. */
 static __always_inline u64 lines_of(u32 groups)
 {
 	u64 lines = 3 | LINE_OF(tcp_sock, snd_una) | LINE_OF(tcp_sock, bytes_acked) | LINE_OF(tcp_sock, rcv_nxt) |
@@ -234,19 +236,20 @@ static __always_inline u64 lines_of(u32 groups)
 	return lines;
 }
 
-/* The lines to prefetch, in bytes from a socket's first. */
+/* Offsets of the cache lines to prefetch, in bytes from the beginning of a socket. */
 #define PREFETCH_LINES 64
 u16 prefetched[PREFETCH_LINES] = {};
 u32 n_prefetched = 0;
 
 /*
- * The memory brings lines that follow each other at twice the rate of lines with gaps: when at least half of the lines up to
- * the last are needed, all are prefetched. Of many lines, those of one socket are as much as the CPU can wait for, and still in
- * the first cache when they are read; of few, those of several sockets are.
+ * Fills `prefetched`. Memory delivers consecutive lines at twice the rate of lines with gaps. So if at least half of the lines
+ * up to the last one are needed, all of them are prefetched. If a socket has many lines, those of one socket already keep the
+ * CPU's miss buffers busy, and they are still in the L1 cache when they are read. If it has few, on_found() prefetches several
+ * sockets at a time.
  */
 __noinline int plan_prefetch(void)
 {
-	/* What is likely to be left out is not prefetched. */
+	/* With rules, most sockets are probably filtered out: only the lines that the rules test are prefetched. */
 	const u64 lines = job.rules & ~RULE_CHANGED ? 3 : lines_of(job.groups);
 	u32 n = 0, end = 0, i, dense;
 
@@ -288,39 +291,41 @@ __noinline int prefetch_block(u32 first)
 	return 0;
 }
 
-/* Whether a connection is here that hangs in the batch's table, in one of its buckets. What was a socket when it was found may be
- * anything by now; nothing but a socket has a network namespace in that place. */
-static __always_inline bool hangs(const struct sock_common *c, struct identity identity)
+/*
+ * Whether this memory is a connection in the batch's table, in one of the batch's buckets. The memory may have been reused
+ * since. Only a socket has a pointer to a network namespace at that offset.
+ */
+static __always_inline bool is_in_batch(const struct sock_common *c, struct identity identity)
 {
 	const struct net *net = SOCKET_FOLLOW(net, identity.net);
 	u32 bucket = c->skc_hash & (job.buckets - 1);
 
 	return c->skc_nulls_node.pprev && bucket >= job.first_bucket && bucket < job.end_bucket &&
-	       number(net->ns.ops) == job.ns_ops && number(net->ipv4.tcp_death_row.hashinfo) == job.table;
+	       number_of(net->ns.ops) == job.ns_ops && number_of(net->ipv4.tcp_death_row.hashinfo) == job.table;
 }
 
-/* Reads one connection, if it is there still; takes back what it read when it became another one meanwhile. */
+/* Reads one connection if it still exists. Discards the records if the socket was replaced during the read. */
 static __always_inline int take_found(u64 address)
 {
 	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
 	struct identity before = identity_of(address);
 	int taken;
 
-	if (!hangs(c, before))
+	if (!is_in_batch(c, before))
 		return TAKEN;
 	taken = take_tcp_inline(address, 0);
 	if (taken == TAKEN)
 		taken = take_its_mptcp(address);
-	if (taken == TAKEN && !same(before, identity_of(address)))
+	if (taken == TAKEN && !same_identity(before, identity_of(address)))
 		taken = TORN;
 	if (taken == TAKEN)
 		commit();
 	else
-		take_back();
+		discard_bucket();
 	return taken;
 }
 
-/* The next connection of the batch. */
+/* Reads the next connection of the batch. */
 static long on_found(u32 step, void *unused)
 {
 	u32 zero = 0, next = job.next_found;
@@ -333,12 +338,12 @@ static long on_found(u32 step, void *unused)
 	address = all->addresses[next & (FOUND - 1)];
 	if (n_prefetched > PREFETCH_MAX) {
 		prefetch(address);
-	} else if (next >= way.prefetched) {
+	} else if (next >= search.prefetched) {
 		prefetch_block(next);
-		way.prefetched = next + PREFETCH_MAX;
+		search.prefetched = next + PREFETCH_MAX;
 	}
 	taken = take_found(address);
-	if (taken == NO_ROOM)
+	if (taken == RECORDS_FULL)
 		return 1;
 	if (taken == TORN) {
 		job.interrupted++;
@@ -355,7 +360,7 @@ static long on_found(u32 step, void *unused)
 __noinline int read_found(void)
 {
 	plan_prefetch();
-	way.prefetched = 0;
+	search.prefetched = 0;
 	bpf_loop(READ_MAX, on_found, NULL, 0);
 	return 0;
 }

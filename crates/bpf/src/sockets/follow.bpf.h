@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * Following a pointer in an object that is opened with reduced type information, which counts types in its own way:
- * bpf_rdonly_cast() takes the kernel's own numbers, so user space looks them up and writes them down here before the program
- * is loaded. They are read-only then, which is constant enough for the verifier.
+ * SOCKET_FOLLOW for an object that is opened with reduced BTF. In reduced BTF the types have other ids, but bpf_rdonly_cast()
+ * takes the ids of the kernel's BTF. So user space looks up these ids and stores them in `followed_ids` before it loads the
+ * object. They are read-only data, which the verifier treats as constants.
  *
- * Each use is a load more than a number in the instruction. The walk, which reads most sockets, does without.
+ * Each use costs one more load than a constant in the instruction. walk.bpf.c reads most sockets and uses the full BTF instead.
  */
 #ifndef PARSHALL_SOCKETS_FOLLOW_H
 #define PARSHALL_SOCKETS_FOLLOW_H
@@ -13,7 +13,7 @@
 #include "followed.h"
 #include <bpf/bpf_helpers.h>
 
-/* What is read through it gives zero where the memory is gone, instead of a fault. Linux 6.2. */
+/* A load through the result returns zero if the memory is not mapped any more. Since Linux 6.2. */
 extern void *bpf_rdonly_cast(const void *pointer, __u32 btf_id) __ksym __weak;
 
 const volatile __u32 followed_ids[FOLLOWED_TYPES] = {};

@@ -1,4 +1,4 @@
-//! Sorts addresses.
+//! A radix sort for the addresses of sockets.
 
 /// Bits of a digit: the counts of one pass fit the L1 cache.
 const DIGIT: u32 = 11;

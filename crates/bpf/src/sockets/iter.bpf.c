@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause)
 /*
- * The sockets of one network namespace, as the kernel's own iterators give them: that of the thread that opens the iterator.
- * The kernel holds the lock of each socket while the program reads it, so no record is torn.
+ * Reads the sockets of one network namespace with the kernel's iterators. The namespace is that of the thread that opens the
+ * iterator. The kernel holds the lock of each socket while the program reads it, so no record is torn.
  *
- * What is written is a record, followed by the name if it is a UNIX socket's. The program is run for a socket again when its
- * record did not fit, so nothing is counted before it is written.
+ * For each socket the program writes a record; that of a UNIX socket is followed by its name. If a record does not fit into
+ * the kernel's buffer, the kernel runs the program for the same socket again.
  */
 #include "sockets/follow.bpf.h"
 #include "sockets/read.bpf.h"
@@ -14,15 +14,15 @@
 
 enum { KIND_TCP = 1, KIND_MPTCP = 4 };
 
-/* Set by user space before a dump: SOCKET_GROUP_..., one bit per state, and which kinds the iterator over TCP is to give. */
+/* Set by user space before a dump: SOCKET_GROUP_... bits, one bit per state, and the kinds that dump_tcp() writes. */
 u32 wanted_groups;
 u32 wanted_states;
 u32 wanted_kinds;
-/* Counted: sockets whose state is not wanted, and those of a kind that the reader does not know. */
+/* Counts of sockets whose state is not wanted, and of TCP sockets of an unknown type. */
 u64 filtered;
 u64 unknown;
 
-/* One reader at a time, so there is one of each. */
+/* Only one iterator is read at a time. */
 struct socket_record record;
 struct socket_reader reader;
 struct {
@@ -62,8 +62,8 @@ static __always_inline bool state_wanted(u8 state)
 }
 
 /*
- * The MPTCP connection that this subflow is the first of, if it is: its neighbour in the list of subflows is the
- * connection itself. There is no iterator over connections. Not 0: there was no room.
+ * Writes the MPTCP connection whose first subflow this is, because the kernel has no iterator over MPTCP connections. The
+ * previous node of the first subflow is the list's head in the connection. Returns not 0 if the record did not fit.
  */
 static __noinline int dump_connection(struct seq_file *seq, struct tcp_sock *tp)
 {
@@ -102,7 +102,7 @@ int dump_tcp(struct bpf_iter__tcp *ctx)
 		return 0;
 	state = c->skc_state;
 	tp = bpf_skc_to_tcp_sock(c);
-	/* What does not fit is asked for again as a whole, the connection and its subflow. */
+	/* If the connection's record does not fit, the kernel repeats the call, which then writes both records. */
 	if (tp && wanted_kinds & KIND_MPTCP && dump_connection(ctx->meta->seq, tp))
 		return 0;
 	if (!(wanted_kinds & KIND_TCP))
@@ -152,8 +152,8 @@ int dump_udp(struct bpf_iter__udp *ctx)
 	return 0;
 }
 
-/* Bytes that wait to be read: of datagrams the first one's, as unix_diag tells it. */
-static __always_inline u32 read_unix_waiting(struct unix_sock *un)
+/* Bytes in the receive queue, as unix_diag reports them: for datagrams, those of the first one. */
+static __always_inline u32 unix_rqueue_bytes(struct unix_sock *un)
 {
 	u64 end = (u64)un + bpf_core_field_offset(struct sock, sk_receive_queue);
 	u64 next = (u64)un->sk.sk_receive_queue.next;
@@ -173,7 +173,7 @@ static __always_inline u32 read_unix_waiting(struct unix_sock *un)
 	return bytes;
 }
 
-/* As unix_diag: a listener's connections that wait, else the bytes that wait. */
+/* As unix_diag: connections in the accept queue of a listener, bytes in the queues of other sockets. */
 static __always_inline void read_unix_queues(struct socket_record *r, struct unix_sock *un)
 {
 	struct sock *sk = &un->sk;
@@ -182,12 +182,12 @@ static __always_inline void read_unix_queues(struct socket_record *r, struct uni
 		r->accept_queue = sk->sk_receive_queue.qlen;
 		r->accept_limit = sk->sk_max_ack_backlog;
 	} else {
-		r->rqueue_bytes = read_unix_waiting(un);
+		r->rqueue_bytes = unix_rqueue_bytes(un);
 		r->wqueue_bytes = sk->sk_wmem_alloc.refs.counter - 1;
 	}
 }
 
-/* The address is set once, and freed after the socket has left the iterator's table. */
+/* The kernel sets the address once, and frees it after it has removed the socket from the table. */
 static __always_inline u32 read_unix_name(struct unix_sock *un, char *name)
 {
 	struct unix_address *address = un->addr;
@@ -200,7 +200,7 @@ static __always_inline u32 read_unix_name(struct unix_sock *un, char *name)
 		return 0;
 	if (bpf_probe_read_kernel(name, length, &address->name[0].sun_path))
 		return 0;
-	/* The path of a file ends with a zero byte that is not part of it. */
+	/* A path ends with a NUL that is not part of it. */
 	if (name[0] && !name[(length - 1) & 127])
 		length--;
 	return length;

@@ -1,4 +1,4 @@
-//! Sockets by the kernel's iterators: one network namespace at a time, each socket read under its lock.
+//! Reads the sockets of one network namespace with the kernel's BPF iterators. The kernel locks each socket while it is read.
 use std::fs::File;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
@@ -19,31 +19,31 @@ mod skel {
 }
 use skel::{SocketIterSkel, SocketIterSkelBuilder};
 
-/// The kernel gives at most 32 KiB at a time.
+/// Twice what the kernel returns from one `read` of an iterator.
 const BUFFER: usize = 64 << 10;
 
-/// An iterator's table.
+/// The table that an iterator reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Table {
-    /// TCP: listeners, connections, TIME_WAIT, connection requests; and MPTCP connections.
+    /// Listeners, connections, TIME_WAIT sockets and connection requests of TCP, and MPTCP connections.
     Tcp,
-    /// UDP without UDP-Lite.
+    /// UDP, without UDP-Lite.
     Udp,
-    /// UNIX.
+    /// UNIX sockets of all types.
     Unix,
 }
 
-/// Makes iterators; may be carried to the thread that is in the namespace.
+/// Opens iterators. It can be passed to a thread in another network namespace.
 #[derive(Debug, Clone, Copy)]
 pub struct Opener<'a> {
     links: [Option<BorrowedFd<'a>>; 3],
 }
 
 impl Opener<'_> {
-    /// An iterator over a table of the calling thread's network namespace, which it keeps alive.
+    /// Opens an iterator over a table of the calling thread's network namespace. The iterator holds a reference to the namespace.
     ///
     /// # Errors
-    /// Unsupported: this kernel has no such iterator.
+    /// Unsupported: the program for this table was not loaded. Others: the kernel's error.
     pub fn open(&self, table: Table) -> io::Result<File> {
         let link = self.links[table as usize].ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: takes a descriptor and flags by value; it returns a new descriptor or a negative error.
@@ -56,12 +56,12 @@ impl Opener<'_> {
     }
 }
 
-/// A portion of what an iterator gives.
+/// The records of one `read` of an iterator.
 #[derive(Debug, Default)]
 pub struct Portion {
-    /// The records.
+    #[allow(missing_docs)]
     pub records: Vec<SocketRecord>,
-    /// Names of UNIX sockets, as `name_at` and `name_len` of the records say.
+    /// Names of UNIX sockets; a record refers to its name by `name_at` and `name_len`.
     pub names: Vec<u8>,
     rest: Rest,
 }
@@ -72,7 +72,7 @@ impl Portion {
         self.names.clear();
     }
 
-    /// Adds what the programs wrote, of which the last record may continue in the next portion. Accepts any bytes.
+    /// Decodes the output of the programs. An incomplete record at its end is kept for the next call. Accepts any bytes.
     pub fn take(&mut self, bytes: &[u8]) {
         let mut rest = std::mem::take(&mut self.rest);
         rest.with(bytes, |all| self.decode(all));
@@ -93,7 +93,7 @@ impl Portion {
     }
 }
 
-/// The programs. Nothing of them runs but while an iterator is read.
+/// The loaded programs. They run only while an iterator is read.
 pub struct Iterators {
     skel: SocketIterSkel<'static>,
     links: [Option<Link>; 3],
@@ -111,13 +111,14 @@ impl Iterators {
     /// Loads the programs for these tables. Needs CAP_BPF and CAP_PERFMON.
     ///
     /// # Errors
-    /// PermissionDenied: not permitted; others: this kernel has no BTF or no such iterator (TCP and UDP: Linux 5.9, UNIX: 5.15).
+    /// PermissionDenied: a capability is missing. Others: the kernel has no BTF or no such iterator (TCP and UDP: Linux 5.9,
+    /// UNIX: 5.15).
     pub fn load(tables: &[Table]) -> io::Result<Self> {
         Self::try_load(tables).map_err(refused)
     }
 
     fn try_load(tables: &[Table]) -> Result<Self, libbpf_rs::Error> {
-        // One per process as a rule: a page, for a skeleton without a lifetime.
+        // Leaked, so that the skeleton needs no lifetime: a page, normally once per process.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let types = super::kernel_types();
         let path = types.and_then(KernelTypes::path);
@@ -143,8 +144,7 @@ impl Iterators {
         Ok(Self { skel, links, buffer: vec![0; BUFFER], portion: Portion::default() })
     }
 
-    /// Sets which fields, states and kinds the programs give from now on; they do not know the other rules of a selection.
-    /// The iterator over TCP also finds MPTCP connections, by their first subflows.
+    /// Sets the fields, states and kinds of a selection; the programs do not apply its other rules.
     pub fn select(&mut self, selection: &Selection) {
         let globals = self.skel.maps.bss_data.as_deref_mut().expect("the object has global data");
         globals.wanted_groups = selection.groups.bits();
@@ -152,25 +152,25 @@ impl Iterators {
         globals.wanted_kinds = selection.kinds.bits();
     }
 
-    /// Sockets that were left out for their state, and sockets of a kind that the programs do not know, since loading.
+    /// Sockets that were not written since loading: because of their state, and because their type is unknown.
     pub fn left_out(&self) -> (u64, u64) {
         let globals = self.skel.maps.bss_data.as_deref().expect("the object has global data");
         (globals.filtered, globals.unknown)
     }
 
-    /// What iterators are made with.
+    /// Opens iterators while `self` is only borrowed immutably.
     pub fn opener(&self) -> Opener<'_> {
         Opener { links: [0, 1, 2].map(|at| self.links[at].as_ref().map(AsFd::as_fd)) }
     }
 
-    /// Takes the buffers out, for reading while the opener is lent.
+    /// An opener and a reader that can be used at the same time.
     pub fn reader(&mut self) -> (Opener<'_>, Reader<'_>) {
         let opener = Opener { links: [0, 1, 2].map(|at| self.links[at].as_ref().map(AsFd::as_fd)) };
         (opener, Reader { buffer: &mut self.buffer, portion: &mut self.portion })
     }
 }
 
-/// Reads iterators, one after the other: the programs have one scratch record.
+/// Reads one iterator at a time, because the programs have a single scratch record.
 #[derive(Debug)]
 pub struct Reader<'a> {
     buffer: &'a mut [u8],
@@ -178,10 +178,10 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads an iterator to its end, portion by portion.
+    /// Reads an iterator to its end, and calls `take` after each `read`.
     ///
     /// # Errors
-    /// What the kernel says; what came before was given.
+    /// The kernel's error. `take` was called for all that was read before it.
     pub fn read(&mut self, iterator: &mut File, take: &mut dyn FnMut(&mut Portion)) -> io::Result<()> {
         self.portion.rest.clear();
         loop {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn records_and_names_come_apart_wherever_portions_end() {
+    fn records_and_names_are_decoded_from_portions_of_any_size() {
         let all = [bytes(1, b""), bytes(2, b"/run/a"), bytes(3, b"\0abstract"), bytes(4, b"")].concat();
         for size in [1, 7, 575, 576, 577, 600, 10_000] {
             let (mut portion, mut seen) = (Portion::default(), Vec::new());

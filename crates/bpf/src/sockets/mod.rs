@@ -26,7 +26,7 @@ fn kernel_types() -> Option<&'static KernelTypes> {
     TYPES.get_or_init(|| KernelTypes::read(names, FOLLOWED)).as_ref()
 }
 
-/// The record at the beginning of `bytes`; `None` if they are too few.
+/// Decodes the record at the beginning of `bytes`. Returns `None` if `bytes` is shorter than a record.
 fn record(bytes: &[u8]) -> Option<SocketRecord> {
     if bytes.len() < size_of::<SocketRecord>() {
         return None;

@@ -82,7 +82,6 @@ pub struct Table {
     slots: Vec<Slot>,
     /// The first slot of each bucket. Their number is a power of two.
     heads: Vec<u32>,
-    /// Bytes of a record that continues in the next portion.
     rest: Rest,
     limit: usize,
     dropped: u64,
@@ -103,22 +102,22 @@ impl Table {
         self.dropped = 0;
     }
 
-    /// The number of descriptors.
+    #[allow(missing_docs)]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are no descriptors.
+    #[allow(missing_docs)]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Descriptors beyond the limit, which were not added.
+    /// The number of descriptors that were not added, because of the limit or because no process was begun.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Begins the descriptors of a process.
+    /// Begins a process: descriptors that are added from now on belong to it.
     pub fn process(&mut self, pid: u32, command: &str) {
         // A process whose threads have tables of their own is listed several times, and most commands run more than once.
         let command = match self.processes.last() {
@@ -183,7 +182,7 @@ impl Table {
             .filter(move |slot| slot.inode == inode)
     }
 
-    /// Adds a portion of the output of the program. Accepts any bytes.
+    /// Decodes the bytes of one `read` of the iterator. An incomplete entry is kept for the next call. Accepts any bytes.
     pub fn take(&mut self, bytes: &[u8]) {
         let mut rest = std::mem::take(&mut self.rest);
         rest.with(bytes, |all| self.decode(all));

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * Fills struct socket_record from a socket, group by group: what is not asked for is neither read nor written, so the
- * record must be zero before. Values are those that inet_diag gives for the same socket (net/ipv4/inet_diag.c,
- * tcp_get_info() of net/ipv4/tcp.c, sk_get_meminfo() of net/core/sock.c), but without the socket's lock.
+ * Fills struct socket_record from a socket. Only the selected groups of fields are read and written, so the caller clears the
+ * record first. The values are those that inet_diag reports for the same socket (net/ipv4/inet_diag.c, tcp_get_info() of
+ * net/ipv4/tcp.c, sk_get_meminfo() of net/core/sock.c), but the socket's lock is not taken here.
  *
- * The pointers may be trusted ones of an iterator or tracepoint, results of bpf_rdonly_cast, or copies in a map. A pointer
- * that is read from one of them is followed through SOCKET_FOLLOW. Set socket_tick_hz and
- * what follows from it before the object is loaded.
+ * A pointer argument is a trusted pointer of an iterator or tracepoint, or a result of bpf_rdonly_cast(). A pointer that is
+ * read from such an object is dereferenced through SOCKET_FOLLOW. User space sets the socket_tick_... constants before it loads
+ * the object.
  */
 #ifndef PARSHALL_SOCKETS_READ_H
 #define PARSHALL_SOCKETS_READ_H
@@ -18,14 +18,15 @@
 
 #ifndef SOCKET_FOLLOW
 extern void *bpf_rdonly_cast(const void *pointer, __u32 btf_id) __ksym;
-/* What is read through it gives zero where the memory is gone, instead of a fault. */
+/* A load through the result returns zero if the memory is not mapped any more. */
 #define SOCKET_FOLLOW(type, pointer) \
 	((struct type *)bpf_rdonly_cast((const void *)(pointer), bpf_core_type_id_kernel(struct type)))
 #endif
 
 /*
- * The kernel's CONFIG_HZ, and how long a tick is where that is a whole number, else 0. Read-only data: the verifier drops the
- * branches that a value decides. It does not divide, though: a division of constants is done for every socket.
+ * The kernel's CONFIG_HZ, and the length of a tick, which is 0 if it is not a whole number of the unit. These are read-only
+ * data, so the verifier removes the branches that they decide. The lengths are computed in user space, because the verifier
+ * does not fold divisions: each would run for every socket.
  */
 const volatile u32 socket_tick_hz = 250;
 const volatile u32 socket_tick_us = 4000;
@@ -33,12 +34,12 @@ const volatile u32 socket_tick_ms = 4;
 
 enum control { CONTROL_OTHER, CONTROL_BBR, CONTROL_DCTCP, CONTROL_VEGAS };
 
-/* What the reader needs of the moment, and what it remembers from socket to socket. */
+/* The time of the run, and values cached between sockets. */
 struct socket_reader {
 	/* bpf_jiffies64() and CLOCK_MONOTONIC in milliseconds. */
 	u64 jiffies;
 	u64 now_ms;
-	/* The congestion control seen last, and its name: nearly all sockets have the same. */
+	/* The congestion control of the previous socket, and its name. Nearly all sockets have the same. */
 	u64 control_ops;
 	u64 control_name[2];
 	u32 control;
@@ -61,7 +62,7 @@ static __always_inline u32 ticks_us(u32 ticks)
 	return (u64)ticks * 1000000 / socket_tick_hz;
 }
 
-/* jiffies_to_msecs(), which rounds up where it must round */
+/* jiffies_to_msecs(), which rounds up */
 static __always_inline u32 ticks_ms(u32 ticks)
 {
 	if (socket_tick_ms)
@@ -69,7 +70,7 @@ static __always_inline u32 ticks_ms(u32 ticks)
 	return ((u64)ticks * 1000 + socket_tick_hz - 1) / socket_tick_hz;
 }
 
-/* jiffies_delta_to_msecs() of the time until `expires`. `now` counts from another point, but by whole words. */
+/* jiffies_delta_to_msecs() of the time until `expires` */
 static __always_inline u32 until_ms(unsigned long expires, u64 now)
 {
 	s64 left = (s64)(expires - now);
@@ -77,19 +78,19 @@ static __always_inline u32 until_ms(unsigned long expires, u64 now)
 	return left > 0 ? ticks_ms(left) : 0;
 }
 
-/* The kernel's words for "none": of rates, of round trip times, of thresholds and Vegas. */
+/* Values by which the kernel says "not set": of rates, of round trip times, and of thresholds and Vegas. */
 #define NO_RATE (~0ull)
 #define NO_RTT (~0u)
 #define NONE_YET 0x7fffffffu
-/* The value, or 0 where it says "none": without a branch, whose two ways the verifier would follow. */
-static __always_inline u64 some(u64 value, u64 none)
+/* The value, or 0 if it is `none`. It has no branch, because the verifier would check both outcomes. */
+static __always_inline u64 unless(u64 value, u64 none)
 {
 	return value & -(((value ^ none) | -(value ^ none)) >> 63);
 }
 
 #define WANTED(group) (groups & SOCKET_GROUP_##group)
 
-/* What full sockets, TIME_WAIT and connection requests have in common. */
+/* The fields of struct sock_common, which full sockets, TIME_WAIT sockets and connection requests share. */
 static __always_inline void read_common(struct socket_record *r, const struct sock_common *c)
 {
 	u16 family = c->skc_family;
@@ -118,7 +119,7 @@ static __always_inline void read_common(struct socket_record *r, const struct so
 	}
 }
 
-/* The inode of the file that holds the socket; 0 when none does. */
+/* The inode of the socket's file; 0 if it has none. */
 static __always_inline u32 read_inode(const struct sock *sk)
 {
 	struct socket *socket;
@@ -132,7 +133,7 @@ static __always_inline u32 read_inode(const struct sock *sk)
 	return inode;
 }
 
-/* `shared` says that the socket may count its drops in memory of its own, as those of UDP do. */
+/* `shared`: the socket may have separate drop counters for each NUMA node, as UDP sockets do. */
 static __always_inline void read_memory(struct socket_record *r, const struct sock *sk, bool shared)
 {
 	r->rmem_alloc_bytes = sk->sk_backlog.rmem_alloc.counter;
@@ -167,7 +168,7 @@ static __always_inline void read_cgroup(struct socket_record *r, const struct so
 	r->cgroup_id = cgroup_id_of(sk);
 }
 
-/* Owner, mark, priority and class: of every full socket. */
+/* Fields that every full socket has, also one of the UNIX family. */
 static __always_inline void read_owner(struct socket_record *r, const struct sock *sk)
 {
 	u32 class_id = 0;
@@ -220,7 +221,7 @@ static __always_inline u16 read_sock_flags(const struct inet_sock *inet)
 	       BIT_AT(recverr_rfc4884, 9) | BIT_AT(defer_connect, 10);
 }
 
-/* When the retransmission timer fires; its place has moved twice. */
+/* The expiry of the retransmission timer in jiffies. The field has moved twice between releases. */
 static __always_inline unsigned long read_expires(const struct sock *base)
 {
 	const struct inet_connection_sock *icsk = (const void *)base;
@@ -262,7 +263,7 @@ static __always_inline void read_timer(struct socket_record *r, const struct soc
 	}
 }
 
-/* How far a connection has come: the sequence numbers that both sides have passed, and the bytes counted up to there. */
+/* The sequence numbers up to which data is acknowledged and received, and the byte counters that belong to them. */
 struct progress {
 	u32 snd_una;
 	u32 rcv_nxt;
@@ -270,9 +271,12 @@ struct progress {
 	u64 received;
 };
 
-/* A counter and its number move together under the socket's lock, which is not held here: who reads between the two sees
- * another birth, so it is read until two agree, or for the third time. */
-#define READ_ALIKE(number, number_at, count, count_at)                                  \
+/*
+ * Reads a sequence number and its byte counter. The kernel updates both under the socket's lock, which is not held here. Their
+ * difference is the initial sequence number, so it is constant. If it differs between two reads, an update came in between,
+ * and both are read a third time.
+ */
+#define READ_CONSISTENT(number, number_at, count, count_at)                                  \
 	({                                                                              \
 		u32 first = *(const volatile u32 *)&(number_at) - (u32)*(const volatile u64 *)&(count_at); \
                                                                                         \
@@ -288,8 +292,8 @@ static __always_inline struct progress read_progress(const struct tcp_sock *tp)
 {
 	struct progress p;
 
-	READ_ALIKE(p.snd_una, tp->snd_una, p.acked, tp->bytes_acked);
-	READ_ALIKE(p.rcv_nxt, tp->rcv_nxt, p.received, tp->bytes_received);
+	READ_CONSISTENT(p.snd_una, tp->snd_una, p.acked, tp->bytes_acked);
+	READ_CONSISTENT(p.rcv_nxt, tp->rcv_nxt, p.received, tp->bytes_received);
 	return p;
 }
 
@@ -318,7 +322,7 @@ static __always_inline void read_rtt(struct socket_record *r, const struct tcp_s
 	u32 ato = BPF_CORE_READ_BITFIELD(icsk, icsk_ack.ato), limit;
 
 	if (bpf_core_field_exists(icsk->icsk_delack_max)) {
-		/* tcp_delack_max(), but for a route that locks its own minimum. */
+		/* tcp_delack_max(), except that an RTO minimum locked by the route is ignored. */
 		limit = icsk->icsk_delack_max;
 		if (bpf_core_field_exists(icsk->icsk_rto_min)) {
 			u32 minimum = icsk->icsk_rto_min;
@@ -332,7 +336,7 @@ static __always_inline void read_rtt(struct socket_record *r, const struct tcp_s
 	r->ato_us = ticks_us(ato);
 	r->rtt_us = tp->srtt_us >> 3;
 	r->rttvar_us = tp->mdev_us >> 2;
-	r->min_rtt_us = some(tp->rtt_min.s[0].v, NO_RTT);
+	r->min_rtt_us = unless(tp->rtt_min.s[0].v, NO_RTT);
 	r->rcv_rtt_us = tp->rcv_rtt_est.rtt_us >> 3;
 }
 
@@ -340,7 +344,7 @@ static __always_inline void read_cwnd(struct socket_record *r, const struct tcp_
 {
 	const struct inet_connection_sock *icsk = &tp->inet_conn;
 
-	/* What a listener would give to a connection is not its own. */
+	/* A listener's values are the defaults of the connections that it accepts. */
 	if (r->state == LISTEN)
 		return;
 	r->snd_cwnd = tp->snd_cwnd;
@@ -349,7 +353,7 @@ static __always_inline void read_cwnd(struct socket_record *r, const struct tcp_
 	r->rcv_mss = icsk->icsk_ack.rcv_mss;
 	r->advmss = tp->advmss;
 	r->pmtu = icsk->icsk_pmtu_cookie;
-	r->snd_ssthresh = some(tp->snd_ssthresh, NONE_YET);
+	r->snd_ssthresh = unless(tp->snd_ssthresh, NONE_YET);
 }
 
 static __always_inline void read_loss(struct socket_record *r, const struct tcp_sock *tp,
@@ -435,8 +439,8 @@ static __always_inline void read_rate(struct socket_record *r, const struct sock
 {
 	u64 rate, interval;
 
-	r->pacing_bytes_per_s = some(sk->sk_pacing_rate, NO_RATE);
-	r->max_pacing_bytes_per_s = some(sk->sk_max_pacing_rate, NO_RATE);
+	r->pacing_bytes_per_s = unless(sk->sk_pacing_rate, NO_RATE);
+	r->max_pacing_bytes_per_s = unless(sk->sk_max_pacing_rate, NO_RATE);
 	if (r->state == LISTEN)
 		return;
 	r->app_limited = BPF_CORE_READ_BITFIELD(tp, rate_app_limited);
@@ -454,7 +458,7 @@ static __always_inline void read_ecn(struct socket_record *r, const struct tcp_s
 	r->delivered_ce = tp->delivered_ce;
 	if (bpf_core_field_exists(tp->received_ce))
 		r->received_ce = tp->received_ce;
-	/* Places are those of the ECN field less one: ECT(1), ECT(0), CE. */
+	/* The index is the value of the ECN field minus one: ECT(1), ECT(0), CE. */
 	if (bpf_core_field_exists(tp->delivered_ecn_bytes)) {
 		r->delivered_e1_bytes = tp->delivered_ecn_bytes[0];
 		r->delivered_e0_bytes = tp->delivered_ecn_bytes[1];
@@ -482,7 +486,7 @@ static __always_inline void read_bbr(struct socket_record *r, const struct tcp_s
 	/* Segments per microsecond, shifted by 24. */
 	bw = BPF_CORE_READ_BITFIELD(ca, lt_use_bw) ? ca->lt_bw : ca->bw.s[0].v;
 	r->bbr_bw_bytes_per_s = bw * tp->mss_cache * 1000000 >> 24;
-	r->bbr_min_rtt_us = some(ca->min_rtt_us, NO_RTT);
+	r->bbr_min_rtt_us = unless(ca->min_rtt_us, NO_RTT);
 	r->bbr_pacing_gain = BPF_CORE_READ_BITFIELD(ca, pacing_gain);
 	r->bbr_cwnd_gain = BPF_CORE_READ_BITFIELD(ca, cwnd_gain);
 }
@@ -510,8 +514,8 @@ static __always_inline void read_vegas(struct socket_record *r, const struct tcp
 		return;
 	r->vegas_enabled = ca->doing_vegas_now;
 	r->vegas_rttcnt = ca->cntRTT;
-	r->vegas_rtt_us = some(ca->baseRTT, NONE_YET);
-	r->vegas_minrtt_us = some(ca->minRTT, NONE_YET);
+	r->vegas_rtt_us = unless(ca->baseRTT, NONE_YET);
+	r->vegas_minrtt_us = unless(ca->minRTT, NONE_YET);
 }
 
 static __always_inline u32 control_of(u64 name)
@@ -539,7 +543,7 @@ static __always_inline void read_congestion(struct socket_record *r, const struc
 	}
 	((u64 *)r->congestion)[0] = reader->control_name[0];
 	((u64 *)r->congestion)[1] = reader->control_name[1];
-	/* inet_diag asks the congestion control only in the states before TIME_WAIT. */
+	/* inet_diag calls the congestion control's get_info() only in the states before TIME_WAIT. */
 	if (r->state >= TIME_WAIT)
 		return;
 	if (reader->control == CONTROL_BBR)
@@ -550,7 +554,7 @@ static __always_inline void read_congestion(struct socket_record *r, const struc
 		read_vegas(r, tp);
 }
 
-/* A bit field out of `word`, which is the 16 bits that hold `known`; read anew where another word holds it. */
+/* Extracts a bit field from `word`, the 16 bits that contain `known`. A field outside of them is read from memory. */
 #define FIELD_BESIDE(word, s, known, field)                                                        \
 	(__CORE_RELO(s, field, BYTE_OFFSET) == __CORE_RELO(s, known, BYTE_OFFSET) &&               \
 			 __CORE_RELO(s, field, BYTE_SIZE) == 2 ?                                   \
@@ -614,7 +618,7 @@ static __always_inline void read_options(struct socket_record *r, const struct i
 	r->fastopen_client_fail = BPF_CORE_READ_BITFIELD(tp, fastopen_client_fail);
 }
 
-/* The context of an MPTCP subflow, or 0 when the socket is none. */
+/* The context of an MPTCP subflow, or 0 if the socket is not a subflow. */
 static __always_inline u64 mptcp_context(const struct tcp_sock *tp)
 {
 	if (!bpf_core_field_exists(tp->is_mptcp) || !bpf_core_type_exists(struct mptcp_subflow_context) || !tp->is_mptcp)
@@ -622,7 +626,7 @@ static __always_inline u64 mptcp_context(const struct tcp_sock *tp)
 	return (u64)tp->inet_conn.icsk_ulp_data;
 }
 
-/* A subflow names its connection. */
+/* The token of the MPTCP connection that the subflow belongs to. */
 static __always_inline void read_subflow(struct socket_record *r, const struct tcp_sock *tp)
 {
 	struct mptcp_subflow_context *context = (void *)mptcp_context(tp);
@@ -632,7 +636,7 @@ static __always_inline void read_subflow(struct socket_record *r, const struct t
 		r->mptcp_token = token;
 }
 
-/* Identity of a TCP socket beyond read_common(), which comes first. The state is that of the moment: read once. */
+/* Call read_common() first. `state` was read once by the caller, because it can change at any time. */
 static __always_inline void read_tcp_identity(struct socket_record *r, const struct sock *sk, u8 state)
 {
 	r->state = state;
@@ -641,7 +645,7 @@ static __always_inline void read_tcp_identity(struct socket_record *r, const str
 	r->inode = read_inode(sk);
 }
 
-/* A TCP socket with all its parts: every state but TIME_WAIT and NEW_SYN_RECV. After read_common(). */
+/* Reads a full TCP socket, in any state except TIME_WAIT and NEW_SYN_RECV. Call read_common() first. */
 static __always_inline void read_tcp(struct socket_record *r, const struct tcp_sock *tp, u8 state, u32 groups,
 				     struct socket_reader *reader)
 {
@@ -694,8 +698,8 @@ static __always_inline void read_tcp(struct socket_record *r, const struct tcp_s
 		read_ecn(r, tp);
 }
 
-/* A socket in TIME_WAIT, of which the kernel keeps little. Its state is the one that netlink reports: FIN_WAIT2 sockets
- * that nobody holds any more wait as such. After read_common(). */
+/* Reads an inet_timewait_sock. Its state is the substate, as inet_diag reports it: the kernel also keeps orphaned FIN_WAIT2
+ * sockets in this form. Call read_common() first. */
 static __always_inline void read_time_wait(struct socket_record *r, const struct inet_timewait_sock *tw, u32 groups,
 					   const struct socket_reader *reader)
 {
@@ -710,7 +714,7 @@ static __always_inline void read_time_wait(struct socket_record *r, const struct
 		r->mark = tw->tw_mark;
 }
 
-/* A connection that is being accepted. After read_common(). */
+/* Reads a connection request (NEW_SYN_RECV). Call read_common() first. */
 static __always_inline void read_request(struct socket_record *r, const struct inet_request_sock *request, u32 groups,
 					 const struct socket_reader *reader)
 {
@@ -725,7 +729,7 @@ static __always_inline void read_request(struct socket_record *r, const struct i
 		r->mark = request->ir_mark;
 }
 
-/* A UDP socket. After read_common(). */
+/* Call read_common() first. */
 static __always_inline void read_udp(struct socket_record *r, const struct udp_sock *udp, u32 groups)
 {
 	const struct sock *sk = &udp->inet.sk;
@@ -750,7 +754,7 @@ static __always_inline void read_udp(struct socket_record *r, const struct udp_s
 		r->sock_flags = read_sock_flags(&udp->inet);
 }
 
-/* The connection that a subflow belongs to. After read_common() of the connection's own sock_common. */
+/* Reads an MPTCP connection. Call read_common() with the connection's own sock_common first. */
 static __always_inline void read_mptcp(struct socket_record *r, const struct mptcp_sock *msk, u8 state, u32 groups)
 {
 	const struct sock *sk = &msk->sk.icsk_inet.sk;
@@ -782,7 +786,7 @@ static __always_inline void read_mptcp(struct socket_record *r, const struct mpt
 	if (!WANTED(MPTCP))
 		return;
 	r->mptcp_token = msk->token;
-	/* MPTCP_FALLBACK_DONE of net/mptcp/protocol.h, then the peer's key is known. */
+	/* Bit 0: MPTCP_FALLBACK_DONE of net/mptcp/protocol.h. Bit 1: the peer's key was received. */
 	r->mptcp_flags = (msk->flags >> 2 & 1) | (msk->can_ack ? 2 : 0);
 	r->mptcp_retransmits = msk->sk.icsk_retransmits;
 	r->mptcp_bytes_sent = msk->bytes_sent;

@@ -1,6 +1,5 @@
-//! The rest of a portion of an iterator's output: the beginning of a record that continues in the next portion.
+//! Stores an incomplete record at the end of one `read` of an iterator until the next `read` completes it.
 
-/// Bytes of an incomplete record.
 #[derive(Debug, Default)]
 pub(super) struct Rest(Vec<u8>);
 

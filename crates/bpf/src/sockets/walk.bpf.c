@@ -1,35 +1,37 @@
 // SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause)
 /*
- * Every socket of every network namespace out of the kernel's hash tables. User space runs the programs again and
- * again (BPF_PROG_TEST_RUN) until they have nothing more to give; each run fills an array that user space reads in place.
+ * Reads the sockets of all network namespaces from the kernel's hash tables. User space runs the program (BPF_PROG_TEST_RUN)
+ * until it reports that it is done. Each run fills an array that user space reads in place.
  *
- * Nothing is locked. A run is one RCU section, so no table and no socket's memory goes to another type while it is read
- * (the slabs of TCP sockets are SLAB_TYPESAFE_BY_RCU), but a socket can be freed and become another under the reader. So:
- * - what says which socket it is is read before and after the copy and after the step to the next one; if it changed, the
+ * No lock is taken. A run is one RCU read-side critical section, so no table is freed while it is read, and the memory of a TCP
+ * socket stays a TCP socket (its slab is SLAB_TYPESAFE_BY_RCU). But a socket can be freed and its memory reused for another
+ * socket at any time. So:
+ * - the socket's identity is read before and after the copy, and again after the step to the next node; if it has changed, the
  *   record is torn and the bucket is read again from its head;
- * - a chain of TCP must end with the number of its bucket, else the walk was led into another chain: read again;
- * - a bucket counts when it is complete: what was copied and counted of it before is taken back.
- * Connections, of which there are most, are found first and read afterwards, in other runs: see find.bpf.h.
+ * - the end marker of a TCP chain must be the number of the bucket; if it is not, the reader has followed a socket into another
+ *   chain, and the bucket is read again;
+ * - records and counts of a bucket are kept only when the bucket is complete.
+ * Most sockets are connections. One run finds them and later runs read them: see find.bpf.h.
  *
- * Its parts: chain.bpf.h (chains, bucket by bucket), find.bpf.h, tables.bpf.h (which tables there are).
+ * The parts: chain.bpf.h (buckets and chains), find.bpf.h (connections), tables.bpf.h (the tables, and the program).
  */
 #include "sockets/read.bpf.h"
 #define SOCK_DGRAM 2
 
-/* Records of one run: few enough to be read out of the second cache. A whole bucket must fit, or it is read in parts. */
+/* Records of one run, few enough to stay in the L2 cache. A bucket that has more sockets is read in parts. */
 #define RECORDS 256
-/* Room for names of UNIX sockets in one run: as many as records, and one more that is not complete. */
+/* Bytes for the names of UNIX sockets of one run: one name for each record, and space for an incomplete one. */
 #define NAME_MAX 108
 #define NAMES (RECORDS * 112)
 #define NAME_ROOM 128
-/* Heads of buckets that are read at once. */
+/* Buckets whose heads are read together. */
 #define BLOCK 16
-/* How often a bucket is read again before its rest is given up, and how many sockets a chain may have. */
+/* How often a bucket is read before the rest of it is skipped, and the most sockets that are read of one chain. */
 #define TRIES 16
 #define CHAIN_MAX 65536
-/* Buckets and namespaces of one run: bounds the RCU section. */
+/* Buckets and namespaces of one run, which bound the length of the RCU read-side critical section. */
 #define BUCKETS_PER_RUN 65536
-#define SPACES_MAX 65536
+#define NAMESPACES_MAX 65536
 /* UNIX_HASH_SIZE of include/net/netns/unix.h */
 #define UNIX_BUCKETS 512
 /* LISTENING_NULLS_BASE of include/net/inet_hashtables.h */
@@ -39,13 +41,12 @@ enum kind { KIND_TCP = 1, KIND_UDP = 2, KIND_MPTCP = 4, KIND_UNIX = 8 };
 
 enum rule { RULE_NAMESPACES = 1, RULE_CGROUPS = 2, RULE_PORTS = 4, RULE_PREFIXES = 8, RULE_CHANGED = 16 };
 
-/* What a run does. */
-enum walk_what { WALK_PREPARE, WALK_TCP, WALK_LISTENERS, WALK_BOUND, WALK_UDP, WALK_SPACES, WALK_FOUND };
+enum walk_what { WALK_PREPARE, WALK_TCP, WALK_LISTENERS, WALK_BOUND, WALK_UDP, WALK_NAMESPACES, WALK_FOUND };
 
-/* Which tables of a namespace's own WALK_SPACES reads. */
+/* Which of a namespace's own tables WALK_NAMESPACES reads. */
 enum walk_want { WANT_TCP = 1, WANT_UDP = 2, WANT_UNIX = 4 };
 
-/* What user space asks for, and the results. */
+/* The request of user space, and the results of a run. */
 struct walk_job {
 	u32 what;
 	u32 want;
@@ -54,21 +55,21 @@ struct walk_job {
 	u32 kinds;
 	u32 states;
 	u32 rules;
-	/* The how-manieth dump since the fingerprints were cleared, from 1; 7 bits of it are used. */
+	/* The number of this dump since the fingerprints were cleared, from 1. The lower 7 bits are used. */
 	u32 epoch;
-	/* Where to go on, and where the next run goes on. */
+	/* Where this run begins; set by the run to where the next one begins. */
 	u32 bucket;
 	u32 parts;
 	u32 part;
-	/* The namespace whose tables are being read, which of them, as `bucket` says where; 0: any. */
-	u32 space;
-	u32 space_table;
-	/* Nothing is left. */
+	/* The inode of the namespace in whose table `bucket` is, and that table. 0: the run does not begin within a namespace. */
+	u32 netns;
+	u32 netns_table;
+	/* All tables of this kind were read. */
 	u32 done;
 	u32 records;
 	u32 names;
-	/* The batch of connections that are found and not read yet: how many, the next to read, whether to read them now; and where
-	 * they hang: the table, its size, the first bucket and the one behind the last. */
+	/* The batch of connections that were found and not read yet: their number, the next one to read, and whether user space must
+	 * have it read now. Then where they were found: the table's size, the first bucket, the bucket after the last, the table. */
 	u32 found;
 	u32 next_found;
 	u32 batch_ready;
@@ -86,7 +87,8 @@ struct walk_job {
 	u64 chains_cut;
 	u64 namespaces;
 	u64 namespaces_lost;
-	/* Learnt by WALK_PREPARE: the first namespace, which never ends, the list's head, and the tables that all share. */
+	/* Set by WALK_PREPARE: the initial network namespace, the tables that namespaces share with it, and `ns.ops`, whose value
+	 * is the same in every network namespace. */
 	u64 init_net;
 	u64 main_hashinfo;
 	u64 main_udp;
@@ -96,18 +98,18 @@ struct walk_job {
 struct walk_job job = {};
 struct socket_reader reader = {};
 
-/* Where a run stands in the bucket that it reads. */
+/* The position of a run. */
 struct {
-	/* The table: first bucket, distance of two, how many. */
+	/* The table: address of its first bucket, bytes per bucket, number of buckets. */
 	u64 heads_at;
 	u32 stride;
 	u32 total;
-	/* The block: its first bucket, the heads in it, those that have sockets, and which of them is being read. */
+	/* The block: its first bucket, the number of queued buckets, the next queued one, and the bucket that is being read. */
 	u32 base;
-	u32 waiting;
-	u32 turn;
+	u32 queued;
+	u32 next_queued;
 	u32 bucket;
-	/* The bucket: its next socket, where its records and names begin, and what was counted. */
+	/* The bucket: its next node, where its records and names begin, and its counts. */
 	u64 node;
 	u32 first_record;
 	u32 first_name;
@@ -124,9 +126,9 @@ struct {
 	u64 net;
 	u64 pointer;
 	u64 inner;
-	u64 print;
+	u64 fingerprint;
 	u32 moved;
-	u32 no_room;
+	u32 records_full;
 } at = {};
 
 u64 heads[BLOCK] = {};
@@ -152,7 +154,7 @@ struct {
 	__type(value, struct names);
 } names SEC(".maps");
 
-/* Of each port: 1 wanted at the local end, 2 at the other. */
+/* For each port: 1 if it is wanted as the local port, 2 as the remote port. */
 struct ports {
 	u8 sides[65536];
 };
@@ -181,7 +183,7 @@ struct {
 	__type(value, u8);
 } wanted_cgroups SEC(".maps");
 
-/* A network in CIDR form; `bits` counts the family's 32 too. */
+/* A network as the key of an LPM trie. `bits` includes the 32 bits of `family`. */
 struct prefix {
 	u32 bits;
 	u32 family;
@@ -200,9 +202,9 @@ struct prefixes local_prefixes SEC(".maps");
 struct prefixes remote_prefixes SEC(".maps");
 
 /*
- * What sockets looked like in the last dump, for changed-since-last. A line is 8 entries in one cache line; an entry has a tag
- * of the socket (16 bits), the epoch (7), whether it was changed then (1) and the fingerprint (40). A socket that is pushed
- * out of its line counts as changed. An empty line reads as an old socket that nobody has.
+ * The fingerprints of sockets in the previous dump, for RULE_CHANGED. This is a cache of lines with 8 entries. An entry has a
+ * tag of the socket (16 bits), the epoch (7), whether the socket had changed then (1) and the fingerprint (40). A socket whose
+ * entry was evicted counts as changed. An entry of zero matches no socket.
  */
 #define SEEN_LINES 32768
 struct seen {
@@ -217,10 +219,11 @@ struct {
 	__type(value, struct seen);
 } seen SEC(".maps");
 
-/* Namespaces whose own tables this dump has read, by the low bits of their inode, which the kernel gives from below. */
-#define SPACE_WORDS 4096
-struct spaces {
-	u64 done[SPACE_WORDS];
+/* A bit for each namespace whose own tables this dump has read, by the low bits of its inode. The kernel allocates these inodes
+ * in ascending order. */
+#define NAMESPACE_WORDS 4096
+struct namespace_set {
+	u64 done[NAMESPACE_WORDS];
 };
 
 struct {
@@ -228,11 +231,11 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct spaces);
-} spaces SEC(".maps");
+	__type(value, struct namespace_set);
+} namespaces_read SEC(".maps");
 
-/* A pointer as a number, which may be computed with and handed on: the verifier does not follow it through memory. */
-static __always_inline u64 number(const void *pointer)
+/* A pointer as a number. It is passed through memory, so that the verifier allows arithmetic with it. */
+static __always_inline u64 number_of(const void *pointer)
 {
 	*(volatile u64 *)&at.pointer = (u64)pointer;
 	return *(volatile u64 *)&at.pointer;
@@ -240,7 +243,6 @@ static __always_inline u64 number(const void *pointer)
 
 #define OFFSET(type, field) bpf_core_field_offset(struct type, field)
 
-/* The eight bytes at an address, as a number. */
 static __always_inline u64 word_at(u64 address)
 {
 	return SOCKET_FOLLOW(timespec64, address)->tv_sec;
@@ -251,7 +253,7 @@ static __always_inline struct socket_record *record_at(u32 place)
 	return bpf_map_lookup_elem(&records, &place);
 }
 
-/* Which socket it is: changes when the memory becomes another one. */
+/* Identifies a socket. It changes when the memory is reused for another socket. */
 struct identity {
 	u64 addresses;
 	u64 ports_and_hash;
@@ -270,7 +272,7 @@ static __always_inline struct identity identity_of(u64 address)
 	return identity;
 }
 
-static __always_inline bool same(struct identity a, struct identity b)
+static __always_inline bool same_identity(struct identity a, struct identity b)
 {
 	return a.addresses == b.addresses && a.ports_and_hash == b.ports_and_hash && a.net == b.net;
 }
@@ -309,7 +311,7 @@ static __always_inline bool port_wanted(u16 local, u16 remote)
 	return all && (all->sides[local] & 1 || all->sides[remote] & 2);
 }
 
-/* The rules that need more than the state. `full` says that the socket has a control group. */
+/* Tests the rules of the selection. `full`: the socket is a full socket, which has a control group. */
 __noinline int rules_hold(u64 address, u32 full)
 {
 	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
@@ -338,20 +340,20 @@ __noinline int rules_hold(u64 address, u32 full)
 	return 1;
 }
 
-static __always_inline u64 mixed(u64 hash, u64 value)
+static __always_inline u64 hash_mix(u64 hash, u64 value)
 {
 	hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
 	return hash ^ hash >> 29;
 }
 
-#define SEEN_PRINT ((1ull << 40) - 1)
+#define SEEN_FINGERPRINT ((1ull << 40) - 1)
 #define SEEN_CHANGED (1ull << 40)
 
-/* Whether the socket has the fingerprint that it had in the last dump; remembers it. Asked again in the same dump, because a
- * bucket is read again, it answers as before. */
-__noinline int unchanged(u64 address, u64 print)
+/* Whether the socket's fingerprint is that of the previous dump. Stores the new one. If it is called again in the same dump,
+ * because a bucket is read again, it returns the same result. */
+__noinline int unchanged(u64 address, u64 fingerprint)
 {
-	u64 key = mixed(1, address), tag = key >> 33 & 0xffff, epoch = job.epoch & 127, entry;
+	u64 key = hash_mix(1, address), tag = key >> 33 & 0xffff, epoch = job.epoch & 127, entry;
 	u32 zero = 0, place, i;
 	struct seen *all = bpf_map_lookup_elem(&seen, &zero);
 	u64 best = 0;
@@ -360,8 +362,9 @@ __noinline int unchanged(u64 address, u64 print)
 	if (!all)
 		return 0;
 	line = all->lines[key >> 49 & (SEEN_LINES - 1)];
-	print &= SEEN_PRINT;
-	/* The socket's entry, or else the oldest: without branches, whose combinations the verifier would all follow. */
+	fingerprint &= SEEN_FINGERPRINT;
+	/* Finds the socket's entry, or else the oldest one. It has no branches, because the verifier would check all their
+	 * combinations. */
 	for (i = 0; i < 8; i++) {
 		u64 other, score, less;
 
@@ -374,48 +377,48 @@ __noinline int unchanged(u64 address, u64 print)
 	place = best;
 	place &= 7;
 	entry = line[place];
-	if (entry >> 48 == tag && (entry & SEEN_PRINT) == print) {
+	if (entry >> 48 == tag && (entry & SEEN_FINGERPRINT) == fingerprint) {
 		if ((entry >> 41 & 127) == epoch)
 			return !(entry & SEEN_CHANGED);
-		line[place] = tag << 48 | epoch << 41 | print;
+		line[place] = tag << 48 | epoch << 41 | fingerprint;
 		return 1;
 	}
-	line[place] = tag << 48 | epoch << 41 | SEEN_CHANGED | print;
+	line[place] = tag << 48 | epoch << 41 | SEEN_CHANGED | fingerprint;
 	return 0;
 }
 
-/* What of a socket's identity goes into its fingerprint. */
-static __always_inline u64 print_of(const struct sock_common *c, u8 state)
+static __always_inline u64 identity_fingerprint(const struct sock_common *c, u8 state)
 {
-	u64 print = mixed(state, c->skc_addrpair);
+	u64 fingerprint = hash_mix(state, c->skc_addrpair);
 
-	print = mixed(print, (u64)c->skc_hash << 32 | c->skc_portpair);
-	return mixed(print, SOCKET_FOLLOW(net, c->skc_net.net)->ns.inum);
+	fingerprint = hash_mix(fingerprint, (u64)c->skc_hash << 32 | c->skc_portpair);
+	return hash_mix(fingerprint, SOCKET_FOLLOW(net, c->skc_net.net)->ns.inum);
 }
 
-/* What moves when a segment comes or goes, a byte is written or read, a connection waits for accept, or the file goes. */
-static __always_inline u64 print_of_tcp(const struct tcp_sock *tp, u8 state)
+/* Fields of which at least one changes when a segment is sent or received, data is written or read, a connection enters or
+ * leaves the accept queue, or the file is closed. */
+static __always_inline u64 tcp_fingerprint(const struct tcp_sock *tp, u8 state)
 {
 	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
-	u64 print = print_of(&sk->__sk_common, state);
+	u64 fingerprint = identity_fingerprint(&sk->__sk_common, state);
 
-	print = mixed(print, (u64)tp->segs_in << 32 | tp->segs_out);
-	print = mixed(print, (u64)tp->write_seq << 32 | tp->snd_una);
-	print = mixed(print, (u64)tp->rcv_nxt << 32 | tp->copied_seq);
-	print = mixed(print, (u64)tp->snd_cwnd << 32 | tp->total_retrans);
-	print = mixed(print, (u64)sk->sk_ack_backlog << 32 | sk->sk_max_ack_backlog);
-	print = mixed(print, (u64)sk->sk_rcvbuf << 32 | (u32)sk->sk_sndbuf);
-	return mixed(print, read_inode(sk));
+	fingerprint = hash_mix(fingerprint, (u64)tp->segs_in << 32 | tp->segs_out);
+	fingerprint = hash_mix(fingerprint, (u64)tp->write_seq << 32 | tp->snd_una);
+	fingerprint = hash_mix(fingerprint, (u64)tp->rcv_nxt << 32 | tp->copied_seq);
+	fingerprint = hash_mix(fingerprint, (u64)tp->snd_cwnd << 32 | tp->total_retrans);
+	fingerprint = hash_mix(fingerprint, (u64)sk->sk_ack_backlog << 32 | sk->sk_max_ack_backlog);
+	fingerprint = hash_mix(fingerprint, (u64)sk->sk_rcvbuf << 32 | (u32)sk->sk_sndbuf);
+	return hash_mix(fingerprint, read_inode(sk));
 }
 
-static __always_inline u64 print_of_sock(const struct sock *sk)
+static __always_inline u64 sock_fingerprint(const struct sock *sk)
 {
-	u64 print = print_of(&sk->__sk_common, sk->__sk_common.skc_state);
+	u64 fingerprint = identity_fingerprint(&sk->__sk_common, sk->__sk_common.skc_state);
 
-	print = mixed(print, (u64)sk->sk_backlog.rmem_alloc.counter << 32 | (u32)sk->sk_wmem_alloc.refs.counter);
-	print = mixed(print, (u64)sk->sk_drops.counter << 32 | sk->sk_receive_queue.qlen);
-	print = mixed(print, (u64)sk->sk_rcvbuf << 32 | (u32)sk->sk_sndbuf);
-	return mixed(print, (u64)read_inode(sk) << 8 | sk->sk_shutdown);
+	fingerprint = hash_mix(fingerprint, (u64)sk->sk_backlog.rmem_alloc.counter << 32 | (u32)sk->sk_wmem_alloc.refs.counter);
+	fingerprint = hash_mix(fingerprint, (u64)sk->sk_drops.counter << 32 | sk->sk_receive_queue.qlen);
+	fingerprint = hash_mix(fingerprint, (u64)sk->sk_rcvbuf << 32 | (u32)sk->sk_sndbuf);
+	return hash_mix(fingerprint, (u64)read_inode(sk) << 8 | sk->sk_shutdown);
 }
 
 static __always_inline bool state_wanted(u8 state)
@@ -423,15 +426,15 @@ static __always_inline bool state_wanted(u8 state)
 	return job.states >> (state & 31) & 1;
 }
 
-/* Whether the socket belongs to the part of its bucket that is being read. */
-static __always_inline bool in_part(u64 address)
+/* A bucket that has too many sockets for one run is read in parts, by a hash of the socket's address. */
+static __always_inline bool in_current_part(u64 address)
 {
-	return job.parts <= 1 || (mixed(2, address) >> 40 & (job.parts - 1)) == job.part;
+	return job.parts <= 1 || (hash_mix(2, address) >> 40 & (job.parts - 1)) == job.part;
 }
 
-enum taken { TAKEN, NO_ROOM, TORN };
+enum taken { TAKEN, RECORDS_FULL, TORN };
 
-/* A record for the next socket, zero, or none when the array is full. */
+/* The next record of the array, cleared; NULL if the array is full. */
 static __always_inline struct socket_record *next_record(void)
 {
 	struct socket_record *r = record_at(at.record);
@@ -441,7 +444,7 @@ static __always_inline struct socket_record *next_record(void)
 	return r;
 }
 
-/* The connection that this subflow is the first of, if it is. */
+/* Reads the MPTCP connection whose first subflow this is. Does nothing for other sockets. */
 __noinline int take_mptcp(u64 address)
 {
 	struct mptcp_subflow_context *context;
@@ -454,8 +457,8 @@ __noinline int take_mptcp(u64 address)
 	if (!from || !bpf_core_type_exists(struct mptcp_sock))
 		return TAKEN;
 	context = SOCKET_FOLLOW(mptcp_subflow_context, from);
-	conn = number(context->conn);
-	if (!conn || number(context->node.prev) != conn + bpf_core_field_offset(struct mptcp_sock, conn_list))
+	conn = number_of(context->conn);
+	if (!conn || number_of(context->node.prev) != conn + bpf_core_field_offset(struct mptcp_sock, conn_list))
 		return TAKEN;
 	msk = SOCKET_FOLLOW(mptcp_sock, conn);
 	state = msk->sk.icsk_inet.sk.__sk_common.skc_state;
@@ -463,15 +466,15 @@ __noinline int take_mptcp(u64 address)
 	if (!state_wanted(state) || (job.rules && !rules_hold(conn, 1)))
 		goto filtered;
 	if (job.rules & RULE_CHANGED) {
-		u64 print = print_of_sock(&msk->sk.icsk_inet.sk);
+		u64 fingerprint = sock_fingerprint(&msk->sk.icsk_inet.sk);
 
-		print = mixed(mixed(mixed(print, msk->bytes_sent), msk->bytes_received), msk->bytes_acked);
-		if (unchanged(conn, print))
+		fingerprint = hash_mix(hash_mix(hash_mix(fingerprint, msk->bytes_sent), msk->bytes_received), msk->bytes_acked);
+		if (unchanged(conn, fingerprint))
 			goto filtered;
 	}
 	r = next_record();
 	if (!r)
-		return NO_ROOM;
+		return RECORDS_FULL;
 	read_common(r, &msk->sk.icsk_inet.sk.__sk_common);
 	read_mptcp(r, msk, state, job.groups);
 	at.record++;
@@ -481,14 +484,14 @@ filtered:
 	return TAKEN;
 }
 
-/* Fingerprint of a TCP socket of any state, in at.print: a function of its own, and so is fill_mini(), because the verifier
- * then follows its branches once and not along every path that leads to it. */
-__noinline int print_tcp(u64 address, u32 state)
+/* Sets at.fingerprint to the fingerprint of a TCP socket of any state. This and fill_small() are global functions, so that the
+ * verifier checks their branches once and not for every path of their callers. */
+__noinline int set_tcp_fingerprint(u64 address, u32 state)
 {
 	if (state == TIME_WAIT || state == NEW_SYN_RECV)
-		at.print = print_of(SOCKET_FOLLOW(sock_common, address), state);
+		at.fingerprint = identity_fingerprint(SOCKET_FOLLOW(sock_common, address), state);
 	else
-		at.print = print_of_tcp(SOCKET_FOLLOW(tcp_sock, address), state);
+		at.fingerprint = tcp_fingerprint(SOCKET_FOLLOW(tcp_sock, address), state);
 	return 0;
 }
 
@@ -497,18 +500,18 @@ static __always_inline int fill_tcp(u64 address, u32 shown)
 	struct socket_record *r = next_record();
 
 	if (!r)
-		return NO_ROOM;
+		return RECORDS_FULL;
 	read_common(r, SOCKET_FOLLOW(sock_common, address));
 	read_tcp(r, SOCKET_FOLLOW(tcp_sock, address), shown, job.groups, &reader);
 	return TAKEN;
 }
 
-__noinline int fill_mini(u64 address, u32 state)
+__noinline int fill_small(u64 address, u32 state)
 {
 	struct socket_record *r = next_record();
 
 	if (!r)
-		return NO_ROOM;
+		return RECORDS_FULL;
 	read_common(r, SOCKET_FOLLOW(sock_common, address));
 	if (state == TIME_WAIT)
 		read_time_wait(r, SOCKET_FOLLOW(inet_timewait_sock, address), job.groups, &reader);
@@ -517,17 +520,17 @@ __noinline int fill_mini(u64 address, u32 state)
 	return TAKEN;
 }
 
-/* A TCP socket of any state. `shown` is the state that the record tells, 0 for the socket's own. Nearly all of a dump goes
- * through here: on CPUs whose returns are made safe, each return costs as much as ten fields. */
+/* Reads a TCP socket of any state. `shown` is the state for the record; 0 means the socket's own. This runs for nearly every
+ * socket of a dump. It is inlined, because with return thunks a return costs as much as reading ten fields. */
 static __always_inline int take_tcp_inline(u64 address, u32 shown)
 {
 	u8 state = SOCKET_FOLLOW(sock_common, address)->skc_state;
 	bool full = state != TIME_WAIT && state != NEW_SYN_RECV;
 
-	/* It has left the table by now, and nobody finds it any more. */
+	/* The socket was closed and removed from the table. */
 	if (state == CLOSE && !shown)
 		return TAKEN;
-	if (!in_part(address))
+	if (!in_current_part(address))
 		return TAKEN;
 	if (!shown)
 		shown = state == TIME_WAIT ? SOCKET_FOLLOW(inet_timewait_sock, address)->tw_substate : state;
@@ -535,12 +538,12 @@ static __always_inline int take_tcp_inline(u64 address, u32 shown)
 	if (!(job.kinds & KIND_TCP) || !state_wanted(shown) || (job.rules && !rules_hold(address, full)))
 		goto filtered;
 	if (job.rules & RULE_CHANGED) {
-		print_tcp(address, state);
-		if (unchanged(address, at.print))
+		set_tcp_fingerprint(address, state);
+		if (unchanged(address, at.fingerprint))
 			goto filtered;
 	}
-	if ((full ? fill_tcp(address, shown) : fill_mini(address, state)) != TAKEN)
-		return NO_ROOM;
+	if ((full ? fill_tcp(address, shown) : fill_small(address, state)) != TAKEN)
+		return RECORDS_FULL;
 	at.record++;
 	return TAKEN;
 filtered:
@@ -559,16 +562,16 @@ __noinline int take_udp(u64 address)
 	const struct sock_common *c = &udp->inet.sk.__sk_common;
 	struct socket_record *r;
 
-	if (!in_part(address))
+	if (!in_current_part(address))
 		return TAKEN;
 	at.expected++;
 	if (!state_wanted(c->skc_state) || (job.rules && !rules_hold(address, 1)))
 		goto filtered;
-	if (job.rules & RULE_CHANGED && unchanged(address, print_of_sock(&udp->inet.sk)))
+	if (job.rules & RULE_CHANGED && unchanged(address, sock_fingerprint(&udp->inet.sk)))
 		goto filtered;
 	r = next_record();
 	if (!r)
-		return NO_ROOM;
+		return RECORDS_FULL;
 	read_common(r, c);
 	read_udp(r, udp, job.groups);
 	at.record++;
@@ -578,12 +581,12 @@ filtered:
 	return TAKEN;
 }
 
-/* Bytes that wait in the queue of a UNIX socket; of datagrams the first one's, as unix_diag tells it. */
-static __always_inline u32 unix_waiting(const struct unix_sock *u)
+/* Bytes in the receive queue of a UNIX socket, as unix_diag reports them: for datagrams, those of the first one. */
+static __always_inline u32 unix_rqueue_bytes(const struct unix_sock *u)
 {
 	const struct sock *sk = &u->sk;
 	u64 end = (u64)u + bpf_core_field_offset(struct sock, sk_receive_queue);
-	u64 next = number(sk->sk_receive_queue.next);
+	u64 next = number_of(sk->sk_receive_queue.next);
 	u32 sum = 0, i;
 
 	if (sk->sk_type == SOCK_STREAM && bpf_core_field_exists(u->inq_len))
@@ -594,12 +597,12 @@ static __always_inline u32 unix_waiting(const struct unix_sock *u)
 		sum += skb->len;
 		if (sk->sk_type == SOCK_DGRAM)
 			break;
-		next = number(skb->next);
+		next = number_of(skb->next);
 	}
 	return sum;
 }
 
-/* The name of a UNIX socket, into the names of this run. */
+/* Appends the name of a UNIX socket to the names of this run. */
 static __always_inline void read_name(struct socket_record *r, const struct unix_sock *u)
 {
 	u32 zero = 0, prefix = bpf_core_field_offset(struct sockaddr_un, sun_path), length, place = at.name;
@@ -613,13 +616,13 @@ static __always_inline void read_name(struct socket_record *r, const struct unix
 	length = addr->len - prefix;
 	if (!length || length > NAME_MAX)
 		return;
-	/* Says the same again in a form that the verifier sees. */
+	/* The mask repeats the bound in a form that the verifier understands. */
 	asm volatile("" : "+r"(length));
 	length &= 127;
 	to = &all->bytes[place];
 	if (bpf_probe_read_kernel(to, length, (const u8 *)addr + bpf_core_type_size(struct unix_address) + prefix))
 		return;
-	/* A path is kept with a zero at its end; an abstract name begins with one. */
+	/* A path ends with a NUL that is not part of it; an abstract name begins with one. */
 	if (to[0] && length > 1 && !to[(length - 1) & 127])
 		length--;
 	r->name_at = place;
@@ -635,7 +638,7 @@ __noinline int take_unix(u64 address)
 	u32 groups = job.groups;
 	struct socket_record *r;
 
-	if (!in_part(address))
+	if (!in_current_part(address))
 		return TAKEN;
 	at.expected++;
 	if (!state_wanted(state) || (job.rules && !rules_hold(address, 1)))
@@ -644,12 +647,12 @@ __noinline int take_unix(u64 address)
 		u64 peer = (u64)u->peer;
 		u32 inode = peer ? read_inode(SOCKET_FOLLOW(sock, peer)) : 0;
 
-		if (unchanged(address, mixed(print_of_sock(sk), inode)))
+		if (unchanged(address, hash_mix(sock_fingerprint(sk), inode)))
 			goto filtered;
 	}
 	r = next_record();
 	if (!r)
-		return NO_ROOM;
+		return RECORDS_FULL;
 	r->address = address;
 	r->cookie = sk->__sk_common.skc_cookie.counter;
 	r->netns = at.net_inum;
@@ -662,7 +665,7 @@ __noinline int take_unix(u64 address)
 			r->accept_queue = sk->sk_receive_queue.qlen;
 			r->accept_limit = sk->sk_max_ack_backlog;
 		} else {
-			r->rqueue_bytes = unix_waiting(u);
+			r->rqueue_bytes = unix_rqueue_bytes(u);
 			r->wqueue_bytes = sk->sk_wmem_alloc.refs.counter - 1;
 		}
 	}

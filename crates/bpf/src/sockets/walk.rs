@@ -1,5 +1,5 @@
-//! The walk over the kernel's tables of sockets: loader of `walk.bpf.c` and the loop that runs it until a dump is complete.
-//! Which sockets a user wants and what becomes of a record is not decided here.
+//! Loads `walk.bpf.c`, which reads the kernel's hash tables of sockets, and runs it until a dump is complete. The selection and
+//! the use of the records are the caller's.
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -22,19 +22,20 @@ mod skel {
 use skel::types::walk_job;
 use skel::{WalkSkel, WalkSkelBuilder};
 
-/// `RECORDS`, and the bytes of `struct names`, `struct ports` and `struct spaces` of walk.bpf.c.
+/// `RECORDS`, and the bytes of `struct names`, `struct ports` and `struct namespace_set` of walk.bpf.c.
 const RECORDS: usize = 256;
 const NAMES: usize = RECORDS * 112;
 const PORTS: usize = 65_536;
-const SPACE_WORDS: usize = 4096;
+const NAMESPACE_WORDS: usize = 4096;
 /// `FOUND` of find.bpf.h: connections of one batch.
 const FOUND: usize = 1 << 19;
-/// Entries of the sets that a selection may name.
+/// Most entries of a list of a selection: the size of the maps.
 const SET_MAX: usize = 65_536;
-/// Runs of one dump, far beyond what tables of any size need: a bound, should a table change faster than it is read.
+/// Most runs of one pass. Tables of any size need far fewer; the limit ends a pass over a table that changes faster than it is
+/// read.
 const RUNS_MAX: usize = 1 << 22;
 
-/// Of `enum walk_what`: reads the connections that were found.
+/// `WALK_FOUND` of `enum walk_what`.
 const WALK_FOUND: u32 = 6;
 
 const LISTEN: u32 = 1 << state::LISTEN;
@@ -43,19 +44,19 @@ const BOUND_INACTIVE: u32 = 1 << state::BOUND_INACTIVE;
 /// Why the walk cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WalkError {
-    /// The kernel does not describe its types.
+    /// The kernel was built without BTF.
     #[error("this kernel has no BTF (/sys/kernel/btf/vmlinux)")]
     NoBtf,
-    /// The process may not load the program.
+    /// The process lacks capabilities.
     #[error("not permitted without {}", .missing.join(" and "))]
     NotPermitted {
-        /// Capabilities that are needed and not there.
+        /// The missing capabilities.
         missing: Vec<&'static str>,
     },
-    /// The kernel is too old or built without it.
+    /// The kernel is too old or was built without a needed feature.
     #[error("this kernel lacks {what}")]
     Lacks {
-        /// What it lacks, and since when kernels have it.
+        /// The feature, and the kernel version that introduced it.
         what: &'static str,
     },
     /// The kernel refused for another reason.
@@ -65,9 +66,9 @@ pub enum WalkError {
 
 /// `struct prefix` of walk.bpf.c.
 fn prefix_key(prefix: &Prefix) -> [u8; 24] {
-    let (family, most) = if prefix.network.is_ipv4() { (4u32, 32) } else { (6, 128) };
+    let (family, bits) = if prefix.network.is_ipv4() { (4u32, 32) } else { (6, 128) };
     let mut key = [0; 24];
-    key[..4].copy_from_slice(&(32 + u32::from(prefix.length).min(most)).to_ne_bytes());
+    key[..4].copy_from_slice(&(32 + u32::from(prefix.length).min(bits)).to_ne_bytes());
     key[4..8].copy_from_slice(&family.to_ne_bytes());
     match prefix.network {
         IpAddr::V4(ip) => key[8..12].copy_from_slice(&ip.octets()),
@@ -76,7 +77,7 @@ fn prefix_key(prefix: &Prefix) -> [u8; 24] {
     key
 }
 
-/// `enum rule` of walk.bpf.c: the rules that the kernel side tests.
+/// The rules of a selection that the program tests, as bits of `enum rule` of walk.bpf.c.
 fn rules(selection: &Selection) -> u32 {
     let rule = |bit: u32, there: bool| if there { 1 << bit } else { 0 };
     rule(0, !selection.namespaces.is_empty())
@@ -86,12 +87,12 @@ fn rules(selection: &Selection) -> u32 {
         | rule(4, selection.changed)
 }
 
-/// The passes that a selection needs (`enum walk_what`), and which own tables of a namespace (`enum walk_want`).
+/// The passes that a selection needs (`enum walk_what`), and which of a namespace's own tables it needs (`enum walk_want`).
 fn passes(selection: &Selection) -> (Vec<u32>, u32) {
     let (kinds, states) = (selection.kinds, selection.states);
     let tcp = kinds.has(Kind::Tcp) || kinds.has(Kind::Mptcp);
     let connections = tcp && states & !(LISTEN | BOUND_INACTIVE | 1) != 0;
-    // Sockets that only have a port cost a pass over another table: they are looked for only if their state is named.
+    // Sockets that are only bound cost a pass over another table, so they are read only if their state was named explicitly.
     let bound = kinds.has(Kind::Tcp) && states & BOUND_INACTIVE != 0 && states != u32::MAX;
     let (udp, unix) = (kinds.has(Kind::Udp), kinds.has(Kind::Unix));
     let passes = [(1, connections), (2, tcp && states & LISTEN != 0), (3, bound), (4, udp), (5, true)];
@@ -99,25 +100,25 @@ fn passes(selection: &Selection) -> (Vec<u32>, u32) {
     (passes, u32::from(connections) | u32::from(udp) << 1 | u32::from(unix) << 2)
 }
 
-/// The loaded walk. It holds no lock and attaches nothing: between dumps it costs memory only.
+/// The loaded program and its mapped maps. It is not attached to anything: between dumps it costs only memory.
 pub struct Walk {
     skel: WalkSkel<'static>,
     records: Arena<Slot>,
     names: Arena<u8>,
     ports: Arena<u8>,
-    spaces: Arena<u64>,
+    namespaces_read: Arena<u64>,
     found: Arena<u64>,
-    /// For putting them in order.
+    /// The second buffer of the sort.
     scratch: Vec<u64>,
     epoch: u32,
-    /// Whose sets the kernel side has.
+    /// The selection whose lists are in the maps.
     installed: Option<Selection>,
 }
 
-/// A record as plain words, which any bytes are.
+/// A record as plain words, for which any bytes are valid.
 type Slot = [u64; size_of::<SocketRecord>() / 8];
 
-// The kernel side writes records one after the other.
+// The program writes records without gaps.
 const _: () =
     assert!(size_of::<Slot>() == size_of::<SocketRecord>() && align_of::<Slot>() == align_of::<SocketRecord>());
 
@@ -128,8 +129,8 @@ impl std::fmt::Debug for Walk {
 }
 
 impl Walk {
-    /// Loads the program and finds the kernel's tables. Needs CAP_BPF and CAP_PERFMON, and no other privilege, to see the
-    /// sockets of all namespaces.
+    /// Loads the program and finds the kernel's tables. Needs CAP_BPF and CAP_PERFMON. These are enough to read the sockets of all
+    /// namespaces.
     ///
     /// # Errors
     /// [`WalkError`] says what the kernel or the process lacks.
@@ -137,7 +138,7 @@ impl Walk {
         Self::open_with_batches_of(FOUND)
     }
 
-    /// The same, but reads connections in batches of at most so many, for tests that need several.
+    /// As [`Walk::open`], but reads connections in batches of at most `connections`, so that tests can have several batches.
     ///
     /// # Errors
     /// As [`Walk::open`].
@@ -145,14 +146,14 @@ impl Walk {
         if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
             return Err(WalkError::NoBtf);
         }
-        let skel = load(connections.min(FOUND) as u32).map_err(why)?;
+        let skel = load(connections.min(FOUND) as u32).map_err(load_error)?;
         let mapped = |e: io::Error| WalkError::Refused(e.into());
         let maps = &skel.maps;
         let mut walk = Self {
             records: Arena::map(&maps.records, RECORDS).map_err(mapped)?,
             names: Arena::map(&maps.names, NAMES).map_err(mapped)?,
             ports: Arena::map(&maps.ports, PORTS).map_err(mapped)?,
-            spaces: Arena::map(&maps.spaces, SPACE_WORDS).map_err(mapped)?,
+            namespaces_read: Arena::map(&maps.namespaces_read, NAMESPACE_WORDS).map_err(mapped)?,
             found: Arena::map(&maps.found, FOUND).map_err(mapped)?,
             scratch: Vec::new(),
             skel,
@@ -167,15 +168,15 @@ impl Walk {
         Ok(walk)
     }
 
-    /// One dump. `take` gets batches that the next one overwrites; their order is not defined. A socket that is there
-    /// during the whole dump is given exactly once.
+    /// Reads all selected sockets and passes them to `take` in batches, in no defined order. A batch is overwritten after `take`
+    /// returns. A socket that exists during the whole dump is passed exactly once.
     ///
     /// # Errors
-    /// The kernel refuses to run the program, or the selection has a list of more than 65,536 entries.
+    /// The kernel refused to run the program, or a list of the selection has more than 65,536 entries.
     pub fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<Completeness> {
         self.install(selection)?;
         let (passes, want) = passes(selection);
-        self.spaces.values_mut().fill(0);
+        self.namespaces_read.values_mut().fill(0);
         self.epoch = self.epoch.wrapping_add(u32::from(selection.changed));
         let epoch = self.epoch;
         let job = self.job();
@@ -194,7 +195,7 @@ impl Walk {
 
     fn pass(&mut self, what: u32, sum: &mut Completeness, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<()> {
         let job = self.job();
-        (job.what, job.bucket, job.parts, job.part, job.space, job.found) = (what, 0, 1, 0, 0, 0);
+        (job.what, job.bucket, job.parts, job.part, job.netns, job.found) = (what, 0, 1, 0, 0, 0);
         for _ in 0..RUNS_MAX {
             let run = self.run_and_take(sum, take)?;
             if run.batch_ready != 0 {
@@ -208,12 +209,12 @@ impl Walk {
         Err(io::Error::other("the tables of sockets change faster than they are read"))
     }
 
-    /// Reads the connections that were found, in the order of their memory.
+    /// Reads the connections of a batch, in the order of their addresses.
     fn read_found(&mut self, found: usize, sum: &mut Completeness, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<()> {
         let found = in_order(&mut self.found.values_mut()[..found.min(FOUND)], &mut self.scratch);
         let job = self.job();
         (job.what, job.found, job.next_found) = (WALK_FOUND, found as u32, 0);
-        // Each run gets further: it reads at least one or gives it up.
+        // This ends, because each run reads or skips at least one connection.
         while (self.job().next_found as usize) < found {
             self.run_and_take(sum, take)?;
         }
@@ -222,7 +223,7 @@ impl Walk {
         Ok(())
     }
 
-    /// One run: adds up its counts, and hands on its records.
+    /// Runs the program once, adds its counts to `sum` and passes its records to `take`.
     fn run_and_take(&mut self, sum: &mut Completeness, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<walk_job> {
         self.run()?;
         let run = self.results();
@@ -234,7 +235,7 @@ impl Walk {
             dropped: run.dropped,
             interrupted: run.interrupted,
             chains_cut: run.chains_cut,
-            // Each run of the last pass begins with the first namespace, so the last run has seen them all.
+            // Each run of the last pass begins at the initial namespace, so the last run has counted all of them.
             namespaces: run.namespaces.saturating_sub(sum.namespaces),
             namespaces_lost: run.namespaces_lost,
         };
@@ -251,16 +252,16 @@ impl Walk {
         Batch { records, names: &self.names.values()[..names.min(NAMES)] }
     }
 
-    /// Hands the sets of a selection to the kernel side.
+    /// Writes the lists of a selection to the maps.
     fn install(&mut self, selection: &Selection) -> io::Result<()> {
         if self.installed.as_ref() == Some(selection) {
             return Ok(());
         }
-        let most = [selection.namespaces.len(), selection.cgroups.len(), selection.prefixes.len()].into_iter().max();
-        if most > Some(SET_MAX) {
+        let longest = [selection.namespaces.len(), selection.cgroups.len(), selection.prefixes.len()].into_iter().max();
+        if longest > Some(SET_MAX) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("a rule names more than {SET_MAX} values"),
+                format!("a rule of the selection has more than {SET_MAX} values"),
             ));
         }
         self.installed = None;
@@ -285,7 +286,7 @@ impl Walk {
         &mut self.skel.maps.bss_data.as_deref_mut().expect("the object has global data").job
     }
 
-    /// A copy of the job, with the results of the last run.
+    /// A copy of the job with the results of the last run.
     fn results(&mut self) -> walk_job {
         let job: *const walk_job = self.job();
         // SAFETY: the job is valid for reads; volatile, because the kernel wrote it behind the compiler's back.
@@ -304,7 +305,7 @@ impl Walk {
     }
 }
 
-/// Makes the keys of a set these.
+/// Replaces the keys of a map.
 fn fill(map: &impl MapCore, keys: impl Iterator<Item = Vec<u8>>) -> io::Result<()> {
     let old: Vec<Vec<u8>> = map.keys().collect();
     for key in old {
@@ -317,9 +318,9 @@ fn fill(map: &impl MapCore, keys: impl Iterator<Item = Vec<u8>>) -> io::Result<(
 }
 
 fn load(batch_max: u32) -> Result<WalkSkel<'static>, libbpf_rs::Error> {
-    // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
+    // Leaked, so that the skeleton needs no lifetime: a page, normally once per process.
     let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-    // Without reduced type information: bpf_rdonly_cast takes the kernel's own numbers of types.
+    // With the full BTF: bpf_rdonly_cast takes type ids of the kernel's BTF.
     let mut open = WalkSkelBuilder::default().open(object)?;
     let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
     let tick = super::Tick::of_kernel();
@@ -328,8 +329,8 @@ fn load(batch_max: u32) -> Result<WalkSkel<'static>, libbpf_rs::Error> {
     unsignalled(|| open.load())
 }
 
-/// What a refused load means.
-fn why(error: libbpf_rs::Error) -> WalkError {
+/// Finds out why the kernel refused to load the program.
+fn load_error(error: libbpf_rs::Error) -> WalkError {
     if error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
         let missing = missing_capabilities();
         if !missing.is_empty() {
@@ -345,7 +346,7 @@ fn why(error: libbpf_rs::Error) -> WalkError {
     WalkError::Refused(error.into())
 }
 
-/// Which of the needed capabilities the process does not have. CAP_SYS_ADMIN includes them.
+/// The needed capabilities that the process does not have. CAP_SYS_ADMIN includes them.
 fn missing_capabilities() -> Vec<&'static str> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

@@ -139,7 +139,7 @@ impl SockmapEngine {
         if at_urgent_mark(source).map_err(|e| Fallback::of(&e))? {
             return Err(Fallback::BytesQueued);
         }
-        self.redirect()?.join(cookie, source, sink).map_err(|e| Fallback::of(&e))?;
+        self.redirect()?.redirect(cookie, source, sink).map_err(|e| Fallback::of(&e))?;
         // This cannot fail for a TCP socket, which it is here.
         let _announced = announce_unread(source);
         let redirection = Redirection { cookie, source, sink, before, reported: 0 };
@@ -149,7 +149,7 @@ impl SockmapEngine {
     }
 
     /// The state of a redirected direction.
-    fn look(&mut self, id: SlotId, job: &mut Job) -> Outcome {
+    fn observe(&mut self, id: SlotId, job: &mut Job) -> Outcome {
         let Some(redirection) = self.redirections.get_mut(id) else { return Outcome::Armed };
         let (source, sink, before, cookie, reported) =
             (redirection.source, redirection.sink, redirection.before, redirection.cookie, redirection.reported);
@@ -157,7 +157,7 @@ impl SockmapEngine {
         let (Ok(from), waiting) = (progress(source), unread(source).unwrap_or(0)) else {
             return Outcome::Ended(Ended::SourceFailed(Failure::Reset));
         };
-        let direction = self.redirect().ok().and_then(|r| r.look(cookie));
+        let direction = self.redirect().ok().and_then(|r| r.counters(cookie));
         let to = progress(sink);
         let (Some(direction), Ok(to)) = (direction, to) else {
             return Outcome::Ended(Ended::SinkFailed(Failure::Reset));
@@ -206,7 +206,7 @@ impl SockmapEngine {
         self.moved.remove(&source);
         match &self.state {
             _ if passes => drop(self.passing.insert(source, Passing { cookie, before: 0 })),
-            State::Loaded(redirect) => redirect.part(cookie),
+            State::Loaded(redirect) => redirect.forget(cookie),
             _ => {}
         }
     }
@@ -231,7 +231,7 @@ impl Engine for SockmapEngine {
         for job in jobs {
             job.outcome = match job.store {
                 Store::Armed(id) => {
-                    let outcome = self.look(id, job);
+                    let outcome = self.observe(id, job);
                     if !matches!(outcome, Outcome::Armed | Outcome::Leaving) {
                         self.release(id, outcome == Outcome::Refused(Fallback::SlowSink));
                         job.store = Store::Empty;
@@ -257,7 +257,7 @@ impl Engine for SockmapEngine {
         else {
             return 0;
         };
-        let redirected = self.redirect().ok().and_then(|r| r.look(cookie)).map_or(0, |d| d.redirected);
+        let redirected = self.redirect().ok().and_then(|r| r.counters(cookie)).map_or(0, |d| d.redirected);
         let written = progress(sink).map_or(0, |p| p.written.saturating_sub(before));
         written.min(redirected).saturating_sub(reported)
     }
@@ -270,20 +270,20 @@ impl Engine for SockmapEngine {
 
     fn has_more(&mut self, source: RawFd, delivered: u64) -> bool {
         let Some(Passing { cookie, before }) = self.passing.get(&source).copied() else { return false };
-        let passed = self.redirect().ok().and_then(|r| r.look(cookie)).map_or(0, |d| d.passed);
+        let passed = self.redirect().ok().and_then(|r| r.counters(cookie)).map_or(0, |d| d.passed);
         delivered.saturating_sub(before) < passed
     }
 
     fn forget(&mut self, socket: RawFd) {
         if let (Some(passing), State::Loaded(redirect)) = (self.passing.remove(&socket), &self.state) {
-            redirect.part(passing.cookie);
+            redirect.forget(passing.cookie);
         }
     }
 
     #[cfg(test)]
     fn in_use(&mut self) -> usize {
-        let known = self.redirect().map_or(0, Redirect::known);
-        known + self.passing.len() + self.moved.len() + self.redirections.len()
+        let directions = self.redirect().map_or(0, Redirect::directions);
+        directions + self.passing.len() + self.moved.len() + self.redirections.len()
     }
 }
 
@@ -316,13 +316,13 @@ mod tests {
                 std::thread::yield_now();
             }
             let cookie = cookie(source.as_raw_fd()).expect("a socket");
-            engine.redirect().expect("loaded").join(cookie, source.as_raw_fd(), sink.as_raw_fd()).expect("joined");
+            engine.redirect().expect("loaded").redirect(cookie, source.as_raw_fd(), sink.as_raw_fd()).expect("joined");
             announce_unread(source.as_raw_fd()).expect("TCP");
             client.write_all(b"and after").expect("sent");
             let mut got = [0; 17];
             server.read_exact(&mut got).expect("all of it");
             assert_eq!(&got, b"between and after");
-            let seen = engine.redirect().expect("loaded").look(cookie).expect("known");
+            let seen = engine.redirect().expect("loaded").counters(cookie).expect("known");
             assert_eq!((seen.redirected, seen.passed), (17, 0));
         }
     }
@@ -337,7 +337,7 @@ mod tests {
         };
         let ((mut client, source), (mut server, sink)) = (pair(), pair());
         let cookie = cookie(source.as_raw_fd()).expect("a socket");
-        redirect.join(cookie, source.as_raw_fd(), sink.as_raw_fd()).expect("joined");
+        redirect.redirect(cookie, source.as_raw_fd(), sink.as_raw_fd()).expect("joined");
         client.write_all(b"all").expect("sent");
         client.shutdown(Shutdown::Write).expect("a connection");
         let mut got = [0; 3];

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause)
 /*
- * The object for kernels without BTF: classic tracepoints only. It reads the tracepoints' records and nothing of the
- * kernel's own structures, so there is no CO-RE relocation in it, no ksym, no storage map and no iterator.
+ * The object for kernels without BTF. It uses only classic tracepoints and reads only their records, not kernel structures. So
+ * it has no CO-RE relocation, no ksym, no storage map and no iterator.
  *
- * Where a field lies in its record is in no ABI: real-time kernels have a longer common header, and tracepoints gain
- * and lose fields. User space reads the layout from tracefs and passes the offsets as read-only data.
+ * The layout of a record is not an ABI: real-time kernels have a longer common header, and tracepoints gain and lose fields.
+ * User space reads the layout from tracefs and sets the offsets as read-only data.
  */
 #include "diagnose/thread/account.bpf.h"
 #include "diagnose/sample/take.bpf.h"
 
-/* A thread, and what no kernel structure can be asked for here. */
+/* A thread, and what the btf object reads from kernel structures instead. */
 struct classic_thread {
 	struct thread t;
 	u64 born;
-	u32 call_gen;     /* the slice that last saw it enter or leave a system call */
+	u32 call_gen;     /* the last slice in which it entered or left a system call */
 	u32 n_kstack;
-	u32 deep;         /* its last sleep was a stall: take the stack of the next one */
+	u32 deep;         /* its last sleep was a stall, so the stack of the next sleep is taken */
 	u32 call_fd;
-	u32 new_kind;     /* what the descriptor is that this call makes */
+	u32 new_kind;     /* the kind of the descriptor that the current call will return */
 	u32 pad;
 	u64 kstack[KSTACK_MAX];
 };
 
-/* What a thread was in when the slice began, read by user space from /proc/TID/syscall. */
+/* The system call of a thread when the slice began, which user space reads from /proc/TID/syscall. */
 struct seed {
 	u32 gen;
 	s32 nr;
@@ -50,7 +50,7 @@ struct {
 	__type(value, struct seed);
 } seeds SEC(".maps");
 
-/* What descriptors are: from /proc/PID/fd, kept current by accept, socket and close. */
+/* The kinds of file descriptors. User space sets them from /proc/PID/fd; accept(), socket() and close() update them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -58,7 +58,7 @@ struct {
 	__type(value, u8);
 } kinds SEC(".maps");
 
-/* Local and remote port of the subject's flows: source << 16 | destination. */
+/* The ports of the subject's flows: local << 16 | remote. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -66,7 +66,7 @@ struct {
 	__type(value, u8);
 } ports SEC(".maps");
 
-/* Too large for the stack: a new thread's entry. */
+/* The entry of a new thread, which is too large for the stack. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -74,7 +74,7 @@ struct {
 	__type(value, struct classic_thread);
 } blank SEC(".maps");
 
-/* Offsets of fields, as of Linux 6.18; set before load. */
+/* Set before load: offsets of fields. The defaults are those of Linux 6.18. */
 const volatile u32 off_prev_pid = 24;
 const volatile u32 off_prev_state = 32;
 const volatile u32 off_next_pid = 56;
@@ -90,7 +90,7 @@ const volatile u32 off_rst_in_sport = 16;
 const volatile u32 off_rst_in_dport = 18;
 const volatile u32 off_rst_out_sport = 34;
 const volatile u32 off_rst_out_dport = 62;
-/* The ports of a reset that is sent lie in socket addresses (since 6.11), in network byte order. */
+/* Since 6.11 the ports of tcp_send_reset are in socket addresses, in network byte order. */
 const volatile u32 rst_out_swapped = 1;
 
 const volatile s32 nr_close = -2;
@@ -99,8 +99,8 @@ const volatile s32 nr_accept4 = -2;
 const volatile s32 nr_socket = -2;
 
 /*
- * The verifier accepts a load from the context only at a fixed offset. At the usual offset it is a plain load (the
- * verifier knows the read-only value and removes the other branch), elsewhere a helper reads it.
+ * The verifier accepts a load from the context only at a constant offset. So a field at its usual offset is loaded directly, and
+ * one at another offset is read by a helper. The offset is read-only data, so the verifier removes the unused branch.
  */
 #define FIELD(ctx, type, offset, usual) ({						\
 	type __v = 0;									\
@@ -112,7 +112,7 @@ const volatile s32 nr_socket = -2;
 })
 
 #define CLONE_THREAD 0x00010000
-/* TASK_REPORT | TASK_REPORT_IDLE (include/linux/sched.h): what is above only says "preempted". */
+/* TASK_REPORT | TASK_REPORT_IDLE (include/linux/sched.h). A higher bit only says "preempted". */
 #define SLEEP_STATES 0xff
 
 static __always_inline struct classic_thread *thread_of(u32 tid)
@@ -128,7 +128,7 @@ static __always_inline u8 kind_of(u32 tgid, u32 fd)
 	return kind ? *kind : FD_NONE;
 }
 
-/* The call that a thread is in. One it entered before the slice is known from user space's scan. */
+/* The system call that a thread is in. If it was entered before the slice, it is known from the scan by user space. */
 static __always_inline s32 call_of(struct classic_thread *c, u8 *fd, bool *blocked)
 {
 	struct seed *seed;
@@ -151,9 +151,9 @@ static __always_inline s32 call_of(struct classic_thread *c, u8 *fd, bool *block
 }
 
 /*
- * Stacks are taken as the sleeper leaves the CPU, where it is the current task. At every switch that would cost more
- * than all the rest together, so only a thread whose last sleep was a stall pays: what stalls again and again is seen
- * from its second stall on, and a thread that never stalls never pays. The user stack comes when the call returns.
+ * A stack can only be taken of the current task, so it is taken when the thread leaves the CPU. At every switch that would cost
+ * more than everything else together, so it is done only for a thread whose last sleep was a stall. A thread that stalls
+ * repeatedly has stacks from its second stall on. The user stack is taken when the system call returns.
  */
 static __always_inline void emit_off(struct classic_thread *c, u8 why, s32 nr, u8 fd, u64 begin, u64 ns)
 {
@@ -172,7 +172,7 @@ static __always_inline void emit_off(struct classic_thread *c, u8 why, s32 nr, u
 	SUBMIT(r);
 }
 
-/* Ends a time off the CPU: its blocked and its runnable part. Throttling cannot be told from waiting here. */
+/* Ends an interval off the CPU and divides it into a blocked and a runnable part. Throttled time counts as runnable here. */
 static __always_inline void end_off(struct classic_thread *c, u64 now)
 {
 	struct thread *t = &c->t;
@@ -207,7 +207,7 @@ static __always_inline void leave_cpu(void *ctx, struct classic_thread *c, u64 s
 
 	count(CNT_EVENTS);
 	thread_enter_slice(t);
-	/* The kernel skips programs while another one runs on the CPU, so an arrival may have gone unseen. */
+	/* The kernel does not run a program while another one runs on the same CPU, so a switch may have been missed. */
 	if (t->state == TS_BLOCKED || t->state == TS_RUNNABLE)
 		end_off(c, now);
 	else if (now > t->since)
@@ -275,7 +275,7 @@ int on_waking(void *ctx)
 	return 0;
 }
 
-/* The current thread, if it is the subject's; one without an event in this slice has been on its CPU all along. */
+/* The current thread, if it belongs to the subject. If it had no event in this slice, it has run since the slice began. */
 static __always_inline struct classic_thread *running_thread(void)
 {
 	struct classic_thread *c = thread_of((u32)bpf_get_current_pid_tgid());
@@ -288,7 +288,7 @@ static __always_inline struct classic_thread *running_thread(void)
 	return c;
 }
 
-/* What socket(domain, type) makes. */
+/* The kind of descriptor that socket(domain, type) returns. */
 static __always_inline u8 made_kind(u64 domain, u64 type)
 {
 	if (domain == AF_UNIX)
@@ -353,7 +353,7 @@ int on_sys_exit(void *ctx)
 		return 0;
 	t = &c->t;
 	c->call_gen = slice_gen;
-	/* The user stack of a long sleep: only here is the sleeper the current task. */
+	/* The user stack of a stall can only be read when the thread is the current task. */
 	if (t->want_ustack)
 		emit_user_stack(ctx, t);
 	if (!t->sys_t0)
@@ -376,7 +376,7 @@ int on_sys_exit(void *ctx)
 	return 0;
 }
 
-/* task_newtask instead of sched_process_fork: it alone tells a thread from a process, by the clone flags. */
+/* task_newtask is used instead of sched_process_fork because it has the clone flags, which distinguish threads from processes. */
 SEC("tp/task/task_newtask")
 int on_new_task(void *ctx)
 {
@@ -489,7 +489,7 @@ int on_sample(void *ctx)
 		return 0;
 	take_sample(ctx, r, id);
 	c = thread_of((u32)id);
-	/* The call is known while a slice is on. */
+	/* The system call is known only during a slice. */
 	r->nr = !r->user && active && c && c->call_gen == slice_gen && c->t.sys_t0 ? c->t.sys_nr : -1;
 	SUBMIT(r);
 	return 0;

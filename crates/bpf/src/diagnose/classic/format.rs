@@ -1,11 +1,11 @@
-//! Where the fields of a tracepoint's record lie, from the `format` file that tracefs keeps of each.
+//! Parses the `format` file of a tracepoint, which has the offsets of the fields of its record.
 //!
-//! The layout is no ABI: real-time kernels have a longer common header, and fields come, go and grow between releases.
+//! The layout is not an ABI: real-time kernels have a longer common header, and releases add, remove and resize fields.
 
 /// A field of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
-    /// Bytes from the beginning of the record.
+    /// Offset from the beginning of the record, in bytes.
     pub offset: u32,
     /// Its size in bytes.
     pub size: u32,
@@ -14,25 +14,25 @@ pub struct Field {
 /// The record of one tracepoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Format {
-    /// What names the tracepoint to perf_event_open.
+    /// The id of the tracepoint for perf_event_open(2).
     pub id: u64,
     fields: Vec<(String, Field)>,
 }
 
 /// The kernel's limit on the size of a record (PERF_MAX_TRACE_SIZE, include/linux/trace_events.h).
 const RECORD_MAX: u32 = 8192;
-/// What the kernel hides from programs at the beginning: a pointer of its own.
+/// Bytes at the beginning of the record that programs may not read: the kernel keeps a pointer there.
 const HIDDEN: u32 = 8;
 
 impl Format {
-    /// Reads the text of a `format` file; None when it holds no id.
+    /// Parses the text of a `format` file. Returns `None` if it has no id.
     pub fn parse(text: &str) -> Option<Self> {
         let id = text.lines().find_map(|line| line.strip_prefix("ID:")?.trim().parse().ok())?;
         let fields = text.lines().filter_map(|line| parse_field(line.trim())).collect();
         Some(Self { id, fields })
     }
 
-    /// A field by its name, if it lies where a program may read it.
+    /// The field with this name, if programs may read it.
     pub fn field(&self, name: &str) -> Option<Field> {
         let field = self.fields.iter().find(|(known, _)| known == name)?.1;
         let end = field.offset.checked_add(field.size)?;
@@ -52,7 +52,7 @@ fn parse_field(line: &str) -> Option<(String, Field)> {
             _ => {}
         }
     }
-    // The declared name is the last word before the length of an array, which may be any C expression.
+    // The name is the last word before the length of an array, which can be any C expression.
     let declared = declared.replace("[]", "");
     let name = declared.split('[').next()?.split_whitespace().next_back()?.trim_start_matches('*');
     (!name.is_empty()).then(|| Some((name.to_owned(), Field { offset: offset?, size: size? })))?
@@ -93,7 +93,7 @@ mod tests {
         \tfield:__u8 saddr[sizeof(struct sockaddr_in6)];\toffset:32;\tsize:28;\tsigned:0;\n";
 
     #[test]
-    fn recorded_formats() {
+    fn formats_of_real_kernels_are_parsed() {
         let format = Format::parse(SWITCH).expect("a format");
         assert_eq!(format.id, 372);
         assert_eq!(format.field("prev_pid"), Some(Field { offset: 24, size: 4 }));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_refused() {
+    fn invalid_text_is_rejected() {
         for text in ["", "ID:", "ID: x", "name: y\nformat:\n", "\0\0"] {
             assert_eq!(Format::parse(text), None, "{text:?}");
         }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_and_scrambled_texts_never_panic() {
+    fn truncated_and_scrambled_text_never_panics() {
         for end in (0..SWITCH.len()).filter(|&end| SWITCH.is_char_boundary(end)) {
             let _ = Format::parse(&SWITCH[..end]).map(|format| format.field("prev_pid"));
             let scrambled: String = SWITCH.chars().cycle().skip(end).step_by(7).take(200).collect();

@@ -1,4 +1,4 @@
-//! The layouts of this kernel's tracepoints, checked against what the programs read.
+//! Reads the layouts of this kernel's tracepoints, and checks that they have the fields that the programs read.
 use std::fs;
 use std::path::Path;
 
@@ -32,13 +32,13 @@ pub struct Offsets {
     pub rst_out: Option<Ports>,
 }
 
-/// Where the ports of a TCP tracepoint lie.
+/// Offsets of the ports in the record of a TCP tracepoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Ports {
     pub sport: u32,
     pub dport: u32,
-    /// In network byte order, inside of socket addresses.
+    /// The ports are in socket addresses, in network byte order.
     pub swapped: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Layout {
     pub slice: Vec<Tracepoint>,
     /// The fields.
     pub offsets: Offsets,
-    /// What this kernel does not have, a sentence each.
+    /// What is not observed on this kernel, one sentence each.
     pub missing: Vec<&'static str>,
 }
 
@@ -91,7 +91,7 @@ pub fn read(tracefs: &Path) -> Result<Layout, Error> {
         },
         missing: Vec::new(),
     };
-    // TCP tracepoints came with 4.15 and 4.16, and need CONFIG_INET; nothing rests on them alone.
+    // TCP tracepoints came with 4.15 and 4.16 and need CONFIG_INET. They are optional.
     layout.add_ports(open("tcp", "tcp_retransmit_skb"), "on_retransmit", |o, p| o.retrans = Some(p));
     layout.add_ports(open("tcp", "tcp_receive_reset"), "on_reset_received", |o, p| o.rst_in = Some(p));
     layout.add_ports(open("tcp", "tcp_send_reset"), "on_reset_sent", |o, p| o.rst_out = Some(p));
@@ -117,7 +117,7 @@ fn at(format: &Format, name: &'static str, field: &'static str, size: u32) -> Re
     }
 }
 
-/// Ports as numbers, or inside of `struct sockaddr_in6` (28 bytes; the port follows the family).
+/// The ports: fields of their own, or in a `struct sockaddr_in6` (28 bytes; the port follows the family).
 fn ports(format: &Format) -> Option<Ports> {
     let of_size = |name, size| format.field(name).filter(|field: &Field| field.size == size);
     if let (Some(sport), Some(dport)) = (of_size("sport", 2), of_size("dport", 2)) {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tracefs_it_says_what_is_missing() {
+    fn without_tracefs_the_error_names_the_tracepoint() {
         let error = read(Path::new("/nonexistent")).expect_err("nothing is there");
         assert!(error.to_string().contains("sched_switch"), "{error}");
     }

@@ -1,7 +1,7 @@
-//! The classic object: threads event by event on kernels without BTF.
+//! Loads and attaches the classic object, which observes threads on kernels without BTF.
 //!
-//! As the btf object it has an always-on set and a slice set. What iterators do there is done here in user space: the
-//! threads are put into a map, and the intervals that are open when a slice ends are closed by [`ThreadEntry::close`].
+//! As in the btf object, some programs are always attached and others only during slices. There are no iterators: user space
+//! adds the threads to a map, and [`ThreadEntry::close`] ends the intervals that are open at the end of a slice.
 pub mod format;
 pub mod layout;
 pub mod tracefs;
@@ -32,19 +32,19 @@ use tracefs::Tracefs;
 /// Why the classic probes could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no tracefs to read the layouts from: none is mounted, and this process may not mount one for itself.
+    /// Tracefs, which has the layouts, is not mounted, and this process may not mount it.
     #[error("tracefs is not mounted or cannot be read")]
     NoTracefs,
     /// A tracepoint is missing, or its layout cannot be read.
     #[error("the tracepoint {name} cannot be used: {source}")]
     Tracepoint {
-        /// Its name.
+        /// The tracepoint.
         name: &'static str,
-        /// What the kernel said.
+        /// The error of reading its `format` file.
         source: std::io::Error,
     },
-    /// A field is not what the programs read.
-    #[error("the tracepoint {name} has another layout than the probes know: field {field}")]
+    /// A field is missing or has another size than the programs expect.
+    #[error("the tracepoint {name} has an unexpected layout: field {field}")]
     Layout {
         /// The tracepoint.
         name: &'static str,
@@ -57,14 +57,14 @@ pub enum Error {
     /// The kernel refused to attach one of them.
     #[error("the probe {name} could not be attached: {source}")]
     Attach {
-        /// Its name.
+        /// The program.
         name: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }
 
-/// `struct classic_thread`: a thread's account and its open interval.
+/// `struct classic_thread`: a thread's ledger and its open interval.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -118,29 +118,29 @@ const TS_UNKNOWN: u8 = 0;
 const TS_ON: u8 = 1;
 const TS_RUNNABLE: u8 = 3;
 
-/// What a thread was seen in by /proc when the slice began.
+/// The state of a thread in /proc when the slice began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeenIn {
     /// Running, or waiting for a CPU.
     Running,
-    /// Blocked in this system call on this kind of descriptor (wire number); -1 outside of any.
+    /// Blocked in a system call (-1: in none) on a kind of file descriptor (`enum fd_kind`).
     Blocked(i32, u8),
 }
 
 /// The interval of a thread that was open when the slice ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenInterval {
-    /// When it began.
+    /// CLOCK_MONOTONIC nanoseconds.
     pub begin: u64,
-    /// Of it, time on a CPU,
+    /// The part of the interval on a CPU.
     pub on_ns: u64,
-    /// blocked,
+    /// The part in which the thread was blocked.
     pub blocked_ns: u64,
-    /// and waiting for a CPU.
+    /// The part in which the thread waited for a CPU.
     pub runnable_ns: u64,
-    /// The system call it lies in, or -1.
+    /// The system call, or -1.
     pub nr: i32,
-    /// What its descriptor is, a wire number.
+    /// The kind of the call's file descriptor (`enum fd_kind`).
     pub fd: u8,
 }
 
@@ -151,8 +151,8 @@ impl ThreadEntry {
         entry
     }
 
-    /// The interval that is open at `end` in the slice that began at `begin`. `seen` is what /proc said at the slice's
-    /// begin; `ran` says whether a thread without any event spent the slice on a CPU.
+    /// The interval that is open at `end`, in the slice that began at `begin`. `seen` is the thread's state in /proc when the
+    /// slice began. `ran`: a thread without any event in the slice was on a CPU.
     pub fn close(&self, slice: u32, (begin, end): (u64, u64), seen: SeenIn, ran: bool) -> OpenInterval {
         let quiet = self.slice != slice;
         let (since, mut state, wake) =
@@ -196,7 +196,7 @@ struct Seed {
 /// The loaded classic probes.
 pub type Classic = Loaded<ClassicPrograms>;
 
-/// The skeleton of `classic.bpf.c`, and where this kernel's tracepoints have their fields.
+/// The skeleton of `classic.bpf.c`, and the layout of this kernel's tracepoints.
 pub struct ClassicPrograms {
     skel: ClassicSkel<'static>,
     layout: Layout,
@@ -243,14 +243,14 @@ impl ClassicPrograms {
 }
 
 impl Classic {
-    /// Loads the programs for the layouts of this kernel; nothing is attached yet. With `follow_children` what processes
-    /// of the subject fork belongs to it.
+    /// Loads the programs for the layouts of this kernel; nothing is attached yet. With `follow_children`, child processes of the
+    /// subject belong to it.
     pub fn load(follow_children: bool) -> Result<Self, Error> {
         let layout = layout::read(&Tracefs::open().ok_or(Error::NoTracefs)?.path())?;
-        // The skeleton borrows its object; one small allocation per load is left behind for the life of the process.
+        // Leaked, so that the skeleton needs no lifetime: a page for each load.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = ClassicSkelBuilder::default().open(object).map_err(Error::Load)?;
-        // Cells are made under the run queue's lock, where kernels before 6.1 must not allocate.
+        // Cells are inserted while the run queue is locked, where kernels before 6.1 must not allocate. So they are preallocated.
         open.maps.off_cells.set_map_flags(0).map_err(Error::Load)?;
         open.maps.sys_cells.set_map_flags(0).map_err(Error::Load)?;
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
@@ -265,17 +265,17 @@ impl Classic {
         self.programs.skel.maps.bss_data.as_deref().map_or(0, |bss| bss.slice_gen)
     }
 
-    /// Begins to follow a process; its threads are added one by one.
+    /// Adds a process to the subject. Its threads are added with [`Classic::add_thread`].
     pub fn add_process(&self, tgid: u32) {
-        // A full table leaves it unobserved; the threads of a process beyond the limit are counted as such.
+        // It fails only if the map is full. The process is then not observed; its threads are counted as untracked.
         let _ = self.programs.skel.maps.tgids.update(&tgid.to_ne_bytes(), &[1], MapFlags::ANY);
     }
 
-    /// Begins to observe a thread; false when there is no room. A known one is left alone.
+    /// Begins to observe a thread, unless it is already observed. Returns false if the map is full.
     pub fn add_thread(&self, tid: u32, tgid: u32) -> bool {
         let (map, key) = (&self.programs.skel.maps.threads, tid.to_ne_bytes());
         let mut entry = ThreadEntry::new(tid, tgid);
-        // What it did before it was found is not known.
+        // Its state before now is not known.
         (entry.slice, entry.since) = (self.slice(), monotonic_ns());
         match map.update(&key, entry.as_bytes(), MapFlags::NO_EXIST) {
             Ok(()) => true,
@@ -283,7 +283,7 @@ impl Classic {
         }
     }
 
-    /// Tells what a thread was in when the slice began.
+    /// Sets the state of a thread at the beginning of the slice.
     pub fn seed(&self, tid: u32, seen: SeenIn) {
         let (nr, fd, blocked) = match seen {
             SeenIn::Running => (-1, 0, 0),
@@ -293,19 +293,19 @@ impl Classic {
         let _ = self.programs.skel.maps.seeds.update(&tid.to_ne_bytes(), seed.as_bytes(), MapFlags::ANY);
     }
 
-    /// Tells what a descriptor is (a wire number).
+    /// Sets the kind of a file descriptor (`enum fd_kind`).
     pub fn set_kind(&self, tgid: u32, fd: u32, kind: u8) {
         let key = [tgid.to_ne_bytes(), fd.to_ne_bytes()].concat();
         let _ = self.programs.skel.maps.kinds.update(&key, &[kind], MapFlags::ANY);
     }
 
-    /// Tells the ports of a flow whose resets count.
+    /// Adds the ports of a flow whose resets and retransmissions are counted.
     pub fn add_ports(&self, local: u16, remote: u16) {
         let key = (u32::from(local) << 16 | u32::from(remote)).to_ne_bytes();
         let _ = self.programs.skel.maps.ports.update(&key, &[1], MapFlags::ANY);
     }
 
-    /// The accounts of all threads.
+    /// The ledgers of all threads.
     pub fn threads(&self) -> Vec<ThreadEntry> {
         loaded::entries::<u32, ThreadEntry>(&self.programs.skel.maps.threads)
             .into_iter()
@@ -343,13 +343,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_have_the_size_the_programs_write() {
+    fn entries_have_the_sizes_of_the_c_structures() {
         assert_eq!(size_of::<ThreadEntry>(), size_of::<types::classic_thread>());
         assert_eq!(size_of::<Seed>(), size_of::<types::seed>());
     }
 
     #[test]
-    fn open_intervals_are_closed_by_their_state() {
+    fn open_intervals_are_divided_by_state() {
         let mut entry = ThreadEntry::new(7, 7);
         (entry.slice, entry.call_slice, entry.since, entry.state) = (1, 1, 100, 2);
         (entry.sys_t0, entry.sys_nr) = (50, 3);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_without_events_did_what_it_was_seen_doing() {
+    fn a_thread_without_events_keeps_its_state_of_proc() {
         let entry = ThreadEntry::new(7, 7);
         let open = entry.close(2, (10, 160), SeenIn::Blocked(3, 5), false);
         assert_eq!((open.blocked_ns, open.nr, open.fd), (150, 3, 5));

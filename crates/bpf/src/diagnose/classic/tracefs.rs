@@ -1,31 +1,31 @@
-//! The directory of tracefs: where the host has it mounted, or a mount that only this process can reach.
+//! Finds tracefs: a mount of the host, or a detached mount that only this process can reach.
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// Where tracefs is mounted by convention: by itself since Linux 4.1, below debugfs before.
+/// The conventional mount points: its own since Linux 4.1, below debugfs before.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// A tracefs that can be read. Nothing on the host changes to get it.
+/// A readable tracefs. Opening it changes nothing on the host.
 #[derive(Debug)]
 pub enum Tracefs {
-    /// The host has it mounted at this directory.
+    /// The host has mounted it at this directory.
     Mounted(PathBuf),
-    /// The host has it nowhere: this is the root of a mount that is attached to no directory, so no other process sees it,
-    /// and it is gone when the descriptor is closed. Needs CAP_SYS_ADMIN and Linux 5.2 (fsmount(2)).
+    /// The root of a mount that is not attached to any directory, for a host on which tracefs is not mounted. No other process
+    /// sees the mount, and closing the descriptor unmounts it. Needs CAP_SYS_ADMIN and Linux 5.2 (fsmount(2)).
     Detached(OwnedFd),
 }
 
 impl Tracefs {
-    /// None if it is not mounted and this process may not mount it.
+    /// Returns `None` if tracefs is not mounted and this process may not mount it.
     pub fn open() -> Option<Self> {
         let mounted = MOUNTS.iter().map(Path::new).find(|dir| has_events(dir)).map(|dir| Self::Mounted(dir.to_owned()));
         mounted.or_else(|| detached().map(Self::Detached)).filter(|tracefs| has_events(&tracefs.path()))
     }
 
-    /// A path by which this process reads it, as long as `self` lives.
+    /// The path for this process. It is valid as long as `self` lives.
     pub fn path(&self) -> PathBuf {
         match self {
             Self::Mounted(path) => path.clone(),
@@ -34,7 +34,7 @@ impl Tracefs {
     }
 }
 
-/// The conventional directory exists where nothing is mounted on it too, and only root can list it: `events` is the proof.
+/// Whether tracefs is mounted and readable here. The directory itself also exists if nothing is mounted, so `events` is tested.
 fn has_events(dir: &Path) -> bool {
     fs::read_dir(dir.join("events")).is_ok()
 }

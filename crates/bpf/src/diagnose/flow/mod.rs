@@ -1,4 +1,4 @@
-//! Decoder of the flow probe: stalls.
+//! Decodes the stalls that the flow probe reports.
 use parshall_evidence::{FlowStall, FlowState, Release};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -24,7 +24,7 @@ pub struct FlowStallWire {
 }
 
 impl FlowStallWire {
-    /// The stall, its begin still on CLOCK_MONOTONIC; None for a state or release that this version does not know.
+    /// Decodes a stall, whose `begin_ns` is still CLOCK_MONOTONIC. Returns `None` for an unknown state or release.
     pub fn decode(&self) -> Option<FlowStall> {
         Some(FlowStall {
             flow: self.cookie,

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * Where a flow's time goes. An interval lies between two events on a socket; what held in it is read from the socket's
- * fields before the event is processed. Neighbouring intervals with the same state and without progress form a run,
- * and a finished run adds to one cell: (state, the event that ended it).
+ * Divides the time of a flow by state. An interval is the time between two events on a socket. Its state is derived from the
+ * socket's fields as they were before the event was processed. Consecutive intervals with the same state and without progress
+ * form a run. A finished run is added to the cell of its state and of the event that ended it.
  *
- * tcp_sendmsg_locked fires before data is added, tcp_probe before a segment is processed: their fields are those of
- * the past interval. sock_recv_length fires after the copy, so what it took is added back; and so it is for a segment
- * that is processed between the copy and sock_recv_length.
+ * tcp_sendmsg_locked fires before data is queued, and tcp_probe before a segment is processed, so they see the fields of the
+ * past interval. sock_recv_length fires after data was copied to the application, so the copied bytes are added back. The same
+ * is done for a segment that is processed between the copy and sock_recv_length.
  */
 
-/* The fields that decide, from a trusted or an untrusted pointer. */
+/* The socket fields from which the state is derived. */
 struct fields {
 	u32 write_seq, snd_nxt, snd_una, snd_wnd, mss, cwnd, packets_out, in_flight, rcv_nxt, copied, unread, unsent;
 	u8 state, ca_state, nonagle, pending;
 	u8 throttled, pacing, nospace;
 };
 
-/* The last timer of a socket that fired with something to do, by the socket's address. */
+/* When the timers of a socket last fired with work pending, by the socket's address. */
 struct timer_mark {
 	u64 write_at;
 	u64 delack_at;
@@ -31,7 +31,7 @@ struct {
 	__type(value, struct timer_mark);
 } timer_marks SEC(".maps");
 
-/* When the delayed-ACK timer of a socket on this host fired, by the addresses as its peer has them. */
+/* When the delayed-ACK timer of a socket on this host fired, by the addresses from its peer's point of view. */
 struct end_key {
 	u32 saddr;
 	u32 daddr;
@@ -46,8 +46,8 @@ struct {
 	__type(value, u64);
 } peer_delacks SEC(".maps");
 
-/* An IPv6 address folded to 32 bits: the key only pairs two ends, and the timer's time is checked as well. A mapped address
- * folds to its IPv4 address, for the other end of a dual-stack socket may be an IPv4 one. */
+/* Reduces an IPv6 address to 32 bits. A collision is harmless, because the time of the timer is also compared. An IPv4-mapped
+ * address becomes its IPv4 address, because the peer of a dual-stack socket can be an IPv4 socket. */
 static __always_inline u32 fold6(const struct in6_addr *a)
 {
 	u32 w[4];
@@ -80,7 +80,7 @@ static __always_inline void derive(struct fields *f, u8 shutdown)
 {
 	s32 unsent = f->write_seq - f->snd_nxt, unread = f->rcv_nxt - f->copied;
 
-	/* A FIN takes a sequence number that nobody reads. */
+	/* A FIN takes one sequence number, which no receive consumes. */
 	if (unread > 0 && (shutdown & RCV_SHUTDOWN))
 		unread--;
 	f->unsent = unsent > 0 ? unsent : 0;
@@ -89,7 +89,7 @@ static __always_inline void derive(struct fields *f, u8 shutdown)
 
 static __always_inline void load_fields(struct sock *sk, struct tcp_sock *tp, struct fields *f)
 {
-	/* By helper: a typed load of a pointer makes the verifier search all of BTF, on every path. */
+	/* Read by a helper, because a typed load of a pointer makes the verifier search the whole BTF on every path. */
 	struct socket *socket = BPF_CORE_READ(sk, sk_socket);
 
 	f->write_seq = tp->write_seq;
@@ -112,7 +112,7 @@ static __always_inline void load_fields(struct sock *sk, struct tcp_sock *tp, st
 	derive(f, sk->sk_shutdown);
 }
 
-/* The same from a pointer that the verifier does not trust (timers, iterators over addresses). */
+/* As load_fields(), from a pointer that the verifier does not trust. */
 static __always_inline void probe_fields(struct tcp_sock *tp, struct fields *f)
 {
 	struct sock *sk = (struct sock *)tp;
@@ -140,8 +140,8 @@ static __always_inline void probe_fields(struct tcp_sock *tp, struct fields *f)
 }
 
 /*
- * What the fields say of the interval in which they held (net/ipv4/tcp_output.c, tcp_write_xmit, in its order).
- * Like the other functions that are not static here it is verified once, not along every path of each of its callers.
+ * Derives the flow state from the fields. The order of the tests is that of tcp_write_xmit() (net/ipv4/tcp_output.c). This is a
+ * global function, as others here, so that the verifier checks it once and not along every path of its callers.
  */
 __noinline int classify(struct fields *f, int last_op)
 {
@@ -170,7 +170,7 @@ __noinline int classify(struct fields *f, int last_op)
 		return FS_CWND;
 	if (room < need)
 		return FS_PEER_WINDOW;
-	/* A writer that waits for buffer space would fill the partial segment: that is no hold of Nagle's or the cork's. */
+	/* A blocked writer would fill the partial segment, so neither Nagle nor the cork holds it back. */
 	if (f->nospace && f->packets_out)
 		return FS_SNDBUF;
 	if (f->unsent < f->mss) {
@@ -234,7 +234,7 @@ __noinline int step(struct flow *st, struct fields *f, int s, int release, u64 t
 	moved = s == FS_RX_WAITING ? f->copied != st->run_copied :
 		     s == FS_IDLE_RECV || s == FS_IDLE_SEND ? false : f->snd_una != st->run_una;
 
-	/* A timer or a retransmitted segment ends a wait even where the fields look the same on both sides of it. */
+	/* A timer or a retransmission ends a run even if the state is the same before and after it. */
 	if (s != st->run_state || moved || (st->last_release >= RL_RTO_TIMER && st->last_release <= RL_WRITE_TIMER)) {
 		close_run(st);
 		st->run_state = s;
@@ -256,7 +256,7 @@ const volatile struct flow no_flow = {};
 
 static __always_inline void flow_init(struct flow *st, struct sock *sk, u64 now, bool passive)
 {
-	/* Too large for the compiler's memset; the helper copies any size. */
+	/* The structure is too large for the compiler's memset(). */
 	bpf_probe_read_kernel(st, sizeof(*st), (void *)&no_flow);
 	st->sk = (u64)sk;
 	st->begin = now;
@@ -278,7 +278,7 @@ static __always_inline void learn_timers(struct sock *sk)
 	write_fn = (u64)tp->inet_conn.icsk_retransmit_timer.function;
 }
 
-/* Begins to track a socket. Of a listener that is not tracked no connection would be. */
+/* Begins to track a socket. The limit does not apply to listeners, because accepted sockets inherit the listener's storage. */
 static __always_inline struct flow *track(struct sock *sk, bool passive)
 {
 	struct flow *st;
@@ -300,14 +300,15 @@ static __always_inline struct flow *track(struct sock *sk, bool passive)
 	return st;
 }
 
-/* The flow of a socket, if it is the subject's. A socket cloned from a tracked listener has the listener's copy. */
+/* The flow of a socket, if it belongs to the subject. A socket that was cloned from a tracked listener has a copy of the
+ * listener's storage, which is initialised here. */
 static __always_inline struct flow *flow_of(struct sock *sk)
 {
 	struct flow *st = bpf_sk_storage_get(&flows, sk, 0, 0);
 
 	if (st && st->sk != (u64)sk) {
 		if (n_flows >= max_flows) {
-			/* A mark, so that it counts once. */
+			/* The value 1 marks the socket as counted. */
 			if (st->sk != 1)
 				count(CNT_UNTRACKED_FLOWS);
 			st->sk = 1;
@@ -319,7 +320,7 @@ static __always_inline struct flow *flow_of(struct sock *sk)
 	return st;
 }
 
-/* As flow_of, for calls from process context: a socket of the subject that was not seen before is tracked now. */
+/* As flow_of(), for events in process context: begins to track a socket of the subject that is not tracked yet. */
 static __always_inline struct flow *flow_of_call(struct sock *sk, u32 tgid)
 {
 	struct flow *st = flow_of(sk);
@@ -350,8 +351,8 @@ static __always_inline void flow_enter_slice(struct flow *st)
 }
 
 /*
- * Accounts for the time up to an event. Timers change a socket without passing here, so for long intervals their marks
- * are looked up: one that fired in between ends the run at its own time.
+ * Accounts for the time up to an event. A retransmission timer is not an event here; it only leaves a mark. So after a long
+ * interval the mark is looked up, and a timer that fired within the interval ends the run at the time of the timer.
  */
 __noinline int flow_event(struct flow *st, struct fields *f, int release, u64 now)
 {
@@ -377,10 +378,10 @@ __noinline int flow_event(struct flow *st, struct fields *f, int release, u64 no
 }
 
 /*
- * A receive that opens the window lets the peer send, and on this host what the peer sends arrives while the receive still
- * owns the socket: it is processed (release_sock) before sock_recv_length says that there was a receive. The interval ends
- * with that receive, and the data that it took was unread. Where nobody owns the socket, a receive that waits for more
- * (MSG_WAITALL) took the data some time ago.
+ * A receive can open the window, and a peer on this host then sends at once. Its segment arrives while the receive still owns
+ * the socket, and release_sock() processes it before the sock_recv_length event of that receive. In this case the interval ends
+ * with the receive, and the copied data counts as unread before. If no one owns the socket, a receive that waits for more data
+ * (MSG_WAITALL) copied the data earlier, and nothing is done here.
  */
 static __always_inline void end_with_receive(struct sock *sk, struct flow *st, struct fields *f, u64 now)
 {
@@ -396,8 +397,8 @@ static __always_inline void end_with_receive(struct sock *sk, struct flow *st, s
 }
 
 /*
- * A segment with data arrives. What a receive took that is not reported yet (see above) had arrived before, whether it owns the
- * socket or waits for more.
+ * Notes the arrival of a segment with data. Data that a receive has copied and not reported yet (see above) arrived before it,
+ * so the arrival of that data is saved in `recv_since`.
  */
 static __always_inline void note_arrival(struct flow *st, struct fields *f, u64 now)
 {
@@ -409,8 +410,9 @@ static __always_inline void note_arrival(struct flow *st, struct fields *f, u64 
 }
 
 /*
- * When the first byte arrived of what a receive took. Of what it left only the last segment's arrival is known: exact where
- * one segment is read in parts, at most too late (so that the wait appears too short) where several were unread.
+ * Returns when the first byte of the data of a receive arrived. For the data that stays unread only the arrival of the last
+ * segment is known. That is exact if one segment is read in parts. If several segments were unread, it is too late, and the
+ * wait appears too short.
  */
 static __always_inline u64 take_arrived(struct flow *st, struct fields *f)
 {
@@ -418,11 +420,12 @@ static __always_inline u64 take_arrived(struct flow *st, struct fields *f)
 
 	st->recv_since = 0;
 	st->arrived = f->unread ? st->last_arrival : 0;
-	/* Not seen: it lay there when the slice began, or came with the handshake. */
+	/* Not observed: the data arrived before the slice or with the handshake. */
 	return since ? since : st->last;
 }
 
-/* A segment arrived after a long wait: was a delayed-ACK timer what let it go? */
+/* The release for a segment that arrives. After a long wait it checks whether a delayed-ACK timer caused the segment: the peer's
+ * timer sent the ACK, or our timer sent the ACK that the peer's data waited for. */
 __noinline int rx_release(struct flow *st, int payload, u32 srtt_us, u64 now)
 {
 	u64 key, *at, within = 2000000ULL + (u64)srtt_us * 250; /* srtt_us is 8 x srtt: 2 ms + 2 srtt */
@@ -609,7 +612,7 @@ int BPF_PROG(on_recv, struct sock *sk, int ret, int flags)
 	return 0;
 }
 
-/* Rare, so attached all the time; it closes an interval only inside a slice. */
+/* This event is rare, so the program is always attached. It closes an interval only within a slice. */
 SEC("tp_btf/tcp_retransmit_skb")
 int BPF_PROG(on_retransmit, struct sock *sk)
 {

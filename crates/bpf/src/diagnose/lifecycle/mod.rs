@@ -1,4 +1,4 @@
-//! Decoder of the lifecycle probe: whole accounts of sockets, and who holds them.
+//! Decodes the ledgers of sockets, and the processes that have a socket open.
 use std::mem::offset_of;
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::bytes::socket_addr;
 use crate::diagnose::record::RecordHead;
 
 const FLOW_STATES: usize = FlowState::ALL.len();
-/// `RL_N`: the releases that the kernel side knows; `Release::Sampled` is not one of them.
+/// `RL_N`: the releases that the programs report. `Release::Sampled` is not one of them.
 const RELEASES: usize = Release::ALL.len() - 1;
 
 /// `struct flow_key`.
@@ -120,7 +120,7 @@ pub struct FlowWire {
     pub count: [u32; FLOW_STATES * RELEASES],
 }
 
-/// `struct flow_dump`: everything known of a socket.
+/// `struct flow_dump`.
 #[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -152,7 +152,7 @@ pub struct CellWire {
     pub cell: u32,
 }
 
-/// `struct short_flow_end_rec`: the account of a flow whose time lies in few cells.
+/// `struct short_flow_end_rec`: the ledger of a flow that has time in at most 16 cells.
 #[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -167,7 +167,7 @@ pub struct ShortFlowEndWire {
 }
 
 impl ShortFlowEndWire {
-    /// The same as a whole account.
+    /// Converts it to the full form.
     pub fn dump(&self) -> FlowDump {
         let mut bytes = [0; size_of::<FlowWire>()];
         bytes[..self.flow.len()].copy_from_slice(&self.flow);
@@ -181,7 +181,7 @@ impl ShortFlowEndWire {
     }
 }
 
-/// `struct owner_rec`: a process holds a socket.
+/// `struct owner_rec`: a process has a socket open.
 #[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -192,13 +192,13 @@ pub struct Owner {
 }
 
 impl FlowDump {
-    /// Its own address and the other end's.
+    /// The local and the remote address.
     pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
         let key = &self.key;
         (socket_addr(key.family, &key.saddr, key.sport), socket_addr(key.family, &key.daddr, key.dport))
     }
 
-    /// The account, cells without time left out.
+    /// The cells that have time.
     pub fn cells(&self) -> Vec<FlowCell> {
         let mut cells = Vec::new();
         for (s, &state) in FlowState::ALL.iter().enumerate() {
@@ -212,7 +212,7 @@ impl FlowDump {
         cells
     }
 
-    /// What the application did.
+    /// The sends and receives of the application.
     pub fn calls(&self) -> FlowCalls {
         let c = &self.flow.calls;
         FlowCalls {
@@ -234,7 +234,7 @@ impl FlowDump {
 }
 
 impl SnapshotWire {
-    /// The kernel's figures; `at_ns` still on CLOCK_MONOTONIC, `hz` is the kernel's tick rate.
+    /// Decodes a snapshot, whose `at_ns` is still CLOCK_MONOTONIC. `hz` is the kernel's tick rate.
     pub fn decode(&self, hz: u64) -> TcpSnapshot {
         let s = self;
         let us = |jiffies: u32| u64::from(jiffies) * 1_000_000 / hz.max(1);
@@ -255,7 +255,7 @@ impl SnapshotWire {
             rwnd_limited_us: us(s.rwnd_j),
             sndbuf_limited_us: us(s.sndbuf_j),
             srtt_us: s.srtt_us,
-            // The kernel marks "no sample yet" with all ones.
+            // The kernel uses all ones for "no sample yet".
             min_rtt_us: if s.min_rtt_us == u32::MAX { 0 } else { s.min_rtt_us },
             rto_us: us(s.rto_j) as u32,
             cwnd: s.cwnd,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
-/* Sockets, threads and processes of the subject that come and go; attached all the time, all of them rare. */
+/* The begin and end of the subject's sockets, threads and processes. These events are rare, so the programs are always
+ * attached. */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -20,7 +21,7 @@ static __always_inline void fill_key(struct sock *sk, struct flow *st, struct fl
 	fill_addresses(sk, k->saddr, k->daddr);
 }
 
-/* tcp_info's chrono (net/ipv4/tcp.c, tcp_get_info_chrono_stats), in jiffies. */
+/* As tcp_get_info_chrono_stats() (net/ipv4/tcp.c), in jiffies. */
 static __always_inline void fill_chrono(struct tcp_sock *tp, struct snapshot *s)
 {
 	u32 stat[3] = { tp->chrono_stat[0], tp->chrono_stat[1], tp->chrono_stat[2] };
@@ -77,7 +78,7 @@ static __always_inline void fill_snapshot(struct sock *sk, struct tcp_sock *tp, 
 	s->app_limited = BPF_CORE_READ_BITFIELD(tp, rate_app_limited);
 }
 
-/* Closes the run that is open when a slice or a socket ends. */
+/* Ends the open run at the end of a slice or of a socket. */
 static __always_inline void cut_flow(struct sock *sk, struct tcp_sock *tp, struct flow *st, u8 release, u64 at)
 {
 	struct fields f;
@@ -119,7 +120,7 @@ int dump_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
 	return 0;
 }
 
-/* Tracks the sockets that the subject's processes hold, and says who holds which. */
+/* Begins to track the open sockets of the subject's processes, and reports which process has which socket open. */
 SEC("iter/task_file")
 int dump_owners(struct bpf_iter__task_file *ctx)
 {
@@ -149,7 +150,7 @@ int dump_owners(struct bpf_iter__task_file *ctx)
 	if (scope == SCOPE_PORT && !port_matches(sk))
 		return 0;
 	st = bpf_sk_storage_get(&flows, sk, 0, 0);
-	/* Idle connections cost nothing where there are many: the rest is tracked by its first send or receive. */
+	/* Beyond `eager_flows`, a connection is tracked at its first send or receive. So many idle connections cost nothing. */
 	if (!st && n_flows >= eager_flows && sk->__sk_common.skc_state != LISTEN)
 		return 0;
 	st = track(sk, false);
@@ -172,7 +173,7 @@ static __always_inline void fill_end(struct sock *sk, struct tcp_sock *tp, struc
 	head->at = now;
 	fill_key(sk, st, key);
 	fill_snapshot(sk, tp, snap, now);
-	/* The tracepoint comes before the state is stored, and after a client's port was given back (inet_put_port). */
+	/* The tracepoint fires before the state is stored, and after inet_put_port() has cleared skc_num. */
 	key->state = snap->state = CLOSE;
 	key->sport = bpf_ntohs(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
 }
@@ -199,7 +200,8 @@ __noinline int count_cells(struct flow *st)
 	return n;
 }
 
-/* Copies the cells with time. Their number stays in memory: the verifier would follow each of its values through the loop. */
+/* Copies the cells that have time. Their number is kept in memory; in a register, the verifier would check the loop for each of
+ * its values. */
 __noinline int copy_cells(struct flow *st, struct short_flow_end_rec *r)
 {
 	if (!st || !r)
@@ -248,7 +250,7 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 		}
 		return 0;
 	}
-	/* A listener must be tracked before its first child is cloned from it. */
+	/* A listener must be tracked before the first socket is cloned from it. */
 	if (newstate == LISTEN) {
 		flow_of_call(sk, bpf_get_current_pid_tgid() >> 32);
 		return 0;
@@ -292,7 +294,7 @@ int BPF_PROG(on_reset_received, struct sock *sk)
 	return 0;
 }
 
-/* New threads of the subject belong to it, and its children unless user space says otherwise. */
+/* A new thread of the subject's processes belongs to the subject. A child process does if `follow_children` is set. */
 SEC("tp_btf/task_newtask")
 int BPF_PROG(on_new_task, struct task_struct *task)
 {

@@ -1,4 +1,4 @@
-//! CPU samples: the perf event that takes them, and their decoder.
+//! CPU samples: opens the perf event and decodes the samples.
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 use crate::diagnose::record::RecordHead;
 use crate::diagnose::thread::{KSTACK_MAX, USTACK_MAX, head};
 
-/// Samples per second and CPU: a prime near 100, so as not to march in step with timers.
+/// Samples per second and CPU: a prime near 100, so that samples do not coincide with periodic timers.
 pub const SAMPLE_HZ: u64 = 97;
 
 /// `struct sample_rec`.
@@ -27,12 +27,12 @@ pub struct SampleWire {
 }
 
 impl SampleWire {
-    /// Kernel addresses, innermost first.
+    /// The kernel stack, innermost frame first.
     pub fn kernel_stack(&self) -> &[u64] {
         head(&self.kstack, self.n_kstack)
     }
 
-    /// User addresses, innermost first.
+    /// The user stack, innermost frame first.
     pub fn user_stack(&self) -> &[u64] {
         head(&self.ustack, self.n_ustack)
     }
@@ -65,8 +65,8 @@ pub fn open_clock(cpu: i32) -> io::Result<OwnedFd> {
     open_event(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, SAMPLE_HZ, FLAG_FREQ, cpu)
 }
 
-/// Opens a classic tracepoint by its id. A program attached to it sees the events of all CPUs: which CPU is named here
-/// decides only where the kernel counts them.
+/// Opens a tracepoint by its id. A program that is attached to it runs for the events of all CPUs; the CPU named here only
+/// decides where the kernel counts events.
 pub fn open_tracepoint(id: u64) -> io::Result<OwnedFd> {
     open_event(PERF_TYPE_TRACEPOINT, id, 0, 0, 0)
 }

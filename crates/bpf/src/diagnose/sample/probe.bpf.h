@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
-/* CPU samples by the software clock: what the subject's threads run, with kernel and user stack. */
+/* Samples the subject's threads with a perf software clock: kernel stack, user stack and system call. */
 #include "diagnose/sample/take.bpf.h"
 
 SEC("perf_event")

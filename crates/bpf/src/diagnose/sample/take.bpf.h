@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
-/* A CPU sample of the current thread, but for its system call, which each object knows in its own way. */
+/* Fills a sample of the current thread, except for its system call, which the two objects find in different ways. */
 #ifndef PARSHALL_TAKE_H
 #define PARSHALL_TAKE_H
 

@@ -1,4 +1,4 @@
-//! Decoder of the system call probe, and what the kernel side must know of each call.
+//! Decodes the counts of system calls, and tells the programs which calls take descriptors, receive, send and accept.
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 /// `struct sys_key`.
@@ -67,17 +67,16 @@ const TAKES_FD: &[libc::c_long] = &[
     libc::SYS_lseek,
 ];
 
-/// Calls that receive on the descriptor they are given.
+/// Calls that receive from the descriptor in their first argument.
 const RECEIVES: &[libc::c_long] = &[libc::SYS_read, libc::SYS_readv, libc::SYS_recvfrom, libc::SYS_recvmsg];
 
-/// Calls that return the descriptor of a connection that they accepted.
+/// Calls that return the descriptor of an accepted connection.
 const ACCEPTS: &[libc::c_long] = &[libc::SYS_accept, libc::SYS_accept4];
 
-/// Calls that send on the descriptor they are given.
+/// Calls that send to the descriptor in their first argument.
 const SENDS: &[libc::c_long] = &[libc::SYS_write, libc::SYS_writev, libc::SYS_sendto, libc::SYS_sendmsg];
 
-/// The table `call_flags` of `shared.bpf.h`: bit 0 takes a descriptor first, bit 1 returns a number of bytes, bit 2
-/// receives, bit 3 sends, bit 4 accepts.
+/// The table `call_flags` of `shared.bpf.h`, with the bits of `enum call_flag`.
 pub fn call_flags() -> [u8; 512] {
     let mut flags = [0; 512];
     let mut mark = |calls: &[libc::c_long], bits: u8| {

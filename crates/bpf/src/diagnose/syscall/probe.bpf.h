@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
-/* What each thread asks of the kernel: calls by number and kind of descriptor, with their time on and off the CPU. */
+/* Counts the system calls of each thread by number and kind of file descriptor, with their time on and off the CPU. */
 
-/* A running thread without an event in this slice has been on its CPU since the slice began. */
+/* The current thread, if it belongs to the subject. If it had no event in this slice, it has run since the slice began. */
 static __always_inline struct thread *running_thread(void)
 {
 	struct thread *t = thread_of(bpf_get_current_task_btf());
@@ -31,7 +31,7 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long id)
 	t->sys_nr = id;
 	t->sys_t0 = now;
 	t->sys_on0 = on_cpu_so_far(t, now);
-	/* The kind of descriptor is taken on entry: close() and a reused number would spoil it on exit. */
+	/* The kind is read on entry, because at the exit the descriptor may be closed or refer to another file. */
 	task_descriptor(bpf_get_current_task_btf(), id, false, &fd);
 	t->sys_fd = fd.kind;
 	return 0;
@@ -47,7 +47,7 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 	t = running_thread();
 	if (!t)
 		return 0;
-	/* The user stack of a long sleep: only here is the sleeper the current task. */
+	/* The user stack of a stall can only be read when the thread is the current task. */
 	if (t->want_ustack)
 		emit_user_stack(ctx, t);
 	add_call(t, ret, bpf_ktime_get_ns());

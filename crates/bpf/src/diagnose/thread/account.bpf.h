@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * The account of a thread: what both objects do with its events once they know whose they are. Touches nothing of the
- * kernel's own types.
+ * The ledger of a thread. Both objects use this for the events of the subject's threads. It uses no kernel structures, because
+ * the classic object is loaded without BTF.
  */
 #ifndef PARSHALL_ACCOUNT_H
 #define PARSHALL_ACCOUNT_H
@@ -90,7 +90,7 @@ static __always_inline u64 on_cpu_so_far(struct thread *t, u64 now)
 	return t->on_ns + (t->state == TS_ON && now > t->since ? now - t->since : 0);
 }
 
-/* A time off the CPU that is reported one by one: all but the stack of the sleeper. */
+/* Fills the record of a stall, except for the thread's stack. */
 static __always_inline void fill_stall(struct thread_stall_rec *r, struct thread *t, u8 why, s32 nr, u8 fd, u64 begin, u64 ns)
 {
 	r->head.kind = REC_THREAD_STALL;
@@ -120,7 +120,7 @@ static __always_inline void fill_stall(struct thread_stall_rec *r, struct thread
 	}
 }
 
-/* A wake-up of a sleeper that has slept long enough to be reported: who wakes it, from where. */
+/* Stores the waker and its stack. Called only for a sleep that is long enough to be a stall. */
 static __always_inline void note_waker(void *ctx, struct thread *t, u32 tid, u32 tgid)
 {
 	t->waker_tid = tid;
@@ -128,10 +128,10 @@ static __always_inline void note_waker(void *ctx, struct thread *t, u32 tid, u32
 	t->waker_irq = tid == 0;
 	t->n_wstack = frames(bpf_get_stack(ctx, t->wstack, sizeof(t->wstack), 0));
 	if (!t->n_wstack)
-		t->n_wstack = 1; /* the waker is known even without its stack */
+		t->n_wstack = 1; /* not 0: the waker is known, even without its stack */
 }
 
-/* The user stack of a long sleep, once the sleeper runs again. */
+/* Reports the user stack of a stall. The thread is the current task, which has run again. */
 static __always_inline void emit_user_stack(void *ctx, struct thread *t)
 {
 	struct user_stack_rec *r = RESERVE(user_stack_rec);
@@ -148,7 +148,7 @@ static __always_inline void emit_user_stack(void *ctx, struct thread *t)
 	SUBMIT(r);
 }
 
-/* The account of a thread as user space reads it; `d` is zeroed or filled by the caller otherwise. */
+/* Copies the ledger to `d`. The caller sets the other fields of `d`. */
 static __always_inline void fill_account(struct thread *t, struct thread_dump *d)
 {
 	d->on_ns = t->on_ns;
@@ -165,7 +165,7 @@ static __always_inline void fill_account(struct thread *t, struct thread_dump *d
 	__builtin_memcpy(d->runq_log2, t->runq_log2, sizeof(d->runq_log2));
 }
 
-/* A call returned: counts it, with its result and its time on and off the CPU. */
+/* Counts a system call that has returned, with its result and its time on and off the CPU. */
 static __always_inline void add_call(struct thread *t, long ret, u64 now)
 {
 	struct sys_value zero = {}, *v;
@@ -197,13 +197,13 @@ static __always_inline void add_call(struct thread *t, long ret, u64 now)
 	t->sys_t0 = 0;
 }
 
-/* Receives and sends of a thread: does it copy from one socket to another, and how much at a time? */
+/* Detects a thread that copies data from one socket to another, and finds the most frequent size of its receives. */
 static __always_inline void add_copy_received(struct thread *t, u64 socket, u32 len, bool left_over)
 {
 	t->copy_recvs++;
 	if (left_over)
 		t->copy_left_over++;
-	/* Boyer-Moore majority vote; copy_mode_count counts only while the candidate stands. */
+	/* Boyer-Moore majority vote: `copy_mode` is the candidate. copy_mode_count counts the receives of the candidate's size. */
 	if (!t->copy_votes) {
 		t->copy_mode = len;
 		t->copy_votes = 1;

@@ -1,15 +1,15 @@
-//! Decoder of the thread probe: accounts, stalls and their stacks.
+//! Decodes the ledgers, stalls and stacks that the thread probe reports.
 use parshall_evidence::{FdKind, OffCpu};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::diagnose::record::RecordHead;
 
-/// Frames of a kernel stack at most.
+/// Most frames of a kernel stack.
 pub const KSTACK_MAX: usize = 24;
-/// Frames of a user stack at most.
+/// Most frames of a user stack.
 pub const USTACK_MAX: usize = 40;
 
-/// `struct thread_dump`: a thread's account. Times are CLOCK_MONOTONIC nanoseconds.
+/// `struct thread_dump`: a thread's ledger. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -70,12 +70,12 @@ pub struct ThreadStallWire {
 }
 
 impl ThreadStallWire {
-    /// Kernel addresses of the sleeper, innermost first.
+    /// The kernel stack of the thread that was off the CPU, innermost frame first.
     pub fn stack(&self) -> &[u64] {
         head(&self.kstack, self.n_kstack)
     }
 
-    /// Kernel addresses of the waker, innermost first.
+    /// The kernel stack of the waker, innermost frame first.
     pub fn waker_stack(&self) -> &[u64] {
         head(&self.wstack, self.n_wstack)
     }
@@ -100,13 +100,13 @@ pub struct UserStackWire {
 }
 
 impl UserStackWire {
-    /// User addresses, innermost first.
+    /// The user stack, innermost frame first.
     pub fn stack(&self) -> &[u64] {
         head(&self.ustack, self.n_ustack)
     }
 }
 
-/// `struct off_key` and `struct off_value`: time off the CPU of one kind.
+/// `struct off_key`: the key of a cell of time off the CPU.
 #[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -118,7 +118,7 @@ pub struct OffKey {
     pub pad: [u8; 2],
 }
 
-/// See [`OffKey`].
+/// `struct off_value`: the value of a cell of time off the CPU.
 #[derive(Debug, Clone, Copy, Default, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -127,18 +127,18 @@ pub struct OffValue {
     pub count: u64,
 }
 
-/// The leading `n` addresses, without the zeros that an unused tail holds.
+/// The first `n` addresses, up to the first zero.
 pub(crate) fn head(stack: &[u64], n: u32) -> &[u64] {
     let used = &stack[..stack.len().min(n as usize)];
     &used[..used.iter().position(|&a| a == 0).unwrap_or(used.len())]
 }
 
-/// The wire number of a descriptor's kind.
+/// Decodes `enum fd_kind`.
 pub fn fd_kind(wire: u8) -> FdKind {
     FdKind::ALL.get(usize::from(wire)).copied().unwrap_or_default()
 }
 
-/// The wire number of a reason to be off the CPU.
+/// Decodes `enum off_cpu`.
 pub fn off_cpu(wire: u8) -> OffCpu {
     match wire {
         1 => OffCpu::Runnable,

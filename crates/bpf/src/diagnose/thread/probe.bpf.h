@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * Where a thread's time goes: on a CPU, blocked, waiting for a CPU, throttled. Every switch closes an interval; the
- * system call and descriptor of a blocked interval are read from the sleeper's saved registers when it comes back.
+ * Divides the time of a thread by state: on a CPU, blocked, waiting for a CPU, throttled. Every context switch ends an interval.
+ * The system call and the file descriptor of a blocked interval are read from the thread's saved registers when it runs again.
  */
 
 static __always_inline struct thread *thread_of(struct task_struct *task)
@@ -17,7 +17,7 @@ static __always_inline struct thread *track_thread(struct task_struct *task)
 		count(CNT_UNTRACKED);
 		return 0;
 	}
-	/* What it did before is not known, whether a slice is on or has ended. */
+	/* The state of a new thread is known from now on, also if no slice is on. */
 	if (!t->tid) {
 		t->gen = slice_gen;
 		t->since = bpf_ktime_get_ns();
@@ -42,8 +42,8 @@ static __always_inline void emit_off(struct task_struct *task, struct thread *t,
 }
 
 /*
- * Ends a time off the CPU at `now`: its blocked and its runnable part. `prev_tid` ran on the CPU before; `cut` says that the slice
- * ends, and the thread is still off.
+ * Ends an interval off the CPU at `now` and divides it into a blocked and a runnable part. `prev_tid` is the thread that ran on
+ * the CPU before. `cut`: the slice ends while the thread is still off the CPU.
  */
 static __always_inline void end_off(struct task_struct *task, struct thread *t, u64 now, u32 prev_tid, bool cut)
 {
@@ -55,7 +55,7 @@ static __always_inline void end_off(struct task_struct *task, struct thread *t, 
 
 	if ((s64)(now - t->since) <= 0)
 		return;
-	/* Off since before the slice began. Whoever ran again without being woken in it was not asleep. */
+	/* The thread left the CPU before the slice. If it runs again without a wake-up within the slice, it was not asleep. */
 	if (state == TS_UNKNOWN)
 		state = woken || (cut && nr >= 0) ? TS_BLOCKED : TS_RUNNABLE;
 	if (state == TS_THROTTLED) {
@@ -89,8 +89,8 @@ static __always_inline void end_off(struct task_struct *task, struct thread *t, 
 }
 
 /*
- * Out of quota? Since 6.18 the scheduler says so of the task itself; before, of a run queue above it. Called when the
- * task leaves the CPU without having gone to sleep.
+ * Whether the task is throttled by its CPU quota. Since 6.18 the scheduler sets a flag of the task; before, it counts in the
+ * run queue of the control group. Called when the task leaves the CPU and is not asleep.
  */
 static __always_inline bool is_throttled(struct task_struct *task)
 {
@@ -194,7 +194,7 @@ static __always_inline void fill_thread_dump(struct task_struct *task, struct th
 	__builtin_memcpy(d->comm, task->comm, sizeof(d->comm));
 }
 
-/* Closes the interval that is open when a slice ends. A thread that had no event in it kept one state throughout. */
+/* Ends the interval that is open when a slice ends. A thread without an event in the slice was in one state all the time. */
 static __always_inline void cut_thread(struct task_struct *task, struct thread *t, u64 at)
 {
 	thread_enter_slice(t);
@@ -209,7 +209,8 @@ static __always_inline void cut_thread(struct task_struct *task, struct thread *
 	t->since = at;
 }
 
-/* Tracks the subject's threads and reports them; with `cut_at` set it first closes their slice. */
+/* Begins to track new threads of the subject, and writes the ledgers of all. If `cut_at` is set, it first ends their open
+ * intervals at that time. */
 SEC("iter/task")
 int dump_threads(struct bpf_iter__task *ctx)
 {

@@ -1,9 +1,9 @@
-//! Decoder of the timeline probe: single times off the CPU, and single calls on TCP sockets.
+//! Decodes the single intervals off the CPU and the single calls on TCP sockets that the timeline probe reports.
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::diagnose::record::RecordHead;
 
-/// `struct off_cpu_rec`: one time of a thread off the CPU. `head.at` is when it ran again, or when the slice ended.
+/// `struct off_cpu_rec`: one interval of a thread off the CPU. `head.at` is when it ran again, or when the slice ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -26,20 +26,20 @@ pub struct OffCpuWire {
 /// `enum waker_context`, in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WakerContext {
-    /// Not seen.
+    /// This kernel does not show it, or the wake-up was not observed.
     Unknown,
     /// A thread of a process.
     Thread,
-    /// A thread of the kernel.
+    /// A kernel thread.
     KernelThread,
     /// A softirq.
     SoftIrq,
-    /// A hardware interrupt.
+    /// A hardware interrupt or NMI.
     HardIrq,
 }
 
 impl OffCpuWire {
-    /// From where the thread was woken.
+    /// The context in which the thread was woken.
     pub fn waker_context(&self) -> WakerContext {
         match self.waker_context {
             1 => WakerContext::Thread,
@@ -51,14 +51,14 @@ impl OffCpuWire {
     }
 }
 
-/// `struct call_rec`: one call that moved data on a TCP socket, or accepted one. `head.at` is when it was done.
+/// `struct call_rec`: a call that sent or received data on a TCP socket, or accepted a connection. `head.at` is when it returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 #[allow(missing_docs)]
 pub struct CallWire {
     pub head: RecordHead,
     pub cookie: u64,
-    /// Of an accept 0: when the connection was established, its flow knows.
+    /// When the data of a receive arrived, or when a send began. 0 for an accept: its flow has the time of the handshake.
     pub since: u64,
     pub tgid: u32,
     pub bytes: u32,

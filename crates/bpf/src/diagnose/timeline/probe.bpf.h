@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * Single events for the account of requests: each time of a thread off the CPU, and each call that moved data on a socket or
- * accepted one. They are the most frequent records by far, so each is small and takes one reservation in the ring.
+ * Reports single events, from which user space computes the critical path of requests: each interval of a thread off the CPU,
+ * and each call that sent or received data on a socket or accepted a connection. These are the most frequent records, so they
+ * are small.
  */
 
 #if defined(__TARGET_ARCH_x86)
 /*
- * Set before load: how far behind a CPU's run queue its preempt count (or the structure with it) lies, from the kernel's type
- * information. A kernel symbol would be simpler, but kernels without CONFIG_KALLSYMS_ALL do not find it.
+ * Set before load from the kernel's BTF: the offset of a CPU's preempt count (or of the structure that has it) from the CPU's run
+ * queue. A ksym would be simpler, but it needs CONFIG_KALLSYMS_ALL.
  */
 const volatile s64 preempt_count_from_rq = 0;
 #endif
 
-/* False where this kernel does not show it. */
+/* Returns false if the preempt count cannot be read on this kernel. */
 static __always_inline bool read_preempt_count(struct task_struct *current_task, u32 *value)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -30,7 +31,7 @@ static __always_inline bool read_preempt_count(struct task_struct *current_task,
 #endif
 }
 
-/* From where the current task wakes another. An interrupt has no part in what it interrupted. */
+/* The context of a wake-up by the current task. In an interrupt, the current task is not the waker. */
 static __always_inline u8 waker_context(struct task_struct *waker)
 {
 	u32 value;
@@ -46,14 +47,14 @@ static __always_inline u8 waker_context(struct task_struct *waker)
 	return waker->pid ? WAKER_UNKNOWN : WAKER_SOFTIRQ;
 }
 
-/* Why a task sleeps that is still asleep. */
+/* The reason of a sleep, for a task that is still asleep. */
 static __always_inline u8 sleep_reason(struct task_struct *task)
 {
 	u32 state = task->__state;
 
 	if (state & (TASK_STOPPED_BIT | TASK_TRACED_BIT | TASK_FROZEN_BIT))
 		return WHY_STOPPED;
-	/* The freezer of cgroup v2 lets tasks sleep interruptibly. */
+	/* A task frozen by cgroup v2 sleeps in TASK_INTERRUPTIBLE. */
 	if (bpf_core_field_exists(task->frozen) && BPF_CORE_READ_BITFIELD(task, frozen))
 		return WHY_STOPPED;
 	if (!(state & TASK_UNINTERRUPTIBLE))
@@ -61,7 +62,7 @@ static __always_inline u8 sleep_reason(struct task_struct *task)
 	return BPF_CORE_READ_BITFIELD(task, in_iowait) ? WHY_SLEPT_FOR_IO : WHY_SLEPT_UNINTERRUPTIBLY;
 }
 
-/* What end_off knows of a time off the CPU. */
+/* An interval off the CPU, as end_off() passes it on. */
 struct off_cpu_time {
 	struct descriptor *fd;
 	u64 wake;
@@ -109,7 +110,7 @@ static __always_inline void fill_call(struct call_rec *r, u32 kind, u64 cookie, 
 	r->pad = 0;
 }
 
-/* `id` is bpf_get_current_pid_tgid() of the caller. */
+/* `id` is the result of bpf_get_current_pid_tgid(). */
 static __always_inline void emit_call(u64 cookie, u64 id, u32 op, u64 since, u64 at, u32 bytes)
 {
 	struct call_rec *r = RESERVE(call_rec);
@@ -121,8 +122,8 @@ static __always_inline void emit_call(u64 cookie, u64 id, u32 op, u64 since, u64
 }
 
 /*
- * An accept returned the descriptor `fd`. The socket storage of the connection, which knows when it was established, needs a
- * pointer that the verifier trusts; user space finds it by the cookie.
+ * Reports an accept() that returned the descriptor `fd`. The time of the handshake is in the socket storage of the connection.
+ * It cannot be read here, because that needs a pointer that the verifier trusts. User space finds it by the cookie.
  */
 static __always_inline void emit_accept(u32 fd)
 {

@@ -1,2 +1,2 @@
-//! The timer probe only leaves marks for the flow probe (`RxAckDelayed`, `RxDataAfterOwnDelack`, `WriteTimer`); nothing
-//! of it travels, so there is nothing to decode.
+//! The timer probe sends no records, so there is nothing to decode. It leaves marks in a map that the flow probe reads, for the
+//! releases `RxAckDelayed`, `RxDataAfterOwnDelack` and `WriteTimer`.

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * TCP timers, bound to their socket: the socket is the structure around the timer. That pointer is not trusted by the
- * verifier, so a timer leaves a mark by the socket's address, and the socket's next event takes it into account.
+ * The timers of TCP sockets. The timer is a member of the socket, so the socket's address is computed from it. The verifier does
+ * not trust that pointer, so the program stores a mark under the address, and the socket's next event reads the mark.
  */
 
-/* The retransmission timer sits in struct sock from 6.19 on, and in inet_connection_sock before. */
+/* The retransmission timer is in struct sock since 6.19, and in inet_connection_sock before. */
 static __always_inline struct tcp_sock *timer_sock(struct timer_list *timer, bool delack)
 {
 	u64 offset;
@@ -33,7 +33,7 @@ int BPF_PROG(on_timer, struct timer_list *timer)
 	tp = timer_sock(timer, fn == delack_fn);
 	key = (u64)tp;
 	now = bpf_ktime_get_ns();
-	/* TCP leaves its timers armed and only clears what is pending: without it the timer does nothing. */
+	/* TCP does not always stop a timer; it clears the pending flag instead. Without the flag the timer does nothing. */
 	if (fn == delack_fn) {
 		if (!(BPF_CORE_READ(tp, inet_conn.icsk_ack.pending) & ACK_TIMER))
 			return 0;

@@ -1,4 +1,4 @@
-//! Decoder of the UDP probe: single datagrams.
+//! Decodes the datagrams that the UDP probe reports.
 use std::net::SocketAddr;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -15,10 +15,10 @@ pub struct UdpCallWire {
     pub saddr: [u8; 16],
     pub daddr: [u8; 16],
     pub sport: u16,
-    /// 0 where the socket is not connected.
+    /// 0 if the socket is not connected.
     pub dport: u16,
     pub family: u16,
-    /// Its port was asked for.
+    /// Not 0 if bind() was called with a port.
     pub bound: u8,
     pub pad: u8,
     pub netns: u32,
@@ -26,7 +26,7 @@ pub struct UdpCallWire {
 }
 
 impl UdpCallWire {
-    /// The socket's own address and the one that it is connected to.
+    /// The local address, and the remote address of a connected socket.
     pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
         (socket_addr(self.family, &self.saddr, self.sport), socket_addr(self.family, &self.daddr, self.dport))
     }

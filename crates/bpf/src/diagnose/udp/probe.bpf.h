@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * Datagrams of the subject's UDP sockets: each one received, with the time at which it arrived, and each one sent. The
- * tracepoints show the socket and not the message, so the peer is known of connected sockets only; requests to an unconnected
- * one are paired with its replies in their order.
+ * Reports each datagram that the subject's UDP sockets receive, with the time of its arrival, and each one that they send. The
+ * tracepoints have the socket and not the message, so the peer is known only for connected sockets. On an unconnected socket,
+ * requests and replies are paired by their order.
  */
 
-/* Arrivals that are remembered per socket; of the datagrams beyond, the wait counts from a later arrival. */
+/* Arrival times that are kept per socket. If more datagrams are queued, a wait is counted from a later arrival. */
 #define UDP_ARRIVALS 16
 
-/* In socket storage. It goes with its socket, and only sockets that are used in a slice have one. */
+/* In socket storage, and only for sockets that are used in a slice. */
 struct udp_socket {
 	u64 cookie;
 	u64 arrived[UDP_ARRIVALS];
 	u32 arrivals;
 	u32 taken;
-	u32 queued_before; /* datagrams that lay in the socket when the slice began */
+	u32 queued_before; /* datagrams that were queued when the slice began */
 	u32 gen;
 };
 
@@ -25,7 +25,7 @@ struct {
 	__type(value, struct udp_socket);
 } udp_sockets SEC(".maps");
 
-/* The subject has UDP sockets: only then is on_data_ready attached, which fires for every socket of the host. */
+/* Set if the subject has UDP sockets. Only then user space attaches on_data_ready, which runs for every socket of the host. */
 u32 udp_seen = 0;
 
 static __always_inline bool is_udp(struct sock *sk)
@@ -49,7 +49,7 @@ static __always_inline struct udp_socket *track_udp(struct sock *sk)
 	return u;
 }
 
-/* `arriving`: of the datagrams in the socket one has just been counted. */
+/* `arriving`: the number of queued datagrams that arrived within this slice. */
 static __always_inline void udp_enter_slice(struct sock *sk, struct udp_socket *u, u32 arriving)
 {
 	u32 queued;
@@ -79,7 +79,7 @@ int BPF_PROG(on_data_ready, const struct sock *const_sk)
 	return 0;
 }
 
-/* Arrival of the datagram that is received now; datagrams leave a socket in the order of their arrival. */
+/* The arrival time of the datagram that is received now. Datagrams are received in the order of their arrival. */
 static __always_inline u64 take_arrival(struct udp_socket *u)
 {
 	if (u->queued_before) {
