@@ -12,13 +12,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::closes::{Closes, Counts};
+use parshall_evidence::socket::selection::state::{ESTABLISHED, LISTEN, SYN_SENT};
 use parshall_evidence::socket::{FLAG_CLOSED, Group, Groups, Selection, Side, SocketRecord};
 use parshall_sys::netns::NetNs;
 use socket_common::{ready, unprivileged};
-
-const ESTABLISHED: u8 = 1;
-const SYN_SENT: u8 = 2;
-const LISTEN: u8 = 10;
 
 /// Closes of what has one of these ports at either end.
 fn of_ports(ports: impl IntoIterator<Item = u16>) -> Selection {
@@ -143,8 +140,8 @@ fn of_120_000_short_connections_each_end_is_reported_once_with_its_bytes() {
         return;
     }
     // So many sockets in TIME_WAIT are as many as a namespace may have: the next test would find none of its own.
-    let apart = NetNs::create("closes").unwrap();
-    apart
+    let namespace = NetNs::create("closes").unwrap();
+    namespace
         .run(|| {
             tell_of_short_connections();
             Ok(())

@@ -13,6 +13,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::iter::{Iterators, Portion, Table};
+use parshall_evidence::socket::selection::state;
 use parshall_evidence::socket::{Batch, Group, Groups, Kind, Kinds, Selection, SocketRecord};
 use socket_common::{ready, unprivileged};
 
@@ -106,9 +107,13 @@ fn tcp_is_complete_and_right() {
         assert!(record.rtt_us > 0 && record.snd_cwnd > 0 && record.sndbuf_bytes > 0);
         assert_eq!(&record.congestion[..3], &std::fs::read("/proc/sys/net/ipv4/tcp_congestion_control").unwrap()[..3]);
     }
-    programs.select(&Selection { groups: Groups::of([Group::Traffic]), states: 1 << 10, ..Selection::default() });
+    programs.select(&Selection {
+        groups: Groups::of([Group::Traffic]),
+        states: 1 << state::LISTEN,
+        ..Selection::default()
+    });
     let listeners = dump(&mut programs, Table::Tcp);
-    assert!(listeners.iter().all(|(record, _)| record.state == 10 && record.sndbuf_bytes == 0));
+    assert!(listeners.iter().all(|(record, _)| record.state == state::LISTEN && record.sndbuf_bytes == 0));
     assert_eq!(one(&listeners, inode(&listener)).local_port, port);
     assert!(programs.left_out().0 >= 600, "{:?}", programs.left_out());
 }
@@ -165,7 +170,7 @@ fn udp_and_unix_are_complete_and_right() {
         );
         assert_eq!(record.cookie, cookie(socket));
     }
-    assert_eq!(one(&found, inode(&udp[0])).state, 1);
+    assert_eq!(one(&found, inode(&udp[0])).state, state::ESTABLISHED);
     assert!(one(&found, inode(&udp[1])).rqueue_bytes >= 4);
     let name = format!("parshall-test-{}", std::process::id());
     let hidden = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name.as_bytes()).unwrap()).unwrap();
@@ -182,7 +187,7 @@ fn udp_and_unix_are_complete_and_right() {
     let record = one(&found, inode(&shown));
     assert_eq!((record.family, record.state, record.sock_type, record.accept_queue), (1, 10, 1, 1));
     assert_eq!(one(&found, inode(&left)).peer_inode, inode(&right));
-    assert_eq!(one(&found, inode(&waiting)).state, 1);
+    assert_eq!(one(&found, inode(&waiting)).state, state::ESTABLISHED);
 }
 
 #[test]

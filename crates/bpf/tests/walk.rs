@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::Walk;
+use parshall_evidence::socket::selection::state;
 use parshall_evidence::socket::{Completeness, Group, Groups, Kind, Kinds, Prefix, Selection, Side, SocketRecord};
 use parshall_sys::netns::{NetNs, set_sysctl};
-use socket_common::apart::apart;
+use socket_common::unused_port::listen_on_unused_port;
 use socket_common::{ready, skip};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -108,7 +109,7 @@ fn bound(protocol: libc::c_int) -> Option<std::os::fd::OwnedFd> {
 fn connections_of_both_families_are_told_with_their_numbers() {
     let Some(mut walk) = open("walk: connections") else { return };
     for at in [HERE, Ipv6Addr::LOCALHOST.into()] {
-        let listener = apart(at);
+        let listener = listen_on_unused_port(at);
         let port = listener.local_addr().unwrap().port();
         let (mut client, mut server) = pair(&listener);
         client.write_all(&[7; 5000]).unwrap();
@@ -141,29 +142,29 @@ fn connections_of_both_families_are_told_with_their_numbers() {
 #[test]
 fn a_listener_tells_its_queue() {
     let Some(mut walk) = open("walk: listeners") else { return };
-    let listener = apart(HERE);
+    let listener = listen_on_unused_port(HERE);
     let at = listener.local_addr().unwrap();
     // SAFETY: listen takes no pointers.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 7) }, 0);
     let _waiting: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(at).unwrap()).collect();
-    let wanted = Selection { states: 1 << 10, ..ports(&[at.port()]) };
+    let wanted = Selection { states: 1 << state::LISTEN, ..ports(&[at.port()]) };
     wait_until("three connections wait", || tcp(&mut walk, &wanted)[0].accept_queue == 3);
     let rows = tcp(&mut walk, &wanted);
     assert_eq!(rows.len(), 1);
-    assert_eq!((rows[0].state, rows[0].accept_limit, rows[0].unacked), (10, 7, 0));
+    assert_eq!((rows[0].state, rows[0].accept_limit, rows[0].unacked), (state::LISTEN, 7, 0));
 }
 
 #[test]
 fn what_waits_after_its_end_and_before_its_beginning() {
     let Some(mut walk) = open("walk: TIME_WAIT and NEW_SYN_RECV") else { return };
-    let listener = apart(HERE);
+    let listener = listen_on_unused_port(HERE);
     let port = listener.local_addr().unwrap().port();
     let (client, mut server) = pair(&listener);
     let client_port = client.local_addr().unwrap().port();
     drop(client);
     assert_eq!(server.read(&mut [0; 1]).unwrap(), 0);
     drop(server);
-    let wanted = Selection { states: 1 << 6, ..ports(&[port]) };
+    let wanted = Selection { states: 1 << state::TIME_WAIT, ..ports(&[port]) };
     wait_until("TIME_WAIT begins", || !tcp(&mut walk, &wanted).is_empty());
     let rows = tcp(&mut walk, &wanted);
     assert_eq!(rows.len(), 1);
@@ -187,7 +188,7 @@ fn a_socket_with_nothing_but_a_port_is_told_on_demand() {
     let find = |rows: Vec<SocketRecord>| rows.into_iter().filter(|r| r.inode == inode).collect::<Vec<_>>();
     let found = find(tcp(&mut walk, &Selection { states: 1 << 13, ..Default::default() }));
     assert_eq!(found.len(), 1);
-    assert_eq!((found[0].state, found[0].remote_port), (13, 0));
+    assert_eq!((found[0].state, found[0].remote_port), (state::BOUND_INACTIVE, 0));
     assert_ne!(found[0].local_port, 0);
     assert!(find(tcp(&mut walk, &Selection::default())).is_empty(), "not among those that all states give");
 }
@@ -207,7 +208,7 @@ fn udp_sockets_are_told_with_what_waits_in_them() {
         let rows = tcp(&mut walk, &Selection { kinds: Kinds::of([Kind::Udp]), ..ports(&[address.port()]) });
         let rows: Vec<_> = rows.into_iter().filter(|r| r.local_port == address.port()).collect();
         assert_eq!(rows.len(), 1);
-        assert_eq!((rows[0].protocol, rows[0].sock_type, rows[0].state), (17, 2, 7));
+        assert_eq!((rows[0].protocol, rows[0].sock_type, rows[0].state), (17, 2, state::CLOSE));
         assert!(rows[0].rqueue_bytes >= 300 && rows[0].inode != 0, "{:?}", rows[0]);
         let to = UdpSocket::bind(at).unwrap();
         to.connect(address).unwrap();
@@ -241,14 +242,14 @@ fn unix_sockets_are_told_with_names_and_peers() {
     };
     let (listener, name) = find(inode(named.as_raw_fd()));
     assert_eq!(name, path.as_os_str().as_encoded_bytes());
-    assert_eq!((listener.state, listener.sock_type, listener.accept_queue), (10, 1, 1));
+    assert_eq!((listener.state, listener.sock_type, listener.accept_queue), (state::LISTEN, 1, 1));
     let (queued, name) = find(inode(datagram.as_raw_fd()));
     assert_eq!(name, &[b"\0", abstract_name.as_bytes()].concat());
     assert_eq!((queued.sock_type, queued.rqueue_bytes), (2, 90));
     let (receiver, name) = find(inode(right.as_raw_fd()));
     assert!(name.is_empty());
     assert_eq!((receiver.rqueue_bytes, receiver.peer_inode), (700, inode(left.as_raw_fd())));
-    assert_eq!((receiver.family, receiver.state), (1, 1));
+    assert_eq!((receiver.family, receiver.state), (1, state::ESTABLISHED));
 }
 
 #[test]
@@ -288,7 +289,7 @@ fn an_mptcp_connection_is_told_once_beside_its_subflow() {
 #[test]
 fn each_rule_selects_in_the_kernel() {
     let Some(mut walk) = open("walk: selection") else { return };
-    let listener = apart(Ipv4Addr::new(127, 0, 9, 1).into());
+    let listener = listen_on_unused_port(Ipv4Addr::new(127, 0, 9, 1).into());
     let port = listener.local_addr().unwrap().port();
     let (client, _server) = pair(&listener);
     let client_port = client.local_addr().unwrap().port();
@@ -297,8 +298,8 @@ fn each_rule_selects_in_the_kernel() {
     let first = tcp(&mut walk, &all)[0];
     assert_eq!(count(&mut walk, all.clone()), 3);
     assert_eq!(count(&mut walk, Selection { kinds: Kinds::of([Kind::Udp]), ..all.clone() }), 0);
-    assert_eq!(count(&mut walk, Selection { states: 1 << 10, ..all.clone() }), 1);
-    assert_eq!(count(&mut walk, Selection { states: !(1 << 10), ..all.clone() }), 2);
+    assert_eq!(count(&mut walk, Selection { states: 1 << state::LISTEN, ..all.clone() }), 1);
+    assert_eq!(count(&mut walk, Selection { states: !(1 << state::LISTEN), ..all.clone() }), 2);
     assert_eq!(count(&mut walk, Selection { namespaces: vec![1, first.netns], ..all.clone() }), 3);
     assert_eq!(count(&mut walk, Selection { namespaces: vec![1], ..all.clone() }), 0);
     assert_eq!(count(&mut walk, Selection { cgroups: vec![first.cgroup_id], ..all.clone() }), 3);
@@ -326,7 +327,7 @@ fn each_rule_selects_in_the_kernel() {
 #[test]
 fn only_what_changed_is_told() {
     let Some(mut walk) = open("walk: changed") else { return };
-    let listener = apart(HERE);
+    let listener = listen_on_unused_port(HERE);
     let port = listener.local_addr().unwrap().port();
     let (mut busy, mut sink) = pair(&listener);
     let idle = pair(&listener);
@@ -433,7 +434,7 @@ fn connections_of_several_batches_come_once() {
         return;
     }
     let mut walk = Walk::open_with_batches_of(300).unwrap();
-    let listener = apart(HERE);
+    let listener = listen_on_unused_port(HERE);
     let held: Vec<_> = (0..1000).map(|_| pair(&listener)).collect();
     held.iter().for_each(|(client, _)| reset_on_close(client));
     let port = listener.local_addr().unwrap().port();

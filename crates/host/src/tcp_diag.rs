@@ -14,10 +14,19 @@ use crate::sock_diag_dump::Dumper;
 
 /// TCP states (net/tcp_states.h) as bits of [`Selection::states`].
 pub mod states {
-    /// All states in which a connection has a full socket: not TIME_WAIT (6), LISTEN (10), NEW_SYN_RECV (12), CLOSE (7).
-    pub const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
+    use parshall_evidence::socket::selection::state as number;
+
+    /// All states in which a connection has a full socket: all except TIME_WAIT, NEW_SYN_RECV, LISTEN and CLOSE.
+    pub const CONNECTED: u32 = 1 << number::ESTABLISHED
+        | 1 << number::SYN_SENT
+        | 1 << number::SYN_RECV
+        | 1 << number::FIN_WAIT1
+        | 1 << number::FIN_WAIT2
+        | 1 << number::CLOSE_WAIT
+        | 1 << number::LAST_ACK
+        | 1 << number::CLOSING;
     /// Listening sockets.
-    pub const LISTEN: u32 = 1 << 10;
+    pub const LISTEN: u32 = 1 << number::LISTEN;
 }
 
 /// Requests sent at once by [`TcpDiag::get`]. Each answer is charged about 2 KiB against the socket's receive buffer

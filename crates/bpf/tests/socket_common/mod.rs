@@ -4,7 +4,7 @@
 use parshall_testkit::root;
 pub use parshall_testkit::skip;
 
-pub mod apart;
+pub mod unused_port;
 
 /// Whether programs can be loaded here; if not, says so.
 pub fn ready(what: &str) -> bool {

@@ -2,6 +2,7 @@
 //!
 //! The checks follow the order in which `tcp_write_xmit` stops sending: congestion window, peer's window, Nagle, then what is below.
 use parshall_evidence::socket::SocketRecord;
+use parshall_evidence::socket::selection::state::{CLOSE_WAIT, CLOSING, ESTABLISHED, FIN_WAIT1, LAST_ACK};
 use parshall_evidence::{FlowState, Role, TcpSnapshot};
 use parshall_host::tcp_diag::TcpSocket;
 
@@ -13,13 +14,6 @@ const NAGLE_CORK: u8 = 2;
 /// Congestion states (net/tcp.h).
 const CA_RECOVERY: u8 = 3;
 const CA_LOSS: u8 = 4;
-
-/// TCP states (net/tcp_states.h).
-const ESTABLISHED: u8 = 1;
-const FIN_WAIT1: u8 = 4;
-const CLOSE_WAIT: u8 = 8;
-const LAST_ACK: u8 = 9;
-const CLOSING: u8 = 11;
 
 /// TCP_INFINITE_SSTHRESH, which a record has as 0.
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;

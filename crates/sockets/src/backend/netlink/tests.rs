@@ -8,6 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram, UnixListener, UnixStream};
 
 use parshall_core::sock_diag::{Table, decode};
+use parshall_evidence::socket::selection::state::{ESTABLISHED, FIN_WAIT2, LISTEN, TIME_WAIT};
 use parshall_evidence::socket::{Group, Groups};
 use parshall_evidence::socket::{Kind, Kinds, Side};
 use parshall_sys::child::is_root;
@@ -18,9 +19,7 @@ use parshall_sys::tcp_progress::{cookie, tcp_info};
 use super::*;
 use parshall_testkit::{root, skip};
 
-const ESTABLISHED: u8 = 1;
-const TIME_WAIT_SUBSTATES: [u8; 2] = [5, 6];
-const LISTEN: u8 = 10;
+const TIME_WAIT_SUBSTATES: [u8; 2] = [FIN_WAIT2, TIME_WAIT];
 
 /// A backend with system calls and one with io_uring.
 fn backends() -> [Netlink; 2] {
