@@ -4,15 +4,14 @@
 mod common;
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{PARSHALL, Pair, Running, Scratch, begin, has, parshall, service_py, undisturbed, verdict};
+use common::{ControlGroup, PARSHALL, Pair, Running, Scratch, begin, has, parshall, service_py, undisturbed, verdict};
 use parshall_evidence::{Capture, Confidence, Report, Rung, Status};
 
 const CAUSE: &str = "nagle-delayed-ack";
-/// A generous bound, which only a hanging program exceeds. `bench/overhead` measures how soon a report comes.
+/// A generous limit, which only a program that hangs exceeds. `bench/overhead` measures the time until the report.
 const LATE: Duration = Duration::from_secs(10);
 /// The most resident memory of parshall.
 const RSS_MAX_KIB: u64 = 96 * 1024;
@@ -32,7 +31,7 @@ fn attach(arguments: &[&str]) -> Report {
     done.report()
 }
 
-/// Asserts that the report names the cause, with its place, evidence and a fix.
+/// Asserts that the report has the cause, with its process and flow, evidence and a fix.
 fn assert_named(report: &Report, pids: &[u32]) {
     assert_eq!(verdict(report), CAUSE, "{report:#?}");
     assert_eq!(report.verdict.status, Status::Cause);
@@ -48,7 +47,7 @@ fn assert_named(report: &Report, pids: &[u32]) {
 }
 
 #[test]
-fn a_port_in_text() {
+fn the_text_report_of_a_port() {
     let what = "attach --port";
     if !ready(what) {
         return;
@@ -64,7 +63,7 @@ fn a_port_in_text() {
 }
 
 #[test]
-fn a_port_or_either_process_in_json() {
+fn the_json_reports_of_a_port_and_of_each_process() {
     if !ready("attach --pid") {
         return;
     }
@@ -83,8 +82,8 @@ fn a_port_or_either_process_in_json() {
     }
 }
 
-/// Servers of Java, Go and Node have an IPv6 socket and see an IPv4 client under an IPv4-mapped address. The two ends are still
-/// matched, so that the delayed-ACK timer of one is seen to end the hold of the other.
+/// Servers in Java, Go and Node have an IPv6 socket and see an IPv4 client under an IPv4-mapped address. The two ends must still
+/// be matched, so that the delayed-ACK timer of one end is found to release the data of the other.
 #[test]
 fn an_ipv4_client_of_a_dual_stack_service() {
     if !ready("attach: a dual-stack service") {
@@ -101,7 +100,7 @@ fn an_ipv4_client_of_a_dual_stack_service() {
 
 #[test]
 fn the_same_service_without_nagle_is_healthy() {
-    if !ready("attach: the healthy twin") {
+    if !ready("attach: the service without Nagle") {
         return;
     }
     let _alone = common::alone();
@@ -135,40 +134,12 @@ fn a_namespace() {
     let (client, _) = common::serve_with(inside(client_ns).args(call));
     let report = attach(&["--netns", client_ns]);
     assert_named(&report, &[client.pid()]);
-    assert_eq!(report.subject.pids, [client.pid()], "the server lives in another namespace");
+    assert_eq!(report.subject.pids, [client.pid()], "the server is in another namespace");
     assert_named(&attach(&["--port", &port.to_string()]), &[client.pid(), server.pid()]);
     drop((client, server));
-    // It removes its namespaces. If it were killed, the next one would.
+    // SIGINT makes it remove its namespaces. If it were killed, the next run would remove them.
     wire.signal("-INT");
     wire.wait_for_end();
-}
-
-/// A new control group, in a hierarchy of v1 or v2.
-struct Group(PathBuf);
-
-impl Group {
-    fn create() -> Option<Self> {
-        let name = format!("it-{}", std::process::id());
-        let roots = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/unified", "/sys/fs/cgroup", "/sys/fs/cgroup/systemd"];
-        let roots = roots.iter().map(PathBuf::from).filter(|root| root.join("cgroup.procs").exists());
-        roots.map(|root| root.join(&name)).find(|group| std::fs::create_dir(group).is_ok()).map(Self)
-    }
-
-    fn add(&self, pid: u32) {
-        std::fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // The group can be removed only after the kernel has released its last process.
-        for _ in 0..100 {
-            if std::fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
 }
 
 #[test]
@@ -177,20 +148,20 @@ fn a_control_group() {
     if !ready(what) {
         return;
     }
-    let Some(group) = Group::create() else {
-        return common::skip(what, "no control group can be made here");
+    let Some(group) = ControlGroup::create() else {
+        return common::skip(what, "no control group can be created here");
     };
     let _alone = common::alone();
     let pair = Pair::start(&[]);
     group.add(pair.client.pid());
-    let report = attach(&["--cgroup", group.0.to_str().unwrap()]);
+    let report = attach(&["--cgroup", group.path().to_str().unwrap()]);
     assert_named(&report, &[pair.client.pid()]);
     assert_eq!(report.subject.pids, [pair.client.pid()]);
     drop(pair);
 }
 
 #[test]
-fn a_saved_case_gives_the_same_report_elsewhere() {
+fn show_gives_the_same_report_for_a_saved_case() {
     if !ready("attach --save") {
         return;
     }
@@ -199,11 +170,11 @@ fn a_saved_case_gives_the_same_report_elsewhere() {
     let file = scratch.file("case.json");
     let file = file.to_str().unwrap();
     let pair = Pair::start(&[]);
-    let said =
+    let done =
         parshall(&["attach", "--port", &pair.port.to_string(), "--for", "1s", "--format", "json", "--save", file]);
-    assert_named(&said.report(), &[pair.server.pid(), pair.client.pid()]);
+    assert_named(&done.report(), &[pair.server.pid(), pair.client.pid()]);
     drop(pair);
-    assert_eq!(parshall(&["show", file, "--format", "json"]).stdout, said.stdout);
+    assert_eq!(parshall(&["show", file, "--format", "json"]).stdout, done.stdout);
 }
 
 #[test]
@@ -216,8 +187,8 @@ fn with_o_the_report_is_in_a_file_that_only_its_owner_can_read() {
     let (out, case) = (scratch.file("out"), scratch.file("case.json"));
     let (out_name, case_name) = (out.to_str().unwrap(), case.to_str().unwrap());
     for format in ["text", "json"] {
-        let whom = ["attach", "--pid", &pid, "--for", "300ms", "--rung", "procfs", "--format", format];
-        let done = parshall(&[&whom[..], &["-o", out_name, "--save", case_name]].concat());
+        let attach = ["attach", "--pid", &pid, "--for", "300ms", "--rung", "procfs", "--format", format];
+        let done = parshall(&[&attach[..], &["-o", out_name, "--save", case_name]].concat());
         assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (Some(0), "", ""), "{done:?}");
         for file in [&out, &case] {
             assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
@@ -226,18 +197,18 @@ fn with_o_the_report_is_in_a_file_that_only_its_owner_can_read() {
             (std::fs::read_to_string(&out).unwrap(), parshall(&["show", case_name, "--format", format]));
         assert_eq!(text, shown.stdout);
         assert!(text.contains("parshall") && text.contains("attach"), "{text}");
-        // A device or a pipe is written in place.
+        // A device or a pipe is written directly, without a temporary file.
         let done = parshall(&["show", case_name, "--format", format, "-o", "/proc/self/fd/1"]);
         assert_eq!(done.stdout, text);
     }
 }
 
-/// Asserts that ledgers of flows and threads sum to their time, and that those that existed all the time cover the window.
+/// Asserts that the ledger of each flow and thread that existed during the whole window sums to the window.
 fn assert_sums(capture: &Capture, server: u32) {
     let window = capture.window_ns as f64;
     let close = |sum: u64, what: &dyn std::fmt::Debug| {
-        let off = (sum as f64 - window).abs() / window;
-        assert!(off <= TOLERANCE, "{what:?}: {sum} of {window} ns");
+        let error = (sum as f64 - window).abs() / window;
+        assert!(error <= TOLERANCE, "{what:?}: {sum} of {window} ns");
     };
     assert_eq!(capture.rung, Rung::Btf);
     let flows: Vec<_> = capture.flows.iter().filter(|f| f.begin_ns == 0 && f.end_ns == capture.window_ns).collect();
@@ -256,8 +227,8 @@ fn assert_sums(capture: &Capture, server: u32) {
     }
 }
 
-/// Takes a capture whose probes ran all of the time, and returns it with the duration of the command. On a busy host the probes
-/// may pause even for a slow service; then it takes another one.
+/// Takes a capture of a single slice, and returns it with the duration of the command. On a busy host the probes may pause even
+/// for a slow service; then it repeats the capture.
 fn full_time(pair: &Pair, file: &std::path::Path) -> (Capture, Duration) {
     for _ in 0..5 {
         let began = Instant::now();
@@ -270,7 +241,7 @@ fn full_time(pair: &Pair, file: &std::path::Path) -> (Capture, Duration) {
         }
         println!("busy: {:?} of {:?}", capture.slices, capture.host);
     }
-    panic!("a slow service is probed full-time");
+    panic!("no capture with a single slice");
 }
 
 #[test]
@@ -323,13 +294,13 @@ fn attached(running: &Running) -> (Vec<u32>, Vec<u32>) {
     // The programs that are always attached, and those of the first slice.
     common::until("probes are attached", || bpf_ids(running.pid()).1.len() > 10);
     let ids = bpf_ids(running.pid());
-    assert_eq!(left(&ids), ids.0.len() + ids.1.len(), "the kernel knows them");
+    assert_eq!(left(&ids), ids.0.len() + ids.1.len(), "they exist in the kernel");
     ids
 }
 
 #[test]
 fn nothing_stays_attached_after_any_end() {
-    if !ready("what stays attached") {
+    if !ready("detaching of probes") {
         return;
     }
     let _alone = common::alone();
@@ -345,7 +316,7 @@ fn nothing_stays_attached_after_any_end() {
             std::thread::sleep(Duration::from_millis(500));
             signal.into_iter().for_each(|signal| running.signal(signal));
             let done = running.finish();
-            common::until("the kernel lets go of them", || left(&ids) == 0);
+            common::until("the kernel has freed them", || left(&ids) == 0);
             done
         });
         if signal == Some("-KILL") {

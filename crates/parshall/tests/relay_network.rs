@@ -50,11 +50,11 @@ fn tcp(namespace: &NetNs, to: &str) -> TcpStream {
     stream
 }
 
-fn says(from: &mut TcpStream, to: &mut TcpStream, word: &[u8]) {
+fn transfers(from: &mut TcpStream, to: &mut TcpStream, word: &[u8]) {
     from.write_all(word).unwrap();
-    let mut heard = vec![0; word.len()];
-    to.read_exact(&mut heard).unwrap();
-    assert!(heard == word, "other bytes");
+    let mut received = vec![0; word.len()];
+    to.read_exact(&mut received).unwrap();
+    assert!(received == word, "other bytes");
 }
 
 /// Three namespaces in a row. The middle one delivers all packets from the target's side locally, whatever their address.
@@ -95,8 +95,8 @@ fn targets_see_the_address_of_the_client() {
         let mut ours = tcp(&client, &front);
         let mut theirs = accept(&listener);
         assert_eq!(theirs.peer_addr().unwrap().ip(), IpAddr::from([10, 9, 1, 2]), "{engine}");
-        says(&mut ours, &mut theirs, b"there");
-        says(&mut theirs, &mut ours, b"and back");
+        transfers(&mut ours, &mut theirs, b"there");
+        transfers(&mut theirs, &mut ours, b"and back");
     }
     // Without `transparent` the target sees the relay's address.
     let plain = relay(&middle, 7001, &["10.9.1.1:7001", "10.9.2.2:7000", "--threads", "2"]);
@@ -107,25 +107,25 @@ fn targets_see_the_address_of_the_client() {
     let ours = client.run(|| UdpSocket::bind("10.9.1.2:0")).unwrap();
     ours.set_read_timeout(Some(TIMEOUT)).unwrap();
     ours.send_to(b"there", "10.9.1.1:7002").unwrap();
-    let mut heard = [0; 16];
-    let (n, peer) = datagrams.recv_from(&mut heard).unwrap();
-    assert_eq!((&heard[..n], peer), (&b"there"[..], ours.local_addr().unwrap()), "address and port");
+    let mut received = [0; 16];
+    let (n, peer) = datagrams.recv_from(&mut received).unwrap();
+    assert_eq!((&received[..n], peer), (&b"there"[..], ours.local_addr().unwrap()), "address and port");
     datagrams.send_to(b"back", peer).unwrap();
-    let (n, from) = ours.recv_from(&mut heard).unwrap();
-    assert_eq!((&heard[..n], from), (&b"back"[..], "10.9.1.1:7002".parse().unwrap()));
+    let (n, from) = ours.recv_from(&mut received).unwrap();
+    assert_eq!((&received[..n], from), (&b"back"[..], "10.9.1.1:7002".parse().unwrap()));
 }
 
 /// A counter of `/proc/net/netstat` in a namespace; None where the kernel does not have it.
 fn counter(namespace: &NetNs, group: &str, name: &str) -> Option<u64> {
     let text = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).unwrap();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(group)?.strip_prefix(": "));
-    let place = lines.next()?.split(' ').position(|n| n == name)?;
-    lines.next()?.split(' ').nth(place)?.parse().ok()
+    let column = lines.next()?.split(' ').position(|n| n == name)?;
+    lines.next()?.split(' ').nth(column)?.parse().ok()
 }
 
-fn listen(namespace: &NetNs, place: &str, options: &Options) -> TcpListener {
-    let place = StreamAddr::Ip(place.parse().unwrap());
-    let listener: TcpListener = namespace.run(|| stream_socket::listen(&place, 16, false, options)).unwrap().into();
+fn listen(namespace: &NetNs, address: &str, options: &Options) -> TcpListener {
+    let address = StreamAddr::Ip(address.parse().unwrap());
+    let listener: TcpListener = namespace.run(|| stream_socket::listen(&address, 16, false, options)).unwrap().into();
     listener
 }
 
@@ -143,9 +143,9 @@ fn accept(listener: &TcpListener) -> TcpStream {
 }
 
 /// Connects with options and sends `word`, which may be part of the SYN.
-fn connect(namespace: &NetNs, place: &str, options: &Options, word: &[u8]) -> TcpStream {
-    let place = StreamAddr::Ip(place.parse().unwrap());
-    let (socket, _): (OwnedFd, bool) = namespace.run(|| stream_socket::connect(&place, None, options)).unwrap();
+fn connect(namespace: &NetNs, address: &str, options: &Options, word: &[u8]) -> TcpStream {
+    let address = StreamAddr::Ip(address.parse().unwrap());
+    let (socket, _): (OwnedFd, bool) = namespace.run(|| stream_socket::connect(&address, None, options)).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -176,17 +176,17 @@ fn mptcp_is_used_on_both_sides_or_neither() {
             let file = scratch.file("relay.toml");
             // A port for each: the kernel closes the sockets of a killed relay's ring a moment later.
             let port = 7100 + number + if mptcp { 100 } else { 0 };
-            let place = format!("127.0.0.1:{port}");
+            let address = format!("127.0.0.1:{port}");
             let text = format!(
-                "threads = 2\n[[listener]]\nlisten = \"{place}\"\ntarget = \"127.0.0.1:7000\"\nengine = \"{engine}\"\nsockets = {{ mptcp = {mptcp} }}\n"
+                "threads = 2\n[[listener]]\nlisten = \"{address}\"\ntarget = \"127.0.0.1:7000\"\nengine = \"{engine}\"\nsockets = {{ mptcp = {mptcp} }}\n"
             );
             std::fs::write(&file, text).unwrap();
             let running = relay(&namespace, port, &["-c", file.to_str().unwrap()]);
-            let ours = connect(&namespace, &place, &options, b"hello");
+            let ours = connect(&namespace, &address, &options, b"hello");
             let mut theirs = accept(&listener);
-            let mut heard = [0; 5];
-            theirs.read_exact(&mut heard).unwrap();
-            assert_eq!(&heard, b"hello");
+            let mut received = [0; 5];
+            theirs.read_exact(&mut received).unwrap();
+            assert_eq!(&received, b"hello");
             made += more;
             until("both sides use MPTCP, or neither", || {
                 counter(&namespace, "MPTcpExt", "MPCapableACKRX").unwrap() >= made
@@ -198,9 +198,9 @@ fn mptcp_is_used_on_both_sides_or_neither() {
                 let (mut from, mut to) = if up { (&ours, &theirs) } else { (&theirs, &ours) };
                 std::thread::scope(|scope| {
                     scope.spawn(|| from.write_all(&bulk).unwrap());
-                    let mut heard = vec![0; bulk.len()];
-                    to.read_exact(&mut heard).unwrap();
-                    assert!(heard == bulk, "{engine}: other bytes");
+                    let mut received = vec![0; bulk.len()];
+                    to.read_exact(&mut received).unwrap();
+                    assert!(received == bulk, "{engine}: other bytes");
                 });
             }
             drop(running);
@@ -230,19 +230,19 @@ fn fast_open_from_clients_and_to_targets() {
     for round in 0..3 {
         let ours = connect(&namespace, "127.0.0.1:7001", &options, b"hello");
         let mut theirs = accept(&listener);
-        let mut heard = [0; 5];
-        theirs.read_exact(&mut heard).unwrap();
-        assert_eq!(&heard, b"hello", "round {round}");
+        let mut received = [0; 5];
+        theirs.read_exact(&mut received).unwrap();
+        assert_eq!(&received, b"hello", "round {round}");
         drop(ours);
-        assert_eq!(theirs.read(&mut heard).unwrap(), 0);
+        assert_eq!(theirs.read(&mut received).unwrap(), 0);
     }
     let (active, passive) = (made("TCPFastOpenActive"), made("TCPFastOpenPassive"));
     assert!(active >= 3 && passive >= 3, "{active} and {passive} SYNs with data on both sides");
     // The relay connects to a target that sends first without waiting for data for the SYN.
     let mut ours = tcp(&namespace, "127.0.0.1:7001");
     let mut theirs = accept(&listener);
-    says(&mut theirs, &mut ours, b"220 ready");
-    says(&mut ours, &mut theirs, b"HELO");
+    transfers(&mut theirs, &mut ours, b"220 ready");
+    transfers(&mut ours, &mut theirs, b"HELO");
 }
 
 /// The addresses, as `ss` prints them, of the TCP sockets of a namespace with a running keepalive timer.

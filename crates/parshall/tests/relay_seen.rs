@@ -13,7 +13,7 @@ use parshall_evidence::{Confidence, Report};
 
 const CAUSE: &str = "small-copy-buffer";
 const LOAD: &str = "60s";
-/// With a smaller share of a CPU it is the host that is overloaded, not the relay.
+/// If the relay gets a smaller share of its CPU, the host is overloaded, and the attempt does not count.
 const SATURATED: f64 = 0.9;
 const ATTEMPTS: usize = 5;
 
@@ -30,25 +30,25 @@ fn on_cpu(cpu: usize) -> Command {
 }
 
 /// An address in 127/8 that no other test uses.
-fn place(last: u8) -> String {
+fn unused_address(last: u8) -> String {
     let pid = std::process::id();
     format!("127.{}.{}.{last}:7100", 30 + pid % 60, pid / 60 % 250)
 }
 
-fn listens(place: &str) {
-    let address: SocketAddr = place.parse().unwrap();
-    common::until("it listens", || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok());
+fn wait_for_listener(address: &str) {
+    let address: SocketAddr = address.parse().unwrap();
+    common::until("a socket listens", || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok());
 }
 
 impl Overload {
     fn start(flags: &[&str]) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let (front, back) = (place(1), place(2));
+        let (front, back) = (unused_address(1), unused_address(2));
         let load = ["lab", "load", "stream", "--for", LOAD, "--format", "json"];
         let server = begin(on_cpu(0).args(load).args(["--serve", &back, "--read-bytes", "262144", "--discard"]));
-        listens(&back);
+        wait_for_listener(&back);
         let relay = begin(on_cpu(cpus - 1).args(["relay", &front, &back, "--threads", "1"]).args(flags));
-        listens(&front);
+        wait_for_listener(&front);
         let client = begin(on_cpu(0).args(load).args(["--connect", &front, "--write-bytes", "262144"]));
         // After slow start and the first transfers, which copy.
         std::thread::sleep(Duration::from_millis(500));

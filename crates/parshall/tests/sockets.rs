@@ -1,9 +1,9 @@
-//! `parshall sockets` on real sockets: every backend says the same of them, and what closes between two dumps is told.
+//! `parshall sockets` on real sockets: all backends give the same rows, and closed sockets are reported.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
-#[path = "../../bpf/tests/socket_common/apart.rs"]
-mod apart;
 mod common;
+#[path = "../../bpf/tests/socket_common/unused_port.rs"]
+mod unused_port;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,33 +16,34 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use apart::apart;
 use common::{PARSHALL, parshall};
 use serde_json::Value;
+use unused_port::listen_on_unused_port;
 
-const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Of the client that has moved some bytes.
+/// TCP_USER_TIMEOUT of the client that exchanges data.
 const USER_TIMEOUT: Duration = Duration::from_millis(7654);
 
-/// A process that is being started holds our descriptors until it is another program: who compares owners must be alone.
-static STARTS: RwLock<()> = RwLock::new(());
+/// A forked child holds copies of this process's descriptors until it calls exec. A test that compares the owners of sockets
+/// therefore excludes the tests that start processes.
+static SPAWNS: RwLock<()> = RwLock::new(());
 
-/// While it is held this test may start processes.
-fn starting() -> RwLockReadGuard<'static, ()> {
-    STARTS.read().unwrap_or_else(PoisonError::into_inner)
+/// Returns a guard. While it is held, the test may start processes.
+fn may_spawn() -> RwLockReadGuard<'static, ()> {
+    SPAWNS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While it is held no other test starts any.
-fn alone() -> RwLockWriteGuard<'static, ()> {
-    STARTS.write().unwrap_or_else(PoisonError::into_inner)
+/// Returns a guard. While it is held, no other test starts a process.
+fn no_spawns() -> RwLockWriteGuard<'static, ()> {
+    SPAWNS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ports of a socket: the local one and the other end's.
+/// The local and the remote port of a socket.
 type Ports = (u64, u64);
 
-/// What only some backends see, and what goes on while nothing happens (docs/sockets.md).
-const APART: [&str; 14] = [
+/// Fields that only some backends have, and fields that change while no data is exchanged (docs/sockets.md).
+const NOT_COMPARED: [&str; 14] = [
     "address",
     "at_unix_ns",
     "backend",
@@ -59,6 +60,7 @@ const APART: [&str; 14] = [
     "user_timeout_ms",
 ];
 
+/// Runs parshall. Returns its rows by ports, and the completeness of the dump.
 fn rows(arguments: &[&str]) -> (BTreeMap<Ports, Value>, Value) {
     let done = parshall(arguments);
     done.orderly();
@@ -72,22 +74,22 @@ fn rows(arguments: &[&str]) -> (BTreeMap<Ports, Value>, Value) {
         }
         let port = |side: &str| row[side].as_u64().unwrap_or(0);
         let ports = (port("local_port"), port("remote_port"));
-        assert!(rows.insert(ports, row).is_none(), "{ports:?} is told twice");
+        assert!(rows.insert(ports, row).is_none(), "{ports:?} is reported twice");
     }
     (rows, end)
 }
 
-/// A listener with one connection that waits for accept(), and one that has moved some bytes.
-struct Settled {
+/// A listener with one connection in its accept queue, and one connection that has exchanged data.
+struct Connections {
     listener: TcpListener,
     _waits: TcpStream,
     _client: TcpStream,
     _server: TcpStream,
 }
 
-impl Settled {
+impl Connections {
     fn new(address: IpAddr) -> Self {
-        let listener = apart(address);
+        let listener = listen_on_unused_port(address);
         let to = listener.local_addr().unwrap();
         let mut client = TcpStream::connect(to).unwrap();
         let (mut server, _) = listener.accept().unwrap();
@@ -97,7 +99,7 @@ impl Settled {
         server.write_all(&[7; 300]).unwrap();
         client.read_exact(&mut [0; 300]).unwrap();
         let waits = TcpStream::connect(to).unwrap();
-        // Past the delayed ACK and the timers of the exchange.
+        // Waits until the delayed ACK was sent and the timers of the exchange have expired.
         std::thread::sleep(Duration::from_millis(500));
         Self { listener, _waits: waits, _client: client, _server: server }
     }
@@ -107,9 +109,9 @@ impl Settled {
     }
 }
 
-fn agree(address: IpAddr) {
-    let settled = Settled::new(address);
-    let port = settled.port().to_string();
+fn assert_backends_agree(address: IpAddr) {
+    let connections = Connections::new(address);
+    let port = connections.port().to_string();
     let read = |backend| {
         rows(&["sockets", "once", "--backend", backend, "--port", &port, "--fields", "all", "--format", "json"])
     };
@@ -117,7 +119,7 @@ fn agree(address: IpAddr) {
     assert_eq!(walk.len(), 5, "a listener and two connections with two ends each: {walk:?}");
     assert_eq!((end["emitted"].as_u64(), end["torn"].as_u64()), (Some(5), None), "{end}");
     assert!(walk.values().any(|row| row["user_timeout_ms"].as_u64() == Some(7654)), "{walk:?}");
-    let listener = &walk[&(u64::from(settled.port()), 0)];
+    let listener = &walk[&(u64::from(connections.port()), 0)];
     assert_eq!(
         (listener["state"].as_str(), listener["accept_queue"].as_u64()),
         (Some("listen"), Some(1)),
@@ -126,13 +128,13 @@ fn agree(address: IpAddr) {
     assert_eq!(listener.get("snd_cwnd"), None, "a listener has no congestion window: {listener}");
     let us = u64::from(std::process::id());
     for (ports, row) in &walk {
-        // What the kernel writes for "none" is left out like every other zero.
+        // A field with the kernel's value for "not set" is left out, like a field with the value 0.
         let none = |value: &Value| matches!(value.as_u64(), Some(u64::MAX | 0xffff_ffff | 0x7fff_ffff));
         let none: Vec<&String> =
             row.as_object().unwrap().iter().filter(|(_, v)| none(v)).map(|(name, _)| name).collect();
         assert!(none.is_empty(), "{none:?} of {ports:?}: {row}");
         let owned = row["owners"].as_array().is_some_and(|owners| owners.iter().any(|o| o["pid"].as_u64() == Some(us)));
-        // Nobody holds what waits for accept().
+        // A connection in the accept queue has no owner.
         let waits = row.get("inode").is_none();
         assert!(owned != waits, "{ports:?}: {row}");
     }
@@ -143,7 +145,8 @@ fn agree(address: IpAddr) {
         assert_eq!(rows.keys().collect::<Vec<_>>(), walk.keys().collect::<Vec<_>>(), "{other}");
         for (ports, row) in &rows {
             let (a, b) = (walk[ports].as_object().unwrap(), row.as_object().unwrap());
-            let names: BTreeSet<&String> = a.keys().chain(b.keys()).filter(|n| !APART.contains(&n.as_str())).collect();
+            let names: BTreeSet<&String> =
+                a.keys().chain(b.keys()).filter(|n| !NOT_COMPARED.contains(&n.as_str())).collect();
             for name in names {
                 assert_eq!(a.get(name), b.get(name), "walk and {other} differ in {name} of {ports:?}");
             }
@@ -153,15 +156,15 @@ fn agree(address: IpAddr) {
 
 #[test]
 fn the_backends_agree_field_by_field() {
-    let _turn = alone();
+    let _guard = no_spawns();
     if !common::btf("sockets: walk and iter against netlink") {
         return;
     }
-    agree(HERE);
-    agree(Ipv6Addr::LOCALHOST.into());
+    assert_backends_agree(LOCALHOST);
+    assert_backends_agree(Ipv6Addr::LOCALHOST.into());
 }
 
-/// Rows of our own sockets of these kinds, by inode.
+/// The rows of the sockets of these kinds that have these inodes, by inode.
 fn own(backend: &str, kinds: &str, inodes: &BTreeSet<u64>) -> BTreeMap<u64, Value> {
     let done =
         parshall(&["sockets", "once", "--backend", backend, "--kind", kinds, "--fields", "all", "--format", "json"]);
@@ -170,14 +173,14 @@ fn own(backend: &str, kinds: &str, inodes: &BTreeSet<u64>) -> BTreeMap<u64, Valu
     let mut own = BTreeMap::new();
     for row in rows {
         let Some(inode) = row["inode"].as_u64().filter(|inode| inodes.contains(inode)) else { continue };
-        assert!(own.insert(inode, row).is_none(), "{inode} is told twice");
+        assert!(own.insert(inode, row).is_none(), "{inode} is reported twice");
     }
     own
 }
 
 #[test]
 fn the_backends_agree_on_udp_and_unix() {
-    let _turn = alone();
+    let _guard = no_spawns();
     if !common::btf("sockets: walk and iter against netlink, UDP and UNIX") {
         return;
     }
@@ -199,8 +202,9 @@ fn the_backends_agree_on_udp_and_unix() {
         assert_eq!(rows.keys().collect::<Vec<_>>(), walk.keys().collect::<Vec<_>>(), "{other}");
         for (inode, row) in &rows {
             let (a, b) = (walk[inode].as_object().unwrap(), row.as_object().unwrap());
-            // UNIX_DIAG does not tell control groups.
-            let unknown = |name: &str| APART.contains(&name) || a["kind"] == "unix" && name.starts_with("cgroup");
+            // UNIX_DIAG does not report control groups.
+            let unknown =
+                |name: &str| NOT_COMPARED.contains(&name) || a["kind"] == "unix" && name.starts_with("cgroup");
             let names: BTreeSet<&String> = a.keys().chain(b.keys()).filter(|n| !unknown(n)).collect();
             for name in names {
                 assert_eq!(a.get(name), b.get(name), "walk and {other} differ in {name} of {row}");
@@ -210,13 +214,13 @@ fn the_backends_agree_on_udp_and_unix() {
 }
 
 #[test]
-fn what_is_read_once_is_what_the_walk_reads_and_has_its_keys() {
-    let _turn = alone();
+fn the_default_backend_gives_the_rows_and_keys_of_the_walk() {
+    let _guard = no_spawns();
     if !common::btf("sockets: once against the walk") {
         return;
     }
-    let settled = Settled::new(HERE);
-    let port = settled.port().to_string();
+    let connections = Connections::new(LOCALHOST);
+    let port = connections.port().to_string();
     let read = |flags: &[&str]| {
         let all = ["sockets", "once", "--port", &port, "--format", "json"];
         rows(&[&all[..], flags].concat()).0
@@ -234,12 +238,12 @@ fn what_is_read_once_is_what_the_walk_reads_and_has_its_keys() {
 
 #[test]
 fn filters_and_processes_select_rows() {
-    let _turn = alone();
+    let _guard = no_spawns();
     if !common::btf("sockets: filters") {
         return;
     }
-    let settled = Settled::new(HERE);
-    let (port, us) = (settled.port(), std::process::id().to_string());
+    let connections = Connections::new(LOCALHOST);
+    let (port, us) = (connections.port(), std::process::id().to_string());
     let comm = std::fs::read_to_string(format!("/proc/{us}/comm")).unwrap();
     let both = format!("( dport = :{port} or sport = :{port} )");
     for (filter, count) in [
@@ -248,7 +252,7 @@ fn filters_and_processes_select_rows() {
         (format!("sport = :{port} exclude listen"), 2),
         (format!("state listen src 127.0.0.1:{port}"), 1),
         (format!("dst 192.0.2.0/24 {both}"), 0),
-        // Nobody holds the end that waits for accept().
+        // The end in the accept queue has no owner.
         (format!("--pid {us} {both}"), 4),
         (format!("--process {} {both}", comm.trim()), 4),
         (format!("--process no-such-command {both}"), 0),
@@ -267,12 +271,12 @@ fn filters_and_processes_select_rows() {
 }
 
 #[test]
-fn the_end_of_what_a_process_held_is_told() {
-    let _turn = starting();
+fn closed_sockets_of_a_process_are_reported() {
+    let _guard = may_spawn();
     if !common::btf("sockets: closes of a process") {
         return;
     }
-    let listener = apart(HERE);
+    let listener = listen_on_unused_port(LOCALHOST);
     let to = listener.local_addr().unwrap();
     let client = TcpStream::connect(to).unwrap();
     let server = listener.accept().unwrap();
@@ -295,34 +299,34 @@ fn the_end_of_what_a_process_held_is_told() {
 }
 
 #[test]
-fn netlink_needs_no_privilege_of_bpf() {
-    let _turn = starting();
+fn the_netlink_backend_reads_with_and_without_io_uring() {
+    let _guard = may_spawn();
     if !common::root("sockets: netlink") {
         return;
     }
-    let settled = Settled::new(HERE);
-    let port = settled.port().to_string();
+    let connections = Connections::new(LOCALHOST);
+    let port = connections.port().to_string();
     let (rows, _) = rows(&["sockets", "once", "--backend", "netlink", "--local-port", &port, "--format", "json"]);
     assert_eq!(rows.len(), 3, "{rows:?}");
-    let (by_ring, _) =
+    let (by_uring, _) =
         self::rows(&["sockets", "once", "--backend", "netlink", "--uring", "--local-port", &port, "--format", "json"]);
-    assert_eq!(by_ring.keys().collect::<Vec<_>>(), rows.keys().collect::<Vec<_>>());
+    assert_eq!(by_uring.keys().collect::<Vec<_>>(), rows.keys().collect::<Vec<_>>());
 }
 
 #[test]
-fn without_root_a_dump_says_what_it_lacks_and_is_there() {
-    let _turn = starting();
+fn without_root_a_dump_is_made_and_the_missing_privileges_are_reported() {
+    let _guard = may_spawn();
     if !common::root("sockets: as nobody") {
         return;
     }
-    let settled = Settled::new(HERE);
-    let port = settled.port().to_string();
+    let connections = Connections::new(LOCALHOST);
+    let port = connections.port().to_string();
     let scratch = common::Scratch::shared();
     let mut command = Command::new(scratch.parshall());
     command.args(["sockets", "once", "--local-port", &port, "--format", "json", "--fields", "all"]);
     let done = common::finish(command.uid(common::NOBODY).gid(common::NOBODY));
     assert_eq!(done.orderly().code, Some(0), "{done:?}");
-    // The three sockets and how complete the dump is.
+    // Three sockets and the line with the completeness.
     assert_eq!(done.stdout.lines().count(), 4, "{done:?}");
     let lacks = " note: sockets: not read by walk: not permitted without CAP_BPF and CAP_PERFMON";
     assert!(done.stderr.lines().any(|line| line.ends_with(lacks)), "{done:?}");
@@ -330,12 +334,12 @@ fn without_root_a_dump_says_what_it_lacks_and_is_there() {
 }
 
 #[test]
-fn what_closes_between_two_dumps_is_told_once_with_its_final_counters() {
-    let _turn = starting();
+fn a_socket_that_closes_between_two_dumps_is_reported_once_with_its_final_counters() {
+    let _guard = may_spawn();
     if !common::btf("sockets: closes") {
         return;
     }
-    let listener = apart(HERE);
+    let listener = listen_on_unused_port(LOCALHOST);
     let to = listener.local_addr().unwrap();
     let port = to.port().to_string();
     let mut child = Command::new(PARSHALL)
@@ -362,19 +366,19 @@ fn what_closes_between_two_dumps_is_told_once_with_its_final_counters() {
     }
     assert!(child.wait().unwrap().success());
     received.sort_unstable();
-    // The end of a stream counts as a byte.
+    // The kernel counts the FIN as a byte.
     let wanted: Vec<u64> = (1..=20).map(|n| n * 100 + 1).collect();
     assert_eq!(received, wanted);
 }
 
-/// A process that ends with the test.
+/// A child process that is killed on drop.
 struct Daemon(Child);
 
 impl Daemon {
-    /// Ends it as an operator would.
+    /// Sends SIGTERM and asserts exit code 0.
     fn end(mut self) {
         assert!(Command::new("kill").arg(self.0.id().to_string()).status().unwrap().success());
-        assert!(self.0.wait().unwrap().success(), "a signal is an orderly end");
+        assert!(self.0.wait().unwrap().success(), "SIGTERM ends it with exit code 0");
     }
 }
 
@@ -384,7 +388,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The address of the collector's endpoint, from its log.
+/// The address of the collector's metrics endpoint, from its log.
 fn endpoint(log: &mut impl Iterator<Item = String>) -> String {
     let at = log
         .find_map(|line| Some(line.split_once("note: sockets: metrics on http://")?.1.split_once('/')?.0.to_owned()));
@@ -400,12 +404,12 @@ fn get(at: &str, path: &str) -> String {
 }
 
 #[test]
-fn a_file_of_sinks_gives_files_and_metrics_at_once() {
-    let _turn = starting();
+fn a_configuration_with_several_sinks_gives_files_and_metrics() {
+    let _guard = may_spawn();
     if !common::root("sockets: sinks") {
         return;
     }
-    let settled = Settled::new(HERE);
+    let connections = Connections::new(LOCALHOST);
     let directory = tempfile::tempdir().unwrap();
     let (files, sinks) = (directory.path().join("files"), directory.path().join("sinks.toml"));
     let text = format!(
@@ -414,7 +418,7 @@ fn a_file_of_sinks_gives_files_and_metrics_at_once() {
         files.display()
     );
     std::fs::write(&sinks, text).unwrap();
-    let port = settled.port().to_string();
+    let port = connections.port().to_string();
     let mut child = Command::new(PARSHALL)
         .args(["sockets", "stream", "--every", "200ms", "--local-port", &port, "-c"])
         .arg(&sinks)
@@ -425,7 +429,7 @@ fn a_file_of_sinks_gives_files_and_metrics_at_once() {
     let daemon = Daemon(child);
     let at = endpoint(&mut notes);
     let mut metrics = String::new();
-    common::until("three dumps are told", || {
+    common::until("three dumps are reported", || {
         metrics = get(&at, "/metrics");
         let dumps = metrics.lines().find_map(|line| line.strip_prefix("parshall_sockets_collector_dumps_total "));
         dumps.is_some_and(|n| n.parse::<u64>().unwrap() >= 3)
@@ -441,14 +445,14 @@ fn a_file_of_sinks_gives_files_and_metrics_at_once() {
     }
 }
 
-/// Rows of the Parquet files of a directory; every file in it must be one.
+/// The number of rows in the Parquet files of a directory. Asserts that it has no other files.
 fn parquet_rows(directory: &std::path::Path) -> i64 {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let files = files.filter(|path| path.file_name().is_some_and(|name| name != ".lock"));
     let rows = |path: std::path::PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        assert!(name.starts_with("sockets-"), "{name} was left behind");
+        assert!(name.starts_with("sockets-"), "unexpected file {name}");
         let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).expect("a Parquet file");
         let found = reader.get_row_iter(None).unwrap().filter(|row| row.is_ok()).count() as i64;
         assert_eq!(found, reader.metadata().file_metadata().num_rows(), "{name}");
@@ -458,14 +462,14 @@ fn parquet_rows(directory: &std::path::Path) -> i64 {
 }
 
 #[test]
-fn an_error_that_ends_a_stream_leaves_whole_files() {
-    let _turn = starting();
-    let settled = Settled::new(HERE);
+fn an_error_that_ends_a_stream_leaves_complete_files() {
+    let _guard = may_spawn();
+    let connections = Connections::new(LOCALHOST);
     let directory = tempfile::tempdir().unwrap();
     let (files, sinks) = (directory.path().join("files"), directory.path().join("sinks.toml"));
     let text = format!("[stdout]\nformat = \"json\"\n[[files]]\ndirectory = {files:?}\nformat = \"parquet\"\n");
     std::fs::write(&sinks, text).unwrap();
-    let port = settled.port().to_string();
+    let port = connections.port().to_string();
     let mut child = Command::new(PARSHALL)
         .args(["sockets", "stream", "--every", "100ms", "--local-port", &port, "-c"])
         .arg(&sinks)
@@ -476,20 +480,20 @@ fn an_error_that_ends_a_stream_leaves_whole_files() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let dumps = (0..3).map(|_| lines.by_ref().find(|line| line.as_ref().unwrap().contains("completeness")));
     assert_eq!(dumps.flatten().count(), 3);
-    // The reader leaves, which is an error of one of two sinks.
+    // Closes the pipe, so that the stdout sink fails.
     drop(lines);
-    let said = child.wait_with_output().unwrap().stderr;
+    let stderr = child.wait_with_output().unwrap().stderr;
     let rows = parquet_rows(&files);
-    assert!(rows >= 3, "{rows} rows; {}", String::from_utf8_lossy(&said));
+    assert!(rows >= 3, "{rows} rows; {}", String::from_utf8_lossy(&stderr));
     assert!(std::fs::read_dir(&files).unwrap().flatten().all(|entry| !entry.path().ends_with(".partial")));
 }
 
 #[test]
-fn a_collector_that_is_killed_again_and_again_leaves_whole_files_and_says_so() {
-    let _turn = starting();
-    let settled = Settled::new(HERE);
+fn a_collector_that_is_killed_repeatedly_leaves_complete_files_and_reports_them() {
+    let _guard = may_spawn();
+    let connections = Connections::new(LOCALHOST);
     let directory = tempfile::tempdir().unwrap();
-    let (files, port) = (directory.path().join("files"), settled.port().to_string());
+    let (files, port) = (directory.path().join("files"), connections.port().to_string());
     let start = |count: &str| {
         Command::new(PARSHALL)
             .args(["sockets", "stream", "--every", "100ms", "--local-port", &port, "--format", "json"])
@@ -504,57 +508,57 @@ fn a_collector_that_is_killed_again_and_again_leaves_whole_files_and_says_so() {
         entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
     };
     let ends = |ending: &str| names().iter().filter(|name| name.ends_with(ending)).count();
-    let mut said = String::new();
+    let mut stderr = String::new();
     for killed in 0..3 {
         let mut child = start("1000000");
-        common::until("a file is in the making", || {
+        common::until("a file has data", || {
             let hidden = names().into_iter().find(|name| name.ends_with(".tmp"));
             let bytes = hidden.and_then(|name| Some(std::fs::metadata(files.join(name)).ok()?.len()));
             ends(".partial") == killed && bytes > Some(0)
         });
         child.kill().unwrap();
-        said += &String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr);
+        stderr += &String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr);
     }
     let end = start("1").wait_with_output().unwrap();
     assert!(end.status.success());
-    said += &String::from_utf8_lossy(&end.stderr);
-    assert_eq!(said.matches("warning: sockets: files: unfinished 1").count(), 3, "{said}");
+    stderr += &String::from_utf8_lossy(&end.stderr);
+    assert_eq!(stderr.matches("warning: sockets: files: unfinished 1").count(), 3, "{stderr}");
     let paths = std::fs::read_dir(&files).unwrap().map(|entry| entry.unwrap().path());
     let paths: Vec<_> = paths.filter(|path| !path.ends_with(".lock")).collect();
     assert_eq!(paths.len(), 4, "{paths:?}");
     for path in paths {
-        let text = zstd::decode_all(std::fs::File::open(&path).unwrap()).expect("it can be read to its end");
+        let text = zstd::decode_all(std::fs::File::open(&path).unwrap()).expect("a complete zstd file");
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         let lines: Vec<Value> = lines.map(|line| serde_json::from_slice(line).expect("whole lines")).collect();
         assert!(lines.len() >= 3, "{path:?}: {lines:?}");
     }
 }
 
-/// Threads, descriptors and resident memory in kB of a process.
-fn weight(pid: u32) -> (usize, usize, usize) {
+/// The numbers of threads and descriptors of a process, and its resident memory in KiB.
+fn resources(pid: u32) -> (usize, usize, usize) {
     let count = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
     (count("task"), count("fd"), rss.unwrap())
 }
 
-/// Its weight between two dumps: the least of each over a second.
-fn lightest(pid: u32) -> (usize, usize, usize) {
-    let weights = (0..50).map(|_| {
+/// The least of each over a second, which is the value between two dumps.
+fn least_resources(pid: u32) -> (usize, usize, usize) {
+    let samples = (0..50).map(|_| {
         std::thread::sleep(Duration::from_millis(20));
-        weight(pid)
+        resources(pid)
     });
-    weights.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1), a.2.min(b.2))).unwrap()
+    samples.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1), a.2.min(b.2))).unwrap()
 }
 
 #[test]
-fn namespaces_that_come_and_go_leave_nothing() {
-    let _turn = starting();
-    if !common::btf("sockets: namespaces that come and go") {
+fn destroyed_namespaces_leave_no_threads_descriptors_or_memory() {
+    let _guard = may_spawn();
+    if !common::btf("sockets: destroyed namespaces") {
         return;
     }
-    // One that stays, so that what reads a second namespace is there from the beginning.
-    let _stays = Daemon(Command::new("unshare").args(["--net", "sleep", "120"]).spawn().unwrap());
+    // A second namespace that exists all the time, so that its reader is created before the measurement.
+    let _namespace = Daemon(Command::new("unshare").args(["--net", "sleep", "120"]).spawn().unwrap());
     for backend in ["walk", "iter", "netlink"] {
         let mut child = Command::new(PARSHALL)
             .args(["sockets", "stream", "--every", "100ms", "--format", "json", "--backend", backend])
@@ -568,31 +572,31 @@ fn namespaces_that_come_and_go_leave_nothing() {
             .lines()
             .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap())
             .filter(|row| row.get("completeness").is_some());
-        // The first dumps take what they need for good.
+        // Buffers grow to their final size during the first dumps.
         let namespaces = ends.by_ref().take(5).last().unwrap()["completeness"]["namespaces"].as_u64().unwrap();
-        let before = lightest(pid);
-        let storm = std::thread::spawn(|| {
+        let before = least_resources(pid);
+        let churn = std::thread::spawn(|| {
             for _ in 0..150 {
                 let status = Command::new("unshare").args(["--net", "true"]).status().unwrap();
                 assert!(status.success());
             }
         });
-        while !storm.is_finished() {
-            ends.next().expect("it goes on");
+        while !churn.is_finished() {
+            ends.next().expect("another dump");
         }
-        storm.join().unwrap();
-        // The kernel takes its time to tear them down.
+        churn.join().unwrap();
+        // The kernel destroys namespaces asynchronously.
         let give_up = std::time::Instant::now() + Duration::from_secs(20);
         while ends.next().unwrap()["completeness"]["namespaces"].as_u64().unwrap() > namespaces {
-            assert!(std::time::Instant::now() < give_up, "{backend}: namespaces that are gone are still told");
+            assert!(std::time::Instant::now() < give_up, "{backend}: destroyed namespaces are still reported");
         }
-        let after = lightest(pid);
-        // Each of netlink's two readers keeps a socket of our own namespace, once both have read it at the same time.
+        let after = least_resources(pid);
+        // Each of the two netlink readers keeps a socket of this namespace, once both have read it at the same time.
         let kept = if backend == "netlink" { 1 } else { 0 };
         let none_left = after.0 <= before.0 && after.1 <= before.1 + kept;
         assert!(none_left, "{backend}: threads, descriptors, kB {before:?} {after:?}");
         assert!(after.2 < before.2 + 8 * 1024, "{backend}: resident kB {} after {}", after.2, before.2);
-        // Whoever writes must not wait for who reads.
+        // Reads on, so that the collector does not block in a write.
         let reader = std::thread::spawn(move || ends.count());
         daemon.end();
         assert!(reader.join().unwrap() < 1000);
@@ -600,12 +604,12 @@ fn namespaces_that_come_and_go_leave_nothing() {
 }
 
 #[test]
-fn a_socket_that_was_quiet_is_not_new() {
-    let _turn = starting();
+fn a_socket_that_changes_after_a_pause_is_reported_as_changed() {
+    let _guard = may_spawn();
     if !common::btf("sockets: changed since last") {
         return;
     }
-    let listener = apart(HERE);
+    let listener = listen_on_unused_port(LOCALHOST);
     let to = listener.local_addr().unwrap();
     let mut client = TcpStream::connect(to).unwrap();
     let _server = listener.accept().unwrap();
@@ -620,7 +624,7 @@ fn a_socket_that_was_quiet_is_not_new() {
         let _daemon = Daemon(child);
         let mut rows = lines.lines().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
         let mut ends = 0;
-        let quiet: Vec<Value> = rows
+        let first: Vec<Value> = rows
             .by_ref()
             .take_while(|row| {
                 ends += u32::from(row.get("completeness").is_some());
@@ -628,18 +632,18 @@ fn a_socket_that_was_quiet_is_not_new() {
             })
             .filter(|row| row.get("completeness").is_none())
             .collect();
-        assert_eq!(quiet.len(), 1, "{backend}: it is told in the first dump and then no more: {quiet:?}");
+        assert_eq!(first.len(), 1, "{backend}: it is reported only in the first dump: {first:?}");
         client.write_all(&[7; 1000]).unwrap();
         let row = rows.by_ref().find(|row| row.get("completeness").is_none()).unwrap();
         assert_eq!(row["seen"].as_str(), Some("changed"), "{backend}: {row}");
-        assert_eq!(row["socket"], quiet[0]["socket"], "{backend}");
+        assert_eq!(row["socket"], first[0]["socket"], "{backend}");
         assert!(row["rates"]["sent_bytes_per_s"].as_u64() >= Some(1000), "{backend}: {row}");
     }
 }
 
 #[test]
-fn mistakes_say_what_to_do() {
-    let _turn = starting();
+fn user_errors_have_an_error_and_a_hint() {
+    let _guard = may_spawn();
     for (arguments, what) in [
         (&["sockets", "once", "--netns", "no-such-one"][..], "there is no network namespace `no-such-one`"),
         (&["sockets", "once", "--fields", "nothing"], "there is no group of fields `nothing`"),

@@ -1,4 +1,4 @@
-//! `try` on real processes: a change that helps, one that does not, and whatever happens, everything as it was afterwards.
+//! `try` on real processes: a change that helps and one that does not, and that every end of a trial reverts its changes.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 mod common;
@@ -6,17 +6,18 @@ mod common;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Done, NOBODY, PARSHALL, Pair, Running, Scratch, begin, finish, has, parshall, service, until};
+use common::{
+    ControlGroup, Done, NOBODY, PARSHALL, Pair, Running, Scratch, begin, finish, has, parshall, service, until,
+};
 use parshall_evidence::{TrialReport, TrialStatus};
 use parshall_host::proc_fs;
 use parshall_sys::pidfd::Pidfd;
 use parshall_sys::{socket_option, thread_setting};
 
-/// Short windows: what is tested here shows in each of them.
+/// Short windows, because the effects that are tested here show in each window.
 const SHORT: [&str; 5] = ["--yes", "--pairs", "3", "--window", "300ms"];
 
 fn ready(what: &str) -> bool {
@@ -37,17 +38,17 @@ fn result(done: &Done) -> TrialReport {
     report
 }
 
-/// TCP_NODELAY of the connections of a process, read as the trial does.
+/// TCP_NODELAY of the connections of a process, read in the same way as by the trial.
 fn nodelay(pid: u32) -> Vec<bool> {
     connections(pid, |fd| socket_option::number(fd, socket_option::Number::NoDelay).unwrap() != 0)
 }
 
-/// What `read` finds on each connection of a process.
+/// The results of `read` for each connection of a process.
 fn connections<T>(pid: u32, read: impl Fn(BorrowedFd<'_>) -> T) -> Vec<T> {
     sockets(pid, true, read)
 }
 
-/// Of its connections or, which have no peer, its listening sockets.
+/// The results of `read` for each connection of a process, or for each of its listening sockets.
 fn sockets<T>(pid: u32, connected: bool, read: impl Fn(BorrowedFd<'_>) -> T) -> Vec<T> {
     let process = Pidfd::open(pid).unwrap();
     let copies = proc_fs::sockets(pid).into_iter().filter_map(|(fd, _)| process.get_socket(fd).ok());
@@ -55,7 +56,7 @@ fn sockets<T>(pid: u32, connected: bool, read: impl Fn(BorrowedFd<'_>) -> T) -> 
     copies.filter(wanted).map(|copy| read(copy.as_fd())).collect()
 }
 
-/// A trial whose output nobody reads, to be ended half-way.
+/// Starts a trial that the test ends before it is done.
 fn start(arguments: &[&str]) -> Running {
     let mut command = Command::new(PARSHALL);
     begin(command.arg("try").args(arguments).args(["--yes", "--pairs", "20", "--window", "400ms"]))
@@ -80,7 +81,7 @@ fn nodelay_helps_where_nagle_waits() {
     let order: Vec<(u32, bool)> = report.windows.iter().map(|window| (window.pair, window.changed)).collect();
     assert_eq!(order, [(0, false), (1, false), (1, true), (2, true), (2, false), (3, false), (3, true)]);
     assert_eq!((nodelay(pair.client.pid()), nodelay(pair.server.pid())), (vec![false], vec![false]));
-    // For people, by one of its processes, with the old value and what it costs said first.
+    // The text report, with a process as the subject. The plan with the old value is printed before the change.
     let pid = pair.client.pid().to_string();
     let done = parshall(&[&["try", "nodelay", "--pid", &pid], &SHORT[..]].concat());
     assert_eq!(done.code, Some(0), "{done:?}");
@@ -91,13 +92,13 @@ fn nodelay_helps_where_nagle_waits() {
 }
 
 #[test]
-fn nodelay_makes_no_difference_to_the_twin() {
-    if !ready("try: the healthy twin") {
+fn nodelay_makes_no_difference_if_the_client_has_it() {
+    if !ready("try: a client with TCP_NODELAY") {
         return;
     }
     let _alone = common::alone();
     let pair = Pair::start(&["--nodelay", "--pause-ms", "1"]);
-    // The server writes each reply at once, so its own setting changes nothing. An interval of 99 % is wrong now and then.
+    // The server writes each reply at once, so its TCP_NODELAY has no effect. A 99 % interval is sometimes wrong.
     let reports: Vec<TrialReport> = (0..3).map(|_| trial(&["nodelay", "--port", &pair.port.to_string()])).collect();
     let same = reports.iter().filter(|report| report.outcome.status == TrialStatus::NoDifference).count();
     assert!(same >= 2, "{reports:#?}");
@@ -107,19 +108,19 @@ fn nodelay_makes_no_difference_to_the_twin() {
 }
 
 #[test]
-fn what_is_in_place_is_not_changed() {
-    if !ready("try: a change that is in place") {
+fn a_setting_that_is_already_in_place_is_not_changed() {
+    if !ready("try: a setting that is in place") {
         return;
     }
     let pair = Pair::start(&[]);
-    let control = connections(pair.client.pid(), |fd| socket_option::congestion(fd).unwrap()).remove(0);
-    let report = trial(&[&format!("congestion={control}"), "--port", &pair.port.to_string()]);
+    let algorithm = connections(pair.client.pid(), |fd| socket_option::congestion(fd).unwrap()).remove(0);
+    let report = trial(&[&format!("congestion={algorithm}"), "--port", &pair.port.to_string()]);
     assert_eq!(report.outcome.status, TrialStatus::InPlace, "{report:#?}");
     assert!(report.windows.is_empty() && report.places.changed == 0 && report.places.in_place == 2);
 }
 
 #[test]
-fn a_service_that_carries_nothing_is_left_alone() {
+fn an_idle_service_is_not_changed() {
     if !ready("try: an idle service") {
         return;
     }
@@ -131,62 +132,30 @@ fn a_service_that_carries_nothing_is_left_alone() {
     drop(idle);
 }
 
-/// A control group with a CPU quota, in whatever hierarchy controls CPU time here.
-struct Quota(PathBuf);
-
-impl Quota {
-    fn create(cpus: f64) -> Option<Self> {
-        let name = format!("it-try-{}", std::process::id());
-        let (root, file, text) = match std::path::Path::new("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists() {
-            true => ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", format!("{:.0}", cpus * 1e5)),
-            false => ("/sys/fs/cgroup", "cpu.max", format!("{:.0} 100000", cpus * 1e5)),
-        };
-        let path = PathBuf::from(root).join(name);
-        std::fs::create_dir(&path).ok()?;
-        let group = Self(path);
-        std::fs::write(group.0.join(file), text).ok()?;
-        Some(group)
-    }
-
-    fn text(&self) -> String {
-        let read = |file: &str| std::fs::read_to_string(self.0.join(file));
-        read("cpu.max").or_else(|_| read("cpu.cfs_quota_us")).unwrap().trim().to_owned()
-    }
-}
-
-impl Drop for Quota {
-    fn drop(&mut self) {
-        for _ in 0..100 {
-            if std::fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
 #[test]
-fn a_raised_quota_helps_and_comes_back() {
+fn a_raised_quota_helps_and_is_restored() {
     let what = "try quota";
     if !ready(what) {
         return;
     }
     let _alone = common::alone();
-    let Some(group) = Quota::create(0.02) else { return common::skip(what, "no control group can be made") };
+    let Some(group) = ControlGroup::with_cpu_quota(0.02) else {
+        return common::skip(what, "no control group with a CPU quota can be created here");
+    };
     let pair = Pair::start(&["--nodelay"]);
-    std::fs::write(group.0.join("cgroup.procs"), pair.server.pid().to_string()).unwrap();
-    let before = group.text();
-    // Throttled for up to 98 ms of 100: a window must hold several periods.
+    group.add(pair.server.pid());
+    let before = group.cpu_quota();
+    // The server is throttled for up to 98 ms of each period of 100 ms, so a window must have several periods.
     let arguments =
         ["try", "quota=max", "--port", &pair.port.to_string(), "--yes", "--pairs", "5", "--window", "600ms"];
     let report = result(&parshall(&[&arguments[..], &["--format", "json"]].concat()));
     assert_eq!(report.outcome.status, TrialStatus::Helped, "{report:#?}");
     assert_eq!((report.change.on.as_str(), report.places.changed), ("control group", 1));
-    assert_eq!(group.text(), before);
+    assert_eq!(group.cpu_quota(), before);
     let trial = start(&["quota=max", "--port", &pair.port.to_string()]);
-    until("the quota is lifted", || group.text() != before);
+    until("the quota is raised", || group.cpu_quota() != before);
     trial.signal("-KILL");
-    until("the quota is back", || group.text() == before);
+    until("the quota is restored", || group.cpu_quota() == before);
     drop(pair);
 }
 
@@ -200,7 +169,7 @@ fn a_killed_trial_leaves_nothing_changed() {
     let port = pair.port.to_string();
     let (client, server) = (pair.client.pid(), pair.server.pid());
     let both = || [nodelay(client), nodelay(server)].concat();
-    // While the change is in place, by every signal that ends a process; SIGKILL cannot be noticed.
+    // While the change is in place, with each signal that ends a process. SIGKILL cannot be handled.
     for signal in ["-KILL", "-INT", "-TERM", "-HUP"] {
         let trial = start(&["nodelay", "--port", &port]);
         until("both ends are changed", || both() == [true, true]);
@@ -208,13 +177,13 @@ fn a_killed_trial_leaves_nothing_changed() {
         until("both ends are as before", || both() == [false, false]);
         drop(trial);
     }
-    // In whatever phase it happens to be: while it is found out what to change, measured, changed, taken back.
+    // At different times, so that each phase is interrupted: the search for places, a window, the change, the reversal.
     for ms in [20, 60, 120, 250, 400, 600, 800, 1000, 1300, 1700] {
         let trial = start(&["nodelay", "--port", &port]);
         std::thread::sleep(Duration::from_millis(ms));
         trial.signal("-KILL");
         drop(trial);
-        // The guardian has ended once nobody holds the lock of the process: then all is as it will stay.
+        // The guardian holds a lock for the process until it has reverted everything.
         until("the guardian has ended", || {
             let path = format!("/proc/{client}/stat");
             parshall_sys::file_lock::FileLock::take_existing(path.as_ref()).unwrap().is_some()
@@ -224,7 +193,7 @@ fn a_killed_trial_leaves_nothing_changed() {
 }
 
 #[test]
-fn threads_get_their_cpus_and_priority_back() {
+fn affinity_and_nice_of_threads_are_restored() {
     if !ready("try affinity and nice") {
         return;
     }
@@ -237,13 +206,13 @@ fn threads_get_their_cpus_and_priority_back() {
     let (cpus_before, nice_before) = (cpus(), nice());
     if cpus_before[0].len() > 1 {
         let trial = start(&["affinity=0", "--port", &port]);
-        until("the threads are confined", || cpus().iter().all(|cpus| cpus == &[0]));
+        until("the affinity is set", || cpus().iter().all(|cpus| cpus == &[0]));
         trial.signal("-KILL");
-        until("the threads may go everywhere again", || cpus() == cpus_before);
+        until("the affinity is restored", || cpus() == cpus_before);
     }
     let trial = start(&["nice=5", "--port", &port]);
-    until("the threads are nice", || nice().iter().all(|&nice| nice == 5));
-    // One that a changed thread starts inherits the value, and must not keep it.
+    until("the nice value is set", || nice().iter().all(|&nice| nice == 5));
+    // A thread that a changed thread starts inherits the value, which must be reverted too.
     let (late, _) = service(&["call", "--port", &port, "--nodelay"]);
     until("a thread serves it", || nice().len() > nice_before.len() && nice().iter().all(|&nice| nice == 5));
     trial.signal("-INT");
@@ -254,7 +223,7 @@ fn threads_get_their_cpus_and_priority_back() {
 }
 
 #[test]
-fn buffers_are_unlocked_again() {
+fn socket_settings_are_restored_and_buffers_unlocked() {
     if !ready("try rcvbuf") {
         return;
     }
@@ -269,7 +238,7 @@ fn buffers_are_unlocked_again() {
         assert_eq!((report.places.changed, report.reverted.restored), (1, 1), "{change}: {report:#?}");
     }
     let after = buffer(pair.client.pid());
-    // Unlocked, the kernel tunes it again, and may have.
+    // The size is not compared, because the kernel tunes an unlocked buffer.
     assert!(!before[0].locked && !after[0].locked, "{before:?} {after:?}");
     let client = pair.client.pid();
     assert_eq!(connections(client, |fd| socket_option::max_pacing_rate(fd).unwrap()), [u64::MAX]);
@@ -277,7 +246,7 @@ fn buffers_are_unlocked_again() {
 }
 
 #[test]
-fn a_sysctl_of_the_services_own_namespace() {
+fn a_sysctl_is_changed_only_in_the_namespace_of_the_service() {
     let what = "try with a sysctl";
     if !ready(what) || !has(&["unshare", "ip", "nsenter"], what) {
         return;
@@ -298,10 +267,10 @@ fn a_sysctl_of_the_services_own_namespace() {
     let (before, own) = (sysctl(true), sysctl(false));
     let trial = start(&["net.ipv4.tcp_retries2=7", "--port", &port.to_string()]);
     until("the sysctl is set", || sysctl(true) == "7");
-    assert_eq!(sysctl(false), own, "only inside");
+    assert_eq!(sysctl(false), own, "the sysctl of this namespace is unchanged");
     trial.signal("-KILL");
-    until("the sysctl is back", || sysctl(true) == before);
-    // One that is absent, and one that may not be read.
+    until("the sysctl is restored", || sysctl(true) == before);
+    // A sysctl that does not exist, and one that cannot be read.
     for name in ["net.ipv4.no_such_sysctl=1", "net.ipv4.route.flush=1"] {
         let done = parshall(&[&["try", name, "--port", &port.to_string()], &SHORT[..]].concat());
         assert_eq!(done.code, Some(1), "{done:?}");
@@ -310,7 +279,7 @@ fn a_sysctl_of_the_services_own_namespace() {
 }
 
 #[test]
-fn connections_that_come_during_the_trial_are_changed_and_put_back() {
+fn connections_that_are_opened_during_the_trial_are_changed_and_restored() {
     if !ready("try: new connections") {
         return;
     }
@@ -329,7 +298,7 @@ fn connections_that_come_during_the_trial_are_changed_and_put_back() {
 }
 
 #[test]
-fn connections_that_live_for_one_request_have_it_from_their_listener() {
+fn connections_for_one_request_inherit_the_setting_of_their_listener() {
     if !ready("try: a connection for each request") {
         return;
     }
@@ -340,10 +309,10 @@ fn connections_that_live_for_one_request_have_it_from_their_listener() {
     let listener = || sockets(server.pid(), false, on);
     let trial = start(&["nodelay", "--port", &port.to_string()]);
     until("the listener is changed", || listener() == [true]);
-    until("what it accepts has it", || sockets(server.pid(), true, on).contains(&true));
+    until("accepted connections have the setting", || sockets(server.pid(), true, on).contains(&true));
     trial.signal("-KILL");
-    until("the listener is as before", || listener() == [false]);
-    until("so is what it accepts", || sockets(server.pid(), true, on).iter().all(|on| !on));
+    until("the listener is restored", || listener() == [false]);
+    until("accepted connections are restored", || sockets(server.pid(), true, on).iter().all(|on| !on));
     drop(churn);
 }
 
@@ -355,16 +324,16 @@ fn one_trial_at_a_time() {
     let _alone = common::alone();
     let pair = Pair::start(&[]);
     let first = start(&["nodelay", "--port", &pair.port.to_string()]);
-    until("the first one is under way", || nodelay(pair.client.pid()) == [true]);
+    until("the first trial has made its change", || nodelay(pair.client.pid()) == [true]);
     let second = parshall(&[&["try", "quickack", "--pid", &pair.server.pid().to_string()], &SHORT[..]].concat());
     assert_eq!(second.code, Some(1));
-    let (error, _) = error_behind_the_plan(&second);
+    let (error, _) = error_after_the_plan(&second);
     assert!(error.contains("another trial"), "{error}");
     drop(first);
 }
 
-/// The last two lines: in front of them stands what was about to be done.
-fn error_behind_the_plan(done: &Done) -> (String, String) {
+/// The error and the hint, which are the last two lines after the plan of the trial.
+fn error_after_the_plan(done: &Done) -> (String, String) {
     let lines: Vec<&str> = done.orderly().stderr.lines().collect();
     let [.., error, hint] = lines[..] else { panic!("{done:?}") };
     assert!(error.starts_with("error: ") && hint.starts_with("hint: ") && done.stdout.is_empty(), "{done:?}");
@@ -372,7 +341,7 @@ fn error_behind_the_plan(done: &Done) -> (String, String) {
 }
 
 #[test]
-fn a_process_that_ends_on_the_way() {
+fn a_process_that_ends_during_the_trial_is_an_error() {
     if !ready("try: a process that ends") {
         return;
     }
@@ -383,15 +352,15 @@ fn a_process_that_ends_on_the_way() {
     pair.server.end();
     let done = trial.finish();
     assert_eq!(done.code, Some(1), "{done:?}");
-    let (error, _) = error_behind_the_plan(&done);
+    let (error, _) = error_after_the_plan(&done);
     assert!(error.contains("ended"), "{error}");
 }
 
 #[test]
-fn wrong_usage_and_subjects() {
-    let missing_answer = finish(Command::new(PARSHALL).args(["try", "nodelay", "--pid", "1"]));
-    assert_eq!(missing_answer.code, Some(2));
-    assert!(missing_answer.error_and_hint().1.contains("--yes"), "{missing_answer:?}");
+fn invalid_arguments_and_subjects_are_errors() {
+    let without_terminal = finish(Command::new(PARSHALL).args(["try", "nodelay", "--pid", "1"]));
+    assert_eq!(without_terminal.code, Some(2));
+    assert!(without_terminal.error_and_hint().1.contains("--yes"), "{without_terminal:?}");
     for arguments in [
         &["try"][..],
         &["try", "nodelay", "--yes"],
@@ -420,8 +389,8 @@ fn wrong_usage_and_subjects() {
 }
 
 #[test]
-fn without_the_right_to_reach_its_sockets() {
-    let what = "try without rights";
+fn an_unprivileged_user_gets_an_error() {
+    let what = "try without privileges";
     if !has(&["python3"], what) || !common::root(what) {
         return;
     }
@@ -438,24 +407,24 @@ fn without_the_right_to_reach_its_sockets() {
     assert_eq!(nodelay(pair.client.pid()), [false]);
 }
 
-/// At a terminal it asks, and takes anything but yes for no.
+/// In a terminal it asks for confirmation; every answer but yes means no.
 #[test]
-fn a_terminal_is_asked() {
+fn in_a_terminal_it_asks_for_confirmation() {
     let what = "try at a terminal";
     if !ready(what) || !has(&["script"], what) {
         return;
     }
     let _alone = common::alone();
     let pair = Pair::start(&[]);
-    for (answer, told) in [("n\n", "nothing was changed"), ("y\n", "HELPED")] {
+    for (answer, expected) in [("n\n", "nothing was changed"), ("y\n", "HELPED")] {
         let line = format!("{PARSHALL} try nodelay --port {} --pairs 3 --window 300ms", pair.port);
         let mut command = Command::new("script");
         command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         std::io::Write::write_all(child.stdin.as_mut().unwrap(), answer.as_bytes()).unwrap();
-        let mut said = String::new();
-        child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        let mut output = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
         child.wait().unwrap();
-        assert!(said.contains("Go on? [y/N]") && said.contains(told), "{answer:?}: {said}");
+        assert!(output.contains("Go on? [y/N]") && output.contains(expected), "{answer:?}: {output}");
     }
 }

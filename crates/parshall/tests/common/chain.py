@@ -1,11 +1,12 @@
-"""Chains of processes for tests of following. Every process ends with the first one, and that one with its stdin.
+"""Chains of processes for tests of `--follow`. The first process exits when its stdin is closed, the others when the first has.
 
-chain.py HOP...   HOP is `tcp`, `unix` or `pipe`: the first process answers on a TCP port (`ready PORT`) and asks the next one by
-                  the first hop before each answer, and so on; the last one sleeps 20 ms. Prints one line `hop PID` for each process.
-chain.py late     every second for 20 s, the first process connects to a further one.
-chain.py serve HOST      answers at HOST after 20 ms (`ready PORT`).
-chain.py ask HOST PORT   asks there before each of its own answers.
-chain.py pair     two processes that ask each other in turns.
+chain.py HOP...          HOP is `tcp`, `unix` or `pipe`. The first process serves a TCP port (`ready PORT`). Before each reply it
+                         sends a request to the next process over the first hop, and so on. The last one sleeps for 20 ms.
+                         Each process prints a line `hop PID`.
+chain.py late            every second for 20 s, the first process connects to another process.
+chain.py serve HOST      serves at HOST and replies after 20 ms (`ready PORT`).
+chain.py ask HOST PORT   sends a request there before each of its own replies.
+chain.py pair            two processes that send requests to each other in turn.
 """
 import os
 import socket
@@ -15,7 +16,7 @@ import time
 
 
 def main():
-    # Not sys.stdin: a fork copies the lock that its reader holds.
+    # os.read() instead of sys.stdin, whose lock would be copied by a fork while this thread holds it.
     threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
     hops = sys.argv[1:]
     if hops == ["pair"]:
@@ -35,7 +36,7 @@ def main():
 
 
 def say(*words):
-    # At once, or lines of several processes mix.
+    # A single write, so that lines of several processes do not mix.
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
@@ -65,20 +66,21 @@ def sleeps():
 
 
 def leave_starter():
-    # Pipes to whoever started the chain would connect its processes too.
+    # The inherited pipes to the test would also connect the processes of the chain.
     for fd in range(3):
         os.dup2(os.open(os.devnull, os.O_RDWR), fd)
 
 
 def spawn(body, *keep):
-    """Not a child of the process that asks: it must be found by what connects the two, the descriptors `keep`."""
+    """Runs `body` in a process that is not a child of this one and keeps only the descriptors `keep`. So it can only be found
+    through these descriptors."""
     if os.fork() == 0:
         if os.fork() == 0:
             for fd in set(map(int, os.listdir("/proc/self/fd"))) - {0, 1, 2, *keep}:
                 try:
                     os.close(fd)
                 except OSError:
-                    pass  # It was that of the listing.
+                    pass  # The descriptor of the directory listing.
             end_with(FIRST)
             say("hop", os.getpid())
             threading.Timer(1, leave_starter).start()
@@ -89,7 +91,7 @@ def spawn(body, *keep):
 
 
 def next_hop(hops):
-    """Starts the rest of the chain; returns how it is asked."""
+    """Starts the rest of the chain. Returns a function that sends it a request and waits for the reply."""
     if not hops:
         return sleeps
     kind, rest = hops[0], hops[1:]

@@ -1,6 +1,6 @@
-//! Shared by the suites: running the binary, services to observe, and skips. No test belongs here.
+//! Support for the test suites: runs the binary, services to observe and control groups, and reports skips. It has no tests.
 //!
-//! Nothing outlives a test. A [`Running`] is killed when dropped, and services exit when their stdin is closed, which also
+//! Nothing outlives a test. A [`Running`] is killed when it is dropped. A service exits when its stdin is closed, which also
 //! happens when the test is killed. Scratch files are in `/tmp/it-*` and are removed with their [`Scratch`].
 #![allow(dead_code, unused_imports, clippy::unwrap_used)] // Each suite uses a part of this; a panic in a test is its report.
 
@@ -15,7 +15,7 @@ use parshall_evidence::{Capture, Report};
 pub use parshall_testkit::{is_root, root, skip};
 
 pub const PARSHALL: &str = env!("CARGO_BIN_EXE_parshall");
-/// An invocation that takes longer than its window and this time hangs.
+/// The most time of an invocation beyond its window; it is then killed and the test fails.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs tests one at a time, because measurements need the CPUs.
@@ -34,7 +34,7 @@ pub fn has(programs: &[&str], what: &str) -> bool {
     missing.is_none()
 }
 
-/// Whether this host offers the btf rung to the tests. Reports a skip if not.
+/// Whether the btf rung can be used on this host. Reports a skip if not.
 pub fn btf(what: &str) -> bool {
     if !root(what) {
         return false;
@@ -74,7 +74,7 @@ impl Scratch {
     /// A copy of the binary, for users who may not enter the directory where it was built.
     pub fn parshall(&self) -> PathBuf {
         let copy = self.file("parshall");
-        std::fs::copy(PARSHALL, &copy).expect("room in /tmp");
+        std::fs::copy(PARSHALL, &copy).expect("space in /tmp");
         copy
     }
 }
@@ -112,7 +112,7 @@ impl Done {
     }
 }
 
-/// Runs the binary to its end.
+/// Runs the binary and waits for its exit.
 pub fn parshall(arguments: &[&str]) -> Done {
     finish(Command::new(PARSHALL).args(arguments))
 }
@@ -144,7 +144,7 @@ pub fn undisturbed<T>(mut work: impl FnMut() -> T) -> T {
     work()
 }
 
-/// Runs any command to its end.
+/// Runs a command and waits for its exit.
 pub fn finish(command: &mut Command) -> Done {
     begin(command).finish()
 }
@@ -194,9 +194,9 @@ impl Running {
         children(self.pid())
     }
 
-    /// Waits until it has exited without being signalled, and reaps it.
+    /// Waits until it has exited by itself, and reaps it.
     pub fn wait_for_end(&mut self) {
-        // Child::wait() would close its stdin, at which services exit.
+        // Child::wait() would close its stdin, and services exit when their stdin is closed.
         while let Ok(None) = self.child.try_wait() {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -216,7 +216,7 @@ impl Running {
                 None if Instant::now() > give_up => {
                     self.end();
                     let (stdout, stderr) = self.output.take().expect("collected");
-                    panic!("it hangs: {}\n{}", stdout.join().unwrap(), stderr.join().unwrap());
+                    panic!("timeout: {}\n{}", stdout.join().unwrap(), stderr.join().unwrap());
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
@@ -247,7 +247,7 @@ pub fn service(arguments: &[&str]) -> (Running, u16) {
 pub fn serve_with(command: &mut Command) -> (Running, u16) {
     let (running, lines) = start_lines(command, 1);
     let port = lines[0].strip_prefix("ready ").and_then(|port| port.trim().parse().ok());
-    (running, port.unwrap_or_else(|| panic!("the service says when it is ready: {lines:?}")))
+    (running, port.unwrap_or_else(|| panic!("the first line is not `ready PORT`: {lines:?}")))
 }
 
 /// Starts a command and waits for its first lines.
@@ -284,7 +284,7 @@ impl Pair {
     }
 }
 
-/// The children of a process, without the process that reports to `parshall run` the signals of its process group.
+/// The children of a process, without `parshall-group`, which reports the signals of a process group to `parshall run`.
 pub fn children(pid: u32) -> Vec<u32> {
     let parent = |child: u32| -> Option<u32> {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
@@ -300,6 +300,60 @@ pub fn children(pid: u32) -> Vec<u32> {
     children
 }
 
+/// A new control group. It is removed on drop.
+pub struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    /// Creates a control group, in any hierarchy of v1 or v2. `None` if that is not possible here.
+    pub fn create() -> Option<Self> {
+        let roots = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/unified", "/sys/fs/cgroup", "/sys/fs/cgroup/systemd"];
+        roots.into_iter().find_map(Self::create_in)
+    }
+
+    /// Creates a control group with a CPU quota, in the hierarchy that controls CPU time. `None` if that is not possible here.
+    pub fn with_cpu_quota(cpus: f64) -> Option<Self> {
+        let (root, file, text) = match Path::new("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists() {
+            true => ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", format!("{:.0}", cpus * 1e5)),
+            false => ("/sys/fs/cgroup", "cpu.max", format!("{:.0} 100000", cpus * 1e5)),
+        };
+        let group = Self::create_in(root)?;
+        std::fs::write(group.0.join(file), text).ok()?;
+        Some(group)
+    }
+
+    fn create_in(root: &str) -> Option<Self> {
+        let root = Path::new(root);
+        let group = root.join(format!("it-{}", std::process::id()));
+        (root.join("cgroup.procs").exists() && std::fs::create_dir(&group).is_ok()).then_some(Self(group))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn add(&self, pid: u32) {
+        std::fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    /// The text of the file with the CPU quota.
+    pub fn cpu_quota(&self) -> String {
+        let read = |file: &str| std::fs::read_to_string(self.0.join(file));
+        read("cpu.max").or_else(|_| read("cpu.cfs_quota_us")).unwrap().trim().to_owned()
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        // It can be removed only after the kernel has released its last process.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
 /// Reads a saved capture.
 pub fn capture(path: &Path) -> Capture {
     serde_json::from_slice(&std::fs::read(path).expect("a capture was saved")).expect("a capture")
@@ -311,22 +365,22 @@ pub fn verdict(report: &Report) -> String {
     report.verdict.cause.clone().unwrap_or_else(|| status.as_str().unwrap_or_default().to_owned())
 }
 
-/// Waits for a condition that must become true soon.
+/// Waits until a condition is true. Fails after 10 s.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let give_up = Instant::now() + Duration::from_secs(10);
     while !condition() {
-        assert!(Instant::now() < give_up, "waited in vain: {what}");
+        assert!(Instant::now() < give_up, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// A recipe of the lab: its name and the verdict it expects (None: any but a cause).
+/// A recipe of the lab: its name and the cause that it expects (`None`: a verdict without a cause).
 pub struct Recipe {
     pub name: String,
     pub cause: Option<String>,
 }
 
-/// The recipes in a directory of the repository, by name.
+/// The recipes in a directory of the repository, sorted by name.
 pub fn recipes(directory: &str) -> Vec<Recipe> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(directory);
     let mut found: Vec<Recipe> = std::fs::read_dir(&directory)

@@ -1,15 +1,14 @@
 """A simple service and its clients: python3 service.py ROLE [OPTIONS].
 
-  serve                     replies with 100 B to every 176 B; one thread per connection
-  call --port P             sends requests without end, each in two small writes (--nodelay: without Nagle's algorithm;
+  serve                     replies with 100 B to every request of 176 B; one thread per connection
+  call --port P             sends requests until it is ended, each in two small writes (--nodelay: without Nagle's algorithm;
                             --pause-ms N: waits between requests; --rounds N: exits after N requests)
-  churn --port P            opens a connection per request and closes it
+  churn --port P            opens and resets a connection for each request
   fork                      serves in a child process and calls from another; --rounds N; does not read its stdin
-  prefork                   listens, and its children do the rest: one serves, one calls, and every 300 ms a new one calls
-                            for a second
+  prefork                   listens; one child serves, one calls, and every 300 ms a new child sends 25 requests
   idle                      holds a connection to itself and sleeps
 
-Each prints `ready PORT` once it has traffic, and exits when its stdin is closed, so that none outlives its test.
+Each prints `ready PORT` once it has traffic. All but `fork` exit when their stdin is closed, so that none outlives its test.
 """
 import argparse, os, socket, sys, threading, time
 
@@ -72,7 +71,7 @@ def call(options):
 
 
 def churn(options):
-    # A reset instead of an orderly end: no TIME_WAIT, so that ports do not run out.
+    # Closes with a reset, so that no socket stays in TIME_WAIT and ports do not run out.
     linger = (1).to_bytes(4, sys.byteorder) + (0).to_bytes(4, sys.byteorder)
     for n in range(1, 1 << 62):
         with socket.create_connection((options.host, options.port)) as connection:
@@ -100,7 +99,7 @@ def fork(options):
 
 
 def child(work):
-    """Runs `work` in a child that ends with us: it sees the end of the same stdin."""
+    """Runs `work` in a child process, which exits when the shared stdin is closed."""
     pid = os.fork()
     if pid == 0:
         until_stdin_ends()
@@ -117,7 +116,7 @@ def prefork(options):
     child(lambda: accept(listener))
     child(lambda: call(options))
     until_stdin_ends()
-    # Each caller says that it is ready; only the first is heard.
+    # Each caller prints `ready`; the test reads only the first line.
     sys.stdout.flush()
     while True:
         time.sleep(0.3)
@@ -136,7 +135,7 @@ def main():
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--nodelay", action="store_true")
-    parser.add_argument("--dual", action="store_true", help="serve IPv6 and, as mapped addresses, IPv4")
+    parser.add_argument("--dual", action="store_true", help="listen on an IPv6 socket that also accepts IPv4")
     parser.add_argument("--pause-ms", type=float, default=0)
     parser.add_argument("--rounds", type=int, default=0)
     options = parser.parse_args()

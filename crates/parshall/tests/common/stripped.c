@@ -1,4 +1,5 @@
-/* A service without symbols: one thread that talks to itself over TCP and computes. Prints "ready PORT". */
+/* A service whose symbols are stripped: one thread that sends a byte to itself over TCP and computes, in a loop. Prints
+ * "ready PORT". */
 #include <arpa/inet.h>
 #include <signal.h>
 #include <stdio.h>
@@ -8,7 +9,7 @@
 
 static volatile unsigned long sink;
 
-/* Some milliseconds even on a CPU that renames memory: a verdict of too much work for a request needs one. */
+/* Takes some milliseconds even on a CPU with memory renaming, because the cause under test needs at least one. */
 static __attribute__((noinline)) void a_name_that_strip_removes(void)
 {
 	for (unsigned long i = 0; i < 12000000; i++)

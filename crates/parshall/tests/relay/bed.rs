@@ -1,4 +1,4 @@
-//! A relay in its own process, and its state in /proc.
+//! Runs relays as processes, and reads their state from /proc.
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parshall_evidence::socket::selection::state;
 use parshall_evidence::socket::{Groups, Selection, Side};
 use parshall_host::tcp_diag::{TcpDiag, TcpSocket, states};
 
 use super::net::{Conn, TIMEOUT, Target, soon};
 use crate::common::{PARSHALL, Scratch};
 
-/// Worker threads: two, so that state that the threads do not share is found.
+/// Two worker threads, so that errors in state that the threads do not share are found.
 pub const THREADS: usize = 2;
 
 /// The environment of a case: an engine, and relays that are killed at its end.
@@ -28,7 +29,7 @@ pub struct Bed {
 pub struct Plan {
     /// Keys at the top of the file.
     pub global: String,
-    /// The listen address; [`own_place`] if empty.
+    /// The listen address; [`unused_address`] if empty.
     pub listen: String,
     pub targets: Vec<String>,
     /// Keys of the listener.
@@ -41,10 +42,10 @@ pub struct Plan {
 pub struct Relay {
     child: Child,
     /// The listen address.
-    pub place: String,
+    pub address: String,
     /// Its configuration file.
     pub file: PathBuf,
-    stderr: PathBuf,
+    stderr_file: PathBuf,
     pids: Arc<Mutex<Vec<u32>>>,
 }
 
@@ -55,7 +56,7 @@ pub struct Refused(pub String);
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// An unused address: each has its own IP address in 127/8, and the port is below the ephemeral range.
-pub fn own_place() -> String {
+pub fn unused_address() -> String {
     let pid = std::process::id();
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let host = |n: u32| 1 + n % 254;
@@ -67,14 +68,14 @@ impl Bed {
         Self { engine, scratch: Scratch::new(), pids: Arc::default() }
     }
 
-    /// The pids for [`end_all`], which another thread calls.
+    /// The pids of the relays, for [`end_all`] in another thread.
     pub fn pids(&self) -> Arc<Mutex<Vec<u32>>> {
         self.pids.clone()
     }
 
-    /// A relay to this target; `keys` are lines of the listener's table.
+    /// Starts a relay to this target. `keys` are lines of the listener's table.
     pub fn relay(&self, target: &Target, keys: &str) -> Relay {
-        self.start(Plan { targets: vec![target.place.clone()], keys: keys.to_owned(), ..Plan::default() })
+        self.start(Plan { targets: vec![target.address.clone()], keys: keys.to_owned(), ..Plan::default() })
     }
 
     pub fn start(&self, plan: Plan) -> Relay {
@@ -83,31 +84,31 @@ impl Bed {
 
     /// Starts a relay and waits until it listens.
     pub fn try_start(&self, plan: Plan) -> Result<Relay, Refused> {
-        let place = if plan.listen.is_empty() { own_place() } else { plan.listen.clone() };
+        let address = if plan.listen.is_empty() { unused_address() } else { plan.listen.clone() };
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let file = self.scratch.file(&format!("{number}.toml"));
-        let stderr = self.scratch.file(&format!("{number}.err"));
-        std::fs::write(&file, self.text(&plan, &place)).expect("a file in /tmp");
+        let stderr_file = self.scratch.file(&format!("{number}.err"));
+        std::fs::write(&file, self.text(&plan, &address)).expect("a file in /tmp");
         let limit = plan.descriptors.map_or(String::new(), |n| format!("ulimit -n {n}; "));
         let child = Command::new("sh")
             .args(["-c", &format!("{limit}exec \"$0\" relay -c \"$1\""), PARSHALL])
             .arg(&file)
             .stdin(std::process::Stdio::null())
             .stdout(File::create(self.scratch.file(&format!("{number}.out"))).expect("a file in /tmp"))
-            .stderr(File::create(&stderr).expect("a file in /tmp"))
+            .stderr(File::create(&stderr_file).expect("a file in /tmp"))
             .spawn()
             .expect("sh runs");
         self.pids.lock().unwrap_or_else(PoisonError::into_inner).push(child.id());
-        let mut relay = Relay { child, place, file, stderr, pids: self.pids.clone() };
+        let mut relay = Relay { child, address, file, stderr_file, pids: self.pids.clone() };
         relay.until_it_listens()?;
         Ok(relay)
     }
 
-    /// A configuration file.
-    pub fn text(&self, plan: &Plan, place: &str) -> String {
+    /// The text of the configuration file.
+    pub fn text(&self, plan: &Plan, address: &str) -> String {
         let targets: Vec<String> = plan.targets.iter().map(|t| format!("{t:?}")).collect();
         format!(
-            "threads = {THREADS}\n{}\n[[listener]]\nlisten = {place:?}\ntargets = [{}]\nengine = {:?}\n{}\n",
+            "threads = {THREADS}\n{}\n[[listener]]\nlisten = {address:?}\ntargets = [{}]\nengine = {:?}\n{}\n",
             plan.global,
             targets.join(", "),
             self.engine,
@@ -116,7 +117,7 @@ impl Bed {
     }
 }
 
-/// Kills the relays of a stuck case, whose sockets then fail, so that it ends.
+/// Kills the relays of a case that hangs. Its connections then fail, so that it ends.
 pub fn end_all(pids: &Mutex<Vec<u32>>) {
     for pid in pids.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
@@ -125,20 +126,20 @@ pub fn end_all(pids: &Mutex<Vec<u32>>) {
 
 impl Relay {
     fn until_it_listens(&mut self) -> Result<(), Refused> {
-        let wanted = if self.place.starts_with("unix:") { 1 } else { THREADS };
+        let wanted = if self.address.starts_with("unix:") { 1 } else { THREADS };
         let give_up = Instant::now() + TIMEOUT;
-        // It has started when it logs so and has slept with the same descriptors for some samples: descriptors that it opens
-        // later would be counted as those of a connection.
-        let (mut samples, mut held) = (0, 0);
+        // Waits for its log line, and then until it is idle with a constant number of descriptors. Otherwise descriptors that it
+        // opens later would be counted as those of a connection.
+        let (mut samples, mut open) = (0, 0);
         while samples < 3 {
             if let Some(status) = self.ended() {
-                return Err(Refused(format!("{status}: {}", self.said().lines().next().unwrap_or_default())));
+                return Err(Refused(format!("{status}: {}", self.stderr().lines().next().unwrap_or_default())));
             }
-            assert!(Instant::now() < give_up, "the relay does not listen on {}", self.place);
+            assert!(Instant::now() < give_up, "the relay does not listen on {}", self.address);
             let now = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count);
-            let ready = self.said().contains("relay: started") && self.listeners() >= wanted;
-            samples = if ready && self.sleeps() && now == held { samples + 1 } else { 0 };
-            held = now;
+            let ready = self.stderr().contains("relay: started") && self.listeners() >= wanted;
+            samples = if ready && self.sleeps() && now == open { samples + 1 } else { 0 };
+            open = now;
             std::thread::sleep(Duration::from_millis(4));
         }
         Ok(())
@@ -155,13 +156,13 @@ impl Relay {
 
     /// The number of sockets that listen on its address.
     pub fn listeners(&self) -> usize {
-        if let Some(path) = self.place.strip_prefix("unix:") {
+        if let Some(path) = self.address.strip_prefix("unix:") {
             // Flags 00010000: SO_ACCEPTCON.
             let table = std::fs::read_to_string("/proc/net/unix").expect("/proc");
             return table.lines().filter(|l| l.ends_with(path) && l.contains(" 00010000 ")).count();
         }
-        let place: SocketAddr = self.place.parse().expect("an address");
-        tcp_sockets(states::LISTEN, Some(place.port())).iter().filter(|s| s.local() == place).count()
+        let address: SocketAddr = self.address.parse().expect("an address");
+        tcp_sockets(states::LISTEN, Some(address.port())).iter().filter(|s| s.local() == address).count()
     }
 
     pub fn pid(&self) -> u32 {
@@ -188,13 +189,13 @@ impl Relay {
     }
 
     /// Its stderr so far.
-    pub fn said(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap_or_default()).into_owned()
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.stderr_file).unwrap_or_default()).into_owned()
     }
 
     /// A connection through the relay: the client's end and the target's.
     pub fn pair(&self, target: &Target) -> (Conn, Conn) {
-        let client = Conn::to(&self.place);
+        let client = Conn::to(&self.address);
         (client, target.accept())
     }
 
@@ -219,12 +220,12 @@ impl Relay {
 
     /// Its sockets in CLOSE_WAIT.
     pub fn close_wait(&self) -> usize {
-        let theirs = tcp_sockets(1 << TCP_CLOSE_WAIT, None);
-        if theirs.is_empty() {
+        let sockets = tcp_sockets(1 << state::CLOSE_WAIT, None);
+        if sockets.is_empty() {
             return 0;
         }
-        let ours = self.descriptors();
-        theirs.iter().filter(|s| ours.contains(&format!("socket:[{}]", s.record.inode))).count()
+        let descriptors = self.descriptors();
+        sockets.iter().filter(|s| descriptors.contains(&format!("socket:[{}]", s.record.inode))).count()
     }
 
     /// Resident memory, KiB.
@@ -241,7 +242,7 @@ impl Relay {
         fields[11].parse::<u64>().expect("a number") + fields[12].parse::<u64>().expect("a number")
     }
 
-    /// Whether it has a handler for this signal, which would kill it otherwise.
+    /// Whether it has a handler for this signal.
     pub fn catches(&self, signal: u32) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the relay lives");
         let line = status.lines().find_map(|l| l.strip_prefix("SigCgt:")).expect("a line");
@@ -263,10 +264,10 @@ impl Drop for Relay {
     fn drop(&mut self) {
         let pid = self.pid();
         let mut pids = self.pids.lock().unwrap_or_else(PoisonError::into_inner);
-        // The reason of a panic is on its stderr.
-        let said = self.said();
-        if said.contains("panicked") {
-            eprintln!("{said}");
+        // Shows the message of a panic.
+        let stderr = self.stderr();
+        if stderr.contains("panicked") {
+            eprintln!("{stderr}");
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -274,9 +275,7 @@ impl Drop for Relay {
     }
 }
 
-const TCP_CLOSE_WAIT: u32 = 8;
-
-/// The TCP sockets in these states, by SOCK_DIAG: /proc/net/tcp also lists thousands in TIME_WAIT.
+/// The TCP sockets in these states. Uses SOCK_DIAG, because /proc/net/tcp also lists thousands of sockets in TIME_WAIT.
 fn tcp_sockets(states: u32, port: Option<u16>) -> Vec<TcpSocket> {
     let mut diag = TcpDiag::open().expect("a netlink socket");
     let mut found = Vec::new();

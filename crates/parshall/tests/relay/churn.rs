@@ -12,11 +12,11 @@ use super::net::{Conn, End, Random, Tape, Target, pause};
 
 /// Connections that are open at a time.
 const CONCURRENT: u64 = 12;
-/// The share of the time after which memory is measured first: by then pools are filled.
+/// The share of the time after which memory is first measured, because pools are filled by then.
 const WARM: f64 = 0.3;
-/// The growth of resident memory that is no leak: pools and the allocator.
+/// The growth of resident memory that is allowed for pools and the allocator.
 const GROWTH_MAX_KIB: u64 = 8 * 1024;
-/// The most ends of spare pipes: two threads keep 16 pipes each.
+/// The most descriptors of unused pipes: two threads keep 16 pipes each.
 const PIPE_ENDS_MAX: usize = 2 * 2 * 16;
 /// The number of failures after which it stops.
 const FAILURES_MAX: usize = 20;
@@ -32,22 +32,22 @@ enum Side {
 enum Ending {
     /// Both sides stream at once and end.
     Both,
-    /// This side sends and ends first, and then the other.
+    /// This side sends and half-closes first, then the other.
     HalfClose(Side),
-    /// This side resets once all it sent is acknowledged.
+    /// This side resets the connection once all that it has sent is acknowledged.
     Reset(Side),
     /// This side closes without reading.
     Drop(Side),
 }
 
-/// The course of a connection.
+/// What both sides of a connection do.
 #[derive(Debug, Clone)]
 struct Script {
     seed: u64,
     ending: Ending,
     /// The bytes from the client and from the target.
     bytes: [usize; 2],
-    /// How long each side waits before it reads.
+    /// The time that each side waits before it reads.
     stalls_ms: [u64; 2],
 }
 
@@ -102,7 +102,7 @@ impl Script {
         conn.expect_end();
     }
 
-    /// Reads what the other side sent before it closed: how many bytes, and how the stream ended.
+    /// Reads what the other side sent before it closed. Returns the number of bytes and how the stream ended.
     fn take_some(&self, conn: &Conn, me: Side) -> (usize, End) {
         pause(self.stalls_ms[me as usize]);
         let from = if me == Side::Client { Side::Target } else { Side::Client };
@@ -217,14 +217,14 @@ fn serve(target: &Target, log: &Log) {
 }
 
 /// Makes one connection after the other until the time is over.
-fn connect_again_and_again(place: &str, log: &Log, thread: u64, seed: u64, until: Instant) {
+fn connect_again_and_again(address: &str, log: &Log, thread: u64, seed: u64, until: Instant) {
     let mut random = Random::new(seed.wrapping_mul(CONCURRENT).wrapping_add(thread));
     while Instant::now() < until && !log.stopped() {
         let script = Script::of(random.next());
         log.record(&script, Side::Client, || {
-            let conn = Conn::to(place);
+            let conn = Conn::to(address);
             conn.send(&script.seed.to_le_bytes());
-            // So that both ends are connected before one of them is reset.
+            // Both ends must be connected before one of them resets.
             assert_eq!(conn.take(1), b"!");
             script.play(conn, Side::Client);
         });
@@ -236,10 +236,10 @@ fn reload(bed: &Bed, relay: &Relay, targets: &[Target; 2], log: &Log, until: Ins
     let mut count = 0;
     while Instant::now() < until && !log.stopped() {
         pause(250);
-        let plan = Plan { targets: vec![targets[count as usize % 2].place.clone()], ..Plan::default() };
-        // Replaced atomically, because the relay refuses half a file.
+        let plan = Plan { targets: vec![targets[count as usize % 2].address.clone()], ..Plan::default() };
+        // Replaces the file atomically, so that the relay never reads an incomplete one.
         let fresh = relay.file.with_extension("new");
-        std::fs::write(&fresh, bed.text(&plan, &relay.place)).expect("a file in /tmp");
+        std::fs::write(&fresh, bed.text(&plan, &relay.address)).expect("a file in /tmp");
         std::fs::rename(&fresh, &relay.file).expect("a file in /tmp");
         relay.signal("-HUP");
         count += 1;
@@ -261,8 +261,8 @@ pub fn churn(engine: &'static str, seed: u64, time: Duration) -> Result<String, 
         let servers: Vec<_> = targets.iter().map(|target| s.spawn(|| serve(target, &log))).collect();
         let clients: Vec<_> = (0..CONCURRENT)
             .map(|thread| {
-                let (place, log) = (&relay.place, &log);
-                s.spawn(move || connect_again_and_again(place, log, thread, seed, until))
+                let (address, log) = (&relay.address, &log);
+                s.spawn(move || connect_again_and_again(address, log, thread, seed, until))
             })
             .collect();
         let reloader = s.spawn(|| if reloads { reload(&bed, &relay, &targets, &log, until) } else { 0 });

@@ -12,9 +12,9 @@ use crate::common::skip;
 
 /// The engines. One that the relay refuses is reported and not tested.
 pub const ENGINES: [&str; 5] = ["copy", "splice", "auto", "uring", "sockmap"];
-/// Cases that run at a time: most of them wait.
+/// Cases that run at the same time. Most of them wait most of the time.
 const CONCURRENT: usize = 8;
-/// The time after which a case is stuck. Waits within a case time out earlier.
+/// The time after which a case is aborted. Waits within a case time out earlier.
 const STUCK: Duration = Duration::from_secs(90);
 
 /// A behaviour.
@@ -35,10 +35,10 @@ pub struct Topic {
 /// The results by behaviour and engine.
 pub type Results = BTreeMap<(&'static str, &'static str), Result<(), String>>;
 
-/// Why the relay does not use this engine; None if it does.
+/// The reason why the relay cannot use this engine here. `None` if it can.
 pub fn refusal(engine: &'static str) -> Option<String> {
     let target = Target::new();
-    let plan = Plan { targets: vec![target.place.clone()], ..Plan::default() };
+    let plan = Plan { targets: vec![target.address.clone()], ..Plan::default() };
     let relay = match Bed::new(engine).try_start(plan) {
         Ok(relay) => relay,
         Err(Refused(why)) => return Some(why),
@@ -50,7 +50,7 @@ pub fn refusal(engine: &'static str) -> Option<String> {
         "sockmap" => "bpf-map",
         _ => return None,
     };
-    // Where the kernel refuses it, the relay copies, which does not test this engine.
+    // If the kernel refuses the engine, the relay copies instead, so the engine is not tested.
     let uses = relay.descriptors().iter().any(|d| d.contains(needed));
     (!uses).then(|| format!("the relay accepts it, but has no {needed} and copies"))
 }
@@ -74,7 +74,7 @@ pub fn run(topics: &[Topic], engines: &[&'static str], only: &str) -> Results {
         }
     });
     let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // Cases that failed run again alone: some depend on times that a busy machine exceeds.
+    // A case that failed is run again alone, because some cases have time limits that a busy machine exceeds.
     let failed: Vec<_> = results.iter().filter(|(_, result)| result.is_err()).map(|(key, _)| *key).collect();
     for (name, engine) in failed {
         if let Some(case) = topics.iter().flat_map(|t| t.cases).find(|c| c.name == name) {
@@ -97,7 +97,7 @@ fn watched(case: Case, engine: &'static str) -> Result<(), String> {
     });
     let result = receive(&receiver, STUCK).unwrap_or_else(|| {
         end_all(&pids);
-        // Without the relay the waits of the case fail.
+        // Without the relay, the connections of the case fail.
         let _ = receive(&receiver, STUCK);
         Err("stuck".to_owned())
     });

@@ -1,9 +1,9 @@
 //! Black-box tests of the relay: the binary between scripted clients and targets, over loopback.
 //!
-//! - `net`: sockets and streams with known bytes
-//! - `bed`: a relay as a process, and its state in /proc
-//! - `matrix`: runs every case with every engine, and compares the table in the documents
-//! - `cases`: the behaviours, one file per topic
+//! - `net`: clients, targets and streams of known bytes
+//! - `bed`: relays as processes, and their state in /proc
+//! - `matrix`: runs every case with every engine, and compares the results with docs/relay-conformance.md
+//! - `cases`: the test cases, one file per topic
 //! - `churn`: a soak test
 //! - `proxy_bytes`: PROXY headers
 //!

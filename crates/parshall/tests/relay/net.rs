@@ -1,4 +1,4 @@
-//! Sockets for the tests: every wait is bounded, every byte is known, and anything unexpected is a panic.
+//! Clients and targets with timeouts, and streams of known bytes. Anything unexpected is a panic.
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 /// The longest wait, after which a test fails. It is long because the machine may be busy.
 pub const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A prime, so that whole buffers that are lost, duplicated or reordered are found.
+/// The period of the stream of bytes: a prime, so that a lost, duplicated or reordered buffer is found.
 const PERIOD: usize = 1_048_573;
 
 static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -17,17 +17,17 @@ static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
     (0..PERIOD).map(|_| random.next() as u8).collect()
 });
 
-/// Bytes from `at` to `at + len` of the infinite stream; `len` is at most a period.
+/// Bytes from `at` to `at + len` of the periodic stream. `len` is at most a period.
 fn slices(at: usize, len: usize) -> (&'static [u8], &'static [u8]) {
     let first = len.min(PERIOD - at);
     (&BYTES[at..at + first], &BYTES[..len - first])
 }
 
-/// An infinite stream of bytes that is the same for the same seed.
+/// A stream of bytes that depends only on the seed.
 #[derive(Debug, Clone)]
 pub struct Tape {
     at: usize,
-    /// Bytes so far.
+    /// The number of bytes that were taken from it.
     pub moved: u64,
 }
 
@@ -56,7 +56,7 @@ impl Tape {
     }
 }
 
-/// A generator of random numbers (xorshift64*), which are the same for the same seed.
+/// A generator of random numbers (xorshift64*), which depend only on the seed.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -81,19 +81,18 @@ impl Random {
 /// How a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The end of data.
+    /// End of file: the peer sent a FIN.
     Data,
-    /// A reset.
     Reset,
 }
 
-/// A connection.
+/// A TCP or Unix connection with timeouts.
 #[derive(Debug)]
 pub struct Conn(pub Socket);
 
-fn address(text: &str) -> (Domain, SockAddr) {
+fn parse_address(text: &str) -> (Domain, SockAddr) {
     match text.strip_prefix("unix:") {
-        // An abstract name begins with a zero byte.
+        // `@` stands for the NUL with which an abstract name begins.
         Some(path) => (Domain::UNIX, SockAddr::unix(path.replacen('@', "\0", 1)).expect("a path")),
         None => {
             let ip: SocketAddr = text.parse().expect("an address");
@@ -103,33 +102,33 @@ fn address(text: &str) -> (Domain, SockAddr) {
 }
 
 impl Conn {
-    pub fn to(place: &str) -> Self {
-        Self::try_to(place).unwrap_or_else(|e| panic!("cannot connect to {place}: {e}"))
+    pub fn to(address: &str) -> Self {
+        Self::try_to(address).unwrap_or_else(|e| panic!("cannot connect to {address}: {e}"))
     }
 
-    pub fn try_to(place: &str) -> std::io::Result<Self> {
-        let (domain, to) = address(place);
+    pub fn try_to(address: &str) -> std::io::Result<Self> {
+        let (domain, to) = parse_address(address);
         let socket = Socket::new(domain, Type::STREAM, None)?;
         socket.connect(&to)?;
         Ok(Self::of(socket))
     }
 
-    /// From this source address.
-    pub fn from_to(source: &str, place: &str) -> Self {
-        let (domain, to) = address(place);
+    /// Connects from this source address.
+    pub fn from_to(source: &str, address: &str) -> Self {
+        let (domain, to) = parse_address(address);
         let socket = Socket::new(domain, Type::STREAM, None).expect("a socket");
-        socket.bind(&address(&format!("{source}:0")).1).expect("ours");
-        socket.connect(&to).unwrap_or_else(|e| panic!("cannot connect to {place}: {e}"));
+        socket.bind(&parse_address(&format!("{source}:0")).1).expect("ours");
+        socket.connect(&to).unwrap_or_else(|e| panic!("cannot connect to {address}: {e}"));
         Self::of(socket)
     }
 
-    /// With socket buffers of this size, so that a reader that stops soon blocks the sender.
-    pub fn narrow_to(place: &str, buffer: usize) -> Self {
-        let (domain, to) = address(place);
+    /// Connects with socket buffers of this size, so that a sender soon blocks when the reader stops.
+    pub fn narrow_to(address: &str, buffer: usize) -> Self {
+        let (domain, to) = parse_address(address);
         let socket = Socket::new(domain, Type::STREAM, None).expect("a socket");
         socket.set_recv_buffer_size(buffer).expect("allowed");
         socket.set_send_buffer_size(buffer).expect("allowed");
-        socket.connect(&to).unwrap_or_else(|e| panic!("cannot connect to {place}: {e}"));
+        socket.connect(&to).unwrap_or_else(|e| panic!("cannot connect to {address}: {e}"));
         Self::of(socket)
     }
 
@@ -176,7 +175,7 @@ impl Conn {
         }
     }
 
-    /// Reads what has arrived, at least a byte; 0 is the end of data.
+    /// Reads what has arrived, at least one byte. Returns 0 at the end of data.
     pub fn read(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
         loop {
             match (&self.0).read(buffer) {
@@ -192,7 +191,7 @@ impl Conn {
         let mut got = 0;
         while got < len {
             match self.read(&mut bytes[got..]) {
-                Ok(0) => panic!("the end after {got} of {len} bytes"),
+                Ok(0) => panic!("end of data after {got} of {len} bytes"),
                 Ok(n) => got += n,
                 Err(e) => panic!("{e} after {got} of {len} bytes"),
             }
@@ -224,9 +223,9 @@ impl Conn {
         let mut buffer = vec![0; piece];
         let mut left = total;
         while left > 0 {
-            let most = left.min(piece);
-            match self.read(&mut buffer[..most]) {
-                Ok(0) => panic!("the end {left} bytes before it was due"),
+            let max = left.min(piece);
+            match self.read(&mut buffer[..max]) {
+                Ok(0) => panic!("end of data with {left} bytes missing"),
                 Ok(n) => {
                     assert!(tape.is(&buffer[..n]), "wrong bytes within {n} after {}", total - left);
                     left -= n;
@@ -239,7 +238,7 @@ impl Conn {
     /// Expects the end of data, without further bytes.
     pub fn expect_end(&self) {
         let (bytes, end) = self.rest();
-        assert!(bytes.is_empty() && end == End::Data, "not the end: {} more bytes, {end:?}", bytes.len());
+        assert!(bytes.is_empty() && end == End::Data, "not the end of data: {} more bytes, {end:?}", bytes.len());
     }
 
     /// Expects a reset; data before it is ignored.
@@ -248,23 +247,23 @@ impl Conn {
         assert_eq!(end, End::Reset, "the end of data after {} bytes", bytes.len());
     }
 
-    /// Expects an end of data or a reset, without further bytes.
+    /// Expects the end of data or a reset, without further bytes.
     pub fn expect_gone(&self) {
         let (bytes, _) = self.rest();
         assert!(bytes.is_empty(), "{} bytes", bytes.len());
     }
 
-    /// Expects neither data nor an end for this long.
+    /// Expects that neither data nor an end arrives within this time.
     pub fn expect_silence(&self, time: Duration) {
         self.0.set_read_timeout(Some(time)).expect("a socket");
         match self.read(&mut [0]) {
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-            other => panic!("not silent: {other:?}"),
+            other => panic!("unexpected: {other:?}"),
         }
         self.0.set_read_timeout(Some(TIMEOUT)).expect("a socket");
     }
 
-    /// Sends the end of data.
+    /// Half-closes the connection.
     pub fn end(&self) {
         self.0.shutdown(Shutdown::Write).unwrap_or_else(|e| panic!("cannot half-close: {e}"));
     }
@@ -282,13 +281,13 @@ impl Conn {
         });
     }
 
-    /// Sends until the connection has taken nothing for 200 ms; returns the bytes sent.
-    pub fn stuff(&self, tape: &mut Tape, most: usize) -> usize {
+    /// Sends at most `max` bytes, until the connection has accepted none for 200 ms. Returns the number of bytes sent.
+    pub fn fill(&self, tape: &mut Tape, max: usize) -> usize {
         self.0.set_write_timeout(Some(Duration::from_millis(200))).expect("a socket");
         let mut sent = 0;
-        while sent < most {
+        while sent < max {
             let mut ahead = tape.clone();
-            let piece = ahead.next((most - sent).min(65536));
+            let piece = ahead.next((max - sent).min(65536));
             match (&self.0).write(&piece) {
                 Ok(n) => {
                     tape.advance(n);
@@ -303,12 +302,12 @@ impl Conn {
     }
 }
 
-/// A server that the test scripts.
+/// A server that the test controls.
 #[derive(Debug)]
 pub struct Target {
     listener: Socket,
-    /// Its address as in a configuration.
-    pub place: String,
+    /// Its address in the form of the configuration.
+    pub address: String,
 }
 
 impl Target {
@@ -322,8 +321,8 @@ impl Target {
     }
 
     /// A target at this address.
-    pub fn at(place: &str, buffer: Option<usize>, backlog: i32) -> Self {
-        let (domain, at) = address(place);
+    pub fn at(address: &str, buffer: Option<usize>, backlog: i32) -> Self {
+        let (domain, at) = parse_address(address);
         let listener = Socket::new(domain, Type::STREAM, None).expect("a socket");
         if let Some(bytes) = buffer {
             listener.set_recv_buffer_size(bytes).expect("allowed");
@@ -333,21 +332,21 @@ impl Target {
         listener.listen(backlog).expect("bound");
         listener.set_read_timeout(Some(TIMEOUT)).expect("a socket");
         let bound = listener.local_addr().expect("bound").as_socket();
-        Self { listener, place: bound.map_or(place.to_owned(), |ip| ip.to_string()) }
+        Self { listener, address: bound.map_or(address.to_owned(), |ip| ip.to_string()) }
     }
 
-    /// An address on which no socket listens as long as the returned one lives.
+    /// An address that refuses connections as long as the returned socket exists.
     pub fn refusing() -> (Socket, String) {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-        socket.bind(&address("127.0.0.1:0").1).expect("a free address");
-        let place = socket.local_addr().expect("bound").as_socket().expect("IP").to_string();
-        (socket, place)
+        socket.bind(&parse_address("127.0.0.1:0").1).expect("a free address");
+        let address = socket.local_addr().expect("bound").as_socket().expect("IP").to_string();
+        (socket, address)
     }
 
-    /// A target that does not answer: its accept queue is full of the returned connections, so the kernel drops SYNs.
+    /// A target whose accept queue is full of the returned connections, so that the kernel drops SYNs.
     pub fn unresponsive() -> (Self, Vec<Conn>) {
         let target = Self::at("127.0.0.1:0", None, 0);
-        let (domain, at) = address(&target.place);
+        let (domain, at) = parse_address(&target.address);
         let mut fillers = Vec::new();
         for _ in 0..8 {
             let socket = Socket::new(domain, Type::STREAM, None).expect("a socket");
@@ -356,14 +355,14 @@ impl Target {
             }
             fillers.push(Conn(socket));
         }
-        panic!("the queue of {} does not fill", target.place);
+        panic!("the queue of {} does not fill", target.address);
     }
 
     pub fn accept(&self) -> Conn {
-        Conn::of(self.listener.accept().unwrap_or_else(|e| panic!("nobody connects to the target: {e}")).0)
+        Conn::of(self.listener.accept().unwrap_or_else(|e| panic!("no connection to the target: {e}")).0)
     }
 
-    /// A connection that comes within this time.
+    /// A connection that arrives within this time.
     pub fn try_accept(&self, time: Duration) -> Option<Conn> {
         self.listener.set_read_timeout(Some(time)).expect("a socket");
         let accepted = self.listener.accept();
@@ -371,7 +370,7 @@ impl Target {
         accepted.ok().map(|(socket, _)| Conn::of(socket))
     }
 
-    /// Whether no connection comes for this long.
+    /// Whether no connection arrives within this time.
     pub fn gets_none(&self, time: Duration) -> bool {
         self.try_accept(time).is_none()
     }
@@ -390,7 +389,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // Ends the thread of an echo, which waits in accept.
+        // Ends the thread of `echo`, which blocks in accept().
         let _ = self.listener.shutdown(Shutdown::Both);
     }
 }
@@ -406,7 +405,7 @@ fn echo(conn: &Conn) {
     let _ = conn.0.shutdown(Shutdown::Write);
 }
 
-/// Sends a message and gets it back.
+/// Sends a message, which the server sends back.
 pub fn exchange(client: &Conn, server: &Conn, tape: &mut Tape, len: usize) {
     let (mut there, mut back) = (tape.clone(), tape.clone());
     let piece = tape.next(len);
@@ -416,7 +415,7 @@ pub fn exchange(client: &Conn, server: &Conn, tape: &mut Tape, len: usize) {
     client.expect(&mut back, len);
 }
 
-/// Waits for a condition.
+/// Waits until a condition is true. Fails after [`TIMEOUT`].
 pub fn soon(what: &str, mut condition: impl FnMut() -> bool) {
     let give_up = Instant::now() + TIMEOUT;
     while !condition() {

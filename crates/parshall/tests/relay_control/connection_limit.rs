@@ -2,21 +2,21 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use crate::kit::{Client, Relay, Service, address, listener};
+use crate::kit::{Client, Relay, Service, listener, unused_address};
 
 #[test]
 fn a_thread_with_more_than_its_share_serves_all_of_them() {
     let service = Service::start("s");
     // The kernel distributes eight clients to two threads; they hardly get four each in every round.
     for _ in 0..12 {
-        let place = address();
-        let relay = Relay::start(&format!("max-connections = 8\n{}", listener("a", place, &[service.address])));
-        let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(place).unwrap()).collect();
+        let listen = unused_address();
+        let relay = Relay::start(&format!("max-connections = 8\n{}", listener("a", listen, &[service.address])));
+        let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(listen).unwrap()).collect();
         for client in &mut clients {
             assert_eq!(client.ask("x").unwrap(), "s");
         }
         // Further clients wait, on either thread, until connections end.
-        let mut more: Vec<Client> = (0..4).map(|_| Client::connect(place).unwrap()).collect();
+        let mut more: Vec<Client> = (0..4).map(|_| Client::connect(listen).unwrap()).collect();
         clients.drain(..4).for_each(|c| c.finish().unwrap());
         for client in &mut more {
             assert_eq!(client.ask("y").unwrap(), "s");
@@ -28,9 +28,9 @@ fn a_thread_with_more_than_its_share_serves_all_of_them() {
 #[test]
 fn sessions_count_with_connections() {
     let service = Service::start("s");
-    let echo = UdpSocket::bind(address()).unwrap();
+    let echo = UdpSocket::bind(unused_address()).unwrap();
     let target = echo.local_addr().unwrap();
-    let (tcp, udp) = (address(), address());
+    let (tcp, udp) = (unused_address(), unused_address());
     let datagrams = listener("u", udp, &[target]) + "protocol = \"udp\"\n";
     let relay = Relay::start(&format!("max-connections = 2\n{}{datagrams}", listener("t", tcp, &[service.address])));
     let mut first = Client::connect(tcp).unwrap();

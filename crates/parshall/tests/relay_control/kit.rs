@@ -1,4 +1,4 @@
-//! A relay under test, services as its targets, and clients that connect all the time.
+//! Runs a relay, services as its targets, and clients that connect repeatedly.
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::common::{PARSHALL, Scratch};
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An unused address: each has its own IP address in 127/8, so that neither other tests nor ephemeral ports use it.
-pub fn address() -> SocketAddr {
+pub fn unused_address() -> SocketAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let pid = std::process::id();
     let last = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -22,16 +22,16 @@ pub fn address() -> SocketAddr {
     SocketAddr::from((ip, 7000))
 }
 
-/// Waits for a condition.
+/// Waits until a condition is true. Fails after [`TIMEOUT`].
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let limit = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < limit, "{what}: not within {TIMEOUT:?}");
+        assert!(Instant::now() < limit, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// A service that answers every line with its name and the line.
+/// A service that replies to every line with its name and the line.
 pub struct Service {
     pub address: SocketAddr,
     ended: Arc<AtomicBool>,
@@ -40,7 +40,7 @@ pub struct Service {
 
 impl Service {
     pub fn start(name: &'static str) -> Self {
-        Self::at(name, address())
+        Self::at(name, unused_address())
     }
 
     pub fn at(name: &'static str, address: SocketAddr) -> Self {
@@ -124,7 +124,7 @@ pub fn exchange(to: SocketAddr) -> std::io::Result<String> {
     Ok(name)
 }
 
-/// Threads that connect, send a request and close again and again.
+/// Threads that repeatedly connect, send a request and close.
 pub struct Load {
     ended: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
@@ -160,7 +160,7 @@ impl Load {
     /// Waits until this many more have succeeded.
     pub fn run(&self, more: u64) {
         let goal = self.done() + more;
-        until("connections go through", || self.done() >= goal);
+        until("requests succeed", || self.done() >= goal);
     }
 
     /// Ends the threads; returns the number of successes and the errors.
@@ -175,8 +175,8 @@ impl Load {
 /// A running relay. It is killed when dropped.
 pub struct Relay {
     child: Child,
-    said: Arc<Mutex<Vec<String>>>,
-    /// Reads stderr until the relay and every successor has closed it.
+    stderr: Arc<Mutex<Vec<String>>>,
+    /// Reads stderr until the relay and all its successors have closed it.
     reader: JoinHandle<()>,
     pub scratch: Scratch,
 }
@@ -202,14 +202,14 @@ impl Relay {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         prepare(&mut command);
         let mut child = command.spawn().unwrap();
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let (lines, into) = (BufReader::new(child.stderr.take().unwrap()), said.clone());
+        let stderr = Arc::new(Mutex::new(Vec::new()));
+        let (lines, into) = (BufReader::new(child.stderr.take().unwrap()), stderr.clone());
         let reader = std::thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
                 into.lock().unwrap().push(line);
             }
         });
-        Self { child, said, reader, scratch }
+        Self { child, stderr, reader, scratch }
     }
 
     pub fn pid(&self) -> u32 {
@@ -225,7 +225,7 @@ impl Relay {
         std::fs::write(self.scratch.file("relay.toml"), whole(&self.scratch, config)).unwrap();
     }
 
-    /// Reloads with this configuration, and waits until it is in force or refused.
+    /// Reloads with this configuration, and waits until it is active or rejected.
     pub fn reload(&self, config: &str) {
         let before = self.count("reloaded");
         self.write(config);
@@ -239,17 +239,17 @@ impl Relay {
 
     /// The number of lines on stderr with these words.
     pub fn count(&self, words: &str) -> usize {
-        self.said.lock().unwrap().iter().filter(|line| line.contains(words)).count()
+        self.stderr.lock().unwrap().iter().filter(|line| line.contains(words)).count()
     }
 
-    pub fn said(&self) -> String {
-        self.said.lock().unwrap().join("\n")
+    pub fn stderr(&self) -> String {
+        self.stderr.lock().unwrap().join("\n")
     }
 
     pub fn wait_for(&self, words: &str, times: usize) {
         let limit = Instant::now() + TIMEOUT;
         while self.count(words) < times {
-            assert!(Instant::now() < limit, "`{words}` is not {times} times in\n{}", self.said());
+            assert!(Instant::now() < limit, "`{words}` is not {times} times in\n{}", self.stderr());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -269,7 +269,7 @@ impl Relay {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(Instant::now() < limit, "it does not end:\n{}", self.said());
+            assert!(Instant::now() < limit, "it does not end:\n{}", self.stderr());
             std::thread::sleep(Duration::from_millis(10));
         }
     }

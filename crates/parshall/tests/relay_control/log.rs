@@ -1,5 +1,5 @@
 //! Log lines of ended connections.
-use crate::kit::{Relay, Service, address, exchange, get, listener, until, value};
+use crate::kit::{Relay, Service, exchange, get, listener, until, unused_address, value};
 
 fn lines(path: &std::path::Path) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -9,17 +9,17 @@ fn lines(path: &std::path::Path) -> Vec<serde_json::Value> {
 #[test]
 fn a_line_for_each_connection_in_a_file_that_can_be_rotated() {
     let service = Service::start("s");
-    let (place, dead) = (address(), address());
+    let (listen, dead) = (unused_address(), unused_address());
     let scratch = crate::common::Scratch::new();
     let log = scratch.file("log");
     let config = format!(
         "log = \"{}\"\n{}{}",
         log.display(),
-        listener("web", place, &[service.address]),
-        listener("dead", dead, &[address()])
+        listener("web", listen, &[service.address]),
+        listener("dead", dead, &[unused_address()])
     );
     let relay = Relay::start(&config);
-    exchange(place).unwrap();
+    exchange(listen).unwrap();
     assert!(exchange(dead).is_err());
     until("two lines", || lines(&log).len() == 2);
     let all = lines(&log);
@@ -35,7 +35,7 @@ fn a_line_for_each_connection_in_a_file_that_can_be_rotated() {
     let rotated = scratch.file("log.1");
     std::fs::rename(&log, &rotated).unwrap();
     relay.reload(&config);
-    exchange(place).unwrap();
+    exchange(listen).unwrap();
     until("a line in the new file", || lines(&log).len() == 1);
     assert_eq!(lines(&rotated).len(), 2);
 }
@@ -43,11 +43,11 @@ fn a_line_for_each_connection_in_a_file_that_can_be_rotated() {
 #[test]
 fn lines_that_a_full_disk_loses_are_counted_and_traffic_goes_on() {
     let service = Service::start("s");
-    let (place, metrics) = (address(), address());
-    let config = format!("log = \"/dev/full\"\nmetrics = \"{metrics}\"\n{}", listener("a", place, &[service.address]));
+    let (listen, metrics) = (unused_address(), unused_address());
+    let config = format!("log = \"/dev/full\"\nmetrics = \"{metrics}\"\n{}", listener("a", listen, &[service.address]));
     let relay = Relay::start(&config);
     for _ in 0..20 {
-        assert_eq!(exchange(place).unwrap(), "s");
+        assert_eq!(exchange(listen).unwrap(), "s");
     }
     until("the lines are counted", || {
         value(&get(metrics, "/metrics").unwrap().1, &["relay_log_lines_lost_total"]) == 20.0

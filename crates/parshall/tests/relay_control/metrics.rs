@@ -2,18 +2,18 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::kit::{Client, Relay, Service, TIMEOUT, address, exchange, get, listener, until, value};
+use crate::kit::{Client, Relay, Service, TIMEOUT, exchange, get, listener, until, unused_address, value};
 
 #[test]
 fn connections_and_bytes_are_counted() {
     let service = Service::start("s");
-    let (place, metrics) = (address(), address());
-    let config = format!("metrics = \"{metrics}\"\n{}", listener("web", place, &[service.address]));
+    let (listen, metrics) = (unused_address(), unused_address());
+    let config = format!("metrics = \"{metrics}\"\n{}", listener("web", listen, &[service.address]));
     let relay = Relay::start(&config);
     for _ in 0..5 {
-        exchange(place).unwrap();
+        exchange(listen).unwrap();
     }
-    let mut open = Client::connect(place).unwrap();
+    let mut open = Client::connect(listen).unwrap();
     open.ask("x").unwrap();
     until("five have ended", || {
         value(&get(metrics, "/metrics").unwrap().1, &["closed_total", "web", "\"finished\""]) == 5.0
@@ -34,7 +34,7 @@ fn connections_and_bytes_are_counted() {
     assert!(value(&text, &["resident_bytes"]) > 1e6 && value(&text, &["relay_fds "]) > 5.0, "{text}");
     assert_eq!(get(metrics, "/healthz").unwrap(), (200, "ok\n".to_owned()));
     assert_eq!(get(metrics, "/other").unwrap().0, 404);
-    assert!(!relay.said().contains("panicked"));
+    assert!(!relay.stderr().contains("panicked"));
 }
 
 /// Sends bytes and reads until the end.
@@ -51,12 +51,12 @@ fn abuse(metrics: std::net::SocketAddr, bytes: &[u8]) -> String {
 #[test]
 fn hostile_clients_are_closed_and_do_not_affect_others() {
     let service = Service::start("s");
-    let (place, metrics) = (address(), address());
-    let config = format!("metrics = \"{metrics}\"\n{}", listener("web", place, &[service.address]));
+    let (listen, metrics) = (unused_address(), unused_address());
+    let config = format!("metrics = \"{metrics}\"\n{}", listener("web", listen, &[service.address]));
     let mut relay = Relay::start(&config);
     // More silent connections than are served at a time.
     let silent: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(metrics).unwrap()).collect();
-    assert_eq!(exchange(place).unwrap(), "s", "the relay still forwards");
+    assert_eq!(exchange(listen).unwrap(), "s", "the relay still forwards");
     until("a request is answered again", || get(metrics, "/healthz").is_ok_and(|(status, _)| status == 200));
     for mut stream in silent {
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -72,15 +72,15 @@ fn hostile_clients_are_closed_and_do_not_affect_others() {
     assert!(!abuse(metrics, b"GET /metrics HTTP/1.1\r\nHost:").contains("200 OK"), "half a head");
     assert!(abuse(metrics, b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").contains("405"));
     assert_eq!(get(metrics, "/healthz").unwrap().0, 200);
-    assert_eq!(exchange(place).unwrap(), "s");
+    assert_eq!(exchange(listen).unwrap(), "s");
     assert!(!relay.has_ended());
 }
 
 #[test]
 fn a_reload_can_change_the_address_and_is_refused_if_it_is_in_use() {
     let service = Service::start("s");
-    let (place, first, second) = (address(), address(), address());
-    let with = |metrics| format!("metrics = \"{metrics}\"\n{}", listener("a", place, &[service.address]));
+    let (listen, first, second) = (unused_address(), unused_address(), unused_address());
+    let with = |metrics| format!("metrics = \"{metrics}\"\n{}", listener("a", listen, &[service.address]));
     let relay = Relay::start(&with(first));
     relay.reload(&with(second));
     assert_eq!(get(second, "/healthz").unwrap().0, 200);
@@ -93,11 +93,11 @@ fn a_reload_can_change_the_address_and_is_refused_if_it_is_in_use() {
 
 #[test]
 fn connections_from_outside_proxy_from_are_counted() {
-    let (service, place, metrics) = (Service::start("s"), address(), address());
+    let (service, listen, metrics) = (Service::start("s"), unused_address(), unused_address());
     let keys = "proxy-in = true\nproxy-from = [\"192.0.2.0/24\"]\n";
-    let relay = Relay::start(&format!("metrics = \"{metrics}\"\n{}{keys}", listener("p", place, &[service.address])));
+    let relay = Relay::start(&format!("metrics = \"{metrics}\"\n{}{keys}", listener("p", listen, &[service.address])));
     for _ in 0..3 {
-        assert!(Client::connect(place).unwrap().is_closed());
+        assert!(Client::connect(listen).unwrap().is_closed());
     }
     let closed = || value(&get(metrics, "/metrics").unwrap().1, &["closed_total", "\"p\"", "untrusted-proxy"]);
     until("they are counted", || closed() == 3.0);

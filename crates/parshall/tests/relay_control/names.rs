@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::kit::{Relay, Service, address, exchange, get, listener, until, value};
+use crate::kit::{Relay, Service, exchange, get, listener, until, unused_address, value};
 
 /// A name server for IPv4 addresses with a TTL of a second. A name without an address gets SERVFAIL.
 struct NameServer {
@@ -105,30 +105,30 @@ fn to_name(listen: SocketAddr, targets: &[&str]) -> String {
 fn a_changed_address_is_used_and_a_failed_lookup_keeps_the_last_one() {
     let server = NameServer::start();
     let (one, two) = (Service::start("one"), Service::start("two"));
-    let (place, metrics) = (address(), address());
+    let (listen, metrics) = (unused_address(), unused_address());
     server.set("svc.test", Some(&one));
-    let config = format!("metrics = \"{metrics}\"\n{}", to_name(place, &["svc.test"]));
+    let config = format!("metrics = \"{metrics}\"\n{}", to_name(listen, &["svc.test"]));
     let relay = Relay::start_with(&config, |c| server.use_in(c));
-    assert_eq!(exchange(place).unwrap(), "one");
+    assert_eq!(exchange(listen).unwrap(), "one");
     server.set("svc.test", Some(&two));
-    until("the new address is used", || exchange(place).unwrap() == "two");
+    until("the new address is used", || exchange(listen).unwrap() == "two");
     server.set("svc.test", None);
     relay.wait_for("the name svc.test cannot be resolved", 1);
-    assert_eq!(exchange(place).unwrap(), "two", "the last address stays in use");
+    assert_eq!(exchange(listen).unwrap(), "two", "the last address stays in use");
     assert!(value(&get(metrics, "/metrics").unwrap().1, &["lookups_failed_total"]) >= 1.0);
     server.set("svc.test", Some(&one));
     relay.wait_for("the name svc.test has an address again", 1);
-    until("the address is used again", || exchange(place).unwrap() == "one");
+    until("the address is used again", || exchange(listen).unwrap() == "one");
     assert_eq!(relay.count("cannot be resolved"), 1, "reported once");
 }
 
 #[test]
 fn a_listener_whose_targets_have_no_address_is_an_error() {
     let server = NameServer::start();
-    let mut relay = Relay::begin(&to_name(address(), &["nowhere.test"]), |c| server.use_in(c));
+    let mut relay = Relay::begin(&to_name(unused_address(), &["nowhere.test"]), |c| server.use_in(c));
     assert_eq!(relay.end(), Some(1));
-    assert!(relay.said().contains("hint:"), "{}", relay.said());
-    assert!(relay.said().contains("error: a: the name nowhere.test cannot be resolved"), "{}", relay.said());
+    assert!(relay.stderr().contains("hint:"), "{}", relay.stderr());
+    assert!(relay.stderr().contains("error: a: the name nowhere.test cannot be resolved"), "{}", relay.stderr());
 }
 
 #[test]
@@ -136,92 +136,92 @@ fn a_name_is_retried_while_another_target_serves() {
     let server = NameServer::start();
     let service = Service::start("s");
     let late = Service::start("late");
-    let place = address();
+    let listen = unused_address();
     let other = service.address.ip().to_string();
-    let relay = Relay::start_with(&to_name(place, &["later.test", &other]), |c| server.use_in(c));
-    assert_eq!(relay.count("the name later.test cannot be resolved"), 1, "{}", relay.said());
-    assert_eq!(exchange(place).unwrap(), "s");
+    let relay = Relay::start_with(&to_name(listen, &["later.test", &other]), |c| server.use_in(c));
+    assert_eq!(relay.count("the name later.test cannot be resolved"), 1, "{}", relay.stderr());
+    assert_eq!(exchange(listen).unwrap(), "s");
     server.set("later.test", Some(&late));
-    until("the name is used", || exchange(place).unwrap() == "late");
+    until("the name is used", || exchange(listen).unwrap() == "late");
 }
 
 #[test]
 fn a_reload_to_an_unknown_name_is_refused_and_the_old_name_stays_in_use() {
     let server = NameServer::start();
     let (one, two) = (Service::start("one"), Service::start("two"));
-    let place = address();
+    let listen = unused_address();
     server.set("svc.test", Some(&one));
-    let good = to_name(place, &["svc.test"]);
+    let good = to_name(listen, &["svc.test"]);
     let relay = Relay::start_with(&good, |c| server.use_in(c));
-    relay.write(&to_name(place, &["nowhere.test"]));
+    relay.write(&to_name(listen, &["nowhere.test"]));
     relay.signal("HUP");
     relay.wait_for("not reloaded", 1);
-    assert!(relay.said().contains("nowhere.test"), "{}", relay.said());
-    assert_eq!(exchange(place).unwrap(), "one");
+    assert!(relay.stderr().contains("nowhere.test"), "{}", relay.stderr());
+    assert_eq!(exchange(listen).unwrap(), "one");
     server.set("svc.test", Some(&two));
-    until("the new address of the name is used", || exchange(place).unwrap() == "two");
+    until("the new address of the name is used", || exchange(listen).unwrap() == "two");
 }
 
 #[test]
 fn sigterm_stops_a_relay_that_waits_for_a_name_server() {
     let server = NameServer::holding();
-    let mut relay = Relay::begin(&to_name(address(), &["svc.test"]), |c| server.use_in(c));
+    let mut relay = Relay::begin(&to_name(unused_address(), &["svc.test"]), |c| server.use_in(c));
     server.wait_for_query();
     relay.signal("TERM");
-    assert_eq!(relay.end(), Some(0), "{}", relay.said());
+    assert_eq!(relay.end(), Some(0), "{}", relay.stderr());
     until("it is reported", || relay.count("stopped before it was started") == 1);
-    assert_eq!(relay.count("cannot be resolved"), 0, "{}", relay.said());
+    assert_eq!(relay.count("cannot be resolved"), 0, "{}", relay.stderr());
 }
 
 #[test]
 fn a_reload_that_waits_for_a_name_server_blocks_nothing() {
     let server = NameServer::holding();
-    let (one, place, metrics) = (Service::start("one"), address(), address());
+    let (one, listen, metrics) = (Service::start("one"), unused_address(), unused_address());
     let head = format!("metrics = \"{metrics}\"\n");
-    let good = head.clone() + &listener("a", place, &[one.address]);
+    let good = head.clone() + &listener("a", listen, &[one.address]);
     let mut relay = Relay::start_with(&good, |c| server.use_in(c));
-    relay.write(&(head + &to_name(place, &["svc.test"])));
+    relay.write(&(head + &to_name(listen, &["svc.test"])));
     relay.signal("HUP");
     server.wait_for_query();
-    assert_eq!(exchange(place).unwrap(), "one");
+    assert_eq!(exchange(listen).unwrap(), "one");
     assert_eq!(get(metrics, "/healthz").unwrap().0, 200);
     relay.signal("USR2");
     relay.wait_for("not upgraded: it is reloading already", 1);
     relay.signal("TERM");
-    assert_eq!(relay.end(), Some(0), "{}", relay.said());
-    assert_eq!(relay.count("cannot be resolved"), 0, "it did not wait for the name:\n{}", relay.said());
-    assert_eq!(relay.count("relay: drained"), 1, "{}", relay.said());
+    assert_eq!(relay.end(), Some(0), "{}", relay.stderr());
+    assert_eq!(relay.count("cannot be resolved"), 0, "it did not wait for the name:\n{}", relay.stderr());
+    assert_eq!(relay.count("relay: drained"), 1, "{}", relay.stderr());
 }
 
 #[test]
 fn a_file_that_changes_while_its_names_are_resolved_is_read_again() {
     let server = NameServer::holding();
-    let (one, two, place) = (Service::start("one"), Service::start("two"), address());
+    let (one, two, listen) = (Service::start("one"), Service::start("two"), unused_address());
     server.set("svc.test", Some(&one));
-    let relay = Relay::start_with(&listener("a", place, &[one.address]), |c| server.use_in(c));
-    relay.write(&to_name(place, &["svc.test"]));
+    let relay = Relay::start_with(&listener("a", listen, &[one.address]), |c| server.use_in(c));
+    relay.write(&to_name(listen, &["svc.test"]));
     relay.signal("HUP");
     server.wait_for_query();
-    relay.write(&listener("a", place, &[two.address]));
+    relay.write(&listener("a", listen, &[two.address]));
     relay.signal("HUP");
     relay.signal("HUP");
-    assert_eq!(exchange(place).unwrap(), "one");
+    assert_eq!(exchange(listen).unwrap(), "one");
     server.answer();
     relay.wait_for("relay: reloaded", 2);
-    assert_eq!(exchange(place).unwrap(), "two");
+    assert_eq!(exchange(listen).unwrap(), "two");
 }
 
 #[test]
 fn a_configuration_in_a_pipe_without_a_writer_blocks_nothing() {
-    let (service, place) = (Service::start("s"), address());
-    let mut relay = Relay::start(&listener("a", place, &[service.address]));
+    let (service, listen) = (Service::start("s"), unused_address());
+    let mut relay = Relay::start(&listener("a", listen, &[service.address]));
     let file = relay.scratch.file("relay.toml");
     std::fs::remove_file(&file).unwrap();
     assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
     relay.signal("HUP");
-    assert_eq!(exchange(place).unwrap(), "s");
+    assert_eq!(exchange(listen).unwrap(), "s");
     relay.signal("TERM");
-    assert_eq!(relay.end(), Some(0), "{}", relay.said());
+    assert_eq!(relay.end(), Some(0), "{}", relay.stderr());
 }
 
 #[test]
@@ -233,26 +233,26 @@ fn localhost_needs_no_name_server() {
         let (mut stream, _) = listening.accept().unwrap();
         std::io::Write::write_all(&mut stream, b"here").unwrap();
     });
-    let place = address();
-    let config = format!("[[listener]]\nlisten = \"{place}\"\ntarget = \"localhost:{port}\"\n");
+    let listen = unused_address();
+    let config = format!("[[listener]]\nlisten = \"{listen}\"\ntarget = \"localhost:{port}\"\n");
     let _relay = Relay::start_with(&config, |c| {
         c.env("PARSHALL_RELAY_NAMESERVER", nobody.to_string());
     });
-    let mut stream = std::net::TcpStream::connect(place).unwrap();
+    let mut stream = std::net::TcpStream::connect(listen).unwrap();
     stream.set_read_timeout(Some(crate::kit::TIMEOUT)).unwrap();
-    let mut said = [0; 4];
-    std::io::Read::read_exact(&mut stream, &mut said).unwrap();
-    assert_eq!(&said, b"here");
+    let mut received = [0; 4];
+    std::io::Read::read_exact(&mut stream, &mut received).unwrap();
+    assert_eq!(&received, b"here");
 }
 
 #[test]
 fn checks_find_a_target_down_and_up_again() {
-    let place = address();
-    let metrics = address();
+    let listen = unused_address();
+    let metrics = unused_address();
     let (one, two) = (Service::start("one"), Service::start("two"));
     let where_two = two.address;
     let check = "health = { check = { interval = \"300ms\", timeout = \"250ms\", rise = 2, fall = 2 } }\n";
-    let listeners = listener("a", place, &[one.address, where_two]);
+    let listeners = listener("a", listen, &[one.address, where_two]);
     let config = format!("metrics = \"{metrics}\"\n{listeners}{check}");
     let relay = Relay::start(&config);
     let up = || value(&get(metrics, "/metrics").unwrap().1, &["target_up", &where_two.to_string()]);
@@ -260,7 +260,7 @@ fn checks_find_a_target_down_and_up_again() {
     drop(two);
     relay.wait_for(&format!("a: the target {where_two} is down"), 1);
     assert_eq!(up(), 0.0);
-    assert_eq!(exchange(place).unwrap(), "one");
+    assert_eq!(exchange(listen).unwrap(), "one");
     // The state of a target survives a reload.
     relay.reload(&config);
     assert_eq!(up(), 0.0);

@@ -1,10 +1,10 @@
 //! SIGHUP: a reload closes no connection, also if the file is invalid.
-use crate::kit::{Client, Load, Relay, Service, address, exchange, get, listener, until, value};
+use crate::kit::{Client, Load, Relay, Service, exchange, get, listener, until, unused_address, value};
 
 #[test]
 fn twenty_reloads_under_load_lose_no_connection() {
     let (one, two) = (Service::start("one"), Service::start("two"));
-    let (kept, removed, added, metrics) = (address(), address(), address(), address());
+    let (kept, removed, added, metrics) = (unused_address(), unused_address(), unused_address(), unused_address());
     let head = format!("metrics = \"{metrics}\"\n");
     let with = |target: &Service, other: &str| format!("{head}{}{other}", listener("kept", kept, &[target.address]));
     let relay = Relay::start(&with(&one, &listener("removed", removed, &[one.address])));
@@ -39,7 +39,7 @@ fn twenty_reloads_under_load_lose_no_connection() {
 #[test]
 fn an_added_listener_serves_and_a_removed_one_finishes() {
     let service = Service::start("s");
-    let (first, second) = (address(), address());
+    let (first, second) = (unused_address(), unused_address());
     let relay = Relay::start(&listener("a", first, &[service.address]));
     let mut old = Client::connect(first).unwrap();
     assert_eq!(old.ask("x").unwrap(), "s");
@@ -55,7 +55,7 @@ fn an_added_listener_serves_and_a_removed_one_finishes() {
 #[test]
 fn connections_of_a_removed_listener_are_closed_at_the_drain_timeout() {
     let service = Service::start("s");
-    let (first, second) = (address(), address());
+    let (first, second) = (unused_address(), unused_address());
     let relay = Relay::start(&listener("a", first, &[service.address]));
     let mut old = Client::connect(first).unwrap();
     assert_eq!(old.ask("x").unwrap(), "s");
@@ -67,10 +67,10 @@ fn connections_of_a_removed_listener_are_closed_at_the_drain_timeout() {
 #[test]
 fn connections_of_a_kept_listener_stay_open_after_the_drain_timeout() {
     let service = Service::start("s");
-    let place = address();
-    let config = format!("drain = \"50ms\"\n{}", listener("a", place, &[service.address]));
+    let listen = unused_address();
+    let config = format!("drain = \"50ms\"\n{}", listener("a", listen, &[service.address]));
     let relay = Relay::start(&config);
-    let mut old = Client::connect(place).unwrap();
+    let mut old = Client::connect(listen).unwrap();
     assert_eq!(old.ask("x").unwrap(), "s");
     // The drain timeout of each reload is over before the next.
     for _ in 0..4 {
@@ -86,50 +86,50 @@ fn a_listener_that_cannot_become_mptcp_is_reported_and_serves() {
         return parshall_testkit::skip("a reload that asks for MPTCP", "needs net.mptcp.enabled = 1");
     }
     let service = Service::start("s");
-    let place = address();
-    let plain = listener("a", place, &[service.address]);
+    let listen = unused_address();
+    let plain = listener("a", listen, &[service.address]);
     let relay = Relay::start(&plain);
     let mptcp = format!("{plain}sockets = {{ mptcp = true }}\n");
     relay.reload(&mptcp);
-    assert_eq!(relay.count("a: `sockets.mptcp` stays as it was for clients"), 1, "{}", relay.said());
-    assert_eq!(exchange(place).unwrap(), "s");
+    assert_eq!(relay.count("a: `sockets.mptcp` stays as it was for clients"), 1, "{}", relay.stderr());
+    assert_eq!(exchange(listen).unwrap(), "s");
     relay.reload(&mptcp);
     relay.reload(&plain);
-    assert_eq!(relay.count("sockets.mptcp"), 1, "no change to report:\n{}", relay.said());
+    assert_eq!(relay.count("sockets.mptcp"), 1, "no change to report:\n{}", relay.stderr());
 }
 
 #[test]
 fn an_invalid_file_is_refused_with_the_position_and_the_old_one_stays() {
     let service = Service::start("s");
-    let place = address();
-    let good = listener("a", place, &[service.address]);
+    let listen = unused_address();
+    let good = listener("a", listen, &[service.address]);
     let relay = Relay::start(&good);
     for broken in ["[[listener]]\nlisten = 5 5\n", "", "[[listener]]\ntarget = \"127.0.0.1:1\"\n"] {
         let before = relay.count("not reloaded");
         relay.write(broken);
         relay.signal("HUP");
         relay.wait_for("not reloaded", before + 1);
-        assert_eq!(exchange(place).unwrap(), "s");
+        assert_eq!(exchange(listen).unwrap(), "s");
     }
     assert!(
-        relay.said().lines().any(|l| l.contains("relay.toml:1:") || l.contains("relay.toml:4:")),
+        relay.stderr().lines().any(|l| l.contains("relay.toml:1:") || l.contains("relay.toml:4:")),
         "{}",
-        relay.said()
+        relay.stderr()
     );
     relay.reload(&good);
-    assert_eq!(exchange(place).unwrap(), "s");
+    assert_eq!(exchange(listen).unwrap(), "s");
 }
 
 #[test]
 fn a_port_in_use_refuses_the_whole_reload() {
     let service = Service::start("s");
-    let (place, other) = (address(), address());
-    let relay = Relay::start(&listener("a", place, &[service.address]));
-    let both = [listener("b", other, &[service.address]), listener("c", service.address, &[place])].concat();
+    let (listen, other) = (unused_address(), unused_address());
+    let relay = Relay::start(&listener("a", listen, &[service.address]));
+    let both = [listener("b", other, &[service.address]), listener("c", service.address, &[listen])].concat();
     relay.write(&both);
     relay.signal("HUP");
     relay.wait_for("not reloaded", 1);
-    assert!(relay.said().contains(&format!("cannot listen on {}", service.address)), "{}", relay.said());
-    assert_eq!(exchange(place).unwrap(), "s");
+    assert!(relay.stderr().contains(&format!("cannot listen on {}", service.address)), "{}", relay.stderr());
+    assert_eq!(exchange(listen).unwrap(), "s");
     assert!(exchange(other).is_err(), "the configuration was refused as a whole");
 }

@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::kit::{Relay, TIMEOUT, address, listener, until};
+use crate::kit::{Relay, TIMEOUT, listener, until, unused_address};
 
 /// SCHED_BATCH (uapi/linux/sched.h).
 const BATCH: u32 = 3;
@@ -33,10 +33,10 @@ fn answer_the_last(mut stream: TcpStream) {
 
 #[test]
 fn a_worker_with_only_a_stream_is_batch_until_an_exchange() {
-    let service = TcpListener::bind(address()).unwrap();
-    let place = address();
-    let relay = Relay::start(&listener("a", place, &[service.local_addr().unwrap()]));
-    let mut client = TcpStream::connect(place).unwrap();
+    let service = TcpListener::bind(unused_address()).unwrap();
+    let listen = unused_address();
+    let relay = Relay::start(&listener("a", listen, &[service.local_addr().unwrap()]));
+    let mut client = TcpStream::connect(listen).unwrap();
     client.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (stream, _) = service.accept().unwrap();
     let service = thread::spawn(|| answer_the_last(stream));

@@ -3,7 +3,7 @@ use std::net::UdpSocket;
 use std::process::Command;
 
 use crate::common::{PARSHALL, finish};
-use crate::kit::{Client, Relay, Service, address, exchange, listener, until};
+use crate::kit::{Client, Relay, Service, exchange, listener, until, unused_address};
 
 /// The column ERRORS of `relay top`.
 fn errors(relay: &Relay, name: &str) -> String {
@@ -15,28 +15,28 @@ fn errors(relay: &Relay, name: &str) -> String {
 #[test]
 fn round_robin_alternates_across_threads() {
     let (one, two) = (Service::start("one"), Service::start("two"));
-    let place = address();
-    let config = listener("a", place, &[one.address, two.address]);
+    let listen = unused_address();
+    let config = listener("a", listen, &[one.address, two.address]);
     let relay = Relay::start(&config);
-    let mut names: Vec<String> = (0..12).map(|_| exchange(place).unwrap()).collect();
+    let mut names: Vec<String> = (0..12).map(|_| exchange(listen).unwrap()).collect();
     relay.reload(&format!("{config}timeouts = {{ idle = \"50s\" }}\n"));
-    names.extend((0..12).map(|_| exchange(place).unwrap()));
+    names.extend((0..12).map(|_| exchange(listen).unwrap()));
     assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
 }
 
 #[test]
 fn least_connections_counts_those_of_all_threads() {
     let (one, two) = (Service::start("one"), Service::start("two"));
-    let place = address();
-    let config = |targets: &[_]| listener("a", place, targets) + "balance = \"least-connections\"\n";
+    let listen = unused_address();
+    let config = |targets: &[_]| listener("a", listen, targets) + "balance = \"least-connections\"\n";
     let relay = Relay::start(&config(&[one.address]));
     let ask = |client: &mut Client| client.ask("hello").unwrap();
-    let mut open: Vec<Client> = (0..6).map(|_| Client::connect(place).unwrap()).collect();
+    let mut open: Vec<Client> = (0..6).map(|_| Client::connect(listen).unwrap()).collect();
     assert!(open.iter_mut().all(|client| ask(client) == "one"));
     // The open connections of a target are still counted after a reload.
     relay.reload(&config(&[one.address, two.address]));
     for n in 0..6 {
-        let mut client = Client::connect(place).unwrap();
+        let mut client = Client::connect(listen).unwrap();
         assert_eq!(ask(&mut client), "two", "{n}");
         open.push(client);
     }
@@ -44,33 +44,33 @@ fn least_connections_counts_those_of_all_threads() {
 
 #[test]
 fn a_dead_target_is_reported_once_with_the_reason_and_once_when_it_is_back() {
-    let (dead, place) = (address(), address());
-    let relay = Relay::start(&listener("web", place, &[dead]));
+    let (dead, listen) = (unused_address(), unused_address());
+    let relay = Relay::start(&listener("web", listen, &[dead]));
     let down = format!("relay: web: the target {dead} is down: Connection refused");
     for n in 1..=6 {
-        assert!(exchange(place).is_err());
+        assert!(exchange(listen).is_err());
         relay.wait_for(&down, 1);
-        assert_eq!(relay.count("is down"), 1, "connection {n}:\n{}", relay.said());
+        assert_eq!(relay.count("is down"), 1, "connection {n}:\n{}", relay.stderr());
     }
     assert_eq!(errors(&relay, "web"), "6", "one for each connection");
     let top = finish(Command::new(PARSHALL).args(["relay", "top", "--control"]).arg(relay.control()));
     assert!(top.stdout.contains(&format!("DOWN: {dead} (Connection refused")), "{top:?}");
     let service = Service::at("back", dead);
-    assert_eq!(exchange(place).unwrap(), "back");
+    assert_eq!(exchange(listen).unwrap(), "back");
     relay.wait_for(&format!("the target {dead} is up again after"), 1);
-    assert!(relay.said().contains("in which 6 attempts failed"), "{}", relay.said());
-    assert_eq!((exchange(place).unwrap().as_str(), relay.count("is up")), ("back", 1));
+    assert!(relay.stderr().contains("in which 6 attempts failed"), "{}", relay.stderr());
+    assert_eq!((exchange(listen).unwrap().as_str(), relay.count("is up")), ("back", 1));
     drop(service);
-    assert!(exchange(place).is_err());
+    assert!(exchange(listen).is_err());
     relay.wait_for(&down, 2);
 }
 
 #[test]
 fn a_dead_udp_target_is_reported_too() {
-    let (dead, place) = (address(), address());
-    let relay = Relay::start(&(listener("dns", place, &[dead]) + "protocol = \"udp\"\n"));
-    let client = UdpSocket::bind((place.ip(), 0)).unwrap();
-    client.connect(place).unwrap();
+    let (dead, listen) = (unused_address(), unused_address());
+    let relay = Relay::start(&(listener("dns", listen, &[dead]) + "protocol = \"udp\"\n"));
+    let client = UdpSocket::bind((listen.ip(), 0)).unwrap();
+    client.connect(listen).unwrap();
     until("it is reported", || {
         client.send(b"?").unwrap();
         relay.count(&format!("relay: dns: the target {dead} is down: ")) == 1
@@ -79,11 +79,11 @@ fn a_dead_udp_target_is_reported_too() {
     target.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
     until("it is back", || {
         client.send(b"?").unwrap();
-        let mut heard = [0; 8];
-        if let Ok((n, session)) = target.recv_from(&mut heard) {
-            target.send_to(&heard[..n], session).unwrap();
+        let mut received = [0; 8];
+        if let Ok((n, session)) = target.recv_from(&mut received) {
+            target.send_to(&received[..n], session).unwrap();
         }
         relay.count(&format!("the target {dead} is up again")) == 1
     });
-    assert_eq!(relay.count("is down"), 1, "{}", relay.said());
+    assert_eq!(relay.count("is down"), 1, "{}", relay.stderr());
 }

@@ -5,14 +5,14 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use crate::common::{PARSHALL, Scratch, finish, has};
-use crate::kit::{Relay, Service, TIMEOUT, address, exchange, listener};
+use crate::kit::{Relay, Service, TIMEOUT, exchange, listener, unused_address};
 
 #[test]
 fn without_a_terminal_one_snapshot_is_printed() {
     let service = Service::start("s");
-    let place = address();
-    let relay = Relay::start(&listener("web", place, &[service.address]));
-    exchange(place).unwrap();
+    let listen = unused_address();
+    let relay = Relay::start(&listener("web", listen, &[service.address]));
+    exchange(listen).unwrap();
     let control = relay.control();
     let done = finish(Command::new(PARSHALL).args(["relay", "top", "--control"]).arg(&control));
     assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{done:?}");
@@ -29,7 +29,7 @@ fn in_a_terminal_the_view_is_updated_until_q() {
         return;
     }
     let service = Service::start("s");
-    let relay = Relay::start(&listener("web", address(), &[service.address]));
+    let relay = Relay::start(&listener("web", unused_address(), &[service.address]));
     let shell = format!(
         "(sleep 2.5; printf q) | script -qec '{PARSHALL} relay top --control {}' /dev/null",
         relay.control().display()
@@ -53,7 +53,7 @@ fn without_a_relay_top_is_an_error() {
 #[test]
 fn the_control_socket_is_removed_at_the_end() {
     let service = Service::start("s");
-    let mut relay = Relay::start(&listener("web", address(), &[service.address]));
+    let mut relay = Relay::start(&listener("web", unused_address(), &[service.address]));
     assert!(relay.control().exists());
     relay.signal("TERM");
     assert_eq!(relay.end(), Some(0));
@@ -63,7 +63,7 @@ fn the_control_socket_is_removed_at_the_end() {
 #[test]
 fn the_socket_answers_requests_and_refuses_invalid_ones() {
     let service = Service::start("s");
-    let relay = Relay::start(&listener("web", address(), &[service.address]));
+    let relay = Relay::start(&listener("web", unused_address(), &[service.address]));
     let ask = |question: &str| {
         let mut stream = UnixStream::connect(relay.control()).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();

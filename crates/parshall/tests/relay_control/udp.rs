@@ -2,7 +2,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use crate::kit::{Load, Relay, Service, address, get, listener, signal, until, value};
+use crate::kit::{Load, Relay, Service, get, listener, signal, until, unused_address, value};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -26,24 +26,24 @@ fn client(of: SocketAddr) -> UdpSocket {
 /// The address from which the target receives what the client sends.
 fn session_of(client: &UdpSocket, target: &UdpSocket, word: &str) -> SocketAddr {
     client.send(word.as_bytes()).unwrap();
-    let mut heard = [0; 64];
-    let (n, from) = target.recv_from(&mut heard).unwrap();
-    assert_eq!(&heard[..n], word.as_bytes());
+    let mut received = [0; 64];
+    let (n, from) = target.recv_from(&mut received).unwrap();
+    assert_eq!(&received[..n], word.as_bytes());
     from
 }
 
 /// Checks that an answer to this session reaches the client.
 fn answers(client: &UdpSocket, target: &UdpSocket, session: SocketAddr, word: &str) {
     target.send_to(word.as_bytes(), session).unwrap();
-    let mut heard = [0; 64];
-    let n = client.recv(&mut heard).unwrap();
-    assert_eq!(&heard[..n], word.as_bytes());
+    let mut received = [0; 64];
+    let n = client.recv(&mut received).unwrap();
+    assert_eq!(&received[..n], word.as_bytes());
 }
 
 #[test]
 fn sessions_keep_their_ports_over_reloads() {
-    let (kept, removed, added, metrics) = (address(), address(), address(), address());
-    let (target, other) = (socket(address()), socket(address()));
+    let (kept, removed, added, metrics) = (unused_address(), unused_address(), unused_address(), unused_address());
+    let (target, other) = (socket(unused_address()), socket(unused_address()));
     let (at, other_at) = (target.local_addr().unwrap(), other.local_addr().unwrap());
     let head = format!("drain = \"700ms\"\nmetrics = \"{metrics}\"\n");
     let relay = Relay::start(&format!("{head}{}{}", datagrams("kept", kept, at), datagrams("removed", removed, at)));
@@ -90,13 +90,13 @@ fn sessions_keep_their_ports_over_reloads() {
 
 #[test]
 fn a_limit_per_source_that_a_reload_adds_holds_across_threads() {
-    let place = address();
-    let target = socket(address());
-    let text = datagrams("u", place, target.local_addr().unwrap());
+    let listen = unused_address();
+    let target = socket(unused_address());
+    let text = datagrams("u", listen, target.local_addr().unwrap());
     let relay = Relay::start(&text);
-    session_of(&client(place), &target, "no limit yet");
+    session_of(&client(listen), &target, "no limit yet");
     relay.reload(&format!("{text}limits = {{ per-source = 2 }}\n"));
-    let clients: Vec<UdpSocket> = (0..8).map(|_| client(place)).collect();
+    let clients: Vec<UdpSocket> = (0..8).map(|_| client(listen)).collect();
     for client in &clients {
         client.send(b"?").unwrap();
     }
@@ -109,15 +109,15 @@ fn a_limit_per_source_that_a_reload_adds_holds_across_threads() {
 
 #[test]
 fn an_upgrade_loses_no_datagram_and_answers_still_arrive() {
-    let place = address();
-    let target = socket(address());
-    let mut relay = Relay::start(&datagrams("u", place, target.local_addr().unwrap()));
-    let clients: Vec<UdpSocket> = (0..8).map(|_| client(place)).collect();
+    let listen = unused_address();
+    let target = socket(unused_address());
+    let mut relay = Relay::start(&datagrams("u", listen, target.local_addr().unwrap()));
+    let clients: Vec<UdpSocket> = (0..8).map(|_| client(listen)).collect();
     let ports: Vec<SocketAddr> = clients.iter().map(|c| session_of(c, &target, "first")).collect();
     relay.signal("USR2");
     relay.wait_for("has taken over", 1);
-    let said = relay.said();
-    let line = said.lines().find(|l| l.contains("has taken over")).unwrap();
+    let stderr = relay.stderr();
+    let line = stderr.lines().find(|l| l.contains("has taken over")).unwrap();
     let new: u32 = line.split_once("relay: process ").unwrap().1.split(' ').next().unwrap().parse().unwrap();
     relay.wait_for("draining", 1);
     std::thread::sleep(Duration::from_millis(100));
@@ -140,8 +140,8 @@ fn an_upgrade_loses_no_datagram_and_answers_still_arrive() {
 
 #[test]
 fn datagrams_and_connections_reload_together() {
-    let (tcp, udp) = (address(), address());
-    let (service, target) = (Service::start("s"), socket(address()));
+    let (tcp, udp) = (unused_address(), unused_address());
+    let (service, target) = (Service::start("s"), socket(unused_address()));
     let both = |idle: u32| {
         let udp = datagrams("u", udp, target.local_addr().unwrap());
         format!("{}{udp}timeouts = {{ idle = \"{idle}s\" }}\n", listener("t", tcp, &[service.address]))
@@ -173,7 +173,7 @@ fn free_port() -> u16 {
 
 #[test]
 fn every_address_of_the_host_is_two_listeners_on_one_port() {
-    let target = socket(address());
+    let target = socket(unused_address());
     let port = free_port();
     let listen = format!("[[listener]]\nlisten = \":{port}\"\ntarget = \"{}\"\n", target.local_addr().unwrap());
     let _relay = Relay::start(&(listen + "protocol = \"udp\"\n"));

@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 use parshall_sys::handover;
 
 use crate::common::{PARSHALL, Scratch, root};
-use crate::kit::{Client, Load, Relay, Service, TIMEOUT, address, exchange, get, listener, signal, until};
+use crate::kit::{Client, Load, Relay, Service, TIMEOUT, exchange, get, listener, signal, until, unused_address};
 
 /// The pid in "process N has taken over".
 fn successor(relay: &Relay) -> u32 {
     relay.wait_for("has taken over", 1);
-    let said = relay.said();
-    let line = said.lines().find(|l| l.contains("has taken over")).unwrap();
+    let stderr = relay.stderr();
+    let line = stderr.lines().find(|l| l.contains("has taken over")).unwrap();
     line.split_once("relay: process ").unwrap().1.split(' ').next().unwrap().parse().unwrap()
 }
 
@@ -38,12 +38,12 @@ impl Drop for KillOnDrop {
 #[test]
 fn an_upgrade_under_load_loses_no_connection() {
     let service = Service::start("s");
-    let (place, metrics) = (address(), address());
-    let config = format!("metrics = \"{metrics}\"\n{}", listener("a", place, &[service.address]));
+    let (listen, metrics) = (unused_address(), unused_address());
+    let config = format!("metrics = \"{metrics}\"\n{}", listener("a", listen, &[service.address]));
     let mut relay = Relay::start(&config);
-    let mut old = Client::connect(place).unwrap();
+    let mut old = Client::connect(listen).unwrap();
     assert_eq!(old.ask("x").unwrap(), "s");
-    let load = Load::start(place, 3);
+    let load = Load::start(listen, 3);
     load.run(100);
     relay.signal("USR2");
     let new = KillOnDrop(successor(&relay));
@@ -55,20 +55,20 @@ fn an_upgrade_under_load_loses_no_connection() {
     let (done, failures) = load.end();
     assert!(failures.is_empty(), "{} of {done} failed: {:?}", failures.len(), failures.first());
     assert_eq!(get(metrics, "/healthz").unwrap().0, 200);
-    assert!(relay.control().exists(), "the new process's control socket is in its place");
+    assert!(relay.control().exists(), "the new process's control socket has replaced the old one");
     signal(new.0, "TERM");
     until("the new process ends", || !runs(new.0));
-    assert!(exchange(place).is_err());
+    assert!(exchange(listen).is_err());
 }
 
 #[test]
 fn an_upgrade_that_fails_changes_nothing() {
     let service = Service::start("s");
-    let place = address();
-    let config = listener("a", place, &[service.address]);
+    let listen = unused_address();
+    let config = listener("a", listen, &[service.address]);
     let relay = Relay::start(&config);
     relay.write("this is no configuration");
-    let load = Load::start(place, 2);
+    let load = Load::start(listen, 2);
     relay.signal("USR2");
     relay.wait_for("not upgraded, this process goes on: the new one failed: it ended with code 2", 1);
     load.run(50);
@@ -84,15 +84,15 @@ fn an_upgrade_that_fails_changes_nothing() {
 #[test]
 fn sockets_of_systemd_are_used_or_closed() {
     let service = Service::start("s");
-    let (place, other) = (address(), address());
+    let (listen, other) = (unused_address(), unused_address());
     let scratch = Scratch::new();
     let config = format!(
         "control = \"{}\"\nthreads = 2\n{}",
         scratch.file("control").display(),
-        listener("a", place, &[service.address])
+        listener("a", listen, &[service.address])
     );
     std::fs::write(scratch.file("relay.toml"), config).unwrap();
-    let (ours, unwanted) = (TcpListener::bind(place).unwrap(), TcpListener::bind(other).unwrap());
+    let (ours, unwanted) = (TcpListener::bind(listen).unwrap(), TcpListener::bind(other).unwrap());
     let arguments = ["relay".into(), "-c".into(), scratch.file("relay.toml").into_os_string()];
     let mut child = handover::spawn(Path::new(PARSHALL), &arguments, &[ours.as_fd(), unwanted.as_fd()]).unwrap();
     drop((ours, unwanted));
@@ -100,7 +100,7 @@ fn sockets_of_systemd_are_used_or_closed() {
     let mut ready = [0; 6];
     std::io::Read::read_exact(&mut child.ready, &mut ready).unwrap();
     assert_eq!(&ready, b"READY\n");
-    assert_eq!(exchange(place).unwrap(), "s");
+    assert_eq!(exchange(listen).unwrap(), "s");
     assert!(exchange(other).is_err(), "closed");
     signal(child.pid(), "TERM");
     assert_eq!(child.wait().unwrap(), 0);
@@ -117,7 +117,7 @@ fn systemd_is_notified_of_states() {
         String::from_utf8_lossy(&text[..n]).into_owned()
     };
     let service = Service::start("s");
-    let config = listener("a", address(), &[service.address]);
+    let config = listener("a", unused_address(), &[service.address]);
     let mut relay = Relay::start_with(&config, |c| {
         c.env("NOTIFY_SOCKET", scratch.file("notify"));
     });
@@ -133,8 +133,8 @@ fn systemd_is_notified_of_states() {
 #[test]
 fn a_listen_fds_that_is_too_large_does_not_take_other_descriptors() {
     let service = Service::start("s");
-    let (place, metrics) = (address(), address());
-    let config = format!("metrics = \"{metrics}\"\n{}", listener("a", place, &[service.address]));
+    let (listen, metrics) = (unused_address(), unused_address());
+    let config = format!("metrics = \"{metrics}\"\n{}", listener("a", listen, &[service.address]));
     let mut relay = Relay::start_with(&config, |c| {
         // The shell execs the relay, so their pid is the same.
         let mut shell = quiet("sh");
@@ -143,14 +143,14 @@ fn a_listen_fds_that_is_too_large_does_not_take_other_descriptors() {
         *c = shell;
     });
     // The process that runs the tests may have left some descriptors open.
-    let said = relay.said();
+    let stderr = relay.stderr();
     let missing =
-        said.lines().find_map(|l| l.split_once("relay: LISTEN_FDS announces ")?.1.split(' ').next()?.parse().ok());
-    assert!(missing.is_some_and(|missing: u32| (400..=500).contains(&missing)), "{said}");
-    assert_eq!(exchange(place).unwrap(), "s");
+        stderr.lines().find_map(|l| l.split_once("relay: LISTEN_FDS announces ")?.1.split(' ').next()?.parse().ok());
+    assert!(missing.is_some_and(|missing: u32| (400..=500).contains(&missing)), "{stderr}");
+    assert_eq!(exchange(listen).unwrap(), "s");
     assert_eq!(get(metrics, "/healthz").unwrap().0, 200);
     relay.signal("TERM");
-    assert_eq!(relay.end(), Some(0), "signals reach it:\n{}", relay.said());
+    assert_eq!(relay.end(), Some(0), "signals reach it:\n{}", relay.stderr());
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn an_upgrade_starts_the_file_that_the_link_points_to_by_then() {
     let scratch = Scratch::shared();
     let (link, new) = (scratch.file("parshall"), scratch.file("new"));
     symlink(PARSHALL, &link).unwrap();
-    let relay = Relay::start_with(&listener("a", address(), &[service.address]), |c| {
+    let relay = Relay::start_with(&listener("a", unused_address(), &[service.address]), |c| {
         let arguments: Vec<_> = c.get_args().map(ToOwned::to_owned).collect();
         *c = quiet(&link);
         c.args(arguments);
@@ -171,7 +171,7 @@ fn an_upgrade_starts_the_file_that_the_link_points_to_by_then() {
     relay.signal("USR2");
     until("the upgrade ends", || relay.count("has taken over") + relay.count("the new one failed") > 0);
     let _killed = (relay.count("has taken over") > 0).then(|| KillOnDrop(successor(&relay)));
-    assert!(relay.said().contains("the new one failed: it ended with code 7"), "{}", relay.said());
+    assert!(relay.stderr().contains("the new one failed: it ended with code 7"), "{}", relay.stderr());
 }
 
 /// A command as the kit starts it.
@@ -207,16 +207,16 @@ fn privileges_are_dropped_once_it_listens() {
         return;
     }
     let service = Service::start("s");
-    let mut place = address();
-    place.set_port(70);
-    let config = format!("user = \"65534:65534\"\n{}", listener("a", place, &[service.address]));
+    let mut listen = unused_address();
+    listen.set_port(70);
+    let config = format!("user = \"65534:65534\"\n{}", listener("a", listen, &[service.address]));
     let relay = Relay::start(&config);
     has_no_privileges(relay.pid());
     let control = std::fs::metadata(relay.control()).unwrap();
     assert_eq!((control.uid(), control.gid(), control.mode() & 0o777), (65534, 65534, 0o600));
-    assert_eq!(exchange(place).unwrap(), "s");
+    assert_eq!(exchange(listen).unwrap(), "s");
     relay.reload(&config);
-    assert_eq!(exchange(place).unwrap(), "s", "a kept listener needs no privileges");
+    assert_eq!(exchange(listen).unwrap(), "s", "a kept listener needs no privileges");
 }
 
 #[test]
@@ -225,8 +225,8 @@ fn groups_and_capabilities_are_dropped_also_if_it_was_started_as_the_user() {
         return;
     }
     let service = Service::start("s");
-    let place = address();
-    let config = format!("user = \"65534:65534\"\n{}", listener("a", place, &[service.address]));
+    let listen = unused_address();
+    let config = format!("user = \"65534:65534\"\n{}", listener("a", listen, &[service.address]));
     let scratch = Scratch::shared();
     let program = scratch.parshall();
     let start = |groups: &str, capabilities: &str| {
@@ -245,23 +245,23 @@ fn groups_and_capabilities_are_dropped_also_if_it_was_started_as_the_user() {
     let relay = start("65534,4,27", "+setgid,+net_raw,+sys_ptrace");
     relay.wait_for("started", 1);
     has_no_privileges(relay.pid());
-    assert_eq!(exchange(place).unwrap(), "s");
+    assert_eq!(exchange(listen).unwrap(), "s");
     drop(relay);
     // Without CAP_SETGID it cannot leave the groups, and refuses to run with them.
     let mut relay = start("65534,4", "-all");
     assert_eq!(relay.end(), Some(1));
-    assert!(relay.said().contains("hint:"), "{}", relay.said());
+    assert!(relay.stderr().contains("hint:"), "{}", relay.stderr());
     assert!(
-        relay.said().contains("the process is also in group 4, and leaving it needs CAP_SETGID"),
+        relay.stderr().contains("the process is also in group 4, and leaving it needs CAP_SETGID"),
         "{}",
-        relay.said()
+        relay.stderr()
     );
 }
 
 #[test]
 fn no_new_privs_is_set() {
     let service = Service::start("s");
-    let relay = Relay::start(&listener("a", address(), &[service.address]));
+    let relay = Relay::start(&listener("a", unused_address(), &[service.address]));
     assert_eq!(field(Path::new(&format!("/proc/{}", relay.pid())), "NoNewPrivs:"), "1");
 }
 
@@ -271,9 +271,9 @@ fn a_transparent_relay_keeps_one_capability_and_so_does_its_successor() {
         return;
     }
     let service = Service::start("s");
-    let place = address();
+    let listen = unused_address();
     let relay =
-        Relay::start(&format!("user = \"nobody\"\n{}transparent = true\n", listener("a", place, &[service.address])));
+        Relay::start(&format!("user = \"nobody\"\n{}transparent = true\n", listener("a", listen, &[service.address])));
     let capabilities = |pid: u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         status.lines().find_map(|l| l.strip_prefix("CapEff:")).unwrap().trim().to_owned()
@@ -290,8 +290,9 @@ fn an_unknown_user_is_an_error() {
     if !root("becoming a user that is not there") {
         return;
     }
-    let mut relay = Relay::begin(&format!("user = \"nosuch\"\n{}", listener("a", address(), &[address()])), |_| {});
+    let mut relay =
+        Relay::begin(&format!("user = \"nosuch\"\n{}", listener("a", unused_address(), &[unused_address()])), |_| {});
     assert_eq!(relay.end(), Some(1));
-    assert!(relay.said().contains("hint:"), "{}", relay.said());
-    assert!(relay.said().contains("there is no user nosuch"), "{}", relay.said());
+    assert!(relay.stderr().contains("hint:"), "{}", relay.stderr());
+    assert!(relay.stderr().contains("there is no user nosuch"), "{}", relay.stderr());
 }

@@ -111,7 +111,7 @@ fn end_behind_a_full_buffer(b: &Bed) {
     let relay = b.relay(&target, "");
     let (client, server) = relay.pair(&target);
     let mut tape = Tape::new(3);
-    let sent = client.stuff(&mut tape, 128 * MIB);
+    let sent = client.fill(&mut tape, 128 * MIB);
     drop(client);
     pause(100);
     server.expect(&mut Tape::new(3), sent);
@@ -204,7 +204,7 @@ fn last_words_held(b: &Bed) {
     let target = Target::new();
     let relay = b.relay(&target, "");
     let before = relay.sockets();
-    let client = Conn::narrow_to(&relay.place, 8 * 1024);
+    let client = Conn::narrow_to(&relay.address, 8 * 1024);
     let server = target.accept();
     // More than the client's receive buffer, so that it waits in the relay or in its sockets.
     let sent = 1_000_000;
@@ -221,7 +221,7 @@ fn last_words_refused(b: &Bed) {
     let target = Target::new();
     let relay = b.relay(&target, "timeouts = { linger = \"60s\" }");
     let before = relay.sockets();
-    let client = Conn::narrow_to(&relay.place, 8 * 1024);
+    let client = Conn::narrow_to(&relay.address, 8 * 1024);
     let server = target.accept();
     server.send_tape(&mut Tape::new(6), 100_000, 100_000);
     server.flushed();

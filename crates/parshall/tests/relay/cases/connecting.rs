@@ -23,11 +23,11 @@ pub const TOPIC: Topic = Topic {
 const LATE: &str = "timeouts = { connect = \"60s\" }";
 
 fn refused(bed: &Bed) {
-    let (_held, place) = Target::refusing();
-    let relay = bed.start(Plan { targets: vec![place], keys: LATE.to_owned(), ..Plan::default() });
+    let (_held, address) = Target::refusing();
+    let relay = bed.start(Plan { targets: vec![address], keys: LATE.to_owned(), ..Plan::default() });
     let before = relay.sockets();
     for early in [false, true] {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         if early {
             // The connection may be reset already.
             let _ = client.try_send(b"hello");
@@ -41,14 +41,14 @@ fn no_answer(bed: &Bed) {
     let (target, _fillers) = Target::unresponsive();
     let relay = bed.relay(&target, "timeouts = { connect = \"600ms\" }");
     let before = relay.sockets();
-    let client = Conn::to(&relay.place);
+    let client = Conn::to(&relay.address);
     client.expect_silence(Duration::from_millis(300));
     client.expect_gone();
     relay.settles_to(before);
 }
 
 fn two(bed: &Bed, first: &str, second: &Target, keys: &str) -> crate::relay::bed::Relay {
-    let targets = vec![first.to_owned(), second.place.clone()];
+    let targets = vec![first.to_owned(), second.address.clone()];
     bed.start(Plan { targets, keys: keys.to_owned(), ..Plan::default() })
 }
 
@@ -63,9 +63,9 @@ fn second_serves(bed: &Bed) {
 
 fn second_after_timeout(bed: &Bed) {
     let ((silent, _fillers), up) = (Target::unresponsive(), Target::new());
-    let relay = two(bed, &silent.place, &up, "timeouts = { connect = \"300ms\" }");
+    let relay = two(bed, &silent.address, &up, "timeouts = { connect = \"300ms\" }");
     for round in 0..3 {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         client.send(b"early");
         let server = up.accept();
         assert_eq!(server.take(5), b"early");
@@ -77,16 +77,16 @@ fn all_refuse(bed: &Bed) {
     let ((_a, first), (_b, second)) = (Target::refusing(), Target::refusing());
     let relay = bed.start(Plan { targets: vec![first, second], keys: LATE.to_owned(), ..Plan::default() });
     let before = relay.sockets();
-    Conn::to(&relay.place).expect_gone();
+    Conn::to(&relay.address).expect_gone();
     relay.settles_to(before);
 }
 
 fn goes_down(bed: &Bed) {
     let (first, second) = (Target::new(), Target::new());
-    let relay = two(bed, &first.place, &second, LATE);
+    let relay = two(bed, &first.address, &second, LATE);
     let (mut of_first, mut of_second) = (Vec::new(), Vec::new());
     while of_first.is_empty() || of_second.is_empty() {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         let server = loop {
             let brief = Duration::from_millis(20);
             if let Some(server) = first.try_accept(brief) {
@@ -115,15 +115,15 @@ fn goes_down(bed: &Bed) {
 
 fn comes_back(bed: &Bed) {
     let target = Target::new();
-    let place = target.place.clone();
+    let address = target.address.clone();
     let relay = bed.relay(&target, LATE);
     let (client, server) = relay.pair(&target);
     exchange(&client, &server, &mut Tape::new(1), 1000);
     server.reset();
     client.expect_reset();
     drop(target);
-    Conn::to(&relay.place).expect_gone();
-    let target = Target::at(&place, None, 16);
+    Conn::to(&relay.address).expect_gone();
+    let target = Target::at(&address, None, 16);
     let (client, server) = relay.pair(&target);
     exchange(&client, &server, &mut Tape::new(2), 1000);
 }
@@ -133,7 +133,7 @@ fn client_gone(bed: &Bed) {
     let relay = bed.relay(&target, LATE);
     let before = relay.sockets();
     for early in [false, true] {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         if early {
             client.send(b"hello");
         }

@@ -29,10 +29,10 @@ fn short_connections(bed: &Bed) {
     let (before, other) = (relay.sockets(), relay.descriptors().len() - relay.sockets());
     scope(|s| {
         for thread in 0..4u64 {
-            let place = relay.place.clone();
+            let address = relay.address.clone();
             s.spawn(move || {
                 for round in 0..500 {
-                    let client = Conn::to(&place);
+                    let client = Conn::to(&address);
                     match round % 10 {
                         0 => client.reset(),
                         1 => drop(client),
@@ -72,15 +72,15 @@ fn thousand(bed: &Bed) {
 }
 
 fn refused(bed: &Bed) {
-    let (_held, place) = Target::refusing();
-    let relay = bed.start(Plan { targets: vec![place], ..Plan::default() });
+    let (_held, address) = Target::refusing();
+    let relay = bed.start(Plan { targets: vec![address], ..Plan::default() });
     let before = relay.sockets();
     for _ in 0..500 {
-        Conn::to(&relay.place).expect_gone();
+        Conn::to(&relay.address).expect_gone();
     }
     relay.settles_to(before);
-    let lines = relay.said().lines().count();
-    assert!(lines < 20, "{lines} lines: {}", relay.said().lines().next_back().unwrap_or_default());
+    let lines = relay.stderr().lines().count();
+    assert!(lines < 20, "{lines} lines: {}", relay.stderr().lines().next_back().unwrap_or_default());
 }
 
 /// An event that epoll reports and that is not handled would be reported again at once.
@@ -90,7 +90,7 @@ fn waiting(bed: &Bed) {
     let pairs: Vec<_> = (0..8).map(|_| relay.pair(&target)).collect();
     pairs[0].0.end();
     pairs[1].1.end();
-    let stuffed = [pairs[2].0.stuff(&mut Tape::new(1), 256 << 20), pairs[3].1.stuff(&mut Tape::new(1), 256 << 20)];
+    let filled = [pairs[2].0.fill(&mut Tape::new(1), 256 << 20), pairs[3].1.fill(&mut Tape::new(1), 256 << 20)];
     pairs[2].0.end();
     pairs[0].1.expect_end();
     pairs[1].0.expect_end();
@@ -98,9 +98,9 @@ fn waiting(bed: &Bed) {
     pause(800);
     let spent = relay.cpu_ticks() - spent;
     assert!(spent < 20, "{spent} hundredths of a second of CPU in 0.8 s");
-    pairs[2].1.expect(&mut Tape::new(1), stuffed[0]);
+    pairs[2].1.expect(&mut Tape::new(1), filled[0]);
     pairs[2].1.expect_end();
-    pairs[3].0.expect(&mut Tape::new(1), stuffed[1]);
+    pairs[3].0.expect(&mut Tape::new(1), filled[1]);
 }
 
 fn echoes(client: &Conn, seed: u64) {
@@ -110,36 +110,36 @@ fn echoes(client: &Conn, seed: u64) {
 
 fn crowded(bed: &Bed, target: &Target) -> crate::relay::bed::Relay {
     target.echo();
-    bed.start(Plan { targets: vec![target.place.clone()], descriptors: Some(64), ..Plan::default() })
+    bed.start(Plan { targets: vec![target.address.clone()], descriptors: Some(64), ..Plan::default() })
 }
 
 fn limit(bed: &Bed) {
     let target = Target::new();
     let mut relay = crowded(bed, &target);
-    let first = Conn::to(&relay.place);
+    let first = Conn::to(&relay.address);
     echoes(&first, 1);
     let before = relay.sockets() - 2;
-    let clients: Vec<Conn> = (0..120).map(|_| Conn::to(&relay.place)).collect();
+    let clients: Vec<Conn> = (0..120).map(|_| Conn::to(&relay.address)).collect();
     pause(500);
     let spent = relay.cpu_ticks();
     pause(1000);
     let spent = relay.cpu_ticks() - spent;
     assert!(spent < 40, "{spent} % of a CPU to do nothing");
-    let lines = relay.said().lines().count();
-    assert!(lines < 20, "{lines} lines: {}", relay.said().lines().next().unwrap_or_default());
-    assert!(relay.ended().is_none(), "it died: {}", relay.said());
+    let lines = relay.stderr().lines().count();
+    assert!(lines < 20, "{lines} lines: {}", relay.stderr().lines().next().unwrap_or_default());
+    assert!(relay.ended().is_none(), "it died: {}", relay.stderr());
     // The connection from before still works.
     for seed in 0..20 {
         echoes(&first, seed);
     }
     drop(clients);
     soon("new clients are served", || {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         client.0.set_read_timeout(Some(Duration::from_secs(2))).expect("a socket");
         client.try_send(b"?").is_ok() && client.read(&mut [0]).is_ok_and(|n| n == 1)
     });
     for seed in 0..20 {
-        echoes(&Conn::to(&relay.place), seed);
+        echoes(&Conn::to(&relay.address), seed);
     }
     drop(first);
     relay.settles_to(before);
@@ -148,9 +148,9 @@ fn limit(bed: &Bed) {
 fn streams_at_the_limit(bed: &Bed) {
     let target = Target::new();
     let relay = crowded(bed, &target);
-    let first = Conn::to(&relay.place);
+    let first = Conn::to(&relay.address);
     echoes(&first, 1);
-    let _clients: Vec<Conn> = (0..120).map(|_| Conn::to(&relay.place)).collect();
+    let _clients: Vec<Conn> = (0..120).map(|_| Conn::to(&relay.address)).collect();
     pause(200);
     scope(|s| {
         s.spawn(|| {

@@ -40,7 +40,7 @@ fn serves(client: Conn, server: Conn) {
 }
 
 fn between(bed: &Bed, listen: &str, target: &Target) {
-    let plan = Plan { listen: listen.to_owned(), targets: vec![target.place.clone()], ..Plan::default() };
+    let plan = Plan { listen: listen.to_owned(), targets: vec![target.address.clone()], ..Plan::default() };
     let relay = bed.start(plan);
     let before = relay.sockets();
     for _ in 0..3 {
@@ -55,7 +55,7 @@ fn ipv6(bed: &Bed) {
         return skip("relay conformance over IPv6", "this host has no ::1");
     };
     drop(probe);
-    let port = crate::relay::bed::own_place().rsplit_once(':').expect("a port").1.to_owned();
+    let port = crate::relay::bed::unused_address().rsplit_once(':').expect("a port").1.to_owned();
     let target = Target::at("[::1]:0", None, 16);
     between(bed, &format!("[::1]:{port}"), &target);
 }
@@ -80,7 +80,7 @@ fn unix_to_tcp(bed: &Bed) {
 
 fn left_behind(bed: &Bed) {
     let (target, listen) = (Target::new(), socket(bed, "relay.sock"));
-    let plan = || Plan { listen: listen.clone(), targets: vec![target.place.clone()], ..Plan::default() };
+    let plan = || Plan { listen: listen.clone(), targets: vec![target.address.clone()], ..Plan::default() };
     drop(bed.start(plan()));
     let path = bed.scratch.file("relay.sock");
     assert!(std::fs::exists(&path).unwrap(), "it was killed");

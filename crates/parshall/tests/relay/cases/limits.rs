@@ -35,22 +35,22 @@ fn denied(bed: &Bed) {
     let relay = bed.relay(&target, "deny = [\"127.0.0.9/32\", \"127.0.8.0/24\"]");
     let before = relay.sockets();
     for source in ["127.0.0.9", "127.0.8.77"] {
-        let client = Conn::from_to(source, &relay.place);
+        let client = Conn::from_to(source, &relay.address);
         let _ = client.try_send(b"let me in");
         client.expect_gone();
         assert!(target.gets_none(BRIEF), "the target was connected to for {source}");
     }
     relay.settles_to(before);
-    let client = Conn::from_to("127.0.0.8", &relay.place);
+    let client = Conn::from_to("127.0.0.8", &relay.address);
     exchange(&client, &target.accept(), &mut Tape::new(1), 1000);
 }
 
 fn allowed(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "allow = [\"127.0.0.9/32\"]");
-    Conn::from_to("127.0.0.8", &relay.place).expect_gone();
+    Conn::from_to("127.0.0.8", &relay.address).expect_gone();
     assert!(target.gets_none(BRIEF), "the target was connected to");
-    let client = Conn::from_to("127.0.0.9", &relay.place);
+    let client = Conn::from_to("127.0.0.9", &relay.address);
     exchange(&client, &target.accept(), &mut Tape::new(1), 1000);
 }
 
@@ -59,7 +59,7 @@ fn connections(bed: &Bed) {
     let relay = bed.relay(&target, "limits = { connections = 2 }");
     let first = relay.pair(&target);
     let second = relay.pair(&target);
-    let third = Conn::to(&relay.place);
+    let third = Conn::to(&relay.address);
     third.send(b"me too");
     assert!(target.gets_none(Duration::from_millis(300)), "a third connection in spite of the limit");
     exchange(&first.0, &first.1, &mut Tape::new(1), 1000);
@@ -75,7 +75,7 @@ fn connections_over_threads(bed: &Bed) {
     let relay = bed.relay(&target, "limits = { connections = 1 }");
     let mut current = relay.pair(&target);
     for round in 0..24 {
-        let next = Conn::to(&relay.place);
+        let next = Conn::to(&relay.address);
         // Long enough for its thread to reach the limit.
         pause(10);
         drop(current);
@@ -93,7 +93,7 @@ fn connections_and_reload(bed: &Bed) {
     }
     for round in 0..6 {
         let current = relay.pair(&target);
-        let next = Conn::to(&relay.place);
+        let next = Conn::to(&relay.address);
         pause(20);
         relay.signal("-HUP");
         pause(50);
@@ -106,9 +106,9 @@ fn connections_and_reload(bed: &Bed) {
 fn per_source(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "limits = { per-source = 2 }");
-    let pair = |source: &str| (Conn::from_to(source, &relay.place), target.accept());
+    let pair = |source: &str| (Conn::from_to(source, &relay.address), target.accept());
     let kept = [pair("127.0.0.8"), pair("127.0.0.8")];
-    let third = Conn::from_to("127.0.0.8", &relay.place);
+    let third = Conn::from_to("127.0.0.8", &relay.address);
     third.expect_gone();
     assert!(target.gets_none(BRIEF), "a third connection in spite of the limit");
     let other = pair("127.0.0.9");
@@ -122,7 +122,7 @@ fn per_source_again(bed: &Bed) {
     let relay = bed.relay(&target, "limits = { per-source = 1 }");
     for round in 0..10 {
         let (client, server) = relay.pair(&target);
-        Conn::to(&relay.place).expect_gone();
+        Conn::to(&relay.address).expect_gone();
         exchange(&client, &server, &mut Tape::new(round), 100);
         drop(client);
         server.expect_end();
@@ -137,7 +137,7 @@ fn rate(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "limits = { rate = 5 }");
     let begun = Instant::now();
-    let clients: Vec<Conn> = (0..30).map(|_| Conn::to(&relay.place)).collect();
+    let clients: Vec<Conn> = (0..30).map(|_| Conn::to(&relay.address)).collect();
     let mut admitted = 0;
     while target.try_accept(BRIEF).is_some() {
         admitted += 1;
@@ -172,7 +172,7 @@ fn bandwidth_of_a_slow_reader(bed: &Bed) {
     let target = Target::new();
     let small = "sockets = { receive-buffer = 16384, send-buffer = 16384 }";
     let relay = bed.relay(&target, &format!("limits = {{ bandwidth = \"256KiB/s\" }}\n{small}"));
-    let client = Conn::narrow_to(&relay.place, 16 * 1024);
+    let client = Conn::narrow_to(&relay.address, 16 * 1024);
     let server = target.accept();
     let total = 512 * 1024;
     let begun = Instant::now();

@@ -44,7 +44,7 @@ fn cut(bed: &Bed, header: &[u8]) {
     let relay = relay(bed, &target);
     let before = relay.sockets();
     for at in 0..=header.len() {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         client.send(&header[..at]);
         pause(3);
         client.send(&[&header[at..], b"hello"].concat());
@@ -54,7 +54,7 @@ fn cut(bed: &Bed, header: &[u8]) {
         assert_eq!(client.take(5), b"world");
     }
     // Then as single bytes.
-    let client = Conn::to(&relay.place);
+    let client = Conn::to(&relay.address);
     for byte in header {
         client.send(&[*byte]);
     }
@@ -76,7 +76,7 @@ fn data_behind(bed: &Bed) {
     let target = Target::new();
     let relay = relay(bed, &target);
     for header in [v1(FROM, TO), v2(FROM, TO, &[], false)] {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         let mut tape = Tape::new(2);
         client.send(&[header, tape.next(20_000)].concat());
         std::thread::scope(|s| {
@@ -98,7 +98,7 @@ fn end_behind(bed: &Bed) {
     let target = Target::new();
     let relay = relay(bed, &target);
     for data in [&b""[..], b"some"] {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         client.send(&[&v1(FROM, TO), data].concat());
         client.end();
         let server = target.accept();
@@ -122,7 +122,7 @@ fn unknown_and_local(bed: &Bed) {
         raw_v2(0x21, 0, &[], false),
     ];
     for header in headers {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         client.send(&header);
         let server = target.accept();
         exchange(&client, &server, &mut Tape::new(3), 1000);
@@ -135,14 +135,14 @@ fn refuses(bed: &Bed, headers: &[Vec<u8>]) {
     let relay = relay(bed, &target);
     let before = relay.sockets();
     for header in headers {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         let _ = client.try_send(header);
         let (bytes, _) = client.rest();
         assert!(bytes.is_empty(), "an answer to {header:?}");
     }
     assert!(target.gets_none(BRIEF), "the target was connected to");
     relay.settles_to(before);
-    let client = Conn::to(&relay.place);
+    let client = Conn::to(&relay.address);
     client.send(&v1(FROM, TO));
     exchange(&client, &target.accept(), &mut Tape::new(4), 1000);
 }
@@ -200,11 +200,11 @@ fn no_header(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, &format!("{TRUSTING}timeouts = {{ header = \"500ms\" }}"));
     let before = relay.sockets();
-    let silent = Conn::to(&relay.place);
+    let silent = Conn::to(&relay.address);
     silent.expect_silence(Duration::from_millis(200));
     silent.expect_gone();
     // The timeout is that of the whole header: single bytes do not extend it.
-    let slow = Conn::to(&relay.place);
+    let slow = Conn::to(&relay.address);
     let header = v1(FROM, TO);
     for byte in &header[..20] {
         if slow.try_send(&[*byte]).is_err() {
@@ -223,11 +223,11 @@ fn cut_off(bed: &Bed) {
     let before = relay.sockets();
     for header in [v1(FROM, TO), v2(FROM, TO, &[], true)] {
         for at in [0, 1, 10, header.len() - 1] {
-            let client = Conn::to(&relay.place);
+            let client = Conn::to(&relay.address);
             client.send(&header[..at]);
             client.end();
             client.expect_gone();
-            let client = Conn::to(&relay.place);
+            let client = Conn::to(&relay.address);
             client.send(&header[..at]);
             client.reset();
         }
@@ -239,12 +239,12 @@ fn cut_off(bed: &Bed) {
 fn access_by_header(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, &format!("{TRUSTING}deny = [\"192.0.2.0/24\"]\nlimits = {{ per-source = 1 }}"));
-    let client = Conn::to(&relay.place);
+    let client = Conn::to(&relay.address);
     client.send(&[v1(FROM, TO), b"let me in".to_vec()].concat());
     client.expect_gone();
     assert!(target.gets_none(BRIEF), "the target was connected to");
     let connect_as = |from: &str| {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         client.send(&v2(from, TO, &[], false));
         client
     };
@@ -267,14 +267,14 @@ fn untrusted(bed: &Bed) {
     let relay = bed.relay(&target, "proxy-in = true\nproxy-from = [\"127.0.0.8\", \"127.0.8.0/24\"]");
     let before = relay.sockets();
     for source in ["127.0.0.9", "127.0.9.1"] {
-        let client = Conn::from_to(source, &relay.place);
+        let client = Conn::from_to(source, &relay.address);
         let _ = client.try_send(&v1(FROM, TO));
         client.expect_gone();
         assert!(target.gets_none(BRIEF), "the target was connected to for {source}");
     }
     relay.settles_to(before);
     for source in ["127.0.0.8", "127.0.8.77"] {
-        let client = Conn::from_to(source, &relay.place);
+        let client = Conn::from_to(source, &relay.address);
         client.send(&v1(FROM, TO));
         exchange(&client, &target.accept(), &mut Tape::new(8), 1000);
     }
@@ -283,12 +283,12 @@ fn untrusted(bed: &Bed) {
 fn peers_limit(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, &format!("{TRUSTING}limits = {{ per-source = 2 }}"));
-    let silent = [Conn::to(&relay.place), Conn::to(&relay.place)];
+    let silent = [Conn::to(&relay.address), Conn::to(&relay.address)];
     // Connections are counted once the first bytes of an incomplete header are read.
     silent.iter().for_each(|client| client.send(b"P"));
     pause(100);
-    Conn::to(&relay.place).expect_gone();
-    let other = Conn::from_to("127.0.0.9", &relay.place);
+    Conn::to(&relay.address).expect_gone();
+    let other = Conn::from_to("127.0.0.9", &relay.address);
     other.send(&v1("192.0.2.9:1", TO));
     exchange(&other, &target.accept(), &mut Tape::new(9), 1000);
     // With its header a connection counts for its client, so its peer may open another one.
@@ -300,7 +300,7 @@ fn peers_limit(bed: &Bed) {
         served.push((client, server));
     }
     for n in 0..4 {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         client.send(&v1(&format!("198.51.100.{n}:1"), TO));
         let server = target.accept();
         exchange(&client, &server, &mut Tape::new(11), 1000);
@@ -312,7 +312,7 @@ fn peers_rate(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, &format!("{TRUSTING}limits = {{ rate = 5 }}"));
     let begun = Instant::now();
-    let clients: Vec<Conn> = (0..30).map(|_| Conn::to(&relay.place)).collect();
+    let clients: Vec<Conn> = (0..30).map(|_| Conn::to(&relay.address)).collect();
     pause(100);
     let sent = clients.iter().filter(|client| client.try_send(&v1(FROM, TO)).is_ok()).count();
     let mut admitted = 0;

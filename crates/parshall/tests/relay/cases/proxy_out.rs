@@ -45,7 +45,7 @@ fn v1_out(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "proxy-out = \"v1\"");
     let (client, server) = relay.pair(&target);
-    let (from, to) = (client.local(), relay.place.split_once(':').unwrap());
+    let (from, to) = (client.local(), relay.address.split_once(':').unwrap());
     assert_eq!(line(&server), format!("PROXY TCP4 {} {} {} {}\r\n", from.ip(), to.0, from.port(), to.1));
     exchange(&client, &server, &mut Tape::new(1), 30_000);
 }
@@ -56,7 +56,7 @@ fn v2_out(bed: &Bed) {
     let (client, server) = relay.pair(&target);
     let got = header(&server);
     assert_eq!((got.command, got.family, got.checksum), (0x21, 0x11, true));
-    assert_eq!((got.source, got.destination), (Some(client.local()), Some(relay.place.parse().unwrap())));
+    assert_eq!((got.source, got.destination), (Some(client.local()), Some(relay.address.parse().unwrap())));
     exchange(&client, &server, &mut Tape::new(1), 30_000);
 }
 
@@ -74,7 +74,7 @@ fn silent_client(bed: &Bed) {
 fn eager_client(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "proxy-out = \"v2\"");
-    let client = Conn::to(&relay.place);
+    let client = Conn::to(&relay.address);
     client.send(&Tape::new(2).next(50_000));
     client.end();
     let server = target.accept();
@@ -90,7 +90,7 @@ fn eager_client(bed: &Bed) {
 /// A relay that sends headers to another one that expects them.
 fn chained(bed: &Bed, target: &Target) -> (Relay, Relay) {
     let second = bed.relay(target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v1\"");
-    let targets = vec![second.place.clone()];
+    let targets = vec![second.address.clone()];
     let first = bed.start(Plan { targets, keys: "proxy-out = \"v2\"".to_owned(), ..Plan::default() });
     (first, second)
 }
@@ -99,9 +99,9 @@ fn chain(bed: &Bed) {
     let target = Target::new();
     let (first, second) = chained(bed, &target);
     let before = [first.sockets(), second.sockets()];
-    let client = Conn::to(&first.place);
+    let client = Conn::to(&first.address);
     let server = target.accept();
-    let (from, to) = (client.local(), first.place.split_once(':').unwrap());
+    let (from, to) = (client.local(), first.address.split_once(':').unwrap());
     assert_eq!(line(&server), format!("PROXY TCP4 {} {} {} {}\r\n", from.ip(), to.0, from.port(), to.1));
     std::thread::scope(|s| {
         for (seed, from, to) in [(1, &client, &server), (2, &server, &client)] {
@@ -115,7 +115,7 @@ fn chain(bed: &Bed) {
             });
         }
     });
-    let other = Conn::to(&first.place);
+    let other = Conn::to(&first.address);
     let server = target.accept();
     line(&server);
     server.reset();
@@ -130,7 +130,7 @@ fn tlvs(bed: &Bed) {
     let sent = [(1, b"h2".to_vec()), (2, b"example.org".to_vec()), (0xe1, vec![0; 300]), (4, vec![0; 5])];
     let tlvs: Vec<_> = sent.iter().map(|(kind, value)| tlv(*kind, value)).collect();
     for checksum in [true, false] {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         client.send(&[v2(FROM, TO, &tlvs, checksum), b"hello".to_vec()].concat());
         let server = target.accept();
         let got = header(&server);
@@ -139,7 +139,7 @@ fn tlvs(bed: &Bed) {
         assert_eq!(got.checksum, checksum);
         assert_eq!(server.take(5), b"hello");
     }
-    let client = Conn::to(&relay.place);
+    let client = Conn::to(&relay.address);
     client.send(&v1(FROM, TO));
     let got = header(&target.accept());
     assert_eq!((got.source, got.destination), (FROM.parse().ok(), TO.parse().ok()));
@@ -148,13 +148,13 @@ fn tlvs(bed: &Bed) {
 fn ipv6(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v2\"");
-    let client = Conn::to(&relay.place);
+    let client = Conn::to(&relay.address);
     client.send(b"PROXY TCP6 2001:db8::1 2001:db8::2 1111 2222\r\n");
     let got = header(&target.accept());
     assert_eq!(got.source, "[2001:db8::1]:1111".parse().ok());
     assert_eq!(got.destination, "[2001:db8::2]:2222".parse().ok());
     let relay = bed.relay(&target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v1\"");
-    let client = Conn::to(&relay.place);
+    let client = Conn::to(&relay.address);
     let ip = |last: u8| [&[0x20, 1, 0xd, 0xb8][..], &[0; 11], &[last]].concat();
     client.send(&raw_v2(0x21, 0x21, &[&ip(1)[..], &ip(2), &[4, 87], &[8, 174]].concat(), false));
     assert_eq!(line(&target.accept()), "PROXY TCP6 2001:db8::1 2001:db8::2 1111 2222\r\n");
@@ -163,16 +163,16 @@ fn ipv6(bed: &Bed) {
 fn local(bed: &Bed) {
     let target = Target::new();
     let to_v2 = bed.relay(&target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v2\"");
-    let client = Conn::to(&to_v2.place);
+    let client = Conn::to(&to_v2.address);
     client.send(&raw_v2(0x20, 0, &[], false));
     assert_eq!(header(&target.accept()).command, 0x20);
-    let client = Conn::to(&to_v2.place);
+    let client = Conn::to(&to_v2.address);
     client.send(b"PROXY UNKNOWN\r\n");
     let got = header(&target.accept());
     assert_eq!((got.command, got.family), (0x21, 0));
     let to_v1 = bed.relay(&target, "proxy-in = true\nproxy-from = \"127.0.0.0/8\"\nproxy-out = \"v1\"");
     for sent in [raw_v2(0x20, 0, &[], false), b"PROXY UNKNOWN 1 2 3\r\n".to_vec()] {
-        let client = Conn::to(&to_v1.place);
+        let client = Conn::to(&to_v1.address);
         client.send(&sent);
         assert_eq!(line(&target.accept()), "PROXY UNKNOWN\r\n");
     }
@@ -181,8 +181,12 @@ fn local(bed: &Bed) {
 fn unix(bed: &Bed) {
     let target = Target::new();
     let listen = format!("unix:{}", bed.scratch.file("relay.sock").display());
-    let plan =
-        Plan { listen, targets: vec![target.place.clone()], keys: "proxy-out = \"v1\"".to_owned(), ..Plan::default() };
+    let plan = Plan {
+        listen,
+        targets: vec![target.address.clone()],
+        keys: "proxy-out = \"v1\"".to_owned(),
+        ..Plan::default()
+    };
     let relay = bed.start(plan);
     let (client, server) = relay.pair(&target);
     assert_eq!(line(&server), "PROXY UNKNOWN\r\n");

@@ -33,11 +33,11 @@ fn stalls(bed: &Bed, client_reads: bool) {
     let (other_client, other_server) = relay.pair(&target);
     exchange(&other_client, &other_server, &mut Tape::new(1), 20_000);
     let before = relay.resident_kib();
-    let client = Conn::narrow_to(&relay.place, 16 * 1024);
+    let client = Conn::narrow_to(&relay.address, 16 * 1024);
     let server = target.accept();
     let (sender, reader) = if client_reads { (&client, &server) } else { (&server, &client) };
     let mut tape = Tape::new(2);
-    let sent = sender.stuff(&mut tape, 128 << 20);
+    let sent = sender.fill(&mut tape, 128 << 20);
     assert!(sent < 128 << 20, "it takes all that is sent although the peer does not read");
     let grown = relay.resident_kib().saturating_sub(before);
     assert!(grown < BOUND_KIB, "{grown} KiB more after {sent} bytes that the peer does not read");
@@ -61,7 +61,7 @@ fn target_never_reads(bed: &Bed) {
 fn slow_reader(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "");
-    let client = Conn::narrow_to(&relay.place, 16 * 1024);
+    let client = Conn::narrow_to(&relay.address, 16 * 1024);
     let server = target.accept();
     let total = 2 << 20;
     scope(|s| {
@@ -81,10 +81,10 @@ fn slow_reader(bed: &Bed) {
 fn one_direction_stands(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "");
-    let client = Conn::narrow_to(&relay.place, 16 * 1024);
+    let client = Conn::narrow_to(&relay.address, 16 * 1024);
     let server = target.accept();
     let mut down = Tape::new(6);
-    let sent = server.stuff(&mut down, 128 << 20);
+    let sent = server.fill(&mut down, 128 << 20);
     scope(|s| {
         s.spawn(|| client.send_tape(&mut Tape::new(7), 4 << 20, 100_000));
         server.expect(&mut Tape::new(7), 4 << 20);
@@ -95,10 +95,10 @@ fn one_direction_stands(bed: &Bed) {
 fn both_directions_stalled(bed: &Bed) {
     let target = Target::narrow(16 * 1024);
     let relay = bed.relay(&target, "");
-    let client = Conn::narrow_to(&relay.place, 16 * 1024);
+    let client = Conn::narrow_to(&relay.address, 16 * 1024);
     let server = target.accept();
-    let down = server.stuff(&mut Tape::new(8), 128 << 20);
-    let up = client.stuff(&mut Tape::new(9), 128 << 20);
+    let down = server.fill(&mut Tape::new(8), 128 << 20);
+    let up = client.fill(&mut Tape::new(9), 128 << 20);
     assert!(down.max(up) < 128 << 20, "it takes all that is sent although the peer does not read");
     server.expect(&mut Tape::new(9), up);
     client.expect(&mut Tape::new(8), down);
@@ -112,15 +112,15 @@ fn stalled(bed: &Bed) -> (Target, crate::relay::bed::Relay, Vec<(Conn, Conn, usi
     let relay = bed.relay(&target, NARROW);
     let sockets = relay.sockets();
     let pairs: Vec<(Conn, Conn)> =
-        (0..40).map(|_| (Conn::narrow_to(&relay.place, 16 * 1024), target.accept())).collect();
-    let stuffed = scope(|s| {
+        (0..40).map(|_| (Conn::narrow_to(&relay.address, 16 * 1024), target.accept())).collect();
+    let filled = scope(|s| {
         let threads: Vec<_> = pairs
             .into_iter()
             .enumerate()
             .map(|(i, (client, server))| {
                 s.spawn(move || {
                     let from = if i % 2 == 0 { &client } else { &server };
-                    let sent = from.stuff(&mut Tape::new(i as u64), 16 << 20);
+                    let sent = from.fill(&mut Tape::new(i as u64), 16 << 20);
                     assert!(sent < 16 << 20, "it takes all");
                     (client, server, sent)
                 })
@@ -128,12 +128,12 @@ fn stalled(bed: &Bed) -> (Target, crate::relay::bed::Relay, Vec<(Conn, Conn, usi
             .collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     });
-    (target, relay, stuffed, sockets)
+    (target, relay, filled, sockets)
 }
 
 fn forty_stalled(bed: &Bed) {
-    let (target, relay, stuffed, _) = stalled(bed);
-    let client = Conn::to(&relay.place);
+    let (target, relay, filled, _) = stalled(bed);
+    let client = Conn::to(&relay.address);
     let server = target.accept();
     scope(|s| {
         s.spawn(|| client.send_tape(&mut Tape::new(77), 1 << 20, 100_000));
@@ -141,7 +141,7 @@ fn forty_stalled(bed: &Bed) {
     });
     // All at once: with sockmap a backlog at a small window takes a second, because the kernel retries every jiffy.
     scope(|s| {
-        for (i, (client, server, sent)) in stuffed.into_iter().enumerate() {
+        for (i, (client, server, sent)) in filled.into_iter().enumerate() {
             s.spawn(move || {
                 let (from, to) = if i % 2 == 0 { (client, server) } else { (server, client) };
                 to.expect(&mut Tape::new(i as u64), sent);
@@ -153,8 +153,8 @@ fn forty_stalled(bed: &Bed) {
 }
 
 fn abandoned(bed: &Bed) {
-    let (_target, relay, stuffed, sockets) = stalled(bed);
-    for (i, (client, server, _)) in stuffed.into_iter().enumerate() {
+    let (_target, relay, filled, sockets) = stalled(bed);
+    for (i, (client, server, _)) in filled.into_iter().enumerate() {
         match i % 4 {
             0 => client.reset(),
             1 => server.reset(),

@@ -31,7 +31,7 @@ fn drains(bed: &Bed) {
     exchange(&client, &server, &mut Tape::new(1), 1000);
     relay.signal("-TERM");
     soon("it does not listen any more", || relay.listeners() == 0);
-    assert!(Conn::try_to(&relay.place).is_err(), "a new connection while it drains");
+    assert!(Conn::try_to(&relay.address).is_err(), "a new connection while it drains");
     std::thread::scope(|s| {
         s.spawn(|| {
             client.send_tape(&mut Tape::new(2), 4 << 20, 100_000);
@@ -47,7 +47,7 @@ fn drains(bed: &Bed) {
     client.expect_gone();
     exchange(&other, &other_server, &mut Tape::new(3), 1000);
     drop((other, other_server));
-    assert_eq!(relay.wait_for_end().code(), Some(0), "{}", relay.said());
+    assert_eq!(relay.wait_for_end().code(), Some(0), "{}", relay.stderr());
 }
 
 fn queue_is_served(bed: &Bed) {
@@ -56,7 +56,7 @@ fn queue_is_served(bed: &Bed) {
     let mut relay = bed.relay(&target, "");
     // A stopped relay accepts no connections; the kernel queues them.
     relay.signal("-STOP");
-    let clients: Vec<Conn> = (0..300).map(|_| Conn::to(&relay.place)).collect();
+    let clients: Vec<Conn> = (0..300).map(|_| Conn::to(&relay.address)).collect();
     relay.signal("-TERM");
     relay.signal("-CONT");
     for (seed, client) in clients.iter().enumerate() {
@@ -64,7 +64,7 @@ fn queue_is_served(bed: &Bed) {
         client.expect(&mut Tape::new(seed as u64), 100);
     }
     drop(clients);
-    assert_eq!(relay.wait_for_end().code(), Some(0), "{}", relay.said());
+    assert_eq!(relay.wait_for_end().code(), Some(0), "{}", relay.stderr());
 }
 
 fn nothing_to_drain(bed: &Bed) {
@@ -76,20 +76,20 @@ fn nothing_to_drain(bed: &Bed) {
             exchange(&client, &server, &mut Tape::new(1), 1000);
         }
         relay.signal("-TERM");
-        assert_eq!(relay.wait_for_end().code(), Some(0), "{}", relay.said());
+        assert_eq!(relay.wait_for_end().code(), Some(0), "{}", relay.stderr());
     }
 }
 
 fn drain_is_bounded(bed: &Bed) {
     let target = Target::new();
     let global = "drain = \"400ms\"".to_owned();
-    let mut relay = bed.start(Plan { global, targets: vec![target.place.clone()], ..Plan::default() });
+    let mut relay = bed.start(Plan { global, targets: vec![target.address.clone()], ..Plan::default() });
     let (client, server) = relay.pair(&target);
     exchange(&client, &server, &mut Tape::new(1), 1000);
     relay.signal("-TERM");
     client.expect_gone();
     server.expect_gone();
-    assert_eq!(relay.wait_for_end().code(), Some(0), "{}", relay.said());
+    assert_eq!(relay.wait_for_end().code(), Some(0), "{}", relay.stderr());
 }
 
 fn second_signal(bed: &Bed) {
@@ -114,13 +114,13 @@ fn reloads(relay: &Relay, bed: &Bed) -> bool {
     does
 }
 
-fn rewrite(bed: &Bed, relay: &Relay, plan: Plan, place: &str) {
-    std::fs::write(&relay.file, bed.text(&plan, place)).expect("a file in /tmp");
+fn rewrite(bed: &Bed, relay: &Relay, plan: Plan, address: &str) {
+    std::fs::write(&relay.file, bed.text(&plan, address)).expect("a file in /tmp");
     relay.signal("-HUP");
 }
 
 fn to(target: &Target) -> Plan {
-    Plan { targets: vec![target.place.clone()], ..Plan::default() }
+    Plan { targets: vec![target.address.clone()], ..Plan::default() }
 }
 
 fn new_target(bed: &Bed) {
@@ -130,10 +130,10 @@ fn new_target(bed: &Bed) {
         return;
     }
     let (client, server) = relay.pair(&old);
-    rewrite(bed, &relay, to(&new), &relay.place);
+    rewrite(bed, &relay, to(&new), &relay.address);
     let mut served = None;
     soon("new connections go to the new target", || {
-        let client = Conn::to(&relay.place);
+        let client = Conn::to(&relay.address);
         served = new.try_accept(Duration::from_millis(100)).map(|server| (client, server));
         served.is_some()
     });
@@ -151,9 +151,9 @@ fn listener_removed(bed: &Bed) {
         return;
     }
     let (client, server) = relay.pair(&target);
-    let (elsewhere, before) = (crate::relay::bed::own_place(), relay.place.clone());
+    let (elsewhere, before) = (crate::relay::bed::unused_address(), relay.address.clone());
     rewrite(bed, &relay, to(&target), &elsewhere);
-    relay.place = elsewhere;
+    relay.address = elsewhere;
     soon("it listens on the new address", || relay.listeners() > 0 && Conn::try_to(&before).is_err());
     exchange(&client, &server, &mut Tape::new(1), 30_000);
     client.end();
@@ -176,13 +176,13 @@ fn many_reloads(bed: &Bed) {
         return;
     }
     let (before, other) = (relay.sockets(), relay.descriptors().len() - relay.sockets());
-    let kept = Conn::to(&relay.place);
+    let kept = Conn::to(&relay.address);
     let mut tape = Tape::new(1);
     for round in 0..60 {
         if round % 3 == 0 {
-            rewrite(bed, &relay, to(&target), &relay.place);
+            rewrite(bed, &relay, to(&target), &relay.address);
         }
-        for client in [&Conn::to(&relay.place), &kept] {
+        for client in [&Conn::to(&relay.address), &kept] {
             let mut back = tape.clone();
             client.send(&tape.next(500));
             client.expect(&mut back, 500);
@@ -205,7 +205,7 @@ fn reload_with_errors(bed: &Bed) {
     std::fs::write(&relay.file, "[[listener]]\nlisten = \"nonsense\"\n").expect("a file in /tmp");
     relay.signal("-HUP");
     pause(200);
-    assert!(relay.ended().is_none(), "it ended: {}", relay.said());
+    assert!(relay.ended().is_none(), "it ended: {}", relay.stderr());
     exchange(&client, &server, &mut Tape::new(1), 1000);
     let (client, server) = relay.pair(&target);
     exchange(&client, &server, &mut Tape::new(2), 1000);

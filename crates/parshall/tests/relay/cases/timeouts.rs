@@ -82,7 +82,7 @@ fn linger_of_a_reset(bed: &Bed) {
     let target = Target::new();
     let relay = bed.relay(&target, "timeouts = { linger = \"400ms\" }\nsockets = { send-buffer = 65536 }");
     let before = relay.sockets();
-    let client = Conn::narrow_to(&relay.place, 8 * 1024);
+    let client = Conn::narrow_to(&relay.address, 8 * 1024);
     let server = target.accept();
     server.send_tape(&mut Tape::new(3), 50_000, 50_000);
     server.flushed();
@@ -98,9 +98,9 @@ fn stalled_is_idle(bed: &Bed) {
     let small = "sockets = { receive-buffer = 16384, send-buffer = 16384 }";
     let relay = bed.relay(&target, &format!("timeouts = {{ idle = \"600ms\" }}\n{small}"));
     let before = relay.sockets();
-    let client = Conn::narrow_to(&relay.place, 16 * 1024);
+    let client = Conn::narrow_to(&relay.address, 16 * 1024);
     let server = target.accept();
-    server.stuff(&mut Tape::new(4), 1 << 20);
+    server.fill(&mut Tape::new(4), 1 << 20);
     relay.settles_to(before);
     server.0.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
     while server.try_send(&[0; 4096]).is_ok() {}

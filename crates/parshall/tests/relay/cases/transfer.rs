@@ -114,7 +114,7 @@ fn changes_of_pace(bed: &Bed) {
 fn small_buffers(bed: &Bed) {
     let target = Target::narrow(4096);
     let relay = bed.relay(&target, "sockets = { receive-buffer = 4096, send-buffer = 4096 }");
-    let client = Conn::narrow_to(&relay.place, 4096);
+    let client = Conn::narrow_to(&relay.address, 4096);
     let server = target.accept();
     full_duplex(&client, &server, 200_000);
 }
@@ -182,7 +182,7 @@ fn eager_client(bed: &Bed) {
     // The accept queue is full: the relay connects only when the queue has space, about a second later.
     let (target, mut fillers) = Target::unresponsive();
     let relay = bed.relay(&target, "");
-    let client = Conn::to(&relay.place);
+    let client = Conn::to(&relay.address);
     client.send_tape(&mut Tape::new(10), 100_000, 10_000);
     client.end();
     pause(100);
@@ -219,7 +219,7 @@ fn engine_used(bed: &Bed) {
     let (client, server) = relay.pair(&target);
     let mut up = Tape::new(11);
     // The target does not read: the stream stalls, and the relay's descriptors can be counted.
-    let sent = client.stuff(&mut up, 256 << 20);
+    let sent = client.fill(&mut up, 256 << 20);
     let pipes = relay.pipes() - idle_pipes;
     let has = |what: &str| relay.descriptors().iter().any(|d| d.contains(what));
     match bed.engine {
