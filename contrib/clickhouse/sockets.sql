@@ -1,9 +1,8 @@
 -- ClickHouse tables for the output of `parshall sockets`, schema parshall.sockets/1.
--- Written from the list of fields; every column has the name of its field, which proto/parshall/sockets/v1/sockets.proto
--- explains.
+-- Generated from the list of fields. A column has the name of its field, which is described in
+-- proto/parshall/sockets/v1/sockets.proto.
 
--- Rows as Kafka brings them. The last row of a dump is of no socket (its `family` is 0) and holds
--- `completeness`, the account of the dump.
+-- Rows from Kafka. The last row of a dump is not a socket (its `family` is 0): it has the counts of the dump in `completeness`.
 CREATE TABLE IF NOT EXISTS sockets
 (
     `at_unix_ns` UInt64,
@@ -166,8 +165,8 @@ ENGINE = MergeTree
 PARTITION BY toDate(fromUnixTimestamp64Nano(toInt64(at_unix_ns), 'UTC'), 'UTC')
 ORDER BY (host, netns, local_port, socket, at_unix_ns);
 
--- The queue. parshall must frame its messages with their length, and proto/parshall/sockets/v1/clickhouse.proto must lie in
--- the server's format_schema_path. A message holds many rows.
+-- The consumer. parshall must write length-delimited messages, and proto/parshall/sockets/v1/clickhouse.proto must be in the
+-- server's format_schema_path. A message has many rows.
 CREATE TABLE IF NOT EXISTS sockets_queue
 (
     `at_unix_ns` UInt64,
@@ -332,7 +331,7 @@ SETTINGS kafka_broker_list = 'localhost:9092',
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS sockets_feed TO sockets AS SELECT * FROM sockets_queue;
 
--- Rows of Parquet files: addresses and named numbers are words there.
+-- Rows of Parquet files, in which addresses and enumerations are text.
 --   clickhouse-client --query "INSERT INTO sockets_files FORMAT Parquet" < FILE
 CREATE TABLE IF NOT EXISTS sockets_files
 (

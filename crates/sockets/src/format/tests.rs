@@ -1,5 +1,5 @@
-//! What the encoders write, read back by readers that know nothing of them: a protobuf decoder built from the published
-//! schema, and serde_json. And the published documents, which `BLESS=1 cargo test -p parshall-sockets` rewrites.
+//! Decodes the output of the encoders with independent decoders: a protobuf decoder built from the published schema, and
+//! serde_json. Also compares the published documents, which `BLESS=1 cargo test -p parshall-sockets` rewrites.
 mod contrib;
 
 use std::path::{Path, PathBuf};
@@ -329,7 +329,7 @@ fn json_says_addresses_and_ends_with_the_account() {
     assert_eq!(account["filtered"], serde_json::Value::Null, "zeros are left out");
 }
 
-/// What a table shows of all kinds of socket.
+/// Rows of all kinds of socket, for tables.
 fn rows_of_all_kinds() -> Vec<Owned> {
     let owner = |command: &str, pid| parshall_core::sockets::Owner { pid, fd: 5, command: command.into() };
     let connection = |seed| samples::connection(seed);

@@ -1,3 +1,3 @@
-//! What the tests of this crate share: sample rows, and peers that read what formats and sinks write.
+//! Test support: sample rows, and programs that read the output of formats and sinks.
 pub mod peers;
 pub mod samples;

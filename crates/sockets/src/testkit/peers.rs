@@ -1,10 +1,10 @@
-//! What tests of several sinks share: the peers that `scripts/peers/fetch` put into `target/peers`.
+//! Programs for the tests of sinks, which `scripts/peers/fetch` has downloaded into `target/peers`.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use parshall_testkit::skip;
 
-/// A directory in `target/peers`; if it is not there, says what is skipped.
+/// A directory in `target/peers`. Returns `None` and reports a skip if it is not there.
 pub fn peer(name: &str, what: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers").join(name);
     if !path.exists() {
@@ -13,7 +13,8 @@ pub fn peer(name: &str, what: &str) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// Runs a script of `scripts/peers` with Python and its packages; none where they are not installed.
+/// The command that runs a script of `scripts/peers` in Python with its packages. Returns `None` and reports a skip if they were
+/// not downloaded.
 pub fn python(script: &str, words: &[&str], what: &str) -> Option<Command> {
     let python = peer("python/.complete", what)?.with_file_name("bin").join("python");
     let mut command = Command::new(python);

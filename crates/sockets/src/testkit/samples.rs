@@ -1,4 +1,4 @@
-//! Rows for the tests: a realistic connection, and any row at all.
+//! Rows for the tests: a realistic connection, and random rows.
 use parshall_core::sockets::{Dump, Owner, Rates, Row, Seen};
 use parshall_evidence::socket::{Completeness, FIELDS, SocketRecord};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ pub fn ipv4(bytes: [u8; 4]) -> [u8; 16] {
     address
 }
 
-/// A connection that has carried something: about 60 fields that are not 0. `seed` varies the numbers.
+/// A connection that has exchanged data, with about 60 fields that are not 0. `seed` varies the numbers.
 pub fn connection(seed: u64) -> SocketRecord {
     let n = seed as u32;
     let mut congestion = [0; 16];
@@ -87,7 +87,7 @@ pub fn connection(seed: u64) -> SocketRecord {
     }
 }
 
-/// A row and what it borrows.
+/// Owns the data that a row borrows.
 #[derive(Debug, Clone, Default)]
 pub struct Owned {
     pub record: SocketRecord,
@@ -117,7 +117,7 @@ impl Owned {
     }
 }
 
-/// Sets a field by its place in the list; the tests' own way, independent of the visitor.
+/// Sets a field by its index in `FIELDS`, independently of the code under test.
 fn set(record: &mut SocketRecord, at: usize, value: u64, bytes: [u8; 16]) {
     macro_rules! set_fields {
         ($($name:ident)*) => {
@@ -159,12 +159,11 @@ fn record() -> impl Strategy<Value = SocketRecord> {
     })
 }
 
-/// Texts with whatever a host may call things.
+/// Any text, often with control characters and quotes, as names on a host may have.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![Just(String::new()), any::<String>(), "[\\x00-\\x1f\"\\\\\u{7f}-\u{9f}a]{0,40}"]
 }
 
-/// Any row.
 pub fn any_row() -> impl Strategy<Value = Owned> {
     let name = prop_oneof![Just(Vec::new()), prop::collection::vec(any::<u8>(), 0..110)];
     let texts = [text(), text(), text(), text()];

@@ -94,11 +94,10 @@ fn clickhouse() -> String {
     format!(
         "\
 -- ClickHouse tables for the output of `parshall sockets`, schema {SOCKETS_SCHEMA}.
--- Written from the list of fields; every column has the name of its field, which proto/parshall/sockets/v1/sockets.proto
--- explains.
+-- Generated from the list of fields. A column has the name of its field, which is described in
+-- proto/parshall/sockets/v1/sockets.proto.
 
--- Rows as Kafka brings them. The last row of a dump is of no socket (its `family` is 0) and holds
--- `completeness`, the account of the dump.
+-- Rows from Kafka. The last row of a dump is not a socket (its `family` is 0): it has the counts of the dump in `completeness`.
 CREATE TABLE IF NOT EXISTS sockets
 (
 {messages},
@@ -110,8 +109,8 @@ ENGINE = MergeTree
 PARTITION BY toDate(fromUnixTimestamp64Nano(toInt64(at_unix_ns), 'UTC'), 'UTC')
 ORDER BY (host, netns, local_port, socket, at_unix_ns);
 
--- The queue. parshall must frame its messages with their length, and proto/parshall/sockets/v1/clickhouse.proto must lie in
--- the server's format_schema_path. A message holds many rows.
+-- The consumer. parshall must write length-delimited messages, and proto/parshall/sockets/v1/clickhouse.proto must be in the
+-- server's format_schema_path. A message has many rows.
 CREATE TABLE IF NOT EXISTS sockets_queue
 (
 {queued}
@@ -125,7 +124,7 @@ SETTINGS kafka_broker_list = 'localhost:9092',
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS sockets_feed TO sockets AS SELECT * FROM sockets_queue;
 
--- Rows of Parquet files: addresses and named numbers are words there.
+-- Rows of Parquet files, in which addresses and enumerations are text.
 --   clickhouse-client --query \"INSERT INTO sockets_files FORMAT Parquet\" < FILE
 CREATE TABLE IF NOT EXISTS sockets_files
 (
@@ -147,9 +146,8 @@ fn the_tables_follow_the_published_fields() {
     assert_eq!(std::fs::read_to_string(path).unwrap(), clickhouse(), "BLESS=1 rewrites it");
 }
 
-/// Every metric that the dashboard asks for is one that is written.
 #[test]
-fn the_dashboard_asks_for_metrics_that_there_are() {
+fn the_dashboard_queries_only_existing_metrics() {
     use crate::sink::prometheus;
     use crate::sink::prometheus::self_metrics::Status;
     use parshall_core::sockets::aggregate::{Aggregator, Settings};
@@ -161,7 +159,7 @@ fn the_dashboard_asks_for_metrics_that_there_are() {
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let dashboard = std::fs::read_to_string(contrib("grafana/parshall-sockets.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
-    let mut asked = 0;
+    let mut queried = 0;
     for panel in dashboard["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().into_iter().flatten() {
             let expression = target["expr"].as_str().unwrap();
@@ -169,14 +167,14 @@ fn the_dashboard_asks_for_metrics_that_there_are() {
             for word in words.filter(|word| word.starts_with(prometheus::PREFIX)) {
                 let family = ["_total", "_bucket", "_sum", "_count"].iter().find_map(|end| word.strip_suffix(end));
                 assert!(families.contains(word) || family.is_some_and(|f| families.contains(f)), "{word}");
-                asked += 1;
+                queried += 1;
             }
         }
     }
-    assert!(asked > 20, "{asked}");
+    assert!(queried > 20, "{queried}");
 }
 
-/// Both shapes of the same rows, read by ClickHouse (chdb) into the tables of `contrib`, and the file by DuckDB too.
+/// ClickHouse (chdb) reads the same rows as protobuf and as Parquet into the tables of `contrib`; DuckDB reads the Parquet file.
 #[test]
 fn clickhouse_and_duckdb_read_every_row() {
     const ROWS: u64 = 20_000;
@@ -212,11 +210,11 @@ fn clickhouse_and_duckdb_read_every_row() {
     std::fs::write(at.join("clickhouse.proto"), schema::proto_clickhouse()).unwrap();
     std::fs::write(at.join("sockets.sql"), clickhouse()).unwrap();
     let output = reader.output().unwrap();
-    let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}{wrong}");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stdout}{stderr}");
     let sum: u64 = owned.iter().map(|o| o.record.bytes_sent).sum();
     for reader in ["clickhouse protobuf", "clickhouse parquet", "duckdb parquet"] {
         let line = format!("{reader}: {ROWS} rows, {ROWS} sockets, bytes_sent {sum}, host web-1, cubic");
-        assert!(said.lines().any(|l| l == line), "{line} is not in\n{said}{wrong}");
+        assert!(stdout.lines().any(|l| l == line), "{line} is not in\n{stdout}{stderr}");
     }
 }

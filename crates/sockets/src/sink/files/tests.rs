@@ -1,4 +1,4 @@
-//! Files that rotate, go, and survive a disk that is full.
+//! Rotation and removal of files, and full disks.
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 
@@ -24,7 +24,7 @@ fn names(directory: &Path) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// Dumps of this many rows each. Ports count up over all rows.
+/// Passes `dumps` dumps of `rows` rows each to the sink.
 fn feed(sink: &mut Files, dumps: u64, rows: usize) {
     for sequence in 1..=dumps {
         let dump = Dump { sequence, at_unix_ns: sequence * 5_000_000_000, ..samples::dump() };
@@ -63,7 +63,7 @@ fn json_files_hold_every_row_once() {
 }
 
 #[test]
-fn protobuf_files_are_runs_of_messages() {
+fn protobuf_files_are_sequences_of_messages() {
     for (format, ending) in [(SocketFormat::Protobuf, "pb"), (SocketFormat::ProtobufZstd, "pb.zst")] {
         let directory = tempfile::tempdir().unwrap();
         let mut sink = Files::start(config(directory.path(), format)).unwrap();
@@ -76,7 +76,7 @@ fn protobuf_files_are_runs_of_messages() {
         let bytes = if ending == "pb" { bytes } else { zstd::decode_all(&bytes[..]).expect("zstd") };
         let (mut at, mut messages) = (0, 0);
         while at < bytes.len() {
-            // Lengths of these rows take two bytes, those of the ends of dumps one.
+            // The length of a row takes two bytes, and that of the end of a dump one.
             let (low, high) = (usize::from(bytes[at] & 0x7f), usize::from(bytes[at + 1]));
             at += if bytes[at] < 0x80 { 1 + low } else { 2 + (high << 7 | low) };
             messages += 1;
@@ -86,7 +86,7 @@ fn protobuf_files_are_runs_of_messages() {
 }
 
 #[test]
-fn parquet_files_are_put_together_from_pieces() {
+fn parquet_files_are_assembled_from_pieces() {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     let directory = tempfile::tempdir().unwrap();
     let mut sink = Files::start(config(directory.path(), SocketFormat::Parquet)).unwrap();
@@ -104,7 +104,7 @@ fn parquet_files_are_put_together_from_pieces() {
 }
 
 #[test]
-fn the_oldest_go() {
+fn the_oldest_files_are_removed() {
     let directory = tempfile::tempdir().unwrap();
     let bounds = FilesConfig { rotate_bytes: 1, keep_files: 3, ..config(directory.path(), SocketFormat::Json) };
     let mut sink = Files::start(bounds).unwrap();
@@ -116,7 +116,7 @@ fn the_oldest_go() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_not_taken_for_complete() {
+fn unfinished_files_of_a_killed_process_are_not_called_complete() {
     let directory = tempfile::tempdir().unwrap();
     for name in [".sockets-x.jsonl.zst.tmp", ".sockets-x.parquet.tmp", ".other.tmp"] {
         fs::write(directory.path().join(name), "x").unwrap();
@@ -125,36 +125,36 @@ fn what_a_killed_process_left_is_not_taken_for_complete() {
     assert_eq!((sink.account().errors["unfinished"], sink.account().bytes_lost), (2, 2));
     assert!(Files::start(config(directory.path(), SocketFormat::Json)).is_err(), "one process at a time");
     Box::new(sink).close(SOON);
-    assert_eq!(names(directory.path()), [".other.tmp"], "nothing in ours was whole");
+    assert_eq!(names(directory.path()), [".other.tmp"], "our files had no complete rows");
 }
 
-/// A writer on a file system that says it is full: /dev/full behind the name of the file in the making.
+/// Simulates a full disk: the descriptor of the open file is replaced by one of /dev/full.
 #[test]
-fn a_full_disk_leaves_nothing_half_written() {
+fn a_full_disk_leaves_no_incomplete_rows() {
     let directory = tempfile::tempdir().unwrap();
     let mut writer =
         Writer::open(config(directory.path(), SocketFormat::Json), Alignment::default(), Disk::default()).unwrap();
     let chunk = Chunk { sequence: 1, at_unix_ns: 0, rows: 3, bytes: b"{}\n{}\n{}\n".to_vec().into() };
-    writer.deliver(&chunk).expect("room");
+    writer.deliver(&chunk).expect("the disk has space");
     let good = writer.open.as_mut().unwrap();
     let length = good.file.bytes();
     let file = good.file.replaced(OpenOptions::new().write(true).open("/dev/full").unwrap());
     for _ in 0..2 {
-        let refusal = writer.deliver(&chunk).expect_err("no room");
+        let refusal = writer.deliver(&chunk).expect_err("the disk is full");
         assert_eq!((refusal.kind, refusal.retriable), ("disk-full", true));
         assert_eq!(writer.open.as_ref().unwrap().file.bytes(), length);
     }
     writer.open.as_mut().unwrap().file.replaced(file);
-    writer.deliver(&chunk).expect("room again");
+    writer.deliver(&chunk).expect("the disk has space again");
     writer.close(SOON);
     assert_eq!(lines(&directory.path().join(&names(directory.path())[0])).len(), 6);
 }
 
-/// The small file system that the next test mounts, in a mount namespace that goes with the process.
+/// The directory of the small file system that the next test mounts in a mount namespace of its child.
 const SMALL: &str = "PARSHALL_TEST_SMALL_FILE_SYSTEM";
 
 #[test]
-fn a_file_system_of_its_own_that_is_full() {
+fn a_full_file_system() {
     let what = "rotating files on a full file system";
     let directory = tempfile::tempdir().unwrap();
     let mounted = "mount -t tmpfs -o size=256k none \"$0\" || exit 77; \
@@ -172,23 +172,23 @@ fn a_file_system_of_its_own_that_is_full() {
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             let refused = output.status.code() == Some(77) || text.contains("unshare failed");
             assert!(refused, "{text}\n{}", String::from_utf8_lossy(&output.stdout));
-            skip(what, "no mount namespace can be made here");
+            skip(what, "no mount namespace can be created here");
         }
         Err(_) => skip(what, "needs unshare"),
     }
 }
 
 #[test]
-#[ignore = "started by the test above, where a file system is small"]
+#[ignore = "started by the test above, on a small file system"]
 fn on_a_full_file_system() {
     let Some(directory) = std::env::var_os(SMALL).map(PathBuf::from) else { return };
-    fs::write(directory.join("ballast"), vec![0; 200_000]).expect("there is room for it");
+    fs::write(directory.join("ballast"), vec![0; 200_000]).expect("the file system has space for it");
     let mut sink = Files::start(config(&directory, SocketFormat::Protobuf)).unwrap();
     feed(&mut sink, 1, 100);
     let dump = samples::dump();
     let record = samples::connection(1);
     let rows = [Row::bare(&record); 200];
-    // About 60 kB a dump: the disk is full soon, the queue then holds a while, and then rows are refused.
+    // A dump has about 60 kB. First the disk gets full, then the queue, and then rows are dropped.
     let end = Instant::now() + SOON;
     while sink.account().rows_dropped == 0 {
         sink.rows(&dump, &rows).unwrap();
@@ -201,7 +201,7 @@ fn on_a_full_file_system() {
     fs::remove_file(directory.join("ballast")).unwrap();
     while sink.account().rows_out <= full.rows_out {
         std::thread::sleep(Duration::from_millis(20));
-        assert!(Instant::now() < end, "it goes on when there is room: {:?}", sink.account());
+        assert!(Instant::now() < end, "it continues when there is space: {:?}", sink.account());
     }
     let account = Box::new(sink).close(Duration::from_secs(1));
     assert_eq!(account.rows_in, account.rows_out + account.rows_waiting + account.rows_dropped, "{account:?}");
@@ -214,7 +214,7 @@ fn on_a_full_file_system() {
         sockets += u64::from(bytes[at] >= 0x80);
         at += if bytes[at] < 0x80 { 1 + low } else { 2 + (high << 7 | low) };
     }
-    assert_eq!((at, sockets), (bytes.len(), account.rows_out), "every row that was counted is there, and whole");
+    assert_eq!((at, sockets), (bytes.len(), account.rows_out), "every row that was counted as delivered is complete");
 }
 
 mod crashes;

@@ -1,5 +1,5 @@
-//! The sink against receivers that take, refuse, throttle, and say what they rejected; the bytes are read by OTLP's own
-//! messages in Python.
+//! The sink with receivers that accept, refuse, throttle and reject. The bytes are decoded with the messages of
+//! opentelemetry-proto in Python.
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
@@ -21,7 +21,7 @@ fn config(at: SocketAddr) -> OtlpConfig {
     OtlpConfig { url: format!("http://{at}"), headers, tls: None, timeout: Duration::from_millis(500) }
 }
 
-/// Answers requests, one after the other, with these heads and bodies; gives the bodies that came.
+/// Answers requests, one after the other, with these heads and bodies. Returns the bodies of the requests.
 fn receiver(answers: Vec<(&'static str, Vec<u8>)>) -> (SocketAddr, mpsc::Receiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -49,7 +49,8 @@ fn receiver(answers: Vec<(&'static str, Vec<u8>)>) -> (SocketAddr, mpsc::Receive
     (at, got)
 }
 
-fn give(sink: &mut OtlpSink, sequence: u64) {
+/// Passes a dump with one row to the sink.
+fn send_dump(sink: &mut OtlpSink, sequence: u64) {
     let at_unix_ns = 1_700_000_000_000_000_000 + sequence * 1_000_000_000;
     let dump = Dump { at_unix_ns, sequence, host: "test-host".into(), backend: "walk" };
     let mut record = SocketRecord {
@@ -66,7 +67,8 @@ fn give(sink: &mut OtlpSink, sequence: u64) {
     sink.end(&dump, &Completeness::default()).unwrap();
 }
 
-fn settle(sink: &OtlpSink) -> Account {
+/// Waits until all rows are delivered or dropped.
+fn drain(sink: &OtlpSink) -> Account {
     let begun = Instant::now();
     while sink.account().rows_waiting > 0 {
         assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", sink.account());
@@ -76,7 +78,7 @@ fn settle(sink: &OtlpSink) -> Account {
 }
 
 #[test]
-fn a_receiver_that_throttles_and_fails_gets_everything() {
+fn a_receiver_that_throttles_and_fails_gets_every_row() {
     let busy = "429 Too Many Requests\r\nRetry-After: 0";
     let (at, got) = receiver(vec![
         (busy, Vec::new()),
@@ -85,19 +87,19 @@ fn a_receiver_that_throttles_and_fails_gets_everything() {
         ("200 OK", Vec::new()),
     ]);
     let mut sink = OtlpSink::start(config(at), Settings::default(), quick()).unwrap();
-    give(&mut sink, 1);
-    let account = settle(&sink);
+    send_dump(&mut sink, 1);
+    let account = drain(&sink);
     assert_eq!((account.rows_in, account.rows_dropped), (account.rows_out, 0), "{account:?}");
     assert_eq!((account.errors["throttled"], account.errors["not-ready"]), (1, 1));
     let requests: Vec<Vec<u8>> = got.try_iter().collect();
     assert!(requests.len() == 3 && requests[0] == requests[2], "the same bytes again");
-    give(&mut sink, 2);
-    settle(&sink);
+    send_dump(&mut sink, 2);
+    drain(&sink);
     assert_eq!(got.recv_timeout(Duration::from_secs(5)).map(|r| r[..2] == [0x1f, 0x8b]), Ok(true));
 }
 
 #[test]
-fn what_is_rejected_is_counted() {
+fn rejected_rows_are_counted() {
     let mut partial = MessageWriter::default();
     partial.message(1, |m| {
         m.uint(1, 2);
@@ -105,23 +107,23 @@ fn what_is_rejected_is_counted() {
     });
     let (at, _got) = receiver(vec![("200 OK", partial.0), ("400 Bad Request", b"no\nsuch\tthing".to_vec())]);
     let mut sink = OtlpSink::start(config(at), Settings::default(), quick()).unwrap();
-    give(&mut sink, 1);
-    let first = settle(&sink);
+    send_dump(&mut sink, 1);
+    let first = drain(&sink);
     assert_eq!((first.rows_dropped, first.rows_in - first.rows_out, first.errors["partial"]), (2, 2, 1), "{first:?}");
-    give(&mut sink, 2);
-    let account = settle(&sink);
+    send_dump(&mut sink, 2);
+    let account = drain(&sink);
     assert_eq!((account.errors["rejected"], account.rows_out), (1, first.rows_out), "{account:?}");
     assert!(account.last_error.as_ref().is_some_and(|e| e.contains("400") && !e.contains('\n')), "{account:?}");
 }
 
 #[test]
-fn receivers_that_refuse_or_hang_cost_bounded_time() {
+fn receivers_that_refuse_or_hang_do_not_block_the_collector() {
     let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
     for (at, kind) in [(refusing, "refused"), (hanging.local_addr().unwrap(), "timeout")] {
         let mut sink = OtlpSink::start(config(at), Settings::default(), quick()).unwrap();
         let begun = Instant::now();
-        (1..100).for_each(|sequence| give(&mut sink, sequence));
+        (1..100).for_each(|sequence| send_dump(&mut sink, sequence));
         assert!(begun.elapsed() < Duration::from_secs(5), "the collector waited for {kind}");
         while !sink.account().errors.contains_key(kind) {
             assert!(begun.elapsed() < Duration::from_secs(120), "{kind}: {:?}", sink.account());
@@ -132,21 +134,20 @@ fn receivers_that_refuse_or_hang_cost_bounded_time() {
     }
 }
 
-/// The messages of opentelemetry-proto read what is sent, and find the values.
 #[test]
-fn opentelemetrys_own_messages_read_it() {
+fn opentelemetry_proto_decodes_the_requests() {
     let Some(mut reader) = python("otlp_read.py", &[], "OTLP by opentelemetry-proto") else { return };
     let (at, got) = receiver(vec![("200 OK", Vec::new()), ("200 OK", Vec::new())]);
     let mut sink = OtlpSink::start(config(at), Settings::default(), quick()).unwrap();
-    give(&mut sink, 1);
-    give(&mut sink, 3);
-    settle(&sink);
+    send_dump(&mut sink, 1);
+    send_dump(&mut sink, 3);
+    drain(&sink);
     let last = got.iter().nth(1).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), last).unwrap();
     let output = reader.arg(file.path()).output().unwrap();
-    let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{wrong}");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
     let web = "cgroup=/web,local_port=443,peer=192.0.2.0/24";
     for line in [
         "resource host.name=test-host,service.name=parshall-sockets".to_owned(),
@@ -154,12 +155,12 @@ fn opentelemetrys_own_messages_read_it() {
         format!("parshall.sockets.sent_bytes By cumulative-monotonic {web} 2000 over 2000000000 ns"),
         format!("parshall.sockets.rtt_seconds s cumulative-histogram {web} count 2 sum 0.0002 under 0.000128 2"),
     ] {
-        assert!(said.lines().any(|l| l == line), "{line} is not in\n{said}");
+        assert!(stdout.lines().any(|l| l == line), "{line} is not in\n{stdout}");
     }
 }
 
 #[test]
-fn addresses() {
+fn urls_of_receivers_are_parsed() {
     let parsed = |url: &str| Receiver::parse(url).map(|r| (r.tls, r.host, r.port, r.path)).ok();
     let path = || "/v1/metrics".to_owned();
     assert_eq!(parsed("http://h:1"), Some((false, "h".into(), 1, path())));

@@ -1,4 +1,4 @@
-//! A spool keeps what it was given through restarts, tears and damage, in order, or says what it lost.
+//! A spool keeps its chunks in order through restarts, incomplete writes and damage, or counts what is lost.
 use std::path::Path;
 
 use super::*;
@@ -32,8 +32,8 @@ fn drain(spool: &mut Spool) -> (Vec<u64>, u64) {
     }
 }
 
-/// Damages a byte.
-fn write_at(file: &fs::File, at: u64) {
+/// Overwrites a byte.
+fn damage(file: &fs::File, at: u64) {
     std::os::unix::fs::FileExt::write_all_at(file, b"x", at).unwrap();
 }
 
@@ -45,7 +45,7 @@ fn segments(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn oldest_first_through_a_restart_and_nothing_twice() {
+fn chunks_are_returned_once_and_in_order_across_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let config = config(directory.path(), 1 << 20);
     let (mut spool, faults) = open(&config);
@@ -63,16 +63,16 @@ fn oldest_first_through_a_restart_and_nothing_twice() {
     spool.append(&chunk(9)).unwrap();
     assert_eq!(drain(&mut spool), (vec![5, 6, 7, 8, 9], 0));
     assert_eq!(spool.level(), Level::default());
-    assert!(segments(directory.path()).is_empty(), "what was delivered takes no room");
+    assert!(segments(directory.path()).is_empty(), "segments of delivered chunks are removed");
 }
 
 #[test]
-fn what_is_put_first_comes_first_after_a_restart() {
+fn chunks_of_put_first_are_returned_first_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let config = config(directory.path(), 1 << 20);
     let (mut spool, _) = open(&config);
     (3..=6).for_each(|n| spool.append(&chunk(n)).unwrap());
-    let Next::Chunk(_) = spool.peek() else { panic!("there is one") };
+    let Next::Chunk(_) = spool.peek() else { panic!("no chunk") };
     spool.advance();
     let mut faults = Vec::new();
     assert_eq!(spool.put_first(vec![chunk(1), chunk(2)], &mut faults), 0);
@@ -82,7 +82,7 @@ fn what_is_put_first_comes_first_after_a_restart() {
 }
 
 #[test]
-fn the_bound_holds_and_room_comes_back() {
+fn the_size_is_limited_and_delivered_segments_free_space() {
     let directory = tempfile::tempdir().unwrap();
     let config = config(directory.path(), 2500);
     let (mut spool, _) = open(&config);
@@ -96,14 +96,14 @@ fn the_bound_holds_and_room_comes_back() {
         assert!(matches!(spool.peek(), Next::Chunk(_)));
         spool.advance();
     }
-    spool.append(&chunk(21)).expect("a segment's room came back");
+    spool.append(&chunk(21)).expect("a segment was removed");
     let mut faults = Vec::new();
     assert_eq!(spool.put_first((30..40).map(chunk).collect(), &mut faults), 100 - 10 * (10 - faults.len() as u64));
-    assert!(spool.level().bytes <= 2500, "what is put first keeps the bound too");
+    assert!(spool.level().bytes <= 2500, "put_first keeps the limit too");
 }
 
 #[test]
-fn a_torn_tail_is_cut_off_at_every_length() {
+fn an_incomplete_last_chunk_is_cut_off_at_every_length() {
     for cut in [1, 35, 36, 37, 200, 335] {
         let directory = tempfile::tempdir().unwrap();
         let config = config(directory.path(), 1 << 20);
@@ -120,7 +120,7 @@ fn a_torn_tail_is_cut_off_at_every_length() {
 }
 
 #[test]
-fn damage_is_counted_and_what_is_behind_it_is_found() {
+fn a_damaged_chunk_is_counted_and_later_chunks_are_found() {
     let directory = tempfile::tempdir().unwrap();
     let config = config(directory.path(), 1 << 20);
     let (mut spool, _) = open(&config);
@@ -128,15 +128,15 @@ fn damage_is_counted_and_what_is_behind_it_is_found() {
     drop(spool);
     // The body of the second chunk.
     let file = fs::OpenOptions::new().write(true).open(&segments(directory.path())[0]).unwrap();
-    write_at(&file, 8 + 336 + 36 + 5);
+    damage(&file, 8 + 336 + 36 + 5);
     let (mut spool, faults) = open(&config);
-    assert!(faults.is_empty(), "bodies are looked at when they are read");
+    assert!(faults.is_empty(), "bodies are checked when they are read");
     assert_eq!(drain(&mut spool), (vec![1, 3, 4, 5], 10));
 }
 
 #[test]
-fn a_damaged_header_costs_its_own_chunk_and_is_counted() {
-    // The magic of the segment, the headers of the first and the second chunk, and of the last, behind which is nothing.
+fn a_damaged_header_loses_only_its_chunk_and_is_counted() {
+    // The magic of the segment, and the headers of the first, the second and the last chunk.
     for (at, wanted, rows, bytes) in [
         (0, vec![1, 2, 3, 4, 5], 0, 8),
         (8 + 4, vec![2, 3, 4, 5], 10, 336),
@@ -148,7 +148,7 @@ fn a_damaged_header_costs_its_own_chunk_and_is_counted() {
         let (mut spool, _) = open(&config);
         (1..=5).for_each(|n| spool.append(&chunk(n)).unwrap());
         drop(spool);
-        write_at(&fs::OpenOptions::new().write(true).open(&segments(directory.path())[0]).unwrap(), at);
+        damage(&fs::OpenOptions::new().write(true).open(&segments(directory.path())[0]).unwrap(), at);
         let (mut spool, faults) = Spool::open(&config).expect("ours");
         assert_eq!(faults.len(), 1, "{faults:?}");
         assert_eq!(
@@ -161,20 +161,20 @@ fn a_damaged_header_costs_its_own_chunk_and_is_counted() {
 }
 
 #[test]
-fn a_header_that_is_damaged_meanwhile_costs_its_own_chunk_and_is_counted() {
+fn a_header_damaged_while_the_spool_is_open_loses_only_its_chunk_and_is_counted() {
     let directory = tempfile::tempdir().unwrap();
     let config = SpoolConfig { segment_bytes: 1 << 20, ..config(directory.path(), 1 << 20) };
     let (mut spool, _) = open(&config);
     (1..=5).for_each(|n| spool.append(&chunk(n)).unwrap());
     let file = fs::OpenOptions::new().write(true).open(&segments(directory.path())[0]).unwrap();
-    write_at(&file, 8 + 336 + 4);
-    write_at(&file, 8 + 4 * 336 + 4);
+    damage(&file, 8 + 336 + 4);
+    damage(&file, 8 + 4 * 336 + 4);
     assert_eq!(drain(&mut spool), (vec![1, 3, 4], 20));
     assert_eq!(spool.level(), Level::default());
 }
 
 #[test]
-fn what_was_delivered_in_front_of_damage_is_not_counted_as_lost() {
+fn damage_in_delivered_chunks_is_not_counted_as_lost() {
     let directory = tempfile::tempdir().unwrap();
     let config = SpoolConfig { segment_bytes: 1 << 20, ..config(directory.path(), 1 << 20) };
     let (mut spool, _) = open(&config);
@@ -184,22 +184,22 @@ fn what_was_delivered_in_front_of_damage_is_not_counted_as_lost() {
         spool.advance();
     }
     drop(spool);
-    write_at(&fs::OpenOptions::new().write(true).open(&segments(directory.path())[0]).unwrap(), 8 + 336 + 4);
+    damage(&fs::OpenOptions::new().write(true).open(&segments(directory.path())[0]).unwrap(), 8 + 336 + 4);
     let (mut spool, faults) = open(&config);
     assert!(faults.is_empty(), "{faults:?}");
     assert_eq!(drain(&mut spool), (vec![4, 5], 0));
 }
 
-/// What a process did with a spool until its disk failed for good.
+/// The operations of a process on a spool that have succeeded.
 #[derive(Debug, Default)]
 struct Done {
     appended: Vec<u64>,
-    /// Given by the spool; that it went on is noted on the disk for all of them but the last at most.
+    /// Chunks that the spool returned. Except perhaps for the last one, the position after each is on the disk.
     delivered: Vec<u64>,
     faults: usize,
 }
 
-/// Six chunks go in, four come out, three more go in, and one comes out.
+/// Appends six chunks, delivers four, appends three more and delivers one.
 fn work(disk: Disk, config: &SpoolConfig, attempts: usize) -> Done {
     let mut done = Done::default();
     let Ok((mut spool, _)) = Spool::open_on(config, disk) else { return done };
@@ -222,6 +222,7 @@ fn work(disk: Disk, config: &SpoolConfig, attempts: usize) -> Done {
     done
 }
 
+/// Repeats [`work`] with the fault at each step of the disk, and compares the spool that a restart finds.
 fn at_every_step(fault: DiskFault, attempts: usize) {
     let steps = {
         let directory = scratch();
@@ -245,7 +246,7 @@ fn at_every_step(fault: DiskFault, attempts: usize) {
         let again = got.iter().filter(|n| done.delivered.contains(n)).count();
         let foreign = got.iter().filter(|n| !done.appended.contains(n)).count();
         match fault {
-            // The chunk in the middle of whose append the process was killed may be there or not.
+            // The chunk that was being appended when the process was killed may or may not be in the spool.
             DiskFault::Killed => assert!(again <= done.faults.max(1) && foreign <= 1, "{where_}"),
             DiskFault::Fails(..) => {
                 assert!(again <= done.faults && foreign == 0 && done.appended.len() == 9, "{where_}");
@@ -257,18 +258,18 @@ fn at_every_step(fault: DiskFault, attempts: usize) {
 }
 
 #[test]
-fn killed_at_any_step_a_spool_keeps_what_it_took_and_gives_at_most_one_chunk_twice() {
+fn killed_at_any_step_a_spool_keeps_all_chunks_and_returns_at_most_one_twice() {
     at_every_step(DiskFault::Killed, 1);
 }
 
 #[test]
-fn a_disk_that_is_full_at_any_step_costs_a_spool_nothing() {
+fn a_disk_that_is_full_at_any_step_loses_no_chunk() {
     at_every_step(DiskFault::Fails(libc::ENOSPC, 1), 3);
     at_every_step(DiskFault::Fails(libc::ENOSPC, 2), 4);
 }
 
 #[test]
-fn a_spool_is_for_its_owner() {
+fn only_the_owner_can_read_the_files_of_a_spool() {
     use std::os::unix::fs::PermissionsExt;
     let directory = scratch();
     let (mut spool, _) = open(&config(directory.path(), 1 << 20));
@@ -280,13 +281,13 @@ fn a_spool_is_for_its_owner() {
 }
 
 #[test]
-fn foreign_files_are_left_alone_and_a_second_process_is_refused() {
+fn other_files_are_kept_and_a_second_process_is_refused() {
     let directory = scratch();
     fs::write(directory.path().join("notes.txt"), "mine").unwrap();
     fs::write(directory.path().join("00000000000000000007.spool"), "PSH").unwrap();
     let config = config(directory.path(), 1 << 20);
     let (_spool, faults) = open(&config);
-    assert_eq!(faults, ["spool-torn"], "a segment that was never begun");
+    assert_eq!(faults, ["spool-torn"], "a segment without a header");
     let error = Spool::open(&config).expect_err("it is in use");
     assert!(error.to_string().contains("in use"), "{error:#}");
     assert!(directory.path().join("notes.txt").exists());

@@ -1,5 +1,5 @@
-//! Processes that are killed and disks that fail at every step of a file's life: what was reported as written is there
-//! afterwards, whole and once.
+//! Kills the process and makes the disk fail at every step of writing a file. Rows that were acknowledged must be in the files
+//! afterwards, complete and once.
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
@@ -9,17 +9,18 @@ use super::*;
 use crate::sink::disk::Step;
 use crate::sink::disk::faults::{Fault as DiskFault, Faults, scratch};
 
-/// What is in a chunk or a file: rows as the format writes them, by which they differ.
+/// The encoded rows of a chunk or a file. All rows differ.
 type Items = Vec<Vec<u8>>;
 
 /// Rows of a chunk.
 const ROWS: usize = 40;
 
-/// A chunk as the sink makes it.
+/// The formats of which files are made.
 fn formats() -> Vec<SocketFormat> {
     SocketFormat::value_variants().iter().copied().filter(|format| layout(*format).is_some()).collect()
 }
 
+/// A chunk as the sink encodes it.
 fn chunk(format: SocketFormat, sequence: u64) -> Chunk {
     let dump = Dump { sequence, at_unix_ns: sequence * 5_000_000_000, ..samples::dump() };
     let records: Vec<Owned> = (0..ROWS as u64)
@@ -28,7 +29,7 @@ fn chunk(format: SocketFormat, sequence: u64) -> Chunk {
     let rows: Vec<Row<'_>> = records.iter().map(Owned::row).collect();
     let mut bytes = Vec::new();
     match format {
-        SocketFormat::Text => unreachable!("no file is a table"),
+        SocketFormat::Text => unreachable!("files are not written as text"),
         SocketFormat::Json => Json::default().rows(&dump, &rows, &mut bytes),
         SocketFormat::Protobuf | SocketFormat::ProtobufZstd => Protobuf::default().rows(&dump, &rows, &mut bytes),
         SocketFormat::Parquet => {
@@ -40,10 +41,10 @@ fn chunk(format: SocketFormat, sequence: u64) -> Chunk {
     Chunk { sequence, at_unix_ns: dump.at_unix_ns, rows: ROWS as u32, bytes: bytes.into() }
 }
 
-/// Everything in some bytes, to their end.
+/// The rows in `bytes`. Fails if the last one is incomplete.
 fn items(format: SocketFormat, bytes: &[u8]) -> Items {
     match format {
-        SocketFormat::Text => unreachable!("no file is a table"),
+        SocketFormat::Text => unreachable!("files are not written as text"),
         SocketFormat::Json => bytes.split(|b| *b == b'\n').filter(|l| !l.is_empty()).map(<[u8]>::to_vec).collect(),
         SocketFormat::Protobuf | SocketFormat::ProtobufZstd => {
             let (mut at, mut messages) = (0, Vec::new());
@@ -62,30 +63,30 @@ fn items(format: SocketFormat, bytes: &[u8]) -> Items {
     }
 }
 
-/// Everything in the files of a directory, of which none is hidden.
+/// The rows in all files of a directory. Fails if there is a file with another name.
 fn stored(directory: &Path, format: SocketFormat) -> Items {
     let mut all = Vec::new();
     for name in names(directory) {
-        assert!(name.starts_with("sockets-"), "{name} was left behind");
+        assert!(name.starts_with("sockets-"), "unexpected file {name}");
         let bytes = fs::read(directory.join(&name)).unwrap();
         let is_packed = matches!(format, SocketFormat::Json | SocketFormat::ProtobufZstd);
-        let bytes = if is_packed { zstd::decode_all(&bytes[..]).expect("whole frames") } else { bytes };
+        let bytes = if is_packed { zstd::decode_all(&bytes[..]).expect("complete frames") } else { bytes };
         all.extend(items(format, &bytes));
     }
     all
 }
 
-/// Two chunks a file, and old files stay.
+/// A configuration with about two chunks per file, in which old files are kept.
 fn bounds(directory: &Path, format: SocketFormat) -> FilesConfig {
     FilesConfig { rotate_bytes: chunk(format, 1).bytes.len() as u64 / 8, ..config(directory, format) }
 }
 
-/// A process that was killed while it had a file open: two chunks are in it, and half of another append.
+/// Leaves the file of a process that was killed: with two chunks and an incomplete third one.
 fn leave_unfinished(directory: &Path, format: SocketFormat) {
     let bounds = FilesConfig { rotate_bytes: u64::MAX, ..bounds(directory, format) };
     let mut writer = Writer::open(bounds, Alignment::default(), Disk::default()).expect("a directory of ours");
     for sequence in [1, 2] {
-        writer.deliver(&chunk(format, sequence)).expect("a disk with room");
+        writer.deliver(&chunk(format, sequence)).expect("the disk has space");
     }
     let path = writer.open.take().unwrap().path;
     let mut bytes = fs::read(&path).unwrap();
@@ -97,7 +98,7 @@ fn leave_unfinished(directory: &Path, format: SocketFormat) {
     fs::write(&path, bytes).unwrap();
 }
 
-/// A process that writes four chunks on a disk that may fail, and tries each again some times. What was acknowledged.
+/// Writes four chunks to a disk that may fail, each with up to `attempts` attempts. Returns the acknowledged ones.
 fn write(disk: &Disk, directory: &Path, format: SocketFormat, attempts: usize) -> Vec<u64> {
     let mut acknowledged = Vec::new();
     let Ok(mut writer) = Writer::open(bounds(directory, format), Alignment::default(), disk.clone()) else {
@@ -113,7 +114,7 @@ fn write(disk: &Disk, directory: &Path, format: SocketFormat, attempts: usize) -
     acknowledged
 }
 
-/// Runs it with each step going wrong in turn, restarts, and compares.
+/// Repeats [`write`] with the fault at each step of the disk, and compares the files after a restart.
 fn at_every_step(format: SocketFormat, fault: DiskFault, attempts: usize) {
     let steps = {
         let directory = scratch();
@@ -123,9 +124,9 @@ fn at_every_step(format: SocketFormat, fault: DiskFault, attempts: usize) {
         assert_eq!(faults.wrong(), [""; 0]);
         let steps = faults.steps();
         for (number, _) in steps.iter().enumerate().filter(|(_, step)| **step == Step::Rename) {
-            assert_eq!(steps[number + 1], Step::SyncDirectory, "a name is synced at once");
+            assert_eq!(steps[number + 1], Step::SyncDirectory, "the directory is synced after a rename");
         }
-        assert!(steps.contains(&Step::Truncate), "something is salvaged: {steps:?}");
+        assert!(steps.contains(&Step::Truncate), "the unfinished file is repaired: {steps:?}");
         steps
     };
     for number in 0..steps.len() as u64 {
@@ -138,25 +139,25 @@ fn at_every_step(format: SocketFormat, fault: DiskFault, attempts: usize) {
         let mut counts: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
         stored(directory.path(), format).into_iter().for_each(|item| *counts.entry(item).or_default() += 1);
         let where_ = format!("{format:?}, {fault:?} at step {number}, {:?}", steps[number as usize]);
-        assert!(counts.values().all(|count| *count == 1), "{where_}: something is there twice");
+        assert!(counts.values().all(|count| *count == 1), "{where_}: a row is there twice");
         for sequence in [1, 2].into_iter().chain(acknowledged.iter().copied()) {
             let wanted = items(format, &chunk(format, sequence).bytes);
             assert_eq!(wanted.len(), ROWS);
-            assert!(wanted.iter().all(|item| counts.contains_key(item)), "{where_}: chunk {sequence} is not there");
+            assert!(wanted.iter().all(|item| counts.contains_key(item)), "{where_}: chunk {sequence} is missing");
         }
         if let DiskFault::Fails(..) = fault {
-            assert_eq!(acknowledged, [3, 4, 5, 6], "{where_}: it goes on when the disk works again");
+            assert_eq!(acknowledged, [3, 4, 5, 6], "{where_}: it continues when the disk works again");
         }
     }
 }
 
 #[test]
-fn killed_at_any_step_nothing_that_was_written_is_lost() {
+fn killed_at_any_step_no_acknowledged_row_is_lost() {
     formats().into_iter().for_each(|format| at_every_step(format, DiskFault::Killed, 1));
 }
 
 #[test]
-fn a_disk_that_is_full_at_any_step_costs_nothing_that_was_written() {
+fn a_disk_that_is_full_at_any_step_loses_no_acknowledged_row() {
     for times in [1, 3] {
         let full = DiskFault::Fails(libc::ENOSPC, times);
         formats().into_iter().for_each(|format| at_every_step(format, full, 5));
@@ -164,7 +165,7 @@ fn a_disk_that_is_full_at_any_step_costs_nothing_that_was_written() {
 }
 
 #[test]
-fn a_disk_that_loses_bytes_is_reported_and_the_file_not_called_complete() {
+fn a_failed_sync_is_reported_and_the_file_is_marked_partial() {
     let directory = scratch();
     let format = SocketFormat::Protobuf;
     let (disk, faults) = Faults::none();
@@ -183,14 +184,14 @@ fn a_disk_that_loses_bytes_is_reported_and_the_file_not_called_complete() {
 }
 
 #[test]
-fn a_crash_loop_fills_no_disk() {
+fn repeated_crashes_do_not_fill_the_disk() {
     for format in formats() {
         let directory = scratch();
         let bounds = FilesConfig { keep_files: 3, ..config(directory.path(), format) };
         for sequence in 1..=12 {
             let mut writer = Writer::open(bounds.clone(), Alignment::default(), Disk::default()).unwrap();
             writer.deliver(&chunk(format, sequence)).unwrap();
-            // Killed: nothing is closed.
+            // As if killed: the file is not finished.
             drop(writer);
             assert!(names(directory.path()).len() <= 4, "{:?}", names(directory.path()));
         }
@@ -198,7 +199,7 @@ fn a_crash_loop_fills_no_disk() {
 }
 
 #[test]
-fn what_was_salvaged_says_what_it_is_and_what_it_cost() {
+fn a_repaired_file_is_marked_partial_and_its_loss_is_reported() {
     for format in formats() {
         let directory = scratch();
         leave_unfinished(directory.path(), format);
@@ -207,14 +208,14 @@ fn what_was_salvaged_says_what_it_is_and_what_it_cost() {
         assert_eq!((faults.len(), faults[0].kind), (1, "unfinished"), "{faults:?}");
         assert!(faults[0].bytes > 0 && faults[0].text.contains(PARTIAL), "{faults:?}");
         assert!(names(directory.path())[0].ends_with(PARTIAL));
-        // Of a run of messages those that are whole stay.
+        // The complete messages of an incomplete chunk are kept.
         let torn = if format == SocketFormat::Protobuf { 1..ROWS } else { 0..1 };
         assert!(torn.contains(&(stored(directory.path(), format).len() - 2 * ROWS)), "{format:?}");
     }
 }
 
 #[test]
-fn files_are_for_their_owner() {
+fn only_the_owner_can_read_the_files() {
     let directory = scratch();
     let mut sink = Files::start(config(directory.path(), SocketFormat::Parquet)).unwrap();
     feed(&mut sink, 1, 10);

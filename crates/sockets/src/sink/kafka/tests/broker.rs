@@ -1,4 +1,4 @@
-//! A real Kafka broker for tests: one node on loopback, its jars fetched by `scripts/peers/fetch`. It dies with its test.
+//! Runs a Kafka broker for tests: one node on loopback. `scripts/peers/fetch` downloads its jars. It is killed with its test.
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -22,7 +22,7 @@ pub struct Broker {
     pub sasl_tls: SocketAddr,
 }
 
-/// Unused ports below those that the kernel assigns, so that a restarted broker finds its port free.
+/// Unused ports below the ephemeral range, so that no other socket takes the port while the broker is restarted.
 fn free_ports() -> [SocketAddr; 3] {
     let first = 20_000 + (std::process::id() % 10_000) as u16;
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -31,7 +31,7 @@ fn free_ports() -> [SocketAddr; 3] {
 }
 
 impl Broker {
-    /// Makes its keys and storage and starts it; none (and a word why) where that cannot be.
+    /// Creates keys and storage and starts the broker. Returns `None` and reports a skip if it cannot run here.
     pub fn start() -> Option<Self> {
         const WHAT: &str = "the Kafka sink against a broker";
         let jars = peer("kafka-3.9.1", WHAT)?;
@@ -106,7 +106,7 @@ impl Broker {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// Starts it (again) and waits until it answers.
+    /// Starts or restarts it and waits until it accepts connections.
     pub fn run(&mut self) {
         let log = std::fs::File::create(self.file("broker.log")).unwrap();
         let mut command = self.java("kafka.Kafka");
@@ -122,7 +122,7 @@ impl Broker {
         }
     }
 
-    /// Lets it hang, or go on.
+    /// Stops (SIGSTOP) or continues it.
     pub fn hang(&self, hang: bool) {
         let signal = if hang { "-STOP" } else { "-CONT" };
         let pid = self.process.as_ref().expect("it runs").id().to_string();
@@ -130,7 +130,7 @@ impl Broker {
         assert!(done.success());
     }
 
-    /// Kills it in the middle of whatever it does.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();

@@ -16,7 +16,7 @@ use super::*;
 use crate::sink::spool::SpoolConfig;
 use crate::wire::{MessageReader, Value};
 
-/// The timeout of each wait: a busy host starts a broker slowly.
+/// The timeout of each wait. It is long, because a broker starts slowly on a busy host.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
 fn quick(queue_bytes: usize, spool: Option<SpoolConfig>) -> QueueConfig {
@@ -28,7 +28,7 @@ fn dump(sequence: u64) -> Dump {
 }
 
 /// Passes `count` rows to the sink, in dumps of `per_dump` rows. Each row has its own key.
-fn give(sink: &mut KafkaSink, first: u64, count: u64, per_dump: u64) {
+fn send_rows(sink: &mut KafkaSink, first: u64, count: u64, per_dump: u64) {
     for start in (first..first + count).step_by(per_dump as usize) {
         let dump = dump(1 + start / per_dump);
         let records: Vec<SocketRecord> = (start..start + per_dump)
@@ -64,7 +64,8 @@ fn drain(sink: &KafkaSink) -> Account {
     }
 }
 
-/// What a topic holds: how often each row is there by its key, dumps that ended, and the partitions of each key of messages.
+/// The content of a topic: the number of times that it has each row, by the row's key; the number of ends of dumps; the size of
+/// the largest message; and the partitions that have messages with each key.
 #[derive(Default)]
 struct Consumed {
     rows: BTreeMap<u64, u32>,
@@ -132,7 +133,7 @@ impl Consumed {
                     Value::Number(_) => {}
                 }
             }
-            assert!(reader.0.is_empty(), "a row that cannot be read to its end");
+            assert!(reader.0.is_empty(), "an incomplete row");
             if end {
                 self.ends += 1;
             } else {
@@ -140,17 +141,17 @@ impl Consumed {
                 *self.rows.entry(socket).or_default() += 1;
             }
         }
-        assert!(reader.0.is_empty(), "an envelope that cannot be read to its end");
+        assert!(reader.0.is_empty(), "an incomplete envelope");
     }
 
-    /// Every row from 1 to `count` is there; returns how many are there again.
-    fn all_of(&self, count: u64) -> u64 {
+    /// Asserts that every row from 1 to `count` is there. Returns the number of duplicates.
+    fn assert_all(&self, count: u64) -> u64 {
         assert!(self.rows.keys().copied().eq(1..=count), "{} of {count} rows", self.rows.len());
         self.rows.values().map(|n| u64::from(n - 1)).sum()
     }
 }
 
-/// One broker for all of it: starting one costs seconds.
+/// A single test with one broker, because its start takes seconds.
 #[test]
 fn a_real_broker_gets_every_row() {
     let Some(mut broker) = Broker::start() else { return };
@@ -167,14 +168,14 @@ fn every_row_once(broker: &Broker) {
     let config = KafkaConfig { key: Key::None, ..KafkaConfig::new(vec![broker.plain.to_string()], "rows") };
     let mut sink = KafkaSink::start(config, quick(64 << 20, None)).unwrap();
     let begun = Instant::now();
-    give(&mut sink, 0, ROWS, 10_000);
+    send_rows(&mut sink, 0, ROWS, 10_000);
     let account = drain(&sink);
     eprintln!("kafka: {ROWS} rows in {} ms", begun.elapsed().as_millis());
     assert_eq!((account.rows_in, account.rows_out, account.rows_dropped), (ROWS, ROWS, 0), "{account:?}");
     assert!(account.errors.is_empty(), "{account:?}");
     Box::new(sink).close(Duration::from_secs(5));
     let consumed = consume(broker, "rows", 3);
-    assert_eq!((consumed.all_of(ROWS), consumed.ends), (0, ROWS / 10_000));
+    assert_eq!((consumed.assert_all(ROWS), consumed.ends), (0, ROWS / 10_000));
     assert!(consumed.largest <= MESSAGE_BYTES && consumed.largest > MESSAGE_BYTES / 2, "{}", consumed.largest);
 }
 
@@ -196,14 +197,14 @@ fn logins_over_tls(broker: &Broker) {
         create(broker, &topic, 1);
         let config = KafkaConfig { login: Some(login(mechanism, PASSWORD)), compression, ..base(&topic) };
         let mut sink = KafkaSink::start(config, quick(8 << 20, None)).unwrap();
-        give(&mut sink, 0, 1000, 1000);
+        send_rows(&mut sink, 0, 1000, 1000);
         let account = drain(&sink);
         assert_eq!(account.rows_out, 1000, "{mechanism:?}: {account:?}");
-        assert_eq!(consume(broker, &topic, 1).all_of(1000), 0);
+        assert_eq!(consume(broker, &topic, 1).assert_all(1000), 0);
     }
     let failing = |config: KafkaConfig, kind: &str| {
         let mut sink = KafkaSink::start(config, quick(8 << 20, None)).unwrap();
-        give(&mut sink, 0, 10, 10);
+        send_rows(&mut sink, 0, 10, 10);
         let begun = Instant::now();
         while !sink.account().errors.contains_key(kind) {
             assert!(begun.elapsed() < TIMEOUT, "{kind}: {:?}", sink.account());
@@ -224,12 +225,12 @@ fn keys_by_namespace(broker: &Broker) {
     let plain = KafkaConfig::new(vec![broker.plain.to_string()], "namespaces");
     let config = KafkaConfig { key: Key::Namespace, message_bytes: 20_000, ..plain };
     let mut sink = KafkaSink::start(config, quick(8 << 20, None)).unwrap();
-    give(&mut sink, 0, 10_000, 5000);
+    send_rows(&mut sink, 0, 10_000, 5000);
     drain(&sink);
     let consumed = consume(broker, "namespaces", 3);
-    assert_eq!((consumed.all_of(10_000), consumed.ends), (0, 2));
+    assert_eq!((consumed.assert_all(10_000), consumed.ends), (0, 2));
     assert!(consumed.largest <= 20_000, "{}", consumed.largest);
-    // Five namespaces and the host; each key in one partition, and not all in the same.
+    // The keys are five namespaces and the host. Each key is in one partition, and not all keys are in the same one.
     assert_eq!(consumed.partitions.len(), 6, "{:?}", consumed.partitions);
     assert!(consumed.partitions.values().all(|p| p.len() == 1), "{:?}", consumed.partitions);
     let mut used: Vec<_> = consumed.partitions.values().flatten().collect();
@@ -238,20 +239,20 @@ fn keys_by_namespace(broker: &Broker) {
     assert!(used.len() > 1, "{:?}", consumed.partitions);
 }
 
-/// Larger than the broker takes: dropped and counted, and what comes after is delivered.
+/// Messages larger than the broker's limit are dropped and counted, and later ones are delivered.
 fn a_broker_that_refuses_messages(broker: &Broker) {
     create(broker, "large", 1);
     let plain = KafkaConfig::new(vec![broker.plain.to_string()], "large");
     let config = KafkaConfig { message_bytes: 4 << 20, compression: Codec::None, ..plain };
     let mut sink = KafkaSink::start(config, quick(32 << 20, None)).unwrap();
-    give(&mut sink, 0, 40_000, 40_000);
-    give(&mut sink, 40_000, 1000, 1000);
+    send_rows(&mut sink, 0, 40_000, 40_000);
+    send_rows(&mut sink, 40_000, 1000, 1000);
     let account = drain(&sink);
     assert_eq!((account.rows_dropped, account.rows_out), (40_000, 1000), "{account:?}");
     assert!(account.errors.contains_key("too-large"), "{account:?}");
 }
 
-/// Nothing is lost, and what is there twice was counted as not acknowledged.
+/// No row is lost. Rows that are there twice were in messages that were counted as not acknowledged.
 fn a_broker_that_is_killed_and_returns(broker: &mut Broker) {
     const ROWS: u64 = 100_000;
     create(broker, "killed", 3);
@@ -264,10 +265,10 @@ fn a_broker_that_is_killed_and_returns(broker: &mut Broker) {
     let mut slowest = Duration::ZERO;
     for part in 0..20 {
         let begun = Instant::now();
-        give(&mut sink, part * ROWS / 20, ROWS / 20, 1000);
+        send_rows(&mut sink, part * ROWS / 20, ROWS / 20, 1000);
         slowest = slowest.max(begun.elapsed());
         match part {
-            // In the middle of what was just given.
+            // While the last rows are being delivered.
             5 => broker.kill(),
             12 => broker.run(),
             15 => broker.hang(true),
@@ -281,21 +282,21 @@ fn a_broker_that_is_killed_and_returns(broker: &mut Broker) {
     let account = drain(&sink);
     assert_eq!((account.rows_in, account.rows_out, account.rows_dropped), (ROWS, ROWS, 0), "{account:?}");
     assert!(account.errors.contains_key("refused"), "the broker was gone: {account:?}");
-    // Giving 5,000 rows is some milliseconds of encoding; a broker that is gone must not make it seconds.
+    // Encoding 5,000 rows takes some milliseconds. A broker that is down must not block this for seconds.
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
     Box::new(sink).close(Duration::from_secs(5));
     let consumed = consume(broker, "killed", 3);
-    let again = consumed.all_of(ROWS);
+    let again = consumed.assert_all(ROWS);
     let unacknowledged = account.errors.get("unacknowledged").copied().unwrap_or(0);
     eprintln!("kafka: killed, hung and back: {again} rows twice, {:?}", account.errors);
-    // A message holds at most 1,000 rows: it ends with its dump.
+    // A message has rows of a single dump, so at most 1,000.
     assert!(again <= unacknowledged * 1000, "{again} rows are there again, {unacknowledged} messages unacknowledged");
 }
 
 #[test]
-fn brokers_that_refuse_or_hang_cost_bounded_time() {
+fn brokers_that_refuse_or_hang_do_not_block_the_collector() {
     let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    // It accepts (by its backlog) and never says a word.
+    // The kernel completes connections to it, but it never answers.
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
     let hanging_at = hanging.local_addr().unwrap();
     for (at, kind) in [(refusing, "refused"), (hanging_at, "timeout")] {
@@ -303,7 +304,7 @@ fn brokers_that_refuse_or_hang_cost_bounded_time() {
         let config = KafkaConfig { timeout, ..KafkaConfig::new(vec![at.to_string()], "rows") };
         let mut sink = KafkaSink::start(config, quick(1 << 20, None)).unwrap();
         let begun = Instant::now();
-        give(&mut sink, 0, 50_000, 1000);
+        send_rows(&mut sink, 0, 50_000, 1000);
         assert!(begun.elapsed() < Duration::from_secs(10), "the collector waited for {kind}");
         while !sink.account().errors.contains_key(kind) {
             assert!(begun.elapsed() < TIMEOUT, "{kind}: {:?}", sink.account());
@@ -313,12 +314,12 @@ fn brokers_that_refuse_or_hang_cost_bounded_time() {
         let account = Box::new(sink).close(Duration::from_millis(200));
         assert!(begun.elapsed() < Duration::from_secs(5), "{kind}");
         assert_eq!((account.rows_in, account.rows_out, account.rows_dropped), (50_000, 0, 50_000), "{account:?}");
-        assert!(account.errors["queue-full"] > 0, "one MiB does not hold them: {account:?}");
+        assert!(account.errors["queue-full"] > 0, "the rows do not fit into 1 MiB: {account:?}");
     }
 }
 
 #[test]
-fn what_cannot_work_is_said_at_once() {
+fn invalid_configurations_are_errors_at_the_start() {
     let start = |config| KafkaSink::start(config, quick(1024, None)).map(drop).unwrap_err();
     let good = KafkaConfig::new(vec!["localhost:9092".into()], "rows");
     let plain = Login { mechanism: Mechanism::Plain, user: "u".into(), password: "hidden".into() };
