@@ -1,4 +1,4 @@
-"""Builds the programs of cases into target/docket/bin, those that are older than their source."""
+"""Builds the programs of cases into target/docket/bin. Skips those that are newer than their source."""
 import os
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from case import BUILT, HERE
 
 BIN = os.path.join(BUILT, "bin")
 PROGRAMS = os.path.join(HERE, "programs")
-# How a source becomes {built}/NAME. Java's is a class.
+# The commands that compile a source to {built}/NAME; that of Java writes NAME.class.
 COMPILERS = {
     ".c": lambda source, to: ["gcc", "-O2", "-g", "-fno-omit-frame-pointer", "-Wall", "-o", to, source, "-lpthread"],
     ".go": lambda source, to: ["go", "build", "-o", to, source],

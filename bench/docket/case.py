@@ -1,4 +1,4 @@
-"""The format of a case: one TOML file in cases/, read into a Case with its variables filled in. README.md describes the keys."""
+"""Reads a case from a TOML file in cases/ and fills in its variables. README.md describes the keys."""
 import glob
 import os
 import re
@@ -29,7 +29,7 @@ KINDS = ("environment", "flag", "sysctl", "config", "command")
 
 
 class CaseError(Exception):
-    """A case file says something that the runner cannot carry out."""
+    """A case file is invalid."""
 
 
 def _known(table, kind, where):
@@ -39,10 +39,10 @@ def _known(table, kind, where):
 
 
 def fill(text, values, where):
-    """Replaces each {name} by its value, in which names are replaced too. Other braces stay."""
+    """Replaces each {name} by its value, in which names are replaced too. Other text in braces is not changed."""
     def one(found):
         if found.group(1) not in values:
-            raise CaseError(f"{where}: nothing is called {{{found.group(1)}}}")
+            raise CaseError(f"{where}: there is no variable {{{found.group(1)}}}")
         return fill(str(values[found.group(1)]), values, where)
     return re.sub(r"\{([a-z_][a-z0-9_.]*)\}", one, text)
 
@@ -78,27 +78,27 @@ class Case:
             _known(p, "process", where)
             _known(p.get("cgroup", {}), "cgroup", where)
             if p.get("ready", "now").split()[0] not in READY:
-                raise CaseError(f"{where}: {p['name']} is ready when {p['ready']}?")
+                raise CaseError(f"{where}: {p['name']}: unknown condition ready = {p['ready']}")
         for kind in ("load", "expect", "change", "disk"):
             _known(t.get(kind, {}), kind, where)
         if t["load"]["metric"] not in METRICS:
-            raise CaseError(f"{where}: metric {t['load']['metric']}")
+            raise CaseError(f"{where}: unknown metric {t['load']['metric']}")
         e = t["expect"]
         if not set(e["status"]) <= set(STATUSES):
-            raise CaseError(f"{where}: status {e['status']}")
+            raise CaseError(f"{where}: unknown status in {e['status']}")
         for hop in e.get("hop", []):
             _known(hop, "hop", where)
         _known(e.get("leaf", {}), "leaf", where)
         if t["role"] in ("slow", "chain"):
             if not e.get("causes"):
-                raise CaseError(f"{where}: a slow case expects a cause")
+                raise CaseError(f"{where}: a slow case needs an expected cause")
             if t.get("change", {}).get("kind") not in KINDS:
-                raise CaseError(f"{where}: a slow case has a change of a kind of {', '.join(KINDS)}")
+                raise CaseError(f"{where}: a slow case needs a change, whose kind is one of {', '.join(KINDS)}")
             unset = set(t["change"].get("with", {})) - set(t.get("with", {}))
             if unset:
                 raise CaseError(f"{where}: the change sets {', '.join(sorted(unset))}, which [with] does not have")
         if t["role"] == "chain" and not (e.get("hop") and e.get("leaf")):
-            raise CaseError(f"{where}: a chain expects hops and a leaf")
+            raise CaseError(f"{where}: a chain needs expected hops and an expected leaf")
 
     @property
     def is_healthy(self):
@@ -112,11 +112,11 @@ class Case:
         return {**self._with, **(self.change.get("with", {}) if changed and self.change else {})}
 
     def dropped(self, changed):
-        """Names of processes that the change leaves out."""
+        """The names of processes that the change leaves out."""
         return set(self.change.get("drop", [])) if changed and self.change else set()
 
     def check_text(self):
-        """Fills in every text, with and without the change, so that a misspelt variable is found without starting anything."""
+        """Fills in all texts, with and without the change, to find misspelt variables without starting anything."""
         for changed in (False, True):
             values = dict.fromkeys(("programs", "built", "dir", "disk", "cache", "seconds"), "x") | self.values(changed)
             values |= {f"pid.{p['name']}": 1 for p in self.processes} | {f"ns.{n}": 1 for n in self.namespaces}

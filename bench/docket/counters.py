@@ -1,11 +1,11 @@
-"""The baseline: what somebody concludes who reads counters and knows a threshold for each. It names the cause whose counter is
-furthest above its threshold, and `healthy` when none is above."""
+"""The baseline: a diagnosis by thresholds on counters. It names the cause whose counter is furthest above its threshold, or
+`healthy` if none is above."""
 import os
 import re
 import subprocess
 
 TICK = os.sysconf("SC_CLK_TCK")
-# Of the subject's counters over the window: threshold, unit, and the cause that it is said to mean.
+# (counter of the subject over the window, threshold, unit, the cause that it stands for)
 THRESHOLDS = (
     ("TcpExt.ListenOverflows", 1.0, "per second", "accept-queue-overflow"),
     ("Tcp.RetransSegs", 5.0, "per second", "packet-loss"),
@@ -77,7 +77,7 @@ def _throttled():
 
 
 class Counters:
-    """Counters of a stage, summed over its processes; `sample` is called a few times within the window."""
+    """The counters of a running case, summed over its processes. `sample` is called a few times within the window."""
 
     def __init__(self, stage):
         self.stage, self.samples, self.in_disk, self.in_stop, self.queue = stage, 0, 0, 0, 0
@@ -111,7 +111,7 @@ class Counters:
         self.queue = max([self.queue] + [int(line.split()[1]) for line in text.splitlines() if len(line.split()) > 1])
 
     def finish(self, seconds):
-        """The counters above their thresholds, the furthest first: (cause, times the threshold)."""
+        """[(cause, multiple of the threshold)] of the counters above their thresholds, largest multiple first."""
         ended = self._all()
         value = {k: (ended.get(k, 0) - v) / seconds for k, v in self.begun.items()}
         value["disk"] = self.in_disk / max(1, self.samples)

@@ -1,12 +1,12 @@
-"""Judges stored runs of cases: what was right, what was accused, what was missed. Pure functions over the runner's records."""
+"""Compares the verdicts of stored runs with the expected causes. Pure functions over the records of the runner."""
 from collections import Counter
 
-# A healthy verdict on a case whose change makes the median at least this many times better is a missed slowness.
+# A healthy verdict is a missed slowness if the change makes the median better by at least this ratio.
 MISSED_RATIO = 2.0
 
 
 def causes(run):
-    """The causes that a run names, the first finding first."""
+    """The causes that a verdict names, in the order of the findings."""
     verdict = run["verdict"]
     if verdict["verdict"]["status"] not in ("cause", "at-capacity"):
         return []
@@ -38,7 +38,7 @@ def is_missed(case, run, proofs):
 
 
 def chain_right(case, run):
-    """(processes, threads, leaf) of the chain, each right or not. A verdict without a chain has none of them right.
+    """(processes, threads, leaf): whether each part of the chain is as expected. All are false for a verdict without a chain.
 
     The verdict's `chain` has `hops` (each with `process`, `thread` and `waits_on`, the next hop's process or resource) and
     `leaf` (with `process`, `thread` and `cause`)."""
@@ -51,12 +51,12 @@ def chain_right(case, run):
 
 
 def _same(want, have, keys):
-    """Expected names are prefixes: a database writes what it does behind its name."""
+    """Whether the values are as expected. An expected name is a prefix, because a database appends its state to its process title."""
     return all(key not in want or str(have.get(key, "")).startswith(want[key]) for key in keys)
 
 
 def confusion(cases, runs):
-    """Rows of (what was expected, Counter of answers)."""
+    """[(expected cause, Counter of answers)]."""
     rows = {}
     for run in runs:
         case = cases[run["case"]]
@@ -66,7 +66,7 @@ def confusion(cases, runs):
 
 
 def summary(cases, runs, proofs):
-    """Each figure as (name, hits, of how many)."""
+    """[(name of the figure, hits, total)]."""
     slow = [r for r in runs if not cases[r["case"]].is_healthy]
     well = [r for r in runs if cases[r["case"]].is_healthy]
     chains = [r for r in runs if cases[r["case"]].role == "chain"]
@@ -87,8 +87,8 @@ def summary(cases, runs, proofs):
         ("chain: all right", sum(all(c) for c in checked), len(chains)),
     ]
     for level in ("high", "medium", "low"):
-        said = [r for r in runs if r["verdict"]["verdict"].get("confidence") == level]
-        rows.append((f"right of those with {level} confidence", count(said, is_right), len(said)))
+        group = [r for r in runs if r["verdict"]["verdict"].get("confidence") == level]
+        rows.append((f"right of those with {level} confidence", count(group, is_right), len(group)))
     rows += [
         ("baseline: top-1 of slow cases", sum(_baseline(r)[:1] != [] and _baseline(r)[0] in _want(cases, r) for r in slow), len(slow)),
         ("baseline: top-3 of slow cases", sum(bool(set(_baseline(r)[:3]) & set(_want(cases, r))) for r in slow), len(slow)),

@@ -1,7 +1,7 @@
-"""Starts and ends one case: namespaces, path, disk, files, control groups, processes. Everything it makes ends with the
-runner, also when the runner is killed: processes are in a control group of their own, which a keeper kills when its pipe
-to the runner closes; mounts and loop devices belong to the runner's private mount namespace; network namespaces are held by
-processes of that group."""
+"""Sets up and ends one case: network namespaces, network path, disk, files, control groups, processes. Everything ends with the
+runner, also if it is killed. All processes are in one control group, which a guard process kills when its pipe from the runner is
+closed. Mounts and loop devices belong to the runner's private mount namespace. Network namespaces are kept alive by processes of
+the control group."""
 import ctypes
 import os
 import resource
@@ -27,9 +27,9 @@ class StageError(Exception):
 
 
 def enter_private_mounts():
-    """Mounts made from here on are seen by this process and its children only, and end with them."""
+    """Enters a private mount namespace. Later mounts are visible only to this process and its children, and end with them."""
     if LIBC.unshare(CLONE_NEWNS) or LIBC.mount(None, b"/", None, MS_REC_PRIVATE, None):
-        raise StageError(f"a mount namespace of its own: {os.strerror(ctypes.get_errno())}")
+        raise StageError(f"cannot create a private mount namespace: {os.strerror(ctypes.get_errno())}")
 
 
 def _write(path, text):
@@ -38,7 +38,7 @@ def _write(path, text):
 
 
 class Group:
-    """The control groups of one run of a case: one that holds every process, and one per limit."""
+    """The control groups of one run of a case: one with all processes, and one for each limit."""
 
     def __init__(self, folder):
         if not UNIFIED:
@@ -47,17 +47,17 @@ class Group:
         self.path = os.path.join(UNIFIED, f"docket-{os.getpid()}")
         self.limits = []
         os.makedirs(self.path, exist_ok=True)
-        self.keeper = self._start_keeper()
+        self.guard = self._start_guard()
 
     def limit(self, name, limits):
-        """Groups of the v1 controllers that a process joins; on a host with v2 alone, none of these can be made."""
+        """Creates groups of the v1 controllers with these limits, for a process to join. Fails on a host with v2 only."""
         joined = []
         for controller, key in (("cpu", "cpu"), ("memory", "memory_mb")):
             if key not in limits:
                 continue
             base = f"/sys/fs/cgroup/{controller}"
             if not os.path.exists(base + "/cgroup.procs") or base == UNIFIED:
-                raise StageError(f"no cgroup v1 controller {controller}: a limit needs it")
+                raise StageError(f"a limit needs the cgroup v1 controller {controller}, which this host does not have")
             path = f"{base}/docket-{os.getpid()}-{name}"
             os.makedirs(path, exist_ok=True)
             value = float(limits[key])
@@ -70,8 +70,8 @@ class Group:
             joined.append(path)
         return joined
 
-    def _start_keeper(self):
-        """A child that waits for the end of the runner and then kills what the runner started."""
+    def _start_guard(self):
+        """Forks a process that waits until the runner has exited, and then ends everything that the runner started."""
         read, self.pipe = os.pipe()
         pid = os.fork()
         if pid:
@@ -82,8 +82,8 @@ class Group:
         for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(sig, signal.SIG_IGN)
         throttled = b""
-        while said := os.read(read, 64):
-            throttled += said
+        while part := os.read(read, 64):
+            throttled += part
         kill_group(self.path)
         for device in throttled.decode().split():
             _write(BLKIO_IOPS, f"{device} 0")
@@ -100,7 +100,7 @@ class Group:
         for path in self.limits:
             _remove(path)
         os.close(self.pipe)
-        os.waitpid(self.keeper, 0)
+        os.waitpid(self.guard, 0)
 
 
 def _remove(path):
@@ -125,7 +125,7 @@ def kill_group(path):
 
 
 def sweep():
-    """Ends what an earlier runner left that was killed together with its keeper."""
+    """Removes the control groups of an earlier runner that was killed together with its guard process."""
     for base in (UNIFIED, "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/memory"):
         if not base or not os.path.isdir(base):
             continue
@@ -209,12 +209,12 @@ class Stage:
                 break
             time.sleep(0.01)
         else:
-            raise StageError("a network namespace did not come up")
+            raise StageError("a network namespace was not created in time")
         self.namespaces[name] = child.pid
         self.values[f"ns.{name}"] = child.pid
         enter = ["nsenter", "-t", str(child.pid), "-n"]
         self._run(enter + ["ip", "link", "set", "lo", "up"])
-        # A host's default (bbr, say) would hide what loss does. A namespace may use only what the host lets everybody use.
+        # The host's default may be bbr, which hides the effect of loss. A namespace can only set an algorithm that the host allows.
         control = "/proc/sys/net/ipv4/tcp_congestion_control"
         self._run(enter + ["sh", "-c", f"echo cubic > {control} || echo reno > {control}"])
 
@@ -228,7 +228,7 @@ class Stage:
             child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=self._join([]))
             self.children.append(child)
             if child.stdout.readline().strip() != "ready":
-                raise StageError("the path between the namespaces did not come up")
+                raise StageError("the path between the namespaces could not be set up")
             return
         self._run(["ip", "link", "add", "docket0", "netns", str(first), "type", "veth", "peer", "name", "docket0", "netns", str(second)])
         for pid, address in ((first, "10.9.0.1/24"), (second, "10.9.0.2/24")):
@@ -241,10 +241,10 @@ class Stage:
         self.mounts.append(arguments[-1])
 
     def _slow_disk(self):
-        """A file system on a loop device whose writes the block layer throttles. The throttle is the root group's, because
-        the file system's journal is written by a kernel thread; it is for this device only."""
+        """Mounts a file system on a loop device whose writes are limited. The limit is set for the root group, because a kernel
+        thread writes the file system's journal. It applies only to this device."""
         if not os.path.exists(BLKIO_IOPS):
-            raise StageError(f"no {BLKIO_IOPS}: a slow disk needs the cgroup v1 controller blkio")
+            raise StageError(f"a slow disk needs the cgroup v1 controller blkio: there is no {BLKIO_IOPS}")
         image, where = os.path.join(self.dir, "disk.img"), self.values["disk"]
         with open(image, "wb") as f:
             f.truncate(int(self.case.disk["mb"]) << 20)
@@ -256,7 +256,7 @@ class Stage:
         self.iops = f"{os.major(device)}:{os.minor(device)}"
 
     def throttle_disk(self):
-        """Called when every process is ready, so that set-up is fast."""
+        """Sets the limit. Called when all processes are ready, so that their start is not slowed down."""
         limit = int(self.fill(self.case.disk["write_iops"]))
         if limit:
             self.group.throttle(self.iops, limit)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * An open-loop client of `parshall lab load rpc-echo --serve` that keeps every latency, so that a tail can be told by when it arose.
+ * An open-loop client of `parshall lab load rpc-echo --serve` that stores every latency with its time.
  *
  *   paced PORT RATE SECONDS FILE
  *
- * One thread, 12 connections with one request each at a time. A request is due on a fixed schedule, and its latency counts from
- * then. FILE gets two 64-bit numbers a request: when it was due (CLOCK_MONOTONIC, ns) and its latency (ns).
+ * One thread with 12 connections, each with at most one request in flight. Requests are due on a fixed schedule, and a latency is
+ * counted from the due time. FILE gets two 64-bit numbers for each request: the due time (CLOCK_MONOTONIC, ns) and the latency (ns).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -6,7 +6,7 @@ import time
 import testbed
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# Above that, other processes yield to the load, so the baseline is not what they use while it runs.
+# Above this baseline, other processes get less CPU time while the load runs, so the baseline cannot be subtracted.
 TRUSTED_BASELINE_CORES = 0.25
 KERNEL_MEMORY = ("Slab", "KernelStack", "PageTables")  # kB of /proc/meminfo; sockets and their buffers are slab
 
@@ -67,8 +67,8 @@ def idle_cores(seconds):
 
 
 class Meter:
-    """The CPU seconds from its creation to `read()`: those of the machine less the baseline (None on a host that is
-    busy with other work), and those of the relay."""
+    """CPU seconds from its creation to `read()`: those of the machine minus the baseline (None if the baseline is too large), and
+    those of the relay."""
 
     def __init__(self, child, baseline_cores):
         self.child, self.baseline_cores = child, baseline_cores

@@ -1,6 +1,6 @@
-"""Checks that a peer relays correctly, before it is measured: figures of a relay that alters or loses bytes mean nothing.
+"""Checks that a peer relays correctly before it is measured, because the figures of a relay that alters or loses bytes are useless.
 
-The sockets of both ends are made in their namespaces and used by this process, with one thread per direction.
+This process creates the sockets of both ends in their namespaces and uses one thread per direction.
 """
 import concurrent.futures
 import contextlib
@@ -13,12 +13,12 @@ import testbed
 
 MIB = 1 << 20
 TIMEOUT_S = 5
-LATE_S = 1  # from the end of the request to the answer
+LATE_S = 1  # from the half-close to the answer
 DATAGRAMS = (1, 64, 1400, 8192, 16384, 32768, 65507)
 
 
 class Wrong(Exception):
-    """The relay does not relay correctly; the message is what it did."""
+    """The relay does not relay correctly; the message describes the error."""
 
 
 def payload(seed, size):
@@ -36,16 +36,16 @@ def receive(sock, size):
     return bytes(got)
 
 
-def same(got, wanted, way):
+def same(got, wanted, direction):
     if len(got) != len(wanted):
-        raise Wrong(f"{way}: {len(got):,} of {len(wanted):,} bytes arrived")
+        raise Wrong(f"{direction}: {len(got):,} of {len(wanted):,} bytes arrived")
     if hashlib.sha256(got).digest() != hashlib.sha256(wanted).digest():
-        raise Wrong(f"{way}: bytes were altered")
+        raise Wrong(f"{direction}: bytes were altered")
 
 
 @contextlib.contextmanager
 def connected(peer, path):
-    """(client's socket, server's socket) of one connection through the peer."""
+    """(client's socket, server's socket) of a connection through the peer."""
     with testbed.within(path.server):
         listener = socket.create_server((path.target if peer.address(path)[0] != path.direct else path.direct,
                                          testbed.TARGET_PORT))
@@ -65,7 +65,7 @@ def connected(peer, path):
 
 
 def both_ways(client, server):
-    """Sends 8 MiB each way at the same time and compares them."""
+    """Sends 8 MiB in both directions at the same time and compares what arrives."""
     up, down = payload(1, 8 * MIB), payload(2, 8 * MIB)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(client.sendall, up), pool.submit(server.sendall, down)]
@@ -77,7 +77,7 @@ def both_ways(client, server):
 
 
 def half_close(asking, answering):
-    """One side half-closes; the other gets the end and answers later. Returns what happened, "yes" if it is correct."""
+    """One side half-closes; the other gets the end of data and answers later. Returns "yes", or "no" with the error."""
     question, answer = payload(3, MIB), payload(4, MIB)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         job = pool.submit(receive, answering, len(question) + 1)
@@ -86,7 +86,7 @@ def half_close(asking, answering):
         try:
             got = job.result()
         except TimeoutError:
-            return "no: the end is not passed on"
+            return "no: the half-close is not passed on"
         same(got, question, "before the half-close")
         time.sleep(LATE_S)
         job = pool.submit(receive, asking, len(answer) + 1)
@@ -137,7 +137,7 @@ def udp(peer, path, scratch):
                 try:
                     client.send(sent)
                     got, source = server.recvfrom(MIB)
-                    while not got:  # sent by a relay itself, which ends the session if it is echoed
+                    while not got:  # an empty datagram from the relay itself, which ends the session if it is echoed
                         invented += 1
                         got, source = server.recvfrom(MIB)
                     sources.add(source)

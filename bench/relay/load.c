@@ -1,11 +1,11 @@
-/* The load of the relay measurements: one program with several modes, in C because a client in Python would be the bottleneck.
+/* Clients and servers for the relay measurements. In C, because a client in Python would be the bottleneck.
  *
  *   load serve ADDR PORT [BYTES]                            TCP echo server, or BYTES for every 32 that arrive
  *   load rr ADDR PORT CONNECTIONS SECONDS [BYTES]           32-byte exchanges, or requests of 32 bytes for BYTES, one at
  *                                                           a time on each connection
- *   load connect ADDR PORT CONCURRENCY SECONDS              connect, exchange 32 bytes, close, again
- *   load churn ADDR PORT OPEN RATE SECONDS                  both ends of RATE connections a second, each reset once OPEN
- *                                                           newer ones are open
+ *   load connect ADDR PORT CONCURRENCY SECONDS              repeatedly connects, exchanges 32 bytes and closes
+ *   load churn ADDR PORT OPEN RATE SECONDS                  opens RATE connections per second (both ends) and resets each
+ *                                                           once OPEN newer ones are open
  *   load idle ADDR PORT COUNT                               opens COUNT connections, holds them until stdin ends
  *   load udp-serve ADDR PORT                                UDP echo server
  *   load udp-sink ADDR PORT                                 counts datagrams until SIGTERM
@@ -35,11 +35,11 @@ enum {
     BATCH = 32,
     DATAGRAM_BYTES = 65536,
     ANSWER_MAX = 1 << 20,
-    IDLE_STEP = 100, /* below every peer's accept backlog */
+    IDLE_STEP = 100, /* connections opened at a time: fewer than every peer's accept backlog */
 };
-static const double WARM_UP_S = 0.2;  /* of each timed client, not measured */
+static const double WARM_UP_S = 0.2;  /* the first part of each timed client, which is not measured */
 static const double GIVE_UP_S = 5;    /* timeout of an answer */
-static const double LOST_S = 0.1;     /* after that the echo of a datagram counts as lost */
+static const double LOST_S = 0.1;     /* after this time the echo of a datagram counts as lost */
 
 static struct sockaddr_in address;
 static int answer_bytes = EXCHANGE_BYTES;
@@ -55,7 +55,7 @@ static double now_s(void) {
     return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-/* All times in nanoseconds, so that percentiles are exact. */
+/* Stores all times in nanoseconds, so that percentiles are exact. */
 static struct {
     uint32_t *ns;
     size_t count, capacity;
@@ -137,7 +137,7 @@ static void serve(void) {
                 continue;
             }
             ssize_t bytes = recv(fd, buffer, echoes ? 65536 : EXCHANGE_BYTES, 0);
-            /* The request is complete, because the client writes it at once. */
+            /* A request always arrives as a whole, because the client sends it with one write. */
             if (!echoes && bytes > 0)
                 bytes = bytes == EXCHANGE_BYTES ? answer_bytes : 0;
             if (bytes <= 0 || send(fd, buffer, bytes, MSG_NOSIGNAL) != bytes)
@@ -160,7 +160,7 @@ static void send_request(struct exchange *x) {
         x->got = -1;
 }
 
-/* Returns 1 when the whole answer has arrived, 0 when not yet, -1 on an error or an early end. */
+/* Returns 1 if the whole answer has arrived, 0 if not yet, -1 on an error or an early end of data. */
 static int read_answer(struct exchange *x) {
     static char answer[ANSWER_MAX];
     ssize_t n = x->got < 0 ? -1 : recv(x->fd, answer, answer_bytes - x->got, MSG_DONTWAIT);
@@ -338,7 +338,7 @@ static void udp_serve(void) {
     for (;;) {
         prepare(DATAGRAM_BYTES, 1);
         int n = recvmmsg(fd, batch, BATCH, MSG_WAITFORONE, NULL), kept = 0;
-        /* One peer sends an empty datagram of its own for each session, and ends the session when it is echoed. */
+        /* One of the relays sends an empty datagram for each session, and ends the session if it is echoed. */
         for (int i = 0; i < n; i++)
             if (batch[i].msg_len) {
                 batch[kept] = batch[i];
@@ -347,7 +347,7 @@ static void udp_serve(void) {
         n = kept;
         for (int sent = 0, more; sent < n; sent += more)
             if ((more = sendmmsg(fd, batch + sent, n - sent, 0)) <= 0)
-                more = 1; /* a datagram that cannot be sent is lost */
+                more = 1; /* skips a datagram that cannot be sent */
     }
 }
 
@@ -358,7 +358,7 @@ static void on_stop(int signal_number) {
     stop = 1;
 }
 
-/* The first datagram of each source opens the relay's session and is not counted; the others follow after a pause. */
+/* The first datagram of each source opens the relay's session and is not counted. The others are sent after a pause. */
 static void udp_sink(void) {
     struct sigaction act = {.sa_handler = on_stop};
     struct timeval tick = {.tv_usec = 20000};
@@ -479,7 +479,7 @@ int main(int argc, char **argv) {
     }
     int bytes = !strcmp(mode, "serve") ? value[0] : !strcmp(mode, "rr") ? value[2] : 0;
     if (bytes > ANSWER_MAX) {
-        fputs("load: an answer has at most 1 MiB\n", stderr);
+        fputs("load: BYTES is at most 1 MiB\n", stderr);
         return 2;
     }
     if (bytes > 0)
@@ -503,7 +503,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(mode, "udp-trips") && argc == 8)
         udp_trips(value[0], value[1], value[2], value[3]);
     else {
-        fputs("usage: the first lines of load.c\n", stderr);
+        fputs("load: invalid arguments; the usage is at the top of load.c\n", stderr);
         return 2;
     }
     return 0;

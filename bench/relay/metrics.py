@@ -20,7 +20,7 @@ SPARE_DESCRIPTORS = 200
 
 
 class Failed(Exception):
-    """The trial has no result; the message is the reason."""
+    """The trial has no result. The message is the reason."""
 
 
 class Figure:
@@ -39,7 +39,7 @@ class Metric:
         self.name, self.title, self.figures = name, title, figures
 
     def refuses(self, peer):
-        """Why this peer cannot be measured, or None."""
+        """The reason why this peer cannot be measured, or None."""
         if self.udp and not peer.udp:
             return "no UDP"
         if self.loopback and not peer.loopback:
@@ -54,8 +54,8 @@ class Metric:
         raise NotImplementedError
 
     @contextlib.contextmanager
-    def placed(self, bed, peer, server):
-        """The server and the relay of a trial: (address and port to connect to, server, relay or None)."""
+    def running(self, bed, peer, server):
+        """Runs the server and the relay of a trial: ((address, port) for the client, server, relay or None)."""
         path = testbed.Path(self.loopback)
         host, port = peer.address(path)
         target = path.direct if host == path.direct else path.target
@@ -70,9 +70,9 @@ class Metric:
             yield (host, str(port)), serving, relay
 
 
-def load(bed, client_namespace, mode, place, *values, timeout_s):
-    """Runs the load to its end and returns what it printed."""
-    command = testbed.inside(client_namespace, bed.load, mode, *place, *map(str, values))
+def load(bed, client_namespace, mode, address, *values, timeout_s):
+    """Runs the load program until it exits. Returns the JSON that it printed."""
+    command = testbed.inside(client_namespace, bed.load, mode, *address, *map(str, values))
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s,
                               preexec_fn=testbed.die_with_parent)
@@ -84,13 +84,13 @@ def load(bed, client_namespace, mode, place, *values, timeout_s):
 
 
 def cpu_by(cost, amount, unit):
-    """The CPU time of the whole path and of the relay per unit of work; without the one that could not be measured."""
+    """The CPU time of the whole path and of the relay per unit of work. A time that could not be measured is left out."""
     spent = {who: cost[f"{who}_cpu_s"] for who in ("path", "relay")}
     return {f"{who}_cpu_{unit}": seconds / amount for who, seconds in spent.items() if seconds is not None}
 
 
 class Stream(Metric):
-    """Throughput, and CPU seconds per GB of the whole path: a relay may shift CPU time to the ends."""
+    """Throughput, and CPU seconds per GB of the whole path, because a relay can shift CPU time to sender and receiver."""
 
     def __init__(self, streams, loopback):
         self.streams, self.loopback = streams, loopback
@@ -111,13 +111,13 @@ class Stream(Metric):
 
     @staticmethod
     def whole(seconds):
-        """Whole seconds: iperf3 ignores fractions."""
+        """The time in whole seconds, because iperf3 ignores fractions."""
         return max(1, round(seconds))
 
     def trial(self, bed, peer, options):
         server = ["iperf3", "-s", "-1", "-B", "TARGET", "-p", str(testbed.TARGET_PORT)]
         client = testbed.Path(self.loopback).client
-        with self.placed(bed, peer, server) as ((host, port), _, relay):
+        with self.running(bed, peer, server) as ((host, port), _, relay):
             meter = accounts.Meter(relay, options.baseline_cores)
             command = ["iperf3", "-c", host, "-p", port, "-P", str(self.streams), "-t", str(self.whole(options.seconds)),
                        "-J"]
@@ -140,8 +140,8 @@ class Stream(Metric):
 
 
 class Exchanges(Metric):
-    """Requests of 32 bytes, one after the other, with answers of 32 bytes or with objects of medium size: large enough to count
-    as a stream, and too small for a stream's optimisations to pay off."""
+    """Requests of 32 bytes, one after the other. The answers have 32 bytes, or a medium size: large enough that a relay may treat
+    them as a stream, but too small to gain from its optimisations for streams."""
 
     def __init__(self, connections, name, title, answer_bytes=32, form="{:.1f}", unit="exchanges"):
         self.connections, self.answer_bytes = connections, answer_bytes
@@ -173,8 +173,8 @@ class Exchanges(Metric):
 
     def trial(self, bed, peer, options):
         server = [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT), str(self.answer_bytes)]
-        with self.placed(bed, peer, server) as (place, _, _relay):
-            return load(bed, testbed.CLIENT, "rr", place, self.connections, options.seconds, self.answer_bytes,
+        with self.running(bed, peer, server) as (address, _, _relay):
+            return load(bed, testbed.CLIENT, "rr", address, self.connections, options.seconds, self.answer_bytes,
                         timeout_s=options.seconds + 20)
 
 
@@ -197,9 +197,9 @@ class Connections(Metric):
         return f"Connect, exchange 32 bytes, close; {CONNECT_CONCURRENCY} at a time, {seconds:g} s, through namespaces."
 
     def trial(self, bed, peer, options):
-        with self.placed(bed, peer, [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT)]) as (place, _, relay):
+        with self.running(bed, peer, [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT)]) as (address, _, relay):
             meter = accounts.Meter(relay, options.baseline_cores)
-            sample = load(bed, testbed.CLIENT, "connect", place, CONNECT_CONCURRENCY, options.seconds,
+            sample = load(bed, testbed.CLIENT, "connect", address, CONNECT_CONCURRENCY, options.seconds,
                           timeout_s=options.seconds + 20)
             cost = meter.read()
         # The meter includes the load's warm-up, so the CPU time of a connection is cores divided by connections per second.
@@ -226,24 +226,24 @@ class Idle(Metric):
 
     def how(self, seconds):
         return (
-            f"{IDLE_CONNECTIONS:,} connections (fewer where a relay takes more than two descriptors each in one process: "
-            f"the limit is {DESCRIPTORS:,}), each proven by one exchange, then idle. Growth of the relay's process tree; "
-            "beside it the growth of the kernel's slab, stacks and page tables, with the sockets of both ends."
+            f"{IDLE_CONNECTIONS:,} connections (fewer if a relay needs more than two descriptors for each in one process: "
+            f"the limit is {DESCRIPTORS:,}), each with one exchange, then idle. The growth of the relay's process tree, and the "
+            "growth of the kernel's slab, stacks and page tables, which includes the sockets of both ends."
         )
 
     def trial(self, bed, peer, options):
         wanted = min(IDLE_CONNECTIONS, (DESCRIPTORS - SPARE_DESCRIPTORS) // peer.descriptors)
-        with self.placed(bed, peer, [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT)]) as (place, _, relay):
-            # One connection first, so that memory that a relay allocates once is not counted.
-            load(bed, testbed.CLIENT, "rr", place, 1, 0.1, timeout_s=20)
+        with self.running(bed, peer, [bed.load, "serve", "TARGET", str(testbed.TARGET_PORT)]) as (address, _, relay):
+            # A first connection, so that memory that a relay allocates only once is not counted.
+            load(bed, testbed.CLIENT, "rr", address, 1, 0.1, timeout_s=20)
             time.sleep(0.5)
             before = self.usage(relay)
-            client = testbed.Child(testbed.CLIENT, [bed.load, "idle", *place, str(wanted)], bed.scratch, "idle",
+            client = testbed.Child(testbed.CLIENT, [bed.load, "idle", *address, str(wanted)], bed.scratch, "idle",
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             try:
                 opened = json.loads(client.process.stdout.readline() or "{}")
                 if not opened.get("open"):
-                    raise Failed(f"no connection: {client.last_words() or opened.get('stopped_by')}")
+                    raise Failed(f"no connection: {client.log_end() or opened.get('stopped_by')}")
                 time.sleep(1)  # some buffers are freed a moment later
                 after = self.usage(relay)
             finally:
@@ -284,9 +284,9 @@ class Flood(Metric):
         return f"{UDP_SOURCES} sources send as fast as the host allows, {seconds:g} s; what arrives at the server is counted."
 
     def trial(self, bed, peer, options):
-        with self.placed(bed, peer, [bed.load, "udp-sink", "TARGET", str(testbed.TARGET_PORT)]) as (place, sink, relay):
+        with self.running(bed, peer, [bed.load, "udp-sink", "TARGET", str(testbed.TARGET_PORT)]) as (address, sink, relay):
             meter = accounts.Meter(relay, options.baseline_cores)
-            sent = load(bed, testbed.CLIENT, "udp-flood", place, self.size, UDP_SOURCES, options.seconds,
+            sent = load(bed, testbed.CLIENT, "udp-flood", address, self.size, UDP_SOURCES, options.seconds,
                         timeout_s=options.seconds + 20)
             time.sleep(0.2)
             cost = meter.read()
@@ -322,8 +322,8 @@ class Trips(Metric):
         return f"{UDP_SOURCES} sources with {UDP_WINDOW} datagrams under way each, {seconds:g} s."
 
     def trial(self, bed, peer, options):
-        with self.placed(bed, peer, [bed.load, "udp-serve", "TARGET", str(testbed.TARGET_PORT)]) as (place, _, _relay):
-            sample = load(bed, testbed.CLIENT, "udp-trips", place, self.size, UDP_SOURCES, UDP_WINDOW, options.seconds,
+        with self.running(bed, peer, [bed.load, "udp-serve", "TARGET", str(testbed.TARGET_PORT)]) as (address, _, _relay):
+            sample = load(bed, testbed.CLIENT, "udp-trips", address, self.size, UDP_SOURCES, UDP_WINDOW, options.seconds,
                           timeout_s=options.seconds + 20)
         if not sample["count"]:
             raise Failed("no datagram came back")

@@ -1,7 +1,8 @@
 """The peers: one class per relay, with its configuration, its command line and its limits.
 
-A peer is started afresh for every trial, with nothing pinned, no log and its defaults, except for what its class says.
-The two limits stand among them: `direct` (no relay, one hop) and `forward` (the kernel routes through the relay's namespace).
+A peer is started again for each trial. It is not pinned to CPUs, does not log and has its default settings, except for those in
+its class. Two of the peers are limits without a relay: `direct` (one hop) and `forward` (the kernel routes through the relay's
+namespace).
 """
 import os
 import shutil
@@ -13,7 +14,7 @@ ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
 PARSHALL = os.path.abspath(os.environ.get("PARSHALL", os.path.join(ROOT, "target", "release", "parshall")))
 NGINX_STREAM = "/usr/lib/nginx/modules/ngx_stream_module.so"
 SOCKET_PROXY = "/lib/systemd/systemd-socket-proxyd"
-CONNECTIONS = 9800  # with two descriptors each within 20,000, and some spare
+CONNECTIONS = 9800  # with two descriptors each, below the limit of 20,000 descriptors
 
 
 class Peer:
@@ -24,22 +25,22 @@ class Peer:
     descriptors = 2  # per connection in one process, which limits the connections
 
     def missing(self):
-        """Why it cannot be measured here, or None."""
+        """The reason why it cannot be measured here, or None."""
         return None if shutil.which(self.program()) else f"{self.program()} is not installed"
 
     def program(self):
         return self.name
 
     def command(self, path, scratch, udp):
-        """The command line; writes the configuration to scratch."""
+        """Writes the configuration to `scratch`, and returns the command line."""
         raise NotImplementedError
 
     def address(self, path):
-        """Where the client connects, (address, port)."""
+        """The (address, port) to which the client connects."""
         return path.listen, testbed.RELAY_PORT
 
     def start(self, path, scratch, udp=False):
-        """Starts it and waits until it listens; None if there is no process."""
+        """Starts the relay and waits until it listens. Returns None if there is no process."""
         child = testbed.Child(testbed.RELAY, self.command(path, scratch, udp), scratch, self.name)
         try:
             testbed.wait_bound(child, testbed.RELAY_PORT, udp)
@@ -76,7 +77,7 @@ class Parshall(Peer):
     def __init__(self, engine=None, buffer=None, name=None):
         self.options = (["--engine", engine] if engine else []) + (["--buffer", buffer] if buffer else [])
         self.name = name or "-".join(["parshall", *self.options[1::2]])
-        self.note = " ".join(self.options) or "as it comes: `--engine auto`"
+        self.note = " ".join(self.options) or "defaults: `--engine auto`"
 
     def missing(self):
         if not shutil.which(PARSHALL):
@@ -99,8 +100,8 @@ class Haproxy(Peer):
         return "haproxy"
 
     def command(self, path, scratch, udp):
-        # Two pipes per connection are counted against the descriptors at start unless they are limited; 64 pipes of 1 MiB
-        # are what a user may have.
+        # At its start haproxy reserves descriptors for two pipes per connection, unless maxpipes is set. The kernel allows an
+        # unprivileged user 64 pipes of 1 MiB.
         config = f"""
 global
     nbthread 2

@@ -1,4 +1,4 @@
-"""Makes tables, plots and files from samples. Samples are kept as JSON beside the plots, so that any figure can be checked."""
+"""Writes tables and plots of samples. The samples are stored as JSON beside the plots, so that every figure can be verified."""
 import json
 import os
 import statistics
@@ -19,7 +19,7 @@ def in_order(samples):
 
 
 def paired(found, over, under, key):
-    """The samples of two peers in the blocks that have both. A value of 0 has no ratio."""
+    """The samples of two peers in the blocks that have both. Pairs with a value of 0 are left out."""
     blocks = [b for b in found[over] if b in found[under]]
     pairs = [(found[over][b].get(key), found[under][b].get(key)) for b in blocks]
     pairs = [(a, b) for a, b in pairs if a and b and a > 0 and b > 0]
@@ -57,7 +57,7 @@ def figure_text(figure, got):
 
 
 def table(metric, found, names, against):
-    """One row per peer, best first below the limits: medians (quartiles), and for the main figures the paired ratio."""
+    """One row per peer: medians (quartiles), and for the main figures the paired ratio. The limits come first, then the best."""
     first = metric.figures[0]
     merit = lambda name: statistics.median(values(found[name], first.key) or [0])  # noqa: E731
     order = sorted(
@@ -81,7 +81,7 @@ def table(metric, found, names, against):
 
 
 class Report:
-    """Writes figures to the folder of plots and to RESULTS.md, or to another folder and the terminal only."""
+    """Writes figures to the folder of plots and to RESULTS.md, or only to another folder and to stdout."""
 
     def __init__(self, folder, into_results):
         self.folder, self.into_results = folder, into_results

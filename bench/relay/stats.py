@@ -1,14 +1,14 @@
 """Paired comparison of two peers: the ratio with a confidence interval that is robust against heavy tails and drift.
 
-Every block holds one trial of each peer, so a block is a pair. On the logarithms of the ratios: the Hodges–Lehmann estimate
-(the median of all pairwise means) and the interval that the exact signed-rank distribution gives.
+Every block has one trial of each peer, so a block is a pair. The estimate is that of Hodges and Lehmann (the median of all
+pairwise means) on the logarithms of the ratios. The interval is computed from the exact signed-rank distribution.
 """
 import math
 import statistics
 
 
 def walsh(values):
-    """The sorted means of all pairs of values, each value with itself too."""
+    """The sorted means of all pairs of values, including each value with itself."""
     return sorted((values[i] + values[j]) / 2 for i in range(len(values)) for j in range(i, len(values)))
 
 
@@ -26,7 +26,7 @@ def rank_sums(n):
 
 
 def signed_rank_p(values):
-    """Two-sided p of the hypothesis that the values are symmetric around 0. Zeros count half on either side.
+    """The two-sided p value of the hypothesis that the values are symmetric around 0. A zero counts half on each side.
 
     >>> signed_rank_p([1, 2, 3, 4, 5])
     0.0625

@@ -1,12 +1,12 @@
-"""The path that every relay is measured on, and the processes on it.
+"""The network path on which the relays are measured, and the processes on it.
 
     client namespace              relay namespace              server namespace
     10.0.1.2 ------- veth ------- 10.0.1.1  10.0.0.1 -- veth -- 10.0.0.2
         \\-------------------------- veth 10.0.2.0/24 -----------------/     (for "direct": no relay, one hop)
 
-The relay namespace routes, so that the client reaches 10.0.0.2 through the kernel alone ("forward"). Over loopback, client,
-relay and server all live in the relay namespace. Everything here is removed at the end, and what an earlier run left behind
-when it was killed is removed at the beginning.
+The relay namespace forwards packets, so that the client can reach 10.0.0.2 without a relay ("forward"). Over loopback, client,
+relay and server are all in the relay namespace. Everything is removed at the end. What a killed run has left is removed at the
+beginning of the next one.
 """
 import contextlib
 import ctypes
@@ -31,8 +31,8 @@ CONGESTION = "cubic"
 ALLOWED = "/proc/sys/net/ipv4/tcp_allowed_congestion_control"
 SETTINGS = {
     "net.ipv4.tcp_congestion_control": CONGESTION,
-    # Servers listen below the ephemeral ports, and connections in TIME_WAIT of one trial must not slow the search for a free
-    # port in the next.
+    # Servers listen below the ephemeral ports. Sockets in TIME_WAIT of one trial must not slow down the search for a free port in
+    # the next trial.
     "net.ipv4.ip_local_port_range": "10240 65535",
     "net.ipv4.tcp_tw_reuse": "1",
     "net.ipv4.tcp_max_tw_buckets": "4096",
@@ -55,7 +55,7 @@ def ip(*words):
 
 @contextlib.contextmanager
 def congestion_allowed():
-    """Allows the congestion control on the host while namespaces set it: the kernel checks that only when it is set."""
+    """Allows the congestion control on the host while namespaces set it, because the kernel checks that when it is set."""
     with open(ALLOWED) as f:
         before = f.read().strip()
     if CONGESTION in before.split():
@@ -71,7 +71,7 @@ def congestion_allowed():
 
 
 def inside(namespace, *command):
-    """A command line that runs in a namespace under the pid of the process that is started."""
+    """The command line that runs a command in a namespace. nsenter execs it, so the pid stays the same."""
     return ["nsenter", f"--net=/run/netns/{namespace}", *command]
 
 
@@ -81,7 +81,7 @@ def die_with_parent():
 
 @contextlib.contextmanager
 def within(namespace):
-    """Sockets that are made in this block belong to the namespace, also after it."""
+    """Enters the namespace. Sockets that are created in this block belong to it."""
     with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{namespace}") as target:
         if libc.setns(target.fileno(), 0):
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
@@ -92,7 +92,7 @@ def within(namespace):
 
 
 def parents():
-    """{pid: parent's pid} of the host. /proc/PID/task/TID/children is not in every kernel."""
+    """{pid: parent's pid} of all processes. Not every kernel has /proc/PID/task/TID/children."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -127,7 +127,7 @@ def pids_in(namespace):
 
 
 def empty(namespace):
-    """Ends the processes in a namespace of this testbed."""
+    """Ends all processes in a namespace of this testbed."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         send(pids_in(namespace), number)
         for _ in range(20):
@@ -144,7 +144,7 @@ def remove_namespaces():
 
 
 class Child:
-    """A process in a namespace, which is ended with all its descendants."""
+    """A process in a namespace. `stop` also ends its descendants."""
 
     def __init__(self, namespace, command, scratch, name, **options):
         self.namespace, self.log = namespace, os.path.join(scratch, f"{name}.log")
@@ -156,7 +156,7 @@ class Child:
             )
         self.pid = self.process.pid
 
-    def last_words(self):
+    def log_end(self):
         with open(self.log, errors="replace") as f:
             return f.read().strip()[-300:]
 
@@ -165,22 +165,22 @@ class Child:
         send([self.pid], signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(1)
-        # A relay that forks per connection leaves its children, and one that drains does not end soon.
+        # A relay that forks leaves its children, and one that drains its connections does not exit soon.
         send([pid for pid in pids if pid != self.pid or self.process.poll() is None], signal.SIGKILL)
         self.process.wait(10)
-        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), f"the end of pid {self.pid}")
+        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), f"exit of pid {self.pid}")
 
 
 def wait_until(condition, what, seconds=10):
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"{what} did not happen within {seconds} s")
+            raise TimeoutError(f"timeout after {seconds} s: {what}")
         time.sleep(0.01)
 
 
 def bound(namespace, port, udp):
-    """Whether a socket of the namespace is bound to the port, from /proc, so that the relay gets no connection."""
+    """Whether a socket of the namespace is bound to the port. Reads /proc, because a test connection would reach the relay."""
     wanted_state = "07" if udp else "0A"
     with within(namespace):
         for family in ("", "6"):
@@ -195,7 +195,7 @@ def bound(namespace, port, udp):
 def wait_bound(child, port, udp=False):
     def settled():
         if child.process.poll() is not None:
-            raise RuntimeError(f"ended at once: {child.last_words()}")
+            raise RuntimeError(f"exited at once: {child.log_end()}")
         return bound(child.namespace, port, udp)
 
     wait_until(settled, f"binding port {port}")
@@ -214,7 +214,7 @@ class Path:
 
 
 class Testbed:
-    """Namespaces and a scratch directory, as a context that removes them at its end."""
+    """Creates the namespaces and a scratch directory, and removes them at the end of the context."""
 
     def __enter__(self):
         if os.geteuid() != 0:
@@ -223,7 +223,7 @@ class Testbed:
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SystemExit("error: another run measures relays on this host\nhint: wait until it has ended") from None
+            raise SystemExit("error: another relay measurement runs on this host\nhint: wait until it has ended") from None
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: sys.exit(1))
         remove_namespaces()
@@ -262,7 +262,7 @@ class Testbed:
 
     @staticmethod
     def remove_scratch(folder):
-        """The lock file names the folder of the last run, which may have been killed."""
+        """Removes the scratch directory of the last run, which may have been killed. The lock file has its name."""
         if os.path.basename(folder).startswith(SCRATCH_PREFIX):
             shutil.rmtree(folder, ignore_errors=True)
 

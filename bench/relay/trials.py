@@ -1,4 +1,4 @@
-"""The order of trials: every block has one trial of each peer in random order, so that drift of the machine affects all."""
+"""The order of trials. Each block has one trial of each peer in random order, so that drift of the machine affects all peers."""
 import random
 import time
 
@@ -7,7 +7,7 @@ import metrics
 from testbed import say
 
 BASELINE_S = 0.5
-BUSY_CORES = 0.1  # above that, other processes are working
+BUSY_CORES = 0.1  # above this, other processes disturb the trials
 
 
 class Options:
@@ -18,19 +18,19 @@ class Options:
 
 
 def baseline(name, wait_s):
-    """The number of cores that other processes keep busy; waits up to `wait_s` for them to end."""
+    """The number of cores that other processes keep busy. Waits at most `wait_s` until they are idle."""
     end_s = time.monotonic() + wait_s
     while True:
         cores = accounts.idle_cores(BASELINE_S)
         if cores <= BUSY_CORES or time.monotonic() > end_s:
             break
     if cores > BUSY_CORES:
-        say(f"{name}: something else keeps {cores:.2f} cores busy: figures will be off")
+        say(f"{name}: other processes keep {cores:.2f} cores busy, so the figures will be wrong")
     return cores
 
 
 def run(bed, metric, chosen, blocks, seconds, shuffle: random.Random, wait_s=0):
-    """Runs all blocks of a metric; returns its samples and failures. A peer that fails twice in a row is not tried again."""
+    """Runs all blocks of a metric. Returns the samples and failures. A peer that fails twice in a row is not run again."""
     options = Options(seconds)
     samples, failures, in_a_row = [], [], {}
     for block in range(blocks):

@@ -1,4 +1,4 @@
-"""What the measurements of sockets share: a network namespace of their own, processes that hold sockets, other namespaces."""
+"""The testbed of the socket measurements: a new network namespace, processes that hold sockets, and further namespaces."""
 import os
 import resource
 import socket
@@ -11,7 +11,7 @@ INSIDE = "INSIDE_NAMESPACE"
 
 
 def hold(count, address):
-    """Opens `count` sockets (both ends of count / 2 connections), says so, and holds them until its parent goes."""
+    """Opens `count` sockets (both ends of count / 2 connections), prints `ready`, and holds them until stdin is closed."""
     with socket.create_server((address, 0), backlog=128) as listener:
         target, held = listener.getsockname(), []
         for _ in range(count // 2):
@@ -22,11 +22,11 @@ def hold(count, address):
 
 
 class Holders:
-    """Processes that together hold so many sockets: one may not have as many descriptors."""
+    """Processes that together hold `sockets` sockets, because RLIMIT_NOFILE limits a single process."""
 
     def __init__(self, sockets):
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # Beyond some 25,000 connections from one address to one port there are no free ports.
+        # There are about 28,000 ephemeral ports for connections from one address to one port.
         most = min(soft - 64, 20_000) // 2 * 2
         self.running, left = [], sockets
         while left > 0:
@@ -49,7 +49,7 @@ class Holders:
 
 
 class Namespaces:
-    """So many further network namespaces, each kept by a process that sleeps, empty but for what the kernel makes."""
+    """`count` further network namespaces without sockets of users. A sleeping process keeps each of them alive."""
 
     def __init__(self, count):
         ready = "echo ready; exec sleep infinity"
@@ -71,17 +71,17 @@ class Namespaces:
 
 
 def inside():
-    """Goes on in a network namespace of its own: nothing else is dumped, nothing is left behind. True when there."""
+    """Runs the script again in a new network namespace, so that it has no other sockets. Returns True in the new process."""
     if os.environ.get(INSIDE):
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         return True
-    # The namespace ends with the processes in it.
+    # The kernel destroys the namespace after the last process in it has exited.
     again = ["unshare", "--net", sys.executable, *sys.argv]
     raise SystemExit(subprocess.run(again, env={**os.environ, INSIDE: "1"}, check=False).returncode)
 
 
 def spent(command, **options):
-    """Runs a command to its end: (user s, system s, peak resident MiB)."""
+    """Runs a command. Returns (user CPU s, system CPU s, peak resident MiB)."""
     process = subprocess.Popen(command, **options)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

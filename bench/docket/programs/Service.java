@@ -42,7 +42,7 @@ public class Service {
         if (flag("cpu-us", 0) > 0) compute(flag("cpu-us", 0));
         for (int i = 0; i < flag("garbage-kb", 0); i++) last = new byte[1024];
         if (flag("churn", 0) > 0) {
-            // Replaces part of the live set, so that old objects die old and each collection has work.
+            // Replaces part of the live set, so that objects become garbage only in the old generation and each full collection has work.
             synchronized (LOCK) {
                 for (int i = 0; i < flag("churn", 0); i++) KEPT.set((int) (Math.random() * KEPT.size()), new Object[16]);
             }

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""A resolver on 127.0.0.1:53 that answers any A question with 127.0.0.1, late."""
+"""A DNS server on 127.0.0.1:53 that answers every A query with 127.0.0.1 after a delay."""
 import heapq
 import select
 import socket

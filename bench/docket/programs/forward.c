@@ -1,4 +1,4 @@
-// A TCP forwarder with two threads a connection, which copies with a buffer of the size that is asked for.
+// A TCP forwarder with two threads per connection and a buffer of the given size.
 #define _GNU_SOURCE
 #include <netinet/in.h>
 #include <netinet/tcp.h>

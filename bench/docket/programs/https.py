@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""A load of HTTPS requests: https.py SECONDS CONNECTIONS FRESH. Prints what the clients saw, as load.c does."""
+"""A load of HTTPS requests: https.py SECONDS CONNECTIONS FRESH. Prints the same figures as load.c."""
 import http.client
 import json
 import ssl

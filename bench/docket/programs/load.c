@@ -1,5 +1,5 @@
-// The load of most cases: connections that send a request and wait for its whole reply, one thread each, or streams.
-// Prints one JSON object with what the clients saw.
+// The load of most cases: connections that send a request and wait for the whole reply, one thread each, or streams. Prints one
+// JSON object with the figures of the clients.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -70,7 +70,7 @@ static int send_all(int fd, const char *p, long n) {
     return 0;
 }
 
-// One HTTP reply: its head, then Content-Length bytes, or until the server closes.
+// Reads one HTTP reply: its head, then Content-Length bytes, or until the server closes the connection.
 static long read_http(int fd, char *buf, long cap) {
     long have = 0, want = -1;
     char *end = 0;
@@ -205,7 +205,7 @@ int main(int c, char **v) {
         case O_HOST: host = optarg; break;
         case O_PORT: port = atoi(optarg); break;
         case O_PATH: path = optarg; break;
-        case O_LINE: { // a line ends with CR LF; several are separated by '|'
+        case O_LINE: { // lines that end with CR LF, separated by '|' in the argument
             char *text = malloc(strlen(optarg) * 2 + 3), *to = text;
             for (const char *p = optarg; *p; p++) to = *p == '|' ? stpcpy(to, "\r\n") : (*to++ = *p, to);
             strcpy(to, "\r\n");

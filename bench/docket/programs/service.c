@@ -1,4 +1,4 @@
-// A service of fixed-size requests and replies over TCP or UDP, with one fault per flag. Most C cases are this program.
+// A service with requests and replies of fixed size over TCP or UDP, with one fault per flag. Most C cases use it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// Integers that flags set; each is off when 0.
+// Options with integer values; 0 switches a fault off.
 static struct {
     long port, size, reply, sleep_us, lock_us, lock_cpu_us, cpu_us, kernel_kb, fault_mb, split, nodelay, cork, log_bytes, rcvbuf, sndbuf,
         backlog, accept_us, threads, chunk, chunk_gap_us, first_us, close, reset, spread, read_kb;
@@ -72,7 +72,7 @@ static __attribute__((noinline)) void touch_fresh_memory(void) {
     munmap(p, n);
 }
 
-// Reads a random part of a file through the page cache, which a small memory limit empties again.
+// Reads a random part of a file through the page cache, from which a small memory limit evicts it again.
 static __attribute__((noinline)) void read_part(void) {
     static _Thread_local unsigned seed;
     static _Thread_local int fd = -1;
@@ -110,7 +110,7 @@ static void answer(int fd) {
     if (f.cork == 2) set(fd, IPPROTO_TCP, TCP_CORK, 0);
 }
 
-// Whole requests that one receive completed; -1 when the peer is gone.
+// The number of requests that a receive completed; -1 if the peer has closed the connection.
 static long requests(int fd, long *have, int flags) {
     char buf[65536];
     long n = recv(fd, buf, sizeof buf, flags);
@@ -140,7 +140,7 @@ done:
     return 0;
 }
 
-// Sends without end, or receives without end, in pieces with a pause.
+// Sends or receives for ever, in pieces with a pause after each.
 static void *stream(void *argument) {
     int fd = (int)(long)argument;
     char *piece = calloc(1, f.chunk);
@@ -232,7 +232,7 @@ int main(int c, char **v) {
         nap(f.accept_us);
         set(fd, IPPROTO_TCP, TCP_NODELAY, f.nodelay);
         if (!strcmp(style, "epoll")) {
-            // `spread 0`: every connection on the first loop.
+            // `spread 0`: all connections on the first loop.
             struct epoll_event e = {.events = EPOLLIN, .data.fd = fd};
             epoll_ctl(loops[f.spread ? n % f.threads : 0], EPOLL_CTL_ADD, fd, &e);
         } else if (!strcmp(style, "inline")) {

@@ -17,16 +17,16 @@ p.add_argument("--style", default="threads", choices=("threads", "asyncio", "poo
 p.add_argument("--workers", type=int, default=2)
 p.add_argument("--backlog", type=int, default=1024)
 p.add_argument("--sleep-ms", type=float, default=0)
-p.add_argument("--block-ms", type=float, default=0, help="a sleep that blocks the loop of asyncio")
+p.add_argument("--block-ms", type=float, default=0, help="a sleep that blocks the asyncio loop")
 p.add_argument("--lock-ms", type=float, default=0)
 p.add_argument("--cpu-us", type=float, default=0)
 p.add_argument("--fsync", default="")
 p.add_argument("--dns", default="")
-p.add_argument("--ask", default="", help="HOST:PORT of an HTTP service to ask in each request")
+p.add_argument("--ask", default="", help="HOST:PORT of an HTTP service to call in each request")
 p.add_argument("--ask-times", type=int, default=1)
-p.add_argument("--ask-fresh", type=int, default=0, help="a new connection for each question")
-p.add_argument("--log-bytes", type=int, default=0, help="written to stdout in each request")
-p.add_argument("--poll-ms", type=float, default=0, help="a background thread answers, and looks for work this often")
+p.add_argument("--ask-fresh", type=int, default=0, help="1: a new connection for each call")
+p.add_argument("--log-bytes", type=int, default=0, help="bytes written to stdout in each request")
+p.add_argument("--poll-ms", type=float, default=0, help="a background thread answers, and polls for work at this interval")
 p.add_argument("--reply", type=int, default=200)
 o = p.parse_args()
 BODY = b"x" * o.reply
@@ -67,7 +67,7 @@ def read_reply(s):
 
 
 def handle():
-    """What a request costs, in the thread that serves it."""
+    """The work of a request, in the thread that serves it."""
     if o.poll_ms:
         done = threading.Event()
         JOBS.put(done)
@@ -175,7 +175,7 @@ async def loop():
 
 
 def push():
-    """Sends each subscriber an event a few times a second, and reads what it says back: nobody is owed an answer."""
+    """Sends each subscriber an event a few times a second, and reads its acknowledgement. No one waits for a reply."""
     s = listener()
     subscribers = [s]
     while True:

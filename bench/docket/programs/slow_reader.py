@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Reads standard input at a number of bytes per second; 0 is as fast as it comes."""
+"""Reads standard input at a rate in bytes per second; 0 is unlimited."""
 import os
 import sys
 import time

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stops and continues a process: stop.sh PID STOPPED_S RUNNING_S. Leaves it running when no stop time is given.
+# Stops and continues a process: stop.sh PID STOPPED_S RUNNING_S. Does nothing if STOPPED_S is 0.
 trap 'kill -CONT "$1"; exit' TERM
 while [ "$2" != 0 ]; do
     kill -STOP "$1"

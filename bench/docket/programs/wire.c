@@ -1,5 +1,5 @@
-// A path between two network namespaces with the faults that a network has: a TUN device in each (10.9.0.1 and 10.9.0.2), and
-// this process between them. netem does this where it is built in; this works everywhere.
+// A path between two network namespaces with delay, loss and a limited bandwidth: a TUN device in each (10.9.0.1 and 10.9.0.2), and
+// this process between them. It is used instead of netem, which not every kernel has.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +41,7 @@ static int open_end(int pid, int which) {
     return fd;
 }
 
-// Whether this is a TCP segment with SYN (0x02) set, and how many bytes of payload a TCP segment has.
+// Whether a packet is a TCP segment with SYN (0x02) set, and the payload size of a TCP segment.
 static int is_syn(const unsigned char *p, int n) { return n >= 40 && p[9] == 6 && p[(p[0] & 15) * 4 + 13] & 2; }
 static int payload(const unsigned char *p, int n) { return n >= 40 && p[9] == 6 ? n - (p[0] & 15) * 4 - (p[(p[0] & 15) * 4 + 12] >> 4) * 4 : 0; }
 
@@ -54,13 +54,13 @@ int main(int c, char **v) {
     int first = atoi(v[1]), second = atoi(v[2]);
     for (int o; (o = getopt_long(c - 2, v + 2, "", options, 0)) >= 0;)
         switch (o) {
-        case 'd': delay_ms = atof(optarg); break;       // each way
-        case 'l': loss = atof(optarg); break;           // of packets from the first to the second
-        case 'b': loss_back = atof(optarg); break;      // and of those that come back
-        case 's': loss_syn = atof(optarg); break;       // of SYNs and SYN-ACKs
-        case 't': loss_small = atof(optarg); break;     // of segments with 1 to 999 bytes: the tails of messages
+        case 'd': delay_ms = atof(optarg); break;       // in each direction
+        case 'l': loss = atof(optarg); break;           // share of packets from the first namespace to the second
+        case 'b': loss_back = atof(optarg); break;      // share of packets from the second to the first
+        case 's': loss_syn = atof(optarg); break;       // share of SYNs and SYN-ACKs
+        case 't': loss_small = atof(optarg); break;     // share of segments with 1 to 999 bytes, the last ones of messages
         case 'r': mbit = atof(optarg); break;
-        case 'm': largest = atoi(optarg); break;        // larger packets vanish, and no ICMP says so
+        case 'm': largest = atoi(optarg); break;        // MTU: larger packets are dropped without an ICMP message
         case 'q': queue = atoi(optarg); break;
         case 'e': seed = atoi(optarg); break;
         default: return 2;

@@ -1,4 +1,4 @@
-"""A WSGI application for gunicorn; what a request does comes from the environment."""
+"""A WSGI application for gunicorn. Environment variables define the work of a request."""
 import hashlib
 import os
 import threading
