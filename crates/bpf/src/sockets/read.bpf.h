@@ -23,11 +23,8 @@ extern void *bpf_rdonly_cast(const void *pointer, __u32 btf_id) __ksym;
 	((struct type *)bpf_rdonly_cast((const void *)(pointer), bpf_core_type_id_kernel(struct type)))
 #endif
 
-/*
- * The kernel's CONFIG_HZ, and the length of a tick, which is 0 if it is not a whole number of the unit. These are read-only
- * data, so the verifier removes the branches that they decide. The lengths are computed in user space, because the verifier
- * does not fold divisions: each would run for every socket.
- */
+/* The kernel's CONFIG_HZ, and the length of a tick (0 if it is not a whole number). The verifier treats them as constants and
+ * removes the branches that they decide. It does not fold divisions, so user space computes the lengths. */
 const volatile u32 socket_tick_hz = 250;
 const volatile u32 socket_tick_us = 4000;
 const volatile u32 socket_tick_ms = 4;
@@ -271,11 +268,8 @@ struct progress {
 	u64 received;
 };
 
-/*
- * Reads a sequence number and its byte counter. The kernel updates both under the socket's lock, which is not held here. Their
- * difference is the initial sequence number, so it is constant. If it differs between two reads, an update came in between,
- * and both are read a third time.
- */
+/* Reads a sequence number and its byte counter. Their difference is constant (the initial sequence number). The kernel updates
+ * both under the socket's lock, which is not held here. If the difference has changed between two reads, both are read again. */
 #define READ_CONSISTENT(number, number_at, count, count_at)                                  \
 	({                                                                              \
 		u32 first = *(const volatile u32 *)&(number_at) - (u32)*(const volatile u64 *)&(count_at); \
@@ -698,8 +692,8 @@ static __always_inline void read_tcp(struct socket_record *r, const struct tcp_s
 		read_ecn(r, tp);
 }
 
-/* Reads an inet_timewait_sock. Its state is the substate, as inet_diag reports it: the kernel also keeps orphaned FIN_WAIT2
- * sockets in this form. Call read_common() first. */
+/* Reads an inet_timewait_sock, also one of an orphaned FIN_WAIT2 socket: the state is its substate, as inet_diag reports it.
+ * Call read_common() first. */
 static __always_inline void read_time_wait(struct socket_record *r, const struct inet_timewait_sock *tw, u32 groups,
 					   const struct socket_reader *reader)
 {
