@@ -6,13 +6,20 @@ use serde::{Deserialize, Serialize};
 pub struct Subject {
     /// Process ids (thread group ids), as seen from the initial pid namespace of the observer.
     pub pids: Vec<u32>,
-    /// Local TCP ports the user asked for or that the subject listens on.
+    /// Local ports the user asked for or that the subject listens on.
     pub ports: Vec<u16>,
     /// Inode numbers of the network namespaces in which the subject's sockets live.
     pub netns: Vec<u64>,
+    /// Inode number of the network namespace that the observer ran in: commands for another one need `--netns`. 0 when unknown.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub observer_netns: u64,
     /// Command names of `pids`, in the same order; for people only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub comms: Vec<String>,
+}
+
+fn is_unknown(netns: &u64) -> bool {
+    *netns == 0
 }
 
 /// How evidence was collected; each rung sees less than the one before it.

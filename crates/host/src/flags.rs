@@ -5,6 +5,7 @@ use clap::builder::TypedValueParser;
 use parshall_core::values::ValueError;
 
 use crate::error::UserError;
+use crate::netns::{self, Netns};
 
 /// A parser of [`parshall_core::values`] or of a configuration file as one of clap's.
 pub fn read<T: Clone + Send + Sync + 'static>(
@@ -27,13 +28,13 @@ pub fn pid(text: &str) -> Result<u32, UserError> {
     }
 }
 
-/// A TCP port.
+/// A TCP or UDP port.
 pub fn port(text: &str) -> Result<u16, UserError> {
     match text.parse::<u16>() {
         Ok(port) if port > 0 => Ok(port),
         _ => Err(UserError::new(
-            format!("`{text}` is not a TCP port"),
-            "ports are numbers from 1 to 65535; `ss -ltn` lists those that are listened on",
+            format!("`{text}` is not a port"),
+            "ports are numbers from 1 to 65535; `ss -lntu` lists those that are served",
         )),
     }
 }
@@ -49,15 +50,9 @@ pub fn cgroup(text: &str) -> Result<PathBuf, UserError> {
     Ok(PathBuf::from(text))
 }
 
-/// The name of a network namespace: one path component below /run/netns.
-pub fn netns(text: &str) -> Result<String, UserError> {
-    if text.is_empty() || text.contains(['/', '\0']) || text == "." || text == ".." {
-        return Err(UserError::new(
-            format!("`{text}` is not the name of a network namespace"),
-            "`ip netns list` prints the names",
-        ));
-    }
-    Ok(text.to_owned())
+/// Network namespaces.
+pub fn netns(text: &str) -> Result<Netns, UserError> {
+    netns::parse(text)
 }
 
 #[cfg(test)]
@@ -73,8 +68,6 @@ mod tests {
         assert_eq!(port("65535"), Ok(65535));
         assert!(port("0").is_err());
         assert!(port("65536").is_err());
-        assert!(netns("../blue").is_err());
-        assert_eq!(netns("blue"), Ok("blue".to_owned()));
         assert!(cgroup("").is_err());
     }
 }

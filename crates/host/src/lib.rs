@@ -11,6 +11,7 @@ pub mod foreign_file;
 pub mod http;
 pub mod log;
 pub mod mountinfo;
+pub mod netns;
 pub mod output;
 pub mod private_file;
 pub mod proc_fs;

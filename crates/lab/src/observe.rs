@@ -5,8 +5,9 @@ use anyhow::Context;
 use parshall_diagnose::background::Background;
 use parshall_diagnose::observe::observe;
 use parshall_diagnose::request::ObserveOptions;
-use parshall_diagnose::subject::Select;
+use parshall_diagnose::subject::{Select, Within};
 use parshall_evidence::Capture;
+use parshall_host::netns::Netns;
 
 use crate::recipe::Recipe;
 use crate::request::RunRequest;
@@ -24,7 +25,7 @@ pub fn observe_subject(recipe: &Recipe, testbed: &Testbed, request: &RunRequest)
             let pid = testbed.pid(name).with_context(|| format!("the process {name} is not running"))?;
             Select::Pids(vec![pid])
         }
-        None => Select::Port(testbed.port()),
+        None => Select::Port(testbed.port(), Within::Named(Netns::All)),
     };
     observe(
         &select,

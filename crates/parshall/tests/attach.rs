@@ -135,7 +135,7 @@ fn a_namespace() {
     let report = attach(&["--netns", client_ns]);
     assert_named(&report, &[client.pid()]);
     assert_eq!(report.subject.pids, [client.pid()], "the server is in another namespace");
-    assert_named(&attach(&["--port", &port.to_string()]), &[client.pid(), server.pid()]);
+    assert_named(&attach(&["--port", &port.to_string(), "--netns", "all"]), &[client.pid(), server.pid()]);
     drop((client, server));
     // SIGINT makes it remove its namespaces. If it were killed, the next run would remove them.
     wire.signal("-INT");

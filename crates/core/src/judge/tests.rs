@@ -213,7 +213,14 @@ fn what_can_be_tried_is_a_command() {
     let server = FlowBuilder::new(2, Role::Server).to(&client).owner(200, 201).talks(24, 100);
     // Of a client of this host's own service the port is as good and reaches later connections, too.
     let by_port = Some("parshall try nodelay --port 7000".to_string());
-    assert_eq!(command(vec![client.clone(), server], vec![]), by_port);
+    let typed_in = |observer_netns| {
+        let mut capture = capture(vec![client.clone(), server.clone()], vec![]);
+        capture.subject.observer_netns = observer_netns;
+        judge(&capture).findings[0].fix.command.clone()
+    };
+    assert_eq!(typed_in(1), by_port);
+    assert_eq!(typed_in(2).as_deref(), Some("parshall try nodelay --port 7000 --netns 1"));
+    assert_eq!(command(vec![client.clone(), server.clone()], vec![]), by_port);
     assert_eq!(command(vec![client], vec![]).as_deref(), Some("parshall try nodelay --pid 100"));
     // Whose process is not known, and a peer's socket on another host, cannot be changed.
     assert_eq!(command(vec![held(FlowBuilder::new(1, Role::Client)).owner(0, 0)], vec![]), None);

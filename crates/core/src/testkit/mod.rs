@@ -23,7 +23,13 @@ pub const WINDOW_NS: u64 = 1_000 * MS;
 pub fn empty_capture() -> Capture {
     Capture {
         schema: CAPTURE_SCHEMA.to_string(),
-        subject: Subject { pids: vec![100], ports: vec![7000], netns: vec![1], comms: vec!["echo".to_string()] },
+        subject: Subject {
+            pids: vec![100],
+            ports: vec![7000],
+            netns: vec![1],
+            comms: vec!["echo".to_string()],
+            ..Subject::default()
+        },
         origin: None,
         command: None,
         own_relays: Vec::new(),

@@ -392,7 +392,7 @@ fn config(resolved: &Resolved) -> Config {
     let port = resolved.select.port();
     // Of the service all sockets count, its upstreams too; of its clients on this host only those to the port.
     // Workers share the listener that their parent opened, so it is searched in each process.
-    let listens = |s: &&Sock| s.listening && Some(s.local.port()) == port;
+    let listens = |s: &&Sock| s.serves() && Some(s.local.port()) == port;
     let listeners: HashSet<u64> = resolved.sockets.iter().filter(listens).map(|s| s.inode).collect();
     let scope = |pid: u32| {
         let serves = || proc_fs::sockets(pid).iter().any(|(_, inode)| listeners.contains(inode));
@@ -409,7 +409,7 @@ fn config(resolved: &Resolved) -> Config {
 
 /// Children that were made after the subject was resolved and before the probes could see a fork.
 fn add_late_children(probes: &Probes, resolved: &Resolved, config: &Config) -> anyhow::Result<()> {
-    if !matches!(resolved.select, Select::Pids(_) | Select::Port(_)) {
+    if !matches!(resolved.select, Select::Pids(_) | Select::Port(..)) {
         return Ok(());
     }
     let scopes: HashMap<u32, Scope> = config.tgids.iter().copied().collect();

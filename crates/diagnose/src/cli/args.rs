@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use parshall_evidence::Rung;
 use parshall_host::flags;
+use parshall_host::netns::Netns;
 use parshall_host::output::PrintArgs;
 
 use super::value;
@@ -30,20 +31,20 @@ pub struct AttachArgs {
 
 /// Whom to observe.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
+#[group(required = true, multiple = true)]
 pub struct SubjectArgs {
     /// A process, its threads and its children (and theirs); may be given several times
-    #[arg(long, value_name = "PID", value_parser = flags::pid)]
+    #[arg(long, value_name = "PID", value_parser = flags::pid, conflicts_with_all = ["port", "cgroup", "netns", "all"])]
     pub(super) pid: Vec<u32>,
-    /// Every local socket with this TCP port at either end, and the processes that hold them
-    #[arg(long, value_name = "PORT", value_parser = flags::port)]
+    /// Every socket of this network namespace with this TCP or UDP port at either end, and the processes that hold them
+    #[arg(long, value_name = "PORT", value_parser = flags::port, conflicts_with_all = ["cgroup", "all"])]
     pub(super) port: Option<u16>,
     /// Every process of this control group and of those below it
-    #[arg(long, value_name = "PATH", value_parser = flags::cgroup)]
+    #[arg(long, value_name = "PATH", value_parser = flags::cgroup, conflicts_with_all = ["netns", "all"])]
     pub(super) cgroup: Option<PathBuf>,
-    /// Every process and socket of this network namespace, as `ip netns list` names it
-    #[arg(long, value_name = "NAME", value_parser = flags::netns)]
-    pub(super) netns: Option<String>,
+    /// Every process and socket of another network namespace, by name (`ip netns list`), inode or path; with --port that port there
+    #[arg(long, value_name = "NAME|INODE|PATH|all", value_parser = flags::netns, conflicts_with = "all")]
+    pub(super) netns: Option<Netns>,
     /// Everything on the host
     #[arg(long)]
     pub(super) all: bool,
@@ -106,6 +107,8 @@ pub struct TryArgs {
     pub(super) change: Change,
     #[command(flatten)]
     pub(super) subject: TrySubjectArgs,
+    #[command(flatten)]
+    pub(super) within: TryNetnsArgs,
     /// How many pairs of windows to measure, with the change and without (from 3 to 100)
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(3..=100))]
     pub(super) pairs: u32,
@@ -129,6 +132,14 @@ pub struct TrySubjectArgs {
     /// The service on this TCP port: its connections, at both ends if both are here, and the processes that serve it
     #[arg(long, value_name = "PORT", value_parser = flags::port)]
     pub(super) port: Option<u16>,
+}
+
+/// In which network namespaces `parshall try --port` looks.
+#[derive(Debug, Args)]
+pub struct TryNetnsArgs {
+    /// With --port: that port in another network namespace, by name (`ip netns list`), inode or path, or in all
+    #[arg(long, value_name = "NAME|INODE|PATH|all", value_parser = flags::netns, requires = "port")]
+    pub(super) netns: Option<Netns>,
 }
 
 /// Arguments of `parshall doctor`.

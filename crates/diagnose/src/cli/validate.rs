@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use parshall_evidence::{RelayStart, Rung};
 use parshall_host::error::UserError;
+use parshall_host::netns::Netns;
 use parshall_host::output::Destination;
 
 use super::args::{
@@ -79,7 +80,7 @@ impl TryArgs {
         }
         Ok(TryRequest {
             change: self.change,
-            select: self.subject.validate(),
+            select: self.subject.validate(self.within.netns),
             pairs: self.pairs,
             observe: ObserveOptions {
                 window: self.window,
@@ -96,9 +97,9 @@ impl TryArgs {
 
 impl TrySubjectArgs {
     /// clap's group has made sure that exactly one is given.
-    fn validate(self) -> Select {
+    fn validate(self, netns: Option<Netns>) -> Select {
         match self.port {
-            Some(port) => Select::Port(port),
+            Some(port) => Select::Port(port, netns.into()),
             None => Select::Pids(self.pid.into_iter().collect()),
         }
     }
@@ -112,7 +113,7 @@ impl DoctorArgs {
 }
 
 impl SubjectArgs {
-    /// clap's group has made sure that exactly one is given.
+    /// clap has made sure that one is given, and no two that exclude each other.
     fn validate(self, only: bool) -> Select {
         let SubjectArgs { mut pid, port, cgroup, netns, all: _ } = self;
         if !pid.is_empty() {
@@ -121,10 +122,10 @@ impl SubjectArgs {
             return if only { Select::Only(pid) } else { Select::Pids(pid) };
         }
         match (port, cgroup, netns) {
-            (Some(port), _, _) => Select::Port(port),
+            (Some(port), _, netns) => Select::Port(port, netns.into()),
             (_, Some(path), _) => Select::Cgroup(path),
-            (_, _, Some(name)) => Select::Netns(name),
-            (None, None, None) => Select::All,
+            (None, None, Some(Netns::All) | None) => Select::All,
+            (None, None, Some(netns)) => Select::Netns(netns),
         }
     }
 }

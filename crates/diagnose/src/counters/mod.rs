@@ -67,7 +67,7 @@ impl<'a> Watch<'a> {
 
     fn listeners(&self, netns: u64, first: &Reading, last: &Reading, owners: &Owners) -> Vec<ListenerCounters> {
         let then: HashMap<u64, &TcpSocket> = first.listeners.iter().map(|s| (s.record.cookie, s)).collect();
-        let ours = last.listeners.iter().filter(|s| self.is_ours(s, owners));
+        let ours = last.listeners.iter().filter(|s| self.is_ours(netns, s, owners));
         let counters = ours.map(|socket| {
             let (now, then) = (&socket.record, then.get(&socket.record.cookie).map(|s| s.record));
             ListenerCounters {
@@ -84,7 +84,7 @@ impl<'a> Watch<'a> {
 
     fn udp(&self, netns: u64, first: &Reading, last: &Reading, owners: &Owners) -> Vec<UdpCounters> {
         let then: HashMap<u64, u32> = first.udp.iter().map(|s| (s.record.cookie, s.record.drops)).collect();
-        let ours = last.udp.iter().filter(|s| self.is_ours(s, owners));
+        let ours = last.udp.iter().filter(|s| self.is_ours(netns, s, owners));
         let counters = ours.map(|socket| UdpCounters {
             local: socket.local(),
             netns,
@@ -96,9 +96,9 @@ impl<'a> Watch<'a> {
         counters.collect()
     }
 
-    fn is_ours(&self, socket: &TcpSocket, owners: &Owners) -> bool {
+    fn is_ours(&self, netns: u64, socket: &TcpSocket, owners: &Owners) -> bool {
         let everything = matches!(self.resolved.select, Select::Netns(_) | Select::All);
-        let port = matches!(self.resolved.select, Select::Port(port) if port == socket.record.local_port);
+        let port = self.resolved.select.port() == Some(socket.record.local_port) && self.resolved.asks(netns);
         everything || port || owners.pid(u64::from(socket.record.inode)) != 0
     }
 }

@@ -9,7 +9,7 @@ use parshall_evidence::socket::{Group, Groups, Kind, Kinds, Selection, Side};
 use parshall_host::tcp_diag::{TcpSocket, states};
 
 use super::queues::{self, Queue};
-use crate::subject::{Namespace, Resolved, Select};
+use crate::subject::{Namespace, Resolved};
 
 /// Connected sockets are read one by one up to this number: at 3 us each, that is a few milliseconds.
 const CONNECTED_MAX: u64 = 4096;
@@ -69,10 +69,7 @@ impl Reading {
         let queues = [Group::Queues, Group::Memory];
         dump(&selection(Kind::Tcp, states::LISTEN, &queues), &mut self.listeners);
         dump(&selection(Kind::Udp, u32::MAX, &queues), &mut self.udp);
-        let ports = match resolved.select {
-            Select::Port(port) => vec![(Side::Either, port)],
-            _ => Vec::new(),
-        };
+        let ports: Vec<_> = resolved.select.port().map(|port| (Side::Either, port)).into_iter().collect();
         if in_use <= CONNECTED_MAX {
             let figures = [
                 Group::Queues,

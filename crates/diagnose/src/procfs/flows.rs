@@ -140,7 +140,7 @@ impl Flows {
     }
 
     fn dump(&mut self, source: &mut Source, now: &impl Fn() -> u64, resolved: &Resolved) -> std::io::Result<()> {
-        let port = if let Select::Port(port) = self.select { Some(port) } else { None };
+        let port = self.select.port();
         let selection = Selection {
             groups: sampled_groups(),
             states: states::CONNECTED,
@@ -253,7 +253,7 @@ impl Flows {
         }
         match (acceptor, &self.select) {
             (Some(listener), _) => Some((listener.pid, -1)),
-            (None, select) if select.by_process() => None,
+            (None, select) if select.by_process() || !resolved.asks(netns) => None,
             (None, _) => Some((0, -1)),
         }
     }

@@ -2,7 +2,7 @@
 use parshall_evidence::{FdKind, FlowState, OffCpu, Role, ThreadRecord};
 
 use super::*;
-use crate::subject::{Select, resolve};
+use crate::subject::{Select, Within, resolve};
 use crate::testkit::child::{self, Running};
 use parshall_testkit::skip;
 
@@ -108,7 +108,7 @@ fn an_exit_ends_the_window_early() {
 #[test]
 fn the_user_may_stop_it() {
     let child = child::start("idle");
-    let resolved = resolve(&Select::Port(child.port)).expect("it listens");
+    let resolved = resolve(&Select::Port(child.port, Within::Own)).expect("it listens");
     let options = Options { window: Duration::from_secs(30), ..Options::default() };
     let began = Instant::now();
     let stop = || began.elapsed() > Duration::from_millis(200);

@@ -4,14 +4,17 @@ use std::fs;
 
 use parshall_evidence::socket::{Groups, Selection};
 
-use super::Namespace;
-use super::table::Holders;
+use super::table::{Holders, Row};
+use super::{Namespace, Within};
 use parshall_host::error::UserError;
+use parshall_host::netns::{self, Netns};
 use parshall_host::proc_fs;
 use parshall_host::tcp_diag::states;
 
 /// Ports that a hint lists.
 const PORTS_MAX: usize = 8;
+/// Network namespaces that a hint or note lists.
+const NAMESPACES_MAX: usize = 4;
 
 /// There is no such process here; it may be the number that a container sees.
 pub fn no_such_pid(pid: u32) -> UserError {
@@ -41,12 +44,59 @@ fn is_inner_pid(status: &str, pid: u32) -> bool {
     numbers.last().and_then(|inner| inner.parse().ok()) == Some(pid)
 }
 
-/// No socket has this port; the hint names ports that have one.
-pub fn no_such_port(port: u16, namespaces: &[Namespace]) -> UserError {
+/// No socket has this port where it was looked up; the hint names other places that serve it, or ports that have a socket there.
+pub fn no_such_port(port: u16, within: &Within, searched: &[Namespace], elsewhere: &[Row]) -> UserError {
+    let place = match within {
+        Within::Own => " in this network namespace".to_owned(),
+        Within::Named(Netns::All) => String::new(),
+        Within::Named(netns) => format!(" in network namespace {netns}"),
+    };
+    let what = format!("nothing listens on or is connected to TCP or UDP port {port}{place}");
+    let hint = match elsewhere.first() {
+        Some(row) => {
+            let (served, word) = (served_in(elsewhere), netns::word(row.netns));
+            format!("it is served in {served}: `parshall attach --port {port} --netns {word}`")
+        }
+        None => listening_near(port, searched),
+    };
+    UserError::new(what, hint)
+}
+
+/// That a port is served in other namespaces too, which are not observed.
+pub fn also_served(port: u16, elsewhere: &[Row]) -> Option<String> {
+    let word = netns::word(elsewhere.first()?.netns);
+    Some(format!(
+        "port {port} is also served in {}, which was not observed: `--netns {word}` or `--netns all` does",
+        served_in(elsewhere)
+    ))
+}
+
+/// `network namespace blue (nginx, pid 812)`, or several.
+fn served_in(elsewhere: &[Row]) -> String {
+    let inodes: HashSet<u64> = elsewhere.iter().map(|row| u64::from(row.socket.record.inode)).collect();
+    let holders = Holders::of_inodes(&inodes);
+    let mut places: Vec<String> = elsewhere
+        .iter()
+        .take(NAMESPACES_MAX)
+        .map(|row| netns::word(row.netns) + &holder(&holders, u64::from(row.socket.record.inode)))
+        .collect();
+    if elsewhere.len() > NAMESPACES_MAX {
+        places.push(format!("{} others", elsewhere.len() - NAMESPACES_MAX));
+    }
+    format!("network namespace{} {}", if elsewhere.len() > 1 { "s" } else { "" }, places.join(", "))
+}
+
+/// ` (nginx, pid 812)`; empty when it is not known.
+fn holder(holders: &Holders, inode: u64) -> String {
+    let comm = holders.first(inode).and_then(|(pid, _)| Some((proc_fs::stat(pid)?.comm, pid)));
+    comm.map_or_else(String::new, |(comm, pid)| format!(" ({comm}, pid {pid})"))
+}
+
+fn listening_near(port: u16, searched: &[Namespace]) -> String {
     let mut inodes: BTreeMap<u16, u64> = BTreeMap::new();
     let listeners = Selection { groups: Groups::IDENTITY, states: states::LISTEN, ..Selection::default() };
     let mut found = Vec::new();
-    for namespace in namespaces {
+    for namespace in searched {
         found.clear();
         if namespace.open_diag().and_then(|mut diag| diag.dump(&listeners, &mut found)).is_ok() {
             inodes.extend(found.iter().map(|socket| (socket.record.local_port, u64::from(socket.record.inode))));
@@ -56,19 +106,11 @@ pub fn no_such_port(port: u16, namespaces: &[Namespace]) -> UserError {
     let mut ports: Vec<(u16, u64)> = inodes.into_iter().collect();
     ports.sort_by_key(|&(other, _)| other.abs_diff(port));
     ports.truncate(PORTS_MAX);
-    let names: Vec<String> = ports
-        .iter()
-        .map(|&(port, inode)| {
-            let comm = holders.first(inode).and_then(|(pid, _)| Some((proc_fs::stat(pid)?.comm, pid)));
-            comm.map_or_else(|| port.to_string(), |(comm, pid)| format!("{port} ({comm}, pid {pid})"))
-        })
-        .collect();
-    let hint = if names.is_empty() {
-        "nothing listens on this host; start the service first (`ss -ltn` lists listeners)".to_owned()
-    } else {
-        format!("listening: {}; `ss -ltnp` lists all", names.join(", "))
-    };
-    UserError::new(format!("nothing listens on or is connected to TCP port {port}"), hint)
+    let names: Vec<String> = ports.iter().map(|&(port, inode)| format!("{port}{}", holder(&holders, inode))).collect();
+    if names.is_empty() {
+        return "nothing listens there; start the service first (`ss -lntu` lists what is served)".to_owned();
+    }
+    format!("listening: {}; `ss -lntup` lists all", names.join(", "))
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use parshall_evidence::{Role, Subject, ThreadRecord};
 
 use parshall_host::cgroup::Mounts;
 use parshall_host::error::UserError;
+use parshall_host::netns::Netns;
 use parshall_host::proc_fs;
 
 pub use netns::Namespace;
@@ -36,14 +37,30 @@ pub enum Select {
     Pids(Vec<u32>),
     /// Processes and their threads, without their children.
     Only(Vec<u32>),
-    /// Every local socket with this TCP port at either end, and the processes that hold them.
-    Port(u16),
+    /// Every socket with this TCP or UDP port at either end, the other ends of their connections in whatever network namespace of
+    /// this host, and the processes that hold them.
+    Port(u16, Within),
     /// Every process of a control group, given by its path.
     Cgroup(PathBuf),
-    /// Every process and socket of a named network namespace.
-    Netns(String),
+    /// Every process and socket of a network namespace.
+    Netns(Netns),
     /// Everything on the host.
     All,
+}
+
+/// In which network namespaces a port is looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Within {
+    /// Our own, as `ss` and `curl` typed at the same prompt have it.
+    Own,
+    /// This one, or all.
+    Named(Netns),
+}
+
+impl From<Option<Netns>> for Within {
+    fn from(flag: Option<Netns>) -> Self {
+        flag.map_or(Self::Own, Self::Named)
+    }
 }
 
 impl Select {
@@ -54,7 +71,7 @@ impl Select {
 
     /// The port, where the subject is named by one.
     pub fn port(&self) -> Option<u16> {
-        if let Select::Port(port) = self { Some(*port) } else { None }
+        if let Select::Port(port, _) = self { Some(*port) } else { None }
     }
 
     /// The processes are named, and the sockets are theirs; otherwise it is the other way round.
@@ -79,7 +96,7 @@ pub fn add_observed(subject: &mut Subject, threads: &[ThreadRecord]) {
     }
 }
 
-/// A TCP socket of the subject.
+/// A socket of the subject: TCP, and UDP where a port was named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sock {
     /// Its cookie; None when the kernel has not given it one.
@@ -96,6 +113,8 @@ pub struct Sock {
     pub remote: SocketAddr,
     /// TCP state number.
     pub state: u8,
+    /// It is a UDP socket.
+    pub udp: bool,
     /// It is a listener.
     pub listening: bool,
     /// Inode of its network namespace.
@@ -108,6 +127,13 @@ pub struct Sock {
     pub role: Role,
 }
 
+impl Sock {
+    /// It accepts connections, or receives datagrams of anybody.
+    pub fn serves(&self) -> bool {
+        self.listening || self.udp && self.remote.port() == 0
+    }
+}
+
 /// The subject as it is now.
 #[derive(Debug, Clone)]
 pub struct Resolved {
@@ -117,7 +143,7 @@ pub struct Resolved {
     pub select: Select,
     /// Its processes; those that hold a listener first.
     pub processes: Vec<Process>,
-    /// Its TCP sockets.
+    /// Its sockets.
     pub sockets: Vec<Sock>,
     /// Ports on which it listens.
     pub listen_ports: Vec<u16>,
@@ -127,6 +153,8 @@ pub struct Resolved {
     pub listeners: HashSet<(u64, u16)>,
     /// What could not be seen, a sentence each.
     pub notes: Vec<String>,
+    /// Of a port: the namespaces in which it was looked up; None for all.
+    within: Option<BTreeSet<u64>>,
     /// Of a port: children of its processes that were there before and hold no socket with that port. Those made later
     /// belong to the subject, for they may be made for a connection.
     bystanders: HashSet<u32>,
@@ -145,12 +173,12 @@ pub fn resolve(select: &Select) -> Result<Resolved> {
             let pids = checked_pids(pids, &mut notes)?;
             of_processes(select, pids, notes)
         }
-        Select::Port(port) => of_port(*port, notes)?,
+        Select::Port(port, within) => of_port(*port, within, notes)?,
         Select::Cgroup(path) => {
             let pids = cgroup_pids(path)?;
             of_processes(select, pids, notes)
         }
-        Select::Netns(name) => of_netns(name, notes)?,
+        Select::Netns(netns) => of_netns(netns, notes)?,
         Select::All => of_all(notes),
     };
     resolved.describe(select);
@@ -220,20 +248,30 @@ fn of_processes(select: &Select, pids: Vec<u32>, notes: Vec<String>) -> Resolved
     let holders = Holders::of_pids(&pids);
     let wanted: BTreeSet<u64> = resolved.processes.iter().map(|process| process.netns_ino).collect();
     resolved.namespaces = netns::of_inodes(&wanted, &resolved.processes);
-    let rows = table::dump(&resolved.namespaces, None, &mut resolved.notes);
+    let rows = table::dump(&resolved.namespaces, &mut resolved.notes);
     resolved.adopt(rows, &holders, Scope::Held);
     resolved
 }
 
 /// Sockets first: the processes are those that hold them.
-fn of_port(port: u16, mut notes: Vec<String>) -> Result<Resolved> {
+fn of_port(port: u16, within: &Within, mut notes: Vec<String>) -> Result<Resolved> {
     let namespaces = netns::all(&mut notes);
-    let rows = table::dump(&namespaces, Some(port), &mut notes);
+    let asked = match within {
+        Within::Own => Namespace::own(),
+        Within::Named(netns) => netns::named(netns)?,
+    };
+    let asked = asked.map(|namespace| BTreeSet::from([namespace.ino]));
+    let rows = table::dump_port(&namespaces, port, &mut notes);
+    let elsewhere = table::served_elsewhere(&rows, port, asked.as_ref());
+    let rows = table::of_namespaces(rows, asked.as_ref());
     if rows.is_empty() {
-        return Err(hints::no_such_port(port, &namespaces).into());
+        let searched: Vec<Namespace> = namespaces.into_iter().filter(|n| asks(asked.as_ref(), n.ino)).collect();
+        return Err(hints::no_such_port(port, within, &searched, &elsewhere).into());
     }
-    let mut resolved = Resolved::new(Select::Port(port), notes);
+    notes.extend(hints::also_served(port, &elsewhere));
+    let mut resolved = Resolved::new(Select::Port(port, within.clone()), notes);
     resolved.namespaces = namespaces;
+    resolved.within = asked;
     let inodes: HashSet<u64> = rows.iter().map(|row| u64::from(row.socket.record.inode)).collect();
     let holders = Holders::of_inodes(&inodes);
     resolved.adopt(rows, &holders, Scope::Everything);
@@ -244,18 +282,18 @@ fn of_port(port: u16, mut notes: Vec<String>) -> Result<Resolved> {
     Ok(resolved)
 }
 
-fn of_netns(name: &str, mut notes: Vec<String>) -> Result<Resolved> {
-    let namespace = netns::named(name)?;
+fn of_netns(netns: &Netns, mut notes: Vec<String>) -> Result<Resolved> {
+    let Some(namespace) = netns::named(netns)? else { return Ok(of_all(notes)) };
     let pids = netns::members(namespace.ino);
-    let rows = table::dump(std::slice::from_ref(&namespace), None, &mut notes);
+    let rows = table::dump(std::slice::from_ref(&namespace), &mut notes);
     if rows.is_empty() && pids.is_empty() {
         return Err(UserError::new(
-            format!("network namespace {name} has no processes and no TCP sockets"),
+            format!("network namespace {netns} has no processes and no TCP sockets"),
             "start the service in it first: `ip netns exec NAME CMD`",
         )
         .into());
     }
-    let mut resolved = Resolved::new(Select::Netns(name.to_owned()), notes);
+    let mut resolved = Resolved::new(Select::Netns(netns.clone()), notes);
     resolved.namespaces = vec![namespace];
     let inodes: HashSet<u64> = rows.iter().map(|row| u64::from(row.socket.record.inode)).collect();
     let holders = Holders::of_inodes(&inodes);
@@ -267,7 +305,7 @@ fn of_netns(name: &str, mut notes: Vec<String>) -> Result<Resolved> {
 
 fn of_all(mut notes: Vec<String>) -> Resolved {
     let namespaces = netns::all(&mut notes);
-    let rows = table::dump(&namespaces, None, &mut notes);
+    let rows = table::dump(&namespaces, &mut notes);
     let mut resolved = Resolved::new(Select::All, notes);
     resolved.namespaces = namespaces;
     let inodes: HashSet<u64> = rows.iter().map(|row| u64::from(row.socket.record.inode)).collect();
@@ -275,6 +313,10 @@ fn of_all(mut notes: Vec<String>) -> Resolved {
     resolved.adopt(rows, &holders, Scope::Everything);
     resolved.add_holders(&holders);
     resolved
+}
+
+fn asks(within: Option<&BTreeSet<u64>>, netns: u64) -> bool {
+    within.is_none_or(|within| within.contains(&netns))
 }
 
 /// The processes of a control group and of the groups below it.
@@ -319,6 +361,7 @@ impl Resolved {
             namespaces: Vec::new(),
             listeners: HashSet::new(),
             notes,
+            within: None,
             bystanders: HashSet::new(),
             mounts: Mounts::read(),
         }
@@ -342,7 +385,7 @@ impl Resolved {
         let mut pids: BTreeMap<u32, bool> = BTreeMap::new();
         for sock in &self.sockets {
             for pid in holders.pids(sock.inode) {
-                *pids.entry(pid).or_default() |= sock.listening;
+                *pids.entry(pid).or_default() |= sock.serves();
             }
         }
         let mut pids: Vec<(bool, u32)> = pids.into_iter().map(|(pid, listens)| (!listens, pid)).collect();
@@ -358,6 +401,11 @@ impl Resolved {
         }
     }
 
+    /// Whether what a namespace holds belongs to the subject by its port alone. Of the others only the other ends of connections do.
+    pub fn asks(&self, netns: u64) -> bool {
+        asks(self.within.as_ref(), netns)
+    }
+
     fn forget_unused_namespaces(&mut self) {
         let used: HashSet<u64> = self.sockets.iter().map(|sock| sock.netns).collect();
         self.namespaces.retain(|namespace| used.contains(&namespace.ino));
@@ -366,7 +414,7 @@ impl Resolved {
     fn describe(&mut self, select: &Select) {
         let mut ports: BTreeSet<u16> = self.sockets.iter().filter(|s| s.listening).map(|s| s.local.port()).collect();
         self.listen_ports = ports.iter().copied().collect();
-        if let Select::Port(port) = select {
+        if let Select::Port(port, _) = select {
             ports.insert(*port);
         }
         let netns: BTreeSet<u64> = self.namespaces.iter().map(|namespace| namespace.ino).collect();
@@ -374,6 +422,7 @@ impl Resolved {
             pids: self.processes.iter().map(|process| process.pid).collect(),
             ports: ports.into_iter().collect(),
             netns: netns.into_iter().collect(),
+            observer_netns: Namespace::own().map_or(0, |namespace| namespace.ino),
             comms: self.processes.iter().map(|process| process.comm.clone()).collect(),
         };
     }

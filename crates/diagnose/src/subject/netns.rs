@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -12,13 +12,10 @@ use parshall_sys::netns::run_in;
 use parshall_sys::nsfs;
 
 use super::Process;
-use parshall_host::error::UserError;
+use parshall_host::netns::{self, Netns};
 use parshall_host::proc_fs;
 use parshall_host::tcp_diag::TcpDiag;
 use parshall_host::unix_diag::UnixDiag;
-
-/// Where `ip netns` keeps names.
-const NAMES: &str = "/run/netns";
 
 /// A network namespace that is kept alive by an open descriptor.
 #[derive(Debug, Clone)]
@@ -30,7 +27,8 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    fn own() -> Option<Self> {
+    /// The namespace that we live in; None where /proc does not say.
+    pub fn own() -> Option<Self> {
         Some(Self { ino: proc_fs::netns_ino(std::process::id())?, file: None })
     }
 
@@ -44,7 +42,7 @@ impl Namespace {
 
     /// The namespace with this inode, if a process lives in it or it has a name.
     pub fn of_inode(ino: u64) -> Option<Self> {
-        named(&ino.to_string()).ok()
+        named(&Netns::Inode(ino)).ok().flatten()
     }
 
     /// The namespace with this inode, in which a process lives; None when that has left it, or we may not see it.
@@ -90,7 +88,7 @@ fn of_process(pid: u32) -> PathBuf {
 }
 
 fn named_paths() -> Vec<PathBuf> {
-    fs::read_dir(NAMES).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    netns::names().into_iter().map(|name| Path::new(parshall_sys::netns::DIR).join(name)).collect()
 }
 
 /// Every namespace that a process lives in or that has a name. Notes those we may not see.
@@ -136,31 +134,21 @@ pub fn of_inodes(inodes: &BTreeSet<u64>, processes: &[Process]) -> Vec<Namespace
     found
 }
 
-/// A namespace by its name in /run/netns or by its inode number.
-pub fn named(name: &str) -> Result<Namespace> {
-    let mut paths = Vec::new();
-    if !name.contains('/') {
-        paths.push(PathBuf::from(NAMES).join(name));
-    }
-    if let Ok(wanted) = name.parse::<u64>() {
-        let pids = proc_fs::pids();
-        paths.extend(pids.into_iter().filter(|&pid| proc_fs::netns_ino(pid) == Some(wanted)).map(of_process));
-        paths.extend(named_paths().into_iter().filter(|path| fs::metadata(path).is_ok_and(|m| m.ino() == wanted)));
-    }
-    for path in paths {
-        let Ok(metadata) = fs::metadata(&path) else { continue };
-        if let Some(namespace) = open(&BTreeMap::from([(metadata.ino(), vec![path])])).pop() {
-            return Ok(namespace);
+/// The namespace that a user named; None for all.
+///
+/// # Errors
+/// There is none, or it may not be opened.
+pub fn named(netns: &Netns) -> Result<Option<Namespace>> {
+    let (ino, paths) = match netns {
+        Netns::All => return Ok(None),
+        Netns::File(path) => (netns.inode()?.unwrap_or_default(), vec![path.clone()]),
+        Netns::Inode(ino) => {
+            let pids = proc_fs::pids().into_iter().filter(|&pid| proc_fs::netns_ino(pid) == Some(*ino));
+            let named = named_paths().into_iter().filter(|path| fs::metadata(path).is_ok_and(|m| m.ino() == *ino));
+            (*ino, pids.map(of_process).chain(named).collect())
         }
-    }
-    let names: Vec<String> =
-        named_paths().iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
-    let hint = if names.is_empty() {
-        "no namespace has a name here; give the inode number that `lsns -t net` shows".to_owned()
-    } else {
-        format!("there are: {}; or give the inode number that `lsns -t net` shows", names.join(", "))
     };
-    Err(UserError::new(format!("there is no network namespace {name}"), hint).into())
+    open(&BTreeMap::from([(ino, paths)])).pop().map(Some).ok_or_else(|| netns.unknown().into())
 }
 
 /// Processes that live in a namespace, ourselves excepted.

@@ -3,7 +3,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use parshall_host::proc_fs;
 
-use super::table::{self, Holders};
+use super::table::{self, Holders, Row};
 use super::{Process, Resolved, Select, Sock, netns};
 
 /// Threads whose children are looked up, per process.
@@ -29,7 +29,7 @@ impl Resolved {
     pub fn refresh(&mut self) -> Changes {
         let mut changes = Changes::default();
         let mut candidates = Vec::new();
-        let follow_children = matches!(self.select, Select::Pids(_) | Select::Port(_));
+        let follow_children = matches!(self.select, Select::Pids(_) | Select::Port(..));
         let listed = proc_fs::lists_children();
         self.processes.retain_mut(|process| {
             if !alive(process) {
@@ -78,8 +78,13 @@ impl Resolved {
     pub fn sockets_now(&mut self) -> Vec<Sock> {
         let pids: Vec<u32> = self.processes.iter().map(|process| process.pid).collect();
         let mut holders = Holders::of_pids(&pids);
-        let port = if let Select::Port(port) = self.select { Some(port) } else { None };
-        let rows = table::dump(&self.namespaces, port, &mut Vec::new());
+        let port = self.select.port();
+        let rows = match port {
+            Some(port) => table::dump_port(&self.namespaces, port, &mut Vec::new()),
+            None => table::dump(&self.namespaces, &mut Vec::new()),
+        };
+        let rows: Vec<Row> =
+            table::of_namespaces(rows, self.within.as_ref()).into_iter().filter(|row| !row.is_udp()).collect();
         let inodes = rows.iter().map(|row| u64::from(row.socket.record.inode)).filter(|&inode| inode != 0);
         let all: HashSet<u64> = inodes.collect();
         if port.is_some() && all.iter().any(|&inode| holders.first(inode).is_none()) {

@@ -1,9 +1,10 @@
 //! Sockets joined with the processes that hold them.
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
 
 use parshall_evidence::Role;
 use parshall_evidence::socket::selection::state::LISTEN;
-use parshall_evidence::socket::{Groups, Selection, Side};
+use parshall_evidence::socket::{Groups, Kind, Kinds, Selection, Side};
 
 use super::{Namespace, Resolved, Sock};
 use parshall_host::proc_fs;
@@ -27,21 +28,69 @@ pub enum Scope {
     Everything,
 }
 
-/// All connected and listening sockets of the namespaces. Notes those that cannot be entered.
-pub fn dump(namespaces: &[Namespace], port: Option<u16>, notes: &mut Vec<String>) -> Vec<Row> {
-    let selection = Selection {
-        groups: Groups::IDENTITY,
-        states: states::CONNECTED | states::LISTEN,
-        ports: port.map(|port| (Side::Either, port)).into_iter().collect(),
-        ..Selection::default()
-    };
+impl Row {
+    /// It is a UDP socket.
+    pub fn is_udp(&self) -> bool {
+        Kind::of(&self.socket.record) == Kind::Udp
+    }
+
+    /// It accepts connections on its port, or receives datagrams of anybody.
+    fn serves(&self, port: u16) -> bool {
+        let record = &self.socket.record;
+        record.local_port == port && (record.state == LISTEN || self.is_udp() && record.remote_port == 0)
+    }
+}
+
+/// All connected and listening TCP sockets of the namespaces. Notes those that cannot be entered.
+pub fn dump(namespaces: &[Namespace], notes: &mut Vec<String>) -> Vec<Row> {
+    dump_of(namespaces, &[tcp()], notes)
+}
+
+/// Those with a port at either end, and the UDP sockets.
+pub fn dump_port(namespaces: &[Namespace], port: u16, notes: &mut Vec<String>) -> Vec<Row> {
+    let ports = vec![(Side::Either, port)];
+    let udp = Selection { kinds: Kinds::of([Kind::Udp]), states: u32::MAX, ports: ports.clone(), ..tcp() };
+    dump_of(namespaces, &[Selection { ports, ..tcp() }, udp], notes)
+}
+
+/// The rows of some namespaces, and of the others those that are the other ends of their connections.
+pub fn of_namespaces(mut rows: Vec<Row>, within: Option<&BTreeSet<u64>>) -> Vec<Row> {
+    let pair = |row: &Row| (row.is_udp(), row.socket.local(), row.socket.remote());
+    let there = rows.iter().filter(|row| super::asks(within, row.netns)).map(pair);
+    // Loopback addresses are of one namespace.
+    let ends: HashSet<(bool, SocketAddr, SocketAddr)> =
+        there.filter(|(_, local, remote)| remote.port() != 0 && !local.ip().is_loopback()).collect();
+    rows.retain(|row| {
+        let (udp, local, remote) = pair(row);
+        super::asks(within, row.netns) || ends.contains(&(udp, remote, local))
+    });
+    rows
+}
+
+/// Where a port is served that was not looked up there: a row of each namespace.
+pub fn served_elsewhere(rows: &[Row], port: u16, within: Option<&BTreeSet<u64>>) -> Vec<Row> {
+    let mut found: BTreeMap<u64, Row> = BTreeMap::new();
+    for row in rows.iter().filter(|row| !super::asks(within, row.netns) && row.serves(port)) {
+        found.entry(row.netns).or_insert(*row);
+    }
+    found.into_values().collect()
+}
+
+fn tcp() -> Selection {
+    Selection { groups: Groups::IDENTITY, states: states::CONNECTED | states::LISTEN, ..Selection::default() }
+}
+
+fn dump_of(namespaces: &[Namespace], selections: &[Selection], notes: &mut Vec<String>) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut refused = 0;
     let mut found = Vec::new();
     for namespace in namespaces {
         found.clear();
-        match namespace.open_diag().and_then(|mut diag| diag.dump(&selection, &mut found)) {
-            Ok(_) => rows.extend(found.iter().map(|&socket| Row { netns: namespace.ino, socket })),
+        let dumped = namespace.open_diag().and_then(|mut diag| {
+            selections.iter().try_for_each(|selection| diag.dump(selection, &mut found).map(drop))
+        });
+        match dumped {
+            Ok(()) => rows.extend(found.iter().map(|&socket| Row { netns: namespace.ino, socket })),
             Err(_) => refused += 1,
         }
     }
@@ -153,6 +202,7 @@ impl Resolved {
             local: row.socket.local(),
             remote: row.socket.remote(),
             state: record.state,
+            udp: row.is_udp(),
             listening: record.state == LISTEN,
             netns: row.netns,
             pid,

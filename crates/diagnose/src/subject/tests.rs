@@ -9,7 +9,7 @@ fn user_error(select: &Select) -> UserError {
 #[test]
 fn a_port_leads_to_its_processes_and_both_ends() {
     let child = child::start("idle");
-    let resolved = resolve(&Select::Port(child.port)).expect("it listens");
+    let resolved = resolve(&Select::Port(child.port, Within::Own)).expect("it listens");
     assert_eq!(resolved.subject.pids, [child.pid()]);
     assert_eq!(resolved.subject.comms.len(), 1);
     assert!(resolved.subject.ports.contains(&child.port));
@@ -53,11 +53,14 @@ fn user_errors_come_with_hints() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let port = free.local_addr().expect("bound").port();
     drop(free);
-    let closed = user_error(&Select::Port(port));
-    assert_eq!(closed.what, format!("nothing listens on or is connected to TCP port {port}"));
+    let closed = user_error(&Select::Port(port, Within::Own));
+    assert_eq!(
+        closed.what,
+        format!("nothing listens on or is connected to TCP or UDP port {port} in this network namespace")
+    );
     let group = user_error(&Select::Cgroup("/no/such/group".into()));
     assert!(group.what.contains("/no/such/group"));
-    let netns = user_error(&Select::Netns("no-such-name".into()));
+    let netns = user_error(&Select::Netns(Netns::File("/run/netns/no-such-name".into())));
     assert!(netns.what.contains("no-such-name"));
 }
 
@@ -65,7 +68,7 @@ fn user_errors_come_with_hints() {
 fn a_namespace_is_found_by_its_inode() {
     let child = child::start("idle");
     let ino = proc_fs::netns_ino(child.pid()).expect("our child");
-    let resolved = resolve(&Select::Netns(ino.to_string())).expect("it has processes");
+    let resolved = resolve(&Select::Netns(Netns::Inode(ino))).expect("it has processes");
     assert!(resolved.subject.pids.contains(&child.pid()));
     assert!(!resolved.subject.pids.contains(&std::process::id()));
     assert_eq!(resolved.subject.netns, [ino]);

@@ -124,6 +124,7 @@ pub fn cause() -> Report {
             pids: vec![4120],
             ports: vec![7000],
             netns: vec![4_026_531_840],
+            observer_netns: 4_026_531_840,
             comms: vec!["echo_bench".into()],
         },
         origin: origin("attach --port 7000"),

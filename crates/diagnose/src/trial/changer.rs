@@ -13,7 +13,7 @@ use super::change::{Change, On};
 use super::guardian::Guardian;
 use super::place::{Group, Moved, NO_LIMIT, Place, Socket, Sysctl, Thread, Undo, heirs};
 use crate::cgroup;
-use crate::subject::{Process, Resolved, Select, Sock};
+use crate::subject::{Process, Resolved, Sock};
 
 /// A place of the trial.
 #[derive(Debug)]
@@ -377,7 +377,7 @@ impl<'a> Changer<'a> {
     /// The processes of the service: of a port those that serve it, and its clients only where nobody here does.
     fn serving(&self) -> Vec<&Process> {
         let all = || self.subject.processes.iter();
-        let Select::Port(port) = self.subject.select else { return all().collect() };
+        let Some(port) = self.subject.select.port() else { return all().collect() };
         let sockets = self.subject.sockets.iter().filter(|sock| sock.local.port() == port && sock.inode != 0);
         let served: HashSet<u64> = sockets.map(|sock| sock.inode).collect();
         let holds = |process: &&Process| proc_fs::sockets(process.pid).iter().any(|(_, inode)| served.contains(inode));

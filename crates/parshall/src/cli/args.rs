@@ -42,6 +42,7 @@ pub enum Command {
   parshall attach --pid 4120 --pid 4121 --format json
   parshall attach --cgroup /system.slice/nginx.service --save slow.json
   parshall attach --port 7000 -o report.txt
+  parshall attach --port 80 --netns blue   the port in another network namespace
   parshall attach --netns blue
   parshall attach --all --for 1m
 

@@ -10,6 +10,7 @@ use crate::format::SocketFormat;
 use crate::request::BackendChoice;
 use crate::sink::prometheus::table::LISTEN;
 use parshall_host::flags::{self, read};
+use parshall_host::netns::Netns;
 
 /// Arguments of `parshall sockets`.
 #[derive(Debug, Args)]
@@ -53,9 +54,9 @@ pub struct SelectArgs {
     /// States: established, listen, time-wait, ..., connected (all but listen and closed), all
     #[arg(long, value_name = "STATES", value_delimiter = ',', default_value = "all")]
     pub(super) state: Vec<String>,
-    /// Network namespaces, by name (`ip netns list`) or by inode; may be given several times
-    #[arg(long, value_name = "NAME|INODE")]
-    pub(super) netns: Vec<String>,
+    /// Network namespaces, by name (`ip netns list`), inode or path; all is the default; may be given several times
+    #[arg(long, value_name = "NAME|INODE|PATH|all", value_parser = flags::netns)]
+    pub(super) netns: Vec<Netns>,
     /// Control groups (v2), exactly; may be given several times
     #[arg(long, value_name = "PATH", value_parser = flags::cgroup)]
     pub(super) cgroup: Vec<PathBuf>,

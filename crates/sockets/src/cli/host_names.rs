@@ -3,26 +3,17 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use parshall_sys::nsfs;
-
 use parshall_host::error::UserError;
+use parshall_host::netns::Netns;
 
-/// The inode of a network namespace, given by its name in /run/netns or by the inode itself.
-pub(super) fn namespace(name: &str) -> Result<u32, UserError> {
-    if let Ok(inode) = name.parse() {
-        return Ok(inode);
+/// The inodes of network namespaces; empty where all are selected.
+pub(super) fn namespaces(given: &[Netns]) -> Result<Vec<u32>, UserError> {
+    let mut inodes = Vec::new();
+    for netns in given {
+        let Some(inode) = netns.inode()? else { return Ok(Vec::new()) };
+        inodes.push(u32::try_from(inode).map_err(|_| netns.unknown())?);
     }
-    let unknown = || {
-        UserError::new(
-            format!("there is no network namespace `{name}`"),
-            "`ip netns list` prints the names; an inode is accepted too",
-        )
-    };
-    if name.is_empty() || name.contains('/') || name.starts_with('.') {
-        return Err(unknown());
-    }
-    let path = Path::new(parshall_sys::netns::DIR).join(name);
-    nsfs::inode_named(&path).ok().and_then(|inode| u32::try_from(inode).ok()).ok_or_else(unknown)
+    Ok(inodes)
 }
 
 /// Returns `pid` if the process exists.
@@ -62,10 +53,10 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_an_error_with_a_hint() {
-        assert_eq!(namespace("4026531840"), Ok(4_026_531_840));
-        for name in ["no-such-namespace", "../../proc", "", "."] {
-            assert!(namespace(name).unwrap_err().hint.contains("ip netns list"), "{name}");
-        }
+        let inode = || Netns::Inode(4_026_531_840);
+        assert_eq!(namespaces(&[inode()]), Ok(vec![4_026_531_840]));
+        assert_eq!(namespaces(&[inode(), Netns::All]), Ok(Vec::new()));
+        assert!(namespaces(&[Netns::Inode(1 << 40)]).unwrap_err().what.contains("1099511627776"));
         assert!(control_group(Path::new("/no/such/group")).unwrap_err().what.contains("/no/such/group"));
     }
 }

@@ -164,7 +164,7 @@ impl SelectArgs {
             groups: groups(&fields)?,
             kinds: kinds(&self.kind)?,
             states: states(&self.state)?,
-            namespaces: self.netns.iter().map(|name| host_names::namespace(name)).collect::<Result<_, _>>()?,
+            namespaces: host_names::namespaces(&self.netns)?,
             cgroups: self.cgroup.iter().map(|path| host_names::control_group(path)).collect::<Result<_, _>>()?,
             ports,
             prefixes,

@@ -234,11 +234,12 @@ fn not_lost(facts: &Facts<'_>, what: &str, states: &[State], otherwise: &str) ->
 fn peer_command(facts: &Facts<'_>, flow: usize) -> PeerCommand {
     let fact = &facts.flows[flow];
     let pid = fact.pair.map_or(0, |other| facts.flows[other].rec.pid);
+    let elsewhere = fact.pair.is_none() && !same_address(fact.rec);
     let command = match pid {
-        0 => format!("parshall attach --port {}", service_port(fact.rec)),
+        0 if elsewhere => format!("parshall attach --port {}", service_port(fact.rec)),
+        0 => format!("parshall attach --port {}{}", service_port(fact.rec), netns_flag(facts, fact.rec.netns)),
         pid => format!("parshall attach --pid {pid}"),
     };
-    let elsewhere = fact.pair.is_none() && !same_address(fact.rec);
     PeerCommand { command, host: elsewhere.then(|| words::host(fact.rec.remote)) }
 }
 
@@ -249,11 +250,19 @@ fn try_command(facts: &Facts<'_>, flow: usize, change: &str) -> Option<String> {
     let fact = &facts.flows[flow];
     match fact.rec.pid {
         0 => None,
-        _ if serves(fact.rec) || fact.pair.is_some() => {
-            Some(format!("parshall try {change} --port {}", service_port(fact.rec)))
-        }
+        _ if serves(fact.rec) || fact.pair.is_some() => Some(format!(
+            "parshall try {change} --port {}{}",
+            service_port(fact.rec),
+            netns_flag(facts, fact.rec.netns)
+        )),
         pid => Some(format!("parshall try {change} --pid {pid}")),
     }
+}
+
+/// ` --netns INODE` where a port is not of the network namespace in which the user types; empty where it is, or that is not known.
+fn netns_flag(facts: &Facts<'_>, netns: u64) -> String {
+    let own = facts.capture.subject.observer_netns;
+    if own == 0 || netns == 0 || own == netns { String::new() } else { format!(" --netns {netns}") }
 }
 
 /// `--port` finds a socket by the port of either end, so this one finds the peer whichever end it is.

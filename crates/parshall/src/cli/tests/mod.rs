@@ -6,8 +6,9 @@ mod sockets;
 
 use std::time::Duration;
 
-use parshall_diagnose::subject::Select;
+use parshall_diagnose::subject::{Select, Within};
 use parshall_evidence::Rung;
+use parshall_host::netns::{self, Netns};
 use parshall_host::output::{Destination, Format};
 
 use super::*;
@@ -111,9 +112,13 @@ fn the_report_of_run_leaves_stdout_to_the_command() {
 fn attach_selects() {
     assert_eq!(attach("parshall attach --pid 9 --pid 7 --pid 9").select, Select::Pids(vec![7, 9]));
     assert_eq!(attach("parshall attach --pid 7 --only").select, Select::Only(vec![7]));
-    assert_eq!(attach("parshall attach --port 80").select, Select::Port(80));
+    assert_eq!(attach("parshall attach --port 80").select, Select::Port(80, Within::Own));
+    let blue = || netns::parse("blue").unwrap();
+    assert_eq!(attach("parshall attach --port 80 --netns blue").select, Select::Port(80, Within::Named(blue())));
+    assert_eq!(attach("parshall attach --port 80 --netns all").select, Select::Port(80, Within::Named(Netns::All)));
+    assert_eq!(attach("parshall attach --netns all").select, Select::All);
     assert_eq!(attach("parshall attach --cgroup /a").select, Select::Cgroup("/a".into()));
-    assert_eq!(attach("parshall attach --netns blue").select, Select::Netns("blue".into()));
+    assert_eq!(attach("parshall attach --netns blue").select, Select::Netns(blue()));
     assert_eq!(attach("parshall attach --all").select, Select::All);
 }
 
@@ -157,7 +162,10 @@ fn errors_have_a_hint() {
         ("parshall attach --port 80 --only", "`--only` goes with `--pid`", "--pid N --only"),
         ("parshall attach --only", "no subject is given", "--pid N, --port N"),
         ("parshall attach --port 80 --pid 1", "cannot be used together", "leave one of them out"),
-        ("parshall attach --port http", "--port: `http` is not a TCP port", "1 to 65535"),
+        ("parshall attach --pid 1 --netns blue", "cannot be used together", "leave one of them out"),
+        ("parshall attach --netns blue --all", "cannot be used together", "leave one of them out"),
+        ("parshall attach --netns ..", "`..` is not the name of a network namespace", "ip netns list"),
+        ("parshall attach --port http", "--port: `http` is not a port", "1 to 65535"),
         ("parshall attach --pid nginx", "--pid: `nginx` is not a process id", "pidof nginx"),
         ("parshall attach --port 80 --for 5", "--for: `5` has no unit of time", "write 5s"),
         ("parshall attach --port 80 --for 2h", "--for: `2h` is too long", "from 200ms to 1h"),
