@@ -281,7 +281,9 @@ impl Events {
         }
         for (id, socket) in &self.datagram_sockets {
             let connected = socket.end.remote.port() != 0;
-            let serves = !connected && (socket.bound || socket.received_first);
+            // Of a port that the kernel chose, the first call seen may be a reply.
+            let asked = parts.asked_ports.contains(&socket.end.local.port());
+            let serves = !connected && (socket.bound || socket.received_first || asked);
             add(*id, &socket.end, socket_of(&socket.end, serves, false, true));
         }
         let with_other_end = |(id, (netns, mut socket)): (FlowId, (u64, Socket))| {

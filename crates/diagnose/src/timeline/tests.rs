@@ -161,6 +161,16 @@ fn a_udp_server_is_bound_and_its_clients_are_connected() {
 }
 
 #[test]
+fn a_udp_server_on_a_port_that_the_kernel_chose_may_reply_first() {
+    let mut events = Events::default();
+    events.take_datagram(&datagram(7, OP_SEND, (80, 0), 127, 0));
+    events.take_datagram(&datagram(8, OP_SEND, (5000, 0), 127, 0));
+    let timeline = finish(events, &[], &[]);
+    assert!(timeline.sockets[&7].serves, "its port was asked for");
+    assert!(!timeline.sockets[&8].serves);
+}
+
+#[test]
 fn a_full_timeline_ends_and_says_so() {
     let mut events = Events { limit: 3, ..Events::default() };
     for n in 0..10 {
