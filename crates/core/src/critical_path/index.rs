@@ -1,7 +1,7 @@
 //! Lookups in a timeline: by thread, by socket, by time.
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use parshall_evidence::FlowId;
+use parshall_evidence::{FlowId, HopKind};
 
 use super::requests::{self, Request};
 use super::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker};
@@ -134,6 +134,27 @@ impl<'a> Index<'a> {
     pub fn serves_others(&self, tid: u32, socket: FlowId, from: u64, to: u64) -> bool {
         let within = |c: &&SocketCall| c.at_ns >= from && c.at_ns <= to;
         self.calls.get(&tid).is_some_and(|calls| calls.iter().filter(within).any(|c| c.socket != socket))
+    }
+
+    /// Whether a thread had calls on other served sockets than this one in a span of time.
+    pub fn serves_another(&self, tid: u32, socket: FlowId, from: u64, to: u64) -> bool {
+        let within = |c: &&SocketCall| c.at_ns >= from && c.at_ns <= to;
+        let other = |c: &SocketCall| c.socket != socket && self.socket(c.socket).is_some_and(|s| s.serves);
+        self.calls.get(&tid).is_some_and(|calls| calls.iter().filter(within).any(other))
+    }
+
+    /// The thread that should read what was sent on a socket, and what the data waits in meanwhile: whoever read from the other end
+    /// before, or another thread that serves the same port.
+    pub fn reader_to_be(&self, id: FlowId) -> Option<(u32, HopKind)> {
+        let socket = self.socket(id)?;
+        let queue = if socket.other_end.is_some() { HopKind::Unread } else { HopKind::AcceptQueue };
+        let before = socket.other_end.and_then(|end| self.timeline.calls.get(&end)?.last());
+        let of_port = || {
+            let serves = |s: &&Socket| s.serves && s.local == socket.remote;
+            let ids = self.timeline.sockets.iter().filter(|(_, s)| serves(s)).map(|(id, _)| id);
+            ids.filter_map(|id| self.timeline.calls.get(id)?.last()).max_by_key(|call| call.at_ns)
+        };
+        before.or_else(of_port).map(|call| (call.tid, queue))
     }
 
     /// The last send on a socket that began before `before`.

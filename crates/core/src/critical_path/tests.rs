@@ -308,6 +308,71 @@ fn threads_that_were_not_observed_end_the_path() {
     assert_eq!(service.path[0].hops[1].kind, HopKind::Unseen);
 }
 
+/// Sessions 101, 201 and 301 of a database, a process each, with a connection each.
+fn sessions() -> Script {
+    let mut script = Script::new();
+    for (socket, tid) in [(1, 101), (2, 201), (3, 301)] {
+        script = script.socket(socket, served_socket(5432), tid);
+    }
+    script.timeline.asked_ports = vec![5432];
+    script
+}
+
+#[test]
+fn a_session_that_waits_in_epoll_for_a_lock_leads_to_its_holder() {
+    // 201 holds the lock until 400 and 101 gets it from 300, which got it from 201; each sleeps while it has it.
+    let script = sessions()
+        .receives(101, 1, 100, 100)
+        .sleeps(101, 110, 700, EPOLL, Waker::Thread(301))
+        .sleeps(101, 710, 900, EPOLL, Waker::HardIrq)
+        .sends(101, 1, 910)
+        .receives(301, 3, 50, 50)
+        .sleeps(301, 60, 400, EPOLL, Waker::Thread(201))
+        .sleeps(301, 410, 690, EPOLL, Waker::HardIrq)
+        .sends(301, 3, 705)
+        .receives(201, 2, 10, 10)
+        .sleeps(201, 20, 390, EPOLL, Waker::HardIrq)
+        .sends(201, 2, 405);
+    let service = only(script);
+    let all = ways(&service);
+    has(&service, "101:Lock > 301:Timer", 280);
+    has(&service, "301:Lock > 201:Timer", 330);
+    has(&service, "101:Lock > 301:Lock > 201:Timer", 280);
+    // The three sessions' own sleeps.
+    let own: u64 = all.iter().filter(|(way, _)| way.ends_with(":Timer") && !way.contains('>')).map(|(_, ns)| ns).sum();
+    assert_eq!(own, 190 + 280 + 370, "{all:?}");
+}
+
+#[test]
+fn data_that_nobody_reads_waits_for_who_should() {
+    // 101 asks 201 over 3-4, and 201 sleeps for something else until the end.
+    let script = served()
+        .socket(3, client_socket(5432), 101)
+        .socket(4, served_socket(5432), 201)
+        .pair(3, 4)
+        .receives(201, 4, 5, 5)
+        .sends(201, 4, 6)
+        .receives(101, 1, 100, 100)
+        .sends(101, 3, 120)
+        .off(OffCpu { syscall: RECV, fd: FdKind::Tcp, target: 3, ..off(101, 130, 1_000_000, 1_000_000) })
+        .sleeps(201, 10, 1_000_000, SLEEP, Waker::Unknown);
+    has(&only(script), "101:Reply > 201:Unread > 201:Timer", 999_880);
+}
+
+#[test]
+fn a_connection_that_nobody_accepts_waits_for_who_should() {
+    let script = served()
+        .socket(3, client_socket(5432), 101)
+        .socket(4, served_socket(5432), 201)
+        .receives(201, 4, 5, 5)
+        .sends(201, 4, 6)
+        .receives(101, 1, 100, 100)
+        .sends(101, 3, 120)
+        .off(OffCpu { syscall: RECV, fd: FdKind::Tcp, target: 3, ..off(101, 130, 1_000_000, 1_000_000) })
+        .sleeps(201, 10, 1_000_000, SLEEP, Waker::Unknown);
+    has(&only(script), "101:Reply > 201:AcceptQueue > 201:Timer", 999_880);
+}
+
 mod properties {
     use proptest::prelude::*;
 

@@ -323,7 +323,13 @@ impl<'a> Walk<'a> {
 
     /// A sleep over many descriptors about which only the waker tells.
     fn other(&mut self, off: &OffCpu, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
+        let alone = self.has_nothing_else(off, lo, task);
         match (off.waker, task) {
+            (Waker::Thread(by), _) if alone => self.woken_by(off, self.kind_by_waker(off, by), by, (begin, wake)),
+            (Waker::SoftIrq | Waker::HardIrq, _) if alone => {
+                self.emit(Step::of(off, HopKind::Timer), wake - begin);
+                Next::Before(begin)
+            }
             (Waker::Thread(by), Task::Unread { .. }) => {
                 self.thread(by, begin, wake, Task::Other);
                 Next::Before(begin)
@@ -337,6 +343,27 @@ impl<'a> Walk<'a> {
                 self.set_aside(off, Step::of(off, HopKind::Timer), (begin, wake), lo, task)
             }
             _ => self.timed(off, (begin, wake), lo, task),
+        }
+    }
+
+    /// Whether the thread read this request and served no other one until the end of this sleep, so that it slept for this one.
+    fn has_nothing_else(&self, off: &OffCpu, lo: u64, task: Task) -> bool {
+        let Task::Request { socket, reader, .. } = task else { return false };
+        reader == off.tid && !self.index.serves_another(off.tid, socket, lo, off.end_ns)
+    }
+
+    fn is_same_process(&self, one: u32, other: u32) -> bool {
+        self.index.names(one).map(|n| n.pid) == self.index.names(other).map(|n| n.pid)
+    }
+
+    /// What a thread waits for whose waker says it all. Who serves requests of its own, and was not woken for this one, released
+    /// something that both want.
+    fn kind_by_waker(&self, off: &OffCpu, by: u32) -> HopKind {
+        let given = self.index.last_wake(by, off.wake_ns).is_some_and(|(_, giver)| giver == off.tid);
+        match (self.index.serves(by) && !given, self.is_same_process(off.tid, by)) {
+            (true, _) => HopKind::Lock,
+            (false, true) => HopKind::Worker,
+            (false, false) => HopKind::Pipe,
         }
     }
 
@@ -376,8 +403,7 @@ impl<'a> Walk<'a> {
 
     /// A thread that waits for events was woken by another one: that one had something to do for it.
     fn worker(&mut self, off: &OffCpu, by: u32, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
-        let own = self.index.names(off.tid).map(|n| n.pid);
-        let kind = if self.index.names(by).map(|n| n.pid) == own { HopKind::Worker } else { HopKind::Pipe };
+        let kind = if self.is_same_process(off.tid, by) { HopKind::Worker } else { self.kind_by_waker(off, by) };
         let step = Step::of(off, kind);
         // When it was given its work, and by whom.
         let given = self.index.last_wake(by, wake).filter(|&(at, _)| at > lo && at < wake);
@@ -477,6 +503,32 @@ impl<'a> Walk<'a> {
         Next::Before(begin)
     }
 
+    /// The rest of a wait for a reply, after the last request that the other end read until `hi`.
+    fn after_last_request(
+        &mut self,
+        id: FlowId,
+        other_end: Option<FlowId>,
+        span: (u64, u64),
+        read_until: u64,
+        read: bool,
+    ) {
+        let (at, hi) = span;
+        let pid = other_end.and_then(|end| self.index.socket(end)).map(|socket| socket.pid);
+        if let Some(waits) = pid.filter(|_| !read).and_then(|pid| self.only_thread_waits(pid, hi)) {
+            return self.emit(Step::new(waits, HopKind::Deadlock), hi.saturating_sub(at));
+        }
+        // Sent, and not read by anybody since.
+        let sent = self.index.last_send(id, hi).map(|call| call.since_ns).filter(|&since| !read || since > read_until);
+        let (Some(sent), Some((reader, queue))) = (sent, self.index.reader_to_be(id)) else {
+            let step = Step::new(0, HopKind::Network);
+            return if read { self.emit(step, hi.saturating_sub(at)) } else { self.emit_here(hi.saturating_sub(at)) };
+        };
+        let from = sent.clamp(at, hi);
+        self.emit(Step::new(0, HopKind::Network), from - at);
+        let socket = other_end.unwrap_or(0);
+        self.within(Step::new(reader, queue), |w| w.thread(reader, from, hi, Task::Unread { socket }));
+    }
+
     /// The only thread of a process, if it waits itself for what led here, and still does at `hi`: it cannot answer before it is
     /// answered.
     fn only_thread_waits(&self, pid: u32, hi: u64) -> Option<u32> {
@@ -498,23 +550,16 @@ impl<'a> Walk<'a> {
         self.within(step, |w| {
             let index = w.index;
             let requests = other_end.and_then(|end| index.requests.get(&end)).map_or(&[][..], Vec::as_slice);
-            let mut at = lo;
+            let (mut at, mut read_until) = (lo, lo);
             let from = requests.partition_point(|r| r.end_ns <= lo);
             for request in requests[from..].iter().take_while(|r| r.arrived_ns < hi) {
                 let arrived = request.arrived_ns.clamp(at, hi);
                 w.emit(Step::new(0, HopKind::Network), arrived - at);
                 let end = request.end_ns.clamp(arrived, hi);
                 w.request(request, arrived, end);
-                at = end;
+                (at, read_until) = (end, request.read_ns);
             }
-            let unread_by = other_end.filter(|_| at == lo).and_then(|end| index.socket(end)).map(|s| s.pid);
-            if let Some(waits) = unread_by.and_then(|pid| w.only_thread_waits(pid, hi)) {
-                w.emit(Step::new(waits, HopKind::Deadlock), hi.saturating_sub(lo));
-            } else if at == lo {
-                w.emit_here(hi.saturating_sub(lo));
-            } else {
-                w.emit(Step::new(0, HopKind::Network), hi.saturating_sub(at));
-            }
+            w.after_last_request(id, other_end, (at, hi), read_until, at > lo);
         });
     }
 }

@@ -176,6 +176,9 @@ impl<'a> ServiceFact<'a> {
     }
 }
 
+/// Fewer sends and receives do not make a stream.
+const STREAM_CALLS_MIN: u64 = 10;
+
 /// Data that keeps arriving and is owed no reply is no request. Of a service that was followed, only its clients' ends are flows
 /// of the subject.
 fn is_stream(service: &Service, flows: &[FlowFact<'_>]) -> bool {
@@ -183,7 +186,9 @@ fn is_stream(service: &Service, flows: &[FlowFact<'_>]) -> bool {
     let is_its_client = |f: &FlowRecord| (f.remote.ip().to_canonical(), f.remote.port()) == address;
     let is_its = |f: &FlowRecord| is_served_by(f, service) || is_its_client(f);
     let own = || flows.iter().filter(|f| is_its(f.rec) && f.shape != Shape::Idle);
-    let streams = own().filter(|f| f.shape != Shape::RequestReply).count();
+    // A few calls may be the begin of a request that waits for its reply.
+    let calls = |f: &FlowFact<'_>| f.rec.calls.sends.saturating_add(f.rec.calls.recvs);
+    let streams = own().filter(|f| f.shape != Shape::RequestReply && calls(f) >= STREAM_CALLS_MIN).count();
     streams > 0 && streams * 2 > own().count()
 }
 
