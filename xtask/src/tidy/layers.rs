@@ -12,7 +12,7 @@ const END: &str = "<!-- end of imports -->\n";
 
 /// Crates that several products share, with those of their modules that belong to one product each.
 const PRODUCTS: [(&str, &[&str]); 2] =
-    [("core", &["judge", "observe", "relay", "sockets"]), ("bpf", &["diagnose", "relay", "sockets"])];
+    [("core", &["judge", "observe", "relay", "sockets", "tunnel"]), ("bpf", &["diagnose", "relay", "sockets"])];
 
 /// Groups of modules that may import each other, because they belong to the same product.
 const SAME_PRODUCT: [[&str; 2]; 1] = [["judge", "observe"]];

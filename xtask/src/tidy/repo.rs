@@ -28,7 +28,25 @@ const PURE: [(&str, &[&str]); 2] = [
     ("crates/evidence/Cargo.toml", &["serde"]),
     (
         "crates/core/Cargo.toml",
-        &["crc", "fastrand", "ipnet", "parshall-evidence", "serde", "strsim", "thiserror", "toml"],
+        &[
+            "arc-swap",
+            "base64",
+            "blake2",
+            "chacha20poly1305",
+            "crc",
+            "fastrand",
+            "hmac",
+            "ipnet",
+            "parshall-evidence",
+            "ring",
+            "serde",
+            "strsim",
+            "subtle",
+            "thiserror",
+            "toml",
+            "x25519-dalek",
+            "zeroize",
+        ],
     ),
 ];
 

@@ -1,0 +1,235 @@
+//! Changes of a device's configuration, and its state: what the configuration protocol sets and gets.
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::SECOND;
+use super::cookie::Checker;
+use super::device::{Device, Event, Output};
+use super::keys::{PresharedKey, PrivateKey, PublicKey};
+use super::link::{Endpoint, Link, PeerId, Traffic};
+use super::noise::{Identity, Remote};
+use super::peer::Peer;
+
+/// A change of a device. What is `None` stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceChange {
+    /// An unset key ([`PrivateKey::is_unset`]) removes the key.
+    pub private_key: Option<PrivateKey>,
+    /// The device keeps it for [`Device::state`]; the caller listens there.
+    pub listen_port: Option<u16>,
+    /// As `listen_port`: the mark of packets that are sent; 0 for none.
+    pub fwmark: Option<u32>,
+    /// Removes all peers before `peers` are added.
+    pub replace_peers: bool,
+    /// Changes of peers, carried out in this order.
+    pub peers: Vec<PeerChange>,
+}
+
+/// A change of a peer, which is added if it is unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerChange {
+    #[allow(missing_docs)]
+    pub public_key: PublicKey,
+    /// Removes the peer.
+    pub remove: bool,
+    /// Does nothing if the peer is unknown.
+    pub update_only: bool,
+    /// An unset key ([`PresharedKey::is_unset`]) removes the key.
+    pub preshared_key: Option<PresharedKey>,
+    #[allow(missing_docs)]
+    pub endpoint: Option<SocketAddr>,
+    /// In seconds; 0 turns keepalives off.
+    pub persistent_keepalive_s: Option<u16>,
+    /// Removes all prefixes of the peer before `allowed_ips` are added.
+    pub replace_allowed_ips: bool,
+    #[allow(missing_docs)]
+    pub allowed_ips: Vec<PrefixChange>,
+}
+
+/// A change of the addresses of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrefixChange {
+    /// The prefix becomes the peer's; another peer that had it loses it.
+    Add(IpNet),
+    /// The peer loses the prefix, if it is the peer's.
+    Remove(IpNet),
+}
+
+impl PeerChange {
+    /// A change that adds the peer and changes nothing else.
+    pub fn new(public_key: PublicKey) -> Self {
+        Self {
+            public_key,
+            remove: false,
+            update_only: false,
+            preshared_key: None,
+            endpoint: None,
+            persistent_keepalive_s: None,
+            replace_allowed_ips: false,
+            allowed_ips: Vec::new(),
+        }
+    }
+}
+
+/// The configuration and the state of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceState {
+    #[allow(missing_docs)]
+    pub private_key: Option<PrivateKey>,
+    #[allow(missing_docs)]
+    pub listen_port: u16,
+    /// 0 for none.
+    pub fwmark: u32,
+    /// In the order in which they were added.
+    pub peers: Vec<PeerState>,
+}
+
+/// The configuration and the state of a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerState {
+    #[allow(missing_docs)]
+    pub id: PeerId,
+    #[allow(missing_docs)]
+    pub public_key: PublicKey,
+    #[allow(missing_docs)]
+    pub preshared_key: PresharedKey,
+    /// Where its datagrams are sent to now.
+    pub endpoint: Option<SocketAddr>,
+    /// 0 for none.
+    pub persistent_keepalive_s: u16,
+    /// In the order of their addresses.
+    pub allowed_ips: Vec<IpNet>,
+    /// When the last handshake ended, since 1970.
+    pub last_handshake: Option<Duration>,
+    /// Handshakes that ended with a session.
+    pub handshakes: u64,
+    #[allow(missing_docs)]
+    pub traffic: Traffic,
+}
+
+impl Device {
+    /// Changes the configuration. [`Device::tick`] is to be called next: keepalives may be due.
+    pub fn configure(&mut self, change: &DeviceChange, out: &mut Output) {
+        self.listen_port = change.listen_port.unwrap_or(self.listen_port);
+        self.fwmark = change.fwmark.unwrap_or(self.fwmark);
+        if let Some(key) = &change.private_key {
+            self.set_private_key(key, out);
+        }
+        if change.replace_peers {
+            let all: Vec<PeerId> = self.peers.keys().copied().collect();
+            self.remove_peers(&all, out);
+        }
+        // A peer whose key is this host's would be itself.
+        let own = self.common.identity.as_ref().map(|identity| identity.public);
+        for peer in change.peers.iter().filter(|peer| Some(peer.public_key) != own) {
+            self.change_peer(peer, out);
+        }
+        self.common.path.set_routes(self.routes.clone());
+    }
+
+    /// The configuration and the state of all peers.
+    pub fn state(&self) -> DeviceState {
+        let mut allowed_ips: HashMap<PeerId, Vec<IpNet>> = HashMap::new();
+        for (prefix, link) in self.routes.iter() {
+            allowed_ips.entry(link.id()).or_default().push(prefix);
+        }
+        let peers = self.peers.iter().map(|(id, peer)| PeerState {
+            id: *id,
+            public_key: peer.remote.public,
+            preshared_key: peer.remote.preshared.clone(),
+            endpoint: peer.link.endpoint().map(|endpoint| endpoint.remote),
+            persistent_keepalive_s: peer.persistent_keepalive_s,
+            allowed_ips: allowed_ips.remove(id).unwrap_or_default(),
+            last_handshake: peer.last_handshake,
+            handshakes: peer.handshakes,
+            traffic: peer.link.traffic(),
+        });
+        DeviceState {
+            private_key: self.private_key.clone(),
+            listen_port: self.listen_port,
+            fwmark: self.fwmark,
+            peers: peers.collect(),
+        }
+    }
+
+    fn set_private_key(&mut self, key: &PrivateKey, out: &mut Output) {
+        let key = Some(key).filter(|key| !key.is_unset());
+        if key == self.private_key.as_ref() {
+            return;
+        }
+        self.private_key = key.cloned();
+        self.common.identity = key.map(Identity::new);
+        let own = self.common.identity.as_ref().map(|identity| identity.public);
+        self.checker = own.as_ref().map(Checker::new);
+        if let Some(id) = own.and_then(|own| self.ids.get(&own)).copied() {
+            self.remove_peers(&[id], out);
+        }
+        for peer in self.peers.values_mut() {
+            peer.reset(&mut self.common);
+            peer.remote.set_identity(self.common.identity.as_ref());
+        }
+    }
+
+    fn remove_peers(&mut self, ids: &[PeerId], out: &mut Output) {
+        for id in ids {
+            let Some(mut peer) = self.peers.remove(id) else { continue };
+            peer.reset(&mut self.common);
+            self.ids.remove(&peer.remote.public);
+            out.events.push(Event::Discard(*id));
+        }
+        let peers = &self.peers;
+        self.routes.retain(|_, link| peers.contains_key(&link.id()));
+    }
+
+    fn change_peer(&mut self, change: &PeerChange, out: &mut Output) {
+        let known = self.ids.get(&change.public_key).copied();
+        let id = match known {
+            Some(id) if change.remove => return self.remove_peers(&[id], out),
+            Some(id) => id,
+            None if change.remove || change.update_only => return,
+            None => self.add_peer(change.public_key),
+        };
+        let peer = self.peers.get_mut(&id).expect("every id is a peer's");
+        if let Some(key) = &change.preshared_key {
+            peer.remote.preshared = key.clone();
+        }
+        if let Some(remote) = change.endpoint {
+            peer.link.set_endpoint(Some(Endpoint::from(remote)));
+            out.events.push(Event::Flush(id));
+        }
+        if let Some(interval_s) = change.persistent_keepalive_s.filter(|s| *s != peer.persistent_keepalive_s) {
+            peer.persistent_keepalive_s = interval_s;
+            peer.link.set_persistent_keepalive(u64::from(interval_s) * SECOND);
+        }
+        self.change_allowed_ips(id, change);
+    }
+
+    fn add_peer(&mut self, public_key: PublicKey) -> PeerId {
+        let id = self.next_id();
+        let notices = std::sync::Arc::clone(&self.common.path.notices);
+        let remote = Remote::new(self.common.identity.as_ref(), public_key, PresharedKey::default());
+        self.peers.insert(id, Peer::new(Link::new(id, public_key, notices), remote));
+        self.ids.insert(public_key, id);
+        id
+    }
+
+    fn change_allowed_ips(&mut self, id: PeerId, change: &PeerChange) {
+        if change.replace_allowed_ips {
+            self.routes.retain(|_, link| link.id() != id);
+        }
+        let link = &self.peers[&id].link;
+        for prefix in &change.allowed_ips {
+            match prefix {
+                PrefixChange::Add(prefix) => self.routes.insert(*prefix, link.clone()),
+                PrefixChange::Remove(removed) => {
+                    if self.routes.get_exact(*removed).is_some_and(|owner| owner.id() == id) {
+                        self.routes.retain(|prefix, _| prefix != removed.trunc());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! What all threads that move packets share: routes, sessions and counts of what was dropped; and how datagrams are opened.
+use std::array;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use arc_swap::{ArcSwap, Guard};
+
+use super::allowed_ips::AllowedIps;
+use super::crypto;
+use super::index::Sessions;
+use super::link::{Endpoint, Link, Notices, PeerId};
+use super::message::{DATA_OVERHEAD, HEADER_LEN, Kind, field, u32_at, u64_at};
+use super::replay::Freshness;
+use super::session::Session;
+use super::{Ns, REJECT_AFTER_MESSAGES};
+
+/// The peers by the addresses that are theirs. A copy that a thread holds stays as it is while the configuration changes.
+pub type Routes = AllowedIps<Arc<Link>>;
+
+/// A datagram that was received, and what has become of it.
+#[derive(Debug)]
+pub struct Datagram<'a> {
+    /// All of its bytes. A packet is decrypted in place.
+    pub bytes: &'a mut [u8],
+    /// Where it came from.
+    pub from: &'a Endpoint,
+    #[allow(missing_docs)]
+    pub outcome: Outcome,
+}
+
+impl<'a> Datagram<'a> {
+    #[allow(missing_docs)]
+    pub fn new(bytes: &'a mut [u8], from: &'a Endpoint) -> Self {
+        Self { bytes, from, outcome: Outcome::Unopened }
+    }
+
+    /// The packet inside of an opened datagram.
+    pub fn packet(&mut self) -> Option<&mut [u8]> {
+        match self.outcome {
+            Outcome::Packet { len, .. } => Some(&mut self.bytes[HEADER_LEN..HEADER_LEN + len]),
+            _ => None,
+        }
+    }
+}
+
+/// What has become of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// [`DataPath::open`] has not seen it.
+    Unopened,
+    /// A packet of `peer` from an address that is the peer's. It lies at [`HEADER_LEN`] of the datagram, without padding.
+    Packet {
+        #[allow(missing_docs)]
+        peer: PeerId,
+        #[allow(missing_docs)]
+        len: usize,
+    },
+    /// An authenticated message without a packet.
+    Keepalive,
+    /// A message for [`Device::receive`](super::Device::receive).
+    Handshake,
+    #[allow(missing_docs)]
+    Dropped(DropCause),
+}
+
+/// Why a datagram was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DropCause {
+    /// It is no message of WireGuard.
+    NotWireguard,
+    /// No session or handshake has its index.
+    UnknownSession,
+    /// The session is too old, or has had too many messages.
+    ExpiredSession,
+    /// It could not be authenticated.
+    Forged,
+    /// Its counter or its timestamp has been seen, or is too old.
+    Replayed,
+    /// What it carries is no IP packet.
+    NotIp,
+    /// The source address of its packet is not among the peer's allowed addresses.
+    WrongSource,
+    /// A handshake of a key that is no peer's.
+    UnknownPeer,
+    /// A handshake under load without a cookie; one was sent, or too many were.
+    NoCookie,
+    /// More handshakes of one source or of one peer than are allowed.
+    RateLimited,
+}
+
+impl DropCause {
+    /// All causes, in the order of their numbers.
+    pub const ALL: [Self; 10] = [
+        Self::NotWireguard,
+        Self::UnknownSession,
+        Self::ExpiredSession,
+        Self::Forged,
+        Self::Replayed,
+        Self::NotIp,
+        Self::WrongSource,
+        Self::UnknownPeer,
+        Self::NoCookie,
+        Self::RateLimited,
+    ];
+
+    /// The name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotWireguard => "not-wireguard",
+            Self::UnknownSession => "unknown-session",
+            Self::ExpiredSession => "expired-session",
+            Self::Forged => "forged",
+            Self::Replayed => "replayed",
+            Self::NotIp => "not-ip",
+            Self::WrongSource => "wrong-source",
+            Self::UnknownPeer => "unknown-peer",
+            Self::NoCookie => "no-cookie",
+            Self::RateLimited => "rate-limited",
+        }
+    }
+}
+
+/// The state that packets need. It is shared by all threads, and made by [`Device::new`](super::Device::new).
+pub struct DataPath {
+    routes: ArcSwap<Routes>,
+    pub(super) sessions: Sessions,
+    pub(super) notices: Arc<Notices>,
+    drops: [AtomicU64; DropCause::ALL.len()],
+}
+
+impl DataPath {
+    pub(super) fn new() -> Self {
+        Self {
+            routes: ArcSwap::default(),
+            sessions: Sessions::new(),
+            notices: Arc::default(),
+            drops: array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// The routes of this moment, for a batch. Holding them for long keeps removed peers in memory.
+    pub fn routes(&self) -> Guard<Arc<Routes>> {
+        self.routes.load()
+    }
+
+    pub(super) fn set_routes(&self, routes: Routes) {
+        self.routes.store(Arc::new(routes));
+    }
+
+    /// How many datagrams were dropped for each cause.
+    pub fn drops(&self) -> [(DropCause, u64); DropCause::ALL.len()] {
+        DropCause::ALL.map(|cause| (cause, self.drops[cause as usize].load(Relaxed)))
+    }
+
+    pub(super) fn count_drop(&self, cause: DropCause) {
+        self.drops[cause as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Opens a batch of datagrams in place, and returns whether [`Device::attend`](super::Device::attend) is to be called.
+    ///
+    /// Neighbours of one session and one source, which a batch with GRO mostly consists of, share the look-ups and the lock of
+    /// the replay window.
+    pub fn open(&self, now: Ns, batch: &mut [Datagram<'_>]) -> bool {
+        let routes = self.routes();
+        let mut attend = false;
+        let mut rest = batch;
+        while !rest.is_empty() {
+            let (kind, index) = (Kind::of(rest[0].bytes), u32_at(rest[0].bytes, 4));
+            if kind != Some(Kind::Data) {
+                rest[0].outcome = kind.map_or(Outcome::Dropped(DropCause::NotWireguard), |_| Outcome::Handshake);
+                rest = self.counted(rest, 1);
+                continue;
+            }
+            let same = |datagram: &&Datagram<'_>| {
+                datagram.from == rest[0].from && Kind::of(datagram.bytes) == kind && u32_at(datagram.bytes, 4) == index
+            };
+            let count = rest.iter().take_while(same).count();
+            attend |= self.open_run(now, &routes, index.unwrap_or_default(), &mut rest[..count]);
+            rest = self.counted(rest, count);
+        }
+        attend
+    }
+
+    /// Counts those of the first `count` datagrams that were dropped, and returns the others.
+    fn counted<'a, 'b>(&self, batch: &'a mut [Datagram<'b>], count: usize) -> &'a mut [Datagram<'b>] {
+        let (done, rest) = batch.split_at_mut(count);
+        for datagram in done {
+            if let Outcome::Dropped(cause) = datagram.outcome {
+                self.count_drop(cause);
+            }
+        }
+        rest
+    }
+
+    /// Opens data messages of one session from one address.
+    fn open_run(&self, now: Ns, routes: &Routes, index: u32, run: &mut [Datagram<'_>]) -> bool {
+        let shard = self.sessions.load(index);
+        let known = shard.get(&index).ok_or(DropCause::UnknownSession);
+        let usable = known.and_then(|entry| match entry.session.is_expired(now) {
+            false => Ok(entry),
+            true => Err(DropCause::ExpiredSession),
+        });
+        let entry = match usable {
+            Ok(entry) => entry,
+            Err(cause) => {
+                run.iter_mut().for_each(|datagram| datagram.outcome = Outcome::Dropped(cause));
+                return false;
+            }
+        };
+        decrypt(&entry.session, run);
+        let newest = accept(&entry.session, run);
+        let (mut packets, mut bytes, mut has_data) = (0, 0, false);
+        for datagram in run.iter_mut().filter(|datagram| !matches!(datagram.outcome, Outcome::Dropped(_))) {
+            packets += 1;
+            bytes += datagram.bytes.len() as u64;
+            datagram.outcome = inspect(datagram.bytes, entry.link.id(), routes);
+            has_data |= datagram.outcome != Outcome::Keepalive;
+        }
+        if packets == 0 {
+            return false;
+        }
+        // A late packet may have been held back by somebody on the way: only a new one says where the peer is.
+        if newest {
+            entry.link.roam(run[0].from);
+        }
+        entry.link.received(now, packets, bytes, has_data);
+        entry.link.received_in(now, &entry.session, &self.sessions)
+    }
+}
+
+fn counter(datagram: &[u8]) -> u64 {
+    u64_at(datagram, 8).expect("a data message has a header")
+}
+
+/// Decrypts all and drops what is forged.
+fn decrypt(session: &Session, run: &mut [Datagram<'_>]) {
+    let key = session.opener();
+    for datagram in run {
+        let counter = counter(datagram.bytes);
+        datagram.outcome = if counter >= REJECT_AFTER_MESSAGES {
+            Outcome::Dropped(DropCause::ExpiredSession)
+        } else if crypto::open(&key, counter, &[], &mut datagram.bytes[HEADER_LEN..]).is_err() {
+            Outcome::Dropped(DropCause::Forged)
+        } else {
+            Outcome::Keepalive
+        };
+    }
+}
+
+/// Drops replayed messages, and returns whether one was newer than all before it.
+fn accept(session: &Session, run: &mut [Datagram<'_>]) -> bool {
+    let mut newest = false;
+    let mut window = session.window();
+    for datagram in run.iter_mut().filter(|datagram| datagram.outcome == Outcome::Keepalive) {
+        match window.accept(counter(datagram.bytes)) {
+            Freshness::Newest => newest = true,
+            Freshness::Late => {}
+            Freshness::Refused => datagram.outcome = Outcome::Dropped(DropCause::Replayed),
+        }
+    }
+    newest
+}
+
+/// What an authenticated message carries.
+fn inspect(message: &[u8], peer: PeerId, routes: &Routes) -> Outcome {
+    let padded = &message[HEADER_LEN..message.len() - (DATA_OVERHEAD - HEADER_LEN)];
+    if padded.is_empty() {
+        return Outcome::Keepalive;
+    }
+    let Some((source, len)) = source(padded).zip(packet_len(padded)) else {
+        return Outcome::Dropped(DropCause::NotIp);
+    };
+    match routes.get(source) {
+        Some(link) if link.id() == peer => Outcome::Packet { peer, len },
+        _ => Outcome::Dropped(DropCause::WrongSource),
+    }
+}
+
+/// The length in the header of an IP packet, if that many bytes are there.
+fn packet_len(packet: &[u8]) -> Option<usize> {
+    let number = |at: usize| packet.get(at..at + 2).map(|bytes| usize::from(bytes[0]) << 8 | usize::from(bytes[1]));
+    let len = match packet.first()? >> 4 {
+        4 => number(2).filter(|len| *len >= 20)?,
+        6 => number(4)? + 40,
+        _ => return None,
+    };
+    (len <= packet.len()).then_some(len)
+}
+
+/// The source address of an IP packet.
+pub fn source(packet: &[u8]) -> Option<IpAddr> {
+    address(packet, 12, 8)
+}
+
+/// The destination address of an IP packet, by which its peer is found.
+pub fn destination(packet: &[u8]) -> Option<IpAddr> {
+    address(packet, 16, 24)
+}
+
+fn address(packet: &[u8], v4_at: usize, v6_at: usize) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 if packet.len() >= 20 => Some(Ipv4Addr::from(*field::<4>(packet, v4_at)).into()),
+        6 if packet.len() >= 40 => Some(Ipv6Addr::from(*field::<16>(packet, v6_at)).into()),
+        _ => None,
+    }
+}

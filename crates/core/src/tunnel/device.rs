@@ -1,0 +1,228 @@
+//! The device: keys, peers, handshakes and timers. One thread owns it.
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::cookie::Checker;
+use super::crypto::Forged;
+use super::data_path::{DataPath, DropCause, Routes};
+use super::keys::{PrivateKey, PublicKey};
+use super::link::{Endpoint, Link, PeerId};
+use super::load::{Load, Rate, Sources};
+use super::message::{HANDSHAKE_LEN_MAX, INITIATION_LEN, Kind};
+use super::noise;
+use super::peer::{Common, Peer, receiver_of, sized};
+use super::{Ns, Random, Time};
+
+/// What a device works on at most, so that a flood of handshakes leaves the CPU to packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Initiations a second that are worked on without a cookie; with 0, all need one.
+    pub initiations_per_s: u32,
+    /// How many of them may come at once.
+    pub initiation_burst: u32,
+    /// Cookies a second that are sent. It keeps the cost of a flood from forged addresses within bounds.
+    pub cookie_replies_per_s: u32,
+}
+
+impl Default for Limits {
+    /// An initiation costs about 0.2 ms of CPU and a cookie reply some microseconds: 5 % of a core each at these rates.
+    fn default() -> Self {
+        Self { initiations_per_s: 256, initiation_burst: 512, cookie_replies_per_s: 10_000 }
+    }
+}
+
+/// A message to send.
+#[derive(Debug, Clone, Copy)]
+pub struct Outgoing {
+    #[allow(missing_docs)]
+    pub to: Endpoint,
+    pub(super) bytes: [u8; HANDSHAKE_LEN_MAX],
+    pub(super) len: usize,
+}
+
+impl Outgoing {
+    /// The datagram.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// What the caller does with the packets that it keeps for a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// There is a session, or a new address: the packets can be sent, after the messages of the same [`Output`].
+    Flush(PeerId),
+    /// No session comes about, or the peer was removed: the packets are dropped.
+    Discard(PeerId),
+}
+
+/// What calls of a [`Device`] add for the caller, which empties it and uses it again.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Messages in the order in which they are to be sent.
+    pub messages: Vec<Outgoing>,
+    #[allow(missing_docs)]
+    pub events: Vec<Event>,
+}
+
+impl Output {
+    pub(super) fn send(&mut self, to: Endpoint, message: &[u8]) {
+        self.messages.push(Outgoing::new(to, message));
+    }
+
+    #[allow(missing_docs)]
+    pub fn clear(&mut self) {
+        self.messages.clear();
+        self.events.clear();
+    }
+}
+
+/// An interface of WireGuard: this host's key, its peers and their handshakes.
+///
+/// The caller passes handshake messages to [`Device::receive`], calls [`Device::attend`] when the [`DataPath`] asks for it, and
+/// [`Device::tick`] at the time that the last call returned.
+pub struct Device {
+    pub(super) common: Common,
+    pub(super) private_key: Option<PrivateKey>,
+    pub(super) peers: BTreeMap<PeerId, Peer>,
+    pub(super) ids: HashMap<PublicKey, PeerId>,
+    pub(super) routes: Routes,
+    pub(super) listen_port: u16,
+    pub(super) fwmark: u32,
+    pub(super) checker: Option<Checker>,
+    last_id: u64,
+    load: Load,
+    sources: Sources,
+    cookie_replies: Rate,
+    /// Used again by [`Device::attend`].
+    noticed: Vec<PeerId>,
+}
+
+impl Device {
+    /// A device without key and peers; [`Device::configure`] gives it both.
+    pub fn new(limits: Limits, random: Box<dyn Random>) -> Self {
+        let Limits { initiations_per_s, initiation_burst, cookie_replies_per_s } = limits;
+        Self {
+            common: Common::new(random),
+            private_key: None,
+            peers: BTreeMap::new(),
+            ids: HashMap::new(),
+            routes: Routes::default(),
+            listen_port: 0,
+            fwmark: 0,
+            checker: None,
+            last_id: 0,
+            load: Load::new(Rate::new(initiations_per_s, initiation_burst)),
+            sources: Sources::new(),
+            cookie_replies: Rate::new(cookie_replies_per_s, cookie_replies_per_s / 10),
+            noticed: Vec::new(),
+        }
+    }
+
+    /// What threads that move packets share.
+    pub fn data_path(&self) -> Arc<DataPath> {
+        Arc::clone(&self.common.path)
+    }
+
+    /// The shared state of a peer.
+    pub fn link(&self, peer: PeerId) -> Option<&Arc<Link>> {
+        self.peers.get(&peer).map(|peer| &peer.link)
+    }
+
+    pub(super) fn next_id(&mut self) -> PeerId {
+        self.last_id += 1;
+        PeerId(self.last_id)
+    }
+
+    /// Works on a datagram that [`DataPath::open`] found to be a handshake message. The cause for which it is dropped is
+    /// counted and returned.
+    pub fn receive(&mut self, time: Time, message: &[u8], from: &Endpoint, out: &mut Output) -> Result<(), DropCause> {
+        let done = match Kind::of(message) {
+            Some(Kind::Initiation) => self.receive_initiation(time, sized(message), from, out),
+            Some(Kind::Response) => self.receive_response(time, message, from, out),
+            Some(Kind::CookieReply) => self.receive_cookie(time.now, message),
+            Some(Kind::Data) | None => Err(DropCause::NotWireguard),
+        };
+        done.inspect_err(|cause| self.common.path.count_drop(*cause))
+    }
+
+    fn receive_initiation(
+        &mut self,
+        time: Time,
+        message: &[u8; INITIATION_LEN],
+        from: &Endpoint,
+        out: &mut Output,
+    ) -> Result<(), DropCause> {
+        let Some(checker) = self.checker.as_mut() else { return Err(DropCause::UnknownPeer) };
+        if !checker.mac1_holds(message) {
+            return Err(DropCause::Forged);
+        }
+        if self.load.is_high(time.now) {
+            if !checker.mac2_holds(time.now, message, from.remote) {
+                if self.cookie_replies.take(time.now) {
+                    let sender = receiver_of(message, 4);
+                    let random = &mut *self.common.random;
+                    out.send(*from, &checker.reply(time.now, message, sender, from.remote, random));
+                }
+                return Err(DropCause::NoCookie);
+            }
+            if !self.sources.take(time.now, from.remote) {
+                return Err(DropCause::RateLimited);
+            }
+        }
+        let identity = self.common.identity.as_ref().ok_or(DropCause::UnknownPeer)?;
+        let claimed = noise::read_initiation(identity, message).map_err(|Forged| DropCause::Forged)?;
+        let id = self.ids.get(&claimed.public).ok_or(DropCause::UnknownPeer)?;
+        let peer = self.peers.get_mut(id).expect("every id is a peer's");
+        let verified = claimed.verify(&peer.remote).map_err(|Forged| DropCause::Forged)?;
+        peer.respond(time, verified, from, &mut self.common, out)
+    }
+
+    fn receive_response(
+        &mut self,
+        time: Time,
+        message: &[u8],
+        from: &Endpoint,
+        out: &mut Output,
+    ) -> Result<(), DropCause> {
+        // No cookie is asked for under load: who does not know the index of a pending handshake causes no work.
+        let id = self.common.pending.get(&receiver_of(message, 8)).ok_or(DropCause::UnknownSession)?;
+        let known = self.checker.as_ref().is_some_and(|checker| checker.mac1_holds(message));
+        if !known {
+            return Err(DropCause::Forged);
+        }
+        let peer = self.peers.get_mut(id).expect("a pending handshake has a peer");
+        peer.finish(time, sized(message), from, &mut self.common, out)
+    }
+
+    /// The address that a cookie comes from is not used: cookie replies are not authenticated by their sender's key.
+    fn receive_cookie(&mut self, now: Ns, message: &[u8]) -> Result<(), DropCause> {
+        let index = receiver_of(message, 4);
+        let responded = || Some(self.common.path.sessions.load(index).get(&index)?.session.peer);
+        let id = self.common.pending.get(&index).copied().or_else(responded);
+        let peer = id.and_then(|id| self.peers.get_mut(&id)).ok_or(DropCause::UnknownSession)?;
+        peer.take_cookie(now, message)
+    }
+
+    /// Does what packets have asked for: handshakes that are due, sessions that they have confirmed.
+    pub fn attend(&mut self, time: Time, out: &mut Output) {
+        self.common.path.notices.take(&mut self.noticed);
+        for id in &self.noticed {
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.attend(time, &mut self.common, out);
+            }
+        }
+    }
+
+    /// Does what is due by time. Returns when it is to be called again, or `None` if only packets, messages and changes of the
+    /// configuration can make something due.
+    pub fn tick(&mut self, time: Time, out: &mut Output) -> Option<Ns> {
+        self.attend(time, out);
+        let common = &mut self.common;
+        let next = self.peers.values_mut().filter_map(|peer| peer.tick(time, common, out)).min();
+        // Keepalives without a session and data without an answer ask for handshakes, which have deadlines of their own.
+        self.attend(time, out);
+        let retries = self.noticed.iter().filter_map(|id| self.peers.get(id)?.retry_at()).min();
+        next.into_iter().chain(retries).min()
+    }
+}

@@ -1,0 +1,371 @@
+//! What packets of one peer read and write: its sessions, its address, its traffic and the times that timers depend on.
+//!
+//! Threads that move packets share it with the [`Device`](super::Device). It has one lock, that of the sessions, which is taken
+//! when they change.
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwapOption;
+
+use super::index::{Entry, Sessions};
+use super::keys::PublicKey;
+use super::session::{Keypairs, Sealer, Session};
+use super::{KEEPALIVE_TIMEOUT, Ns, REJECT_AFTER_TIME, REKEY_TIMEOUT};
+
+/// A peer, as long as it is configured. Ids are not used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(pub(super) u64);
+
+/// Where datagrams of a peer come from, and what answers are sent with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The peer's address. An IPv4-mapped address is written as the IPv4 address.
+    pub remote: SocketAddr,
+    /// The address of this host that the peer wrote to; answers come from it.
+    pub local: Option<IpAddr>,
+    /// The number of the interface that the datagram came in by; 0 if it is unknown.
+    pub interface: u32,
+}
+
+impl From<SocketAddr> for Endpoint {
+    fn from(remote: SocketAddr) -> Self {
+        Self { remote, local: None, interface: 0 }
+    }
+}
+
+/// Why packets for a peer cannot be sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no session. The caller keeps the newest [`QUEUED_PACKETS_MAX`](super::QUEUED_PACKETS_MAX) packets and calls
+    /// [`Device::attend`](super::Device::attend) if `attend` is set, which is the first time.
+    NoSession {
+        #[allow(missing_docs)]
+        attend: bool,
+    },
+    /// The address of the peer is unknown: the packets are dropped, and their sender is told that the host is unreachable.
+    NoEndpoint,
+}
+
+/// What has been sent to and received from a peer. Bytes are those of datagrams, handshakes included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct Traffic {
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// Data messages, keepalives included.
+    pub received_packets: u64,
+    pub sent_packets: u64,
+}
+
+/// Peers for which packets have asked for something that only the device can do.
+#[derive(Default)]
+pub(super) struct Notices {
+    peers: Mutex<Vec<PeerId>>,
+    any: AtomicBool,
+}
+
+impl Notices {
+    fn push(&self, peer: PeerId) {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).push(peer);
+        self.any.store(true, Relaxed);
+    }
+
+    /// Takes all notices, into a vector that the caller uses again.
+    pub(super) fn take(&self, into: &mut Vec<PeerId>) {
+        into.clear();
+        if self.any.swap(false, Relaxed) {
+            std::mem::swap(into, &mut *self.peers.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+/// The time of an event, if there is one; 0 is none.
+#[derive(Default)]
+struct Moment(AtomicU64);
+
+impl Moment {
+    fn get(&self) -> Option<Ns> {
+        Some(self.0.load(Relaxed)).filter(|at| *at != 0)
+    }
+
+    fn set(&self, now: Ns) {
+        self.0.store(now.max(1), Relaxed);
+    }
+
+    fn set_if_none(&self, now: Ns) {
+        if self.get().is_none() {
+            let _ = self.0.compare_exchange(0, now.max(1), Relaxed, Relaxed);
+        }
+    }
+
+    /// Reads first: a store would take the cache line from other threads.
+    fn clear(&self) {
+        if self.get().is_some() {
+            self.0.store(0, Relaxed);
+        }
+    }
+}
+
+/// The state of one peer that packets touch.
+pub struct Link {
+    id: PeerId,
+    public_key: PublicKey,
+    /// The current session, where it may send.
+    sending: ArcSwapOption<Session>,
+    endpoint: ArcSwapOption<Endpoint>,
+    keypairs: Mutex<Keypairs>,
+    notices: Arc<Notices>,
+    /// A handshake was asked for and has not ended.
+    handshake_asked: AtomicBool,
+    /// The session that this host responded with has been confirmed.
+    was_confirmed: AtomicBool,
+    received_bytes: AtomicU64,
+    received_packets: AtomicU64,
+    sent_bytes: AtomicU64,
+    sent_packets: AtomicU64,
+    /// The first data sent since something was received.
+    unanswered_since: Moment,
+    /// The first data received since something was sent.
+    owed_since: Moment,
+    /// More data was received after it.
+    owed_more: AtomicBool,
+    /// The last packet in either direction.
+    active: Moment,
+    /// In nanoseconds; 0 for none.
+    persistent_keepalive: AtomicU64,
+}
+
+impl Link {
+    pub(super) fn new(id: PeerId, public_key: PublicKey, notices: Arc<Notices>) -> Self {
+        Self {
+            id,
+            public_key,
+            sending: ArcSwapOption::empty(),
+            endpoint: ArcSwapOption::empty(),
+            keypairs: Mutex::default(),
+            notices,
+            handshake_asked: AtomicBool::new(false),
+            was_confirmed: AtomicBool::new(false),
+            received_bytes: AtomicU64::new(0),
+            received_packets: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+            sent_packets: AtomicU64::new(0),
+            unanswered_since: Moment::default(),
+            owed_since: Moment::default(),
+            owed_more: AtomicBool::new(false),
+            active: Moment::default(),
+            persistent_keepalive: AtomicU64::new(0),
+        }
+    }
+
+    #[allow(missing_docs)]
+    pub fn id(&self) -> PeerId {
+        self.id
+    }
+
+    #[allow(missing_docs)]
+    pub fn public_key(&self) -> PublicKey {
+        self.public_key
+    }
+
+    /// Where the peer's datagrams are sent to.
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        self.endpoint.load().as_deref().copied()
+    }
+
+    #[allow(missing_docs)]
+    pub fn traffic(&self) -> Traffic {
+        Traffic {
+            received_bytes: self.received_bytes.load(Relaxed),
+            sent_bytes: self.sent_bytes.load(Relaxed),
+            received_packets: self.received_packets.load(Relaxed),
+            sent_packets: self.sent_packets.load(Relaxed),
+        }
+    }
+
+    /// Begins to seal at most `packets` packets.
+    pub fn sealer(&self, now: Ns, packets: u32) -> Result<Sealer<'_>, Refusal> {
+        if self.endpoint.load().is_none() {
+            return Err(Refusal::NoEndpoint);
+        }
+        let session = self.sending.load().as_ref().filter(|session| !session.is_expired(now)).map(Arc::clone);
+        let sealer = session.and_then(|session| Sealer::new(self, session, packets));
+        sealer.ok_or_else(|| Refusal::NoSession { attend: self.ask_for_handshake() })
+    }
+
+    /// Leaves a notice that a handshake is due. Returns whether it is the first one since the last handshake.
+    pub(super) fn ask_for_handshake(&self) -> bool {
+        let first = !self.handshake_asked.load(Relaxed) && !self.handshake_asked.swap(true, Relaxed);
+        if first {
+            self.notices.push(self.id);
+        }
+        first
+    }
+
+    /// Whether a handshake has been asked for.
+    pub(super) fn handshake_is_asked_for(&self) -> bool {
+        self.handshake_asked.load(Relaxed)
+    }
+
+    /// The handshake has ended, or does not begin: packets may ask again.
+    pub(super) fn end_handshake(&self) {
+        self.handshake_asked.store(false, Relaxed);
+    }
+
+    /// Whether a session of which this host is the responder was confirmed since the last call.
+    pub(super) fn take_confirmed(&self) -> bool {
+        self.was_confirmed.swap(false, Relaxed)
+    }
+
+    pub(super) fn set_endpoint(&self, endpoint: Option<Endpoint>) {
+        self.endpoint.store(endpoint.map(Arc::new));
+    }
+
+    /// Sends to where an authenticated message came from.
+    pub(super) fn roam(&self, from: &Endpoint) {
+        if self.endpoint.load().as_deref() != Some(from) {
+            self.set_endpoint(Some(*from));
+        }
+    }
+
+    /// Counts data messages that were sent. Those of handshakes are counted as no packets.
+    pub(super) fn sent(&self, now: Ns, packets: u64, bytes: u64, has_data: bool) {
+        self.sent_packets.fetch_add(packets, Relaxed);
+        self.sent_bytes.fetch_add(bytes, Relaxed);
+        self.owed_since.clear();
+        self.mark_active(now);
+        if has_data {
+            self.unanswered_since.set_if_none(now);
+        }
+    }
+
+    /// Counts authenticated messages that were received.
+    pub(super) fn received(&self, now: Ns, packets: u64, bytes: u64, has_data: bool) {
+        self.received_packets.fetch_add(packets, Relaxed);
+        self.received_bytes.fetch_add(bytes, Relaxed);
+        self.unanswered_since.clear();
+        self.mark_active(now);
+        if has_data {
+            match self.owed_since.get() {
+                None => self.owed_since.set_if_none(now),
+                Some(_) if self.owed_more.load(Relaxed) => {}
+                Some(_) => self.owed_more.store(true, Relaxed),
+            }
+        }
+    }
+
+    fn mark_active(&self, now: Ns) {
+        if self.persistent_keepalive.load(Relaxed) != 0 {
+            self.active.set(now);
+        }
+    }
+
+    /// Packets of a session have been received: it may be the one that this host responded with, or near its end. Returns
+    /// whether the device is to be called.
+    pub(super) fn received_in(&self, now: Ns, session: &Arc<Session>, sessions: &Sessions) -> bool {
+        let mut attend = false;
+        if !session.confirmed.load(Relaxed) && self.confirm(session, sessions) {
+            self.was_confirmed.store(true, Relaxed);
+            self.notices.push(self.id);
+            attend = true;
+        }
+        // The peer has only this session left and may have nothing to send soon: renew it before it ends.
+        let late = REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT;
+        if session.initiator && session.age(now) >= late && !session.renewed.swap(true, Relaxed) {
+            attend |= self.ask_for_handshake();
+        }
+        attend
+    }
+
+    fn keypairs(&self) -> MutexGuard<'_, Keypairs> {
+        self.keypairs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn confirm(&self, session: &Arc<Session>, sessions: &Sessions) -> bool {
+        let mut keypairs = self.keypairs();
+        let (confirmed, replaced) = keypairs.confirm(session);
+        session.confirmed.store(true, Relaxed);
+        self.sending.store(keypairs.current.clone());
+        if let Some(replaced) = replaced {
+            sessions.remove(replaced.local_index);
+        }
+        confirmed
+    }
+
+    /// Adds a session after a handshake.
+    pub(super) fn install(self: &Arc<Self>, session: Arc<Session>, sessions: &Sessions) {
+        let mut keypairs = self.keypairs();
+        sessions.insert(&Entry { session: Arc::clone(&session), link: Arc::clone(self) });
+        for replaced in keypairs.add(session).into_iter().flatten() {
+            sessions.remove(replaced.local_index);
+        }
+        self.sending.store(keypairs.current.clone());
+    }
+
+    /// Removes the sessions that are too old, and returns when the next one will be.
+    pub(super) fn expire(&self, now: Ns, sessions: &Sessions) -> Option<Ns> {
+        self.remove_sessions(sessions, |session| session.is_expired(now));
+        self.keypairs().iter().map(|session| session.expires()).min()
+    }
+
+    /// Removes all sessions.
+    pub(super) fn clear(&self, sessions: &Sessions) {
+        self.remove_sessions(sessions, |_| true);
+    }
+
+    fn remove_sessions(&self, sessions: &Sessions, remove: impl Fn(&Session) -> bool) {
+        let mut keypairs = self.keypairs();
+        let removed = keypairs.take_if(remove);
+        if removed.iter().any(Option::is_some) {
+            self.sending.store(keypairs.current.clone());
+            for session in removed.into_iter().flatten() {
+                sessions.remove(session.local_index);
+            }
+        }
+    }
+
+    /// When the data that was sent first stayed without an answer.
+    pub(super) fn unanswered_since(&self) -> Option<Ns> {
+        self.unanswered_since.get()
+    }
+
+    pub(super) fn clear_unanswered(&self) {
+        self.unanswered_since.clear();
+    }
+
+    /// When a keepalive is due because data was received and nothing was sent.
+    pub(super) fn keepalive_due(&self) -> Option<Ns> {
+        self.owed_since.get().map(|since| since.saturating_add(KEEPALIVE_TIMEOUT))
+    }
+
+    /// A keepalive is sent now. If more data came meanwhile, another one is due after the same time.
+    pub(super) fn take_keepalive(&self, now: Ns) {
+        self.owed_since.clear();
+        if self.owed_more.swap(false, Relaxed) {
+            self.owed_since.set(now);
+        }
+    }
+
+    /// When the next persistent keepalive is due, if they are on.
+    pub(super) fn persistent_keepalive_due(&self) -> Option<Ns> {
+        let interval = self.persistent_keepalive.load(Relaxed);
+        (interval != 0).then(|| self.active.get().map_or(0, |active| active.saturating_add(interval)))
+    }
+
+    /// Sets the interval; 0 turns persistent keepalives off. The first one is due at once.
+    pub(super) fn set_persistent_keepalive(&self, interval: Ns) {
+        self.active.clear();
+        self.persistent_keepalive.store(interval, Relaxed);
+    }
+
+    /// A persistent keepalive is sent now, or cannot be sent.
+    pub(super) fn take_persistent_keepalive(&self, now: Ns) {
+        self.active.set(now);
+    }
+
+    #[cfg(test)]
+    pub(super) fn current(&self) -> Option<Arc<Session>> {
+        self.keypairs().current.clone()
+    }
+}

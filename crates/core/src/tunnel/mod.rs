@@ -1,0 +1,90 @@
+//! WireGuard without I/O and without a clock: what `parshall tunnel` decides.
+//!
+//! The state is in two parts, so that packets need neither a lock nor memory of their own:
+//!
+//! - A [`Device`] has the keys, the peers, the handshakes and the timers. One thread owns it. It is passed handshake messages,
+//!   changes of the configuration and the time, and returns messages to send and [`Event`]s.
+//! - A [`DataPath`] is what packets need: the routes, the sessions and a [`Link`] for each peer. Any number of threads share
+//!   it. [`Link::sealer`] seals packets in place, [`DataPath::open`] opens datagrams in place, in batches. Where packets show
+//!   that a handshake is due, they leave a notice and the caller calls [`Device::attend`].
+//!
+//! Packets without a session are the caller's to keep ([`QUEUED_PACKETS_MAX`] for each peer): [`Refusal::NoSession`] says that a
+//! handshake begins, [`Event::Flush`] that the packets can be sent, and [`Event::Discard`] that they will not be.
+//!
+//! Names of the protocol are those of the WireGuard paper (<https://www.wireguard.com/papers/wireguard.pdf>); where a rule is
+//! only in the kernel's code, the comment says so. Times are nanoseconds of a monotonic clock.
+mod allowed_ips;
+mod configure;
+mod cookie;
+mod crypto;
+mod data_path;
+mod device;
+mod index;
+mod keys;
+mod link;
+mod load;
+mod message;
+mod noise;
+mod peer;
+mod replay;
+mod session;
+mod timestamp;
+
+pub use allowed_ips::AllowedIps;
+pub use configure::{DeviceChange, DeviceState, PeerChange, PeerState, PrefixChange};
+pub use data_path::{DataPath, Datagram, DropCause, Outcome, Routes, destination, source};
+pub use device::{Device, Event, Limits, Outgoing, Output};
+pub use keys::{KeyText, PresharedKey, PrivateKey, PublicKey};
+pub use link::{Endpoint, Link, PeerId, Refusal, Traffic};
+pub use message::{DATA_OVERHEAD, HEADER_LEN, Kind, TAG_LEN};
+pub use session::{Sealer, datagram_len};
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+/// Nanoseconds of a monotonic clock.
+pub type Ns = u64;
+
+/// What the clocks show. Handshakes need the time of day, since initiations carry it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time {
+    /// The monotonic clock.
+    pub now: Ns,
+    /// The time since 1970 by the system's clock.
+    pub unix: Duration,
+}
+
+/// A source of random bytes that are fit for keys.
+pub trait Random: Send {
+    /// Fills all of `bytes`.
+    fn fill(&mut self, bytes: &mut [u8]);
+}
+
+impl<F: FnMut(&mut [u8]) + Send> Random for F {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        self(bytes);
+    }
+}
+
+const SECOND: Ns = 1_000_000_000;
+
+/// An initiator begins a new session after this many messages.
+pub const REKEY_AFTER_MESSAGES: u64 = 1 << 60;
+/// A session sends and receives no counter from this one on.
+pub const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
+/// An initiator begins a new session when it sends in one of this age.
+pub const REKEY_AFTER_TIME: Ns = 120 * SECOND;
+/// A session of this age neither sends nor receives, and its keys are erased.
+pub const REJECT_AFTER_TIME: Ns = 180 * SECOND;
+/// How long a handshake is tried before the queued packets are discarded.
+pub const REKEY_ATTEMPT_TIME: Ns = 90 * SECOND;
+/// The least time between two initiations to one peer.
+pub const REKEY_TIMEOUT: Ns = 5 * SECOND;
+/// Who receives and has nothing to send answers with a keepalive after this time.
+pub const KEEPALIVE_TIMEOUT: Ns = 10 * SECOND;
+/// A random part of this length is added to the times of handshakes, so that two ends do not stay in step.
+pub const JITTER_MAX: Ns = SECOND / 3;
+/// How many packets a caller keeps for a peer while it has no session, as the kernel does.
+pub const QUEUED_PACKETS_MAX: usize = 128;

@@ -1,0 +1,531 @@
+//! Whole devices without a network between them: handshakes, timers, roaming, cookies and limits.
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::*;
+
+/// A device, the time that it is told, and what it has sent.
+struct Host {
+    device: Device,
+    path: Arc<DataPath>,
+    key: PrivateKey,
+    endpoint: Endpoint,
+    out: Output,
+}
+
+/// Numbers that look random and are the same in each run.
+fn random(seed: u64) -> impl Random {
+    let mut state = seed;
+    move |bytes: &mut [u8]| {
+        for byte in bytes {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *byte = (state >> 56) as u8;
+        }
+    }
+}
+
+fn time(now: Ns) -> Time {
+    Time { now, unix: Duration::from_secs(1_700_000_000) + Duration::from_nanos(now) }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+impl Host {
+    /// Host `n` has the address 192.0.2.`n` outside and 10.0.0.`n` inside.
+    fn new(n: u8, limits: Limits) -> Self {
+        let device = Device::new(limits, Box::new(random(n.into())));
+        let key = PrivateKey::new([n; 32]);
+        let endpoint = Endpoint::from(SocketAddr::from(([192, 0, 2, n], 51820)));
+        let mut host = Self { path: device.data_path(), device, key: key.clone(), endpoint, out: Output::default() };
+        host.configure(DeviceChange { private_key: Some(key), ..DeviceChange::default() });
+        host
+    }
+
+    fn configure(&mut self, change: DeviceChange) {
+        self.device.configure(&change, &mut self.out);
+    }
+
+    fn change_peer(&mut self, change: PeerChange) {
+        self.configure(DeviceChange { peers: vec![change], ..DeviceChange::default() });
+    }
+
+    fn add_peer(&mut self, n: u8, endpoint: Option<SocketAddr>) {
+        let prefix = IpNet::new_assert([10, 0, 0, n].into(), 32);
+        let key = PrivateKey::new([n; 32]).public();
+        self.change_peer(PeerChange { endpoint, allowed_ips: vec![PrefixChange::Add(prefix)], ..PeerChange::new(key) });
+        self.out.clear();
+    }
+
+    fn link(&self) -> Arc<Link> {
+        Arc::clone(self.device.link(*self.device.peers.keys().next().unwrap()).unwrap())
+    }
+
+    /// Seals a packet for the peer that has the destination.
+    fn send(&mut self, now: Ns, packet: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let routes = self.path.routes();
+        let link = routes.get(destination(packet).unwrap()).expect("a route");
+        let mut datagram = vec![0xee; datagram_len(packet.len())];
+        datagram[HEADER_LEN..HEADER_LEN + packet.len()].copy_from_slice(packet);
+        let mut sealer = link.sealer(now, 1).inspect_err(|refusal| {
+            if *refusal == (Refusal::NoSession { attend: true }) {
+                self.device.attend(time(now), &mut self.out);
+            }
+        })?;
+        assert_eq!(sealer.seal(&mut datagram, packet.len()), datagram.len());
+        if sealer.finish(now) {
+            self.device.attend(time(now), &mut self.out);
+        }
+        Ok(datagram)
+    }
+
+    fn receive(&mut self, now: Ns, datagram: &[u8], from: &Endpoint) -> Result<Vec<u8>, Outcome> {
+        let mut bytes = datagram.to_vec();
+        let mut batch = [Datagram::new(&mut bytes, from)];
+        if self.path.open(now, &mut batch) {
+            self.device.attend(time(now), &mut self.out);
+        }
+        match batch[0].outcome {
+            Outcome::Handshake => {
+                let done = self.device.receive(time(now), datagram, from, &mut self.out);
+                Err(done.map_or_else(Outcome::Dropped, |()| Outcome::Handshake))
+            }
+            Outcome::Packet { .. } => Ok(batch[0].packet().unwrap().to_vec()),
+            other => Err(other),
+        }
+    }
+
+    fn tick(&mut self, now: Ns) -> Option<Ns> {
+        self.device.tick(time(now), &mut self.out)
+    }
+
+    fn take_messages(&mut self) -> Vec<Vec<u8>> {
+        self.out.messages.drain(..).map(|message| message.bytes().to_vec()).collect()
+    }
+
+    fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.out.events)
+    }
+}
+
+/// An IPv4 packet of 20 bytes and `payload`.
+fn packet(from: u8, to: u8, payload: &[u8]) -> Vec<u8> {
+    let len = 20 + payload.len() as u16;
+    let mut packet = vec![0x45, 0, (len >> 8) as u8, len as u8, 0, 0, 0, 0, 64, 17, 0, 0];
+    packet.extend([10, 0, 0, from, 10, 0, 0, to]);
+    packet.extend(payload);
+    packet
+}
+
+/// Passes messages on until both have no more. Returns how many there were.
+fn exchange(now: Ns, a: &mut Host, b: &mut Host) -> usize {
+    let mut count = 0;
+    loop {
+        let (from_a, from_b) = (a.take_messages(), b.take_messages());
+        if from_a.is_empty() && from_b.is_empty() {
+            return count;
+        }
+        count += from_a.len() + from_b.len();
+        for message in from_a {
+            let _ = b.receive(now, &message, &a.endpoint.clone());
+        }
+        for message in from_b {
+            let _ = a.receive(now, &message, &b.endpoint.clone());
+        }
+    }
+}
+
+/// Two hosts that know each other; only the first knows the address of the other.
+fn pair_with(limits: Limits) -> (Host, Host) {
+    let (mut a, mut b) = (Host::new(1, Limits::default()), Host::new(2, limits));
+    a.add_peer(2, Some(b.endpoint.remote));
+    b.add_peer(1, None);
+    (a, b)
+}
+
+/// Two hosts with a session that the first has begun at time 0.
+fn connected() -> (Host, Host) {
+    let (mut a, mut b) = pair_with(Limits::default());
+    assert_eq!(a.send(0, &packet(1, 2, b"")), Err(Refusal::NoSession { attend: true }));
+    assert_eq!(exchange(0, &mut a, &mut b), 3, "initiation, response, keepalive");
+    assert_eq!((a.take_events(), b.take_events()), (vec![Event::Flush(PeerId(1))], vec![Event::Flush(PeerId(1))]));
+    (a, b)
+}
+
+#[test]
+fn packets_go_both_ways_after_a_handshake() {
+    let (mut a, mut b) = connected();
+    for len in [0, 1, 15, 16, 17, 1400] {
+        let (there, back) = (packet(1, 2, &vec![7; len]), packet(2, 1, &vec![8; len]));
+        let datagram = a.send(SECOND, &there).unwrap();
+        assert_eq!(datagram.len() % 16, 0);
+        assert_eq!(b.receive(SECOND, &datagram, &a.endpoint.clone()), Ok(there));
+        let datagram = b.send(SECOND, &back).unwrap();
+        assert_eq!(a.receive(SECOND, &datagram, &b.endpoint.clone()), Ok(back));
+    }
+    let state = a.device.state();
+    assert_eq!((state.peers[0].handshakes, state.peers[0].last_handshake), (1, Some(time(0).unix)));
+    assert_eq!(state.peers[0].traffic, b.device.state().peers[0].traffic_swapped());
+}
+
+impl PeerState {
+    /// The traffic as the other end counts it.
+    fn traffic_swapped(&self) -> Traffic {
+        let Traffic { received_bytes, sent_bytes, received_packets, sent_packets } = self.traffic;
+        Traffic {
+            received_bytes: sent_bytes,
+            sent_bytes: received_bytes,
+            received_packets: sent_packets,
+            sent_packets: received_packets,
+        }
+    }
+}
+
+#[test]
+fn a_train_is_a_row_of_datagrams() {
+    let (a, mut b) = connected();
+    let (len, last) = (20 + 100, 20 + 3);
+    let stride = datagram_len(len);
+    let mut train = vec![0xee; 4 * stride];
+    for n in 0..4u8 {
+        let inner = packet(1, 2, &vec![n; if n < 3 { 100 } else { 3 }]);
+        train[usize::from(n) * stride + HEADER_LEN..][..inner.len()].copy_from_slice(&inner);
+    }
+    let link = a.link();
+    let mut sealer = link.sealer(SECOND, 4).unwrap();
+    let train_len = sealer.seal_train(&mut train, 4, len, last);
+    assert!(!sealer.finish(SECOND));
+    assert_eq!(train_len, 3 * stride + datagram_len(last));
+    let from = a.endpoint;
+    let mut batch: Vec<_> = train[..train_len].chunks_mut(stride).map(|bytes| Datagram::new(bytes, &from)).collect();
+    assert!(!b.path.open(SECOND, &mut batch));
+    for (n, datagram) in batch.iter_mut().enumerate() {
+        assert_eq!(datagram.packet().unwrap()[20..], vec![n as u8; if n < 3 { 100 } else { 3 }]);
+    }
+    assert_eq!(
+        b.device.state().peers[0].traffic.received_packets,
+        5,
+        "the keepalive of the handshake and four packets"
+    );
+    // What was decrypted in place is no datagram any more.
+    assert_eq!(b.receive(SECOND, batch[0].bytes, &from), Err(Outcome::Dropped(DropCause::Forged)));
+}
+
+#[test]
+fn padding_ends_with_the_slot() {
+    let (a, mut b) = connected();
+    let inner = packet(1, 2, &[5; 1405]);
+    let mut slot = vec![0xee; inner.len() + 3 + DATA_OVERHEAD];
+    slot[HEADER_LEN..HEADER_LEN + inner.len()].copy_from_slice(&inner);
+    let link = a.link();
+    let mut sealer = link.sealer(SECOND, 1).unwrap();
+    assert_eq!(inner.len() % 16, 1);
+    assert_eq!(sealer.seal(&mut slot, inner.len()), inner.len() + 3 + DATA_OVERHEAD);
+    sealer.finish(SECOND);
+    assert_eq!(b.receive(SECOND, &slot, &a.endpoint), Ok(inner));
+}
+
+#[test]
+fn what_is_not_a_fresh_packet_of_the_peer_is_dropped_and_counted() {
+    let (mut a, mut b) = connected();
+    let from = a.endpoint;
+    let datagram = a.send(SECOND, &packet(1, 2, b"text")).unwrap();
+    let mut forged = datagram.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    let dropped = |cause| Err(Outcome::Dropped(cause));
+    assert_eq!(b.receive(SECOND, &forged, &from), dropped(DropCause::Forged));
+    assert!(b.receive(SECOND, &datagram, &from).is_ok());
+    assert_eq!(b.receive(SECOND, &datagram, &from), dropped(DropCause::Replayed));
+    let mut unknown = datagram.clone();
+    unknown[4] ^= 1;
+    assert_eq!(b.receive(SECOND, &unknown, &from), dropped(DropCause::UnknownSession));
+    assert_eq!(b.receive(SECOND, &[], &from), dropped(DropCause::NotWireguard));
+    let spoofed = a.send(SECOND, &packet(9, 2, b"text")).unwrap();
+    assert_eq!(b.receive(SECOND, &spoofed, &from), dropped(DropCause::WrongSource));
+    let mut long = packet(1, 2, b"text");
+    long[3] += 20;
+    let long = a.send(SECOND, &long).unwrap();
+    assert_eq!(b.receive(SECOND, &long, &from), dropped(DropCause::NotIp));
+    let late = a.send(SECOND, &packet(1, 2, b"text")).unwrap();
+    assert_eq!(b.receive(REJECT_AFTER_TIME, &late, &from), dropped(DropCause::ExpiredSession));
+    let drops = b.path.drops();
+    for cause in DropCause::ALL {
+        let expected = !matches!(cause, DropCause::UnknownPeer | DropCause::NoCookie | DropCause::RateLimited);
+        assert_eq!(drops[cause as usize], (cause, expected.into()), "{}", cause.name());
+    }
+}
+
+#[test]
+fn only_authenticated_new_packets_move_the_endpoint() {
+    let (mut a, mut b) = connected();
+    let elsewhere = Endpoint::from(address("198.51.100.7:1000"));
+    let at = |host: &Host| host.link().endpoint().unwrap().remote;
+    assert_eq!(at(&b), a.endpoint.remote, "it was learnt from the initiation");
+    let [first, second, third] = [1, 2, 3].map(|n| a.send(n * SECOND, &packet(1, 2, b"x")).unwrap());
+    let mut forged = third.clone();
+    forged[20] ^= 1;
+    let _ = b.receive(SECOND, &forged, &elsewhere);
+    assert_eq!(at(&b), a.endpoint.remote);
+    assert!(b.receive(SECOND, &second, &elsewhere).is_ok());
+    assert_eq!(at(&b), elsewhere.remote);
+    assert!(b.receive(SECOND, &first, &a.endpoint.clone()).is_ok(), "it is late and counts");
+    assert_eq!(at(&b), elsewhere.remote, "but says nothing about where the peer is now");
+    let _ = b.receive(SECOND, &second, &a.endpoint.clone());
+    assert_eq!(at(&b), elsewhere.remote, "a replayed packet neither");
+    assert!(b.receive(SECOND, &third, &a.endpoint.clone()).is_ok());
+    assert_eq!(at(&b), a.endpoint.remote);
+}
+
+#[test]
+fn a_host_under_load_asks_for_a_cookie_and_nobody_roams_on_it() {
+    let (mut a, mut b) = pair_with(Limits { initiations_per_s: 0, initiation_burst: 0, cookie_replies_per_s: 1000 });
+    let _ = a.send(0, &packet(1, 2, b""));
+    let initiation = a.take_messages().remove(0);
+    assert_eq!(b.receive(0, &initiation, &a.endpoint), Err(Outcome::Dropped(DropCause::NoCookie)));
+    let reply = b.take_messages().remove(0);
+    assert_eq!(Kind::of(&reply), Some(Kind::CookieReply));
+    assert_eq!(a.receive(0, &reply, &Endpoint::from(address("198.51.100.7:1"))), Err(Outcome::Handshake));
+    assert_eq!(a.link().endpoint().unwrap().remote, b.endpoint.remote);
+    assert_eq!(a.tick(5 * SECOND + JITTER_MAX).map(|next| next > 5 * SECOND + JITTER_MAX), Some(true));
+    let retry = a.take_messages().remove(0);
+    let elsewhere = Endpoint::from(SocketAddr::new(a.endpoint.remote.ip(), 1));
+    let dropped = Err(Outcome::Dropped(DropCause::NoCookie));
+    assert_eq!(b.receive(6 * SECOND, &retry, &elsewhere), dropped, "a cookie holds for one port");
+    b.take_messages();
+    assert_eq!(b.receive(6 * SECOND, &retry, &a.endpoint.clone()), Err(Outcome::Handshake));
+    assert_eq!(exchange(6 * SECOND, &mut a, &mut b), 2);
+    assert_eq!(a.take_events(), [Event::Flush(PeerId(1))]);
+}
+
+#[test]
+fn cookie_replies_are_limited() {
+    let (mut a, mut b) = pair_with(Limits { initiations_per_s: 0, initiation_burst: 0, cookie_replies_per_s: 100 });
+    let _ = a.send(0, &packet(1, 2, b""));
+    let initiation = a.take_messages().remove(0);
+    for n in 0..10_000u64 {
+        let from = Endpoint::from(SocketAddr::from(([198, 51, 100, 1], n as u16)));
+        assert_eq!(b.receive(n * SECOND / 10_000, &initiation, &from), Err(Outcome::Dropped(DropCause::NoCookie)));
+    }
+    assert!((100..=110).contains(&b.take_messages().len()));
+}
+
+#[test]
+fn an_initiation_counts_once_and_no_more_than_fifty_a_second() {
+    let (mut a, mut b) = pair_with(Limits::default());
+    let _ = a.send(0, &packet(1, 2, b""));
+    let first = a.take_messages().remove(0);
+    a.tick(6 * SECOND);
+    let second = a.take_messages().remove(0);
+    let from = a.endpoint;
+    let dropped = |cause| Err(Outcome::Dropped(cause));
+    assert_eq!(b.receive(6 * SECOND, &second, &from), Err(Outcome::Handshake));
+    assert_eq!(b.receive(7 * SECOND, &second, &from), dropped(DropCause::Replayed));
+    assert_eq!(b.receive(7 * SECOND, &first, &from), dropped(DropCause::Replayed), "an older one");
+    a.tick(12 * SECOND);
+    let third = a.take_messages().remove(0);
+    a.tick(18 * SECOND);
+    let fourth = a.take_messages().remove(0);
+    assert_eq!(b.receive(20 * SECOND, &third, &from), Err(Outcome::Handshake));
+    assert_eq!(b.receive(20 * SECOND + 1, &fourth, &from), dropped(DropCause::RateLimited));
+    let stranger = Host::new(3, Limits::default()).key;
+    b.configure(DeviceChange { private_key: Some(stranger), ..DeviceChange::default() });
+    assert_eq!(b.receive(30 * SECOND, &fourth, &from), dropped(DropCause::Forged), "it is for another key");
+}
+
+#[test]
+fn a_handshake_without_an_answer_is_given_up_and_can_be_asked_for_again() {
+    let (mut a, _) = pair_with(Limits::default());
+    assert_eq!(a.send(0, &packet(1, 2, b"")), Err(Refusal::NoSession { attend: true }));
+    assert_eq!(a.send(0, &packet(1, 2, b"")), Err(Refusal::NoSession { attend: false }));
+    let (mut now, mut count) = (0, a.take_messages().len());
+    while let Some(next) = a.tick(now) {
+        assert!(next > now && next <= now + REKEY_TIMEOUT + JITTER_MAX);
+        let sent = a.take_messages().len();
+        assert!(sent <= 1);
+        count += sent;
+        now = next;
+    }
+    assert_eq!(a.take_events(), [Event::Discard(PeerId(1))]);
+    assert!((90..=96).contains(&(now / SECOND)), "{now}");
+    assert!((17..=19).contains(&count), "{count}");
+    assert_eq!(a.send(now, &packet(1, 2, b"")), Err(Refusal::NoSession { attend: true }));
+    assert_eq!(a.take_messages().len(), 1, "the last initiation was more than 5 s ago");
+}
+
+#[test]
+fn the_initiator_renews_the_session_when_it_sends() {
+    let (mut a, mut b) = connected();
+    let at = REKEY_AFTER_TIME;
+    let datagram = b.send(at, &packet(2, 1, b"x")).unwrap();
+    assert!(a.receive(at, &datagram, &b.endpoint.clone()).is_ok());
+    assert_eq!(a.take_messages().len() + b.take_messages().len(), 0, "the responder does not renew by age");
+    let datagram = a.send(at, &packet(1, 2, b"x")).unwrap();
+    let _ = a.send(at, &packet(1, 2, b"x")).unwrap();
+    assert_eq!(a.out.messages.len(), 1, "one initiation");
+    assert_eq!(exchange(at, &mut a, &mut b), 3);
+    assert!(b.receive(at, &datagram, &a.endpoint.clone()).is_ok(), "what was under way comes in the previous session");
+    assert_eq!(a.device.state().peers[0].handshakes, 2);
+    let datagram = a.send(at + SECOND, &packet(1, 2, b"x")).unwrap();
+    assert!(b.receive(at + SECOND, &datagram, &a.endpoint.clone()).is_ok());
+}
+
+#[test]
+fn the_initiator_renews_the_session_when_it_only_receives() {
+    let (mut a, mut b) = connected();
+    for at_s in [100, 164, 166, 167] {
+        let datagram = b.send(at_s * SECOND, &packet(2, 1, b"x")).unwrap();
+        assert!(a.receive(at_s * SECOND, &datagram, &b.endpoint.clone()).is_ok());
+        assert_eq!(a.take_messages().len(), usize::from(at_s == 166), "at {at_s} s, and once");
+    }
+}
+
+#[test]
+fn a_session_ends_by_time_and_by_messages() {
+    let (mut a, mut b) = connected();
+    a.link().current().unwrap().set_counter(REKEY_AFTER_MESSAGES + 1);
+    let datagram = a.send(SECOND, &packet(1, 2, b"x")).unwrap();
+    assert!(b.receive(SECOND, &datagram, &a.endpoint.clone()).is_ok());
+    assert_eq!(a.take_messages().len(), 0, "the last initiation is too recent");
+    a.tick(REKEY_TIMEOUT);
+    assert_eq!(a.take_messages().len(), 1, "too many messages");
+    a.link().current().unwrap().set_counter(REJECT_AFTER_MESSAGES - 1);
+    assert!(a.send(6 * SECOND, &packet(1, 2, b"x")).is_ok());
+    assert_eq!(a.send(6 * SECOND, &packet(1, 2, b"x")), Err(Refusal::NoSession { attend: false }));
+    let (mut a, _b) = connected();
+    assert!(a.send(REJECT_AFTER_TIME - 1, &packet(1, 2, b"x")).is_ok());
+    a.take_messages();
+    assert!(matches!(a.send(REJECT_AFTER_TIME, &packet(1, 2, b"x")), Err(Refusal::NoSession { .. })));
+    let session = Arc::downgrade(&a.link().current().unwrap());
+    a.tick(REJECT_AFTER_TIME);
+    assert!(session.upgrade().is_none(), "its keys are erased");
+}
+
+#[test]
+fn data_is_answered_with_a_keepalive_after_ten_seconds() {
+    let (mut a, mut b) = connected();
+    let mut deliver = |a: &mut Host, now| {
+        let datagram = a.send(now, &packet(1, 2, b"x")).unwrap();
+        assert!(b.receive(now, &datagram, &a.endpoint.clone()).is_ok());
+    };
+    deliver(&mut a, SECOND);
+    deliver(&mut a, 5 * SECOND);
+    b.tick(11 * SECOND - 1);
+    assert_eq!(b.take_messages().len(), 0);
+    b.tick(11 * SECOND);
+    let keepalive = b.take_messages();
+    assert_eq!(keepalive.iter().map(Vec::len).collect::<Vec<_>>(), [32]);
+    assert_eq!(a.receive(11 * SECOND, &keepalive[0], &b.endpoint.clone()), Err(Outcome::Keepalive));
+    b.tick(21 * SECOND);
+    assert_eq!(b.take_messages().len(), 1, "more data had come before the first keepalive");
+    b.tick(60 * SECOND);
+    assert_eq!(b.take_messages().len(), 0, "a keepalive is not answered");
+    a.tick(60 * SECOND);
+    assert_eq!(a.take_messages().len(), 0);
+}
+
+#[test]
+fn data_without_an_answer_begins_a_handshake() {
+    let (mut a, _) = connected();
+    a.send(SECOND, &packet(1, 2, b"x")).unwrap();
+    a.send(10 * SECOND, &packet(1, 2, b"x")).unwrap();
+    a.tick(16 * SECOND - 1);
+    assert_eq!(a.take_messages().len(), 0);
+    a.tick(16 * SECOND + JITTER_MAX);
+    let messages = a.take_messages();
+    assert_eq!(Kind::of(&messages[0]), Some(Kind::Initiation));
+}
+
+#[test]
+fn persistent_keepalives_begin_at_once_and_keep_their_interval() {
+    let (mut a, mut b) = pair_with(Limits::default());
+    let key = b.key.public();
+    a.change_peer(PeerChange { persistent_keepalive_s: Some(25), ..PeerChange::new(key) });
+    a.tick(SECOND);
+    assert_eq!(a.out.messages.len(), 1, "an initiation, since there is no session");
+    exchange(SECOND, &mut a, &mut b);
+    let mut sent_at = Vec::new();
+    let mut now = SECOND;
+    while now < 110 * SECOND {
+        let next = a.tick(now).unwrap();
+        if !a.take_messages().is_empty() {
+            sent_at.push(now / SECOND);
+        }
+        now = next;
+    }
+    assert_eq!(sent_at, [26, 51, 76, 101]);
+    a.change_peer(PeerChange { persistent_keepalive_s: Some(0), ..PeerChange::new(key) });
+    a.tick(130 * SECOND);
+    assert_eq!(a.take_messages().len(), 0);
+}
+
+#[test]
+fn both_may_initiate_at_once() {
+    let (mut a, mut b) = pair_with(Limits::default());
+    b.add_peer(1, Some(a.endpoint.remote));
+    let _ = (a.send(0, &packet(1, 2, b"")), b.send(0, &packet(2, 1, b"")));
+    exchange(0, &mut a, &mut b);
+    for now in [SECOND, 2 * SECOND] {
+        let there = a.send(now, &packet(1, 2, b"x")).unwrap();
+        let back = b.send(now, &packet(2, 1, b"x")).unwrap();
+        assert!(b.receive(now, &there, &a.endpoint.clone()).is_ok());
+        assert!(a.receive(now, &back, &b.endpoint.clone()).is_ok());
+    }
+}
+
+#[test]
+fn configuration_is_what_was_set() {
+    let (mut a, b) = connected();
+    let key = b.key.public();
+    let prefix = |text: &str| text.parse::<IpNet>().unwrap();
+    a.configure(DeviceChange { listen_port: Some(7), fwmark: Some(8), ..DeviceChange::default() });
+    a.change_peer(PeerChange {
+        preshared_key: Some(PresharedKey::new([4; 32])),
+        allowed_ips: vec![PrefixChange::Add(prefix("fd00::/8")), PrefixChange::Remove(prefix("10.0.0.2/32"))],
+        ..PeerChange::new(key)
+    });
+    let state = a.device.state();
+    assert_eq!((state.listen_port, state.fwmark, state.private_key), (7, 8, Some(a.key.clone())));
+    assert_eq!(state.peers[0].allowed_ips, [prefix("fd00::/8")]);
+    assert_eq!(state.peers[0].preshared_key, PresharedKey::new([4; 32]));
+    a.change_peer(PeerChange { update_only: true, ..PeerChange::new(PublicKey([1; 32])) });
+    a.change_peer(PeerChange::new(a.key.public()));
+    assert_eq!(a.device.state().peers.len(), 1, "an unknown peer is not updated, and nobody is a peer of itself");
+    let other = PublicKey([1; 32]);
+    a.change_peer(PeerChange { allowed_ips: vec![PrefixChange::Add(prefix("fd00::/8"))], ..PeerChange::new(other) });
+    a.change_peer(PeerChange { allowed_ips: vec![PrefixChange::Remove(prefix("fd00::/8"))], ..PeerChange::new(key) });
+    let state = a.device.state();
+    assert_eq!(state.peers[0].allowed_ips, [], "the other peer has the prefix");
+    assert_eq!(state.peers[1].allowed_ips, [prefix("fd00::/8")]);
+    a.change_peer(PeerChange { replace_allowed_ips: true, ..PeerChange::new(other) });
+    assert!(a.device.state().peers[1].allowed_ips.is_empty());
+    a.out.clear();
+    a.change_peer(PeerChange { remove: true, ..PeerChange::new(key) });
+    assert_eq!(a.take_events(), [Event::Discard(PeerId(1))]);
+    a.configure(DeviceChange { replace_peers: true, ..DeviceChange::default() });
+    assert!(a.device.state().peers.is_empty());
+}
+
+#[test]
+fn a_removed_peer_and_a_new_key_end_sessions() {
+    let (mut a, mut b) = connected();
+    let datagram = b.send(SECOND, &packet(2, 1, b"x")).unwrap();
+    let link = Arc::downgrade(&a.link());
+    a.change_peer(PeerChange { remove: true, ..PeerChange::new(b.key.public()) });
+    assert!(link.upgrade().is_none(), "nothing of it is left");
+    let unknown = Err(Outcome::Dropped(DropCause::UnknownSession));
+    assert_eq!(a.receive(SECOND, &datagram, &b.endpoint), unknown);
+    let (mut a, mut b) = connected();
+    let datagram = b.send(SECOND, &packet(2, 1, b"x")).unwrap();
+    a.configure(DeviceChange { private_key: Some(PrivateKey::new([0; 32])), ..DeviceChange::default() });
+    assert_eq!(a.receive(SECOND, &datagram, &b.endpoint.clone()), unknown);
+    assert_eq!(a.device.state().private_key, None);
+    let _ = a.send(SECOND, &packet(1, 2, b"x"));
+    assert_eq!(a.take_messages().len(), 0, "without a key there is no handshake");
+    a.configure(DeviceChange { private_key: Some(a.key.clone()), ..DeviceChange::default() });
+    let _ = a.send(10 * SECOND, &packet(1, 2, b"x"));
+    assert_eq!(exchange(10 * SECOND, &mut a, &mut b), 3);
+}
