@@ -23,6 +23,8 @@ typedef __s32 s32;
 typedef __s64 s64;
 
 #define AF_UNIX 1
+#define SIGSTOP 19
+#define SIGTTOU 22
 #define AF_INET 2
 #define AF_INET6 10
 #define IPPROTO_TCP 6

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{PARSHALL, Running, Scratch, btf, has};
-use parshall_evidence::{Capture, FollowReason, Followed};
+use parshall_evidence::{Capture, FollowReason, Followed, HopKind};
 
 /// The processes of a chain, in their order.
 struct Chain {
@@ -194,4 +194,48 @@ fn who_may_not_be_seen_is_reported() {
     let address = format!("who answers at 127.0.0.1:{} could not be seen", server.port);
     let note = capture.blind.iter().find(|note| note.contains(&address));
     assert!(note.is_some_and(|note| note.contains("may not be read")), "{:?}", capture.blind);
+}
+
+/// The targets of a kind of wait in the services of a capture.
+fn targets(capture: &Capture, kind: HopKind) -> Vec<&str> {
+    let hops = capture.services.iter().flat_map(|service| &service.path).flat_map(|part| &part.hops);
+    hops.filter(|hop| hop.kind == kind).map(|hop| hop.target.as_str()).collect()
+}
+
+#[test]
+fn who_stops_a_process_is_named() {
+    if !ready("who stops a process") {
+        return;
+    }
+    let _alone = common::alone();
+    let chain = Chain::start(&["serve", "127.0.0.1"], 1);
+    chain.load();
+    let pid = chain.pids[0].to_string();
+    let stops =
+        r#"echo "stopper $$"; for i in $(seq 100); do kill -STOP "$0"; sleep 0.1; kill -CONT "$0"; sleep 0.1; done"#;
+    let (stopper, _) = common::start_lines(Command::new("bash").args(["-c", stops, &pid]), 1);
+    let capture = observe(&["--port", &chain.port.to_string()]);
+    let by = format!("bash[{}] (SIGSTOP)", stopper.pid());
+    let found = targets(&capture, HopKind::Stopped);
+    assert!(!found.is_empty() && found.iter().all(|target| *target == by), "{found:?}, not {by}");
+    drop(stopper);
+    Command::new("kill").args(["-CONT", &pid]).status().unwrap();
+}
+
+#[test]
+fn who_uses_the_cpu_instead_is_named() {
+    let what = "who uses the CPU instead";
+    if !ready(what) || !has(&["taskset"], what) {
+        return;
+    }
+    let _alone = common::alone();
+    let chain = Chain::start_in(&["taskset", "-c", "0", "python3"], &["serve", "127.0.0.1"], 1);
+    chain.load();
+    let spins = "echo spins; end=$((SECONDS+20)); while [ $SECONDS -lt $end ]; do :; done";
+    let (hog, _) = common::start_lines(Command::new("taskset").args(["-c", "0", "bash", "-c", spins]), 1);
+    let capture = observe(&["--port", &chain.port.to_string()]);
+    let found = targets(&capture, HopKind::RunQueue);
+    let named = format!("bash[{}]", hog.pid());
+    assert!(found.contains(&named.as_str()), "{found:?}, not {named}");
+    assert!(!found.iter().any(|target| target.starts_with("thread ")), "{found:?}");
 }

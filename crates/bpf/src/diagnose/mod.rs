@@ -11,6 +11,7 @@ mod loaded;
 pub mod probes;
 pub mod record;
 pub mod sample;
+pub mod signal;
 pub mod syscall;
 pub mod thread;
 pub mod timeline;

@@ -10,5 +10,6 @@
 #include "diagnose/timer/probe.bpf.h"
 #include "diagnose/sample/probe.bpf.h"
 #include "diagnose/lifecycle/probe.bpf.h"
+#include "diagnose/signal/probe.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

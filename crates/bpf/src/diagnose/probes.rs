@@ -98,6 +98,7 @@ impl Programs for BtfPrograms {
             ("on_state", &progs.on_state),
             ("on_new_task", &progs.on_new_task),
             ("on_exit", &progs.on_exit),
+            ("on_stop_signal", &progs.on_stop_signal),
             ("on_retransmit", &progs.on_retransmit),
             ("on_reset_sent", &progs.on_reset_sent),
             ("on_reset_received", &progs.on_reset_received),

@@ -1,7 +1,7 @@
 //! Decodes the records of the ring buffer by their kind.
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use super::{flow, lifecycle, sample, thread, timeline, udp};
+use super::{flow, lifecycle, sample, signal, thread, timeline, udp};
 use crate::bytes::read;
 
 /// `struct record_head` of `records.h`.
@@ -37,6 +37,8 @@ pub enum Event {
     Call(timeline::CallWire),
     /// A datagram was received or sent.
     UdpCall(udp::UdpCallWire),
+    /// A signal was sent that stops a process.
+    StopSignal(signal::StopSignalWire),
 }
 
 /// Decodes one record. Returns `None` if its kind or length is unknown.
@@ -53,6 +55,7 @@ pub fn decode(bytes: &[u8]) -> Option<Event> {
         8 => Event::Call(read(bytes)?),
         9 => Event::UdpCall(read(bytes)?),
         10 => Event::FlowEnd(Box::new(read::<lifecycle::ShortFlowEndWire>(bytes)?.dump())),
+        11 => Event::StopSignal(read(bytes)?),
         _ => return None,
     };
     Some(event)
@@ -81,7 +84,7 @@ mod tests {
                 .map(|i| {
                     seed = seed.wrapping_mul(6364136223846793005).wrapping_add(i as u64 | 1);
                     if i == 0 {
-                        (seed % 12) as u8
+                        (seed % 13) as u8
                     } else if i < 4 {
                         0
                     } else {
@@ -98,7 +101,7 @@ mod tests {
                     Event::FlowEnd(d) => drop(d.cells()),
                     Event::OffCpu(o) => assert!(format!("{:?}", o.waker_context()).len() > 3),
                     Event::UdpCall(u) => assert_eq!(u.addresses().0.port(), u.sport),
-                    Event::ThreadEnd(_) | Event::Call(_) => {}
+                    Event::ThreadEnd(_) | Event::Call(_) | Event::StopSignal(_) => {}
                 }
             }
         }

@@ -42,7 +42,7 @@ enum call_op { OP_RECEIVE, OP_SEND, OP_ACCEPT };
 
 enum record_kind {
 	REC_FLOW_STALL = 1, REC_THREAD_STALL, REC_USER_STACK, REC_SAMPLE, REC_FLOW_END, REC_THREAD_END, REC_OFF_CPU, REC_CALL,
-	REC_UDP_CALL, REC_SHORT_FLOW_END
+	REC_UDP_CALL, REC_SHORT_FLOW_END, REC_STOP_SIGNAL
 };
 
 struct flow_key {
@@ -378,7 +378,18 @@ struct udp_call_rec {
 	u32 pad2;
 };
 
-_Static_assert(sizeof(struct off_cpu_rec) == 64 && sizeof(struct call_rec) == 48 && sizeof(struct udp_call_rec) == 96,
+/* A signal that stops a process of the subject. `head.tid` is the thread it was sent to. */
+struct stop_signal_rec {
+	struct record_head head;
+	u32 tgid;
+	u32 signal;
+	u32 sender_tgid;
+	u32 pad;
+	char sender_comm[COMM_LEN];
+};
+
+_Static_assert(sizeof(struct off_cpu_rec) == 64 && sizeof(struct call_rec) == 48 && sizeof(struct udp_call_rec) == 96 &&
+		       sizeof(struct stop_signal_rec) == 48,
 	       "the decoders have the same sizes");
 
 /* Written by the iterator over files: a process has this socket open. */

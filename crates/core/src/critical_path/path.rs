@@ -1,5 +1,5 @@
 //! Pieces of many requests, added up by the way they went.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_evidence::{Hop, HopKind, PathPart};
 
@@ -30,6 +30,8 @@ struct Sum {
     /// By step: time of each thread, and a stack with the time that has it.
     threads: Vec<BTreeMap<u32, u64>>,
     stacks: Vec<BTreeMap<u32, u64>>,
+    /// By step: time of each thread that it waited for.
+    targets: Vec<BTreeMap<u32, u64>>,
 }
 
 /// The parts so far.
@@ -86,6 +88,7 @@ impl<'a> Paths<'a> {
 
     fn target(&self, step: &Step) -> String {
         match step.target {
+            Target::None if step.kind == HopKind::Stopped => self.stopped_by(step.tid),
             Target::None => String::new(),
             Target::Remote(id) => self.index.socket(id).map_or_else(String::new, |s| match step.kind {
                 // The clients of a service differ in nothing but their ports.
@@ -100,14 +103,20 @@ impl<'a> Paths<'a> {
                 let pid = self.index.names(step.tid).map_or(0, |n| n.pid);
                 self.index.timeline.files.get(&(pid, fd)).cloned().unwrap_or_default()
             }
+            // Which of them it was is added at the end.
             Target::Thread(tid) => match self.index.names(tid) {
-                Some(names) if names.thread == names.process => names.process.clone(),
-                Some(names) => format!("{} ({})", names.process, without_numbers(&names.thread)),
+                Some(names) if names.thread == names.process || names.thread.is_empty() => names.process.clone(),
+                Some(names) => format!("{} of {}", without_numbers(&names.thread), names.process),
                 // Whoever ran is gone by now: they are many, and none of them matters by itself.
                 None if step.kind == HopKind::RunQueue => "other processes".to_string(),
                 None => format!("thread {tid}"),
             },
         }
+    }
+
+    fn stopped_by(&self, tid: u32) -> String {
+        let pid = self.index.names(tid).map_or(0, |n| n.pid);
+        self.index.timeline.stopped_by.get(&pid).cloned().unwrap_or_default()
     }
 
     /// Adds the small parts to what they are a part of, from the innermost steps outwards.
@@ -125,6 +134,7 @@ impl<'a> Paths<'a> {
                 keys.pop();
                 sum.threads.truncate(keys.len());
                 sum.stacks.truncate(keys.len());
+                sum.targets.truncate(keys.len());
                 self.sums.entry(keys).or_default().join(sum);
             }
         }
@@ -135,10 +145,14 @@ impl Sum {
     fn take(&mut self, steps: &[Step], ns: u64) {
         self.threads.resize_with(steps.len(), BTreeMap::new);
         self.stacks.resize_with(steps.len(), BTreeMap::new);
+        self.targets.resize_with(steps.len(), BTreeMap::new);
         for (i, step) in steps.iter().enumerate() {
             *self.threads[i].entry(step.tid).or_default() += ns;
             if let Some(stack) = step.stack {
                 *self.stacks[i].entry(stack).or_default() += ns;
+            }
+            if let Target::Thread(tid) = step.target {
+                *self.targets[i].entry(tid).or_default() += ns;
             }
         }
         self.ns += ns;
@@ -152,7 +166,9 @@ impl Sum {
         self.threads.resize_with(self.threads.len().max(other.threads.len()), BTreeMap::new);
         self.stacks.resize_with(self.stacks.len().max(other.stacks.len()), BTreeMap::new);
         add_all(&mut self.threads, other.threads);
+        self.targets.resize_with(self.targets.len().max(other.targets.len()), BTreeMap::new);
         add_all(&mut self.stacks, other.stacks);
+        add_all(&mut self.targets, other.targets);
     }
 }
 
@@ -180,11 +196,27 @@ fn part(index: &Index<'_>, keys: Vec<Key>, sum: &Sum) -> PathPart {
             process: key.process,
             kind: key.kind,
             syscall: key.syscall,
-            target: key.target,
+            target: match sum.targets.get(i) {
+                Some(tids) if !tids.is_empty() => numbered(index, &key.target, tids),
+                _ => key.target,
+            },
             stack: most(sum.stacks.get(i)),
         }
     });
     PathPart { hops: hops.collect(), ns: sum.ns, requests: sum.requests, longest_ns: sum.longest_ns }
+}
+
+/// `sh[812]`, `worker-3 of app[311]`; without a number where the threads of several processes had the same name.
+fn numbered(index: &Index<'_>, name: &str, tids: &BTreeMap<u32, u64>) -> String {
+    let named = tids.keys().filter_map(|tid| Some((*tid, index.names(*tid)?)));
+    let pids: BTreeSet<u32> = named.clone().map(|(_, names)| names.pid).filter(|pid| *pid != 0).collect();
+    match (pids.len(), named.clone().next()) {
+        (1, Some((tid, names))) if tids.len() == 1 && names.thread != names.process && !names.thread.is_empty() => {
+            format!("{} of {}[{}]", names.thread, names.process, if names.pid == 0 { tid } else { names.pid })
+        }
+        (1, Some((_, names))) => format!("{name}[{}]", names.pid),
+        _ => name.to_string(),
+    }
 }
 
 /// `worker-12` and `worker-3` do the same.

@@ -527,3 +527,54 @@ fn a_holders_client_has_a_name() {
     let leaf = service.path.iter().filter_map(|p| p.hops.last()).find(|h| h.kind == HopKind::Client);
     assert!(leaf.expect("the client is waited for").target.ends_with(" (psql 1200)"), "{service:?}");
 }
+
+/// The target of the leaf with the most time of a kind.
+fn target_of(service: &Service, kind: HopKind) -> &str {
+    let leaves = service.path.iter().filter_map(|part| part.hops.last());
+    leaves.filter(|hop| hop.kind == kind).map(|hop| hop.target.as_str()).next().expect("it occurs")
+}
+
+/// Requests of which 101 waited for a CPU while each of `others` ran.
+fn preempted_by(others: &[u32]) -> Script {
+    let mut script = served();
+    for (i, other) in others.iter().enumerate() {
+        let at = i as u64 * 1_000;
+        let waits = OffCpu { why: Why::Preempted, ran_instead_tid: *other, ..off(101, at + 200, at + 200, at + 700) };
+        script = script.receives(101, 1, at + 100, at + 100).off(waits).sends(101, 1, at + 800);
+    }
+    script
+}
+
+#[test]
+fn who_runs_instead_has_a_name_and_a_number() {
+    use super::timeline::Names;
+    let named = |others: &[(u32, u32, &str)]| {
+        let tids: Vec<u32> = others.iter().map(|other| other.0).collect();
+        let mut script = preempted_by(&tids);
+        for &(tid, pid, thread) in others {
+            let names = Names { pid, thread: thread.to_string(), process: "sh".to_string() };
+            script.timeline.names.insert(tid, names);
+        }
+        target_of(&only(script), HopKind::RunQueue).to_string()
+    };
+    assert_eq!(named(&[(900, 900, "sh")]), "sh[900]");
+    assert_eq!(named(&[(900, 900, "sh"), (900, 900, "sh")]), "sh[900]");
+    assert_eq!(named(&[(901, 900, "worker-3")]), "worker-3 of sh[900]");
+    assert_eq!(named(&[(901, 900, "worker-3"), (902, 900, "worker-4")]), "worker-# of sh[900]");
+    assert_eq!(named(&[(900, 900, "sh"), (910, 910, "sh")]), "sh");
+    assert_eq!(target_of(&only(preempted_by(&[900])), HopKind::RunQueue), "other processes");
+}
+
+#[test]
+fn who_stopped_a_process_is_the_target_of_its_wait() {
+    let stopped = || {
+        let stopped = OffCpu { why: Why::Stopped, fd_number: 3, ..off(101, 200, 700, 700) };
+        let mut script = served().receives(101, 1, 100, 100).off(stopped).sends(101, 1, 800);
+        script.timeline.files.insert((100, 3), "/data".to_string());
+        script
+    };
+    assert_eq!(target_of(&only(stopped()), HopKind::Stopped), "", "not what it was about to read");
+    let mut script = stopped();
+    script.timeline.stopped_by.insert(100, "kill[812] (SIGSTOP)".to_string());
+    assert_eq!(target_of(&only(script), HopKind::Stopped), "kill[812] (SIGSTOP)");
+}

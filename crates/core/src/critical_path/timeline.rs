@@ -162,6 +162,8 @@ pub struct Timeline {
     pub unobserved_ends: HashMap<FlowId, Holder>,
     /// Of threads that still slept for a mutex when the window ended, who held it.
     pub mutex_owners: HashMap<u32, u32>,
+    /// Of processes that were stopped, who did it: `kill[812] (SIGSTOP)`, `gdb[90] (ptrace)`, where that was seen.
+    pub stopped_by: HashMap<u32, String>,
     /// Processes whose threads were observed, with the time from which they were.
     pub observed_pids: HashMap<u32, u64>,
     /// The path of what a descriptor refers to, by process and descriptor number.

@@ -279,6 +279,8 @@ impl<'a> Walk<'a> {
         };
         let target = match kind {
             HopKind::Connect | HopKind::Send => Target::Remote(off.target),
+            // Whatever it was about to do: who stopped it matters.
+            HopKind::Stopped => Target::None,
             _ if off.fd_number >= 0 => Target::File(off.fd_number),
             _ => Target::None,
         };

@@ -143,7 +143,7 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>) -> String 
         HopKind::RunQueue if hop.target.is_empty() => "waits for a CPU".to_string(),
         HopKind::RunQueue => format!("waits for a CPU that runs {}", hop.target),
         HopKind::Throttled => "is out of CPU quota".to_string(),
-        HopKind::Stopped => "is stopped".to_string(),
+        HopKind::Stopped => format!("is stopped{}", target(" by ")),
         HopKind::Lock if next.is_some() => {
             format!("waits{}{} for a lock, always woken by {next_name}", call(), function(capture, hop))
         }

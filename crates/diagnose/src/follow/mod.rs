@@ -7,6 +7,7 @@
 mod descriptors;
 mod names;
 mod sockets;
+mod stopped;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ use crate::syscall_name::syscall_name;
 use descriptors::Descriptors;
 use names::{KnownNames, comm};
 use sockets::Sockets;
+use stopped::Stopped;
 
 /// The longest step of a pass over /proc, and of the reading of the observed processes' descriptors.
 const STEP: Duration = Duration::from_millis(25);
@@ -42,6 +44,8 @@ const CLIENTS_DUTY: u64 = 20;
 const CLOSED_MAX: usize = 256;
 /// The longest reading of names at a time.
 const NAMES: Duration = Duration::from_millis(5);
+/// The same when the window is over.
+const LAST_NAMES: Duration = Duration::from_millis(50);
 /// Threads that ended waits, pipes that were waited for, and other ends of sockets that are kept, each.
 const NOTED_MAX: usize = 8_192;
 /// Waits for pipes shorter than this tell nothing of who is at the other end.
@@ -63,6 +67,7 @@ pub struct Follower {
     awaited: HashSet<u64>,
     /// Holders of the other ends of sockets, by the socket's cookie.
     holders: HashMap<FlowId, Holder>,
+    stopped: Stopped,
     descriptors: Descriptors,
     sockets: Sockets,
     /// What the observed processes hold, clients of the port excepted; when each was last read.
@@ -107,6 +112,7 @@ impl Follower {
             wakes: HashMap::new(),
             awaited: HashSet::new(),
             holders: HashMap::new(),
+            stopped: Stopped::default(),
             descriptors,
             sockets: Sockets::default(),
             held: BTreeMap::new(),
@@ -135,6 +141,8 @@ impl Follower {
         match event {
             Event::OffCpu(off) => self.see_off_cpu(off),
             Event::FlowEnd(dump) => self.see_closed(dump),
+            Event::ThreadStall(stall) => self.names.see_waker(stall.waker_tid, stall.waker_tgid, &stall.waker_comm),
+            Event::StopSignal(signal) => self.stopped.see(signal),
             _ => {}
         }
     }
@@ -281,6 +289,7 @@ impl Follower {
     }
 
     fn read(&mut self, pid: u32, now: u64) {
+        self.stopped.read(pid);
         let ends = self.descriptors.read(pid, &HashSet::new());
         if ends.is_empty() && proc_fs::stat(pid).is_none() {
             self.held.remove(&pid);
@@ -414,7 +423,9 @@ impl Follower {
         let observed = &timeline.observed_pids;
         self.holders.retain(|_, holder| !observed.contains_key(&holder.pid));
         timeline.unobserved_ends = self.holders;
+        self.names.read(LAST_NAMES);
         self.names.complete(timeline);
+        self.stopped.complete(timeline);
     }
 
     /// Where processes were awaited and could not be followed, a sentence each.

@@ -19,6 +19,8 @@ pub struct KnownNames {
     /// None for a thread that ended before it could be read.
     threads: HashMap<u32, Option<Names>>,
     files: HashMap<(u32, i32), String>,
+    /// Process and name of threads that ended long waits, as the probes saw them: such a thread may have ended since.
+    wakers: HashMap<u32, (u32, String)>,
     /// Names of UNIX sockets, their own or the other end's, by inode.
     unix: HashMap<u64, String>,
     /// How often each process was seen with each of its titles.
@@ -33,6 +35,13 @@ impl KnownNames {
         let space = self.threads.len() + self.new_threads.len() < NAMES_MAX;
         if tid != 0 && space && !self.threads.contains_key(&tid) {
             self.new_threads.insert(tid);
+        }
+    }
+
+    /// A thread ended a long wait, and had this name when it did.
+    pub fn see_waker(&mut self, tid: u32, pid: u32, comm: &[u8; 16]) {
+        if tid != 0 && self.wakers.len() < NAMES_MAX {
+            self.wakers.entry(tid).or_insert_with(|| (pid, parshall_bpf::comm(comm)));
         }
     }
 
@@ -94,9 +103,7 @@ impl KnownNames {
 
     /// The title that a process was seen with most often; empty when it has none.
     pub fn title(&self, pid: u32) -> String {
-        let most =
-            self.titles.get(&pid).and_then(|titles| titles.iter().max_by_key(|(title, count)| (**count, *title)));
-        most.map(|(title, _)| title.clone()).unwrap_or_default()
+        title_of(&self.titles, pid)
     }
 
     /// Adds what the timeline does not know from the probes.
@@ -111,7 +118,14 @@ impl KnownNames {
                 }
             }
         }
-        let titles: Vec<(u32, String)> = self.titles.keys().map(|&pid| (pid, self.title(pid))).collect();
+        for (tid, (pid, thread)) in self.wakers {
+            if !timeline.names.contains_key(&tid) {
+                let leader = timeline.names.get(&pid).map(|names| names.thread.clone());
+                let process = if pid == tid { thread.clone() } else { leader.unwrap_or_else(|| comm(pid)) };
+                timeline.names.insert(tid, Names { pid, thread, process });
+            }
+        }
+        let titles: Vec<(u32, String)> = self.titles.keys().map(|&pid| (pid, title_of(&self.titles, pid))).collect();
         timeline.titles.extend(titles);
         let unix = self.unix;
         let path = |link: String| match proc_fs::inode_in(&link, "socket") {
@@ -120,6 +134,11 @@ impl KnownNames {
         };
         timeline.files.extend(self.files.into_iter().filter_map(|(fd, link)| Some((fd, path(link)?))));
     }
+}
+
+fn title_of(titles: &HashMap<u32, HashMap<String, u32>>, pid: u32) -> String {
+    let most = titles.get(&pid).and_then(|titles| titles.iter().max_by_key(|(title, count)| (**count, *title)));
+    most.map(|(title, _)| title.clone()).unwrap_or_default()
 }
 
 fn thread_names(tid: u32) -> Option<Names> {

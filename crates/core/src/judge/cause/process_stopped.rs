@@ -11,12 +11,22 @@ pub const CAUSE: Cause = Cause { id: "process-stopped", title: "The process is s
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Stopped) else { return not_spent(facts, Spent::Stopped) };
     let leaf = waits.leaf;
-    let summary = format!("{}: {} was stopped meanwhile, {} a request.", waits.share_words(), name(leaf), waits.each());
-    let fix = format!(
-        "Find who stops it (kill -STOP, a debugger, docker pause, the freezer): grep -E 'State|TracerPid' /proc/{0}/status. Let it \
-         run: kill -CONT {0}",
-        leaf.pid
-    );
+    let by = if leaf.target.is_empty() { String::new() } else { format!(" by {}", leaf.target) };
+    let summary =
+        format!("{}: {} was stopped meanwhile{by}, {} a request.", waits.share_words(), name(leaf), waits.each());
+    let fix = if by.is_empty() {
+        format!(
+            "Find who stops it (kill -STOP, a debugger, docker pause, the freezer): grep -E 'State|TracerPid' /proc/{0}/status. Let \
+             it run: kill -CONT {0}",
+            leaf.pid
+        )
+    } else if leaf.target.contains("ptrace") {
+        format!("{} traces it: detach it, or end it.", leaf.target)
+    } else if leaf.target.contains("freezer") {
+        "Thaw its control group: docker unpause, or 0 to its cgroup.freeze.".to_string()
+    } else {
+        format!("See why {} stops it. Let it run: kill -CONT {}", leaf.target, leaf.pid)
+    };
     waits.candidate(summary, Vec::new(), fix).holds()
 }
 
@@ -33,5 +43,21 @@ mod tests {
         let report = crate::judge::judge(&with(service));
         assert_eq!(report.verdict.cause.as_deref(), Some("process-stopped"));
         assert!(report.findings[0].fix.text.ends_with("kill -CONT 100"), "{}", report.findings[0].fix.text);
+    }
+
+    #[test]
+    fn who_stopped_it_is_named() {
+        for (by, fix) in [
+            ("kill[812] (SIGSTOP)", "kill -CONT 100"),
+            ("gdb[90] (ptrace)", "detach"),
+            ("the freezer of /x", "cgroup.freeze"),
+        ] {
+            let way = Hops::new().thread(100, 101, "app").on(HopKind::Stopped, "").target(by);
+            let report = crate::judge::judge(&with(ServiceBuilder::new(80).requests(20, 50.0).part(way, 1.0)));
+            let finding = &report.findings[0];
+            assert!(finding.summary.contains(&format!("stopped meanwhile by {by}")), "{}", finding.summary);
+            assert!(finding.fix.text.contains(fix), "{}", finding.fix.text);
+            assert_eq!(finding.chain.last().map(|hop| hop.text.clone()), Some(format!("is stopped by {by}")));
+        }
     }
 }

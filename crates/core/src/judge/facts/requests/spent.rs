@@ -273,9 +273,10 @@ impl<'c> Context<'c> {
 
     /// One of the processes that serve or ask here, or the kernel's own threads that move their packets.
     fn is_own(&self, target: &str) -> bool {
-        let process = target.split(" (").next().unwrap_or(target);
+        let name = target.split('[').next().unwrap_or(target);
+        let process = name.rsplit(" of ").next().unwrap_or(name);
         let packets = ["ksoftirqd", "napi/"].iter().any(|name| target.starts_with(name));
-        packets || self.names.contains(process) || self.names.contains(target)
+        packets || self.names.contains(process) || self.names.contains(name)
     }
 
     /// The lock that lets one thread of an interpreter run at a time: it is held by whoever computes.

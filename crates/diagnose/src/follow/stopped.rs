@@ -1,0 +1,130 @@
+//! Who stops processes: the sender of a signal, as the probe saw it, a debugger, or the freezer of a control group.
+use std::collections::{HashMap, HashSet};
+use std::fs;
+
+use parshall_bpf::diagnose::signal::StopSignalWire;
+use parshall_core::critical_path::timeline::{Timeline, Why};
+use parshall_host::cgroup::Mounts;
+use parshall_host::proc_fs;
+
+use super::names::comm;
+
+/// Processes of which it is kept who stopped them.
+const PROCESSES_MAX: usize = 1_024;
+
+/// Who was seen to stop which process.
+#[derive(Debug, Default)]
+pub struct Stopped {
+    by: HashMap<u32, String>,
+}
+
+impl Stopped {
+    /// A signal was sent that stops a process; the last one counts.
+    pub fn see(&mut self, signal: &StopSignalWire) {
+        let name = match signal.signal {
+            19 => "SIGSTOP",
+            20 => "SIGTSTP",
+            21 => "SIGTTIN",
+            _ => "SIGTTOU",
+        };
+        let sender = parshall_bpf::comm(&signal.sender_comm);
+        self.note(signal.tgid, format!("{sender}[{}] ({name})", signal.sender_tgid));
+    }
+
+    /// Notes the debugger of a process that is stopped now, or that its control group is frozen. Meant for a few times a second:
+    /// it reads one or two files.
+    pub fn read(&mut self, pid: u32) {
+        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return };
+        let tracer = proc_fs::status_field(&status, "TracerPid").and_then(|field| field.parse::<u32>().ok());
+        if let Some(tracer) = tracer.filter(|&tracer| tracer != 0) {
+            self.note(pid, format!("{}[{tracer}] (ptrace)", comm(tracer)));
+        } else if let Some(group) = frozen_group(pid) {
+            self.note(pid, format!("the freezer of {group}"));
+        }
+    }
+
+    fn note(&mut self, pid: u32, by: String) {
+        if self.by.len() < PROCESSES_MAX || self.by.contains_key(&pid) {
+            self.by.insert(pid, by);
+        }
+    }
+
+    /// Adds them to the timeline, for the processes that were stopped in it. One whose stop was not seen is read now: it may still
+    /// be stopped.
+    pub fn complete(mut self, timeline: &mut Timeline) {
+        let stopped = |tid: &u32| timeline.off_cpu[tid].iter().any(|off| off.why == Why::Stopped);
+        let tids = timeline.off_cpu.keys().filter(|tid| stopped(tid));
+        let pids: HashSet<u32> = tids.filter_map(|tid| Some(timeline.names.get(tid)?.pid)).collect();
+        for &pid in pids.iter().take(PROCESSES_MAX) {
+            if !self.by.contains_key(&pid) {
+                self.read(pid);
+            }
+        }
+        self.by.retain(|pid, _| pids.contains(pid));
+        timeline.stopped_by = self.by;
+    }
+}
+
+/// The path of the process' control group, if that is frozen. Only version 2 has `cgroup.events`.
+fn frozen_group(pid: u32) -> Option<String> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::")).filter(|path| *path != "/")?;
+    let directories = Mounts::read().directories_named(group.as_ref());
+    let frozen = |events: String| events.lines().any(|line| line == "frozen 1");
+    let mut events = directories.iter().filter_map(|path| fs::read_to_string(path.join("cgroup.events")).ok());
+    events.any(frozen).then(|| group.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_bpf::diagnose::record::RecordHead;
+    use parshall_core::critical_path::timeline::{Names, OffCpu, Waker};
+    use parshall_evidence::FdKind;
+
+    use super::*;
+
+    fn sent(tgid: u32, signal: u32) -> StopSignalWire {
+        let head = RecordHead { kind: 11, tid: tgid, at: 1 };
+        let mut sender_comm = [0; 16];
+        sender_comm[..4].copy_from_slice(b"kill");
+        StopSignalWire { head, tgid, signal, sender_tgid: 812, pad: 0, sender_comm }
+    }
+
+    fn off(tid: u32, why: Why) -> OffCpu {
+        OffCpu {
+            tid,
+            begin_ns: 0,
+            wake_ns: 5,
+            end_ns: 5,
+            why,
+            syscall: -1,
+            fd: FdKind::None,
+            fd_number: -1,
+            target: 0,
+            waker: Waker::Unknown,
+            ran_instead_tid: 0,
+            stack: None,
+        }
+    }
+
+    #[test]
+    fn of_processes_that_were_stopped_the_sender_is_kept() {
+        let mut stopped = Stopped::default();
+        stopped.see(&sent(100, 19));
+        stopped.see(&sent(200, 20));
+        let mut timeline = Timeline::default();
+        for (tid, pid, why) in [(101, 100, Why::Stopped), (200, 200, Why::Slept)] {
+            timeline.off_cpu.insert(tid, vec![off(tid, why)]);
+            timeline.names.insert(tid, Names { pid, ..Names::default() });
+        }
+        stopped.complete(&mut timeline);
+        assert_eq!(timeline.stopped_by.into_iter().collect::<Vec<_>>(), [(100, "kill[812] (SIGSTOP)".to_owned())]);
+    }
+
+    #[test]
+    fn this_process_is_neither_traced_nor_frozen() {
+        let mut stopped = Stopped::default();
+        stopped.read(std::process::id());
+        assert!(stopped.by.is_empty(), "{stopped:?}");
+    }
+}
