@@ -48,6 +48,8 @@ struct End {
     passive: bool,
     /// When it was first seen; 0 if it was open before that.
     begin: u64,
+    /// When it closed, if it did.
+    closed: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -140,7 +142,15 @@ impl Events {
         let peer = if remote.port() == 0 { 0 } else { hash(&remote) };
         if self.push_call(call, peer) {
             self.datagram_sockets.entry(call.cookie).or_insert_with(|| DatagramSocket {
-                end: End { local, remote, netns: wire.netns.into(), pid: call.tgid, passive: false, begin: call.since },
+                end: End {
+                    local,
+                    remote,
+                    netns: wire.netns.into(),
+                    pid: call.tgid,
+                    passive: false,
+                    begin: call.since,
+                    closed: None,
+                },
                 bound: wire.bound != 0,
                 received_first: call.op == OP_RECEIVE,
             });
@@ -158,6 +168,7 @@ impl Events {
                 pid: dump.flow.tgid,
                 passive: dump.key.passive != 0,
                 begin: if dump.flow.late == 0 { dump.flow.begin } else { 0 },
+                closed: Some(dump.snap.at),
             };
             self.closed.insert(dump.flow.cookie, end);
         }
@@ -267,17 +278,21 @@ impl Events {
                 sockets.insert(id, (end.netns, socket));
             }
         };
+        let (begin, end) = parts.window;
+        let closed_ns = |of: &End| of.closed.map(|at| at.clamp(begin, end) - begin);
         for (id, end) in &self.closed {
             let serves = end.passive || parts.listeners.contains(&(end.netns, end.local.port()));
-            add(*id, end, socket_of(end, serves, end.begin > parts.window.0, false));
+            add(
+                *id,
+                end,
+                Socket { closed_ns: closed_ns(end), ..socket_of(end, serves, end.begin > parts.window.0, false) },
+            );
         }
         for flow in parts.flows.iter().filter(|flow| flow.merged.is_none()) {
             let end = end_of_flow(flow);
-            add(
-                flow.id,
-                &end,
-                socket_of(&end, flow.role == Role::Server, flow.begin_ns > 0 && flow.first.state == 0, false),
-            );
+            let opened = flow.begin_ns > 0 && flow.first.state == 0;
+            let closed_ns = self.closed.get(&flow.id).and_then(closed_ns);
+            add(flow.id, &end, Socket { closed_ns, ..socket_of(&end, flow.role == Role::Server, opened, false) });
         }
         for (id, socket) in &self.datagram_sockets {
             let connected = socket.end.remote.port() != 0;
@@ -330,11 +345,13 @@ fn end_of_flow(flow: &FlowRecord) -> End {
         pid: flow.pid,
         passive: flow.role == Role::Server,
         begin: flow.begin_ns,
+        closed: None,
     }
 }
 
 fn socket_of(end: &End, serves: bool, opened: bool, udp: bool) -> Socket {
-    Socket { local: end.local, remote: end.remote, pid: end.pid, serves, udp, opened, other_end: None }
+    let (local, remote, pid) = (end.local, end.remote, end.pid);
+    Socket { local, remote, pid, serves, udp, opened, closed_ns: None, other_end: None }
 }
 
 /// The socket with the addresses exchanged. A UDP server is bound to its port and not connected, perhaps on every address.

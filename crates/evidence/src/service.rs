@@ -34,6 +34,9 @@ pub struct Service {
     pub unanswered: u64,
     /// For how long the longest of those had waited by then.
     pub unanswered_longest_ns: u64,
+    /// Requests whose connection closed before they had a reply: their client gave up.
+    #[serde(default)]
+    pub abandoned: u64,
     /// Connections on which a request was seen.
     pub connections: u64,
     /// Of them, those that were opened within the observed time.
@@ -99,6 +102,9 @@ pub struct Hop {
     pub thread: String,
     /// The name of the process.
     pub process: String,
+    /// The title that the process has given itself (setproctitle).
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub title: String,
     /// What it did or waited for.
     pub kind: HopKind,
     /// The system call in which it waited; empty when it was in none.

@@ -186,6 +186,9 @@ pub struct ServiceReport {
     pub unanswered: u64,
     /// For how long the longest of them had waited by then.
     pub unanswered_longest_ms: f64,
+    /// Requests whose connection closed before they had a reply.
+    #[serde(default)]
+    pub abandoned: u64,
     /// Where the time of the requests and of their replies went.
     pub time: RequestTime,
 }

@@ -193,6 +193,7 @@ fn part(index: &Index<'_>, keys: Vec<Key>, sum: &Sum) -> PathPart {
             tid,
             threads: sum.threads.get(i).map_or(0, BTreeMap::len) as u32,
             thread: names.map_or_else(String::new, |n| n.thread.clone()),
+            title: names.and_then(|n| index.timeline.titles.get(&n.pid)).cloned().unwrap_or_default(),
             process: key.process,
             kind: key.kind,
             syscall: key.syscall,

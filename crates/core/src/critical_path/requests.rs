@@ -1,7 +1,7 @@
 //! Requests, cut out of the calls on a socket: what was received is a request until something is sent.
 //!
 //! A slice shows only a part of the time. What a slice cut at its begin is not counted, what it cut at its end counts as
-//! outstanding until then.
+//! outstanding until then, and what had no reply when its connection closed until that.
 use std::collections::HashMap;
 
 use parshall_evidence::FlowId;
@@ -39,7 +39,12 @@ pub fn served(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64,
     let mut requests = Vec::new();
     for &slice in slices {
         let within = in_slice(calls, slice);
-        if socket.udp { datagrams(id, within, slice, &mut requests) } else { stream(id, within, slice, &mut requests) }
+        let until = socket.closed_ns.map_or(slice.1, |at| at.clamp(slice.0, slice.1));
+        if socket.udp {
+            datagrams(id, within, slice, &mut requests);
+        } else {
+            stream(id, within, (slice.0, until), &mut requests);
+        }
     }
     requests
 }

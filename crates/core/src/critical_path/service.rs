@@ -98,7 +98,8 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
     let mut times: Vec<u64> = answered.iter().map(|r| r.ns()).collect();
     times.sort_unstable();
     let last_slice = timeline.slices.last().copied().unwrap_or_default();
-    let waiting = all.iter().filter(|r| r.reply_tid.is_none() && r.end_ns >= last_slice.1);
+    let waits = |r: &&Request| r.reply_tid.is_none() && r.end_ns >= last_slice.1 && !is_abandoned(index, r);
+    let waiting = all.iter().filter(waits);
     let spans: Vec<(u64, u64)> = all.iter().map(|r| (r.read_ns.min(r.end_ns), r.end_ns)).collect();
     let (followed_requests, followed_ns, path) = paths(index, group, &all);
     let workers: BTreeSet<u32> = all.iter().flat_map(|r| [Some(r.read_tid), r.reply_tid]).flatten().collect();
@@ -112,6 +113,7 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         requests: answered.len() as u64,
         unanswered: waiting.clone().count() as u64,
         unanswered_longest_ns: waiting.map(Request::ns).max().unwrap_or(0),
+        abandoned: all.iter().filter(|r| is_abandoned(index, r)).count() as u64,
         connections: all.iter().map(|r| r.socket).collect::<BTreeSet<_>>().len() as u64,
         opened: members.iter().filter(|id| index.socket(**id).is_some_and(|s| s.opened)).count() as u64,
         observed_ns: timeline.slices.iter().map(|&(begin, end)| end.saturating_sub(begin.max(since))).sum(),
@@ -128,6 +130,12 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         followed_ns,
         path,
     })
+}
+
+/// The connection closed without a reply.
+fn is_abandoned(index: &Index<'_>, request: &Request) -> bool {
+    let closed_ns = index.socket(request.socket).and_then(|socket| socket.closed_ns);
+    request.reply_tid.is_none() && closed_ns.is_some_and(|at| at <= request.end_ns)
 }
 
 /// The requests whose time tells most: those that were answered, unless most of the time went to others. A request that the end

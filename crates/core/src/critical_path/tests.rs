@@ -2,7 +2,7 @@
 use parshall_evidence::{FdKind, HopKind, PathPart, Service};
 
 use super::services;
-use super::timeline::{Holder, OffCpu, Waker, Why};
+use super::timeline::{Holder, Names, OffCpu, Socket, Waker, Why};
 use crate::testkit::timeline::{Script, client_socket, off, served_socket};
 
 const EPOLL: i32 = 232;
@@ -341,6 +341,52 @@ fn a_session_that_waits_in_epoll_for_a_lock_leads_to_its_holder() {
     // The three sessions' own sleeps.
     let own: u64 = all.iter().filter(|(way, _)| way.ends_with(":Timer") && !way.contains('>')).map(|(_, ns)| ns).sum();
     assert_eq!(own, 190 + 280 + 370, "{all:?}");
+}
+
+#[test]
+fn a_client_that_gives_up_ends_its_request() {
+    let socket = Socket { closed_ns: Some(700), ..served_socket(7000) };
+    let script = Script::new().socket(1, socket, 101).receives(101, 1, 100, 100);
+    let service = only(script.sleeps(101, 200, 1_000_000, FUTEX, Waker::Unknown));
+    assert_eq!((service.requests, service.unanswered, service.abandoned), (0, 0, 1));
+    assert_eq!(service.outstanding_ns, 600);
+    has(&service, "101:Lock", 500);
+}
+
+#[test]
+fn a_reply_that_comes_after_the_client_gave_up_was_awaited() {
+    // 101 polls for the reply of 201, which comes at 800; the client of 101 left at 700.
+    let socket = Socket { closed_ns: Some(700), ..served_socket(7000) };
+    let script = Script::new()
+        .socket(1, socket, 101)
+        .socket(3, client_socket(5432), 101)
+        .socket(4, served_socket(5432), 201)
+        .pair(3, 4)
+        .receives(101, 1, 100, 100)
+        .sends(101, 3, 120)
+        .sleeps(101, 130, 800, EPOLL, Waker::SoftIrq)
+        .receives(101, 3, 790, 810)
+        .receives(201, 4, 120, 150)
+        .sleeps(201, 200, 780, SLEEP, Waker::HardIrq)
+        .sends(201, 4, 785);
+    has(&only(script), "101:Reply > 201:Timer", 500);
+}
+
+#[test]
+fn a_session_that_says_it_waits_for_a_lock_leads_to_the_idle_one() {
+    let mut script = sessions().receives(101, 1, 100, 100).sleeps(101, 110, 700, EPOLL, Waker::HardIrq).sleeps(
+        101,
+        710,
+        1_000_000,
+        EPOLL,
+        Waker::Unknown,
+    );
+    script.timeline.lock_holders.insert(101, 400);
+    script.timeline.names.insert(400, Names { pid: 400, thread: "postgres".into(), process: "postgres".into() });
+    script.timeline.titles.insert(400, "postgres: a b [local] idle in transaction".into());
+    let service = only(script);
+    has(&service, "101:Lock > 400:Client", 590 + 999_290);
+    assert_eq!(service.path[0].hops[1].title, "postgres: a b [local] idle in transaction");
 }
 
 #[test]

@@ -119,6 +119,8 @@ pub struct Socket {
     pub udp: bool,
     /// It was opened within the window.
     pub opened: bool,
+    /// When it closed, if it did within the window.
+    pub closed_ns: Option<u64>,
     /// The socket at the other end, if it is on this host and was observed too.
     pub other_end: Option<FlowId>,
 }
@@ -160,6 +162,8 @@ pub struct Timeline {
     pub titles: HashMap<u32, String>,
     /// Who holds the other end of a socket, UNIX sockets included, where that is a process of this host that was not observed.
     pub unobserved_ends: HashMap<FlowId, Holder>,
+    /// Of sessions of a database that wait for a lock, the one that holds it: it waits for its client.
+    pub lock_holders: HashMap<u32, u32>,
     /// Of threads that still slept for a mutex when the window ended, who held it.
     pub mutex_owners: HashMap<u32, u32>,
     /// Of processes that were stopped, who did it: `kill[812] (SIGSTOP)`, `gdb[90] (ptrace)`, where that was seen.

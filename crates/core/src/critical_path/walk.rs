@@ -8,7 +8,7 @@ use parshall_evidence::{FlowId, HopKind};
 
 use super::index::Index;
 use super::requests::Request;
-use super::timeline::{OffCpu, Waker, Why};
+use super::timeline::{OffCpu, Op, Waker, Why};
 use crate::judge::ledger::thread::Wait;
 
 /// Steps of one path at most.
@@ -290,7 +290,13 @@ impl<'a> Walk<'a> {
 
     /// A sleep over many descriptors. What the thread received next says what it was for; else, who woke it.
     fn event(&mut self, off: &OffCpu, (begin, wake): (u64, u64), lo: u64, turn: u64, task: Task) -> Next {
-        let received = self.index.last_receive(off.tid, off.end_ns, turn).copied();
+        // What is walked may end within the sleep, before the data came that it was for.
+        let received = if off.end_ns > turn {
+            self.index.next_call(off.tid, off.end_ns).filter(|call| call.op == Op::Receive)
+        } else {
+            self.index.last_receive(off.tid, off.end_ns, turn)
+        }
+        .copied();
         let socket = received.and_then(|call| Some((call, self.index.socket(call.socket)?)));
         match (socket, task) {
             (Some((call, _)), Task::Request { socket, .. }) if call.socket == socket => {
@@ -326,8 +332,16 @@ impl<'a> Walk<'a> {
     /// A sleep over many descriptors about which only the waker tells.
     fn other(&mut self, off: &OffCpu, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
         let alone = self.has_nothing_else(off, lo, task);
+        let holder = self.index.timeline.lock_holders.get(&off.tid);
+        if let (Some(&holder), true, false) =
+            (holder, alone || matches!(task, Task::Other), matches!(off.waker, Waker::Thread(_)))
+        {
+            let step = Step::of(off, HopKind::Lock);
+            self.within(step, |w| w.emit(Step::new(holder, HopKind::Client), wake - begin));
+            return Next::Before(begin);
+        }
         match (off.waker, task) {
-            (Waker::Thread(by), _) if alone => self.woken_by(off, self.kind_by_waker(off, by), by, (begin, wake)),
+            (Waker::Thread(by), _) if alone => self.woken_by(off, self.kind_by_waker(off, by, lo), by, (begin, wake)),
             (Waker::SoftIrq | Waker::HardIrq, _) if alone => {
                 self.emit(Step::of(off, HopKind::Timer), wake - begin);
                 Next::Before(begin)
@@ -360,8 +374,8 @@ impl<'a> Walk<'a> {
 
     /// What a thread waits for whose waker says it all. Who serves requests of its own, and was not woken for this one, released
     /// something that both want.
-    fn kind_by_waker(&self, off: &OffCpu, by: u32) -> HopKind {
-        let given = self.index.last_wake(by, off.wake_ns).is_some_and(|(_, giver)| giver == off.tid);
+    fn kind_by_waker(&self, off: &OffCpu, by: u32, lo: u64) -> HopKind {
+        let given = self.index.last_wake(by, off.wake_ns).is_some_and(|(at, giver)| giver == off.tid && at >= lo);
         match (self.index.serves(by) && !given, self.is_same_process(off.tid, by)) {
             (true, _) => HopKind::Lock,
             (false, true) => HopKind::Worker,
@@ -405,7 +419,7 @@ impl<'a> Walk<'a> {
 
     /// A thread that waits for events was woken by another one: that one had something to do for it.
     fn worker(&mut self, off: &OffCpu, by: u32, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
-        let kind = if self.is_same_process(off.tid, by) { HopKind::Worker } else { self.kind_by_waker(off, by) };
+        let kind = if self.is_same_process(off.tid, by) { HopKind::Worker } else { self.kind_by_waker(off, by, lo) };
         let step = Step::of(off, kind);
         // When it was given its work, and by whom.
         let given = self.index.last_wake(by, wake).filter(|&(at, _)| at > lo && at < wake);

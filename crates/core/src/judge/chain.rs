@@ -171,6 +171,10 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>) -> String 
         HopKind::Kernel => format!("is blocked{}{}", call(), function(capture, hop)),
         HopKind::Unseen => "what it did was not seen".to_string(),
     };
+    let did = match hop.title.split_once(": ") {
+        Some((_, title)) if next.is_none() => format!("{did} ({title})"),
+        _ => did,
+    };
     match step.queue {
         Some(HopKind::AcceptQueue) if hop.kind != HopKind::AcceptQueue => format!("does not accept yet: it {did}"),
         Some(HopKind::Unread) if hop.kind != HopKind::Unread => format!("does not read yet: it {did}"),

@@ -36,6 +36,7 @@ fn report(facts: &Facts<'_>, fact: &ServiceFact<'_>) -> ServiceReport {
         outstanding: fact.outstanding,
         unanswered: service.unanswered,
         unanswered_longest_ms: service.unanswered_longest_ns as f64 / 1e6,
+        abandoned: service.abandoned,
         time: time(facts, fact),
     }
 }

@@ -130,6 +130,7 @@ fn hop() -> impl Strategy<Value = Hop> {
     let calls = select(vec!["", "futex", "write", "epoll_wait"]);
     (select(&HopKind::ALL[..]), names.clone(), names, targets, calls, 99..104u32).prop_map(
         |(kind, process, thread, target, syscall, tid)| Hop {
+            title: String::new(),
             pid: if tid == 99 { 0 } else { 100 + tid % 2 },
             tid,
             threads: tid % 3,

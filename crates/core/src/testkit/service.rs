@@ -42,6 +42,7 @@ impl Hops {
     pub fn on(mut self, kind: HopKind, syscall: &str) -> Hops {
         let (pid, tid, process, thread) = self.thread.clone();
         self.hops.push(Hop {
+            title: String::new(),
             pid,
             tid,
             threads: 1,
@@ -88,6 +89,7 @@ impl ServiceBuilder {
             requests: 0,
             unanswered: 0,
             unanswered_longest_ns: 0,
+            abandoned: 0,
             connections: 4,
             opened: 0,
             observed_ns: WINDOW_NS,

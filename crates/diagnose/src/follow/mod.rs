@@ -6,6 +6,7 @@
 //! `names` keeps the names of what occurs in the timeline.
 mod descriptors;
 mod names;
+mod sessions;
 mod sockets;
 mod stopped;
 
@@ -425,6 +426,7 @@ impl Follower {
         timeline.unobserved_ends = self.holders;
         self.names.read(LAST_NAMES);
         self.names.complete(timeline);
+        sessions::complete(timeline);
         self.stopped.complete(timeline);
     }
 

@@ -119,6 +119,9 @@ fn requests(service: &ServiceReport) -> Vec<String> {
         let longest = time_ms(service.unanswered_longest_ms);
         parts.push(format!("{} unanswered, up to {longest}", thousands(service.unanswered)));
     }
+    if service.abandoned > 0 {
+        parts.push(format!("{} given up by their clients", thousands(service.abandoned)));
+    }
     parts
 }
 

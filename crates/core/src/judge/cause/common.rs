@@ -70,7 +70,8 @@ impl<'f, 'a> Waits<'f, 'a> {
             each_ns: ratio(ns, affected.iter().map(|(s, _)| s.requests).sum()),
             requests: affected
                 .iter()
-                .fold(0u64, |n, (s, _)| n.saturating_add(s.rec.requests).saturating_add(s.rec.unanswered)),
+                .flat_map(|(s, _)| [s.rec.requests, s.rec.unanswered, s.rec.abandoned])
+                .fold(0, u64::saturating_add),
             chain: chain::of(facts, service, spent),
             seen: seen >= END_SEEN * ns,
         };

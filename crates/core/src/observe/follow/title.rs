@@ -30,6 +30,34 @@ pub fn title(cmdline: &[u8]) -> Option<String> {
     (kept.len() > program.len() + 2).then(|| kept.chars().take(TITLE_MAX).collect())
 }
 
+/// What a session of PostgreSQL says it does, as far as it concerns other sessions of its database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity<'a> {
+    /// It waits for a lock that another session holds.
+    WaitsForLock {
+        /// Its database.
+        database: &'a str,
+    },
+    /// Its transaction is open, and its client sends nothing.
+    IdleInTransaction {
+        /// Its database.
+        database: &'a str,
+    },
+}
+
+/// The activity in a title such as `postgres: 15/main: shop web 127.0.0.1(51234) UPDATE waiting`.
+pub fn activity(title: &str) -> Option<Activity<'_>> {
+    let mut words = title.strip_prefix("postgres: ")?.split_whitespace().peekable();
+    // With a cluster_name, that comes first.
+    words.next_if(|word| word.ends_with(':'));
+    let (_user, database) = (words.next()?, words.next()?);
+    if title.ends_with(" waiting") {
+        Some(Activity::WaitsForLock { database })
+    } else {
+        title.contains(" idle in transaction").then_some(Activity::IdleInTransaction { database })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +73,20 @@ mod tests {
             assert_eq!(title(text.as_bytes()).as_deref(), Some(text));
             assert_eq!(title(format!("{text}     ").as_bytes()).as_deref(), Some(text));
             assert_eq!(title(format!("{text}\0\0\0").as_bytes()).as_deref(), Some(text));
+        }
+    }
+
+    #[test]
+    fn a_session_says_whether_it_waits_or_holds_others_up() {
+        let waits = activity("postgres: 15/main: shop web 127.0.0.1(51234) UPDATE waiting");
+        assert_eq!(waits, Some(Activity::WaitsForLock { database: "web" }));
+        for title in
+            ["postgres: shop web [local] idle in transaction", "postgres: a web [local] idle in transaction (aborted)"]
+        {
+            assert_eq!(activity(title), Some(Activity::IdleInTransaction { database: "web" }));
+        }
+        for title in ["postgres: shop web [local] idle", "postgres: walwriter", "nginx: worker process is waiting"] {
+            assert_eq!(activity(title), None, "{title}");
         }
     }
 

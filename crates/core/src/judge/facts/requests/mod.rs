@@ -132,7 +132,7 @@ impl<'a> ServiceFact<'a> {
             rec,
             counted,
             time_ns,
-            requests: (rec.requests.saturating_add(rec.unanswered).max(1)) as f64 * scale,
+            requests: (rec.requests.saturating_add(rec.unanswered).saturating_add(rec.abandoned).max(1)) as f64 * scale,
             parts: parts.collect(),
             unseen_ns: (time_ns - in_parts * each).max(0.0),
             outstanding: ratio(rec.outstanding_ns as f64, observed),
