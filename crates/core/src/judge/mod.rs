@@ -11,6 +11,7 @@ pub mod chain;
 pub mod facts;
 pub mod ledger;
 pub mod rank;
+mod runtime;
 pub mod service;
 mod stream;
 #[cfg(test)]

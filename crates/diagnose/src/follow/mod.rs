@@ -425,8 +425,8 @@ impl Follower {
         self.holders.retain(|_, holder| !observed.contains_key(&holder.pid));
         timeline.unobserved_ends = self.holders;
         self.names.read(LAST_NAMES);
+        sessions::complete(timeline, self.names.titles());
         self.names.complete(timeline);
-        sessions::complete(timeline);
         self.stopped.complete(timeline);
     }
 

@@ -106,6 +106,11 @@ impl KnownNames {
         title_of(&self.titles, pid)
     }
 
+    /// All titles that were seen, by process.
+    pub fn titles(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.titles.iter().flat_map(|(pid, titles)| titles.keys().map(move |title| (*pid, title.as_str())))
+    }
+
     /// Adds what the timeline does not know from the probes.
     pub fn complete(self, timeline: &mut Timeline) {
         for (tid, names) in self.threads.iter().filter_map(|(tid, names)| Some((*tid, names.clone()?))) {

@@ -11,13 +11,13 @@ use super::names::comm;
 /// Sessions of one database server whose titles are read.
 const SESSIONS_MAX: usize = 1024;
 
-/// Adds the holders. A session that waits for a lock names no holder in its title; where exactly one session of its database is
-/// idle in a transaction, it is that one.
-pub fn complete(timeline: &mut Timeline) {
+/// Adds the holders to a timeline. `seen` are titles that processes had within the window. A session that waits for a lock names
+/// no holder in its title; where exactly one session of its database is idle in a transaction, it is that one.
+pub fn complete<'a>(timeline: &mut Timeline, seen: impl Iterator<Item = (u32, &'a str)>) {
     let mut idle_of: HashMap<u32, Vec<(u32, String)>> = HashMap::new();
     let mut found = Vec::new();
-    for (&pid, own) in &timeline.titles {
-        let Some(Activity::WaitsForLock { database }) = activity(own) else { continue };
+    for (pid, title) in seen {
+        let Some(Activity::WaitsForLock { database }) = activity(title) else { continue };
         let Some(server) = proc_fs::stat(pid).map(|stat| stat.parent) else { continue };
         let sessions = idle_of.entry(server).or_insert_with(|| idle_sessions(server));
         let same = |other: &&(u32, String)| activity(&other.1) == Some(Activity::IdleInTransaction { database });

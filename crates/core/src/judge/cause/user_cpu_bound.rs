@@ -11,6 +11,7 @@ use super::{
 };
 use crate::judge::facts::{Blame, Facts, Part, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
+use crate::judge::runtime::{self, Runtime};
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
@@ -56,21 +57,23 @@ fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
         name(leaf),
         waits.each()
     );
-    let fix = if is_interpreter(&leaf.process) {
+    let runtime = runtime::of(facts, leaf.pid, &leaf.process);
+    let fix = if runtime.is_some_and(Runtime::runs_one_thread) {
         "Spend less CPU per request, or run more processes: threads of one interpreter take turns on one CPU."
     } else {
         "Spend less CPU per request, or spread the work over more threads, as far as there are CPUs."
     };
+    let unnamed = hot.first().is_some_and(|e| e.what.starts_with("0x"));
+    let names = runtime.filter(|_| unnamed).map(|r| format!(" To see them named, {}.", r.how_to_name(leaf.pid)));
     if let Some(thread) = facts.thread(leaf.tid) {
         hot.insert(0, words::valued("thread on a CPU", ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns), "1"));
     }
-    let fix = format!("{fix} All functions: perf record -g -p {} sleep 5; perf report", leaf.pid);
+    let fix = format!(
+        "{fix} All functions: perf record -g -p {} sleep 5; perf report.{}",
+        leaf.pid,
+        names.unwrap_or_default()
+    );
     waits.candidate(summary, hot, fix).holds()
-}
-
-/// A process in which one thread runs at a time.
-fn is_interpreter(process: &str) -> bool {
-    ["python", "gunicorn", "uwsgi", "ruby", "puma"].iter().any(|name| process.starts_with(name))
 }
 
 fn of_threads(facts: &Facts<'_>) -> Outcome {
@@ -103,7 +106,8 @@ fn of_threads(facts: &Facts<'_>) -> Outcome {
     let mut place = if by_thread { Place::default() } else { place_of(facts, &lost) };
     (place.pid, place.tid) = (Some(thread.rec.pid), Some(thread.rec.tid));
     let evidence = evidence(facts, thread, &lost, hot);
-    let fix = match is_interpreter(&thread.rec.comm) {
+    let runtime = runtime::of(facts, thread.rec.pid, &thread.rec.comm);
+    let fix = match runtime.is_some_and(Runtime::runs_one_thread) {
         true => "Spend less CPU per request, or run more processes: threads of one interpreter take turns on one CPU.",
         false => {
             "Spend less CPU per request, or spread the work over more threads; network and kernel are not the limit."
@@ -210,6 +214,28 @@ mod tests {
         assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"));
         assert!(report.verdict.summary.contains("parse"), "{}", report.verdict.summary);
         assert_eq!(report.findings[0].place.tid, Some(101));
+    }
+
+    #[test]
+    fn a_runtime_without_names_says_how_to_get_them() {
+        use parshall_evidence::HopKind;
+
+        use crate::testkit::service::{Hops, ServiceBuilder, with};
+        let way = Hops::new().thread(100, 101, "shop").on(HopKind::OnCpu, "");
+        let mut capture = with(ServiceBuilder::new(7000).requests(200, 20.0).part(way, 1.0));
+        let frame = |name: &str, module: &str| Frame { name: name.into(), module: module.into(), kernel: false };
+        capture.stacks = vec![Stack { frames: vec![frame("0x7f00", ""), frame("JavaMain", "libjvm.so")] }];
+        capture.samples = vec![CpuSample {
+            tid: 101,
+            user: true,
+            syscall: NO_SYSCALL,
+            syscall_name: String::new(),
+            stack: Some(0),
+            count: 95,
+        }];
+        let report = crate::judge::judge(&capture);
+        assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"));
+        assert!(report.findings[0].fix.text.contains("jcmd 100 Compiler.perfmap"), "{}", report.findings[0].fix.text);
     }
 
     #[test]
