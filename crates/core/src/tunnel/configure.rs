@@ -111,7 +111,7 @@ pub struct PeerState {
 }
 
 impl Device {
-    /// Changes the configuration. [`Device::tick`] is to be called next: keepalives may be due.
+    /// Changes the configuration. A tick is due then: keepalives may begin.
     pub fn configure(&mut self, change: &DeviceChange, out: &mut Output) {
         self.listen_port = change.listen_port.unwrap_or(self.listen_port);
         self.fwmark = change.fwmark.unwrap_or(self.fwmark);
@@ -128,6 +128,7 @@ impl Device {
             self.change_peer(peer, out);
         }
         self.common.path.set_routes(self.routes.clone());
+        self.deadline = Some(0);
     }
 
     /// The configuration and the state of all peers.

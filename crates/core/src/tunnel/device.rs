@@ -80,7 +80,7 @@ impl Output {
 /// An interface of WireGuard: this host's key, its peers and their handshakes.
 ///
 /// The caller passes handshake messages to [`Device::receive`], calls [`Device::attend`] when the [`DataPath`] asks for it, and
-/// [`Device::tick`] at the time that the last call returned.
+/// [`Device::tick`] at the [`Device::deadline`], which any of these calls may change.
 pub struct Device {
     pub(super) common: Common,
     pub(super) private_key: Option<PrivateKey>,
@@ -96,6 +96,8 @@ pub struct Device {
     cookie_replies: Rate,
     /// Used again by [`Device::attend`].
     noticed: Vec<PeerId>,
+    /// When the next tick is due.
+    pub(super) deadline: Option<Ns>,
 }
 
 impl Device {
@@ -116,6 +118,7 @@ impl Device {
             sources: Sources::new(),
             cookie_replies: Rate::new(cookie_replies_per_s, cookie_replies_per_s / 10),
             noticed: Vec::new(),
+            deadline: None,
         }
     }
 
@@ -143,7 +146,11 @@ impl Device {
             Some(Kind::CookieReply) => self.receive_cookie(time.now, message),
             Some(Kind::Data) | None => Err(DropCause::NotWireguard),
         };
-        done.inspect_err(|cause| self.common.path.count_drop(*cause))
+        match done {
+            Ok(id) => self.hasten(time.now, id),
+            Err(cause) => self.common.path.count_drop(cause),
+        }
+        done.map(drop)
     }
 
     fn receive_initiation(
@@ -152,7 +159,7 @@ impl Device {
         message: &[u8; INITIATION_LEN],
         from: &Endpoint,
         out: &mut Output,
-    ) -> Result<(), DropCause> {
+    ) -> Result<PeerId, DropCause> {
         let Some(checker) = self.checker.as_mut() else { return Err(DropCause::UnknownPeer) };
         if !checker.mac1_holds(message) {
             return Err(DropCause::Forged);
@@ -172,10 +179,10 @@ impl Device {
         }
         let identity = self.common.identity.as_ref().ok_or(DropCause::UnknownPeer)?;
         let claimed = noise::read_initiation(identity, message).map_err(|Forged| DropCause::Forged)?;
-        let id = self.ids.get(&claimed.public).ok_or(DropCause::UnknownPeer)?;
-        let peer = self.peers.get_mut(id).expect("every id is a peer's");
+        let id = *self.ids.get(&claimed.public).ok_or(DropCause::UnknownPeer)?;
+        let peer = self.peers.get_mut(&id).expect("every id is a peer's");
         let verified = claimed.verify(&peer.remote).map_err(|Forged| DropCause::Forged)?;
-        peer.respond(time, verified, from, &mut self.common, out)
+        peer.respond(time, verified, from, &mut self.common, out).map(|()| id)
     }
 
     fn receive_response(
@@ -184,45 +191,61 @@ impl Device {
         message: &[u8],
         from: &Endpoint,
         out: &mut Output,
-    ) -> Result<(), DropCause> {
+    ) -> Result<PeerId, DropCause> {
         // No cookie is asked for under load: who does not know the index of a pending handshake causes no work.
-        let id = self.common.pending.get(&receiver_of(message, 8)).ok_or(DropCause::UnknownSession)?;
+        let id = *self.common.pending.get(&receiver_of(message, 8)).ok_or(DropCause::UnknownSession)?;
         let known = self.checker.as_ref().is_some_and(|checker| checker.mac1_holds(message));
         if !known {
             return Err(DropCause::Forged);
         }
-        let peer = self.peers.get_mut(id).expect("a pending handshake has a peer");
-        peer.finish(time, sized(message), from, &mut self.common, out)
+        let peer = self.peers.get_mut(&id).expect("a pending handshake has a peer");
+        peer.finish(time, sized(message), from, &mut self.common, out).map(|()| id)
     }
 
     /// The address that a cookie comes from is not used: cookie replies are not authenticated by their sender's key.
-    fn receive_cookie(&mut self, now: Ns, message: &[u8]) -> Result<(), DropCause> {
+    fn receive_cookie(&mut self, now: Ns, message: &[u8]) -> Result<PeerId, DropCause> {
         let index = receiver_of(message, 4);
         let responded = || Some(self.common.path.sessions.load(index).get(&index)?.session.peer);
-        let id = self.common.pending.get(&index).copied().or_else(responded);
-        let peer = id.and_then(|id| self.peers.get_mut(&id)).ok_or(DropCause::UnknownSession)?;
-        peer.take_cookie(now, message)
+        let id = self.common.pending.get(&index).copied().or_else(responded).ok_or(DropCause::UnknownSession)?;
+        let peer = self.peers.get_mut(&id).ok_or(DropCause::UnknownSession)?;
+        peer.take_cookie(now, message).map(|()| id)
     }
 
     /// Does what packets have asked for: handshakes that are due, sessions that they have confirmed.
     pub fn attend(&mut self, time: Time, out: &mut Output) {
-        self.common.path.notices.take(&mut self.noticed);
-        for id in &self.noticed {
+        let mut noticed = std::mem::take(&mut self.noticed);
+        self.common.path.notices.take(&mut noticed);
+        for id in &noticed {
             if let Some(peer) = self.peers.get_mut(id) {
                 peer.attend(time, &mut self.common, out);
+                self.hasten(time.now, *id);
             }
         }
+        self.noticed = noticed;
     }
 
-    /// Does what is due by time. Returns when it is to be called again, or `None` if only packets, messages and changes of the
-    /// configuration can make something due.
-    pub fn tick(&mut self, time: Time, out: &mut Output) -> Option<Ns> {
+    /// Does what is due by time.
+    pub fn tick(&mut self, time: Time, out: &mut Output) {
         self.attend(time, out);
         let common = &mut self.common;
-        let next = self.peers.values_mut().filter_map(|peer| peer.tick(time, common, out)).min();
+        self.deadline = None;
+        for peer in self.peers.values_mut() {
+            peer.tick(time, common, out);
+            self.deadline = self.deadline.into_iter().chain(peer.deadline(time.now)).min();
+        }
         // Keepalives without a session and data without an answer ask for handshakes, which have deadlines of their own.
         self.attend(time, out);
-        let retries = self.noticed.iter().filter_map(|id| self.peers.get(id)?.retry_at()).min();
-        next.into_iter().chain(retries).min()
+    }
+
+    /// When the next [`Device::tick`] is due; `None` if only packets, messages and changes of the configuration can make
+    /// something due.
+    pub fn deadline(&self) -> Option<Ns> {
+        self.deadline
+    }
+
+    /// Something has happened to a peer: its next tick may be due earlier.
+    fn hasten(&mut self, now: Ns, id: PeerId) {
+        let due = self.peers.get(&id).and_then(|peer| peer.deadline(now));
+        self.deadline = self.deadline.into_iter().chain(due).min();
     }
 }

@@ -303,9 +303,13 @@ impl Link {
         self.sending.store(keypairs.current.clone());
     }
 
-    /// Removes the sessions that are too old, and returns when the next one will be.
-    pub(super) fn expire(&self, now: Ns, sessions: &Sessions) -> Option<Ns> {
+    /// Removes the sessions that are too old.
+    pub(super) fn expire(&self, now: Ns, sessions: &Sessions) {
         self.remove_sessions(sessions, |session| session.is_expired(now));
+    }
+
+    /// When a session will be too old.
+    pub(super) fn next_expiry(&self) -> Option<Ns> {
         self.keypairs().iter().map(|session| session.expires()).min()
     }
 

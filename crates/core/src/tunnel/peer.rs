@@ -252,10 +252,10 @@ impl Peer {
         out.send(endpoint, &datagram[..len]);
     }
 
-    /// Does what is due, and returns when something will be.
-    pub(super) fn tick(&mut self, time: Time, common: &mut Common, out: &mut Output) -> Option<Ns> {
+    /// Does what is due.
+    pub(super) fn tick(&mut self, time: Time, common: &mut Common, out: &mut Output) {
         let now = time.now;
-        let expiry = self.link.expire(now, &common.path.sessions);
+        self.link.expire(now, &common.path.sessions);
         if self.attempt.as_ref().is_some_and(|attempt| attempt.retry <= now) {
             self.retry(time, common, out);
         }
@@ -273,15 +273,15 @@ impl Peer {
             self.send_keepalive(now, out);
             self.link.take_persistent_keepalive(now);
         }
-        // Packets may set timers at any time while there is a session.
-        let step = expiry.map(|_| now.saturating_add(TIMER_STEP));
-        let timers = [step, expiry, self.retry_at(), self.link.persistent_keepalive_due()];
-        timers.into_iter().flatten().min()
     }
 
-    /// When the next initiation is sent.
-    pub(super) fn retry_at(&self) -> Option<Ns> {
-        self.attempt.as_ref().map(|attempt| attempt.retry)
+    /// When something is due at the latest.
+    pub(super) fn deadline(&self, now: Ns) -> Option<Ns> {
+        // Packets may set timers at any time while there is a session.
+        let expiry = self.link.next_expiry();
+        let step = expiry.map(|_| now.saturating_add(TIMER_STEP));
+        let retry = self.attempt.as_ref().map(|attempt| attempt.retry);
+        [step, expiry, retry, self.link.persistent_keepalive_due()].into_iter().flatten().min()
     }
 
     fn retry(&mut self, time: Time, common: &mut Common, out: &mut Output) {
