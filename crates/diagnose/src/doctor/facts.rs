@@ -1,11 +1,11 @@
-//! What was seen of the host: plain data, so that the rules can be tested with hosts that do not exist here.
+//! What was found on the host: plain data, so that tests can apply the rules to other hosts.
 
 /// A capability that a probe needs, and its bit (uapi/linux/capability.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
-    /// Enter namespaces, read the network state of others.
+    /// Entering namespaces, reading the network state of other processes.
     NetAdmin = 12,
-    /// Read the descriptors and maps of other processes.
+    /// Reading the descriptors and maps of other processes.
     SysPtrace = 19,
     /// Everything BPF before Linux 5.8; namespaces; mounting.
     SysAdmin = 21,
@@ -53,7 +53,7 @@ pub struct CpuControllers {
     pub v2: bool,
 }
 
-/// All that the rules use. `None` means that it could not be read.
+/// All that the rules use. `None` means that it could not be read, unless a field says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// Effective user id.
@@ -62,7 +62,7 @@ pub struct Facts {
     pub capabilities: u64,
     /// This process has its own user namespace (its root is not the host's).
     pub user_namespace: Option<bool>,
-    /// This process sees only the pids of a container.
+    /// This process is in a PID namespace other than the host's, and sees only the processes in it.
     pub pid_namespace: Option<bool>,
     /// Kernel release.
     pub kernel: Option<String>,
@@ -70,7 +70,7 @@ pub struct Facts {
     pub arch: &'static str,
     /// `/sys/kernel/btf/vmlinux` can be read.
     pub btf: bool,
-    /// Where tracefs can be read: its directory, or in words that it is mounted for this process alone.
+    /// Where tracefs can be read: its directory, or a sentence that parshall mounts a private instance.
     pub tracefs: Option<String>,
     /// Lockdown mode: `none`, `integrity` or `confidentiality`; None when the kernel has no lockdown.
     pub lockdown: Option<String>,
@@ -116,7 +116,7 @@ impl Facts {
         self.capabilities & (1 << capability as u32) != 0
     }
 
-    /// CAP_SYS_ADMIN stands in for both halves into which Linux 5.8 split it.
+    /// Whether it may load the probes: with CAP_SYS_ADMIN, or with CAP_BPF and CAP_PERFMON, which Linux 5.8 split off from it.
     pub fn may_load_bpf(&self) -> bool {
         self.has(Capability::SysAdmin) || (self.has(Capability::Bpf) && self.has(Capability::Perfmon))
     }

@@ -1,4 +1,4 @@
-//! Gathers facts about the host. Decides nothing, changes nothing.
+//! Gathers facts about the host, without judging or changing anything.
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub fn gather() -> Facts {
         traceable_functions: tracefs.as_ref().map(|t| t.path().join("available_filter_functions").exists()),
         tracefs: tracefs.map(|t| match t {
             Tracefs::Mounted(path) => path.display().to_string(),
-            Tracefs::Detached(_) => "not mounted; parshall mounts it for itself alone".to_owned(),
+            Tracefs::Detached(_) => "not mounted; parshall mounts a private instance".to_owned(),
         }),
         lockdown: text("/sys/kernel/security/lockdown").as_deref().and_then(chosen),
         unprivileged_bpf_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),

@@ -1,4 +1,4 @@
-//! `doctor`: what this host allows, the rung of evidence that follows, and what each missing thing costs.
+//! `doctor`: what this host allows, the rung of evidence that follows, and what parshall cannot do without each missing feature.
 //!
 //! `gather.rs` gathers facts, `rules.rs` turns facts into checks and a rung without touching the host, `text.rs` and
 //! `json.rs` print them.
@@ -30,7 +30,7 @@ pub fn doctor(config: &DoctorRequest) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The best rung that this host offers to this process, and why it is not a higher one (empty on the highest).
+/// The highest rung available to this process on this host, and why no higher one is (empty on the highest).
 pub fn best_rung() -> (Rung, Vec<String>) {
     let findings = rules::examine(&gather::gather());
     (findings.rung, findings.why_not_higher)

@@ -1,9 +1,9 @@
-//! From facts to checks and a rung. Nothing here touches the host.
+//! Derives checks and a rung from facts, without access to the host.
 use parshall_evidence::Rung;
 
 use super::facts::{Attempt, Capability, Facts};
 
-/// Ring buffers, typed tracepoints with sleepable iterators and CAP_BPF all exist from here on.
+/// The first version with ring buffers, typed tracepoints with sleepable iterators, and CAP_BPF.
 const BTF_KERNEL: (u32, u32) = (5, 8);
 /// One observation holds maps, programs, links and perf events: about 60 descriptors and one per CPU and probe.
 const FEW_FILES: u64 = 256;
@@ -19,9 +19,9 @@ pub struct Findings {
     pub kernel: String,
     /// The best rung for this process.
     pub rung: Rung,
-    /// What the rung means, in one sentence.
+    /// What the rung can show, in one sentence.
     pub meaning: String,
-    /// Why it is not a better one; empty on the best.
+    /// Why no higher rung is available; empty on the highest.
     pub why_not_higher: Vec<String>,
     pub checks: Vec<Check>,
 }
@@ -29,16 +29,16 @@ pub struct Findings {
 /// One thing that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// Stable over versions.
+    /// The same in all versions.
     pub id: &'static str,
-    /// Its name in the text.
+    /// The name in the text report.
     pub name: &'static str,
     pub state: State,
-    /// What was seen.
+    /// What was found.
     pub seen: String,
-    /// What it costs when it is not `ok`.
+    /// What parshall cannot do, when it is not `ok`.
     pub cost: Option<String>,
-    /// How to get it, where that is possible.
+    /// How to change that, where it is possible.
     pub remedy: Option<String>,
 }
 
@@ -202,11 +202,11 @@ fn container(f: &Facts) -> Check {
     let (id, name) = ("namespaces", "namespaces");
     match (f.user_namespace, f.pid_namespace) {
         (Some(true), _) => ok(id, name, "own user namespace")
-            .limited("root in here is not root on the host: the kernel refuses BPF")
+            .limited("root in this container is not root on the host: the kernel refuses BPF")
             .remedy("run parshall on the host, or in a privileged container"),
         (_, Some(true)) => ok(id, name, "own pid namespace")
             .limited(
-                "processes outside this container are not seen, and the kernel's process ids differ from those in here",
+                "processes outside this container are not seen, and the kernel's process ids differ from those inside it",
             )
             .remedy("run parshall on the host, or with the host's pid namespace (such as --pid=host)"),
         (None, None) => ok(id, name, "could not be read"),
@@ -222,7 +222,7 @@ fn kernel(f: &Facts) -> Check {
             .limited("the rung btf needs Linux 5.8, and so does the BPF ring buffer where it was not backported")
             .remedy("use a newer kernel"),
         Some(_) => check,
-        None => check.limited("the kernel's release could not be read; what it offers is only known by trying"),
+        None => check.limited("the kernel's release could not be read; its features are known only from trials"),
     }
 }
 
@@ -253,7 +253,7 @@ fn bpf_remedy(f: &Facts) -> &'static str {
     } else if !f.may_load_bpf() {
         "run as root"
     } else {
-        "the privileges are there, so a seccomp filter, a security module or a kernel without CONFIG_BPF_SYSCALL refuses"
+        "the privileges suffice, so a seccomp filter or a security module forbids it, or the kernel lacks CONFIG_BPF_SYSCALL"
     }
 }
 
@@ -280,8 +280,8 @@ fn lockdown(f: &Facts) -> Check {
 fn unprivileged_bpf(f: &Facts) -> Check {
     // Probes need privileges in any case; the value only explains a refusal.
     let seen = match f.unprivileged_bpf_disabled {
-        Some(0) => "allowed for plain programs, never for probes",
-        Some(_) => "off, as is usual; probes need privileges in any case",
+        Some(0) => "allowed, but never for probes",
+        Some(_) => "off, as usual; probes need privileges in any case",
         None => "could not be read",
     };
     ok("unprivileged-bpf", "unprivileged BPF", seen)
@@ -294,7 +294,7 @@ fn jit(f: &Facts) -> Check {
             .limited("probes are interpreted and cost several times as much")
             .remedy("sysctl net.core.bpf_jit_enable=1"),
         Some(_) => ok(id, name, "on"),
-        None => ok(id, name, "no switch: always on, or could not be read"),
+        None => ok(id, name, "no sysctl: always on, or could not be read"),
     }
 }
 
@@ -315,7 +315,7 @@ fn tracefs(f: &Facts) -> Check {
     match &f.tracefs {
         Some(at) => ok("tracefs", "tracefs", at.clone()),
         None => ok("tracefs", "tracefs", "not mounted, or not readable")
-            .limited("classic tracepoints are not found, so below the rung btf there is only procfs")
+            .limited("classic tracepoints are not found, so the rung tracepoint is not available")
             .remedy("mount -t tracefs tracefs /sys/kernel/tracing"),
     }
 }
@@ -346,7 +346,7 @@ fn function_tracing(f: &Facts) -> Check {
         (Some(true), false) => ok(id, name, "fentry only"),
         (_, true) => ok(id, name, "kprobes only").limited("a few details cost more to collect; no verdict needs them"),
         (seen, false) => {
-            let why = if seen.is_none() { "no kprobes; fentry is not known without tracefs" } else { "neither" };
+            let why = if seen.is_none() { "no kprobes; fentry cannot be checked without tracefs" } else { "neither" };
             ok(id, name, why)
                 .missing("events without a tracepoint are known from counters only; no verdict needs them")
                 .remedy("a kernel with CONFIG_FUNCTION_TRACER=y and CONFIG_KPROBE_EVENTS=y")
@@ -387,7 +387,7 @@ fn schedstats(f: &Facts) -> Check {
 }
 
 fn hz(f: &Facts) -> Check {
-    let seen = f.hz.map_or("not known from here; no verdict needs it".to_owned(), |hz| {
+    let seen = f.hz.map_or("unknown; no verdict needs it".to_owned(), |hz| {
         format!("CONFIG_HZ {hz}: timers are exact to {} ms", 1000 / hz.max(1))
     });
     ok("timer-tick", "timer tick", seen)

@@ -1,4 +1,4 @@
-//! The rules on hosts that do not exist here: no root, no BTF, locked down, in a container, old.
+//! The rules on other hosts: without root, without BTF, locked down, in a container, with an old kernel.
 use super::super::facts::CpuControllers;
 use super::super::{json, text};
 use super::*;
@@ -49,7 +49,7 @@ fn state(findings: &Findings, id: &str) -> State {
 }
 
 #[test]
-fn a_full_host_has_nothing_to_mend() {
+fn everything_is_ok_on_a_full_host() {
     let findings = examine(&full());
     assert_eq!(findings.rung, Rung::Btf);
     assert!(findings.why_not_higher.is_empty());
@@ -59,7 +59,7 @@ fn a_full_host_has_nothing_to_mend() {
 }
 
 #[test]
-fn everything_that_is_not_ok_has_a_price() {
+fn every_check_that_is_not_ok_has_a_cost() {
     let worst = no_bpf(Facts {
         euid: Some(1000),
         capabilities: 0,
@@ -110,7 +110,7 @@ fn no_btf() {
 }
 
 #[test]
-fn without_a_ring_the_classic_probes_have_no_voice() {
+fn without_ring_buffers_the_rung_is_procfs() {
     let facts = Facts { btf: false, bpf_ring_buffer: refused(), ..full() };
     assert_eq!(rung(&facts).0, Rung::Procfs);
     let findings = examine(&facts);
@@ -131,7 +131,7 @@ fn locked_down() {
 }
 
 #[test]
-fn a_container_without_its_own_user_namespace_still_probes() {
+fn a_container_in_the_hosts_user_namespace_gets_the_btf_rung() {
     let findings = examine(&Facts { pid_namespace: Some(true), ..full() });
     assert_eq!(findings.rung, Rung::Btf);
     assert_eq!(state(&findings, "namespaces"), State::Limited);
@@ -183,7 +183,7 @@ fn versions() {
 }
 
 #[test]
-fn both_formats_tell_the_rung_and_fit() {
+fn both_formats_name_the_rung_and_the_text_fits_its_width() {
     let findings = examine(&Facts { btf: false, ..full() });
     for width in [80, 100] {
         let page = text::text(&findings, TextStyle { color: false, width });
