@@ -1,4 +1,4 @@
-//! What is said before a change is made, and the question whether it may be.
+//! Announces the planned change, and asks for confirmation.
 use std::io::{self, BufRead, Write};
 
 use parshall_core::units;
@@ -9,10 +9,10 @@ use super::changer::Changer;
 use super::request::TryRequest;
 use crate::subject::Resolved;
 
-/// Processes that are named.
+/// The most processes that are named.
 const NAMED_MAX: usize = 4;
 
-/// Says on stderr what is about to happen, and asks where that is wanted. False: it must not happen.
+/// Prints the plan on stderr, and asks for confirmation if the request says so. False if the user declines.
 pub fn agreed(
     request: &TryRequest,
     subject: &Resolved,

@@ -11,7 +11,7 @@ use parshall_host::proc_fs;
 
 use super::change::{Change, On};
 use super::guardian::Guardian;
-use super::place::{Group, Moved, NO_LIMIT, Place, Socket, Sysctl, Thread, Undo, heirs};
+use super::place::{Group, Moved, NO_LIMIT, Place, Socket, Sysctl, Thread, Undo, inheritors};
 use crate::cgroup;
 use crate::subject::{Process, Resolved, Sock};
 
@@ -266,7 +266,7 @@ impl<'a> Changer<'a> {
             };
         }
         let remembered = self.known.values().map(|known| (known.place.key(), known.undo())).collect();
-        for undo in heirs(&remembered) {
+        for undo in inheritors(&remembered) {
             undo.place.write(&undo.old, &mut moved).ok();
         }
     }

@@ -1,11 +1,11 @@
-//! The guardian: a small process that reverts what the trial has changed, also when the trial is killed.
+//! The guardian: a small process that reverts the changes of a trial, even if the trial is killed.
 //!
-//! It is this program again, started with [`GUARDIAN`]. The trial tells it each old value before the place is changed, over a pipe
-//! that only the trial can write to. When the pipe closes, by whatever end the trial has come to, the guardian puts all old values
-//! back and ends. It also holds the locks that keep other trials away, so they last until everything is reverted.
+//! It is this program again, started with [`GUARDIAN`]. The trial sends it each old value before it changes the place, over a pipe
+//! that only the trial can write to. When the pipe closes, however the trial has ended, the guardian restores all old values and
+//! exits. It also holds the locks that exclude other trials, so that they last until everything is reverted.
 //!
-//! It is in a process group of its own and ignores the signals that end programs: Ctrl-C ends the trial, and with it the pipe. Only
-//! who kills both at once leaves a change behind.
+//! It is in a process group of its own and ignores SIGINT, SIGTERM and SIGHUP: Ctrl-C ends the trial, which closes the pipe. A
+//! change remains only if both processes are killed at once.
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,46 +18,46 @@ use parshall_evidence::Reverted;
 use parshall_sys::file_lock::FileLock;
 use serde::{Deserialize, Serialize};
 
-use super::place::{Moved, Remembered, Undo, heirs};
+use super::place::{Moved, Remembered, Undo, inheritors};
 
 /// First argument of the guardian.
 pub const GUARDIAN: &str = "__guardian";
-/// What cannot be put back is reported up to this number.
+/// The most failed reverts that are reported.
 const FAILED_MAX: usize = 16;
-/// Searches for threads and connections that have a changed value from another.
+/// How many times to search for threads and connections that inherited a changed value.
 const PASSES: usize = 3;
 
-/// What the trial says, a line each.
+/// A message from the trial, one per line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Said {
+enum Request {
     /// Lock these files.
     Lock(Vec<PathBuf>),
     /// These places are about to be changed.
     Remember(Vec<Undo>),
 }
 
-/// What the guardian answers, a line each. Its last line is a [`Reverted`].
+/// A message from the guardian, one per line. Its last line is a [`Reverted`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Answer {
     Done,
-    /// Another holds this lock.
+    /// Another process holds this lock.
     Locked(PathBuf),
     Failed(String),
 }
 
-/// The trial's side. Dropping it has everything reverted, and waits for that.
+/// The trial's handle of the guardian. When it is dropped, it waits until the guardian has reverted everything.
 #[derive(Debug)]
 pub struct Guardian {
     child: Child,
-    /// None once it was closed.
+    /// None once it is closed.
     to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
 }
 
 impl Guardian {
-    /// Starts it.
+    /// Starts the guardian process.
     pub fn start() -> anyhow::Result<Self> {
         let mut child = Command::new("/proc/self/exe")
             .arg0("parshall")
@@ -75,24 +75,24 @@ impl Guardian {
 
     /// Locks files; returns the one that another trial has locked.
     pub fn lock(&mut self, files: Vec<PathBuf>) -> anyhow::Result<Option<PathBuf>> {
-        match self.ask(&Said::Lock(files))? {
+        match self.request(&Request::Lock(files))? {
             Answer::Done => Ok(None),
             Answer::Locked(file) => Ok(Some(file)),
             Answer::Failed(why) => anyhow::bail!("the guardian failed: {why}"),
         }
     }
 
-    /// Has old values remembered; returns when they are, so that the places may be changed.
+    /// Sends old values; once it returns, the places may be changed.
     pub fn remember(&mut self, undo: Vec<Undo>) -> anyhow::Result<()> {
-        match self.ask(&Said::Remember(undo))? {
+        match self.request(&Request::Remember(undo))? {
             Answer::Done => Ok(()),
-            answer => anyhow::bail!("the guardian does not remember: {answer:?}"),
+            answer => anyhow::bail!("the guardian does not keep the old values: {answer:?}"),
         }
     }
 
-    fn ask(&mut self, said: &Said) -> anyhow::Result<Answer> {
+    fn request(&mut self, request: &Request) -> anyhow::Result<Answer> {
         let gone = "the guardian has ended; nothing more is changed";
-        let mut line = serde_json::to_vec(said)?;
+        let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         self.to.as_mut().context(gone)?.write_all(&line).context(gone)?;
         let mut answer = String::new();
@@ -100,7 +100,7 @@ impl Guardian {
         serde_json::from_str(&answer).context(gone)
     }
 
-    /// Has everything reverted.
+    /// Has the guardian revert everything, and waits for the result.
     pub fn finish(mut self) -> anyhow::Result<Reverted> {
         drop(self.to.take());
         let mut last = String::new();
@@ -116,7 +116,7 @@ impl Drop for Guardian {
     }
 }
 
-/// The guardian's own life.
+/// The main function of the guardian process.
 pub fn guard() -> ExitCode {
     let ignored = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
@@ -125,7 +125,7 @@ pub fn guard() -> ExitCode {
     let mut guarded = Guarded::default();
     let mut lines = io::stdin().lock();
     let mut line = Vec::new();
-    // A trial that dies within a line has not waited for its answer, and so has not changed what it names.
+    // A trial that dies before it has sent a whole line has not changed the places in it.
     while {
         line.clear();
         lines.read_until(b'\n', &mut line)
@@ -134,17 +134,17 @@ pub fn guard() -> ExitCode {
         && line.ends_with(b"\n")
     {
         let answer = match serde_json::from_slice(&line) {
-            Ok(said) => guarded.hear(said),
+            Ok(request) => guarded.handle(request),
             Err(error) => Answer::Failed(error.to_string()),
         };
-        say(&answer);
+        send(&answer);
     }
-    say(&guarded.revert());
+    send(&guarded.revert());
     ExitCode::SUCCESS
 }
 
-/// The trial may be gone: what is reverted does not depend on who hears of it.
-fn say(answer: &impl Serialize) {
+/// Ignores errors: the trial may be gone, and everything must be reverted nevertheless.
+fn send(answer: &impl Serialize) {
     let mut line = serde_json::to_vec(answer).unwrap_or_default();
     line.push(b'\n');
     let mut out = io::stdout().lock();
@@ -154,15 +154,15 @@ fn say(answer: &impl Serialize) {
 #[derive(Default)]
 struct Guarded {
     locks: Vec<FileLock>,
-    /// The last value of a place counts: its application may have changed it while it was its own.
+    /// By place, with its last old value: the application may have changed it between two changes of the trial.
     old: Remembered,
 }
 
 impl Guarded {
-    fn hear(&mut self, said: Said) -> Answer {
-        match said {
-            Said::Lock(files) => self.lock(&files),
-            Said::Remember(undo) => {
+    fn handle(&mut self, request: Request) -> Answer {
+        match request {
+            Request::Lock(files) => self.lock(&files),
+            Request::Remember(undo) => {
                 self.old.extend(undo.into_iter().map(|undo| (undo.place.key(), undo)));
                 Answer::Done
             }
@@ -186,16 +186,16 @@ impl Guarded {
         let mut reverted = Reverted::default();
         let mut moved = Moved::default();
         for undo in self.old.values().filter(|undo| undo.old != undo.new) {
-            put_back(undo, &mut moved, &mut reverted);
+            restore(undo, &mut moved, &mut reverted);
         }
-        // Once their makers have the old value again no more come, but for those that were being made meanwhile.
+        // Their creators have the old value again, so only those that were just being created are left.
         for _ in 0..PASSES {
-            let heirs = heirs(&self.old);
-            if heirs.is_empty() {
+            let inheritors = inheritors(&self.old);
+            if inheritors.is_empty() {
                 break;
             }
-            for undo in heirs {
-                put_back(&undo, &mut moved, &mut reverted);
+            for undo in inheritors {
+                restore(&undo, &mut moved, &mut reverted);
                 self.old.insert(undo.place.key(), undo);
             }
         }
@@ -203,7 +203,7 @@ impl Guarded {
     }
 }
 
-fn put_back(undo: &Undo, moved: &mut Moved, reverted: &mut Reverted) {
+fn restore(undo: &Undo, moved: &mut Moved, reverted: &mut Reverted) {
     match undo.place.write(&undo.old, moved) {
         Ok(()) => reverted.restored += u64::from(undo.place.counts()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => reverted.gone += 1,

@@ -1,8 +1,8 @@
-//! `parshall try`: makes one change to a live service, measures with it and without, says whether it helped, and reverts it.
+//! `parshall try`: makes one change to a live service, measures with and without it, reports whether it helped, and reverts it.
 //!
-//! [`change`] says what can be changed, [`place`] where values are read and written, [`changer`] finds those places, [`guardian`]
-//! reverts. What is measured, in which order and what follows from it is decided in `parshall_core::trial`; each window is an
-//! observation as `parshall attach` makes it.
+//! [`change`] defines what can be changed, [`place`] reads and writes values, [`changer`] finds the places, [`guardian`] reverts
+//! them. `parshall_core::trial` decides what is measured, in which order, and what follows from it; each window is an observation
+//! like those of `parshall attach`.
 mod ask;
 pub mod change;
 mod changer;
@@ -31,7 +31,7 @@ use crate::window::Stop;
 use changer::Changer;
 use guardian::Guardian;
 
-/// Time between two searches for new connections and threads within a window.
+/// The time between two searches for new connections and threads within a window.
 const RESCAN: Duration = Duration::from_millis(500);
 
 /// `parshall try`.
@@ -83,7 +83,7 @@ fn empty(request: &TryRequest, subject: &Resolved, warnings: &[String]) -> Trial
     }
 }
 
-/// A trial under way. Dropping it has the guardian revert everything.
+/// A running trial. When it is dropped, the guardian reverts everything.
 struct Trial<'a> {
     request: &'a TryRequest,
     subject: Resolved,
@@ -109,10 +109,10 @@ impl<'a> Trial<'a> {
         Ok(Self { request, subject, changer, guardian, stop, begun: Instant::now(), rung: None, blind: Vec::new() })
     }
 
-    /// Measures, reverts, and writes what came of it.
+    /// Measures, reverts, and fills in the report.
     fn run(mut self, result: &mut TrialReport) -> anyhow::Result<()> {
         let done = self.measure(&mut result.windows);
-        // Whatever has happened: the guardian reverts now.
+        // The guardian reverts now, also after an error.
         let reverted = self.guardian.finish();
         done?;
         result.reverted = reverted?;
@@ -122,7 +122,7 @@ impl<'a> Trial<'a> {
         let figures = measured(&first);
         result.figures = figures.iter().filter_map(|&figure| compare(figure, &result.windows)).collect();
         result.outcome = match figures.first() {
-            None => nothing_moved(),
+            None => no_traffic(),
             Some(decides) => outcome(result.figures.iter().find(|figure| figure.figure == decides.id())),
         };
         result.notes = self.changer.notes();
@@ -150,7 +150,7 @@ impl<'a> Trial<'a> {
                 break;
             }
             let window = self.window(step.pair, changed)?;
-            // A window that was cut short is none.
+            // A window that was cut short does not count.
             if self.stop.requested() {
                 break;
             }
@@ -186,7 +186,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// Waits, unless the user stops it.
+    /// Waits for `time`, or until the user stops the trial.
     fn wait(&mut self, time: Duration, changed: bool) {
         let end = Instant::now() + time;
         while Instant::now() < end && !self.stop.requested() {
@@ -198,7 +198,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Observes one window, and meanwhile changes what is new.
+    /// Observes one window, and applies the change to new connections and threads meanwhile.
     fn window(&mut self, pair: u32, changed: bool) -> anyhow::Result<TrialWindow> {
         self.subject.refresh();
         if self.subject.processes.is_empty() || self.stop.subject_gone() {
@@ -209,11 +209,11 @@ impl<'a> Trial<'a> {
         let (changer, guardian) = (&mut self.changer, &mut self.guardian);
         let (observed, kept) = std::thread::scope(|scope| {
             let (over, ends) = channel();
-            let keeper = scope.spawn(move || keep(changer, guardian, changed, &ends));
+            let applier = scope.spawn(move || keep_applied(changer, guardian, changed, &ends));
             let observed = observe_resolved(subject, options, stop, &mut None);
             drop(over);
             let kept =
-                keeper.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the thread that makes the change failed")));
+                applier.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the thread that makes the change failed")));
             (observed, kept)
         });
         kept?;
@@ -231,9 +231,14 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Keeps the change where it is, until the window is over. Without the change it searches as well, so that both kinds of windows
-/// bear the same cost.
-fn keep(changer: &mut Changer<'_>, guardian: &mut Guardian, changed: bool, ends: &Receiver<()>) -> anyhow::Result<()> {
+/// Applies the change to new places until the window is over. Without the change it only searches for them, so that windows of
+/// both kinds have the same cost.
+fn keep_applied(
+    changer: &mut Changer<'_>,
+    guardian: &mut Guardian,
+    changed: bool,
+    ends: &Receiver<()>,
+) -> anyhow::Result<()> {
     let repeat = changer.repeats().filter(|_| changed);
     let mut next = Instant::now() + RESCAN;
     while let Err(RecvTimeoutError::Timeout) = ends.recv_timeout(repeat.unwrap_or(RESCAN)) {
@@ -248,7 +253,7 @@ fn keep(changer: &mut Changer<'_>, guardian: &mut Guardian, changed: bool, ends:
     Ok(())
 }
 
-fn nothing_moved() -> TrialOutcome {
+fn no_traffic() -> TrialOutcome {
     TrialOutcome {
         status: TrialStatus::InsufficientEvidence,
         summary: "The connections carried nothing in the first window, so nothing was changed: try it under load."

@@ -29,7 +29,7 @@ pub enum Place {
     Sysctl(Sysctl),
 }
 
-/// What a place was before, and what it is about to be. Both are the same for one that has the value already.
+/// A place's old value, and its new one. They are the same for a place that had the value already.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Undo {
     pub place: Place,
@@ -40,9 +40,9 @@ pub struct Undo {
 /// Places by their key.
 pub type Remembered = BTreeMap<String, Undo>;
 
-/// Threads and connections that have the new value from one that was changed, and that are not known yet, with the value that they
-/// would have had.
-pub fn heirs(known: &Remembered) -> Vec<Undo> {
+/// Threads and connections that are not known yet and inherited the new value from one that was changed, with the value that they
+/// would have inherited without the change.
+pub fn inheritors(known: &Remembered) -> Vec<Undo> {
     let changed = || known.values().filter(|undo| undo.old != undo.new);
     let pids: BTreeSet<u32> = changed().filter_map(|undo| undo.place.pid()).collect();
     let pids: Vec<u32> = pids.into_iter().collect();

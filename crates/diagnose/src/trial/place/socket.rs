@@ -49,8 +49,8 @@ pub enum SocketSetting {
     Pacing,
 }
 
-/// Where sockets are that are no longer where they were found: a child may hold what its parent has closed. The host is searched
-/// once, when the first one is missing.
+/// The descriptors of sockets that are no longer open where they were found: a child may still hold a socket that its parent has
+/// closed. Searches all processes once, when the first socket is missing.
 #[derive(Debug, Default)]
 pub struct Moved(Option<HashMap<u64, (u32, i32)>>);
 
