@@ -1,11 +1,11 @@
-//! The probes' cells of a thread in the words of a capture.
+//! Converts the probes' cells of a thread to those of a capture.
 use parshall_bpf::diagnose::syscall::{SysKey, SysValue};
 use parshall_bpf::diagnose::thread::{OffKey, OffValue, fd_kind, off_cpu};
 use parshall_evidence::{OffCpuCell, SyscallCell};
 
 use super::syscall_name::syscall_name;
 
-/// Time off the CPU, most first.
+/// Time off the CPU, in descending order.
 pub fn off_cells(cells: Option<&Vec<(OffKey, OffValue)>>) -> Vec<OffCpuCell> {
     let mut out: Vec<OffCpuCell> = cells
         .into_iter()

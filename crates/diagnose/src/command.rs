@@ -1,4 +1,4 @@
-//! `run`: starts the command behind a gate, attaches, lets it go, and observes until it ends.
+//! `run`: starts the command behind a gate process, attaches, opens the gate, and observes until the command ends.
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -24,9 +24,9 @@ use super::window::Stop;
 use parshall_host::error::UserError;
 use parshall_host::proc_fs;
 
-/// The gate has nothing to do but to stop itself.
+/// How long the gate process may take to stop itself, which is all that it does at first.
 const GATE_WITHIN: Duration = Duration::from_secs(5);
-/// What a shell answers for a command that it cannot run.
+/// A shell's exit status for a command that it cannot run.
 const CANNOT_RUN: u8 = 127;
 /// A shell's exit status for a command that a signal killed: this and the signal's number.
 const KILLED: i32 = 128;
@@ -38,7 +38,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// Starts it behind its gate: it has not begun.
+    /// Starts the gate process; the command itself does not run yet.
     pub fn start(program: &OsStr, arguments: &[OsString]) -> anyhow::Result<Self> {
         let ends = GateEnds::new().context("making the command's gate")?;
         let own = std::env::current_exe().context("finding our own program")?;
@@ -49,7 +49,8 @@ impl Started {
         Ok(Self { gate, forward })
     }
 
-    /// Lets it go once the probes are attached, and observes it until it ends, the window does, or a signal asks for it.
+    /// Opens the gate once the probes are attached, and observes the command until it or the window ends, or a signal ends the
+    /// observation.
     pub fn observe(&mut self, options: &ObserveOptions) -> anyhow::Result<Capture> {
         if !self.gate.wait_stopped(GATE_WITHIN).context("waiting for the command's gate")? {
             anyhow::bail!("the command's gate did not open");
@@ -64,14 +65,14 @@ impl Started {
             gate: RefCell::new(&mut self.gate),
             opened: RefCell::new(None),
         };
-        // Progress would tear what the command writes to the terminal.
+        // A progress bar would garble what the command writes to the terminal.
         let options = ObserveOptions { progress: false, name_all: true, ..options.clone() };
         let observed = observe_resolved(&resolved, &options, &stop, &mut background);
         if let Some(Err(error)) = stop.opened.into_inner() {
             return Err(error.into());
         }
         let mut capture = observed?;
-        // Not reaped yet, so also a command that has ended has its name still.
+        // Not reaped yet, so the name can be read even of a command that has ended.
         let name = proc_fs::stat(pid).map(|stat| stat.comm).unwrap_or_default();
         describe(&mut capture, pid, &name);
         let end =
@@ -80,18 +81,19 @@ impl Started {
         Ok(capture)
     }
 
-    /// Waits until it has ended. With --for the window may end before it; it stays in the foreground like any other.
+    /// Waits until the command has ended. With --for the window may end before it; the command then stays in the foreground.
     pub fn wait(mut self) -> anyhow::Result<ExitStatus> {
         self.gate.child().wait().context("waiting for the command")
     }
 
-    /// Whether it has become the command: then it is the user's, and is left to run even if it cannot be observed.
+    /// Whether the gate has become the command. A command that runs is left alone even if it cannot be observed.
     pub fn has_begun(&self) -> bool {
         self.gate.has_opened()
     }
 }
 
-/// When the subject was resolved the process was still our gate: under our name, and listening on nothing.
+/// Corrects the names and ports: when the subject was resolved the process was still the gate, with the name of parshall and
+/// without listeners.
 fn describe(capture: &mut Capture, pid: u32, name: &str) {
     let served = capture.flows.iter().filter(|flow| flow.role == Role::Server).map(|flow| flow.local.port());
     let ports: BTreeSet<u16> = served.collect();
@@ -131,7 +133,7 @@ struct UntilEnd<'a> {
 impl Stop for UntilEnd<'_> {
     fn attached(&self) -> anyhow::Result<()> {
         let opened = self.gate.borrow_mut().open().context("starting the command")?;
-        // The first answer counts: when a rung fails later, the next one finds the gate open.
+        // Only the first result counts: when a rung fails later, the gate is already open for the next one.
         self.opened.borrow_mut().get_or_insert(opened.map_err(|error| cannot_run(&error)));
         Ok(())
     }
@@ -141,7 +143,7 @@ impl Stop for UntilEnd<'_> {
     }
 
     fn subject_gone(&self) -> bool {
-        // Its own children may live on; the window is the command's.
+        // The window ends with the command, even if its children still run.
         self.ended.exited()
     }
 }
@@ -151,7 +153,7 @@ pub fn become_command(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let number = words.next().and_then(|word| word.to_str()?.parse().ok()).filter(|number| *number > 2);
     let (Some(number), Some(program)) = (number, words.next()) else { return ExitCode::from(2) };
     gate::stop_self();
-    // It is parshall that says why it did not work.
+    // On failure the error reaches parshall over the descriptor, and parshall reports it.
     let _ = gate::become_program(Command::new(program).args(words), number);
     ExitCode::from(CANNOT_RUN)
 }
@@ -168,7 +170,7 @@ fn cannot_run(error: &io::Error) -> UserError {
     UserError::new(format!("the command could not be run: {error}"), hint)
 }
 
-/// Refuses what is no program before anything is started.
+/// An error unless `program` is an executable file, before anything is started.
 pub fn find_program(program: &OsStr) -> Result<(), UserError> {
     let path = Path::new(program);
     let executable = |path: &Path| {

@@ -1,4 +1,4 @@
-//! Signals that reach `parshall run` are passed on to its command. Which ones is decided in `parshall_core::observe::signals`.
+//! Forwards signals from `parshall run` to its command. `parshall_core::observe::signals` decides which ones.
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -14,16 +14,16 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Cause;
 
-/// What is passed on. SIGTSTP, SIGCONT and SIGWINCH of a terminal reach the command by themselves.
+/// The forwarded signals. SIGTSTP, SIGCONT and SIGWINCH of a terminal reach the command by themselves.
 const SIGNALS: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
-/// How long a signal is held back to learn whether the whole process group was sent it. The witness answers within
-/// microseconds where a CPU is free.
+/// How long to hold a signal back while finding out whether it was sent to the whole process group. With a free CPU that takes
+/// microseconds.
 const GROUP_WAIT: Duration = Duration::from_millis(100);
-/// timeout(1) sends a signal to its child and to the group: what arrives this close to the group's is the same signal.
+/// timeout(1) sends a signal to its child and to the group: two that arrive this close to each other are the same signal.
 const SAME_SIGNAL_NS: u64 = 200_000_000;
 
-/// Passes signals on from its start until it is dropped.
+/// Forwards signals until it is dropped.
 pub struct Forward {
     signals: Arc<Mutex<Signals>>,
     handle: Handle,
@@ -31,7 +31,7 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// Begins to pass signals on to a child of ours that has not been reaped. Call this from a thread that outlives the child.
+    /// Starts to forward signals to a child that has not been reaped. Call this from a thread that outlives the child.
     pub fn to(pid: u32) -> anyhow::Result<Self> {
         let mut group = GroupSignals::watch(&SIGNALS).context("watching the signals of the process group")?;
         let target = Pidfd::open(pid).context("opening the command's process")?;
@@ -50,7 +50,7 @@ impl Forward {
                     && group_signals::shares_group(pid);
                 let arrival = Arrival { ends, typed, to_group, at_ns };
                 if seen.lock().unwrap_or_else(PoisonError::into_inner).arrived(arrival) {
-                    // It fails only once the command has ended, or became another user's: then it is not ours to end.
+                    // It fails only when the command has ended, or runs as another user and we may not end it.
                     target.send(origin.signal).ok();
                 }
             }
@@ -58,13 +58,13 @@ impl Forward {
         Ok(Self { signals, handle, thread: Some(thread) })
     }
 
-    /// Whether the observation is to end although the command goes on.
+    /// Whether the observation should end although the command still runs.
     pub fn over(&self) -> bool {
         self.signals.lock().unwrap_or_else(PoisonError::into_inner).over(monotonic_ns())
     }
 }
 
-/// Whether the process group was sent the signal that arrived at `at_ns`. Waits at most [`GROUP_WAIT`].
+/// Whether the signal that arrived at `at_ns` was sent to the whole process group. Waits at most [`GROUP_WAIT`].
 fn group_was_sent(group: &mut GroupSignals, last: &mut HashMap<i32, u64>, signal: i32, at_ns: u64) -> bool {
     let deadline = Instant::now() + GROUP_WAIT;
     loop {
@@ -80,7 +80,7 @@ impl Drop for Forward {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
-            // It does nothing that could panic, and no caller to report to.
+            // The thread does not panic, and there is no caller to report an error to.
             thread.join().ok();
         }
     }

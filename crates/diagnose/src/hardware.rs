@@ -1,4 +1,4 @@
-//! The processor's counters over the window, where the host has them; elsewhere nothing is lost but their detail.
+//! The processor's counters over the window, where the host has them. No verdict needs them.
 use parshall_evidence::HardwareCounts;
 use parshall_sys::counters::{BRANCH_MISSES, CACHE_MISSES, CYCLES, Counter, INSTRUCTIONS};
 
@@ -7,7 +7,7 @@ use super::subject::Resolved;
 /// Threads that are counted; each takes four descriptors.
 const THREADS_MAX: usize = 512;
 
-/// Counters that run.
+/// The running counters.
 pub struct Hardware {
     cycles: Counter,
     instructions: Counter,
@@ -16,7 +16,7 @@ pub struct Hardware {
 }
 
 impl Hardware {
-    /// Begins to count the subject's threads; None where the processor's counters are not to be had.
+    /// Starts to count for the subject's threads; None where the processor's counters are not available.
     pub fn start(resolved: &Resolved) -> Option<Self> {
         let open = |event| {
             let threads = resolved.processes.iter().flat_map(|p| p.threads.iter().copied());
@@ -30,7 +30,7 @@ impl Hardware {
         })
     }
 
-    /// What was counted.
+    /// The counters' values.
     pub fn finish(mut self) -> HardwareCounts {
         HardwareCounts {
             cycles: self.cycles.read(),

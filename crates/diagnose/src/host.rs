@@ -10,7 +10,7 @@ struct Stat {
     cpus: u32,
     /// None when unknown.
     busy_ns: Option<u64>,
-    /// Of it, time that the hypervisor took.
+    /// The part of it that the hypervisor took.
     stolen_ns: u64,
 }
 
@@ -29,7 +29,7 @@ fn read() -> Stat {
     parse_stat(&fs::read_to_string("/proc/stat").unwrap_or_default(), tick_ns)
 }
 
-/// What was busy when the window began.
+/// The CPU times when the window began.
 #[derive(Debug)]
 pub struct HostWatch {
     begun: Stat,
@@ -67,7 +67,7 @@ impl IdleMeter {
     /// The kernel counts in ticks of 10 ms: a shorter measurement would be noise.
     const MIN_NS: u64 = 90_000_000;
 
-    /// Begins at `now` (nanoseconds on any steady clock) with a host that counts as busy.
+    /// Starts at `now` (nanoseconds on any monotonic clock); until the first measurement the host counts as busy.
     pub fn start(now: u64) -> Self {
         Self { at: now, busy_ns: read().busy_ns.unwrap_or(0), idle: 0.0 }
     }

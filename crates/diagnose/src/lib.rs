@@ -45,7 +45,7 @@ use results::Results;
 /// `parshall attach`.
 pub fn attach(config: &AttachRequest) -> anyhow::Result<ExitCode> {
     let results = Results::open(&config.results)?;
-    // Where CPU time is left over we take only that, from the search for the subject to the report.
+    // Where possible we use only idle CPU time, from the search for the subject to the report.
     let mut background = Background::enter();
     let capture = observe::observe(&config.select, &config.observe, &mut background)?;
     results.write(&capture)?;
@@ -58,7 +58,7 @@ pub fn run(config: &RunRequest) -> anyhow::Result<ExitCode> {
     let results = Results::open(&config.results)?;
     let mut command = Started::start(&config.program, &config.arguments)?;
     let written = command.observe(&config.observe).and_then(|capture| results.write(&capture));
-    // A command that has begun is the user's, and runs to its end whatever has become of the observation.
+    // A command that has begun runs to its end, even if the observation has failed.
     let status = if command.has_begun() { Some(command.wait()?) } else { None };
     written?;
     Ok(match status {

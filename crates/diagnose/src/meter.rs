@@ -1,4 +1,5 @@
-//! What the probes of a slice cost: timed by the kernel in the first slice, estimated from the number of events later.
+//! The CPU time that the probes take in a slice: measured by the kernel in the first slice, estimated from the number of events
+//! in later ones.
 use parshall_core::observe::slice::Cost;
 use parshall_evidence::Slices;
 
@@ -7,7 +8,7 @@ use super::host::{self, IdleMeter};
 /// The meter of one observation.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// The kernel times every run of a program now.
+    /// Whether the kernel measures every run of a program now.
     pub timing: bool,
     /// CPU time of the slices that have ended.
     pub kernel_ns: u64,
@@ -24,24 +25,24 @@ struct SliceBegin {
     reading: Reading,
 }
 
-/// What the programs have done so far.
+/// The programs' counters so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reading {
     /// Events they handled.
     pub events: u64,
-    /// Their CPU time, where the kernel times it.
+    /// Their CPU time, while the kernel measures it.
     pub timed_ns: u64,
 }
 
 impl Meter {
-    /// The slices that have ended, from the window's begin on, and what they counted.
+    /// The slices that have ended, with times relative to the window's beginning, and the number of their events.
     pub fn slices(&self, window_begin: u64, events: u64) -> Slices {
         let spans: Vec<(u64, u64)> =
             self.spans.iter().map(|&(begin, end)| (begin - window_begin, end - begin)).collect();
         Slices { count: spans.len() as u32, observed_ns: spans.iter().map(|span| span.1).sum(), events, spans }
     }
 
-    /// With or without the kernel's timing in the first slice.
+    /// `timing`: whether the kernel measures the first slice.
     pub fn new(timing: bool) -> Self {
         Self { timing, ..Self::default() }
     }
@@ -52,12 +53,12 @@ impl Meter {
         self.idle.get_or_insert_with(|| IdleMeter::start(at));
     }
 
-    /// Begin of the slice that is on.
+    /// When the current slice began.
     pub fn slice_begin(&self) -> Option<u64> {
         self.slice.map(|slice| slice.at)
     }
 
-    /// What the slice that is on has cost until `now`.
+    /// The cost of the current slice until `now`.
     pub fn cost(&mut self, now: u64, reading: Reading) -> Cost {
         let cpus = host::cpus();
         let idle = self.idle.as_mut().map_or(0.0, |meter| meter.measure(now));
@@ -72,7 +73,7 @@ impl Meter {
         (reading.events.saturating_sub(slice.reading.events) as f64 * self.ns_per_event) as u64
     }
 
-    /// What ran between two readings was no event's cost: it is paid once, and says nothing of what a slice costs.
+    /// Excludes what ran between two readings from the cost of the slice: it was not caused by events and does not occur again.
     pub fn set_aside(&mut self, before: Reading, after: Reading) {
         let Some(slice) = self.slice.as_mut().filter(|_| self.timing) else { return };
         let ns = after.timed_ns.saturating_sub(before.timed_ns);
@@ -80,7 +81,7 @@ impl Meter {
         self.kernel_ns += ns;
     }
 
-    /// The slice ended.
+    /// A slice ends.
     pub fn end(&mut self, at: u64, reading: Reading) {
         let Some(slice) = self.slice.take() else { return };
         let spent = self.spent(&slice, reading);
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_slices_are_priced_by_the_first() {
+    fn later_slices_are_estimated_from_the_first() {
         let mut meter = Meter::new(true);
         meter.begin(100, Reading { events: 10, timed_ns: 1_000 });
         assert_eq!(meter.cost(200, Reading { events: 20, timed_ns: 3_000 }).kernel_ns, 2_000);

@@ -1,4 +1,4 @@
-//! Who holds the mutexes for which threads sleep: for waits that nobody ended, which no wake-up explains.
+//! The owners of the mutexes that threads sleep for: for waits that have not ended, so that no wake-up explains them.
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use parshall_host::proc_fs;
 
 use super::procfs::blocked_in::{SyscallFile, memory, parse_syscall};
 
-/// Threads that are looked at.
+/// The most threads that are examined.
 const THREADS_MAX: usize = 4096;
 /// The begin of glibc's `struct __pthread_mutex_s`: `int __lock; unsigned __count; int __owner`.
 const MUTEX_BYTES: usize = 12;
@@ -42,7 +42,7 @@ fn owner(pid: u32, tid: u32) -> Option<u32> {
     } else {
         return None;
     };
-    // What is no mutex has other numbers there.
+    // Other futexes hold other numbers there.
     (owner != 0 && owner != tid && Path::new(&format!("/proc/{pid}/task/{owner}")).exists()).then_some(owner)
 }
 

@@ -1,4 +1,4 @@
-//! One observation, from the subject to the capture: picks the rung and falls to the next one when it must.
+//! One observation, from the subject to the capture: picks the rung, and falls back to the next lower one if it fails.
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,9 +82,9 @@ pub fn observe_resolved(
     if options.rung.is_none_or(|wanted| wanted <= best) && options.rung.is_some_and(|wanted| wanted < best) {
         reasons = vec![format!("the {} rung was asked for", rung.as_str())];
     }
-    // The service goes first on its CPUs: three quarters of one that both want, and all of its wake-ups at once.
+    // On a CPU that both want, the service gets three quarters, and is scheduled at once when it wakes up.
     let _niced = (rung > Rung::Procfs).then(|| parshall_sys::nice::increase(NICE_INCREMENT));
-    // What is sampled must not be sampled at quiet moments only: on one rung alone nothing depends on when we run.
+    // In the background we would sample only while the CPU is idle. Only on the rung btf does nothing depend on when we run.
     if rung != Rung::Btf {
         *background = None;
     }
@@ -95,7 +95,7 @@ pub fn observe_resolved(
         watch: RefCell::new(None),
         counters: RefCell::new(None),
     };
-    // It may be gone when the window is over.
+    // A relay may be gone when the window is over.
     let at_start = resolved.processes.iter().filter_map(|process| own_relay(process.pid, options)).collect();
     loop {
         let attempt = match rung {
@@ -111,7 +111,7 @@ pub fn observe_resolved(
                 capture.origin = Some(origin(stop.begun.get(), capture.host.kernel.clone()));
                 return Ok(capture);
             }
-            // The kernel has the last word: what it refuses here, the doctor could not foresee.
+            // The kernel may refuse something that the doctor could not foresee.
             Err(error) if rung > Rung::Procfs => {
                 *background = None;
                 reasons.push(format!("not on the {} rung: {error:#}", rung.as_str()));
@@ -156,8 +156,8 @@ fn own_relay(pid: u32, options: &ObserveOptions) -> Option<OwnRelay> {
     Some(OwnRelay { pid, start })
 }
 
-/// The relays among the subject's processes, with those that came in the window. A command that was observed from its start
-/// was not itself yet when the window began, so what it is at the end counts.
+/// The relays among the subject's processes, with those that started during the window. The arguments at the end of the window
+/// count, because a command that was observed from its start was still the gate when the window began.
 fn own_relays(capture: &Capture, options: &ObserveOptions, at_start: Vec<OwnRelay>) -> Vec<OwnRelay> {
     let now: Vec<_> = capture.subject.pids.iter().filter_map(|&pid| own_relay(pid, options)).collect();
     let gone: Vec<_> = at_start.into_iter().filter(|old| !now.iter().any(|new| new.pid == old.pid)).collect();

@@ -14,7 +14,7 @@ pub fn origin(begun: SystemTime, kernel: String) -> Origin {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     let mut command_line = own_part(words).unwrap_or_default();
     if let Some(program) = command_line.first_mut() {
-        // The path by which it was called says nothing to others.
+        // The path by which parshall was called means nothing to others.
         *program = "parshall".to_owned();
     }
     Origin {
@@ -26,8 +26,8 @@ pub fn origin(begun: SystemTime, kernel: String) -> Origin {
     }
 }
 
-/// What of a command line of parshall's is parshall's: all up to `--`, for the command of `run` follows. Nothing for the
-/// process that is about to become such a command.
+/// parshall's own part of its command line: everything up to `--`, which the command of `run` follows. Empty for the process that
+/// is about to become such a command.
 pub fn own_part(mut words: Vec<String>) -> Option<Vec<String>> {
     if words.get(1).is_some_and(|word| word == GATE) {
         return None;
@@ -53,7 +53,7 @@ mod tests {
             Some("parshall run --save x.json --")
         );
         assert_eq!(own(&format!("/usr/bin/parshall {GATE} 5 {secret}")), None);
-        // A relay or an attach has no such part.
+        // `relay` and `attach` have no such part.
         assert_eq!(own("parshall relay :80 10.0.0.2:80").as_deref(), Some("parshall relay :80 10.0.0.2:80"));
     }
 

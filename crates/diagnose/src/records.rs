@@ -1,4 +1,4 @@
-//! What travels one by one: stalls with their stacks, and CPU samples; kept and named as they arrive.
+//! The records that the probes send singly: stalls with their stacks, and CPU samples. Keeps them and names their stacks.
 use std::collections::HashMap;
 
 use parshall_bpf::diagnose::Event;
@@ -9,7 +9,7 @@ use parshall_evidence::{Capture, CpuSample, FlowStall, OffCpu, ThreadStall};
 use super::syscall_name::syscall_name;
 use parshall_host::symbols::{Stacks, in_interrupt};
 
-/// Stalls of each kind that are kept; the accounts hold the time of those beyond.
+/// The most stalls of each kind that are kept; the time of the others is in the accounts.
 const STALLS_MAX: usize = 200_000;
 
 /// A sample's identity: thread, in user mode, system call, stack.
@@ -20,7 +20,7 @@ pub struct Records {
     stacks: Stacks,
     flow_stalls: Vec<FlowStall>,
     thread_stalls: Vec<ThreadStall>,
-    /// Index into `thread_stalls` of the stall whose user stack is still to come, by thread.
+    /// Index into `thread_stalls` of the stall whose user stack has not arrived yet, by thread.
     open: HashMap<u32, usize>,
     samples: HashMap<SampleKey, u64>,
     events: u64,
@@ -40,7 +40,7 @@ pub struct Recorded {
     pub events: u64,
 }
 
-/// A wake-up from an interrupt has no waker: whoever the interrupt happened to stop is not the one. Needs named stacks.
+/// Removes the wakers of wake-ups from interrupts: the interrupted thread did not cause them. Needs named stacks.
 pub fn drop_interrupts(capture: &mut Capture) {
     let stacks = &capture.stacks;
     for stall in &mut capture.thread_stalls {
@@ -53,7 +53,7 @@ pub fn drop_interrupts(capture: &mut Capture) {
 }
 
 impl Records {
-    /// No records yet. `eager`: name user addresses as they come, because their process may end before the window does.
+    /// `eager`: name user addresses as they arrive, because their process may end before the window does.
     pub fn new(eager: bool) -> Self {
         Self {
             stacks: Stacks::new(eager),

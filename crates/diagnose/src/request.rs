@@ -1,4 +1,4 @@
-//! What `parshall attach`, `run`, `show` and `doctor` are asked for, validated before the host is touched.
+//! The validated requests of `parshall attach`, `run`, `show` and `doctor`.
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::subject::Select;
 /// A validated `parshall attach`.
 #[derive(Debug, Clone)]
 pub struct AttachRequest {
-    /// Whom to observe.
+    /// What to observe.
     pub select: Select,
     /// How.
     pub observe: ObserveOptions,

@@ -16,7 +16,7 @@ pub struct Results<'a> {
 }
 
 impl<'a> Results<'a> {
-    /// Opens what the user named.
+    /// Opens the files that the user named.
     pub fn open(config: &'a ResultOptions) -> Result<Self, UserError> {
         let report = match &config.to {
             Destination::File(path) => Some(PrivateFile::create(path, "-o")?),

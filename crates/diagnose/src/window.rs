@@ -1,4 +1,4 @@
-//! The time in which a subject is observed, as all rungs see it: what ends it early, and its progress on the terminal.
+//! The window of an observation, for all rungs: what ends it early, and its progress bar.
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,11 +11,11 @@ pub trait Stop {
     fn attached(&self) -> anyhow::Result<()> {
         Ok(())
     }
-    /// Called once, when the window is over and before anything is read or named that is not part of it.
+    /// Called once, when the window is over and before anything else is read.
     fn ended(&self) {}
-    /// The user asked for it.
+    /// Whether the user ends the observation.
     fn requested(&self) -> bool;
-    /// No process of the subject is left.
+    /// Whether no process of the subject is left.
     fn subject_gone(&self) -> bool;
 }
 

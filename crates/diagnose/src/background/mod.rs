@@ -1,4 +1,4 @@
-//! Observing at idle priority, so that the requests of a busy service do not wait for it.
+//! Observing at idle priority, so that requests of a busy service do not wait for the observer.
 mod group;
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use parshall_sys::background as thread;
 
 use group::IdleGroup;
 
-/// While it lives, the thread that made it runs only where a CPU is otherwise idle, unless it makes no progress that way.
+/// Until it is dropped, the thread that created it runs only where a CPU is otherwise idle, unless it makes no progress that way.
 #[derive(Debug)]
 pub struct Background {
     group: Option<Arc<IdleGroup>>,

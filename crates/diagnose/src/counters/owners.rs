@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn we_have_descriptors() {
+    fn counts_our_own_descriptors() {
         let _open = tempfile::tempfile().expect("a file");
         assert!(open_descriptors(std::process::id()).is_some_and(|open| open >= 3));
     }

@@ -70,7 +70,7 @@ impl Queue {
     }
 }
 
-/// What the queues did between two readings; those that moved nothing are left out.
+/// The differences between two readings; queues without traffic are left out.
 pub fn difference(first: &[Queue], last: &[Queue]) -> Vec<DeviceQueue> {
     let then = |now: &Queue| {
         let same =
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_read_as_far_as_it_goes() {
+    fn truncated_attributes_are_read_as_far_as_possible() {
         let whole = answer(1000, 1, 5);
         for end in 0..whole.len() {
             let queue = parse(&whole[..end]);

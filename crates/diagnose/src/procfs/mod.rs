@@ -1,4 +1,4 @@
-//! The rung below BPF: SOCK_DIAG and /proc, sampled. Needs no privilege for the user's own processes.
+//! The rung `procfs`: samples of SOCK_DIAG and /proc, without BPF. Needs no privilege for the user's own processes.
 //!
 //! `flows` and `threads` sample; `flow_state`, `flow_track` and `thread_account` make accounts of samples without any I/O; `pace`
 //! keeps the cost below 2 % of a core. Flows and threads have a budget of half of it each.

@@ -8,7 +8,7 @@ use parshall_host::output::{Format, Output};
 pub use json::json;
 pub use text::text;
 
-/// A report in the format that was asked for.
+/// A report in the requested format.
 pub fn render(report: &Report, output: &Output) -> anyhow::Result<String> {
     match output.format {
         Format::Text => Ok(text(report, output.style)),

@@ -1,6 +1,6 @@
-//! The report for a terminal: the answer first, then what it rests on.
+//! The report for a terminal: the verdict first, then its evidence.
 //!
-//! Everything can be read without colour; colour only repeats what the words say.
+//! Colour only repeats what the words say.
 use parshall_core::units::{count as thousands, decimal, percent_fixed, plural, quantity, time_ms};
 use parshall_evidence::{
     Account, ChainHop, CommandEnd, Confidence, Evidence, Finding, Origin, PeerCommand, Report, Rung, ServiceReport,

@@ -1,6 +1,6 @@
-//! What the descriptors of the subject are, handed to the probes: they cannot follow a number to its file without BTF.
+//! Tells the probes the kinds of the subject's descriptors: without BTF they cannot find the file of a descriptor.
 //!
-//! The probes keep up with accept, socket and close by themselves while a slice is on; the rest is found here.
+//! During a slice the probes follow accept, socket and close by themselves; this finds the rest.
 use std::collections::HashMap;
 use std::fs;
 
@@ -11,13 +11,13 @@ use parshall_sys::clock::thread_cpu_ns;
 use crate::procfs::blocked_in::kind_of_link;
 use crate::subject::Process;
 
-/// Descriptors that are read, of all processes together.
+/// The most descriptors that are read, of all processes together.
 const FDS_MAX: usize = 8192;
-/// Shortest time between two scans, and how many times their cost it is at least.
+/// The shortest time between two scans, and how many times the cost of a scan it is at least.
 const EVERY_NS: u64 = 500_000_000;
 const COST_FACTOR: u64 = 200;
 
-/// What is known of the descriptors.
+/// The known descriptors.
 #[derive(Debug, Default)]
 pub struct Kinds {
     known: HashMap<(u32, u32), (String, FdKind)>,
@@ -25,7 +25,7 @@ pub struct Kinds {
 }
 
 impl Kinds {
-    /// Scans all descriptors, when it is time to.
+    /// Scans all descriptors, if a scan is due.
     pub fn refresh(&mut self, classic: &Classic, processes: &[Process], now_ns: u64) {
         if now_ns < self.next_ns {
             return;

@@ -1,7 +1,7 @@
-//! The rung between: threads event by event from classic tracepoints, flows sampled as on the procfs rung.
+//! The rung `tracepoint`: every event of threads from classic tracepoints, flows sampled as on the procfs rung.
 //!
-//! For kernels without BTF. This is the I/O shell: when a slice begins and ends is decided by `parshall_core::observe::slice`,
-//! how often flows are sampled by `procfs::pace`. `threads` puts the exact accounts into the records that /proc gives.
+//! For kernels without BTF. `parshall_core::observe::slice` decides when a slice begins and ends, `procfs::pace` how often flows
+//! are sampled. `threads` puts the probes' exact accounts into the records from /proc.
 mod kinds;
 #[cfg(test)]
 mod tests;
@@ -233,7 +233,7 @@ impl Session {
 
     fn pause(&mut self) {
         self.end_slice();
-        // Timing costs as much as a cheap probe; what it taught is enough for the slices to come.
+        // Measuring costs as much as a cheap probe, and the later slices can be estimated from this one.
         self.classic.stop_timing();
         self.meter.timing = false;
     }

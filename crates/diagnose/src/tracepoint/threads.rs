@@ -1,4 +1,4 @@
-//! From the probes' accounts to a capture's threads: /proc says who a thread is, the probes where its time went.
+//! The threads of a capture: /proc tells who a thread is, the probes' accounts where its time went.
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
@@ -13,13 +13,13 @@ use crate::procfs::thread_account::Seen;
 use crate::subject::Process;
 use crate::syscall_name::syscall_name;
 
-/// Threads whose calls are read when a slice begins, at some 10 us each.
+/// The most threads whose calls are read when a slice begins; each takes about 10 us.
 const SEEDS_MAX: usize = 1024;
 
-/// What the probes do not see by themselves: what threads were in when a slice began, and the intervals open at its end.
+/// What the probes do not see: the call that each thread was in when a slice began, and the intervals still open at its end.
 #[derive(Debug, Default)]
 pub struct Seeds {
-    /// What a thread was in, and its CPU time then.
+    /// What a thread was in when the slice began, and its CPU time then.
     seen: HashMap<u32, (SeenIn, u64)>,
     open: BTreeMap<(u32, u8, i32, u8), OffValue>,
     open_on: HashMap<u32, u64>,
@@ -39,7 +39,7 @@ impl Seeds {
         }
     }
 
-    /// A slice has ended: closes the intervals that are open.
+    /// A slice has ended: closes the open intervals.
     pub fn end(&mut self, classic: &Classic, span: (u64, u64)) {
         let slice = classic.slice();
         for entry in classic.threads() {
@@ -82,7 +82,7 @@ impl Seeds {
         }
     }
 
-    /// Stalls that the end of a slice cut, times relative to `begin`.
+    /// The stalls that the end of a slice cut short, with times relative to `begin`.
     pub fn take_stalls(&mut self, begin: u64) -> Vec<ThreadStall> {
         let mut stalls = std::mem::take(&mut self.stalls);
         for stall in &mut stalls {
@@ -92,7 +92,7 @@ impl Seeds {
     }
 }
 
-/// What a thread is in now. None when it is gone or hides it.
+/// What a thread is in now. None if it is gone or may not be read.
 fn seen(pid: u32, tid: u32) -> Option<SeenIn> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     Some(match parse_syscall(&text)?.seen(pid) {
@@ -130,7 +130,7 @@ struct Account {
     copy: CopyPattern,
 }
 
-/// Puts the probes' accounts into the records that /proc gave, and adds those of threads that /proc never showed.
+/// Puts the probes' accounts into the records from /proc, and adds records of threads that /proc never showed.
 pub fn exact(records: Vec<ThreadRecord>, seeds: &Seeds, parts: &Parts<'_>) -> Vec<ThreadRecord> {
     let mut by_tid: BTreeMap<u32, ThreadRecord> = records.into_iter().map(|record| (record.tid, record)).collect();
     let mut accounts: BTreeMap<u32, Account> = BTreeMap::new();
@@ -171,14 +171,15 @@ fn add_cell(cells: &mut Vec<(OffKey, OffValue)>, key: OffKey, value: OffValue) {
     }
 }
 
-/// Of the time that a thread could have run and did not, the share in which its control group was out of quota.
+/// The share of a thread's runnable but not running time in which its control group was out of quota.
 fn throttled_share(record: &ThreadRecord) -> f64 {
     let sum = |why| record.off_cpu.iter().filter(|cell| cell.why == why).map(|cell| cell.ns).sum::<u64>() as f64;
     let (throttled, waited) = (sum(OffCpu::Throttled), sum(OffCpu::Runnable));
     if throttled > 0.0 { throttled / (throttled + waited) } else { 0.0 }
 }
 
-/// Tracepoints show throttling as waiting for a CPU. The control group's counters give its share, by which cells are split.
+/// Splits waits for a CPU into throttling and other waits: tracepoints cannot tell them apart, so the share comes from the
+/// control group's counters.
 fn split_throttled(cells: &mut Vec<OffCpuCell>, share: f64) {
     let mut throttled = Vec::new();
     for cell in cells.iter_mut().filter(|cell| cell.why == OffCpu::Runnable) {
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn throttling_takes_its_share_of_the_waits_and_nothing_else() {
+    fn throttling_is_split_off_from_waits_for_a_cpu_only() {
         let record = ThreadRecord {
             off_cpu: vec![cell(OffCpu::Throttled, 60), cell(OffCpu::Runnable, 20), cell(OffCpu::Blocked, 500)],
             ..ThreadRecord::default()
