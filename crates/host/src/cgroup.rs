@@ -38,7 +38,7 @@ pub fn remove_leftovers(top: &Path, is_ours: impl Fn(&str) -> bool) -> Vec<Strin
 }
 
 impl Mounts {
-    /// Those of the calling process.
+    /// The mounts of the calling process.
     pub fn read() -> Self {
         Self::parse(&mountinfo::read("self"))
     }
@@ -56,7 +56,7 @@ impl Mounts {
         mounts
     }
 
-    /// Where groups that control CPU time can be made.
+    /// The hierarchy in which groups that control CPU time can be created.
     pub fn for_cpu(&self) -> Option<CpuHierarchy> {
         if let Some(mount) = &self.v1_cpu {
             return Some(CpuHierarchy::V1(mount.point.clone()));
@@ -93,7 +93,7 @@ impl Mounts {
         Some(self.v2.as_ref()?.hierarchy(unified?))
     }
 
-    /// Directories that a path may mean: an absolute one below a mount point, or a path inside any hierarchy.
+    /// The directories that a path may refer to: an absolute path below a mount point, or a path inside any hierarchy.
     pub fn directories_named(&self, path: &Path) -> Vec<PathBuf> {
         let mounts = [&self.v2, &self.v1_cpu];
         let mut found = vec![path.to_path_buf()];
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_group_outside_of_our_namespace_has_no_directory() {
-        // Its user chose the name: from here it would be /tmp/mine.
+        // A user can choose such a name: seen from here it would be /tmp/mine.
         let mounts = Mounts::parse(MOUNTINFO);
         assert_eq!(mounts.cpu_directory("0::/../../../../tmp/mine\n"), None);
         assert_eq!(mounts.cpu_directory("1:cpu:/..\n0::/../a\n"), None);

@@ -1,5 +1,5 @@
-//! What several products ask of a Linux host: processes, control groups, symbols and files; and what they share towards the
-//! user: errors with a hint, the terminal, the metrics endpoint.
+//! Code that several products share: reading processes, control groups, symbols and files of a Linux host; and errors with a
+//! hint, the terminal and the metrics endpoint.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

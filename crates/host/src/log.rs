@@ -42,7 +42,7 @@ const DEFAULT: usize = 2;
 pub fn start(steps: i32) -> Result<(), UserError> {
     let variable = std::env::var(VARIABLE).unwrap_or_default();
     let targets = targets(&variable, steps)?;
-    // A second start, as tests may have it, leaves the first in force.
+    // Tests may start the log twice; the first start counts.
     tracing::subscriber::set_global_default(subscriber(targets)).ok();
     Ok(())
 }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_is_none_is_refused() {
+    fn an_unknown_level_is_refused() {
         for variable in ["loud", "relay=loud", "info,relay="] {
             let error = targets(variable, 0).expect_err(variable);
             assert!(error.what.starts_with("PARSHALL_LOG: `"), "{error:?}");

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_owner_may_read_it_also_where_others_could() {
+    fn only_the_owner_may_read_it_even_if_others_could_before() {
         let scratch = tempfile::tempdir().expect("a directory");
         let (new, old) = (scratch.path().join("new"), scratch.path().join("old"));
         fs::write(&old, "before").expect("written");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_stays_until_the_content_comes() {
+    fn the_old_content_stays_until_the_new_one_is_written() {
         let scratch = tempfile::tempdir().expect("a directory");
         let path = scratch.path().join("case");
         fs::write(&path, "before").expect("written");

@@ -79,7 +79,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// An open SOCK_DIAG socket that reads TCP sockets. It keeps showing the network namespace it was opened in.
+/// An open SOCK_DIAG socket that reads the TCP sockets of the network namespace it was opened in.
 #[derive(Debug)]
 pub struct TcpDiag(Dumper);
 
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_what_is_written_whether_sent_or_not() {
+    fn counts_unsent_bytes_as_written() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut a = TcpStream::connect(listener.local_addr().expect("bound")).expect("a connection");
         let (b, _) = listener.accept().expect("a connection");

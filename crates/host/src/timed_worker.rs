@@ -34,8 +34,8 @@ impl<Q: Send + 'static, A: Send + 'static> TimedWorker<Q, A> {
         Self { make, channels: None, left: SLOW_TOTAL_MAX }
     }
 
-    /// The reply to a request. None when it did not come in time, and for every later request then; None also when the
-    /// function panicked, but a later request starts a new thread then.
+    /// The reply to a request. None after a timeout, and then for every later request; None also if the function panicked, but
+    /// then a later request starts a new thread.
     pub fn call(&mut self, request: Q) -> Option<A> {
         if self.left.is_zero() {
             return None;

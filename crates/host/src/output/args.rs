@@ -35,12 +35,12 @@ pub enum ColorArg {
 }
 
 impl PrintArgs {
-    /// What they ask for on stdout.
+    /// The options for a report on stdout.
     pub fn output(self) -> Output {
         self.output_to(&Destination::Stdout)
     }
 
-    /// What they ask for on a destination.
+    /// The options for a report on a destination.
     pub fn output_to(self, to: &Destination) -> Output {
         let format = match self.format {
             FormatArg::Text => Format::Text,

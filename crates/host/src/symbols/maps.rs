@@ -1,4 +1,4 @@
-//! /proc/PID/maps: which file lies where in the memory of a process.
+//! /proc/PID/maps: the files that are mapped into the memory of a process.
 use std::fs;
 use std::ops::Range;
 
@@ -7,32 +7,32 @@ use parshall_evidence::Frame;
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// The addresses that it covers.
+    /// The addresses of the mapping.
     pub range: Range<u64>,
-    /// Where in the file it begins, in bytes.
+    /// The offset in the file at which it begins, in bytes.
     pub offset: u64,
     /// Major and minor number of the file system's device.
     pub device: (u32, u32),
-    /// Inode; 0 where there is no file.
+    /// Inode; 0 without a file.
     pub inode: u64,
-    /// The file's path, `[vdso]` and the like, or nothing.
+    /// The file's path, a name such as `[vdso]`, or nothing.
     pub path: String,
 }
 
 impl Mapping {
-    /// Where in the file an address of this mapping lies.
+    /// The offset in the file of an address of this mapping.
     pub fn file_offset(&self, address: u64) -> u64 {
         (address - self.range.start).wrapping_add(self.offset)
     }
 
-    /// The file's name without its directory; of a deleted one too.
+    /// The file's name without its directory, also of a deleted file.
     pub fn module(&self) -> String {
         let path = self.path.strip_suffix(" (deleted)").unwrap_or(&self.path);
         path.rsplit('/').next().unwrap_or(path).to_owned()
     }
 
-    /// A stripped program has no names; which file, and where in it, is the same in every process that runs it.
-    pub fn place(&self, address: u64) -> Option<Frame> {
+    /// A frame for an address without a symbol: the file and the offset in it, which are the same in every process that runs it.
+    pub fn file_frame(&self, address: u64) -> Option<Frame> {
         let name = format!("{:#x}", self.file_offset(address));
         (!self.path.is_empty()).then(|| Frame { name, module: self.module(), kernel: false })
     }
@@ -40,7 +40,7 @@ impl Mapping {
 
 /// The mappings of a process, ascending; none when it is gone.
 pub fn read(tgid: u32) -> Vec<Mapping> {
-    // Names of files are any bytes.
+    // A file name may hold any bytes.
     let bytes = fs::read(format!("/proc/{tgid}/maps")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).lines().filter_map(parse).collect()
 }
@@ -72,19 +72,19 @@ mod tests {
         "55d0c0de1000-55d0c0de2000 r-xp 00001000 fd:1f 1234                       /usr/bin/a program (deleted)";
 
     #[test]
-    fn an_address_without_a_name_is_placed_in_its_file() {
+    fn an_address_without_a_name_becomes_an_offset_in_its_file() {
         let maps = vec![parse(LINE).expect("a mapping")];
         assert_eq!((maps[0].device, maps[0].inode), ((0xfd, 0x1f), 1234));
-        let frame = find(&maps, 0x55d0c0de1206).and_then(|mapping| mapping.place(0x55d0c0de1206)).expect("inside");
+        let frame = find(&maps, 0x55d0c0de1206).and_then(|mapping| mapping.file_frame(0x55d0c0de1206)).expect("inside");
         assert_eq!((frame.name.as_str(), frame.module.as_str(), frame.kernel), ("0x1206", "a program", false));
         assert!(find(&maps, 0x55d0c0de2000).is_none() && find(&maps, 0x55d0c0de0fff).is_none());
         assert!(find(&[], 1).is_none());
     }
 
     #[test]
-    fn a_mapping_without_a_file_has_no_place() {
+    fn a_mapping_without_a_file_has_no_frame() {
         let mapping = parse("7f00-8000 rw-p 00000000 00:00 0").expect("a mapping");
-        assert_eq!((mapping.path.as_str(), mapping.place(0x7f10)), ("", None));
+        assert_eq!((mapping.path.as_str(), mapping.file_frame(0x7f10)), ("", None));
         assert_eq!(parse("no mapping"), None);
     }
 

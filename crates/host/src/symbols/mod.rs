@@ -1,4 +1,4 @@
-//! Stacks of addresses: each distinct one is stored once, and its frames are named while the process still lives.
+//! Stacks of addresses: stores each distinct one once, and names its frames while the process still runs.
 mod elf_copy;
 mod maps;
 mod names;
@@ -11,9 +11,9 @@ use parshall_evidence::{Frame, Stack};
 use super::timed_worker::TimedWorker;
 use names::Names;
 
-/// Frames of a stack that are kept.
+/// The most frames of a stack that are kept.
 const FRAMES_MAX: usize = 48;
-/// Distinct stacks that are kept; beyond, stalls and samples still count, without their stack.
+/// The most distinct stacks that are kept; further stalls and samples still count, but without their stack.
 const STACKS_MAX: usize = 20_000;
 
 /// A stack as the kernel reports it: addresses, innermost first.
@@ -26,10 +26,10 @@ struct Raw {
 
 /// Interns stacks and names their frames.
 ///
-/// Naming is left until it is known to be needed: the kernel's names alone take 60 ms of CPU to read, which a saturated
-/// service would feel. Only user addresses can be named as they come, for processes that may end before the window does.
+/// Frames are named only when the names are needed: reading the kernel's names alone takes 60 ms of CPU, which would slow down a
+/// saturated service. User addresses can be named as they arrive, for processes that may end before the window does.
 pub struct Stacks {
-    /// Gives a frame for each address of a process; process 0 is the kernel.
+    /// Returns a frame for each address of a process; process 0 is the kernel.
     namer: TimedWorker<(u32, Vec<u64>), Vec<Frame>>,
     eager: bool,
     names: HashMap<(u32, u64), Frame>,
@@ -38,7 +38,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Holds no stacks yet. `eager`: user addresses are named as they come.
+    /// `eager`: name user addresses as they arrive.
     pub fn new(eager: bool) -> Self {
         let namer = TimedWorker::new(|| {
             let mut names = Names::new();
@@ -47,7 +47,7 @@ impl Stacks {
         Self { namer, eager, names: HashMap::new(), ids: HashMap::new(), stacks: Vec::new() }
     }
 
-    /// The id of a stack given by its kernel and user addresses, innermost first.
+    /// Interns a stack of kernel and user addresses, innermost first, and returns its id.
     pub fn intern(&mut self, tgid: u32, kernel: &[u64], user: &[u64]) -> Option<u32> {
         if kernel.is_empty() && user.is_empty() {
             return None;
@@ -58,21 +58,21 @@ impl Stacks {
         self.keep(Raw { tgid, kernel: kernel.to_vec(), user: user.to_vec() })
     }
 
-    /// A stack that puts the user frames of `user` below the kernel frames of `kernel`, both interned already.
+    /// Interns a stack with the kernel frames of `kernel` above the user frames of `user`, both interned already.
     pub fn join(&mut self, kernel: Option<u32>, user: Option<u32>) -> Option<u32> {
         let (Some(k), Some(u)) = (kernel, user) else { return kernel.or(user) };
         let (k, u) = (&self.stacks[k as usize], &self.stacks[u as usize]);
         self.keep(Raw { tgid: u.tgid, kernel: k.kernel.clone(), user: u.user.clone() })
     }
 
-    /// All stacks by id, their frames named.
+    /// All stacks by id, with named frames.
     pub fn named(mut self) -> Vec<Stack> {
         let mut addresses: HashMap<u32, HashSet<u64>> = HashMap::new();
         for raw in &self.stacks {
             addresses.entry(0).or_default().extend(&raw.kernel);
             addresses.entry(raw.tgid).or_default().extend(&raw.user);
         }
-        // The kernel first: a process whose files use up all of the time then lacks only its own names.
+        // The kernel first, so that a process whose files use up the time loses only its own names.
         let mut addresses: Vec<_> = addresses.into_iter().collect();
         addresses.sort_unstable_by_key(|(tgid, _)| *tgid);
         for (tgid, addresses) in addresses {
@@ -81,11 +81,11 @@ impl Stacks {
         self.unnamed()
     }
 
-    /// All stacks by id; addresses that were not named stand for themselves.
+    /// All stacks by id; addresses without a name become hexadecimal.
     pub fn unnamed(&self) -> Vec<Stack> {
         let frame = |tgid: u32, address: u64| {
             let named = self.names.get(&(tgid, address)).cloned();
-            named.unwrap_or_else(|| bare(tgid, address))
+            named.unwrap_or_else(|| hex_frame(tgid, address))
         };
         let whole = |raw: &Raw| {
             let kernel = raw.kernel.iter().map(|a| frame(0, *a));
@@ -119,7 +119,7 @@ impl Stacks {
     }
 }
 
-fn bare(tgid: u32, address: u64) -> Frame {
+fn hex_frame(tgid: u32, address: u64) -> Frame {
     Frame { name: format!("{address:#x}"), module: String::new(), kernel: tgid == 0 }
 }
 

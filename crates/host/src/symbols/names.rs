@@ -12,7 +12,7 @@ use blazesym::symbolize::{Input, Symbolizer};
 use parshall_evidence::Frame;
 
 use super::maps::{self, Mapping};
-use super::{bare, elf_copy, perf_map};
+use super::{elf_copy, hex_frame, perf_map};
 use crate::foreign_file::open_regular_link;
 use crate::mountinfo::{self, Mount};
 
@@ -51,7 +51,10 @@ impl Names {
     /// A frame for each address of a process; process 0 is the kernel.
     pub fn frames(&mut self, tgid: u32, addresses: &[u64]) -> Vec<Frame> {
         let known = if tgid == 0 { self.of_kernel(addresses) } else { self.of_process(tgid, addresses) };
-        addresses.iter().map(|address| known.get(address).cloned().unwrap_or_else(|| bare(tgid, *address))).collect()
+        addresses
+            .iter()
+            .map(|address| known.get(address).cloned().unwrap_or_else(|| hex_frame(tgid, *address)))
+            .collect()
     }
 
     fn of_kernel(&self, addresses: &[u64]) -> HashMap<u64, Frame> {
@@ -86,7 +89,7 @@ impl Names {
         for address in left {
             let frame = match compiled.remove(&address) {
                 Some(name) => Some(Frame { name: shortened(&name), module: String::new(), kernel: false }),
-                None => maps::find(&maps, address).and_then(|mapping| mapping.place(address)),
+                None => maps::find(&maps, address).and_then(|mapping| mapping.file_frame(address)),
             };
             named.extend(frame.map(|frame| (address, frame)));
         }
@@ -227,7 +230,7 @@ mod tests {
         if parshall_testkit::root("names of our own program") {
             assert!(frames[0].name.contains("Names") && frames[0].module.starts_with("parshall"), "{frames:?}");
         }
-        assert_eq!(frames[1], bare(own, 1));
+        assert_eq!(frames[1], hex_frame(own, 1));
         let maps = maps::read(own);
         let vdso = maps.iter().find(|mapping| mapping.path == VDSO);
         // Some address in its code has a name.

@@ -1,8 +1,8 @@
-//! /tmp/perf-PID.map: names of code that a runtime has compiled, by the runtime itself (the kernel's
+//! /tmp/perf-PID.map: names of compiled code, written by the runtime that compiled it (the kernel's
 //! tools/perf/Documentation/jit-interface.txt).
 //!
-//! Any user may create a file of that name in /tmp. So it is read only if it is a regular file of the process's user or of
-//! root, and only up to a limit.
+//! Any user may create a file of that name in /tmp, so it is read only if it is a regular file that belongs to the process's user
+//! or to root, and only up to a limit.
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -10,21 +10,21 @@ use std::path::PathBuf;
 use crate::foreign_file::open_regular;
 use crate::proc_fs::status_field;
 
-/// Bytes read at most.
+/// The most bytes that are read.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// The names of those of `addresses` that the map of a process has. `addresses` ascend.
+/// The names of `addresses`, in ascending order, as far as the map of a process has them.
 pub fn names(tgid: u32, addresses: &[u64]) -> HashMap<u64, String> {
     let Some(status) = std::fs::read_to_string(format!("/proc/{tgid}/status")).ok() else { return HashMap::new() };
-    let Some((path, owner)) = place(tgid, &status) else { return HashMap::new() };
+    let Some((path, owner)) = path_and_owner(tgid, &status) else { return HashMap::new() };
     open_regular(&path, Some(owner)).map(|file| read(file.take(BYTES_MAX), addresses)).unwrap_or_default()
 }
 
 /// The path of the map, and its required owner. The process wrote it into its own /tmp, under its id in its own pid namespace.
-fn place(tgid: u32, status: &str) -> Option<(PathBuf, u32)> {
+fn path_and_owner(tgid: u32, status: &str) -> Option<(PathBuf, u32)> {
     let known_as = status_field(status, "NStgid").and_then(|ids| ids.split_whitespace().next_back()).map(str::to_owned);
     let known_as: u32 = known_as.unwrap_or_else(|| tgid.to_string()).parse().ok()?;
-    // Real, effective, saved and file system user: files are made by the last.
+    // The real, effective, saved and file system user; the last one owns new files.
     let owner = status_field(status, "Uid")?.split_whitespace().nth(3)?.parse().ok()?;
     Some((PathBuf::from(format!("/proc/{tgid}/root/tmp/perf-{known_as}.map")), owner))
 }
@@ -70,8 +70,8 @@ mod tests {
     #[test]
     fn the_map_is_where_the_process_wrote_it() {
         let status = "Name:\tnode\nUid:\t0\t0\t0\t1000\nNStgid:\t4120\t7\n";
-        assert_eq!(place(4120, status), Some((PathBuf::from("/proc/4120/root/tmp/perf-7.map"), 1000)));
-        assert_eq!(place(7, "Uid:\t1\t2\t3\t4\n"), Some((PathBuf::from("/proc/7/root/tmp/perf-7.map"), 4)));
-        assert_eq!(place(7, ""), None);
+        assert_eq!(path_and_owner(4120, status), Some((PathBuf::from("/proc/4120/root/tmp/perf-7.map"), 1000)));
+        assert_eq!(path_and_owner(7, "Uid:\t1\t2\t3\t4\n"), Some((PathBuf::from("/proc/7/root/tmp/perf-7.map"), 4)));
+        assert_eq!(path_and_owner(7, ""), None);
     }
 }
