@@ -1,4 +1,4 @@
-//! The cases, faults and controls that the binary carries with it. Adding one is adding its file and its line here.
+//! The cases, faults and controls that are embedded in the binary. A new one needs its file and a line here.
 use super::recipe::Recipe;
 use parshall_host::error::UserError;
 
@@ -8,9 +8,9 @@ use parshall_host::error::UserError;
 pub enum Kind {
     /// A named investigation: diagnose, change one thing, measure again.
     Case,
-    /// Something broken on purpose, with its true cause.
+    /// Something broken on purpose, with a known cause.
     Fault,
-    /// Nothing broken: it must never be accused.
+    /// Nothing broken: there must never be a verdict against it.
     Control,
 }
 
@@ -19,7 +19,7 @@ pub enum Kind {
 pub struct Entry {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     text: &'static str,
 }
@@ -54,13 +54,13 @@ pub const ENTRIES: &[Entry] = entries! {
 };
 
 impl Entry {
-    /// Reads it. The embedded files are tested, so an error here is a fault of the build.
+    /// Parses the file. The embedded files are tested, so an error here is a fault of the build.
     pub fn recipe(&self) -> Result<Recipe, UserError> {
         Recipe::parse(self.name, self.text)
     }
 }
 
-/// The entries that a name means: one, or all of `faults`, `controls`, `cases`.
+/// The entries for a name: one, or all of a kind for `faults`, `controls` and `cases`.
 pub fn find(name: &str) -> Result<Vec<Entry>, UserError> {
     let group = match name {
         "cases" => Some(Kind::Case),
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_embedded_file_parses_and_carries_its_own_name() {
+    fn every_embedded_file_parses_and_holds_its_own_name() {
         for entry in ENTRIES {
             let recipe = entry.recipe().unwrap_or_else(|error| panic!("{} ({})", error.what, error.hint));
             assert_eq!(recipe.id, entry.name);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_met_with_near_ones() {
+    fn an_unknown_name_gets_similar_ones_as_hints() {
         let error = find("nagel-stall").expect_err("unknown");
         assert!(error.hint.contains("nagle-stall"), "{}", error.hint);
         assert!(find("loss").expect_err("unknown").hint.contains("packet-loss"));

@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use parshall_host::output::TextStyle;
 
-/// Prints a line on stdout. `println!` would panic when the reader has closed it; this returns an error.
+/// Prints a line on stdout. Returns an error when the reader has closed it, where `println!` would panic.
 pub fn line(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes())?;

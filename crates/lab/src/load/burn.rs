@@ -15,7 +15,7 @@ impl Burn {
             return Self { rounds: 0 };
         }
         const PROBE: u64 = 200_000;
-        // The fastest of several tries: the others were disturbed.
+        // The fastest of several runs was disturbed least.
         let fastest = (0..8)
             .map(|_| {
                 let begin = Instant::now();
@@ -35,7 +35,7 @@ impl Burn {
     }
 }
 
-/// The frame that a profile of a CPU-bound service has to show.
+/// The function that a profile of a CPU-bound service should show.
 #[inline(never)]
 fn parshall_burn_user_cpu(rounds: u64) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;

@@ -1,5 +1,5 @@
-//! A wire with delay and loss between two namespaces, for hosts without netem: a TUN device in each, packets held in
-//! queues between them.
+//! A wire with delay and loss between two namespaces, for hosts without netem: a TUN device in each namespace, and queues
+//! between them.
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -14,9 +14,9 @@ use crate::units;
 
 /// The TUN device's name in both namespaces.
 pub const DEVICE: &str = "dl0";
-/// Packets that one direction holds; further ones are dropped, as by a router.
+/// The most packets in one direction; further packets are dropped, as by a router.
 const QUEUE_MAX: usize = 8192;
-/// Bytes that wait before a wire with a rate; further packets are dropped.
+/// The most bytes in the queue before a wire with a rate limit; further packets are dropped.
 const LIMITED_QUEUE_BYTES: usize = 262_144;
 /// The largest frame: 64 KiB and the virtio header.
 const FRAME_MAX: usize = 65_536 + tun::VNET_HDR_LEN;
@@ -27,22 +27,22 @@ pub struct Args {
     /// One namespace
     #[arg(long)]
     netns_a: String,
-    /// The other
+    /// The other namespace
     #[arg(long)]
     netns_b: String,
-    /// Delay each way
+    /// Delay in each direction
     #[arg(long, value_name = "MS", default_value = "0", value_parser = units::milliseconds)]
     delay_ms: Duration,
-    /// Packets lost each way, in per cent
+    /// Packets lost in each direction, in per cent
     #[arg(long, default_value_t = 0.0)]
     loss_percent: f64,
-    /// What it carries each way, in Mbit/s, behind a queue of 256 KiB; 0 is no limit
+    /// Rate in each direction in Mbit/s, behind a queue of 256 KiB; 0 is no limit
     #[arg(long, default_value_t = 0.0)]
     mbit: f64,
-    /// IP packets with more bytes vanish; 0 is no limit
+    /// IP packets with more bytes are dropped silently; 0 is no limit
     #[arg(long, default_value_t = 0)]
     largest_packet: usize,
-    /// TCP segments with SYN that are lost each way, in per cent
+    /// TCP segments with SYN that are lost in each direction, in per cent
     #[arg(long, default_value_t = 0.0)]
     syn_loss_percent: f64,
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// A drop must hit one packet, and a rate or size limit is about packets: not about what TSO makes of them.
+    /// Without TSO: a loss must drop one packet, and rate and size limits apply to packets, not to TSO's large segments.
     fn frames(&self) -> tun::Frames {
         let single = self.loss_percent > 0.0 || self.mbit > 0.0 || self.largest_packet > 0;
         if single { tun::Frames::Packets } else { tun::Frames::SuperFrames }
@@ -64,7 +64,7 @@ struct Queue {
     spare: Vec<Vec<u8>>,
     packets_in: u64,
     bytes: u64,
-    /// Until when the wire is busy with what came before.
+    /// Until when the wire is busy with earlier packets.
     busy_until: Option<Instant>,
 }
 
@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::new("delay-line", "relay", None, &clock, total(|queue| queue.packets_in), total(|queue| queue.bytes)))
 }
 
-/// The descriptor of a TUN device works from any namespace; only making it needs a thread inside.
+/// The descriptor of a TUN device works from any namespace; only creating the device needs a thread in it.
 fn device_in(name: &str, frames: tun::Frames) -> anyhow::Result<File> {
     use std::os::fd::AsFd;
     let namespace = netns::open(name).with_context(|| format!("opening the namespace {name}"))?;
@@ -134,7 +134,7 @@ impl Queue {
                         self.spare.push(buf);
                         continue;
                     }
-                    // Small packets keep small buffers: a full queue of them is not half a gigabyte.
+                    // Small packets get small buffers, or a full queue of them would take half a gigabyte.
                     let packet = if n < 2048 {
                         let copy = buf[..n].to_vec();
                         self.spare.push(buf);
@@ -157,7 +157,7 @@ impl Queue {
         Ok(())
     }
 
-    /// When a packet that comes now has left a wire of this rate; None when the queue before the wire is full.
+    /// When a packet that arrives now will have left a wire of this rate; None if the queue before the wire is full.
     fn sent_at(&mut self, bytes: usize, mbit: f64) -> Option<Instant> {
         let now = Instant::now();
         if mbit <= 0.0 {
@@ -185,7 +185,7 @@ impl Queue {
     }
 }
 
-/// An IPv4 packet that opens a TCP connection, or answers that.
+/// Whether it is an IPv4 packet with a TCP segment with SYN.
 fn is_syn(packet: &[u8]) -> bool {
     const TCP: u8 = 6;
     const SYN: u8 = 2;
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn syns_are_told_from_other_packets() {
+    fn syns_are_distinguished_from_other_packets() {
         let packet = |protocol: u8, flags: u8| {
             let mut packet = vec![0; 40];
             (packet[0], packet[9], packet[33]) = (0x45, protocol, flags);

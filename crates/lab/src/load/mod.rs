@@ -1,6 +1,6 @@
-//! Loads: small programs over real sockets that behave well or badly on purpose. Every one ends by itself.
+//! Loads: small programs over real sockets that behave well or badly on purpose. All of them end after a bounded time.
 //!
-//! A load prints `ready ...` on stderr once it can be used and one result on stdout at its end.
+//! A load prints `ready ...` on stderr once it is ready, and one result on stdout at its end.
 mod burn;
 mod delay_line;
 mod relay_copy;
@@ -35,7 +35,7 @@ pub struct LoadArgs {
     kind: Kind,
 }
 
-/// Name and one line for `lab list`.
+/// Names and descriptions for `lab list`.
 pub const KINDS: [(&str, &str); 4] = [
     ("rpc-echo", "RPC echo: each request is a 40 B message and a 136 B message, written apart or together"),
     ("stream", "bulk transfer with slow readers, pausing writers, corks, buffer sizes; or request and reply"),
@@ -63,7 +63,7 @@ enum Kind {
   parshall lab load relay-copy --listen 127.0.0.1:9000 --target 127.0.0.1:9001
   parshall lab load relay-copy --target 127.0.0.1:9001 --buffer 65536")]
     RelayCopy(relay_copy::Args),
-    /// A database row under a lock, an application that asks for it, and its clients
+    /// A database whose row is locked, an application server that updates it, and clients
     #[command(after_help = "Examples:
   parshall lab load row-lock --serve 127.0.0.1:5432
   parshall lab load row-lock --serve 127.0.0.1:8000 --ask 127.0.0.1:5432
@@ -75,7 +75,7 @@ enum Kind {
     DelayLine(delay_line::Args),
 }
 
-/// What every load takes.
+/// The options of every load.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
     /// End after this time
@@ -86,7 +86,7 @@ pub struct Common {
     format: Format,
 }
 
-/// Runs the load that the arguments name, until its time is over or a signal asks it to end.
+/// Runs the load that the arguments select, until its time is over or a signal ends it.
 pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
     let (common, outcome) = match &args.kind {
         Kind::RpcEcho(args) => (&args.common, rpc_echo::run(args)?),
@@ -125,19 +125,19 @@ impl Clock {
         self.stop.load(Ordering::Relaxed) || Instant::now() >= self.end
     }
 
-    /// The same clock, a little later: a server must not close before clients that end on time.
+    /// The same clock with a later end, for servers: they must not close before the clients have ended.
     pub fn late(&self) -> Self {
         Self { end: self.end + Duration::from_millis(500), ..self.clone() }
     }
 
-    /// Waits until it is time to end, or `done` says that nothing is left to do.
+    /// Waits until it is time to end, or `done` returns true.
     pub fn sleep_until_over(&self, done: impl Fn() -> bool) {
         while !self.over() && !done() {
             std::thread::sleep(Duration::from_millis(20).min(self.end.saturating_duration_since(Instant::now())));
         }
     }
 
-    /// Ends the load early, as when its only connection has closed.
+    /// Ends the load early, for example because its only connection was closed.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -149,7 +149,7 @@ pub fn print_ready(kind: &str, role: &str, port: Option<u16>) {
     eprintln!("ready {kind} role={role} pid={}{port}", std::process::id());
 }
 
-/// What a load did.
+/// The result of a load.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// [`LOAD_SCHEMA`].
@@ -158,14 +158,14 @@ pub struct Outcome {
     pub kind: String,
     /// `serve`, `connect`, `both` or `relay`.
     pub role: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Its server's TCP port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// How long it ran.
     pub seconds: f64,
-    /// Requests that were answered, or writes.
+    /// Answered requests, or writes.
     pub requests: u64,
     /// The same per second.
     pub rate_per_s: f64,
@@ -192,7 +192,7 @@ pub struct Latency {
 }
 
 impl Outcome {
-    /// An outcome of a load that began with `clock` and ends now.
+    /// The result of a load that began with `clock` and ends now.
     pub fn new(kind: &str, role: &str, port: Option<u16>, clock: &Clock, requests: u64, bytes: u64) -> Self {
         let seconds = clock.begin.elapsed().as_secs_f64();
         Self {

@@ -1,7 +1,7 @@
-//! A row of a database under a lock, and whoever asks for it: a server whose connections lock the row for each update, an
-//! application server that asks it once per request, clients, and one that keeps the row locked while it is idle.
+//! A database with one row: its connections lock the row for each update. Also an application server that sends it one request per
+//! request of its own, clients, and a client that holds the lock while it is idle.
 //!
-//! A message is one byte: `u` updates the row, `b` begins a transaction that holds it, `c` commits. Each gets the reply `k`.
+//! A message is one byte: `u` updates the row, `b` begins a transaction that locks it, `c` commits. The reply is always `k`.
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,19 +20,19 @@ const KIND: &str = "row-lock";
 #[derive(Debug, Clone, clap::Args)]
 #[group(id = "end", required = true)]
 pub struct Args {
-    /// Be the database, on this address; with --ask, the application server before it
+    /// Run the database on this address; with --ask, the application server
     #[arg(long, value_name = "ADDR", group = "end")]
     pub serve: Option<SocketAddr>,
-    /// Ask the database at this address once for each request
+    /// Send the database at this address one request for each request
     #[arg(long, value_name = "ADDR", requires = "serve")]
     pub ask: Option<SocketAddr>,
-    /// Be the clients of a server at this address
+    /// Run the clients of the server at this address
     #[arg(long, value_name = "ADDR", group = "end")]
     pub connect: Option<SocketAddr>,
     /// Connections, each with one request at a time
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub clients: u16,
-    /// Be one client that holds the row for this long in each transaction, and does nothing meanwhile
+    /// Run one client that locks the row for this long in each transaction, idle meanwhile
     #[arg(long, value_name = "MS", value_parser = units::milliseconds, requires = "connect")]
     pub hold_ms: Option<Duration>,
     /// Commit each transaction at once
@@ -66,7 +66,7 @@ impl Row {
     }
 }
 
-/// Runs the end that was asked for, until the time is over.
+/// Runs the selected role until the time is over.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let clock = Clock::start(&args.common)?;
     match (args.serve, args.ask, args.connect) {
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Serves each connection with a thread of its own.
+/// Serves each connection on its own thread.
 fn serve(
     args: &Args,
     address: SocketAddr,
@@ -107,7 +107,7 @@ fn serve(
     Ok(Outcome::new(KIND, "serve", port, clock, requests, 2 * requests))
 }
 
-/// What the connections of a server share.
+/// The state that the connections of a server share.
 #[derive(Debug, Default)]
 struct Shared {
     row: Row,
@@ -139,14 +139,14 @@ fn application(mut client: TcpStream, target: SocketAddr, args: &Args, clock: &C
     };
     let mut message = [0];
     while client.read_exact(&mut message).is_ok() {
-        if ask(&mut database, message[0]).is_err() || client.write_all(b"k").is_err() {
+        if request(&mut database, message[0]).is_err() || client.write_all(b"k").is_err() {
             break;
         }
     }
 }
 
-/// One request and its reply.
-fn ask(server: &mut TcpStream, message: u8) -> std::io::Result<()> {
+/// Sends one request and reads its reply.
+fn request(server: &mut TcpStream, message: u8) -> std::io::Result<()> {
     server.write_all(&[message])?;
     server.read_exact(&mut [0])
 }
@@ -178,18 +178,18 @@ fn clients(args: &Args, target: SocketAddr, clock: &Clock) -> anyhow::Result<Out
     Ok(Outcome { errors: lost, ..outcome.with_latency(&latency) })
 }
 
-/// Asks until the time is over; the times it took, and whether the server ended the connection before.
+/// Sends requests until the time is over. Returns their latencies, and whether the server closed the connection early.
 fn client(mut stream: TcpStream, args: &Args, clock: &Clock) -> (Histogram<u64>, bool) {
     let mut latency = histogram();
-    // A row that is never free again must not keep the load from its end.
+    // The load must end even if the row is never unlocked.
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok();
     while !clock.over() {
         let begin = Instant::now();
-        let asked = match args.hold_ms {
+        let done = match args.hold_ms {
             Some(idle) => transaction(&mut stream, if args.commit_at_once { Duration::ZERO } else { idle }),
-            None => ask(&mut stream, b'u'),
+            None => request(&mut stream, b'u'),
         };
-        if asked.is_err() {
+        if done.is_err() {
             return (latency, !clock.over());
         }
         latency.saturating_record(begin.elapsed().as_nanos() as u64);
@@ -201,7 +201,7 @@ fn client(mut stream: TcpStream, args: &Args, clock: &Clock) -> (Histogram<u64>,
 }
 
 fn transaction(stream: &mut TcpStream, idle: Duration) -> std::io::Result<()> {
-    ask(stream, b'b')?;
+    request(stream, b'b')?;
     std::thread::sleep(idle);
-    ask(stream, b'c')
+    request(stream, b'c')
 }

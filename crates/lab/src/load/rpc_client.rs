@@ -25,11 +25,11 @@ struct Client {
     due: Instant,
 }
 
-/// What the clients did.
+/// The clients' totals.
 pub struct Done {
     /// Requests answered.
     pub requests: u64,
-    /// Bytes both ways.
+    /// Bytes in both directions.
     pub bytes: u64,
     /// Connections that ended early.
     pub lost: u64,
@@ -58,7 +58,7 @@ impl Clients {
         Ok(Self { epoll, list, together: args.together })
     }
 
-    /// Sends requests until the clock is over.
+    /// Sends requests until it is time to end.
     pub fn run(mut self, args: &Args, clock: &Clock) -> anyhow::Result<Done> {
         let mut done = Done { requests: 0, bytes: 0, lost: 0, latency_ns: histogram() };
         let mut pace = Pace::new(args.rate, self.list.len());
@@ -128,7 +128,7 @@ impl Client {
         stream.write_all(ping)
     }
 
-    /// Reads what is there; true when a reply is complete.
+    /// Reads the available bytes; true when a reply is complete.
     fn receive(&mut self) -> io::Result<bool> {
         let Some(stream) = &mut self.stream else { return Ok(false) };
         let mut buf = [0u8; REPLY];
@@ -154,7 +154,7 @@ impl Pace {
         Self { interval, next: Instant::now(), idle: (0..clients).collect() }
     }
 
-    /// A connection to send on now, and since when its request is due.
+    /// A connection on which a request is due, and since when.
     fn take(&mut self) -> Option<(usize, Instant)> {
         let Some(interval) = self.interval else {
             return Some((self.idle.pop_front()?, Instant::now())); // The first request of each connection.

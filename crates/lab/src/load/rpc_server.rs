@@ -40,7 +40,7 @@ pub struct Server {
     blocking: bool,
 }
 
-/// What happens to a request.
+/// How a request is processed.
 #[derive(Debug, Clone, Copy)]
 struct Service {
     think: Duration,
@@ -65,7 +65,7 @@ impl Service {
 }
 
 impl Server {
-    /// Listens, and finds out how much work `--burn-ms` is.
+    /// Listens, and calibrates the work for `--burn-ms`.
     pub fn bind(args: &Args, address: SocketAddr) -> anyhow::Result<Self> {
         let listener = args.socket.listen(address)?;
         let address = listener.local_addr()?;
@@ -74,12 +74,12 @@ impl Server {
         Ok(Self { listener, address, service, blocking: !args.think_ms.is_zero() })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves on a thread until the clock is over.
+    /// Serves on a thread until it is time to end.
     pub fn start(self, clock: Clock, stats: Arc<Stats>) -> io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name("rpc-server".into()).spawn(move || {
             let served = if self.blocking { self.serve_blocking(&clock, &stats) } else { self.serve(&clock, &stats) };

@@ -1,4 +1,4 @@
-//! TCP sockets with their options set before they connect or listen, when all of them still take effect.
+//! TCP sockets whose options are set before they connect or listen: some have no effect later.
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ impl SocketArgs {
         Ok(socket.into())
     }
 
-    /// A connected socket. A server that is not there yet is waited for, up to five seconds.
+    /// A connected socket. Waits up to five seconds for a server that does not listen yet.
     pub fn connect(&self, address: SocketAddr, clock: &Clock) -> anyhow::Result<Socket> {
         let give_up = Instant::now() + Duration::from_secs(5);
         loop {
@@ -111,7 +111,7 @@ impl Ends {
         }
     }
 
-    /// Where to listen, if at all. Both ends in one process meet on a free loopback port.
+    /// The address to listen on, if this process is a server. Both ends in one process use a free loopback port.
     pub fn listen_address(&self) -> Option<SocketAddr> {
         match self.connect {
             Some(_) => None,

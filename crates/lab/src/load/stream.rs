@@ -1,5 +1,5 @@
-//! Bulk transfer with a flag for each bad habit: slow readers, pausing writers, corks, fixed buffers; and a plain
-//! request and reply over the same sockets.
+//! Bulk transfer with flags for slow readers, pausing writers, corks and fixed buffers; and requests and replies over the same
+//! sockets.
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
