@@ -1,4 +1,4 @@
-//! Closes on a real kernel: every one is reported, once, with its final counters, or counted as lost. Needs root.
+//! Closes on a real kernel: each is reported once with its final counters, or counted as lost. Needs root.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 #![allow(unsafe_code)]
 
@@ -17,17 +17,17 @@ use parshall_evidence::socket::{FLAG_CLOSED, Group, Groups, Selection, Side, Soc
 use parshall_sys::netns::NetNs;
 use socket_common::{ready, unprivileged};
 
-/// Closes of what has one of these ports at either end.
+/// Closes of sockets with one of these ports at either end.
 fn of_ports(ports: impl IntoIterator<Item = u16>) -> Selection {
     let ports = ports.into_iter().map(|port| (Side::Either, port)).collect();
     Selection { ports, ..Selection::default() }
 }
 
-/// Closing resets the connection instead of ending it.
+/// Makes close(2) reset the connection.
 fn reset_on_close(stream: &TcpStream) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let size = size_of::<libc::linger>() as libc::socklen_t;
-    // SAFETY: the kernel reads as many bytes of `linger` as its size says.
+    // SAFETY: the kernel reads as many bytes of `linger` as the given size.
     let done = unsafe {
         libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), size)
     };
@@ -55,7 +55,7 @@ fn ends(record: &SocketRecord) -> Ends {
     )
 }
 
-/// What both ends of a connection must have counted: bytes from the client, bytes from the server.
+/// The expected counters of both ends of a connection: bytes from the client, bytes from the server.
 struct Expected {
     client: Ends,
     up: u64,
@@ -66,7 +66,7 @@ const LISTENERS: usize = 16;
 const CONNECTIONS: usize = 120_000;
 const HEAD: usize = 4;
 
-/// Answers each connection: a head says how many bytes come and how many go.
+/// Answers each connection: its first bytes say how many bytes to read and how many to send.
 fn serve(listener: &TcpListener, connections: usize) -> io::Result<()> {
     let mut buffer = [0; 2048];
     for _ in 0..connections {
@@ -76,7 +76,7 @@ fn serve(listener: &TcpListener, connections: usize) -> io::Result<()> {
         let down = u16::from_ne_bytes([buffer[2], buffer[3]]);
         stream.read_exact(&mut buffer[..up.into()])?;
         stream.write_all(&buffer[..down.into()])?;
-        // The client ends first, so that its socket is handed over to TIME_WAIT.
+        // The client closes first, so that its socket goes to TIME_WAIT.
         if stream.read(&mut buffer)? != 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -91,7 +91,7 @@ fn call(server: SocketAddr, number: usize) -> io::Result<Expected> {
     message.resize(HEAD + usize::from(up), 1);
     stream.write_all(&message)?;
     stream.read_exact(&mut [0; 1024][..down.into()])?;
-    // Every seventh is reset by the client, which keeps neither end waiting.
+    // The client resets every seventh connection, so that neither end waits.
     if number.is_multiple_of(7) {
         stream.shutdown(std::net::Shutdown::Write)?;
         let _end = stream.read(&mut [0; 1])?;
@@ -100,14 +100,14 @@ fn call(server: SocketAddr, number: usize) -> io::Result<Expected> {
     Ok(Expected { client: (stream.local_addr()?, server), up: HEAD as u64 + u64::from(up), down: down.into() })
 }
 
-/// Each end of each connection is told once, with its bytes.
-fn assert_told(records: &[SocketRecord], connections: impl Iterator<Item = Expected>) {
-    // A pair of addresses may come again: what is compared are all that had it, least first.
+/// Asserts that each end of each connection was reported once, with its bytes.
+fn assert_reported(records: &[SocketRecord], connections: impl Iterator<Item = Expected>) {
+    // A pair of addresses may be used again, so this compares all connections with the same pair, in ascending order.
     let mut seen: HashMap<Ends, Vec<(u64, u64)>> = HashMap::new();
     for record in records {
         assert_eq!(record.record_flags, FLAG_CLOSED);
         if record.state != LISTEN {
-            // Acknowledged bytes include the FIN, received ones the peer's: the data is what was sent, once.
+            // Acknowledged bytes include the FIN, and received bytes the peer's FIN.
             let sent = record.bytes_sent - record.bytes_retrans;
             seen.entry(ends(record)).or_default().push((sent, record.bytes_received));
         }
@@ -139,24 +139,24 @@ fn of_120_000_short_connections_each_end_is_reported_once_with_its_bytes() {
     if !ready("closes of short connections") {
         return;
     }
-    // So many sockets in TIME_WAIT are as many as a namespace may have: the next test would find none of its own.
+    // So many sockets reach the namespace's limit of TIME_WAIT, and the next test could not create any.
     let namespace = NetNs::create("closes").unwrap();
     namespace
         .run(|| {
-            tell_of_short_connections();
+            report_short_connections();
             Ok(())
         })
         .unwrap();
 }
 
-fn tell_of_short_connections() {
-    // Several addresses: those of one pair of addresses and a port would run out.
+fn report_short_connections() {
+    // Several addresses, because the client ports of a single pair of addresses would run out.
     let address = |at: usize| SocketAddr::from(([127, 0, 3, at as u8 + 1], 0));
     let listeners: Vec<TcpListener> = (0..LISTENERS).map(|at| TcpListener::bind(address(at)).unwrap()).collect();
     let servers: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
     let mut closes = Closes::attach(&of_ports(servers.iter().map(|server| server.port())), 16 << 20).unwrap();
     let mut records = Vec::new();
-    let (tell, told) = mpsc::channel();
+    let (sender, expected) = mpsc::channel();
     let each = CONNECTIONS / LISTENERS;
     let begun = Instant::now();
     let threads: Vec<_> = listeners
@@ -164,17 +164,17 @@ fn tell_of_short_connections() {
         .zip(servers)
         .enumerate()
         .map(|(at, (listener, server))| {
-            let tell = tell.clone();
+            let sender = sender.clone();
             std::thread::spawn(move || {
                 let calls = std::thread::spawn(move || {
                     (0..each).map(|number| call(server, number * LISTENERS + at)).collect::<io::Result<Vec<_>>>()
                 });
                 serve(&listener, each).unwrap();
-                tell.send(calls.join().unwrap().unwrap()).unwrap();
+                sender.send(calls.join().unwrap().unwrap()).unwrap();
             })
         })
         .collect();
-    drop(tell);
+    drop(sender);
     while threads.iter().any(|thread| !thread.is_finished()) {
         assert!(begun.elapsed() < Duration::from_secs(240), "{} of the closes", records.len());
         closes.wait(Duration::from_millis(20), &mut records);
@@ -189,11 +189,11 @@ fn tell_of_short_connections() {
     closes.wait(Duration::from_millis(100), &mut records);
     let Counts { reported, lost, .. } = closes.counts();
     assert_eq!((records.len(), reported, lost), (all, all as u64, 0));
-    assert_told(&records, told.into_iter().flatten());
+    assert_reported(&records, expected.into_iter().flatten());
 }
 
 #[test]
-fn every_way_to_end_is_told_once_with_the_state_before() {
+fn every_kind_of_close_is_reported_once_with_the_previous_state() {
     if !ready("ways in which sockets close") {
         return;
     }
@@ -205,13 +205,13 @@ fn every_way_to_end_is_told_once_with_the_state_before() {
         assert_eq!(found.len(), 1, "{wanted:?}: {found:?}");
         *found[0]
     };
-    // A reset: both ends are established to the last moment.
+    // A reset: both ends are established until then.
     let client = TcpStream::connect(server).unwrap();
     let (mut accepted, peer) = listener.accept().unwrap();
     reset_on_close(&client);
     drop(client);
     assert!(accepted.read(&mut [0; 1]).is_err());
-    // Accepted by nobody: the listener's end is theirs too.
+    // Never accepted: closing the listener closes them too.
     let waiting = TcpStream::connect(server).unwrap();
     let unaccepted = waiting.local_addr().unwrap();
     drop(listener);
@@ -223,7 +223,7 @@ fn every_way_to_end_is_told_once_with_the_state_before() {
     let listens: Vec<_> = records.iter().filter(|record| record.state == LISTEN).collect();
     assert_eq!(listens.len(), 1);
     assert_eq!((listens[0].local_port, listens[0].accept_limit), (server.port(), 4096.min(listens[0].accept_limit)));
-    // Nobody listens any more: it never was a connection.
+    // Nothing listens any more, so there never was a connection.
     assert!(TcpStream::connect(server).is_err());
     let records = collect(&mut closes, |records| !records.is_empty());
     assert_eq!((records.len(), records[0].state, records[0].bytes_acked), (1, SYN_SENT, 0));
@@ -233,7 +233,7 @@ fn every_way_to_end_is_told_once_with_the_state_before() {
 }
 
 #[test]
-fn what_is_not_wanted_stays_in_the_kernel() {
+fn closes_outside_the_selection_stay_in_the_kernel() {
     if !ready("selection of closes") {
         return;
     }
@@ -269,7 +269,7 @@ fn what_is_not_wanted_stays_in_the_kernel() {
 }
 
 #[test]
-fn a_full_ring_loses_by_count_and_not_by_content() {
+fn a_full_ring_counts_the_lost_closes_and_keeps_the_others_intact() {
     if !ready("a full ring of closes") {
         return;
     }
@@ -293,7 +293,7 @@ fn a_full_ring_loses_by_count_and_not_by_content() {
 }
 
 #[test]
-fn without_the_right_to_it_the_answer_is_no() {
+fn without_privileges_nothing_loads() {
     if !ready("closes without permission") {
         return;
     }

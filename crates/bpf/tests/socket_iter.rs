@@ -1,4 +1,4 @@
-//! The iterators on a real kernel: every socket of the namespace, with what is known of it from elsewhere. Needs root.
+//! The iterators on a real kernel: every socket of the namespace, compared with other sources. Needs root.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 #![allow(unsafe_code)]
 
@@ -19,7 +19,7 @@ use socket_common::{ready, unprivileged};
 
 const ALL: [Table; 3] = [Table::Tcp, Table::Udp, Table::Unix];
 
-/// Everything in a table of our namespace, with names.
+/// All sockets in a table of our namespace, with names.
 fn dump(programs: &mut Iterators, table: Table) -> Vec<(SocketRecord, Vec<u8>)> {
     let mut found = Vec::new();
     let (opener, mut reader) = programs.reader();
@@ -43,7 +43,7 @@ fn one(found: &[(SocketRecord, Vec<u8>)], inode: u32) -> SocketRecord {
     matching[0].0
 }
 
-/// The cookie as the socket's owner asks for it.
+/// The cookie according to getsockopt.
 fn cookie(socket: &impl AsRawFd) -> u64 {
     const SO_COOKIE: i32 = 57;
     let (mut cookie, mut size) = (0u64, 8);
@@ -56,17 +56,17 @@ fn cookie(socket: &impl AsRawFd) -> u64 {
 }
 
 #[test]
-fn tcp_is_complete_and_right() {
+fn tcp_sockets_are_complete_and_correct() {
     if !ready("the iterator over TCP sockets") {
         return;
     }
     let netns = std::fs::metadata("/proc/self/ns/net").unwrap().ino() as u32;
     let mut programs = Iterators::load(&ALL).unwrap();
     programs.select(&Selection::default());
-    // An IPv6 listener takes IPv4 as well.
+    // An IPv6 listener accepts IPv4 as well.
     let listener = TcpListener::bind("[::]:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // More than fit into a buffer of the kernel.
+    // More than fit into one buffer of the kernel.
     let mut pairs: Vec<(TcpStream, TcpStream)> = (0..300)
         .map(|at| {
             let address = if at % 2 == 0 { "127.0.0.1" } else { "::1" };
@@ -88,7 +88,7 @@ fn tcp_is_complete_and_right() {
         found.iter().filter(|(record, _)| record.state == 6 && ends(record) == (ended_port, port)).count()
     };
     let mut found = dump(&mut programs, Table::Tcp);
-    // A busy kernel takes the last segments in from a thread of its own.
+    // A busy kernel processes the last segments in a separate thread (ksoftirqd).
     let give_up = Instant::now() + Duration::from_secs(10);
     while time_wait(&found) == 0 && Instant::now() < give_up {
         found = dump(&mut programs, Table::Tcp);
@@ -118,7 +118,7 @@ fn tcp_is_complete_and_right() {
     assert!(programs.left_out().0 >= 600, "{:?}", programs.left_out());
 }
 
-/// An MPTCP socket that listens at a port of its own; None where the kernel has none.
+/// An MPTCP socket that listens on a free port; None if the kernel has no MPTCP.
 fn mptcp_listener() -> Option<TcpListener> {
     // SAFETY: three integers; the kernel returns a new descriptor or -1.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, libc::IPPROTO_MPTCP) };
@@ -152,7 +152,7 @@ fn an_mptcp_connection_is_found_by_its_first_subflow() {
 }
 
 #[test]
-fn udp_and_unix_are_complete_and_right() {
+fn udp_and_unix_sockets_are_complete_and_correct() {
     if !ready("the iterators over UDP and UNIX sockets") {
         return;
     }
@@ -191,7 +191,7 @@ fn udp_and_unix_are_complete_and_right() {
 }
 
 #[test]
-fn what_was_not_loaded_is_unsupported_and_without_the_right_to_it_nothing_loads() {
+fn tables_that_were_not_loaded_are_unsupported_and_without_privileges_nothing_loads() {
     if !ready("iterators without permission") {
         return;
     }

@@ -1,5 +1,4 @@
-//! The pass over all descriptors on a real kernel: every holder is found, once, whatever else happens on the host.
-//! Needs root.
+//! The pass over all descriptors on a real kernel: finds every holder once, also while processes come and go. Needs root.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 #![allow(unsafe_code)]
 
@@ -17,7 +16,7 @@ use std::time::{Duration, Instant};
 use parshall_bpf::sockets::owners::{Owners, Table};
 use socket_common::{ready, unprivileged};
 
-/// A process of ours; gone when dropped.
+/// A child process, killed when dropped.
 struct Holder(Child);
 
 impl Drop for Holder {
@@ -35,7 +34,7 @@ fn holders(table: &Table, inode: u32) -> Vec<(u32, u32, String)> {
     table.holders(0, inode).map(|holder| (holder.pid, holder.fd, holder.command.to_string())).collect()
 }
 
-/// Ends what runs until a flag is set when a test does, also by a panic.
+/// Sets a flag at the end of a test, also after a panic, to stop its threads.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -44,7 +43,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A process that is being started holds our descriptors until it is another program: one test at a time.
+/// Tests run one at a time, because a process that is being started holds our descriptors until its exec.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -59,7 +58,7 @@ fn each_holder_is_found_once() {
     let (left, right) = UnixStream::pair().unwrap();
     let copy = OwnedFd::from(server.try_clone().unwrap());
     let child = Holder(Command::new("sleep").arg("60").stdin(Stdio::from(copy)).spawn().unwrap());
-    // Threads share our descriptors, which must not be told once more for each.
+    // Threads share our descriptors, which must not be reported again for each.
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -72,7 +71,7 @@ fn each_holder_is_found_once() {
         let _running = Stop(&stop);
         let mut owners = Owners::load().unwrap();
         let mut table = Table::new(1 << 20);
-        // sleep(1) is itself only after its exec.
+        // Until its exec the child has our name.
         let give_up = Instant::now() + Duration::from_secs(10);
         loop {
             owners.read(&mut table).unwrap();
@@ -103,7 +102,7 @@ fn each_holder_is_found_once() {
 }
 
 #[test]
-fn processes_that_come_and_go_take_nothing_with_them() {
+fn holders_are_found_while_processes_come_and_go() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if !ready("owners while processes exit") {
         return;
@@ -147,9 +146,9 @@ fn signals_do_not_end_a_load() {
     if !ready("a load while signals arrive") {
         return;
     }
-    extern "C" fn heard(_: libc::c_int) {}
-    // SAFETY: a handler that does nothing, for a signal that nobody here uses.
-    unsafe { libc::signal(libc::SIGURG, heard as *const () as libc::sighandler_t) };
+    extern "C" fn ignore(_: libc::c_int) {}
+    // SAFETY: the handler does nothing, and nothing else here uses the signal.
+    unsafe { libc::signal(libc::SIGURG, ignore as *const () as libc::sighandler_t) };
     // SAFETY: no arguments; it never fails.
     let loader = unsafe { libc::pthread_self() };
     let stop = AtomicBool::new(false);
@@ -168,7 +167,7 @@ fn signals_do_not_end_a_load() {
 }
 
 #[test]
-fn without_the_right_to_it_the_answer_is_no() {
+fn without_privileges_nothing_loads() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if !ready("owners without permission") {
         return;

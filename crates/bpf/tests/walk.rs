@@ -1,5 +1,5 @@
-//! The walk on a real kernel: every kind and state of socket is found once, selections hold, and nothing is lost or doubled
-//! while connections come and go. Needs root. Tests of several namespaces are beside the backend that uses the walk.
+//! The walk on a real kernel: it finds sockets of every kind and state once, applies selections, and neither loses nor repeats
+//! sockets while connections come and go. Needs root. Tests of several namespaces are beside the backend that uses the walk.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 #![allow(unsafe_code)]
 mod socket_common;
@@ -22,7 +22,7 @@ use socket_common::{ready, skip};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// The walk, or none where it cannot be tested.
+/// The walk, or None where it cannot be tested.
 fn open(what: &str) -> Option<Walk> {
     if !ready(what) {
         return None;
@@ -39,7 +39,7 @@ fn open(what: &str) -> Option<Walk> {
     }
 }
 
-/// One dump: its rows with their names, and what is told of it.
+/// One dump: its rows with their names, and its completeness.
 fn dump(walk: &mut Walk, wanted: &Selection) -> (Vec<(SocketRecord, Vec<u8>)>, Completeness) {
     let mut rows = Vec::new();
     let told = walk
@@ -74,7 +74,7 @@ fn wait_until(what: &str, mut test: impl FnMut() -> bool) {
 }
 
 fn option(fd: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) {
-    // SAFETY: the option's value is an int, whose size is given.
+    // SAFETY: the option's value is an int, and the length is its size.
     let ret = unsafe {
         let len = size_of::<libc::c_int>() as libc::socklen_t;
         libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len)
@@ -82,7 +82,7 @@ fn option(fd: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: libc:
     assert_eq!(ret, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// A stream socket of this protocol, bound to 127.0.0.1; none when the kernel has no such protocol.
+/// A stream socket of this protocol, bound to 127.0.0.1; None if the kernel has no such protocol.
 fn bound(protocol: libc::c_int) -> Option<std::os::fd::OwnedFd> {
     use std::os::fd::{FromRawFd, OwnedFd};
     // SAFETY: socket takes no pointers.
@@ -96,7 +96,7 @@ fn bound(protocol: libc::c_int) -> Option<std::os::fd::OwnedFd> {
     let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
     address.sin_family = libc::AF_INET as libc::sa_family_t;
     address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-    // SAFETY: the address is valid for reads of the length that is given.
+    // SAFETY: the address is valid for reads of the given length.
     let ret = unsafe {
         let len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
         libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len)
@@ -106,7 +106,7 @@ fn bound(protocol: libc::c_int) -> Option<std::os::fd::OwnedFd> {
 }
 
 #[test]
-fn connections_of_both_families_are_told_with_their_numbers() {
+fn connections_of_both_families_are_found_with_their_numbers() {
     let Some(mut walk) = open("walk: connections") else { return };
     for at in [HERE, Ipv6Addr::LOCALHOST.into()] {
         let listener = listen_on_unused_port(at);
@@ -140,7 +140,7 @@ fn connections_of_both_families_are_told_with_their_numbers() {
 }
 
 #[test]
-fn a_listener_tells_its_queue() {
+fn a_listener_is_found_with_its_queue() {
     let Some(mut walk) = open("walk: listeners") else { return };
     let listener = listen_on_unused_port(HERE);
     let at = listener.local_addr().unwrap();
@@ -155,7 +155,7 @@ fn a_listener_tells_its_queue() {
 }
 
 #[test]
-fn what_waits_after_its_end_and_before_its_beginning() {
+fn time_wait_and_connection_requests_are_found() {
     let Some(mut walk) = open("walk: TIME_WAIT and NEW_SYN_RECV") else { return };
     let listener = listen_on_unused_port(HERE);
     let port = listener.local_addr().unwrap().port();
@@ -171,7 +171,7 @@ fn what_waits_after_its_end_and_before_its_beginning() {
     assert_eq!((rows[0].local_port, rows[0].remote_port, rows[0].timer), (client_port, port, 3));
     assert!((1..=60_000).contains(&rows[0].timer_ms) && rows[0].inode == 0, "{:?}", rows[0]);
 
-    // A listener that defers keeps a connection request until data comes.
+    // A listener with TCP_DEFER_ACCEPT keeps a connection request until data arrives.
     option(&listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 10);
     let _silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let wanted = Selection { states: 1 << 12, ..ports(&[port]) };
@@ -181,7 +181,7 @@ fn what_waits_after_its_end_and_before_its_beginning() {
 }
 
 #[test]
-fn a_socket_with_nothing_but_a_port_is_told_on_demand() {
+fn a_bound_socket_is_found_on_demand() {
     let Some(mut walk) = open("walk: bound sockets") else { return };
     let socket = bound(0).unwrap();
     let inode = std::fs::metadata(format!("/proc/self/fd/{}", socket.as_raw_fd())).map(|m| inode_of(&m)).unwrap();
@@ -199,7 +199,7 @@ fn inode_of(metadata: &std::fs::Metadata) -> u32 {
 }
 
 #[test]
-fn udp_sockets_are_told_with_what_waits_in_them() {
+fn udp_sockets_are_found_with_their_queues() {
     let Some(mut walk) = open("walk: UDP") else { return };
     for at in ["127.0.0.1:0", "[::1]:0"] {
         let socket = UdpSocket::bind(at).unwrap();
@@ -220,7 +220,7 @@ fn udp_sockets_are_told_with_what_waits_in_them() {
 }
 
 #[test]
-fn unix_sockets_are_told_with_names_and_peers() {
+fn unix_sockets_are_found_with_names_and_peers() {
     let Some(mut walk) = open("walk: UNIX") else { return };
     let path = std::env::temp_dir().join(format!("parshall-walk-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
@@ -253,7 +253,7 @@ fn unix_sockets_are_told_with_names_and_peers() {
 }
 
 #[test]
-fn an_mptcp_connection_is_told_once_beside_its_subflow() {
+fn an_mptcp_connection_is_found_once_beside_its_subflow() {
     let Some(mut walk) = open("walk: MPTCP") else { return };
     let Some(listening) = bound(262) else { return skip("walk: MPTCP", "this kernel has no MPTCP") };
     // SAFETY: listen takes no pointers.
@@ -266,7 +266,7 @@ fn an_mptcp_connection_is_told_once_beside_its_subflow() {
     to.sin_family = libc::AF_INET as libc::sa_family_t;
     to.sin_port = port.to_be();
     to.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-    // SAFETY: the address is valid for reads of the length that is given.
+    // SAFETY: the address is valid for reads of the given length.
     let ret = unsafe {
         libc::connect(client.as_raw_fd(), (&raw const to).cast(), size_of::<libc::sockaddr_in>() as libc::socklen_t)
     };
@@ -325,7 +325,7 @@ fn each_rule_selects_in_the_kernel() {
 }
 
 #[test]
-fn only_what_changed_is_told() {
+fn only_changed_sockets_are_reported() {
     let Some(mut walk) = open("walk: changed") else { return };
     let listener = listen_on_unused_port(HERE);
     let port = listener.local_addr().unwrap().port();
@@ -345,7 +345,7 @@ fn only_what_changed_is_told() {
     assert_eq!(tcp(&mut walk, &wanted).iter().filter(|r| r.local_port == of(&another.0)).count(), 1, "it is new");
 }
 
-/// Connections that come and go until it is dropped: from three threads, half of them reset.
+/// Opens and closes connections from three threads until it is dropped. Half of them are reset.
 struct Churn {
     stop: std::sync::Arc<AtomicBool>,
     made: std::sync::Arc<AtomicU64>,
@@ -387,7 +387,7 @@ impl Drop for Churn {
 
 fn reset_on_close(stream: &TcpStream) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    // SAFETY: the option's value is a linger of the length that is given.
+    // SAFETY: the option's value is a linger, and the length is its size.
     let ret = unsafe {
         let len = size_of::<libc::linger>() as libc::socklen_t;
         libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), len)
@@ -396,7 +396,7 @@ fn reset_on_close(stream: &TcpStream) {
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_while_connections_come_and_go() {
+fn no_socket_is_lost_or_repeated_while_connections_come_and_go() {
     let Some(mut walk) = open("walk: churn") else { return };
     let listener = TcpListener::bind("127.0.10.1:0").unwrap();
     let stable: Vec<_> = (0..400).map(|_| pair(&listener)).collect();
@@ -444,7 +444,7 @@ fn connections_of_several_batches_come_once() {
     assert_eq!((connections.count(), ends.len()), (2000, 2000));
 }
 
-/// A namespace whose table of connections is its own, and has so few buckets that each has a long chain.
+/// A namespace with its own table of connections, which has so few buckets that each has a long chain.
 #[test]
 fn a_namespace_with_a_table_of_its_own_is_read() {
     let Some(mut walk) = open("walk: own table") else { return };
@@ -452,9 +452,9 @@ fn a_namespace_with_a_table_of_its_own_is_read() {
     if parent.run(|| set_sysctl("net.ipv4.tcp_child_ehash_entries", "32")).is_err() {
         return skip("walk: own table", "namespaces have none here (Linux 6.1)");
     }
-    // What is set in a namespace holds for those that are made from it.
-    let apart = parent.run(|| NetNs::create("table")).unwrap();
-    let (listener, held) = apart
+    // The setting of a namespace applies to those that are created from it.
+    let netns = parent.run(|| NetNs::create("table")).unwrap();
+    let (listener, held) = netns
         .run(|| {
             let listener = TcpListener::bind("127.0.0.1:0")?;
             let held: Vec<_> = (0..500).map(|_| pair(&listener)).collect();
@@ -481,7 +481,7 @@ fn with_few_capabilities() {
 }
 
 #[test]
-fn two_capabilities_are_enough_and_what_is_missing_is_named() {
+fn two_capabilities_suffice_and_a_missing_one_is_named() {
     if open("walk: capabilities").is_none() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What the suites of the socket programs share: polite skips, and a thread without rights. No test belongs here.
+//! Helpers for the suites of the socket programs: skipping where programs cannot be loaded, and a thread without privileges.
 #![allow(dead_code, unused_imports, clippy::unwrap_used)] // Each suite uses its part; a panic in a test is its report.
 
 use parshall_testkit::root;
@@ -6,7 +6,7 @@ pub use parshall_testkit::skip;
 
 pub mod unused_port;
 
-/// Whether programs can be loaded here; if not, says so.
+/// Whether programs can be loaded here; if not, prints why.
 pub fn ready(what: &str) -> bool {
     let btf = std::path::Path::new("/sys/kernel/btf/vmlinux").exists();
     if !btf {
