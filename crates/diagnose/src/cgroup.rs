@@ -83,7 +83,7 @@ fn parse_max(text: &str) -> (Option<u64>, u64) {
     (quota, fields.next().and_then(|period| period.parse().ok()).unwrap_or(0))
 }
 
-/// What happened between two snapshots of the same group: the levels that have a quota or were throttled, the tightest quota
+/// The differences between two snapshots of the same group, for the levels that have a quota or were throttled, tightest quota
 /// first.
 pub fn delta(before: &[Level], after: &[Level]) -> Vec<CgroupCpu> {
     let mut all: Vec<CgroupCpu> = after
@@ -120,7 +120,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins with a snapshot of the groups of all processes.
+    /// Starts with a snapshot of the groups of all processes.
     pub fn start(processes: &[Process]) -> Self {
         let directories: BTreeSet<&PathBuf> = processes.iter().filter_map(|p| p.cpu_cgroup.as_ref()).collect();
         Self { begin: directories.into_iter().map(|at| (at.clone(), snapshot_directory(at))).collect() }
@@ -143,7 +143,7 @@ impl Watch {
         self.begin.values().flatten().any(|level| level.quota_us.is_some())
     }
 
-    /// What happened since the start; each group once.
+    /// The differences since the start, with each group once.
     pub fn finish(&self) -> Vec<CgroupCpu> {
         let mut all: BTreeMap<String, CgroupCpu> = BTreeMap::new();
         for (directory, before) in &self.begin {
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(short, [("/a", 20, 1_000_000), ("/a/b", 0, 0)]);
     }
 
-    /// A hierarchy in a temporary directory stands in for the kernel's.
+    /// Uses a hierarchy in a temporary directory instead of the kernel's.
     #[test]
     fn watches_a_group_through_its_ancestors() {
         let root = tempfile::tempdir().expect("a temporary directory");

@@ -16,7 +16,7 @@ const TAG: &str = "observer";
 /// Limits of version 2 that a process leaves behind when it leaves a group, and the value of each that means no limit.
 const LIMITS: [(&str, &str); 3] = [("memory.max", "max"), ("memory.high", "max"), ("cpuset.cpus", "")];
 
-/// This process is in a separate group until [`IdleGroup::leave`]; dropped, the group is removed.
+/// A separate group with this process in it until [`IdleGroup::leave`]. The group is removed on drop.
 #[derive(Debug)]
 pub struct IdleGroup {
     own: PathBuf,
@@ -25,8 +25,8 @@ pub struct IdleGroup {
 }
 
 impl IdleGroup {
-    /// None, and nothing has changed, where control groups cannot be made, are too old, or limit this process: those limits must
-    /// stay in force.
+    /// None, with nothing changed, if control groups cannot be created or are too old, or if one limits this process, because its
+    /// limits must stay in force.
     pub fn enter() -> Option<Self> {
         let mounts = Mounts::read();
         let (top, before) = mounts.cpu_hierarchy(&fs::read_to_string("/proc/self/cgroup").ok()?)?;
@@ -44,10 +44,10 @@ impl IdleGroup {
         Some(group)
     }
 
-    /// Goes back to the group that the process came from.
+    /// Moves the process back to its old group.
     pub fn leave(&self) {
         if !self.left.swap(true, Ordering::Relaxed) && fs::write(self.before.join("cgroup.procs"), "0").is_err() {
-            // Its old group may be removed, or refuse processes. Then at least this one gets the default weight.
+            // The old group may have been removed, or refuse processes. Then this group at least gets the default weight.
             let _ = fs::write(self.own.join("cpu.idle"), "0");
         }
     }
@@ -60,7 +60,7 @@ impl Drop for IdleGroup {
     }
 }
 
-/// Whether a group between this one and the top, itself included, limits what its processes may use.
+/// Whether this group or an ancestor limits the resources of its processes.
 fn is_limited(top: &Path, group: &Path) -> bool {
     let below_top = || group.ancestors().take_while(|level| *level != top);
     snapshot_directory(group).iter().any(|level| level.quota_us.is_some())
@@ -71,7 +71,7 @@ fn is_limited(top: &Path, group: &Path) -> bool {
         })
 }
 
-/// Removes what killed observers left behind.
+/// Removes the groups of killed observers.
 fn sweep(top: &Path) {
     remove_leftovers(top, |name| name.ends_with(TAG));
 }
@@ -108,9 +108,9 @@ mod tests {
         assert!(is_limited(top.path(), &group));
     }
 
-    /// The whole process moves, so one test holds every step.
+    /// All steps are in one test, because the whole process moves.
     #[test]
-    fn the_process_comes_back_and_nothing_is_left() {
+    fn the_process_returns_and_no_group_is_left() {
         let before = own_group();
         let Some(group) = IdleGroup::enter() else {
             return parshall_testkit::skip("a control group for the observer", "none can be made here");

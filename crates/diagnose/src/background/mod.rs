@@ -13,12 +13,12 @@ use group::IdleGroup;
 #[derive(Debug)]
 pub struct Background {
     group: Option<Arc<IdleGroup>>,
-    // Ends before the group's last owner does: no watcher is left then.
+    // Dropped before the last owner of the group, so that no watcher is left then.
     _thread: thread::Background,
 }
 
 impl Background {
-    /// None where it is not possible, or so already: then nothing changes.
+    /// None, with nothing changed, if it is not possible or already so.
     pub fn enter() -> Option<Self> {
         let group = IdleGroup::enter().map(Arc::new);
         let watched = group.clone();
@@ -37,8 +37,8 @@ impl Background {
         Some(Self { group, _thread: thread })
     }
 
-    /// Goes back to the control group that the process came from; its threads stay in the background. For a subject that has
-    /// threads in this very process.
+    /// Moves the process back to its old control group; its threads stay in the background. For a subject that has threads in this
+    /// process.
     pub fn leave_group(&self) {
         if let Some(group) = &self.group {
             group.leave();

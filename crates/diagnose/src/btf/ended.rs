@@ -1,12 +1,12 @@
-//! Flows and threads that ended within the window: a bounded number of them is kept one by one.
+//! Flows and threads that ended within the window: keeps the accounts of a bounded number of them.
 //!
-//! A service with a connection per request closes thousands a second, and an account is 2 kB. The shortest lives are given back:
+//! A service with a connection per request closes thousands a second, and an account takes 2 kB. The shortest lives are not kept:
 //! they hold the least of the time that a verdict is about.
 
-/// Kept at least, when there are as many.
+/// The least number that is kept, if there are as many.
 const KEPT_MAX: usize = 4096;
 
-/// Accounts of what ended, with the length of each life.
+/// Accounts of ended flows or threads, with the length of each life.
 #[derive(Debug)]
 pub struct Ended<T> {
     kept: Vec<(u64, T)>,
@@ -22,7 +22,7 @@ impl<T> Ended<T> {
     /// Adds one that lived for `life_ns`; returns those that are not kept.
     pub fn push(&mut self, life_ns: u64, item: T) -> Vec<T> {
         self.kept.push((life_ns, item));
-        // Trimming costs a pass over all, so it waits until there are twice as many.
+        // Trimming is a pass over all, so it is done only when there are twice as many.
         if self.kept.len() >= 2 * KEPT_MAX { self.trim() } else { Vec::new() }
     }
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_lives_are_kept_and_the_rest_is_given_back() {
+    fn the_longest_lives_are_kept_and_the_rest_is_returned() {
         let (mut ended, mut rest) = (Ended::default(), Vec::new());
         for n in 0..50_000_u64 {
             // A scramble, so that long and short ones alternate.

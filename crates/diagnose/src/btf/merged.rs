@@ -1,5 +1,5 @@
-//! Accounts of short connections, summed by service and peer: a service with a connection per request closes thousands a second,
-//! and one account takes 2 kB.
+//! Accounts of short connections, summed by service and peer, because a service with a connection per request closes thousands a
+//! second and an account takes 2 kB.
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -7,12 +7,12 @@ use parshall_evidence::{
     FlowCalls, FlowCell, FlowId, FlowRecord, FlowStall, FlowState, Merged, Release, Role, STALL_MIN_NS, TcpSnapshot,
 };
 
-/// Sums at most; connections of further peers are summed by service alone.
+/// The most sums; connections of further peers are summed by service alone.
 const SUMS_MAX: usize = 4096;
-/// Connections at most whose stalls are found again under their sum. The cells hold the time of those beyond.
+/// The most connections whose stalls are attributed to their sum. The time of the others is in the cells.
 const STALLED_MAX: usize = 100_000;
 
-/// Whose connections are summed up: those of one service with one peer. The port that every connection has its own of is 0.
+/// The key of a sum: the connections of one service with one peer. The ephemeral port, which differs for each connection, is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     pid: u32,
@@ -45,7 +45,7 @@ impl Key {
 #[derive(Debug, Default)]
 pub struct Sums {
     sums: HashMap<Key, Sum>,
-    /// Under which record a connection with stalls is found.
+    /// The record to which the stalls of a connection belong.
     stalled: HashMap<FlowId, FlowId>,
 }
 
@@ -86,7 +86,7 @@ impl Sums {
 }
 
 impl Sums {
-    /// Of connections that no slice saw the process is not known: they are added to those of the same service and peer.
+    /// The process of connections that no slice saw is not known: they are added to those of the same service and peer.
     fn with_owners(&mut self) -> impl Iterator<Item = Sum> {
         let (unowned, mut owned): (Vec<_>, Vec<_>) = self.sums.drain().partition(|(key, _)| key.pid == 0);
         for (key, sum) in unowned {
@@ -167,7 +167,7 @@ fn add_calls(sum: &mut FlowCalls, other: &FlowCalls) {
     };
 }
 
-/// Counts are summed, as far as they rose within the window; of the rest the latest connection's figures stand.
+/// Sums counters by how much they rose within the window; other figures are those of the latest connection.
 fn added(sum: &TcpSnapshot, first: &TcpSnapshot, last: &TcpSnapshot) -> TcpSnapshot {
     let rose = |field: fn(&TcpSnapshot) -> u64| field(sum) + field(last).saturating_sub(field(first));
     let min_rtt = [sum.min_rtt_us, last.min_rtt_us].into_iter().filter(|us| *us > 0).min();

@@ -13,7 +13,7 @@ use parshall_host::output::{TextStyle, clean, columns, items, words};
 const GUTTER: usize = 7;
 /// Columns of the longest bar.
 const BAR: usize = 40;
-/// Rows of one account; the rest is added up.
+/// Rows of one account; the rest is summed up.
 const MAX_STATES: usize = 8;
 /// Frames of a stack: enough to tell the path, few enough to read.
 const MAX_FRAMES: usize = 8;
@@ -76,7 +76,7 @@ fn header(page: &mut Page, report: &Report) {
     }
 }
 
-/// What had become of the command of `run`.
+/// The state of the command of `run` at the end.
 fn command_end(end: &CommandEnd) -> String {
     match end {
         CommandEnd::Running => "still running".to_owned(),
@@ -86,7 +86,7 @@ fn command_end(end: &CommandEnd) -> String {
     }
 }
 
-/// `2026-11-22 18:51:05 UTC`; what is no RFC 3339 time stays as it is.
+/// `2026-11-22 18:51:05 UTC`; text that is not an RFC 3339 time stays as it is.
 fn date(time: &str) -> String {
     match (time.split_once('T'), time.split_once('.')) {
         (Some((day, _)), Some((to_the_second, _))) if day.len() < to_the_second.len() => {
@@ -96,7 +96,7 @@ fn date(time: &str) -> String {
     }
 }
 
-/// A command line that a shell reads as these words. Behind its `--` stood another command, which is not known.
+/// The command line for a shell. The command after `--` is not known.
 fn command_line(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     let quoted = words.iter().map(|word| match word.chars().all(plain) && !word.is_empty() {
@@ -202,7 +202,7 @@ fn verdict(page: &mut Page, report: &Report) {
     }
 }
 
-/// How much a cause costs, in a sentence.
+/// How much time a cause takes, in a sentence.
 fn size(finding: &Finding) -> String {
     if finding.place.requests > 0 {
         let lost = percent_fixed(finding.lost_share);
@@ -244,10 +244,10 @@ fn confidence(confidence: Confidence) -> &'static str {
     }
 }
 
-/// Columns of the names in a chain; longer ones push their line out.
+/// Columns of the names in a chain; longer names make their line longer.
 const CHAIN_NAMES: usize = 34;
 
-/// The way to a cause: one line a hop, and the stack at its end.
+/// The chain to a cause: one line per hop, and the stack at its end.
 fn chain(page: &mut Page, hops: &[ChainHop]) {
     if hops.is_empty() {
         return;
@@ -296,7 +296,7 @@ fn frames(stack: &[String]) -> String {
 /// Rows of the list of services.
 const MAX_SERVICES: usize = 8;
 
-/// Where several services were asked about: each in a line, the one that lost most first.
+/// One line for each of several services, the one that lost most time first.
 fn services(page: &mut Page, report: &Report) {
     let asked: Vec<&ServiceReport> = report.services.iter().filter(|s| !s.followed).collect();
     if asked.len() < 2 {
@@ -340,7 +340,7 @@ fn peer_words(peer: &PeerCommand) -> String {
 
 fn time(page: &mut Page, report: &Report) {
     let first = request_time(page, report);
-    // Where the chain says where the time went, flows and threads say it once more.
+    // If the chain shows where the time went, flows and threads would only repeat it.
     if top_finding(report).is_some_and(|top| !top.chain.is_empty()) {
         return;
     }
@@ -358,7 +358,7 @@ fn time(page: &mut Page, report: &Report) {
     let rows: Vec<Vec<(String, f64)>> = accounts.iter().map(|(_, a)| states(&a.states)).collect();
     let label = rows.iter().flatten().map(|(l, _)| columns(l)).max().unwrap_or(0);
     for (i, ((what, account), rows)) in accounts.iter().zip(&rows).enumerate() {
-        // On the tracepoint rung only the threads are seen in slices; the flows are sampled all of the time.
+        // On the tracepoint rung only the threads are observed in slices; the flows are sampled throughout.
         let of_flows = i == 0 && !report.time.flows.states.is_empty();
         let sliced = is_sliced(report) && (!of_flows || report.rung == Rung::Btf);
         let slices = if sliced { "; shares ≈, from slices" } else { "" };
@@ -370,7 +370,7 @@ fn time(page: &mut Page, report: &Report) {
     }
 }
 
-/// Where the time of the service's requests went. Returns whether the section is still to begin.
+/// Where the time of the service's requests went. Returns whether the section still has to be started.
 fn request_time(page: &mut Page, report: &Report) -> bool {
     let Some(service) = &report.service else { return true };
     let time = &service.time;
@@ -399,7 +399,7 @@ fn request_time(page: &mut Page, report: &Report) -> bool {
     false
 }
 
-/// Whether the account of the threads tells something that the account of the flows does not.
+/// Whether the account of the threads adds something to that of the flows.
 fn threads_matter(report: &Report) -> bool {
     let at_thread = |f: &Finding| f.place.tid.is_some() || f.place.cgroup.is_some() || f.place.flow.is_none();
     report.verdict.status != Status::Cause
@@ -407,7 +407,7 @@ fn threads_matter(report: &Report) -> bool {
         || report.findings.first().is_none_or(at_thread)
 }
 
-/// The largest states; the small rest is added up.
+/// The largest states; the small rest is summed up.
 fn states(states: &[TimeShare]) -> Vec<(String, f64)> {
     let shown = if states.len() > MAX_STATES { MAX_STATES - 1 } else { states.len() };
     let mut rows: Vec<(String, f64)> = states.iter().take(shown).map(|s| (clean(&s.label), s.share)).collect();
@@ -437,7 +437,7 @@ fn evidence(page: &mut Page, list: &[Evidence]) {
     }
 }
 
-/// The figure that leads a line of evidence, and the rest of the line.
+/// The figure in front of a line of evidence, and the rest of the line.
 fn evidence_words(item: &Evidence) -> (String, String) {
     let mut figures = Vec::new();
     if let Some(count) = item.count {
@@ -452,7 +452,7 @@ fn evidence_words(item: &Evidence) -> (String, String) {
     if figures.is_empty() {
         return (String::new(), clean(&item.what));
     }
-    // A bare p50 is too long for the lead and reads well behind the words.
+    // A p50 is too long for the lead column, and reads well after the words.
     let lead = if item.count.is_some() || item.value.is_some() { figures.remove(0) } else { String::new() };
     let mut rest = vec![clean(&item.what)];
     rest.extend(figures);
@@ -489,7 +489,7 @@ fn ruled_out(page: &mut Page, report: &Report) {
     page.labelled_items("RULED OUT", &grouped(report.ruled_out.iter().map(|r| (r.cause.as_str(), r.why.as_str()))));
 }
 
-/// What could not be tested holds as little as it is excluded, so it stands apart.
+/// Causes that could not be tested, separate from those ruled out: they are neither confirmed nor excluded.
 fn not_tested(page: &mut Page, report: &Report) {
     if report.not_tested.is_empty() {
         return;
@@ -498,7 +498,7 @@ fn not_tested(page: &mut Page, report: &Report) {
     page.labelled_items("NOT TESTED", &grouped(report.not_tested.iter().map(|n| (n.cause.as_str(), n.why.as_str()))));
 }
 
-/// Causes with why; those with the same reason share one item, in the place of the first.
+/// Causes with their reasons; those with the same reason share one item, at the position of the first.
 fn grouped<'r>(list: impl Iterator<Item = (&'r str, &'r str)>) -> Vec<String> {
     let mut groups: Vec<(&str, Vec<String>)> = Vec::new();
     for (cause, why) in list {
@@ -547,7 +547,7 @@ fn is_sliced(report: &Report) -> bool {
     report.rung != Rung::Procfs && report.probe.observed_share < 0.995
 }
 
-/// What colour repeats.
+/// The meanings that colour repeats.
 #[derive(Clone, Copy)]
 enum Paint {
     Plain,
@@ -571,7 +571,7 @@ impl Paint {
     }
 }
 
-/// The page that grows line by line.
+/// The page, built line by line.
 struct Page {
     out: String,
     style: TextStyle,
@@ -618,7 +618,7 @@ impl Page {
         self.style.width.saturating_sub(GUTTER)
     }
 
-    /// A head and what stands beside it; the body follows below, in the gutter.
+    /// A heading and the text beside it; the body follows below, indented by the gutter.
     fn section(&mut self, head: &str, rest: &str, paint: Paint) {
         let paint = if matches!(paint, Paint::Plain) { Paint::Head } else { paint };
         let start = if columns(head) + 2 <= GUTTER { GUTTER } else { columns(head) + 2 };
@@ -637,14 +637,14 @@ impl Page {
         }
     }
 
-    /// A paragraph in the gutter.
+    /// A paragraph, indented by the gutter.
     fn body(&mut self, text: &str) {
         for line in words(&clean(text), self.body_width(), self.body_width()) {
             self.line(&" ".repeat(GUTTER), &line, Paint::Plain);
         }
     }
 
-    /// A short head in the gutter's own columns and a paragraph beside it.
+    /// A short heading in the columns of the gutter, and a paragraph beside it.
     fn labelled(&mut self, head: &str, text: &str) {
         let painted = self.paint(head, Paint::Head);
         let pad = " ".repeat(GUTTER.saturating_sub(columns(head)));
@@ -654,8 +654,8 @@ impl Page {
         }
     }
 
-    /// A short head in the gutter's own columns, a lead, and a paragraph that hangs at the end of the lead, or below it where
-    /// that leaves no space.
+    /// A short heading in the columns of the gutter, a lead, and a paragraph that is indented to the end of the lead, or follows
+    /// below it if there is not enough space.
     fn row(&mut self, head: &str, lead: &str, text: &str) {
         let (painted, start) = (self.paint(head, Paint::Head), GUTTER.max(columns(head) + 1));
         let fits = start + columns(lead) + 24 <= self.style.width;
@@ -669,7 +669,7 @@ impl Page {
         }
     }
 
-    /// A head and a list that breaks between its items; an item longer than a line breaks at its words.
+    /// A heading and a list that breaks between items; an item longer than a line breaks between words.
     fn labelled_items(&mut self, head: &str, list: &[String]) {
         self.section(head, "", Paint::Plain);
         for line in items(list, " · ", self.body_width()) {
@@ -677,7 +677,7 @@ impl Page {
         }
     }
 
-    /// A lead, and a paragraph that hangs at the end of it.
+    /// A lead, and a paragraph that is indented to its end.
     fn hanging(&mut self, lead: &str, text: &str) {
         let start = GUTTER - 4 + columns(lead);
         let width = self.style.width.saturating_sub(start);

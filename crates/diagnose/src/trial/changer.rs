@@ -1,4 +1,4 @@
-//! Finds the places of a change, makes it and takes it back between two windows.
+//! Finds the places of a change, and makes and reverts it between windows.
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::PathBuf;
@@ -19,16 +19,16 @@ use crate::subject::{Process, Resolved, Sock};
 #[derive(Debug)]
 struct Known {
     place: Place,
-    /// What it was before.
+    /// Its value before the change.
     old: String,
-    /// What it is to be.
+    /// Its value with the change.
     new: String,
     state: State,
-    /// It came after the first change.
+    /// It was found after the first change.
     late: bool,
-    /// It had the new value once.
+    /// It has had the new value.
     changed: bool,
-    /// It has the new value from one that was changed, and not from us.
+    /// It inherited the new value from a changed place; we did not set it.
     inherited: bool,
     /// The guardian knows its old value.
     known_to_guardian: bool,
@@ -36,7 +36,7 @@ struct Known {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It had the value before.
+    /// It had the value before the trial.
     InPlace,
     /// It has its old value.
     Old,
@@ -53,11 +53,11 @@ pub struct Changer<'a> {
     change: &'a Change,
     subject: Resolved,
     known: BTreeMap<String, Known>,
-    /// The change was made once.
+    /// The change has been made at least once.
     begun: bool,
-    /// Why a place could not be changed, the first time.
+    /// The first error of a place that could not be changed.
     refusal: Option<String>,
-    /// What the kernel made of the value, where it is another one.
+    /// The value that the kernel set instead, if it is another one.
     adjusted: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl Known {
         Undo { place: self.place.clone(), old: self.old.clone(), new: new.clone() }
     }
 
-    /// It is changed only for what it gives to connections, and counts as none itself.
+    /// It is changed only for the connections that inherit from it, and is not counted itself.
     fn listener(&self) -> Option<u16> {
         match &self.place {
             Place::Connection(socket) if socket.listening => Some(socket.port),
@@ -80,7 +80,7 @@ impl<'a> Changer<'a> {
     /// Finds the places as they are now.
     ///
     /// # Errors
-    /// There is none, or the first one cannot be read.
+    /// There are none, or the first one cannot be read.
     pub fn find(change: &'a Change, subject: &Resolved) -> anyhow::Result<Self> {
         let mut changer = Self {
             change,
@@ -105,7 +105,7 @@ impl<'a> Changer<'a> {
         Ok(changer)
     }
 
-    /// What to lock: the processes, and what several processes share.
+    /// The files to lock: those of the processes, and of places that several processes share.
     pub fn locks(&self) -> Vec<PathBuf> {
         let mut files: Vec<PathBuf> = Vec::new();
         for process in &self.subject.processes {
@@ -124,18 +124,18 @@ impl<'a> Changer<'a> {
         files
     }
 
-    /// Every place has the value already.
+    /// Whether every place has the value already.
     pub fn in_place(&self) -> bool {
         let mut counted = self.counted().peekable();
         counted.peek().is_some() && counted.all(|known| known.state == State::InPlace)
     }
 
-    /// The places that the change is about.
+    /// The places that the change counts.
     fn counted(&self) -> impl Iterator<Item = &Known> {
         self.known.values().filter(|known| known.listener().is_none())
     }
 
-    /// What the places are now, alike ones together: `TCP_NODELAY=0 on 3 connections`.
+    /// The current values, with the number of places that have each: `TCP_NODELAY=0 on 3 connections`.
     pub fn describe(&self) -> Vec<String> {
         let mut alike: BTreeMap<(String, &str), u64> = BTreeMap::new();
         for known in self.counted() {
@@ -155,7 +155,7 @@ impl<'a> Changer<'a> {
         alike.into_iter().map(line).collect()
     }
 
-    /// Notices what came since, and makes the change there, too, if it is in place now.
+    /// Finds new places, and changes them too if the change is in place now.
     pub fn rescan(&mut self, changed: bool, guardian: &mut Guardian) -> anyhow::Result<()> {
         self.subject.refresh();
         let mut moved = Moved::default();
@@ -163,7 +163,7 @@ impl<'a> Changer<'a> {
             if self.known.contains_key(&place.key()) {
                 continue;
             }
-            // What cannot be read is gone by now, or hidden from us: the count of connections says how many those are.
+            // A place that cannot be read is gone by now or hidden from us; the count of connections shows how many are hidden.
             if let Ok(old) = place.read(&mut moved) {
                 let inherited = if changed { self.inherited(&place, &old) } else { None };
                 let (key, from_another) = (place.key(), inherited.is_some());
@@ -176,7 +176,7 @@ impl<'a> Changer<'a> {
         if changed { self.make(guardian) } else { Ok(()) }
     }
 
-    /// Makes the change wherever it is not made yet. The guardian knows first.
+    /// Makes the change wherever it is not in place yet, after the guardian has the old values.
     pub fn make(&mut self, guardian: &mut Guardian) -> anyhow::Result<()> {
         self.begun = true;
         let mut moved = Moved::default();
@@ -216,7 +216,7 @@ impl<'a> Changer<'a> {
         Ok(())
     }
 
-    /// The values of places that are not changed now: their application may have set them since they were found.
+    /// Reads the unchanged places again: the application may have set them since they were found.
     fn read_again(&mut self, moved: &mut Moved) {
         for known in self.known.values_mut().filter(|known| known.state == State::Old && !known.inherited) {
             match known.place.read(moved) {
@@ -228,20 +228,20 @@ impl<'a> Changer<'a> {
         }
     }
 
-    /// Ports on which the application sets the value itself: what is accepted there with the new value may have it from the
-    /// application or from a changed listener, and nobody could tell what to put back. Those listeners are left alone.
+    /// Ports on which the application sets the value itself. Their listeners are not changed: an accepted connection with the new
+    /// value could have it from the application or from the listener, and its old value would be unknown.
     fn ports_with_own_value(&self) -> HashSet<u16> {
         let own = self.known.values().filter(|known| known.state == State::InPlace && known.listener().is_none());
         own.filter_map(|known| if let Place::Connection(socket) = &known.place { Some(socket.port) } else { None })
             .collect()
     }
 
-    /// How often the value must be set anew.
+    /// How often the value must be set again.
     pub fn repeats(&self) -> Option<Duration> {
         self.change.repeat
     }
 
-    /// Sets the value anew where it was set: the kernel may have taken it back.
+    /// Sets the value again where it was set, because the kernel may have reset it.
     pub fn repeat(&mut self) {
         let mut moved = Moved::default();
         for known in self.known.values_mut().filter(|known| known.state == State::New) {
@@ -251,7 +251,7 @@ impl<'a> Changer<'a> {
         }
     }
 
-    /// Takes the change back until the next window.
+    /// Reverts the change until the next window.
     pub fn take_back(&mut self) {
         let mut moved = Moved::default();
         for known in self.known.values_mut().filter(|known| known.state == State::New) {
@@ -279,7 +279,7 @@ impl<'a> Changer<'a> {
         Some(UserError::new(what, "run it as root, and check the value against `man 7 tcp` and `man 7 cgroups`"))
     }
 
-    /// How many places there were.
+    /// The numbers of places.
     pub fn counts(&self) -> PlaceCounts {
         let count = |of: &dyn Fn(&Known) -> bool| self.counted().filter(|known| of(known)).count() as u64;
         PlaceCounts {
@@ -291,7 +291,7 @@ impl<'a> Changer<'a> {
         }
     }
 
-    /// What limits the answer.
+    /// What limits the result.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(now) = &self.adjusted {
@@ -312,8 +312,8 @@ impl<'a> Changer<'a> {
         );
     }
 
-    /// Threads that are made and connections that are accepted while the change is in place have it from where they came, so what
-    /// they were before is what that was.
+    /// The old value of a place. Threads that are created and connections that are accepted while the change is in place inherit the
+    /// new value, so their old value is that of their creator or listener.
     fn inherited(&self, place: &Place, read: &str) -> Option<String> {
         let ours = || self.known.values().filter(|known| known.state == State::New && known.new == read);
         let from = match place {
@@ -326,7 +326,7 @@ impl<'a> Changer<'a> {
         from.map(|known| known.old.clone())
     }
 
-    /// The value that a place is to get.
+    /// The new value of a place.
     fn value_for(&self, place: &Place) -> Option<String> {
         let Place::Group(group) = place else { return Some(self.change.value.clone()) };
         let Ok(cpus) = self.change.value.parse::<f64>() else { return Some(NO_LIMIT.to_owned()) };
@@ -374,7 +374,7 @@ impl<'a> Changer<'a> {
         })
     }
 
-    /// The processes of the service: of a port those that serve it, and its clients only where nobody here does.
+    /// The processes of the service: those that serve a port, and its clients only if no process here serves it.
     fn serving(&self) -> Vec<&Process> {
         let all = || self.subject.processes.iter();
         let Some(port) = self.subject.select.port() else { return all().collect() };
@@ -385,7 +385,7 @@ impl<'a> Changer<'a> {
         if serving.is_empty() { all().collect() } else { serving }
     }
 
-    /// Somebody else's descriptors are among those of the subject.
+    /// Whether we may not read some of the subject's descriptors.
     fn hidden(&self) -> bool {
         let unowned = self.subject.sockets.iter().any(|sock| sock.inode != 0 && sock.pid == 0);
         unowned || self.subject.processes.iter().any(|process| !proc_fs::shows_descriptors(process.pid))
@@ -412,24 +412,25 @@ impl<'a> Changer<'a> {
     }
 }
 
-/// A value for people: a pacing rate of all ones is none.
+/// A value for people: a pacing rate of all ones means no limit.
 fn shown(value: &str) -> &str {
     if value.parse() == Ok(u64::MAX) { "none" } else { value }
 }
 
-/// The group whose quota is the tightest on the way up from a process's own; its own where none has a quota. None in the root.
+/// The group with the tightest quota, of a process's group and its ancestors; the process's group if none has a quota. None in the
+/// root.
 fn limiting_group(process: &Process) -> Option<Group> {
     let levels = cgroup::snapshot_directory(process.cpu_cgroup.as_deref()?);
     let cpus = |level: &cgroup::Level| level.quota_us.map(|quota| quota as f64 / level.period_us.max(1) as f64);
     let limited = levels.iter().filter(|level| cpus(level).is_some());
     let tightest = limited.min_by(|a, b| cpus(a).unwrap_or(0.0).total_cmp(&cpus(b).unwrap_or(0.0)));
-    // The root is the last level, and has no file of a quota of its own.
+    // The root is the last level, and has no quota file.
     let own = levels.first().filter(|_| levels.len() > 1);
     let level = tightest.or(own)?;
     Some(Group { directory: level.directory.clone(), path: level.path.clone() })
 }
 
-/// How many processes a group has, with the groups below it.
+/// The number of processes in a group and the groups below it.
 fn members(group: &Group) -> String {
     let mut directories = vec![group.directory.clone()];
     let mut count = 0;

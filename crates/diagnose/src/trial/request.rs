@@ -1,4 +1,4 @@
-//! What `parshall try` is asked for, validated before the host is touched.
+//! The validated request of `parshall try`.
 use std::time::Duration;
 
 use parshall_host::output::Output;
@@ -11,7 +11,7 @@ use crate::subject::Select;
 #[derive(Debug, Clone)]
 pub struct TryRequest {
     pub change: Change,
-    /// Whose service.
+    /// The subject.
     pub select: Select,
     /// How many pairs of windows.
     pub pairs: u32,
@@ -24,7 +24,7 @@ pub struct TryRequest {
 }
 
 impl TryRequest {
-    /// Time after a switch that no window counts: what was under way has come to its end, and delayed ACKs (40 ms) as well.
+    /// The time after a switch that belongs to no window, so that earlier requests and delayed ACKs (40 ms) have ended.
     pub fn settle(&self) -> Duration {
         (self.observe.window / 5).clamp(Duration::from_millis(100), Duration::from_secs(5))
     }

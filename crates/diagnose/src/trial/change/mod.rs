@@ -1,7 +1,7 @@
 //! The changes that can be tried: one file each, and this table.
 //!
-//! A change says what it sets on which places, what reverting does not bring back, and how to keep it. It does not know how places
-//! are found or when it is made.
+//! A change defines what it sets on which places, what cannot be reverted, and how to keep it. It does not know how places are
+//! found or when it is made.
 mod affinity;
 mod congestion;
 mod nice;
@@ -21,7 +21,7 @@ use parshall_host::error::UserError;
 
 use super::place::{SocketSetting, ThreadSetting};
 
-/// A change, checked as far as that goes without the host.
+/// A change, validated as far as possible without the host.
 #[derive(Debug, Clone)]
 pub struct Change {
     /// As on the command line.
@@ -31,16 +31,16 @@ pub struct Change {
     pub on: On,
     /// The value that its places get, in the form in which they are read; of a quota the CPUs.
     pub value: String,
-    /// What reverting does not bring back, or what to know before, a sentence each.
+    /// What cannot be reverted, and other warnings, one sentence each.
     pub not_undone: Vec<String>,
     pub keep: String,
-    /// The kernel takes the value back by itself: it is set anew this often.
+    /// For values that the kernel resets by itself: how often to set them again.
     pub repeat: Option<Duration>,
-    /// Whether this host has what it takes; what else to know before, a sentence each.
+    /// Fails if this host does not support the change; returns further warnings, one sentence each.
     pub check: fn(&Change) -> Result<Vec<String>, UserError>,
 }
 
-/// What a change sets its value on.
+/// The places on which a change sets its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum On {
     /// The TCP connections of the subject.
@@ -54,7 +54,7 @@ pub enum On {
 }
 
 impl On {
-    /// The kind of place in a word.
+    /// The name of the kind of place.
     pub fn word(&self) -> &'static str {
         match self {
             On::Connections(_) => "connection",
@@ -88,10 +88,10 @@ pub const KINDS: [Kind; 10] = [
     quota::KIND,
 ];
 
-/// Reads a change as it is typed.
+/// Parses a change.
 ///
 /// # Errors
-/// There is no such change, or its value is none.
+/// There is no such change, or its value is invalid.
 pub fn parse(text: &str) -> Result<Change, UserError> {
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
     if name.starts_with("net.") || name.starts_with("net/") {
@@ -129,7 +129,7 @@ pub fn help() -> String {
 }
 
 impl Change {
-    /// One that needs no look at the host, can be taken back whole, and stays where it is put.
+    /// A change without a check of the host and without warnings, whose value the kernel does not reset.
     fn new(name: String, sets: impl Into<String>, on: On, value: impl Into<String>, keep: impl Into<String>) -> Self {
         Self {
             name,
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_change_can_be_typed() {
+    fn every_change_can_be_parsed() {
         let typed = [
             "nodelay",
             "quickack",
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_change_is_named_with_a_hint() {
+    fn an_unknown_change_is_an_error_with_a_hint() {
         let wrong = [
             "",
             "nodelya",

@@ -9,7 +9,7 @@ use parshall_sys::socket_option::can_unlock_buffers;
 use super::{Change, Kind, On, own_sysctl};
 use crate::trial::place::{SocketSetting, UNLOCKED, locked_buffer};
 
-/// Half of what fits in the kernel's int, for it doubles the value.
+/// Half of the largest int, because the kernel doubles the value.
 pub const BYTES_MAX: u64 = (i32::MAX / 2) as u64;
 
 pub const KIND: Kind = Kind {
@@ -37,7 +37,7 @@ pub fn buffer(name: &str, option: &str, setting: SocketSetting, value: &str) -> 
     Ok(Change::new(format!("{name}={typed}"), format!("{option}={typed}"), on, locked_buffer(bytes as u32), keep))
 }
 
-/// What this host adds, for either buffer.
+/// Whether this host supports the change, and the warnings about it; for either buffer.
 pub fn check(change: &Change, limit: &str) -> Result<Vec<String>, UserError> {
     let mut known = Vec::new();
     let can_unlock = UdpSocket::bind("127.0.0.1:0").is_ok_and(|socket| can_unlock_buffers(socket.as_fd()));

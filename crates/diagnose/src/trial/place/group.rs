@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions() {
+    fn reads_and_writes_quotas_of_both_versions() {
         let directory = tempfile::tempdir().expect("a directory");
         let group = Group { directory: directory.path().to_owned(), path: "/x".to_owned() };
         assert_eq!(group.read().expect_err("neither file").kind(), io::ErrorKind::NotFound);

@@ -1,8 +1,8 @@
 //! A place whose value a trial changes: a connection's option, a thread's attribute, a control group's quota, a sysctl.
 //!
-//! A place is plain data, so that the guardian can find it again when the process that made the change is gone. Values are text
-//! in the form in which they are read, so that a value that was read can be written back. No descriptor is held between two calls:
-//! a socket that its owner closes must close.
+//! A place is plain data, so that the guardian can find it again after the trial's process has ended. Values are text in the form
+//! in which they are read, so that they can be written back. No descriptor stays open between two calls, because a socket that its
+//! owner closes must close.
 mod group;
 mod socket;
 mod sysctl;
@@ -59,7 +59,7 @@ pub fn inheritors(known: &Remembered) -> Vec<Undo> {
                 let accepted = all().flat_map(|pid| socket::accepted(listener, &undo.new, pid, &is_known));
                 accepted.for_each(|socket| add(Place::Connection(socket), undo));
             }
-            // One thread of each process speaks for it.
+            // One thread represents each process.
             Place::Thread(thread) if thread.tid == thread.pid => {
                 let is_known = |thread: &Thread| known.contains_key(&thread.key());
                 let of_process = thread::started(thread, &undo.new, all(), &is_known);
@@ -72,7 +72,7 @@ pub fn inheritors(known: &Remembered) -> Vec<Undo> {
 }
 
 impl Place {
-    /// Tells places apart; the same place found by another process or descriptor has the same key.
+    /// Identifies a place, whichever process or descriptor it was found by.
     pub fn key(&self) -> String {
         match self {
             Place::Connection(socket) => socket::key(socket.inode),
@@ -82,7 +82,7 @@ impl Place {
         }
     }
 
-    /// Whether results count it: a listening socket is changed only for the connections that it accepts.
+    /// Whether results count it. Listening sockets are not counted: they are changed only for the connections that they accept.
     pub fn counts(&self) -> bool {
         !matches!(self, Place::Connection(socket) if socket.listening)
     }
@@ -116,7 +116,7 @@ impl Place {
         }
     }
 
-    /// Whether a value that was read is the one that was asked for.
+    /// Whether a value that was read is the requested one.
     pub fn is(&self, read: &str, asked: &str) -> bool {
         match self {
             Place::Connection(_) if asked == UNLOCKED => read.ends_with(asked),
@@ -133,7 +133,7 @@ fn malformed(value: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("`{value}` is not a value of this place"))
 }
 
-/// The kernel's word for a process or thread that has ended has no kind of its own.
+/// Turns errors that mean that a process, thread or device has gone, and that have no `ErrorKind`, into `NotFound`.
 fn ended(error: io::Error, what: &str) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ESRCH | libc::EBADF | libc::ENODEV) => gone(what),

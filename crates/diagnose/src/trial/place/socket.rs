@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{ended, gone, malformed};
 
-/// The value of a buffer that the kernel is to tune again, and the end of a value of such a buffer as it is read.
+/// The value of a buffer that the kernel tunes, and the suffix of the value that is read from such a buffer.
 pub const UNLOCKED: &str = "auto";
-/// As [`UNLOCKED`], of a buffer that the application has set.
+/// The same for a buffer that the application has set.
 const LOCKED: &str = "locked";
 
 /// An option of a connection.
@@ -31,7 +31,7 @@ pub struct Socket {
     pub inode: u64,
     /// Its local port.
     pub port: u16,
-    /// It listens: connections that it accepts begin with its value.
+    /// Whether it listens: connections that it accepts inherit its value.
     pub listening: bool,
     pub setting: SocketSetting,
 }
@@ -78,7 +78,7 @@ impl Socket {
         self.setting.write(self.open(moved)?.as_fd(), value)
     }
 
-    /// A duplicate, to be closed at once.
+    /// A duplicate of the descriptor, which the caller closes at once.
     fn open(&self, moved: &mut Moved) -> io::Result<File> {
         let same = proc_fs::stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks);
         let found = if same { self.duplicate(self.pid, self.fd) } else { Err(gone("the process")) };
@@ -91,7 +91,7 @@ impl Socket {
         }
     }
 
-    /// `NotFound` where the descriptor is another file by now.
+    /// `NotFound` if the descriptor is another file by now.
     fn duplicate(&self, pid: u32, fd: i32) -> io::Result<File> {
         let copy = Pidfd::open(pid).and_then(|process| process.get_socket(fd)).map_err(|error| {
             let other = error.raw_os_error() == Some(libc::ENOTSOCK);
@@ -103,8 +103,8 @@ impl Socket {
 }
 
 impl SocketSetting {
-    /// A connection that is accepted has the listening socket's value, and what is set on that can be taken back whole. Pacing of a
-    /// listener cannot, and its congestion control would no longer follow the sysctl.
+    /// Whether accepted connections inherit the option and it can be reverted on the listening socket. Pacing of a listener cannot
+    /// be reverted, and its congestion control would no longer follow the sysctl.
     pub fn inherited(self) -> bool {
         match self {
             Self::NoDelay | Self::NotSentLowat => true,
@@ -141,7 +141,7 @@ impl SocketSetting {
     }
 }
 
-/// Connections of a process that a changed listener has accepted, and that nobody has noticed yet: they have its new value.
+/// Connections of a process that a changed listener has accepted and that are not known yet: they have its new value.
 pub fn accepted(listener: &Socket, new: &str, pid: u32, known: &dyn Fn(u64) -> bool) -> Vec<Socket> {
     let Some(stat) = proc_fs::stat(pid) else { return Vec::new() };
     let fresh = proc_fs::sockets(pid).into_iter().filter(|(_, inode)| !known(*inode));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_can_be_written_back() {
+    fn a_value_that_was_read_can_be_written_back() {
         use SocketSetting::*;
         for setting in [NoDelay, QuickAck, NotSentLowat, ReceiveBuffer, SendBuffer, Congestion, Pacing] {
             let (_listener, _stream, socket) = connection(setting);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_listener_accepted_is_found_by_its_value() {
+    fn accepted_connections_are_found_by_their_value() {
         let (listener, stream, socket) = connection(SocketSetting::NoDelay);
         let (accepted_one, _) = listener.accept().expect("a connection waits");
         accepted_one.set_nodelay(true).expect("ours");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_connection_and_a_number_used_again_are_gone() {
+    fn a_closed_connection_and_a_reused_descriptor_are_not_found() {
         let (_listener, stream, socket) = connection(SocketSetting::NoDelay);
         let other = Socket { inode: socket.inode + 1_000_000, ..socket.clone() };
         let error = other.write("1", &mut Moved::default()).expect_err("another socket");

@@ -13,7 +13,7 @@ use crate::subject::Namespace;
 pub struct Sysctl {
     /// Inode of the network namespace.
     pub netns: u64,
-    /// Such as `net.ipv4.tcp_rmem`; with slashes where a part of it has a dot, as in `net/ipv4/conf/eth0.5/rp_filter`.
+    /// For example `net.ipv4.tcp_rmem`; with slashes if a component contains a dot, as in `net/ipv4/conf/eth0.5/rp_filter`.
     pub name: String,
 }
 
@@ -30,7 +30,7 @@ impl Sysctl {
         })
     }
 
-    /// `work` with the sysctl's file, on a thread that sees this namespace's sysctls.
+    /// Runs `work` with the sysctl's file, on a thread in this namespace.
     fn inside<T: Send>(&self, work: impl FnOnce(PathBuf) -> io::Result<T> + Send) -> io::Result<T> {
         let namespace = Namespace::of_inode(self.netns).ok_or_else(|| gone("the network namespace"))?;
         let name = if self.name.contains('/') { self.name.clone() } else { self.name.replace('.', "/") };

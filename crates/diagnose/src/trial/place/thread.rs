@@ -26,7 +26,7 @@ pub enum ThreadSetting {
     Nice,
 }
 
-/// Threads of some processes that have the new value and are not known.
+/// Threads of some processes that have the new value and are not known yet.
 pub fn started(
     like: &Thread,
     new: &str,
@@ -68,7 +68,7 @@ impl Thread {
         written.map_err(|error| ended(error, "the thread"))
     }
 
-    /// A later thread may have the same number.
+    /// An error if the thread id no longer belongs to the same thread.
     fn check(&self) -> io::Result<()> {
         match proc_fs::stat(self.tid) {
             Some(stat) if stat.start_ticks == self.start_ticks => Ok(()),

@@ -5,7 +5,7 @@ mod text;
 use parshall_evidence::TrialReport;
 use parshall_host::output::{Format, Output};
 
-/// A result in the format that was asked for.
+/// A result in the requested format.
 pub fn render(report: &TrialReport, output: &Output) -> anyhow::Result<String> {
     match output.format {
         Format::Text => Ok(text::text(report, output.style)),

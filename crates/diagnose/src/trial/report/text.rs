@@ -1,4 +1,4 @@
-//! The result for a terminal: whether it helped, the figures, and what was changed and put back.
+//! The result for a terminal: whether it helped, the figures, and what was changed and reverted.
 use std::fmt::Write;
 
 use parshall_core::trial::{Figure, signed, value_text};
@@ -46,7 +46,7 @@ fn changed(report: &TrialReport) -> String {
         let _ = write!(text, ", {} of them opened or started during the trial", count(places.late));
     }
     if places.in_place > 0 {
-        let _ = write!(text, "; {} had it before", count(places.in_place));
+        let _ = write!(text, "; {} had that value before", count(places.in_place));
     }
     if places.refused > 0 {
         let _ = write!(text, "; {} could not be changed", count(places.refused));
@@ -57,11 +57,11 @@ fn changed(report: &TrialReport) -> String {
 fn reverted(report: &TrialReport) -> String {
     let reverted = &report.reverted;
     if report.places.changed == 0 {
-        return "Nothing had to be.".to_owned();
+        return "Nothing to revert.".to_owned();
     }
     let mut text = format!("{} as before", count(reverted.restored));
     if reverted.gone > 0 {
-        let _ = write!(text, ", {} gone meanwhile", count(reverted.gone));
+        let _ = write!(text, ", {} no longer there", count(reverted.gone));
     }
     if !reverted.failed.is_empty() {
         let _ = write!(text, "; NOT reverted: {}", reverted.failed.join("; "));
@@ -96,7 +96,7 @@ impl Page {
         }
     }
 
-    /// A head and a paragraph beside it; a head that is wider than the gutter stands above it.
+    /// A heading with a paragraph beside it, or below it if the heading is wider than the gutter.
     fn section(&mut self, head: &str, body: &str) {
         let painted = if self.style.color { format!("\x1b[1m{head}\x1b[0m") } else { head.to_owned() };
         let width = self.style.width.saturating_sub(GUTTER);
