@@ -80,7 +80,7 @@ pub fn observe_resolved(
     let (best, mut reasons) = doctor::best_rung();
     let mut rung = options.rung.map_or(best, |wanted| wanted.min(best));
     if options.rung.is_none_or(|wanted| wanted <= best) && options.rung.is_some_and(|wanted| wanted < best) {
-        reasons = vec![format!("the {} rung was asked for", rung.as_str())];
+        reasons = vec![format!("the {} rung was requested", rung.as_str())];
     }
     // On a CPU that both want, the service gets three quarters, and is scheduled at once when it wakes up.
     let _niced = (rung > Rung::Procfs).then(|| parshall_sys::nice::increase(NICE_INCREMENT));

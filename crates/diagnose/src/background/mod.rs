@@ -13,7 +13,7 @@ use group::IdleGroup;
 #[derive(Debug)]
 pub struct Background {
     group: Option<Arc<IdleGroup>>,
-    // Dropped before the last owner of the group, so that no watcher is left then.
+    // Owns the group too, until the watcher has ended, so the group is removed after that.
     _thread: thread::Background,
 }
 

@@ -1,7 +1,7 @@
-//! The btf rung: probes on typed tracepoints, read by iterators.
+//! The rung `btf`: probes on typed tracepoints, read by iterators.
 //!
-//! This is the I/O shell: it attaches, waits, drains and reads. When a slice begins and ends is decided by
-//! `parshall_core::observe::slice`, what the capture means by `parshall_core::judge`.
+//! Attaches, waits, drains and reads. `parshall_core::observe::slice` decides when a slice begins and ends,
+//! `parshall_core::judge` what the capture means.
 mod assemble;
 mod ended;
 mod merged;
@@ -262,7 +262,7 @@ impl Session {
 
     fn pause(&mut self) -> anyhow::Result<()> {
         self.end_slice();
-        // Timing costs as much as a cheap probe; what it taught is enough for the slices to come.
+        // Measuring costs as much as a cheap probe, and the later slices can be estimated from this one.
         self.probes.stop_timing();
         self.meter.timing = false;
         // These dumps close the slice's open intervals.

@@ -67,7 +67,7 @@ impl Known {
         Undo { place: self.place.clone(), old: self.old.clone(), new: new.clone() }
     }
 
-    /// It is changed only for the connections that inherit from it, and is not counted itself.
+    /// The port of a listening socket. It is changed only for the connections that inherit from it, and not counted itself.
     fn listener(&self) -> Option<u16> {
         match &self.place {
             Place::Connection(socket) if socket.listening => Some(socket.port),

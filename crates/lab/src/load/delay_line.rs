@@ -50,7 +50,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Without TSO: a loss must drop one packet, and rate and size limits apply to packets, not to TSO's large segments.
+    /// Single packets if a loss must drop one of them or a rate or size limit applies to them; otherwise TSO's large segments.
     fn frames(&self) -> tun::Frames {
         let single = self.loss_percent > 0.0 || self.mbit > 0.0 || self.largest_packet > 0;
         if single { tun::Frames::Packets } else { tun::Frames::SuperFrames }
