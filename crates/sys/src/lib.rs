@@ -18,6 +18,7 @@ pub mod group_signals;
 pub mod handover;
 pub mod limits;
 pub mod link;
+pub mod measured_child;
 pub mod memory_file;
 pub mod netlink;
 pub mod netns;

@@ -85,13 +85,26 @@ pub fn add_address(name: &str, address: Ipv4Addr, prefix_len: u8) -> io::Result<
 
 /// Turns an offload of an interface on or off (SIOCETHTOOL).
 pub fn set_offload(name: &str, offload: Offload, on: bool) -> io::Result<()> {
+    let found = ethtool_value(name, offload as u32, u32::from(on));
+    found.map(|_| ()).map_err(|error| named(&format!("switching {offload:?} of {name}"), error))
+}
+
+/// Whether an offload of an interface is on.
+pub fn offload(name: &str, offload: Offload) -> io::Result<bool> {
+    // ETHTOOL_GTSO and the others come right before the command that sets the value.
+    let found = ethtool_value(name, offload as u32 - 1, 0);
+    found.map(|value| value != 0).map_err(|error| named(&format!("reading {offload:?} of {name}"), error))
+}
+
+/// Carries out an ethtool command that takes or returns one number.
+fn ethtool_value(name: &str, cmd: u32, data: u32) -> io::Result<u32> {
     // struct ethtool_value of linux/ethtool.h.
     #[repr(C)]
     struct EthtoolValue {
         cmd: u32,
         data: u32,
     }
-    let mut value = EthtoolValue { cmd: offload as u32, data: u32::from(on) };
+    let mut value = EthtoolValue { cmd, data };
     // SAFETY: an all-zero ifreq is valid: integers, byte arrays and a null pointer.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
@@ -105,9 +118,9 @@ pub fn set_offload(name: &str, offload: Offload, on: bool) -> io::Result<()> {
     // SAFETY: SIOCETHTOOL reads an ifreq whose ifru_data points to a command; both live across the call, and these
     // commands read and write no more than the eight bytes of an ethtool_value.
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) } < 0 {
-        return Err(named(&format!("switching {offload:?} of {name}"), io::Error::last_os_error()));
+        return Err(io::Error::last_os_error());
     }
-    Ok(())
+    Ok(value.data)
 }
 
 /// Opens a socket in the calling thread's namespace, for ioctls on its interfaces.
