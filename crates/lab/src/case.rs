@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::interrupt::Interrupt;
 use super::load::Outcome;
 use super::observe::{MARGIN, WARM_UP, observe_subject};
-use super::recipe::{Change, Recipe, TopologyKind, verdict_name};
+use super::recipe::{Change, Recipe, Stage, TopologyKind, verdict_name};
 use super::request::RunRequest;
 use super::terminal::{self, Progress};
 use super::testbed::Testbed;
@@ -56,17 +56,18 @@ pub fn run(
     };
     steps.heading(&format!("{} · {}", recipe.id, recipe.title))?;
     steps.line(&format!("{}\n", recipe.broken))?;
-    let mut testbed = Testbed::make(recipe, 3 * MEASURE + request.window + MARGIN, interrupt)?;
+    let stage = recipe.stage();
+    let mut testbed = Testbed::make(&stage, 3 * MEASURE + request.window + MARGIN, interrupt)?;
     for process in recipe.processes.iter().filter(|process| process.name != measured) {
-        testbed.start(recipe, &process.name, &[], interrupt)?;
+        testbed.start(&stage, &process.name, &[], interrupt)?;
     }
     steps.progress.show("measuring");
-    let before = measure(recipe, measured, None, &mut testbed, interrupt)?;
+    let before = measure(&stage, measured, None, &mut testbed, interrupt)?;
     steps.heading(&format!("1  Measure: {}", place(recipe)))?;
     steps.line(&format!("   {}\n", before.line()))?;
 
     steps.progress.show(&format!("observing for {} s", request.window.as_secs_f64()));
-    testbed.start(recipe, measured, &[], interrupt)?;
+    testbed.start(&stage, measured, &[], interrupt)?;
     interrupt.sleep(WARM_UP)?;
     let capture = observe_subject(recipe, &testbed, request)?;
     interrupt.check()?;
@@ -77,7 +78,7 @@ pub fn run(
     steps.line(&format!("{}\n", report::text(&report, steps.style).trim_end()))?;
 
     steps.progress.show("measuring again");
-    let after = measure(recipe, measured, Some(change), &mut testbed, interrupt)?;
+    let after = measure(&stage, measured, Some(change), &mut testbed, interrupt)?;
     testbed.end_all();
     drop(testbed);
     steps.heading(&format!("3  Change one thing: {}", change.text))?;
@@ -104,7 +105,7 @@ pub fn run(
 }
 
 fn measure(
-    recipe: &Recipe,
+    stage: &Stage,
     process: &str,
     change: Option<&Change>,
     testbed: &mut Testbed,
@@ -112,10 +113,10 @@ fn measure(
 ) -> anyhow::Result<Outcome> {
     for changed in change.iter().filter(|change| change.process != process) {
         testbed.end(&changed.process);
-        testbed.start(recipe, &changed.process, &changed.add, interrupt)?;
+        testbed.start(stage, &changed.process, &changed.add, interrupt)?;
     }
     let extra = change.filter(|change| change.process == process).map(|change| change.add.as_slice());
-    testbed.start(recipe, process, extra.unwrap_or_default(), interrupt)?;
+    testbed.start(stage, process, extra.unwrap_or_default(), interrupt)?;
     interrupt.sleep(MEASURE)?;
     testbed.check_alive()?;
     testbed.end(process).with_context(|| format!("the process {process} printed no result"))

@@ -1,7 +1,8 @@
 //! The processes of a testbed: started in their namespace and control group, waited for until ready, ended by their pid.
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use parshall_sys::child::{self, Confine};
+use parshall_sys::measured_child::{MeasuredChild, Usage};
 
 use super::load::Outcome;
 use super::recipe::Ready;
@@ -21,9 +23,20 @@ const KEPT_OUTPUT: u64 = 1 << 20;
 /// A running process. Dropping it kills it and waits for it.
 pub struct Process {
     name: String,
-    child: Child,
+    child: MeasuredChild,
     stderr: Arc<Stderr>,
     stdout: Option<JoinHandle<String>>,
+}
+
+/// What a process left when it had ended.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    pub status: ExitStatus,
+    pub usage: Usage,
+    /// What it wrote to stdout, the first MiB.
+    pub stdout: String,
+    /// The last lines that it wrote to stderr, each after a line feed and two spaces.
+    pub stderr_tail: String,
 }
 
 #[derive(Default)]
@@ -35,16 +48,32 @@ struct Stderr {
 impl Process {
     /// Starts a program. Call it from a thread that lives as long as the process may: it dies with that thread.
     pub fn start(name: &str, command: &[String], confine: &Confine<'_>) -> anyhow::Result<Self> {
+        Self::start_in_group(name, command, &BTreeMap::new(), confine, false)
+    }
+
+    /// As [`Self::start`], with more variables in its environment, and if wanted as the leader of a process group of its own: then
+    /// what it leaves behind ends with it, and Ctrl-C at the terminal does not reach it.
+    pub fn start_in_group(
+        name: &str,
+        command: &[String],
+        environment: &BTreeMap<String, String>,
+        confine: &Confine<'_>,
+        own_group: bool,
+    ) -> anyhow::Result<Self> {
         let (program, args) = command.split_first().context("an empty command")?;
         let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = child::spawn(&mut command, confine).with_context(|| format!("starting {name} ({program})"))?;
+        command.args(args).envs(environment).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if own_group {
+            command.process_group(0);
+        }
+        let child = child::spawn(&mut command, confine).with_context(|| format!("starting {name} ({program})"))?;
+        let (child, stdout, stderr_pipe) = MeasuredChild::new(child, own_group);
         let stderr = Arc::new(Stderr::default());
-        if let Some(pipe) = child.stderr.take() {
+        if let Some(pipe) = stderr_pipe {
             let stderr = Arc::clone(&stderr);
             std::thread::spawn(move || stderr.read(pipe));
         }
-        let stdout = child.stdout.take().map(|mut pipe| {
+        let stdout = stdout.map(|mut pipe| {
             std::thread::spawn(move || {
                 let mut bytes = Vec::new();
                 pipe.by_ref().take(KEPT_OUTPUT).read_to_end(&mut bytes).ok();
@@ -93,7 +122,7 @@ impl Process {
 
     /// An error with the end of its stderr if it has ended.
     pub fn check_alive(&mut self) -> anyhow::Result<()> {
-        if let Some(status) = self.child.try_wait()? {
+        if let Some((status, _)) = self.child.try_wait()? {
             bail!("{} ended too early ({status}){}", self.name, self.stderr.tail());
         }
         Ok(())
@@ -104,24 +133,33 @@ impl Process {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
+    /// Waits until it ends by itself, at most for this time. Returns whether it has.
+    pub fn wait_for(&mut self, time: Duration) -> anyhow::Result<bool> {
+        Ok(self.child.wait_for(time)?)
+    }
+
     /// Sends SIGTERM, after a while SIGKILL, and returns the result that loads print.
-    pub fn end(mut self) -> Option<Outcome> {
-        child::terminate(&mut self.child).ok();
+    pub fn end(self) -> Option<Outcome> {
+        self.finish().ok()?.outcome()
+    }
+
+    /// As [`Self::end`], with everything that it left. A process that has ended by itself gets no signal.
+    pub fn finish(mut self) -> anyhow::Result<Ended> {
+        self.child.terminate().ok();
         let give_up = Instant::now() + END_MAX;
         while !self.has_ended() && Instant::now() < give_up {
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.child.kill().ok();
-        self.child.wait().ok();
-        let stdout = self.stdout.take()?.join().ok()?;
-        stdout.lines().rev().find_map(|line| serde_json::from_str(line).ok())
+        let (status, usage) = self.child.kill()?;
+        let stdout = self.stdout.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
+        Ok(Ended { status, usage, stdout, stderr_tail: self.stderr.tail() })
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
+impl Ended {
+    /// The result that loads print as their last line.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.stdout.lines().rev().find_map(|line| serde_json::from_str(line).ok())
     }
 }
 

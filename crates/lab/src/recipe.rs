@@ -120,6 +120,31 @@ pub struct Topology {
     pub syn_loss_percent: f64,
 }
 
+impl Topology {
+    /// What is wrong with it, and what to write instead.
+    pub fn check(&self) -> Result<(), (String, String)> {
+        let fail = |what: &str, hint: &str| Err((what.to_owned(), hint.to_owned()));
+        if self.delay_ms != 0.0 && self.kind != TopologyKind::Delay {
+            return fail("delay_ms needs topology.kind = \"delay\"", "set kind, or leave delay_ms out");
+        }
+        let line = self.mbit != 0.0 || self.largest_packet != 0 || self.syn_loss_percent != 0.0;
+        if line && self.kind != TopologyKind::Delay {
+            let hint = "set kind, or leave mbit, largest_packet and syn_loss_percent out";
+            return fail("a limit of the wire needs topology.kind = \"delay\"", hint);
+        }
+        if !(0.0..=10_000.0).contains(&self.mbit) || !(0.0..=100.0).contains(&self.syn_loss_percent) {
+            return fail("a limit of the wire is out of range", "mbit is 0 to 10000, syn_loss_percent 0 to 100");
+        }
+        if self.loss_percent != 0.0 && self.kind == TopologyKind::Loopback {
+            return fail("the loopback interface loses nothing", "set topology.kind = \"veth\"");
+        }
+        if !(0.0..=100.0).contains(&self.loss_percent) || !(0.0..=10_000.0).contains(&self.delay_ms) {
+            return fail("loss or delay out of range", "loss_percent is 0 to 100, delay_ms 0 to 10000");
+        }
+        Ok(())
+    }
+}
+
 /// The wire between client and server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -247,27 +272,24 @@ impl Recipe {
                 return fail(format!("there is no process named `{process}`"), "use the name of a [[process]]");
             }
         }
-        let topology = &self.topology;
-        if topology.delay_ms != 0.0 && topology.kind != TopologyKind::Delay {
-            return fail("delay_ms needs topology.kind = \"delay\"".into(), "set kind, or leave delay_ms out");
-        }
-        let line = topology.mbit != 0.0 || topology.largest_packet != 0 || topology.syn_loss_percent != 0.0;
-        if line && topology.kind != TopologyKind::Delay {
-            let hint = "set kind, or leave mbit, largest_packet and syn_loss_percent out";
-            return fail("a limit of the wire needs topology.kind = \"delay\"".into(), hint);
-        }
-        if !(0.0..=10_000.0).contains(&topology.mbit) || !(0.0..=100.0).contains(&topology.syn_loss_percent) {
-            return fail("a limit of the wire is out of range".into(), "mbit is 0 to 10000, syn_loss_percent 0 to 100");
-        }
-        if topology.loss_percent != 0.0 && topology.kind == TopologyKind::Loopback {
-            return fail("the loopback interface loses nothing".into(), "set topology.kind = \"veth\"");
-        }
-        if !(0.0..=100.0).contains(&topology.loss_percent) || !(0.0..=10_000.0).contains(&topology.delay_ms) {
-            return fail("loss or delay out of range".into(), "loss_percent is 0 to 100, delay_ms 0 to 10000");
-        }
-        Ok(())
+        self.topology.check()
     }
 
+    /// Its topology, files and processes.
+    pub fn stage(&self) -> Stage {
+        Stage { topology: self.topology.clone(), files: self.files.clone(), processes: self.processes.clone() }
+    }
+}
+
+/// What a testbed is made of.
+#[derive(Debug, Clone, Default)]
+pub struct Stage {
+    pub topology: Topology,
+    pub files: Vec<FileSpec>,
+    pub processes: Vec<ProcessSpec>,
+}
+
+impl Stage {
     /// Whether setting it up needs root.
     pub fn needs_root(&self) -> bool {
         self.topology.kind != TopologyKind::Loopback
@@ -305,7 +327,7 @@ mod tests {
         let recipe = Recipe::parse("x", GOOD).expect("it is valid");
         assert_eq!(recipe.topology.kind, TopologyKind::Loopback);
         assert_eq!(recipe.processes[0].ready, Ready::Line);
-        assert!(!recipe.needs_root());
+        assert!(!recipe.stage().needs_root());
     }
 
     #[test]

@@ -84,8 +84,9 @@ fn run_one(
         return case::run(&recipe, request, save, interrupt);
     }
     let progress = terminal::Progress::start(&format!("{}: {}", recipe.id, recipe.title));
-    let mut testbed = Testbed::make(&recipe, WARM_UP + request.window + MARGIN, interrupt)?;
-    testbed.start_all(&recipe, interrupt)?;
+    let stage = recipe.stage();
+    let mut testbed = Testbed::make(&stage, WARM_UP + request.window + MARGIN, interrupt)?;
+    testbed.start_all(&stage, interrupt)?;
     progress.show("warming up");
     interrupt.sleep(WARM_UP)?;
     testbed.check_alive()?;

@@ -16,8 +16,8 @@ use parshall_sys::tcx_loss::TcxLoss;
 use super::cgroup::{self, CpuQuota};
 use super::interrupt::Interrupt;
 use super::load::Outcome;
-use super::process::Process;
-use super::recipe::{Ready, Recipe, Side, Topology, TopologyKind, fill};
+use super::process::{Ended, Process};
+use super::recipe::{Ready, Side, Stage, Topology, TopologyKind, fill};
 use parshall_host::error::UserError;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -150,11 +150,11 @@ pub struct Testbed {
 
 impl Testbed {
     /// Makes the wire and writes the files; starts nothing yet. Processes get `time` as the `{for}` placeholder and end after it.
-    pub fn make(recipe: &Recipe, time: Duration, interrupt: &Interrupt) -> anyhow::Result<Self> {
-        if recipe.needs_root() {
-            need_root("the namespaces and control groups of this recipe")?;
+    pub fn make(stage: &Stage, time: Duration, interrupt: &Interrupt) -> anyhow::Result<Self> {
+        if stage.needs_root() {
+            need_root("its namespaces and control groups")?;
         }
-        let wire = Wire::make(&recipe.topology, time, interrupt)?;
+        let wire = Wire::make(&stage.topology, time, interrupt)?;
         let dir = Directory::make()?;
         // In a new namespace every port is free.
         let ports = if wire.namespaces().is_some() { [7000, 7001, 7002] } else { free_ports()? };
@@ -168,23 +168,16 @@ impl Testbed {
             ("for", format!("{}s", time.as_secs())),
             ("seconds", time.as_secs().to_string()),
         ]);
-        for file in &recipe.files {
+        for file in &stage.files {
             let path = dir.path.join(&file.name);
             std::fs::write(&path, fill(&file.text, &values)).with_context(|| format!("writing {}", path.display()))?;
         }
         Ok(Self { processes: Vec::new(), quotas: Vec::new(), wire, _dir: dir, values, port: ports[0] })
     }
 
-    /// Starts a process of the recipe, with extra arguments, and waits until it can be used.
-    pub fn start(
-        &mut self,
-        recipe: &Recipe,
-        name: &str,
-        extra: &[String],
-        interrupt: &Interrupt,
-    ) -> anyhow::Result<()> {
-        let spec = recipe.processes.iter().find(|spec| spec.name == name).context("a process of another recipe")?;
-        let command: Vec<String> = spec.command.iter().chain(extra).map(|part| fill(part, &self.values)).collect();
+    /// Starts a process of the stage, with extra arguments, and waits until it can be used.
+    pub fn start(&mut self, stage: &Stage, name: &str, extra: &[String], interrupt: &Interrupt) -> anyhow::Result<()> {
+        let spec = stage.processes.iter().find(|spec| spec.name == name).context("a process of another recipe")?;
         let cgroup = match spec.cpu_quota_percent {
             Some(percent) => {
                 self.quotas.push(CpuQuota::create(&spec.name, percent)?);
@@ -192,25 +185,51 @@ impl Testbed {
             }
             None => None,
         };
-        let online = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let cpus: Vec<usize> = spec.cpus.iter().copied().filter(|&cpu| cpu < online).collect();
-        let confine = Confine {
-            netns: self.wire.namespaces().map(|namespaces| match spec.side {
-                Side::Client => namespaces.client.as_fd(),
-                Side::Server => namespaces.server.as_fd(),
-            }),
-            cgroup_procs: cgroup.as_ref(),
-            cpus: &cpus,
-        };
-        let mut process = Process::start(&spec.name, &command, &confine)?;
+        let command: Vec<String> = spec.command.iter().chain(extra).cloned().collect();
+        let cpus = online(&spec.cpus);
+        let confine = Confine { cgroup_procs: cgroup.as_ref(), ..self.confine(spec.side, &cpus) };
+        let mut process = Process::start(&spec.name, &self.fill(&command), &confine)?;
         process.wait_ready(spec.ready, self.port, interrupt)?;
         self.processes.push(process);
         Ok(())
     }
 
-    /// Starts all processes of the recipe in their order.
-    pub fn start_all(&mut self, recipe: &Recipe, interrupt: &Interrupt) -> anyhow::Result<()> {
-        recipe.processes.iter().try_for_each(|spec| self.start(recipe, &spec.name, &[], interrupt))
+    /// Starts all processes of the stage in their order.
+    pub fn start_all(&mut self, stage: &Stage, interrupt: &Interrupt) -> anyhow::Result<()> {
+        stage.processes.iter().try_for_each(|spec| self.start(stage, &spec.name, &[], interrupt))
+    }
+
+    /// Starts a command at the client's end, in a process group of its own. It belongs to the caller.
+    pub fn start_command(
+        &self,
+        command: &[String],
+        environment: &BTreeMap<String, String>,
+        cpus: &[usize],
+    ) -> anyhow::Result<Process> {
+        let environment = environment.iter().map(|(name, value)| (name.clone(), fill(value, &self.values))).collect();
+        let cpus = online(cpus);
+        let confine = self.confine(Side::Client, &cpus);
+        Process::start_in_group("the command", &self.fill(command), &environment, &confine, true)
+    }
+
+    /// A command with the values of its placeholders.
+    fn fill(&self, command: &[String]) -> Vec<String> {
+        command.iter().map(|part| fill(part, &self.values)).collect()
+    }
+
+    fn confine<'a>(&'a self, side: Side, cpus: &'a [usize]) -> Confine<'a> {
+        let netns = self.wire.namespaces().map(|namespaces| match side {
+            Side::Client => namespaces.client.as_fd(),
+            Side::Server => namespaces.server.as_fd(),
+        });
+        Confine { netns, cgroup_procs: None, cpus }
+    }
+
+    /// The texts of a file of /proc/net in each namespace of the testbed.
+    pub fn proc_net(&self, name: &str) -> anyhow::Result<Vec<String>> {
+        let read = || std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+        let Some(namespaces) = self.wire.namespaces() else { return Ok(vec![read()?]) };
+        Ok(vec![namespaces.client.run(read)?, namespaces.server.run(read)?])
     }
 
     /// An error if any process has ended.
@@ -234,6 +253,15 @@ impl Testbed {
         self.processes.remove(index).end()
     }
 
+    /// Ends all processes, clients first, and returns what they left, by name.
+    pub fn finish_all(&mut self) -> anyhow::Result<BTreeMap<String, Ended>> {
+        let mut all = BTreeMap::new();
+        while let Some(process) = self.processes.pop() {
+            all.insert(process.name().to_owned(), process.finish()?);
+        }
+        Ok(all)
+    }
+
     /// Ends all processes, clients first, and returns the results of those that are loads.
     pub fn end_all(&mut self) -> BTreeMap<String, Outcome> {
         let mut outcomes = BTreeMap::new();
@@ -245,6 +273,12 @@ impl Testbed {
         }
         outcomes
     }
+}
+
+/// Those CPUs that the host has.
+fn online(cpus: &[usize]) -> Vec<usize> {
+    let online = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    cpus.iter().copied().filter(|&cpu| cpu < online).collect()
 }
 
 /// Three ports without a listener.
