@@ -7,6 +7,7 @@ mod case;
 mod catalog;
 mod cgroup;
 pub mod cli;
+mod experiment;
 mod interrupt;
 mod list;
 mod load;
@@ -40,6 +41,9 @@ pub fn run(request: &LabRequest) -> anyhow::Result<ExitCode> {
                 (result, _) => result.map(|right| if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
             }
         }
+        LabRequest::Ab(request) => run_experiment(experiment::Kind::Ab, request),
+        LabRequest::Sweep(request) => run_experiment(experiment::Kind::Sweep, request),
+        LabRequest::Compare(request) => experiment::compare(request),
         LabRequest::Wire(request) => {
             let interrupt = Interrupt::register()?;
             match wire::run(request, &interrupt) {
@@ -47,5 +51,13 @@ pub fn run(request: &LabRequest) -> anyhow::Result<ExitCode> {
                 _ => Ok(ExitCode::SUCCESS),
             }
         }
+    }
+}
+
+fn run_experiment(kind: experiment::Kind, request: &request::ExperimentRequest) -> anyhow::Result<ExitCode> {
+    let interrupt = Interrupt::register()?;
+    match (experiment::experiment(kind, request, &interrupt), interrupt.signal()) {
+        (Err(_), Some(signal)) => Ok(ExitCode::from(KILLED + signal)),
+        (result, _) => result,
     }
 }

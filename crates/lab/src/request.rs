@@ -6,7 +6,7 @@ use parshall_evidence::Rung;
 
 use crate::load::LoadArgs;
 use crate::recipe::Topology;
-use crate::units::Format;
+use crate::units::{Format, ReportFormat};
 
 /// A validated `parshall lab`.
 #[derive(Debug)]
@@ -15,6 +15,9 @@ pub enum LabRequest {
     Run(RunRequest),
     Load(LoadArgs),
     Wire(WireRequest),
+    Ab(ExperimentRequest),
+    Sweep(ExperimentRequest),
+    Compare(CompareRequest),
 }
 
 /// A validated `parshall lab list`.
@@ -45,4 +48,31 @@ pub struct WireRequest {
     pub topology: Topology,
     /// The wire is removed after this time.
     pub time: Duration,
+}
+
+/// A validated `parshall lab ab` or `parshall lab sweep`.
+#[derive(Debug)]
+pub struct ExperimentRequest {
+    /// The file of the experiment.
+    pub file: PathBuf,
+    /// Only check the file.
+    pub check: bool,
+    /// Blocks at most, or passes, instead of those of the file.
+    pub most: Option<u32>,
+    /// Where results are appended; None for beside the file.
+    pub results: Option<PathBuf>,
+    /// Go on with the run that was interrupted.
+    pub resume: bool,
+    pub format: ReportFormat,
+    /// A directory for pictures.
+    pub pictures: Option<PathBuf>,
+}
+
+/// A validated `parshall lab compare`.
+#[derive(Debug)]
+pub struct CompareRequest {
+    pub before: PathBuf,
+    /// None for the last two runs of one file.
+    pub after: Option<PathBuf>,
+    pub format: ReportFormat,
 }

@@ -12,6 +12,15 @@ pub enum Format {
     Json,
 }
 
+/// How the report of an experiment is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum ReportFormat {
+    #[default]
+    Text,
+    Markdown,
+    Json,
+}
+
 /// Reads `10s`, `500ms`, `2m` or a plain number of seconds; at most a day.
 pub fn duration(text: &str) -> Result<Duration, UserError> {
     let plain = text.ends_with(|c: char| c.is_ascii_digit());

@@ -7,7 +7,7 @@ use parshall_evidence::Rung;
 
 use crate::load::LoadArgs;
 use crate::recipe::TopologyKind;
-use crate::units::{self, Format};
+use crate::units::{self, Format, ReportFormat};
 
 /// `parshall lab`
 #[derive(Debug, clap::Args)]
@@ -34,6 +34,29 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 
 Exit codes: 0 every verdict was the right one, 1 one was not or it failed, 2 wrong usage, 130 interrupted.")]
     Run(RunArgs),
+    /// Compare two variants of a command, with as many trials as the answer needs
+    #[command(after_help = "Examples:
+  parshall lab ab buffer.toml --check
+  parshall lab ab buffer.toml
+  parshall lab ab buffer.toml --format markdown --pictures plots
+  parshall lab ab buffer.toml --resume
+
+Exit codes: 0 not worse, 1 it failed, 2 wrong usage, 3 B is worse, 4 no answer, 130 interrupted.")]
+    Ab(AbArgs),
+    /// Measure a command over the values of a variable: where it stops to gain, where it falls off
+    #[command(after_help = "Examples:
+  parshall lab sweep rcvbuf.toml --check
+  parshall lab sweep rcvbuf.toml --passes 12 --pictures plots
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage, 4 no answer, 130 interrupted.")]
+    Sweep(SweepArgs),
+    /// Compare two runs of an experiment, on like hosts
+    #[command(after_help = "Examples:
+  parshall lab compare buffer.results.jsonl
+  parshall lab compare main.results.jsonl branch.results.jsonl --format markdown
+
+Exit codes: 0 not worse, 1 it failed, 2 wrong usage, 3 the later run is worse, 4 no answer.")]
+    Compare(CompareArgs),
     /// Run a load over real sockets, for a bounded time
     #[command(after_help = "Examples:
   parshall lab load rpc-echo
@@ -104,4 +127,61 @@ pub struct WireArgs {
     /// Remove it after this time
     #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = units::duration)]
     pub time: Duration,
+}
+
+/// What `lab ab` and `lab sweep` share.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ExperimentArgs {
+    /// The experiment (docs/lab.md describes the file)
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Check the file and say what would be done
+    #[arg(long, conflicts_with_all = ["resume", "pictures"])]
+    pub check: bool,
+    /// Append results here (default: FILE with .results.jsonl)
+    #[arg(long, value_name = "FILE")]
+    pub results: Option<PathBuf>,
+    /// Go on with the last run of the results, which was interrupted
+    #[arg(long)]
+    pub resume: bool,
+    /// How the report is printed
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
+    /// Write SVG pictures into this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    pub pictures: Option<PathBuf>,
+}
+
+/// `parshall lab ab`
+#[derive(Debug, Clone, clap::Args)]
+pub struct AbArgs {
+    #[command(flatten)]
+    pub experiment: ExperimentArgs,
+    /// Blocks at most, each a trial of A, of B and of A again (default: those of the file, or 32)
+    #[arg(long, value_parser = clap::value_parser!(u32).range(8..=256), conflicts_with = "resume")]
+    pub blocks: Option<u32>,
+}
+
+/// `parshall lab sweep`
+#[derive(Debug, Clone, clap::Args)]
+pub struct SweepArgs {
+    #[command(flatten)]
+    pub experiment: ExperimentArgs,
+    /// How often each value is measured (default: as in the file, or 8)
+    #[arg(long, value_parser = clap::value_parser!(u32).range(3..=1000), conflicts_with = "resume")]
+    pub passes: Option<u32>,
+}
+
+/// `parshall lab compare`
+#[derive(Debug, Clone, clap::Args)]
+pub struct CompareArgs {
+    /// Results of the earlier run; of both, if it is the only one
+    #[arg(value_name = "BEFORE")]
+    pub before: PathBuf,
+    /// Results of the later run
+    #[arg(value_name = "AFTER")]
+    pub after: Option<PathBuf>,
+    /// How the comparison is printed
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
 }

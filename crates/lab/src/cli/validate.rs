@@ -1,9 +1,9 @@
 //! Arguments checked and made requests of.
 use parshall_host::error::UserError;
 
-use super::args::{Command, LabArgs, WireArgs};
+use super::args::{Command, ExperimentArgs, LabArgs, WireArgs};
 use crate::recipe::{Topology, TopologyKind};
-use crate::request::{LabRequest, ListRequest, RunRequest, WireRequest};
+use crate::request::{CompareRequest, ExperimentRequest, LabRequest, ListRequest, RunRequest, WireRequest};
 
 impl LabArgs {
     /// Fails for a wire that cannot be made. Names of cases are looked up when they are run.
@@ -18,9 +18,21 @@ impl LabArgs {
                 save: args.save,
                 rung: args.rung,
             }),
+            Command::Ab(args) => LabRequest::Ab(args.experiment.request(args.blocks)),
+            Command::Sweep(args) => LabRequest::Sweep(args.experiment.request(args.passes)),
+            Command::Compare(args) => {
+                LabRequest::Compare(CompareRequest { before: args.before, after: args.after, format: args.format })
+            }
             Command::Load(args) => LabRequest::Load(args),
             Command::Wire(args) => LabRequest::Wire(args.validate()?),
         })
+    }
+}
+
+impl ExperimentArgs {
+    fn request(self, most: Option<u32>) -> ExperimentRequest {
+        let Self { file, check, results, resume, format, pictures } = self;
+        ExperimentRequest { file, check, most, results, resume, format, pictures }
     }
 }
 

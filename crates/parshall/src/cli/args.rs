@@ -106,10 +106,11 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage or errors in the file.")]
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Sockets(Box<parshall_sockets::cli::SocketsArgs>),
     #[cfg(feature = "lab")]
-    /// Testbeds with known faults: see them diagnosed
+    /// Testbeds with known faults, loads, and experiments with commands of your own
     #[command(after_help = "Examples:
   parshall lab list
   parshall lab run nagle-stall
+  parshall lab ab writes.toml
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Lab(parshall_lab::cli::LabArgs),

@@ -1,0 +1,292 @@
+//! From the results of a run to its report. Everything comes from the file of results, so an old run gives the same report again.
+use std::collections::BTreeMap;
+
+use parshall_core::experiment::sweep::{self, SweepRule, Turn};
+use parshall_core::experiment::{Answer, Effect, LOOK_ALPHA, Role, Rule, Verdict, family, judge, looks};
+use parshall_core::stats::quantile;
+use parshall_core::stats::ranks::Interval;
+use parshall_core::values;
+
+use super::file::{Experiment, Kind};
+use super::metric::{Better, Metric};
+use super::report::{
+    AbReport, CommandReport, CounterStep, Curve, EffectReport, MetricReport, Point, REPORT_SCHEMA, Report, Summary,
+    TrialReport, TurnReport, VariableReport,
+};
+use super::results::{Run, TrialRecord};
+use super::words;
+
+/// The probability that [`looks`] leave for a wrong difference.
+const ERROR: f64 = 0.05;
+/// Counters named at a turn.
+const STEPS: usize = 5;
+/// CPUs that are busy for more of the time are full.
+const FULL: f64 = 0.95;
+
+/// The trials of a block that counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Block<'a> {
+    pub a: &'a TrialRecord,
+    pub b: &'a TrialRecord,
+    pub control: &'a TrialRecord,
+}
+
+impl<'a> Block<'a> {
+    fn of(trials: BTreeMap<Role, &'a TrialRecord>) -> Option<Self> {
+        let of = |role| trials.get(&role).copied();
+        Some(Self { a: of(Role::A)?, b: of(Role::B)?, control: of(Role::Control)? })
+    }
+}
+
+/// The blocks of which all three trials are there and none is spoilt.
+pub fn blocks(trials: &[TrialRecord]) -> Vec<Block<'_>> {
+    let mut by_block: BTreeMap<u32, BTreeMap<Role, &TrialRecord>> = BTreeMap::new();
+    for trial in trials.iter().filter(|trial| trial.spoilt.is_none()) {
+        if let Some(role) = trial.role {
+            by_block.entry(trial.block).or_default().insert(role, trial);
+        }
+    }
+    by_block.into_values().filter_map(Block::of).collect()
+}
+
+/// The passes in which every value has a trial that counts: for each value its last one.
+pub fn passes(trials: &[TrialRecord], values: usize) -> Vec<Vec<&TrialRecord>> {
+    let mut by_pass: BTreeMap<u32, BTreeMap<usize, &TrialRecord>> = BTreeMap::new();
+    for trial in trials.iter().filter(|trial| trial.spoilt.is_none()) {
+        by_pass.entry(trial.block).or_default().insert(trial.index, trial);
+    }
+    by_pass.into_values().filter(|pass| pass.len() == values).map(|pass| pass.into_values().collect()).collect()
+}
+
+/// Asks for the answer of the blocks so far.
+pub fn answer(experiment: &Experiment, blocks: &[Block<'_>], last: bool) -> Option<Answer> {
+    let metric = &experiment.metrics[0];
+    judge(&differences(metric, blocks, |b| b.b), &differences(metric, blocks, |b| b.control), rule(experiment), last)
+}
+
+fn rule(experiment: &Experiment) -> Rule {
+    let metric = &experiment.metrics[0];
+    let smallest = if metric.is_ratio() { experiment.smallest.ln_1p() } else { experiment.smallest };
+    Rule { lower_is_better: metric.better == Better::Lower, smallest }
+}
+
+/// Differences from A, of the same block.
+pub fn differences<'a>(metric: &Metric, blocks: &[Block<'a>], of: fn(&Block<'a>) -> &'a TrialRecord) -> Vec<f64> {
+    let value = |trial: &TrialRecord| {
+        let value = trial.metrics.get(&metric.name).copied()?;
+        Some(if metric.is_ratio() { value.ln() } else { value })
+    };
+    blocks.iter().filter_map(|block| Some(value(of(block))? - value(block.a)?)).collect()
+}
+
+/// The report of a run.
+pub fn report(experiment: &Experiment, run: &Run) -> Report {
+    let mut report = Report {
+        schema: REPORT_SCHEMA.to_owned(),
+        kind: run.head.kind,
+        title: experiment.title.clone(),
+        run: run.head.run.clone(),
+        complete: run.complete,
+        variable: VariableReport {
+            name: experiment.variable.name.clone(),
+            values: experiment.variable.values.iter().map(ToString::to_string).collect(),
+        },
+        summary: String::new(),
+        hint: String::new(),
+        ab: None,
+        curves: Vec::new(),
+        trials: run.trials.iter().map(trial_report).collect(),
+        notes: notes(run),
+        commands: commands(experiment),
+        manifest: run.head.manifest.clone(),
+    };
+    match run.head.kind {
+        Kind::Ab => report.ab = ab(experiment, run),
+        Kind::Sweep => report.curves = curves(experiment, run),
+    }
+    (report.summary, report.hint) = words::summary(&report);
+    report
+}
+
+fn ab(experiment: &Experiment, run: &Run) -> Option<AbReport> {
+    let blocks = blocks(&run.trials);
+    let answer = answer(experiment, &blocks, true)?;
+    // The first metric decides alone; the others share one more probability of an error, and the repeats of A another.
+    let others: Vec<Vec<f64>> =
+        experiment.metrics[1..].iter().map(|metric| differences(metric, &blocks, |b| b.b)).collect();
+    let controls: Vec<Vec<f64>> =
+        experiment.metrics[1..].iter().map(|metric| differences(metric, &blocks, |b| b.control)).collect();
+    let effects = std::iter::once(Some(answer.effect.clone())).chain(family(&others, LOOK_ALPHA));
+    let controls = std::iter::once(Some(answer.control.clone())).chain(family(&controls, LOOK_ALPHA));
+    let metric = |(metric, (effect, control)): (&Metric, (Option<Effect>, Option<Effect>))| MetricReport {
+        name: metric.name.clone(),
+        unit: metric.unit.clone(),
+        better: metric.better,
+        compare: metric.compare,
+        a: summary(metric, blocks.iter().flat_map(|block| [block.a, block.control])),
+        b: summary(metric, blocks.iter().map(|block| block.b)),
+        differs: effect.as_ref().and_then(|effect| effect.interval).is_some_and(Interval::excludes_zero),
+        effect: effect.map(|effect| effect_report(metric, &effect)),
+        control: control.map(|control| effect_report(metric, &control)),
+    };
+    Some(AbReport {
+        verdict: answer.verdict,
+        blocks: blocks.len(),
+        looks: looks(run.head.most),
+        error: ERROR,
+        confidence: 1.0 - LOOK_ALPHA,
+        smallest: experiment.smallest,
+        more_blocks: answer.more_blocks,
+        metrics: experiment.metrics.iter().zip(effects.zip(controls)).map(metric).collect(),
+    })
+}
+
+fn summary<'a>(metric: &Metric, trials: impl Iterator<Item = &'a TrialRecord>) -> Summary {
+    let values: Vec<f64> = trials.filter_map(|trial| trial.metrics.get(&metric.name).copied()).collect();
+    let at = |q: f64| quantile(&values, q).unwrap_or(f64::NAN);
+    Summary { median: at(0.5), q1: at(0.25), q3: at(0.75), count: values.len() }
+}
+
+fn effect_report(metric: &Metric, effect: &Effect) -> EffectReport {
+    let shown = |value: f64| if metric.is_ratio() { value.exp_m1() } else { value };
+    EffectReport {
+        change: shown(effect.estimate),
+        low: effect.interval.map(|interval| shown(interval.low)),
+        high: effect.interval.map(|interval| shown(interval.high)),
+        p: effect.p,
+        detectable: effect.detectable.map(shown),
+    }
+}
+
+fn curves(experiment: &Experiment, run: &Run) -> Vec<Curve> {
+    let values = &experiment.variable.values;
+    let passes = passes(&run.trials, values.len());
+    let counters = counter_rates(&passes);
+    let names: Vec<String> = values.iter().map(ToString::to_string).collect();
+    let directed = experiment.metrics.iter().filter(|metric| metric.better != Better::Neither && metric.is_ratio());
+    let curve = |metric: &Metric| {
+        let of = |pass: &Vec<&TrialRecord>| pass.iter().map(|trial| trial.metrics.get(&metric.name).copied()).collect();
+        let table: Vec<Vec<f64>> = passes.iter().map(of).collect::<Option<_>>()?;
+        let lower_is_better = metric.better == Better::Lower;
+        let rule = SweepRule { lower_is_better, knee: experiment.knee, collapse: experiment.collapse };
+        let shape = sweep::shape(&table, rule, run.head.seed)?;
+        let turn = |turn: Turn| TurnReport {
+            at: names[turn.at].clone(),
+            from: names[turn.from].clone(),
+            to: names[turn.to].clone(),
+            counters: sweep::steps(&counters, turn.at, STEPS)
+                .into_iter()
+                .map(|step| CounterStep { counter: step.counter, before_per_s: step.before, after_per_s: step.after })
+                .collect(),
+        };
+        let point = |(name, level): (&String, &sweep::Level)| Point {
+            value: name.clone(),
+            number: number(name),
+            median: level.median,
+            low: level.low,
+            high: level.high,
+        };
+        Some(Curve {
+            metric: metric.name.clone(),
+            unit: metric.unit.clone(),
+            better: metric.better,
+            passes: passes.len(),
+            points: names.iter().zip(&shape.levels).map(point).collect(),
+            best: names[shape.best].clone(),
+            knee: shape.knee.map(turn),
+            collapse: shape.collapse.map(turn),
+            rising_at_end: shape.rising_at_end,
+        })
+    };
+    directed.filter_map(curve).collect()
+}
+
+/// A number, also with a unit of size.
+fn number(text: &str) -> Option<f64> {
+    text.parse()
+        .ok()
+        .or_else(|| values::size(text).ok().map(|bytes| bytes as f64))
+        .filter(|number: &f64| number.is_finite())
+}
+
+/// Every counter that any trial saw, in 1/s, by pass and value.
+fn counter_rates(passes: &[Vec<&TrialRecord>]) -> BTreeMap<String, Vec<Vec<f64>>> {
+    let names: std::collections::BTreeSet<&String> =
+        passes.iter().flatten().flat_map(|trial| trial.counters.keys()).collect();
+    let rate = |trial: &TrialRecord, name: &String| {
+        trial.counters.get(name).copied().unwrap_or(0) as f64 / trial.wall_s.max(1e-9)
+    };
+    let table =
+        |name: &String| passes.iter().map(|pass| pass.iter().map(|trial| rate(trial, name)).collect()).collect();
+    names.into_iter().map(|name| (name.clone(), table(name))).collect()
+}
+
+fn trial_report(trial: &TrialRecord) -> TrialReport {
+    TrialReport {
+        block: trial.block,
+        role: trial.role,
+        value: trial.value.clone(),
+        at: trial.at.clone(),
+        metrics: trial.metrics.clone(),
+        wall_s: trial.wall_s,
+        cpu_s: trial.cpu_s.clone(),
+        conditions: trial.conditions,
+        spoilt: trial.spoilt.clone(),
+    }
+}
+
+fn notes(run: &Run) -> Vec<String> {
+    let mut notes = Vec::new();
+    let spoilt: Vec<&TrialRecord> = run.trials.iter().filter(|trial| trial.spoilt.is_some()).collect();
+    if let Some(last) = spoilt.last().and_then(|trial| trial.spoilt.as_deref()) {
+        let mut by_value: BTreeMap<String, u32> = BTreeMap::new();
+        for trial in &spoilt {
+            *by_value.entry(words::variant(trial.role, &trial.value)).or_default() += 1;
+        }
+        let each: Vec<String> = by_value.iter().map(|(variant, count)| format!("{variant} {count}")).collect();
+        notes.push(format!(
+            "{} of {} trials were spoilt by the host and do not count ({}); the last: {last}",
+            spoilt.len(),
+            run.trials.len(),
+            each.join(", ")
+        ));
+    }
+    let busy: Vec<f64> = run.trials.iter().filter_map(|trial| trial.conditions.busy).collect();
+    if let Some(share) = quantile(&busy, 0.5).filter(|share| *share > FULL) {
+        let share = parshall_core::units::percent(share);
+        notes.push(format!(
+            "the CPUs were full ({share} busy): the result depends on the CPU time of all that ran, the load generator included"
+        ));
+    }
+    notes
+}
+
+fn commands(experiment: &Experiment) -> Vec<CommandReport> {
+    let shell = |value| {
+        let environment = experiment.environment(value);
+        let environment = environment.iter().map(|(name, value)| format!("{name}={}", words::shell_quoted(value)));
+        let command = experiment.command(value);
+        let words: Vec<String> = environment.chain(command.iter().map(|word| words::shell_quoted(word))).collect();
+        words.join(" ")
+    };
+    experiment
+        .variable
+        .values
+        .iter()
+        .map(|value| CommandReport { value: value.to_string(), shell: shell(value) })
+        .collect()
+}
+
+/// Whether the verdict of a run asks for the attention of CI.
+pub fn is_worse(report: &Report) -> bool {
+    report.ab.as_ref().is_some_and(|ab| ab.verdict == Verdict::Worse)
+}
+
+/// Whether a run has no answer.
+pub fn is_undecided(report: &Report) -> bool {
+    let undecided = [Verdict::Inconclusive, Verdict::ControlDiffers];
+    match report.kind {
+        Kind::Ab => report.ab.as_ref().is_none_or(|ab| undecided.contains(&ab.verdict)),
+        Kind::Sweep => report.curves.is_empty(),
+    }
+}

@@ -1,0 +1,127 @@
+//! `lab ab` and `lab sweep`: experiments on any commands that differ in one variable, and `lab compare` of two of their runs.
+//!
+//! `file` and `metric` read what is to be done, `trial` does it once, `run` again and again into `results`; `analyse` makes a
+//! `report` of these, and `text`, `markdown` and `svg` show it. What decides is [`parshall_core::experiment`].
+mod analyse;
+mod compare;
+mod conditions;
+mod file;
+mod manifest;
+mod markdown;
+mod metric;
+mod report;
+mod results;
+mod run;
+mod svg;
+mod text;
+mod trial;
+mod words;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use parshall_core::units;
+use parshall_host::error::UserError;
+use parshall_host::output::{self, style_for};
+
+pub use compare::compare;
+pub use file::Kind;
+
+use crate::interrupt::Interrupt;
+use crate::request::ExperimentRequest;
+use crate::testbed;
+use crate::units::ReportFormat;
+use file::Experiment;
+use report::Report;
+use run::Session;
+
+/// B is worse than A, or a later run worse than an earlier one.
+const WORSE: u8 = 3;
+/// There is no answer.
+const UNDECIDED: u8 = 4;
+
+/// `lab ab` or `lab sweep`.
+pub fn experiment(kind: Kind, request: &ExperimentRequest, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
+    let experiment = Experiment::read(&request.file)?;
+    if experiment.variable.kind != kind {
+        let (has, command) = match kind {
+            Kind::Ab => ("values = [...]", "parshall lab sweep"),
+            Kind::Sweep => ("a and b", "parshall lab ab"),
+        };
+        let what = format!("{}: its variable has {has}", experiment.path);
+        return Err(UserError::new(what, format!("use: {command} {}", experiment.path)).into());
+    }
+    experiment.check_programs()?;
+    if request.check {
+        return output::print(&plan(&experiment, request)).map(|()| ExitCode::SUCCESS);
+    }
+    testbed::sweep();
+    let mut session = Session::begin(&experiment, request, interrupt)?;
+    let finished = session.finish();
+    // The bar on stderr ends with the session.
+    let run = session.into_run();
+    if let Err(error) = finished {
+        if !run.trials.is_empty() {
+            let (path, trials) =
+                (run::results_path(request), units::plural(run.trials.len() as u64, "trial", "trials"));
+            tracing::info!("{trials} kept in {}; the same command with --resume goes on from there", path.display());
+        }
+        return Err(error);
+    }
+    let report = analyse::report(&experiment, &run);
+    print(&report, request.format)?;
+    if let Some(directory) = &request.pictures {
+        draw(&report, directory)?;
+    }
+    Ok(match (analyse::is_worse(&report), analyse::is_undecided(&report)) {
+        (true, _) => ExitCode::from(WORSE),
+        (_, true) => ExitCode::from(UNDECIDED),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+fn print(report: &Report, format: ReportFormat) -> anyhow::Result<()> {
+    output::print(&match format {
+        ReportFormat::Text => text::text(report, style_for(&output::Destination::Stdout, None)),
+        ReportFormat::Markdown => markdown::markdown(report),
+        ReportFormat::Json => serde_json::to_string_pretty(report)? + "\n",
+    })
+}
+
+fn draw(report: &Report, directory: &Path) -> anyhow::Result<()> {
+    let pictures = svg::pictures(report);
+    std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    for (name, picture) in &pictures {
+        let path = directory.join(name);
+        std::fs::write(&path, picture).with_context(|| format!("writing {}", path.display()))?;
+    }
+    tracing::info!("{}", svg::written(pictures.len(), directory));
+    Ok(())
+}
+
+/// What would be done, for `--check`.
+fn plan(experiment: &Experiment, request: &ExperimentRequest) -> String {
+    let variable = &experiment.variable;
+    let values: Vec<String> = variable.values.iter().map(ToString::to_string).collect();
+    let (trials, kind) = match variable.kind {
+        Kind::Ab => {
+            let blocks = request.most.unwrap_or(experiment.blocks);
+            (3 * blocks, format!("A and B in at most {blocks} blocks"))
+        }
+        Kind::Sweep => {
+            let passes = request.most.unwrap_or(experiment.passes);
+            (passes * values.len() as u32, format!("{} values in {passes} passes", values.len()))
+        }
+    };
+    let metrics: Vec<&str> = experiment.metrics.iter().map(|metric| metric.name.as_str()).collect();
+    format!(
+        "{} is right\n  {}: {}\n  {kind}, {trials} trials at most\n  decides: {}; beside it: {}\n  results: {}\n",
+        experiment.path,
+        variable.name,
+        values.join(", "),
+        metrics[0],
+        if metrics.len() > 1 { metrics[1..].join(", ") } else { "nothing".to_owned() },
+        run::results_path(request).display(),
+    )
+}

@@ -1,0 +1,219 @@
+//! Running an experiment: trial after trial into the results, until there is an answer.
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use parshall_core::experiment::{Role, blocks_order, looks, sweep_order};
+use parshall_core::units;
+use parshall_host::error::UserError;
+use parshall_host::utc;
+
+use super::analyse;
+use super::file::{Experiment, Kind};
+use super::manifest::Manifest;
+use super::results::{self, EndRecord, Log, RESULTS_SCHEMA, Record, Run, RunRecord, TrialRecord};
+use super::trial;
+use crate::interrupt::Interrupt;
+use crate::request::ExperimentRequest;
+use crate::terminal::Progress;
+
+/// So many blocks or trials of a pass may be made anew because the host spoilt them, for each that was planned.
+const ATTEMPTS: u32 = 2;
+
+/// A run in progress.
+pub struct Session<'a> {
+    experiment: &'a Experiment,
+    interrupt: &'a Interrupt,
+    log: Log,
+    /// What the file of results holds.
+    run: Run,
+    progress: Progress,
+    begun: Instant,
+    /// Trials of this process, without those of an interrupted one.
+    made: u32,
+}
+
+/// Where results go unless the user says otherwise: beside the file of the experiment.
+pub fn results_path(request: &ExperimentRequest) -> PathBuf {
+    request.results.clone().unwrap_or_else(|| request.file.with_extension("results.jsonl"))
+}
+
+impl<'a> Session<'a> {
+    /// Begins a run, or goes on with the last one if it was interrupted and the request says so.
+    pub fn begin(
+        experiment: &'a Experiment,
+        request: &ExperimentRequest,
+        interrupt: &'a Interrupt,
+    ) -> anyhow::Result<Self> {
+        let path = results_path(request);
+        let manifest = Manifest::now(experiment);
+        let earlier = results::read(&path)?.pop();
+        let resumed = if request.resume { Some(resumable(earlier, experiment, &manifest, &path)?) } else { None };
+        let progress = Progress::start(&experiment.title);
+        let mut session = Self {
+            log: Log::open(&path)?,
+            run: resumed.clone().unwrap_or_else(|| new_run(experiment, request, manifest)),
+            experiment,
+            interrupt,
+            progress,
+            begun: Instant::now(),
+            made: 0,
+        };
+        if resumed.is_none() {
+            // A trial of the first and the last value comes first and is not kept: what is wrong with a command shows before anything
+            // was measured, and the first trial does not pay alone for cold caches.
+            session.progress.show("warming up");
+            let values = &experiment.variable.values;
+            for value in values.first().into_iter().chain(values.last()) {
+                trial::run(experiment, value, interrupt)?;
+            }
+            session.log.append(&Record::Run(Box::new(session.run.head.clone())))?;
+        }
+        session.begun = Instant::now();
+        Ok(session)
+    }
+
+    /// Makes trials until there is an answer, and notes the end.
+    pub fn finish(&mut self) -> anyhow::Result<()> {
+        match self.run.head.kind {
+            Kind::Ab => self.blocks()?,
+            Kind::Sweep => self.passes()?,
+        }
+        let at = utc::iso(SystemTime::now());
+        self.log.append(&Record::End(EndRecord { run: self.run.head.run.clone(), at }))?;
+        self.run.complete = true;
+        Ok(())
+    }
+
+    /// What was measured.
+    pub fn into_run(self) -> Run {
+        self.run
+    }
+
+    fn blocks(&mut self) -> anyhow::Result<()> {
+        let looks = looks(self.run.head.most);
+        let most = looks.last().copied().unwrap_or_default();
+        let begun = self.run.trials.iter().map(|trial| trial.block + 1).max().unwrap_or(0);
+        let orders = blocks_order(self.run.head.seed).zip(0..).skip(begun as usize);
+        for (order, block) in orders.take((most * ATTEMPTS).saturating_sub(begun) as usize) {
+            if self.has_answer(&looks) {
+                return Ok(());
+            }
+            for role in order {
+                let done = analyse::blocks(&self.run.trials).len() as u32;
+                let index = usize::from(role == Role::B);
+                self.show(&format!("block {} of at most {most}", done + 1), 3 * (most - done));
+                if !self.trial(block, Some(role), index)? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether one of the looks is due, and leads to an answer.
+    fn has_answer(&self, looks: &[u32]) -> bool {
+        let blocks = analyse::blocks(&self.run.trials);
+        let count = blocks.len() as u32;
+        let last = looks.last() == Some(&count);
+        looks.contains(&count) && (last || analyse::answer(self.experiment, &blocks, false).is_some())
+    }
+
+    fn passes(&mut self) -> anyhow::Result<()> {
+        let (count, most) = (self.experiment.variable.values.len(), self.run.head.most);
+        for (order, pass) in sweep_order(self.run.head.seed, count).zip(0..most) {
+            let mut spare = ATTEMPTS.saturating_sub(1) * count as u32;
+            let mut waiting: std::collections::VecDeque<usize> = order.into();
+            for trial in self.run.trials.iter().filter(|trial| trial.block == pass) {
+                match trial.spoilt {
+                    Some(_) => spare = spare.saturating_sub(1),
+                    None => waiting.retain(|index| *index != trial.index),
+                }
+            }
+            while let Some(index) = waiting.pop_front() {
+                self.show(
+                    &format!("pass {} of {most}", pass + 1),
+                    (most - pass - 1) * count as u32 + waiting.len() as u32 + 1,
+                );
+                if !self.trial(pass, None, index)? && spare > 0 {
+                    spare -= 1;
+                    waiting.push_back(index);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a trial and keeps it. Returns whether it counts.
+    fn trial(&mut self, block: u32, role: Option<Role>, index: usize) -> anyhow::Result<bool> {
+        self.interrupt.check()?;
+        let value = &self.experiment.variable.values[index];
+        let measured = trial::run(self.experiment, value, self.interrupt)?;
+        self.made += 1;
+        let record = TrialRecord {
+            run: self.run.head.run.clone(),
+            block,
+            role,
+            index,
+            value: value.to_string(),
+            at: utc::iso(SystemTime::now()),
+            metrics: measured.metrics,
+            wall_s: measured.wall_s,
+            cpu_s: measured.cpu_s,
+            spoilt: self.experiment.limits.breached(&measured.conditions),
+            conditions: measured.conditions,
+            counters: measured.counters,
+        };
+        self.log.append(&Record::Trial(Box::new(record.clone())))?;
+        let counts = record.spoilt.is_none();
+        self.run.trials.push(record);
+        Ok(counts)
+    }
+
+    /// Shows what is done, and how long at most the trials that are left take.
+    fn show(&self, what: &str, left: u32) {
+        let each = self.begun.elapsed().as_secs_f64() / f64::from(self.made.max(1));
+        let bound = if self.run.head.kind == Kind::Ab { "at most " } else { "" };
+        let time = match self.made {
+            0 => String::new(),
+            _ => format!(" · {bound}{} left", units::duration(each * f64::from(left) * 1e9)),
+        };
+        self.progress.show(&format!("{what}{time}"));
+    }
+}
+
+fn new_run(experiment: &Experiment, request: &ExperimentRequest, manifest: Manifest) -> Run {
+    let now = SystemTime::now();
+    let seed =
+        experiment.seed.unwrap_or_else(|| now.duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64));
+    let planned = if experiment.variable.kind == Kind::Ab { experiment.blocks } else { experiment.passes };
+    let head = RunRecord {
+        schema: RESULTS_SCHEMA.to_owned(),
+        run: format!("{}-{}", utc::compact(now), std::process::id()),
+        kind: experiment.variable.kind,
+        experiment: experiment.path.clone(),
+        text: experiment.text.clone(),
+        seed,
+        most: request.most.unwrap_or(planned),
+        manifest,
+    };
+    Run { head, trials: Vec::new(), complete: false }
+}
+
+/// The last run of the file, if it may go on: the same experiment, programs and host.
+fn resumable(earlier: Option<Run>, experiment: &Experiment, now: &Manifest, path: &Path) -> Result<Run, UserError> {
+    let anew = "leave --resume out to begin a new run";
+    let Some(run) = earlier.filter(|run| !run.complete) else {
+        return Err(UserError::new(format!("{} holds no interrupted run", path.display()), anew));
+    };
+    let head = &run.head;
+    if head.text != experiment.text || head.kind != experiment.variable.kind {
+        return Err(UserError::new(format!("{} has changed since the run was interrupted", experiment.path), anew));
+    }
+    if let Some((name, _)) = now.files.iter().find(|(name, hash)| head.manifest.files.get(*name) != Some(*hash)) {
+        return Err(UserError::new(format!("{name} has changed since the run was interrupted"), anew));
+    }
+    if let Some(difference) = head.manifest.host.differences(&now.host).into_iter().next() {
+        return Err(UserError::new(format!("the host has changed since the run was interrupted: {difference}"), anew));
+    }
+    Ok(run)
+}
