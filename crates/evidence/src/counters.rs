@@ -71,6 +71,9 @@ pub struct NetSettings {
     pub slow_start_after_idle: bool,
     /// `ipv4/tcp_mtu_probing`.
     pub mtu_probing: u8,
+    /// `ipv4/tcp_tw_reuse`: 0 never, 1 for any address, 2 for loopback only.
+    #[serde(default)]
+    pub tw_reuse: u8,
 }
 
 /// A queueing discipline at the root of a device, or below it.
@@ -171,6 +174,9 @@ pub struct SocketFigures {
     pub delivery_bytes_per_s: u64,
     /// Memory that received data takes in the socket, and the data itself.
     pub unread_memory: (u32, u32),
+    /// Name of the congestion control, such as `cubic`; empty when unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub congestion: String,
 }
 
 impl Counters {

@@ -41,6 +41,9 @@ pub struct Service {
     pub connections: u64,
     /// Of them, those that were opened within the observed time.
     pub opened: u64,
+    /// Of them, those whose requests were read by more than one thread.
+    #[serde(default)]
+    pub moved: u64,
     /// Time that the counts cover: the sum of the slices.
     pub observed_ns: u64,
     /// Median time from the arrival of a request to the beginning of its reply.

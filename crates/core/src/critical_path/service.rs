@@ -115,6 +115,7 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         unanswered_longest_ns: waiting.map(Request::ns).max().unwrap_or(0),
         abandoned: all.iter().filter(|r| is_abandoned(index, r)).count() as u64,
         connections: all.iter().map(|r| r.socket).collect::<BTreeSet<_>>().len() as u64,
+        moved: moved(&all),
         opened: members.iter().filter(|id| index.socket(**id).is_some_and(|s| s.opened)).count() as u64,
         observed_ns: timeline.slices.iter().map(|&(begin, end)| end.saturating_sub(begin.max(since))).sum(),
         p50_ns: rank(&times, 0.5),
@@ -159,6 +160,15 @@ fn paths(index: &Index<'_>, group: Group, all: &[Request]) -> (u64, u64, Vec<Pat
         paths.add(&pieces);
     }
     (count, ns, paths.finish())
+}
+
+/// Connections whose requests were read by more than one thread.
+fn moved(all: &[Request]) -> u64 {
+    let mut readers: BTreeMap<FlowId, BTreeSet<u32>> = BTreeMap::new();
+    for request in all {
+        readers.entry(request.socket).or_default().insert(request.read_tid);
+    }
+    readers.values().filter(|tids| tids.len() > 1).count() as u64
 }
 
 /// The processes that read the requests, the one with most of them first.

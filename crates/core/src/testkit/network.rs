@@ -62,6 +62,7 @@ pub fn rose(counters: &[(&str, u64)]) -> Counters {
         window_scaling: true,
         slow_start_after_idle: true,
         mtu_probing: 0,
+        tw_reuse: 2,
     };
     let namespace = NamespaceCounters { netns: 1, rose, settings: Some(settings), ..NamespaceCounters::default() };
     let descriptors = vec![DescriptorUse { pid: 100, open: 10, limit: 1024 }];

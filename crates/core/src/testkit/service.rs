@@ -92,6 +92,7 @@ impl ServiceBuilder {
             abandoned: 0,
             connections: 4,
             opened: 0,
+            moved: 0,
             observed_ns: WINDOW_NS,
             p50_ns: 0,
             p99_ns: 0,

@@ -148,6 +148,7 @@ fn figures(first: &Reading, socket: &TcpSocket) -> SocketFigures {
         delivered: now.delivered,
         delivery_bytes_per_s: now.delivery_bytes_per_s,
         unread_memory: (now.rmem_alloc_bytes, now.rqueue_bytes),
+        congestion: String::from_utf8_lossy(&now.congestion).trim_end_matches('\0').to_owned(),
     }
 }
 

@@ -82,6 +82,7 @@ impl Reading {
                 Group::Timer,
                 Group::Options,
                 Group::Memory,
+                Group::Congestion,
             ];
             let connected = Selection { ports: ports.clone(), ..selection(Kind::Tcp, states::CONNECTED, &figures) };
             dump(&connected, &mut self.connected);
@@ -159,6 +160,7 @@ fn settings() -> Option<NetSettings> {
         window_scaling: number("ipv4/tcp_window_scaling").unwrap_or(1) != 0,
         slow_start_after_idle: number("ipv4/tcp_slow_start_after_idle").unwrap_or(1) != 0,
         mtu_probing: number("ipv4/tcp_mtu_probing").unwrap_or(0) as u8,
+        tw_reuse: number("ipv4/tcp_tw_reuse").unwrap_or(0) as u8,
     })
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Look-alikes: random loss (`packet-loss`) and a policer, where the round trip stays near its minimum; a limit of the local device
 //! (`local-shaper`).
-use super::{Candidate, Cause, Outcome, place_of, who};
+use super::{Candidate, Cause, Outcome, place_of, uses_bbr, who};
 use crate::judge::facts::{Blame, Facts, rtt_ns};
 use crate::judge::{stream, words};
 use crate::stats::ratio;
@@ -38,8 +38,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if let Some(figures) = facts.figures(flow.rec.id).filter(|f| f.delivery_bytes_per_s > 0) {
         evidence.push(words::valued("delivery rate of the last sample", figures.delivery_bytes_per_s as f64, "B/s"));
     }
-    let fix = "Send less (compress, cache, a nearer copy), or get a faster link. What shares this path is late by the same queue: fair \
-               queueing or a smaller buffer at the bottleneck (fq_codel, CAKE), or BBR at the sender, shortens it.";
+    let bbr = if uses_bbr(facts, worst) { "" } else { ", or BBR at the sender," };
+    let fix = format!(
+        "Send less (compress, cache, a nearer copy), or get a faster link. What shares this path is late by the same queue: fair \
+         queueing or a smaller buffer at the bottleneck (fq_codel, CAKE){bbr} shortens it."
+    );
     Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix).holds()
 }
 

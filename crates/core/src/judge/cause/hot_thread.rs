@@ -53,6 +53,40 @@ mod tests {
         assert_eq!(verdict_of(&two_loops(900)), "hot-thread");
     }
 
+    /// All connections are of 101; 102, of the same name, sleeps in `call`.
+    fn only_one_serves(call: &str, name: &str) -> Capture {
+        let mut capture = two_loops(950);
+        let asleep = capture.threads.iter_mut().find(|t| t.tid == 102).expect("the other loop");
+        asleep.comm = name.to_string();
+        asleep.off_cpu.iter_mut().for_each(|cell| cell.syscall_name = call.to_string());
+        capture.flows.iter_mut().for_each(|flow| flow.last_tid = 101);
+        capture.services[0].workers = 1;
+        capture
+    }
+
+    #[test]
+    fn a_loop_that_never_got_a_connection_is_idle_too() {
+        let hot = || only_one_serves("epoll_wait", &two_loops(0).threads[0].comm);
+        assert_eq!(verdict_of(&hot()), "hot-thread");
+        // A thread that waits for something else, or has another task.
+        assert_ne!(verdict_of(&only_one_serves("futex", &two_loops(0).threads[0].comm)), "hot-thread");
+        assert_ne!(verdict_of(&only_one_serves("epoll_wait", "watchdog")), "hot-thread");
+        // The first thread of a runtime is none of its workers.
+        let mut main = hot();
+        main.threads.iter_mut().filter(|t| t.tid == 101).for_each(|t| t.pid = 101);
+        assert_ne!(verdict_of(&main), "hot-thread");
+    }
+
+    #[test]
+    fn where_connections_move_between_threads_no_thread_keeps_others_from_serving() {
+        let mut moves = two_loops(900);
+        moves.services[0].connections = 8;
+        moves.services[0].moved = 8;
+        assert_ne!(verdict_of(&moves), "hot-thread");
+        moves.services[0].moved = 0;
+        assert_eq!(verdict_of(&moves), "hot-thread");
+    }
+
     #[test]
     fn both_are_busy() {
         assert_eq!(verdict_of(&two_loops(300)), "at-capacity");

@@ -246,9 +246,17 @@ fn peer_command(facts: &Facts<'_>, flow: usize) -> PeerCommand {
 /// The command that tries a change of the sockets of a flow's connection; none when neither end is held by a process here. By the
 /// port of a service on this host, so that both ends and later connections are reached; by the process where the service is
 /// elsewhere, since its port says nothing of who else uses it.
+///
+/// Nothing is proposed that is so already.
 fn try_command(facts: &Facts<'_>, flow: usize, change: &str) -> Option<String> {
     let fact = &facts.flows[flow];
+    let is_so = match change {
+        "nodelay" => nagle_delayed_ack::nodelay_is_on(fact),
+        "congestion=bbr" => uses_bbr(facts, flow),
+        _ => false,
+    };
     match fact.rec.pid {
+        _ if is_so => None,
         0 => None,
         _ if serves(fact.rec) || fact.pair.is_some() => Some(format!(
             "parshall try {change} --port {}{}",
@@ -257,6 +265,11 @@ fn try_command(facts: &Facts<'_>, flow: usize, change: &str) -> Option<String> {
         )),
         pid => Some(format!("parshall try {change} --pid {pid}")),
     }
+}
+
+/// The congestion control of a flow is BBR.
+fn uses_bbr(facts: &Facts<'_>, flow: usize) -> bool {
+    facts.figures(facts.flows[flow].rec.id).is_some_and(|figures| figures.congestion.starts_with("bbr"))
 }
 
 /// ` --netns INODE` where a port is not of the network namespace in which the user types; empty where it is, or that is not known.

@@ -5,7 +5,7 @@
 //! `retransmission-timeout`; a stream that fills its path is `bottleneck-bandwidth`.
 use parshall_evidence::{Confidence, Evidence};
 
-use super::{Candidate, Cause, Outcome, place_of, stalls, try_command, who};
+use super::{Candidate, Cause, Outcome, place_of, stalls, try_command, uses_bbr, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::words;
 use crate::stats::ratio;
@@ -60,22 +60,26 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if rto_events > 0 {
         evidence.push(words::counted("retransmission timeouts counted by the kernel", rto_events));
     }
-    let fix = "Look for the drop: interface and qdisc counters on the path, a policer, a full queue. Congestion \
-               control that tolerates loss (BBR) helps until it is found.";
+    let worst = lost.worst();
+    let tolerates = worst.is_some_and(|flow| uses_bbr(facts, flow));
+    let mut fix = "Look for the drop: interface and qdisc counters on the path, a policer, a full queue.".to_string();
+    if !tolerates {
+        fix.push_str(" Congestion control that tolerates loss (BBR) helps until it is found.");
+    }
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
     if own.0 < 5 {
         candidate.confidence = Confidence::Medium;
     }
     candidate.always_wrong = true;
-    candidate.trial = lost.worst().and_then(|flow| try_command(facts, flow, "congestion=bbr"));
+    candidate.trial = worst.and_then(|flow| try_command(facts, flow, "congestion=bbr"));
     candidate.holds()
 }
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{FlowState, Release, Role};
+    use parshall_evidence::{FlowState, Release, Role, SocketFigures};
 
-    use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
+    use crate::testkit::{FlowBuilder, MS, capture, rose, verdict_of};
 
     fn lossy() -> FlowBuilder {
         FlowBuilder::new(1, Role::Client)
@@ -87,6 +91,21 @@ mod tests {
     #[test]
     fn recovery_with_segments_resent() {
         assert_eq!(verdict_of(&capture(vec![lossy().retransmitted(200)], vec![])), "packet-loss");
+    }
+
+    #[test]
+    fn bbr_is_not_proposed_to_a_flow_that_uses_it() {
+        let fix = |congestion: &str| {
+            let mut capture = capture(vec![lossy().retransmitted(200)], vec![]);
+            capture.counters = Some(rose(&[]));
+            let figures = SocketFigures { flow: 1, congestion: congestion.to_string(), ..SocketFigures::default() };
+            capture.counters.as_mut().expect("just made").sockets.push(figures);
+            crate::judge::judge(&capture).findings[0].fix.clone()
+        };
+        assert!(
+            fix("cubic").text.contains("BBR") && fix("cubic").command.is_some_and(|c| c.contains("congestion=bbr"))
+        );
+        assert!(!fix("bbr").text.contains("BBR") && fix("bbr").command.is_none(), "{:?}", fix("bbr"));
     }
 
     #[test]

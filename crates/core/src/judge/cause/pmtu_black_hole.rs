@@ -46,10 +46,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
         facts.figures(flow.rec.id).map(|f| words::counted("doublings of the timeout so far", f.backoff.into())),
     );
     let to = words::host(flow.rec.remote);
+    let probing = facts.settings(flow.rec.netns).is_some_and(|s| s.mtu_probing > 0);
+    let until = if probing { "" } else { " Until then: `sysctl -w net.ipv4.tcp_mtu_probing=1` at the sender." };
     let fix = format!(
         "Find the size that passes: `ping -M do -s 1400 {to}`, with smaller sizes until it answers. Let ICMP type 3 code 4 (ICMPv6 packet \
-         too big) through, or set a smaller MTU on the tunnel or route (`ip route change ... mtu 1400`). Until then: \
-         `sysctl -w net.ipv4.tcp_mtu_probing=1` at the sender."
+         too big) through, or set a smaller MTU on the tunnel or route (`ip route change ... mtu 1400`).{until}"
     );
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
     candidate.always_wrong = true;

@@ -15,6 +15,8 @@ pub const CAUSE: Cause = Cause { id: "port-exhaustion", title: "No ephemeral por
 
 /// The kernel hands out odd ports first and searches long before it gives up, so the last few are hardly ever taken.
 const USED_UP: f64 = 0.95;
+/// A range with as many ports is not worth widening: 10000 to 60999 has 51,000.
+const WIDE_RANGE: u16 = 50_000;
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(counters) = &facts.capture.counters else {
@@ -46,9 +48,17 @@ fn test(facts: &Facts<'_>) -> Outcome {
         words::counted("of these, in TIME_WAIT", fullest.time_wait),
         words::counted("connections opened in the window", opened),
     ];
-    let fix = "Keep connections and use them again (keep-alive, a pool). Until then: `sysctl -w net.ipv4.ip_local_port_range=\"10000 60999\"`, \
-               `sysctl -w net.ipv4.tcp_tw_reuse=1` (takes ports in TIME_WAIT after a second), or further addresses for the destination or \
-               the client.";
+    let settings = counters.namespace(fullest.netns).and_then(|n| n.settings);
+    let mut until = Vec::new();
+    if settings.is_none_or(|s| s.local_ports.1.saturating_sub(s.local_ports.0) < WIDE_RANGE) {
+        until.push("`sysctl -w net.ipv4.ip_local_port_range=\"10000 60999\"`");
+    }
+    let loopback = fullest.remote.ip().to_canonical().is_loopback();
+    if settings.is_none_or(|s| s.tw_reuse == 0 || s.tw_reuse == 2 && !loopback) {
+        until.push("`sysctl -w net.ipv4.tcp_tw_reuse=1` (takes ports in TIME_WAIT after a second)");
+    }
+    until.push("further addresses for the destination or the client");
+    let fix = format!("Keep connections and use them again (keep-alive, a pool). Until then: {}.", until.join(", or "));
     let mut candidate = Candidate::new(Lost::default(), Place::default(), summary, evidence, fix);
     // Nobody counts the calls of connect() that fail; at least one caller has waited for the whole window.
     let blocked = (fullest.taken as f64 - opened as f64).max(1.0) as u64;

@@ -3,6 +3,7 @@
 //! Look-alikes: a reader that does not keep up with full segments (`slow-reader`), a small buffer of full segments (`rcvbuf-locked`,
 //! `buffer-sysctl-cap`): nothing is merged or pruned there.
 use super::{Candidate, Cause, Outcome, place_of, stalls, who};
+use crate::judge::facts::network::RCVBUF_LOCK;
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::{stream, words};
 use crate::stats::ratio;
@@ -11,6 +12,9 @@ use crate::units;
 /// The entry in the list.
 pub const CAUSE: Cause =
     Cause { id: "receive-queue-collapse", title: "The receive queue collapses under small segments", test };
+
+/// The usual largest receive buffer that the kernel sizes by itself.
+const USUAL_RMEM_MAX: u64 = 6_291_456;
 
 /// What the kernel does to a queue that has outgrown its memory, from mild to drastic.
 const COUNTERS: [(&str, &str); 4] = [
@@ -48,8 +52,16 @@ fn test(facts: &Facts<'_>) -> Outcome {
         ));
     }
     evidence.extend(stream::evidence(flow));
-    let fix = "Write larger pieces at the sender (collect small messages, leave TCP_NODELAY off for bulk data), read sooner, and give \
-               the receiver more memory: `sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"`, no SO_RCVBUF.";
+    let mut fix = "Write larger pieces at the sender (collect small messages, leave TCP_NODELAY off for bulk data), and read sooner."
+        .to_string();
+    let small = facts.settings(receiver.rec.netns).is_none_or(|s| s.tcp_rmem[2] < USUAL_RMEM_MAX);
+    match (receiver.rec.last.userlocks & RCVBUF_LOCK != 0, small) {
+        (true, _) => fix.push_str(" Give the receiver more memory: remove its SO_RCVBUF."),
+        (false, true) => fix.push_str(
+            " Give the receiver more memory: `sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"` (in its network namespace).",
+        ),
+        (false, false) => {}
+    }
     Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix).holds()
 }
 

@@ -15,6 +15,9 @@ pub const CAUSE: Cause =
 /// A lost datagram costs its sender at least this: resolvers and RPC clients wait no less before they repeat a request.
 const REPEAT_NS: f64 = 200e6;
 
+/// A limit of SO_RCVBUF that is large enough for bursts of some thousand datagrams.
+const ENOUGH_RMEM_MAX: u64 = 8_388_608;
+
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(counters) = &facts.capture.counters else {
         return Outcome::Untested("the UDP sockets were not read".to_string());
@@ -48,9 +51,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let settings = counters.namespaces.iter().filter_map(|n| n.settings).find(|s| s.rmem_max > 0);
     let limit =
         settings.map_or(String::new(), |s| format!(" (net.core.rmem_max allows {})", units::bytes(s.rmem_max as f64)));
+    let raise = match settings {
+        Some(settings) if settings.rmem_max >= ENOUGH_RMEM_MAX => String::new(),
+        _ => format!(", after `sysctl -w net.core.rmem_max={ENOUGH_RMEM_MAX}`"),
+    };
     let fix = format!(
         "Read faster: several datagrams per call (recvmmsg), a thread that only reads, several sockets (SO_REUSEPORT). For bursts, a larger \
-         buffer: SO_RCVBUF{limit}, after `sysctl -w net.core.rmem_max=8388608`."
+         buffer: SO_RCVBUF{limit}{raise}."
     );
     let place = Place { pid: (worst.pid != 0).then_some(worst.pid), ..Place::default() };
     let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);

@@ -12,7 +12,9 @@ pub mod requests;
 
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, FlowRecord, FlowStall, FlowState, OffCpu, SocketFigures, ThreadRecord, ThreadStall};
+use parshall_evidence::{
+    Capture, FlowRecord, FlowStall, FlowState, NetSettings, OffCpu, SocketFigures, ThreadRecord, ThreadStall,
+};
 
 use crate::judge::ledger::flow::{FlowLedger, State, moved};
 use crate::judge::ledger::flow_rules::{min_rtt_ns, serves};
@@ -214,6 +216,11 @@ impl<'a> Facts<'a> {
     pub fn figures(&self, flow: u64) -> Option<&'a SocketFigures> {
         let sockets = &self.capture.counters.as_ref()?.sockets;
         sockets.iter().find(|figures| figures.flow == flow)
+    }
+
+    /// The settings of a network namespace, where they were read.
+    pub fn settings(&self, netns: u64) -> Option<NetSettings> {
+        self.capture.counters.as_ref()?.namespace(netns)?.settings
     }
 
     /// The thread with this id.

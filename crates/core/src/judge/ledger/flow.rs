@@ -280,6 +280,30 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_that_a_slice_cut_is_that_of_who_sends_at_times_of_its_own() {
+        // It sends every 50 ms and reads a reply of 1 ms now and then.
+        let paced = |flow: FlowBuilder| {
+            let flow = flow
+                .cell(FlowState::IdleAfterSend, Release::AppSend, 400 * MS, 8)
+                .cell(FlowState::IdleAfterSend, Release::RxData, 8 * MS, 8)
+                .cell(FlowState::IdleAfterSend, Release::Cut, 200 * MS, 5)
+                .talks(8, 64);
+            ledger(&flow.fill()).of(State::PeerThinking)
+        };
+        assert_eq!(paced(FlowBuilder::new(1, Role::Client)), 8e6);
+        // One that waits for replies still does when a slice ends.
+        let waits = FlowBuilder::new(1, Role::Client)
+            .cell(FlowState::IdleAfterSend, Release::AppSend, 4 * MS, 20)
+            .cell(FlowState::IdleAfterSend, Release::RxData, 400 * MS, 20)
+            .cell(FlowState::IdleAfterSend, Release::Cut, 200 * MS, 5)
+            .talks(20, 64);
+        assert_eq!(ledger(&waits.fill()).of(State::PeerThinking), 600e6);
+        let never_answered =
+            FlowBuilder::new(1, Role::Client).cell(FlowState::IdleAfterSend, Release::Cut, 900 * MS, 1).talks(1, 64);
+        assert_eq!(ledger(&never_answered.fill()).of(State::PeerThinking), 900e6);
+    }
+
+    #[test]
     fn a_remote_delayed_ack_is_told_by_its_length() {
         let held = |ms, rtt_us| {
             let mut f =

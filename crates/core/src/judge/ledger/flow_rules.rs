@@ -23,14 +23,15 @@ pub struct Context {
     received: bool,
     /// It received and sent data in the window.
     answers: bool,
-    /// It alternates between sending and receiving.
-    exchanges: bool,
     /// Per interval, time that counts as in flight.
     pub bound_ns: f64,
     /// Minimum RTT, 0 when unknown.
     pub min_rtt_ns: f64,
     /// After an ACK that came late and carried nothing, the flow waited for a reply more often than it sent.
     waits_after_ack: bool,
+    /// After what it sent, the flow waits for replies for longer than for its own next send: what it waited for when a slice ended
+    /// was a reply. A client that sends at times of its own waits for nothing.
+    waits_after_send: bool,
     /// Share of the delayed ACKs in the Nagle holds whose end tells.
     delack_share: f64,
 }
@@ -52,10 +53,10 @@ impl Context {
             client: !serves(flow),
             received,
             answers: received && flow.last.data_segs_out > flow.first.data_segs_out,
-            exchanges: flow.calls.exchanges > 0,
             bound_ns: (2.0 * min_rtt_ns).max(IN_FLIGHT_MIN_NS),
             min_rtt_ns,
             waits_after_ack: waits_after_ack(flow, received),
+            waits_after_send: waits_after_send(flow, received),
             delack_share: 0.0,
         };
         context.delack_share = context.delack_share_of(flow, stalls);
@@ -118,7 +119,7 @@ impl Context {
         match release {
             Release::RxData if self.client => State::PeerThinking,
             Release::RxDataAfterOwnDelack => State::PeerHeld,
-            Release::Cut if self.client && (self.exchanges || self.received) => State::PeerThinking,
+            Release::Cut if self.client && self.waits_after_send => State::PeerThinking,
             Release::Sampled if self.client && self.received => State::PeerThinking,
             _ => State::NothingToSend,
         }
@@ -225,6 +226,16 @@ pub fn same_address(flow: &FlowRecord) -> bool {
 
 fn keeps_flight_time(state: FlowState, release: Release) -> bool {
     state == FlowState::InFlight || release == Release::RtoTimer
+}
+
+fn waits_after_send(flow: &FlowRecord, received: bool) -> bool {
+    let after_send = |cell: &&FlowCell| matches!(cell.state, FlowState::IdleAfterSend | FlowState::InFlight);
+    let ns = |releases: &[Release]| {
+        let ended = flow.cells.iter().filter(after_send).filter(|c| releases.contains(&c.release));
+        ended.fold(0u64, |n, c| n.saturating_add(c.ns))
+    };
+    let (replies, sends) = (ns(&[Release::RxData, Release::RxDataAfterOwnDelack]), ns(&[Release::AppSend]));
+    if replies == 0 && sends == 0 { received || flow.calls.exchanges > 0 } else { replies >= sends }
 }
 
 fn waits_after_ack(flow: &FlowRecord, received: bool) -> bool {

@@ -15,6 +15,7 @@ use crate::judge::ledger::flow::State;
 pub use connect::{OF_LIFE_MIN, Refusals, SYN_TIMEOUT_NS, Setup, overflowed};
 pub use path::shaper;
 pub use round_trips::Chatter;
+pub use window::RCVBUF_LOCK;
 
 /// What was found out about the flows, besides the blame of their lost time.
 #[derive(Debug, Default)]

@@ -10,7 +10,8 @@ use crate::stats::ratio;
 
 /// `sk_userlocks`, include/net/sock.h.
 const SNDBUF_LOCK: u8 = 1;
-const RCVBUF_LOCK: u8 = 2;
+/// The same of SO_RCVBUF.
+pub const RCVBUF_LOCK: u8 = 2;
 /// Below this round trip a window that fills is news of microseconds.
 const RTT_MIN_NS: f64 = 5e5;
 /// A window that is used up once a round trip gives this share of itself per round trip.

@@ -1,7 +1,7 @@
 //! What a part of the requests' time was spent on: decided by its last hop, and by the queues and locks on the way to it.
 use std::collections::{BTreeMap, BTreeSet};
 
-use parshall_evidence::{Capture, Hop, HopKind, Service};
+use parshall_evidence::{Capture, Hop, HopKind, OffCpu, Service, ThreadRecord};
 
 use super::{Code, PartFact, ServiceFact};
 use crate::judge::facts::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
@@ -10,6 +10,10 @@ use crate::stats::ratio;
 /// A share of the CPU samples from which on page faults, reclaim or the kernel give their name to a process' CPU time.
 const SPECIAL_SHARE: f64 = 0.30;
 const KERNEL_SHARE: f64 = 0.60;
+/// From this share of the connections on that several threads read, work moves between threads.
+const MOVED_SHARE: f64 = 0.2;
+/// A thread that sleeps for this share of the time in wait for events is idle.
+const IDLE_SHARE: f64 = 0.7;
 
 /// What time was spent on. Causes are found by it: each belongs to at most one cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -255,20 +259,22 @@ impl<'c> Context<'c> {
         }
     }
 
-    /// This thread is never idle, and other threads that serve connections of the service are.
+    /// This thread is never idle, while others could serve and are: threads that serve connections of the service, and threads of
+    /// the same kind that wait for events. Where connections move between threads, none of them keeps the others from serving: a
+    /// limit on how many run at a time does (GOMAXPROCS, a pool of workers).
     fn is_hot(&self, leaf: &Hop) -> bool {
-        if self.service.workers < 2 || self.capture.host.cpus < 2 {
+        let moved = ratio(self.service.moved as f64, self.service.connections as f64) >= MOVED_SHARE;
+        if moved || self.capture.host.cpus < 2 {
             return false;
         }
-        let busy = |tid: u32| {
-            let thread = self.capture.threads.iter().find(|t| t.tid == tid);
-            thread.map(|t| ratio(t.cpu_ns as f64, t.end_ns.saturating_sub(t.begin_ns) as f64))
-        };
+        let thread = |tid: u32| self.capture.threads.iter().find(|t| t.tid == tid);
+        let Some(hot) = thread(leaf.tid) else { return false };
         let serving = self.capture.flows.iter().filter(|f| super::is_served_by(f, self.service)).map(|f| f.last_tid);
-        let others: BTreeSet<u32> = serving.filter(|&tid| tid != 0 && tid != leaf.tid).collect();
-        busy(leaf.tid).is_some_and(|share| share >= 0.9)
-            && !others.is_empty()
-            && others.iter().all(|&tid| busy(tid).is_some_and(|share| share < 0.3))
+        let mut others: BTreeMap<u32, Option<f64>> =
+            serving.filter(|&tid| tid != 0 && tid != leaf.tid).map(|tid| (tid, thread(tid).map(awake))).collect();
+        let alike = self.capture.threads.iter().filter(|t| is_idle_twin(t, hot));
+        others.extend(alike.map(|t| (t.tid, Some(awake(t)))));
+        awake(hot) >= 0.9 && !others.is_empty() && others.values().all(|share| share.is_some_and(|share| share < 0.3))
     }
 
     /// One of the processes that serve or ask here, or the kernel's own threads that move their packets.
@@ -309,6 +315,37 @@ impl<'c> Context<'c> {
         let stack = leaf.stack.and_then(|i| self.capture.stacks.get(i as usize));
         stack.is_some_and(|s| s.frames.iter().any(|f| f.kernel && f.name.starts_with("rwsem_down")))
     }
+}
+
+/// A thread of the same process and name as the hot one that sleeps until there is an event. The first thread of a process is none
+/// of its workers: with the same name, runtimes have threads beside it that wait for events of other kinds.
+fn is_idle_twin(thread: &ThreadRecord, hot: &ThreadRecord) -> bool {
+    let worker = |t: &ThreadRecord| t.tid != t.pid;
+    let name = |t: &ThreadRecord| t.comm.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
+    let waits = thread.off_cpu.iter().filter(|c| c.why == OffCpu::Blocked && waits_for_events(&c.syscall_name));
+    let waited: u64 = waits.map(|c| c.ns).sum();
+    thread.tid != hot.tid
+        && thread.pid == hot.pid
+        && worker(thread)
+        && worker(hot)
+        && name(thread) == name(hot)
+        && ratio(waited as f64, thread.observed_ns as f64) >= IDLE_SHARE
+}
+
+/// Share of its time in which a thread did not sleep: it ran, or could have.
+fn awake(thread: &ThreadRecord) -> f64 {
+    if thread.observed_ns == 0 {
+        return ratio(thread.cpu_ns as f64, thread.end_ns.saturating_sub(thread.begin_ns) as f64);
+    }
+    let slept: u64 = thread.off_cpu.iter().filter(|c| c.why == OffCpu::Blocked).map(|c| c.ns).sum();
+    1.0 - ratio(slept as f64, thread.observed_ns as f64).min(1.0)
+}
+
+fn waits_for_events(syscall: &str) -> bool {
+    matches!(
+        syscall,
+        "epoll_wait" | "epoll_pwait" | "epoll_pwait2" | "poll" | "ppoll" | "select" | "pselect6" | "io_uring_enter"
+    )
 }
 
 /// The replies are evenly spaced while others wait, and a request takes as long as several of them.
