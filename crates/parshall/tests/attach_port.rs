@@ -1,10 +1,13 @@
-//! `attach --port`: in which network namespaces the port is looked up, and services on UDP. Needs root and Python.
+//! `attach --port`: in which network namespaces the port is looked up, and services on UDP or that splice. Needs root and Python.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 mod common;
 
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -101,6 +104,33 @@ fn a_udp_service_whose_receive_buffer_overflows() {
         "{counters:#?}"
     );
     assert_eq!(verdict(&report), "udp-rcvbuf-overflow", "{report:#?}");
+}
+
+#[test]
+fn requests_that_are_read_with_splice() {
+    let what = "attach --port: a service that splices";
+    if !ready(what) {
+        return;
+    }
+    let _alone = common::alone();
+    let (server, port) = echo(&[], &["splice", "127.0.0.1", "0", "5"]);
+    let answered = Arc::new(AtomicU64::new(0));
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    client.set_nodelay(true).unwrap();
+    let count = Arc::clone(&answered);
+    thread::spawn(move || {
+        while client.write_all(&[1; 200]).is_ok() && client.read_exact(&mut [0; 200]).is_ok() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    thread::sleep(Duration::from_millis(300));
+    let (report, capture) = attach(port);
+    let service = capture.services.iter().find(|s| !s.outbound && s.address.port() == port);
+    let service = service.unwrap_or_else(|| panic!("{:#?}", capture.services));
+    assert_eq!(service.pids, [server.pid()]);
+    let took = |ns: u64| (4_000_000..40_000_000).contains(&ns);
+    assert!(service.requests >= 40 && took(service.p50_ns), "{service:#?}");
+    assert_eq!(verdict(&report), "timer-wait", "{report:#?}");
 }
 
 #[test]

@@ -26,6 +26,9 @@ u64 write_fn = 0;
 
 u32 n_flows = 0;
 
+/* A thread of the subject splices from TCP sockets: only then is on_splice attached, which runs for each receive of the host. */
+u32 splice_seen = 0;
+
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);

@@ -176,6 +176,16 @@ impl<P: Programs> Loaded<P> {
         now
     }
 
+    /// Probes of single events are attached.
+    pub(super) fn in_slice(&self) -> bool {
+        !self.slice_links.is_empty()
+    }
+
+    /// Keeps further links until the slice ends.
+    pub(super) fn add_slice_links(&mut self, links: Vec<Link>) {
+        self.slice_links.extend(links);
+    }
+
     /// Time off the CPU by thread, system call, kind of file descriptor and reason.
     pub fn off_cells(&self) -> HashMap<u32, Vec<(OffKey, OffValue)>> {
         by_thread(self.programs.map(SharedMap::OffCells), |key: &OffKey| key.tid)

@@ -3,6 +3,7 @@
 //! There are two sets of programs. Those of the first set run once per connection, thread or sample and are always attached.
 //! Those of the second set run once per event and are attached only during slices, because even a program that returns at once
 //! on a frequent tracepoint takes several per cent of a saturated host.
+use std::cell::Cell;
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -82,6 +83,14 @@ pub type Probes = Loaded<BtfPrograms>;
 pub struct BtfPrograms {
     skel: ProbesSkel<'static>,
     missing: Vec<&'static str>,
+    needed: Cell<Needed>,
+}
+
+/// What the subject was seen to use in the slices so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Needed {
+    udp: bool,
+    splice: bool,
 }
 
 impl Programs for BtfPrograms {
@@ -117,11 +126,29 @@ impl Programs for BtfPrograms {
             ("on_send_end", &progs.on_send_end),
             ("on_recv", &progs.on_recv),
             ("on_timer", &progs.on_timer),
-            ("on_data_ready", &progs.on_data_ready),
         ];
-        // The last one, on_data_ready, runs for every socket of the host and is needed only for UDP.
-        let udp_seen = self.skel.maps.bss_data.as_deref().is_some_and(|bss| bss.udp_seen != 0);
-        attach(&programs[..programs.len() - usize::from(!udp_seen)])
+        self.needed.set(Needed::default());
+        let mut links = attach(&programs)?;
+        links.extend(self.attach_needed()?);
+        Ok(links)
+    }
+}
+
+impl BtfPrograms {
+    /// Attaches the programs that run for every socket of the host and that few subjects need, once this one does.
+    fn attach_needed(&self) -> Result<Vec<Link>, Error> {
+        let seen = |bss: &skel::types::bss| Needed { udp: bss.udp_seen != 0, splice: bss.splice_seen != 0 };
+        let now = self.skel.maps.bss_data.as_deref().map_or(Needed::default(), seen);
+        let before = self.needed.replace(now);
+        let progs = &self.skel.progs;
+        let mut programs = Vec::new();
+        if now.udp && !before.udp {
+            programs.push(("on_data_ready", &progs.on_data_ready));
+        }
+        if now.splice && !before.splice {
+            programs.push(("on_splice", &progs.on_splice));
+        }
+        attach(&programs)
     }
 }
 
@@ -159,11 +186,21 @@ impl Probes {
                 (skel, absent.iter().map(|o| o.2).collect())
             }
         };
-        let probes = Self::new(BtfPrograms { skel, missing }).map_err(Error::Load)?;
+        let probes = Self::new(BtfPrograms { skel, missing, needed: Cell::default() }).map_err(Error::Load)?;
         for (tgid, scope) in &config.tgids {
             probes.add_process(*tgid, *scope)?;
         }
         Ok(probes)
+    }
+
+    /// Attaches what the subject was seen to need since the slice began: datagrams and splice() cost the whole host more than they
+    /// are worth where nobody uses them. Does nothing between slices.
+    pub fn attach_needed(&mut self) -> Result<(), Error> {
+        if self.in_slice() {
+            let links = self.programs.attach_needed()?;
+            self.add_slice_links(links);
+        }
+        Ok(())
     }
 
     /// Adds a process to the subject. The next [`Probes::owners`] and [`Probes::threads`] find its sockets and threads.

@@ -171,6 +171,7 @@ impl Session {
                     break;
                 }
             }
+            self.probes.attach_needed()?;
             self.follow(now)?;
             if now < plan.due_at() {
                 continue;

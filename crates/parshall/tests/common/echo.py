@@ -1,4 +1,4 @@
-"""Echoes what it receives: python3 echo.py tcp|udp HOST PORT [SLEEP_MS [RCVBUF]]. PORT 0 chooses one.
+"""Echoes what it receives: python3 echo.py tcp|splice|udp HOST PORT [SLEEP_MS [RCVBUF]]. PORT 0 chooses one.
 
 Sleeps SLEEP_MS before each reply. Prints `ready PORT`, and exits when its stdin is closed, so that none outlives its test.
 """
@@ -15,6 +15,13 @@ def until_stdin_ends():
     os._exit(0)
 
 
+def echo_spliced(connection):
+    r, w = os.pipe()
+    while n := os.splice(connection.fileno(), w, 4096):
+        time.sleep(sleep_s)
+        os.splice(r, connection.fileno(), n)
+
+
 def echo(connection):
     while data := connection.recv(4096):
         time.sleep(sleep_s)
@@ -22,16 +29,17 @@ def echo(connection):
 
 
 threading.Thread(target=until_stdin_ends, daemon=True).start()
-served = socket.socket(socket.AF_INET, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
+served = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
 if rcvbuf:
     served.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
 served.bind((host, port))
-if kind == "tcp":
+if kind != "udp":
     served.listen()
 print("ready", served.getsockname()[1], flush=True)
 while True:
-    if kind == "tcp":
-        threading.Thread(target=echo, args=(served.accept()[0],), daemon=True).start()
+    if kind != "udp":
+        serve = echo_spliced if kind == "splice" else echo
+        threading.Thread(target=serve, args=(served.accept()[0],), daemon=True).start()
         continue
     data, client = served.recvfrom(4096)
     if sleep_s:

@@ -567,10 +567,29 @@ int BPF_PROG(on_send_end, struct sock *sk, int ret)
 	return 0;
 }
 
+/* A call has taken `bytes` from the socket, of which `f` are the fields now. */
+static __always_inline void received(struct flow *st, struct fields *f, u64 id, u32 bytes)
+{
+	u64 now = bpf_ktime_get_ns();
+
+	if (f->unread)
+		st->calls.recv_left_over++;
+	emit_call(st->cookie, id, OP_RECEIVE, take_arrived(st, f), now, bytes);
+	f->copied -= bytes;
+	f->unread += bytes;
+	flow_event(st, f, RL_APP_RECV, now);
+	st->copied += bytes;
+	st->tgid = id >> 32;
+	st->tid = (u32)id;
+	st->last_op = 1;
+	st->calls.recvs++;
+	st->calls.recv_bytes += bytes;
+}
+
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(on_recv, struct sock *sk, int ret, int flags)
 {
-	u64 id = bpf_get_current_pid_tgid(), now;
+	u64 id = bpf_get_current_pid_tgid();
 	struct flow *st;
 	struct tcp_sock *tp;
 	struct fields f;
@@ -595,20 +614,39 @@ int BPF_PROG(on_recv, struct sock *sk, int ret, int flags)
 	if (!tp)
 		return 0;
 	load_fields(sk, tp, &f);
-	if (f.unread)
-		st->calls.recv_left_over++;
 	copy_received(sk, ret, f.unread != 0);
-	now = bpf_ktime_get_ns();
-	emit_call(st->cookie, id, OP_RECEIVE, take_arrived(st, &f), now, ret);
-	f.copied -= ret;
-	f.unread += ret;
-	flow_event(st, &f, RL_APP_RECV, now);
-	st->copied += ret;
-	st->tgid = id >> 32;
-	st->tid = (u32)id;
-	st->last_op = 1;
-	st->calls.recvs++;
-	st->calls.recv_bytes += ret;
+	received(st, &f, id, ret);
+	return 0;
+}
+
+/*
+ * splice() from a socket takes data without a sock_recv_length event. Like any reader it then adjusts the receive buffer; the number
+ * of bytes is that by which copied_seq has moved. The program is attached once a thread of the subject has called splice() on a TCP
+ * socket (`splice_seen`).
+ */
+SEC("tp_btf/tcp_rcv_space_adjust")
+int BPF_PROG(on_splice, struct sock *sk)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	struct tcp_sock *tp;
+	struct fields f;
+	struct flow *st;
+	u32 took;
+
+	if (!active || !call_is(task_syscall(bpf_get_current_task_btf()), CALL_SPLICES))
+		return 0;
+	st = flow_of_call(sk, id >> 32);
+	if (!st)
+		return 0;
+	flow_enter_slice(st);
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	load_fields(sk, tp, &f);
+	took = f.copied - st->copied;
+	if (st->copied_gen != slice_gen || (s32)took <= 0)
+		return 0;
+	received(st, &f, id, took);
 	return 0;
 }
 

@@ -82,12 +82,22 @@ static __always_inline void fill_snapshot(struct sock *sk, struct tcp_sock *tp, 
 static __always_inline void cut_flow(struct sock *sk, struct tcp_sock *tp, struct flow *st, u8 release, u64 at)
 {
 	struct fields f;
+	bool unseen;
 
 	flow_enter_slice(st);
 	if (at <= st->last)
 		at = st->last;
 	load_fields(sk, tp, &f);
+	/*
+	 * No call was seen yet: the kernel knows when data was last sent and received, in jiffies. A request and its reply within one
+	 * are a client that pauses.
+	 */
+	unseen = !st->last_op;
+	if (unseen)
+		st->last_op = (s32)(tp->lsndtime - tp->inet_conn.icsk_ack.lrcvtime) > 0 ? 2 : 1;
 	flow_event(st, &f, release, at);
+	if (unseen)
+		st->last_op = 0;
 	close_run(st);
 	st->run_state = RUN_NONE;
 	st->run_begin = st->last;
