@@ -11,6 +11,9 @@
 //! Packets without a session are the caller's to keep ([`QUEUED_PACKETS_MAX`] for each peer): [`Refusal::NoSession`] says that a
 //! handshake begins, [`Event::Flush`] that the packets can be sent, and [`Event::Discard`] that they will not be.
 //!
+//! A configuration is read from a file of wg-quick ([`parse_quick`]) or from the socket that `wg` writes to
+//! ([`parse_request`]).
+//!
 //! Names of the protocol are those of the WireGuard paper (<https://www.wireguard.com/papers/wireguard.pdf>); where a rule is
 //! only in the kernel's code, the comment says so. Times are nanoseconds of a monotonic clock.
 mod allowed_ips;
@@ -29,6 +32,8 @@ mod peer;
 mod replay;
 mod session;
 mod timestamp;
+mod uapi;
+mod wg_quick;
 
 pub use allowed_ips::AllowedIps;
 pub use configure::{DeviceChange, DeviceState, PeerChange, PeerState, PrefixChange};
@@ -38,6 +43,8 @@ pub use keys::{KeyText, PresharedKey, PrivateKey, PublicKey};
 pub use link::{Endpoint, Link, PeerId, Refusal, Traffic};
 pub use message::{DATA_OVERHEAD, HEADER_LEN, Kind, TAG_LEN};
 pub use session::{Sealer, datagram_len};
+pub use uapi::{REQUEST_LEN_MAX, Request, RequestError, answer, parse_request, request_len, write_state};
+pub use wg_quick::{FileError, HostPort, QuickConfig, QuickPeer, Table, parse_quick};
 
 #[cfg(test)]
 mod tests;
