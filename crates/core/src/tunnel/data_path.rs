@@ -279,7 +279,7 @@ fn inspect(message: &[u8], peer: PeerId, routes: &Routes) -> Outcome {
 }
 
 /// The length in the header of an IP packet, if that many bytes are there.
-fn packet_len(packet: &[u8]) -> Option<usize> {
+pub(super) fn packet_len(packet: &[u8]) -> Option<usize> {
     let number = |at: usize| packet.get(at..at + 2).map(|bytes| usize::from(bytes[0]) << 8 | usize::from(bytes[1]));
     let len = match packet.first()? >> 4 {
         4 => number(2).filter(|len| *len >= 20)?,
