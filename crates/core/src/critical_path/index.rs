@@ -63,6 +63,13 @@ impl<'a> Index<'a> {
         (by != off.tid).then_some(by)
     }
 
+    /// Of a thread that was made after this connection had been accepted by another one: that one, and when it was made.
+    pub fn maker(&self, reader: u32, socket: FlowId) -> Option<(u32, u64)> {
+        let made = *self.timeline.observed_pids.get(&self.names(reader)?.pid)?;
+        let accepted = self.timeline.calls.get(&socket)?.iter().find(|c| c.op == Op::Accept)?;
+        (accepted.tid != reader && accepted.at_ns < made).then_some((accepted.tid, made))
+    }
+
     /// Who held the mutex for which a thread slept when the window ended, if this is that sleep.
     pub fn mutex_owner(&self, off: &OffCpu) -> Option<u32> {
         let last = self.timeline.off_cpu.get(&off.tid)?.last()?;

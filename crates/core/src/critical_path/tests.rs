@@ -344,6 +344,21 @@ fn a_session_that_waits_in_epoll_for_a_lock_leads_to_its_holder() {
 }
 
 #[test]
+fn a_request_waits_for_the_fork_that_makes_its_reader() {
+    // 101 accepts at 100 and computes until it has made 201 at 500, which reads at 600.
+    let mut script = Script::new()
+        .socket(1, served_socket(7000), 101)
+        .accepts(101, 1, 100, 100)
+        .receives(201, 1, 150, 600)
+        .sends(201, 1, 700);
+    script.timeline.observed_pids.insert(200, 500);
+    let service = only(script);
+    has(&service, "101:Unread > 101:OnCpu", 350);
+    has(&service, "201:Unread > 201:OnCpu", 100);
+    has(&service, "201:OnCpu", 100);
+}
+
+#[test]
 fn a_client_that_gives_up_ends_its_request() {
     let socket = Socket { closed_ns: Some(700), ..served_socket(7000) };
     let script = Script::new().socket(1, socket, 101).receives(101, 1, 100, 100);

@@ -152,6 +152,13 @@ impl<'a> Walk<'a> {
         }
         let read = request.read_ns.clamp(from, hi);
         let reader = request.read_tid;
+        // A process that was made for this connection: until then its maker had it.
+        if let Some((maker, made)) = self.index.maker(reader, socket).filter(|(_, made)| *made > from) {
+            let made = made.min(read);
+            let step = Step::new(maker, HopKind::Unread);
+            self.within(step, |w| w.thread(maker, from, made, Task::Unread { socket }));
+            from = made;
+        }
         self.within(Step::new(reader, HopKind::Unread), |w| w.thread(reader, from, read, Task::Unread { socket }));
         let turn_end = self.index.turn_end(reader, request.read_ns);
         let task = Task::Request { socket, reader, turn_end };

@@ -15,7 +15,7 @@ pub const CAUSE: Cause = Cause { id: "blocking-downstream-call", title: "Request
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Downstream) else { return not_spent(facts, Spent::Downstream) };
-    let leaf = waits.leaf;
+    let leaf = waits.hop(|h| h.kind == HopKind::Reply).unwrap_or(waits.leaf);
     let server = units::or(&leaf.target, "a server that was not seen");
     let summary =
         format!("{}: {} waits for replies of {server}, {} a request.", waits.share_words(), name(leaf), waits.each());
@@ -31,6 +31,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
             "{} serves nobody else while it waits: ask {server} with an asynchronous client or in other threads.",
             name(leaf)
         ),
+        (false, _) if waits.leaf.kind == HopKind::Network => {
+            format!("{server} answers at once, and is far away: ask less often, several at once, or keep its answers.")
+        }
         (false, true) => {
             format!("Look at {server}. Until it is faster: ask less often, several at once, or keep its answers.")
         }
@@ -58,6 +61,21 @@ mod tests {
         let peer = report.findings[0].fix.peer.as_ref().expect("a command");
         assert_eq!((peer.command.as_str(), peer.host.as_deref()), ("parshall attach --port 9000", Some("10.9.0.2")));
         assert_eq!(report.verdict.confidence, Confidence::High);
+    }
+
+    #[test]
+    fn the_distance_to_a_server_that_was_followed() {
+        let way = Hops::new()
+            .thread(100, 101, "app")
+            .on(HopKind::Reply, "recvfrom")
+            .target("10.9.0.2:9000")
+            .thread(0, 0, "")
+            .on(HopKind::Network, "");
+        let report = judge(&with(ServiceBuilder::new(7000).requests(30, 30.0).part(way, 0.95).cpu(0.05)));
+        assert_eq!(report.verdict.cause.as_deref(), Some("blocking-downstream-call"));
+        let finding = &report.findings[0];
+        assert!(finding.summary.contains("replies of 10.9.0.2:9000"), "{}", finding.summary);
+        assert!(finding.fix.text.contains("far away"), "{}", finding.fix.text);
     }
 
     #[test]

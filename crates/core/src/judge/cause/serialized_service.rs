@@ -38,11 +38,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
     ];
     let fix = if rec.workers <= 1 {
         format!(
-            "One thread serves all, and sleeps with a request: run more workers of {}, or do not block in it.",
+            "One thread serves all, and sleeps with a request: run more workers of {}, or do not block in it. Where it is \
+             a limit of the rate, raise that.",
             units::or(&waits.leaf.process, "it")
         )
     } else {
-        "Find what lets in one request at a time (a mutex, a semaphore, a limit of 1): hold it for less, or raise it."
+        "Find what lets in one request at a time (a mutex, a semaphore, a limit of 1 or of the rate): hold it for less, \
+         or raise it."
             .to_string()
     };
     waits.candidate(summary, evidence, fix).holds()

@@ -7,7 +7,7 @@ mod spent;
 
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, FlowRecord, PathPart, Service};
+use parshall_evidence::{Capture, FlowRecord, HopKind, PathPart, Service};
 
 use super::blame::{Blame, Part};
 use super::{FlowFact, Shape};
@@ -162,6 +162,9 @@ impl<'a> ServiceFact<'a> {
             pool -= explained;
             if explained >= 0.5 * part.ns {
                 part.spent = Spent::Flow;
+            } else if part.rec.hops.iter().rev().nth(1).is_some_and(|h| h.kind == HopKind::Reply) {
+                // The distance to the server that was asked.
+                part.spent = Spent::Downstream;
             }
         }
         for part in self.parts.iter_mut().filter(|p| p.spent == Spent::Downstream) {

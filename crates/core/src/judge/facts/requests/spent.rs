@@ -166,6 +166,10 @@ impl<'c> Context<'c> {
         if hops.iter().skip(1).any(|h| is_collector(&h.thread)) {
             return Spent::StopTheWorld;
         }
+        // Whoever should take it out of the pipe may do anything: the request waits for a write.
+        if hops.iter().any(|h| h.kind == HopKind::Pipe && writes(h)) {
+            return Spent::Log;
+        }
         match leaf.kind {
             // The flow shows who thinks at the other end, and what the network does to it.
             HopKind::Reply | HopKind::Connect | HopKind::Send if self.service.outbound && hops.len() == 1 => {
@@ -181,12 +185,9 @@ impl<'c> Context<'c> {
             HopKind::Disk => Spent::Disk,
             HopKind::Memory if self.waits_for_mapping(leaf) => Spent::PageFaults,
             HopKind::Memory => Spent::Memory,
-            HopKind::Pipe if writes(leaf) => Spent::Log,
             HopKind::RunQueue if leaf.target.is_empty() => Spent::Other,
             HopKind::RunQueue if !self.is_own(&leaf.target) => Spent::RunQueue,
             HopKind::OnCpu | HopKind::RunQueue => self.computing(part, leaf),
-            // Who ended the wait was not seen, but what it was for.
-            HopKind::Unseen if hops.iter().any(|h| h.kind == HopKind::Pipe && writes(h)) => Spent::Log,
             HopKind::Unseen if !is_locked(part) => Spent::Unseen,
             _ if is_locked(part) && !self.is_interpreter_lock(part) => Spent::Lock,
             _ => self.waiting(part, leaf),
