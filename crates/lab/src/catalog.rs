@@ -50,7 +50,9 @@ pub const ENTRIES: &[Entry] = entries! {
         "slow-reader-twin" "peer-window-twin" "packet-loss-twin" "think-time-twin" "client-pauses"
         "large-copy-buffer" "quota-not-reached"
         "rcvbuf-twin-near" "sndbuf-twin-near" "shaper-twin-unreached" "connection-per-request-twin"
-        "resets-twin" "accept-queue-twin" "fd-limit-twin" "pmtu-twin" "udp-twin" "handshake-twin";
+        "resets-twin" "accept-queue-twin" "fd-limit-twin" "pmtu-twin" "udp-twin" "handshake-twin"
+        "app-limited-twin" "bottleneck-twin-unfilled" "buffer-cap-twin-near" "buffer-cap-send-twin-near" "paced-client"
+        "port-exhaustion-twin" "rtt-window-twin-near" "serial-protocol-twin-near" "syn-loss-twin";
 };
 
 impl Entry {
