@@ -2,6 +2,7 @@
 //!
 //! Look-alikes: connections that are closed in order (`connection-per-request`), and a few resets at the end of many requests.
 use parshall_evidence::Place;
+use parshall_evidence::socket::selection::state::CLOSE;
 
 use super::{Candidate, Cause, Outcome, Refused};
 use crate::judge::facts::{Facts, Lost, rtt_ns};
@@ -54,7 +55,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let worst = facts.flows.iter().find(|f| f.rec.begin_ns > 0 && f.rec.pid != 0);
     let place = Place { pid: worst.map(|f| f.rec.pid), flows: resets, ..Place::default() };
     let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
-    candidate.refused = Some(Refused { count: resets, of: closed, wait_ns: resets as f64 * opening_ns(facts) });
+    candidate.refused =
+        Some(Refused { count: resets, of: closed, wait_ns: resets as f64 * (opening_ns(facts) + exchange_ns(facts)) });
     candidate.holds()
 }
 
@@ -65,10 +67,22 @@ fn opening_ns(facts: &Facts<'_>) -> f64 {
     facts.network.setup.setup_ns.max(mean)
 }
 
+/// What was under way: the client does not know whether it was done, so the last exchange counts as lost. Its length is that of the
+/// connections that ended in the window, by their exchanges.
+fn exchange_ns(facts: &Facts<'_>) -> f64 {
+    let (mut life_ns, mut exchanges) = (0.0, 0.0);
+    for flow in facts.flows.iter().map(|f| f.rec).filter(|f| f.merged.is_some() || f.last.state == CLOSE) {
+        life_ns += flow.wall_ns() as f64;
+        exchanges += flow.calls.exchanges.max(flow.connections()) as f64;
+    }
+    ratio(life_ns, exchanges)
+}
+
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Capture, Role};
+    use parshall_evidence::{Capture, HopKind, Role};
 
+    use crate::testkit::service::{Hops, ServiceBuilder};
     use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
 
     fn short_lives(resets: u64) -> Capture {
@@ -81,6 +95,17 @@ mod tests {
         let mut capture = capture(flows.collect(), vec![]);
         (capture.net.resets_sent, capture.net.closed, capture.net.opened) = (resets, 1000, 1000);
         capture
+    }
+
+    #[test]
+    fn on_a_busy_host_they_cost_more_than_waiting_for_a_cpu_does() {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").target("rustc[7]");
+        let service = ServiceBuilder::new(7000).requests(1000, 0.5).part(way, 0.4).cpu(0.6);
+        let mut capture = short_lives(990);
+        capture.services = vec![service.build()];
+        assert_eq!(verdict_of(&capture), "resets");
+        capture.net.resets_sent = 3;
+        assert_ne!(verdict_of(&capture), "resets");
     }
 
     #[test]
