@@ -43,7 +43,7 @@ pub const ENTRIES: &[Entry] = entries! {
         "peer-window-limited" "packet-loss" "packet-loss-far" "packet-loss-thin" "timer-wait" "cpu-throttled" "app-limited"
         "rcvbuf-locked" "sndbuf-limited" "buffer-sysctl-cap" "buffer-sysctl-cap-send" "rtt-window-bound" "local-shaper"
         "bottleneck-bandwidth" "serial-protocol" "connection-per-request" "resets" "accept-queue-overflow" "fd-limit"
-        "port-exhaustion" "syn-loss" "pmtu-black-hole" "udp-rcvbuf-overflow" "handshake-per-request";
+        "port-exhaustion" "syn-loss" "pmtu-black-hole" "udp-rcvbuf-overflow" "handshake-per-request" "receive-queue-collapse";
     Control "faults/controls":
         "python-asyncio" "nginx" "redis" "iperf3" "rpc-echo"
         "nagle-twin-nodelay" "nagle-twin-together" "nagle-hold-twin-nodelay" "cork-twin-uncorked"
@@ -52,7 +52,7 @@ pub const ENTRIES: &[Entry] = entries! {
         "rcvbuf-twin-near" "sndbuf-twin-near" "shaper-twin-unreached" "connection-per-request-twin"
         "resets-twin" "accept-queue-twin" "fd-limit-twin" "pmtu-twin" "udp-twin" "handshake-twin"
         "app-limited-twin" "bottleneck-twin-unfilled" "buffer-cap-twin-near" "buffer-cap-send-twin-near" "paced-client"
-        "port-exhaustion-twin" "rtt-window-twin-near" "serial-protocol-twin-near" "syn-loss-twin";
+        "port-exhaustion-twin" "receive-queue-collapse-twin" "rtt-window-twin-near" "serial-protocol-twin-near" "syn-loss-twin";
 };
 
 impl Entry {

@@ -3,11 +3,6 @@
 //! Other work on the host can spoil a single run of three seconds. So a run with a wrong verdict is repeated up to two times,
 //! and two of three must be right. A wrong run does not count if the hypervisor took CPU time meanwhile (steal time), because a
 //! quota or a receive window then fills up that should not. `bench/accuracy` measures the share of right verdicts.
-//!
-//! No fault of the lab makes `receive-queue-collapse`. Segments of 40 and of 76 bytes (TCP_MAXSEG) into a buffer of 32 KiB whose
-//! reader pauses left `PruneCalled` and `TCPRcvCollapsed` at 0 on Linux 6.18: the receiver measures how much of the memory is data
-//! (`scaling_ratio`, since 6.6) and announces a window that fits, and writes of 40 bytes leave in full segments once the window
-//! holds them back. The case `tiny-segments-collapse` of the docket has a sender that is fast enough.
 #![allow(clippy::unwrap_used)] // A panic in a test is its report.
 
 mod common;
