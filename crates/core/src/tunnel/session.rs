@@ -153,20 +153,20 @@ impl<'a> Sealer<'a> {
     }
 
     /// Seals a train for one send with UDP_SEGMENT, which wants datagrams of equal length: `packets - 1` packets of `len` bytes
-    /// and one of `last` bytes, at most `len`. Each lies at [`HEADER_LEN`] of its [`datagram_len`] bytes. Returns the length of
-    /// the train.
+    /// and one of `last` bytes, at most `len`. Each lies at [`HEADER_LEN`] of a slot of `stride` bytes, which is
+    /// [`datagram_len`] or, where padding would exceed the tunnel's MTU, less. Returns the length of the train.
     ///
     /// # Panics
     ///
-    /// As [`Sealer::seal`], for a train that is too short.
-    pub fn seal_train(&mut self, train: &mut [u8], packets: usize, len: usize, last: usize) -> usize {
+    /// As [`Sealer::seal`], for a train that is too short, and for slots that are longer than their datagrams.
+    pub fn seal_train(&mut self, train: &mut [u8], stride: usize, packets: usize, len: usize, last: usize) -> usize {
         assert!(last <= len && packets > 0, "the last packet is the shortest");
-        let stride = datagram_len(len);
         let (full, rest) = train.split_at_mut((packets - 1) * stride);
         for slot in full.chunks_exact_mut(stride) {
-            self.seal(slot, len);
+            assert_eq!(self.seal(slot, len), stride, "a train has no gaps");
         }
-        full.len() + self.seal(rest, last)
+        let rest_len = rest.len().min(stride);
+        full.len() + self.seal(&mut rest[..rest_len], last)
     }
 
     /// Counts what was sealed as sent, and returns whether [`Device::attend`](super::Device::attend) is to be called.

@@ -148,6 +148,22 @@ impl DatagramBatch {
         unsafe { std::slice::from_raw_parts(self.memory.at(slot * SLOT_STRIDE), bytes) }
     }
 
+    /// As [`payload`](Self::payload), for the caller to change. What messages send is what their slots hold when they are sent.
+    pub fn payload_mut(&mut self, slot: usize) -> &mut [u8] {
+        let bytes = self.received[slot].bytes;
+        // SAFETY: as in `payload`; `&mut self` excludes other accesses.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.at(slot * SLOT_STRIDE), bytes) }
+    }
+
+    /// Takes a free slot for the caller to write into, all 64 KiB of it; `None` if there is no more.
+    pub fn take_slot(&mut self) -> Option<usize> {
+        let slot = Some(self.received.len()).filter(|slot| *slot < self.slots)?;
+        let peer = SocketAddr::from(([0, 0, 0, 0], 0));
+        let written = Received { bytes: SLOT_BYTES, segment: SLOT_BYTES, peer, local: None, truncated: false };
+        self.received.push(written);
+        Some(slot)
+    }
+
     /// Empties all slots and removes all messages.
     pub fn clear(&mut self) {
         self.received.clear();

@@ -43,6 +43,26 @@ fn a_batch_is_received_in_one_call_with_sizes_and_sender() {
 }
 
 #[test]
+fn what_the_caller_writes_into_a_slot_is_sent() {
+    let (from, to) = pair();
+    let mut batch = DatagramBatch::new(2);
+    for text in [b"one", b"two"] {
+        let slot = batch.take_slot().expect("a slot is free");
+        batch.payload_mut(slot)[..3].copy_from_slice(text);
+        batch.begin(None, None, 0);
+        batch.attach(slot, 3);
+        batch.end(3);
+    }
+    assert_eq!(batch.take_slot(), None);
+    // A message is what its slot holds when it is sent.
+    batch.payload_mut(1)[0] = b'T';
+    assert_eq!(batch.transmit(from.as_fd(), 0).expect("loopback takes it"), 2);
+    assert_eq!((take(&to), take(&to)), (b"one".to_vec(), b"Two".to_vec()));
+    batch.clear();
+    assert_eq!(batch.take_slot(), Some(0));
+}
+
+#[test]
 fn full_slots_leave_the_rest_in_the_socket() {
     let (from, to) = pair();
     for n in 0..5_u8 {

@@ -69,7 +69,7 @@ fn a_train_is_a_row_of_datagrams() {
     }
     let link = a.link();
     let mut sealer = link.sealer(SECOND, 4).unwrap();
-    let train_len = sealer.seal_train(&mut train, 4, len, last);
+    let train_len = sealer.seal_train(&mut train, stride, 4, len, last);
     assert!(!sealer.finish(SECOND));
     assert_eq!(train_len, 3 * stride + datagram_len(last));
     let from = a.endpoint;
