@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use parshall_sys::child::{Confine, is_root};
+use parshall_sys::clock::ticks_per_second;
 use parshall_sys::link::{self, Offload};
 use parshall_sys::netns::{self, NetNs};
 use parshall_sys::owner::{self, Owner};
@@ -19,6 +20,7 @@ use super::load::Outcome;
 use super::process::{Ended, Process};
 use super::recipe::{Ready, Side, Stage, Topology, TopologyKind, fill};
 use parshall_host::error::UserError;
+use parshall_host::proc_fs;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -26,7 +28,7 @@ const DEVICE: &str = "eth0";
 
 /// The wire. Fields are dropped in order: loss and delay before the namespaces they live in.
 pub struct Wire {
-    _delay: Option<Process>,
+    delay: Option<Process>,
     _loss: Option<TcxLoss>,
     namespaces: Option<Namespaces>,
 }
@@ -43,7 +45,7 @@ impl Wire {
     /// Makes the wire; `time` bounds the life of the delay line.
     pub fn make(topology: &Topology, time: Duration, interrupt: &Interrupt) -> anyhow::Result<Self> {
         if topology.kind == TopologyKind::Loopback {
-            return Ok(Self { _delay: None, _loss: None, namespaces: None });
+            return Ok(Self { delay: None, _loss: None, namespaces: None });
         }
         need_root("network namespaces")?;
         let namespaces = Namespaces { server: NetNs::create("server")?, client: NetNs::create("client")? };
@@ -76,7 +78,7 @@ impl Wire {
             }
             _ => None, // The delay line loses packets itself.
         };
-        Ok(Self { _delay: delay, _loss: loss, namespaces: Some(namespaces) })
+        Ok(Self { delay, _loss: loss, namespaces: Some(namespaces) })
     }
 
     /// The namespaces, unless the wire is the host's loopback interface.
@@ -152,7 +154,7 @@ impl Testbed {
     /// Makes the wire and writes the files; starts nothing yet. Processes get `time` as the `{for}` placeholder and end after it.
     pub fn make(stage: &Stage, time: Duration, interrupt: &Interrupt) -> anyhow::Result<Self> {
         if stage.needs_root() {
-            need_root("its namespaces and control groups")?;
+            need_root("the namespaces and control groups of the testbed")?;
         }
         let wire = Wire::make(&stage.topology, time, interrupt)?;
         let dir = Directory::make()?;
@@ -235,6 +237,12 @@ impl Testbed {
     /// An error if any process has ended.
     pub fn check_alive(&mut self) -> anyhow::Result<()> {
         self.processes.iter_mut().try_for_each(Process::check_alive)
+    }
+
+    /// CPU time that the delay line has used, in s; None where the topology has none.
+    pub fn delay_line_cpu_s(&self) -> Option<f64> {
+        let stat = proc_fs::stat(self.wire.delay.as_ref()?.pid())?;
+        Some((stat.user_ticks + stat.system_ticks) as f64 / ticks_per_second() as f64)
     }
 
     /// The pid of a running process.

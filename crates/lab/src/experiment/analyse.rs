@@ -22,6 +22,8 @@ const ERROR: f64 = 0.05;
 const STEPS: usize = 5;
 /// CPUs that are busy for more of the time are full.
 const FULL: f64 = 0.95;
+/// CPU time for each s that a thread uses which never waits.
+const ONE_CPU: std::ops::RangeInclusive<f64> = 0.95..=1.02;
 
 /// The trials of a block that counts.
 #[derive(Debug, Clone, Copy)]
@@ -251,6 +253,7 @@ fn notes(run: &Run) -> Vec<String> {
             each.join(", ")
         ));
     }
+    notes.extend(one_cpu(run));
     let busy: Vec<f64> = run.trials.iter().filter_map(|trial| trial.conditions.busy).collect();
     if let Some(share) = quantile(&busy, 0.5).filter(|share| *share > FULL) {
         let share = parshall_core::units::percent(share);
@@ -259,6 +262,24 @@ fn notes(run: &Run) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// A process that used just one CPU all of the time is often a thread that could do no more.
+fn one_cpu(run: &Run) -> Vec<String> {
+    let names: std::collections::BTreeSet<&String> = run.trials.iter().flat_map(|trial| trial.cpu_s.keys()).collect();
+    let share = |name: &str| {
+        let of = |trial: &TrialRecord| Some(trial.cpu_s.get(name)? / trial.wall_s.max(1e-9));
+        quantile(&run.trials.iter().filter_map(of).collect::<Vec<_>>(), 0.5)
+    };
+    let full =
+        names.into_iter().filter_map(|name| Some((name, share(name)?))).filter(|(_, share)| ONE_CPU.contains(share));
+    full.map(|(name, share)| {
+        let percent = parshall_core::units::percent(share);
+        format!(
+            "`{name}` used {percent} of one CPU: if that was one thread, it was the limit, and not what it measured"
+        )
+    })
+    .collect()
 }
 
 fn commands(experiment: &Experiment) -> Vec<CommandReport> {

@@ -240,6 +240,14 @@ impl RawFile {
         self.check_placeholder(&variable)?;
         self.check_stage()?;
         let metrics = super::metric::check(&self.metrics, &self.process_names())?;
+        if variable.kind == Kind::Sweep && !metrics[0].is_ratio() {
+            let what = format!("{} is compared by its difference", quote(&metrics[0].name));
+            return Err((
+                self.variable.span(),
+                what,
+                "a sweep needs a first metric that is compared by its ratio".to_owned(),
+            ));
+        }
         let smallest = match &self.smallest_effect {
             Some(raw) => positive(raw, if metrics[0].is_ratio() { Some("2%") } else { None })?,
             None if metrics[0].is_ratio() => 0.02,

@@ -6,6 +6,8 @@ mod analyse;
 mod compare;
 mod conditions;
 mod file;
+#[cfg(test)]
+mod golden;
 mod manifest;
 mod markdown;
 mod metric;

@@ -89,10 +89,8 @@ fn ab_table(ab: &AbReport) -> Vec<String> {
     }
     let mut lines = aligned(&rows);
     if ab.metrics.iter().any(|metric| metric.differs) {
-        lines.push(format!(
-            "  * no chance: at most {} of experiments without a difference show one",
-            units::percent(ab.error)
-        ));
+        let error = units::percent(ab.error);
+        lines.push(format!("  * differs; without a difference at most {error} of experiments say so"));
     }
     lines
 }

@@ -18,6 +18,9 @@ const MARGIN: Duration = Duration::from_secs(20);
 /// How often an interrupt or the timeout is looked for while the command runs. Its own end ends the wait at once.
 const CHECK: Duration = Duration::from_millis(50);
 
+/// The delay line among the users of CPU time.
+const DELAY_LINE: &str = "delay line";
+
 /// What a trial gave.
 #[derive(Debug, Clone)]
 pub struct Measured {
@@ -36,6 +39,7 @@ pub fn run(experiment: &Experiment, value: &Value, interrupt: &Interrupt) -> any
     let mut testbed = Testbed::make(&stage, experiment.timeout + MARGIN, interrupt)?;
     testbed.start_all(&stage, interrupt)?;
     let counters_before = counters(&testbed)?;
+    let emulated = testbed.delay_line_cpu_s();
     let before = Before::now();
     let begun = Instant::now();
     let mut command =
@@ -52,6 +56,7 @@ pub fn run(experiment: &Experiment, value: &Value, interrupt: &Interrupt) -> any
     }
     let wall_s = begun.elapsed().as_secs_f64();
     let after = counters(&testbed)?;
+    let emulator_s = testbed.delay_line_cpu_s().zip(emulated).map(|(after, before)| after - before);
     let command = command.finish().context("waiting for the command")?;
     let used = |ended: &crate::process::Ended| ended.usage.user_s + ended.usage.system_s;
     let command_cpu_s = used(&command);
@@ -64,8 +69,9 @@ pub fn run(experiment: &Experiment, value: &Value, interrupt: &Interrupt) -> any
     testbed.check_alive().with_context(|| format!("the trial of {}", quote(&value.to_string())))?;
     let mut ended = testbed.finish_all()?;
     ended.insert(COMMAND.to_owned(), command);
-    let cpu_s: BTreeMap<String, f64> = ended.iter().map(|(name, ended)| (name.clone(), used(ended))).collect();
-    if ended.len() > 1 {
+    let mut cpu_s: BTreeMap<String, f64> = ended.iter().map(|(name, ended)| (name.clone(), used(ended))).collect();
+    cpu_s.extend(emulator_s.map(|used| (DELAY_LINE.to_owned(), used)));
+    if cpu_s.len() > 1 {
         // Only now is it known what the processes used; the share is too small by what they used before the command began.
         conditions = correct(conditions, cpu_s.values().sum::<f64>() - command_cpu_s, wall_s);
     }

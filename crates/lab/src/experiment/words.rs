@@ -1,5 +1,5 @@
 //! Sentences and numbers of reports for people. No decision is made here.
-use parshall_core::experiment::{Role, Verdict};
+use parshall_core::experiment::{BLOCKS_MAX, Role, Verdict};
 use parshall_core::trial::signed;
 use parshall_core::units;
 
@@ -85,16 +85,16 @@ fn ab_summary(ab: &AbReport) -> (String, String) {
         Verdict::Better | Verdict::Worse => format!("With B {name} goes {medians}: {by} ({interval_text})."),
         Verdict::RealButSmall => {
             format!(
-                "With B {name} changes by {by} ({interval_text}): it is no chance, and less than the {smallest} that matter."
+                "With B {name} changes by {by} ({interval_text}): a real difference, and smaller than the {smallest} that matters."
             )
         }
         Verdict::Equivalent => {
-            format!("Whatever B changes in {name} is less than the {smallest} that matter ({interval_text}).")
+            format!("The difference in {name} is smaller than the {smallest} that matters ({interval_text}).")
         }
         Verdict::Inconclusive => match &detectable {
             Some(detectable) => format!(
-                "After {} blocks {name} differs by {by} ({interval_text}), which may be chance. So many blocks find a difference of \
-                 {detectable} or more.",
+                "After {} blocks {name} differs by {by} ({interval_text}), which may be chance. With this many blocks a difference \
+                 of {detectable} or more is found in four of five experiments.",
                 ab.blocks
             ),
             None => format!("{} blocks are too few to say anything about {name}.", ab.blocks),
@@ -114,10 +114,14 @@ fn ab_summary(ab: &AbReport) -> (String, String) {
 
 fn ab_hint(ab: &AbReport, smallest: &str) -> String {
     match (ab.verdict, ab.more_blocks) {
-        (Verdict::Inconclusive, Some(more)) => format!(
-            "about {} more would find {smallest}; longer trials, fewer other programs on this host, or a larger smallest_effect need fewer",
-            units::plural(u64::from(more), "block", "blocks")
-        ),
+        (Verdict::Inconclusive, Some(more)) => {
+            let all = ab.blocks as u64 + u64::from(more);
+            let blocks = match all > u64::from(BLOCKS_MAX) {
+                true => format!("it would take about {} blocks to find {smallest}: make the trials longer instead", units::count(all)),
+                false => format!("about {more} more blocks would find a difference of {smallest} (--blocks {all}), or longer trials"),
+            };
+            format!("{blocks}; or quiet the host, compare CPU time, or raise smallest_effect")
+        }
         (Verdict::Inconclusive, None) => "see the notes for what spoilt trials, and let more blocks run".to_owned(),
         (Verdict::ControlDiffers, _) => {
             "run it again; if it happens again, trials leave something behind for the next one (a cache, a file, a port)".to_owned()

@@ -116,6 +116,9 @@ fn a_metric_by_difference_needs_a_smallest_effect_in_its_unit() {
     let error = Experiment::parse("x.toml", &text).expect_err("a share");
     assert!(error.what.contains("a number above 0"), "{error:?}");
     assert_eq!(parsed(&text.replace("\"5%\"", "0.5")).smallest, 0.5);
+    let sweep = text.replace("a = \"8KiB\", b = 65536", "values = [1, 2]");
+    let error = Experiment::parse("x.toml", &sweep).expect_err("a sweep");
+    assert!(error.what.contains("x.toml:2: `rate` is compared by its difference"), "{error:?}");
     let error = Experiment::parse("x.toml", &text.replace("smallest_effect = \"5%\"", "")).expect_err("none");
     assert!(error.what.contains("no smallest_effect is set"), "{error:?}");
 }
