@@ -45,8 +45,8 @@ typedef __s64 s64;
 /* include/linux/sched.h: bits of __state. */
 enum { TASK_UNINTERRUPTIBLE = 0x2, TASK_STOPPED_BIT = 0x4, TASK_TRACED_BIT = 0x8, TASK_FROZEN_BIT = 0x8000 };
 
-/* include/linux/preempt.h: counts in the preempt count; a softirq that is served (and not only disabled) sets the lowest bit of its. */
-enum { SOFTIRQ_SERVED = 0x100, HARDIRQ_OR_NMI = 0xff0000 };
+/* include/linux/preempt.h: the preempt count's bits for softirqs that are served or disabled, and for hardware interrupts and NMIs. */
+enum { SOFTIRQ_OR_DISABLED = 0xff00, HARDIRQ_OR_NMI = 0xff0000 };
 
 /* include/linux/socket.h: flags of a receive that takes no data. */
 enum { MSG_PEEK_FLAG = 0x2, MSG_ERRQUEUE_FLAG = 0x2000 };

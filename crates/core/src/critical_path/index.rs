@@ -70,6 +70,14 @@ impl<'a> Index<'a> {
         (accepted.tid != reader && accepted.at_ns < made).then_some((accepted.tid, made))
     }
 
+    /// The socket of a client on which a thread sends for the first time when it goes on at `from`.
+    pub fn connected_by(&self, tid: u32, from: u64) -> Option<FlowId> {
+        let call = self.next_call(tid, from).filter(|c| c.op == Op::Send)?;
+        let first = self.timeline.calls.get(&call.socket)?.first()?;
+        (first.at_ns == call.at_ns && self.socket(call.socket).is_some_and(|s| !s.serves && s.opened))
+            .then_some(call.socket)
+    }
+
     /// Who held the mutex for which a thread slept when the window ended, if this is that sleep.
     pub fn mutex_owner(&self, off: &OffCpu) -> Option<u32> {
         let last = self.timeline.off_cpu.get(&off.tid)?.last()?;
@@ -168,6 +176,12 @@ impl<'a> Index<'a> {
     pub fn last_send(&self, socket: FlowId, before: u64) -> Option<&'a SocketCall> {
         let calls = self.timeline.calls.get(&socket)?;
         calls.iter().rev().skip_while(|c| c.since_ns > before).find(|c| c.op == Op::Send)
+    }
+
+    /// Whether anything was received on a socket after `from`.
+    pub fn receives_after(&self, socket: FlowId, from: u64) -> bool {
+        let calls = self.timeline.calls.get(&socket).map_or(&[][..], Vec::as_slice);
+        calls[calls.partition_point(|c| c.at_ns <= from)..].iter().any(|c| c.op == Op::Receive)
     }
 
     /// A connection of the process of `tid` on which a request was sent after `from` and not answered by `to`.

@@ -350,7 +350,7 @@ impl<'a> Walk<'a> {
         match (off.waker, task) {
             (Waker::Thread(by), _) if alone => self.woken_by(off, self.kind_by_waker(off, by, lo), by, (begin, wake)),
             (Waker::SoftIrq | Waker::HardIrq, _) if alone => {
-                self.emit(Step::of(off, HopKind::Timer), wake - begin);
+                self.emit(self.irq_step(off), wake - begin);
                 Next::Before(begin)
             }
             (Waker::Thread(by), Task::Unread { .. }) => {
@@ -362,10 +362,20 @@ impl<'a> Walk<'a> {
                 self.emit(Step::of(off, HopKind::Network), wake - begin);
                 Next::Before(begin)
             }
-            (Waker::SoftIrq | Waker::HardIrq, _) => {
-                self.set_aside(off, Step::of(off, HopKind::Timer), (begin, wake), lo, task)
-            }
+            (Waker::SoftIrq | Waker::HardIrq, _) => self.set_aside(off, self.irq_step(off), (begin, wake), lo, task),
             _ => self.timed(off, (begin, wake), lo, task),
+        }
+    }
+
+    /// What a sleep over descriptors was for that an interrupt ended: the timeouts of epoll, poll and select are high-resolution
+    /// timers, which run in the hardware interrupt, and packets come in the softirq.
+    fn irq_step(&self, off: &OffCpu) -> Step {
+        if off.waker == Waker::HardIrq {
+            return Step::of(off, HopKind::Timer);
+        }
+        match self.index.connected_by(off.tid, off.end_ns) {
+            Some(socket) => Step::of(off, HopKind::Connect).to(Target::Remote(socket)),
+            None => Step::of(off, HopKind::Network),
         }
     }
 
@@ -540,8 +550,9 @@ impl<'a> Walk<'a> {
         if let Some(waits) = pid.filter(|_| !read).and_then(|pid| self.only_thread_waits(pid, hi)) {
             return self.emit(Step::new(waits, HopKind::Deadlock), hi.saturating_sub(at));
         }
-        // Sent, and not read by anybody since.
-        let sent = self.index.last_send(id, hi).map(|call| call.since_ns).filter(|&since| !read || since > read_until);
+        // Sent, and neither read nor answered by anybody since.
+        let unread = |since: &u64| (!read || *since > read_until) && !self.index.receives_after(id, *since);
+        let sent = self.index.last_send(id, hi).map(|call| call.since_ns).filter(unread);
         let (Some(sent), Some((reader, queue))) = (sent, self.index.reader_to_be(id)) else {
             let step = Step::new(0, HopKind::Network);
             return if read { self.emit(step, hi.saturating_sub(at)) } else { self.emit_here(hi.saturating_sub(at)) };

@@ -31,7 +31,10 @@ static __always_inline bool read_preempt_count(struct task_struct *current_task,
 #endif
 }
 
-/* The context of a wake-up by the current task. In an interrupt, the current task is not the waker. */
+/*
+ * The context of a wake-up by the current task. In an interrupt, the current task is not the waker. With softirqs disabled it
+ * delivers a packet, such as what a VPN in user space writes to its TUN device.
+ */
 static __always_inline u8 waker_context(struct task_struct *waker)
 {
 	u32 value;
@@ -39,7 +42,7 @@ static __always_inline u8 waker_context(struct task_struct *waker)
 	if (read_preempt_count(waker, &value)) {
 		if (value & HARDIRQ_OR_NMI)
 			return WAKER_HARDIRQ;
-		if (value & SOFTIRQ_SERVED)
+		if (value & SOFTIRQ_OR_DISABLED)
 			return WAKER_SOFTIRQ;
 		if (waker->pid)
 			return waker->flags & PF_KTHREAD ? WAKER_KERNEL_THREAD : WAKER_THREAD;

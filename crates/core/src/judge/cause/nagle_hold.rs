@@ -14,9 +14,6 @@ use crate::units;
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "nagle-hold", title: "Small writes wait a round trip for an ACK", test };
 
-/// A round trip that delays nobody: that of one host to itself.
-const SHORTEST_NS: f64 = 100_000.0;
-
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.lost(|p| p.blame == Blame::Nagle && small_writer(&facts.flows[p.flow]));
     let Some(worst) = lost.worst() else {
@@ -29,9 +26,6 @@ fn test(facts: &Facts<'_>) -> Outcome {
             }
         };
     };
-    if lost.p50_ns < SHORTEST_NS {
-        return Outcome::Rejected(format!("{} held, {} each", units::count(lost.count), units::duration(lost.p50_ns)));
-    }
     let flow = &facts.flows[worst];
     let (first, second) = flow.rec.calls.last_pair_bytes;
     let sizes = if first > 0 && second > 0 {

@@ -15,6 +15,8 @@ use crate::stats::ratio;
 
 /// Thinking shorter than this is an answer, not a wait.
 pub const THINK_MIN_NS: f64 = 2e6;
+/// A message that is held for less is held for a round trip of this host to itself.
+const HOLD_MIN_NS: f64 = 100_000.0;
 
 /// Who or what a piece of lost time belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -188,7 +190,8 @@ enum Attribution {
 
 fn attribute(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) -> Attribution {
     let long = interval.long;
-    let hold = |blame| if long || flow.write_write_read { Attribution::To(blame) } else { Attribution::NotLost };
+    let delays = flow.write_write_read && interval.each_ns(flow.ledger.scale) >= HOLD_MIN_NS;
+    let hold = |blame| if long || delays { Attribution::To(blame) } else { Attribution::NotLost };
     let stall = |blame| if long { Attribution::To(blame) } else { Attribution::NotLost };
     match interval.state {
         State::HeldByNagle => hold(Blame::Nagle),
