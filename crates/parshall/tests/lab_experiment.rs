@@ -150,6 +150,27 @@ fn an_interrupted_run_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_killed_run_loses_no_trial() {
+    let scratch = Scratch::new();
+    let file = ab(&scratch, "up", 1.5);
+    let results = scratch.file("up.results.jsonl");
+    let mut command = Command::new(PARSHALL);
+    let mut child =
+        command.args(["lab", "ab", file.to_str().unwrap(), "--blocks", "8"]).stderr(Stdio::null()).spawn().unwrap();
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while trials(&results) < 4 {
+        assert!(Instant::now() < give_up, "no trials");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let kept: Vec<Value> = lines(&results);
+    let report = json(&run("ab", &file, &["--resume"]));
+    assert_eq!((report["ab"]["verdict"].as_str(), report["ab"]["blocks"].as_u64()), (Some("better"), Some(8)));
+    assert_eq!(lines(&results)[..kept.len()], kept);
+}
+
+#[test]
 fn another_experiment_is_not_resumed() {
     let scratch = Scratch::new();
     let file = ab(&scratch, "up", 1.5);
