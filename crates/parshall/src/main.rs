@@ -47,6 +47,8 @@ fn main() -> ExitCode {
         Request::Relay(request) => parshall_relay::relay(&request),
         #[cfg(feature = "sockets")]
         Request::Sockets(request) => parshall_sockets::sockets(request),
+        #[cfg(feature = "tunnel")]
+        Request::Tunnel(request) => parshall_tunnel::tunnel(&request),
         #[cfg(feature = "lab")]
         Request::Lab(request) => parshall_lab::run(&request),
     })

@@ -1,20 +1,26 @@
-//! Carries packets between a TUN device and WireGuard peers.
+//! `parshall tunnel`: carries packets between a TUN device and WireGuard peers.
 //!
-//! Everything that is decided is in `parshall_core::tunnel`; this crate has the sockets, the device and the loop ([`plain`]).
+//! Everything that is decided is in `parshall_core::tunnel`; this crate has the command ([`up`]), the device with its addresses
+//! and routes ([`interface`]), the sockets and the loop ([`plain`]).
 #![forbid(unsafe_code)]
+// Not a library for others: a doc comment stands where it says more than the name.
+#![allow(missing_docs)]
 
+pub mod cli;
+mod interface;
 pub mod plain;
+pub mod request;
 mod sockets;
+pub mod system_random;
+mod up;
 
-use parshall_core::tunnel::Random;
-use ring::rand::{SecureRandom, SystemRandom};
+use std::process::ExitCode;
 
-/// The random bytes of the operating system.
-#[derive(Debug)]
-pub struct SystemBytes;
+use request::TunnelRequest;
 
-impl Random for SystemBytes {
-    fn fill(&mut self, bytes: &mut [u8]) {
-        SystemRandom::new().fill(bytes).expect("getrandom(2) gives bytes once the system has started");
+/// `parshall tunnel`.
+pub fn tunnel(request: &TunnelRequest) -> anyhow::Result<ExitCode> {
+    match request {
+        TunnelRequest::Up(request) => up::up(request),
     }
 }

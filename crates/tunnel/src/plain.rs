@@ -54,7 +54,8 @@ fn time() -> Time {
 impl Plain {
     /// Takes a configured device, a non-blocking TUN device with virtio headers and its MTU, and opens the sockets.
     pub fn new(device: Device, tun: File, mtu: usize) -> io::Result<Self> {
-        let sockets = Sockets::open(device.state().listen_port)?;
+        let state = device.state();
+        let sockets = Sockets::open(state.listen_port, state.fwmark)?;
         Ok(Self {
             path: device.data_path(),
             device,

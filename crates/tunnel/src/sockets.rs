@@ -28,11 +28,11 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Opens both on `port`, or with 0 on one that the kernel chooses.
-    pub fn open(port: u16) -> io::Result<Self> {
-        let v4 = open((Ipv4Addr::UNSPECIFIED, port).into())?;
+    /// Opens both on `port`, or with 0 on one that the kernel chooses. `fwmark` is the mark of what they send; 0 for none.
+    pub fn open(port: u16, fwmark: u32) -> io::Result<Self> {
+        let v4 = open((Ipv4Addr::UNSPECIFIED, port).into(), fwmark)?;
         let port = v4.local_addr()?.port();
-        let v6 = open((Ipv6Addr::UNSPECIFIED, port).into())?;
+        let v6 = open((Ipv6Addr::UNSPECIFIED, port).into(), fwmark)?;
         Ok(Self { v4, v6, trains: DatagramBatch::new(TRAINS), to_v6: false, unsent: 0 })
     }
 
@@ -94,10 +94,13 @@ fn send_apart(trains: &mut DatagramBatch, socket: &UdpSocket, train: usize, erro
     unsent.count() as u64
 }
 
-fn open(address: SocketAddr) -> io::Result<UdpSocket> {
+fn open(address: SocketAddr, fwmark: u32) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
+    }
+    if fwmark != 0 {
+        socket.set_mark(fwmark)?;
     }
     socket.set_recv_buffer_size(BUFFER_BYTES)?;
     socket.set_send_buffer_size(BUFFER_BYTES)?;

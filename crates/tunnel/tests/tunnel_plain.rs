@@ -12,8 +12,8 @@ use parshall_core::tunnel::{Device, DeviceChange, Limits, Output, PeerChange, Pr
 use parshall_sys::netns::NetNs;
 use parshall_sys::tun::{self, Frames};
 use parshall_sys::{eventfd, link};
-use parshall_tunnel::SystemBytes;
 use parshall_tunnel::plain::Plain;
+use parshall_tunnel::system_random::SystemBytes;
 
 const MTU: usize = 1420;
 const PORT: u16 = 51820;

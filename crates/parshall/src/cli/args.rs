@@ -105,6 +105,13 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage or errors in the file.")]
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Sockets(Box<parshall_sockets::cli::SocketsArgs>),
+    #[cfg(feature = "tunnel")]
+    /// Carry packets to WireGuard peers
+    #[command(after_help = "Examples:
+  parshall tunnel up wg0.conf
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
+    Tunnel(parshall_tunnel::cli::TunnelArgs),
     #[cfg(feature = "lab")]
     /// Testbeds with known faults, loads, and experiments with commands of your own
     #[command(after_help = "Examples:

@@ -42,6 +42,8 @@ pub enum Request {
     Relay(parshall_relay::request::RelayRequest),
     #[cfg(feature = "sockets")]
     Sockets(parshall_sockets::request::SocketsRequest),
+    #[cfg(feature = "tunnel")]
+    Tunnel(parshall_tunnel::request::TunnelRequest),
     #[cfg(feature = "lab")]
     Lab(parshall_lab::request::LabRequest),
 }
@@ -73,6 +75,8 @@ where
         Command::Relay(args) => Request::Relay(args.validate()?),
         #[cfg(feature = "sockets")]
         Command::Sockets(args) => Request::Sockets(args.validate()?),
+        #[cfg(feature = "tunnel")]
+        Command::Tunnel(args) => Request::Tunnel(args.validate()?),
         #[cfg(feature = "lab")]
         Command::Lab(args) => Request::Lab(args.validate()?),
     };

@@ -1,0 +1,5 @@
+//! The command line of `parshall tunnel`: `args.rs` declares the flags, `validate.rs` makes a request from them.
+mod args;
+mod validate;
+
+pub use args::TunnelArgs;

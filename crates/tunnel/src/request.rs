@@ -1,0 +1,15 @@
+//! The validated request of `parshall tunnel`.
+use std::path::PathBuf;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TunnelRequest {
+    Up(UpRequest),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpRequest {
+    /// A file of wg-quick.
+    pub file: PathBuf,
+    /// The name of the interface, which the kernel accepts.
+    pub interface: String,
+}
