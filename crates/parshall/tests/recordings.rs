@@ -7,25 +7,18 @@
 
 mod common;
 
-use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Once;
 
+use common::thin::thinned;
 use common::{Recipe, Scratch, parshall, recipes, verdict};
-use parshall_evidence::{CAPTURE_SCHEMA, Capture};
+use parshall_evidence::CAPTURE_SCHEMA;
 
 /// Recipes of healthy services that are recorded.
 const HEALTHY: [&str; 5] = ["iperf3", "nginx", "python-asyncio", "redis", "rpc-echo"];
 /// The most bytes of one file.
 const BYTES_MAX: usize = 150_000;
-/// The most stalls, stacks, and frames of a stack in a thinned capture.
-const STALLS_MAX: usize = 150;
-/// The most flows and threads: a service that opens a connection and a thread for each request has thousands.
-const FLOWS_MAX: usize = 45;
-const THREADS_MAX: usize = 30;
-const STACKS_MAX: usize = 40;
-const FRAMES_MAX: usize = 10;
 const RECORD_TRIES: usize = 5;
 
 fn wanted() -> Vec<Recipe> {
@@ -126,52 +119,4 @@ fn record(recipe: &Recipe) {
         }
     }
     panic!("{} could not be recorded: as root, with the programs it needs?", recipe.name);
-}
-
-/// Makes a capture smaller without changing its verdict: keeps all cells and counts, every n-th stall, and the most frequent
-/// stacks.
-fn thinned(mut capture: Capture) -> Capture {
-    fn every_nth<T>(items: &mut Vec<T>, most: usize) {
-        let step = items.len().div_ceil(most).max(1);
-        let mut n = 0;
-        items.retain(|_| {
-            n += 1;
-            n % step == 0
-        });
-    }
-    every_nth(&mut capture.flows, FLOWS_MAX);
-    every_nth(&mut capture.threads, THREADS_MAX);
-    let flows: HashSet<u64> = capture.flows.iter().map(|flow| flow.id).collect();
-    let tids: HashSet<u32> = capture.threads.iter().map(|thread| thread.tid).collect();
-    capture.flow_stalls.retain(|stall| flows.contains(&stall.flow));
-    capture.thread_stalls.retain(|stall| tids.contains(&stall.tid));
-    capture.samples.retain(|sample| tids.contains(&sample.tid));
-    capture.counters.iter_mut().for_each(|counters| counters.sockets.retain(|s| flows.contains(&s.flow)));
-    every_nth(&mut capture.flow_stalls, STALLS_MAX);
-    every_nth(&mut capture.thread_stalls, STALLS_MAX);
-    capture.samples.sort_by_key(|sample| std::cmp::Reverse(sample.count));
-    let kept = |stack: Option<u32>| stack.filter(|&stack| (stack as usize) < STACKS_MAX);
-    // Samples refer to stacks by index. The most frequent stacks come first, and references to the others are removed.
-    let mut order: Vec<usize> = capture.samples.iter().filter_map(|sample| sample.stack).map(|s| s as usize).collect();
-    order.extend(0..capture.stacks.len());
-    let mut seen = HashSet::new();
-    order.retain(|&index| seen.insert(index));
-    let mut new_index = vec![0; capture.stacks.len()];
-    order.iter().enumerate().for_each(|(new, &old)| new_index[old] = new as u32);
-    let moved = |stack: Option<u32>| kept(stack.map(|old| new_index[old as usize]));
-    capture.samples.iter_mut().for_each(|sample| sample.stack = moved(sample.stack));
-    for stall in &mut capture.thread_stalls {
-        (stall.stack, stall.waker_stack) = (moved(stall.stack), moved(stall.waker_stack));
-    }
-    capture.stacks = order.iter().take(STACKS_MAX).map(|&old| capture.stacks[old].clone()).collect();
-    for stack in &mut capture.stacks {
-        stack.frames.truncate(FRAMES_MAX);
-        for frame in &mut stack.frames {
-            // Paths of the recording host are not needed.
-            frame.module = frame.module.rsplit('/').next().unwrap_or_default().to_owned();
-        }
-    }
-    let release = capture.host.kernel.split(|c: char| !c.is_ascii_digit() && c != '.').next();
-    capture.host.kernel = release.unwrap_or_default().to_owned();
-    capture
 }

@@ -4,6 +4,8 @@
 //! happens when the test is killed. Scratch files are in `/tmp/it-*` and are removed with their [`Scratch`].
 #![allow(dead_code, unused_imports, clippy::unwrap_used)] // Each suite uses a part of this; a panic in a test is its report.
 
+pub mod thin;
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};

@@ -160,7 +160,9 @@ impl<'a> ServiceFact<'a> {
         for part in self.parts.iter_mut().filter(|p| p.spent == Spent::Network) {
             let explained = part.ns.min(pool);
             pool -= explained;
-            if explained >= 0.5 * part.ns {
+            // The distance between the subject and the service that it asks is its flows' matter.
+            let own_distance = self.rec.outbound && part.rec.hops.len() <= 2;
+            if own_distance || explained >= 0.5 * part.ns {
                 part.spent = Spent::Flow;
             } else if part.rec.hops.iter().rev().nth(1).is_some_and(|h| h.kind == HopKind::Reply) {
                 // The distance to the server that was asked.
