@@ -1,6 +1,7 @@
 //! Connections end with a reset: one side closes with data unread, or after the other has gone, and its peer has to open another one.
 //!
-//! Look-alikes: connections that are closed in order (`connection-per-request`), and a few resets at the end of many requests.
+//! Look-alikes: connections that are closed in order (`connection-per-request`), a few resets at the end of many requests, and
+//! clients that give up (what their requests waited for is the cause then).
 use parshall_evidence::Place;
 use parshall_evidence::socket::selection::state::CLOSE;
 
@@ -27,6 +28,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let counts = format!("{} of {} connections reset", units::count(resets), units::count(closed));
     if resets < MIN_RESETS || ratio(resets as f64, closed as f64) < MIN_SHARE {
         return Outcome::Rejected(counts);
+    }
+    let abandoned = facts.capture.services.iter().fold(0u64, |n, s| n.saturating_add(s.abandoned));
+    if abandoned.saturating_mul(2) >= resets {
+        return Outcome::Rejected(format!("{counts}, where clients gave up {} requests", units::count(abandoned)));
     }
     let sent = net.resets_sent > net.resets_received / 2;
     let unread = rose("TcpExt.TCPAbortOnClose");
@@ -106,6 +111,16 @@ mod tests {
         assert_eq!(verdict_of(&capture), "resets");
         capture.net.resets_sent = 3;
         assert_ne!(verdict_of(&capture), "resets");
+    }
+
+    #[test]
+    fn clients_that_give_up_reset_their_connections() {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Timer, "clock_nanosleep");
+        let mut service = ServiceBuilder::new(7000).requests(0, 0.0).unanswered(20, 1500.0).part(way, 1.0).build();
+        service.abandoned = 600;
+        let mut capture = short_lives(990);
+        capture.services = vec![service];
+        assert_eq!(verdict_of(&capture), "timer-wait");
     }
 
     #[test]

@@ -338,7 +338,8 @@ fn awake(thread: &ThreadRecord) -> f64 {
     if thread.observed_ns == 0 {
         return ratio(thread.cpu_ns as f64, thread.end_ns.saturating_sub(thread.begin_ns) as f64);
     }
-    let slept: u64 = thread.off_cpu.iter().filter(|c| c.why == OffCpu::Blocked).map(|c| c.ns).sum();
+    let slept: u64 =
+        thread.off_cpu.iter().filter(|c| c.why == OffCpu::Blocked).map(|c| c.ns).fold(0, u64::saturating_add);
     1.0 - ratio(slept as f64, thread.observed_ns as f64).min(1.0)
 }
 
