@@ -19,8 +19,19 @@ const BYTES_MAX: usize = 60_000;
 /// The zstd level of recordings.
 const LEVEL: i32 = 19;
 
-/// Cases that have no recording yet.
-const MISSING: [&str; 0] = [];
+/// Cases that have no recording yet: no run of theirs has got its verdict, or only one that was too large.
+const MISSING: [&str; 10] = [
+    "c-page-cache-thrash",
+    "c-thin-source",
+    "chain-haproxy-gunicorn-mariadb",
+    "go-connection-per-call",
+    "go-forward-2k",
+    "mariadb-compute",
+    "mariadb-row-lock",
+    "postgres-connection-per-query",
+    "py-push",
+    "tiny-segments-collapse",
+];
 
 /// What the test needs of a case file.
 #[derive(Debug, Deserialize)]

@@ -5,7 +5,7 @@
 use parshall_evidence::{Capture, Evidence, Place, RelayStart, Rung, SyscallCell};
 
 use super::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
-use crate::judge::facts::{Facts, Lost, ThreadFact};
+use crate::judge::facts::{Facts, Lost, Shape, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::words;
 use crate::stats::ratio;
@@ -23,7 +23,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return Outcome::Untested(why);
     }
     let mut tested: Vec<(&ThreadFact<'_>, Result<(), String>)> =
-        facts.threads.iter().filter(|t| t.rec.copy.recvs > 0).map(|t| (t, copies_in_small_pieces(t))).collect();
+        facts.threads.iter().filter(|t| t.rec.copy.recvs > 0).map(|t| (t, copies(t, together(facts, t)))).collect();
     tested.sort_by(|a, b| b.0.ledger.on_cpu().total_cmp(&a.0.ledger.on_cpu()).then(a.0.rec.tid.cmp(&b.0.rec.tid)));
     let holding: Vec<&ThreadFact<'_>> = tested.iter().filter(|(_, r)| r.is_ok()).map(|(t, _)| *t).collect();
     let Some(thread) = holding.first() else {
@@ -56,9 +56,12 @@ fn test(facts: &Facts<'_>) -> Outcome {
     ];
     let place = Place { pid: Some(rec.pid), tid: Some(rec.tid), ..Place::default() };
     let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix(facts.capture, rec.pid));
+    let wall_ns: f64 = holding.iter().map(|t| t.ledger.wall_ns).sum();
+    let working: f64 = holding.iter().map(|t| t.ledger.on_cpu() + t.ledger.of(State::Runnable)).sum();
     candidate.thread = Some(ThreadLoss {
         ns: holding.iter().map(|t| t.ledger.of(State::OnCpuKernel)).sum(),
-        wall_ns: holding.iter().map(|t| t.ledger.wall_ns).sum(),
+        // Threads that take turns with a stream have no more time than one thread has.
+        wall_ns: if busy(thread) < MIN_BUSY { working.min(wall_ns) } else { wall_ns },
         tids: holding.iter().map(|t| t.rec.tid).collect(),
     });
     candidate.holds()
@@ -99,13 +102,39 @@ fn fix(capture: &Capture, pid: u32) -> String {
     }
 }
 
+/// Share of its time that a thread copies from which on it is the limit.
+const MIN_BUSY: f64 = 0.85;
+
+fn busy(thread: &ThreadFact<'_>) -> f64 {
+    let on_cpu = thread.ledger.on_cpu();
+    ratio(on_cpu + thread.ledger.of(State::Runnable).min(on_cpu), thread.ledger.wall_ns)
+}
+
+fn paired(thread: &ThreadFact<'_>) -> f64 {
+    ratio(thread.rec.copy.pairs as f64, thread.rec.copy.recvs as f64)
+}
+
+/// How busy the threads of a process are together with each of its streams: a runtime moves the copying of one stream between its
+/// threads, none of which is busy by itself.
+fn together(facts: &Facts<'_>, thread: &ThreadFact<'_>) -> f64 {
+    let pid = thread.rec.pid;
+    let copying = facts.threads.iter().filter(|t| t.rec.pid == pid && paired(t) >= 0.5);
+    let sum: f64 = copying.map(busy).sum();
+    let streams = facts.flows.iter().filter(|f| f.rec.pid == pid && f.shape == Shape::StreamIn).count();
+    ratio(sum, streams.clamp(1, facts.capture.host.cpus.max(1) as usize) as f64)
+}
+
 /// The discriminator; the error says which number speaks against it.
 pub fn copies_in_small_pieces(thread: &ThreadFact<'_>) -> Result<(), String> {
+    copies(thread, busy(thread))
+}
+
+/// `together` is how busy the thread is with those that take turns with it.
+fn copies(thread: &ThreadFact<'_>, together: f64) -> Result<(), String> {
     let (copy, ledger) = (&thread.rec.copy, &thread.ledger);
     let reject = |why: String| Err(why);
-    let paired = ratio(copy.pairs as f64, copy.recvs as f64);
-    if paired < 0.5 {
-        return reject(format!("{} of the receives are copied to another socket", units::percent(paired)));
+    if paired(thread) < 0.5 {
+        return reject(format!("{} of the receives are copied to another socket", units::percent(paired(thread))));
     }
     if copy.mode_bytes >= BIG_BYTES {
         return reject(format!("copies {} per call", units::bytes(f64::from(copy.mode_bytes))));
@@ -118,8 +147,8 @@ pub fn copies_in_small_pieces(thread: &ThreadFact<'_>) -> Result<(), String> {
     if same < 0.8 {
         return reject(format!("{} of the receives fill the same buffer", units::percent(same)));
     }
-    let busy = ratio(ledger.on_cpu() + ledger.of(State::Runnable).min(ledger.on_cpu()), ledger.wall_ns);
-    if busy < 0.85 {
+    let busy = busy(thread).max(together);
+    if busy < MIN_BUSY {
         return reject(format!("the copying thread is {} busy", units::percent(busy)));
     }
     let user = ledger.of(State::OnCpuUser);
@@ -188,6 +217,21 @@ mod tests {
         assert_eq!(report.verdict.cause.as_deref(), Some("small-copy-buffer"));
         assert!(report.verdict.summary.contains("8 KiB"), "{}", report.verdict.summary);
         assert!(report.findings[0].share > 0.85);
+    }
+
+    #[test]
+    fn a_stream_that_moves_between_threads_saturates_them_together() {
+        let share = |tid| {
+            let mut thread = forwarder(2048, (2, 28)).sleeps(10 * MS, 0, 7 * MS, "futex", FdKind::None);
+            thread.record.tid = tid;
+            thread
+        };
+        let mut capture = traffic(share(101));
+        capture.threads.extend([102, 103].map(|tid| traffic(share(tid)).threads.remove(0)));
+        let report = crate::judge::judge(&capture);
+        assert_eq!(report.verdict.cause.as_deref(), Some("small-copy-buffer"), "{:#?}", report.verdict);
+        capture.threads.truncate(1);
+        assert_ne!(verdict_of(&capture), "small-copy-buffer");
     }
 
     fn fix_of(start: Option<RelayStart>) -> String {
