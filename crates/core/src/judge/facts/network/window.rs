@@ -89,12 +89,16 @@ fn collapses(facts: &Facts<'_>, receiver: &FlowRecord) -> bool {
     ["TcpExt.PruneCalled", "TcpExt.TCPRcvCollapsed", "TcpExt.RcvPruned"].iter().any(|name| rose(name) >= COLLAPSES_MIN)
 }
 
-/// A reader that empties its queue each time takes what the queue holds, and that is little where it collapses.
+/// A reader that empties its queue each time takes what the queue holds, and that is little where it collapses. A sender that
+/// sends all the time adds to it during the read; then the queue held little beside its memory.
 pub fn of_reader(facts: &Facts<'_>, part: &Part) -> Blame {
     let flow = &facts.flows[part.flow];
     let calls = &flow.rec.calls;
     let empties = calls.recvs > 0 && calls.recv_left_over < calls.recvs / 4;
-    if empties && collapses(facts, flow.rec) { Blame::QueueCollapse } else { part.blame }
+    let unread = facts.figures(flow.rec.id).map_or(0, |figures| figures.unread_memory.1);
+    let held = ratio(calls.recv_bytes as f64, calls.recvs as f64) + f64::from(unread);
+    let little = calls.recvs > 0 && held < f64::from(flow.rec.last.rcvbuf) / 8.0;
+    if (empties || little) && collapses(facts, flow.rec) { Blame::QueueCollapse } else { part.blame }
 }
 
 /// Why a writer waited for its own send buffer, or for the queue below it.
