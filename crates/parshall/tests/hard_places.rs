@@ -103,7 +103,11 @@ fn a_process_in_other_namespaces() {
         assert_eq!(verdict(&report), CAUSE, "{pids:?}: {report:#?}");
         assert_eq!(report.subject.pids, pids, "as this host numbers them");
     }
-    let report = parshall(&["attach", "--port", &port.to_string(), "--for", "1s", "--format", "json"]).report();
+    let port = port.to_string();
+    let by_port = ["attach", "--port", &port, "--for", "1s", "--format", "json"];
+    let elsewhere = parshall(&by_port);
+    assert!(elsewhere.error_and_hint().1.contains("--netns"), "{elsewhere:?}");
+    let report = parshall(&[&by_port[..], &["--netns", "all"]].concat()).report();
     assert_eq!(verdict(&report), CAUSE, "by port: {report:#?}");
 }
 
