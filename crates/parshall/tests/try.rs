@@ -265,14 +265,14 @@ fn a_sysctl_is_changed_only_in_the_namespace_of_the_service() {
         finish(command.arg("/proc/sys/net/ipv4/tcp_retries2")).stdout.trim().to_owned()
     };
     let (before, own) = (sysctl(true), sysctl(false));
-    let trial = start(&["net.ipv4.tcp_retries2=7", "--port", &port.to_string()]);
+    let trial = start(&["net.ipv4.tcp_retries2=7", "--port", &port.to_string(), "--netns", "all"]);
     until("the sysctl is set", || sysctl(true) == "7");
     assert_eq!(sysctl(false), own, "the sysctl of this namespace is unchanged");
     trial.signal("-KILL");
     until("the sysctl is restored", || sysctl(true) == before);
     // A sysctl that does not exist, and one that cannot be read.
     for name in ["net.ipv4.no_such_sysctl=1", "net.ipv4.route.flush=1"] {
-        let done = parshall(&[&["try", name, "--port", &port.to_string()], &SHORT[..]].concat());
+        let done = parshall(&[&["try", name, "--port", &port.to_string(), "--netns", "all"], &SHORT[..]].concat());
         assert_eq!(done.code, Some(1), "{done:?}");
         done.error_and_hint();
     }
