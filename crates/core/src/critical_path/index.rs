@@ -132,30 +132,33 @@ impl<'a> Index<'a> {
         self.timeline.syscalls.get(&off.syscall).map_or("", String::as_str)
     }
 
+    /// The calls of a thread that were done in a span of time, both ends included.
+    fn calls_within(&self, tid: u32, from: u64, to: u64) -> &[SocketCall] {
+        let calls = self.calls.get(&tid).map_or(&[][..], Vec::as_slice);
+        let begin = calls.partition_point(|c| c.at_ns < from);
+        let end = calls.partition_point(|c| c.at_ns <= to);
+        calls.get(begin..end).unwrap_or(&[])
+    }
+
     /// The last receive of a thread in a span of time.
     pub fn last_receive(&self, tid: u32, from: u64, to: u64) -> Option<&SocketCall> {
-        let calls = self.calls.get(&tid)?;
-        let end = calls.partition_point(|c| c.at_ns <= to);
-        calls[..end].iter().rev().take_while(|c| c.at_ns >= from).find(|c| c.op == Op::Receive)
+        self.calls_within(tid, from, to).iter().rev().find(|c| c.op == Op::Receive)
     }
 
     /// The first call of a thread on any socket from some time on.
     pub fn next_call(&self, tid: u32, from: u64) -> Option<&SocketCall> {
-        let calls = self.calls.get(&tid)?;
-        calls.get(calls.partition_point(|c| c.at_ns < from))
+        self.calls_within(tid, from, u64::MAX).first()
     }
 
     /// Whether a thread had calls on other sockets than this one in a span of time.
     pub fn serves_others(&self, tid: u32, socket: FlowId, from: u64, to: u64) -> bool {
-        let within = |c: &&SocketCall| c.at_ns >= from && c.at_ns <= to;
-        self.calls.get(&tid).is_some_and(|calls| calls.iter().filter(within).any(|c| c.socket != socket))
+        self.calls_within(tid, from, to).iter().any(|c| c.socket != socket)
     }
 
     /// Whether a thread had calls on other served sockets than this one in a span of time.
     pub fn serves_another(&self, tid: u32, socket: FlowId, from: u64, to: u64) -> bool {
-        let within = |c: &&SocketCall| c.at_ns >= from && c.at_ns <= to;
         let other = |c: &SocketCall| c.socket != socket && self.socket(c.socket).is_some_and(|s| s.serves);
-        self.calls.get(&tid).is_some_and(|calls| calls.iter().filter(within).any(other))
+        self.calls_within(tid, from, to).iter().any(other)
     }
 
     /// The thread that should read what was sent on a socket, and what the data waits in meanwhile: whoever read from the other end
@@ -190,7 +193,7 @@ impl<'a> Index<'a> {
         let own = self.timeline.sockets.iter().filter(|(_, s)| s.pid == pid && !s.serves);
         own.filter_map(|(id, _)| {
             let calls = self.timeline.calls.get(id)?;
-            calls.iter().rev().find(|c| c.at_ns <= to).filter(|c| c.op == Op::Send && c.since_ns >= from)
+            calls[..calls.partition_point(|c| c.at_ns <= to)].last().filter(|c| c.op == Op::Send && c.since_ns >= from)
         })
         .min_by_key(|c| (c.since_ns, c.socket))
     }

@@ -4,8 +4,9 @@
 //! and pages that are read back after they were reclaimed (memory-reclaim).
 use parshall_evidence::Hop;
 
-use super::common::{Waits, name, not_spent};
+use super::common::{Waits, not_spent};
 use super::{Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::units;
 
@@ -19,7 +20,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let summary = format!(
         "{}: {} waits in {} for the disk, {} a request ({file}).",
         waits.share_words(),
-        name(leaf),
+        named(leaf),
         units::or(&leaf.syscall, "the kernel"),
         waits.each()
     );

@@ -1,8 +1,9 @@
 //! A thread with a request waits for a name server.
 //!
 //! Look-alikes: another server that answers late (blocking-downstream-call), and a resolver that is asked while no request waits.
-use super::common::{Waits, name, not_spent};
+use super::common::{Waits, not_spent};
 use super::{Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::units;
 
@@ -14,7 +15,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let leaf = waits.leaf;
     let server = units::or(&leaf.target, "the name server");
     let summary =
-        format!("{}: {} waits for answers of {server}, {} a request.", waits.share_words(), name(leaf), waits.each());
+        format!("{}: {} waits for answers of {server}, {} a request.", waits.share_words(), named(leaf), waits.each());
     let host = leaf.target.rsplit_once(':').map_or("SERVER", |(host, _)| host);
     let fix = format!(
         "Keep the addresses, look names up ahead or without blocking, or run a cache on this host (systemd-resolved, dnsmasq). How \

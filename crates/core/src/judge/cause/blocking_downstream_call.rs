@@ -4,10 +4,11 @@
 //! question (the flow's own account says so), and a name server.
 use parshall_evidence::HopKind;
 
-use super::common::{Waits, name, not_spent};
+use super::common::{Waits, not_spent};
 use super::{Cause, Outcome};
+use crate::judge::chain::{self, named};
 use crate::judge::facts::{Facts, Spent, rtt_ns};
-use crate::judge::{chain, words};
+use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
@@ -18,7 +19,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let leaf = waits.hop(|h| h.kind == HopKind::Reply).unwrap_or(waits.leaf);
     let server = units::or(&leaf.target, "a server that was not seen");
     let summary =
-        format!("{}: {} waits for replies of {server}, {} a request.", waits.share_words(), name(leaf), waits.each());
+        format!("{}: {} waits for replies of {server}, {} a request.", waits.share_words(), named(leaf), waits.each());
     let mut evidence = Vec::new();
     let flow = facts.flows.iter().find(|f| f.rec.pid == leaf.pid && f.rec.remote.to_string() == leaf.target);
     if let Some(flow) = flow.filter(|f| rtt_ns(f) > 0.0) {
@@ -29,7 +30,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let fix = match (blocks, chain::is_elsewhere(facts.capture, &leaf.target)) {
         (true, _) => format!(
             "{} serves nobody else while it waits: ask {server} with an asynchronous client or in other threads.",
-            name(leaf)
+            named(leaf)
         ),
         (false, _) if waits.leaf.kind == HopKind::Network => {
             format!("{server} answers at once, and is far away: ask less often, several at once, or keep its answers.")

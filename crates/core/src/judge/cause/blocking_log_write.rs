@@ -1,8 +1,9 @@
 //! A thread with a request writes to a log, a pipe or a terminal, and waits until that takes more.
 //!
 //! Look-alikes: a data file (blocking-disk-io), and a pipe on which the thread waits for another process' answer.
-use super::common::{Waits, name, not_spent};
+use super::common::{Waits, not_spent};
 use super::{Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::requests::writes;
 use crate::judge::facts::{Facts, Spent};
 use crate::units;
@@ -14,12 +15,12 @@ pub const CAUSE: Cause =
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Log) else { return not_spent(facts, Spent::Log) };
     let writer = waits.hop(writes).unwrap_or(waits.leaf);
-    let reader = waits.after(writer).map(|h| format!("; {} reads it", name(h))).unwrap_or_default();
+    let reader = waits.after(writer).map(|h| format!("; {} reads it", named(h))).unwrap_or_default();
     let target = units::or(&writer.target, "a pipe");
     let summary = format!(
         "{}: {} waits in {} for {target} to take what it writes, {} a request{reader}.",
         waits.share_words(),
-        name(writer),
+        named(writer),
         units::or(&writer.syscall, "write"),
         waits.each()
     );

@@ -217,11 +217,6 @@ pub fn hottest_of_process(facts: &Facts<'_>, pid: u32, mode: Mode) -> Vec<Eviden
     hottest(facts, |tid| facts.thread(tid).is_some_and(|t| t.rec.pid == pid), mode)
 }
 
-/// `postgres 940`, for sentences.
-pub fn name(hop: &Hop) -> String {
-    chain::named(hop)
-}
-
 /// A figure of the service as evidence.
 pub fn outstanding(service: &ServiceFact<'_>) -> Evidence {
     words::valued("requests outstanding, mean", service.outstanding, "requests")

@@ -4,8 +4,9 @@
 //! Look-alikes: the run queue (the quota is not used up), a pause of the whole process such as a garbage collection.
 use parshall_evidence::{CgroupCpu, Evidence};
 
-use super::common::{Waits, name};
+use super::common::Waits;
 use super::{Candidate, Cause, Outcome, ThreadLoss, main_thread, place_of, shows, stalls};
+use crate::judge::chain::named;
 use crate::judge::facts::{Blame, Facts, Spent};
 use crate::judge::ledger::thread::State;
 use crate::judge::words;
@@ -53,7 +54,7 @@ const FIX: &str =
 /// Requests whose path ends at a throttled thread.
 fn of_requests(waits: Waits<'_, '_>, group: Option<&CgroupCpu>, share: f64) -> Outcome {
     let spent =
-        format!("{}: {} is out of CPU quota, {} a request.", waits.share_words(), name(waits.leaf), waits.each());
+        format!("{}: {} is out of CPU quota, {} a request.", waits.share_words(), named(waits.leaf), waits.each());
     let group = group.filter(|g| g.throttled_periods > 0);
     let summary = group.map_or(spent.clone(), |g| format!("{spent} {}", summary(Some(g), share)));
     let trial = (waits.leaf.pid != 0).then(|| format!("parshall try quota=max --pid {}", waits.leaf.pid));

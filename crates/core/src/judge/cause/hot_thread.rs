@@ -1,8 +1,9 @@
 //! Requests wait unread for one thread that is never idle, while others that serve the same service are.
 //!
 //! Look-alikes: a single thread that serves all (user-cpu-bound, or at capacity), threads that wait for a CPU (run-queue-latency).
-use super::common::{Waits, name, not_spent};
+use super::common::{Waits, not_spent};
 use super::{Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
 use crate::stats::ratio;
@@ -18,7 +19,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let summary = format!(
         "{}: {} is on a CPU for {} of the time and has requests waiting, while other threads that serve are idle.",
         waits.share_words(),
-        name(leaf),
+        named(leaf),
         units::percent(busy)
     );
     let evidence = vec![

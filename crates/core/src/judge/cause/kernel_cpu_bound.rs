@@ -2,8 +2,9 @@
 //!
 //! Look-alikes: copies in small pieces (small-copy-buffer), page faults and mapping (page-fault-churn), memory reclaim
 //! (memory-reclaim), and a thread saturated by cheap calls (at capacity).
-use super::common::{Mode, Waits, hottest_of_process, name, not_spent};
+use super::common::{Mode, Waits, hottest_of_process, not_spent};
 use super::{Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 
 /// The entry in the list.
@@ -17,7 +18,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let summary = format!(
         "{}: {} is on a CPU for them, {} a request, most of it in the kernel.{most}",
         waits.share_words(),
-        name(leaf),
+        named(leaf),
         waits.each()
     );
     let fix = format!(

@@ -5,8 +5,9 @@
 //! sleep in futex for want of work, an interpreter's lock whose holder computes (user-cpu-bound), and a garbage collector.
 use parshall_evidence::{Evidence, Hop, HopKind};
 
-use super::common::{Waits, name, not_spent, outstanding};
+use super::common::{Waits, not_spent, outstanding};
 use super::{Candidate, Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
 use crate::units;
@@ -20,10 +21,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let holder = waits.after(lock);
     let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
     let held = match holder {
-        Some(holder) => format!("{} holds it and {did}", name(holder)),
+        Some(holder) => format!("{} holds it and {did}", named(holder)),
         None => "who held it was not seen".to_string(),
     };
-    let summary = format!("{}: {} waits for a lock; {held}.", waits.share_words(), name(lock));
+    let summary = format!("{}: {} waits for a lock; {held}.", waits.share_words(), named(lock));
     let mut evidence = vec![outstanding(waits.service)];
     if waits.service.rec.working_ns > 0 {
         evidence.push(words::valued("requests worked on at a time, mean", waits.at_a_time(), "requests"));
@@ -40,13 +41,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
 
 /// Threads that wait for each other: it ends only when somebody ends one of them.
 fn deadlock(waits: Waits<'_, '_>, evidence: Vec<Evidence>) -> Candidate {
-    let around: Vec<String> = waits.cycle().into_iter().map(name).collect();
+    let around: Vec<String> = waits.cycle().into_iter().map(named).collect();
     let summary = format!("{}: a deadlock. {}.", waits.share_words(), around.join(" waits for "));
     let who = waits.leaf;
     let fix = format!(
         "None of them goes on by itself: restart {} now, then take the locks in the same order everywhere. \
          Where it waits: {}.",
-        name(who),
+        named(who),
         inspect(who)
     );
     waits.candidate(summary, evidence, fix)
@@ -56,7 +57,7 @@ fn fix(lock: &Hop, holder: Option<&Hop>, leaf: &Hop) -> String {
     let Some(holder) = holder else {
         return format!("Find the holder: {}. Then hold the lock for less, or split it.", inspect(lock));
     };
-    let who = name(holder);
+    let who = named(holder);
     let change = match leaf.kind {
         HopKind::Client => format!("{who} holds the lock while its client sends nothing: end its transaction sooner."),
         HopKind::Timer => format!("{who} sleeps while it holds the lock: release it before the wait."),

@@ -2,8 +2,9 @@
 //! the process' mappings.
 //!
 //! Look-alikes: memory that is reclaimed (memory-reclaim), other work of the kernel (kernel-cpu-bound).
-use super::common::{Mode, Waits, hottest_of_process, name, not_spent};
+use super::common::{Mode, Waits, hottest_of_process, not_spent};
 use super::{Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 
 /// The entry in the list.
@@ -15,7 +16,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let summary = format!(
         "{}: {} spends {} a request in page faults, mapping and unmapping.",
         waits.share_words(),
-        name(leaf),
+        named(leaf),
         waits.each()
     );
     let fix = format!(

@@ -1,8 +1,9 @@
 //! The process that has the request was stopped: by SIGSTOP, a debugger or the freezer of its control group.
 //!
 //! Look-alikes: quota (cpu-throttled), a garbage collector (stop-the-world), a CPU that others use (run-queue-latency).
-use super::common::{Waits, name, not_spent};
+use super::common::{Waits, not_spent};
 use super::{Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 
 /// The entry in the list.
@@ -13,7 +14,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let leaf = waits.leaf;
     let by = if leaf.target.is_empty() { String::new() } else { format!(" by {}", leaf.target) };
     let summary =
-        format!("{}: {} was stopped meanwhile{by}, {} a request.", waits.share_words(), name(leaf), waits.each());
+        format!("{}: {} was stopped meanwhile{by}, {} a request.", waits.share_words(), named(leaf), waits.each());
     let fix = if by.is_empty() {
         format!(
             "Find who stops it (kill -STOP, a debugger, docker pause, the freezer): grep -E 'State|TracerPid' /proc/{0}/status. Let \

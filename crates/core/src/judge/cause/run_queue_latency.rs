@@ -1,8 +1,9 @@
 //! Threads with a request could run and wait for a CPU, on which a process that has nothing to do with the service runs.
 //!
 //! Look-alikes: quota (cpu-throttled), and CPUs that the service and its own clients fill (at capacity, or user-cpu-bound).
-use super::common::{Waits, name, not_spent};
+use super::common::{Waits, not_spent};
 use super::{Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
 use crate::stats::ratio;
@@ -17,7 +18,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let summary = format!(
         "{}: {} could run and waits for a CPU, on which {who} runs, {} a request.",
         waits.share_words(),
-        name(leaf),
+        named(leaf),
         waits.each()
     );
     let mut evidence = Vec::new();

@@ -3,8 +3,9 @@
 //! By Little's law a request then takes as many reply intervals as requests are outstanding. Look-alikes: a thread at work all of
 //! the time (user-cpu-bound, or at capacity), a lock whose holder was seen (lock-contention), and timers that run side by side
 //! (timer-wait: their replies come bunched or at random).
-use super::common::{Waits, name, not_spent, outstanding};
+use super::common::{Waits, not_spent, outstanding};
 use super::{Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
 use crate::stats::ratio;
@@ -28,7 +29,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         units::decimal(waits.service.outstanding),
         units::duration(gap),
         units::duration(rec.p50_ns as f64),
-        name(waits.leaf)
+        named(waits.leaf)
     );
     let evidence = vec![
         outstanding(waits.service),

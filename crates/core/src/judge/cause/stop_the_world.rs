@@ -2,8 +2,9 @@
 //! wait (the JVM's `VM Thread`, `GC Thread#0`, ...); collectors without a thread of their own are not seen.
 //!
 //! Look-alikes: quota and SIGSTOP (the threads did not wait for each other), a lock that one of the application's threads holds.
-use super::common::{Waits, name, not_spent};
+use super::common::{Waits, not_spent};
 use super::{Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::requests::is_collector;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
@@ -20,7 +21,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         "{}: the threads of {} wait until {} is done, {} a request.",
         waits.share_words(),
         units::or(&collector.process, "the process"),
-        name(collector),
+        named(collector),
         waits.each()
     );
     let busy: f64 = facts

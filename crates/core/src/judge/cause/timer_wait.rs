@@ -3,8 +3,9 @@
 //!
 //! Look-alikes: an idle loop with a tick (no request is outstanding), a lock whose holder sleeps (lock-contention), and requests
 //! that are served one at a time, each with a timer of its own (serialized-service: their replies are evenly spaced).
-use super::common::{Waits, name, not_spent};
+use super::common::{Waits, not_spent};
 use super::{Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
 use crate::units;
@@ -16,7 +17,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Timer) else { return not_spent(facts, Spent::Timer) };
     let leaf = waits.leaf;
     let function = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
-    let summary = format!("{}: {} {function}, {} a request.", waits.share_words(), name(leaf), waits.each());
+    let summary = format!("{}: {} {function}, {} a request.", waits.share_words(), named(leaf), waits.each());
     let rec = waits.service.rec;
     let evidence = vec![
         words::valued(

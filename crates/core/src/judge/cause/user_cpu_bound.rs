@@ -4,11 +4,12 @@
 //! that is saturated by cheap requests, which is healthy.
 use parshall_evidence::{Confidence, Evidence, Place};
 
-use super::common::{Mode, Waits, hottest, hottest_of_process, name};
+use super::common::{Mode, Waits, hottest, hottest_of_process};
 use super::{
     Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, handshake_per_request, main_thread, place_of, shows,
     small_copy_buffer, stalls, thread_name,
 };
+use crate::judge::chain::named;
 use crate::judge::facts::{Blame, Facts, Part, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::runtime::{self, Runtime};
@@ -54,7 +55,7 @@ fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
     let summary = format!(
         "{}: {} is on a CPU for them, or for those before them, {} a request.{most}",
         waits.share_words(),
-        name(leaf),
+        named(leaf),
         waits.each()
     );
     let runtime = runtime::of(facts, leaf.pid, &leaf.process);

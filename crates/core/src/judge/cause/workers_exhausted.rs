@@ -2,8 +2,9 @@
 //!
 //! Look-alikes: one worker (serialized-service), workers that wait for a disk, a lock, a name server, another server or their quota
 //! (that is the cause then), and workers at work on a CPU (user-cpu-bound, or at capacity).
-use super::common::{Waits, name, not_spent, outstanding};
+use super::common::{Waits, not_spent, outstanding};
 use super::{Cause, Outcome};
+use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
 use crate::units;
@@ -20,7 +21,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         waits.share_words(),
         waits.each(),
         units::plural(u64::from(rec.workers), "worker", "workers"),
-        name(waits.leaf)
+        named(waits.leaf)
     );
     let evidence = vec![
         outstanding(waits.service),
