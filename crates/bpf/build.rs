@@ -32,6 +32,7 @@ fn main() {
     let objects = [
         ("src/diagnose/probes.bpf.c", "probes"),
         ("src/diagnose/classic/classic.bpf.c", "classic"),
+        ("src/kernel_names/names.bpf.c", "kernel_names"),
         ("src/relay/redirect.bpf.c", "redirect"),
         ("src/sockets/closes.bpf.c", "socket_closes"),
         ("src/sockets/iter.bpf.c", "socket_iter"),

@@ -177,9 +177,9 @@ async def loop():
 def push():
     """Sends each subscriber an event a few times a second, and reads its acknowledgement. No one waits for a reply."""
     s = listener()
-    subscribers = [s]
+    subscribers, due = [s], 0
     while True:
-        for ready in select.select(subscribers, [], [], 0.15)[0]:
+        for ready in select.select(subscribers, [], [], max(0, due - time.monotonic()))[0]:
             if ready is s:
                 subscribers.append(s.accept()[0])
                 continue
@@ -189,6 +189,9 @@ def push():
                 gone = True
             if gone:
                 subscribers.remove(ready)
+        if time.monotonic() < due:
+            continue
+        due = time.monotonic() + 0.15
         for one in subscribers[1:]:
             try:
                 one.sendall(b"event: tick\r\n")

@@ -660,12 +660,17 @@ struct pt_regs {
 	long orig_ax;
 	unsigned long di;
 	unsigned long ax;
+	unsigned long ip;
+	unsigned long sp;
+	unsigned long bp;
 };
 #elif defined(__TARGET_ARCH_arm64)
 struct pt_regs {
 	s32 syscallno;
 	u64 orig_x0;
 	u64 regs[31];
+	u64 sp;
+	u64 pc;
 };
 #else
 #error "no system call registers known for this architecture"

@@ -8,6 +8,7 @@
 mod bytes;
 pub mod clock;
 pub mod diagnose;
+pub mod kernel_names;
 mod kernel_types;
 mod load;
 pub mod relay;

@@ -111,7 +111,7 @@ impl Observed {
         let flows = probes.flows().unwrap();
         tids.extend(probes.threads().unwrap().iter().map(|dump| dump.tid));
         let mut events = Vec::new();
-        probes.drain(&mut events);
+        while probes.drain(&mut events) {}
         assert_eq!((probes.counters().lost, probes.counters().untracked), (0, 0));
         let mut observed = Self {
             slice: (begin, end),

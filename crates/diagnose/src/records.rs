@@ -3,14 +3,21 @@ use std::collections::HashMap;
 
 use parshall_bpf::diagnose::Event;
 use parshall_bpf::diagnose::sample::SampleWire;
-use parshall_bpf::diagnose::thread::{ThreadStallWire, UserStackWire, fd_kind};
+use parshall_bpf::diagnose::thread::{ThreadStallWire, UserMemoryWire, UserStackWire, fd_kind};
 use parshall_evidence::{Capture, CpuSample, FlowStall, OffCpu, ThreadStall};
 
 use super::syscall_name::syscall_name;
-use parshall_host::symbols::{Stacks, in_interrupt};
+use parshall_host::symbols::{Stacks, UserStack, in_interrupt};
 
 /// The most stalls of each kind that are kept; the time of the others is in the accounts.
 const STALLS_MAX: usize = 200_000;
+
+/// The most stacks that are unwound from a copy of their memory.
+const UNWOUND_MAX: usize = 512;
+
+/// Where a thread sleeps: its id, its stack pointer, and the frames that the kernel found. The same place is the same chain of calls,
+/// nearly always: the callers' frames lie above in the same memory.
+type Place = (u32, u64, u32);
 
 /// A sample's identity: thread, in user mode, system call, stack.
 type SampleKey = (u32, bool, i32, Option<u32>);
@@ -22,6 +29,10 @@ pub struct Records {
     thread_stalls: Vec<ThreadStall>,
     /// Index into `thread_stalls` of the stall whose user stack has not arrived yet, by thread.
     open: HashMap<u32, usize>,
+    /// Index into `thread_stalls` of each thread's last stall that has a user stack, and where the thread slept.
+    last: HashMap<u32, (usize, Place)>,
+    /// Stacks that were unwound, by where their threads slept.
+    unwound: HashMap<Place, u32>,
     samples: HashMap<SampleKey, u64>,
     events: u64,
 }
@@ -56,10 +67,12 @@ impl Records {
     /// `eager`: name user addresses as they arrive, because their process may end before the window does.
     pub fn new(eager: bool) -> Self {
         Self {
-            stacks: Stacks::new(eager),
+            stacks: Stacks::new(eager, |addresses| parshall_bpf::kernel_names::names(addresses).ok()),
             flow_stalls: Vec::new(),
             thread_stalls: Vec::new(),
             open: HashMap::new(),
+            last: HashMap::new(),
+            unwound: HashMap::new(),
             samples: HashMap::new(),
             events: 0,
         }
@@ -72,6 +85,7 @@ impl Records {
             Event::FlowStall(wire) if self.flow_stalls.len() < STALLS_MAX => self.flow_stalls.extend(wire.decode()),
             Event::ThreadStall(wire) if self.thread_stalls.len() < STALLS_MAX => self.take_thread_stall(&wire),
             Event::UserStack(wire) => self.take_user_stack(&wire),
+            Event::UserMemory(wire) => self.take_user_memory(&wire),
             Event::Sample(wire) => self.take_sample(&wire),
             _ => {}
         }
@@ -102,9 +116,40 @@ impl Records {
     }
 
     fn take_user_stack(&mut self, wire: &UserStackWire) {
-        let user = self.stacks.intern(wire.tgid, &[], wire.stack());
-        if let Some(stall) = self.open.remove(&wire.head.tid).and_then(|i| self.thread_stalls.get_mut(i)) {
-            stall.stack = self.stacks.join(stall.stack, user);
+        let Some(user) = self.stacks.intern(wire.tgid, &[], wire.stack()) else { return };
+        let Some(index) = self.open.remove(&wire.head.tid) else { return };
+        let place = (wire.head.tid, wire.sp, user);
+        self.last.insert(wire.head.tid, (index, place));
+        let whole = self.unwound.get(&place).filter(|_| wire.sp != 0).copied();
+        self.set_user_stack(index, whole.unwrap_or(user));
+    }
+
+    /// Replaces the user stack that arrived before, if more frames are found.
+    fn take_user_memory(&mut self, wire: &UserMemoryWire) {
+        let Some((index, place)) = self.last.remove(&wire.head.tid) else { return };
+        if place.1 != wire.sp || self.unwound.len() >= UNWOUND_MAX {
+            return;
+        }
+        let addresses = self.stacks.unwind(UserStack {
+            tgid: wire.tgid,
+            ip: wire.ip,
+            sp: wire.sp,
+            fp: wire.fp,
+            lr: wire.lr,
+            memory: wire.memory().to_vec(),
+        });
+        if addresses.len() <= self.stacks.user_frames(place.2).len() {
+            return;
+        }
+        if let Some(whole) = self.stacks.intern(wire.tgid, &[], &addresses) {
+            self.unwound.insert(place, whole);
+            self.set_user_stack(index, whole);
+        }
+    }
+
+    fn set_user_stack(&mut self, stall: usize, user: u32) {
+        if let Some(stall) = self.thread_stalls.get_mut(stall) {
+            stall.stack = self.stacks.join(stall.stack, Some(user));
         }
     }
 

@@ -26,9 +26,28 @@ pub struct Counters {
     /// Destinations to which most of the ephemeral ports are taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortUse>,
+    /// Control groups of the subject's processes that read back from a disk what was reclaimed from memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<MemoryGroup>,
     /// Connected sockets at the window's end; empty where a namespace has too many to read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<SocketFigures>,
+}
+
+/// Memory of a control group over the window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryGroup {
+    /// Its path in the hierarchy.
+    pub path: String,
+    /// The subject's processes in it.
+    pub pids: Vec<u32>,
+    /// Its limit; None if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+    /// Pages of files that were read back soon after they had been reclaimed (`workingset_refault_file` in memory.stat).
+    pub refaulted_bytes: u64,
+    /// What these processes read from block devices (`read_bytes` in /proc/PID/io).
+    pub read_bytes: u64,
 }
 
 /// A network namespace.

@@ -13,10 +13,11 @@ struct Mount {
     point: PathBuf,
 }
 
-/// The hierarchies that may control CPU time.
+/// The hierarchies that may control CPU time and memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mounts {
     v1_cpu: Option<Mount>,
+    v1_memory: Option<Mount>,
     v2: Option<Mount>,
 }
 
@@ -49,6 +50,7 @@ impl Mounts {
             let found = Mount { root: mount.root_path(), point: mount.point() };
             match mount.kind {
                 b"cgroup" if mount.has_option("cpu") => mounts.v1_cpu = Some(found),
+                b"cgroup" if mount.has_option("memory") => mounts.v1_memory = Some(found),
                 b"cgroup2" => mounts.v2 = Some(found),
                 _ => {}
             }
@@ -74,6 +76,15 @@ impl Mounts {
 
     /// As [`Mounts::cpu_directory`], with the top of the hierarchy before it.
     pub fn cpu_hierarchy(&self, cgroup: &str) -> Option<(PathBuf, PathBuf)> {
+        self.hierarchy(cgroup, "cpu", self.v1_cpu.as_ref())
+    }
+
+    /// As [`Mounts::cpu_hierarchy`], for the memory of a process.
+    pub fn memory_hierarchy(&self, cgroup: &str) -> Option<(PathBuf, PathBuf)> {
+        self.hierarchy(cgroup, "memory", self.v1_memory.as_ref())
+    }
+
+    fn hierarchy(&self, cgroup: &str, controller: &str, v1: Option<&Mount>) -> Option<(PathBuf, PathBuf)> {
         let mut unified = None;
         for line in cgroup.lines() {
             let mut fields = line.splitn(3, ':');
@@ -83,8 +94,8 @@ impl Mounts {
             if path.split('/').any(|part| part == "..") {
                 continue;
             }
-            if controllers.split(',').any(|name| name == "cpu") {
-                return self.v1_cpu.as_ref().map(|mount| mount.hierarchy(path));
+            if controllers.split(',').any(|name| name == controller) {
+                return v1.map(|mount| mount.hierarchy(path));
             }
             if controllers.is_empty() {
                 unified = Some(path);
@@ -135,6 +146,9 @@ mod tests {
         let v2 = mounts.cpu_directory("0::/pod1/app\n");
         assert_eq!(v2, Some("/sys/fs/cgroup/unified/app".into()));
         assert_eq!(mounts.cpu_directory("0::/\n"), Some("/sys/fs/cgroup/unified/".into()));
+        let memory = |cgroup: &str| mounts.memory_hierarchy(cgroup).map(|(_, directory)| directory);
+        assert_eq!(memory("7:memory:/a\n0::/c\n"), Some("/sys/fs/cgroup/memory/a".into()));
+        assert_eq!(memory("0::/pod1/app\n"), v2);
         assert_eq!(mounts.cpu_directory("nonsense"), None);
         assert_eq!(Mounts::default().cpu_directory("0::/a\n"), None);
     }

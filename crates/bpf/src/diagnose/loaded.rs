@@ -196,9 +196,10 @@ impl<P: Programs> Loaded<P> {
         by_thread(self.programs.map(SharedMap::SysCells), |key: &SysKey| key.tid)
     }
 
-    /// Appends the records in the ring buffer, without waiting for more.
-    pub fn drain(&self, events: &mut Vec<Event>) {
-        self.inbox.drain(events);
+    /// Appends records of the ring buffer, up to a few thousand, without waiting for more. True if there may be more: the caller
+    /// handles these first, so that a full ring of 8 MiB is never held in memory twice.
+    pub fn drain(&self, events: &mut Vec<Event>) -> bool {
+        self.inbox.drain(events)
     }
 
     /// The counters so far. A record that could not be decoded counts as lost.
@@ -226,6 +227,9 @@ impl<P: Programs> Loaded<P> {
     }
 }
 
+/// Records that are taken from the ring buffer at a time.
+const DRAINED_MAX: usize = 4096;
+
 /// Decodes the records of the ring buffer.
 struct Inbox {
     ring: RingBuffer<'static>,
@@ -249,10 +253,16 @@ impl Inbox {
         Ok(Self { ring: builder.build()?, events, undecoded })
     }
 
-    fn drain(&self, events: &mut Vec<Event>) {
+    fn drain(&self, events: &mut Vec<Event>) -> bool {
         // Consuming fails only when a callback does, and ours does not.
-        let _ = self.ring.consume();
-        events.append(&mut self.events.borrow_mut());
+        let consumed = self.ring.consume_raw_n(DRAINED_MAX);
+        let mut inbox = self.events.borrow_mut();
+        if events.is_empty() {
+            std::mem::swap(events, &mut inbox);
+        } else {
+            events.append(&mut inbox);
+        }
+        usize::try_from(consumed).is_ok_and(|consumed| consumed >= DRAINED_MAX)
     }
 }
 

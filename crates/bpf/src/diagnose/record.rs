@@ -39,6 +39,8 @@ pub enum Event {
     UdpCall(udp::UdpCallWire),
     /// A signal was sent that stops a process.
     StopSignal(signal::StopSignalWire),
+    /// The memory of the user stack that has the same thread and sequence number.
+    UserMemory(Box<thread::UserMemoryWire>),
 }
 
 /// Decodes one record. Returns `None` if its kind or length is unknown.
@@ -56,6 +58,7 @@ pub fn decode(bytes: &[u8]) -> Option<Event> {
         9 => Event::UdpCall(read(bytes)?),
         10 => Event::FlowEnd(Box::new(read::<lifecycle::ShortFlowEndWire>(bytes)?.dump())),
         11 => Event::StopSignal(read(bytes)?),
+        12 => Event::UserMemory(Box::new(read(bytes)?)),
         _ => return None,
     };
     Some(event)
@@ -99,6 +102,7 @@ mod tests {
                     Event::UserStack(s) => drop(s.stack().len()),
                     Event::Sample(s) => drop((s.kernel_stack().len(), s.user_stack().len())),
                     Event::FlowEnd(d) => drop(d.cells()),
+                    Event::UserMemory(m) => drop(m.memory().len()),
                     Event::OffCpu(o) => assert!(format!("{:?}", o.waker_context()).len() > 3),
                     Event::UdpCall(u) => assert_eq!(u.addresses().0.port(), u.sport),
                     Event::ThreadEnd(_) | Event::Call(_) | Event::StopSignal(_) => {}

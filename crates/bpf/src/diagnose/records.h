@@ -42,7 +42,7 @@ enum call_op { OP_RECEIVE, OP_SEND, OP_ACCEPT };
 
 enum record_kind {
 	REC_FLOW_STALL = 1, REC_THREAD_STALL, REC_USER_STACK, REC_SAMPLE, REC_FLOW_END, REC_THREAD_END, REC_OFF_CPU, REC_CALL,
-	REC_UDP_CALL, REC_SHORT_FLOW_END, REC_STOP_SIGNAL
+	REC_UDP_CALL, REC_SHORT_FLOW_END, REC_STOP_SIGNAL, REC_USER_MEMORY
 };
 
 struct flow_key {
@@ -125,7 +125,8 @@ struct flow {
 	u8 passive;
 	u8 in_send;
 	u8 late;          /* the connection was open before it was tracked, at its first send or receive */
-	u8 pad[2];
+	u8 sends_in_row;  /* sends since the last receive, 255 at most */
+	u8 pad;
 	u32 run_unsent;   /* fields of the socket during the run */
 	u32 run_packets_out;
 	u32 run_unread;
@@ -197,7 +198,25 @@ struct user_stack_rec {
 	u32 seq;
 	u32 n_ustack;
 	u32 pad;
+	u64 sp;       /* 0 where it is not known */
 	u64 ustack[USTACK_MAX];
+};
+
+#define MEMORY_BLOCK 2048
+#define MEMORY_BLOCKS 8
+
+/* Registers of user mode, and the user stack's memory from `sp` on, for the user stack with the same thread and sequence number. */
+struct user_memory_rec {
+	struct record_head head;
+	u32 tgid;
+	u32 seq;
+	u64 ip;
+	u64 sp;
+	u64 fp;
+	u64 lr;
+	u32 n_memory;
+	u32 pad;
+	u8 memory[MEMORY_BLOCK * MEMORY_BLOCKS];
 };
 
 struct sample_rec {
@@ -216,6 +235,7 @@ struct sample_rec {
 struct thread {
 	u64 since;        /* begin of the current state */
 	u64 wake;         /* when it was last woken */
+	u64 memory_sp;    /* the stack pointer when memory was last copied */
 	u64 on_ns;
 	u64 sys_t0;
 	u64 sys_on0;
@@ -245,7 +265,8 @@ struct thread {
 	u32 copy_votes;
 	u8 why;           /* enum off_why of the sleep that ended at `wake` */
 	u8 waker_context; /* enum waker_context; it and waker_tid are set for every sleep, the other waker_ fields for stalls */
-	u8 pad[2];
+	u8 memory_copies; /* user stacks whose memory was copied */
+	u8 pad;
 	u32 runq_log2[20];
 	char waker_comm[COMM_LEN];
 	u64 wstack[KSTACK_MAX];

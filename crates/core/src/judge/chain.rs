@@ -198,7 +198,13 @@ fn function(capture: &Capture, hop: &Hop) -> String {
     let stack = hop.stack.and_then(|i| capture.stacks.get(i as usize));
     let mut frames = stack.iter().flat_map(|s| &s.frames).filter(|f| !f.kernel && !f.module.contains("libc"));
     let own = frames.find(|f| !LIBRARY.iter().any(|p| f.name.starts_with(p)));
-    own.map_or_else(String::new, |f| format!(" ({})", f.name))
+    own.map_or_else(String::new, |f| format!(" ({})", without_arguments(&f.name)))
+}
+
+/// A C++ function without the types of its arguments.
+fn without_arguments(function: &str) -> &str {
+    let begin = function.find('(').filter(|&at| at > 0 && function.ends_with(')'));
+    begin.map_or(function, |at| &function[..at])
 }
 
 fn stack(capture: &Capture, hop: &Hop) -> Vec<String> {
@@ -212,6 +218,8 @@ pub fn is_end_seen(capture: &Capture, part: &PartFact<'_>) -> bool {
     part.rec.hops.last().is_some_and(|leaf| match leaf.kind {
         HopKind::Unseen | HopKind::Lock | HopKind::Worker | HopKind::Unread | HopKind::AcceptQueue => false,
         HopKind::Reply => is_elsewhere(capture, &leaf.target),
+        // A lock whose wait has a limit: the timer is not what it waits for.
+        HopKind::Timer if part.spent == Spent::Lock => part.rec.hops.iter().any(|h| h.kind == HopKind::Lock),
         _ => true,
     })
 }

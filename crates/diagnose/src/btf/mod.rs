@@ -42,6 +42,8 @@ const FLOWS_EAGER: u32 = 8192;
 /// The longest time between two drains of the ring: it holds several times what arrives meanwhile on a host that opens 26,000
 /// connections a second. Each drain disturbs a saturated service, so there are no more than needed.
 const TICK: Duration = Duration::from_millis(50);
+/// The most portions of records that are handled in a row: several times what the ring holds.
+const DRAINS_MAX: usize = 256;
 /// A connection of which no slice saw anything is kept by itself only if it lived longer than this.
 const SHORT_LIFE_NS: u64 = 100_000_000;
 /// The time between two checks of the host's idle time and of whether the subject still lives.
@@ -159,8 +161,7 @@ impl Session {
             let next = plan.due_at().min(deadline);
             std::thread::sleep(TICK.min(Duration::from_nanos(next.saturating_sub(monotonic_ns()))));
             let now = monotonic_ns();
-            self.probes.drain(&mut events);
-            self.take(&mut events);
+            self.drain(&mut events);
             progress.at(Duration::from_nanos(now - self.begin));
             if now >= deadline || stop.requested() {
                 break;
@@ -189,8 +190,7 @@ impl Session {
             self.end = monotonic_ns();
         }
         let (open_flows, live_threads) = (self.probes.flows()?, self.probes.threads()?);
-        self.probes.drain(&mut events);
-        self.take(&mut events);
+        self.drain(&mut events);
         // What ended before the window was over comes first and so wins over the later dump.
         let (kept, rest) = self.ended_flows.take();
         self.merge(&rest);
@@ -200,6 +200,17 @@ impl Session {
         self.last_threads.extend(kept.into_iter().chain(live_threads));
         stop.ended();
         Ok(())
+    }
+
+    /// Handles what has arrived; `events` is empty before and after.
+    fn drain(&mut self, events: &mut Vec<Event>) {
+        for _ in 0..DRAINS_MAX {
+            let more = self.probes.drain(events);
+            self.take(events);
+            if !more {
+                break;
+            }
+        }
     }
 
     fn take(&mut self, events: &mut Vec<Event>) {

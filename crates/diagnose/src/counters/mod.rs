@@ -1,7 +1,8 @@
 //! Counters and settings of the kernel around the subject: read when the window begins and when it ends.
 //!
 //! `namespace` reads those of one network namespace, `queues` the queues of its devices, `owners` which sockets and descriptors
-//! belong to the subject's processes. What the numbers mean is decided in `parshall_core::judge`.
+//! belong to the subject's processes, `memory` their control groups' memory. What the numbers mean is decided in `parshall_core::judge`.
+mod memory;
 mod namespace;
 mod owners;
 mod queues;
@@ -30,6 +31,7 @@ pub struct Watch<'a> {
     at: Instant,
     first: HashMap<u64, Reading>,
     descriptors: BTreeMap<u32, u64>,
+    memory: memory::Watch,
 }
 
 impl<'a> Watch<'a> {
@@ -38,7 +40,8 @@ impl<'a> Watch<'a> {
         let spaces = resolved.namespaces.iter().take(NAMESPACES_MAX);
         let first = spaces.filter_map(|space| Some((space.ino, Reading::take(space, resolved)?))).collect();
         let descriptors = resolved.processes.iter().filter_map(|p| Some((p.pid, owners::open_descriptors(p.pid)?)));
-        Self { resolved, at: Instant::now(), descriptors: descriptors.collect(), first }
+        let memory = memory::Watch::start(resolved.processes.iter().map(|p| p.pid));
+        Self { resolved, at: Instant::now(), descriptors: descriptors.collect(), first, memory }
     }
 
     /// Reads again, and returns the differences.
@@ -62,6 +65,7 @@ impl<'a> Watch<'a> {
             });
         }
         counters.descriptors = owners.descriptors(&self.descriptors);
+        counters.memory = self.memory.finish();
         counters
     }
 

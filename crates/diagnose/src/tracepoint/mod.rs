@@ -194,12 +194,14 @@ impl Session {
     }
 
     fn drain(&mut self) {
-        let mut events = Vec::new();
-        self.classic.drain(&mut events);
-        for event in events {
-            match event {
-                Event::ThreadEnd(dump) => self.ended.push(*dump),
-                other => self.records.take(other),
+        let (mut events, mut more) = (Vec::new(), true);
+        while more {
+            more = self.classic.drain(&mut events);
+            for event in events.drain(..) {
+                match event {
+                    Event::ThreadEnd(dump) => self.ended.push(*dump),
+                    other => self.records.take(other),
+                }
             }
         }
     }

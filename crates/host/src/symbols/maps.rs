@@ -9,6 +9,8 @@ use parshall_evidence::Frame;
 pub struct Mapping {
     /// The addresses of the mapping.
     pub range: Range<u64>,
+    /// Whether it holds code.
+    pub executable: bool,
     /// The offset in the file at which it begins, in bytes.
     pub offset: u64,
     /// Major and minor number of the file system's device.
@@ -56,12 +58,13 @@ fn parse(line: &str) -> Option<Mapping> {
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
     let mut words = line.splitn(6, ' ');
     let (begin, end) = words.next()?.split_once('-')?;
-    let offset = hex(words.nth(1)?)?;
+    let executable = words.next()?.contains('x');
+    let offset = hex(words.next()?)?;
     let (major, minor) = words.next()?.split_once(':')?;
     let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
     let inode = words.next()?.parse().ok()?;
     let path = words.next().unwrap_or_default().trim_start().to_owned();
-    Some(Mapping { range: hex(begin)?..hex(end)?, offset, device, inode, path })
+    Some(Mapping { range: hex(begin)?..hex(end)?, executable, offset, device, inode, path })
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! Stacks of addresses: stores each distinct one once, and names its frames while the process still runs.
+mod elf;
 mod elf_copy;
 mod maps;
 mod names;
 mod perf_map;
+mod unwind;
+mod unwind_info;
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,6 +13,8 @@ use parshall_evidence::{Frame, Stack};
 
 use super::timed_worker::TimedWorker;
 use names::Names;
+use unwind::Unwinders;
+pub use unwind::UserStack;
 
 /// The most frames of a stack that are kept.
 const FRAMES_MAX: usize = 48;
@@ -24,13 +29,19 @@ struct Raw {
     user: Vec<u64>,
 }
 
+/// Names addresses of the kernel's code, in order; None when it cannot name any.
+pub type KernelNamer = fn(&[u64]) -> Option<Vec<Option<String>>>;
+
 /// Interns stacks and names their frames.
 ///
-/// Frames are named only when the names are needed: reading the kernel's names alone takes 60 ms of CPU, which would slow down a
+/// Frames are named only when the names are needed: reading all of the kernel's names takes 60 ms of CPU, which would slow down a
 /// saturated service. User addresses can be named as they arrive, for processes that may end before the window does.
 pub struct Stacks {
     /// Returns a frame for each address of a process; process 0 is the kernel.
     namer: TimedWorker<(u32, Vec<u64>), Vec<Frame>>,
+    /// Returns the addresses of a stack.
+    unwinder: TimedWorker<UserStack, Vec<u64>>,
+    kernel: KernelNamer,
     eager: bool,
     names: HashMap<(u32, u64), Frame>,
     ids: HashMap<Raw, u32>,
@@ -38,13 +49,17 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// `eager`: name user addresses as they arrive.
-    pub fn new(eager: bool) -> Self {
+    /// `eager`: name user addresses as they arrive. `kernel` names addresses of the kernel; where it cannot, /proc/kallsyms is read.
+    pub fn new(eager: bool, kernel: KernelNamer) -> Self {
         let namer = TimedWorker::new(|| {
             let mut names = Names::new();
             Box::new(move |(tgid, addresses): (u32, Vec<u64>)| names.frames(tgid, &addresses))
         });
-        Self { namer, eager, names: HashMap::new(), ids: HashMap::new(), stacks: Vec::new() }
+        let unwinder = TimedWorker::new(|| {
+            let mut unwinders = Unwinders::new();
+            Box::new(move |stack: UserStack| unwinders.unwind(&stack))
+        });
+        Self { namer, unwinder, kernel, eager, names: HashMap::new(), ids: HashMap::new(), stacks: Vec::new() }
     }
 
     /// Interns a stack of kernel and user addresses, innermost first, and returns its id.
@@ -63,6 +78,17 @@ impl Stacks {
         let (Some(k), Some(u)) = (kernel, user) else { return kernel.or(user) };
         let (k, u) = (&self.stacks[k as usize], &self.stacks[u as usize]);
         self.keep(Raw { tgid: u.tgid, kernel: k.kernel.clone(), user: u.user.clone() })
+    }
+
+    /// The addresses of a user stack, innermost first, by the call frame information of the files that its process has mapped. They
+    /// are found at once, because the process may end.
+    pub fn unwind(&mut self, stack: UserStack) -> Vec<u64> {
+        self.unwinder.call(stack).unwrap_or_default()
+    }
+
+    /// The user frames of an interned stack.
+    pub fn user_frames(&self, id: u32) -> &[u64] {
+        self.stacks.get(id as usize).map_or(&[], |raw| raw.user.as_slice())
     }
 
     /// All stacks by id, with named frames.
@@ -112,6 +138,12 @@ impl Stacks {
     fn name(&mut self, tgid: u32, addresses: &[u64]) {
         let new: Vec<u64> = addresses.iter().copied().filter(|a| !self.names.contains_key(&(tgid, *a))).collect();
         if new.is_empty() {
+            return;
+        }
+        if let Some(names) = (tgid == 0).then(|| (self.kernel)(&new)).flatten() {
+            let frame = |name| Frame { name, module: String::new(), kernel: true };
+            let named = new.into_iter().zip(names).filter_map(|(address, name)| Some(((0, address), frame(name?))));
+            self.names.extend(named);
             return;
         }
         let Some(frames) = self.namer.call((tgid, new.clone())) else { return };

@@ -157,7 +157,7 @@ impl Names {
 }
 
 /// Opens the mapped file itself, also when it was deleted or is in another mount namespace.
-fn open_mapped(tgid: u32, mapping: &Mapping) -> io::Result<File> {
+pub fn open_mapped(tgid: u32, mapping: &Mapping) -> io::Result<File> {
     if is_users_fuse_device(tgid, mapping.device) {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "a FUSE file system of a user"));
     }

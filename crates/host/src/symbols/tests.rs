@@ -84,7 +84,7 @@ fn a_fifo_in_place_of_a_map_is_not_opened() {
     let map = Removed(map_of(pid));
     assert!(Command::new("mkfifo").arg(&map.0).status().is_ok_and(|status| status.success()));
     let named = in_time(move || {
-        let mut stacks = Stacks::new(false);
+        let mut stacks = Stacks::new(false, |_| None);
         stacks.intern(pid, &[], &[address]);
         names(stacks.named())
     });
@@ -137,7 +137,7 @@ fn a_file_that_is_truncated_meanwhile_does_not_kill_the_process() {
     let Some((sleeper, copy, addresses)) = library(directory.path()) else {
         return parshall_testkit::skip("names of a file that is truncated", "this program has no libm of its own");
     };
-    let mut stacks = Stacks::new(true);
+    let mut stacks = Stacks::new(true, |_| None);
     let (first, rest) = addresses.split_at(addresses.len() / 2);
     // The file is read now.
     take(&mut stacks, sleeper.pid(), first);
@@ -156,7 +156,7 @@ fn a_deleted_file_has_its_names() {
         return parshall_testkit::skip("names of a deleted file", "this program has no libm of its own");
     };
     std::fs::remove_file(copy).expect("ours");
-    let mut stacks = Stacks::new(false);
+    let mut stacks = Stacks::new(false, |_| None);
     take(&mut stacks, sleeper.pid(), &addresses);
     let stacks = stacks.named();
     assert!(stacks.iter().flat_map(|stack| &stack.frames).all(|frame| frame.module == "libnamed.so"));

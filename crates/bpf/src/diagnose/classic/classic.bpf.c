@@ -355,7 +355,7 @@ int on_sys_exit(void *ctx)
 	c->call_gen = slice_gen;
 	/* The user stack of a stall can only be read when the thread is the current task. */
 	if (t->want_ustack)
-		emit_user_stack(ctx, t);
+		emit_user_stack(ctx, t, 0);
 	if (!t->sys_t0)
 		return 0;
 	ret = FIELD(ctx, s64, off_exit_ret, 16);

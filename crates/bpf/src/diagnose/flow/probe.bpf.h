@@ -350,6 +350,9 @@ static __always_inline void flow_enter_slice(struct flow *st)
 	st->arrived = st->last_arrival = st->recv_since = st->send_begin = 0;
 }
 
+/* An application that has sent this often without a receive does not want what waits for it: it streams. */
+#define SENDS_OF_STREAM 8
+
 /*
  * Accounts for the time up to an event. A retransmission timer is not an event here; it only leaves a mark. So after a long
  * interval the mark is looked up, and a timer that fired within the interval ends the run at the time of the timer.
@@ -357,12 +360,16 @@ static __always_inline void flow_enter_slice(struct flow *st)
 __noinline int flow_event(struct flow *st, struct fields *f, int release, u64 now)
 {
 	struct timer_mark *m;
+	u32 unread;
 	u64 key;
 	int s;
 
 	if (!st || !f)
 		return 0;
 	key = st->sk;
+	unread = f->unread;
+	if (st->sends_in_row >= SENDS_OF_STREAM)
+		f->unread = 0;
 	s = classify(f, st->last_op);
 
 	count(CNT_EVENTS);
@@ -372,6 +379,7 @@ __noinline int flow_event(struct flow *st, struct fields *f, int release, u64 no
 			step(st, f, m->write_state, RL_WRITE_TIMER, m->write_at);
 	}
 	step(st, f, s, release, now);
+	f->unread = unread;
 	st->copied = f->copied;
 	st->copied_gen = slice_gen;
 	return 0;
@@ -552,6 +560,8 @@ int BPF_PROG(on_send_end, struct sock *sk, int ret)
 		c->exchanges++;
 	}
 	st->last_op = 2;
+	if (st->sends_in_row < 255)
+		st->sends_in_row++;
 	st->last_send = ret;
 	if (!c->sends || ret < c->send_min)
 		c->send_min = ret;
@@ -582,6 +592,7 @@ static __always_inline void received(struct flow *st, struct fields *f, u64 id, 
 	st->tgid = id >> 32;
 	st->tid = (u32)id;
 	st->last_op = 1;
+	st->sends_in_row = 0;
 	st->calls.recvs++;
 	st->calls.recv_bytes += bytes;
 }

@@ -199,48 +199,55 @@ static __always_inline void emit_end(struct sock *sk, struct tcp_sock *tp, struc
 	SUBMIT(r);
 }
 
-__noinline int count_cells(struct flow *st)
+/* Copies a cell if it has time. Returns false if there is no room. */
+__noinline int copy_cell(struct flow *st, struct short_flow_end_rec *r, u32 cell)
 {
-	int n = 0;
+	u32 n;
 
-	if (!st)
-		return 0;
-	for (int i = 0; i < FS_N * RL_N; i++)
-		n += st->count[i] != 0;
-	return n;
+	if (!st || !r || cell >= FS_N * RL_N)
+		return true;
+	if (!st->count[cell])
+		return true;
+	n = r->n_cells;
+	if (n >= SHORT_CELLS)
+		return false;
+	r->cells[n].ns = st->ns[cell];
+	r->cells[n].count = st->count[cell];
+	r->cells[n].cell = cell;
+	r->n_cells = n + 1;
+	return true;
 }
 
-/* Copies the cells that have time. Their number is kept in memory; in a register, the verifier would check the loop for each of
- * its values. */
-__noinline int copy_cells(struct flow *st, struct short_flow_end_rec *r)
+/* Copies the cells of a flow state. The verifier checks each of these functions once, and not for each cell. */
+__noinline int copy_cells(struct flow *st, struct short_flow_end_rec *r, u32 state)
 {
-	if (!st || !r)
-		return 0;
-	for (u32 i = 0; i < FS_N * RL_N; i++) {
-		u32 n = *(volatile u32 *)&r->n_cells;
+	int room = true;
 
-		if (!st->count[i] || n >= SHORT_CELLS)
-			continue;
-		r->cells[n].ns = st->ns[i];
-		r->cells[n].count = st->count[i];
-		r->cells[n].cell = i;
-		*(volatile u32 *)&r->n_cells = n + 1;
-	}
-	return 0;
+	for (u32 release = 0; release < RL_N; release++)
+		room &= copy_cell(st, r, state * RL_N + release);
+	return room;
 }
 
-static __always_inline void emit_short_end(struct sock *sk, struct tcp_sock *tp, struct flow *st, u64 now)
+/* Returns false for a socket whose ledger has more cells than the short record. */
+static __always_inline bool emit_short_end(struct sock *sk, struct tcp_sock *tp, struct flow *st, u64 now)
 {
 	struct short_flow_end_rec *r = RESERVE(short_flow_end_rec);
+	int room = true;
 
 	if (!r)
-		return;
-	fill_end(sk, tp, st, &r->head, REC_SHORT_FLOW_END, &r->key, &r->snap, now);
+		return true;
 	r->n_cells = 0;
 	r->pad = 0;
-	copy_cells(st, r);
+	for (u32 state = 0; state < FS_N; state++)
+		room &= copy_cells(st, r, state);
+	if (!room) {
+		bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);
+		return false;
+	}
+	fill_end(sk, tp, st, &r->head, REC_SHORT_FLOW_END, &r->key, &r->snap, now);
 	bpf_probe_read_kernel(r->flow, sizeof(r->flow), st);
 	SUBMIT(r);
+	return true;
 }
 
 SEC("tp_btf/inet_sock_set_state")
@@ -252,17 +259,13 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 
 	if (sk->sk_protocol != IPPROTO_TCP)
 		return 0;
-	if (newstate == SYN_SENT) {
+	/* A listener must be tracked before the first socket is cloned from it. */
+	if (newstate == SYN_SENT || newstate == LISTEN) {
 		st = flow_of_call(sk, bpf_get_current_pid_tgid() >> 32);
-		if (st) {
+		if (st && newstate == SYN_SENT) {
 			st->tgid = bpf_get_current_pid_tgid() >> 32;
 			count(CNT_OPENED);
 		}
-		return 0;
-	}
-	/* A listener must be tracked before the first socket is cloned from it. */
-	if (newstate == LISTEN) {
-		flow_of_call(sk, bpf_get_current_pid_tgid() >> 32);
 		return 0;
 	}
 	st = flow_of(sk);
@@ -281,9 +284,7 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 	now = bpf_ktime_get_ns();
 	if (active)
 		cut_flow(sk, tp, st, RL_CLOSE, now);
-	if (count_cells(st) <= SHORT_CELLS)
-		emit_short_end(sk, tp, st, now);
-	else
+	if (!emit_short_end(sk, tp, st, now))
 		emit_end(sk, tp, st, now);
 	return 0;
 }

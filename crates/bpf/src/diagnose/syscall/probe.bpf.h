@@ -14,6 +14,57 @@ static __always_inline struct thread *running_thread(void)
 	return t;
 }
 
+/* With this many frames or more, the program keeps frame pointers. */
+#define FRAMES_WHOLE 4
+/* The most copies of the stack's memory, for each thread. */
+#define MEMORY_COPIES_MAX 8
+
+static __always_inline u64 user_sp(struct pt_regs *regs)
+{
+	return regs->sp;
+}
+
+/* Copies the top of the user stack, from which user space finds the callers by the program's call frame information. */
+static __always_inline void emit_user_memory(struct pt_regs *regs, struct thread *t)
+{
+	struct user_memory_rec *r;
+	u64 sp = user_sp(regs);
+	u32 n = 0;
+
+	/* The same stack pointer is most often the same sleep again. */
+	if (t->memory_sp == sp || t->memory_copies >= MEMORY_COPIES_MAX)
+		return;
+	r = RESERVE(user_memory_rec);
+	if (!r)
+		return;
+	t->memory_sp = sp;
+	t->memory_copies++;
+	r->head.kind = REC_USER_MEMORY;
+	r->head.tid = t->tid;
+	r->head.at = 0;
+	r->tgid = t->tgid;
+	r->seq = t->seq;
+#if defined(__TARGET_ARCH_x86)
+	r->ip = regs->ip;
+	r->fp = regs->bp;
+	r->lr = 0;
+#else
+	r->ip = regs->pc;
+	r->fp = regs->regs[29];
+	r->lr = regs->regs[30];
+#endif
+	r->sp = sp;
+	r->pad = 0;
+#pragma unroll
+	for (int i = 0; i < MEMORY_BLOCKS; i++) {
+		if (bpf_probe_read_user(r->memory + i * MEMORY_BLOCK, MEMORY_BLOCK, (void *)(sp + i * MEMORY_BLOCK)))
+			break;
+		n += MEMORY_BLOCK;
+	}
+	r->n_memory = n;
+	SUBMIT(r);
+}
+
 SEC("tp_btf/sys_enter")
 int BPF_PROG(on_sys_enter, struct pt_regs *regs, long id)
 {
@@ -32,7 +83,7 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long id)
 	t->sys_t0 = now;
 	t->sys_on0 = on_cpu_so_far(t, now);
 	/* The kind is read on entry, because at the exit the descriptor may be closed or refer to another file. */
-	task_descriptor(bpf_get_current_task_btf(), id, false, &fd);
+	task_descriptor(bpf_get_current_task_btf(), id, false, false, &fd);
 	t->sys_fd = fd.kind;
 	if (fd.kind == FD_TCP && call_is(id, CALL_SPLICES))
 		splice_seen = 1;
@@ -50,8 +101,8 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 	if (!t)
 		return 0;
 	/* The user stack of a stall can only be read when the thread is the current task. */
-	if (t->want_ustack)
-		emit_user_stack(ctx, t);
+	if (t->want_ustack && emit_user_stack(ctx, t, user_sp(regs)) < FRAMES_WHOLE)
+		emit_user_memory(regs, t);
 	add_call(t, ret, bpf_ktime_get_ns());
 	if (ret >= 0 && call_is(syscall_nr(regs), CALL_ACCEPTS))
 		emit_accept(ret);

@@ -131,21 +131,26 @@ static __always_inline void note_waker(void *ctx, struct thread *t, u32 tid, u32
 		t->n_wstack = 1; /* not 0: the waker is known, even without its stack */
 }
 
-/* Reports the user stack of a stall. The thread is the current task, which has run again. */
-static __always_inline void emit_user_stack(void *ctx, struct thread *t)
+/* Reports the user stack of a stall, with `sp` as its stack pointer. The thread is the current task, which has run again. Returns the
+ * number of frames. */
+static __always_inline u32 emit_user_stack(void *ctx, struct thread *t, u64 sp)
 {
 	struct user_stack_rec *r = RESERVE(user_stack_rec);
+	u32 n;
 
 	t->want_ustack = 0;
 	if (!r)
-		return;
+		return USTACK_MAX;
 	r->head.kind = REC_USER_STACK;
 	r->head.tid = t->tid;
 	r->head.at = 0;
 	r->tgid = t->tgid;
 	r->seq = t->seq;
-	r->n_ustack = frames(bpf_get_stack(ctx, r->ustack, sizeof(r->ustack), BPF_F_USER_STACK));
+	r->sp = sp;
+	n = frames(bpf_get_stack(ctx, r->ustack, sizeof(r->ustack), BPF_F_USER_STACK));
+	r->n_ustack = n;
 	SUBMIT(r);
+	return n;
 }
 
 /* Copies the ledger to `d`. The caller sets the other fields of `d`. */

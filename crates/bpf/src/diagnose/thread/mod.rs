@@ -8,6 +8,8 @@ use crate::diagnose::record::RecordHead;
 pub const KSTACK_MAX: usize = 24;
 /// Most frames of a user stack.
 pub const USTACK_MAX: usize = 40;
+/// Most bytes of a user stack's memory that are copied.
+pub const MEMORY_MAX: usize = 16 << 10;
 
 /// `struct thread_dump`: a thread's ledger. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
@@ -96,6 +98,7 @@ pub struct UserStackWire {
     pub seq: u32,
     pub n_ustack: u32,
     pub pad: u32,
+    pub sp: u64,
     pub ustack: [u64; USTACK_MAX],
 }
 
@@ -103,6 +106,30 @@ impl UserStackWire {
     /// The user stack, innermost frame first.
     pub fn stack(&self) -> &[u64] {
         head(&self.ustack, self.n_ustack)
+    }
+}
+
+/// `struct user_memory_rec`: registers of user mode, and the memory of the user stack from `sp` on.
+#[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct UserMemoryWire {
+    pub head: RecordHead,
+    pub tgid: u32,
+    pub seq: u32,
+    pub ip: u64,
+    pub sp: u64,
+    pub fp: u64,
+    pub lr: u64,
+    pub n_memory: u32,
+    pub pad: u32,
+    pub memory: [u8; MEMORY_MAX],
+}
+
+impl UserMemoryWire {
+    /// What was copied of the stack.
+    pub fn memory(&self) -> &[u8] {
+        &self.memory[..MEMORY_MAX.min(self.n_memory as usize)]
     }
 }
 

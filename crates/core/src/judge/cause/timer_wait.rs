@@ -36,8 +36,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Frame, HopKind, Stack};
+    use parshall_evidence::{Confidence, Frame, HopKind, Stack};
 
+    use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
     use crate::testkit::verdict_of;
 
@@ -64,6 +65,12 @@ mod tests {
         let frame = |name: &str| Frame { name: name.to_string(), module: "postgres".to_string(), kernel: false };
         capture.stacks = vec![Stack { frames: vec![frame("WaitLatch"), frame("ProcSleep")] }];
         assert_eq!(verdict_of(&capture), "lock-contention");
+        capture.stacks = vec![Stack { frames: vec![frame("handler::ha_index_read_map(unsigned char*)")] }];
+        let report = judge(&capture);
+        assert_eq!(report.verdict.cause.as_deref(), Some("lock-contention"));
+        assert_eq!(report.verdict.confidence, Confidence::Medium, "its holder was not seen");
+        let text = &report.findings[0].chain[0].text;
+        assert!(text.ends_with("(handler::ha_index_read_map)"), "{text}");
     }
 
     #[test]

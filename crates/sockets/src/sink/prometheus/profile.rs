@@ -38,7 +38,8 @@ pub fn take(duration: Duration) -> Result<Vec<u8>, Refused> {
     let _free = Free;
     let mut sampler = Sampler::start(HZ, threads()).map_err(Refused::Host)?;
     let (begun, at) = (Instant::now(), SystemTime::now());
-    let (pid, mut stacks) = (std::process::id(), Stacks::new(false));
+    let (pid, mut stacks) =
+        (std::process::id(), Stacks::new(false, |addresses| parshall_bpf::kernel_names::names(addresses).ok()));
     let mut counts: HashMap<u32, u64> = HashMap::new();
     while begun.elapsed() < duration {
         std::thread::sleep(ROUND.min(duration.saturating_sub(begun.elapsed())));

@@ -181,8 +181,8 @@ fn seen_whole(flow: &FlowFact<'_>) -> bool {
 fn setup_ns(flow: &FlowFact<'_>) -> f64 {
     let handshake = min_rtt_ns(flow.rec).min(flow.ledger.wall_ns);
     let before = exchanges_on(flow).saturating_sub(1) as f64;
-    let waiting =
-        flow.ledger.of(State::InFlight) + flow.ledger.of(State::PeerThinking) + flow.ledger.of(State::AppThinking);
+    let states = [State::InFlight, State::PeerThinking, State::AppThinking, State::ReaderWaiting];
+    let waiting: f64 = states.into_iter().map(|state| flow.ledger.of(state)).sum();
     handshake + waiting * ratio(before, before + 1.0)
 }
 

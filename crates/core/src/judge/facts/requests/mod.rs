@@ -7,7 +7,7 @@ mod spent;
 
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, FlowRecord, HopKind, PathPart, Service};
+use parshall_evidence::{Capture, FlowRecord, HopKind, MemoryGroup, PathPart, Service};
 
 use super::blame::{Blame, Part};
 use super::{FlowFact, Shape};
@@ -205,6 +205,13 @@ pub fn is_served_by(flow: &FlowRecord, service: &Service) -> bool {
         || flow.local.ip().is_loopback()
         || ip.is_loopback();
     !service.outbound && serves(flow) && flow.local.port() == service.address.port() && same
+}
+
+/// The group of a process whose files have no room in memory: most of what its processes read from a disk had been there before.
+pub fn thrashing(capture: &Capture, pid: u32) -> Option<&MemoryGroup> {
+    let groups = capture.counters.iter().flat_map(|c| &c.memory);
+    let mut of_process = groups.filter(|g| g.pids.contains(&pid));
+    of_process.find(|g| g.read_bytes > 0 && g.refaulted_bytes.saturating_mul(2) >= g.read_bytes)
 }
 
 /// Lost time that the network or the kernel's TCP is responsible for.

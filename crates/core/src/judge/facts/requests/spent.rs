@@ -175,13 +175,14 @@ impl<'c> Context<'c> {
             HopKind::Reply | HopKind::Connect | HopKind::Send if self.service.outbound && hops.len() == 1 => {
                 Spent::Flow
             }
-            HopKind::OnCpu if !is_queued(part) && self.overstates(leaf.pid) => Spent::Unseen,
+            HopKind::OnCpu if !is_queued(part) && self.overstates(part, leaf) => Spent::Unseen,
             HopKind::Timer | HopKind::Unseen if self.waits_for_row_lock(leaf) => Spent::Lock,
             HopKind::Deadlock => Spent::Lock,
             HopKind::Stopped => Spent::Stopped,
             HopKind::Throttled => Spent::Throttled,
             HopKind::NameServer => Spent::Dns,
             HopKind::Disk if is_log(leaf) => Spent::Log,
+            HopKind::Disk if self.reads_back(leaf) => Spent::Memory,
             HopKind::Disk => Spent::Disk,
             HopKind::Memory if self.waits_for_mapping(leaf) => Spent::PageFaults,
             HopKind::Memory => Spent::Memory,
@@ -194,10 +195,16 @@ impl<'c> Context<'c> {
         }
     }
 
-    /// More CPU time than the scheduler's own account has of the process: sleeps of it were not seen.
-    fn overstates(&self, pid: u32) -> bool {
-        let own = self.own_ns.get(&pid).copied().unwrap_or(0.0);
-        self.all_ns.get(&pid).is_some_and(|&all| all > 0.0 && own > 2.0 * all + super::FLOOR_NS)
+    /// More CPU time than the scheduler's own account has of the process: sleeps of it were not seen. A hop may stand for many
+    /// processes of one kind, of which it names one; in slices, for more than were seen.
+    fn overstates(&self, part: &PartFact<'_>, leaf: &Hop) -> bool {
+        let own = self.own_ns.get(&leaf.pid).copied().unwrap_or(0.0);
+        let alike = match leaf.threads {
+            0 | 1 => 1.0,
+            seen => f64::from(seen) * ratio(part.ns, part.rec.ns as f64).max(1.0),
+        };
+        let all = self.all_ns.get(&leaf.pid).copied().unwrap_or(0.0) * alike;
+        all > 0.0 && own > 2.0 * all + super::FLOOR_NS
     }
 
     /// A wait whose last hop is neither a CPU nor a device, and that no lock stands before.
@@ -303,12 +310,19 @@ impl<'c> Context<'c> {
         computes && part.rec.hops.iter().filter(|h| h.kind == HopKind::Lock).all(is)
     }
 
-    /// A database waits for a lock of its own in a loop with a timeout: only its functions tell that from a sleep.
+    /// A database waits for a lock of its own with a timeout: only its functions tell that from a sleep. Within a storage engine of
+    /// MariaDB and MySQL (`handler::ha_`), nothing else is waited for with a timeout.
     fn waits_for_row_lock(&self, leaf: &Hop) -> bool {
-        const FUNCTIONS: [&str; 4] = ["ProcSleep", "LockAcquire", "WaitOnLock", "lock_wait"];
+        const FUNCTIONS: [&str; 5] = ["ProcSleep", "LockAcquire", "WaitOnLock", "lock_wait", "handler::ha_"];
         let stack = leaf.stack.and_then(|i| self.capture.stacks.get(i as usize));
         let mut frames = stack.iter().flat_map(|s| &s.frames).filter(|f| !f.kernel);
         frames.any(|f| FUNCTIONS.iter().any(|name| f.name.starts_with(name)))
+    }
+
+    /// It reads a file, and most of what its control group reads was in memory before: there is no room for it.
+    fn reads_back(&self, leaf: &Hop) -> bool {
+        let writes = writes(leaf) || leaf.syscall.contains("sync");
+        !writes && super::thrashing(self.capture, leaf.pid).is_some()
     }
 
     /// It waits for other threads that change the process' mappings, and not for memory.
