@@ -90,6 +90,10 @@ pub struct PathPart {
     pub requests: u64,
     /// The longest such time of one request.
     pub longest_ns: u64,
+    /// These requests came before the last one on a connection that was opened and closed for a few: what a protocol asks before
+    /// the request that the client is after.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub setup: bool,
 }
 
 /// A thread on the way of a request, and what it did or waited for.

@@ -215,7 +215,7 @@ fn who_stops_a_process_is_named() {
         r#"echo "stopper $$"; for i in $(seq 100); do kill -STOP "$0"; sleep 0.1; kill -CONT "$0"; sleep 0.1; done"#;
     let (stopper, _) = common::start_lines(Command::new("bash").args(["-c", stops, &pid]), 1);
     let capture = observe(&["--port", &chain.port.to_string()]);
-    let by = format!("bash[{}] (SIGSTOP)", stopper.pid());
+    let by = format!("bash {} (SIGSTOP)", stopper.pid());
     let found = targets(&capture, HopKind::Stopped);
     assert!(!found.is_empty() && found.iter().all(|target| *target == by), "{found:?}, not {by}");
     drop(stopper);
@@ -235,7 +235,7 @@ fn who_uses_the_cpu_instead_is_named() {
     let (hog, _) = common::start_lines(Command::new("taskset").args(["-c", "0", "bash", "-c", spins]), 1);
     let capture = observe(&["--port", &chain.port.to_string()]);
     let found = targets(&capture, HopKind::RunQueue);
-    let named = format!("bash[{}]", hog.pid());
+    let named = format!("bash {}", hog.pid());
     assert!(found.contains(&named.as_str()), "{found:?}, not {named}");
     assert!(!found.iter().any(|target| target.starts_with("thread ")), "{found:?}");
 }

@@ -178,13 +178,19 @@ impl<'a> Index<'a> {
     /// The last send on a socket that began before `before`.
     pub fn last_send(&self, socket: FlowId, before: u64) -> Option<&'a SocketCall> {
         let calls = self.timeline.calls.get(&socket)?;
-        calls.iter().rev().skip_while(|c| c.since_ns > before).find(|c| c.op == Op::Send)
+        let later = calls.partition_point(|c| c.at_ns <= before);
+        // A send that was under way then is the next one or later.
+        let under_way = calls[later..].iter().take_while(|c| c.since_ns <= before).filter(|c| c.op == Op::Send).last();
+        under_way.or_else(|| calls[..later].iter().rev().find(|c| c.op == Op::Send))
     }
 
-    /// Whether anything was received on a socket after `from`.
-    pub fn receives_after(&self, socket: FlowId, from: u64) -> bool {
+    /// Whether anything was received on a socket after `from` in the slice to which `at` belongs.
+    pub fn receives_after(&self, socket: FlowId, from: u64, at: u64) -> bool {
+        let slices = &self.timeline.slices;
+        let slice_end = slices.get(slices.partition_point(|slice| slice.1 < at)).map_or(u64::MAX, |slice| slice.1);
         let calls = self.timeline.calls.get(&socket).map_or(&[][..], Vec::as_slice);
-        calls[calls.partition_point(|c| c.at_ns <= from)..].iter().any(|c| c.op == Op::Receive)
+        let later = calls[calls.partition_point(|c| c.at_ns <= from)..].iter();
+        later.take_while(|c| c.at_ns <= slice_end).any(|c| c.op == Op::Receive)
     }
 
     /// A connection of the process of `tid` on which a request was sent after `from` and not answered by `to`.

@@ -204,18 +204,18 @@ fn part(index: &Index<'_>, keys: Vec<Key>, sum: &Sum) -> PathPart {
             stack: most(sum.stacks.get(i)),
         }
     });
-    PathPart { hops: hops.collect(), ns: sum.ns, requests: sum.requests, longest_ns: sum.longest_ns }
+    PathPart { hops: hops.collect(), ns: sum.ns, requests: sum.requests, longest_ns: sum.longest_ns, setup: false }
 }
 
-/// `sh[812]`, `worker-3 of app[311]`; without a number where the threads of several processes had the same name.
+/// `sh 812`, `worker-3 of app 311`; without a number where the threads of several processes had the same name.
 fn numbered(index: &Index<'_>, name: &str, tids: &BTreeMap<u32, u64>) -> String {
     let named = tids.keys().filter_map(|tid| Some((*tid, index.names(*tid)?)));
     let pids: BTreeSet<u32> = named.clone().map(|(_, names)| names.pid).filter(|pid| *pid != 0).collect();
     match (pids.len(), named.clone().next()) {
         (1, Some((tid, names))) if tids.len() == 1 && names.thread != names.process && !names.thread.is_empty() => {
-            format!("{} of {}[{}]", names.thread, names.process, if names.pid == 0 { tid } else { names.pid })
+            format!("{} of {} {}", names.thread, names.process, if names.pid == 0 { tid } else { names.pid })
         }
-        (1, Some((_, names))) => format!("{name}[{}]", names.pid),
+        (1, Some((_, names))) => format!("{name} {}", names.pid),
         _ => name.to_string(),
     }
 }

@@ -13,6 +13,8 @@ use crate::stats::Spans;
 
 /// Requests of one service whose time is followed.
 const FOLLOWED_MAX: usize = 400;
+/// Requests of a connection that is opened for a few at most.
+const SHORT_REQUESTS_MAX: u64 = 6;
 /// The same for a service that was only reached by following another.
 const FOLLOWED_MAX_INNER: usize = 60;
 
@@ -94,7 +96,7 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
     }
     let pids = pids(index, &all, members);
     let since = pids.iter().filter_map(|pid| timeline.observed_pids.get(pid)).min().copied().unwrap_or(0);
-    let answered: Vec<&Request> = all.iter().filter(|r| r.reply_tid.is_some()).collect();
+    let answered: Vec<&Request> = all.iter().filter(|r| r.reply_tid.is_some() && !is_abandoned(index, r)).collect();
     let mut times: Vec<u64> = answered.iter().map(|r| r.ns()).collect();
     times.sort_unstable();
     let last_slice = timeline.slices.last().copied().unwrap_or_default();
@@ -133,10 +135,12 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
     })
 }
 
-/// The connection closed without a reply.
+/// The connection closed without a reply, or the client had closed its end before the reply.
 fn is_abandoned(index: &Index<'_>, request: &Request) -> bool {
-    let closed_ns = index.socket(request.socket).and_then(|socket| socket.closed_ns);
-    request.reply_tid.is_none() && closed_ns.is_some_and(|at| at <= request.end_ns)
+    let Some(socket) = index.socket(request.socket) else { return false };
+    let client = socket.other_end.and_then(|id| index.socket(id));
+    let left = client.and_then(|client| client.closed_ns).is_some_and(|at| at < request.end_ns);
+    left || (request.reply_tid.is_none() && socket.closed_ns.is_some_and(|at| at <= request.end_ns))
 }
 
 /// The requests whose time tells most: those that were answered, unless most of the time went to others. A request that the end
@@ -150,16 +154,34 @@ fn telling(all: &[Request]) -> Vec<Request> {
 
 fn paths(index: &Index<'_>, group: Group, all: &[Request]) -> (u64, u64, Vec<PathPart>) {
     let most = if group.followed { FOLLOWED_MAX_INNER } else { FOLLOWED_MAX };
-    let mut paths = Paths::new(index);
+    let (mut paths, mut setup) = (Paths::new(index), Paths::new(index));
     let (mut count, mut ns) = (0, 0);
     let chosen = telling(all);
+    let last = if group.outbound { HashMap::new() } else { last_of_short(index, all) };
     for request in evenly(&chosen, most) {
         let pieces = if group.outbound { walk::sent(index, request) } else { walk::served(index, request) };
         count += 1;
         ns += pieces.iter().map(|p| p.ns).sum::<u64>();
-        paths.add(&pieces);
+        let before_last = last.get(&request.socket).is_some_and(|&arrived_ns| request.arrived_ns < arrived_ns);
+        if before_last { &mut setup } else { &mut paths }.add(&pieces);
     }
-    (count, ns, paths.finish())
+    let setup = setup.finish().into_iter().map(|part| PathPart { setup: true, ..part });
+    let mut parts: Vec<PathPart> = paths.finish().into_iter().chain(setup).collect();
+    parts.sort_by_key(|part| std::cmp::Reverse(part.ns));
+    (count, ns, parts)
+}
+
+/// When the last request that was answered arrived, for each connection that was opened and closed for a few.
+fn last_of_short(index: &Index<'_>, all: &[Request]) -> HashMap<FlowId, u64> {
+    let mut last: HashMap<FlowId, (u64, u64)> = HashMap::new();
+    for request in all.iter().filter(|r| r.reply_tid.is_some()) {
+        if index.socket(request.socket).is_some_and(|socket| socket.opened && socket.closed_ns.is_some()) {
+            let known = last.entry(request.socket).or_default();
+            *known = (known.0 + 1, known.1.max(request.arrived_ns));
+        }
+    }
+    let short = last.into_iter().filter(|(_, (count, _))| *count <= SHORT_REQUESTS_MAX);
+    short.map(|(id, (_, arrived_ns))| (id, arrived_ns)).collect()
 }
 
 /// Connections whose requests were read by more than one thread.

@@ -105,6 +105,28 @@ fn what_the_end_of_a_slice_cut_is_left_out_where_it_is_the_lesser_part() {
 }
 
 #[test]
+fn what_is_unread_when_a_slice_ends_may_be_answered_in_the_next_one() {
+    // 101 asks 201, which is stopped for the whole first slice and answers in the second.
+    let waits = OffCpu { syscall: RECV, fd: FdKind::Tcp, target: 3, ..off(101, 160, 1_000_000, 1_000_000) };
+    let stopped = OffCpu { why: Why::Stopped, ..off(201, 0, 1_000_000, 1_000_000) };
+    let mut script = Script::new()
+        .socket(1, served_socket(7000), 101)
+        .socket(3, client_socket(6379), 101)
+        .socket(4, served_socket(6379), 201)
+        .pair(3, 4)
+        .receives(101, 1, 100, 100)
+        .sends(101, 3, 150)
+        .off(waits)
+        .off(stopped)
+        .receives(201, 4, 150, 2_000_100)
+        .sends(201, 4, 2_000_200)
+        .receives(101, 3, 2_000_200, 2_000_300)
+        .sends(101, 1, 2_000_400);
+    script.timeline.slices = vec![(0, 1_000_000), (2_000_000, 3_000_000)];
+    has(&services(&script.timeline)[0], "101:Reply > 201:Unread > 201:Stopped", 999_850);
+}
+
+#[test]
 fn a_worker_that_is_given_the_request_is_no_step() {
     // 101 reads, wakes 102 which was idle, and 102 computes and replies.
     let service = only(
@@ -369,6 +391,33 @@ fn a_client_that_gives_up_ends_its_request() {
 }
 
 #[test]
+fn a_client_that_has_closed_its_end_gets_no_reply() {
+    let script = || {
+        let script = Script::new().socket(1, served_socket(7000), 101).receives(101, 1, 100, 100).sends(101, 1, 900);
+        script.sleeps(101, 200, 800, FUTEX, Waker::Unknown)
+    };
+    let left = |closed_ns| {
+        let client = Socket { closed_ns, ..client_socket(7000) };
+        only(script().socket(2, client, 301).pair(1, 2))
+    };
+    assert_eq!((left(Some(700)).requests, left(Some(700)).abandoned), (0, 1));
+    assert_eq!((left(Some(900)).requests, left(Some(900)).abandoned), (1, 0));
+    assert_eq!((left(None).requests, left(None).abandoned), (1, 0));
+}
+
+#[test]
+fn what_comes_before_the_last_request_of_a_short_connection_opens_it() {
+    let script = |opened| {
+        let socket = Socket { opened, closed_ns: Some(2_000), ..served_socket(5432) };
+        let script = Script::new().socket(1, socket, 101);
+        script.receives(101, 1, 100, 100).sends(101, 1, 900).receives(101, 1, 1_000, 1_000).sends(101, 1, 1_050)
+    };
+    let times = |service: Service| service.path.iter().map(|part| (part.setup, part.ns)).collect::<Vec<_>>();
+    assert_eq!(times(only(script(true))), [(true, 800), (false, 50)]);
+    assert_eq!(times(only(script(false))), [(false, 850)]);
+}
+
+#[test]
 fn a_reply_that_comes_after_the_client_gave_up_was_awaited() {
     // 101 polls for the reply of 201, which comes at 800; the client of 101 left at 700.
     let socket = Socket { closed_ns: Some(700), ..served_socket(7000) };
@@ -618,10 +667,10 @@ fn who_runs_instead_has_a_name_and_a_number() {
         }
         target_of(&only(script), HopKind::RunQueue).to_string()
     };
-    assert_eq!(named(&[(900, 900, "sh")]), "sh[900]");
-    assert_eq!(named(&[(900, 900, "sh"), (900, 900, "sh")]), "sh[900]");
-    assert_eq!(named(&[(901, 900, "worker-3")]), "worker-3 of sh[900]");
-    assert_eq!(named(&[(901, 900, "worker-3"), (902, 900, "worker-4")]), "worker-# of sh[900]");
+    assert_eq!(named(&[(900, 900, "sh")]), "sh 900");
+    assert_eq!(named(&[(900, 900, "sh"), (900, 900, "sh")]), "sh 900");
+    assert_eq!(named(&[(901, 900, "worker-3")]), "worker-3 of sh 900");
+    assert_eq!(named(&[(901, 900, "worker-3"), (902, 900, "worker-4")]), "worker-# of sh 900");
     assert_eq!(named(&[(900, 900, "sh"), (910, 910, "sh")]), "sh");
     assert_eq!(target_of(&only(preempted_by(&[900])), HopKind::RunQueue), "other processes");
 }
@@ -636,6 +685,6 @@ fn who_stopped_a_process_is_the_target_of_its_wait() {
     };
     assert_eq!(target_of(&only(stopped()), HopKind::Stopped), "", "not what it was about to read");
     let mut script = stopped();
-    script.timeline.stopped_by.insert(100, "kill[812] (SIGSTOP)".to_string());
-    assert_eq!(target_of(&only(script), HopKind::Stopped), "kill[812] (SIGSTOP)");
+    script.timeline.stopped_by.insert(100, "kill 812 (SIGSTOP)".to_string());
+    assert_eq!(target_of(&only(script), HopKind::Stopped), "kill 812 (SIGSTOP)");
 }

@@ -166,7 +166,7 @@ pub struct Timeline {
     pub lock_holders: HashMap<u32, u32>,
     /// Of threads that still slept for a mutex when the window ended, who held it.
     pub mutex_owners: HashMap<u32, u32>,
-    /// Of processes that were stopped, who did it: `kill[812] (SIGSTOP)`, `gdb[90] (ptrace)`, where that was seen.
+    /// Of processes that were stopped, who did it: `kill 812 (SIGSTOP)`, `gdb 90 (ptrace)`, where that was seen.
     pub stopped_by: HashMap<u32, String>,
     /// Processes whose threads were observed, with the time from which they were.
     pub observed_pids: HashMap<u32, u64>,

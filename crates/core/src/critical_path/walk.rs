@@ -551,7 +551,7 @@ impl<'a> Walk<'a> {
             return self.emit(Step::new(waits, HopKind::Deadlock), hi.saturating_sub(at));
         }
         // Sent, and neither read nor answered by anybody since.
-        let unread = |since: &u64| (!read || *since > read_until) && !self.index.receives_after(id, *since);
+        let unread = |since: &u64| (!read || *since > read_until) && !self.index.receives_after(id, *since, hi);
         let sent = self.index.last_send(id, hi).map(|call| call.since_ns).filter(unread);
         let (Some(sent), Some((reader, queue))) = (sent, self.index.reader_to_be(id)) else {
             let step = Step::new(0, HopKind::Network);

@@ -82,6 +82,7 @@ fn seen(capture: &Capture, cause: &str) -> bool {
         | "buffer-sysctl-cap"
         | "receive-queue-collapse"
         | "local-shaper" => capture.counters.is_some(),
+        "connection-per-request" => flows || idle || !capture.services.is_empty(),
         // Resets are counted by the probes of the whole window.
         "resets" => true,
         "syn-loss" => flows || capture.counters.is_some(),

@@ -147,7 +147,8 @@ fn hop() -> impl Strategy<Value = Hop> {
 /// Any service.
 pub fn service() -> impl Strategy<Value = Service> {
     let part = (vec(hop(), 0..5), ns(), counter());
-    let part = part.prop_map(|(hops, ns, requests)| PathPart { hops, ns, requests, longest_ns: ns });
+    let part =
+        part.prop_map(|(hops, ns, requests)| PathPart { hops, ns, requests, longest_ns: ns, setup: ns % 8 == 0 });
     let flags = (any::<bool>(), any::<bool>(), 0..4u32, 7000..7002u16);
     (vec(ns(), 12), vec(counter(), 3), vec(part, 0..8), flags).prop_map(
         |(t, n, path, (outbound, followed, workers, port))| {

@@ -161,7 +161,7 @@ impl ServiceBuilder {
         let (all, n) = (self.record.outstanding_ns, self.record.followed_requests);
         let part = |(hops, share): (Hops, f64)| {
             let ns = (all as f64 * share) as u64;
-            PathPart { hops: hops.hops, ns, requests: n, longest_ns: ns / n.max(1) * 2 }
+            PathPart { hops: hops.hops, ns, requests: n, longest_ns: ns / n.max(1) * 2, setup: false }
         };
         self.record.followed_ns = all;
         self.record.path = self.parts.into_iter().map(part).collect();

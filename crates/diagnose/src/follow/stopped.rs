@@ -28,7 +28,7 @@ impl Stopped {
             _ => "SIGTTOU",
         };
         let sender = parshall_bpf::comm(&signal.sender_comm);
-        self.note(signal.tgid, format!("{sender}[{}] ({name})", signal.sender_tgid));
+        self.note(signal.tgid, format!("{sender} {} ({name})", signal.sender_tgid));
     }
 
     /// Notes the debugger of a process that is stopped now, or that its control group is frozen. Meant for a few times a second:
@@ -37,7 +37,7 @@ impl Stopped {
         let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return };
         let tracer = proc_fs::status_field(&status, "TracerPid").and_then(|field| field.parse::<u32>().ok());
         if let Some(tracer) = tracer.filter(|&tracer| tracer != 0) {
-            self.note(pid, format!("{}[{tracer}] (ptrace)", comm(tracer)));
+            self.note(pid, format!("{} {tracer} (ptrace)", comm(tracer)));
         } else if let Some(group) = frozen_group(pid) {
             self.note(pid, format!("the freezer of {group}"));
         }
@@ -118,7 +118,7 @@ mod tests {
             timeline.names.insert(tid, Names { pid, ..Names::default() });
         }
         stopped.complete(&mut timeline);
-        assert_eq!(timeline.stopped_by.into_iter().collect::<Vec<_>>(), [(100, "kill[812] (SIGSTOP)".to_owned())]);
+        assert_eq!(timeline.stopped_by.into_iter().collect::<Vec<_>>(), [(100, "kill 812 (SIGSTOP)".to_owned())]);
     }
 
     #[test]

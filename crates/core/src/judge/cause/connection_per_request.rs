@@ -5,17 +5,47 @@
 //! those whose cost is the TLS handshake's computing (`handshake-per-request`).
 use parshall_evidence::Confidence;
 
+use super::common::Waits;
 use super::{Candidate, Cause, Outcome, handshake_per_request, place_of, stalls};
+use crate::judge::chain::named;
 use crate::judge::facts::network::OF_LIFE_MIN;
-use crate::judge::facts::{Blame, Facts};
+use crate::judge::facts::{Blame, Facts, Spent};
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
+
+const FIX: &str = "Keep connections open and use them again: keep-alive (`Connection: keep-alive` at both ends, a large enough limit of \
+    idle connections in the client's pool), or a connection pool before a database (pgbouncer).";
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "connection-per-request", title: "A connection is opened for each request", test };
 
 fn test(facts: &Facts<'_>) -> Outcome {
+    match Waits::on(facts, Spent::Setup) {
+        Some(waits) => of_requests(waits).holds(),
+        None => of_flows(facts),
+    }
+}
+
+/// What the service spends on new connections before the request that each is opened for.
+fn of_requests(waits: Waits<'_, '_>) -> Candidate {
+    let rec = waits.service.rec;
+    let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
+    let each = ratio(rec.requests as f64, rec.connections as f64);
+    let summary = format!(
+        "{}: each connection is opened for {each:.1} requests, and those before the last one take {} a request; {} {did}.",
+        waits.share_words(),
+        waits.each(),
+        named(waits.leaf)
+    );
+    let evidence = vec![
+        words::counted("connections with requests", rec.connections),
+        words::counted("of them, opened within the observed time", rec.opened),
+    ];
+    waits.candidate(summary, evidence, FIX)
+}
+
+fn of_flows(facts: &Facts<'_>) -> Outcome {
     if let Some(why) = facts.no_account_of_flows() {
         return Outcome::Untested(why);
     }
@@ -50,9 +80,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         words::valued("of it, opening: one round trip, and the exchanges before the last", setup.setup_ns / 1e6, "ms"),
         stalls("connections", &lost),
     ];
-    let fix = "Keep connections open and use them again: keep-alive (`Connection: keep-alive` at both ends, a large enough limit of idle \
-               connections in the client's pool), or a connection pool before a database (pgbouncer).";
-    let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
+    let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, FIX);
     candidate.min_share = OF_LIFE_MIN;
     if setup.exchanges > 1.5 {
         candidate.confidence = Confidence::Medium;
@@ -62,8 +90,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Capture, FlowState, Release, Role};
+    use parshall_evidence::{Capture, FlowState, HopKind, Release, Role};
 
+    use crate::judge::judge;
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
     use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
 
     /// Forty connections of one exchange, with a round trip of `rtt_ms` and an answer after `answer_ms` more.
@@ -90,5 +120,17 @@ mod tests {
         assert_eq!(verdict_of(&short(10, 0)), "connection-per-request");
         assert_ne!(verdict_of(&short(10, 90)), "connection-per-request");
         assert_eq!(verdict_of(&short(0, 0)), "healthy");
+    }
+
+    #[test]
+    fn a_database_makes_a_process_for_each_query() {
+        let made = || Hops::new().thread(100, 101, "postgres").on(HopKind::OnCpu, "");
+        let service = ServiceBuilder::new(5432).requests(900, 4.0).part(made(), 0.9).cpu(0.1);
+        let mut capture = with(service);
+        assert_eq!(verdict_of(&capture), "user-cpu-bound");
+        capture.services[0].path[0].setup = true;
+        let report = judge(&capture);
+        assert_eq!(report.verdict.cause.as_deref(), Some("connection-per-request"), "{report:#?}");
+        assert!((report.findings[0].share - 0.9).abs() < 0.01);
     }
 }

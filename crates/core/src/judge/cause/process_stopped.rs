@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn who_stopped_it_is_named() {
         for (by, fix) in [
-            ("kill[812] (SIGSTOP)", "kill -CONT 100"),
+            ("kill 812 (SIGSTOP)", "kill -CONT 100"),
             ("gdb[90] (ptrace)", "detach"),
             ("the freezer of /x", "cgroup.freeze"),
         ] {

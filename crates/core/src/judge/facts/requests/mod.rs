@@ -239,6 +239,11 @@ pub fn supersede(requests: &Requests<'_>, flows: &[FlowFact<'_>], parts: &mut Ve
         .iter()
         .map(|f| f.shape == Shape::RequestReply && requests.services.iter().any(|s| is_served_by(f.rec, s.rec)))
         .collect();
+    // What opens their connections is on the account of the requests that come first.
+    let opening = |flow: &FlowFact<'_>| {
+        let mut of_flow = requests.services.iter().filter(|s| is_served_by(flow.rec, s.rec));
+        of_flow.any(|s| s.lost_to(Spent::Setup).next().is_some())
+    };
     // By who asked whom: time of these waits that is on the account of requests, and time that is left to the flow.
     let mut asked: BTreeMap<(u32, &str), (f64, f64)> = BTreeMap::new();
     for part in requests.counted().flat_map(|s| &s.parts) {
@@ -255,6 +260,7 @@ pub fn supersede(requests: &Requests<'_>, flows: &[FlowFact<'_>], parts: &mut Ve
         match part.blame {
             Blame::SupplyBlocked => true,
             Blame::PeerThink => !waits,
+            Blame::Setup => !opening(flow) && !flow.pair.is_some_and(|other| opening(&flows[other])),
             blame => is_network(blame) || !served[part.flow],
         }
     });

@@ -10,6 +10,8 @@ use crate::stats::ratio;
 /// A share of the CPU samples from which on page faults, reclaim or the kernel give their name to a process' CPU time.
 const SPECIAL_SHARE: f64 = 0.30;
 const KERNEL_SHARE: f64 = 0.60;
+/// From this share of the requests' time on, what opens connections is what it is spent on.
+const OPENING_SHARE: f64 = 0.5;
 /// From this share of the connections on that several threads read, work moves between threads.
 const MOVED_SHARE: f64 = 0.2;
 /// A thread that sleeps for this share of the time in wait for events is idle.
@@ -60,6 +62,8 @@ pub enum Spent {
     Stopped,
     /// For a connection to be established.
     Connect,
+    /// For what is asked on a new connection before the request that it was opened for.
+    Setup,
     /// On the way between sockets.
     Network,
     /// For something that no cause claims.
@@ -96,6 +100,7 @@ impl Spent {
             Spent::Log => "writing a log or pipe",
             Spent::Stopped => "process stopped",
             Spent::Connect => "connecting",
+            Spent::Setup => "opening connections",
             Spent::Network => "on the way on this host",
             Spent::Other => "blocked otherwise",
         }
@@ -118,6 +123,8 @@ struct Context<'c> {
     /// Requests are served one after the other, as the spacing of their replies shows.
     serial: bool,
     observed_ns: f64,
+    /// Most of the time of its requests goes into opening connections, whatever each of them did then.
+    opens: bool,
 }
 
 /// Decides for each part of a service.
@@ -156,11 +163,16 @@ impl<'c> Context<'c> {
             requests: fact.requests,
             outstanding: fact.outstanding,
             serial: is_serial(service, fact.outstanding),
+            opens: opens(fact),
             observed_ns: capture.window_ns as f64,
         }
     }
 
     fn spent(&self, part: &PartFact<'_>) -> Spent {
+        if part.rec.setup && self.opens { Spent::Setup } else { self.spent_on(part) }
+    }
+
+    fn spent_on(&self, part: &PartFact<'_>) -> Spent {
         let hops = &part.rec.hops;
         let Some(leaf) = hops.last() else { return Spent::Unseen };
         if hops.iter().skip(1).any(|h| is_collector(&h.thread)) {
@@ -287,7 +299,8 @@ impl<'c> Context<'c> {
 
     /// One of the processes that serve or ask here, or the kernel's own threads that move their packets.
     fn is_own(&self, target: &str) -> bool {
-        let name = target.split('[').next().unwrap_or(target);
+        let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let name = target.rsplit_once(' ').filter(|(_, last)| number(last)).map_or(target, |(name, _)| name);
         let process = name.rsplit(" of ").next().unwrap_or(name);
         let packets = ["ksoftirqd", "napi/"].iter().any(|name| target.starts_with(name));
         packets || self.names.contains(process) || self.names.contains(name)
@@ -330,6 +343,14 @@ impl<'c> Context<'c> {
         let stack = leaf.stack.and_then(|i| self.capture.stacks.get(i as usize));
         stack.is_some_and(|s| s.frames.iter().any(|f| f.kernel && f.name.starts_with("rwsem_down")))
     }
+}
+
+/// What comes before the request that a connection is opened for takes most of the time, and not a negligible one.
+fn opens(fact: &ServiceFact<'_>) -> bool {
+    let setup = || fact.parts.iter().filter(|part| part.rec.setup);
+    let ns: f64 = setup().map(|part| part.ns).sum();
+    let all: f64 = fact.parts.iter().map(|part| part.ns).sum();
+    ns >= OPENING_SHARE * all && ratio(ns, fact.requests) >= super::FLOOR_NS
 }
 
 /// A thread of the same process and name as the hot one that sleeps until there is an event. The first thread of a process is none
