@@ -19,7 +19,7 @@ fn changed(change: &DeviceChange) -> Device {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    if request_len(bytes).is_some_and(|len| len > bytes.len()) {
+    if request_len(bytes, 0).is_some_and(|len| len > bytes.len()) {
         panic!("a request that is longer than what was received");
     }
     let Ok(Request::Set(change)) = std::str::from_utf8(bytes).map_or(Ok(Request::Get), parse_request) else { return };

@@ -1,12 +1,14 @@
 //! `parshall tunnel`: carries packets between a TUN device and WireGuard peers.
 //!
 //! Everything that is decided is in `parshall_core::tunnel`; this crate has the command ([`up`]), the device with its addresses
-//! and routes ([`interface`]), the sockets and the loop ([`plain`]).
+//! and routes ([`interface`]), the sockets and the loop ([`plain`]), and the thread that `wg` talks to ([`control`]).
 #![forbid(unsafe_code)]
 // Not a library for others: a doc comment stands where it says more than the name.
 #![allow(missing_docs)]
 
 pub mod cli;
+pub mod control;
+mod counters;
 mod interface;
 pub mod plain;
 pub mod request;

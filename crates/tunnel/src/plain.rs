@@ -10,20 +10,23 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parshall_core::tunnel::{
-    DATA_OVERHEAD, DataPath, Datagram, Device, Endpoint, Event, HEADER_LEN, Link, Outcome, Output, PeerId,
-    QUEUED_PACKETS_MAX, Refusal, Superframe, Time, VIRTIO_HEADER_LEN, VirtioHeader, datagram_len, destination,
+    DATA_OVERHEAD, DataPath, Datagram, Device, DeviceChange, Endpoint, Event, HEADER_LEN, Link, Outcome, Output,
+    PeerId, QUEUED_PACKETS_MAX, Refusal, Superframe, Time, VIRTIO_HEADER_LEN, VirtioHeader, datagram_len, destination,
     has_push, join, prepare_first,
 };
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::epoll::{Epoll, Events, READABLE};
 use parshall_sys::udp_batch::{DATAGRAM_MAX, DatagramBatch, Received, SEGMENTS_MAX};
 
+use crate::control::Requests;
+use crate::counters::Counters;
 use crate::sockets::Sockets;
 
 const TUN: u64 = 0;
 const V4: u64 = 1;
 const V6: u64 = 2;
 const STOP: u64 = 3;
+const REQUESTS: u64 = 4;
 
 /// Frames that are read, and messages that are received, before the other direction gets its turn.
 const TURN: usize = 16;
@@ -44,6 +47,9 @@ pub struct Plain {
     /// Packets that wait for a session.
     queued: HashMap<PeerId, VecDeque<Vec<u8>>>,
     out: Output,
+    /// From clients of the configuration protocol.
+    requests: Option<Requests>,
+    counters: Counters,
 }
 
 fn time() -> Time {
@@ -53,9 +59,11 @@ fn time() -> Time {
 
 impl Plain {
     /// Takes a configured device, a non-blocking TUN device with virtio headers and its MTU, and opens the sockets.
-    pub fn new(device: Device, tun: File, mtu: usize) -> io::Result<Self> {
-        let state = device.state();
-        let sockets = Sockets::open(state.listen_port, state.fwmark)?;
+    pub fn new(mut device: Device, tun: File, mtu: usize, requests: Option<Requests>) -> io::Result<Self> {
+        let sockets = Sockets::open(device.listen_port(), device.fwmark())?;
+        let port = DeviceChange { listen_port: Some(sockets.port()?), ..DeviceChange::default() };
+        let mut out = Output::default();
+        device.configure(&port, &mut out);
         Ok(Self {
             path: device.data_path(),
             device,
@@ -65,7 +73,9 @@ impl Plain {
             incoming: DatagramBatch::new(TURN),
             frame: vec![0; FRAME_BYTES].into(),
             queued: HashMap::new(),
-            out: Output::default(),
+            out,
+            requests,
+            counters: Counters::default(),
         })
     }
 
@@ -78,10 +88,12 @@ impl Plain {
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         let epoll = Epoll::new()?;
         epoll.add(&self.tun, TUN, READABLE)?;
-        epoll.add(&self.sockets.v4, V4, READABLE)?;
-        epoll.add(&self.sockets.v6, V6, READABLE)?;
+        watch(&epoll, &self.sockets)?;
         epoll.add(&stop, STOP, READABLE)?;
-        let mut events = Events::with_capacity(4);
+        if let Some(requests) = &self.requests {
+            epoll.add(&requests.fd(), REQUESTS, READABLE)?;
+        }
+        let mut events = Events::with_capacity(5);
         loop {
             let now = monotonic_ns();
             let wait = self.device.deadline().map_or(u64::MAX, |due| due.saturating_sub(now));
@@ -90,6 +102,7 @@ impl Plain {
                 match token {
                     TUN => self.read_frames()?,
                     STOP => return Ok(()),
+                    REQUESTS => self.serve_requests(&epoll),
                     family => self.receive(family)?,
                 }
             }
@@ -99,6 +112,18 @@ impl Plain {
             self.put_out();
             self.sockets.flush();
         }
+    }
+
+    fn serve_requests(&mut self, epoll: &Epoll) {
+        let Some(requests) = &mut self.requests else { return };
+        let sockets = &mut self.sockets;
+        let counters = sockets.add_to(self.counters);
+        requests.serve(&mut self.device, &mut self.out, &counters, |port, fwmark| {
+            if sockets.listen(port, fwmark)? {
+                watch(epoll, sockets)?;
+            }
+            sockets.port()
+        });
     }
 
     /// Reads frames from the TUN device and queues them as trains.
@@ -113,17 +138,28 @@ impl Plain {
             let Some((header, frame)) = self.frame[..len].split_first_chunk() else { continue };
             let Ok(superframe) = Superframe::new(VirtioHeader::from_bytes(*header), frame) else { continue };
             let routes = self.path.routes();
-            let Some(link) = destination(frame).and_then(|ip| routes.get(ip)) else { continue };
+            let packets = superframe.packets() as u64;
+            self.counters.frames_read += 1;
+            self.counters.packets_read += packets;
+            let Some(link) = destination(frame).and_then(|ip| routes.get(ip)) else {
+                self.counters.packets_without_peer += packets;
+                continue;
+            };
             let now = monotonic_ns();
             let (attend, refused) = match send_frame(&mut self.sockets, link, &superframe, self.mtu, now) {
                 Ok(attend) => (attend, false),
                 Err(Refusal::NoSession { attend }) => (attend, true),
-                Err(Refusal::NoEndpoint) => (false, false),
+                Err(Refusal::NoEndpoint) => {
+                    self.counters.packets_without_endpoint += packets;
+                    (false, false)
+                }
             };
             if refused {
                 let queued = self.queued.entry(link.id()).or_default();
                 queued.extend((0..superframe.packets()).map(|n| packet(&superframe, n)));
-                queued.drain(..queued.len().saturating_sub(QUEUED_PACKETS_MAX));
+                let too_many = queued.len().saturating_sub(QUEUED_PACKETS_MAX);
+                queued.drain(..too_many);
+                self.counters.packets_without_session += too_many as u64;
             }
             if attend {
                 self.device.attend(time(), &mut self.out);
@@ -142,6 +178,8 @@ impl Plain {
             let Received { segment, peer, local, .. } = self.incoming.received()[slot];
             let from = Endpoint { remote: peer, local, interface: 0 };
             let len = self.incoming.payload(slot).len();
+            self.counters.trains_received += 1;
+            self.counters.datagrams_received += len.div_ceil(segment.max(1)) as u64;
             for start in (0..len).step_by(segment * SEGMENTS_MAX) {
                 let end = len.min(start + segment * SEGMENTS_MAX);
                 self.open(slot, start..end, segment, &from)?;
@@ -175,7 +213,7 @@ impl Plain {
                 Outcome::Keepalive | Outcome::Dropped(_) | Outcome::Unopened => {}
             }
         }
-        write_frames(&mut self.tun, bytes, &packets[..found])?;
+        write_frames(&mut self.tun, bytes, &packets[..found], &mut self.counters)?;
         if attend {
             self.device.attend(time(), &mut self.out);
         }
@@ -199,7 +237,10 @@ impl Plain {
                     Event::Discard(peer) => (peer, false),
                 };
                 let waiting = self.queued.remove(&peer).unwrap_or_default();
-                let Some(link) = self.device.link(peer).filter(|_| flush) else { continue };
+                let Some(link) = self.device.link(peer).filter(|_| flush) else {
+                    self.counters.packets_without_session += waiting.len() as u64;
+                    continue;
+                };
                 for packet in &waiting {
                     let frame = Superframe::new(VirtioHeader::default(), packet).expect("a packet without offloads");
                     attend |= matches!(send_frame(&mut self.sockets, link, &frame, self.mtu, monotonic_ns()), Ok(true));
@@ -210,6 +251,12 @@ impl Plain {
             }
         }
     }
+}
+
+/// Has epoll watch new sockets. Old ones leave it when they are closed.
+fn watch(epoll: &Epoll, sockets: &Sockets) -> io::Result<()> {
+    epoll.add(&sockets.v4, V4, READABLE)?;
+    epoll.add(&sockets.v6, V6, READABLE)
 }
 
 /// Packet `n` of a frame by itself.
@@ -247,7 +294,12 @@ fn send_frame(
 }
 
 /// Writes packets, which lie at these places, to the TUN device: neighbours that fit together as one frame.
-fn write_frames(tun: &mut File, bytes: &mut [u8], packets: &[(usize, usize)]) -> io::Result<()> {
+fn write_frames(
+    tun: &mut File,
+    bytes: &mut [u8],
+    packets: &[(usize, usize)],
+    counters: &mut Counters,
+) -> io::Result<()> {
     let mut rest = packets;
     while let Some(joined) = join(rest.iter().map(|(at, len)| &bytes[*at..*at + *len])) {
         let (frame, others) = rest.split_at(joined.packets);
@@ -266,9 +318,13 @@ fn write_frames(tun: &mut File, bytes: &mut [u8], packets: &[(usize, usize)]) ->
             *slice = IoSlice::new(&bytes[*at + joined.payload_at..*at + *len]);
         }
         match tun.write_vectored(&slices[..=joined.packets]) {
-            Ok(_) => {}
+            Ok(_) => {
+                counters.frames_written += 1;
+                counters.packets_written += joined.packets as u64;
+            }
             // The kernel refuses what it cannot parse or has no memory for, and drops while the interface is down.
             Err(error) if error.raw_os_error() != Some(rustix::io::Errno::BADFD.raw_os_error()) => {
+                counters.frames_refused += 1;
                 tracing::debug!(%error, "the TUN device took no frame");
             }
             Err(error) => return Err(error),

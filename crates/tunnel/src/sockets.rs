@@ -6,7 +6,9 @@ use std::os::fd::AsFd;
 use parshall_core::tunnel::Endpoint;
 use parshall_sys::udp_batch::{DatagramBatch, options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::counters::Counters;
 
 /// Buffers of each socket, in bytes: some milliseconds at 10 Gbit/s. The kernel lowers it to its limits.
 const BUFFER_BYTES: usize = 4 << 20;
@@ -24,20 +26,53 @@ pub struct Sockets {
     /// The family of the trains that wait.
     to_v6: bool,
     /// Datagrams that could not be sent.
-    pub unsent: u64,
+    unsent: u64,
+    trains_sent: u64,
+    datagrams_sent: u64,
 }
 
 impl Sockets {
     /// Opens both on `port`, or with 0 on one that the kernel chooses. `fwmark` is the mark of what they send; 0 for none.
     pub fn open(port: u16, fwmark: u32) -> io::Result<Self> {
-        let v4 = open((Ipv4Addr::UNSPECIFIED, port).into(), fwmark)?;
-        let port = v4.local_addr()?.port();
-        let v6 = open((Ipv6Addr::UNSPECIFIED, port).into(), fwmark)?;
-        Ok(Self { v4, v6, trains: DatagramBatch::new(TRAINS), to_v6: false, unsent: 0 })
+        let (v4, v6) = open_both(port, fwmark)?;
+        Ok(Self {
+            v4,
+            v6,
+            trains: DatagramBatch::new(TRAINS),
+            to_v6: false,
+            unsent: 0,
+            trains_sent: 0,
+            datagrams_sent: 0,
+        })
     }
 
     pub fn port(&self) -> io::Result<u16> {
         Ok(self.v4.local_addr()?.port())
+    }
+
+    /// Marks what is sent from now on, and listens on `port`; with 0 on another one that the kernel chooses. Returns whether
+    /// the sockets were replaced. If it fails, they are as before.
+    pub fn listen(&mut self, port: u16, fwmark: u32) -> io::Result<bool> {
+        if port == self.port()? {
+            for socket in [&self.v4, &self.v6] {
+                SockRef::from(socket).set_mark(fwmark)?;
+            }
+            return Ok(false);
+        }
+        let sockets = open_both(port, fwmark)?;
+        self.flush();
+        (self.v4, self.v6) = sockets;
+        Ok(true)
+    }
+
+    /// Adds what was sent to the counts of a loop.
+    pub fn add_to(&self, counters: Counters) -> Counters {
+        Counters {
+            trains_sent: self.trains_sent,
+            datagrams_sent: self.datagrams_sent,
+            datagrams_refused: self.unsent,
+            ..counters
+        }
     }
 
     /// Has `write` fill a buffer with datagrams of `segment` bytes, of which the last may be shorter, and return their length.
@@ -63,6 +98,8 @@ impl Sockets {
     /// Sends all that waits. What cannot be sent is dropped, as a network would.
     pub fn flush(&mut self) {
         let socket = if self.to_v6 { &self.v6 } else { &self.v4 };
+        self.trains_sent += self.trains.messages().len() as u64;
+        self.datagrams_sent += self.trains.messages().iter().map(|m| m.datagrams() as u64).sum::<u64>();
         let mut next = 0;
         while next < self.trains.messages().len() {
             match self.trains.transmit(socket.as_fd(), next) {
@@ -92,6 +129,13 @@ fn send_apart(trains: &mut DatagramBatch, socket: &UdpSocket, train: usize, erro
     tracing::debug!(%error, count, "a train was not sent");
     let unsent = (0..count).filter(|part| trains.transmit_part(socket.as_fd(), train, *part).is_err());
     unsent.count() as u64
+}
+
+fn open_both(port: u16, fwmark: u32) -> io::Result<(UdpSocket, UdpSocket)> {
+    let v4 = open((Ipv4Addr::UNSPECIFIED, port).into(), fwmark)?;
+    let port = v4.local_addr()?.port();
+    let v6 = open((Ipv6Addr::UNSPECIFIED, port).into(), fwmark)?;
+    Ok((v4, v6))
 }
 
 fn open(address: SocketAddr, fwmark: u32) -> io::Result<UdpSocket> {

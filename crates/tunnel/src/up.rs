@@ -1,5 +1,6 @@
 //! `parshall tunnel up`: an interface from a file of wg-quick, in the foreground.
 use std::fs;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -12,6 +13,8 @@ use parshall_host::error::UserError;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use zeroize::Zeroizing;
 
+use crate::control::path::{self, DIRECTORY};
+use crate::control::{self, Control};
 use crate::interface;
 use crate::plain::Plain;
 use crate::request::UpRequest;
@@ -27,9 +30,12 @@ pub fn up(request: &UpRequest) -> anyhow::Result<ExitCode> {
     let config = read(&request.file)?;
     run_hooks(&config.pre_up, name)?;
     let (tun, mtu) = interface::set_up(name, &config)?;
+    let (_bound, listener) = path::bind(Path::new(DIRECTORY), name).map_err(|error| unserved(name, &error))?;
+    let (owner, requests) = control::channel()?;
+    let _control = Control::start(owner, listener).context("starting the control thread")?;
     let mut device = Device::new(Limits::default(), Box::new(SystemBytes));
     device.configure(&config.device_change(resolve), &mut Output::default());
-    let mut tunnel = Plain::new(device, tun, mtu).with_context(|| {
+    let mut tunnel = Plain::new(device, tun, mtu, Some(requests)).with_context(|| {
         let port = config.listen_port.map_or_else(|| "a port".to_owned(), |port| format!("port {port}"));
         format!("opening the sockets of {name} on {port}")
     })?;
@@ -41,6 +47,18 @@ pub fn up(request: &UpRequest) -> anyhow::Result<ExitCode> {
     drop(tunnel);
     run.and(down).and(run_hooks(&config.post_down, name))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The error for a control socket that cannot be made.
+fn unserved(name: &str, error: &io::Error) -> UserError {
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "stop that process, or choose another name: all network namespaces share the directory"
+        }
+        io::ErrorKind::PermissionDenied => "run it as root",
+        _ => "the directory is root's; remove what is in the way",
+    };
+    UserError::new(format!("the socket {DIRECTORY}/{name}.sock cannot be made: {error}"), hint)
 }
 
 fn read(file: &Path) -> anyhow::Result<QuickConfig> {

@@ -43,7 +43,7 @@ fn tunnel(n: u8) -> io::Result<Plain> {
     link::add_address("wg0", Ipv4Addr::new(10, 9, 0, n), 24)?;
     let status = Command::new("ip").args(["link", "set", "wg0", "mtu", &MTU.to_string(), "up"]).status()?;
     assert!(status.success());
-    Plain::new(device, file, MTU)
+    Plain::new(device, file, MTU, None)
 }
 
 /// Sends a stream of known bytes from one address to another, and returns what arrived.

@@ -131,6 +131,16 @@ impl Device {
         self.deadline = Some(0);
     }
 
+    /// The port that the caller listens on; 0 for one that the kernel chooses.
+    pub fn listen_port(&self) -> u16 {
+        self.listen_port
+    }
+
+    /// The mark of packets that are sent; 0 for none.
+    pub fn fwmark(&self) -> u32 {
+        self.fwmark
+    }
+
     /// The configuration and the state of all peers.
     pub fn state(&self) -> DeviceState {
         let mut allowed_ips: HashMap<PeerId, Vec<IpNet>> = HashMap::new();

@@ -53,11 +53,13 @@ impl RequestError {
     }
 }
 
-/// The length of the first request in `received`, with the empty line that ends it; `None` if more is to come.
-pub fn request_len(received: &[u8]) -> Option<usize> {
+/// The length of the first request in `received`, with the empty line that ends it; `None` if more is to come. The first
+/// `searched` bytes have been searched before.
+pub fn request_len(received: &[u8], searched: usize) -> Option<usize> {
+    let from = searched.saturating_sub(1);
     match received {
         [b'\n', ..] => Some(1),
-        _ => received.windows(2).position(|pair| pair == b"\n\n").map(|at| at + 2),
+        _ => received.get(from..)?.windows(2).position(|pair| pair == b"\n\n").map(|at| from + at + 2),
     }
 }
 
@@ -301,7 +303,7 @@ mod tests {
             let private_key = key.map(PrivateKey::new);
             let change = DeviceChange { private_key, listen_port, fwmark, replace_peers, peers };
             let text = write_change(&change);
-            prop_assert_eq!(request_len(text.as_bytes()), Some(text.len()));
+            prop_assert_eq!(request_len(text.as_bytes(), 0), Some(text.len()));
             prop_assert_eq!(parse_request(&text), Ok(Request::Set(change)));
         }
 
@@ -343,7 +345,7 @@ mod tests {
         #[test]
         fn any_text_is_read_or_refused(text in "(get=1\n|set=1\n)?([a-z_]{0,20}=?[-0-9a-f/.:]{0,70}\n){0,5}\n?") {
             let _ = parse_request(&text);
-            let _ = request_len(text.as_bytes());
+            let _ = request_len(text.as_bytes(), 0);
         }
     }
 
@@ -376,9 +378,9 @@ mod tests {
 
     #[test]
     fn a_request_ends_with_an_empty_line() {
-        assert_eq!(request_len(b"get=1\n"), None);
-        assert_eq!(request_len(b"get=1\n\nset=1\n\n"), Some(7));
-        assert_eq!(request_len(b"\nget=1\n\n"), Some(1));
+        assert_eq!(request_len(b"get=1\n", 6), None);
+        assert_eq!(request_len(b"get=1\n\nset=1\n\n", 6), Some(7));
+        assert_eq!(request_len(b"\nget=1\n\n", 0), Some(1));
     }
 
     #[test]

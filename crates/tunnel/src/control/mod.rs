@@ -1,0 +1,163 @@
+//! The control thread: it speaks the configuration protocol with `wg` and others on a Unix socket ([`uapi`]). Only this thread
+//! has an async runtime, and no client can slow packets down: requests are parsed here, and answers written here.
+//!
+//! What a client asks for is done by the thread that owns the `Device`. It watches [`Requests::fd`] and calls
+//! [`Requests::serve`] when that is readable.
+pub mod path;
+mod uapi;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use parshall_core::tunnel::{Device, DeviceChange, DeviceState, DropCause, Output};
+use parshall_sys::eventfd;
+use rustix::io::Errno;
+use tokio::sync::oneshot;
+
+use crate::counters::Counters;
+
+/// What a client waits for.
+enum Request {
+    State(oneshot::Sender<State>),
+    /// The answer is 0 or a negative errno, as in the protocol.
+    Change(Box<DeviceChange>, oneshot::Sender<i32>),
+}
+
+/// What the thread that owns the device knows at one moment.
+#[derive(Debug)]
+#[expect(dead_code, reason = "for the metrics, which come next")]
+struct State {
+    device: DeviceState,
+    drops: [(DropCause, u64); DropCause::ALL.len()],
+    counters: Counters,
+}
+
+/// The control thread. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Control {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Starts the thread, which serves the configuration protocol on `listener`.
+    pub fn start(owner: DeviceOwner, listener: UnixListener) -> io::Result<Self> {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let thread = std::thread::Builder::new().name("tunnel-control".into()).spawn(move || {
+            runtime.block_on(async {
+                tokio::spawn(uapi::serve(listener, owner));
+                // The sender is dropped with the `Control`, and the tasks with the runtime.
+                stopped.await.ok();
+            });
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the control thread panicked");
+        }
+    }
+}
+
+/// Makes the two ends of the way from the control thread to the thread that owns the device.
+pub fn channel() -> io::Result<(DeviceOwner, Requests)> {
+    let wake = Arc::new(eventfd::new()?);
+    let (outbox, inbox) = mpsc::channel();
+    Ok((DeviceOwner { outbox, wake: Arc::clone(&wake) }, Requests { inbox, wake }))
+}
+
+/// The thread that owns the device, as the control thread sees it.
+#[derive(Clone)]
+pub struct DeviceOwner {
+    outbox: mpsc::Sender<Request>,
+    wake: Arc<OwnedFd>,
+}
+
+impl DeviceOwner {
+    async fn state(&self) -> Option<State> {
+        self.ask(Request::State).await
+    }
+
+    async fn change(&self, change: Box<DeviceChange>) -> Option<i32> {
+        self.ask(|reply| Request::Change(change, reply)).await
+    }
+
+    /// None once the thread that owns the device has ended.
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.outbox.send(request(reply)).ok()?;
+        eventfd::signal(&self.wake);
+        answer.await.ok()
+    }
+}
+
+/// Requests of clients, for the thread that owns the device.
+pub struct Requests {
+    inbox: mpsc::Receiver<Request>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Requests {
+    /// Readable while there are requests.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Carries out all requests: at most one for each of the [`uapi::CLIENTS_MAX`] clients. `listen` has the sockets listen on a
+    /// port (0 for one that the kernel chooses) and mark what they send, and returns the port; where it fails, nothing of the
+    /// request is carried out. A tick of the device is due then.
+    pub fn serve(
+        &mut self,
+        device: &mut Device,
+        out: &mut Output,
+        counters: &Counters,
+        mut listen: impl FnMut(u16, u32) -> io::Result<u16>,
+    ) {
+        eventfd::reset(&self.wake);
+        while let Ok(request) = self.inbox.try_recv() {
+            // A client that no longer waits is no error of the tunnel.
+            match request {
+                Request::State(reply) => {
+                    let drops = device.data_path().drops();
+                    let _ = reply.send(State { device: device.state(), drops, counters: *counters });
+                }
+                Request::Change(mut change, reply) => {
+                    let done = apply(device, &mut change, out, &mut listen);
+                    let _ = reply.send(done.map_or_else(|error| -errno(&error), |()| 0));
+                }
+            }
+        }
+    }
+}
+
+fn apply(
+    device: &mut Device,
+    change: &mut DeviceChange,
+    out: &mut Output,
+    listen: impl FnOnce(u16, u32) -> io::Result<u16>,
+) -> io::Result<()> {
+    if change.listen_port.is_some() || change.fwmark.is_some() {
+        let port = change.listen_port.unwrap_or(device.listen_port());
+        let port = listen(port, change.fwmark.unwrap_or(device.fwmark()))
+            .inspect_err(|error| tracing::warn!(%error, port, "the sockets cannot be changed as asked for"))?;
+        change.listen_port = Some(port);
+    }
+    device.configure(change, out);
+    tracing::debug!(peers = change.peers.len(), "the configuration was changed");
+    Ok(())
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,26 @@
+//! What a loop counts for `tunnel show` and the metrics.
+use serde::{Deserialize, Serialize};
+
+/// Counts since the start. A frame is what one read or write of the TUN device moves, and a train what one UDP message does: both
+/// hold several packets where the kernel's offloads are used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    pub frames_read: u64,
+    pub packets_read: u64,
+    pub frames_written: u64,
+    pub packets_written: u64,
+    pub trains_sent: u64,
+    pub datagrams_sent: u64,
+    pub trains_received: u64,
+    pub datagrams_received: u64,
+    /// Frames that the TUN device did not take.
+    pub frames_refused: u64,
+    /// Datagrams that the sockets did not take.
+    pub datagrams_refused: u64,
+    /// Packets from the TUN device to an address that is no peer's.
+    pub packets_without_peer: u64,
+    /// Packets to a peer whose endpoint is unknown.
+    pub packets_without_endpoint: u64,
+    /// Packets that waited for a session in vain.
+    pub packets_without_session: u64,
+}
