@@ -7,6 +7,9 @@ use super::requests::{self, Request};
 use super::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker};
 use crate::judge::ledger::thread::Wait;
 
+/// The longest time in which a runtime gives what is ready to another thread.
+const GIVEN_NS: u64 = 500_000;
+
 /// A timeline and what is derived from it once.
 pub struct Index<'a> {
     /// What was observed.
@@ -16,6 +19,8 @@ pub struct Index<'a> {
     calls: HashMap<u32, Vec<SocketCall>>,
     /// Threads that read or answered requests.
     serving: HashSet<u32>,
+    /// By process, the connections that it opened, in the order of the first sends on them.
+    first_sends: HashMap<u32, Vec<(u64, FlowId)>>,
     /// By process, the thread that ended most of the time its threads slept in futex.
     usual_wakers: HashMap<u32, u32>,
 }
@@ -25,18 +30,24 @@ impl<'a> Index<'a> {
     pub fn new(timeline: &'a Timeline) -> Index<'a> {
         let mut by_thread: HashMap<u32, Vec<SocketCall>> = HashMap::new();
         let mut found = BTreeMap::new();
+        let mut first_sends: HashMap<u32, Vec<(u64, FlowId)>> = HashMap::new();
         for (id, calls) in &timeline.calls {
             for call in calls {
                 by_thread.entry(call.tid).or_default().push(*call);
             }
-            if let Some(socket) = timeline.sockets.get(id).filter(|socket| socket.serves) {
+            let Some(socket) = timeline.sockets.get(id) else { continue };
+            if socket.serves {
                 found.insert(*id, requests::served(*id, socket, calls, &timeline.slices));
+            } else if let Some(first) = calls.first().filter(|call| socket.opened && call.op == Op::Send) {
+                first_sends.entry(socket.pid).or_default().push((first.at_ns, *id));
             }
         }
         by_thread.values_mut().for_each(|calls| calls.sort_by_key(|c| (c.at_ns, c.socket)));
+        first_sends.values_mut().for_each(|sends| sends.sort_unstable());
         let requests = || found.values().flatten();
         let serving = requests().flat_map(|r: &Request| [Some(r.read_tid), r.reply_tid]).flatten().collect();
-        let mut index = Index { timeline, requests: found, calls: by_thread, serving, usual_wakers: HashMap::new() };
+        let usual_wakers = HashMap::new();
+        let mut index = Index { timeline, requests: found, calls: by_thread, serving, first_sends, usual_wakers };
         index.usual_wakers = index.find_usual_wakers();
         index
     }
@@ -70,12 +81,15 @@ impl<'a> Index<'a> {
         (accepted.tid != reader && accepted.at_ns < made).then_some((accepted.tid, made))
     }
 
-    /// The socket of a client on which a thread sends for the first time when it goes on at `from`.
+    /// The connection that was established when a thread goes on at `from`: the one on which it sends for the first time next, or
+    /// another thread of its process does at once, to which a runtime gave it.
     pub fn connected_by(&self, tid: u32, from: u64) -> Option<FlowId> {
-        let call = self.next_call(tid, from).filter(|c| c.op == Op::Send)?;
-        let first = self.timeline.calls.get(&call.socket)?.first()?;
-        (first.at_ns == call.at_ns && self.socket(call.socket).is_some_and(|s| !s.serves && s.opened))
-            .then_some(call.socket)
+        let sends = self.first_sends.get(&self.names(tid)?.pid)?;
+        let next = sends.get(sends.partition_point(|(at_ns, _)| *at_ns < from))?;
+        match self.next_call(tid, from) {
+            Some(call) if call.op == Op::Send && call.at_ns <= next.0 => (call.socket == next.1).then_some(next.1),
+            _ => (next.0 - from <= GIVEN_NS).then_some(next.1),
+        }
     }
 
     /// Who held the mutex for which a thread slept when the window ended, if this is that sleep.

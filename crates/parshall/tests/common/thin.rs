@@ -11,8 +11,8 @@ const THREADS_MAX: usize = 30;
 const STACKS_MAX: usize = 40;
 const FRAMES_MAX: usize = 10;
 
-/// Makes a capture smaller without changing its verdict: keeps all cells and counts, every n-th stall, and the most frequent
-/// stacks.
+/// Makes a capture smaller without changing its verdict: keeps all cells and counts, every n-th stall, and the stacks of
+/// what requests wait for and the most frequent ones.
 pub fn thinned(mut capture: Capture) -> Capture {
     fn every_nth<T>(items: &mut Vec<T>, most: usize) {
         let step = items.len().div_ceil(most).max(1);
@@ -35,9 +35,10 @@ pub fn thinned(mut capture: Capture) -> Capture {
     capture.samples.sort_by_key(|sample| std::cmp::Reverse(sample.count));
     let kept = |stack: Option<u32>| stack.filter(|&stack| (stack as usize) < STACKS_MAX);
     // Samples refer to stacks by index. The most frequent stacks come first, and references to the others are removed.
-    let mut order: Vec<usize> = capture.samples.iter().filter_map(|sample| sample.stack).map(|s| s as usize).collect();
     let hops = capture.services.iter().flat_map(|service| &service.path).flat_map(|part| &part.hops);
-    order.extend(hops.filter_map(|hop| hop.stack).map(|stack| stack as usize));
+    let of_hops: HashSet<usize> = hops.clone().filter_map(|hop| hop.stack).map(|stack| stack as usize).collect();
+    let mut order: Vec<usize> = hops.filter_map(|hop| hop.stack).map(|stack| stack as usize).collect();
+    order.extend(capture.samples.iter().filter_map(|sample| sample.stack).map(|stack| stack as usize));
     order.extend(0..capture.stacks.len());
     let mut seen = HashSet::new();
     order.retain(|&index| seen.insert(index));
@@ -51,8 +52,9 @@ pub fn thinned(mut capture: Capture) -> Capture {
         (stall.stack, stall.waker_stack) = (moved(stall.stack), moved(stall.waker_stack));
     }
     capture.stacks = order.iter().take(STACKS_MAX).map(|&old| capture.stacks[old].clone()).collect();
-    for stack in &mut capture.stacks {
-        stack.frames.truncate(FRAMES_MAX);
+    for (stack, old) in capture.stacks.iter_mut().zip(&order) {
+        // Where a lock is waited for may show far outwards.
+        stack.frames.truncate(if of_hops.contains(old) { usize::MAX } else { FRAMES_MAX });
         for frame in &mut stack.frames {
             // Paths of the recording host are not needed.
             frame.module = frame.module.rsplit('/').next().unwrap_or_default().to_owned();

@@ -3,7 +3,7 @@
 //!
 //! Look-alikes: short connections whose opening costs next to nothing beside the request; connections that end in a reset (`resets`);
 //! those whose cost is the TLS handshake's computing (`handshake-per-request`).
-use parshall_evidence::Confidence;
+use parshall_evidence::{Confidence, HopKind};
 
 use super::common::Waits;
 use super::{Candidate, Cause, Outcome, handshake_per_request, place_of, stalls};
@@ -30,6 +30,16 @@ fn test(facts: &Facts<'_>) -> Outcome {
 /// What the service spends on new connections before the request that each is opened for.
 fn of_requests(waits: Waits<'_, '_>) -> Candidate {
     let rec = waits.service.rec;
+    if waits.leaf.kind == HopKind::Connect {
+        let summary = format!(
+            "{}: {} opens a connection to {} for nearly each of them, which takes {} a request.",
+            waits.share_words(),
+            named(waits.leaf),
+            units::or(&waits.leaf.target, "a server"),
+            waits.each()
+        );
+        return waits.candidate(summary, Vec::new(), FIX);
+    }
     let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
     let each = ratio(rec.requests as f64, rec.connections as f64);
     let summary = format!(
@@ -132,5 +142,21 @@ mod tests {
         let report = judge(&capture);
         assert_eq!(report.verdict.cause.as_deref(), Some("connection-per-request"), "{report:#?}");
         assert!((report.findings[0].share - 0.9).abs() < 0.01);
+    }
+
+    #[test]
+    fn each_request_waits_for_a_connection_to_a_server() {
+        let to = "203.0.113.9:8000";
+        let connects = || Hops::new().thread(100, 101, "app").on(HopKind::Connect, "epoll_wait").target(to);
+        let replies = || Hops::new().thread(100, 101, "app").on(HopKind::Reply, "epoll_wait").target(to);
+        let service =
+            ServiceBuilder::new(7000).requests(200, 20.0).part(connects(), 0.55).part(replies(), 0.4).cpu(0.05);
+        let mut capture = with(service);
+        let report = judge(&capture);
+        assert_eq!(report.verdict.cause.as_deref(), Some("connection-per-request"));
+        assert!(report.verdict.summary.contains("to 203.0.113.9:8000 for nearly each"), "{}", report.verdict.summary);
+        // One of many that takes long is no habit.
+        capture.services[0].path[0].requests = 5;
+        assert_ne!(verdict_of(&capture), "connection-per-request");
     }
 }

@@ -1,7 +1,7 @@
 //! What a part of the requests' time was spent on: decided by its last hop, and by the queues and locks on the way to it.
 use std::collections::{BTreeMap, BTreeSet};
 
-use parshall_evidence::{Capture, Hop, HopKind, OffCpu, Service, ThreadRecord};
+use parshall_evidence::{Capture, Hop, HopKind, OffCpu, PathPart, Service, ThreadRecord};
 
 use super::{Code, PartFact, ServiceFact};
 use crate::judge::facts::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
@@ -12,6 +12,10 @@ const SPECIAL_SHARE: f64 = 0.30;
 const KERNEL_SHARE: f64 = 0.60;
 /// From this share of the requests' time on, what opens connections is what it is spent on.
 const OPENING_SHARE: f64 = 0.5;
+/// From this share of the requests on, a connection is opened for each, or for every second one.
+const CONNECTING_SHARE: f64 = 0.4;
+/// A reply that takes no longer than connecting did, by this factor, took the round trip that each question needs.
+const ROUND_TRIPS: f64 = 1.5;
 /// From this share of the connections on that several threads read, work moves between threads.
 const MOVED_SHARE: f64 = 0.2;
 /// A thread that sleeps for this share of the time in wait for events is idle.
@@ -125,6 +129,8 @@ struct Context<'c> {
     observed_ns: f64,
     /// Most of the time of its requests goes into opening connections, whatever each of them did then.
     opens: bool,
+    /// Mean time of connecting to a server, if most requests do.
+    connect_ns: Option<f64>,
 }
 
 /// Decides for each part of a service.
@@ -164,6 +170,7 @@ impl<'c> Context<'c> {
             outstanding: fact.outstanding,
             serial: is_serial(service, fact.outstanding),
             opens: opens(fact),
+            connect_ns: connect_ns(service),
             observed_ns: capture.window_ns as f64,
         }
     }
@@ -193,6 +200,8 @@ impl<'c> Context<'c> {
             HopKind::Stopped => Spent::Stopped,
             HopKind::Throttled => Spent::Throttled,
             HopKind::NameServer => Spent::Dns,
+            HopKind::Connect if self.connect_ns.is_some() => Spent::Setup,
+            HopKind::Reply if self.connect_ns.is_some_and(|ns| each_ns(part.rec) <= ROUND_TRIPS * ns) => Spent::Work,
             HopKind::Disk if is_log(leaf) => Spent::Log,
             HopKind::Disk if self.reads_back(leaf) => Spent::Memory,
             HopKind::Disk => Spent::Disk,
@@ -351,6 +360,18 @@ fn opens(fact: &ServiceFact<'_>) -> bool {
     let ns: f64 = setup().map(|part| part.ns).sum();
     let all: f64 = fact.parts.iter().map(|part| part.ns).sum();
     ns >= OPENING_SHARE * all && ratio(ns, fact.requests) >= super::FLOOR_NS
+}
+
+/// How long a request waits for a connection to a server, if a large share of them does.
+fn connect_ns(service: &Service) -> Option<f64> {
+    let connecting = service.path.iter().filter(|p| p.hops.last().is_some_and(|h| h.kind == HopKind::Connect));
+    let (requests, ns) = connecting.fold((0.0, 0.0), |sum, p| (sum.0 + p.requests as f64, sum.1 + p.ns as f64));
+    let enough = ratio(requests, service.followed_requests as f64) >= CONNECTING_SHARE;
+    (requests > 0.0 && enough).then(|| ratio(ns, requests))
+}
+
+fn each_ns(part: &PathPart) -> f64 {
+    ratio(part.ns as f64, part.requests as f64)
 }
 
 /// A thread of the same process and name as the hot one that sleeps until there is an event. The first thread of a process is none
