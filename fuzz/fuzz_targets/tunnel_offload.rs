@@ -24,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
     let packets = cut(&superframe);
     assert!(packets.iter().all(|packet| packet.len() <= frame.len()));
     let mut rest = &packets[..];
-    while let Some(joined) = join(rest.iter().map(Vec::as_slice)) {
+    while let Some(joined) = join(rest.iter().map(Vec::as_slice), true) {
         let (run, others) = rest.split_at(joined.packets);
         rest = others;
         if run.len() > 1 {

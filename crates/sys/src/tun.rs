@@ -4,12 +4,17 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
+use crate::call::check;
+
 /// The header before each packet when `vnet_hdr` is on: `struct virtio_net_hdr`.
 pub const VNET_HDR_LEN: usize = 10;
 
 const TUN_F_CSUM: libc::c_ulong = 0x01;
 const TUN_F_TSO4: libc::c_ulong = 0x02;
 const TUN_F_TSO6: libc::c_ulong = 0x04;
+
+const TUN_F_USO4: libc::c_ulong = 0x20;
+const TUN_F_USO6: libc::c_ulong = 0x40;
 
 /// What the device may hand over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,12 +42,21 @@ pub fn create(name: &str, frames: Frames) -> io::Result<File> {
         Frames::Packets => TUN_F_CSUM,
         Frames::SuperFrames => TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6,
     };
-    let check = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     // SAFETY: TUNSETIFF reads and writes an ifreq that lives across the call.
     check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })?;
     // SAFETY: TUNSETVNETHDRSZ reads an int that lives across the call.
     check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const header_len) })?;
-    // SAFETY: TUNSETOFFLOAD takes its argument by value.
-    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) })?;
+    set_offloads(&file, offloads)?;
     Ok(file)
+}
+
+/// Has a device of [`Frames::SuperFrames`] also pass unsegmented UDP (TUN_F_USO4, TUN_F_USO6), and take it from its file.
+/// EINVAL before kernel 6.2, and then nothing is changed.
+pub fn offload_udp(file: &File) -> io::Result<()> {
+    set_offloads(file, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_USO4 | TUN_F_USO6)
+}
+
+fn set_offloads(file: &File, offloads: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: TUNSETOFFLOAD takes its argument by value.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) })
 }

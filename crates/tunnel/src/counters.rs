@@ -13,6 +13,20 @@ pub struct Counters {
     pub datagrams_sent: u64,
     pub trains_received: u64,
     pub datagrams_received: u64,
+    /// System calls that sent trains.
+    pub send_calls: u64,
+    /// System calls that received trains.
+    pub receive_calls: u64,
+    /// Trains that the kernel did not take as such. Their datagrams were sent one by one.
+    pub trains_refused: u64,
+    /// Packets that were too long for the path to their peer, and whose senders were sent a message.
+    pub packets_too_big: u64,
+    /// Packets that were too long for the path, and were sent in fragments.
+    pub packets_fragmented: u64,
+    /// Packets that no datagram can hold.
+    pub packets_too_long: u64,
+    /// Frames from the TUN device that contradict their headers.
+    pub frames_bad: u64,
     /// Frames that the TUN device did not take.
     pub frames_refused: u64,
     /// Datagrams that the sockets did not take.

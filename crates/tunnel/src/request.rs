@@ -12,4 +12,6 @@ pub struct UpRequest {
     pub file: PathBuf,
     /// The name of the interface, which the kernel accepts.
     pub interface: String,
+    /// Lower the MSS of TCP connections to what the path takes.
+    pub clamp_mss: bool,
 }

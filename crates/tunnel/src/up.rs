@@ -19,6 +19,7 @@ use crate::interface;
 use crate::plain::Plain;
 use crate::request::UpRequest;
 use crate::system_random::SystemBytes;
+use crate::worker::{Settings, Worker};
 
 /// Runs until a signal ends it. The interface ends with the process, and so do its addresses and routes.
 pub fn up(request: &UpRequest) -> anyhow::Result<ExitCode> {
@@ -35,12 +36,14 @@ pub fn up(request: &UpRequest) -> anyhow::Result<ExitCode> {
     let _control = Control::start(owner, listener).context("starting the control thread")?;
     let mut device = Device::new(Limits::default(), Box::new(SystemBytes));
     device.configure(&config.device_change(resolve), &mut Output::default());
-    let mut tunnel = Plain::new(device, tun, mtu, Some(requests)).with_context(|| {
+    let settings = Settings { mtu, clamp_mss: request.clamp_mss };
+    let worker = Worker::new(device, tun, settings, Some(requests)).with_context(|| {
         let port = config.listen_port.map_or_else(|| "a port".to_owned(), |port| format!("port {port}"));
         format!("opening the sockets of {name} on {port}")
     })?;
     run_hooks(&config.post_up, name)?;
-    tracing::info!(interface = %name, port = tunnel.port()?, peers = config.peers.len(), "the tunnel is up");
+    tracing::info!(interface = %name, port = worker.sockets.port()?, peers = config.peers.len(), "the tunnel is up");
+    let mut tunnel = Plain::new(worker);
     let run = tunnel.run(stop.as_fd()).with_context(|| format!("moving the packets of {name}"));
     // The hooks find the interface as they left it, also after a failure.
     let down = run_hooks(&config.pre_down, name);

@@ -1,7 +1,7 @@
 //! What packets of one peer read and write: its sessions, its address, its traffic and the times that timers depend on.
 //!
-//! Threads that move packets share it with the [`Device`](super::Device). It has one lock, that of the sessions, which is taken
-//! when they change.
+//! Threads that move packets share it with the [`Device`](super::Device). It has two locks: that of the sessions, which is taken
+//! when they change, and that of the path, which is taken for some nanoseconds for each frame that is sent.
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +10,7 @@ use arc_swap::ArcSwapOption;
 
 use super::index::{Entry, Sessions};
 use super::keys::PublicKey;
+use super::path::Path;
 use super::session::{Keypairs, Sealer, Session};
 use super::{KEEPALIVE_TIMEOUT, Ns, REJECT_AFTER_TIME, REKEY_TIMEOUT};
 
@@ -114,6 +115,7 @@ pub struct Link {
     /// The current session, where it may send.
     sending: ArcSwapOption<Session>,
     endpoint: ArcSwapOption<Endpoint>,
+    path: Mutex<Path>,
     keypairs: Mutex<Keypairs>,
     notices: Arc<Notices>,
     /// A handshake was asked for and has not ended.
@@ -143,6 +145,7 @@ impl Link {
             public_key,
             sending: ArcSwapOption::empty(),
             endpoint: ArcSwapOption::empty(),
+            path: Mutex::default(),
             keypairs: Mutex::default(),
             notices,
             handshake_asked: AtomicBool::new(false),
@@ -172,6 +175,11 @@ impl Link {
     /// Where the peer's datagrams are sent to.
     pub fn endpoint(&self) -> Option<Endpoint> {
         self.endpoint.load().as_deref().copied()
+    }
+
+    /// What is known of the path to the peer. The guard is held for a call, not for a batch.
+    pub fn path(&self) -> MutexGuard<'_, Path> {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[allow(missing_docs)]

@@ -11,12 +11,16 @@
 //! Packets without a session are the caller's to keep ([`QUEUED_PACKETS_MAX`] for each peer): [`Refusal::NoSession`] says that a
 //! handshake begins, [`Event::Flush`] that the packets can be sent, and [`Event::Discard`] that they will not be.
 //!
+//! What limits datagrams on their way is learned for each peer: [`Path`] plans their sizes, [`too_big`] makes the messages to
+//! senders of packets that do not fit.
+//!
 //! A configuration is read from a file of wg-quick ([`parse_quick`]) or from the socket that `wg` writes to
 //! ([`parse_request`]).
 //!
 //! Names of the protocol are those of the WireGuard paper (<https://www.wireguard.com/papers/wireguard.pdf>); where a rule is
 //! only in the kernel's code, the comment says so. Times are nanoseconds of a monotonic clock.
 mod allowed_ips;
+mod checksum;
 mod configure;
 mod cookie;
 mod crypto;
@@ -29,10 +33,13 @@ mod load;
 mod message;
 mod noise;
 mod offload;
+mod path;
 mod peer;
 mod replay;
 mod session;
 mod timestamp;
+mod too_big;
+mod train_limit;
 mod uapi;
 mod wg_quick;
 
@@ -44,7 +51,10 @@ pub use keys::{KeyText, PresharedKey, PrivateKey, PublicKey};
 pub use link::{Endpoint, Link, PeerId, Refusal, Traffic};
 pub use message::{DATA_OVERHEAD, HEADER_LEN, Kind, TAG_LEN};
 pub use offload::{BadFrame, Joined, Superframe, VIRTIO_HEADER_LEN, VirtioHeader, has_push, join, prepare_first};
+pub use path::{Path, Plan};
 pub use session::{Sealer, datagram_len};
+pub use too_big::{TOO_BIG_LEN_MAX, clamp_mss, too_big};
+pub use train_limit::TRAIN_MAX;
 pub use uapi::{REQUEST_LEN_MAX, Request, RequestError, answer, parse_request, request_len, write_state};
 pub use wg_quick::{FileError, HostPort, QuickConfig, QuickPeer, Table, parse_quick};
 

@@ -3,6 +3,7 @@
 //! The kernel passes up to 64 KiB of one TCP or UDP flow at once (`struct virtio_net_hdr`, `linux/virtio_net.h`), and takes as
 //! much. A [`Superframe`] writes each packet straight into the slot that it is sealed in. [`join`] finds neighbours that make a
 //! superframe where they lie, so that they are written by one `writev`.
+use super::checksum::{finish, fold, sum};
 use super::data_path::packet_len;
 use super::message::field;
 
@@ -148,6 +149,11 @@ impl<'a> Superframe<'a> {
         self.cut.map_or(self.frame.len(), |cut| (cut.payload_at + cut.size).min(self.frame.len()))
     }
 
+    /// The beginning of the frame, as long as its first packet. Lengths in its headers are those of the frame.
+    pub fn head(&self) -> &'a [u8] {
+        &self.frame[..self.packet_len()]
+    }
+
     /// The length of the last packet.
     pub fn last_len(&self) -> usize {
         match self.cut {
@@ -239,29 +245,6 @@ fn pseudo_header(packet: &[u8], transport: Transport, transport_at: usize) -> u6
     let len = (packet.len() - transport_at) as u16;
     let rest = [0, transport.protocol(), (len >> 8) as u8, len as u8];
     sum(sum(0, addresses), &rest)
-}
-
-/// Adds 16-bit words in the byte order of the host. The sum of the Internet checksum does not depend on it (RFC 1071), and four
-/// bytes at once are the same as two and two.
-fn sum(begin: u64, bytes: &[u8]) -> u64 {
-    let mut chunks = bytes.chunks_exact(4);
-    let words = chunks.by_ref().map(|chunk| u64::from(u32::from_ne_bytes(*field(chunk, 0))));
-    let sum = begin + words.sum::<u64>();
-    let mut last = [0; 4];
-    last[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
-    sum + u64::from(u32::from_ne_bytes(last))
-}
-
-fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum >> 16) + (sum & 0xffff);
-    }
-    sum as u16
-}
-
-/// The checksum in the order in which it is sent.
-fn finish(sum: u64) -> [u8; 2] {
-    (!fold(sum)).to_ne_bytes()
 }
 
 /// A packet as [`join`] sees it.
@@ -370,13 +353,15 @@ pub struct Joined {
 }
 
 /// How many of `packets`, from the first one on, make one frame. Packets keep their order, and only intact ones are joined.
+/// Those of UDP only with `udp`, which the kernel takes since 6.2.
 ///
 /// Where that is more than one, [`prepare_first`] is called with the first and the length of the frame.
-pub fn join<'a>(packets: impl IntoIterator<Item = &'a [u8]>) -> Option<Joined> {
+pub fn join<'a>(packets: impl IntoIterator<Item = &'a [u8]>, udp: bool) -> Option<Joined> {
     let mut packets = packets.into_iter();
     let first = packets.next()?;
     let single = Joined { packets: 1, payload_at: 0, header: VirtioHeader::default() };
-    let Some(first) = Parsed::new(first) else { return Some(single) };
+    let parsed = Parsed::new(first).filter(|first| udp || first.transport == Transport::Tcp);
+    let Some(first) = parsed else { return Some(single) };
     let (mut count, mut len) = (1, first.bytes.len());
     if !(first.transport == Transport::Tcp && first.flags() & PSH != 0) {
         for next in packets {
@@ -551,7 +536,7 @@ mod tests {
                 }
             }
             if packets.len() > 1 && !cwr {
-                let joined = join(packets.iter().map(Vec::as_slice)).unwrap();
+                let joined = join(packets.iter().map(Vec::as_slice), true).unwrap();
                 prop_assert_eq!(joined.packets, packets.len());
                 prop_assert_eq!(joined.payload_at, payload_at);
                 prop_assert_eq!(joined.header.gso_size, size);
@@ -585,7 +570,7 @@ mod tests {
             if let Ok(superframe) = Superframe::new(head, &bytes) {
                 prop_assert!(cut(&superframe).iter().all(|packet| packet.len() <= bytes.len()));
             }
-            let _ = join([&bytes[..], &bytes[..]]);
+            let _ = join([&bytes[..], &bytes[..]], true);
         }
     }
 
@@ -596,7 +581,7 @@ mod tests {
             let original = frame(false, Transport::Tcp, flags, &payload);
             cut(&Superframe::new(header(false, Transport::Tcp, 1000), &original).unwrap())
         };
-        let count = |packets: &[Vec<u8>]| join(packets.iter().map(Vec::as_slice)).map(|joined| joined.packets);
+        let count = |packets: &[Vec<u8>]| join(packets.iter().map(Vec::as_slice), true).map(|joined| joined.packets);
         let right = packets(ACK);
         assert_eq!((count(&right), count(&[])), (Some(3), None));
         let altered = |n: usize, at: usize| {

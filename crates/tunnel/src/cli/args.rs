@@ -29,4 +29,7 @@ pub struct UpArgs {
     /// Another name for the interface
     #[arg(long, value_name = "NAME")]
     pub(super) interface: Option<String>,
+    /// Lower the MSS of TCP connections to what the path to the peer takes, for hosts behind that block ICMP
+    #[arg(long)]
+    pub(super) clamp_mss: bool,
 }

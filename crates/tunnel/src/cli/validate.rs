@@ -29,7 +29,7 @@ impl UpArgs {
                 "give one with --interface, such as wg0: at most 15 letters, digits and _=+.-",
             ));
         }
-        Ok(UpRequest { file: self.file, interface })
+        Ok(UpRequest { file: self.file, interface, clamp_mss: self.clamp_mss })
     }
 }
 
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     fn interface(file: &str, interface: Option<&str>) -> Result<String, UserError> {
-        let args = UpArgs { file: file.into(), interface: interface.map(str::to_owned) };
+        let args = UpArgs { file: file.into(), interface: interface.map(str::to_owned), clamp_mss: false };
         args.validate().map(|request| request.interface)
     }
 

@@ -1,0 +1,105 @@
+//! What a loop counts: system calls, what they carried, and every packet that went no further, by its cause.
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::counters::Counters;
+
+/// What is counted. Drops of received datagrams are counted by `parshall_core::tunnel::DataPath::drops`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Count {
+    /// Frames read from the TUN device.
+    FramesRead,
+    /// Packets in them.
+    PacketsRead,
+    /// Frames written to the TUN device.
+    FramesWritten,
+    /// Packets in them.
+    PacketsWritten,
+    /// Calls that sent datagrams, or that submitted sends.
+    SendCalls,
+    /// Messages sent: trains, and single datagrams.
+    MessagesSent,
+    /// Datagrams in them.
+    DatagramsSent,
+    /// Calls that received datagrams, or that waited for them.
+    ReceiveCalls,
+    /// Messages received, each with one datagram or with several that the kernel gathered.
+    MessagesReceived,
+    /// Datagrams in them.
+    DatagramsReceived,
+    /// Trains that the kernel refused. Their datagrams were sent one by one.
+    TrainsRefused,
+    /// Packets that were too long for the path to their peer, and whose sender got a message.
+    TooBig,
+    /// Packets that were too long for the path and were sent in fragments: they may be cut, or their sender got messages enough.
+    Fragmented,
+    /// Packets that no datagram can hold.
+    TooLong,
+    /// Frames that contradict their headers.
+    BadFrame,
+    /// Packets for addresses that are no peer's.
+    NoPeer,
+    /// Packets for peers whose address is unknown.
+    NoEndpoint,
+    /// Packets that waited for a session in vain, or made place for newer ones.
+    Discarded,
+    /// Frames that the TUN device did not take.
+    FrameRefused,
+    /// Datagrams that the send buffer had no space for.
+    SendBufferFull,
+    /// Datagrams to addresses without a route.
+    Unreachable,
+    /// Datagrams that could not be sent for other causes.
+    SendFailed,
+}
+
+const KINDS: usize = Count::SendFailed as usize + 1;
+
+/// Counters that one loop writes and anybody reads.
+#[derive(Debug)]
+pub struct Counts([AtomicU64; KINDS]);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Counts {
+    pub fn add(&self, count: Count, n: usize) {
+        self.0[count as usize].fetch_add(n as u64, Relaxed);
+    }
+
+    pub fn get(&self, count: Count) -> u64 {
+        self.0[count as usize].load(Relaxed)
+    }
+
+    /// All of them at this moment.
+    pub fn read(&self) -> Counters {
+        Counters {
+            frames_read: self.get(Count::FramesRead),
+            packets_read: self.get(Count::PacketsRead),
+            frames_written: self.get(Count::FramesWritten),
+            packets_written: self.get(Count::PacketsWritten),
+            trains_sent: self.get(Count::MessagesSent),
+            datagrams_sent: self.get(Count::DatagramsSent),
+            trains_received: self.get(Count::MessagesReceived),
+            datagrams_received: self.get(Count::DatagramsReceived),
+            send_calls: self.get(Count::SendCalls),
+            receive_calls: self.get(Count::ReceiveCalls),
+            trains_refused: self.get(Count::TrainsRefused),
+            packets_too_big: self.get(Count::TooBig),
+            packets_fragmented: self.get(Count::Fragmented),
+            packets_too_long: self.get(Count::TooLong),
+            frames_bad: self.get(Count::BadFrame),
+            frames_refused: self.get(Count::FrameRefused),
+            datagrams_refused: [Count::SendBufferFull, Count::Unreachable, Count::SendFailed]
+                .map(|count| self.get(count))
+                .iter()
+                .sum(),
+            packets_without_peer: self.get(Count::NoPeer),
+            packets_without_endpoint: self.get(Count::NoEndpoint),
+            packets_without_session: self.get(Count::Discarded),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What programs send arrives unaltered over every kind of path: with a small MTU near or far, with an inner MTU above the
+//! outer one, and where trains are refused.
+#![allow(clippy::unwrap_used)] // A test fails by a panic.
+
+mod support;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use parshall_tunnel::counts::Count;
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery};
+use support::{Host, Layout, PORT, STREAM_BYTES, echo, inside, ip, stream, udp_pair, with_tunnels};
+
+#[test]
+fn streams_and_datagrams_pass_unaltered() {
+    with_tunnels(Layout::default(), |hosts| {
+        stream(hosts, 0, 5001, STREAM_BYTES);
+        stream(hosts, 1, 5002, STREAM_BYTES);
+        echo(hosts, 7000, &[0, 1, 64, 1200, 1392, 4000, 60_000]);
+        let [a, b] = hosts;
+        // Superframes stay whole: of the stream of 8 MiB, each message has several datagrams, and each frame several packets.
+        let per = |host: &Host, packets, calls| host.count(packets) as f64 / host.count(calls) as f64;
+        assert!(per(a, Count::DatagramsSent, Count::MessagesSent) > 4.0, "{:?}", a.counts);
+        assert!(per(a, Count::DatagramsSent, Count::SendCalls) > 4.0, "{:?}", a.counts);
+        assert!(per(b, Count::DatagramsReceived, Count::ReceiveCalls) > 2.0, "{:?}", b.counts);
+        assert!(per(b, Count::PacketsWritten, Count::FramesWritten) > 2.0, "{:?}", b.counts);
+        assert_eq!((a.count(Count::TrainsRefused), a.count(Count::SendFailed)), (0, 0));
+        assert_eq!(a.socket.local_addr().unwrap().port(), PORT);
+    });
+}
+
+/// Sends datagrams that must not be cut until the kernel of the sender knows the path's MTU, and returns that.
+fn learned_mtu(hosts: &[Host; 2], from: usize, len: usize) -> u32 {
+    let pair = udp_pair(hosts, 7100);
+    let (here, to) = (&pair[from], inside(2 - from as u8, 7100));
+    sockopt::set_ip_mtu_discover(here, Ipv4PathMtuDiscovery::DO).unwrap();
+    here.connect(to).unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < until {
+        match here.send(&vec![0; len]) {
+            Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {
+                return sockopt::ip_mtu(here).unwrap();
+            }
+            sent => assert_eq!(sent.unwrap(), len),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("no message came: {:?}", hosts[from].counts);
+}
+
+#[test]
+fn a_small_mtu_of_the_own_link_is_known_before_anything_is_lost() {
+    let layout = Layout { near_mtu: 1280, far_mtu: 1280, ..Layout::default() };
+    with_tunnels(layout, |hosts| {
+        stream(hosts, 0, 5001, STREAM_BYTES);
+        stream(hosts, 1, 5002, STREAM_BYTES);
+        echo(hosts, 7000, &[64, 1100, 1192, 1392, 60_000]);
+        assert_eq!([0, 1].map(|from| learned_mtu(hosts, from, 1392)), [1220; 2]);
+        let [a, _] = hosts;
+        assert_eq!(a.link.path().mtu(), Some(1280));
+        assert!(a.count(Count::TooBig) > 0, "{:?}", a.counts);
+        assert_eq!(a.count(Count::TrainsRefused), 0, "{:?}", a.counts);
+        assert!(a.count(Count::DatagramsSent) > 4 * a.count(Count::MessagesSent), "still trains: {:?}", a.counts);
+    });
+}
+
+#[test]
+fn a_small_mtu_behind_a_router_is_learned_from_its_messages() {
+    with_tunnels(Layout { far_mtu: 1280, ..Layout::default() }, |hosts| {
+        assert_eq!(learned_mtu(hosts, 0, 1392), 1220, "one datagram at a time");
+        stream(hosts, 0, 5001, STREAM_BYTES);
+        stream(hosts, 1, 5002, STREAM_BYTES);
+        echo(hosts, 7000, &[64, 1192, 1392, 60_000]);
+        assert_eq!(hosts[0].link.path().mtu(), Some(1280));
+    });
+}
+
+#[test]
+fn a_stream_survives_that_the_mtu_shrinks_and_grows() {
+    with_tunnels(Layout::default(), |hosts| {
+        stream(hosts, 0, 5001, STREAM_BYTES);
+        let set = |mtu| hosts[0].ns.run(|| ip(&format!("link set eth0 mtu {mtu}"))).unwrap();
+        set(1280);
+        stream(hosts, 0, 5002, STREAM_BYTES);
+        assert_eq!(hosts[0].link.path().mtu(), Some(1280));
+        set(1500);
+        std::thread::sleep(Duration::from_millis(1100));
+        // TCP of other connections remembers the smaller MTU for ten minutes; datagrams that may be cut do not.
+        echo(hosts, 7000, &[1392]);
+        assert_eq!(hosts[0].link.path().mtu(), Some(1500));
+        stream(hosts, 0, 5003, STREAM_BYTES);
+    });
+}
+
+#[test]
+fn an_inner_mtu_above_the_outer_one_works() {
+    for inner_mtu in [9000, 65_535] {
+        with_tunnels(Layout { inner_mtu, ..Layout::default() }, |hosts| {
+            stream(hosts, 0, 5001, STREAM_BYTES);
+            stream(hosts, 1, 5002, STREAM_BYTES);
+            echo(hosts, 7000, &[64, 1412, 8972, 65_507]);
+            assert_eq!(learned_mtu(hosts, 0, 8972), 1440);
+        });
+    }
+}
+
+#[test]
+fn jumbo_packets_pass_where_the_path_takes_them() {
+    let layout = Layout { near_mtu: 9100, far_mtu: 9100, inner_mtu: 9000, ..Layout::default() };
+    with_tunnels(layout, |hosts| {
+        stream(hosts, 0, 5001, STREAM_BYTES);
+        stream(hosts, 1, 5002, STREAM_BYTES);
+        echo(hosts, 7000, &[1412, 8972, 65_507]);
+        let [a, _] = hosts;
+        assert_eq!((a.count(Count::TooBig), a.count(Count::Fragmented)), (0, 0), "{:?}", a.counts);
+    });
+}
+
+#[test]
+fn a_clamped_mss_needs_no_messages() {
+    let layout = Layout { near_mtu: 1280, far_mtu: 1280, clamp_mss: true, ..Layout::default() };
+    with_tunnels(layout, |hosts| {
+        stream(hosts, 0, 5001, STREAM_BYTES);
+        stream(hosts, 1, 5002, STREAM_BYTES);
+        assert_eq!(hosts.each_ref().map(|host| host.count(Count::TooBig)), [0; 2]);
+    });
+}
+
+/// SO_NO_CHECK: a socket without checksums, which sends no trains (EINVAL).
+fn set_no_check(host: &Host, on: bool) -> io::Result<()> {
+    let script = format!("import socket; socket.socket(fileno=0).setsockopt(socket.SOL_SOCKET, 11, {})", u8::from(on));
+    let socket = OwnedFd::from(host.socket.try_clone()?);
+    let status = Command::new("python3").args(["-c", &script]).stdin(Stdio::from(socket)).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
+}
+
+#[test]
+fn a_path_without_trains_gets_datagrams_and_later_trains_again() {
+    with_tunnels(Layout::default(), |hosts| {
+        stream(hosts, 0, 5001, STREAM_BYTES);
+        let [a, _] = hosts;
+        if let Err(error) = set_no_check(a, true) {
+            return parshall_testkit::skip("a socket that sends no trains", &error.to_string());
+        }
+        stream(hosts, 0, 5002, STREAM_BYTES);
+        let refused = a.count(Count::TrainsRefused);
+        assert!((1..=32).contains(&refused), "refused {refused} times: {:?}", a.counts);
+        assert_eq!((a.count(Count::SendFailed), a.count(Count::SendBufferFull)), (0, 0), "{:?}", a.counts);
+        set_no_check(a, false).unwrap();
+        std::thread::sleep(Duration::from_millis(10_500));
+        let before = [Count::DatagramsSent, Count::MessagesSent].map(|count| a.count(count));
+        stream(hosts, 0, 5003, STREAM_BYTES);
+        let [datagrams, messages] = [Count::DatagramsSent, Count::MessagesSent].map(|count| a.count(count));
+        let (datagrams, messages) = (datagrams - before[0], messages - before[1]);
+        assert!(2 * datagrams > 3 * messages, "trains again: {datagrams} in {messages}, {:?}", a.counts);
+        assert_eq!(a.count(Count::TrainsRefused), refused);
+    });
+}
