@@ -11,6 +11,7 @@
 pub mod critical_path;
 pub mod experiment;
 pub mod judge;
+pub mod load;
 pub mod networks;
 pub mod observe;
 pub mod relay;

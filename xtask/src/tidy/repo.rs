@@ -36,6 +36,7 @@ const PURE: [(&str, &[&str]); 2] = [
             "chacha20poly1305",
             "crc",
             "fastrand",
+            "hdrhistogram",
             "hmac",
             "ipnet",
             "parshall-evidence",
