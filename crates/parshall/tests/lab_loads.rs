@@ -82,12 +82,127 @@ fn pauses_limit_the_stream() {
     assert!(bytes(&["stream"]) > 100.0 * paused);
 }
 
+/// Short runs of a generator, both ends as two processes.
+fn generate(args: &[&str]) -> serde_json::Value {
+    load(&[args, &["--warm-up", "200ms"]].concat())
+}
+
+fn number(value: &serde_json::Value, pointer: &str) -> f64 {
+    value.pointer(pointer).and_then(serde_json::Value::as_f64).unwrap_or_else(|| panic!("no {pointer} in {value}"))
+}
+
+#[test]
+fn generators_measure_both_ends() {
+    let _alone = alone();
+    for args in [
+        &["upload", "--connections", "2"][..],
+        &["download", "--discard"],
+        &["bidirectional"],
+        &["request-response", "--connections", "3", "--threads", "2"],
+        &["request-response", "--request-bytes", "300000", "--reply-bytes", "500000"],
+        &["connect-request-response", "--threads", "2"],
+        &["rpc", "--depth", "32"],
+        &["many-connections", "--connections", "200"],
+        &["mixed"],
+        &["udp-packets"],
+        &["udp-packets", "--single", "--packet-bytes", "64"],
+    ] {
+        let result = generate(args);
+        assert_eq!(result["errors"].as_u64(), Some(0), "{args:?}: {result}");
+        // The window begins behind the warm-up.
+        assert!((1.4..2.5).contains(&number(&result, "/seconds")), "{args:?}: {result}");
+        assert!(number(&result, "/requests") > 50.0, "{args:?}: {result}");
+        for side in ["/cpu", "/server_cpu"] {
+            let cpu = result.pointer(side).expect("both ends");
+            let (seconds, per_kb) = (number(cpu, "/seconds"), number(cpu, "/us_per_kb"));
+            let expected = seconds * 1e9 / number(&result, "/bytes");
+            assert!(seconds > 0.0 && (per_kb / expected - 1.0).abs() < 1e-6, "{args:?}: {result}");
+            assert!((0.0..=1.1).contains(&number(cpu, "/busiest_thread")), "{args:?}: {result}");
+        }
+        if !["upload", "download", "bidirectional", "udp-packets"].contains(&args[0]) {
+            let [p50, p99, max] = ["p50_us", "p99_us", "max_us"].map(|at| number(&result, &format!("/latency/{at}")));
+            assert!(p50 > 0.0 && p50 <= p99 && p99 <= max, "{args:?}: {result}");
+        }
+    }
+}
+
+#[test]
+fn an_open_loop_keeps_its_schedule() {
+    let _alone = alone();
+    for args in [
+        &["request-response", "--rate", "500", "--connections", "4"][..],
+        &["request-response", "--rate", "500", "--connections", "4", "--arrivals", "poisson", "--threads", "2"],
+        &["connect-request-response", "--rate", "500", "--threads", "2"],
+        &["mixed", "--rate", "500", "--connections", "4"],
+        &["udp-packets", "--rate", "500"],
+        &["burst", "--burst", "50", "--every", "100ms"],
+    ] {
+        let result = generate(args);
+        assert!((400.0..=600.0).contains(&number(&result, "/rate_per_s")), "{args:?}: {result}");
+        assert_eq!(number(&result, "/offered_per_s").round(), 500.0, "{args:?}");
+        // A request of the window is answered before the result is printed, or counted.
+        assert!(result["unanswered"].as_u64().unwrap_or(0) == 0, "{args:?}: {result}");
+    }
+}
+
+/// Coordinated omission: a server that stands still for half a second delays every request that is due meanwhile.
+#[test]
+fn a_stall_of_the_server_shows_in_an_open_loop() {
+    let _alone = alone();
+    let mut server = Command::new(PARSHALL)
+        .args(["lab", "load", "request-response", "--serve", "127.0.0.1:0", "--for", "20s"])
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stderr.take().expect("piped")), &mut line)
+        .expect("the ready line");
+    let port = line.trim().rsplit_once("port=").expect("a port").1.to_owned();
+    let stop = std::thread::spawn({
+        let pid = server.id().to_string();
+        move || {
+            std::thread::sleep(std::time::Duration::from_millis(700));
+            for (signal, ms) in [("-STOP", 500), ("-CONT", 0)] {
+                Command::new("kill").args([signal, &pid]).status().expect("kill runs");
+                std::thread::sleep(std::time::Duration::from_millis(ms));
+            }
+        }
+    });
+    let result = generate(&["request-response", "--connect", &format!("127.0.0.1:{port}"), "--rate", "200"]);
+    stop.join().expect("no panic");
+    server.kill().ok();
+    server.wait().expect("our child");
+    // A third of the requests were due in that time: in a closed loop it would be one of thousands.
+    assert!(number(&result, "/latency/p90_us") > 150_000.0, "{result}");
+    assert!((295.0..=305.0).contains(&number(&result, "/latency/count")), "{result}");
+}
+
+#[test]
+fn another_server_is_not_taken_for_a_load() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = closed.local_addr().expect("bound").to_string();
+    let server = std::thread::spawn(move || {
+        for stream in closed.incoming().take(2) {
+            drop(stream);
+        }
+    });
+    let output = run(&["load", "udp-packets", "--connect", &address, "--for", "200ms"]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && stderr.contains("hint: the other end must be `parshall lab load`"), "{stderr}");
+    drop(std::net::TcpStream::connect(&address));
+    server.join().expect("no panic");
+}
+
 #[test]
 fn errors_get_a_line_and_a_hint() {
     for (args, what, hint) in [
         (&["run", "nagel-stall"][..], "no case, fault or control named `nagel-stall`", "nagle-stall"),
         (&["load", "stream", "--congestion", "nosuch", "--for", "1s"], "congestion control `nosuch`", "this host has"),
         (&["load", "stream", "--serve", "192.0.2.1:80", "--for", "1s"], "cannot listen on 192.0.2.1:80", "address"),
+        (&["load", "rpc", "--serve", "192.0.2.1:80", "--for", "1s"], "cannot listen on 192.0.2.1:80", "address"),
+        (&["load", "rpc", "--rate", "0"], "`0` is not a rate", "0.001 to 1e9"),
+        (&["load", "burst", "--every", "0s"], "bursts without time between them", "100ms"),
     ] {
         let output = run(args);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -100,7 +215,7 @@ fn errors_get_a_line_and_a_hint() {
 fn the_list_names_every_kind() {
     let output = run(&["list"]);
     let list = String::from_utf8_lossy(&output.stdout).into_owned();
-    for name in ["nagle-stall", "small-copy-buffer", "python-asyncio", "load rpc-echo"] {
+    for name in ["nagle-stall", "small-copy-buffer", "python-asyncio", "load rpc-echo", "load udp-packets"] {
         assert!(list.contains(name), "{name}: {list}");
     }
 }

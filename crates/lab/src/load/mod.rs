@@ -3,6 +3,8 @@
 //! A load prints `ready ...` on stderr once it is ready, and one result on stdout at its end.
 mod burn;
 mod delay_line;
+mod generator;
+mod outcome;
 mod relay_copy;
 mod row_lock;
 mod rpc_client;
@@ -16,17 +18,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
-use parshall_core::units::{bit_rate, decimal, time_us};
-use serde::{Deserialize, Serialize};
-
 use super::terminal;
 use super::units::{self, Format};
 
 pub use delay_line::DEVICE as DELAY_DEVICE;
-
-/// The format of a load's result.
-pub const LOAD_SCHEMA: &str = "parshall.load/1";
+pub use outcome::Outcome;
 
 /// `parshall lab load`
 #[derive(Debug, clap::Args)]
@@ -36,7 +32,17 @@ pub struct LoadArgs {
 }
 
 /// Names and descriptions for `lab list`.
-pub const KINDS: [(&str, &str); 4] = [
+pub const KINDS: [(&str, &str); 14] = [
+    ("upload", "bulk transfer from the client to the server"),
+    ("download", "bulk transfer from the server to the client"),
+    ("bidirectional", "bulk transfer in both directions of each connection at once"),
+    ("request-response", "requests and replies on open connections, in a closed or open loop"),
+    ("connect-request-response", "a connection for each request"),
+    ("burst", "bursts of requests at regular intervals"),
+    ("rpc", "requests that do not wait for earlier replies"),
+    ("many-connections", "requests that visit many connections in turn"),
+    ("mixed", "requests beside bulk transfers: latency under load"),
+    ("udp-packets", "UDP packets in one direction"),
     ("rpc-echo", "RPC echo: each request is a 40 B message and a 136 B message, written apart or together"),
     ("stream", "bulk transfer with slow readers, pausing writers, corks, buffer sizes; or request and reply"),
     ("relay-copy", "a naive TCP forwarder: read into a buffer, write it out, one thread per direction"),
@@ -45,6 +51,8 @@ pub const KINDS: [(&str, &str); 4] = [
 
 #[derive(Debug, clap::Subcommand)]
 enum Kind {
+    #[command(flatten)]
+    Generator(generator::Kind),
     /// RPC echo: a 40-byte `finish` and a 136-byte `ping` per request, a 96-byte reply
     #[command(after_help = "Examples:
   parshall lab load rpc-echo
@@ -89,6 +97,7 @@ pub struct Common {
 /// Runs the load that the arguments select, until its time is over or a signal ends it.
 pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
     let (common, outcome) = match &args.kind {
+        Kind::Generator(kind) => (kind.common(), generator::run(&kind.load(), &Clock::start(kind.common())?)?),
         Kind::RpcEcho(args) => (&args.common, rpc_echo::run(args)?),
         Kind::Stream(args) => (&args.common, stream::run(args)?),
         Kind::RelayCopy(args) => (&args.common, relay_copy::run(args)?),
@@ -96,7 +105,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
         Kind::DelayLine(args) => (&args.common, delay_line::run(args)?),
     };
     match common.format {
-        Format::Text => terminal::line(&outcome.line())?,
+        Format::Text => terminal::line(&outcome.text())?,
         Format::Json => terminal::line(&serde_json::to_string(&outcome)?)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -137,6 +146,18 @@ impl Clock {
         }
     }
 
+    /// Whether a signal or an error has ended the load.
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// A clock that no signal stops.
+    #[cfg(test)]
+    pub fn for_test(time: Duration) -> Self {
+        let begin = Instant::now();
+        Self { begin, end: begin + time, stop: Arc::default() }
+    }
+
     /// Ends the load early, for example because its only connection was closed.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
@@ -147,103 +168,4 @@ impl Clock {
 pub fn print_ready(kind: &str, role: &str, port: Option<u16>) {
     let port = port.map(|port| format!(" port={port}")).unwrap_or_default();
     eprintln!("ready {kind} role={role} pid={}{port}", std::process::id());
-}
-
-/// The result of a load.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
-    /// [`LOAD_SCHEMA`].
-    pub schema: String,
-    /// Kind of load.
-    pub kind: String,
-    /// `serve`, `connect`, `both` or `relay`.
-    pub role: String,
-    /// Its process id.
-    pub pid: u32,
-    /// Its server's TCP port.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub port: Option<u16>,
-    /// How long it ran.
-    pub seconds: f64,
-    /// Answered requests, or writes.
-    pub requests: u64,
-    /// The same per second.
-    pub rate_per_s: f64,
-    /// Bytes moved, both directions.
-    pub bytes: u64,
-    /// The same per second.
-    pub bytes_per_s: f64,
-    /// Connections that ended before the load did.
-    pub errors: u64,
-    /// From when a request was due until its reply was complete.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latency: Option<Latency>,
-}
-
-/// Percentiles in microseconds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Latency {
-    /// Median.
-    pub p50_us: f64,
-    /// 99th percentile.
-    pub p99_us: f64,
-    /// Longest.
-    pub max_us: f64,
-}
-
-impl Outcome {
-    /// The result of a load that began with `clock` and ends now.
-    pub fn new(kind: &str, role: &str, port: Option<u16>, clock: &Clock, requests: u64, bytes: u64) -> Self {
-        let seconds = clock.begin.elapsed().as_secs_f64();
-        Self {
-            schema: LOAD_SCHEMA.into(),
-            kind: kind.into(),
-            role: role.into(),
-            pid: std::process::id(),
-            port,
-            seconds,
-            requests,
-            rate_per_s: requests as f64 / seconds.max(1e-9),
-            bytes,
-            bytes_per_s: bytes as f64 / seconds.max(1e-9),
-            errors: 0,
-            latency: None,
-        }
-    }
-
-    /// With the latencies of a histogram in nanoseconds, unless it is empty.
-    pub fn with_latency(mut self, ns: &Histogram<u64>) -> Self {
-        let us = |ns: u64| ns as f64 / 1e3;
-        self.latency = (!ns.is_empty()).then(|| Latency {
-            p50_us: us(ns.value_at_quantile(0.5)),
-            p99_us: us(ns.value_at_quantile(0.99)),
-            max_us: us(ns.max()),
-        });
-        self
-    }
-
-    /// One line of text.
-    pub fn line(&self) -> String {
-        let mut line = format!(
-            "{}  {}/s  {} in {:.2} s  {}",
-            self.kind,
-            decimal(self.rate_per_s),
-            decimal(self.requests as f64),
-            self.seconds,
-            bit_rate(self.bytes_per_s),
-        );
-        if let Some(latency) = &self.latency {
-            let [p50, p99, max] = [latency.p50_us, latency.p99_us, latency.max_us].map(time_us);
-            line += &format!("  latency p50 {p50}, p99 {p99}, max {max}");
-        }
-        if self.errors > 0 {
-            line += &format!("  {} connections lost", self.errors);
-        }
-        line
-    }
-}
-
-/// A histogram of nanoseconds up to a minute with three digits.
-pub fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are valid")
 }

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
+use parshall_core::load::Latencies;
 
 use super::socket::SocketArgs;
-use super::{Clock, Common, Outcome, histogram, print_ready};
+use super::{Clock, Common, Outcome, print_ready};
 use crate::units;
 
 const KIND: &str = "row-lock";
@@ -163,24 +163,24 @@ fn clients(args: &Args, target: SocketAddr, clock: &Clock) -> anyhow::Result<Out
             std::thread::spawn(move || client(stream, &args, &clock))
         })
         .collect();
-    let (mut latency, mut lost) = (histogram(), 0);
+    let (mut latencies, mut lost) = (Latencies::default(), 0);
     for thread in threads {
         match thread.join() {
             Ok((own, ended)) => {
-                latency.add(own)?;
+                latencies.add(&own);
                 lost += u64::from(ended);
             }
             Err(_) => lost += 1,
         }
     }
-    let requests = latency.len();
+    let requests = latencies.count();
     let outcome = Outcome::new(KIND, "connect", Some(target.port()), clock, requests, 2 * requests);
-    Ok(Outcome { errors: lost, ..outcome.with_latency(&latency) })
+    Ok(Outcome { errors: lost, ..outcome.with_latency(&latencies) })
 }
 
 /// Sends requests until the time is over. Returns their latencies, and whether the server closed the connection early.
-fn client(mut stream: TcpStream, args: &Args, clock: &Clock) -> (Histogram<u64>, bool) {
-    let mut latency = histogram();
+fn client(mut stream: TcpStream, args: &Args, clock: &Clock) -> (Latencies, bool) {
+    let mut latencies = Latencies::default();
     // The load must end even if the row is never unlocked.
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok();
     while !clock.over() {
@@ -190,14 +190,14 @@ fn client(mut stream: TcpStream, args: &Args, clock: &Clock) -> (Histogram<u64>,
             None => request(&mut stream, b'u'),
         };
         if done.is_err() {
-            return (latency, !clock.over());
+            return (latencies, !clock.over());
         }
-        latency.saturating_record(begin.elapsed().as_nanos() as u64);
+        latencies.record(begin.elapsed().as_nanos() as u64);
         if let Some(idle) = args.hold_ms {
             std::thread::sleep(idle / 100);
         }
     }
-    (latency, false)
+    (latencies, false)
 }
 
 fn transaction(stream: &mut TcpStream, idle: Duration) -> std::io::Result<()> {

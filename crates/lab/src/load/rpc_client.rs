@@ -5,11 +5,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use hdrhistogram::Histogram;
+use parshall_core::load::Latencies;
 use parshall_sys::epoll::{Epoll, Events, READABLE};
 
+use super::Clock;
 use super::rpc_echo::{Args, FINISH, REPLY, REQUEST};
-use super::{Clock, histogram};
 
 /// Connected clients.
 pub struct Clients {
@@ -34,7 +34,7 @@ pub struct Done {
     /// Connections that ended early.
     pub lost: u64,
     /// From when a request was due until its reply was complete.
-    pub latency_ns: Histogram<u64>,
+    pub latencies: Latencies,
 }
 
 /// When requests are due: at once, or on a fixed schedule that does not slow down with the server.
@@ -60,7 +60,7 @@ impl Clients {
 
     /// Sends requests until it is time to end.
     pub fn run(mut self, args: &Args, clock: &Clock) -> anyhow::Result<Done> {
-        let mut done = Done { requests: 0, bytes: 0, lost: 0, latency_ns: histogram() };
+        let mut done = Done { requests: 0, bytes: 0, lost: 0, latencies: Latencies::default() };
         let mut pace = Pace::new(args.rate, self.list.len());
         let mut events = Events::with_capacity(256);
         while !clock.over() {
@@ -74,7 +74,7 @@ impl Clients {
                         let now = Instant::now();
                         done.requests += 1;
                         done.bytes += (REQUEST + REPLY) as u64;
-                        done.latency_ns.saturating_record(now.duration_since(client.due).as_nanos() as u64);
+                        done.latencies.record(now.duration_since(client.due).as_nanos() as u64);
                         if pace.interval.is_some() {
                             pace.idle.push_back(index);
                         } else {

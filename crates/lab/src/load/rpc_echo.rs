@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let clients = rpc_client::Clients::connect(args, target, &clock)?;
     print_ready(KIND, role, Some(target.port()));
     let done = clients.run(args, &clock)?;
-    let mut outcome = outcome(done.requests, done.bytes).with_latency(&done.latency_ns);
+    let mut outcome = outcome(done.requests, done.bytes).with_latency(&done.latencies);
     outcome.errors = done.lost;
     Ok(outcome)
 }

@@ -15,6 +15,13 @@ pub struct SocketArgs {
     /// Set TCP_NODELAY
     #[arg(long)]
     pub nodelay: bool,
+    #[command(flatten)]
+    pub buffers: BufferArgs,
+}
+
+/// Congestion control and buffers.
+#[derive(Debug, Clone, clap::Args)]
+pub struct BufferArgs {
     /// Congestion control (default: cubic, or reno where there is no cubic; never the host's default)
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<String>,
@@ -29,14 +36,16 @@ pub struct SocketArgs {
 impl SocketArgs {
     fn socket(&self, address: &SocketAddr) -> anyhow::Result<Socket> {
         let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_tcp_nodelay(self.nodelay)?;
-        if let Some(bytes) = self.rcvbuf {
+        if self.nodelay {
+            socket.set_tcp_nodelay(true)?;
+        }
+        if let Some(bytes) = self.buffers.rcvbuf {
             socket.set_recv_buffer_size(bytes)?;
         }
-        if let Some(bytes) = self.sndbuf {
+        if let Some(bytes) = self.buffers.sndbuf {
             socket.set_send_buffer_size(bytes)?;
         }
-        match &self.congestion {
+        match &self.buffers.congestion {
             Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
                 let known = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
                 let known = known.unwrap_or_default();
@@ -63,6 +72,17 @@ impl SocketArgs {
             UserError::new(format!("cannot listen on {address}: {error}"), "choose another address, or port 0 for any")
         })?;
         Ok(socket.into())
+    }
+
+    /// A socket that connects with a single try. Calls on it take two seconds at most.
+    pub fn connect_once(&self, address: SocketAddr) -> anyhow::Result<Socket> {
+        const CALL_MAX: Option<Duration> = Some(Duration::from_secs(2));
+        let socket = self.socket(&address)?;
+        socket.set_read_timeout(CALL_MAX)?;
+        // It also limits connect(2).
+        socket.set_write_timeout(CALL_MAX)?;
+        socket.connect(&address.into())?;
+        Ok(socket)
     }
 
     /// A connected socket. Waits up to five seconds for a server that does not listen yet.

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
+use parshall_core::load::Latencies;
 use socket2::{SockRef, Socket};
 
 use super::socket::{Ends, SocketArgs};
-use super::{Clock, Common, Outcome, histogram, print_ready};
+use super::{Clock, Common, Outcome, print_ready};
 use crate::units;
 use parshall_host::error::UserError;
 
@@ -77,7 +77,7 @@ struct Stats {
     bytes: AtomicU64,
     lost: AtomicU64,
     senders: AtomicUsize,
-    latency_ns: Mutex<Histogram<u64>>,
+    latencies: Mutex<Latencies>,
 }
 
 /// Runs the ends that the arguments select.
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             bytes: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             senders: AtomicUsize::new(usize::from(args.streams)),
-            latency_ns: Mutex::new(histogram()),
+            latencies: Mutex::new(Latencies::default()),
         })
     };
     let (received, sent) = (stats(), stats());
@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut outcome =
         Outcome::new(KIND, role, Some(target.port()), &clock, load(&stats.operations), load(&stats.bytes))
-            .with_latency(&stats.latency_ns.lock().unwrap_or_else(PoisonError::into_inner));
+            .with_latency(&stats.latencies.lock().unwrap_or_else(PoisonError::into_inner));
     outcome.errors = load(&stats.lost);
     Ok(outcome)
 }
@@ -152,7 +152,7 @@ fn send(socket: &Socket, args: &Args, stats: &Stats) -> io::Result<()> {
         }
         stats.operations.fetch_add(1, Ordering::Relaxed);
         let ns = begin.elapsed().as_nanos() as u64;
-        stats.latency_ns.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(ns);
+        stats.latencies.lock().unwrap_or_else(PoisonError::into_inner).record(ns);
         if !args.write_pause_ms.is_zero() {
             std::thread::sleep(args.write_pause_ms);
         }
