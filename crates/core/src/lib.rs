@@ -2,9 +2,9 @@
 //! and the crate builds for wasm32-unknown-unknown.
 //!
 //! [`judge`], [`observe`], [`critical_path`] and [`trial`] decide for the diagnosis, [`relay`] for the relay, [`sockets`] for the
-//! collector of sockets, [`experiment`] for the lab, `tunnel` (a feature, on by default) for WireGuard. They do not import each
-//! other, but for those of the diagnosis. What several need is in [`stats`], [`units`] (values as they are printed), [`values`]
-//! and [`networks`] (as they are read) and [`text`].
+//! collector of sockets, [`experiment`] and [`testbed`] for the lab, `tunnel` (a feature, on by default) for WireGuard. They do
+//! not import each other, but for those of the diagnosis. What several need is in [`stats`], [`units`] (values as they are
+//! printed), [`values`] and [`networks`] (as they are read) and [`text`].
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -18,6 +18,7 @@ pub mod relay;
 pub mod sock_diag;
 pub mod sockets;
 pub mod stats;
+pub mod testbed;
 pub mod text;
 pub mod trial;
 #[cfg(feature = "tunnel")]

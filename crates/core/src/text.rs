@@ -34,3 +34,12 @@ pub fn suggest(word: &str, known: &[&str]) -> String {
         _ => format!("choose one of {}", known.join(", ")),
     }
 }
+
+/// The hint for an error of serde: which key was probably meant, or `otherwise` for errors that are not of an unknown key.
+pub fn unknown_key_hint(message: &str, otherwise: &str) -> String {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match quoted.split_first() {
+        Some((unknown, known)) if message.starts_with("unknown ") && !known.is_empty() => suggest(unknown, known),
+        _ => otherwise.to_owned(),
+    }
+}

@@ -57,7 +57,8 @@ pub fn run(
     steps.heading(&format!("{} · {}", recipe.id, recipe.title))?;
     steps.line(&format!("{}\n", recipe.broken))?;
     let stage = recipe.stage();
-    let mut testbed = Testbed::make(&stage, 3 * MEASURE + request.window + MARGIN, interrupt)?;
+    let mut testbed = Testbed::make(&stage, 3 * MEASURE + request.window + MARGIN)?;
+    testbed.check(interrupt)?;
     for process in recipe.processes.iter().filter(|process| process.name != measured) {
         testbed.start(&stage, &process.name, &[], interrupt)?;
     }

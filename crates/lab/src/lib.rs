@@ -44,13 +44,17 @@ pub fn run(request: &LabRequest) -> anyhow::Result<ExitCode> {
         LabRequest::Ab(request) => run_experiment(experiment::Kind::Ab, request),
         LabRequest::Sweep(request) => run_experiment(experiment::Kind::Sweep, request),
         LabRequest::Compare(request) => experiment::compare(request),
-        LabRequest::Wire(request) => {
-            let interrupt = Interrupt::register()?;
-            match wire::run(request, &interrupt) {
-                Err(error) if interrupt.signal().is_none() => Err(error),
-                _ => Ok(ExitCode::SUCCESS),
-            }
-        }
+        LabRequest::Testbed(request) => until_interrupted(|interrupt| testbed::run(request, interrupt)),
+        LabRequest::Wire(request) => until_interrupted(|interrupt| wire::run(request, interrupt)),
+    }
+}
+
+/// Runs what a signal ends as well as its time does.
+fn until_interrupted(run: impl FnOnce(&Interrupt) -> anyhow::Result<()>) -> anyhow::Result<ExitCode> {
+    let interrupt = Interrupt::register()?;
+    match run(&interrupt) {
+        Err(error) if interrupt.signal().is_none() => Err(error),
+        _ => Ok(ExitCode::SUCCESS),
     }
 }
 

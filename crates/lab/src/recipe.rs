@@ -1,6 +1,8 @@
 //! What a case, fault or control is: data read from TOML and checked once.
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
+use parshall_core::testbed::{End, Impairment, IpNet, Link, Namespace, Offloads, Testbed};
 use parshall_evidence::{Report, Status};
 use serde::Deserialize;
 
@@ -145,6 +147,60 @@ impl Topology {
     }
 }
 
+/// The names of the namespaces that a topology makes.
+const SERVER: &str = "server";
+const CLIENT: &str = "client";
+/// The name of the device in both.
+const DEVICE: &str = "eth0";
+const MTU: u32 = 1500;
+/// Bytes that may wait before a wire with a rate.
+const QUEUE: u64 = 256 << 10;
+
+impl Topology {
+    /// The testbed that it is short for; None for the loopback interface. `a` of its one link is the client's end.
+    pub fn testbed(&self) -> Option<Testbed> {
+        let per_million = |percent: f64| (percent * 1e4).round() as u32;
+        let loss = Impairment { loss_ppm: per_million(self.loss_percent), queue: QUEUE, ..Impairment::default() };
+        let impairments = match self.kind {
+            TopologyKind::Loopback => return None,
+            TopologyKind::Veth => [loss, Impairment::default()],
+            TopologyKind::Delay => {
+                let each = Impairment {
+                    delay_ns: (self.delay_ms * 1e6) as u64,
+                    rate: (self.mbit > 0.0).then_some((self.mbit * 125e3) as u64),
+                    largest_packet: (self.largest_packet > 0).then_some(self.largest_packet),
+                    syn_loss_ppm: per_million(self.syn_loss_percent),
+                    ..loss
+                };
+                [each.clone(), each]
+            }
+        };
+        let namespace = |name: &str| Namespace {
+            name: name.to_owned(),
+            congestion_control: None,
+            sysctls: Vec::new(),
+            routes: Vec::new(),
+        };
+        let end = |namespace, host| End {
+            namespace,
+            device: DEVICE.to_owned(),
+            addresses: vec![IpNet::new_assert(Ipv4Addr::new(10, 77, 0, host).into(), 24)],
+            shaper: None,
+        };
+        let off = self.single_segments.then_some(false);
+        Some(Testbed {
+            namespaces: vec![namespace(SERVER), namespace(CLIENT)],
+            links: vec![Link {
+                ends: [end(1, 2), end(0, 1)],
+                mtu: MTU,
+                offloads: Offloads { tso: off, gso: off, gro: off },
+                impairments,
+            }],
+            ..Testbed::default()
+        })
+    }
+}
+
 /// The wire between client and server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -196,6 +252,16 @@ pub enum Side {
     #[default]
     Client,
     Server,
+}
+
+impl Side {
+    /// The name of its namespace.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Client => CLIENT,
+            Self::Server => SERVER,
+        }
+    }
 }
 
 /// When a process counts as ready.

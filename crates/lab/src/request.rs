@@ -14,6 +14,7 @@ pub enum LabRequest {
     List(ListRequest),
     Run(RunRequest),
     Load(LoadArgs),
+    Testbed(TestbedRequest),
     Wire(WireRequest),
     Ab(ExperimentRequest),
     Sweep(ExperimentRequest),
@@ -40,6 +41,19 @@ pub struct RunRequest {
     pub save: Option<PathBuf>,
     /// The best rung of evidence to use; None for the best that the host offers.
     pub rung: Option<Rung>,
+}
+
+/// A validated `parshall lab testbed`.
+#[derive(Debug)]
+pub struct TestbedRequest {
+    /// The file of the testbed.
+    pub file: PathBuf,
+    /// Only check the file.
+    pub check: bool,
+    /// Only print the commands that make the same.
+    pub show_as_shell: bool,
+    /// The testbed is removed after this time.
+    pub time: Duration,
 }
 
 /// A validated `parshall lab wire`.

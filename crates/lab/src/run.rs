@@ -85,7 +85,7 @@ fn run_one(
     }
     let progress = terminal::Progress::start(&format!("{}: {}", recipe.id, recipe.title));
     let stage = recipe.stage();
-    let mut testbed = Testbed::make(&stage, WARM_UP + request.window + MARGIN, interrupt)?;
+    let mut testbed = Testbed::make(&stage, WARM_UP + request.window + MARGIN)?;
     testbed.start_all(&stage, interrupt)?;
     progress.show("warming up");
     interrupt.sleep(WARM_UP)?;

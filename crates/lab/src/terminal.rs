@@ -14,6 +14,11 @@ pub fn line(text: &str) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
+/// Prints a text that ends with a line feed, as [`line`].
+pub fn text(text: &str) -> anyhow::Result<()> {
+    line(text.strip_suffix('\n').unwrap_or(text))
+}
+
 /// A line in bold.
 pub fn heading(text: &str, style: TextStyle) -> String {
     if style.color { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }

@@ -38,12 +38,12 @@ pub mod socket_option;
 pub mod stream_io;
 pub mod stream_socket;
 pub mod tcp_progress;
-pub mod tcx_loss;
 pub mod terminal;
 pub mod thread_setting;
 pub mod tun;
 pub mod udp_batch;
 pub mod uring;
+pub mod user_namespace;
 
 /// The kernel's id of the calling thread.
 pub(crate) fn thread_id() -> u32 {

@@ -64,6 +64,13 @@ Exit codes: 0 not worse, 1 it failed, 2 wrong usage, 3 the later run is worse, 4
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Load(LoadArgs),
+    /// Make the network namespaces and links of a file, for a bounded time
+    #[command(after_help = "Examples:
+  parshall lab testbed router.toml --for 5m
+  parshall lab testbed router.toml --show-as-shell > router.sh
+
+Exit codes: 0 done, also when interrupted, 1 it failed, 2 wrong usage.")]
+    Testbed(TestbedArgs),
     /// Make two network namespaces with a wire between them, for a bounded time
     #[command(after_help = "Examples:
   parshall lab wire veth --for 5m
@@ -110,6 +117,23 @@ fn rung() -> impl TypedValueParser<Value = Rung> {
         let found = RUNGS.into_iter().find(|rung| rung.as_str() == name);
         found.expect("clap admits only these names")
     })
+}
+
+/// `parshall lab testbed`
+#[derive(Debug, Clone, clap::Args)]
+pub struct TestbedArgs {
+    /// The testbed (docs/lab.md describes the file)
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Check the file and make nothing
+    #[arg(long)]
+    pub check: bool,
+    /// Print the commands that make the same with ip and tc, and make nothing
+    #[arg(long, conflicts_with = "check")]
+    pub show_as_shell: bool,
+    /// Remove it after this time
+    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = units::duration)]
+    pub time: Duration,
 }
 
 /// `parshall lab wire`

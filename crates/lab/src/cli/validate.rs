@@ -3,7 +3,9 @@ use parshall_host::error::UserError;
 
 use super::args::{Command, ExperimentArgs, LabArgs, WireArgs};
 use crate::recipe::{Topology, TopologyKind};
-use crate::request::{CompareRequest, ExperimentRequest, LabRequest, ListRequest, RunRequest, WireRequest};
+use crate::request::{
+    CompareRequest, ExperimentRequest, LabRequest, ListRequest, RunRequest, TestbedRequest, WireRequest,
+};
 
 impl LabArgs {
     /// Fails for a wire that cannot be made. Names of cases are looked up when they are run.
@@ -24,6 +26,12 @@ impl LabArgs {
                 LabRequest::Compare(CompareRequest { before: args.before, after: args.after, format: args.format })
             }
             Command::Load(args) => LabRequest::Load(args),
+            Command::Testbed(args) => LabRequest::Testbed(TestbedRequest {
+                file: args.file,
+                check: args.check,
+                show_as_shell: args.show_as_shell,
+                time: args.time,
+            }),
             Command::Wire(args) => LabRequest::Wire(args.validate()?),
         })
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use parshall_core::experiment::{BLOCKS_MAX, BLOCKS_MIN, Limits};
-use parshall_core::text::{position, quote, suggest};
+use parshall_core::text::{position, quote, unknown_key_hint};
 use parshall_core::values::{ValueError, duration_within};
 use parshall_host::error::UserError;
 use serde::Deserialize;
@@ -161,7 +161,7 @@ impl Experiment {
             UserError::new(format!("{path}:{}: {what}", position(text, offset).0), hint)
         };
         let raw: RawFile = toml::from_str(text).map_err(|error| {
-            at(error.span().map_or(0, |span| span.start), error.message(), unknown_key_hint(error.message()))
+            at(error.span().map_or(0, |span| span.start), error.message(), unknown_key_hint(error.message(), DOCS))
         })?;
         raw.check(path, text).map_err(|(span, what, hint)| at(span.start, &what, hint))
     }
@@ -413,15 +413,6 @@ fn limits(raw: &Spanned<RawLimits>) -> Result<Limits, Problem> {
         io_pressure: of(&raw.io_pressure, default.io_pressure)?,
         frequency: of(&raw.frequency, default.frequency)?,
     })
-}
-
-/// serde names the unknown key and all that it knows.
-fn unknown_key_hint(message: &str) -> String {
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    match quoted.split_first() {
-        Some((unknown, known)) if message.starts_with("unknown ") && !known.is_empty() => suggest(unknown, known),
-        _ => DOCS.to_owned(),
-    }
 }
 
 #[cfg(test)]

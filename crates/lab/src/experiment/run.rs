@@ -15,6 +15,7 @@ use super::trial;
 use crate::interrupt::Interrupt;
 use crate::request::ExperimentRequest;
 use crate::terminal::Progress;
+use crate::testbed;
 
 /// So many blocks or trials of a pass may be made anew because the host spoilt them, for each that was planned.
 const ATTEMPTS: u32 = 2;
@@ -61,6 +62,8 @@ impl<'a> Session<'a> {
         if resumed.is_none() {
             // A trial of the first and the last value comes first and is not kept: what is wrong with a command shows before anything
             // was measured, and the first trial does not pay alone for cold caches.
+            session.progress.show("checking the testbed");
+            testbed::try_out(&experiment.stage.topology, interrupt)?;
             session.progress.show("warming up");
             let values = &experiment.variable.values;
             for value in values.first().into_iter().chain(values.last()) {

@@ -36,7 +36,7 @@ pub struct Measured {
 /// Runs a trial with one value of the variable.
 pub fn run(experiment: &Experiment, value: &Value, interrupt: &Interrupt) -> anyhow::Result<Measured> {
     let stage = experiment.stage(value);
-    let mut testbed = Testbed::make(&stage, experiment.timeout + MARGIN, interrupt)?;
+    let mut testbed = Testbed::make(&stage, experiment.timeout + MARGIN)?;
     testbed.start_all(&stage, interrupt)?;
     let counters_before = counters(&testbed)?;
     let emulated = testbed.delay_line_cpu_s();

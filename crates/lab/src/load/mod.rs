@@ -2,7 +2,6 @@
 //!
 //! A load prints `ready ...` on stderr once it is ready, and one result on stdout at its end.
 mod burn;
-mod delay_line;
 mod generator;
 mod outcome;
 mod relay_copy;
@@ -21,7 +20,6 @@ use std::time::{Duration, Instant};
 use super::terminal;
 use super::units::{self, Format};
 
-pub use delay_line::DEVICE as DELAY_DEVICE;
 pub use outcome::Outcome;
 
 /// `parshall lab load`
@@ -78,9 +76,6 @@ enum Kind {
   parshall lab load row-lock --connect 127.0.0.1:5432 --hold-ms 200
   parshall lab load row-lock --connect 127.0.0.1:8000 --clients 4")]
     RowLock(row_lock::Args),
-    /// Delay (and loss) between two namespaces, in user space over TUN
-    #[command(hide = true)]
-    DelayLine(delay_line::Args),
 }
 
 /// The options of every load.
@@ -102,7 +97,6 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
         Kind::Stream(args) => (&args.common, stream::run(args)?),
         Kind::RelayCopy(args) => (&args.common, relay_copy::run(args)?),
         Kind::RowLock(args) => (&args.common, row_lock::run(args)?),
-        Kind::DelayLine(args) => (&args.common, delay_line::run(args)?),
     };
     match common.format {
         Format::Text => terminal::line(&outcome.text())?,

@@ -1,6 +1,11 @@
 //! A testbed: the wire between two ends, the processes on it, and the removal of everything it made.
+mod command;
+mod delay_line;
+mod network;
+mod self_check;
+
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -8,128 +13,19 @@ use std::time::Duration;
 
 use anyhow::Context;
 use parshall_sys::child::{Confine, is_root};
-use parshall_sys::clock::ticks_per_second;
-use parshall_sys::link::{self, Offload};
 use parshall_sys::netns::{self, NetNs};
 use parshall_sys::owner::{self, Owner};
-use parshall_sys::tcx_loss::TcxLoss;
 
-use super::cgroup::{self, CpuQuota};
-use super::interrupt::Interrupt;
-use super::load::Outcome;
-use super::process::{Ended, Process};
-use super::recipe::{Ready, Side, Stage, Topology, TopologyKind, fill};
+use crate::cgroup::{self, CpuQuota};
+use crate::interrupt::Interrupt;
+use crate::load::Outcome;
+use crate::process::{Ended, Process};
+use crate::recipe::{Side, Stage, Topology, fill};
 use parshall_host::error::UserError;
-use parshall_host::proc_fs;
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const DEVICE: &str = "eth0";
-
-/// The wire. Fields are dropped in order: loss and delay before the namespaces they live in.
-pub struct Wire {
-    delay: Option<Process>,
-    _loss: Option<TcxLoss>,
-    namespaces: Option<Namespaces>,
-}
-
-/// Both ends.
-pub struct Namespaces {
-    /// Where servers run.
-    pub server: NetNs,
-    /// Where clients run.
-    pub client: NetNs,
-}
-
-impl Wire {
-    /// Makes the wire; `time` bounds the life of the delay line.
-    pub fn make(topology: &Topology, time: Duration, interrupt: &Interrupt) -> anyhow::Result<Self> {
-        if topology.kind == TopologyKind::Loopback {
-            return Ok(Self { delay: None, _loss: None, namespaces: None });
-        }
-        need_root("network namespaces")?;
-        let namespaces = Namespaces { server: NetNs::create("server")?, client: NetNs::create("client")? };
-        let loss_ppm = (topology.loss_percent * 1e4) as u32;
-        let (delay, device) = match topology.kind {
-            TopologyKind::Delay => {
-                (Some(delay_line(&namespaces, topology, time, interrupt)?), super::load::DELAY_DEVICE)
-            }
-            _ => {
-                let server_fd = namespaces.server.as_fd();
-                namespaces.client.run(|| link::create_veth(DEVICE, DEVICE, server_fd))?;
-                (None, DEVICE)
-            }
-        };
-        for (namespace, address) in [(&namespaces.server, SERVER), (&namespaces.client, CLIENT)] {
-            namespace.run(|| {
-                if topology.kind == TopologyKind::Veth && (topology.single_segments || loss_ppm > 0) {
-                    // One packet, one segment: otherwise a drop is a burst.
-                    for offload in [Offload::Tso, Offload::Gso, Offload::Gro] {
-                        link::set_offload(device, offload, false)?;
-                    }
-                }
-                link::add_address(device, address, 24)?;
-                link::set_up(device)
-            })?;
-        }
-        let loss = match topology.kind {
-            TopologyKind::Veth if loss_ppm > 0 => {
-                Some(namespaces.server.run(|| TcxLoss::attach(link::index(device)?, loss_ppm))?)
-            }
-            _ => None, // The delay line loses packets itself.
-        };
-        Ok(Self { delay, _loss: loss, namespaces: Some(namespaces) })
-    }
-
-    /// The namespaces, unless the wire is the host's loopback interface.
-    pub fn namespaces(&self) -> Option<&Namespaces> {
-        self.namespaces.as_ref()
-    }
-
-    /// The server's address.
-    pub fn server_address(&self) -> Ipv4Addr {
-        if self.namespaces.is_some() { SERVER } else { Ipv4Addr::LOCALHOST }
-    }
-
-    /// The client's address.
-    pub fn client_address(&self) -> Ipv4Addr {
-        if self.namespaces.is_some() { CLIENT } else { Ipv4Addr::LOCALHOST }
-    }
-}
-
-fn delay_line(
-    namespaces: &Namespaces,
-    topology: &Topology,
-    time: Duration,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Process> {
-    let command = [
-        &own_program()?,
-        "lab",
-        "load",
-        "delay-line",
-        "--netns-a",
-        namespaces.client.name(),
-        "--netns-b",
-        namespaces.server.name(),
-        "--delay-ms",
-        &topology.delay_ms.to_string(),
-        "--loss-percent",
-        &topology.loss_percent.to_string(),
-        "--mbit",
-        &topology.mbit.to_string(),
-        "--largest-packet",
-        &topology.largest_packet.to_string(),
-        "--syn-loss-percent",
-        &topology.syn_loss_percent.to_string(),
-        "--for",
-        &format!("{}s", time.as_secs_f64()),
-    ]
-    .map(str::to_owned);
-    let mut process = Process::start("delay line", &command, &Confine::default())?;
-    process.wait_ready(Ready::Line, 0, interrupt)?;
-    Ok(process)
-}
+pub use command::{hold, run};
+pub use network::Network;
+pub use self_check::check;
 
 fn own_program() -> anyhow::Result<String> {
     let path = std::env::current_exe().context("finding this program")?;
@@ -140,29 +36,42 @@ fn need_root(what: &str) -> Result<(), UserError> {
     if is_root() { Ok(()) } else { Err(UserError::new(format!("{what} need root"), "run it with sudo")) }
 }
 
+/// Where the user is not root, makes this process root in a user namespace of its own, if the host allows that. Returns whether it
+/// did. Call it before the first thread is started.
+pub fn enter_user_namespace() -> anyhow::Result<bool> {
+    if is_root() {
+        return Ok(false);
+    }
+    parshall_sys::user_namespace::become_root().map(|()| true).map_err(|error| {
+        let what = format!("network namespaces need root, and a user namespace cannot be made: {error}");
+        UserError::new(what, "run it with sudo").into()
+    })
+}
+
 /// A recipe set up and running. Fields are dropped in order: processes before what they run in.
 pub struct Testbed {
     processes: Vec<Process>,
     quotas: Vec<CpuQuota>,
-    wire: Wire,
+    /// None for the host's loopback interface.
+    network: Option<Network>,
     _dir: Directory,
     values: BTreeMap<&'static str, String>,
     port: u16,
 }
 
 impl Testbed {
-    /// Makes the wire and writes the files; starts nothing yet. Processes get `time` as the `{for}` placeholder and end after it.
-    pub fn make(stage: &Stage, time: Duration, interrupt: &Interrupt) -> anyhow::Result<Self> {
+    /// Makes the network and writes the files; starts nothing yet. Processes get `time` as the `{for}` placeholder and end after it.
+    pub fn make(stage: &Stage, time: Duration) -> anyhow::Result<Self> {
         if stage.needs_root() {
             need_root("the namespaces and control groups of the testbed")?;
         }
-        let wire = Wire::make(&stage.topology, time, interrupt)?;
+        let network = stage.topology.testbed().map(|testbed| Network::make(&testbed)).transpose()?;
         let dir = Directory::make()?;
         // In a new namespace every port is free.
-        let ports = if wire.namespaces().is_some() { [7000, 7001, 7002] } else { free_ports()? };
+        let ports = if network.is_some() { [7000, 7001, 7002] } else { free_ports()? };
         let values = BTreeMap::from([
             ("parshall", own_program()?),
-            ("addr", wire.server_address().to_string()),
+            ("addr", address(network.as_ref()).to_string()),
             ("port", ports[0].to_string()),
             ("port2", ports[1].to_string()),
             ("port3", ports[2].to_string()),
@@ -174,7 +83,7 @@ impl Testbed {
             let path = dir.path.join(&file.name);
             std::fs::write(&path, fill(&file.text, &values)).with_context(|| format!("writing {}", path.display()))?;
         }
-        Ok(Self { processes: Vec::new(), quotas: Vec::new(), wire, _dir: dir, values, port: ports[0] })
+        Ok(Self { processes: Vec::new(), quotas: Vec::new(), network, _dir: dir, values, port: ports[0] })
     }
 
     /// Starts a process of the stage, with extra arguments, and waits until it can be used.
@@ -220,18 +129,20 @@ impl Testbed {
     }
 
     fn confine<'a>(&'a self, side: Side, cpus: &'a [usize]) -> Confine<'a> {
-        let netns = self.wire.namespaces().map(|namespaces| match side {
-            Side::Client => namespaces.client.as_fd(),
-            Side::Server => namespaces.server.as_fd(),
-        });
+        let netns = self.network.as_ref().and_then(|network| network.namespace(side.name())).map(NetNs::as_fd);
         Confine { netns, cgroup_procs: None, cpus }
+    }
+
+    /// Checks that the network does what its topology says. Call it before the first process is started.
+    pub fn check(&self, interrupt: &Interrupt) -> anyhow::Result<()> {
+        self.network.as_ref().map_or(Ok(()), |network| check(network, interrupt).map(drop))
     }
 
     /// The texts of a file of /proc/net in each namespace of the testbed.
     pub fn proc_net(&self, name: &str) -> anyhow::Result<Vec<String>> {
         let read = || std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
-        let Some(namespaces) = self.wire.namespaces() else { return Ok(vec![read()?]) };
-        Ok(vec![namespaces.client.run(read)?, namespaces.server.run(read)?])
+        let Some(network) = &self.network else { return Ok(vec![read()?]) };
+        Ok(network.namespaces().iter().map(|namespace| namespace.run(read)).collect::<Result<_, _>>()?)
     }
 
     /// An error if any process has ended.
@@ -241,8 +152,7 @@ impl Testbed {
 
     /// CPU time that the delay line has used, in s; None where the topology has none.
     pub fn delay_line_cpu_s(&self) -> Option<f64> {
-        let stat = proc_fs::stat(self.wire.delay.as_ref()?.pid())?;
-        Some((stat.user_ticks + stat.system_ticks) as f64 / ticks_per_second() as f64)
+        self.network.as_ref()?.delay_line_cpu_s()
     }
 
     /// The pid of a running process.
@@ -281,6 +191,22 @@ impl Testbed {
         }
         outcomes
     }
+}
+
+/// Makes the network of a topology, checks it and removes it.
+pub fn try_out(topology: &Topology, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let Some(testbed) = topology.testbed() else { return Ok(()) };
+    need_root("network namespaces")?;
+    check(&Network::make(&testbed)?, interrupt).map(drop)
+}
+
+/// The server's address.
+fn address(network: Option<&Network>) -> IpAddr {
+    let found = network.and_then(|network| {
+        let testbed = network.testbed();
+        testbed.address(testbed.namespace(Side::Server.name())?)
+    });
+    found.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
 /// Those CPUs that the host has.
@@ -338,51 +264,7 @@ fn sweep_directories(parent: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::UdpSocket;
-    use std::time::Instant;
-
     use super::*;
-
-    fn wire(kind: TopologyKind, loss_percent: f64) -> Option<Wire> {
-        if !parshall_testkit::root("testbeds of the lab") {
-            return None;
-        }
-        let topology = Topology { kind, loss_percent, ..Topology::default() };
-        let interrupt = Interrupt::register().expect("signals");
-        Some(Wire::make(&topology, Duration::from_secs(5), &interrupt).expect("the wire"))
-    }
-
-    /// IP packets that the calling thread's namespace received: counted behind the TCX hook.
-    fn packets_received() -> u64 {
-        let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("the counters");
-        let mut ip = snmp.lines().filter_map(|line| line.strip_prefix("Ip: "));
-        let at = ip.next().expect("names").split(' ').position(|name| name == "InReceives").expect("its name");
-        ip.next().expect("values").split(' ').nth(at).expect("its value").parse().expect("a number")
-    }
-
-    #[test]
-    fn loss_is_as_set() {
-        const SENT: u64 = 50_000;
-        for (percent, low, high) in [(2.0, 0.017, 0.023), (0.0, 0.0, 0.001)] {
-            let Some(wire) = wire(TopologyKind::Veth, percent) else { return };
-            let namespaces = wire.namespaces().expect("a veth wire has them");
-            let before = namespaces.server.run(|| Ok(packets_received())).expect("before");
-            let send = || {
-                let socket = UdpSocket::bind((CLIENT, 0))?;
-                socket.connect((SERVER, 9))?;
-                for _ in 0..SENT {
-                    socket.send(b"x").ok(); // No socket is bound there: the replies are ICMP errors.
-                    std::thread::yield_now();
-                }
-                Ok(())
-            };
-            namespaces.client.run(send).expect("sending");
-            let received = namespaces.server.run(|| Ok(packets_received())).expect("after") - before;
-            let lost = 1.0 - received.min(SENT) as f64 / SENT as f64;
-            eprintln!("set {percent} %, lost {:.2} %", lost * 100.0);
-            assert!((low..=high).contains(&lost), "set {percent} %, lost {lost}");
-        }
-    }
 
     #[test]
     fn only_our_own_leftovers_are_removed() {
@@ -399,29 +281,5 @@ mod tests {
             assert_eq!(sweep_directories(parent.path()), [format!("parshall-{}-1-ours", u32::MAX)]);
             assert!(theirs.exists());
         }
-    }
-
-    #[test]
-    fn namespaces_have_their_own_sysctls() {
-        let Some(wire) = wire(TopologyKind::Veth, 0.0) else { return };
-        let namespaces = wire.namespaces().expect("a veth wire has them");
-        let read = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_sack");
-        let outside = read().expect("the host's");
-        namespaces.client.run(|| netns::set_sysctl("net.ipv4.tcp_sack", "0")).expect("set");
-        assert_eq!(namespaces.client.run(read).expect("the client's").trim(), "0");
-        assert_eq!(namespaces.server.run(read).expect("the server's").trim(), "1");
-        assert_eq!(read().expect("the host's"), outside);
-    }
-
-    #[test]
-    fn a_removed_wire_leaves_no_names() {
-        let Some(wire) = wire(TopologyKind::Veth, 0.0) else { return };
-        let name = wire.namespaces().expect("a veth wire has them").server.name().to_owned();
-        let path = Path::new(netns::DIR).join(&name);
-        assert!(path.exists());
-        let begin = Instant::now();
-        drop(wire);
-        assert!(!path.exists());
-        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     }
 }
