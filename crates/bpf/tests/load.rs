@@ -208,6 +208,21 @@ fn idle_connections_beyond_the_first_are_tracked_once_they_are_used() {
 }
 
 #[test]
+fn connections_beyond_the_first_that_carried_data_lately_are_tracked_at_once() {
+    if !ready("connections that were active") {
+        return;
+    }
+    let _alone = alone();
+    let talker = Talker::talk(20);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let config = Config { eager_flows: 0, recent_jiffies: u32::MAX, ..talker.config(64) };
+    let mut probes = Probes::load(&config).unwrap();
+    probes.attach_always().unwrap();
+    probes.owners().unwrap();
+    assert_eq!(probes.flows().unwrap().len(), 40);
+}
+
+#[test]
 fn two_observers_do_not_disturb_each_other() {
     if !ready("two observers at once") {
         return;

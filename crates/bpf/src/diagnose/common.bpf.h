@@ -18,8 +18,10 @@ enum tgid_scope { SCOPE_ALL = 1, SCOPE_PORT = 2 };
 /* Set before load. */
 const volatile u16 port = 0;
 const volatile u32 max_flows = 16384;
-/* The number of already open sockets that are tracked at once; the others are tracked at their first send or receive. */
+/* The number of already open sockets that are tracked at once. Of the others, those that carried data within the last
+ * `recent_jiffies` are; the rest are tracked at their first send or receive. */
 const volatile u32 eager_flows = 8192;
+const volatile u32 recent_jiffies = 0;
 /* Addresses of tcp_delack_timer() and tcp_write_timer(), read from the first TCP socket, so that kallsyms is not needed. */
 u64 delack_fn = 0;
 u64 write_fn = 0;

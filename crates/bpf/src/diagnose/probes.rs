@@ -70,8 +70,11 @@ pub struct Config {
     pub port: Option<u16>,
     /// The most flows that are tracked.
     pub max_flows: u32,
-    /// The number of already open connections that are tracked at once; the others are tracked at their first send or receive.
+    /// The number of already open connections that are tracked at once. Of the others, those that carried data within
+    /// `recent_jiffies` are; the rest are tracked at their first send or receive.
     pub eager_flows: u32,
+    /// In ticks of the kernel.
+    pub recent_jiffies: u32,
     /// Child processes do not belong to the subject.
     pub without_children: bool,
 }
@@ -233,6 +236,7 @@ impl Probes {
         rodata.port = config.port.unwrap_or(0);
         rodata.max_flows = config.max_flows;
         rodata.eager_flows = config.eager_flows;
+        rodata.recent_jiffies = config.recent_jiffies;
         rodata.follow_children = (!config.without_children).into();
         rodata.call_flags = call_flags();
         #[cfg(target_arch = "x86_64")]

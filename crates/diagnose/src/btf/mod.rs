@@ -39,6 +39,8 @@ use parshall_host::symbols::Stacks;
 const FLOWS_MAX: u32 = 16_384;
 /// How many of the connections that are open at the start are tracked at once.
 const FLOWS_EAGER: u32 = 8192;
+/// Of more connections than that, those that carried data this short a time before are taken as active.
+const RECENT: Duration = Duration::from_secs(10);
 /// The longest time between two drains of the ring: it holds several times what arrives meanwhile on a host that opens 26,000
 /// connections a second. Each drain disturbs a saturated service, so there are no more than needed.
 const TICK: Duration = Duration::from_millis(50);
@@ -183,6 +185,7 @@ impl Session {
                 Step::Resume => self.resume()?,
             }
         }
+        tracing::debug!("the window has ended");
         if self.meter.slice_begin().is_some() {
             self.mutex_owners = mutex::owners(self.probes.processes().into_iter().map(|process| process.tgid));
             self.end = self.end_slice();
@@ -407,14 +410,17 @@ fn config(resolved: &Resolved) -> Config {
     let listens = |s: &&Sock| s.serves() && Some(s.local.port()) == port;
     let listeners: HashSet<u64> = resolved.sockets.iter().filter(listens).map(|s| s.inode).collect();
     let scope = |pid: u32| {
-        let serves = || proc_fs::sockets(pid).iter().any(|(_, inode)| listeners.contains(inode));
+        let serves =
+            || proc_fs::first_sockets(pid, subject::DESCRIPTORS_FIRST).0.iter().any(|(_, i)| listeners.contains(i));
         if port.is_none() || serves() { Scope::All } else { Scope::Port }
     };
     Config {
         tgids: resolved.processes.iter().map(|p| (p.pid, scope(p.pid))).collect(),
         port,
         max_flows: FLOWS_MAX,
-        eager_flows: FLOWS_EAGER,
+        recent_jiffies: (RECENT.as_secs() * tick_hz()) as u32,
+        // Where there are too many for all, the room is for those that carry data.
+        eager_flows: if resolved.sockets.len() > FLOWS_EAGER as usize { 0 } else { FLOWS_EAGER },
         without_children: !resolved.select.follows_children(),
     }
 }

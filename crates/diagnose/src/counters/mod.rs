@@ -10,7 +10,6 @@ mod queues;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
-use parshall_evidence::socket::selection::state::TIME_WAIT;
 use parshall_evidence::{Counters, ListenerCounters, NamespaceCounters, PortUse, SocketFigures, UdpCounters};
 use parshall_host::tcp_diag::TcpSocket;
 
@@ -38,7 +37,7 @@ impl<'a> Watch<'a> {
     /// Reads what is there when the window begins.
     pub fn start(resolved: &'a Resolved) -> Self {
         let spaces = resolved.namespaces.iter().take(NAMESPACES_MAX);
-        let first = spaces.filter_map(|space| Some((space.ino, Reading::take(space, resolved)?))).collect();
+        let first = spaces.filter_map(|space| Some((space.ino, Reading::take(space, resolved, false)?))).collect();
         let descriptors = resolved.processes.iter().filter_map(|p| Some((p.pid, owners::open_descriptors(p.pid)?)));
         let memory = memory::Watch::start(resolved.processes.iter().map(|p| p.pid));
         Self { resolved, at: Instant::now(), descriptors: descriptors.collect(), first, memory }
@@ -46,10 +45,12 @@ impl<'a> Watch<'a> {
 
     /// Reads again, and returns the differences.
     pub fn finish(&self) -> Counters {
-        let owners = Owners::of(self.resolved);
         let mut counters = Counters { elapsed_ns: self.at.elapsed().as_nanos() as u64, ..Counters::default() };
-        for space in self.resolved.namespaces.iter().take(NAMESPACES_MAX) {
-            let Some(last) = Reading::take(space, self.resolved) else { continue };
+        let spaces = self.resolved.namespaces.iter().take(NAMESPACES_MAX);
+        let read: Vec<_> = spaces.filter_map(|s| Some((s, Reading::take(s, self.resolved, true)?))).collect();
+        let sockets = read.iter().flat_map(|(_, last)| last.listeners.iter().chain(&last.udp));
+        let owners = Owners::of(self.resolved, sockets.map(|socket| u64::from(socket.record.inode)).collect());
+        for (space, last) in read {
             let none = Reading::default();
             let first = self.first.get(&space.ino).unwrap_or(&none);
             counters.listeners.extend(self.listeners(space.ino, first, &last, &owners));
@@ -118,21 +119,12 @@ fn rose(first: &BTreeMap<String, u64>, last: &BTreeMap<String, u64>) -> BTreeMap
 /// The destinations that take most of the ephemeral ports.
 fn ports(netns: u64, reading: &Reading) -> Vec<PortUse> {
     let Some(settings) = reading.settings else { return Vec::new() };
-    let range = settings.local_ports.0..=settings.local_ports.1;
-    let mut by_remote: HashMap<_, (HashMap<u16, bool>, u64)> = HashMap::new();
-    for socket in reading.port_users.iter().filter(|s| range.contains(&s.record.local_port)) {
-        let (ports, waiting) = by_remote.entry(socket.remote()).or_default();
-        let waits = socket.record.state == TIME_WAIT;
-        if ports.insert(socket.record.local_port, waits).is_none() {
-            *waiting += u64::from(waits);
-        }
-    }
-    let of = range.len() as u64;
-    let mut found: Vec<PortUse> = by_remote
-        .into_iter()
-        .map(|(remote, (ports, time_wait))| PortUse { netns, remote, taken: ports.len() as u64, time_wait, of })
-        .filter(|found| found.taken as f64 >= PORTS_SHARE * of as f64)
-        .collect();
+    let of = (settings.local_ports.0..=settings.local_ports.1).len() as u64;
+    let used = reading.taken.iter().map(|(remote, ports)| {
+        let time_wait = ports.values().filter(|waits| **waits).count() as u64;
+        PortUse { netns, remote: *remote, taken: ports.len() as u64, time_wait, of }
+    });
+    let mut found: Vec<PortUse> = used.filter(|found| found.taken as f64 >= PORTS_SHARE * of as f64).collect();
     found.sort_by_key(|found| (std::cmp::Reverse(found.taken), found.remote));
     found.truncate(PORTS_MAX);
     found
@@ -198,8 +190,9 @@ mod tests {
         };
         let settings = NetSettings { local_ports: (100, 109), ..NetSettings::default() };
         let mut reading = Reading { settings: Some(settings), ..Reading::default() };
-        reading.port_users = (100..108).map(|port| socket(port, 80, if port < 106 { 6 } else { 1 })).collect();
-        reading.port_users.extend([socket(100, 81, 1), socket(80, 100, 1), socket(100, 80, 6)]);
+        let taken = (100..108).map(|port| socket(port, 80, if port < 106 { 6 } else { 1 }));
+        let others = [socket(100, 81, 1), socket(80, 100, 1), socket(100, 80, 6)];
+        taken.chain(others).for_each(|socket| reading.take_port(&socket));
         let found = ports(1, &reading);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].remote.port(), found[0].taken, found[0].time_wait, found[0].of), (80, 8, 6, 10));

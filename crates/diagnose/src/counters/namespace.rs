@@ -1,6 +1,7 @@
 //! One network namespace: /proc/net, /proc/sys/net, and its sockets by SOCK_DIAG.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use parshall_evidence::NetSettings;
@@ -33,18 +34,18 @@ pub struct Reading {
     pub udp: Vec<TcpSocket>,
     /// Connected sockets, unless there are too many.
     pub connected: Vec<TcpSocket>,
-    /// Sockets that take a port, where the ports may run out.
-    pub port_users: Vec<TcpSocket>,
+    /// Where the ports may run out, those that are taken by destination; true where only a socket in TIME_WAIT takes one.
+    pub taken: HashMap<SocketAddr, HashMap<u16, bool>>,
 }
 
 impl Reading {
-    /// Reads a namespace; None when it shows nothing at all.
-    pub fn take(space: &Namespace, resolved: &Resolved) -> Option<Self> {
+    /// Reads a namespace; None when it shows nothing at all. Taken ports are counted at the end of a window only.
+    pub fn take(space: &Namespace, resolved: &Resolved, at_end: bool) -> Option<Self> {
         let inside = || (proc_net(Path::new("/proc/thread-self/net")), settings(), queues::read());
         let mut reading = match space.run(inside) {
             Ok(((counters, sockstat), settings, queues)) => {
                 Self { counters, settings, queues, time_wait: sockstat.1, ..Self::default() }
-                    .with_sockets(space, resolved, sockstat.0)
+                    .with_sockets(space, resolved, sockstat.0, at_end)
             }
             Err(_) => {
                 let member = resolved.processes.iter().find(|process| process.netns_ino == space.ino)?;
@@ -56,7 +57,7 @@ impl Reading {
         Some(reading)
     }
 
-    fn with_sockets(mut self, space: &Namespace, resolved: &Resolved, in_use: u64) -> Self {
+    fn with_sockets(mut self, space: &Namespace, resolved: &Resolved, in_use: u64, at_end: bool) -> Self {
         let Ok(mut diag) = space.open_diag() else { return self };
         let selection = |kind, states, groups: &[Group]| Selection {
             kinds: Kinds::of([kind]),
@@ -89,11 +90,25 @@ impl Reading {
         }
         let range = self.settings.map_or((0, 0), |settings| settings.local_ports);
         let of = f64::from(range.1.saturating_sub(range.0)) + 1.0;
-        if (in_use + self.time_wait) as f64 >= PORTS_WORTH * of {
-            let taken = states::CONNECTED | 1 << TIME_WAIT;
-            dump(&Selection { ports, ..selection(Kind::Tcp, taken, &[]) }, &mut self.port_users);
+        if at_end && (in_use + self.time_wait) as f64 >= PORTS_WORTH * of {
+            // The ends with a port of the range; where the kernel chose it, the port asked for is at the other end.
+            let asked = resolved.select.port().filter(|port| !(range.0..=range.1).contains(port));
+            let ports = asked.map_or(ports, |port| vec![(Side::Remote, port)]);
+            let selected = Selection { ports, ..selection(Kind::Tcp, states::CONNECTED | 1 << TIME_WAIT, &[]) };
+            // A dump that the kernel ends early still shows what came before.
+            let _ = diag.each(&selected, &mut |socket| self.take_port(socket));
         }
         self
+    }
+
+    /// Counts the port that a socket takes.
+    pub fn take_port(&mut self, socket: &TcpSocket) {
+        let port = socket.record.local_port;
+        let range = self.settings.map_or((0, 0), |settings| settings.local_ports);
+        if (range.0..=range.1).contains(&port) {
+            let waits = socket.record.state == TIME_WAIT;
+            *self.taken.entry(socket.remote()).or_default().entry(port).or_insert(true) &= waits;
+        }
     }
 }
 

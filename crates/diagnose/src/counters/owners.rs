@@ -1,5 +1,5 @@
 //! Which sockets and how many descriptors the subject's processes hold when the window ends.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 
 use parshall_evidence::DescriptorUse;
@@ -9,8 +9,9 @@ use crate::subject::Resolved;
 
 /// Processes whose descriptors are read.
 const PROCESSES_MAX: usize = 256;
-/// A process with more descriptors is not searched for sockets: its listeners were found when the subject was resolved.
-const DESCRIPTORS_MAX: u64 = 20_000;
+/// Descriptors that are read of each process, and of all of them together.
+const DESCRIPTORS_MAX: usize = 2_048;
+const DESCRIPTORS_ALL_MAX: usize = 65_536;
 /// Processes that are reported: those nearest to their limit.
 const REPORTED: usize = 4;
 
@@ -21,8 +22,9 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// The processes as they are now, with their descendants where these belong to the subject.
-    pub fn of(resolved: &Resolved) -> Self {
+    /// The processes as they are now, with their descendants where these belong to the subject. Owners are looked up of the sockets
+    /// with these inodes.
+    pub fn of(resolved: &Resolved, mut wanted: HashSet<u64>) -> Self {
         let mut pids: Vec<u32> = resolved.processes.iter().map(|process| process.pid).collect();
         if resolved.select.follows_children() && resolved.select.by_process() {
             let known = pids.clone();
@@ -33,12 +35,19 @@ impl Owners {
         pids.truncate(PROCESSES_MAX);
         let mut by_inode: HashMap<u64, u32> =
             resolved.sockets.iter().filter(|s| s.pid != 0).map(|s| (s.inode, s.pid)).collect();
-        for &pid in pids.iter().filter(|&&pid| open_descriptors(pid).is_some_and(|open| open <= DESCRIPTORS_MAX)) {
-            for (_, inode) in proc_fs::sockets(pid) {
-                by_inode.entry(inode).or_insert(pid);
+        by_inode.remove(&0);
+        wanted.retain(|inode| *inode != 0 && !by_inode.contains_key(inode));
+        let mut left = DESCRIPTORS_ALL_MAX;
+        for &pid in &pids {
+            if wanted.is_empty() || left == 0 {
+                break;
+            }
+            let (sockets, _) = proc_fs::first_sockets(pid, DESCRIPTORS_MAX.min(left));
+            left = left.saturating_sub(sockets.len());
+            for (_, inode) in sockets.into_iter().filter(|(_, inode)| wanted.remove(inode)) {
+                by_inode.insert(inode, pid);
             }
         }
-        by_inode.remove(&0);
         Self { by_inode, pids }
     }
 

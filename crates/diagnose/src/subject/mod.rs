@@ -28,6 +28,7 @@ pub use process::{Process, own_arguments};
 #[cfg(test)]
 use refresh::Changes;
 pub use refresh::alive;
+pub use table::DESCRIPTORS_FIRST;
 use table::{Holders, Scope};
 
 /// What the user named.
@@ -393,7 +394,7 @@ impl Resolved {
         let pids: Vec<u32> = pids.into_iter().map(|(_, pid)| pid).collect();
         self.add_processes(&pids);
         let unowned = self.sockets.iter().filter(|sock| sock.inode != 0 && sock.pid == 0).count();
-        if unowned > 0 {
+        if unowned > 0 && !holders.incomplete {
             self.notes.push(format!(
                 "the owners of {unowned} of {} sockets could not be seen: run as root, in the host's pid namespace",
                 self.sockets.len()

@@ -10,6 +10,14 @@ use super::{Namespace, Resolved, Sock};
 use parshall_host::proc_fs;
 use parshall_host::tcp_diag::{TcpSocket, states};
 
+/// Connections that are looked at one by one: a record takes half a kilobyte, and to find its owner a few microseconds.
+pub const CONNECTIONS_MAX: usize = 16_384;
+/// Descriptors of each process that are searched first. A server has its listener among them, and whoever has many connections to one
+/// port has one of them there.
+pub const DESCRIPTORS_FIRST: usize = 2_048;
+/// Further descriptors that are searched, in processes that have none of the sockets among the first.
+const DESCRIPTORS_MORE: usize = 65_536;
+
 /// One socket and its namespace.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
@@ -82,17 +90,23 @@ fn tcp() -> Selection {
 
 fn dump_of(namespaces: &[Namespace], selections: &[Selection], notes: &mut Vec<String>) -> Vec<Row> {
     let mut rows = Vec::new();
-    let mut refused = 0;
-    let mut found = Vec::new();
+    let (mut refused, mut connections) = (0, 0_usize);
     for namespace in namespaces {
-        found.clear();
-        let dumped = namespace.open_diag().and_then(|mut diag| {
-            selections.iter().try_for_each(|selection| diag.dump(selection, &mut found).map(drop))
-        });
-        match dumped {
-            Ok(()) => rows.extend(found.iter().map(|&socket| Row { netns: namespace.ino, socket })),
-            Err(_) => refused += 1,
-        }
+        let mut take = |socket: &TcpSocket| {
+            let connected = socket.record.state != LISTEN && socket.record.remote_port != 0;
+            connections += usize::from(connected);
+            if !connected || connections <= CONNECTIONS_MAX {
+                rows.push(Row { netns: namespace.ino, socket: *socket });
+            }
+        };
+        let dumped = namespace
+            .open_diag()
+            .and_then(|mut diag| selections.iter().try_for_each(|selection| diag.each(selection, &mut take).map(drop)));
+        refused += usize::from(dumped.is_err());
+    }
+    if connections > CONNECTIONS_MAX {
+        notes
+            .push(format!("of {connections} connections, those that carried no data in the window were not looked at"));
     }
     if refused > 0 {
         notes.push(format!(
@@ -108,6 +122,8 @@ fn dump_of(namespaces: &[Namespace], selections: &[Selection], notes: &mut Vec<S
 pub struct Holders {
     by_inode: HashMap<u64, Vec<(u32, i32)>>,
     own: HashSet<u64>,
+    /// Some processes have more descriptors than were read.
+    pub incomplete: bool,
 }
 
 impl Holders {
@@ -122,22 +138,40 @@ impl Holders {
         holders
     }
 
-    /// The processes, of all on the host, that hold some sockets: one pass over /proc.
+    /// The processes, of all on the host, that hold some sockets: one pass over /proc. Of a process with very many descriptors that
+    /// holds some of them, not all need be found.
     pub fn of_inodes(inodes: &HashSet<u64>) -> Self {
         let mut holders = Self::default();
+        let mut without = Vec::new();
         for pid in proc_fs::pids() {
-            for (fd, inode) in proc_fs::sockets(pid) {
-                if !inodes.contains(&inode) {
-                    continue;
-                }
-                if pid == std::process::id() {
-                    holders.own.insert(inode);
-                } else {
-                    holders.by_inode.entry(inode).or_default().push((pid, fd));
-                }
+            let (sockets, more) = proc_fs::first_sockets(pid, DESCRIPTORS_FIRST);
+            let found = holders.take(pid, sockets, inodes);
+            holders.incomplete |= more;
+            if more && !found {
+                without.push(pid);
             }
         }
+        let mut left = DESCRIPTORS_MORE;
+        for pid in without {
+            let (sockets, _) = proc_fs::first_sockets(pid, DESCRIPTORS_FIRST + left);
+            left = left.saturating_sub(sockets.len());
+            holders.take(pid, sockets, inodes);
+        }
         holders
+    }
+
+    /// Whether there was one of `inodes` among the sockets of a process.
+    fn take(&mut self, pid: u32, sockets: Vec<(i32, u64)>, inodes: &HashSet<u64>) -> bool {
+        let mut found = false;
+        for (fd, inode) in sockets.into_iter().filter(|(_, inode)| inodes.contains(inode)) {
+            found = true;
+            if pid == std::process::id() {
+                self.own.insert(inode);
+            } else {
+                self.by_inode.entry(inode).or_default().push((pid, fd));
+            }
+        }
+        found
     }
 
     /// The first holder and its descriptor.

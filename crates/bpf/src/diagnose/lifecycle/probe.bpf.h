@@ -131,6 +131,19 @@ int dump_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
 }
 
 /* Begins to track the open sockets of the subject's processes, and reports which process has which socket open. */
+/* Whether the connection sent or received data lately. */
+static __always_inline bool carried_data(struct sock *sk)
+{
+	u32 now = (u32)bpf_jiffies64();
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+
+	/* The SYN is acknowledged as one byte. */
+	if (!tp || (!BPF_CORE_READ(tp, bytes_received) && BPF_CORE_READ(tp, bytes_acked) <= 1))
+		return false;
+	return now - BPF_CORE_READ(tp, lsndtime) < recent_jiffies ||
+	       now - BPF_CORE_READ(tp, inet_conn.icsk_ack.lrcvtime) < recent_jiffies;
+}
+
 SEC("iter/task_file")
 int dump_owners(struct bpf_iter__task_file *ctx)
 {
@@ -161,7 +174,7 @@ int dump_owners(struct bpf_iter__task_file *ctx)
 		return 0;
 	st = bpf_sk_storage_get(&flows, sk, 0, 0);
 	/* Beyond `eager_flows`, a connection is tracked at its first send or receive. So many idle connections cost nothing. */
-	if (!st && n_flows >= eager_flows && sk->__sk_common.skc_state != LISTEN)
+	if (!st && n_flows >= eager_flows && sk->__sk_common.skc_state != LISTEN && !carried_data(sk))
 		return 0;
 	st = track(sk, false);
 	if (!st)
