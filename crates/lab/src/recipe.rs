@@ -2,7 +2,9 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use parshall_core::testbed::{End, Impairment, IpNet, Link, Namespace, Offloads, Testbed};
+use parshall_core::testbed::{End, Impairment, IpNet, Link, Namespace, Offloads, Problem, RawTestbed, Testbed};
+use parshall_core::text::quote;
+use parshall_core::values::ValueError;
 use parshall_evidence::{Report, Status};
 use serde::Deserialize;
 
@@ -25,6 +27,11 @@ pub struct Recipe {
     /// The network between the processes.
     #[serde(default)]
     pub topology: Topology,
+    /// The network as a testbed, instead of `topology`.
+    testbed: Option<RawTestbed>,
+    /// What `topology` or `testbed` makes; None for the loopback interface.
+    #[serde(skip)]
+    pub network: Option<Testbed>,
     /// Programs that must be installed.
     #[serde(default)]
     pub needs: Vec<String>,
@@ -147,9 +154,9 @@ impl Topology {
     }
 }
 
-/// The names of the namespaces that a topology makes.
-const SERVER: &str = "server";
-const CLIENT: &str = "client";
+/// The names of the namespaces that a topology makes, and that a testbed must have: where servers run, and where clients run.
+pub const SERVER: &str = "server";
+pub const CLIENT: &str = "client";
 /// The name of the device in both.
 const DEVICE: &str = "eth0";
 const MTU: u32 = 1500;
@@ -201,6 +208,44 @@ impl Topology {
     }
 }
 
+fn client() -> String {
+    CLIENT.to_owned()
+}
+
+/// The network of a file that has a topology or a testbed, or neither. `end` is the length of the file.
+pub fn network(topology: &Topology, testbed: Option<&RawTestbed>, end: usize) -> Result<Option<Testbed>, Problem> {
+    let fail = |what: String, hint: &str| Err(Problem { at: end, error: ValueError::new(what, hint) });
+    let Some(raw) = testbed else { return Ok(topology.testbed()) };
+    if *topology != Topology::default() {
+        return fail("the file has a topology and a testbed".to_owned(), "leave one of them out");
+    }
+    let testbed = raw.check(end)?;
+    let missing =
+        [CLIENT, SERVER].into_iter().find(|name| testbed.namespace(name).and_then(|at| testbed.address(at)).is_none());
+    match missing {
+        Some(name) => {
+            let what = format!("the testbed has no namespace named {name} with an address");
+            fail(
+                what,
+                "{addr} is the address of the namespace server, and processes run in client unless they name another side",
+            )
+        }
+        None => Ok(Some(testbed)),
+    }
+}
+
+/// Whether a process can run in the namespace that it names.
+pub fn check_side(network: Option<&Testbed>, side: &str) -> Result<(), (String, String)> {
+    let known: Vec<&str> = match network {
+        Some(testbed) => testbed.namespaces.iter().map(|namespace| namespace.name.as_str()).collect(),
+        None => vec![CLIENT, SERVER],
+    };
+    if known.contains(&side) {
+        return Ok(());
+    }
+    Err((format!("there is no namespace {}", quote(side)), format!("side is one of {}", known.join(", "))))
+}
+
 /// The wire between client and server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -231,8 +276,8 @@ pub struct ProcessSpec {
     /// Its name in the recipe.
     pub name: String,
     /// The namespace it runs in.
-    #[serde(default)]
-    pub side: Side,
+    #[serde(default = "client")]
+    pub side: String,
     /// Program and arguments; placeholders are replaced.
     pub command: Vec<String>,
     /// When it counts as ready.
@@ -243,25 +288,6 @@ pub struct ProcessSpec {
     pub cpus: Vec<usize>,
     /// CPU quota of a control group made for it, in per cent of one CPU.
     pub cpu_quota_percent: Option<u32>,
-}
-
-/// An end of the wire.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Side {
-    #[default]
-    Client,
-    Server,
-}
-
-impl Side {
-    /// The name of its namespace.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Client => CLIENT,
-            Self::Server => SERVER,
-        }
-    }
 }
 
 /// When a process counts as ready.
@@ -303,7 +329,7 @@ pub struct Change {
 impl Recipe {
     /// Parses and checks a recipe; errors call it `name`.
     pub fn parse(name: &str, text: &str) -> Result<Self, UserError> {
-        let recipe: Recipe = toml::from_str(text).map_err(|error| {
+        let mut recipe: Recipe = toml::from_str(text).map_err(|error| {
             UserError::new(
                 format!("{name}: {}", error.message()),
                 match error.span() {
@@ -311,6 +337,10 @@ impl Recipe {
                     None => "docs/lab.md describes the file".into(),
                 },
             )
+        })?;
+        recipe.network = network(&recipe.topology, recipe.testbed.as_ref(), text.len()).map_err(|problem| {
+            let Problem { at, error } = problem;
+            UserError::new(format!("{name}:{}: {}", line_of(text, at), error.what), error.hint)
         })?;
         recipe.check().map_err(|(what, hint)| UserError::new(format!("{name}: {what}"), hint))?;
         Ok(recipe)
@@ -338,19 +368,23 @@ impl Recipe {
                 return fail(format!("there is no process named `{process}`"), "use the name of a [[process]]");
             }
         }
+        for process in &self.processes {
+            check_side(self.network.as_ref(), &process.side)?;
+        }
         self.topology.check()
     }
 
-    /// Its topology, files and processes.
+    /// Its network, files and processes.
     pub fn stage(&self) -> Stage {
-        Stage { topology: self.topology.clone(), files: self.files.clone(), processes: self.processes.clone() }
+        Stage { network: self.network.clone(), files: self.files.clone(), processes: self.processes.clone() }
     }
 }
 
 /// What a testbed is made of.
 #[derive(Debug, Clone, Default)]
 pub struct Stage {
-    pub topology: Topology,
+    /// None for the host's loopback interface.
+    pub network: Option<Testbed>,
     pub files: Vec<FileSpec>,
     pub processes: Vec<ProcessSpec>,
 }
@@ -358,8 +392,7 @@ pub struct Stage {
 impl Stage {
     /// Whether setting it up needs root.
     pub fn needs_root(&self) -> bool {
-        self.topology.kind != TopologyKind::Loopback
-            || self.processes.iter().any(|process| process.cpu_quota_percent.is_some())
+        self.network.is_some() || self.processes.iter().any(|process| process.cpu_quota_percent.is_some())
     }
 }
 
@@ -416,6 +449,48 @@ mod tests {
             assert!(error.what.contains(what), "{to}: {}", error.what);
             assert!(error.hint.contains(hint), "{to}: {}", error.hint);
         }
+    }
+
+    const TESTBED: &str = r#"
+        [[testbed.namespace]]
+        name = "client"
+        [[testbed.namespace]]
+        name = "server"
+        [[testbed.link]]
+        a = { namespace = "client", device = "eth0", address = "10.1.0.2/24" }
+        b = { namespace = "server", device = "eth0", address = "10.1.0.1/24" }
+        impair = { loss = "1%" }
+    "#;
+
+    #[test]
+    fn a_recipe_may_have_a_testbed_of_its_own() {
+        let recipe = Recipe::parse("x", &format!("{GOOD}{TESTBED}")).expect("it is valid");
+        let network = recipe.stage().network.expect("a testbed");
+        assert_eq!(network.links[0].impairments[1].loss_ppm, 10_000);
+        assert!(recipe.stage().needs_root());
+        for (from, to, what, hint) in [
+            ("\"server\"", "\"sever\"", "bad:18: the link leads to `server`", "sever"),
+            ("loss = \"1%\"", "loss = \"1\"", "bad:19: `1` is not a share", "0% to 100%"),
+            ("[[testbed.namespace]]", "[testbed.namespac]", "bad: unknown field", "line 12"),
+        ] {
+            let text = format!("{GOOD}{}", TESTBED.replacen(from, to, 1));
+            let error = Recipe::parse("bad", &text).expect_err(to);
+            assert!(error.what.contains(what), "{to}: {}", error.what);
+            assert!(error.hint.contains(hint), "{to}: {}", error.hint);
+        }
+        let both = GOOD.replacen("[[process]]", "topology = { kind = \"veth\" }\n[[process]]", 1);
+        let error = Recipe::parse("bad", &format!("{both}{TESTBED}")).expect_err("both");
+        assert!(error.what.contains("a topology and a testbed"), "{}", error.what);
+        let elsewhere = GOOD.replacen("name = \"client\"", "name = \"client\"\nside = \"router\"", 1);
+        let error = Recipe::parse("bad", &format!("{elsewhere}{TESTBED}")).expect_err("no router");
+        assert!(
+            error.what.contains("no namespace `router`") && error.hint.contains("client, server"),
+            "{}",
+            error.what
+        );
+        let renamed = TESTBED.replace("\"server\"", "\"target\"");
+        let error = Recipe::parse("bad", &format!("{GOOD}{renamed}")).expect_err("no server");
+        assert!(error.what.contains("no namespace named server"), "{}", error.what);
     }
 
     #[test]

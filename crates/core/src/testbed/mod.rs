@@ -11,7 +11,7 @@ pub use ipnet::IpNet;
 
 pub use impairment::{Counts, Direction, Fate, Impairment, MILLION, Means, direction_seed, is_lost, threshold};
 pub use model::{End, Link, Namespace, Offloads, Route, Shaper, Testbed};
-pub use read::{RawTestbed, TestbedError};
+pub use read::{Problem, RawTestbed, TestbedError};
 pub use shell::shell;
 
 #[cfg(test)]

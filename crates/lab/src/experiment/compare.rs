@@ -98,7 +98,7 @@ fn comparison(before: &Run, after: &Run) -> Result<Comparison, UserError> {
     let experiments = [old, new].map(|head| Experiment::parse(&head.experiment, &head.text));
     let [one, two] = experiments;
     let (one, two) = (one?, two?);
-    if old.kind != new.kind || one.variable != two.variable || one.stage.topology != two.stage.topology {
+    if old.kind != new.kind || one.variable != two.variable || one.stage.network != two.stage.network {
         return refuse("the two runs are not of one experiment: the variable or the topology differs".to_owned());
     }
     let lines = match old.kind {

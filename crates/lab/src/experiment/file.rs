@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use parshall_core::experiment::{BLOCKS_MAX, BLOCKS_MIN, Limits};
+use parshall_core::testbed::{RawTestbed, Testbed};
 use parshall_core::text::{position, quote, unknown_key_hint};
 use parshall_core::values::{ValueError, duration_within};
 use parshall_host::error::UserError;
@@ -11,7 +12,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::metric::{Metric, RawMetric};
-use crate::recipe::{FileSpec, ProcessSpec, Stage, Topology};
+use crate::recipe::{FileSpec, ProcessSpec, Stage, Topology, check_side, network};
 
 /// Placeholders that the testbed fills in; a variable cannot have their names.
 const PLACEHOLDERS: [&str; 8] = ["parshall", "addr", "port", "port2", "port3", "dir", "for", "seconds"];
@@ -107,6 +108,7 @@ struct RawFile {
     #[serde(default)]
     needs: Vec<Spanned<String>>,
     topology: Option<Spanned<Topology>>,
+    testbed: Option<RawTestbed>,
     #[serde(default, rename = "file")]
     files: Vec<FileSpec>,
     #[serde(default, rename = "process")]
@@ -192,6 +194,10 @@ impl Experiment {
         for file in &mut stage.files {
             file.text = self.variable.fill(&file.text, value);
         }
+        let namespaces = stage.network.iter_mut().flat_map(|testbed| &mut testbed.namespaces);
+        for (_, text) in namespaces.flat_map(|namespace| &mut namespace.sysctls) {
+            *text = self.variable.fill(text, value);
+        }
         for process in &mut stage.processes {
             process.command = self.variable.fill_words(&process.command, value);
         }
@@ -233,12 +239,13 @@ impl std::fmt::Display for Value {
 impl RawFile {
     fn check(self, path: &str, text: &str) -> Result<Experiment, Problem> {
         let variable = check_variable(&self.variable)?;
+        let network = self.network(text.len())?;
         if self.command.get_ref().is_empty() {
             let hint = "write command = [\"PROGRAM\", \"ARGUMENT\", ...]".to_owned();
             return Err((self.command.span(), "the command is empty".to_owned(), hint));
         }
-        self.check_placeholder(&variable)?;
-        self.check_stage()?;
+        self.check_placeholder(&variable, network.as_ref())?;
+        self.check_stage(network.as_ref())?;
         let metrics = super::metric::check(&self.metrics, &self.process_names())?;
         if variable.kind == Kind::Sweep && !metrics[0].is_ratio() {
             let what = format!("{} is compared by its difference", quote(&metrics[0].name));
@@ -278,7 +285,7 @@ impl RawFile {
             needs: self.needs.iter().map(|n| (position(text, n.span().start).0, n.get_ref().clone())).collect(),
             limits: self.limits.as_ref().map_or(Ok(Limits::default()), limits)?,
             stage: Stage {
-                topology: self.topology.map(Spanned::into_inner).unwrap_or_default(),
+                network,
                 files: self.files,
                 processes: self.processes.into_iter().map(Spanned::into_inner).collect(),
             },
@@ -289,11 +296,14 @@ impl RawFile {
     }
 
     /// The one variable must make a difference.
-    fn check_placeholder(&self, variable: &Variable) -> Result<(), Problem> {
+    fn check_placeholder(&self, variable: &Variable, network: Option<&Testbed>) -> Result<(), Problem> {
         let placeholder = variable.placeholder();
         let processes = self.processes.iter().flat_map(|process| &process.get_ref().command);
         let files = self.files.iter().map(|file| &file.text);
-        let mut texts = self.command.get_ref().iter().chain(self.environment.values()).chain(processes).chain(files);
+        let namespaces = network.into_iter().flat_map(|testbed| &testbed.namespaces);
+        let sysctls = namespaces.flat_map(|namespace| &namespace.sysctls).map(|(_, value)| value);
+        let of_command = self.command.get_ref().iter().chain(self.environment.values());
+        let mut texts = of_command.chain(processes).chain(files).chain(sysctls);
         if texts.any(|text| text.contains(&placeholder)) {
             return Ok(());
         }
@@ -301,16 +311,24 @@ impl RawFile {
         Err((
             self.variable.span(),
             what,
-            format!("write {placeholder} into the command, a process, a file or the environment"),
+            format!("write {placeholder} into the command, a process, a file, the environment or a sysctl"),
         ))
     }
 
-    fn check_stage(&self) -> Result<(), Problem> {
+    /// The network that `topology` or `testbed` makes. `end` is the length of the file.
+    fn network(&self, end: usize) -> Result<Option<Testbed>, Problem> {
         if let Some(topology) = &self.topology {
             topology.get_ref().check().map_err(|(what, hint)| (topology.span(), what, hint))?;
         }
+        let topology = self.topology.as_ref().map(|topology| topology.get_ref().clone()).unwrap_or_default();
+        network(&topology, self.testbed.as_ref(), end)
+            .map_err(|problem| (problem.at..problem.at, problem.error.what, problem.error.hint))
+    }
+
+    fn check_stage(&self, network: Option<&Testbed>) -> Result<(), Problem> {
         for (i, process) in self.processes.iter().enumerate() {
             let name = &process.get_ref().name;
+            check_side(network, &process.get_ref().side).map_err(|(what, hint)| (process.span(), what, hint))?;
             if process.get_ref().command.is_empty() {
                 let hint = "give every [[process]] a command = [...]".to_owned();
                 return Err((process.span(), format!("the process {} has no command", quote(name)), hint));

@@ -63,7 +63,9 @@ impl<'a> Session<'a> {
             // A trial of the first and the last value comes first and is not kept: what is wrong with a command shows before anything
             // was measured, and the first trial does not pay alone for cold caches.
             session.progress.show("checking the testbed");
-            testbed::try_out(&experiment.stage.topology, interrupt)?;
+            if let Some(value) = experiment.variable.values.first() {
+                testbed::try_out(&experiment.stage(value), interrupt)?;
+            }
             session.progress.show("warming up");
             let values = &experiment.variable.values;
             for value in values.first().into_iter().chain(values.last()) {

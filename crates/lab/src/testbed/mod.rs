@@ -20,7 +20,7 @@ use crate::cgroup::{self, CpuQuota};
 use crate::interrupt::Interrupt;
 use crate::load::Outcome;
 use crate::process::{Ended, Process};
-use crate::recipe::{Side, Stage, Topology, fill};
+use crate::recipe::{CLIENT, SERVER, Stage, fill};
 use parshall_host::error::UserError;
 
 pub use command::{hold, run};
@@ -65,7 +65,7 @@ impl Testbed {
         if stage.needs_root() {
             need_root("the namespaces and control groups of the testbed")?;
         }
-        let network = stage.topology.testbed().map(|testbed| Network::make(&testbed)).transpose()?;
+        let network = stage.network.as_ref().map(Network::make).transpose()?;
         let dir = Directory::make()?;
         // In a new namespace every port is free.
         let ports = if network.is_some() { [7000, 7001, 7002] } else { free_ports()? };
@@ -98,7 +98,7 @@ impl Testbed {
         };
         let command: Vec<String> = spec.command.iter().chain(extra).cloned().collect();
         let cpus = online(&spec.cpus);
-        let confine = Confine { cgroup_procs: cgroup.as_ref(), ..self.confine(spec.side, &cpus) };
+        let confine = Confine { cgroup_procs: cgroup.as_ref(), ..self.confine(&spec.side, &cpus) };
         let mut process = Process::start(&spec.name, &self.fill(&command), &confine)?;
         process.wait_ready(spec.ready, self.port, interrupt)?;
         self.processes.push(process);
@@ -119,7 +119,7 @@ impl Testbed {
     ) -> anyhow::Result<Process> {
         let environment = environment.iter().map(|(name, value)| (name.clone(), fill(value, &self.values))).collect();
         let cpus = online(cpus);
-        let confine = self.confine(Side::Client, &cpus);
+        let confine = self.confine(CLIENT, &cpus);
         Process::start_in_group("the command", &self.fill(command), &environment, &confine, true)
     }
 
@@ -128,12 +128,12 @@ impl Testbed {
         command.iter().map(|part| fill(part, &self.values)).collect()
     }
 
-    fn confine<'a>(&'a self, side: Side, cpus: &'a [usize]) -> Confine<'a> {
-        let netns = self.network.as_ref().and_then(|network| network.namespace(side.name())).map(NetNs::as_fd);
+    fn confine<'a>(&'a self, side: &str, cpus: &'a [usize]) -> Confine<'a> {
+        let netns = self.network.as_ref().and_then(|network| network.namespace(side)).map(NetNs::as_fd);
         Confine { netns, cgroup_procs: None, cpus }
     }
 
-    /// Checks that the network does what its topology says. Call it before the first process is started.
+    /// Checks that the network does what its file says. Call it before the first process is started.
     pub fn check(&self, interrupt: &Interrupt) -> anyhow::Result<()> {
         self.network.as_ref().map_or(Ok(()), |network| check(network, interrupt).map(drop))
     }
@@ -150,7 +150,7 @@ impl Testbed {
         self.processes.iter_mut().try_for_each(Process::check_alive)
     }
 
-    /// CPU time that the delay line has used, in s; None where the topology has none.
+    /// CPU time that the delay line has used, in s; None where no link needs one.
     pub fn delay_line_cpu_s(&self) -> Option<f64> {
         self.network.as_ref()?.delay_line_cpu_s()
     }
@@ -193,18 +193,18 @@ impl Testbed {
     }
 }
 
-/// Makes the network of a topology, checks it and removes it.
-pub fn try_out(topology: &Topology, interrupt: &Interrupt) -> anyhow::Result<()> {
-    let Some(testbed) = topology.testbed() else { return Ok(()) };
+/// Makes the network of a stage, checks it and removes it.
+pub fn try_out(stage: &Stage, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let Some(testbed) = &stage.network else { return Ok(()) };
     need_root("network namespaces")?;
-    check(&Network::make(&testbed)?, interrupt).map(drop)
+    check(&Network::make(testbed)?, interrupt).map(drop)
 }
 
 /// The server's address.
 fn address(network: Option<&Network>) -> IpAddr {
     let found = network.and_then(|network| {
         let testbed = network.testbed();
-        testbed.address(testbed.namespace(Side::Server.name())?)
+        testbed.address(testbed.namespace(SERVER)?)
     });
     found.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }

@@ -129,3 +129,27 @@ fn a_file_without_metrics_is_refused() {
     let error = Experiment::parse("x.toml", text).expect_err("no metric");
     assert!(error.what.contains("0 metrics") && error.hint.contains("[[metric]]"), "{error:?}");
 }
+
+#[test]
+fn the_variable_may_be_a_sysctl_of_a_testbed() {
+    let testbed = "[[testbed.namespace]]
+name = \"client\"
+[[testbed.namespace]]
+name = \"server\"
+sysctls = { \"net.ipv4.tcp_rmem\" = \"4096 {size} {size}\" }
+[[testbed.link]]
+a = { namespace = \"client\", device = \"eth0\", address = \"10.1.0.2/24\" }
+b = { namespace = \"server\", device = \"eth0\", address = \"10.1.0.1/24\" }
+";
+    let text = GOOD.replace("topology = { kind = \"veth\", loss_percent = 1.0 }\n", "");
+    let text =
+        text.replace("\"--size\", \"{size}\"", "\"--size\"").replace("environment = { SIZE = \"{size}\" }\n", "");
+    let text = format!("{text}{testbed}");
+    let experiment = parsed(&text);
+    let network = experiment.stage(&experiment.variable.values[1]).network.expect("a testbed");
+    assert_eq!(network.namespaces[1].sysctls[0].1, "4096 65536 65536");
+    let wrong = text.replace("10.1.0.1/24", "10.2.0.1/24");
+    let line = wrong[..wrong.find("10.2.0.1").expect("it is there")].lines().count();
+    let error = Experiment::parse("x.toml", &wrong).expect_err("two networks");
+    assert!(error.what.starts_with(&format!("x.toml:{line}: ")), "{}", error.what);
+}
