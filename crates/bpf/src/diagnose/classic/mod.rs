@@ -71,6 +71,7 @@ pub enum Error {
 pub struct ThreadEntry {
     pub since: u64,
     pub wake: u64,
+    pub memory_sp: u64,
     pub on_ns: u64,
     pub sys_t0: u64,
     pub sys_on0: u64,
@@ -99,7 +100,8 @@ pub struct ThreadEntry {
     pub copy_votes: u32,
     pub why: u8,
     pub waker_context: u8,
-    pub pad: [u8; 2],
+    pub memory_copies: u8,
+    pub pad: u8,
     pub runq_log2: [u32; 20],
     pub waker_comm: [u8; 16],
     pub wstack: [u64; KSTACK_MAX],
