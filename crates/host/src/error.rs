@@ -55,7 +55,7 @@ pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
 }
 
 /// Converts any error to one with a hint.
-fn for_user(error: &anyhow::Error) -> UserError {
+pub fn for_user(error: &anyhow::Error) -> UserError {
     // The context around a `UserError` says where it happened, so the whole chain is printed; the hint stays that of the `UserError`.
     let what = format!("{error:#}");
     match error.chain().find_map(|e| e.downcast_ref::<UserError>()).or_else(|| error.downcast_ref::<UserError>()) {

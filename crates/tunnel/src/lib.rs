@@ -1,22 +1,30 @@
 //! `parshall tunnel`: carries packets between a TUN device and WireGuard peers.
 //!
-//! Everything that is decided is in `parshall_core::tunnel`; this crate has the command ([`up`]), the device with its addresses
-//! and routes ([`interface`]), the sockets, what loops do with packets ([`worker`]), the loop ([`plain`]), and the thread that
-//! `wg` talks to ([`control`]).
+//! Everything that is decided is in `parshall_core::tunnel`. A tunnel is two processes: the one that was started sets the interface
+//! up and undoes everything at the end ([`up`], [`interface`], [`undo`]); the one that moves packets ([`child`]) has the sockets, what loops
+//! do with packets ([`worker`]), the loop ([`plain`]), the thread that `wg` talks to ([`control`]), and no privileges but
+//! CAP_NET_ADMIN.
 #![forbid(unsafe_code)]
 // Not a library for others: a doc comment stands where it says more than the name.
 #![allow(missing_docs)]
 
+mod child;
 pub mod cli;
 pub mod control;
 pub mod counters;
 pub mod counts;
+mod daemon;
+mod hook;
 mod interface;
+mod ip;
 pub mod plain;
+mod ready;
 pub mod request;
 mod sockets;
+mod state;
 pub mod system_random;
 mod trains;
+mod undo;
 mod up;
 pub mod worker;
 
@@ -28,5 +36,7 @@ use request::TunnelRequest;
 pub fn tunnel(request: &TunnelRequest) -> anyhow::Result<ExitCode> {
     match request {
         TunnelRequest::Up(request) => up::up(request),
+        TunnelRequest::Down(interface) => state::end(interface).map(|()| ExitCode::SUCCESS),
+        TunnelRequest::Work(request) => child::run(request),
     }
 }

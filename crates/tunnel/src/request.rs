@@ -1,17 +1,60 @@
 //! The validated request of `parshall tunnel`.
 use std::path::PathBuf;
 
+use parshall_sys::privileges::User;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TunnelRequest {
     Up(UpRequest),
+    /// The name of an interface.
+    Down(String),
+    /// The process that moves the packets of a tunnel.
+    Work(WorkRequest),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpRequest {
-    /// A file of wg-quick.
-    pub file: PathBuf,
+    /// A file of wg-quick; None for an interface that others configure.
+    pub file: Option<PathBuf>,
     /// The name of the interface, which the kernel accepts.
     pub interface: String,
     /// Lower the MSS of TCP connections to what the path takes.
     pub clamp_mss: bool,
+    pub place: Place,
+    /// Where the log of a daemon goes instead of its own directory.
+    pub log: Option<PathBuf>,
+    /// The user that the process which moves packets becomes.
+    pub user: UserIds,
+}
+
+/// Ids of a user and its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UserIds {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl From<UserIds> for User {
+    fn from(UserIds { uid, gid }: UserIds) -> Self {
+        Self { uid, gid }
+    }
+}
+
+/// Where a tunnel runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Foreground,
+    /// In another process; this one ends when the tunnel is up.
+    Daemon,
+    /// This is that process.
+    Detached,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkRequest {
+    pub interface: String,
+    /// The MTU of the interface.
+    pub mtu: usize,
+    pub clamp_mss: bool,
+    pub user: UserIds,
 }

@@ -1,55 +1,85 @@
-//! `parshall tunnel up`: an interface from a file of wg-quick, in the foreground.
+//! `parshall tunnel up` and `parshall tunnel run`: sets an interface up, has another process move its packets, and undoes
+//! everything at the end. This process keeps root's privileges and touches no packet.
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 use anyhow::Context;
-use parshall_core::tunnel::{Device, HostPort, Limits, Output, QuickConfig, Table, parse_quick};
+use parshall_core::tunnel::{HostPort, QuickConfig, parse_quick};
 use parshall_host::error::UserError;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use zeroize::Zeroizing;
 
+use crate::child::spawn::{Child, Ended, Inherited};
 use crate::control::path::{self, DIRECTORY};
-use crate::control::{self, Control};
-use crate::interface;
-use crate::plain::Plain;
-use crate::request::UpRequest;
-use crate::system_random::SystemBytes;
-use crate::worker::{Settings, Worker};
+use crate::request::{Place, UpRequest};
+use crate::state::Running;
+use crate::undo::{Step, Undo};
+use crate::{daemon, hook, interface};
 
-/// Runs until a signal ends it. The interface ends with the process, and so do its addresses and routes.
 pub fn up(request: &UpRequest) -> anyhow::Result<ExitCode> {
+    match request.place {
+        Place::Foreground => run(request, || ()),
+        Place::Daemon => {
+            // What is wrong in the file is reported here, with its warnings.
+            request.file.as_deref().map(read).transpose()?;
+            daemon::start(request)
+        }
+        Place::Detached => daemon::serve(|ready| run(request, ready)),
+    }
+}
+
+/// Runs until a signal ends it or the interface is removed. Calls `ready` when the tunnel is up.
+fn run(request: &UpRequest, ready: impl FnOnce()) -> anyhow::Result<ExitCode> {
     let (stop, on_signal) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM] {
         signal_hook::low_level::pipe::register(signal, on_signal.try_clone()?)?;
     }
-    let name = &request.interface;
-    let config = read(&request.file)?;
-    run_hooks(&config.pre_up, name)?;
-    let (tun, mtu) = interface::set_up(name, &config)?;
-    let (_bound, listener) = path::bind(Path::new(DIRECTORY), name).map_err(|error| unserved(name, &error))?;
-    let (owner, requests) = control::channel()?;
-    let _control = Control::start(owner, listener).context("starting the control thread")?;
-    let mut device = Device::new(Limits::default(), Box::new(SystemBytes));
-    device.configure(&config.device_change(resolve), &mut Output::default());
-    let settings = Settings { mtu, clamp_mss: request.clamp_mss };
-    let worker = Worker::new(device, tun, settings, Some(requests)).with_context(|| {
-        let port = config.listen_port.map_or_else(|| "a port".to_owned(), |port| format!("port {port}"));
-        format!("opening the sockets of {name} on {port}")
-    })?;
-    run_hooks(&config.post_up, name)?;
-    tracing::info!(interface = %name, port = worker.sockets.port()?, peers = config.peers.len(), "the tunnel is up");
-    let mut tunnel = Plain::new(worker);
-    let run = tunnel.run(stop.as_fd()).with_context(|| format!("moving the packets of {name}"));
-    // The hooks find the interface as they left it, also after a failure.
-    let down = run_hooks(&config.pre_down, name);
-    drop(tunnel);
-    run.and(down).and(run_hooks(&config.post_down, name))?;
+    let config = request.file.as_deref().map_or_else(|| Ok(QuickConfig::default()), read)?;
+    let running = Running::take(&request.interface)?;
+    let mut undo = running.undo()?;
+    let result = carry(request, &config, &stop, &mut undo, ready);
+    let undone = undo.run();
+    result.and(undone)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn carry(
+    request: &UpRequest,
+    config: &QuickConfig,
+    stop: &UnixStream,
+    undo: &mut Undo,
+    ready: impl FnOnce(),
+) -> anyhow::Result<()> {
+    let name = &request.interface;
+    let (_bound, control) = path::bind(Path::new(DIRECTORY), name).map_err(|error| unserved(name, &error))?;
+    hook::run_all(&config.pre_up, name)?;
+    for text in config.post_down.iter().rev() {
+        undo.push(Step::Hook(hook::command(text, name)))?;
+    }
+    // Before the routes: the names may be out of reach then.
+    let mut change = config.device_change(resolve);
+    let default = interface::default_table(config)?;
+    change.fwmark = default.or(change.fwmark);
+    let tun = interface::create(name, config)?;
+    let inherited = Inherited { tun: &tun, control };
+    let child = Child::start(request, interface::mtu(config), &change, inherited)?;
+    if request.file.is_some() {
+        interface::configure(name, config, default, undo)?;
+    }
+    hook::run_all(&config.post_up, name)?;
+    ready();
+    let ended = child.wait(stop)?;
+    // The hooks find the interface as they left it, also after a failure.
+    let down = hook::run_all(&config.pre_down, name);
+    let stopped = match ended {
+        Ended::Signal => child.stop(),
+        Ended::Child => child.outcome(),
+    };
+    stopped.and(down)
 }
 
 /// The error for a control socket that cannot be made.
@@ -64,22 +94,18 @@ fn unserved(name: &str, error: &io::Error) -> UserError {
     UserError::new(format!("the socket {DIRECTORY}/{name}.sock cannot be made: {error}"), hint)
 }
 
+/// Reads a file and refuses what cannot be done.
 fn read(file: &Path) -> anyhow::Result<QuickConfig> {
     let text = Zeroizing::new(fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?);
     let config = parse_quick(&text).map_err(|error| {
         UserError::new(format!("{}, line {}: {}", file.display(), error.line, error.error.what), error.error.hint)
     })?;
-    let mut prefixes = config.peers.iter().flat_map(|peer| &peer.allowed_ips);
-    if config.table == Table::Auto && prefixes.any(|prefix| prefix.prefix_len() == 0) {
-        let what =
-            format!("{} routes all addresses to a peer, for which Table = auto has no rules yet", file.display());
-        return Err(UserError::new(what, "write `Table = off` and add the routes with PostUp").into());
+    if config.save_config {
+        let what = format!("{}: SaveConfig = true is not supported", file.display());
+        return Err(UserError::new(what, "remove it, and save the state with `wg showconf` where it is needed").into());
     }
     if !config.dns.is_empty() {
-        tracing::warn!("DNS is not set: let PostUp do it, such as with `resolvectl dns %i 10.0.0.1`");
-    }
-    if config.save_config {
-        tracing::warn!("SaveConfig is not supported: the file stays as it is");
+        tracing::warn!("DNS is not set: let PostUp do it, such as with `resolvectl dns %i {}`", config.dns.join(" "));
     }
     Ok(config)
 }
@@ -94,18 +120,4 @@ fn resolve(endpoint: &HostPort) -> Option<SocketAddr> {
             None
         }
     }
-}
-
-/// Runs the commands of one kind, with `%i` for the interface, and stops at the first that fails.
-fn run_hooks(commands: &[String], interface: &str) -> anyhow::Result<()> {
-    for command in commands {
-        let command = command.replace("%i", interface);
-        tracing::debug!(%command, "running a hook");
-        let status = Command::new("sh").args(["-c", &command]).stdin(Stdio::null()).status();
-        let status = status.with_context(|| format!("running `{command}`"))?;
-        if !status.success() {
-            return Err(UserError::new(format!("`{command}` failed: {status}"), "correct the hook in the file").into());
-        }
-    }
-    Ok(())
 }

@@ -55,7 +55,7 @@ pub use path::{Path, Plan};
 pub use session::{Sealer, datagram_len};
 pub use too_big::{TOO_BIG_LEN_MAX, clamp_mss, too_big};
 pub use train_limit::TRAIN_MAX;
-pub use uapi::{REQUEST_LEN_MAX, Request, RequestError, answer, parse_request, request_len, write_state};
+pub use uapi::{REQUEST_LEN_MAX, Request, RequestError, answer, parse_request, request_len, write_change, write_state};
 pub use wg_quick::{FileError, HostPort, QuickConfig, QuickPeer, Table, parse_quick};
 
 #[cfg(test)]

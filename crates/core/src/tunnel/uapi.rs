@@ -165,6 +165,49 @@ fn prefix(value: &str) -> Result<IpNet, Wrong> {
     networks::with_prefix(ip, len).map(|prefix| prefix.trunc()).map_err(|_| Wrong::Value)
 }
 
+/// The request that asks for a change. It may have keys and is erased when it is dropped.
+pub fn write_change(change: &DeviceChange) -> Zeroizing<String> {
+    // Reserved at once: a string that grows would leave parts of the keys behind.
+    let prefixes: usize = change.peers.iter().map(|peer| peer.allowed_ips.len()).sum();
+    let mut text = Zeroizing::new(String::with_capacity(256 + 640 * change.peers.len() + 64 * prefixes));
+    text.push_str("set=1\n");
+    if let Some(key) = &change.private_key {
+        line(&mut text, "private_key", key.to_hex().as_str());
+    }
+    change.listen_port.iter().for_each(|port| line(&mut text, "listen_port", port));
+    change.fwmark.iter().for_each(|mark| line(&mut text, "fwmark", mark));
+    if change.replace_peers {
+        line(&mut text, "replace_peers", "true");
+    }
+    for peer in &change.peers {
+        write_peer_change(&mut text, peer);
+    }
+    text.push('\n');
+    text
+}
+
+fn write_peer_change(text: &mut String, peer: &PeerChange) {
+    line(text, "public_key", peer.public_key.to_hex().as_str());
+    for (key, set) in
+        [("remove", peer.remove), ("update_only", peer.update_only), ("replace_allowed_ips", peer.replace_allowed_ips)]
+    {
+        if set {
+            line(text, key, "true");
+        }
+    }
+    if let Some(key) = &peer.preshared_key {
+        line(text, "preshared_key", key.to_hex().as_str());
+    }
+    peer.endpoint.iter().for_each(|endpoint| line(text, "endpoint", endpoint));
+    peer.persistent_keepalive_s.iter().for_each(|s| line(text, "persistent_keepalive_interval", s));
+    for prefix in &peer.allowed_ips {
+        match prefix {
+            PrefixChange::Add(prefix) => line(text, "allowed_ip", prefix),
+            PrefixChange::Remove(prefix) => line(text, "allowed_ip", format_args!("-{prefix}")),
+        }
+    }
+}
+
 /// The answer to [`Request::Get`]. It has the private key and is erased when it is dropped.
 pub fn write_state(state: &DeviceState) -> Zeroizing<String> {
     // Reserved at once: a string that grows would leave parts of the keys behind.
@@ -222,41 +265,6 @@ mod tests {
     use super::super::keys::{PresharedKey, PrivateKey};
     use super::super::link::{PeerId, Traffic};
     use super::*;
-
-    /// The request that asks for a change.
-    fn write_change(change: &DeviceChange) -> String {
-        let mut text = "set=1\n".to_owned();
-        let flag = |text: &mut String, key: &str, set: bool| {
-            if set {
-                line(text, key, "true");
-            }
-        };
-        if let Some(key) = &change.private_key {
-            line(&mut text, "private_key", key.to_hex().as_str());
-        }
-        change.listen_port.iter().for_each(|port| line(&mut text, "listen_port", port));
-        change.fwmark.iter().for_each(|mark| line(&mut text, "fwmark", format!("{mark:#x}")));
-        flag(&mut text, "replace_peers", change.replace_peers);
-        for peer in &change.peers {
-            line(&mut text, "public_key", peer.public_key.to_hex().as_str());
-            flag(&mut text, "remove", peer.remove);
-            flag(&mut text, "update_only", peer.update_only);
-            if let Some(key) = &peer.preshared_key {
-                line(&mut text, "preshared_key", key.to_hex().as_str());
-            }
-            peer.endpoint.iter().for_each(|endpoint| line(&mut text, "endpoint", endpoint));
-            let keepalive = peer.persistent_keepalive_s;
-            keepalive.iter().for_each(|s| line(&mut text, "persistent_keepalive_interval", s));
-            flag(&mut text, "replace_allowed_ips", peer.replace_allowed_ips);
-            for prefix in &peer.allowed_ips {
-                match prefix {
-                    PrefixChange::Add(prefix) => line(&mut text, "allowed_ip", prefix),
-                    PrefixChange::Remove(prefix) => line(&mut text, "allowed_ip", format!("-{prefix}")),
-                }
-            }
-        }
-        text + "\n"
-    }
 
     fn prefix() -> impl Strategy<Value = IpNet> {
         let v4 = (any::<[u8; 4]>(), 0u8..=32).prop_map(|(ip, len)| IpNet::new_assert(ip.into(), len).trunc());

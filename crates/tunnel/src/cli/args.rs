@@ -15,10 +15,26 @@ pub enum TunnelCommand {
     /// Set up an interface from a file of wg-quick and carry its packets, until Ctrl-C or SIGTERM
     #[command(after_help = "Examples:
   parshall tunnel up wg0.conf
-  parshall tunnel up /etc/wireguard/office.conf --interface wg1
+  parshall tunnel up /etc/wireguard/office.conf --interface wg1 --daemon
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Up(UpArgs),
+    /// Make an interface without a file, which `wg`, `ip` and wg-quick configure, until it is removed, Ctrl-C or SIGTERM
+    #[command(after_help = "Examples:
+  parshall tunnel run wg0 --daemon && wg setconf wg0 wg0.conf
+  WG_QUICK_USERSPACE_IMPLEMENTATION=contrib/wg-quick/parshall-wireguard wg-quick up wg0
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
+    Run(RunArgs),
+    /// End a tunnel and undo all that it has set up
+    #[command(after_help = "Examples:
+  parshall tunnel down wg0
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
+    Down(DownArgs),
+    /// Started by `up` and `run`: moves packets.
+    #[command(hide = true)]
+    Work(WorkArgs),
 }
 
 #[derive(Debug, Args)]
@@ -29,7 +45,55 @@ pub struct UpArgs {
     /// Another name for the interface
     #[arg(long, value_name = "NAME")]
     pub(super) interface: Option<String>,
+    #[command(flatten)]
+    pub(super) process: ProcessArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The name of the interface
+    #[arg(value_name = "NAME")]
+    pub(super) interface: String,
+    #[command(flatten)]
+    pub(super) process: ProcessArgs,
+}
+
+/// How the processes of a tunnel run.
+#[derive(Debug, Args)]
+pub struct ProcessArgs {
+    /// Go on in the background once the tunnel is up
+    #[arg(long)]
+    pub(super) daemon: bool,
+    /// What `--daemon` is replaced by in the command line of the daemon.
+    #[arg(long, hide = true, conflicts_with = "daemon")]
+    pub(super) detached: bool,
+    /// Where a daemon writes its log, instead of /run/parshall/tunnel/NAME.log
+    #[arg(long, value_name = "FILE")]
+    pub(super) log: Option<PathBuf>,
     /// Lower the MSS of TCP connections to what the path to the peer takes, for hosts behind that block ICMP
     #[arg(long)]
     pub(super) clamp_mss: bool,
+    /// The user that the process which moves packets becomes
+    #[arg(long, value_name = "NAME", default_value = "nobody")]
+    pub(super) user: String,
+}
+
+#[derive(Debug, Args)]
+pub struct DownArgs {
+    /// The name of the interface
+    #[arg(value_name = "NAME")]
+    pub(super) interface: String,
+}
+
+#[derive(Debug, Args)]
+pub struct WorkArgs {
+    pub(super) interface: String,
+    #[arg(long)]
+    pub(super) mtu: usize,
+    #[arg(long)]
+    pub(super) clamp_mss: bool,
+    #[arg(long)]
+    pub(super) uid: u32,
+    #[arg(long)]
+    pub(super) gid: u32,
 }

@@ -1,9 +1,10 @@
 //! Checks the flags of `parshall tunnel` and turns them into a request.
 use parshall_core::text::quote;
 use parshall_host::error::UserError;
+use parshall_sys::privileges;
 
-use super::args::{TunnelArgs, TunnelCommand, UpArgs};
-use crate::request::{TunnelRequest, UpRequest};
+use super::args::{ProcessArgs, RunArgs, TunnelArgs, TunnelCommand, UpArgs};
+use crate::request::{Place, TunnelRequest, UpRequest, UserIds, WorkRequest};
 
 /// The longest name of an interface, in bytes (IFNAMSIZ without the final zero).
 const NAME_MAX: usize = 15;
@@ -12,6 +13,14 @@ impl TunnelArgs {
     pub fn validate(self) -> Result<TunnelRequest, UserError> {
         match self.command {
             TunnelCommand::Up(args) => args.validate().map(TunnelRequest::Up),
+            TunnelCommand::Run(args) => args.validate().map(TunnelRequest::Up),
+            TunnelCommand::Down(args) => interface(args.interface).map(TunnelRequest::Down),
+            TunnelCommand::Work(args) => Ok(TunnelRequest::Work(WorkRequest {
+                interface: args.interface,
+                mtu: args.mtu,
+                clamp_mss: args.clamp_mss,
+                user: UserIds { uid: args.uid, gid: args.gid },
+            })),
         }
     }
 }
@@ -19,26 +28,60 @@ impl TunnelArgs {
 impl UpArgs {
     fn validate(self) -> Result<UpRequest, UserError> {
         let of_file = || self.file.file_stem().map(|name| name.to_string_lossy().into_owned());
-        let interface = self.interface.clone().or_else(of_file).unwrap_or_default();
-        // As wg-quick has it: what the kernel takes, and nothing that a shell or `ip` reads otherwise.
-        let plain = |c: char| c.is_ascii_alphanumeric() || "_=+.-".contains(c);
-        let fits = (1..=NAME_MAX).contains(&interface.len()) && interface.chars().all(plain);
-        if !fits || interface == "." || interface == ".." || interface.starts_with('-') {
-            return Err(UserError::new(
-                format!("{} cannot be the name of an interface", quote(&interface)),
-                "give one with --interface, such as wg0: at most 15 letters, digits and _=+.-",
-            ));
-        }
-        Ok(UpRequest { file: self.file, interface, clamp_mss: self.clamp_mss })
+        let name = interface(self.interface.clone().or_else(of_file).unwrap_or_default())?;
+        self.process.validate(name).map(|request| UpRequest { file: Some(self.file), ..request })
     }
+}
+
+impl RunArgs {
+    fn validate(self) -> Result<UpRequest, UserError> {
+        self.process.validate(interface(self.interface)?)
+    }
+}
+
+impl ProcessArgs {
+    fn validate(self, interface: String) -> Result<UpRequest, UserError> {
+        let place = match (self.daemon, self.detached) {
+            (true, _) => Place::Daemon,
+            (_, true) => Place::Detached,
+            _ if self.log.is_some() => {
+                let what = "--log is for a daemon: in the foreground, the log goes to stderr";
+                return Err(UserError::new(what, "add --daemon, or leave out --log and write `2> FILE`"));
+            }
+            _ => Place::Foreground,
+        };
+        let Some(user) = privileges::lookup(&self.user, None) else {
+            let what = format!("--user: there is no user {}", quote(&self.user));
+            return Err(UserError::new(what, "`getent passwd` lists the users"));
+        };
+        let user = UserIds { uid: user.uid, gid: user.gid };
+        Ok(UpRequest { file: None, interface, clamp_mss: self.clamp_mss, place, log: self.log, user })
+    }
+}
+
+/// As wg-quick has it: what the kernel takes, and nothing that a shell or `ip` reads otherwise.
+fn interface(name: String) -> Result<String, UserError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_=+.-".contains(c);
+    let fits = (1..=NAME_MAX).contains(&name.len()) && name.chars().all(plain);
+    if !fits || name == "." || name == ".." || name.starts_with('-') {
+        return Err(UserError::new(
+            format!("{} cannot be the name of an interface", quote(&name)),
+            "give one such as wg0: at most 15 letters, digits and _=+.-; `up` takes it with --interface",
+        ));
+    }
+    Ok(name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn process() -> ProcessArgs {
+        ProcessArgs { daemon: false, detached: false, log: None, clamp_mss: false, user: "root".to_owned() }
+    }
+
     fn interface(file: &str, interface: Option<&str>) -> Result<String, UserError> {
-        let args = UpArgs { file: file.into(), interface: interface.map(str::to_owned), clamp_mss: false };
+        let args = UpArgs { file: file.into(), interface: interface.map(str::to_owned), process: process() };
         args.validate().map(|request| request.interface)
     }
 
@@ -51,5 +94,16 @@ mod tests {
         }
         let error = interface("a/b c.conf", None).unwrap_err();
         assert_eq!(error.what, "`b c` cannot be the name of an interface");
+    }
+
+    #[test]
+    fn a_log_needs_a_daemon_and_a_user_must_exist() {
+        let log = || Some("/tmp/log".into());
+        assert!(ProcessArgs { log: log(), ..process() }.validate("wg0".to_owned()).is_err());
+        let daemon = ProcessArgs { log: log(), daemon: true, ..process() }.validate("wg0".to_owned()).unwrap();
+        assert_eq!((daemon.place, daemon.user.uid), (Place::Daemon, 0));
+        let error =
+            ProcessArgs { user: "no such user".to_owned(), ..process() }.validate("wg0".to_owned()).unwrap_err();
+        assert_eq!(error.what, "--user: there is no user `no such user`");
     }
 }

@@ -1,0 +1,312 @@
+//! What operators do with a tunnel: `wg`, `wg-quick`, daemons, default routes, and what is left after a kill.
+//!
+//! ```text
+//!  host 0                               host 1
+//!  10.9.0.1  tunnel ┐                 ┌ tunnel  10.9.0.2
+//!            192.0.2.1 eth0 ────── eth0 192.0.2.2
+//! ```
+#![allow(clippy::unwrap_used)] // A test fails by a panic.
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{PARSHALL, Scratch, has, root};
+use parshall_sys::link;
+use parshall_sys::netns::NetNs;
+
+/// Key pairs that `wg genkey` and `wg pubkey` printed.
+const KEYS: [(&str, &str); 3] = [
+    ("AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=", "pOCSkrZRwni5dyxWn1+puxPZBrRqtoyd+dwrRAn4ogk="),
+    ("AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=", "zo060cy2M+x7cMF4FKXHbs0CloUFDTRHRboFhw5YfVk="),
+    ("AwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwM=", "Xf7dO2u3eIbMbOOvEXPvoYyxcmd2Zw9wEQbR0OtuPSM="),
+];
+const PSK: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
+const CAP_NET_ADMIN: &str = "0000000000001000";
+const LIMIT: Duration = Duration::from_secs(20);
+
+struct Host {
+    netns: NetNs,
+    /// The sockets of all namespaces are in one directory: another name for each run and test.
+    interface: String,
+}
+
+impl Host {
+    fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(program);
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/wg-quick/parshall-wireguard");
+        command.env("WG_QUICK_USERSPACE_IMPLEMENTATION", script).env("PARSHALL", PARSHALL);
+        command.args(arguments).stdin(Stdio::null());
+        self.netns.run(|| command.output()).unwrap()
+    }
+
+    /// Runs a program that succeeds, and returns what it printed.
+    fn done(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.run(program, arguments);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{program} {arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    }
+
+    /// `wg show INTERFACE WHAT`.
+    fn wg(&self, what: &str) -> String {
+        self.done("wg", &["show", &self.interface, what])
+    }
+
+    fn tunnel(&self, verb: &str, arguments: &[&str]) -> Output {
+        self.run(PARSHALL, &[&["tunnel", verb], arguments].concat())
+    }
+
+    fn socket(&self) -> PathBuf {
+        Path::new("/run/wireguard").join(format!("{}.sock", self.interface))
+    }
+
+    fn pid(&self) -> u32 {
+        let path = format!("/run/parshall/tunnel/{}.pid", self.interface);
+        fs::read_to_string(path).unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.tunnel("down", &[&self.interface]);
+        for extension in ["lock", "log"] {
+            fs::remove_file(format!("/run/parshall/tunnel/{}.{extension}", self.interface)).ok();
+        }
+    }
+}
+
+/// Two hosts with a cable between them.
+fn hosts(tag: &str) -> [Host; 2] {
+    let hosts = [0, 1].map(|n| Host {
+        netns: NetNs::create(&format!("{tag}{n}")).unwrap(),
+        interface: format!("{tag}{n}-{}", std::process::id()),
+    });
+    hosts[0].netns.run(|| link::create_veth("eth0", "eth0", hosts[1].netns.as_fd())).unwrap();
+    for (n, host) in (1..).zip(&hosts) {
+        let address = Ipv4Addr::new(192, 0, 2, n);
+        host.netns.run(|| link::add_address("eth0", address, 24).and_then(|()| link::set_up("eth0"))).unwrap();
+    }
+    hosts
+}
+
+/// A file of wg-quick for a host whose peer is the other one.
+fn config(scratch: &Scratch, host: &Host, n: usize, interface: &str, peer: &str) -> String {
+    let file = scratch.file(&format!("{}.conf", host.interface));
+    let (private, public) = (KEYS[n].0, KEYS[1 - n].1);
+    let text = format!(
+        "[Interface]\nPrivateKey = {private}\nAddress = 10.9.0.{}/32\nListenPort = 51820\n{interface}\n[Peer]\n\
+         PublicKey = {public}\nPresharedKey = {PSK}\nEndpoint = 192.0.2.{}:51820\n{peer}\n",
+        n + 1,
+        2 - n,
+    );
+    fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < LIMIT, "{what} after {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Sends a megabyte from host 0 in this namespace to host 1.
+fn stream(from: &NetNs, to: &Host) {
+    let address = SocketAddr::from((Ipv4Addr::new(10, 9, 0, 2), 5001));
+    let listener = to.netns.run(|| TcpListener::bind(address)).unwrap();
+    let begun = Instant::now();
+    let connect = || loop {
+        match TcpStream::connect_timeout(&address, Duration::from_secs(2)) {
+            Err(_) if begun.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(50)),
+            done => return done,
+        }
+    };
+    let mut sender = from.run(connect).unwrap();
+    let bytes: Vec<u8> = (0..1_000_000).map(|n| (n % 251) as u8).collect();
+    std::thread::scope(|scope| {
+        let sent = bytes.clone();
+        let sending = scope.spawn(move || sender.write_all(&sent));
+        let (mut receiver, _) = listener.accept().unwrap();
+        receiver.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut received = Vec::new();
+        receiver.read_to_end(&mut received).unwrap();
+        sending.join().unwrap().unwrap();
+        assert!(received == bytes, "the stream was altered");
+    });
+}
+
+fn status_line(pid: u32, key: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
+    line.split_whitespace().next().unwrap().to_owned()
+}
+
+/// The process that moves packets.
+fn worker(pid: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.trim().parse().unwrap()
+}
+
+#[test]
+fn wg_and_wg_quick_configure_it() {
+    let what = "wg and wg-quick with parshall tunnel";
+    if !root(what) || !has(&["ip", "wg", "wg-quick"], what) {
+        return;
+    }
+    if Path::new("/sys/module/wireguard").exists() {
+        return common::skip(what, "the kernel has WireGuard, which wg-quick prefers");
+    }
+    let scratch = Scratch::new();
+    let hosts = hosts("wg");
+    let [a, b] = &hosts;
+    let file = config(&scratch, b, 1, "MTU = 1400", "AllowedIPs = 10.9.0.1/32\nPersistentKeepalive = 25");
+    b.done("wg-quick", &["up", &file]);
+
+    assert!(a.tunnel("run", &[&a.interface, "--daemon"]).status.success());
+    let (key, psk) = (scratch.file("key"), scratch.file("psk"));
+    fs::write(&key, KEYS[0].0).unwrap();
+    fs::write(&psk, PSK).unwrap();
+    let set = |words: &str| {
+        let words: Vec<&str> = ["set", &a.interface].into_iter().chain(words.split_whitespace()).collect();
+        a.done("wg", &words);
+    };
+    set(&format!("private-key {} listen-port 51820 fwmark 0x22", key.display()));
+    set(&format!(
+        "peer {} preshared-key {} endpoint 192.0.2.2:51820 allowed-ips 10.9.0.2/32,fd00::/8 persistent-keepalive 21",
+        KEYS[1].1,
+        psk.display()
+    ));
+    for words in ["address add 10.9.0.1/32 dev", "link set up dev", "route add 10.9.0.2/32 dev"] {
+        let words: Vec<&str> = words.split(' ').chain([a.interface.as_str()]).collect();
+        a.done("ip", &words);
+    }
+    stream(&a.netns, b);
+    let dump = a.wg("dump");
+    let fields: Vec<Vec<&str>> = dump.lines().map(|line| line.split('\t').collect()).collect();
+    // The private key comes back clamped.
+    assert_eq!(fields[0][1..], [KEYS[0].1, "51820", "0x22"]);
+    assert_eq!(fields[1][..4], [KEYS[1].1, PSK, "192.0.2.2:51820", "10.9.0.2/32,fd00::/8"]);
+    let numbers: Vec<u64> = fields[1][4..7].iter().map(|field| field.parse().unwrap()).collect();
+    assert!(numbers[0] > 1_600_000_000 && numbers[1] > 100 && numbers[2] > 1_000_000, "{dump}");
+    assert_eq!(fields[1][7], "21");
+
+    // What changes is changed, what does not stays: the session too.
+    let sync = scratch.file("sync.conf");
+    let text = format!(
+        "[Interface]\nPrivateKey = {}\nListenPort = 51820\nFwMark = 35\n[Peer]\nPublicKey = {}\nPresharedKey = {PSK}\n\
+         AllowedIPs = 10.9.0.2/32\nEndpoint = 192.0.2.2:51820\nPersistentKeepalive = off\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.9.0.3/32\n",
+        KEYS[0].0, KEYS[1].1, KEYS[2].1
+    );
+    fs::write(&sync, text).unwrap();
+    let handshakes = a.wg("latest-handshakes");
+    a.done("wg", &["syncconf", &a.interface, sync.to_str().unwrap()]);
+    let after = a.wg("latest-handshakes");
+    assert!(after.contains(handshakes.trim()), "{handshakes}{after}");
+    assert_eq!(a.wg("fwmark"), "0x23\n");
+    assert!(a.wg("persistent-keepalive").contains(&format!("{}\toff", KEYS[1].1)));
+    set(&format!("peer {} remove", KEYS[2].1));
+    assert_eq!(a.wg("peers"), format!("{}\n", KEYS[1].1));
+
+    // The other end follows to another port.
+    set("listen-port 51900");
+    stream(&a.netns, b);
+    assert!(b.wg("endpoints").contains("192.0.2.1:51900"));
+    // A port that another process has is refused, and the old one stays.
+    let taken = a.netns.run(|| std::net::UdpSocket::bind("0.0.0.0:51901")).unwrap();
+    assert!(!a.run("wg", &["set", &a.interface, "listen-port", "51901"]).status.success());
+    drop(taken);
+    assert_eq!(a.wg("listen-port"), "51900\n");
+
+    b.done("wg-quick", &["down", &file]);
+    wait_until("the socket is there", || !b.socket().exists());
+    assert!(a.tunnel("down", &[&a.interface]).status.success());
+    assert!(!a.socket().exists() && !a.run("ip", &["link", "show", &a.interface]).status.success());
+    let again = a.tunnel("down", &[&a.interface]);
+    assert!(
+        String::from_utf8_lossy(&again.stderr).starts_with(&format!("error: no tunnel {} is up\nhint: ", a.interface))
+    );
+}
+
+#[test]
+fn a_default_route_and_its_rules_end_also_after_a_kill() {
+    let what = "default routes of parshall tunnel up";
+    if !root(what) || !has(&["ip", "wg"], what) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let hosts = hosts("df");
+    let [a, b] = &hosts;
+    let log = scratch.file("hooks");
+    let hooks = format!("PostUp = echo up %i >> {0}\nPostDown = echo gone >> {0}", log.display());
+    let file_a = config(&scratch, a, 0, &hooks, "AllowedIPs = 0.0.0.0/0, ::/0");
+    let file_b = config(&scratch, b, 1, "", "AllowedIPs = 10.9.0.1/32");
+    let up = |host: &Host, file: &str| {
+        let output = host.tunnel("up", &[file, "--daemon"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let rules = || ["-4", "-6"].map(|family| a.done("ip", &[family, "rule", "show"]));
+    let before = rules();
+    up(b, &file_b);
+    up(a, &file_a);
+    stream(&a.netns, b);
+    let during = rules();
+    for rules in &during {
+        assert!(rules.contains("not from all fwmark 0xca6c lookup 51820"), "{rules}");
+        assert!(rules.contains("lookup main suppress_prefixlength 0"), "{rules}");
+    }
+    assert_eq!(a.wg("fwmark"), "0xca6c\n");
+    let again = a.tunnel("up", &[&file_a]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("is up already\nhint: `parshall tunnel down"));
+
+    let (pid, worker) = (a.pid(), worker(a.pid()));
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    wait_until("the other process runs", || !Path::new(&format!("/proc/{worker}")).exists());
+    assert_eq!(rules(), during, "rules outlive the process");
+    up(a, &file_a);
+    assert_eq!(rules(), during, "they are there once");
+    assert_eq!(fs::read_to_string(&log).unwrap(), format!("up {0}\ngone\nup {0}\n", a.interface));
+    assert!(a.tunnel("down", &[&a.interface]).status.success());
+    assert_eq!(rules(), before);
+    assert!(fs::read_to_string(&log).unwrap().ends_with("gone\n"));
+}
+
+#[test]
+fn it_keeps_one_privilege_and_survives_a_move_of_its_device() {
+    let what = "parshall tunnel without root's privileges";
+    if !root(what) || !has(&["ip"], what) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let hosts = hosts("mv");
+    for (n, host) in hosts.iter().enumerate() {
+        let peer = format!("AllowedIPs = 10.9.0.{}/32", 2 - n);
+        let file = config(&scratch, host, n, "", &peer);
+        assert!(host.tunnel("up", &[&file, "--daemon"]).status.success());
+    }
+    let [a, b] = &hosts;
+    let worker = worker(a.pid());
+    assert_eq!(status_line(worker, "Uid"), common::NOBODY.to_string());
+    assert_eq!(status_line(worker, "CapEff"), CAP_NET_ADMIN);
+    assert_eq!(status_line(worker, "NoNewPrivs"), "1");
+    stream(&a.netns, b);
+    let inner = NetNs::create("mv-inner").unwrap();
+    a.done("ip", &["link", "set", &a.interface, "netns", inner.name()]);
+    let inside = Host { netns: inner, interface: a.interface.clone() };
+    for words in ["address add 10.9.0.1/32 dev", "link set up dev", "route add 10.9.0.2/32 dev"] {
+        let words: Vec<&str> = words.split(' ').chain([a.interface.as_str()]).collect();
+        inside.done("ip", &words);
+    }
+    stream(&inside.netns, b);
+    // It ends with its device.
+    inside.done("ip", &["link", "delete", &a.interface]);
+    wait_until("the process runs", || !Path::new(&format!("/proc/{worker}")).exists());
+    wait_until("the socket is there", || !a.socket().exists());
+}
