@@ -167,10 +167,11 @@ fn wg_and_wg_quick_configure_it() {
     let scratch = Scratch::new();
     let hosts = hosts("wg");
     let [a, b] = &hosts;
+    a.done("ip", &["link", "set", "lo", "up"]);
     let file = config(&scratch, b, 1, "MTU = 1400", "AllowedIPs = 10.9.0.1/32\nPersistentKeepalive = 25");
     b.done("wg-quick", &["up", &file]);
 
-    assert!(a.tunnel("run", &[&a.interface, "--daemon"]).status.success());
+    assert!(a.tunnel("run", &[&a.interface, "--daemon", "--listen", "127.0.0.1:9586"]).status.success());
     let (key, psk) = (scratch.file("key"), scratch.file("psk"));
     fs::write(&key, KEYS[0].0).unwrap();
     fs::write(&psk, PSK).unwrap();
@@ -194,6 +195,7 @@ fn wg_and_wg_quick_configure_it() {
     // The private key comes back clamped.
     assert_eq!(fields[0][1..], [KEYS[0].1, "51820", "0x22"]);
     assert_eq!(fields[1][..4], [KEYS[1].1, PSK, "192.0.2.2:51820", "10.9.0.2/32,fd00::/8"]);
+    shows(a);
     let numbers: Vec<u64> = fields[1][4..7].iter().map(|field| field.parse().unwrap()).collect();
     assert!(numbers[0] > 1_600_000_000 && numbers[1] > 100 && numbers[2] > 1_000_000, "{dump}");
     assert_eq!(fields[1][7], "21");
@@ -233,6 +235,36 @@ fn wg_and_wg_quick_configure_it() {
     assert!(
         String::from_utf8_lossy(&again.stderr).starts_with(&format!("error: no tunnel {} is up\nhint: ", a.interface))
     );
+}
+
+/// `tunnel show` and the metrics of host 0, after a stream to host 1.
+fn shows(host: &Host) {
+    let output = host.tunnel("show", &[&host.interface, "--format", "json"]);
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let tunnel = &document["tunnels"][0];
+    assert_eq!((&tunnel["schema"], &tunnel["listen_port"]), (&"parshall.tunnel/1".into(), &51820.into()));
+    let peer = &tunnel["peers"][0];
+    assert_eq!((&peer["public_key"], &peer["handshakes"]), (&KEYS[1].1.into(), &1.into()));
+    assert!(peer["sent_bytes"].as_u64() > Some(1_000_000) && peer["handshake_age_s"].as_f64() < Some(20.0), "{peer}");
+    let counters = &tunnel["counters"];
+    assert!(counters["packets_read"].as_u64() > counters["frames_read"].as_u64(), "{counters}");
+    assert!(counters["datagrams_sent"].as_u64() > counters["trains_sent"].as_u64(), "{counters}");
+    let text = String::from_utf8(host.tunnel("show", &[]).stdout).unwrap();
+    assert!(text.contains(&format!("{} · port 51820 · 1 peer · up ", host.interface)), "{text}");
+    assert!(text.contains("traffic ") && text.contains(" packets a frame read"), "{text}");
+    let request = "GET /metrics HTTP/1.0\r\n\r\n";
+    let answer = host.netns.run(|| {
+        let mut stream = TcpStream::connect(("127.0.0.1", 9586))?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.write_all(request.as_bytes())?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).map(|_| text)
+    });
+    let answer = answer.unwrap();
+    let series = format!("peer_handshakes_total{{interface=\"{}\",peer=\"{}\"}} 1", host.interface, KEYS[1].1);
+    assert!(answer.starts_with("HTTP/1.0 200") && answer.contains(&series), "{answer}");
+    let none = host.tunnel("show", &["nowhere-9"]);
+    assert!(String::from_utf8_lossy(&none.stderr).starts_with("error: no tunnel nowhere-9 is up\nhint: "));
 }
 
 #[test]

@@ -38,3 +38,19 @@ pub struct Counters {
     /// Packets that waited for a session in vain.
     pub packets_without_session: u64,
 }
+
+impl Counters {
+    /// What was dropped before it was sealed or after it was opened, by cause.
+    pub fn drops(&self) -> [(&'static str, u64); 8] {
+        [
+            ("no-peer", self.packets_without_peer),
+            ("no-endpoint", self.packets_without_endpoint),
+            ("no-session", self.packets_without_session),
+            ("too-big", self.packets_too_big),
+            ("too-long", self.packets_too_long),
+            ("bad-frame", self.frames_bad),
+            ("device-refused", self.frames_refused),
+            ("socket-refused", self.datagrams_refused),
+        ]
+    }
+}

@@ -20,6 +20,7 @@ mod ip;
 pub mod plain;
 mod ready;
 pub mod request;
+mod show;
 mod sockets;
 mod state;
 pub mod system_random;
@@ -37,6 +38,7 @@ pub fn tunnel(request: &TunnelRequest) -> anyhow::Result<ExitCode> {
     match request {
         TunnelRequest::Up(request) => up::up(request),
         TunnelRequest::Down(interface) => state::end(interface).map(|()| ExitCode::SUCCESS),
+        TunnelRequest::Show(request) => show::show(request),
         TunnelRequest::Work(request) => child::run(request),
     }
 }

@@ -1,13 +1,16 @@
 //! The validated request of `parshall tunnel`.
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use parshall_host::output::Output;
 use parshall_sys::privileges::User;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum TunnelRequest {
     Up(UpRequest),
     /// The name of an interface.
     Down(String),
+    Show(ShowRequest),
     /// The process that moves the packets of a tunnel.
     Work(WorkRequest),
 }
@@ -23,6 +26,8 @@ pub struct UpRequest {
     pub place: Place,
     /// Where the log of a daemon goes instead of its own directory.
     pub log: Option<PathBuf>,
+    /// The address of the metrics endpoint.
+    pub listen: Option<SocketAddr>,
     /// The user that the process which moves packets becomes.
     pub user: UserIds,
 }
@@ -48,6 +53,13 @@ pub enum Place {
     Daemon,
     /// This is that process.
     Detached,
+}
+
+#[derive(Debug, Clone)]
+pub struct ShowRequest {
+    /// All interfaces if it is None.
+    pub interface: Option<String>,
+    pub output: Output,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! everything at the end. This process keeps root's privileges and touches no packet.
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
@@ -56,6 +56,7 @@ fn carry(
 ) -> anyhow::Result<()> {
     let name = &request.interface;
     let (_bound, control) = path::bind(Path::new(DIRECTORY), name).map_err(|error| unserved(name, &error))?;
+    let metrics = request.listen.map(listen).transpose()?;
     hook::run_all(&config.pre_up, name)?;
     for text in config.post_down.iter().rev() {
         undo.push(Step::Hook(hook::command(text, name)))?;
@@ -65,7 +66,7 @@ fn carry(
     let default = interface::default_table(config)?;
     change.fwmark = default.or(change.fwmark);
     let tun = interface::create(name, config)?;
-    let inherited = Inherited { tun: &tun, control };
+    let inherited = Inherited { tun: &tun, control, metrics };
     let child = Child::start(request, interface::mtu(config), &change, inherited)?;
     if request.file.is_some() {
         interface::configure(name, config, default, undo)?;
@@ -80,6 +81,13 @@ fn carry(
         Ended::Child => child.outcome(),
     };
     stopped.and(down)
+}
+
+fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).map_err(|error| {
+        let what = format!("the metrics cannot be served at {address}: {error}");
+        UserError::new(what, "give --listen an address of this host with a free port, such as 127.0.0.1:9586").into()
+    })
 }
 
 /// The error for a control socket that cannot be made.

@@ -19,6 +19,8 @@ pub const REQUEST_LEN_MAX: usize = 64 << 20;
 pub enum Request {
     /// The state, which [`write_state`] writes.
     Get,
+    /// `report=1`, which is not in the protocol: what the caller reports beyond its state.
+    Report,
     /// A change.
     Set(DeviceChange),
 }
@@ -67,7 +69,8 @@ pub fn request_len(received: &[u8], searched: usize) -> Option<usize> {
 pub fn parse_request(text: &str) -> Result<Request, RequestError> {
     let mut lines = text.lines().enumerate().take_while(|(_, line)| !line.is_empty());
     match lines.next() {
-        Some((_, "get=1")) => match lines.next() {
+        Some((_, first @ ("get=1" | "report=1"))) => match lines.next() {
+            None if first == "report=1" => Ok(Request::Report),
             None => Ok(Request::Get),
             Some((at, line)) => Err(RequestError::UnknownKey { line: at + 1, key: key_of(line) }),
         },

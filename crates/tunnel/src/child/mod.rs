@@ -4,8 +4,9 @@ pub mod spawn;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,7 +20,7 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use zeroize::Zeroizing;
 
-use crate::control::{self, Control};
+use crate::control::{self, Control, Listeners};
 use crate::plain::Plain;
 use crate::ready;
 use crate::request::WorkRequest;
@@ -37,8 +38,8 @@ pub fn run(request: &WorkRequest) -> anyhow::Result<ExitCode> {
         let what = "`parshall tunnel work` is started by `parshall tunnel up`, with the TUN device and sockets";
         return Err(UserError::new(what, "type `parshall tunnel up FILE`").into());
     };
-    let Given { link, tun, control } = given;
-    let prepared = prepare(request, &link, tun, control);
+    let Given { link, tun, listeners } = given;
+    let prepared = prepare(request, &link, tun, listeners);
     ready::report(report, &prepared);
     // The process that started this one prints the error.
     let Ok((mut tunnel, _control)) = prepared else { return Ok(ExitCode::FAILURE) };
@@ -58,13 +59,17 @@ struct Given {
     /// The configuration comes here; the end of file ends this process.
     link: UnixStream,
     tun: File,
-    control: UnixListener,
+    listeners: Listeners,
 }
 
 impl Given {
     fn take(sockets: Vec<OwnedFd>) -> Option<Self> {
         let mut sockets = sockets.into_iter();
-        Some(Self { link: sockets.next()?.into(), tun: sockets.next()?.into(), control: sockets.next()?.into() })
+        Some(Self {
+            link: sockets.next()?.into(),
+            tun: sockets.next()?.into(),
+            listeners: Listeners { uapi: sockets.next()?.into(), metrics: sockets.next().map(TcpListener::from) },
+        })
     }
 }
 
@@ -72,7 +77,7 @@ fn prepare(
     request: &WorkRequest,
     link: &UnixStream,
     tun: File,
-    listener: UnixListener,
+    listeners: Listeners,
 ) -> anyhow::Result<(Plain, Control)> {
     let change = read_change(link).context("reading the configuration")?;
     let mut device = Device::new(Limits::default(), Box::new(SystemBytes));
@@ -85,7 +90,7 @@ fn prepare(
     if current().uid == 0 && request.user.uid != 0 {
         become_user(&request.user.into(), true).context("giving up root's privileges")?;
     }
-    let control = Control::start(owner, listener).context("starting the control thread")?;
+    let control = Control::start(&request.interface, owner, listeners).context("starting the control thread")?;
     Ok((Plain::new(worker), control))
 }
 

@@ -2,7 +2,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
@@ -23,6 +23,7 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 pub struct Inherited<'a> {
     pub tun: &'a File,
     pub control: UnixListener,
+    pub metrics: Option<TcpListener>,
 }
 
 /// Why a wait ended.
@@ -49,7 +50,8 @@ impl Child {
         inherited: Inherited<'_>,
     ) -> anyhow::Result<Self> {
         let (link, theirs) = UnixStream::pair()?;
-        let sockets = [theirs.as_fd(), inherited.tun.as_fd(), inherited.control.as_fd()];
+        let mut sockets = vec![theirs.as_fd(), inherited.tun.as_fd(), inherited.control.as_fd()];
+        sockets.extend(inherited.metrics.as_ref().map(AsFd::as_fd));
         let mut words = vec![
             "tunnel".to_owned(),
             "work".to_owned(),

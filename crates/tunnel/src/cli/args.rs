@@ -1,7 +1,9 @@
 //! The flags of `parshall tunnel`, as clap sees them.
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use parshall_host::output::PrintArgs;
 
 /// Arguments of `parshall tunnel`.
 #[derive(Debug, Args)]
@@ -16,6 +18,7 @@ pub enum TunnelCommand {
     #[command(after_help = "Examples:
   parshall tunnel up wg0.conf
   parshall tunnel up /etc/wireguard/office.conf --interface wg1 --daemon
+  parshall tunnel up wg0.conf --listen 127.0.0.1:9586
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Up(UpArgs),
@@ -32,6 +35,13 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Down(DownArgs),
+    /// Show the tunnels that are up: peers, handshakes, traffic, batches, and what was dropped
+    #[command(after_help = "Examples:
+  parshall tunnel show
+  parshall tunnel show wg0 --format json
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
+    Show(ShowArgs),
     /// Started by `up` and `run`: moves packets.
     #[command(hide = true)]
     Work(WorkArgs),
@@ -73,6 +83,9 @@ pub struct ProcessArgs {
     /// Lower the MSS of TCP connections to what the path to the peer takes, for hosts behind that block ICMP
     #[arg(long)]
     pub(super) clamp_mss: bool,
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) listen: Option<SocketAddr>,
     /// The user that the process which moves packets becomes
     #[arg(long, value_name = "NAME", default_value = "nobody")]
     pub(super) user: String,
@@ -83,6 +96,15 @@ pub struct DownArgs {
     /// The name of the interface
     #[arg(value_name = "NAME")]
     pub(super) interface: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// The name of the interface; without one, all tunnels are shown
+    #[arg(value_name = "NAME")]
+    pub(super) interface: Option<String>,
+    #[command(flatten)]
+    pub(super) print: PrintArgs,
 }
 
 #[derive(Debug, Args)]

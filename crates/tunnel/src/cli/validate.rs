@@ -4,7 +4,7 @@ use parshall_host::error::UserError;
 use parshall_sys::privileges;
 
 use super::args::{ProcessArgs, RunArgs, TunnelArgs, TunnelCommand, UpArgs};
-use crate::request::{Place, TunnelRequest, UpRequest, UserIds, WorkRequest};
+use crate::request::{Place, ShowRequest, TunnelRequest, UpRequest, UserIds, WorkRequest};
 
 /// The longest name of an interface, in bytes (IFNAMSIZ without the final zero).
 const NAME_MAX: usize = 15;
@@ -15,6 +15,10 @@ impl TunnelArgs {
             TunnelCommand::Up(args) => args.validate().map(TunnelRequest::Up),
             TunnelCommand::Run(args) => args.validate().map(TunnelRequest::Up),
             TunnelCommand::Down(args) => interface(args.interface).map(TunnelRequest::Down),
+            TunnelCommand::Show(args) => {
+                let interface = args.interface.map(interface).transpose()?;
+                Ok(TunnelRequest::Show(ShowRequest { interface, output: args.print.output() }))
+            }
             TunnelCommand::Work(args) => Ok(TunnelRequest::Work(WorkRequest {
                 interface: args.interface,
                 mtu: args.mtu,
@@ -55,7 +59,15 @@ impl ProcessArgs {
             return Err(UserError::new(what, "`getent passwd` lists the users"));
         };
         let user = UserIds { uid: user.uid, gid: user.gid };
-        Ok(UpRequest { file: None, interface, clamp_mss: self.clamp_mss, place, log: self.log, user })
+        Ok(UpRequest {
+            file: None,
+            interface,
+            clamp_mss: self.clamp_mss,
+            place,
+            log: self.log,
+            listen: self.listen,
+            user,
+        })
     }
 }
 
@@ -77,7 +89,14 @@ mod tests {
     use super::*;
 
     fn process() -> ProcessArgs {
-        ProcessArgs { daemon: false, detached: false, log: None, clamp_mss: false, user: "root".to_owned() }
+        ProcessArgs {
+            daemon: false,
+            detached: false,
+            log: None,
+            clamp_mss: false,
+            listen: None,
+            user: "root".to_owned(),
+        }
     }
 
     fn interface(file: &str, interface: Option<&str>) -> Result<String, UserError> {

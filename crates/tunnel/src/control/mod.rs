@@ -1,22 +1,28 @@
-//! The control thread: it speaks the configuration protocol with `wg` and others on a Unix socket ([`uapi`]). Only this thread
-//! has an async runtime, and no client can slow packets down: requests are parsed here, and answers written here.
+//! The control thread: it speaks the configuration protocol with `wg` and others on a Unix socket ([`uapi`]), and serves metrics
+//! ([`metrics`]). Only this thread has an async runtime, and no client can slow packets down: requests are parsed here, and answers
+//! written here.
 //!
 //! What a client asks for is done by the thread that owns the `Device`. It watches [`Requests::fd`] and calls
 //! [`Requests::serve`] when that is readable.
+mod metrics;
 pub mod path;
+pub mod report;
 mod uapi;
 
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::{Instant, SystemTime};
 
 use parshall_core::tunnel::{Device, DeviceChange, DeviceState, DropCause, Output};
 use parshall_sys::eventfd;
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
+use self::report::Report;
 use crate::counters::Counters;
 
 /// What a client waits for.
@@ -28,11 +34,19 @@ enum Request {
 
 /// What the thread that owns the device knows at one moment.
 #[derive(Debug)]
-#[expect(dead_code, reason = "for the metrics, which come next")]
 struct State {
     device: DeviceState,
     drops: [(DropCause, u64); DropCause::ALL.len()],
     counters: Counters,
+}
+
+/// What the control thread serves.
+#[derive(Debug)]
+pub struct Listeners {
+    /// The configuration protocol.
+    pub uapi: UnixListener,
+    /// HTTP.
+    pub metrics: Option<TcpListener>,
 }
 
 /// The control thread. It ends when this is dropped.
@@ -43,13 +57,17 @@ pub struct Control {
 }
 
 impl Control {
-    /// Starts the thread, which serves the configuration protocol on `listener`.
-    pub fn start(owner: DeviceOwner, listener: UnixListener) -> io::Result<Self> {
+    /// Starts the thread. `interface` is for reports.
+    pub fn start(interface: &str, owner: DeviceOwner, listeners: Listeners) -> io::Result<Self> {
+        let reporter = Reporter { interface: interface.into(), begun: Instant::now(), owner: owner.clone() };
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let thread = std::thread::Builder::new().name("tunnel-control".into()).spawn(move || {
             runtime.block_on(async {
-                tokio::spawn(uapi::serve(listener, owner));
+                tokio::spawn(uapi::serve(listeners.uapi, owner, reporter.clone()));
+                if let Some(listener) = listeners.metrics {
+                    tokio::spawn(metrics::serve(listener, reporter));
+                }
                 // The sender is dropped with the `Control`, and the tasks with the runtime.
                 stopped.await.ok();
             });
@@ -96,6 +114,21 @@ impl DeviceOwner {
         self.outbox.send(request(reply)).ok()?;
         eventfd::signal(&self.wake);
         answer.await.ok()
+    }
+}
+
+/// Makes reports.
+#[derive(Clone)]
+struct Reporter {
+    interface: Arc<str>,
+    begun: Instant,
+    owner: DeviceOwner,
+}
+
+impl Reporter {
+    async fn report(&self) -> Option<Report> {
+        let state = self.owner.state().await?;
+        Some(Report::new(&self.interface, self.begun.elapsed(), &state, SystemTime::now()))
     }
 }
 

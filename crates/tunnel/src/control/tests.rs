@@ -29,7 +29,7 @@ impl Served {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let (owner, mut requests) = channel().unwrap();
-            let _control = Control::start(owner, listener).unwrap();
+            let _control = Control::start("wg0", owner, Listeners { uapi: listener, metrics: None }).unwrap();
             let mut device = Device::new(Limits::default(), Box::new(SystemBytes));
             let (mut out, mut sockets, _bound) = (Output::default(), (0, 0), bound);
             loop {
@@ -92,6 +92,19 @@ fn what_is_set_is_what_is_got() {
     let head = format!("private_key={}\nlisten_port=50000\nfwmark=9\npublic_key={}\n", *private, *peer);
     assert!(state.starts_with(&head) && state.ends_with("allowed_ip=10.0.0.2/32\nerrno=0\n\n"), "{state}");
     assert_eq!(served.end(), (50_000, 9));
+}
+
+#[test]
+fn a_report_is_one_line_without_keys() {
+    let served = Served::start();
+    let key = PrivateKey::new([7; 32]);
+    served.ask(&format!("set=1\nprivate_key={}\n\n", *key.to_hex()));
+    let answer = served.ask("report=1\n\n");
+    let line = answer.strip_prefix("report=").unwrap().strip_suffix("\nerrno=0\n\n").unwrap();
+    let report: Report = serde_json::from_str(line).unwrap();
+    assert_eq!((report.interface.as_str(), report.public_key), ("wg0", Some(key.public().to_string())));
+    assert!(!line.contains(key.to_base64().as_str()) && !line.contains(key.to_hex().as_str()));
+    served.end();
 }
 
 #[test]

@@ -13,7 +13,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use super::{DeviceOwner, errno};
+use super::report::REPORT_KEY;
+use super::{DeviceOwner, Reporter, errno};
 
 /// Clients that are served at once.
 pub const CLIENTS_MAX: usize = 8;
@@ -25,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const CAPACITY: usize = 4096;
 
 /// Serves until the future is dropped.
-pub(super) async fn serve(listener: StdListener, owner: DeviceOwner) {
+pub(super) async fn serve(listener: StdListener, owner: DeviceOwner, reporter: Reporter) {
     let prepared = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
     let listener = match prepared {
         Ok(listener) => listener,
@@ -37,9 +38,9 @@ pub(super) async fn serve(listener: StdListener, owner: DeviceOwner) {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let owner = owner.clone();
+        let (owner, reporter) = (owner.clone(), reporter.clone());
         tokio::spawn(async move {
-            if let Err(error) = converse(stream, &owner).await {
+            if let Err(error) = converse(stream, &owner, &reporter).await {
                 tracing::debug!(%error, "a client of the configuration protocol was closed");
             }
             drop(permit);
@@ -48,10 +49,10 @@ pub(super) async fn serve(listener: StdListener, owner: DeviceOwner) {
 }
 
 /// Answers requests until the client closes, or one cannot be answered.
-async fn converse(mut stream: UnixStream, owner: &DeviceOwner) -> io::Result<()> {
+async fn converse(mut stream: UnixStream, owner: &DeviceOwner, reporter: &Reporter) -> io::Result<()> {
     let mut received = Received::default();
     while let Some(request) = timeout(TIME_MAX, received.request(&mut stream)).await?? {
-        let (text, last) = match carry_out(&request, owner).await {
+        let (text, last) = match carry_out(&request, owner, reporter).await {
             Ok(text) => (text, false),
             Err(errno) => (Zeroizing::new(answer(errno)), true),
         };
@@ -64,11 +65,15 @@ async fn converse(mut stream: UnixStream, owner: &DeviceOwner) -> io::Result<()>
 }
 
 /// Returns the answer, or the negative errno of a request that cannot be read.
-async fn carry_out(request: &[u8], owner: &DeviceOwner) -> Result<Zeroizing<String>, i32> {
+async fn carry_out(request: &[u8], owner: &DeviceOwner, reporter: &Reporter) -> Result<Zeroizing<String>, i32> {
     let parsed = std::str::from_utf8(request).map_err(|_| RequestError::UnknownRequest).and_then(parse_request);
     let ended = -Errno::IO.raw_os_error();
     match parsed {
         Ok(Request::Get) => Ok(write_state(&owner.state().await.ok_or(ended)?.device)),
+        Ok(Request::Report) => {
+            let report = serde_json::to_string(&reporter.report().await.ok_or(ended)?).map_err(|_| ended)?;
+            Ok(Zeroizing::new(format!("{REPORT_KEY}={report}\n{}", answer(0))))
+        }
         Ok(Request::Set(change)) => {
             let errno = owner.change(Box::new(change)).await.ok_or(ended)?;
             Ok(Zeroizing::new(answer(errno)))

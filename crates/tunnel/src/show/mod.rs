@@ -1,0 +1,97 @@
+//! `parshall tunnel show`: asks the tunnels that run for their state, by their control sockets.
+mod text;
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use parshall_host::error::UserError;
+use parshall_host::output::{Format, print};
+use serde::Serialize;
+
+use crate::control::path::{DIRECTORY, of_interface};
+use crate::control::report::{REPORT_KEY, Report, SCHEMA};
+use crate::request::ShowRequest;
+
+/// How long a tunnel may take to answer.
+const TIME_MAX: Duration = Duration::from_secs(10);
+/// More than the report of 100,000 peers.
+const ANSWER_LEN_MAX: u64 = 64 << 20;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'a str,
+    tunnels: &'a [Report],
+}
+
+pub fn show(request: &ShowRequest) -> anyhow::Result<ExitCode> {
+    let tunnels = match &request.interface {
+        Some(name) => vec![one(name)?],
+        None => all()?,
+    };
+    let text = match request.output.format {
+        Format::Json => serde_json::to_string_pretty(&Document { schema: SCHEMA, tunnels: &tunnels })? + "\n",
+        Format::Text => text::write(&tunnels),
+    };
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn one(name: &str) -> anyhow::Result<Report> {
+    match ask(name) {
+        Ok(Some(report)) => Ok(report),
+        Ok(None) => {
+            let what = format!("{name} is a tunnel of another program");
+            Err(UserError::new(what, format!("type `wg show {name}`")).into())
+        }
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            let what = format!("no tunnel {name} is up");
+            Err(UserError::new(what, "`parshall tunnel show` lists those that are").into())
+        }
+        Err(error) => Err(error).with_context(|| format!("asking the tunnel {name}")),
+    }
+}
+
+/// The tunnels of this program, in the order of their names.
+fn all() -> anyhow::Result<Vec<Report>> {
+    let entries = match fs::read_dir(DIRECTORY) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| format!("reading {DIRECTORY}"))?,
+    };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".sock").map(str::to_owned))
+        .collect();
+    names.sort_unstable();
+    let mut tunnels = Vec::new();
+    for name in names {
+        match ask(&name) {
+            Ok(Some(report)) => tunnels.push(report),
+            // Nobody serves the socket any more.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(error).context(format!("asking the tunnel {name}"));
+            }
+            Ok(None) => tracing::info!("{name} is a tunnel of another program: type `wg show {name}`"),
+            Err(error) => tracing::warn!("the tunnel {name} did not answer: {error}"),
+        }
+    }
+    Ok(tunnels)
+}
+
+/// None if another program answers, which does not know the request.
+fn ask(name: &str) -> io::Result<Option<Report>> {
+    let mut stream = UnixStream::connect(of_interface(Path::new(DIRECTORY), name))?;
+    stream.set_read_timeout(Some(TIME_MAX))?;
+    stream.set_write_timeout(Some(TIME_MAX))?;
+    stream.write_all(b"report=1\n\n")?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.take(ANSWER_LEN_MAX).read_to_string(&mut answer)?;
+    let line = answer.lines().find_map(|line| line.strip_prefix(REPORT_KEY)?.strip_prefix('='));
+    line.map(serde_json::from_str).transpose().map_err(io::Error::from)
+}
