@@ -10,6 +10,7 @@ mod dispatch;
 mod hello;
 mod latency;
 mod limit;
+pub mod tool;
 
 pub use arrivals::{Arrivals, Pattern};
 pub use dispatch::{Dispatch, Due};

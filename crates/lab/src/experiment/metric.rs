@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::file::Problem;
+use super::tool_output::ToolValue;
 use crate::process::Ended;
 
 /// The name of the measured command among the processes.
@@ -58,6 +59,8 @@ enum Source {
     Regex(Regex),
     /// A JSON pointer (RFC 6901) into the output, or into its last line that is JSON.
     Json(String),
+    /// A value of another generator's output.
+    Tool(ToolValue),
     Measure(Measure),
 }
 
@@ -88,6 +91,7 @@ pub struct RawMetric {
     compare: Compare,
     regex: Option<Spanned<String>>,
     json: Option<Spanned<String>>,
+    output: Option<Spanned<String>>,
     measure: Option<Measure>,
     of: Option<Spanned<String>>,
     per: Option<Spanned<String>>,
@@ -105,7 +109,7 @@ pub struct Trial {
 /// Checks the metrics of a file.
 pub fn check(raw: &[RawMetric], processes: &[String]) -> Result<Vec<Metric>, Problem> {
     if raw.is_empty() || raw.len() > METRICS_MAX {
-        let hint = "add a [[metric]] with name, better and one of regex, json, measure; the first decides";
+        let hint = "add a [[metric]] with name, better and one of regex, json, output, measure; the first decides";
         return Err((0..0, format!("{} metrics", raw.len()), hint.to_owned()));
     }
     let names: Vec<&str> = raw.iter().map(|metric| metric.name.get_ref().as_str()).collect();
@@ -163,7 +167,17 @@ impl RawMetric {
 
     fn source(&self, of: &str) -> Result<Source, Problem> {
         let fail = |span, what: String, hint: &str| Err((span, what, hint.to_owned()));
-        let source = match (&self.regex, &self.json, self.measure) {
+        if let (Some(output), None, None, None) = (&self.output, &self.regex, &self.json, self.measure) {
+            return match ToolValue::parse(output.get_ref()) {
+                Ok(_) if of == ALL => {
+                    fail(output.span(), "`all` has no output of its own".into(), "name one process in `of`")
+                }
+                Ok(value) => Ok(Source::Tool(value)),
+                Err(hint) => fail(output.span(), format!("{} is no known value", quote(output.get_ref())), &hint),
+            };
+        }
+        let named = (&self.regex, &self.json, self.measure);
+        let source = match if self.output.is_some() { (&None, &None, None) } else { named } {
             (Some(regex), None, None) => match Regex::new(regex.get_ref()) {
                 Ok(compiled) if compiled.captures_len() == 2 => Source::Regex(compiled),
                 Ok(_) => {
@@ -188,7 +202,7 @@ impl RawMetric {
             (None, None, Some(measure)) => Source::Measure(measure),
             _ => {
                 let what = format!("the metric {} needs one source", quote(self.name.get_ref()));
-                return fail(self.name.span(), what, "give it one of regex, json or measure");
+                return fail(self.name.span(), what, "give it one of regex, json, output or measure");
             }
         };
         let summed = matches!(source, Source::Measure(measure) if measure != Measure::WallTime);
@@ -226,6 +240,7 @@ impl Metric {
                 let text = found.ok_or_else(|| format!("nothing in the output matches {}", quote(regex.as_str())))?;
                 number(text)
             }
+            Source::Tool(value) => value.read(&named()?.stdout),
             Source::Json(pointer) => {
                 let document = document(&named()?.stdout).ok_or("the output is not JSON")?;
                 let value = document.pointer(pointer).ok_or_else(|| format!("the output has no {}", quote(pointer)))?;
@@ -267,7 +282,7 @@ fn number(text: &str) -> Result<f64, String> {
     found.ok_or_else(|| format!("{} is no number", quote(text)))
 }
 
-fn document(output: &str) -> Option<serde_json::Value> {
+pub(super) fn document(output: &str) -> Option<serde_json::Value> {
     let line = || output.lines().rev().find_map(|line| serde_json::from_str(line).ok());
     serde_json::from_str(output).ok().or_else(line)
 }
@@ -324,6 +339,13 @@ mod tests {
 [[metric]]\nname = 'bytes'\nbetter = 'neither'\njson = '/bytes'",
         );
         assert_eq!(values(&demand, &trial).expect("both")["demand"], 250.0);
+    }
+
+    #[test]
+    fn other_generators_are_understood() {
+        let wrk = trial("  Latency Distribution\n     99%   12.34ms\nRequests/sec:    970.64\n", "");
+        assert_eq!(one("output = 'wrk.p99_us'\nscale = 1e-6", &wrk), Ok(0.01234));
+        assert!(one("output = 'wrk.bytes_per_s'", &wrk).is_err_and(|why| why.contains("no bytes_per_s")));
     }
 
     #[test]

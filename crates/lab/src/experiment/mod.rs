@@ -16,6 +16,7 @@ mod results;
 mod run;
 mod svg;
 mod text;
+mod tool_output;
 mod trial;
 mod words;
 
