@@ -136,7 +136,7 @@ fn redis_benchmark(text: &str) -> Option<Values> {
     let row = |line: &str| line.split(',').map(|cell| cell.trim().trim_matches('"').to_owned()).collect::<Vec<_>>();
     let mut lines = text.lines().map(row);
     let head = lines.find(|cells| cells.first().is_some_and(|cell| cell == "test"))?;
-    let last = lines.filter(|cells| cells.len() == head.len()).last()?;
+    let last = lines.rfind(|cells| cells.len() == head.len())?;
     let names = [
         ("rps", "rate_per_s", 1.0),
         ("avg_latency_ms", "mean_us", 1e3),

@@ -1,3 +1,4 @@
+//! Golden outputs of each program, and properties of any text.
 use proptest::prelude::*;
 
 use super::*;
