@@ -4,18 +4,18 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 /// An IPv4 or IPv6 socket address; all zero for no address.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) union Name {
+pub(crate) union Name {
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
 }
 
 impl Name {
-    pub(super) const NONE: Self = {
+    pub(crate) const NONE: Self = {
         // SAFETY: both members are plain integers, for which zero is valid; the larger one covers the whole union.
         unsafe { std::mem::zeroed() }
     };
 
-    pub(super) fn new(address: &SocketAddr) -> Self {
+    pub(crate) fn new(address: &SocketAddr) -> Self {
         let mut name = Self::NONE;
         match address {
             SocketAddr::V4(a) => {
@@ -39,8 +39,15 @@ impl Name {
         name
     }
 
+    /// Takes the bytes that the kernel wrote for an address; the others stay zero.
+    pub(crate) fn copy_from(&mut self, bytes: &[u8]) {
+        let len = bytes.len().min(size_of::<Self>());
+        // SAFETY: both are plain bytes of at least this length, and every bit pattern is a valid member.
+        unsafe { (&raw mut *self).cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), len) };
+    }
+
     /// The length of the member in use, in bytes.
-    pub(super) fn len(&self) -> libc::socklen_t {
+    pub(crate) fn len(&self) -> libc::socklen_t {
         let len = if self.is_v4() { size_of::<libc::sockaddr_in>() } else { size_of::<libc::sockaddr_in6>() };
         len as libc::socklen_t
     }
@@ -50,7 +57,7 @@ impl Name {
         unsafe { self.v4.sin_family == libc::AF_INET as libc::sa_family_t }
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         if self.is_v4() {
             // SAFETY: every bit pattern is a valid sockaddr_in, and the union is always initialised.
             let a = unsafe { self.v4 };

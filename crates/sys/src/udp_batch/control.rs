@@ -5,24 +5,24 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// pktinfo (40 bytes) and a segment size (24).
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(super) struct Control(pub(super) [u8; Control::BYTES]);
+pub(crate) struct Control(pub(crate) [u8; Control::BYTES]);
 
 impl Control {
-    pub(super) const BYTES: usize = 96;
-    pub(super) const EMPTY: Self = Self([0; Self::BYTES]);
+    pub(crate) const BYTES: usize = 96;
+    pub(crate) const EMPTY: Self = Self([0; Self::BYTES]);
 }
 
 /// The received control messages of a datagram.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Ancillary {
+pub(crate) struct Ancillary {
     /// Size of each datagram of a super-datagram, in bytes (UDP_GRO).
-    pub(super) segment: Option<usize>,
+    pub(crate) segment: Option<usize>,
     /// The local address that the datagram was sent to.
-    pub(super) local: Option<IpAddr>,
+    pub(crate) local: Option<IpAddr>,
 }
 
 /// Reads the control messages of a header that the kernel has filled in.
-pub(super) fn read(header: &libc::msghdr) -> Ancillary {
+pub(crate) fn read(header: &libc::msghdr) -> Ancillary {
     let mut found = Ancillary::default();
     // SAFETY: msg_control points to msg_controllen bytes of messages that the kernel wrote; the macros stay within them.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(header) };
@@ -60,7 +60,7 @@ pub(super) fn read(header: &libc::msghdr) -> Ancillary {
 
 /// Writes the control messages that set the segment size (UDP_SEGMENT), the source address, or both. Returns their length
 /// in bytes.
-pub(super) fn write(control: &mut Control, segment: Option<u16>, local: Option<IpAddr>) -> usize {
+pub(crate) fn write(control: &mut Control, segment: Option<u16>, local: Option<IpAddr>) -> usize {
     let mut at = 0;
     if let Some(segment) = segment {
         at = append(control, at, libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());

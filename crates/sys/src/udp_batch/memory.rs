@@ -3,7 +3,7 @@
 /// A fixed array behind a raw pointer. Message headers point into it as long as it lives. A `Box` or `Vec` would claim
 /// exclusive access to its memory whenever it is mutably borrowed.
 #[derive(Debug)]
-pub(super) struct Fixed<T: Copy> {
+pub(crate) struct Fixed<T: Copy> {
     start: *mut T,
     len: usize,
 }
@@ -14,7 +14,7 @@ unsafe impl<T: Copy> Send for Fixed<T> {}
 
 impl Fixed<u8> {
     /// An array of zero bytes, which takes no physical memory before it is written.
-    pub(super) fn zeroed(len: usize) -> Self {
+    pub(crate) fn zeroed(len: usize) -> Self {
         // vec![0; n] asks for zeroed pages, which the kernel supplies on first touch.
         Self::own(vec![0_u8; len].into_boxed_slice())
     }
@@ -22,7 +22,7 @@ impl Fixed<u8> {
 
 impl<T: Copy> Fixed<T> {
     /// `len` copies of a value.
-    pub(super) fn new(value: T, len: usize) -> Self {
+    pub(crate) fn new(value: T, len: usize) -> Self {
         Self::own(vec![value; len].into_boxed_slice())
     }
 
@@ -32,20 +32,20 @@ impl<T: Copy> Fixed<T> {
     }
 
     /// The address of an element.
-    pub(super) fn at(&self, index: usize) -> *mut T {
+    pub(crate) fn at(&self, index: usize) -> *mut T {
         assert!(index < self.len, "index {index} of {}", self.len);
         // SAFETY: within the allocation, as just checked.
         unsafe { self.start.add(index) }
     }
 
     /// A copy of an element.
-    pub(super) fn get(&self, index: usize) -> T {
+    pub(crate) fn get(&self, index: usize) -> T {
         // SAFETY: `at` gives a valid element, and every one is initialised.
         unsafe { *self.at(index) }
     }
 
     /// Replaces an element.
-    pub(super) fn set(&mut self, index: usize, value: T) {
+    pub(crate) fn set(&mut self, index: usize, value: T) {
         // SAFETY: `at` gives a valid element, and `&mut self` excludes other accesses.
         unsafe { *self.at(index) = value }
     }

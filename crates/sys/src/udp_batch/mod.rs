@@ -4,9 +4,9 @@
 //! A slot is the buffer of one received message: a datagram, or with UDP_GRO several successive datagrams of one size from
 //! one sender (a super-datagram). A message to be sent consists of one or more slots, which the kernel cuts into datagrams
 //! of one size (UDP_SEGMENT), or of a single datagram. The caller decides which slots form a message.
-mod address;
-mod control;
-mod memory;
+pub(crate) mod address;
+pub(crate) mod control;
+pub(crate) mod memory;
 pub mod options;
 #[cfg(test)]
 mod tests;
@@ -87,6 +87,12 @@ pub struct DatagramBatch {
     out_controls: Fixed<Control>,
     out_headers: Fixed<libc::mmsghdr>,
     out_iovs: Fixed<libc::iovec>,
+}
+
+impl std::fmt::Debug for DatagramBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DatagramBatch").field("received", &self.received).field("messages", &self.messages).finish()
+    }
 }
 
 const NO_HEADER: libc::mmsghdr = {
@@ -297,6 +303,13 @@ impl DatagramBatch {
             libc::sendmmsg(socket.as_raw_fd(), self.out_headers.at(from), count as _, libc::MSG_DONTWAIT as _)
         };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+
+    /// The header of a message, for a ring to send. It stays in place as long as the batch lives.
+    pub(crate) fn header(&self, message: usize) -> *const libc::msghdr {
+        assert!(message < self.messages.len(), "message {message} of {}", self.messages.len());
+        // SAFETY: within the array, as just checked; nothing is read.
+        unsafe { &raw const (*self.out_headers.at(message)).msg_hdr }
     }
 
     /// Sends a single datagram of a message, for sockets and routes that do not accept UDP_SEGMENT.

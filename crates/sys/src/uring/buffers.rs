@@ -142,6 +142,12 @@ impl Group {
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
+    pub(super) fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
+        let (start, len) = self.place(chunk);
+        // SAFETY: as in `bytes`; `&mut self` excludes other accesses.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+
     /// Writes a buffer into the list.
     pub(super) fn put(&mut self, chunk: Chunk) {
         let place = self.tail & (self.count - 1);

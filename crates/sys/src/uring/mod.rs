@@ -1,4 +1,4 @@
-//! io_uring for sockets: multishot accept and receive, sends, and nothing else.
+//! io_uring for sockets and TUN devices: multishot accept and receive, sends, reads, and nothing else.
 //!
 //! A [`Ring`] belongs to the thread that opened it. All memory that the kernel reads or writes is owned by the ring until
 //! the kernel is done with it. Receive buffers belong to the ring. It lends them to the caller as [`Chunk`]s, which cannot be
@@ -6,10 +6,11 @@
 //! completion (`requests`). Dropping the ring cancels the requests in flight and waits for them. If that fails, the memory
 //! is leaked rather than freed.
 //!
-//! Flags: SINGLE_ISSUER and DEFER_TASKRUN (kernel 6.1). This thread alone then posts completions, inside `enter`: its other
+//! Flags: SINGLE_ISSUER and, without SQPOLL, DEFER_TASKRUN (kernel 6.1). This thread alone then posts completions, inside `enter`: its other
 //! work is not interrupted, it takes no lock, and it handles all pending completions in one call. Opening a ring fails with
 //! EINVAL on older kernels.
 mod buffers;
+mod datagrams;
 mod requests;
 
 use std::io;
@@ -19,10 +20,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring};
+use io_uring::{Builder, EnterFlags, IoUring};
 
+use crate::udp_batch::DatagramBatch;
 pub use buffers::Chunk;
 use buffers::Group;
+pub use datagrams::{DATAGRAM_HEADER_LEN, ReadBuffer};
 pub use requests::Request;
 use requests::{AT_ONCE, Gather, Operation, Places, Requests};
 
@@ -63,6 +66,10 @@ pub struct Completion {
     pub chunks: Vec<Chunk>,
     /// The buffer that was passed to [`Ring::send_buffer`].
     pub buffer: Option<Vec<u8>>,
+    /// The batch that was passed to [`Ring::send_message`].
+    pub batch: Option<Box<DatagramBatch>>,
+    /// The buffer that was passed to [`Ring::read`].
+    pub read: Option<ReadBuffer>,
 }
 
 /// A ring with its buffers.
@@ -75,6 +82,8 @@ pub struct Ring {
     requests: ManuallyDrop<Requests>,
     bundles: bool,
     no_iowait: bool,
+    /// A kernel thread submits.
+    polled: bool,
     /// Empty lists, reused for the chunks of completions.
     lists: Vec<Vec<Chunk>>,
     /// Unused message headers of gathered sends.
@@ -94,9 +103,20 @@ fn new_id() -> io::Result<u32> {
 impl Ring {
     /// Opens a ring for the calling thread. EPERM: not permitted; ENOSYS, EINVAL: the kernel is too old.
     pub fn open(sizes: Sizes) -> io::Result<Self> {
-        let ring: IoUring = IoUring::builder()
+        Self::open_with(sizes, IoUring::builder().setup_defer_taskrun())
+    }
+
+    /// As [`Ring::open`], with a kernel thread that submits (SQPOLL). It takes a core while there is work, and sleeps `idle_ms`
+    /// after the last.
+    pub fn open_polled(sizes: Sizes, idle_ms: u32) -> io::Result<Self> {
+        let mut new = Self::open_with(sizes, IoUring::builder().setup_sqpoll(idle_ms))?;
+        new.polled = true;
+        Ok(new)
+    }
+
+    fn open_with(sizes: Sizes, builder: &mut Builder) -> io::Result<Self> {
+        let ring: IoUring = builder
             .setup_single_issuer()
-            .setup_defer_taskrun()
             .setup_submit_all()
             .setup_clamp()
             .setup_cqsize(sizes.completions)
@@ -110,6 +130,7 @@ impl Ring {
             bundles: params.is_feature_recvsend_bundle(),
             // Kernel 6.15. Otherwise waiting for completions is accounted as waiting for a disk (iowait).
             no_iowait: params.is_feature_no_iowait(),
+            polled: false,
             ring: ManuallyDrop::new(ring),
             groups: ManuallyDrop::new(Vec::with_capacity(usize::from(sizes.groups))),
             requests: ManuallyDrop::default(),
@@ -244,7 +265,7 @@ impl Ring {
             // The submission queue is full. Submitting may fail while the completion queue is full, so that is read too.
             self.enter(None).expect("the ring is open, and this is its thread");
             let mut early = std::mem::take(&mut self.early);
-            self.read(&mut early);
+            self.collect(&mut early);
             self.early = early;
         }
     }
@@ -252,8 +273,13 @@ impl Ring {
     /// Submits all requests and has the kernel post completions. With a wait, returns after the first completion or after
     /// that time.
     pub fn enter(&mut self, wait: Option<Duration>) -> io::Result<()> {
-        let requests = self.ring.submission().len() as u32;
+        let submission = self.ring.submission();
+        let requests = submission.len() as u32;
         let mut flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+        if self.polled && submission.need_wakeup() {
+            flags |= EnterFlags::SQ_WAKEUP;
+        }
+        drop(submission);
         let time = Timespec::from(wait.unwrap_or_default());
         let mut args = SubmitArgs::new();
         if wait.is_some() {
@@ -279,18 +305,19 @@ impl Ring {
     /// Appends the completions that were posted.
     pub fn reap(&mut self, out: &mut Vec<Completion>) {
         out.append(&mut self.early);
-        self.read(out);
+        self.collect(out);
     }
 
-    fn read(&mut self, out: &mut Vec<Completion>) {
+    fn collect(&mut self, out: &mut Vec<Completion>) {
         for entry in self.ring.completion() {
             let (result, flags) = (entry.result(), entry.flags());
             let request = Request::of(entry.user_data());
             let more = io_uring::cqueue::more(flags);
             let Some((tag, operation)) = self.requests.get(request) else { continue };
-            let mut done = Completion { tag, request, socket: None, result, more, chunks: Vec::new(), buffer: None };
+            let (socket, chunks, buffer, batch, read) = (None, Vec::new(), None, None, None);
+            let mut done = Completion { tag, request, socket, result, more, chunks, buffer, batch, read };
             match (operation, io_uring::cqueue::buffer_select(flags)) {
-                (Operation::Receive { group, .. }, Some(id)) => {
+                (Operation::Receive { group, .. } | Operation::ReceiveDatagrams { group, .. }, Some(id)) => {
                     done.chunks = self.lists.pop().unwrap_or_default();
                     self.groups[usize::from(*group)].take(id, result.max(0) as u32, &mut done.chunks);
                 }
@@ -309,6 +336,8 @@ impl Ring {
                         }
                     }
                     Some(Operation::SendBuffer { buffer, .. }) => done.buffer = Some(buffer),
+                    Some(Operation::SendMessage { batch, .. }) => done.batch = Some(batch),
+                    Some(Operation::Read { buffer }) => done.read = Some(buffer),
                     Some(Operation::Cancel(_)) => continue,
                     _ => {}
                 }
@@ -321,6 +350,12 @@ impl Ring {
     fn group(&self, chunk: &Chunk) -> &Group {
         assert_eq!(chunk.ring, self.id, "a chunk of another ring");
         &self.groups[usize::from(chunk.group)]
+    }
+
+    /// As [`Ring::group`], to change the chunk's bytes.
+    fn group_mut(&mut self, chunk: &Chunk) -> &mut Group {
+        assert_eq!(chunk.ring, self.id, "a chunk of another ring");
+        &mut self.groups[usize::from(chunk.group)]
     }
 
     /// The bytes of a chunk.

@@ -8,6 +8,8 @@ use io_uring::types::Fd;
 use io_uring::{opcode, squeue};
 
 use super::buffers::Chunk;
+use super::datagrams::{ReadBuffer, Template};
+use crate::udp_batch::DatagramBatch;
 
 /// Flags of a send that takes as many bytes as fit, and that raises no SIGPIPE.
 pub(super) const AT_ONCE: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -103,6 +105,12 @@ pub(super) enum Operation {
     SendChunks { chunks: Vec<Chunk>, places: Places },
     /// Sends a buffer without its first `from` bytes.
     SendBuffer { buffer: Vec<u8>, from: usize },
+    /// Receives messages into buffers of a group.
+    ReceiveDatagrams { group: u16, template: Box<Template> },
+    /// Sends the first message of a batch.
+    SendMessage { batch: Box<DatagramBatch>, linked: bool, zero_copy: bool },
+    /// Reads once.
+    Read { buffer: ReadBuffer },
 }
 
 impl Operation {
@@ -125,6 +133,22 @@ impl Operation {
             Self::SendBuffer { buffer, from } => {
                 let rest = buffer.get(*from..).unwrap_or_default();
                 opcode::Send::new(fd, rest.as_ptr(), length(rest.len())).flags(libc::MSG_NOSIGNAL).build()
+            }
+            Self::ReceiveDatagrams { group, template } => {
+                opcode::RecvMsgMulti::new(fd, template.header(), *group).build()
+            }
+            Self::SendMessage { batch, linked, zero_copy } => {
+                let (header, flags) = (batch.header(0), libc::MSG_NOSIGNAL as u32);
+                let entry = match zero_copy {
+                    true => opcode::SendMsgZc::new(fd, header).flags(flags).build(),
+                    false => opcode::SendMsg::new(fd, header).flags(flags).build(),
+                };
+                entry.flags(if *linked { squeue::Flags::IO_HARDLINK } else { squeue::Flags::empty() })
+            }
+            Self::Read { buffer } => {
+                let (start, len) = buffer.place();
+                // The current position, of which files without positions take no notice.
+                opcode::Read::new(fd, start, len).offset(u64::MAX).build()
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Rings on socket pairs.
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 
 use super::*;
@@ -288,4 +288,68 @@ fn two_buffers_under_one_tag_both_come_back() {
     }
     back.sort();
     assert_eq!(back, [b"one".to_vec(), b"two".to_vec()]);
+}
+
+const DATAGRAMS: Sizes = Sizes { buffer_bytes: 65_536 + DATAGRAM_HEADER_LEN as u32, ..SIZES };
+
+/// A batch with one message of `count` datagrams of 100 bytes.
+fn message(to: &UdpSocket, count: usize) -> Box<DatagramBatch> {
+    let mut batch = Box::new(DatagramBatch::new(1));
+    let slot = batch.take_slot().expect("an empty batch");
+    batch.payload_mut(slot)[..100 * count].fill(count as u8);
+    batch.begin(Some(&to.local_addr().expect("bound")), None, 0);
+    batch.attach(slot, 100 * count);
+    batch.end(100);
+    batch
+}
+
+#[test]
+fn trains_are_sent_in_order_and_received_with_their_addresses() {
+    let [from, to] = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").expect("loopback"));
+    crate::udp_batch::options::gather_on_receive(to.as_fd()).expect("Linux 5.0");
+    crate::udp_batch::options::report_local_address(to.as_fd(), false).expect("a UDP socket");
+    for (zero_copy, open) in
+        [(false, Ring::open(DATAGRAMS)), (true, Ring::open(DATAGRAMS)), (false, Ring::open_polled(DATAGRAMS, 1))]
+    {
+        let mut ring = open.expect("io_uring works here");
+        let receive = ring.recv_datagrams(to.as_raw_fd(), 0, 7);
+        for count in 1..=3 {
+            ring.send_message(from.as_raw_fd(), message(&to, count), count < 3, zero_copy, count as u64);
+        }
+        let (mut received, mut back) = (Vec::new(), 0);
+        for _ in 0..100 {
+            for mut done in until_all(&mut ring) {
+                back += usize::from(
+                    done.batch.take().is_some_and(|batch| batch.messages()[0].bytes == 100 * done.tag as usize),
+                );
+                assert!(done.tag == 7 || done.batch.is_none() || done.result >= 0);
+                for chunk in &done.chunks {
+                    let (about, payload) = ring.datagrams(chunk).expect("a header");
+                    assert!(payload.iter().all(|byte| usize::from(*byte) == about.datagrams()));
+                    assert_eq!(about.peer, from.local_addr().expect("bound"));
+                    assert_eq!(about.local, Some(std::net::Ipv4Addr::LOCALHOST.into()));
+                    received.push((payload.len(), about.segment));
+                }
+                ring.recycle(done.chunks);
+            }
+            ring.publish();
+            if (received.len(), back) == (3, 3) {
+                break;
+            }
+        }
+        assert_eq!((received, back), (vec![(100, 100), (200, 100), (300, 100)], 3), "zero copy {zero_copy}");
+        ring.cancel(receive);
+        until(&mut ring, 7);
+    }
+}
+
+#[test]
+fn a_read_waits_and_its_buffer_comes_back() {
+    let (mut a, b) = UnixStream::pair().expect("a pair");
+    let mut ring = ring();
+    ring.read(b.as_raw_fd(), ReadBuffer::new(100), 5);
+    ring.enter(None).expect("the ring");
+    a.write_all(b"later").expect("room");
+    let done = until(&mut ring, 5);
+    assert_eq!(done.read.expect("it comes back").bytes(done.result as usize), b"later");
 }

@@ -1,0 +1,135 @@
+//! Datagrams and frames on a ring: multishot recvmsg into provided buffers, sends of prepared messages, and reads into buffers of
+//! their own.
+use std::net::SocketAddr;
+
+use super::Ring;
+use super::buffers::Chunk;
+use super::requests::{Operation, Request};
+use crate::udp_batch::address::Name;
+use crate::udp_batch::control::{self, Control};
+use crate::udp_batch::memory::Fixed;
+use crate::udp_batch::{DatagramBatch, Received};
+use std::os::fd::RawFd;
+
+/// `struct io_uring_recvmsg_out`: the lengths of the name, of the control messages and of the payload, and flags; 32 bits each.
+const OUT_LEN: usize = 16;
+/// The place of the name. It is longer than any name, so that the control messages behind it are aligned.
+const NAME_LEN: usize = 32;
+/// What stands in front of the payload in a buffer.
+pub const DATAGRAM_HEADER_LEN: usize = OUT_LEN + NAME_LEN + Control::BYTES;
+const _: () = assert!(size_of::<Name>() <= NAME_LEN && (OUT_LEN + NAME_LEN).is_multiple_of(8));
+
+/// The header that a multishot recvmsg is made with: only its lengths are used.
+pub(super) struct Template(libc::msghdr);
+
+// SAFETY: all pointers of the header are null.
+unsafe impl Send for Template {}
+
+impl Template {
+    fn new() -> Box<Self> {
+        // SAFETY: null pointers and zero lengths are a valid msghdr.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_namelen = NAME_LEN as libc::socklen_t;
+        header.msg_controllen = Control::BYTES as _;
+        Box::new(Self(header))
+    }
+
+    pub(super) fn header(&self) -> *const libc::msghdr {
+        &raw const self.0
+    }
+}
+
+/// Memory that one read after another fills.
+#[derive(Debug)]
+pub struct ReadBuffer {
+    memory: Fixed<u8>,
+    len: usize,
+}
+
+impl ReadBuffer {
+    /// A buffer of `len` zero bytes.
+    pub fn new(len: usize) -> Self {
+        Self { memory: Fixed::zeroed(len), len }
+    }
+
+    /// Its first `len` bytes.
+    ///
+    /// # Panics
+    /// If it is not that long.
+    pub fn bytes(&self, len: usize) -> &[u8] {
+        assert!(len <= self.len, "{len} of {} bytes", self.len);
+        // SAFETY: the bytes are initialised and inside the buffer. The kernel writes only while a request owns the buffer.
+        unsafe { std::slice::from_raw_parts(self.memory.at(0), len) }
+    }
+
+    /// Where a read writes, and how much.
+    pub(super) fn place(&self) -> (*mut u8, u32) {
+        (self.memory.at(0), self.len as u32)
+    }
+}
+
+impl Ring {
+    /// Receives messages with their senders and local addresses, each into one buffer of a group, whenever some arrive. The
+    /// buffers have [`DATAGRAM_HEADER_LEN`] bytes more than the longest message. Ends as [`Ring::recv`] does.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn recv_datagrams(&mut self, fd: RawFd, group: u16, tag: u64) -> Request {
+        assert!(usize::from(group) < self.groups.len(), "group {group} of {}", self.groups.len());
+        self.submit(fd, tag, Operation::ReceiveDatagrams { group, template: Template::new() })
+    }
+
+    /// What a chunk of [`Ring::recv_datagrams`] holds, and its payload; `None` if the kernel wrote less than a header.
+    ///
+    /// # Panics
+    /// If the chunk is of another ring.
+    pub fn datagrams(&mut self, chunk: &Chunk) -> Option<(Received, &mut [u8])> {
+        let bytes = self.group_mut(chunk).bytes_mut(chunk);
+        if bytes.len() < DATAGRAM_HEADER_LEN {
+            return None;
+        }
+        let (head, payload) = bytes.split_at_mut(DATAGRAM_HEADER_LEN);
+        let number = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (name_len, control_len, flags) = (number(0) as usize, number(4) as usize, number(12) as i32);
+        let mut name = Name::NONE;
+        name.copy_from(&head[OUT_LEN..OUT_LEN + name_len.min(size_of::<Name>())]);
+        let mut control = Control::EMPTY;
+        let control_len = control_len.min(Control::BYTES);
+        control.0[..control_len].copy_from_slice(&head[OUT_LEN + NAME_LEN..][..control_len]);
+        // SAFETY: null pointers and zero lengths are a valid msghdr.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_control = (&raw mut control).cast();
+        header.msg_controllen = control_len as _;
+        let control = control::read(&header);
+        let peer = if name_len > 0 { name.address() } else { SocketAddr::from(([0, 0, 0, 0], 0)) };
+        let received = Received {
+            bytes: payload.len(),
+            segment: control.segment.unwrap_or(payload.len()).max(1),
+            peer,
+            local: control.local,
+            truncated: flags & libc::MSG_TRUNC != 0,
+        };
+        Some((received, payload))
+    }
+
+    /// Sends the first message of a batch, and waits for space in the send buffer. With `linked`, the next request that is
+    /// submitted begins after this one has ended, whatever its result. With `zero_copy`, the first completion has the result, and
+    /// the batch comes with the last.
+    pub fn send_message(
+        &mut self,
+        fd: RawFd,
+        batch: Box<DatagramBatch>,
+        linked: bool,
+        zero_copy: bool,
+        tag: u64,
+    ) -> Request {
+        assert!(!batch.messages().is_empty(), "a batch without messages");
+        self.submit(fd, tag, Operation::SendMessage { batch, linked, zero_copy })
+    }
+
+    /// Reads once, as soon as there is something to read. The buffer comes back with the completion. EAGAIN comes only from
+    /// non-blocking files that cannot be waited for this way, such as TUN devices before kernel 6.4.
+    pub fn read(&mut self, fd: RawFd, buffer: ReadBuffer, tag: u64) -> Request {
+        self.submit(fd, tag, Operation::Read { buffer })
+    }
+}
