@@ -2,7 +2,7 @@
 //!
 //! Everything that is decided is in `parshall_core::tunnel`. A tunnel is two processes: the one that was started sets the interface
 //! up and undoes everything at the end ([`up`], [`interface`], [`undo`]); the one that moves packets ([`child`]) has the sockets, what loops
-//! do with packets ([`worker`]), the loop ([`plain`]), the thread that `wg` talks to ([`control`]), and no privileges but
+//! do with packets ([`worker`]), the loops ([`plain`], [`uring`]), the thread that `wg` talks to ([`control`]), and no privileges but
 //! CAP_NET_ADMIN.
 #![forbid(unsafe_code)]
 // Not a library for others: a doc comment stands where it says more than the name.
@@ -14,6 +14,7 @@ pub mod control;
 pub mod counters;
 pub mod counts;
 mod daemon;
+pub mod engine;
 mod hook;
 mod interface;
 mod ip;
@@ -27,6 +28,7 @@ pub mod system_random;
 mod trains;
 mod undo;
 mod up;
+pub mod uring;
 pub mod worker;
 
 use std::process::ExitCode;

@@ -12,7 +12,7 @@ use parshall_sys::udp_batch::{DatagramBatch, Received};
 
 use crate::counts::{Count, Counts};
 use crate::sockets::Sockets;
-use crate::trains::{Trains, cause, may_go_apart, refused};
+use crate::trains::{Target, Trains, count_sent, send_failed};
 use crate::worker::Worker;
 
 const TUN: u64 = 0;
@@ -111,7 +111,7 @@ fn watch(epoll: &Epoll, sockets: &Sockets) -> io::Result<()> {
 struct BatchedTrains {
     batch: DatagramBatch,
     /// Of each message of the batch.
-    targets: Vec<(Option<Arc<Link>>, Endpoint)>,
+    targets: Vec<Target>,
     /// The family of the trains that wait.
     to_v6: bool,
     counts: Arc<Counts>,
@@ -120,36 +120,6 @@ struct BatchedTrains {
 impl BatchedTrains {
     fn new(counts: Arc<Counts>) -> Self {
         Self { batch: DatagramBatch::new(TURN), targets: Vec::with_capacity(TURN), to_v6: false, counts }
-    }
-
-    /// Handles the error of a message: the datagrams of a train are sent one by one if that can help.
-    fn message_failed(&mut self, sockets: &Sockets, index: usize, error: &io::Error) {
-        let message = self.batch.messages()[index];
-        let datagrams = message.datagrams();
-        if !may_go_apart(error, datagrams) {
-            tracing::debug!(%error, datagrams, "a message was not sent");
-            return self.counts.add(cause(error), datagrams);
-        }
-        let (link, to) = &self.targets[index];
-        tracing::debug!(%error, datagrams, to = %to.remote, "a train was refused");
-        refused(&self.counts, sockets, link.as_ref(), to, (datagrams, message.segment));
-        let socket = sockets.of(self.to_v6).as_fd();
-        for part in 0..datagrams {
-            self.counts.add(Count::SendCalls, 1);
-            let mut sent = self.batch.transmit_part(socket, index, part);
-            if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-                && sockets.wait_for_space(self.to_v6)
-            {
-                sent = self.batch.transmit_part(socket, index, part);
-            }
-            match sent {
-                Ok(()) => {
-                    self.counts.add(Count::MessagesSent, 1);
-                    self.counts.add(Count::DatagramsSent, 1);
-                }
-                Err(error) => self.counts.add(cause(&error), 1),
-            }
-        }
     }
 }
 
@@ -177,7 +147,7 @@ impl Trains for BatchedTrains {
         self.batch.begin(Some(&to.remote), to.local, 0);
         self.batch.attach(slot, bytes);
         self.batch.end(segment);
-        self.targets.push((link.cloned(), *to));
+        self.targets.push(Target { link: link.cloned(), to: *to });
     }
 
     /// What cannot be sent is dropped and counted.
@@ -187,9 +157,7 @@ impl Trains for BatchedTrains {
             self.counts.add(Count::SendCalls, 1);
             match self.batch.transmit(sockets.of(self.to_v6).as_fd(), next) {
                 Ok(sent) => {
-                    let datagrams = self.batch.messages()[next..next + sent].iter().map(|m| m.datagrams()).sum();
-                    self.counts.add(Count::MessagesSent, sent);
-                    self.counts.add(Count::DatagramsSent, datagrams);
+                    count_sent(&self.counts, &self.batch.messages()[next..next + sent]);
                     next += sent;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -201,7 +169,7 @@ impl Trains for BatchedTrains {
                     }
                 }
                 Err(error) => {
-                    self.message_failed(sockets, next, &error);
+                    send_failed(&self.counts, sockets, &mut self.batch, next, &self.targets[next], &error);
                     next += 1;
                 }
             }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use parshall_host::output::Output;
 use parshall_sys::privileges::User;
 
+use crate::engine::EngineRequest;
+
 #[derive(Debug, Clone)]
 pub enum TunnelRequest {
     Up(UpRequest),
@@ -21,8 +23,7 @@ pub struct UpRequest {
     pub file: Option<PathBuf>,
     /// The name of the interface, which the kernel accepts.
     pub interface: String,
-    /// Lower the MSS of TCP connections to what the path takes.
-    pub clamp_mss: bool,
+    pub engine: EngineRequest,
     pub place: Place,
     /// Where the log of a daemon goes instead of its own directory.
     pub log: Option<PathBuf>,
@@ -67,6 +68,6 @@ pub struct WorkRequest {
     pub interface: String,
     /// The MTU of the interface.
     pub mtu: usize,
-    pub clamp_mss: bool,
+    pub engine: EngineRequest,
     pub user: UserIds,
 }

@@ -18,7 +18,8 @@ const SEND_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 pub struct Sockets {
     pub v4: UdpSocket,
     pub v6: UdpSocket,
-    fwmark: u32,
+    /// Sockets that ask for the MTU of paths, for IPv4 and IPv6.
+    asking: [UdpSocket; 2],
 }
 
 impl Sockets {
@@ -27,17 +28,17 @@ impl Sockets {
         let v4 = open((Ipv4Addr::UNSPECIFIED, port).into(), fwmark)?;
         let port = v4.local_addr()?.port();
         let v6 = open((Ipv6Addr::UNSPECIFIED, port).into(), fwmark)?;
-        Ok(Self { v4, v6, fwmark })
+        let asking = [open_asking(Domain::IPV4, fwmark)?, open_asking(Domain::IPV6, fwmark)?];
+        Ok(Self { v4, v6, asking })
     }
 
     /// Marks what is sent from now on, and listens on `port`; with 0 on another one that the kernel chooses. Returns whether
     /// the sockets were replaced. If it fails, they are as before.
     pub fn listen(&mut self, port: u16, fwmark: u32) -> io::Result<bool> {
         if port == self.port()? {
-            for socket in [&self.v4, &self.v6] {
+            for socket in [&self.v4, &self.v6, &self.asking[0], &self.asking[1]] {
                 SockRef::from(socket).set_mark(fwmark)?;
             }
-            self.fwmark = fwmark;
             return Ok(false);
         }
         *self = Self::open(port, fwmark)?;
@@ -60,24 +61,30 @@ impl Sockets {
 
     /// What the kernel knows of the path to an endpoint: the longest IP packet, or `None` without a route.
     ///
-    /// A socket is connected for it, because only such sockets are answered, and closed again, because its answer stays that of
-    /// the route at that time.
+    /// Only connected sockets are answered, and an answer stays that of the route at the time of connecting.
     pub fn path_mtu(&self, to: &Endpoint) -> Option<usize> {
         let ask = || {
-            let socket = Socket::new(Domain::for_address(to.remote), Type::DGRAM.cloexec(), Some(Protocol::UDP))?;
-            if self.fwmark != 0 {
-                socket.set_mark(self.fwmark)?;
-            }
-            if let Some(local) = to.local {
-                socket.bind(&SocketAddr::new(local, 0).into())?;
-            }
-            socket.connect(&to.remote.into())?;
-            let mtu = if to.remote.is_ipv6() { sockopt::ipv6_mtu(&socket) } else { sockopt::ip_mtu(&socket) };
-            Ok(mtu? as usize)
+            let ipv6 = to.remote.is_ipv6();
+            let socket = &self.asking[usize::from(ipv6)];
+            // Otherwise the local address of the last route would choose the next one.
+            rustix::net::connect_unspec(socket)?;
+            rustix::net::connect(socket, &to.remote)?;
+            if ipv6 { sockopt::ipv6_mtu(socket) } else { sockopt::ip_mtu(socket) }
         };
-        let mtu: io::Result<usize> = ask();
-        mtu.inspect_err(|error| tracing::debug!(%error, to = %to.remote, "the path's MTU is unknown")).ok()
+        let mtu = ask();
+        mtu.inspect_err(|error| tracing::debug!(%error, to = %to.remote, "the path's MTU is unknown"))
+            .ok()
+            .map(|mtu| mtu as usize)
     }
+}
+
+/// A socket that asks for the MTU of paths and sends nothing.
+fn open_asking(domain: Domain, fwmark: u32) -> io::Result<UdpSocket> {
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+    if fwmark != 0 {
+        socket.set_mark(fwmark)?;
+    }
+    Ok(socket.into())
 }
 
 fn open(address: SocketAddr, fwmark: u32) -> io::Result<UdpSocket> {

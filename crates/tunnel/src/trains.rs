@@ -1,9 +1,11 @@
 //! Where sealed packets leave: the seam between what is sent ([`crate::worker`]) and how a loop sends it.
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use parshall_core::tunnel::{Endpoint, Link};
 use parshall_sys::clock::monotonic_ns;
+use parshall_sys::udp_batch::{DatagramBatch, Message};
 use rustix::io::Errno;
 
 use crate::counts::{Count, Counts};
@@ -26,40 +28,84 @@ pub trait Trains {
     fn flush(&mut self, sockets: &Sockets);
 }
 
+/// Where a train goes.
+pub struct Target {
+    /// Of the peer, unless it is a handshake message.
+    pub link: Option<Arc<Link>>,
+    pub to: Endpoint,
+}
+
+/// Counts messages that were sent.
+pub fn count_sent(counts: &Counts, messages: &[Message]) {
+    counts.add(Count::MessagesSent, messages.len());
+    counts.add(Count::DatagramsSent, messages.iter().map(Message::datagrams).sum());
+}
+
+/// Handles the error of a message of a batch: where that can help, the path learns of it and its datagrams are sent one by one.
+/// What cannot be sent is dropped and counted.
+pub fn send_failed(
+    counts: &Counts,
+    sockets: &Sockets,
+    batch: &mut DatagramBatch,
+    index: usize,
+    target: &Target,
+    error: &io::Error,
+) {
+    let message = batch.messages()[index];
+    let datagrams = message.datagrams();
+    let to = &target.to;
+    if !may_go_apart(error, datagrams) {
+        tracing::debug!(%error, datagrams, to = %to.remote, "a message was not sent");
+        return counts.add(cause(error), datagrams);
+    }
+    tracing::debug!(%error, datagrams, to = %to.remote, "a train was refused");
+    counts.add(Count::TrainsRefused, 1);
+    if let Some(link) = &target.link {
+        let (mtu, now) = (sockets.path_mtu(to), monotonic_ns());
+        let mut path = link.path();
+        path.set_mtu(now, to.remote, mtu);
+        path.train_failed(now, to.remote, datagrams, message.segment);
+    }
+    let ipv6 = to.remote.is_ipv6();
+    for part in 0..datagrams {
+        counts.add(Count::SendCalls, 1);
+        let mut sent = batch.transmit_part(sockets.of(ipv6).as_fd(), index, part);
+        if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) && sockets.wait_for_space(ipv6) {
+            sent = batch.transmit_part(sockets.of(ipv6).as_fd(), index, part);
+        }
+        match sent {
+            Ok(()) => {
+                counts.add(Count::MessagesSent, 1);
+                counts.add(Count::DatagramsSent, 1);
+            }
+            Err(error) => counts.add(cause(&error), 1),
+        }
+    }
+}
+
 /// Whether a train was refused because it is one, or because its datagrams are too long: they can be sent one by one.
 ///
 /// EMSGSIZE: datagrams longer than the path's MTU (EINVAL before kernel 6.14). EINVAL: too many datagrams. EIO: the device has
 /// no checksums in hardware (before kernel 6.11), or the route is IPsec's.
-pub fn may_go_apart(error: &io::Error, datagrams: usize) -> bool {
+fn may_go_apart(error: &io::Error, datagrams: usize) -> bool {
     let refusals = [Errno::MSGSIZE, Errno::INVAL, Errno::IO].map(Errno::raw_os_error);
     datagrams > 1 && error.raw_os_error().is_some_and(|code| refusals.contains(&code))
 }
 
-/// The kernel has refused a train of `datagrams` of `segment` bytes: the path learns of it.
-pub fn refused(
-    counts: &Counts,
-    sockets: &Sockets,
-    link: Option<&Arc<Link>>,
-    to: &Endpoint,
-    (datagrams, segment): (usize, usize),
-) {
-    counts.add(Count::TrainsRefused, 1);
-    if let Some(link) = link {
-        let (mtu, now) = (sockets.path_mtu(to), monotonic_ns());
-        let mut path = link.path();
-        path.set_mtu(now, to.remote, mtu);
-        path.train_failed(now, to.remote, datagrams, segment);
-    }
-}
-
 /// What datagrams that could not be sent are counted as.
-pub fn cause(error: &io::Error) -> Count {
+fn cause(error: &io::Error) -> Count {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => Count::SendBufferFull,
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkDown => {
             Count::Unreachable
         }
-        _ if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => Count::SendBufferFull,
+        // A send that waited for space in vain is cancelled.
+        _ if [Errno::NOBUFS, Errno::CANCELED]
+            .map(|errno| Some(errno.raw_os_error()))
+            .contains(&error.raw_os_error()) =>
+        {
+            Count::SendBufferFull
+        }
         _ => Count::SendFailed,
     }
 }

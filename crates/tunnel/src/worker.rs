@@ -1,4 +1,10 @@
 //! What all loops do with frames of the TUN device and with datagrams of peers. How both are moved is the loop's.
+//!
+//! One thread moves all packets. The design for several, which is not built: threads take turns at reading. A thread reads one frame
+//! under a lock, takes its counters and a ticket there, and lets the next one read. It seals by itself, which is the longest part,
+//! waits until its ticket is due, and sends. So one peer's packets leave in the order in which they were read, use every core,
+//! and no packet is passed between threads. Receiving is the same: tickets order the replay window and the writes to the TUN
+//! device. A multi-queue TUN device is no way to it, because it spreads one flow over its queues and reorders.
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -330,7 +336,12 @@ impl Worker {
             *slice = IoSlice::new(part);
         }
         match self.tun.write_vectored(&slices[..=parts.len()]) {
-            Ok(_) => {
+            Ok(written) => {
+                debug_assert_eq!(
+                    written,
+                    slices.iter().map(|slice| slice.len()).sum::<usize>(),
+                    "a frame is taken as a whole"
+                );
                 self.counts.add(Count::FramesWritten, 1);
                 self.counts.add(Count::PacketsWritten, packets);
             }

@@ -5,18 +5,21 @@
 mod support;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use parshall_sys::udp_batch::DatagramBatch;
 use parshall_tunnel::counts::Count;
+use parshall_tunnel::engine::Engine;
+use parshall_tunnel::uring::Tunables;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery};
-use support::{Host, Layout, PORT, STREAM_BYTES, echo, inside, ip, stream, udp_pair, with_tunnels};
+use support::{Host, Layout, PORT, STREAM_BYTES, echo, inside, ip, stream, udp_pair, with_all_engines, with_tunnels};
 
 #[test]
 fn streams_and_datagrams_pass_unaltered() {
-    with_tunnels(Layout::default(), |hosts| {
+    with_all_engines(Layout::default(), |hosts| {
         stream(hosts, 0, 5001, STREAM_BYTES);
         stream(hosts, 1, 5002, STREAM_BYTES);
         echo(hosts, 7000, &[0, 1, 64, 1200, 1392, 4000, 60_000]);
@@ -54,7 +57,7 @@ fn learned_mtu(hosts: &[Host; 2], from: usize, len: usize) -> u32 {
 #[test]
 fn a_small_mtu_of_the_own_link_is_known_before_anything_is_lost() {
     let layout = Layout { near_mtu: 1280, far_mtu: 1280, ..Layout::default() };
-    with_tunnels(layout, |hosts| {
+    with_all_engines(layout, |hosts| {
         stream(hosts, 0, 5001, STREAM_BYTES);
         stream(hosts, 1, 5002, STREAM_BYTES);
         echo(hosts, 7000, &[64, 1100, 1192, 1392, 60_000]);
@@ -69,7 +72,7 @@ fn a_small_mtu_of_the_own_link_is_known_before_anything_is_lost() {
 
 #[test]
 fn a_small_mtu_behind_a_router_is_learned_from_its_messages() {
-    with_tunnels(Layout { far_mtu: 1280, ..Layout::default() }, |hosts| {
+    with_all_engines(Layout { far_mtu: 1280, ..Layout::default() }, |hosts| {
         assert_eq!(learned_mtu(hosts, 0, 1392), 1220, "one datagram at a time");
         stream(hosts, 0, 5001, STREAM_BYTES);
         stream(hosts, 1, 5002, STREAM_BYTES);
@@ -80,7 +83,7 @@ fn a_small_mtu_behind_a_router_is_learned_from_its_messages() {
 
 #[test]
 fn a_stream_survives_that_the_mtu_shrinks_and_grows() {
-    with_tunnels(Layout::default(), |hosts| {
+    with_all_engines(Layout::default(), |hosts| {
         stream(hosts, 0, 5001, STREAM_BYTES);
         let set = |mtu| hosts[0].ns.run(|| ip(&format!("link set eth0 mtu {mtu}"))).unwrap();
         set(1280);
@@ -98,7 +101,7 @@ fn a_stream_survives_that_the_mtu_shrinks_and_grows() {
 #[test]
 fn an_inner_mtu_above_the_outer_one_works() {
     for inner_mtu in [9000, 65_535] {
-        with_tunnels(Layout { inner_mtu, ..Layout::default() }, |hosts| {
+        with_all_engines(Layout { inner_mtu, ..Layout::default() }, |hosts| {
             stream(hosts, 0, 5001, STREAM_BYTES);
             stream(hosts, 1, 5002, STREAM_BYTES);
             echo(hosts, 7000, &[64, 1412, 8972, 65_507]);
@@ -110,7 +113,7 @@ fn an_inner_mtu_above_the_outer_one_works() {
 #[test]
 fn jumbo_packets_pass_where_the_path_takes_them() {
     let layout = Layout { near_mtu: 9100, far_mtu: 9100, inner_mtu: 9000, ..Layout::default() };
-    with_tunnels(layout, |hosts| {
+    with_all_engines(layout, |hosts| {
         stream(hosts, 0, 5001, STREAM_BYTES);
         stream(hosts, 1, 5002, STREAM_BYTES);
         echo(hosts, 7000, &[1412, 8972, 65_507]);
@@ -122,7 +125,7 @@ fn jumbo_packets_pass_where_the_path_takes_them() {
 #[test]
 fn a_clamped_mss_needs_no_messages() {
     let layout = Layout { near_mtu: 1280, far_mtu: 1280, clamp_mss: true, ..Layout::default() };
-    with_tunnels(layout, |hosts| {
+    with_all_engines(layout, |hosts| {
         stream(hosts, 0, 5001, STREAM_BYTES);
         stream(hosts, 1, 5002, STREAM_BYTES);
         assert_eq!(hosts.each_ref().map(|host| host.count(Count::TooBig)), [0; 2]);
@@ -139,7 +142,7 @@ fn set_no_check(host: &Host, on: bool) -> io::Result<()> {
 
 #[test]
 fn a_path_without_trains_gets_datagrams_and_later_trains_again() {
-    with_tunnels(Layout::default(), |hosts| {
+    with_all_engines(Layout::default(), |hosts| {
         stream(hosts, 0, 5001, STREAM_BYTES);
         let [a, _] = hosts;
         if let Err(error) = set_no_check(a, true) {
@@ -157,5 +160,61 @@ fn a_path_without_trains_gets_datagrams_and_later_trains_again() {
         let (datagrams, messages) = (datagrams - before[0], messages - before[1]);
         assert!(2 * datagrams > 3 * messages, "trains again: {datagrams} in {messages}, {:?}", a.counts);
         assert_eq!(a.count(Count::TrainsRefused), refused);
+    });
+}
+
+#[test]
+fn the_ring_works_however_it_is_tuned() {
+    let least = Tunables { entries: 1, tun_slots: 1, send_slots: 1, ..Tunables::default() };
+    let tuned = [
+        least,
+        Tunables { zero_copy: true, ..Tunables::default() },
+        Tunables { blocking_tun: true, tun_slots: 2, ..Tunables::default() },
+        Tunables { sqpoll: true, ..Tunables::default() },
+        Tunables { sqpoll: true, zero_copy: true, blocking_tun: true, ..least },
+    ];
+    for tunables in tuned {
+        eprintln!("with {tunables:?}");
+        with_tunnels(Layout { engine: Engine::Uring(tunables), ..Layout::default() }, |hosts| {
+            stream(hosts, 0, 5001, STREAM_BYTES / 4);
+            stream(hosts, 1, 5002, STREAM_BYTES / 4);
+            echo(hosts, 7000, &[0, 1392, 60_000]);
+        });
+    }
+}
+
+/// Datagrams that a program hands over at once stay together: in the TUN device, in the train and in the other device.
+#[test]
+fn superframes_of_udp_stay_whole() {
+    with_all_engines(Layout::default(), |hosts| {
+        let [here, there] = udp_pair(hosts, 7000);
+        here.connect(inside(2, 7000)).unwrap();
+        here.send(&[0]).unwrap();
+        assert_eq!(there.recv(&mut [0; 8]).unwrap(), 1, "there is a session");
+        // A packet is counted after it was passed on.
+        let read = || {
+            std::thread::sleep(Duration::from_millis(100));
+            hosts.each_ref().map(|host| host.counts.read())
+        };
+        let before = read();
+        let mut batch = DatagramBatch::new(1);
+        let slot = batch.take_slot().unwrap();
+        batch.payload_mut(slot)[..40 * 1000].fill(7);
+        batch.begin(None, None, 0);
+        batch.attach(slot, 40 * 1000);
+        batch.end(1000);
+        assert_eq!(batch.transmit(here.as_fd(), 0).unwrap(), 1);
+        for _ in 0..40 {
+            assert_eq!(there.recv(&mut [0; 2000]).unwrap(), 1000);
+        }
+        let [a, b] = read();
+        let packets = (a.packets_read - before[0].packets_read, b.packets_written - before[1].packets_written);
+        assert_eq!(packets, (40, 40));
+        if a.frames_read - before[0].frames_read == 40 {
+            return parshall_testkit::skip("superframes of UDP", "the TUN device has none before kernel 6.2");
+        }
+        assert_eq!(a.frames_read - before[0].frames_read, 1);
+        assert_eq!(a.trains_sent - before[0].trains_sent, 1);
+        assert!(b.frames_written - before[1].frames_written <= 2, "{b:?}");
     });
 }

@@ -1,6 +1,7 @@
 //! Datagrams and frames on a ring: multishot recvmsg into provided buffers, sends of prepared messages, and reads into buffers of
 //! their own.
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 
 use super::Ring;
 use super::buffers::Chunk;
@@ -9,7 +10,6 @@ use crate::udp_batch::address::Name;
 use crate::udp_batch::control::{self, Control};
 use crate::udp_batch::memory::Fixed;
 use crate::udp_batch::{DatagramBatch, Received};
-use std::os::fd::RawFd;
 
 /// `struct io_uring_recvmsg_out`: the lengths of the name, of the control messages and of the payload, and flags; 32 bits each.
 const OUT_LEN: usize = 16;

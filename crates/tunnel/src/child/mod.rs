@@ -21,7 +21,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use zeroize::Zeroizing;
 
 use crate::control::{self, Control, Listeners};
-use crate::plain::Plain;
+use crate::engine::Loop;
 use crate::ready;
 use crate::request::WorkRequest;
 use crate::system_random::SystemBytes;
@@ -78,12 +78,12 @@ fn prepare(
     link: &UnixStream,
     tun: File,
     listeners: Listeners,
-) -> anyhow::Result<(Plain, Control)> {
+) -> anyhow::Result<(Loop, Control)> {
     let change = read_change(link).context("reading the configuration")?;
     let mut device = Device::new(Limits::default(), Box::new(SystemBytes));
     device.configure(&change, &mut Output::default());
     let (owner, requests) = control::channel()?;
-    let settings = Settings { mtu: request.mtu, clamp_mss: request.clamp_mss };
+    let settings = Settings { mtu: request.mtu, clamp_mss: request.engine.clamp_mss };
     let worker = Worker::new(device, tun, settings, Some(requests)).map_err(|error| unopened(&change, &error))?;
     // Before threads start: capabilities belong to threads. CAP_NET_ADMIN stays for the mark of new sockets (SO_MARK), which
     // `wg set fwmark` and `wg set listen-port` need.
@@ -91,7 +91,7 @@ fn prepare(
         become_user(&request.user.into(), true).context("giving up root's privileges")?;
     }
     let control = Control::start(&request.interface, owner, listeners).context("starting the control thread")?;
-    Ok((Plain::new(worker), control))
+    Ok((Loop::new(request.engine.engine, worker)?, control))
 }
 
 /// Reads the configuration, which is in the protocol of the control socket.

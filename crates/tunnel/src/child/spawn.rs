@@ -60,7 +60,7 @@ impl Child {
             format!("--uid={}", request.user.uid),
             format!("--gid={}", request.user.gid),
         ];
-        words.extend(request.clamp_mss.then(|| "--clamp-mss".to_owned()));
+        words.extend(request.engine.flags());
         let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         let program = std::env::current_exe().context("finding this program")?;
         let process = handover::spawn(&program, &words, &sockets).context("starting the process")?;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use parshall_host::output::PrintArgs;
 
+use super::engine::EngineArgs;
+
 /// Arguments of `parshall tunnel`.
 #[derive(Debug, Args)]
 pub struct TunnelArgs {
@@ -80,9 +82,8 @@ pub struct ProcessArgs {
     /// Where a daemon writes its log, instead of /run/parshall/tunnel/NAME.log
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
-    /// Lower the MSS of TCP connections to what the path to the peer takes, for hosts behind that block ICMP
-    #[arg(long)]
-    pub(super) clamp_mss: bool,
+    #[command(flatten)]
+    pub(super) engine: EngineArgs,
     /// Serve metrics for Prometheus at http://ADDRESS/metrics
     #[arg(long, value_name = "ADDRESS")]
     pub(super) listen: Option<SocketAddr>,
@@ -112,8 +113,8 @@ pub struct WorkArgs {
     pub(super) interface: String,
     #[arg(long)]
     pub(super) mtu: usize,
-    #[arg(long)]
-    pub(super) clamp_mss: bool,
+    #[command(flatten)]
+    pub(super) engine: EngineArgs,
     #[arg(long)]
     pub(super) uid: u32,
     #[arg(long)]

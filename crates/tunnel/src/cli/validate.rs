@@ -22,7 +22,7 @@ impl TunnelArgs {
             TunnelCommand::Work(args) => Ok(TunnelRequest::Work(WorkRequest {
                 interface: args.interface,
                 mtu: args.mtu,
-                clamp_mss: args.clamp_mss,
+                engine: args.engine.validate()?,
                 user: UserIds { uid: args.uid, gid: args.gid },
             })),
         }
@@ -62,7 +62,7 @@ impl ProcessArgs {
         Ok(UpRequest {
             file: None,
             interface,
-            clamp_mss: self.clamp_mss,
+            engine: self.engine.validate()?,
             place,
             log: self.log,
             listen: self.listen,
@@ -87,13 +87,14 @@ fn interface(name: String) -> Result<String, UserError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::engine::EngineArgs;
 
     fn process() -> ProcessArgs {
         ProcessArgs {
             daemon: false,
             detached: false,
             log: None,
-            clamp_mss: false,
+            engine: EngineArgs::of("").unwrap(),
             listen: None,
             user: "root".to_owned(),
         }

@@ -21,8 +21,9 @@ use parshall_sys::netns::{self, NetNs};
 use parshall_sys::tun::{self, Frames};
 use parshall_sys::{eventfd, link};
 use parshall_tunnel::counts::{Count, Counts};
-use parshall_tunnel::plain::Plain;
+use parshall_tunnel::engine::{Engine, Loop};
 use parshall_tunnel::system_random::SystemBytes;
+use parshall_tunnel::uring::Tunables;
 use parshall_tunnel::worker::{Settings, Worker};
 
 pub const PORT: u16 = 51820;
@@ -37,11 +38,12 @@ pub struct Layout {
     pub far_mtu: usize,
     pub inner_mtu: usize,
     pub clamp_mss: bool,
+    pub engine: Engine,
 }
 
 impl Default for Layout {
     fn default() -> Self {
-        Self { near_mtu: 1500, far_mtu: 1500, inner_mtu: 1420, clamp_mss: false }
+        Self { near_mtu: 1500, far_mtu: 1500, inner_mtu: 1420, clamp_mss: false, engine: Engine::Plain }
     }
 }
 
@@ -132,8 +134,9 @@ pub fn with_tunnels(layout: Layout, check: impl FnOnce(&[Host; 2])) {
     let (hosts, stop) = ([a, b], eventfd::new().unwrap());
     std::thread::scope(|scope| {
         // In the host's namespace, as a process is: there the loop asks for the path's MTU.
-        let running = [(&hosts[0], first), (&hosts[1], second)]
-            .map(|(host, worker)| scope.spawn(|| host.ns.run(|| Plain::new(worker).run(stop.as_fd()))));
+        let running = [(&hosts[0], first), (&hosts[1], second)].map(|(host, worker)| {
+            scope.spawn(|| host.ns.run(|| Loop::new(layout.engine, worker).unwrap().run(stop.as_fd())))
+        });
         let checked = catch_unwind(AssertUnwindSafe(|| check(&hosts)));
         eventfd::signal(&stop);
         for thread in running {
@@ -143,6 +146,14 @@ pub fn with_tunnels(layout: Layout, check: impl FnOnce(&[Host; 2])) {
             resume_unwind(panic);
         }
     });
+}
+
+/// As [`with_tunnels`], with each loop.
+pub fn with_all_engines(layout: Layout, check: impl Fn(&[Host; 2])) {
+    for engine in [Engine::Plain, Engine::Uring(Tunables::default())] {
+        eprintln!("with {engine:?}");
+        with_tunnels(Layout { engine, ..layout }, &check);
+    }
 }
 
 /// Sends a stream of known bytes from one host to the other, in which nothing may change.

@@ -1,0 +1,367 @@
+//! The loop with io_uring: one ring for one thread. Each turn is one system call, which submits the sends and reads of the last
+//! turn and waits.
+//!
+//! Datagrams arrive by multishot requests in buffers of the ring, gathered (UDP_GRO), and are opened there. A few reads of the TUN
+//! device are in flight: each that waits costs a wake-up for every frame. Frames are written by `writev`, because a write to a TUN
+//! device does all its work in the call. Sends are linked, so that one that waits for space is not overtaken.
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parshall_core::tunnel::{Endpoint, Link, VIRTIO_HEADER_LEN};
+use parshall_sys::udp_batch::DatagramBatch;
+use parshall_sys::uring::{Completion, DATAGRAM_HEADER_LEN, ReadBuffer, Request, Ring, Sizes};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+use crate::counts::{Count, Counts};
+use crate::sockets::Sockets;
+use crate::trains::{Target, Trains, count_sent, send_failed};
+use crate::worker::Worker;
+
+const TUN: u64 = 0;
+const TUN_READY: u64 = 1;
+const STOP: u64 = 2;
+const REQUESTS: u64 = 3;
+/// And the next one for IPv6.
+const RECEIVE: u64 = 4;
+/// The number of the slot is added.
+const SEND: u64 = 1 << 32;
+
+/// The longest frame that a TUN device passes, with its header.
+const FRAME_BYTES: usize = 65_536 + VIRTIO_HEADER_LEN;
+/// Buffers for received messages, of both sockets.
+const RECEIVE_BUFFERS: u16 = 32;
+const RECEIVE_BYTES: u32 = (DATAGRAM_HEADER_LEN + 65_536) as u32;
+/// How long the thread of SQPOLL stays awake without work, in milliseconds.
+const SQPOLL_IDLE_MS: u32 = 10;
+/// How often sends that wait for space are waited for, 10 ms each; then they are cancelled.
+const SEND_WAITS: u32 = 5;
+const SEND_WAIT: Duration = Duration::from_millis(10);
+
+/// What a user may choose about the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tunables {
+    /// Entries of the submission queue, at least. There are always enough for all slots.
+    pub entries: u32,
+    /// Reads of the TUN device in flight.
+    pub tun_slots: usize,
+    /// Trains in flight.
+    pub send_slots: usize,
+    /// A kernel thread submits.
+    pub sqpoll: bool,
+    /// Trains are sent without copying them into the kernel.
+    pub zero_copy: bool,
+    /// The TUN device is in blocking mode.
+    pub blocking_tun: bool,
+}
+
+impl Default for Tunables {
+    fn default() -> Self {
+        Self { entries: 64, tun_slots: 4, send_slots: 16, sqpoll: false, zero_copy: false, blocking_tun: false }
+    }
+}
+
+/// The loop with its ring. It belongs to the thread that made it.
+pub struct Uring {
+    worker: Worker,
+    trains: RingTrains,
+    tunables: Tunables,
+    /// The requests that receive over IPv4 and IPv6.
+    receives: [Option<Request>; 2],
+    /// Buffers of reads that the kernel did not let wait, and whether their turn is waited for by poll.
+    unread: Vec<ReadBuffer>,
+    polls_tun: bool,
+    /// Used again in every turn.
+    done: Vec<Completion>,
+}
+
+impl Uring {
+    /// Opens a ring for the calling thread. ENOSYS, EPERM, EINVAL: the host has none, or an old one.
+    pub fn new(worker: Worker, tunables: Tunables) -> io::Result<Self> {
+        let slots = tunables.send_slots + tunables.tun_slots + 8;
+        let requests = tunables.entries.max(slots as u32);
+        let completions = 4 * requests + u32::from(RECEIVE_BUFFERS);
+        let sizes = Sizes { requests, completions, groups: 1, buffers: RECEIVE_BUFFERS, buffer_bytes: RECEIVE_BYTES };
+        let ring = if tunables.sqpoll { Ring::open_polled(sizes, SQPOLL_IDLE_MS)? } else { Ring::open(sizes)? };
+        if tunables.blocking_tun {
+            fcntl_setfl(&worker.tun, fcntl_getfl(&worker.tun)? - OFlags::NONBLOCK)?;
+        }
+        let trains = RingTrains::new(ring, Arc::clone(worker.counts()), &tunables);
+        Ok(Self {
+            worker,
+            trains,
+            tunables,
+            receives: [None; 2],
+            unread: Vec::new(),
+            polls_tun: false,
+            done: Vec::new(),
+        })
+    }
+
+    /// Moves packets until `stop` is readable. Fails when the TUN device or the ring does.
+    pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        self.trains.ring.poll(stop.as_raw_fd(), STOP);
+        self.poll_requests();
+        (0..2).for_each(|family| self.begin_to_receive(family));
+        self.unread.extend((0..self.tunables.tun_slots).map(|_| ReadBuffer::new(FRAME_BYTES)));
+        self.read_again();
+        loop {
+            self.worker.end_turn(&mut self.trains);
+            self.trains.ring.publish();
+            let wait = if self.trains.others.is_empty() { self.worker.wait() } else { Duration::ZERO };
+            self.worker.counts().add(Count::ReceiveCalls, 1);
+            self.trains.ring.enter(Some(wait))?;
+            self.trains.reap(&self.worker.sockets);
+            let mut done = std::mem::replace(&mut self.trains.others, std::mem::take(&mut self.done));
+            for completion in done.drain(..) {
+                if completion.tag == STOP {
+                    return Ok(());
+                }
+                self.complete(completion)?;
+            }
+            self.done = done;
+        }
+    }
+
+    fn complete(&mut self, completion: Completion) -> io::Result<()> {
+        match completion.tag {
+            TUN => self.finish_read(completion),
+            TUN_READY => {
+                self.polls_tun = completion.more;
+                self.read_again();
+                Ok(())
+            }
+            REQUESTS => {
+                // What is queued is for sockets that may be closed now.
+                self.trains.flush(&self.worker.sockets);
+                self.trains.ring.enter(None)?;
+                if self.worker.serve_requests(&mut self.trains) {
+                    for family in 0..2 {
+                        self.receives[family].into_iter().for_each(|old| self.trains.ring.cancel(old));
+                        self.begin_to_receive(family);
+                    }
+                }
+                if !completion.more {
+                    self.poll_requests();
+                }
+                Ok(())
+            }
+            _ => self.receive(completion),
+        }
+    }
+
+    fn poll_requests(&mut self) {
+        if let Some(requests) = self.worker.requests_fd() {
+            self.trains.ring.poll(requests.as_raw_fd(), REQUESTS);
+        }
+    }
+
+    fn begin_to_receive(&mut self, family: usize) {
+        let socket = self.worker.sockets.of(family == 1).as_raw_fd();
+        self.receives[family] = Some(self.trains.ring.recv_datagrams(socket, 0, RECEIVE + family as u64));
+    }
+
+    /// Opens what has come to one socket.
+    fn receive(&mut self, completion: Completion) -> io::Result<()> {
+        for chunk in &completion.chunks {
+            let Some((received, payload)) = self.trains.ring.datagrams(chunk) else { continue };
+            let from = Endpoint { remote: received.peer, local: received.local, interface: 0 };
+            self.worker.datagrams(payload, received.segment, &from);
+        }
+        self.trains.ring.recycle(completion.chunks);
+        let family = (completion.tag - RECEIVE) as usize;
+        // Requests of replaced sockets end for good.
+        if completion.more || self.receives[family] != Some(completion.request) {
+            return Ok(());
+        }
+        match errno(completion.result) {
+            None | Some(Errno::NOBUFS | Errno::AGAIN | Errno::INTR) => {
+                self.begin_to_receive(family);
+                Ok(())
+            }
+            Some(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Seals what was read from the TUN device.
+    fn finish_read(&mut self, completion: Completion) -> io::Result<()> {
+        let Some(buffer) = completion.read else { return Ok(()) };
+        match errno(completion.result) {
+            None => {
+                self.worker.frame(&mut self.trains, buffer.bytes(completion.result as usize));
+                self.read(buffer);
+            }
+            Some(Errno::INTR) => self.read(buffer),
+            // Before kernel 6.4 a read of a non-blocking TUN device does not wait.
+            Some(Errno::AGAIN) => {
+                self.unread.push(buffer);
+                if !self.polls_tun {
+                    self.polls_tun = true;
+                    self.trains.ring.poll(self.worker.tun.as_raw_fd(), TUN_READY);
+                }
+            }
+            Some(errno) => return Err(errno.into()),
+        }
+        Ok(())
+    }
+
+    fn read_again(&mut self) {
+        while let Some(buffer) = self.unread.pop() {
+            self.read(buffer);
+        }
+    }
+
+    fn read(&mut self, buffer: ReadBuffer) {
+        self.trains.ring.read(self.worker.tun.as_raw_fd(), buffer, TUN);
+    }
+}
+
+/// The error of a result.
+fn errno(result: i32) -> Option<Errno> {
+    (result < 0).then(|| Errno::from_raw_os_error(-result))
+}
+
+/// A train in flight.
+struct InFlight {
+    target: Target,
+    request: Request,
+    /// Of the send; a zero-copy send has one before its buffer comes back.
+    result: Option<i32>,
+}
+
+/// Trains that are sent by the ring, each from a batch of its own.
+struct RingTrains {
+    ring: Ring,
+    zero_copy: bool,
+    #[expect(clippy::vec_box, reason = "they move into requests and back")]
+    free: Vec<Box<DatagramBatch>>,
+    waiting: Vec<(Box<DatagramBatch>, Target)>,
+    in_flight: Vec<Option<InFlight>>,
+    /// Trains in flight without a result.
+    unsent: usize,
+    /// Completions of other requests, for the loop.
+    others: Vec<Completion>,
+    /// Used again by [`RingTrains::reap`].
+    reaped: Vec<Completion>,
+    counts: Arc<Counts>,
+}
+
+impl RingTrains {
+    fn new(ring: Ring, counts: Arc<Counts>, tunables: &Tunables) -> Self {
+        let slots = tunables.send_slots.max(1);
+        Self {
+            ring,
+            zero_copy: tunables.zero_copy,
+            free: (0..slots).map(|_| Box::new(DatagramBatch::new(1))).collect(),
+            waiting: Vec::with_capacity(slots),
+            in_flight: (0..slots).map(|_| None).collect(),
+            unsent: 0,
+            others: Vec::new(),
+            reaped: Vec::new(),
+            counts,
+        }
+    }
+
+    /// Takes a completion of a send.
+    fn finish(&mut self, completion: Completion, sockets: &Sockets) {
+        let slot = &mut self.in_flight[(completion.tag - SEND) as usize];
+        let Some(train) = slot else { return };
+        if train.result.is_none() {
+            train.result = Some(completion.result);
+            self.unsent -= 1;
+        }
+        let Some(mut batch) = completion.batch else { return };
+        let InFlight { target, result, .. } = slot.take().expect("found above");
+        match errno(result.unwrap_or(completion.result)) {
+            None => count_sent(&self.counts, &batch.messages()[..1]),
+            Some(errno) => send_failed(&self.counts, sockets, &mut batch, 0, &target, &errno.into()),
+        }
+        self.free.push(batch);
+    }
+
+    /// Waits once for completions.
+    fn wait(&mut self, sockets: &Sockets) {
+        // An error of the ring shows again when the loop enters it.
+        let _ = self.ring.enter(Some(SEND_WAIT));
+        self.reap(sockets);
+    }
+
+    /// Takes all completions that there are. Those of sends come first, because others need their batches.
+    fn reap(&mut self, sockets: &Sockets) {
+        let mut done = std::mem::take(&mut self.reaped);
+        self.ring.reap(&mut done);
+        for completion in done.drain(..) {
+            if completion.tag >= SEND {
+                self.finish(completion, sockets);
+            } else {
+                self.others.push(completion);
+            }
+        }
+        self.reaped = done;
+    }
+
+    /// Waits until the trains in flight have been sent: later ones may not overtake them.
+    fn settle(&mut self, sockets: &Sockets) {
+        for waited in 0.. {
+            if self.unsent == 0 {
+                return;
+            }
+            if waited == SEND_WAITS {
+                for train in self.in_flight.iter().flatten().filter(|train| train.result.is_none()) {
+                    self.ring.cancel(train.request);
+                }
+            }
+            self.wait(sockets);
+        }
+    }
+
+    fn fd(sockets: &Sockets, to: &Endpoint) -> RawFd {
+        sockets.of(to.remote.is_ipv6()).as_raw_fd()
+    }
+}
+
+impl Trains for RingTrains {
+    fn queue(
+        &mut self,
+        sockets: &Sockets,
+        link: Option<&Arc<Link>>,
+        to: &Endpoint,
+        segment: usize,
+        write: impl FnOnce(&mut [u8]) -> usize,
+    ) {
+        if self.free.is_empty() {
+            self.flush(sockets);
+        }
+        while self.free.is_empty() {
+            self.wait(sockets);
+        }
+        let mut batch = self.free.pop().expect("waited for");
+        batch.clear();
+        let slot = batch.take_slot().expect("a batch has one slot");
+        let bytes = write(batch.payload_mut(slot));
+        batch.begin(Some(&to.remote), to.local, 0);
+        batch.attach(slot, bytes);
+        batch.end(segment);
+        self.waiting.push((batch, Target { link: link.cloned(), to: *to }));
+    }
+
+    /// Queues the sends in the ring, which is entered at the end of the turn.
+    fn flush(&mut self, sockets: &Sockets) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        self.settle(sockets);
+        self.counts.add(Count::SendCalls, 1);
+        let count = self.waiting.len();
+        let mut slots = (0..self.in_flight.len()).filter(|slot| self.in_flight[*slot].is_none()).collect::<Vec<_>>();
+        for (n, (batch, target)) in self.waiting.drain(..).enumerate() {
+            let slot = slots.pop().expect("there are as many slots as batches");
+            let fd = Self::fd(sockets, &target.to);
+            let request = self.ring.send_message(fd, batch, n + 1 < count, self.zero_copy, SEND + slot as u64);
+            self.in_flight[slot] = Some(InFlight { target, request, result: None });
+            self.unsent += 1;
+        }
+    }
+}
