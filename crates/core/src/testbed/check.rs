@@ -100,15 +100,10 @@ pub(super) fn link(testbed: &Testbed, link: &Link, at: &LinkPlaces) -> Result<()
             let what = format!("{} has two devices named {}", quote(name), quote(&end.device));
             return fail(places.device, what, "give each device of a namespace a name of its own");
         }
-        if let Some(shaper) = end.shaper {
-            if shaper.burst < link.mtu + ETHERNET {
-                let what = format!("a burst of {} bytes is less than a packet", shaper.burst);
-                return fail(
-                    places.shaper,
-                    what,
-                    format!("give the shaper a burst of {} bytes or more", link.mtu + ETHERNET),
-                );
-            }
+        if let Some(shaper) = end.shaper.filter(|shaper| shaper.burst < link.mtu + ETHERNET) {
+            let what = format!("a burst of {} bytes is less than a packet", shaper.burst);
+            let hint = format!("give the shaper a burst of {} bytes or more", link.mtu + ETHERNET);
+            return fail(places.shaper, what, hint);
         }
         for (nth, address) in end.addresses.iter().enumerate() {
             let before = end.addresses[..nth].iter().chain(if index == 1 { &a.addresses[..] } else { &[] });

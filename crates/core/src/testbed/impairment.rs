@@ -197,7 +197,8 @@ impl Direction {
 
     fn delay_ns(&self) -> u64 {
         let Impairment { delay_ns, jitter_ns, .. } = self.impairment;
-        let spread = u128::from(random(self.seed, Chance::Jitter, self.number)) * (2 * u128::from(jitter_ns) + 1) >> 32;
+        let chance = u128::from(random(self.seed, Chance::Jitter, self.number));
+        let spread = (chance * (2 * u128::from(jitter_ns) + 1)) >> 32;
         (delay_ns + spread as u64).saturating_sub(jitter_ns)
     }
 }
