@@ -34,77 +34,72 @@ fn a_file_is_read_as_it_is_written() {
     assert_eq!(testbed.address(2).unwrap().to_string(), "10.2.0.2");
 }
 
+/// What is replaced in the example, by what, and how the error begins.
+const MISTAKES: &[(&str, &str, &str)] = &[
+    (
+        "title",
+        "titel",
+        "1: unknown field `titel`, expected one of `title`, `seed`, `namespace`, `link` | did you mean `title`?",
+    ),
+    ("device = \"west\"", "devise = \"west\"", "19: unknown field `devise`"),
+    ("name = \"router\"", "name = \"client\"", "8: there are two namespaces named `client`"),
+    ("name = \"router\"", "name = \"a b\"", "8: `a b` is not a name for a namespace"),
+    (
+        "namespace = \"server\"",
+        "namespace = \"sever\"",
+        "25: the link leads to `sever`, which is no namespace | did you mean `server`?",
+    ),
+    ("namespace = \"server\"", "namespace = \"router\"", "25: both ends are in `router`"),
+    ("device = \"east\"", "device = \"west\"", "24: `router` has two devices named `west`"),
+    ("device = \"east\"", "device = \"lo\"", "24: `lo` is not a name for a device"),
+    ("10.2.0.2/24", "10.1.0.2/24", "25: 10.1.0.2 is there twice"),
+    ("10.2.0.2/24", "10.2.0.1/24", "25: 10.2.0.1 is there twice"),
+    ("10.2.0.2/24", "10.2.0.0/24", "25: 10.2.0.0 is not an address of a host"),
+    ("10.2.0.2/24", "10.3.0.2/24", "25: 10.2.0.1/24 and 10.3.0.2/24 are not in one network"),
+    ("10.2.0.2/24", "10.2.0.2/33", "25: `10.2.0.2/33` is not a network"),
+    ("10.2.0.2/24", "10.2.0.2", "25: `10.2.0.2` is not an address with a prefix"),
+    ("[\"10.2.0.2/24\", \"fd00::2/64\"]", "[]", "25: the end in `server` has 0 addresses"),
+    (
+        "10.2.0.1/24\", shaper",
+        "10.1.0.129/25\", shaper",
+        "24: 10.1.0.129/25 and 10.1.0.1/24 are on two devices of `router`",
+    ),
+    ("mtu = 9000", "mtu = 60", "20: an MTU of 60 is not possible | choose from 68 to 65535"),
+    ("gro = true }", "gro = true }\nmtu = 1", "22: duplicate key"),
+    ("32KiB", "1KiB", "24: a burst of 1024 bytes is less than a packet"),
+    ("100Mbit/s", "100", "24: `100` is not a bandwidth"),
+    (
+        "10.1.0.0/24 via 10.2.0.1",
+        "10.1.0.0/24 via 10.1.0.1",
+        "15: the route to 10.1.0.0/24 has no way: 10.1.0.1 is on no link of `server`",
+    ),
+    (
+        "10.1.0.0/24 via 10.2.0.1",
+        "10.1.0.0/24 via 10.2.0.9",
+        "15: the route to 10.1.0.0/24 has no way: no neighbour of `server` has 10.2.0.9",
+    ),
+    ("10.1.0.0/24 via 10.2.0.1", "10.1.0.0/24 via 10.2.0.2", "15: the route to 10.1.0.0/24 has no way: no neighbour"),
+    ("10.1.0.0/24 via", "10.1.0.0/24 dev", "15: `10.1.0.0/24 dev 10.2.0.1` is not a route"),
+    (
+        "\"net.ipv4.ip_forward\" = 1",
+        "",
+        "5: the route to 0.0.0.0/0 has no way: `router` does not forward | write sysctls",
+    ),
+    ("net.ipv4.tcp_rmem", "kernel.pid_max", "14: `kernel.pid_max` is not a sysctl of a namespace"),
+    ("net.ipv4.tcp_rmem", "net.core.rmem_max", "14: net.core.rmem_max cannot be set in a namespace: it is the host's"),
+    (
+        "net.ipv4.tcp_rmem",
+        "net.ipv4.tcp_congestion_control",
+        "14: net.ipv4.tcp_congestion_control has a key of its own",
+    ),
+    ("4096 65536 65536", "1'; reboot", "14: `1'; reboot` is not a value of a sysctl"),
+    ("\"reno\"", "\"re no\"", "13: `re no` is not a congestion control"),
+];
+
 #[test]
 fn a_testbed_that_cannot_be_made_has_the_line_of_the_mistake() {
     let mut wrong = Vec::new();
-    for (from, to, expected) in [
-        (
-            "title",
-            "titel",
-            "1: unknown field `titel`, expected one of `title`, `seed`, `namespace`, `link` | did you mean `title`?",
-        ),
-        ("device = \"west\"", "devise = \"west\"", "19: unknown field `devise`"),
-        ("name = \"router\"", "name = \"client\"", "8: there are two namespaces named `client`"),
-        ("name = \"router\"", "name = \"a b\"", "8: `a b` is not a name for a namespace"),
-        (
-            "namespace = \"server\"",
-            "namespace = \"sever\"",
-            "25: the link leads to `sever`, which is no namespace | did you mean `server`?",
-        ),
-        ("namespace = \"server\"", "namespace = \"router\"", "25: both ends are in `router`"),
-        ("device = \"east\"", "device = \"west\"", "24: `router` has two devices named `west`"),
-        ("device = \"east\"", "device = \"lo\"", "24: `lo` is not a name for a device"),
-        ("10.2.0.2/24", "10.1.0.2/24", "25: 10.1.0.2 is there twice"),
-        ("10.2.0.2/24", "10.2.0.1/24", "25: 10.2.0.1 is there twice"),
-        ("10.2.0.2/24", "10.2.0.0/24", "25: 10.2.0.0 is not an address of a host"),
-        ("10.2.0.2/24", "10.3.0.2/24", "25: 10.2.0.1/24 and 10.3.0.2/24 are not in one network"),
-        ("10.2.0.2/24", "10.2.0.2/33", "25: `10.2.0.2/33` is not a network"),
-        ("10.2.0.2/24", "10.2.0.2", "25: `10.2.0.2` is not an address with a prefix"),
-        ("[\"10.2.0.2/24\", \"fd00::2/64\"]", "[]", "25: the end in `server` has 0 addresses"),
-        (
-            "10.2.0.1/24\", shaper",
-            "10.1.0.129/25\", shaper",
-            "24: 10.1.0.129/25 and 10.1.0.1/24 are on two devices of `router`",
-        ),
-        ("mtu = 9000", "mtu = 60", "20: an MTU of 60 is not possible | choose from 68 to 65535"),
-        ("gro = true }", "gro = true }\nmtu = 1", "22: duplicate key"),
-        ("32KiB", "1KiB", "24: a burst of 1024 bytes is less than a packet"),
-        ("100Mbit/s", "100", "24: `100` is not a bandwidth"),
-        (
-            "10.1.0.0/24 via 10.2.0.1",
-            "10.1.0.0/24 via 10.1.0.1",
-            "15: the route to 10.1.0.0/24 has no way: 10.1.0.1 is on no link of `server`",
-        ),
-        (
-            "10.1.0.0/24 via 10.2.0.1",
-            "10.1.0.0/24 via 10.2.0.9",
-            "15: the route to 10.1.0.0/24 has no way: no neighbour of `server` has 10.2.0.9",
-        ),
-        (
-            "10.1.0.0/24 via 10.2.0.1",
-            "10.1.0.0/24 via 10.2.0.2",
-            "15: the route to 10.1.0.0/24 has no way: no neighbour",
-        ),
-        ("10.1.0.0/24 via", "10.1.0.0/24 dev", "15: `10.1.0.0/24 dev 10.2.0.1` is not a route"),
-        (
-            "\"net.ipv4.ip_forward\" = 1",
-            "",
-            "5: the route to 0.0.0.0/0 has no way: `router` does not forward | write sysctls",
-        ),
-        ("net.ipv4.tcp_rmem", "kernel.pid_max", "14: `kernel.pid_max` is not a sysctl of a namespace"),
-        (
-            "net.ipv4.tcp_rmem",
-            "net.core.rmem_max",
-            "14: net.core.rmem_max cannot be set in a namespace: it is the host's",
-        ),
-        (
-            "net.ipv4.tcp_rmem",
-            "net.ipv4.tcp_congestion_control",
-            "14: net.ipv4.tcp_congestion_control has a key of its own",
-        ),
-        ("4096 65536 65536", "1'; reboot", "14: `1'; reboot` is not a value of a sysctl"),
-        ("\"reno\"", "\"re no\"", "13: `re no` is not a congestion control"),
-    ] {
+    for (from, to, expected) in MISTAKES {
         let found = error(from, to);
         if !found.starts_with(expected) || !found.contains(" | ") {
             wrong.push(format!("{to}\nfound    {found}\nexpected {expected}"));
