@@ -257,7 +257,8 @@ fn a_run_killed_at_any_moment_leaves_nothing_past_the_next() {
         run.kill().unwrap();
         run.wait().unwrap();
         let next = testbed(&["--for", "10ms", scratch.file("router.toml").to_str().unwrap()]);
-        assert_eq!(next.code, Some(0), "{next:?}");
+        // The self-check may refuse a busy host; the testbed was made and removed then, too.
+        assert!(next.code == Some(0) || next.stderr.contains("the host is too busy"), "{next:?}");
         assert_eq!(leftovers(run.id()), Vec::<String>::new(), "after {ms} ms");
     }
     // Other tests make devices outside of their namespaces for a moment only.
