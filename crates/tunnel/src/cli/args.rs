@@ -27,7 +27,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     /// Make an interface without a file, which `wg`, `ip` and wg-quick configure, until it is removed, Ctrl-C or SIGTERM
     #[command(after_help = "Examples:
   parshall tunnel run wg0 --daemon && wg setconf wg0 wg0.conf
-  WG_QUICK_USERSPACE_IMPLEMENTATION=contrib/wg-quick/parshall-wireguard wg-quick up wg0
+  WG_QUICK_USERSPACE_IMPLEMENTATION=parshall-wireguard wg-quick up wg0
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Run(RunArgs),
