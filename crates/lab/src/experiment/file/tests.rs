@@ -95,7 +95,7 @@ fn errors_have_file_line_and_hint() {
         ("json = \"/rate\"", "json = \"rate\"", 20, "`rate` is no JSON pointer", "slash"),
         ("json = \"/rate\"", "regex = '[0-9]+'", 20, "needs one group", "parentheses"),
         ("json = \"/rate\"", "regex = '([0-9]+'", 20, "is wrong", "rate: ([0-9.]+)"),
-        ("json = \"/rate\"", "", 17, "`rate` needs one source", "regex, json or measure"),
+        ("json = \"/rate\"", "", 17, "`rate` needs one source", "json, output or measure"),
         ("better = \"higher\"", "better = \"neither\"", 17, "needs a direction", "higher"),
         ("better = \"higher\"", "better = \"more\"", 19, "unknown variant `more`", "choose one of"),
         ("name = \"demand\"", "name = \"rate\"", 23, "twice", "name of its own"),

@@ -36,7 +36,7 @@ pub enum Kind {
     /// Requests and replies on open connections
     #[command(after_help = "Examples:
   parshall lab load request-response
-  parshall lab load request-response --connections 16 --threads 2 --rate 20000 --arrivals poisson
+  parshall lab load request-response --rate 20000 --arrivals poisson
   parshall lab load request-response --serve 127.0.0.1:7000 --for 1m
   parshall lab load request-response --connect 127.0.0.1:7000 --reply-bytes 4096")]
     RequestResponse(RequestArgs),
