@@ -76,7 +76,7 @@ both = threading.Barrier(2)
 def lock(first, second):
     libc.pthread_mutex_lock(first)
     both.wait()
-    os.write(1, b"%d\n" % threading.get_native_id())
+    os.write(1, b'%d\n' % threading.get_native_id())
     libc.pthread_mutex_lock(second)
 for pair in ((a, b), (b, a)):
     threading.Thread(target=lock, args=pair, daemon=True).start()

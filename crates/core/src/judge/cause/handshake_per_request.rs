@@ -6,6 +6,7 @@ use parshall_evidence::Evidence;
 
 use super::{Cause, Outcome, user_cpu_bound};
 use crate::judge::facts::Facts;
+use crate::judge::facts::requests::crypto::{CRYPTO_SHARE, crypto_share};
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
@@ -13,25 +14,18 @@ use crate::units;
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "handshake-per-request", title: "Each request pays for a TLS handshake", test };
 
-/// Share of a thread's samples in user mode that must lie in a cryptographic library.
-const MIN_CRYPTO: f64 = 0.3;
-/// Shared libraries, and prefixes of functions of runtimes that bring their own.
-const LIBRARIES: [&str; 7] =
-    ["libcrypto", "libssl", "libgnutls", "libhogweed", "libmbedcrypto", "libnss3", "libfreebl"];
-const FUNCTIONS: [&str; 6] = ["crypto/", "math/big.", "SSL_", "ssl3_", "RSA_", "rustls::"];
-
 fn test(facts: &Facts<'_>) -> Outcome {
     let setup = &facts.network.setup;
     let rate = ratio(setup.opened as f64, facts.window_s());
     let threads: Vec<u32> = facts.threads.iter().map(|t| t.rec.tid).collect();
     let Some((tid, crypto)) = threads
         .iter()
-        .map(|&tid| (tid, crypto_share(facts, tid)))
+        .map(|&tid| (tid, crypto_share(facts.capture, tid)))
         .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
     else {
         return Outcome::Untested("no thread was seen".to_string());
     };
-    if setup.connections == 0 || crypto < MIN_CRYPTO {
+    if setup.connections == 0 || crypto < CRYPTO_SHARE {
         return Outcome::Rejected(format!(
             "{} short connections, {} of a thread's samples in a cryptographic library",
             units::count(setup.connections as u64),
@@ -72,23 +66,6 @@ fn test(facts: &Facts<'_>) -> Outcome {
 /// Does this capture show handshakes rather than other computing?
 pub fn explains(facts: &Facts<'_>) -> bool {
     matches!(test(facts), Outcome::Holds(_))
-}
-
-fn crypto_share(facts: &Facts<'_>, tid: u32) -> f64 {
-    let (mut crypto, mut all) = (0u64, 0u64);
-    for sample in facts.capture.samples.iter().filter(|s| s.tid == tid && s.user) {
-        all = all.saturating_add(sample.count);
-        let stack = sample.stack.and_then(|i| facts.capture.stacks.get(i as usize));
-        let is_crypto = stack.is_some_and(|stack| {
-            stack.frames.iter().filter(|f| !f.kernel).any(|frame| {
-                let module = frame.module.rsplit('/').next().unwrap_or_default();
-                LIBRARIES.iter().any(|name| module.starts_with(name))
-                    || FUNCTIONS.iter().any(|name| frame.name.starts_with(name))
-            })
-        });
-        crypto = crypto.saturating_add(if is_crypto { sample.count } else { 0 });
-    }
-    ratio(crypto as f64, all as f64)
 }
 
 #[cfg(test)]

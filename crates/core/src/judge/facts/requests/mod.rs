@@ -3,6 +3,7 @@
 //! Each part of a path belongs to exactly one [`Spent`]; so causes never share time, and what no cause claims stays visible. The
 //! account supersedes those parts of the flows' lost time that are the same wait seen from a socket ([`supersede`]).
 mod code;
+pub mod crypto;
 mod spent;
 
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_evidence::{Capture, Hop, HopKind, OffCpu, PathPart, Service, ThreadRecord};
 
+use super::crypto::{CRYPTO_SHARE, crypto_share};
 use super::{Code, PartFact, ServiceFact};
 use crate::judge::facts::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
 use crate::stats::ratio;
@@ -169,7 +170,7 @@ impl<'c> Context<'c> {
             requests: fact.requests,
             outstanding: fact.outstanding,
             serial: is_serial(service, fact.outstanding),
-            opens: opens(fact),
+            opens: opens(fact) && !shakes_hands(fact, capture),
             connect_ns: connect_ns(service),
             observed_ns: capture.window_ns as f64,
         }
@@ -360,6 +361,13 @@ fn opens(fact: &ServiceFact<'_>) -> bool {
     let ns: f64 = setup().map(|part| part.ns).sum();
     let all: f64 = fact.parts.iter().map(|part| part.ns).sum();
     ns >= OPENING_SHARE * all && ratio(ns, fact.requests) >= super::FLOOR_NS
+}
+
+/// What opens connections is a TLS handshake, whose computing is a cause of its own.
+fn shakes_hands(fact: &ServiceFact<'_>, capture: &Capture) -> bool {
+    let hops = fact.parts.iter().filter(|part| part.rec.setup).filter_map(|part| part.rec.hops.last());
+    let tids: BTreeSet<u32> = hops.map(|hop| hop.tid).collect();
+    tids.into_iter().any(|tid| crypto_share(capture, tid) >= CRYPTO_SHARE)
 }
 
 /// How long a request waits for a connection to a server, if a large share of them does.
