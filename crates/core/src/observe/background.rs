@@ -11,11 +11,14 @@ pub const EVERY_NS: Ns = 50_000_000;
 /// Share of the time below which work that is ready to run stands still. Where the CPUs are half busy it runs half of the time;
 /// with less than this, loading would take half a second.
 const STARVED: f64 = 0.3;
+/// The least share of the time that the work must have been ready to run. Work that sleeps most of the time is in no hurry.
+const READY: f64 = 0.5;
 
-/// Whether to leave the background: between two measurements, `elapsed` apart, the work ran for `ran`, and it was `ready` to run
-/// at both. Work that mostly sleeps is not starved.
-pub fn gives_up(elapsed: Ns, ran: Ns, ready: bool) -> bool {
-    ready && (ran as f64) < STARVED * elapsed as f64
+/// Whether to leave the background: between two measurements, `elapsed` apart, the work ran for `ran` and waited for a CPU for
+/// `waited`.
+pub fn gives_up(elapsed: Ns, ran: Ns, waited: Ns) -> bool {
+    let ready = (ran + waited) as f64;
+    ready >= READY * elapsed as f64 && (ran as f64) < STARVED * ready
 }
 
 #[cfg(test)]
@@ -26,17 +29,21 @@ mod tests {
 
     #[test]
     fn a_host_that_is_half_busy_is_no_reason_to_give_up() {
-        assert!(!gives_up(50 * MS, 25 * MS, true));
+        assert!(!gives_up(50 * MS, 25 * MS, 25 * MS));
     }
 
     #[test]
     fn a_saturated_host_is() {
-        assert!(gives_up(50 * MS, 0, true));
-        assert!(gives_up(50 * MS, 9 * MS, true));
+        assert!(gives_up(50 * MS, 0, 50 * MS));
+        assert!(gives_up(50 * MS, 9 * MS, 41 * MS));
+        // It is ready for half of the time and hardly ever runs.
+        assert!(gives_up(50 * MS, MS, 30 * MS));
     }
 
     #[test]
     fn work_that_sleeps_is_not_starved() {
-        assert!(!gives_up(50 * MS, 0, false));
+        assert!(!gives_up(50 * MS, 0, 0));
+        // It works for a moment whenever it is measured.
+        assert!(!gives_up(50 * MS, MS, 2 * MS));
     }
 }

@@ -30,7 +30,7 @@ impl Background {
         let thread = thread::Background::enter(
             Duration::from_nanos(EVERY_NS),
             |last, now| {
-                gives_up(now.at_ns - last.at_ns, now.ran_ns.saturating_sub(last.ran_ns), last.ready && now.ready)
+                gives_up(now.at_ns - last.at_ns, now.ran_ns.saturating_sub(last.ran_ns), now.waited_since_ns(&last))
             },
             given_up,
         )?;
