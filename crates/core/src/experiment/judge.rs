@@ -63,7 +63,7 @@ pub struct Answer {
     pub effect: Effect,
     /// The repeat of A against A.
     pub control: Effect,
-    /// When inconclusive: so many blocks more would find the smallest difference that matters in four of five experiments.
+    /// When inconclusive: how many further blocks would find the smallest difference that matters in four of five experiments.
     pub more_blocks: Option<u32>,
 }
 

@@ -53,7 +53,7 @@ impl Dispatch {
         self.spaces.push_back(connection);
     }
 
-    /// The connection has ended with so many requests outstanding. It gets no further one.
+    /// The connection has ended with `outstanding` unanswered requests. It gets no further one.
     pub fn lost(&mut self, connection: u32, outstanding: usize) {
         self.outstanding = self.outstanding.saturating_sub(outstanding);
         self.spaces.retain(|space| *space != connection);

@@ -94,7 +94,7 @@ fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// The values of `random` below this are so many in a million; 2^32 is all.
+/// The bound below which `ppm` of a million values of `random` are; 2^32 for all of them.
 pub fn threshold(ppm: u32) -> u64 {
     (u64::from(ppm.min(MILLION)) << 32) / u64::from(MILLION)
 }

@@ -52,7 +52,7 @@ pub struct AbReport {
     pub verdict: Verdict,
     /// Blocks that count.
     pub blocks: usize,
-    /// After so many blocks an answer was looked for.
+    /// The numbers of blocks after which the answer was looked for.
     pub looks: Vec<u32>,
     /// Probability at most that a whole experiment sees a difference where there is none.
     pub error: f64,
@@ -60,7 +60,7 @@ pub struct AbReport {
     pub confidence: f64,
     /// The smallest difference that matters: a share, or in the unit of the first metric.
     pub smallest: f64,
-    /// When inconclusive: so many blocks more would find the smallest difference in four of five experiments.
+    /// When inconclusive: how many further blocks would find the smallest difference in four of five experiments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub more_blocks: Option<u32>,
     /// The first decides.

@@ -90,7 +90,7 @@ pub struct Generated {
 }
 
 impl Cpu {
-    /// The CPU time for so many requests and bytes.
+    /// `seconds` of CPU time, shared among these requests and bytes.
     pub fn new(seconds: f64, requests: u64, bytes: u64) -> Self {
         let per = |units: f64| (units > 0.0).then_some(seconds * 1e6 / units);
         Self { seconds, us_per_kb: per(bytes as f64 / 1e3), us_per_request: per(requests as f64), busiest_thread: None }
