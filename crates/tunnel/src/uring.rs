@@ -355,9 +355,8 @@ impl Trains for RingTrains {
         self.settle(sockets);
         self.counts.add(Count::SendCalls, 1);
         let count = self.waiting.len();
-        let mut slots = (0..self.in_flight.len()).filter(|slot| self.in_flight[*slot].is_none()).collect::<Vec<_>>();
         for (n, (batch, target)) in self.waiting.drain(..).enumerate() {
-            let slot = slots.pop().expect("there are as many slots as batches");
+            let slot = self.in_flight.iter().position(Option::is_none).expect("there are as many slots as batches");
             let fd = Self::fd(sockets, &target.to);
             let request = self.ring.send_message(fd, batch, n + 1 < count, self.zero_copy, SEND + slot as u64);
             self.in_flight[slot] = Some(InFlight { target, request, result: None });
