@@ -4,6 +4,7 @@
 #![warn(missing_docs)]
 
 pub mod cgroup;
+pub mod control_socket;
 pub mod error;
 pub mod flags;
 pub mod foreign_file;
@@ -12,6 +13,8 @@ pub mod http;
 pub mod log;
 pub mod mountinfo;
 pub mod netns;
+#[cfg(feature = "http")]
+pub mod open_metrics;
 pub mod output;
 pub mod private_file;
 pub mod proc_fs;

@@ -4,9 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 
 use parshall_core::relay::config::Global;
+use parshall_host::control_socket::BoundPath;
 use parshall_sys::privileges::User;
 
-use super::control::socket_path::{self, Bound};
+use super::control::socket_path;
 use super::log::Sink;
 use super::open::Pool;
 use parshall_host::error::UserError;
@@ -16,7 +17,7 @@ use parshall_host::error::UserError;
 pub struct Opened {
     sink: Option<Sink>,
     metrics: Option<Option<TcpListener>>,
-    control: Option<(Option<Bound>, Option<UnixListener>)>,
+    control: Option<(Option<BoundPath>, Option<UnixListener>)>,
 }
 
 /// The open endpoints. The sockets are duplicates, for a successor.
@@ -24,7 +25,7 @@ pub struct Opened {
 pub struct Management {
     metrics: Option<TcpListener>,
     socket: Option<UnixListener>,
-    control: Option<Bound>,
+    control: Option<BoundPath>,
 }
 
 impl Opened {
@@ -98,7 +99,7 @@ fn control(
     configured: Option<&str>,
     pool: &mut Pool,
     owner: Option<&User>,
-) -> anyhow::Result<(Option<Bound>, Option<UnixListener>)> {
+) -> anyhow::Result<(Option<BoundPath>, Option<UnixListener>)> {
     let opened = socket_path::inherit(configured, pool).map_or_else(|| socket_path::bind(configured, owner), Ok);
     let opened = opened.and_then(|(bound, listener)| {
         owner.map_or(Ok(()), |owner| bound.give_to(owner))?;

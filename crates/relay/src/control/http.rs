@@ -8,6 +8,7 @@ use super::metrics;
 use super::snapshot::Snapshot;
 use super::status::Status;
 use parshall_host::http::{Answer, TEXT, answer};
+use parshall_host::open_metrics::CONTENT_TYPE;
 
 /// The time from accept to the last byte of the response.
 const TIME_MAX: Duration = Duration::from_secs(10);
@@ -23,7 +24,7 @@ pub async fn serve(listener: std::net::TcpListener, status: Arc<Status>) {
 fn respond(path: &str, status: &Status) -> Answer {
     match path {
         "/metrics" => match metrics::text(Snapshot::take(status)) {
-            Ok(text) => answer(StatusCode::OK, metrics::CONTENT_TYPE, text),
+            Ok(text) => answer(StatusCode::OK, CONTENT_TYPE, text),
             Err(_) => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "the metrics could not be written\n"),
         },
         // A load balancer in front then sends no new connections.

@@ -2,21 +2,16 @@
 //! run side by side and `relay top` finds them: in `/run/parshall` (root), in `/run/parshall/UID` (root has started it with
 //! `user`), or in `$XDG_RUNTIME_DIR/parshall` or `/tmp/parshall-UID`. The socket and its directory belong to the user that
 //! the relay becomes, who can connect to it and remove it.
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use parshall_host::foreign_file::Pinned;
+use parshall_host::control_socket::{self, BoundPath, is_served};
 use parshall_sys::privileges::{User, current};
-use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::open::Pool;
-
-/// The accept queue.
-const BACKLOG: i32 = 16;
 
 /// The directory for relays that root has started.
 const SYSTEM: &str = "/run/parshall";
@@ -49,64 +44,19 @@ fn of_pid(directory: &Path, pid: u32) -> PathBuf {
     directory.join(format!("relay-{pid}.sock"))
 }
 
-/// A bound control socket. Its path is removed when this is dropped.
-#[derive(Debug)]
-pub struct Bound {
-    pub path: PathBuf,
-    inode: Option<(u64, u64)>,
-}
-
-impl Bound {
-    fn new(path: PathBuf) -> Self {
-        Self { inode: inode(&path), path }
-    }
-
-    /// Changes the owner of its path. Fails if that is not the socket that was bound, or has another hard link.
-    pub fn give_to(&self, user: &User) -> io::Result<()> {
-        // Pinned, so that the path cannot be replaced between the checks and the change of owner.
-        let file = Pinned::at(&self.path)?;
-        let found = file.metadata()?;
-        if (found.uid(), found.gid()) == (user.uid, user.gid) {
-            return Ok(());
-        }
-        if !found.file_type().is_socket() || found.nlink() != 1 || Some((found.dev(), found.ino())) != self.inode {
-            return Err(io::Error::other("another file has taken its place"));
-        }
-        chown(file.path(), Some(user.uid), Some(user.gid))
-    }
-
-    /// Keeps the path: a successor serves the socket.
-    pub fn hand_over(mut self) {
-        self.inode = None;
-    }
-}
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        // Another process may have replaced it.
-        if self.inode.is_some() && inode(&self.path) == self.inode {
-            fs::remove_file(&self.path).ok();
-        }
-    }
-}
-
-fn inode(path: &Path) -> Option<(u64, u64)> {
-    fs::symlink_metadata(path).ok().map(|m| (m.dev(), m.ino()))
-}
-
 /// Takes the control socket of a predecessor from the inherited sockets. Without privileges this process might not be able
 /// to create its path.
-pub fn inherit(configured: Option<&str>, pool: &mut Pool) -> Option<(Bound, UnixListener)> {
+pub fn inherit(configured: Option<&str>, pool: &mut Pool) -> Option<(BoundPath, UnixListener)> {
     let is_wanted = |path: &str| match configured {
         Some(wanted) => path == wanted,
         None => is_relay_socket_name(Path::new(path)),
     };
     let (path, socket) = pool.take_unix(is_wanted)?;
-    Some((Bound::new(PathBuf::from(path)), UnixListener::from(socket)))
+    Some((BoundPath::adopt(PathBuf::from(path)), UnixListener::from(socket)))
 }
 
 /// Binds the socket, with mode 0600. Without a configured path it is in the directory of `owner`, if that is given.
-pub fn bind(configured: Option<&str>, owner: Option<&User>) -> io::Result<(Bound, UnixListener)> {
+pub fn bind(configured: Option<&str>, owner: Option<&User>) -> io::Result<(BoundPath, UnixListener)> {
     let path = match configured {
         Some(path) => PathBuf::from(path),
         None => {
@@ -116,22 +66,7 @@ pub fn bind(configured: Option<&str>, owner: Option<&User>) -> io::Result<(Bound
             of_pid(&directory, std::process::id())
         }
     };
-    if let Ok(metadata) = fs::symlink_metadata(&path) {
-        if !metadata.file_type().is_socket() {
-            return Err(io::Error::other("it exists and is no socket"));
-        }
-        if answers(&path).is_ok() {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers there"));
-        }
-        fs::remove_file(&path)?;
-    }
-    // bind(2) gives the path the mode of the socket (unix_bind in net/unix/af_unix.c), so that others can never connect.
-    let socket = File::from(OwnedFd::from(Socket::new(Domain::UNIX, Type::STREAM, None)?));
-    socket.set_permissions(fs::Permissions::from_mode(0o600))?;
-    let socket = Socket::from(OwnedFd::from(socket));
-    socket.bind(&SockAddr::unix(&path)?)?;
-    socket.listen(BACKLOG)?;
-    Ok((Bound::new(path), UnixListener::from(OwnedFd::from(socket))))
+    control_socket::bind(path)
 }
 
 /// Creates the directory for this user or for `owner`, with a parent of this user. Refuses an existing one that belongs to
@@ -161,24 +96,9 @@ fn is_safe(directory: &Path, uid: u32) -> bool {
     fs::symlink_metadata(directory).is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o022 == 0)
 }
 
-/// Whether a process listens on the path. Does not wait: a process that accepts nothing must not block this one.
-fn answers(path: &Path) -> io::Result<()> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
-    match socket.connect(&SockAddr::unix(path)?) {
-        // Its accept queue is full.
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
-        result => result,
-    }
-}
-
 /// Removes the sockets of relays that were killed.
 fn remove_dead(directory: &Path) {
-    let is_socket = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
-    for path in all(directory).into_iter().filter(|path| is_socket(path)) {
-        if matches!(answers(&path), Err(e) if e.kind() == io::ErrorKind::ConnectionRefused) {
-            fs::remove_file(path).ok();
-        }
-    }
+    all(directory).iter().for_each(|path| control_socket::remove_if_unserved(path));
 }
 
 /// The control sockets in a directory.
@@ -197,7 +117,7 @@ fn is_relay_socket_name(path: &Path) -> bool {
 
 /// The control sockets in these directories on which a relay listens.
 pub fn alive(directories: &[PathBuf]) -> Vec<PathBuf> {
-    directories.iter().flat_map(|directory| all(directory)).filter(|path| answers(path).is_ok()).collect()
+    directories.iter().flat_map(|directory| all(directory)).filter(|path| is_served(path)).collect()
 }
 
 #[cfg(test)]
@@ -207,12 +127,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_accessible_to_its_owner_only_and_removed_at_the_end() {
+    fn a_successor_takes_the_socket_that_it_was_configured_with() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("c");
         let text = path.to_str().expect("UTF-8");
         let (first, listener) = bind(Some(text), None).expect("bound");
-        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         assert!(bind(Some(text), None).is_err(), "another relay has it");
         let mut pool = Pool::new(vec![listener.try_clone().expect("a descriptor").into()]);
         assert!(inherit(Some("/elsewhere"), &mut pool).is_none());
@@ -221,17 +140,6 @@ mod tests {
         assert!(UnixStream::connect(&path).is_ok(), "the successor's stays");
         drop(second);
         assert!(!path.exists());
-        drop(UnixListener::bind(&path).expect("bound"));
-        bind(Some(text), None).expect("what a killed relay left is replaced");
-    }
-
-    #[test]
-    fn files_that_are_no_sockets_are_not_replaced() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("file");
-        fs::write(&path, "precious").expect("written");
-        assert!(bind(path.to_str(), None).is_err());
-        assert_eq!(fs::read_to_string(&path).expect("there"), "precious");
     }
 
     #[test]
@@ -262,25 +170,7 @@ mod tests {
         let path = theirs.join("relay-1.sock");
         let (bound, _listener) = bind(path.to_str(), Some(&nobody)).expect("bound");
         bound.give_to(&nobody).expect("given");
-        bound.give_to(&nobody).expect("it is theirs");
         let metadata = fs::metadata(&path).expect("there");
         assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o777), (65534, 65534, 0o600));
-    }
-
-    #[test]
-    fn only_the_socket_that_was_bound_changes_its_owner() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("relay-1.sock");
-        let other = User { uid: 65533, gid: 65533 };
-        let (bound, _listener) = bind(path.to_str(), None).expect("bound");
-        // Another name of it, as somebody might make who wants a file of ours.
-        fs::hard_link(&path, dir.path().join("link")).expect("linked");
-        assert!(bound.give_to(&other).is_err());
-        fs::remove_file(&path).expect("ours");
-        fs::write(&path, "precious").expect("written");
-        assert!(bound.give_to(&other).is_err());
-        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("relay-2.sock")).expect("a link");
-        assert!(Bound::new(dir.path().join("relay-2.sock")).give_to(&other).is_err());
-        assert_eq!(fs::metadata("/etc/passwd").expect("there").uid(), 0);
     }
 }

@@ -14,6 +14,7 @@ use super as prometheus;
 use super::profile::{self, Refused};
 use super::self_metrics::Status;
 use parshall_host::http::{Answer, Peer, TEXT, answer};
+use parshall_host::open_metrics::CONTENT_TYPE;
 
 /// The maximum duration of a profile.
 const PROFILE_SECONDS_MAX: u64 = 120;
@@ -125,7 +126,7 @@ async fn respond(request: &Request<Incoming>, status: &Status, token: Option<&To
     let query = request.uri().query().unwrap_or_default();
     match request.uri().path() {
         "/metrics" => match prometheus::text(status) {
-            Ok(text) => answer(StatusCode::OK, prometheus::CONTENT_TYPE, text),
+            Ok(text) => answer(StatusCode::OK, CONTENT_TYPE, text),
             Err(_) => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "the metrics could not be written\n"),
         },
         "/healthz" => match status.late() {

@@ -16,18 +16,13 @@ use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 use parshall_evidence::socket::Kind;
 use parshall_evidence::socket::selection::state_name;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
+use parshall_host::open_metrics::{self, Families};
+use prometheus_client::encoding::NoLabelSet;
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 
-use self::self_metrics::{State, Status};
+use self::self_metrics::Status;
 use super::{Account, Sink};
 
-/// The media type of the format.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The prefix of every name.
 pub const PREFIX: &str = "parshall_sockets";
 
@@ -76,81 +71,11 @@ impl Sink for PrometheusSink {
 /// # Errors
 /// Those of the encoder.
 pub fn text(status: &Status) -> Result<String, fmt::Error> {
-    let (state, aggregates) = status.read();
-    let mut registry = Registry::with_prefix(PREFIX);
-    registry.register_collector(Box::new(Source { state, aggregates }));
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry)?;
-    Ok(text)
-}
-
-#[derive(Debug)]
-struct Source {
-    state: State,
-    aggregates: Option<Arc<Snapshot>>,
-}
-
-impl Collector for Source {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        if let Some(snapshot) = &self.aggregates {
-            aggregates(snapshot, &mut Families { encoder: &mut encoder })?;
-        }
-        self_metrics::encode(&self.state, &mut encoder)
-    }
-}
-
-/// Writes families of metrics.
-pub struct Families<'a, 'e> {
-    pub encoder: &'a mut DescriptorEncoder<'e>,
-}
-
-impl Families<'_, '_> {
-    /// A family of counters.
-    pub fn counters<L: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (L, u64)>,
-    ) -> fmt::Result {
-        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (labels, value) in samples {
-            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
-    }
-
-    /// A family of gauges.
-    pub fn gauges<L: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (L, f64)>,
-    ) -> fmt::Result {
-        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (labels, value) in samples {
-            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
-    }
-
-    /// A counter without labels.
-    pub fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        self.single(name, help, &ConstCounter::new(value))
-    }
-
-    /// A counter of seconds without labels.
-    pub fn counter_s(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
-        self.single(name, help, &ConstCounter::new(value))
-    }
-
-    /// A gauge without labels.
-    pub fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
-        self.single(name, help, &ConstGauge::new(value))
-    }
-
-    fn single(&mut self, name: &str, help: &str, value: &impl EncodeMetric) -> fmt::Result {
-        value.encode(self.encoder.encode_descriptor(name, help, None, value.metric_type())?)
-    }
+    let (state, snapshot) = status.read();
+    open_metrics::text(PREFIX, move |families| {
+        snapshot.as_ref().map_or(Ok(()), |snapshot| aggregates(snapshot, families))?;
+        self_metrics::encode(&state, families)
+    })
 }
 
 /// Names and values of labels.

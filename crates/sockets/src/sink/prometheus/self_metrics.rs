@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use parshall_core::sockets::aggregate::{Limits, Snapshot};
 use parshall_evidence::socket::Completeness;
-use prometheus_client::encoding::DescriptorEncoder;
-
-use super::Families;
-use crate::sink::Account;
+use parshall_host::open_metrics::Families;
 use parshall_host::process::Process;
+
+use crate::sink::Account;
 
 /// The cost and the completeness of a dump.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -135,13 +134,12 @@ impl Status {
 ///
 /// # Errors
 /// Those of the encoder.
-pub fn encode(state: &State, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
-    let mut families = Families { encoder };
-    dumps(state, &mut families)?;
-    completeness(state, &mut families)?;
-    sinks(state, &mut families)?;
-    process(&mut families)?;
-    state.limits.as_ref().map_or(Ok(()), |l| limits(l, &mut families))
+pub fn encode(state: &State, families: &mut Families<'_, '_>) -> std::fmt::Result {
+    dumps(state, families)?;
+    completeness(state, families)?;
+    sinks(state, families)?;
+    process(families)?;
+    state.limits.as_ref().map_or(Ok(()), |l| limits(l, families))
 }
 
 fn seconds(ns: u64) -> f64 {
