@@ -14,6 +14,9 @@ use crate::units;
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "handshake-per-request", title: "Each request pays for a TLS handshake", test };
 
+/// A handshake is an exchange of its own before the request's (RFC 8446, section 2), so fewer a connection are no handshakes.
+const MIN_EXCHANGES: f64 = 1.5;
+
 fn test(facts: &Facts<'_>) -> Outcome {
     let setup = &facts.network.setup;
     let rate = ratio(setup.opened as f64, facts.window_s());
@@ -30,6 +33,12 @@ fn test(facts: &Facts<'_>) -> Outcome {
             "{} short connections, {} of a thread's samples in a cryptographic library",
             units::count(setup.connections as u64),
             units::percent(crypto)
+        ));
+    }
+    if setup.exchanges < MIN_EXCHANGES {
+        return Outcome::Rejected(format!(
+            "{:.1} exchanges a connection, and a handshake and a request are two",
+            setup.exchanges.max(1.0)
         ));
     }
     let Some(mut candidate) =
@@ -74,7 +83,7 @@ mod tests {
 
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
 
-    fn busy(module: &str, kept: bool) -> Capture {
+    fn busy(module: &str, kept: bool, exchanges: u64) -> Capture {
         let short = (0..200).map(|i| {
             let mut flow = FlowBuilder::new(2 * i, Role::Server)
                 .cell(FlowState::RxWaiting, Release::AppRecv, 3 * MS, 1)
@@ -83,7 +92,7 @@ mod tests {
                 (flow.record.begin_ns, flow.record.end_ns) = (i * 4 * MS + 1, i * 4 * MS + 4 * MS);
                 flow.record.last.state = 7;
             }
-            flow.record.calls.exchanges = 2;
+            flow.record.calls.exchanges = exchanges;
             flow
         });
         let mut capture = capture(short.collect(), vec![ThreadBuilder::new(101).samples(950, 20)]);
@@ -102,8 +111,13 @@ mod tests {
 
     #[test]
     fn handshakes_are_what_a_thread_computes() {
-        assert_eq!(verdict_of(&busy("/usr/lib/libcrypto.so.3", false)), "handshake-per-request");
-        assert_eq!(verdict_of(&busy("/usr/bin/service", false)), "user-cpu-bound");
-        assert_eq!(verdict_of(&busy("/usr/lib/libcrypto.so.3", true)), "user-cpu-bound");
+        assert_eq!(verdict_of(&busy("/usr/lib/libcrypto.so.3", false, 2)), "handshake-per-request");
+        assert_eq!(verdict_of(&busy("/usr/bin/service", false, 2)), "user-cpu-bound");
+        assert_eq!(verdict_of(&busy("/usr/lib/libcrypto.so.3", true, 2)), "user-cpu-bound");
+    }
+
+    #[test]
+    fn a_request_that_computes_hashes_is_no_handshake() {
+        assert_eq!(verdict_of(&busy("/usr/lib/libcrypto.so.3", false, 1)), "user-cpu-bound");
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Look-alikes: connections that are closed in order (`connection-per-request`), a few resets at the end of many requests, and
 //! clients that give up (what their requests waited for is the cause then).
-use parshall_evidence::Place;
 use parshall_evidence::socket::selection::state::CLOSE;
+use parshall_evidence::{Place, Service};
 
 use super::{Candidate, Cause, Outcome, Refused};
 use crate::judge::facts::{Facts, Lost, rtt_ns};
@@ -18,6 +18,8 @@ pub const CAUSE: Cause = Cause { id: "resets", title: "Connections end with a re
 const MIN_SHARE: f64 = 0.2;
 /// Fewer resets in the window are an accident.
 const MIN_RESETS: u64 = 5;
+/// Beside more requests for each reset, hardly any request pays for one.
+const MAX_REQUESTS: f64 = 100.0;
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let net = &facts.capture.net;
@@ -34,6 +36,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let hops = facts.capture.services.len() as u64;
     if abandoned.saturating_mul(hops + 1) >= resets {
         return Outcome::Rejected(format!("{counts}, where clients gave up {} requests", units::count(abandoned)));
+    }
+    let requests: f64 = facts.capture.services.iter().map(|s| requests_in(s, facts.window_s())).sum();
+    if requests > MAX_REQUESTS * resets as f64 {
+        return Outcome::Rejected(format!(
+            "{counts}, beside {} requests",
+            words::about(true, units::count_f(requests))
+        ));
     }
     let sent = net.resets_sent > net.resets_received / 2;
     let unread = rose("TcpExt.TCPAbortOnClose");
@@ -65,6 +74,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.refused =
         Some(Refused { count: resets, of: closed, wait_ns: resets as f64 * (opening_ns(facts) + exchange_ns(facts)) });
     candidate.holds()
+}
+
+/// The requests that a service answered in the window.
+fn requests_in(service: &Service, window_s: f64) -> f64 {
+    ratio(service.requests as f64 * window_s, service.observed_ns as f64 / 1e9)
 }
 
 /// What a client spends to open another connection: a round trip, and what its protocol asks before the first request.
@@ -112,6 +126,17 @@ mod tests {
         capture.services = vec![service.build()];
         assert_eq!(verdict_of(&capture), "resets");
         capture.net.resets_sent = 3;
+        assert_ne!(verdict_of(&capture), "resets");
+    }
+
+    #[test]
+    fn a_few_beside_very_many_requests_are_an_accident() {
+        let mut capture = short_lives(5);
+        (capture.net.closed, capture.net.opened) = (10, 10);
+        let service = |requests| ServiceBuilder::new(7000).requests(requests, 0.5).build();
+        capture.services = vec![service(100)];
+        assert_eq!(verdict_of(&capture), "resets");
+        capture.services = vec![service(10_000)];
         assert_ne!(verdict_of(&capture), "resets");
     }
 

@@ -115,11 +115,12 @@ fn paired(thread: &ThreadFact<'_>) -> f64 {
 }
 
 /// How busy the threads of a process are together with each of its streams: a runtime moves the copying of one stream between its
-/// threads, none of which is busy by itself.
+/// threads, none of which is busy by itself. Between slices other threads may have copied, so within them counts too.
 fn together(facts: &Facts<'_>, thread: &ThreadFact<'_>) -> f64 {
     let pid = thread.rec.pid;
-    let copying = facts.threads.iter().filter(|t| t.rec.pid == pid && paired(t) >= 0.5);
-    let sum: f64 = copying.map(busy).sum();
+    let copying = || facts.threads.iter().filter(|t| t.rec.pid == pid && paired(t) >= 0.5);
+    let sliced: f64 = copying().map(|t| ratio(t.rec.on_cpu_ns as f64, t.rec.observed_ns as f64)).sum();
+    let sum = copying().map(busy).sum::<f64>().max(sliced);
     let streams = facts.flows.iter().filter(|f| f.rec.pid == pid && f.shape == Shape::StreamIn).count();
     ratio(sum, streams.clamp(1, facts.capture.host.cpus.max(1) as usize) as f64)
 }
