@@ -70,7 +70,7 @@ pub fn run(
     steps.progress.show(&format!("observing for {} s", request.window.as_secs_f64()));
     testbed.start(&stage, measured, &[], interrupt)?;
     interrupt.sleep(WARM_UP)?;
-    let capture = observe_subject(recipe, &testbed, request)?;
+    let capture = observe_subject(&recipe.subject, &testbed, request)?;
     interrupt.check()?;
     testbed.end(measured);
     save.map_or(Ok(()), |file| diagnose::case::write(&capture, file))?;

@@ -1,5 +1,8 @@
 //! The cases, faults and controls that are embedded in the binary. A new one needs its file and a line here.
+use std::time::Duration;
+
 use super::recipe::Recipe;
+use super::study::Study;
 use parshall_host::error::UserError;
 
 /// What kind of recipe a file is.
@@ -36,7 +39,7 @@ macro_rules! entries {
 
 /// All of them, in the order of `lab list`.
 pub const ENTRIES: &[Entry] = entries! {
-    Case "cases": "nagle-stall" "held-row-lock";
+    Case "cases": "nagle-stall" "held-row-lock" "uring-tunnel" "missing-gbits";
     Fault "faults":
         "nagle-delayed-ack" "nagle-hold" "cork-held" "small-copy-buffer" "user-cpu-bound" "slow-reader"
         "slow-reader-own-sender"
@@ -55,10 +58,22 @@ pub const ENTRIES: &[Entry] = entries! {
         "port-exhaustion-twin" "receive-queue-collapse-twin" "rtt-window-twin-near" "serial-protocol-twin-near" "syn-loss-twin";
 };
 
+/// What a file describes.
+#[derive(Debug)]
+pub enum Content {
+    Recipe(Box<Recipe>),
+    /// A case that is made of comparisons.
+    Study(Study),
+}
+
 impl Entry {
-    /// Parses the file. The embedded files are tested, so an error here is a fault of the build.
-    pub fn recipe(&self) -> Result<Recipe, UserError> {
-        Recipe::parse(self.name, self.text)
+    /// Parses the file. The embedded files are tested, so an error here is a fault of the build. Observations last for `window`, and
+    /// the load of a study's trial for `time`, if that is given.
+    pub fn read(&self, window: Duration, time: Option<Duration>) -> Result<Content, UserError> {
+        if Study::is_one(self.text) {
+            return Study::parse(self.name, self.text, window, time).map(Content::Study);
+        }
+        Recipe::parse(self.name, self.text).map(|recipe| Content::Recipe(Box::new(recipe)))
     }
 }
 
@@ -121,7 +136,14 @@ mod tests {
     #[test]
     fn every_embedded_file_parses_and_holds_its_own_name() {
         for entry in ENTRIES {
-            let recipe = entry.recipe().unwrap_or_else(|error| panic!("{} ({})", error.what, error.hint));
+            let content = entry.read(Duration::from_secs(5), None);
+            let recipe = match content.unwrap_or_else(|error| panic!("{} ({})", error.what, error.hint)) {
+                Content::Recipe(recipe) => recipe,
+                Content::Study(study) => {
+                    assert_eq!((study.id.as_str(), entry.kind), (entry.name, Kind::Case));
+                    continue;
+                }
+            };
             assert_eq!(recipe.id, entry.name);
             match entry.kind {
                 Kind::Control => assert!(recipe.expect.not_accused, "{}", entry.name),

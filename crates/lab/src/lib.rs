@@ -16,6 +16,7 @@ mod process;
 mod recipe;
 pub mod request;
 mod run;
+mod study;
 mod terminal;
 mod testbed;
 mod units;

@@ -1,7 +1,9 @@
 //! `lab list`: the cases, faults, controls and loads.
+use std::time::Duration;
+
 use serde::Serialize;
 
-use super::catalog::{ENTRIES, Kind};
+use super::catalog::{Content, ENTRIES, Kind};
 use super::units::Format;
 use super::{load, terminal};
 
@@ -17,14 +19,16 @@ struct Line {
 pub fn run(format: Format) -> anyhow::Result<()> {
     let mut lines = Vec::new();
     for entry in ENTRIES {
-        let recipe = entry.recipe()?;
+        let (title, expected) = match entry.read(Duration::from_secs(5), None)? {
+            Content::Recipe(recipe) => (recipe.title, Some(recipe.expect.to_string())),
+            Content::Study(study) => (study.title, None),
+        };
         let kind = match entry.kind {
             Kind::Case => "case",
             Kind::Fault => "fault",
             Kind::Control => "control",
         };
-        let expected = Some(recipe.expect.to_string());
-        lines.push(Line { name: entry.name.into(), kind, title: recipe.title, expected });
+        lines.push(Line { name: entry.name.into(), kind, title, expected });
     }
     lines.extend(load::KINDS.map(|(name, title)| Line {
         name: format!("load {name}"),

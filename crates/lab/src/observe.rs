@@ -9,7 +9,7 @@ use parshall_diagnose::subject::{Select, Within};
 use parshall_evidence::Capture;
 use parshall_host::netns::Netns;
 
-use crate::recipe::Recipe;
+use crate::recipe::SubjectSpec;
 use crate::request::RunRequest;
 use crate::testbed::Testbed;
 
@@ -18,9 +18,9 @@ pub const WARM_UP: Duration = Duration::from_millis(500);
 /// Processes end by themselves this long after the observation should have.
 pub const MARGIN: Duration = Duration::from_secs(25);
 
-/// Observes the subject of the recipe in the running testbed.
-pub fn observe_subject(recipe: &Recipe, testbed: &Testbed, request: &RunRequest) -> anyhow::Result<Capture> {
-    let select = match &recipe.subject.process {
+/// Observes the subject in the running testbed.
+pub fn observe_subject(subject: &SubjectSpec, testbed: &Testbed, request: &RunRequest) -> anyhow::Result<Capture> {
+    let select = match &subject.process {
         Some(name) => {
             let pid = testbed.pid(name).with_context(|| format!("the process {name} is not running"))?;
             Select::Pids(vec![pid])

@@ -37,10 +37,14 @@ pub struct RunRequest {
     /// Runs of each.
     pub runs: u32,
     pub format: Format,
-    /// Where captures are saved; several get names and numbers in their file names.
+    /// Where captures, or results of comparisons, are saved; several get names and numbers in their file names.
     pub save: Option<PathBuf>,
     /// The best rung of evidence to use; None for the best that the host offers.
     pub rung: Option<Rung>,
+    /// Blocks or passes at most in cases that compare, instead of those of the case.
+    pub blocks: Option<u32>,
+    /// Only try whether everything can run.
+    pub check: bool,
 }
 
 /// A validated `parshall lab testbed`.

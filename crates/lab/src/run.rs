@@ -1,15 +1,16 @@
 //! `lab run` of faults and controls: set up, observe, judge, and check the verdict.
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
+use parshall_core::units;
 use parshall_diagnose::{self as diagnose, report};
 use parshall_evidence::Report;
 use parshall_host::output;
-use parshall_host::private_file::PrivateFile;
 use serde::Serialize;
 
-use crate::catalog::{Entry, Kind};
+use crate::catalog::{Content, Entry, Kind};
 use crate::interrupt::Interrupt;
 use crate::load::Outcome;
 use crate::observe::{MARGIN, WARM_UP, observe_subject};
@@ -17,8 +18,10 @@ use crate::recipe::{Recipe, verdict_name};
 use crate::request::RunRequest;
 use crate::testbed::Testbed;
 use crate::units::Format;
-use crate::{case, catalog, terminal, testbed};
+use crate::{case, catalog, study, terminal, testbed};
 
+/// How long a load runs with `--check`.
+const CHECK_TIME: Duration = Duration::from_millis(300);
 /// The format of a run's result.
 pub const RUN_SCHEMA: &str = "parshall.lab-run/1";
 /// One run, as JSON.
@@ -55,9 +58,8 @@ pub fn run(request: &RunRequest, interrupt: &Interrupt) -> anyhow::Result<bool> 
             interrupt.check()?;
             let save =
                 request.save.as_deref().map(|path| if many { numbered(path, entry.name, n) } else { path.into() });
-            // A path that cannot be written is reported before the testbed is made.
-            let save = save.as_deref().map(diagnose::case::create).transpose()?;
-            all_right &= run_one(entry, request, save, interrupt).with_context(|| format!("lab run {}", entry.name))?;
+            all_right &= run_one(entry, request, save.as_deref(), interrupt)
+                .with_context(|| format!("lab run {}", entry.name))?;
         }
     }
     Ok(all_right)
@@ -70,16 +72,25 @@ fn numbered(path: &Path, name: &str, n: u32) -> PathBuf {
     path.with_file_name(format!("{stem}-{name}-{n}{extension}"))
 }
 
-fn run_one(
-    entry: &Entry,
-    request: &RunRequest,
-    save: Option<PrivateFile>,
-    interrupt: &Interrupt,
-) -> anyhow::Result<bool> {
-    let recipe = entry.recipe()?;
-    if let Some(program) = recipe.needs.iter().find(|program| !installed(program)) {
-        return skip(entry, &recipe, request, &format!("needs {program}"));
+fn run_one(entry: &Entry, request: &RunRequest, save: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<bool> {
+    let recipe = match entry.read(request.window, request.check.then_some(CHECK_TIME))? {
+        Content::Recipe(recipe) => recipe,
+        Content::Study(study) => {
+            return match missing(&study.needs) {
+                Some(program) => skip(entry, "the expected answers", request, program),
+                None if request.check => study::check(&study, interrupt),
+                None => study::run(&study, request, save, interrupt),
+            };
+        }
+    };
+    if let Some(program) = missing(&recipe.needs) {
+        return skip(entry, &recipe.expect.to_string(), request, program);
     }
+    if request.check {
+        return check(&recipe, interrupt);
+    }
+    // A path that cannot be written is reported before the testbed is made.
+    let save = save.map(diagnose::case::create).transpose()?;
     if entry.kind == Kind::Case {
         return case::run(&recipe, request, save, interrupt);
     }
@@ -91,7 +102,7 @@ fn run_one(
     interrupt.sleep(WARM_UP)?;
     testbed.check_alive()?;
     progress.show(&format!("observing for {} s", request.window.as_secs_f64()));
-    let capture = observe_subject(&recipe, &testbed, request)?;
+    let capture = observe_subject(&recipe.subject, &testbed, request)?;
     interrupt.check()?;
     testbed.check_alive()?;
     let loads = testbed.end_all();
@@ -102,6 +113,21 @@ fn run_one(
     let matched = recipe.expect.matches(&report);
     print(entry, &recipe, request, &report, matched, loads)?;
     Ok(matched)
+}
+
+/// Makes the testbed and starts the processes, and nothing else.
+fn check(recipe: &Recipe, interrupt: &Interrupt) -> anyhow::Result<bool> {
+    let stage = recipe.stage();
+    let mut testbed = Testbed::make(&stage, WARM_UP + MARGIN)?;
+    testbed.start_all(&stage, interrupt)?;
+    interrupt.sleep(CHECK_TIME)?;
+    testbed.check_alive()?;
+    terminal::line(&format!(
+        "{}: {} can run here",
+        recipe.id,
+        units::plural(stage.processes.len() as u64, "process", "processes")
+    ))?;
+    Ok(true)
 }
 
 fn print(
@@ -142,7 +168,8 @@ fn print(
     Ok(())
 }
 
-fn skip(entry: &Entry, recipe: &Recipe, request: &RunRequest, why: &str) -> anyhow::Result<bool> {
+fn skip(entry: &Entry, expected: &str, request: &RunRequest, program: &str) -> anyhow::Result<bool> {
+    let why = format!("needs {program}");
     match request.format {
         Format::Text => terminal::line(&format!("{}: skipped: {why}", entry.name))?,
         Format::Json => {
@@ -151,10 +178,10 @@ fn skip(entry: &Entry, recipe: &Recipe, request: &RunRequest, why: &str) -> anyh
                 name: entry.name,
                 kind: entry.kind,
                 status: "skipped",
-                expected: recipe.expect.to_string(),
+                expected: expected.to_owned(),
                 got: None,
                 matched: false,
-                skipped: Some(why.to_owned()),
+                skipped: Some(why),
                 loads: BTreeMap::new(),
                 report: None,
             };
@@ -164,7 +191,8 @@ fn skip(entry: &Entry, recipe: &Recipe, request: &RunRequest, why: &str) -> anyh
     Ok(true)
 }
 
-fn installed(program: &str) -> bool {
+/// The first of these programs that is not installed.
+fn missing(programs: &[String]) -> Option<&String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+    programs.iter().find(|program| !std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }

@@ -304,7 +304,10 @@ json = "/bytes"
     );
     let done = run("ab", &file, &[]);
     let report = json(&done);
-    assert_eq!((report["ab"]["verdict"].as_str(), done.code), (Some("better"), Some(0)), "{done:?}");
+    // On a busy host A may differ from its repeat, and then the answer is refused, whatever B does.
+    let answer = (report["ab"]["verdict"].as_str(), done.code);
+    assert!([(Some("better"), Some(0)), (Some("control-differs"), Some(4))].contains(&answer), "{answer:?}");
+    assert!(report["ab"]["metrics"][0]["effect"]["low"].as_f64().unwrap() > 1.0, "{}", report["ab"]["metrics"][0]);
     let demand = &report["ab"]["metrics"][1];
     assert!(demand["name"] == "demand" && demand["effect"]["change"].as_f64().unwrap() < -0.5, "{demand}");
     let trial = &lines(&scratch.file("veth.results.jsonl"))[1];
@@ -312,4 +315,15 @@ json = "/bytes"
         trial["cpu_s"]["server"].as_f64().unwrap() > 0.0 && trial["counters"]["TcpInSegs"].as_u64().unwrap() > 10,
         "{trial}"
     );
+}
+
+#[test]
+fn the_setups_of_cases_that_compare_can_run() {
+    let what = "the cases uring-tunnel and missing-gbits";
+    if !common::root(what) || !common::has(&["ip", "unshare", "mount"], what) {
+        return;
+    }
+    let done = lab(&["run", "uring-tunnel", "missing-gbits", "--check"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(done.stdout.lines().filter(|line| line.ends_with(" can run here")).count(), 9, "{done:?}");
 }

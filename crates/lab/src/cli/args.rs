@@ -31,6 +31,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
   parshall lab run packet-loss slow-reader --for 3s
   parshall lab run faults --runs 5 --format json
   parshall lab run nagle-stall --save nagle.json
+  parshall lab run uring-tunnel --blocks 8
 
 Exit codes: 0 every verdict was the right one, 1 one was not or it failed, 2 wrong usage, 130 interrupted.")]
     Run(RunArgs),
@@ -103,12 +104,18 @@ pub struct RunArgs {
     /// How results are printed; json is one document per run, a line each
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// Save what was collected, as JSON
+    /// Save what was collected, as JSON; cases that compare save the results of each comparison in FILE-N
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
     /// The best rung of evidence to use (default: the best the host offers)
     #[arg(long, value_parser = rung())]
     pub rung: Option<Rung>,
+    /// Blocks or passes at most in cases that compare (default: those of the case)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=256))]
+    pub blocks: Option<u32>,
+    /// Start everything once for a moment, and measure and observe nothing
+    #[arg(long, conflicts_with_all = ["save", "blocks", "runs"])]
+    pub check: bool,
 }
 
 fn rung() -> impl TypedValueParser<Value = Rung> {

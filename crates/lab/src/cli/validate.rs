@@ -19,6 +19,8 @@ impl LabArgs {
                 format: args.format,
                 save: args.save,
                 rung: args.rung,
+                blocks: args.blocks,
+                check: args.check,
             }),
             Command::Ab(args) => LabRequest::Ab(args.experiment.request(args.blocks)),
             Command::Sweep(args) => LabRequest::Sweep(args.experiment.request(args.passes)),

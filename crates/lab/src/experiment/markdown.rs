@@ -7,7 +7,8 @@ use super::words;
 /// The report as Markdown.
 pub fn markdown(report: &Report) -> String {
     let mut out = format!("## {}\n\n", escaped(&report.title));
-    let verdict = report.ab.as_ref().map(|ab| format!("**{}.** ", words::verdict(ab.verdict))).unwrap_or_default();
+    let verdict =
+        report.ab.as_ref().map(|ab| format!("**{}.** ", words::answer(ab.verdict).to_uppercase())).unwrap_or_default();
     out += &format!("{verdict}{}\n", escaped(&report.summary));
     if !report.hint.is_empty() {
         out += &format!("\nNext: {}.\n", escaped(&report.hint));

@@ -15,6 +15,7 @@ pub const COMMAND: &str = "command";
 /// Stands for the command and all processes together.
 const ALL: &str = "all";
 const METRICS_MAX: usize = 32;
+const SEVERAL_OUTPUTS: &str = "several processes have no output of their own";
 
 /// One number of a trial.
 #[derive(Debug, Clone)]
@@ -25,8 +26,8 @@ pub struct Metric {
     pub better: Better,
     pub compare: Compare,
     source: Source,
-    /// Whose output or use it is: a process, [`COMMAND`] or [`ALL`].
-    of: String,
+    /// Whose output or use it is: processes, [`COMMAND`] or [`ALL`]. Only what is measured is summed over several.
+    of: Vec<String>,
     /// It is divided by this metric.
     per: Option<String>,
     scale: f64,
@@ -93,9 +94,17 @@ pub struct RawMetric {
     json: Option<Spanned<String>>,
     output: Option<Spanned<String>>,
     measure: Option<Measure>,
-    of: Option<Spanned<String>>,
+    of: Option<Spanned<Of>>,
     per: Option<Spanned<String>>,
     scale: Option<f64>,
+}
+
+/// One process or several.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum Of {
+    One(String),
+    Several(Vec<String>),
 }
 
 /// What a trial has left, for its metrics.
@@ -132,13 +141,22 @@ impl RawMetric {
                 "give each a name of its own".into(),
             ));
         }
-        let of = self.of.as_ref().map_or(COMMAND, |of| of.get_ref().as_str());
-        if of != COMMAND && of != ALL && !processes.iter().any(|process| process == of) {
-            let span = self.of.as_ref().map_or(self.name.span(), Spanned::span);
-            let hint = "write `command`, `all` or the name of a [[process]]".to_owned();
+        let of = match self.of.as_ref().map(Spanned::get_ref) {
+            None => vec![COMMAND.to_owned()],
+            Some(Of::One(one)) => vec![one.clone()],
+            Some(Of::Several(several)) => several.clone(),
+        };
+        let span = self.of.as_ref().map_or(self.name.span(), Spanned::span);
+        let listed = matches!(self.of.as_ref().map(Spanned::get_ref), Some(Of::Several(_)));
+        let known = |of: &String| of == COMMAND || processes.contains(of) || (of == ALL && !listed);
+        if let Some(of) = of.iter().find(|of| !known(of)) {
+            let hint = "write `command`, `all`, the name of a [[process]], or a list of names".to_owned();
             return Err((span, format!("there is no process {}", quote(of)), hint));
         }
-        let source = self.source(of)?;
+        if of.is_empty() {
+            return Err((span, "the list of processes is empty".to_owned(), "name one of them".to_owned()));
+        }
+        let source = self.source(&of)?;
         if let Some(per) =
             self.per.as_ref().filter(|per| per.get_ref() == name || !names.contains(&per.get_ref().as_str()))
         {
@@ -159,19 +177,18 @@ impl RawMetric {
             better: self.better,
             compare: self.compare,
             source,
-            of: of.to_owned(),
+            of,
             per: self.per.as_ref().map(|per| per.get_ref().clone()),
             scale,
         })
     }
 
-    fn source(&self, of: &str) -> Result<Source, Problem> {
+    fn source(&self, of: &[String]) -> Result<Source, Problem> {
         let fail = |span, what: String, hint: &str| Err((span, what, hint.to_owned()));
+        let is_one = of.len() == 1 && of[0] != ALL;
         if let (Some(output), None, None, None) = (&self.output, &self.regex, &self.json, self.measure) {
             return match ToolValue::parse(output.get_ref()) {
-                Ok(_) if of == ALL => {
-                    fail(output.span(), "`all` has no output of its own".into(), "name one process in `of`")
-                }
+                Ok(_) if !is_one => fail(output.span(), SEVERAL_OUTPUTS.into(), "name one process in `of`"),
                 Ok(value) => Ok(Source::Tool(value)),
                 Err(hint) => fail(output.span(), format!("{} is no known value", quote(output.get_ref())), &hint),
             };
@@ -206,8 +223,8 @@ impl RawMetric {
             }
         };
         let summed = matches!(source, Source::Measure(measure) if measure != Measure::WallTime);
-        if of == ALL && !summed {
-            return fail(self.name.span(), "`all` has no output of its own".into(), "name one process in `of`");
+        if !is_one && !summed {
+            return fail(self.name.span(), SEVERAL_OUTPUTS.into(), "name one process in `of`");
         }
         Ok(source)
     }
@@ -228,12 +245,14 @@ impl Metric {
             Measure::ContextSwitches => (ended.usage.voluntary_switches + ended.usage.involuntary_switches) as f64,
             Measure::PeakRss => ended.usage.peak_rss_bytes as f64,
         };
-        let named = || trial.ended.get(&self.of).ok_or_else(|| format!("{} did not run", quote(&self.of)));
+        let ended = |name: &String| trial.ended.get(name).ok_or_else(|| format!("{} did not run", quote(name)));
+        let named = || ended(&self.of[0]);
         match &self.source {
-            Source::Measure(measure) if self.of == ALL => {
+            Source::Measure(Measure::WallTime) => Ok(trial.wall_s),
+            Source::Measure(measure) if self.of[0] == ALL => {
                 Ok(trial.ended.values().map(|ended| of(ended, *measure)).sum())
             }
-            Source::Measure(measure) => Ok(of(named()?, *measure)),
+            Source::Measure(measure) => self.of.iter().map(|name| Ok(of(ended(name)?, *measure))).sum(),
             Source::Regex(regex) => {
                 let ended = named()?;
                 let found = [&ended.stdout, &ended.stderr_tail].into_iter().find_map(|text| last_group(regex, text));
@@ -334,6 +353,7 @@ mod tests {
         assert_eq!(one("measure = 'cpu-time'", &trial), Ok(0.75));
         assert_eq!(one("measure = 'cpu-time'\nof = 'all'", &trial), Ok(1.5));
         assert_eq!(one("measure = 'context-switches'\nof = 'server'", &trial), Ok(7.0));
+        assert_eq!(one("measure = 'context-switches'\nof = ['server', 'command']", &trial), Ok(14.0));
         let demand = metrics(
             "[[metric]]\nname = 'demand'\nbetter = 'lower'\nmeasure = 'cpu-time'\nper = 'bytes'\nscale = 1e9
 [[metric]]\nname = 'bytes'\nbetter = 'neither'\njson = '/bytes'",

@@ -28,15 +28,18 @@ use parshall_core::units;
 use parshall_host::error::UserError;
 use parshall_host::output::{self, style_for};
 
+pub use analyse::is_undecided;
 pub use compare::compare;
-pub use file::Kind;
+pub use file::{Experiment, Kind};
+pub use metric::Better;
+pub use report::Report;
+pub use text::{ab_table, curve_table};
+pub use words::{answer, metric_change};
 
 use crate::interrupt::Interrupt;
 use crate::request::ExperimentRequest;
 use crate::testbed;
 use crate::units::ReportFormat;
-use file::Experiment;
-use report::Report;
 use run::Session;
 
 /// B is worse than A, or a later run worse than an earlier one.
@@ -82,6 +85,34 @@ pub fn experiment(kind: Kind, request: &ExperimentRequest, interrupt: &Interrupt
         (_, true) => ExitCode::from(UNDECIDED),
         _ => ExitCode::SUCCESS,
     })
+}
+
+/// Makes an experiment of a case, with its results in a new file.
+pub fn measure(
+    experiment: &Experiment,
+    results: &Path,
+    most: Option<u32>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Report> {
+    experiment.check_programs()?;
+    let request = ExperimentRequest {
+        file: experiment.path.clone().into(),
+        check: false,
+        most,
+        results: Some(results.to_owned()),
+        resume: false,
+        format: ReportFormat::Text,
+        pictures: None,
+    };
+    let mut session = Session::begin(experiment, &request, interrupt)?;
+    session.finish()?;
+    Ok(analyse::report(experiment, &session.into_run()))
+}
+
+/// Makes a trial of each value and keeps nothing.
+pub fn try_out(experiment: &Experiment, interrupt: &Interrupt) -> anyhow::Result<()> {
+    experiment.check_programs()?;
+    experiment.variable.values.iter().try_for_each(|value| trial::run(experiment, value, interrupt).map(drop))
 }
 
 fn print(report: &Report, format: ReportFormat) -> anyhow::Result<()> {

@@ -3,7 +3,6 @@ use parshall_core::units;
 use parshall_host::output::{TextStyle, clean, columns, words as wrap};
 
 use super::file::Kind;
-use super::metric::Better;
 use super::report::{AbReport, Curve, Report, TurnReport};
 use super::words;
 use crate::terminal;
@@ -15,11 +14,11 @@ const BAR: usize = 30;
 pub fn text(report: &Report, style: TextStyle) -> String {
     let mut lines = vec![head(report), String::new()];
     let mark = match (&report.ab, report.kind) {
-        (Some(ab), _) => words::verdict(ab.verdict),
-        (None, Kind::Sweep) if !report.curves.is_empty() => "SWEEP",
-        _ => "NOTHING",
+        (Some(ab), _) => words::answer(ab.verdict).to_uppercase(),
+        (None, Kind::Sweep) if !report.curves.is_empty() => "SWEEP".to_owned(),
+        _ => "NOTHING".to_owned(),
     };
-    lines.extend(paragraph(mark, &report.summary, style));
+    lines.extend(paragraph(&mark, &report.summary, style));
     if !report.hint.is_empty() {
         lines.extend(paragraph("NEXT", &report.hint, style));
     }
@@ -29,7 +28,7 @@ pub fn text(report: &Report, style: TextStyle) -> String {
     }
     for curve in &report.curves {
         lines.push(String::new());
-        lines.extend(curve_lines(report, curve, style));
+        lines.extend(curve_table(report, curve, style));
     }
     lines.push(String::new());
     for note in &report.notes {
@@ -66,23 +65,20 @@ fn paragraph(mark: &str, text: &str, style: TextStyle) -> Vec<String> {
     lines.iter().enumerate().map(|(i, line)| format!("{}{line}", front(i))).collect()
 }
 
-fn ab_table(ab: &AbReport) -> Vec<String> {
+/// The metrics of an A/B experiment.
+pub fn ab_table(ab: &AbReport) -> Vec<String> {
     let percent = format!("{:.1} % interval", ab.confidence * 100.0);
     let mut rows = vec![["metric", "A", "B", "B against A", &percent, "A again"].map(str::to_owned)];
     for metric in &ab.metrics {
         let of = |effect: Option<super::report::EffectReport>| {
             effect.map(|e| (words::change(metric, e.change), words::interval(metric, &e)))
         };
-        let (change, interval) = of(metric.effect).unwrap_or_default();
-        let mark = match (metric.differs, metric.better) {
-            (true, better) if better != Better::Neither => " *",
-            _ => "",
-        };
+        let (_, interval) = of(metric.effect).unwrap_or_default();
         rows.push([
             clean(&metric.name),
             words::value(metric.a.median, &metric.unit),
             words::value(metric.b.median, &metric.unit),
-            format!("{change}{mark}"),
+            words::metric_change(metric),
             interval,
             of(metric.control).map(|(change, _)| change).unwrap_or_default(),
         ]);
@@ -109,7 +105,8 @@ fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-fn curve_lines(report: &Report, curve: &Curve, style: TextStyle) -> Vec<String> {
+/// The curve of a sweep, with what steps at its turns.
+pub fn curve_table(report: &Report, curve: &Curve, style: TextStyle) -> Vec<String> {
     let mut lines =
         vec![terminal::heading(&format!("{} by {}", clean(&curve.metric), clean(&report.variable.name)), style)];
     let most = curve.points.iter().map(|point| point.median).fold(f64::MIN_POSITIVE, f64::max);

@@ -6,15 +6,15 @@ use parshall_core::units;
 use super::metric::{Better, Compare};
 use super::report::{AbReport, Curve, EffectReport, MetricReport, Report, TurnReport};
 
-/// The word of a verdict.
-pub fn verdict(verdict: Verdict) -> &'static str {
+/// The words of a verdict.
+pub fn answer(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Better => "BETTER",
-        Verdict::Worse => "WORSE",
-        Verdict::RealButSmall => "REAL BUT SMALL",
-        Verdict::Equivalent => "EQUIVALENT",
-        Verdict::Inconclusive => "INCONCLUSIVE",
-        Verdict::ControlDiffers => "CONTROL DIFFERS",
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::RealButSmall => "real but small",
+        Verdict::Equivalent => "equivalent",
+        Verdict::Inconclusive => "inconclusive",
+        Verdict::ControlDiffers => "control differs",
     }
 }
 
@@ -44,6 +44,12 @@ pub fn change(metric: &MetricReport, change: f64) -> String {
         Compare::Difference if change < 0.0 => format!("-{}", value(-change, &metric.unit)),
         Compare::Difference => format!("+{}", value(change, &metric.unit)),
     }
+}
+
+/// How B differs from A, with a mark where that is no chance.
+pub fn metric_change(metric: &MetricReport) -> String {
+    let mark = if metric.differs && metric.better != Better::Neither { " *" } else { "" };
+    metric.effect.map(|effect| format!("{}{mark}", change(metric, effect.change))).unwrap_or_default()
 }
 
 /// `-6.9 % to -3.2 %`.

@@ -1,0 +1,123 @@
+//! `lab run` of a study: its experiments one after the other, and what parshall says about the variants.
+use std::path::{Path, PathBuf};
+
+use parshall_core::judge::judge;
+use parshall_host::output;
+use serde::Serialize;
+
+use super::{Comparison, Diagnosed, Diagnosis, Made, Outcome, STUDY_SCHEMA, Study, text};
+use crate::experiment::{self, Kind, Report};
+use crate::interrupt::Interrupt;
+use crate::observe::{MARGIN, WARM_UP, observe_subject};
+use crate::recipe::verdict_name;
+use crate::request::RunRequest;
+use crate::terminal::{self, Progress};
+use crate::testbed::Testbed;
+use crate::units::Format;
+
+/// A study, as JSON.
+#[derive(Debug, Serialize)]
+struct StudyResult<'a> {
+    schema: &'static str,
+    name: &'a str,
+    /// No answer was other than expected; some may be undecided.
+    matched: bool,
+    comparisons: &'a [Made<'a>],
+}
+
+/// Runs a study. Returns whether no answer was other than expected. With `results`, the trials of each comparison are kept.
+pub fn run(study: &Study, request: &RunRequest, results: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<bool> {
+    let style = output::style(None);
+    let is_text = request.format == Format::Text;
+    if is_text {
+        terminal::line(&terminal::heading(&format!("{} · {}", study.id, study.title), style))?;
+        terminal::text(&text::question(study, style))?;
+    }
+    let scratch = tempfile::tempdir()?;
+    let mut made = Vec::new();
+    for (n, comparison) in (1..).zip(&study.comparisons) {
+        let path = match results {
+            Some(path) => numbered(path, n),
+            None => scratch.path().join(format!("{n}.jsonl")),
+        };
+        let report = experiment::measure(&comparison.experiment, &path, request.blocks, interrupt)?;
+        let diagnosis =
+            comparison.diagnosis.as_ref().map(|diagnosis| diagnose(diagnosis, request, interrupt)).transpose()?;
+        let comparison = compared(comparison, report, diagnosis);
+        if is_text {
+            terminal::text(&text::comparison(n, &comparison, style))?;
+        }
+        made.push(comparison);
+    }
+    let matched = made.iter().all(|made| made.outcome != Outcome::Mismatched);
+    match request.format {
+        Format::Text => terminal::text(&text::result(&made, style))?,
+        Format::Json => {
+            let result = StudyResult { schema: STUDY_SCHEMA, name: &study.id, matched, comparisons: &made };
+            terminal::line(&serde_json::to_string(&result)?)?;
+        }
+    }
+    Ok(matched)
+}
+
+/// Makes a trial of each variant and keeps nothing.
+pub fn check(study: &Study, interrupt: &Interrupt) -> anyhow::Result<bool> {
+    for comparison in &study.comparisons {
+        let progress = Progress::start(&comparison.name);
+        experiment::try_out(&comparison.experiment, interrupt)?;
+        progress.line(&format!("{}: {} can run here", study.id, comparison.name))?;
+    }
+    Ok(true)
+}
+
+/// `dir/file.jsonl` becomes `dir/file-N.jsonl`.
+fn numbered(path: &Path, n: usize) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let extension = path.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
+    path.with_file_name(format!("{stem}-{n}{extension}"))
+}
+
+fn compared<'a>(comparison: &'a Comparison, report: Report, diagnosis: Option<Diagnosed>) -> Made<'a> {
+    let expect = &comparison.expect;
+    let outcome = match &diagnosis {
+        Some(diagnosis) if !diagnosis.matched => Outcome::Mismatched,
+        _ => expect.answer.compare(&report),
+    };
+    Made {
+        name: &comparison.name,
+        expected: text::expected(&expect.answer),
+        got: text::got(&report),
+        outcome,
+        because: &expect.because,
+        diagnosis,
+        report,
+    }
+}
+
+/// Runs a trial that nobody measures, and observes its subject.
+fn diagnose(diagnosis: &Diagnosis, request: &RunRequest, interrupt: &Interrupt) -> anyhow::Result<Diagnosed> {
+    let experiment = &diagnosis.experiment;
+    let value = &experiment.variable.values[diagnosis.value];
+    let progress = Progress::start(&experiment.title);
+    progress.show(&format!("observing for {} s", request.window.as_secs_f64()));
+    let stage = experiment.stage(value);
+    let mut testbed = Testbed::make(&stage, WARM_UP + request.window + MARGIN)?;
+    testbed.start_all(&stage, interrupt)?;
+    let load = testbed.start_command(&experiment.command(value), &experiment.environment(value), &experiment.cpus)?;
+    interrupt.sleep(WARM_UP)?;
+    let capture = observe_subject(&diagnosis.subject, &testbed, request)?;
+    interrupt.check()?;
+    testbed.check_alive()?;
+    drop(load);
+    let report = judge(&capture);
+    Ok(Diagnosed {
+        of: match experiment.variable.kind {
+            Kind::Ab => ["A", "B"][diagnosis.value].to_owned(),
+            Kind::Sweep => value.to_string(),
+        },
+        expected: diagnosis.expect.to_string(),
+        got: verdict_name(&report),
+        matched: diagnosis.expect.matches(&report),
+        report,
+    })
+}
