@@ -14,7 +14,7 @@ use parshall_host::error::UserError;
 use super::super::outcome::{Cpu, Generated, Outcome};
 use super::super::{Clock, print_ready};
 use super::phase::{Counts, CpuUse, Phase, Tally};
-use super::server::{Counters, Report, duplicate};
+use super::server::{Announcement, Counters, Report, duplicate};
 use super::{Load, bulk, packets, requests};
 
 /// The threads of the client and what they share.
@@ -45,13 +45,14 @@ pub fn run(load: &Load, role: &'static str, target: SocketAddr, clock: &Clock) -
     let client = Client::connect(load, target, clock)?;
     print_ready(load.kind, role, Some(target.port()));
     let phase = Phase::begin(clock, load.warm_up, load.time);
+    client.announce()?;
     let threads = client.start(target, &phase)?;
     let finished = || client.work.done.load(Ordering::Acquire) == threads.len();
     let all_lost = || !threads.is_empty() && finished();
     phase.sleep_until(phase.from_ns, all_lost);
-    let before = client.read(&phase)?;
+    let before = client.read(&phase, load.packets.is_none())?;
     phase.sleep_until(phase.to_ns, all_lost);
-    let after = client.read(&phase)?;
+    let after = client.read(&phase, true)?;
     client.work.read.store(true, Ordering::Release);
     phase.sleep_until(phase.drained_ns(), finished);
     clock.stop();
@@ -172,9 +173,23 @@ impl<'a> Client<'a> {
         Ok(handles)
     }
 
-    fn read(&self, phase: &Phase) -> anyhow::Result<Reading> {
+    /// Says when packets are counted.
+    fn announce(&self) -> anyhow::Result<()> {
+        let (warm_up, time) = (self.load.warm_up, self.load.time);
+        let (mut control, announcement) = (&self.control, Announcement { warm_up, time }.encode());
+        match self.load.packets {
+            Some(_) => control.write_all(&announcement).context("announcing the packets"),
+            None => Ok(()),
+        }
+    }
+
+    /// What was done so far; the server's part only if it is to be asked.
+    fn read(&self, phase: &Phase, ask: bool) -> anyhow::Result<Reading> {
         let cpu = CpuUse::now();
         let (at_ns, counts) = (phase.now_ns(), self.counters.read());
+        if !ask {
+            return Ok(Reading { at_ns, cpu, counts, server: Report::default() });
+        }
         let mut bytes = [0; Report::BYTES];
         let mut control = &self.control;
         let asked = control.write_all(b"?").and_then(|()| control.read_exact(&mut bytes));
