@@ -7,7 +7,7 @@ use crate::uring::Tunables;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum EngineName {
-    /// plain, which `parshall lab run uring-tunnel` found to be faster
+    /// plain, which was measured to be faster
     #[default]
     Auto,
     /// read, writev, recvmmsg and sendmmsg
