@@ -127,13 +127,13 @@ mod tests {
         })
         .expect("text");
         let expected = [
-            "# HELP parshall_test_bytes Bytes.",
+            "# HELP parshall_test_bytes Bytes",
             "# TYPE parshall_test_bytes counter",
             r#"parshall_test_bytes_total{name="a \"quoted\" \\ name\n"} 7"#,
-            "# HELP parshall_test_open Open sockets.",
+            "# HELP parshall_test_open Open sockets",
             "# TYPE parshall_test_open gauge",
             r#"parshall_test_open{name="a"} 0.5"#,
-            "# HELP parshall_test_cpu_seconds CPU time.",
+            "# HELP parshall_test_cpu_seconds CPU time",
             "# TYPE parshall_test_cpu_seconds counter",
             "parshall_test_cpu_seconds_total 1.5",
             "# EOF",
