@@ -52,7 +52,7 @@ pub struct Background {
 }
 
 impl Background {
-    /// Begins. `give_up` is called every `every` with the last two samples, and returns true to end it early: then `given_up`
+    /// Begins. `give_up` is called every `every` with a new sample, and returns true to end it early: then `given_up`
     /// is called, and after it the thread's policy is restored. Its slices stay short, so that others wait less for it.
     ///
     /// None, and nothing has changed, where the thread's policy is not SCHED_OTHER, where restoring it is not permitted
@@ -60,12 +60,12 @@ impl Background {
     /// a time.
     pub fn enter(
         every: Duration,
-        give_up: fn(Sample, Sample) -> bool,
+        mut give_up: impl FnMut(Sample) -> bool + Send + 'static,
         given_up: impl FnOnce() + Send + 'static,
     ) -> Option<Self> {
         let before = ordinary()?;
         let sampler = Sampler::new(crate::thread_id()).ok()?;
-        let mut last = sampler.sample()?;
+        give_up(sampler.sample()?);
         let (stop, stopped) = channel();
         let (tried, may_return) = channel();
         let watch = move || {
@@ -75,12 +75,9 @@ impl Background {
                 return;
             }
             while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                match sampler.sample() {
-                    Some(now) if !give_up(last, now) => last = now,
-                    _ => {
-                        given_up();
-                        return restore_all(SLICE_NS);
-                    }
+                if sampler.sample().is_none_or(&mut give_up) {
+                    given_up();
+                    return restore_all(SLICE_NS);
                 }
             }
             // This thread runs at once where the one at SCHED_IDLE might have to wait.
@@ -174,7 +171,7 @@ mod tests {
     #[test]
     fn it_ends_when_it_is_dropped_and_when_the_rule_says_so() {
         let usual = slice_ns();
-        let Some(background) = Background::enter(Duration::from_secs(60), |_, _| false, || ()) else {
+        let Some(background) = Background::enter(Duration::from_secs(60), |_| false, || ()) else {
             return parshall_testkit::skip(
                 "work in the background",
                 "this thread may not change its scheduling policy",
@@ -186,7 +183,7 @@ mod tests {
             let _ = wait.recv();
             policy()
         });
-        assert!(Background::enter(Duration::from_secs(60), |_, _| false, || ()).is_none(), "it is entered once");
+        assert!(Background::enter(Duration::from_secs(60), |_| false, || ()).is_none(), "it is entered once");
         drop(background);
         drop(go);
         assert_eq!((policy(), slice_ns()), (libc::SCHED_OTHER, usual));
@@ -196,7 +193,7 @@ mod tests {
         let given_up = move || {
             let _ = report.send(());
         };
-        let short = Background::enter(Duration::from_millis(1), |last, now| now.at_ns > last.at_ns, given_up);
+        let short = Background::enter(Duration::from_millis(1), |_| true, given_up);
         let begun = std::time::Instant::now();
         while policy() == libc::SCHED_IDLE && begun.elapsed() < Duration::from_secs(60) {
             thread::sleep(Duration::from_millis(1));

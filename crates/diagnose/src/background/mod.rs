@@ -1,13 +1,32 @@
 //! Observing at idle priority, so that requests of a busy service do not wait for the observer.
 mod group;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parshall_core::observe::background::{EVERY_NS, gives_up};
+use parshall_core::observe::background::{EVERY_NS, INTERVALS, Interval, gives_up};
 use parshall_sys::background as thread;
 
 use group::IdleGroup;
+
+/// The rule by which the background is left, with the samples that it needs.
+fn rule() -> impl FnMut(thread::Sample) -> bool {
+    let mut intervals = VecDeque::with_capacity(INTERVALS);
+    let mut last: Option<thread::Sample> = None;
+    move |now| {
+        let Some(before) = last.replace(now) else { return false };
+        if intervals.len() == INTERVALS {
+            intervals.pop_front();
+        }
+        intervals.push_back(Interval {
+            elapsed: now.at_ns - before.at_ns,
+            ran: now.ran_ns.saturating_sub(before.ran_ns),
+            waited: now.waited_since_ns(&before),
+        });
+        gives_up(intervals.make_contiguous())
+    }
+}
 
 /// Until it is dropped, the thread that created it runs only where a CPU is otherwise idle, unless it makes no progress that way.
 #[derive(Debug)]
@@ -27,13 +46,7 @@ impl Background {
                 group.leave();
             }
         };
-        let thread = thread::Background::enter(
-            Duration::from_nanos(EVERY_NS),
-            |last, now| {
-                gives_up(now.at_ns - last.at_ns, now.ran_ns.saturating_sub(last.ran_ns), now.waited_since_ns(&last))
-            },
-            given_up,
-        )?;
+        let thread = thread::Background::enter(Duration::from_nanos(EVERY_NS), rule(), given_up)?;
         Some(Self { group, _thread: thread })
     }
 
