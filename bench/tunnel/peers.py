@@ -41,6 +41,7 @@ ALL = {
     peer.name: peer
     for peer in (
         Peer("parshall", PARSHALL, "tunnel", "run", note="`parshall tunnel run`"),
+        Peer("parshall-threads", PARSHALL, "tunnel", "run", "--threads", "2", note="`--threads 2`"),
         Peer("parshall-uring", PARSHALL, "tunnel", "run", "--engine", "uring", note="`--engine uring`"),
         Peer("wireguard-go", os.path.join(FETCHED, "wireguard-go-*", "wireguard"), "-f", note="a thread for each CPU"),
         Peer("boringtun", os.path.join(FETCHED, "boringtun-cli-*", "bin", "boringtun-cli"), "--foreground",

@@ -77,9 +77,12 @@ def rss_mib(pid):
 class Tunnel:
     """The testbed with one implementation at both ends. Use it as a context."""
 
-    def __init__(self, peer, others=0):
-        """`others` more peers are configured at the left end; nobody has their keys."""
-        self.peer, self.others = peer, others
+    def __init__(self, peer, others=0, server_peers=()):
+        """`others` more peers are configured at the left end; nobody has their keys. `server_peers` are public keys of more peers of
+        the right end."""
+        self.peer = peer
+        others = [_random_key() for _ in range(others)]
+        self.more = [others, list(server_peers)]
         self.names = [f"{PREFIX}{os.getpid()}-{side}" for side in ("left", "right")]
         self.interfaces = [f"pb{os.getpid()}{side}" for side in "lr"]
         self.daemons = []
@@ -143,6 +146,7 @@ class Tunnel:
 
     def _start(self):
         keys = [_key_pair(), _key_pair()]
+        self.public_keys = [public for _, public in keys]
         for side in (0, 1):
             interface = self.interfaces[side]
             if self.peer.name == "kernel":
@@ -153,11 +157,10 @@ class Tunnel:
                 _wait_for(f"/run/wireguard/{interface}.sock", daemon)
             text = (f"[Interface]\nPrivateKey = {keys[side][0]}\nListenPort = {LISTEN}\n[Peer]\nPublicKey = {keys[1 - side][1]}\n"
                     f"AllowedIPs = {INNER[1 - side]}/32\nEndpoint = {OUTER[1 - side]}:{LISTEN}\n")
-            if side == 0:
-                text += "".join(
-                    f"[Peer]\nPublicKey = {_random_key()}\nAllowedIPs = 10.{20 + n // 250}.{n % 250}.1/32\n"
-                    for n in range(self.others)
-                )
+            text += "".join(
+                f"[Peer]\nPublicKey = {key}\nAllowedIPs = 10.{20 + n // 250}.{n % 250}.1/32\n"
+                for n, key in enumerate(self.more[side])
+            )
             subprocess.run(self.inside(side, ["wg", "setconf", interface, "/dev/stdin"]), input=text, text=True, check=True)
             self.ip(side, "address", "add", f"{INNER[side]}/24", "dev", interface)
             self.ip(side, "link", "set", interface, "mtu", str(MTU), "up")

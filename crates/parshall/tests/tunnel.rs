@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // A test fails by a panic.
 
 mod common;
+mod tunnel_bed;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,12 +14,7 @@ use std::time::{Duration, Instant};
 use common::{PARSHALL, Scratch, has, root};
 use parshall_sys::link;
 use parshall_sys::netns::NetNs;
-
-/// Key pairs that `wg genkey` and `wg pubkey` printed.
-const KEYS: [(&str, &str); 2] = [
-    ("AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=", "pOCSkrZRwni5dyxWn1+puxPZBrRqtoyd+dwrRAn4ogk="),
-    ("AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=", "zo060cy2M+x7cMF4FKXHbs0CloUFDTRHRboFhw5YfVk="),
-];
+use tunnel_bed::KEYS;
 
 /// A `parshall tunnel up` that is killed when it is dropped, and the name of its interface.
 struct Tunnel(Child, String);

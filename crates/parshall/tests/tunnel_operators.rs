@@ -8,55 +8,41 @@
 #![allow(clippy::unwrap_used)] // A test fails by a panic.
 
 mod common;
+mod tunnel_bed;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::net::TcpStream;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use common::{PARSHALL, Scratch, has, root};
-use parshall_sys::link;
 use parshall_sys::netns::NetNs;
+use tunnel_bed::{Host, KEYS, LIMIT, PSK, wait_until};
 
-/// Key pairs that `wg genkey` and `wg pubkey` printed.
-const KEYS: [(&str, &str); 3] = [
-    ("AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=", "pOCSkrZRwni5dyxWn1+puxPZBrRqtoyd+dwrRAn4ogk="),
-    ("AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=", "zo060cy2M+x7cMF4FKXHbs0CloUFDTRHRboFhw5YfVk="),
-    ("AwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwM=", "Xf7dO2u3eIbMbOOvEXPvoYyxcmd2Zw9wEQbR0OtuPSM="),
-];
-const PSK: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
-const CAP_NET_ADMIN: &str = "0000000000001000";
-const LIMIT: Duration = Duration::from_secs(20);
+/// CAP_NET_ADMIN and CAP_NET_BIND_SERVICE.
+const CAPABILITIES: &str = "0000000000001400";
 
-struct Host {
-    netns: NetNs,
-    /// The sockets of all namespaces are in one directory: another name for each run and test.
+/// A host with an interface, which is taken down at the end.
+struct End {
+    host: Host,
     interface: String,
 }
 
-impl Host {
-    fn run(&self, program: &str, arguments: &[&str]) -> Output {
-        let mut command = Command::new(program);
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/wg-quick/parshall-wireguard");
-        command.env("WG_QUICK_USERSPACE_IMPLEMENTATION", script).env("PARSHALL", PARSHALL);
-        command.args(arguments).stdin(Stdio::null());
-        self.netns.run(|| command.output()).unwrap()
-    }
+impl Deref for End {
+    type Target = Host;
 
-    /// Runs a program that succeeds, and returns what it printed.
-    fn done(&self, program: &str, arguments: &[&str]) -> String {
-        let output = self.run(program, arguments);
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{program} {arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
-        text
+    fn deref(&self) -> &Host {
+        &self.host
     }
+}
 
+impl End {
     /// `wg show INTERFACE WHAT`.
     fn wg(&self, what: &str) -> String {
-        self.done("wg", &["show", &self.interface, what])
+        self.host.wg(&format!("show {} {what}", self.interface))
     }
 
     fn tunnel(&self, verb: &str, arguments: &[&str]) -> Output {
@@ -64,7 +50,7 @@ impl Host {
     }
 
     fn socket(&self) -> PathBuf {
-        Path::new("/run/wireguard").join(format!("{}.sock", self.interface))
+        tunnel_bed::socket(&self.interface)
     }
 
     fn pid(&self) -> u32 {
@@ -73,7 +59,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for End {
     fn drop(&mut self) {
         self.tunnel("down", &[&self.interface]);
         for extension in ["lock", "log"] {
@@ -82,22 +68,17 @@ impl Drop for Host {
     }
 }
 
-/// Two hosts with a cable between them.
-fn hosts(tag: &str) -> [Host; 2] {
-    let hosts = [0, 1].map(|n| Host {
-        netns: NetNs::create(&format!("{tag}{n}")).unwrap(),
-        interface: format!("{tag}{n}-{}", std::process::id()),
-    });
-    hosts[0].netns.run(|| link::create_veth("eth0", "eth0", hosts[1].netns.as_fd())).unwrap();
-    for (n, host) in (1..).zip(&hosts) {
-        let address = Ipv4Addr::new(192, 0, 2, n);
-        host.netns.run(|| link::add_address("eth0", address, 24).and_then(|()| link::set_up("eth0"))).unwrap();
-    }
-    hosts
+/// Two hosts with a cable between them. The sockets for `wg` of all namespaces are in one directory, so interfaces have another name for
+/// each run and test.
+fn ends(tag: &str) -> [End; 2] {
+    let ends = [0, 1]
+        .map(|n| End { host: Host::new(&format!("{tag}{n}")), interface: format!("{tag}{n}-{}", std::process::id()) });
+    ends[0].connect(&ends[1], ["eth0", "eth0"], &[["192.0.2.1/24", "192.0.2.2/24"]]);
+    ends
 }
 
 /// A file of wg-quick for a host whose peer is the other one.
-fn config(scratch: &Scratch, host: &Host, n: usize, interface: &str, peer: &str) -> String {
+fn config(scratch: &Scratch, host: &End, n: usize, interface: &str, peer: &str) -> String {
     let file = scratch.file(&format!("{}.conf", host.interface));
     let (private, public) = (KEYS[n].0, KEYS[1 - n].1);
     let text = format!(
@@ -110,37 +91,9 @@ fn config(scratch: &Scratch, host: &Host, n: usize, interface: &str, peer: &str)
     file.to_str().unwrap().to_owned()
 }
 
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < LIMIT, "{what} after {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Sends a megabyte from host 0 in this namespace to host 1.
-fn stream(from: &NetNs, to: &Host) {
-    let address = SocketAddr::from((Ipv4Addr::new(10, 9, 0, 2), 5001));
-    let listener = to.netns.run(|| TcpListener::bind(address)).unwrap();
-    let begun = Instant::now();
-    let connect = || loop {
-        match TcpStream::connect_timeout(&address, Duration::from_secs(2)) {
-            Err(_) if begun.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(50)),
-            done => return done,
-        }
-    };
-    let mut sender = from.run(connect).unwrap();
-    let bytes: Vec<u8> = (0..1_000_000).map(|n| (n % 251) as u8).collect();
-    std::thread::scope(|scope| {
-        let sent = bytes.clone();
-        let sending = scope.spawn(move || sender.write_all(&sent));
-        let (mut receiver, _) = listener.accept().unwrap();
-        receiver.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut received = Vec::new();
-        receiver.read_to_end(&mut received).unwrap();
-        sending.join().unwrap().unwrap();
-        assert!(received == bytes, "the stream was altered");
-    });
+fn stream(from: &NetNs, to: &End) {
+    tunnel_bed::stream(from, &to.netns, "10.9.0.2".parse().unwrap(), 1_000_000);
 }
 
 fn status_line(pid: u32, key: &str) -> String {
@@ -165,9 +118,8 @@ fn wg_and_wg_quick_configure_it() {
         return common::skip(what, "the kernel has WireGuard, which wg-quick prefers");
     }
     let scratch = Scratch::new();
-    let hosts = hosts("wg");
-    let [a, b] = &hosts;
-    a.done("ip", &["link", "set", "lo", "up"]);
+    let ends = ends("wg");
+    let [a, b] = &ends;
     let file = config(&scratch, b, 1, "MTU = 1400", "AllowedIPs = 10.9.0.1/32\nPersistentKeepalive = 25");
     b.done("wg-quick", &["up", &file]);
 
@@ -176,8 +128,7 @@ fn wg_and_wg_quick_configure_it() {
     fs::write(&key, KEYS[0].0).unwrap();
     fs::write(&psk, PSK).unwrap();
     let set = |words: &str| {
-        let words: Vec<&str> = ["set", &a.interface].into_iter().chain(words.split_whitespace()).collect();
-        a.done("wg", &words);
+        a.host.wg(&format!("set {} {words}", a.interface));
     };
     set(&format!("private-key {} listen-port 51820 fwmark 0x22", key.display()));
     set(&format!(
@@ -186,8 +137,7 @@ fn wg_and_wg_quick_configure_it() {
         psk.display()
     ));
     for words in ["address add 10.9.0.1/32 dev", "link set up dev", "route add 10.9.0.2/32 dev"] {
-        let words: Vec<&str> = words.split(' ').chain([a.interface.as_str()]).collect();
-        a.done("ip", &words);
+        a.ip(&format!("{words} {}", a.interface));
     }
     stream(&a.netns, b);
     let dump = a.wg("dump");
@@ -238,7 +188,7 @@ fn wg_and_wg_quick_configure_it() {
 }
 
 /// `tunnel show` and the metrics of host 0, after a stream to host 1.
-fn shows(host: &Host) {
+fn shows(host: &End) {
     let output = host.tunnel("show", &[&host.interface, "--format", "json"]);
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let tunnel = &document["tunnels"][0];
@@ -274,13 +224,13 @@ fn a_default_route_and_its_rules_end_also_after_a_kill() {
         return;
     }
     let scratch = Scratch::new();
-    let hosts = hosts("df");
-    let [a, b] = &hosts;
+    let ends = ends("df");
+    let [a, b] = &ends;
     let log = scratch.file("hooks");
     let hooks = format!("PostUp = echo up %i >> {0}\nPostDown = echo gone >> {0}", log.display());
     let file_a = config(&scratch, a, 0, &hooks, "AllowedIPs = 0.0.0.0/0, ::/0");
     let file_b = config(&scratch, b, 1, "", "AllowedIPs = 10.9.0.1/32");
-    let up = |host: &Host, file: &str| {
+    let up = |host: &End, file: &str| {
         let output = host.tunnel("up", &[file, "--daemon"]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
@@ -311,34 +261,67 @@ fn a_default_route_and_its_rules_end_also_after_a_kill() {
 }
 
 #[test]
-fn it_keeps_one_privilege_and_survives_a_move_of_its_device() {
+fn it_keeps_two_privileges_and_survives_a_move_of_its_device() {
     let what = "parshall tunnel without root's privileges";
     if !root(what) || !has(&["ip"], what) {
         return;
     }
     let scratch = Scratch::new();
-    let hosts = hosts("mv");
-    for (n, host) in hosts.iter().enumerate() {
+    let ends = ends("mv");
+    for (n, host) in ends.iter().enumerate() {
         let peer = format!("AllowedIPs = 10.9.0.{}/32", 2 - n);
         let file = config(&scratch, host, n, "", &peer);
         assert!(host.tunnel("up", &[&file, "--daemon"]).status.success());
     }
-    let [a, b] = &hosts;
+    let [a, b] = &ends;
     let worker = worker(a.pid());
     assert_eq!(status_line(worker, "Uid"), common::NOBODY.to_string());
-    assert_eq!(status_line(worker, "CapEff"), CAP_NET_ADMIN);
+    assert_eq!(status_line(worker, "CapEff"), CAPABILITIES);
     assert_eq!(status_line(worker, "NoNewPrivs"), "1");
     stream(&a.netns, b);
-    let inner = NetNs::create("mv-inner").unwrap();
-    a.done("ip", &["link", "set", &a.interface, "netns", inner.name()]);
-    let inside = Host { netns: inner, interface: a.interface.clone() };
+    let inside = Host::new("mv-inner");
+    a.ip(&format!("link set {} netns {}", a.interface, inside.netns.name()));
     for words in ["address add 10.9.0.1/32 dev", "link set up dev", "route add 10.9.0.2/32 dev"] {
-        let words: Vec<&str> = words.split(' ').chain([a.interface.as_str()]).collect();
-        inside.done("ip", &words);
+        inside.ip(&format!("{words} {}", a.interface));
     }
     stream(&inside.netns, b);
     // It ends with its device.
-    inside.done("ip", &["link", "delete", &a.interface]);
+    inside.ip(&format!("link delete {}", a.interface));
     wait_until("the process runs", || !Path::new(&format!("/proc/{worker}")).exists());
     wait_until("the socket is there", || !a.socket().exists());
+}
+
+#[test]
+fn it_ends_at_once_under_load() {
+    let what = "the end of a busy parshall tunnel";
+    if !root(what) || !has(&["ip"], what) {
+        return;
+    }
+    let scratch = Scratch::new();
+    for (n, engine) in [&["--engine", "plain"][..], &["--threads", "2"], &["--engine", "uring"]].into_iter().enumerate()
+    {
+        let ends = ends(&format!("ld{n}"));
+        for (n, end) in ends.iter().enumerate() {
+            let file = config(&scratch, end, n, "", &format!("AllowedIPs = 10.9.0.{}/32", 2 - n));
+            let output = end.tunnel("up", &[&[file.as_str(), "--daemon"], engine].concat());
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        let [a, b] = &ends;
+        let streams = [("10.9.0.2", a, b), ("10.9.0.1", b, a)]
+            .map(|(address, from, to)| tunnel_bed::connect(&from.netns, &to.netns, address.parse().unwrap()));
+        for [mut client, mut server] in streams {
+            client.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+            server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            std::thread::spawn(move || while client.write_all(&[7; 1 << 16]).is_ok() {});
+            std::thread::spawn(move || while server.read(&mut [0; 1 << 16]).is_ok_and(|len| len > 0) {});
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let worker = worker(a.pid());
+        let begun = Instant::now();
+        assert!(Command::new("kill").arg(a.pid().to_string()).status().unwrap().success());
+        wait_until("the process runs", || !Path::new(&format!("/proc/{worker}")).exists());
+        assert!(begun.elapsed() < Duration::from_secs(5), "{engine:?}: {:?}", begun.elapsed());
+        wait_until("the interface is there", || !a.run("ip", &["link", "show", &a.interface]).status.success());
+        assert!(!a.socket().exists());
+    }
 }

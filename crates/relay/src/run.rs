@@ -16,7 +16,7 @@ use parshall_core::relay::{Ns, ns};
 use parshall_core::units::plural;
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::handover;
-use parshall_sys::privileges::{self, User};
+use parshall_sys::privileges::{self, CapabilitySet, User};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
@@ -366,7 +366,8 @@ fn give_up_privileges(config: &Config, user: Option<&User>) -> anyhow::Result<()
         return if privileges::elevated_by_file() { Ok(()) } else { Ok(privileges::gain_nothing()?) };
     };
     let transparent = config.listeners.iter().any(|l| l.transparent);
-    privileges::become_user(user, transparent).map_err(|e| {
+    let keep = if transparent { CapabilitySet::NET_ADMIN } else { CapabilitySet::empty() };
+    privileges::become_user(user, keep).map_err(|e| {
         let wanted = config.global.user.as_deref().unwrap_or_default();
         let hint = if privileges::current() == *user {
             "start the relay as root, or as this user without other groups; or leave `user` out"

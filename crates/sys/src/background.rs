@@ -74,6 +74,8 @@ impl Background {
             if tried.send(permitted).is_err() || !permitted {
                 return;
             }
+            // In a control group that hardly runs, it would wait for seconds with the thread that it watches.
+            let _ = set(0, &libc::sched_attr { sched_policy: libc::SCHED_FIFO as u32, sched_priority: 1, ..before });
             while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                 if sampler.sample().is_none_or(&mut give_up) {
                     given_up();

@@ -61,7 +61,8 @@ impl Counter {
 
 fn open_one(event: Event, tid: u32) -> io::Result<File> {
     let Event { kind, config } = event;
-    perf_event::open(Attr { kind, config, read_format: READ_FORMAT, flags: FLAG_INHERIT, ..Attr::default() }, tid)
+    let attr = Attr { kind, config, read_format: READ_FORMAT, flags: FLAG_INHERIT, ..Attr::default() };
+    perf_event::open(attr, perf_event::Of::Thread(tid))
 }
 
 fn read_one(file: &mut File) -> io::Result<u64> {

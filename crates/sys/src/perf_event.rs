@@ -40,18 +40,31 @@ struct Raw {
     config1: u64,
 }
 
-/// Opens an event of a thread, on whatever CPU it runs; thread 0 is the caller.
+/// Whose event it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// A thread's, on whatever CPU it runs; thread 0 is the caller.
+    Thread(u32),
+    /// A CPU's, whatever runs there.
+    Cpu(u32),
+}
+
+/// Opens an event.
 ///
 /// # Errors
 /// What the kernel says: ESRCH, EACCES, ENOENT for an event that the host does not have, ...
-pub(crate) fn open(attr: Attr, tid: u32) -> io::Result<File> {
+pub(crate) fn open(attr: Attr, of: Of) -> io::Result<File> {
     let Attr { kind, config, sample, sample_type, read_format, flags } = attr;
     let raw =
         Raw { kind, size: SIZE, config, sample, sample_type, read_format, flags, wakeup: 0, bp_type: 0, config1: 0 };
     const { assert!(size_of::<Raw>() == SIZE as usize) };
-    let tid = libc::pid_t::try_from(tid).map_err(io::Error::other)?;
+    let number = |n: u32| libc::pid_t::try_from(n).map_err(io::Error::other);
+    let (tid, cpu) = match of {
+        Of::Thread(tid) => (number(tid)?, -1),
+        Of::Cpu(cpu) => (-1, number(cpu)?),
+    };
     // SAFETY: `raw` is a valid perf_event_attr of the size it states and outlives the call; the rest are numbers.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw, tid, -1, -1, PERF_FLAG_FD_CLOEXEC) };
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw, tid, cpu, -1, PERF_FLAG_FD_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -100,7 +100,7 @@ fn bpf<T: Attr>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
 fn open_counter(kind: u32, config: u64) -> io::Result<()> {
     // Bit 0 `disabled`, bit 5 `exclude_kernel`, bit 6 `exclude_hv`: the smallest request.
     let attr = perf_event::Attr { kind, config, flags: 1 | 1 << 5 | 1 << 6, ..Default::default() };
-    perf_event::open(attr, 0).map(drop)
+    perf_event::open(attr, perf_event::Of::Thread(0)).map(drop)
 }
 
 /// A new descriptor returned by a system call.

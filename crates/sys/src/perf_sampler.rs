@@ -1,22 +1,24 @@
-//! CPU samples of this process's own threads without BPF, from the ring buffers of perf events (perf_event_open(2)).
+//! CPU samples without BPF, from the ring buffers of perf events (perf_event_open(2)): of threads, or of the kernel on all CPUs.
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::perf_event::{self, Attr};
+use crate::perf_event::{self, Attr, Of};
 
-/// Data pages of each thread's ring buffer, a power of two: half a second at 1000 Hz. One more page holds the metadata.
+/// Data pages of each ring buffer, a power of two: half a second at 1000 Hz. One more page holds the metadata.
 const DATA_PAGES: usize = 16;
 /// `data_head` and `data_tail` in `struct perf_event_mmap_page` (uapi/linux/perf_event.h).
 const HEAD_AT: usize = 1024;
 const TAIL_AT: usize = 1032;
 /// PERF_SAMPLE_TID | PERF_SAMPLE_CALLCHAIN.
 const SAMPLE_TYPE: u64 = 1 << 1 | 1 << 5;
-/// `exclude_kernel`, bit 5 of the flags; `exclude_hv`, bit 6; `freq`, bit 10.
+/// `exclude_user`, bit 4 of the flags; `exclude_kernel`, bit 5; `exclude_hv`, bit 6; `exclude_idle`, bit 7; `freq`, bit 10.
+const EXCLUDE_USER: u64 = 1 << 4;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
+const EXCLUDE_IDLE: u64 = 1 << 7;
 const FREQ: u64 = 1 << 10;
 const RECORD_LOST: u32 = 2;
 const RECORD_SAMPLE: u32 = 9;
@@ -36,7 +38,7 @@ pub struct Sample {
     pub user: Vec<u64>,
 }
 
-/// Samples a set of threads.
+/// Samples a set of threads, or all CPUs.
 #[derive(Debug)]
 pub struct Sampler {
     rings: Vec<Ring>,
@@ -62,17 +64,37 @@ impl Sampler {
         if sampler.rings.is_empty() { Err(refused) } else { Ok(sampler) }
     }
 
+    /// Samples the kernel on every CPU `hz` times per second in which it is not idle.
+    ///
+    /// # Errors
+    /// If no CPU can be sampled: without CAP_PERFMON.
+    pub fn of_host(hz: u64) -> io::Result<Self> {
+        // SAFETY: sysconf takes a number and returns one.
+        let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.clamp(1, 1 << 16) as u32;
+        let mut sampler = Self { rings: Vec::new(), hz, exclude: EXCLUDE_HV | EXCLUDE_USER | EXCLUDE_IDLE, lost: 0 };
+        let mut refused = io::Error::from_raw_os_error(libc::ENODEV);
+        for cpu in 0..cpus {
+            match Ring::open(Of::Cpu(cpu), hz, sampler.exclude) {
+                Ok(ring) => sampler.rings.push(ring),
+                // Those that are offline have none (ENODEV).
+                Err(error) => refused = error,
+            }
+        }
+        if sampler.rings.is_empty() { Err(refused) } else { Ok(sampler) }
+    }
+
     /// Adds a thread, unless it is sampled already.
     ///
     /// # Errors
     /// If the thread is gone, or the kernel refuses another event or its buffer (RLIMIT_NOFILE, RLIMIT_MEMLOCK).
     pub fn follow(&mut self, tid: u32) -> io::Result<()> {
-        if self.rings.iter().any(|ring| ring.tid == tid) {
+        let of = Of::Thread(tid);
+        if self.rings.iter().any(|ring| ring.of == of) {
             return Ok(());
         }
-        let opened = match Ring::open(tid, self.hz, self.exclude) {
+        let opened = match Ring::open(of, self.hz, self.exclude) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && self.exclude & EXCLUDE_KERNEL == 0 => {
-                let ring = Ring::open(tid, self.hz, self.exclude | EXCLUDE_KERNEL)?;
+                let ring = Ring::open(of, self.hz, self.exclude | EXCLUDE_KERNEL)?;
                 self.exclude |= EXCLUDE_KERNEL;
                 ring
             }
@@ -144,10 +166,10 @@ fn sample(body: &[u8]) -> Sample {
     sample
 }
 
-/// The event of a thread and its ring buffer.
+/// An event and its ring buffer.
 #[derive(Debug)]
 struct Ring {
-    tid: u32,
+    of: Of,
     base: NonNull<u8>,
     bytes: usize,
     page: usize,
@@ -158,16 +180,17 @@ struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    fn open(tid: u32, hz: u64, exclude: u64) -> io::Result<Self> {
+    fn open(of: Of, hz: u64, exclude: u64) -> io::Result<Self> {
         let attr = Attr {
-            kind: 1,   // PERF_TYPE_SOFTWARE
-            config: 1, // PERF_COUNT_SW_TASK_CLOCK
+            kind: 1, // PERF_TYPE_SOFTWARE
+            // PERF_COUNT_SW_TASK_CLOCK counts while a thread runs, PERF_COUNT_SW_CPU_CLOCK always.
+            config: u64::from(matches!(of, Of::Thread(_))),
             sample: hz,
             sample_type: SAMPLE_TYPE,
             flags: FREQ | exclude,
             ..Attr::default()
         };
-        let event = perf_event::open(attr, tid)?;
+        let event = perf_event::open(attr, of)?;
         let page = usize::try_from(crate::clock::page_bytes()).map_err(io::Error::other)?;
         let bytes = (1 + DATA_PAGES) * page;
         let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, event.as_raw_fd());
@@ -177,7 +200,7 @@ impl Ring {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { tid, base, bytes, page, _event: event })
+        Ok(Self { of, base, bytes, page, _event: event })
     }
 
     fn position(&self, at: usize) -> &AtomicU64 {

@@ -3,9 +3,9 @@ use std::ffi::CString;
 use std::io;
 
 use rustix::process::{getegid, geteuid, getgroups};
+pub use rustix::thread::CapabilitySet;
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, configure_capability_in_ambient_set, set_capabilities, set_keep_capabilities,
-    set_no_new_privs,
+    CapabilitySets, configure_capability_in_ambient_set, set_capabilities, set_keep_capabilities, set_no_new_privs,
 };
 
 use crate::call::check;
@@ -64,15 +64,15 @@ pub fn current() -> User {
 }
 
 /// Changes permanently to this user: sets its real, effective and saved ids, leaves all supplementary groups, drops all
-/// capabilities and sets no_new_privs. With `keep_net_admin` CAP_NET_ADMIN remains for this thread, for threads that it
-/// starts and across execve(). Root (uid 0) keeps its capabilities.
+/// capabilities but those of `keep`, which remain for this thread, for threads that it starts and across execve(), and sets
+/// no_new_privs. Root (uid 0) keeps its capabilities.
 ///
 /// Supplementary groups and capabilities are dropped also if the process already runs as this user. Failing to drop one is an
 /// error.
 ///
 /// Call it before other threads run: capabilities belong to threads.
-pub fn become_user(user: &User, keep_net_admin: bool) -> io::Result<()> {
-    if keep_net_admin {
+pub fn become_user(user: &User, keep: CapabilitySet) -> io::Result<()> {
+    if !keep.is_empty() {
         set_keep_capabilities(true)?;
     }
     leave_groups(user.gid)?;
@@ -83,7 +83,7 @@ pub fn become_user(user: &User, keep_net_admin: bool) -> io::Result<()> {
     check(unsafe { libc::setresuid(user.uid, user.uid, user.uid) })?;
     if user.uid != 0 {
         // The kernel drops capabilities only at a change from uid 0. A process that began as this user may still have some.
-        keep_capabilities(if keep_net_admin { CapabilitySet::NET_ADMIN } else { CapabilitySet::empty() })?;
+        keep_capabilities(keep)?;
         // SAFETY: setuid takes no pointers.
         if unsafe { libc::setuid(0) } == 0 {
             return Err(io::Error::other("setuid(0) still succeeds after dropping privileges"));

@@ -56,6 +56,14 @@ pub fn offload_udp(file: &File) -> io::Result<()> {
     set_offloads(file, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_USO4 | TUN_F_USO6)
 }
 
+/// Whether the interface is up: then its file is writable (`tun_sock_writeable` in drivers/net/tun.c), in whatever namespace it is.
+pub fn is_up(file: &File) -> bool {
+    let mut poll = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: poll() reads and writes one pollfd, which lives across the call.
+    let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    found == 1 && poll.revents & libc::POLLOUT != 0
+}
+
 fn set_offloads(file: &File, offloads: libc::c_ulong) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value.
     check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) })

@@ -1,9 +1,9 @@
-//! What a loop counts: system calls, what they carried, and every packet that went no further, by its cause.
+//! What a loop counts: system calls and what they carried.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::counters::Counters;
 
-/// What is counted. Drops of received datagrams are counted by `parshall_core::tunnel::DataPath::drops`.
+/// What is counted. What is dropped is counted by `parshall_core::tunnel::DataPath`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Count {
@@ -29,31 +29,11 @@ pub enum Count {
     DatagramsReceived,
     /// Trains that the kernel refused. Their datagrams were sent one by one.
     TrainsRefused,
-    /// Packets that were too long for the path to their peer, and whose sender got a message.
-    TooBig,
     /// Packets that were too long for the path and were sent in fragments: they may be cut, or their sender got messages enough.
     Fragmented,
-    /// Packets that no datagram can hold.
-    TooLong,
-    /// Frames that contradict their headers.
-    BadFrame,
-    /// Packets for addresses that are no peer's.
-    NoPeer,
-    /// Packets for peers whose address is unknown.
-    NoEndpoint,
-    /// Packets that waited for a session in vain, or made place for newer ones.
-    Discarded,
-    /// Frames that the TUN device did not take.
-    FrameRefused,
-    /// Datagrams that the send buffer had no space for.
-    SendBufferFull,
-    /// Datagrams to addresses without a route.
-    Unreachable,
-    /// Datagrams that could not be sent for other causes.
-    SendFailed,
 }
 
-const KINDS: usize = Count::SendFailed as usize + 1;
+const KINDS: usize = Count::Fragmented as usize + 1;
 
 /// Counters that one loop writes and anybody reads.
 #[derive(Debug)]
@@ -88,18 +68,7 @@ impl Counts {
             send_calls: self.get(Count::SendCalls),
             receive_calls: self.get(Count::ReceiveCalls),
             trains_refused: self.get(Count::TrainsRefused),
-            packets_too_big: self.get(Count::TooBig),
             packets_fragmented: self.get(Count::Fragmented),
-            packets_too_long: self.get(Count::TooLong),
-            frames_bad: self.get(Count::BadFrame),
-            frames_refused: self.get(Count::FrameRefused),
-            datagrams_refused: [Count::SendBufferFull, Count::Unreachable, Count::SendFailed]
-                .map(|count| self.get(count))
-                .iter()
-                .sum(),
-            packets_without_peer: self.get(Count::NoPeer),
-            packets_without_endpoint: self.get(Count::NoEndpoint),
-            packets_without_session: self.get(Count::Discarded),
         }
     }
 }

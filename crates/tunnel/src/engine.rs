@@ -6,18 +6,21 @@ use std::os::fd::BorrowedFd;
 use parshall_host::error::UserError;
 
 use crate::plain::Plain;
+use crate::threads::Threads;
 use crate::uring::{Tunables, Uring};
 use crate::worker::Worker;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
-    Plain,
+    /// With this many threads for each direction; 1 is one thread for both.
+    Plain(usize),
     Uring(Tunables),
 }
 
 /// A loop with its tunnel. It belongs to the thread that made it.
 pub enum Loop {
     Plain(Box<Plain>),
+    Threads(Box<Threads>),
     Uring(Box<Uring>),
 }
 
@@ -25,7 +28,13 @@ impl Loop {
     /// Fails where the host has no io_uring, or an old one.
     pub fn new(engine: Engine, worker: Worker) -> Result<Self, UserError> {
         Ok(match engine {
-            Engine::Plain => Self::Plain(Box::new(Plain::new(worker))),
+            Engine::Plain(1) => Self::Plain(Box::new(Plain::new(worker))),
+            Engine::Plain(threads) => {
+                let made = Threads::new(worker, threads);
+                Self::Threads(Box::new(made.map_err(|error| {
+                    UserError::new(format!("the threads cannot be made: {error}"), "use --threads 1")
+                })?))
+            }
             Engine::Uring(tunables) => {
                 let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
                 if tunables.blocking_tun && may_hang(&release) {
@@ -45,6 +54,7 @@ impl Loop {
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         match self {
             Self::Plain(plain) => plain.run(stop),
+            Self::Threads(threads) => threads.run(stop),
             Self::Uring(uring) => uring.run(stop),
         }
     }
@@ -62,6 +72,9 @@ impl EngineRequest {
     /// The flags that say the same, for another process.
     pub fn flags(&self) -> Vec<String> {
         let mut flags = Vec::new();
+        if let Engine::Plain(threads) = self.engine {
+            flags.push(format!("--threads={threads}"));
+        }
         if let Engine::Uring(tunables) = self.engine {
             let Tunables { entries, tun_slots, send_slots, sqpoll, zero_copy, blocking_tun } = tunables;
             flags.push("--engine=uring".to_owned());

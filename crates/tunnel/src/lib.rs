@@ -2,8 +2,8 @@
 //!
 //! Everything that is decided is in `parshall_core::tunnel`. A tunnel is two processes: the one that was started sets the interface
 //! up and undoes everything at the end ([`up`], [`interface`], [`undo`]); the one that moves packets ([`child`]) has the sockets, what loops
-//! do with packets ([`worker`]), the loops ([`plain`], [`uring`]), the thread that `wg` talks to ([`control`]), and no privileges but
-//! CAP_NET_ADMIN.
+//! do with packets ([`mover`], [`worker`]), the loops ([`plain`], [`threads`], [`uring`]), the thread that `wg` talks to ([`control`]), and no privileges but
+//! CAP_NET_ADMIN and CAP_NET_BIND_SERVICE.
 #![forbid(unsafe_code)]
 // Not a library for others: a doc comment stands where it says more than the name.
 #![allow(missing_docs)]
@@ -18,6 +18,7 @@ pub mod engine;
 mod hook;
 mod interface;
 mod ip;
+pub mod mover;
 pub mod plain;
 mod ready;
 pub mod request;
@@ -25,7 +26,9 @@ mod show;
 mod sockets;
 mod state;
 pub mod system_random;
+mod threads;
 mod trains;
+mod turns;
 mod undo;
 mod up;
 pub mod uring;

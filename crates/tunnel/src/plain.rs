@@ -6,11 +6,12 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use parshall_core::tunnel::{Endpoint, Link, VIRTIO_HEADER_LEN};
+use parshall_core::tunnel::{DataPath, DropCause, Endpoint, Link, VIRTIO_HEADER_LEN};
 use parshall_sys::epoll::{Epoll, Events, READABLE};
 use parshall_sys::udp_batch::{DatagramBatch, Received};
 
 use crate::counts::{Count, Counts};
+use crate::mover::Mover;
 use crate::sockets::Sockets;
 use crate::trains::{Target, Trains, count_sent, send_failed};
 use crate::worker::Worker;
@@ -23,14 +24,15 @@ const REQUESTS: u64 = 4;
 
 /// Frames that are read, and messages that are received, before the other direction gets its turn. Also the trains that are
 /// sent together.
-const TURN: usize = 16;
+pub const TURN: usize = 16;
 
 /// The longest frame that a TUN device passes, with its header.
-const FRAME_BYTES: usize = 65_536 + VIRTIO_HEADER_LEN;
+pub const FRAME_BYTES: usize = 65_536 + VIRTIO_HEADER_LEN;
 
 /// The loop with its buffers.
 pub struct Plain {
     worker: Worker,
+    mover: Arc<Mover>,
     trains: BatchedTrains,
     incoming: DatagramBatch,
     frame: Box<[u8]>,
@@ -38,9 +40,11 @@ pub struct Plain {
 
 impl Plain {
     pub fn new(worker: Worker) -> Self {
+        let mover = Arc::clone(worker.mover());
         Self {
-            trains: BatchedTrains::new(Arc::clone(worker.counts())),
+            trains: BatchedTrains::new(&mover),
             worker,
+            mover,
             incoming: DatagramBatch::new(TURN),
             frame: vec![0; FRAME_BYTES].into(),
         }
@@ -49,8 +53,8 @@ impl Plain {
     /// Moves packets until `stop` is readable. Fails when the TUN device or epoll does.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         let epoll = Epoll::new()?;
-        epoll.add(&self.worker.tun, TUN, READABLE)?;
-        watch(&epoll, &self.worker.sockets)?;
+        epoll.add(&self.mover.tun, TUN, READABLE)?;
+        watch(&epoll, &self.mover.sockets())?;
         epoll.add(&stop, STOP, READABLE)?;
         if let Some(requests) = self.worker.requests_fd() {
             epoll.add(&requests, REQUESTS, READABLE)?;
@@ -64,7 +68,7 @@ impl Plain {
                     STOP => return Ok(()),
                     REQUESTS => {
                         if self.worker.serve_requests(&mut self.trains) {
-                            watch(&epoll, &self.worker.sockets)?;
+                            watch(&epoll, &self.mover.sockets())?;
                         }
                     }
                     family => self.receive(family == V6),
@@ -77,7 +81,7 @@ impl Plain {
     /// Reads frames from the TUN device and queues them as trains.
     fn read_frames(&mut self) -> io::Result<()> {
         for _ in 0..TURN {
-            match self.worker.tun.read(&mut self.frame) {
+            match (&self.mover.tun).read(&mut self.frame) {
                 Ok(len) => self.worker.frame(&mut self.trains, &self.frame[..len]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -90,9 +94,9 @@ impl Plain {
     /// Receives what has come to one socket.
     fn receive(&mut self, ipv6: bool) {
         self.incoming.clear();
-        self.worker.counts().add(Count::ReceiveCalls, 1);
+        self.mover.counts().add(Count::ReceiveCalls, 1);
         // An error is that of an earlier send to some peer (ECONNREFUSED), and says nothing about this socket.
-        let count = self.incoming.receive(self.worker.sockets.of(ipv6).as_fd(), true).unwrap_or(0);
+        let count = self.incoming.receive(self.mover.sockets().of(ipv6).as_fd(), true).unwrap_or(0);
         for slot in 0..count {
             let Received { segment, peer, local, .. } = self.incoming.received()[slot];
             let from = Endpoint { remote: peer, local, interface: 0 };
@@ -108,18 +112,36 @@ fn watch(epoll: &Epoll, sockets: &Sockets) -> io::Result<()> {
 }
 
 /// Trains that are sent by sendmmsg, all of one family together.
-struct BatchedTrains {
+pub struct BatchedTrains {
     batch: DatagramBatch,
     /// Of each message of the batch.
     targets: Vec<Target>,
     /// The family of the trains that wait.
     to_v6: bool,
     counts: Arc<Counts>,
+    path: Arc<DataPath>,
 }
 
 impl BatchedTrains {
-    fn new(counts: Arc<Counts>) -> Self {
-        Self { batch: DatagramBatch::new(TURN), targets: Vec::with_capacity(TURN), to_v6: false, counts }
+    pub fn new(mover: &Mover) -> Self {
+        Self {
+            batch: DatagramBatch::new(TURN),
+            targets: Vec::with_capacity(TURN),
+            to_v6: false,
+            counts: Arc::clone(mover.counts()),
+            path: Arc::clone(mover.path()),
+        }
+    }
+}
+
+impl BatchedTrains {
+    pub fn is_empty(&self) -> bool {
+        self.targets.is_empty()
+    }
+
+    /// Whether another train can be queued without sending those that wait.
+    pub fn takes(&self, to: &Endpoint) -> bool {
+        self.to_v6 == to.remote.is_ipv6() && self.targets.len() < TURN
     }
 }
 
@@ -163,13 +185,16 @@ impl Trains for BatchedTrains {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if !sockets.wait_for_space(self.to_v6) {
-                        let rest = self.batch.messages()[next..].iter().map(|m| m.datagrams()).sum();
-                        self.counts.add(Count::SendBufferFull, rest);
+                        for (message, target) in self.batch.messages()[next..].iter().zip(&self.targets[next..]) {
+                            let (peer, cause) = (target.link.as_deref(), DropCause::SendBufferFull);
+                            self.path.count_drops(peer, cause, message.datagrams());
+                        }
                         break;
                     }
                 }
                 Err(error) => {
-                    send_failed(&self.counts, sockets, &mut self.batch, next, &self.targets[next], &error);
+                    let target = &self.targets[next];
+                    send_failed(&self.counts, &self.path, sockets, &mut self.batch, next, target, &error);
                     next += 1;
                 }
             }

@@ -2,6 +2,7 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use parshall_core::tunnel::Endpoint;
 use parshall_sys::udp_batch::options;
@@ -9,8 +10,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-/// Buffers of each socket, in bytes: some milliseconds at 10 Gbit/s. The kernel lowers it to its limits.
-const BUFFER_BYTES: usize = 4 << 20;
+/// Buffers of each socket, in bytes: some milliseconds at 10 Gbit/s, and more than the window of a TCP connection, so that one
+/// connection cannot make them overflow.
+const BUFFER_BYTES: usize = 8 << 20;
 
 /// How long a full send buffer is waited for; then what it holds up is dropped.
 const SEND_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -18,8 +20,9 @@ const SEND_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 pub struct Sockets {
     pub v4: UdpSocket,
     pub v6: UdpSocket,
+    port: u16,
     /// Sockets that ask for the MTU of paths, for IPv4 and IPv6.
-    asking: [UdpSocket; 2],
+    asking: Mutex<[UdpSocket; 2]>,
 }
 
 impl Sockets {
@@ -29,24 +32,28 @@ impl Sockets {
         let port = v4.local_addr()?.port();
         let v6 = open((Ipv6Addr::UNSPECIFIED, port).into(), fwmark)?;
         let asking = [open_asking(Domain::IPV4, fwmark)?, open_asking(Domain::IPV6, fwmark)?];
-        Ok(Self { v4, v6, asking })
+        Ok(Self { v4, v6, port, asking: Mutex::new(asking) })
     }
 
-    /// Marks what is sent from now on, and listens on `port`; with 0 on another one that the kernel chooses. Returns whether
-    /// the sockets were replaced. If it fails, they are as before.
-    pub fn listen(&mut self, port: u16, fwmark: u32) -> io::Result<bool> {
-        if port == self.port()? {
-            for socket in [&self.v4, &self.v6, &self.asking[0], &self.asking[1]] {
-                SockRef::from(socket).set_mark(fwmark)?;
-            }
-            return Ok(false);
+    /// Marks what is sent from now on, if the port stays the same. Returns other sockets for another port; with 0, one that the kernel
+    /// chooses.
+    pub fn listen(&self, port: u16, fwmark: u32) -> io::Result<Option<Self>> {
+        if port != self.port {
+            return Self::open(port, fwmark).map(Some);
         }
-        *self = Self::open(port, fwmark)?;
-        Ok(true)
+        let asking = self.asking();
+        for socket in [&self.v4, &self.v6, &asking[0], &asking[1]] {
+            SockRef::from(socket).set_mark(fwmark)?;
+        }
+        Ok(None)
     }
 
-    pub fn port(&self) -> io::Result<u16> {
-        Ok(self.v4.local_addr()?.port())
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn asking(&self) -> MutexGuard<'_, [UdpSocket; 2]> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The socket of a family.
@@ -65,7 +72,8 @@ impl Sockets {
     pub fn path_mtu(&self, to: &Endpoint) -> Option<usize> {
         let ask = || {
             let ipv6 = to.remote.is_ipv6();
-            let socket = &self.asking[usize::from(ipv6)];
+            let asking = self.asking();
+            let socket = &asking[usize::from(ipv6)];
             // Otherwise the local address of the last route would choose the next one.
             rustix::net::connect_unspec(socket)?;
             rustix::net::connect(socket, &to.remote)?;
@@ -95,8 +103,7 @@ fn open(address: SocketAddr, fwmark: u32) -> io::Result<UdpSocket> {
     if fwmark != 0 {
         socket.set_mark(fwmark)?;
     }
-    socket.set_recv_buffer_size(BUFFER_BYTES)?;
-    socket.set_send_buffer_size(BUFFER_BYTES)?;
+    set_buffers(&socket)?;
     options::report_local_address(socket.as_fd(), address.is_ipv6())?;
     // Datagrams that the path takes whole, as far as the kernel knows, have DF set; longer ones are sent in fragments. A system may
     // be configured otherwise (ip_no_pmtu_disc).
@@ -109,4 +116,12 @@ fn open(address: SocketAddr, fwmark: u32) -> io::Result<UdpSocket> {
     options::gather_on_receive(socket.as_fd()).ok();
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// The limits of the host (net.core.rmem_max, 208 KiB unless it was raised) are a few trains only. CAP_NET_ADMIN may go beyond.
+fn set_buffers(socket: &Socket) -> io::Result<()> {
+    sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_BYTES)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, BUFFER_BYTES))?;
+    sockopt::set_socket_send_buffer_size(socket, BUFFER_BYTES)?;
+    Ok(())
 }

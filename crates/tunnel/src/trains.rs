@@ -3,7 +3,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use parshall_core::tunnel::{Endpoint, Link};
+use parshall_core::tunnel::{DataPath, DropCause, Endpoint, Link};
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::udp_batch::{DatagramBatch, Message};
 use rustix::io::Errno;
@@ -45,6 +45,7 @@ pub fn count_sent(counts: &Counts, messages: &[Message]) {
 /// What cannot be sent is dropped and counted.
 pub fn send_failed(
     counts: &Counts,
+    path: &DataPath,
     sockets: &Sockets,
     batch: &mut DatagramBatch,
     index: usize,
@@ -56,15 +57,15 @@ pub fn send_failed(
     let to = &target.to;
     if !may_go_apart(error, datagrams) {
         tracing::debug!(%error, datagrams, to = %to.remote, "a message was not sent");
-        return counts.add(cause(error), datagrams);
+        return drop_datagrams(path, target, error, datagrams);
     }
     tracing::debug!(%error, datagrams, to = %to.remote, "a train was refused");
     counts.add(Count::TrainsRefused, 1);
     if let Some(link) = &target.link {
         let (mtu, now) = (sockets.path_mtu(to), monotonic_ns());
-        let mut path = link.path();
-        path.set_mtu(now, to.remote, mtu);
-        path.train_failed(now, to.remote, datagrams, message.segment);
+        let mut way = link.path();
+        way.set_mtu(now, to.remote, mtu);
+        way.train_failed(now, to.remote, datagrams, message.segment);
     }
     let ipv6 = to.remote.is_ipv6();
     for part in 0..datagrams {
@@ -78,8 +79,18 @@ pub fn send_failed(
                 counts.add(Count::MessagesSent, 1);
                 counts.add(Count::DatagramsSent, 1);
             }
-            Err(error) => counts.add(cause(&error), 1),
+            Err(error) => drop_datagrams(path, target, &error, 1),
         }
+    }
+}
+
+/// Counts datagrams that cannot be sent. The address of this host that they were to leave from may be gone (EINVAL), or no route may
+/// lead from there.
+fn drop_datagrams(path: &DataPath, target: &Target, error: &io::Error, datagrams: usize) {
+    let cause = cause(error);
+    path.count_drops(target.link.as_deref(), cause, datagrams);
+    if let Some(link) = target.link.as_ref().filter(|_| cause != DropCause::SendBufferFull) {
+        link.forget_local_address();
     }
 }
 
@@ -93,19 +104,19 @@ fn may_go_apart(error: &io::Error, datagrams: usize) -> bool {
 }
 
 /// What datagrams that could not be sent are counted as.
-fn cause(error: &io::Error) -> Count {
+fn cause(error: &io::Error) -> DropCause {
     match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => Count::SendBufferFull,
+        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => DropCause::SendBufferFull,
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkDown => {
-            Count::Unreachable
+            DropCause::Unreachable
         }
         // A send that waited for space in vain is cancelled.
         _ if [Errno::NOBUFS, Errno::CANCELED]
             .map(|errno| Some(errno.raw_os_error()))
             .contains(&error.raw_os_error()) =>
         {
-            Count::SendBufferFull
+            DropCause::SendBufferFull
         }
-        _ => Count::SendFailed,
+        _ => DropCause::SendFailed,
     }
 }

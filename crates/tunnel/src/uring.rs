@@ -9,13 +9,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parshall_core::tunnel::{Endpoint, Link, VIRTIO_HEADER_LEN};
+use parshall_core::tunnel::{DataPath, Endpoint, Link, VIRTIO_HEADER_LEN};
 use parshall_sys::udp_batch::DatagramBatch;
 use parshall_sys::uring::{Completion, DATAGRAM_HEADER_LEN, ReadBuffer, Request, Ring, Sizes};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::counts::{Count, Counts};
+use crate::mover::Mover;
 use crate::sockets::Sockets;
 use crate::trains::{Target, Trains, count_sent, send_failed};
 use crate::worker::Worker;
@@ -86,9 +87,10 @@ impl Uring {
         let sizes = Sizes { requests, completions, groups: 1, buffers: RECEIVE_BUFFERS, buffer_bytes: RECEIVE_BYTES };
         let ring = if tunables.sqpoll { Ring::open_polled(sizes, SQPOLL_IDLE_MS)? } else { Ring::open(sizes)? };
         if tunables.blocking_tun {
-            fcntl_setfl(&worker.tun, fcntl_getfl(&worker.tun)? - OFlags::NONBLOCK)?;
+            let tun = &worker.mover().tun;
+            fcntl_setfl(tun, fcntl_getfl(tun)? - OFlags::NONBLOCK)?;
         }
-        let trains = RingTrains::new(ring, Arc::clone(worker.counts()), &tunables);
+        let trains = RingTrains::new(ring, worker.mover(), &tunables);
         Ok(Self {
             worker,
             trains,
@@ -111,9 +113,9 @@ impl Uring {
             self.worker.end_turn(&mut self.trains);
             self.trains.ring.publish();
             let wait = if self.trains.others.is_empty() { self.worker.wait() } else { Duration::ZERO };
-            self.worker.counts().add(Count::ReceiveCalls, 1);
+            self.worker.mover().counts().add(Count::ReceiveCalls, 1);
             self.trains.ring.enter(Some(wait))?;
-            self.trains.reap(&self.worker.sockets);
+            self.trains.reap(&self.worker.mover().sockets());
             let mut done = std::mem::replace(&mut self.trains.others, std::mem::take(&mut self.done));
             for completion in done.drain(..) {
                 if completion.tag == STOP {
@@ -135,7 +137,7 @@ impl Uring {
             }
             REQUESTS => {
                 // What is queued is for sockets that may be closed now.
-                self.trains.flush(&self.worker.sockets);
+                self.trains.flush(&self.worker.mover().sockets());
                 self.trains.ring.enter(None)?;
                 if self.worker.serve_requests(&mut self.trains) {
                     for family in 0..2 {
@@ -159,7 +161,7 @@ impl Uring {
     }
 
     fn begin_to_receive(&mut self, family: usize) {
-        let socket = self.worker.sockets.of(family == 1).as_raw_fd();
+        let socket = self.worker.mover().sockets().of(family == 1).as_raw_fd();
         self.receives[family] = Some(self.trains.ring.recv_datagrams(socket, 0, RECEIVE + family as u64));
     }
 
@@ -199,7 +201,7 @@ impl Uring {
                 self.unread.push(buffer);
                 if !self.polls_tun {
                     self.polls_tun = true;
-                    self.trains.ring.poll(self.worker.tun.as_raw_fd(), TUN_READY);
+                    self.trains.ring.poll(self.worker.mover().tun.as_raw_fd(), TUN_READY);
                 }
             }
             Some(errno) => return Err(errno.into()),
@@ -214,7 +216,7 @@ impl Uring {
     }
 
     fn read(&mut self, buffer: ReadBuffer) {
-        self.trains.ring.read(self.worker.tun.as_raw_fd(), buffer, TUN);
+        self.trains.ring.read(self.worker.mover().tun.as_raw_fd(), buffer, TUN);
     }
 }
 
@@ -246,10 +248,11 @@ struct RingTrains {
     /// Used again by [`RingTrains::reap`].
     reaped: Vec<Completion>,
     counts: Arc<Counts>,
+    path: Arc<DataPath>,
 }
 
 impl RingTrains {
-    fn new(ring: Ring, counts: Arc<Counts>, tunables: &Tunables) -> Self {
+    fn new(ring: Ring, mover: &Mover, tunables: &Tunables) -> Self {
         let slots = tunables.send_slots.max(1);
         Self {
             ring,
@@ -260,7 +263,8 @@ impl RingTrains {
             unsent: 0,
             others: Vec::new(),
             reaped: Vec::new(),
-            counts,
+            counts: Arc::clone(mover.counts()),
+            path: Arc::clone(mover.path()),
         }
     }
 
@@ -276,7 +280,9 @@ impl RingTrains {
         let InFlight { target, result, .. } = slot.take().expect("found above");
         match errno(result.unwrap_or(completion.result)) {
             None => count_sent(&self.counts, &batch.messages()[..1]),
-            Some(errno) => send_failed(&self.counts, sockets, &mut batch, 0, &target, &errno.into()),
+            Some(errno) => {
+                send_failed(&self.counts, &self.path, sockets, &mut batch, 0, &target, &errno.into());
+            }
         }
         self.free.push(batch);
     }

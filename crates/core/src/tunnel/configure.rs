@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use super::SECOND;
 use super::cookie::Checker;
 use super::device::{Device, Event, Output};
+use super::drops::DropCause;
 use super::keys::{PresharedKey, PrivateKey, PublicKey};
 use super::link::{Endpoint, Link, PeerId, Traffic};
 use super::noise::{Identity, Remote};
@@ -108,6 +109,8 @@ pub struct PeerState {
     pub handshakes: u64,
     #[allow(missing_docs)]
     pub traffic: Traffic,
+    /// What was dropped of its packets.
+    pub drops: Vec<(DropCause, u64)>,
 }
 
 impl Device {
@@ -157,6 +160,7 @@ impl Device {
             last_handshake: peer.last_handshake,
             handshakes: peer.handshakes,
             traffic: peer.link.traffic(),
+            drops: peer.link.drops().seen().collect(),
         });
         DeviceState {
             private_key: self.private_key.clone(),

@@ -61,7 +61,8 @@ impl Checker {
     pub(super) fn mac2_holds(&self, now: Ns, message: &[u8], from: SocketAddr) -> bool {
         let current = self.secret_made.is_some_and(|made| now < made.saturating_add(SECRET_LIFE));
         let (_, covered, _, mac2) = parts(message);
-        current && bool::from(crypto::mac(&*self.cookie(from), &[covered]).ct_eq(mac2))
+        // It is all zeros without a cookie: a flood is spared two thirds of the work on each message.
+        current && mac2 != [0; MAC_LEN] && bool::from(crypto::mac(&*self.cookie(from), &[covered]).ct_eq(mac2))
     }
 
     /// The answer to `message` while under load.

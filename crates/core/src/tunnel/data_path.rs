@@ -1,16 +1,17 @@
 //! What all threads that move packets share: routes, sessions and counts of what was dropped; and how datagrams are opened.
-use std::array;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
 
 use super::allowed_ips::AllowedIps;
 use super::crypto;
+use super::drops::{DropCause, Drops};
 use super::index::Sessions;
 use super::link::{Endpoint, Link, Notices, PeerId};
+use super::load::Rate;
 use super::message::{DATA_OVERHEAD, HEADER_LEN, Kind, field, u32_at, u64_at};
+use super::path::{MESSAGE_BURST, MESSAGES_PER_S};
 use super::replay::Freshness;
 use super::session::Session;
 use super::{Ns, REJECT_AFTER_MESSAGES};
@@ -64,70 +65,14 @@ pub enum Outcome {
     Dropped(DropCause),
 }
 
-/// Why a datagram was dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum DropCause {
-    /// It is no message of WireGuard.
-    NotWireguard,
-    /// No session or handshake has its index.
-    UnknownSession,
-    /// The session is too old, or has had too many messages.
-    ExpiredSession,
-    /// It could not be authenticated.
-    Forged,
-    /// Its counter or its timestamp has been seen, or is too old.
-    Replayed,
-    /// What it carries is no IP packet.
-    NotIp,
-    /// The source address of its packet is not among the peer's allowed addresses.
-    WrongSource,
-    /// A handshake of a key that is no peer's.
-    UnknownPeer,
-    /// A handshake under load without a cookie; one was sent, or too many were.
-    NoCookie,
-    /// More handshakes of one source or of one peer than are allowed.
-    RateLimited,
-}
-
-impl DropCause {
-    /// All causes, in the order of their numbers.
-    pub const ALL: [Self; 10] = [
-        Self::NotWireguard,
-        Self::UnknownSession,
-        Self::ExpiredSession,
-        Self::Forged,
-        Self::Replayed,
-        Self::NotIp,
-        Self::WrongSource,
-        Self::UnknownPeer,
-        Self::NoCookie,
-        Self::RateLimited,
-    ];
-
-    /// The name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NotWireguard => "not-wireguard",
-            Self::UnknownSession => "unknown-session",
-            Self::ExpiredSession => "expired-session",
-            Self::Forged => "forged",
-            Self::Replayed => "replayed",
-            Self::NotIp => "not-ip",
-            Self::WrongSource => "wrong-source",
-            Self::UnknownPeer => "unknown-peer",
-            Self::NoCookie => "no-cookie",
-            Self::RateLimited => "rate-limited",
-        }
-    }
-}
-
 /// The state that packets need. It is shared by all threads, and made by [`Device::new`](super::Device::new).
 pub struct DataPath {
     routes: ArcSwap<Routes>,
     pub(super) sessions: Sessions,
     pub(super) notices: Arc<Notices>,
-    drops: [AtomicU64; DropCause::ALL.len()],
+    drops: Drops,
+    /// To senders of packets that are no peer's.
+    messages: Mutex<Rate>,
 }
 
 impl DataPath {
@@ -136,7 +81,8 @@ impl DataPath {
             routes: ArcSwap::default(),
             sessions: Sessions::new(),
             notices: Arc::default(),
-            drops: array::from_fn(|_| AtomicU64::new(0)),
+            drops: Drops::default(),
+            messages: Mutex::new(Rate::new(MESSAGES_PER_S, MESSAGE_BURST)),
         }
     }
 
@@ -149,13 +95,22 @@ impl DataPath {
         self.routes.store(Arc::new(routes));
     }
 
-    /// How many datagrams were dropped for each cause.
-    pub fn drops(&self) -> [(DropCause, u64); DropCause::ALL.len()] {
-        DropCause::ALL.map(|cause| (cause, self.drops[cause as usize].load(Relaxed)))
+    /// What was dropped, of removed peers too.
+    pub fn drops(&self) -> &Drops {
+        &self.drops
     }
 
-    pub(super) fn count_drop(&self, cause: DropCause) {
-        self.drops[cause as usize].fetch_add(1, Relaxed);
+    /// Counts what was dropped, for its peer too where that is known.
+    pub fn count_drops(&self, peer: Option<&Link>, cause: DropCause, count: usize) {
+        self.drops.add(cause, count);
+        if let Some(link) = peer {
+            link.drops.add(cause, count);
+        }
+    }
+
+    /// Whether the sender of a packet that is no peer's may be sent a message now.
+    pub fn may_send_message(&self, now: Ns) -> bool {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).take(now)
     }
 
     /// Opens a batch of datagrams in place, and returns whether [`Device::attend`](super::Device::attend) is to be called.
@@ -170,42 +125,40 @@ impl DataPath {
             let (kind, index) = (Kind::of(rest[0].bytes), u32_at(rest[0].bytes, 4));
             if kind != Some(Kind::Data) {
                 rest[0].outcome = kind.map_or(Outcome::Dropped(DropCause::NotWireguard), |_| Outcome::Handshake);
-                rest = self.counted(rest, 1);
+                self.count_dropped(None, &rest[..1]);
+                rest = &mut rest[1..];
                 continue;
             }
             let same = |datagram: &&Datagram<'_>| {
                 datagram.from == rest[0].from && Kind::of(datagram.bytes) == kind && u32_at(datagram.bytes, 4) == index
             };
             let count = rest.iter().take_while(same).count();
-            attend |= self.open_run(now, &routes, index.unwrap_or_default(), &mut rest[..count]);
-            rest = self.counted(rest, count);
+            let (run, others) = rest.split_at_mut(count);
+            attend |= self.open_run(now, &routes, index.unwrap_or_default(), run);
+            rest = others;
         }
         attend
     }
 
-    /// Counts those of the first `count` datagrams that were dropped, and returns the others.
-    fn counted<'a, 'b>(&self, batch: &'a mut [Datagram<'b>], count: usize) -> &'a mut [Datagram<'b>] {
-        let (done, rest) = batch.split_at_mut(count);
-        for datagram in done {
+    /// Counts those datagrams that were dropped.
+    fn count_dropped(&self, peer: Option<&Link>, datagrams: &[Datagram<'_>]) {
+        for datagram in datagrams {
             if let Outcome::Dropped(cause) = datagram.outcome {
-                self.count_drop(cause);
+                self.count_drops(peer, cause, 1);
             }
         }
-        rest
     }
 
     /// Opens data messages of one session from one address.
     fn open_run(&self, now: Ns, routes: &Routes, index: u32, run: &mut [Datagram<'_>]) -> bool {
         let shard = self.sessions.load(index);
-        let known = shard.get(&index).ok_or(DropCause::UnknownSession);
-        let usable = known.and_then(|entry| match entry.session.is_expired(now) {
-            false => Ok(entry),
-            true => Err(DropCause::ExpiredSession),
-        });
-        let entry = match usable {
-            Ok(entry) => entry,
-            Err(cause) => {
+        let known = shard.get(&index);
+        let entry = match known.filter(|entry| !entry.session.is_expired(now)) {
+            Some(entry) => entry,
+            None => {
+                let cause = known.map_or(DropCause::UnknownSession, |_| DropCause::ExpiredSession);
                 run.iter_mut().for_each(|datagram| datagram.outcome = Outcome::Dropped(cause));
+                self.count_dropped(known.map(|entry| &*entry.link), run);
                 return false;
             }
         };
@@ -218,6 +171,7 @@ impl DataPath {
             datagram.outcome = inspect(datagram.bytes, entry.link.id(), routes);
             has_data |= datagram.outcome != Outcome::Keepalive;
         }
+        self.count_dropped(Some(&entry.link), run);
         if packets == 0 {
             return false;
         }
@@ -299,10 +253,62 @@ pub fn destination(packet: &[u8]) -> Option<IpAddr> {
     address(packet, 16, 24)
 }
 
+/// The source port and the destination of a UDP datagram that is no fragment.
+pub fn udp_ports(packet: &[u8]) -> Option<(u16, SocketAddr)> {
+    const UDP: u8 = 17;
+    let at = match packet.first()? >> 4 {
+        4 if packet.len() >= 20 && packet[9] == UDP && packet[6] & 0x1f == 0 && packet[7] == 0 => {
+            usize::from(packet[0] & 15) * 4
+        }
+        6 if packet.len() >= 40 && packet[6] == UDP => 40,
+        _ => return None,
+    };
+    let port = |at: usize| packet.get(at..at + 2).map(|bytes| u16::from_be_bytes(*field(bytes, 0)));
+    Some((port(at)?, SocketAddr::new(destination(packet)?, port(at + 2)?)))
+}
+
 fn address(packet: &[u8], v4_at: usize, v6_at: usize) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 if packet.len() >= 20 => Some(Ipv4Addr::from(*field::<4>(packet, v4_at)).into()),
         6 if packet.len() >= 40 => Some(Ipv6Addr::from(*field::<16>(packet, v6_at)).into()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ports_are_those_of_udp_only() {
+        let mut v4 = [0; 28];
+        v4[0] = 0x45;
+        v4[9] = 17;
+        v4[16..20].copy_from_slice(&[192, 0, 2, 1]);
+        v4[20..24].copy_from_slice(&[0, 7, 0, 9]);
+        assert_eq!(udp_ports(&v4), Some((7, "192.0.2.1:9".parse().expect("an address"))));
+        let changed = |at: usize, to: u8| {
+            let mut other = v4;
+            other[at] = to;
+            udp_ports(&other)
+        };
+        assert_eq!(changed(9, 6), None, "TCP");
+        assert_eq!(changed(7, 1), None, "a later fragment");
+        assert_eq!(udp_ports(&v4[..23]), None);
+        let mut v6 = [0; 48];
+        v6[0] = 0x60;
+        v6[6] = 17;
+        v6[39] = 1;
+        v6[40..44].copy_from_slice(&[1, 0, 2, 0]);
+        assert_eq!(udp_ports(&v6), Some((256, "[::1]:512".parse().expect("an address"))));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = udp_ports(&bytes);
+        }
     }
 }

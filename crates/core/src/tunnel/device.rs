@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use super::cookie::Checker;
 use super::crypto::Forged;
-use super::data_path::{DataPath, DropCause, Routes};
+use super::data_path::{DataPath, Routes};
+use super::drops::DropCause;
 use super::keys::{PrivateKey, PublicKey};
 use super::link::{Endpoint, Link, PeerId};
 use super::load::{Load, Rate, Sources};
 use super::message::{HANDSHAKE_LEN_MAX, INITIATION_LEN, Kind};
 use super::noise;
 use super::peer::{Common, Peer, receiver_of, sized};
-use super::{Ns, Random, Time};
+use super::{Ns, Random, SECOND, Time};
 
 /// What a device works on at most, so that a flood of handshakes leaves the CPU to packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +31,9 @@ impl Default for Limits {
         Self { initiations_per_s: 256, initiation_burst: 512, cookie_replies_per_s: 10_000 }
     }
 }
+
+/// Peers with persistent keepalives wait this long until it is looked again whether the interface is up.
+const DOWN_STEP: Ns = SECOND;
 
 /// A message to send.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +95,7 @@ pub struct Device {
     pub(super) fwmark: u32,
     pub(super) checker: Option<Checker>,
     last_id: u64,
+    is_up: bool,
     load: Load,
     sources: Sources,
     cookie_replies: Rate,
@@ -114,6 +119,7 @@ impl Device {
             fwmark: 0,
             checker: None,
             last_id: 0,
+            is_up: true,
             load: Load::new(Rate::new(initiations_per_s, initiation_burst)),
             sources: Sources::new(),
             cookie_replies: Rate::new(cookie_replies_per_s, cookie_replies_per_s / 10),
@@ -141,6 +147,7 @@ impl Device {
     /// counted and returned.
     pub fn receive(&mut self, time: Time, message: &[u8], from: &Endpoint, out: &mut Output) -> Result<(), DropCause> {
         let done = match Kind::of(message) {
+            _ if !self.is_up => Err(DropCause::InterfaceDown),
             Some(Kind::Initiation) => self.receive_initiation(time, sized(message), from, out),
             Some(Kind::Response) => self.receive_response(time, message, from, out),
             Some(Kind::CookieReply) => self.receive_cookie(time.now, message),
@@ -148,7 +155,7 @@ impl Device {
         };
         match done {
             Ok(id) => self.hasten(time.now, id),
-            Err(cause) => self.common.path.count_drop(cause),
+            Err(cause) => self.common.path.count_drops(None, cause, 1),
         }
         done.map(drop)
     }
@@ -182,7 +189,8 @@ impl Device {
         let id = *self.ids.get(&claimed.public).ok_or(DropCause::UnknownPeer)?;
         let peer = self.peers.get_mut(&id).expect("every id is a peer's");
         let verified = claimed.verify(&peer.remote).map_err(|Forged| DropCause::Forged)?;
-        peer.respond(time, verified, from, &mut self.common, out).map(|()| id)
+        let done = peer.respond(time, verified, from, &mut self.common, out);
+        done.inspect_err(|cause| peer.link.drops.add(*cause, 1)).map(|()| id)
     }
 
     fn receive_response(
@@ -199,7 +207,8 @@ impl Device {
             return Err(DropCause::Forged);
         }
         let peer = self.peers.get_mut(&id).expect("a pending handshake has a peer");
-        peer.finish(time, sized(message), from, &mut self.common, out).map(|()| id)
+        let done = peer.finish(time, sized(message), from, &mut self.common, out);
+        done.inspect_err(|cause| peer.link.drops.add(*cause, 1)).map(|()| id)
     }
 
     /// The address that a cookie comes from is not used: cookie replies are not authenticated by their sender's key.
@@ -211,14 +220,33 @@ impl Device {
         peer.take_cookie(now, message).map(|()| id)
     }
 
+    /// Says whether the interface is up, as it is at first. One that goes down forgets its sessions and handshakes, as `wg_stop()`
+    /// does (drivers/net/wireguard/device.c); until it is up again, handshakes are not answered and nothing is sent.
+    pub fn set_up(&mut self, up: bool, out: &mut Output) {
+        if std::mem::replace(&mut self.is_up, up) == up {
+            return;
+        }
+        if up {
+            self.deadline = Some(0);
+            return;
+        }
+        for (id, peer) in &mut self.peers {
+            peer.reset(&mut self.common);
+            out.events.push(Event::Discard(*id));
+        }
+    }
+
     /// Does what packets have asked for: handshakes that are due, sessions that they have confirmed.
     pub fn attend(&mut self, time: Time, out: &mut Output) {
         let mut noticed = std::mem::take(&mut self.noticed);
         self.common.path.notices.take(&mut noticed);
         for id in &noticed {
-            if let Some(peer) = self.peers.get_mut(id) {
+            let Some(peer) = self.peers.get_mut(id) else { continue };
+            if self.is_up {
                 peer.attend(time, &mut self.common, out);
                 self.hasten(time.now, *id);
+            } else {
+                peer.reset(&mut self.common);
             }
         }
         self.noticed = noticed;
@@ -227,6 +255,11 @@ impl Device {
     /// Does what is due by time.
     pub fn tick(&mut self, time: Time, out: &mut Output) {
         self.attend(time, out);
+        if !self.is_up {
+            let keeps_alive = self.peers.values().any(|peer| peer.persistent_keepalive_s != 0);
+            self.deadline = keeps_alive.then(|| time.now.saturating_add(DOWN_STEP));
+            return;
+        }
         let common = &mut self.common;
         self.deadline = None;
         for peer in self.peers.values_mut() {
@@ -238,7 +271,8 @@ impl Device {
     }
 
     /// When the next [`Device::tick`] is due; `None` if only packets, messages and changes of the configuration can make
-    /// something due.
+    /// something due. The caller looks whether the interface is up before it calls it, which peers with persistent keepalives wait
+    /// for while it is down.
     pub fn deadline(&self) -> Option<Ns> {
         self.deadline
     }

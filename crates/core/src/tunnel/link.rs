@@ -3,11 +3,13 @@
 //! Threads that move packets share it with the [`Device`](super::Device). It has two locks: that of the sessions, which is taken
 //! when they change, and that of the path, which is taken for some nanoseconds for each frame that is sent.
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 
+use super::drops::Drops;
 use super::index::{Entry, Sessions};
 use super::keys::PublicKey;
 use super::path::Path;
@@ -57,6 +59,9 @@ pub struct Traffic {
     /// Data messages, keepalives included.
     pub received_packets: u64,
     pub sent_packets: u64,
+    /// Runs of data messages that were opened, or sealed, together.
+    pub received_batches: u64,
+    pub sent_batches: u64,
 }
 
 /// Peers for which packets have asked for something that only the device can do.
@@ -120,12 +125,18 @@ pub struct Link {
     notices: Arc<Notices>,
     /// A handshake was asked for and has not ended.
     handshake_asked: AtomicBool,
+    /// The caller keeps packets for it.
+    waiting: AtomicBool,
     /// The session that this host responded with has been confirmed.
     was_confirmed: AtomicBool,
     received_bytes: AtomicU64,
     received_packets: AtomicU64,
     sent_bytes: AtomicU64,
     sent_packets: AtomicU64,
+    received_batches: AtomicU64,
+    sent_batches: AtomicU64,
+    /// What was dropped of the peer's packets.
+    pub(super) drops: Drops,
     /// The first data sent since something was received.
     unanswered_since: Moment,
     /// The first data received since something was sent.
@@ -149,11 +160,15 @@ impl Link {
             keypairs: Mutex::default(),
             notices,
             handshake_asked: AtomicBool::new(false),
+            waiting: AtomicBool::new(false),
             was_confirmed: AtomicBool::new(false),
             received_bytes: AtomicU64::new(0),
             received_packets: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
             sent_packets: AtomicU64::new(0),
+            received_batches: AtomicU64::new(0),
+            sent_batches: AtomicU64::new(0),
+            drops: Drops::default(),
             unanswered_since: Moment::default(),
             owed_since: Moment::default(),
             owed_more: AtomicBool::new(false),
@@ -177,6 +192,16 @@ impl Link {
         self.endpoint.load().as_deref().copied()
     }
 
+    /// Whether the caller keeps packets for it, behind which others have to wait.
+    pub fn has_waiting(&self) -> bool {
+        self.waiting.load(Acquire)
+    }
+
+    #[allow(missing_docs)]
+    pub fn set_waiting(&self, waiting: bool) {
+        self.waiting.store(waiting, Release);
+    }
+
     /// What is known of the path to the peer. The guard is held for a call, not for a batch.
     pub fn path(&self) -> MutexGuard<'_, Path> {
         self.path.lock().unwrap_or_else(PoisonError::into_inner)
@@ -189,7 +214,14 @@ impl Link {
             sent_bytes: self.sent_bytes.load(Relaxed),
             received_packets: self.received_packets.load(Relaxed),
             sent_packets: self.sent_packets.load(Relaxed),
+            received_batches: self.received_batches.load(Relaxed),
+            sent_batches: self.sent_batches.load(Relaxed),
         }
+    }
+
+    /// What was dropped of the peer's packets.
+    pub fn drops(&self) -> &Drops {
+        &self.drops
     }
 
     /// Begins to seal at most `packets` packets.
@@ -226,6 +258,13 @@ impl Link {
         self.was_confirmed.swap(false, Relaxed)
     }
 
+    /// Datagrams are sent from whichever address the route chooses, until the peer writes to one again.
+    pub fn forget_local_address(&self) {
+        if let Some(Endpoint { remote, local: Some(_), .. }) = self.endpoint() {
+            self.roam(&Endpoint::from(remote));
+        }
+    }
+
     pub(super) fn set_endpoint(&self, endpoint: Option<Endpoint>) {
         self.endpoint.store(endpoint.map(Arc::new));
     }
@@ -237,9 +276,10 @@ impl Link {
         }
     }
 
-    /// Counts data messages that were sent. Those of handshakes are counted as no packets.
+    /// Counts a batch of data messages that was sent. Those of handshakes are counted as no packets.
     pub(super) fn sent(&self, now: Ns, packets: u64, bytes: u64, has_data: bool) {
         self.sent_packets.fetch_add(packets, Relaxed);
+        self.sent_batches.fetch_add(packets.min(1), Relaxed);
         self.sent_bytes.fetch_add(bytes, Relaxed);
         self.owed_since.clear();
         self.mark_active(now);
@@ -248,9 +288,10 @@ impl Link {
         }
     }
 
-    /// Counts authenticated messages that were received.
+    /// Counts a batch of authenticated messages that was received.
     pub(super) fn received(&self, now: Ns, packets: u64, bytes: u64, has_data: bool) {
         self.received_packets.fetch_add(packets, Relaxed);
+        self.received_batches.fetch_add(packets.min(1), Relaxed);
         self.received_bytes.fetch_add(bytes, Relaxed);
         self.unanswered_since.clear();
         self.mark_active(now);

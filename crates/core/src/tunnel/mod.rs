@@ -11,8 +11,8 @@
 //! Packets without a session are the caller's to keep ([`QUEUED_PACKETS_MAX`] for each peer): [`Refusal::NoSession`] says that a
 //! handshake begins, [`Event::Flush`] that the packets can be sent, and [`Event::Discard`] that they will not be.
 //!
-//! What limits datagrams on their way is learned for each peer: [`Path`] plans their sizes, [`too_big`] makes the messages to
-//! senders of packets that do not fit.
+//! What limits datagrams on their way is learned for each peer: [`Path`] plans their sizes, [`too_big`] and [`unreachable()`] make
+//! the messages to senders of packets that do not fit, or that nobody takes.
 //!
 //! A configuration is read from a file of wg-quick ([`parse_quick`]) or from the socket that `wg` writes to
 //! ([`parse_request`]).
@@ -26,11 +26,14 @@ mod cookie;
 mod crypto;
 mod data_path;
 mod device;
+mod drops;
+mod icmp;
 mod index;
 mod keys;
 mod link;
 mod load;
 mod message;
+mod mss;
 mod noise;
 mod offload;
 mod path;
@@ -38,22 +41,23 @@ mod peer;
 mod replay;
 mod session;
 mod timestamp;
-mod too_big;
 mod train_limit;
 mod uapi;
 mod wg_quick;
 
 pub use allowed_ips::AllowedIps;
 pub use configure::{DeviceChange, DeviceState, PeerChange, PeerState, PrefixChange};
-pub use data_path::{DataPath, Datagram, DropCause, Outcome, Routes, destination, source};
+pub use data_path::{DataPath, Datagram, Outcome, Routes, destination, source, udp_ports};
 pub use device::{Device, Event, Limits, Outgoing, Output};
+pub use drops::{DropCause, Drops};
+pub use icmp::{ICMP_LEN_MAX, too_big, unreachable};
 pub use keys::{KeyText, PresharedKey, PrivateKey, PublicKey};
 pub use link::{Endpoint, Link, PeerId, Refusal, Traffic};
 pub use message::{DATA_OVERHEAD, HEADER_LEN, Kind, TAG_LEN};
+pub use mss::clamp_mss;
 pub use offload::{BadFrame, Joined, Superframe, VIRTIO_HEADER_LEN, VirtioHeader, has_push, join, prepare_first};
 pub use path::{Path, Plan};
 pub use session::{Sealer, datagram_len};
-pub use too_big::{TOO_BIG_LEN_MAX, clamp_mss, too_big};
 pub use train_limit::TRAIN_MAX;
 pub use uapi::{REQUEST_LEN_MAX, Request, RequestError, answer, parse_request, request_len, write_change, write_state};
 pub use wg_quick::{FileError, HostPort, QuickConfig, QuickPeer, Table, parse_quick};

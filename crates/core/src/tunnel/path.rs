@@ -19,9 +19,10 @@ const SMALL_PACKET: usize = 1280 - headers_len(true) - DATA_OVERHEAD;
 /// The longest IP packet whose length IPv4 can state.
 const IP_PACKET_MAX: usize = 65_535;
 
-/// Too-big messages a second, and at once. Packets beyond it are sent in fragments, so that nothing is dropped without a message.
-const MESSAGES_PER_S: u32 = 20;
-const MESSAGE_BURST: u32 = 50;
+/// ICMP messages a second, and at once. Packets that are too big are sent in fragments beyond it, so that none of them is dropped
+/// without a message.
+pub(super) const MESSAGES_PER_S: u32 = 20;
+pub(super) const MESSAGE_BURST: u32 = 50;
 
 /// The bytes of the headers of IP and UDP.
 const fn headers_len(ipv6: bool) -> usize {

@@ -7,8 +7,9 @@ use zeroize::Zeroizing;
 
 use super::cookie::Signer;
 use super::crypto::{Forged, Secret};
-use super::data_path::{DataPath, DropCause};
+use super::data_path::DataPath;
 use super::device::{Event, Outgoing, Output};
+use super::drops::DropCause;
 use super::link::{Endpoint, Link, PeerId};
 use super::message::{HANDSHAKE_LEN_MAX, INITIATION_LEN, RESPONSE_LEN, field, u32_at};
 use super::noise::{self, Identity, Initiated, Keys, Remote, Verified};
@@ -261,7 +262,7 @@ impl Peer {
         }
         if self.unanswered_due().is_some_and(|due| due <= now) {
             self.link.clear_unanswered();
-            self.forget_local_address();
+            self.link.forget_local_address();
             self.jitter = common.jitter();
             self.link.ask_for_handshake();
         }
@@ -292,15 +293,9 @@ impl Peer {
         } else {
             // The address of this host that was used so far may be the reason.
             if self.initiated.is_some() {
-                self.forget_local_address();
+                self.link.forget_local_address();
             }
             self.initiate(time, common, out);
-        }
-    }
-
-    fn forget_local_address(&self) {
-        if let Some(endpoint) = self.link.endpoint() {
-            self.link.roam(&Endpoint::from(endpoint.remote));
         }
     }
 

@@ -334,6 +334,7 @@ mod tests {
                 last_handshake: Some(Duration::new(1_700_000_000, 5)),
                 handshakes: 1,
                 traffic: Traffic { received_bytes: 7, sent_bytes: 8, ..Traffic::default() },
+                drops: Vec::new(),
             }).collect();
             let state = DeviceState { private_key: private_key.clone(), listen_port, fwmark, peers };
             let text = write_state(&state);

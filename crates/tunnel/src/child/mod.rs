@@ -15,17 +15,18 @@ use anyhow::Context;
 use parshall_core::tunnel::{Device, DeviceChange, Limits, Output, Request, parse_request};
 use parshall_host::error::UserError;
 use parshall_sys::handover;
-use parshall_sys::privileges::{become_user, current};
+use parshall_sys::privileges::{CapabilitySet, become_user, current};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use zeroize::Zeroizing;
 
 use crate::control::{self, Control, Listeners};
 use crate::engine::Loop;
+use crate::mover::Settings;
 use crate::ready;
 use crate::request::WorkRequest;
 use crate::system_random::SystemBytes;
-use crate::worker::{Settings, Worker};
+use crate::worker::Worker;
 
 /// Moves packets until the process that started this one ends it, or the interface is removed.
 pub fn run(request: &WorkRequest) -> anyhow::Result<ExitCode> {
@@ -85,10 +86,11 @@ fn prepare(
     let (owner, requests) = control::channel()?;
     let settings = Settings { mtu: request.mtu, clamp_mss: request.engine.clamp_mss };
     let worker = Worker::new(device, tun, settings, Some(requests)).map_err(|error| unopened(&change, &error))?;
-    // Before threads start: capabilities belong to threads. CAP_NET_ADMIN stays for the mark of new sockets (SO_MARK), which
-    // `wg set fwmark` and `wg set listen-port` need.
+    // Before threads start: capabilities belong to threads. What `wg set fwmark` (SO_MARK) and `wg set listen-port` (a port below
+    // 1024, buffers above the limit) need stays.
     if current().uid == 0 && request.user.uid != 0 {
-        become_user(&request.user.into(), true).context("giving up root's privileges")?;
+        become_user(&request.user.into(), CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE)
+            .context("giving up root's privileges")?;
     }
     let control = Control::start(&request.interface, owner, listeners).context("starting the control thread")?;
     Ok((Loop::new(request.engine.engine, worker)?, control))

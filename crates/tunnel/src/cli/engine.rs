@@ -22,6 +22,9 @@ pub struct EngineArgs {
     /// The loop that moves packets
     #[arg(long, value_enum, default_value_t, value_name = "LOOP")]
     engine: EngineName,
+    /// Threads of the plain loop that seal, and as many that open; with 1, one thread does both
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=64))]
+    threads: u32,
     /// Lower the MSS of TCP connections to what the path to the peer takes, for hosts that block ICMP
     #[arg(long)]
     clamp_mss: bool,
@@ -56,11 +59,17 @@ impl EngineArgs {
             blocking_tun: self.uring_blocking_tun,
         };
         let engine = match self.engine {
+            EngineName::Uring if self.threads > 1 => {
+                return Err(UserError::new(
+                    "--threads is for the plain loop",
+                    "leave out --engine uring, or --threads",
+                ));
+            }
             EngineName::Uring => Engine::Uring(tunables),
             EngineName::Auto | EngineName::Plain if tunables != Tunables::default() => {
                 return Err(UserError::new("the flags --uring-... are for --engine uring", "add --engine uring"));
             }
-            EngineName::Auto | EngineName::Plain => Engine::Plain,
+            EngineName::Auto | EngineName::Plain => Engine::Plain(self.threads as usize),
         };
         Ok(EngineRequest { engine, clamp_mss: self.clamp_mss })
     }
@@ -87,7 +96,7 @@ mod tests {
 
     #[test]
     fn tunables_are_the_rings() {
-        let plain = EngineRequest { engine: Engine::Plain, clamp_mss: false };
+        let plain = EngineRequest { engine: Engine::Plain(1), clamp_mss: false };
         assert_eq!(engine(""), Ok(plain));
         assert_eq!(engine("--engine plain --clamp-mss"), Ok(EngineRequest { clamp_mss: true, ..plain }));
         let tunables = Tunables { zero_copy: true, tun_slots: 1, ..Tunables::default() };
@@ -95,7 +104,10 @@ mod tests {
         assert_eq!(engine("--engine uring --uring-zero-copy --uring-tun-slots 1"), Ok(uring));
         let all =
             Tunables { sqpoll: true, zero_copy: true, blocking_tun: true, entries: 1, tun_slots: 2, send_slots: 3 };
-        for request in [plain, uring, EngineRequest { engine: Engine::Uring(all), clamp_mss: true }] {
+        let threads = EngineRequest { engine: Engine::Plain(4), ..plain };
+        assert_eq!(engine("--threads 4"), Ok(threads));
+        assert_eq!(engine("--engine uring --threads 2"), Err("--threads is for the plain loop".to_owned()));
+        for request in [plain, threads, uring, EngineRequest { engine: Engine::Uring(all), clamp_mss: true }] {
             assert_eq!(engine(&request.flags().join(" ")), Ok(request), "the flags for another process");
         }
         assert_eq!(engine("--uring-sqpoll"), Err("the flags --uring-... are for --engine uring".to_owned()));

@@ -50,10 +50,12 @@ fn of_peers(report: &Report, families: &mut Families<'_, '_>) -> fmt::Result {
     type Direction = (&'static str, fn(&PeerReport) -> u64);
     const BYTES: [Direction; 2] = [("received", |p| p.received_bytes), ("sent", |p| p.sent_bytes)];
     const PACKETS: [Direction; 2] = [("received", |p| p.received_packets), ("sent", |p| p.sent_packets)];
+    const BATCHES: [Direction; 2] = [("received", |p| p.received_batches), ("sent", |p| p.sent_batches)];
     let Report { interface, peers, .. } = report;
     for (name, help, directions) in [
         ("peer_bytes", "Bytes of datagrams, handshakes included", BYTES),
         ("peer_packets", "Data messages, keepalives included", PACKETS),
+        ("peer_batches", "Runs of data messages that were opened, or sealed, together", BATCHES),
     ] {
         let samples = peers.iter().flat_map(|peer| {
             directions.map(|(direction, value)| {
@@ -63,6 +65,11 @@ fn of_peers(report: &Report, families: &mut Families<'_, '_>) -> fmt::Result {
         });
         families.counters(name, help, samples)?;
     }
+    let drops = peers.iter().flat_map(|peer| {
+        let labels = |cause| [("interface", interface.as_str()), ("peer", &peer.public_key), ("cause", cause)];
+        peer.drops.iter().map(move |(cause, count)| (labels(cause.as_str()), *count))
+    });
+    families.counters("peer_dropped_packets", "Packets and datagrams of a peer that were dropped, by cause", drops)?;
     let labelled =
         peers.iter().map(|peer| ([("interface", interface.as_str()), ("peer", peer.public_key.as_str())], peer));
     let handshakes = labelled.clone().map(|(labels, peer)| (labels, peer.handshakes));
@@ -102,8 +109,7 @@ fn of_packets(report: &Report, families: &mut Families<'_, '_>) -> fmt::Result {
             .map(|(direction, value)| ([("interface", interface.as_str()), ("direction", direction)], value(counters)));
         families.counters(name, help, samples)?;
     }
-    let causes = drops.iter().map(|(cause, count)| (cause.as_str(), *count)).chain(counters.drops());
-    let causes = causes.map(|(cause, count)| ([("interface", interface.as_str()), ("cause", cause)], count));
+    let causes = drops.iter().map(|(cause, count)| ([("interface", interface.as_str()), ("cause", cause)], *count));
     families.counters("dropped_packets", "Packets and datagrams that were dropped, by cause", causes)
 }
 
@@ -136,6 +142,7 @@ mod tests {
             received_bytes: 125_000_000,
             handshakes: 2,
             handshake_age_s: (key == "A=").then_some(1.5),
+            drops: BTreeMap::from([("replayed".to_owned(), 2)]),
             ..PeerReport::default()
         };
         let report = Report {
@@ -146,14 +153,15 @@ mod tests {
             listen_port: 1,
             fwmark: 0,
             peers: vec![peer("A="), peer("B=")],
-            drops: BTreeMap::from([("replayed".to_owned(), 4)]),
-            counters: Counters { frames_read: 7, packets_without_peer: 9, ..Counters::default() },
+            drops: BTreeMap::from([("replayed".to_owned(), 4), ("no-peer".to_owned(), 9)]),
+            counters: Counters { frames_read: 7, ..Counters::default() },
             process: parshall_host::process::Process { cpu_s: 1.0, ..Default::default() },
         };
         let text = text(report).unwrap();
         for line in [
             r#"parshall_tunnel_peer_bytes_total{interface="wg0",peer="A=",direction="received"} 125000000"#,
             r#"parshall_tunnel_peer_handshake_age_seconds{interface="wg0",peer="A="} 1.5"#,
+            r#"parshall_tunnel_peer_dropped_packets_total{interface="wg0",peer="B=",cause="replayed"} 2"#,
             r#"parshall_tunnel_device_frames_total{interface="wg0",direction="read"} 7"#,
             r#"parshall_tunnel_dropped_packets_total{interface="wg0",cause="replayed"} 4"#,
             r#"parshall_tunnel_dropped_packets_total{interface="wg0",cause="no-peer"} 9"#,

@@ -36,7 +36,7 @@ enum Request {
 #[derive(Debug)]
 struct State {
     device: DeviceState,
-    drops: [(DropCause, u64); DropCause::ALL.len()],
+    drops: Vec<(DropCause, u64)>,
     counters: Counters,
 }
 
@@ -159,7 +159,7 @@ impl Requests {
             // A client that no longer waits is no error of the tunnel.
             match request {
                 Request::State(reply) => {
-                    let drops = device.data_path().drops();
+                    let drops = device.data_path().drops().seen().collect();
                     let _ = reply.send(State { device: device.state(), drops, counters: *counters });
                 }
                 Request::Change(mut change, reply) => {

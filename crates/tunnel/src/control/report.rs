@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use parshall_core::tunnel::PeerState;
+use parshall_core::tunnel::{DropCause, PeerState};
 use parshall_host::process::Process;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub struct Report {
     /// 0 for none.
     pub fwmark: u32,
     pub peers: Vec<PeerReport>,
-    /// Received datagrams that were dropped, by cause. Causes without any are left out.
+    /// Packets and datagrams that were dropped, by cause. Causes without any are left out.
     pub drops: BTreeMap<String, u64>,
     pub counters: Counters,
     pub process: Process,
@@ -49,12 +49,16 @@ pub struct PeerReport {
     /// Data messages, keepalives included.
     pub received_packets: u64,
     pub sent_packets: u64,
+    /// Runs of data messages that were opened, or sealed, together.
+    pub received_batches: u64,
+    pub sent_batches: u64,
+    /// Packets and datagrams of the peer that were dropped, by cause.
+    pub drops: BTreeMap<String, u64>,
 }
 
 impl Report {
     pub(super) fn new(interface: &str, uptime: Duration, state: &State, now: SystemTime) -> Self {
         let unix = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let drops = state.drops.iter().filter(|(_, count)| *count > 0);
         Self {
             schema: SCHEMA.to_owned(),
             interface: interface.to_owned(),
@@ -63,7 +67,7 @@ impl Report {
             listen_port: state.device.listen_port,
             fwmark: state.device.fwmark,
             peers: state.device.peers.iter().map(|peer| PeerReport::new(peer, unix)).collect(),
-            drops: drops.map(|(cause, count)| (cause.name().to_owned(), *count)).collect(),
+            drops: by_name(&state.drops),
             counters: state.counters,
             process: Process::now(),
         }
@@ -89,6 +93,13 @@ impl PeerReport {
             sent_bytes: peer.traffic.sent_bytes,
             received_packets: peer.traffic.received_packets,
             sent_packets: peer.traffic.sent_packets,
+            received_batches: peer.traffic.received_batches,
+            sent_batches: peer.traffic.sent_batches,
+            drops: by_name(&peer.drops),
         }
     }
+}
+
+fn by_name(drops: &[(DropCause, u64)]) -> BTreeMap<String, u64> {
+    drops.iter().map(|(cause, count)| (cause.name().to_owned(), *count)).collect()
 }

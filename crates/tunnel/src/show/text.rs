@@ -1,4 +1,5 @@
 //! The report for people.
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use parshall_core::units;
@@ -31,10 +32,7 @@ fn one(tunnel: &Report) -> String {
     let cpu = tunnel.cpu_s_per_gbit().map(|s| format!(", {} a Gbit", units::duration(s * 1e9))).unwrap_or_default();
     let memory = units::bytes(tunnel.process.rss_bytes as f64);
     add("process", format!("{} of CPU{cpu} · {memory} of memory", units::duration(tunnel.process.cpu_s * 1e9)));
-    let drops = tunnel.drops.iter().map(|(cause, count)| (cause.as_str(), *count)).chain(tunnel.counters.drops());
-    let drops: Vec<_> =
-        drops.filter(|(_, n)| *n > 0).map(|(cause, n)| format!("{} {cause}", units::count(n))).collect();
-    add("dropped", drops.join(", "));
+    add("dropped", causes(&tunnel.drops));
     for peer in &tunnel.peers {
         text.push_str(&one_peer(peer));
     }
@@ -50,15 +48,25 @@ fn one_peer(peer: &PeerReport) -> String {
         0 => String::new(),
         interval_s => format!(" · keepalive every {interval_s} s"),
     };
+    let dropped = match causes(&peer.drops) {
+        drops if drops.is_empty() => drops,
+        drops => format!("  dropped     {drops}\n"),
+    };
     format!(
         "\n  peer        {}\n  endpoint    {}{keepalive}\n  allowed     {}\n  handshake   {handshake}\n  \
-         traffic     {} received, {} sent\n",
+         traffic     {} received, {} sent\n{dropped}",
         peer.public_key,
         peer.endpoint.as_deref().unwrap_or("unknown until the peer begins"),
         units::or(&peer.allowed_ips.join(", "), "nothing"),
         units::bytes(peer.received_bytes as f64),
         units::bytes(peer.sent_bytes as f64),
     )
+}
+
+/// `1,200 replayed, 3 no-peer`
+fn causes(drops: &BTreeMap<String, u64>) -> String {
+    let texts = drops.iter().map(|(cause, n)| format!("{} {cause}", units::count(*n)));
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 /// Packets for each of what moves them, for two kinds; those without any are left out.
@@ -88,8 +96,6 @@ fn span(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::counters::Counters;
 
@@ -104,6 +110,7 @@ mod tests {
             handshake_age_s: Some(75.0),
             received_bytes: 1_500_000,
             sent_bytes: 40,
+            drops: BTreeMap::from([("replayed".to_owned(), 1200)]),
             ..PeerReport::default()
         };
         let report = Report {
@@ -114,8 +121,8 @@ mod tests {
             listen_port: 51_820,
             fwmark: 0,
             peers: vec![known, PeerReport { public_key: "BBB=".to_owned(), ..PeerReport::default() }],
-            drops: BTreeMap::from([("replayed".to_owned(), 1200)]),
-            counters: Counters { frames_read: 2, packets_read: 21, packets_without_peer: 3, ..Counters::default() },
+            drops: BTreeMap::from([("no-peer".to_owned(), 3), ("replayed".to_owned(), 1200)]),
+            counters: Counters { frames_read: 2, packets_read: 21, ..Counters::default() },
             process: Default::default(),
         };
         let expected = "\
@@ -123,13 +130,14 @@ wg0 · port 51820 · 2 peers · up 2 h 15 min
   public key  KEY=
   device      10.5 packets a frame read
   process     0 µs of CPU, 0 µs a Gbit · 0 B of memory
-  dropped     1,200 replayed, 3 no-peer
+  dropped     3 no-peer, 1,200 replayed
 
   peer        AAA=
   endpoint    192.0.2.2:51820 · keepalive every 25 s
   allowed     10.0.0.2/32, fd00::/8
   handshake   1 min 15 s ago, 3 so far
   traffic     1.4 MiB received, 40 B sent
+  dropped     1,200 replayed
 
   peer        BBB=
   endpoint    unknown until the peer begins

@@ -16,15 +16,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use parshall_core::tunnel::{Device, DeviceChange, Limits, Link, Output, PeerChange, PrefixChange, PrivateKey};
+use parshall_core::tunnel::{
+    Device, DeviceChange, DropCause, Limits, Link, Output, PeerChange, PrefixChange, PrivateKey,
+};
 use parshall_sys::netns::{self, NetNs};
 use parshall_sys::tun::{self, Frames};
 use parshall_sys::{eventfd, link};
 use parshall_tunnel::counts::{Count, Counts};
 use parshall_tunnel::engine::{Engine, Loop};
+use parshall_tunnel::mover::Settings;
 use parshall_tunnel::system_random::SystemBytes;
 use parshall_tunnel::uring::Tunables;
-use parshall_tunnel::worker::{Settings, Worker};
+use parshall_tunnel::worker::Worker;
 
 pub const PORT: u16 = 51820;
 pub const STREAM_BYTES: usize = 8 << 20;
@@ -43,7 +46,7 @@ pub struct Layout {
 
 impl Default for Layout {
     fn default() -> Self {
-        Self { near_mtu: 1500, far_mtu: 1500, inner_mtu: 1420, clamp_mss: false, engine: Engine::Plain }
+        Self { near_mtu: 1500, far_mtu: 1500, inner_mtu: 1420, clamp_mss: false, engine: Engine::Plain(1) }
     }
 }
 
@@ -60,6 +63,10 @@ pub struct Host {
 impl Host {
     pub fn count(&self, count: Count) -> u64 {
         self.counts.get(count)
+    }
+
+    pub fn drops(&self, cause: DropCause) -> u64 {
+        self.link.drops().get(cause)
     }
 }
 
@@ -110,8 +117,8 @@ fn host(n: u8, ns: NetNs, layout: Layout) -> io::Result<(Host, Worker)> {
         worker(n, layout)
     });
     let (worker, link) = made?;
-    let socket = worker.sockets.v4.try_clone()?;
-    Ok((Host { ns, counts: Arc::clone(worker.counts()), link, socket }, worker))
+    let socket = worker.mover().sockets().v4.try_clone()?;
+    Ok((Host { ns, counts: Arc::clone(worker.mover().counts()), link, socket }, worker))
 }
 
 /// Runs `check` while both tunnels run.
@@ -150,7 +157,7 @@ pub fn with_tunnels(layout: Layout, check: impl FnOnce(&[Host; 2])) {
 
 /// As [`with_tunnels`], with each loop.
 pub fn with_all_engines(layout: Layout, check: impl Fn(&[Host; 2])) {
-    for engine in [Engine::Plain, Engine::Uring(Tunables::default())] {
+    for engine in [Engine::Plain(1), Engine::Plain(3), Engine::Uring(Tunables::default())] {
         eprintln!("with {engine:?}");
         with_tunnels(Layout { engine, ..layout }, &check);
     }

@@ -47,12 +47,15 @@ fn packets_go_both_ways_after_a_handshake() {
 impl PeerState {
     /// The traffic as the other end counts it.
     fn traffic_swapped(&self) -> Traffic {
-        let Traffic { received_bytes, sent_bytes, received_packets, sent_packets } = self.traffic;
+        let Traffic { received_bytes, sent_bytes, received_packets, sent_packets, received_batches, sent_batches } =
+            self.traffic;
         Traffic {
             received_bytes: sent_bytes,
             sent_bytes: received_bytes,
             received_packets: sent_packets,
             sent_packets: received_packets,
+            received_batches: sent_batches,
+            sent_batches: received_batches,
         }
     }
 }
@@ -124,11 +127,11 @@ fn what_is_not_a_fresh_packet_of_the_peer_is_dropped_and_counted() {
     assert_eq!(b.receive(SECOND, &long, &from), dropped(DropCause::NotIp));
     let late = a.send(SECOND, &packet(1, 2, b"text")).unwrap();
     assert_eq!(b.receive(REJECT_AFTER_TIME, &late, &from), dropped(DropCause::ExpiredSession));
-    let drops = b.path.drops();
-    for cause in DropCause::ALL {
-        let expected = !matches!(cause, DropCause::UnknownPeer | DropCause::NoCookie | DropCause::RateLimited);
-        assert_eq!(drops[cause as usize], (cause, expected.into()), "{}", cause.name());
-    }
+    let expected = DropCause::ALL.map(|cause| (cause, 1)).into_iter();
+    let all: Vec<_> = expected.take_while(|(cause, _)| *cause != DropCause::UnknownPeer).collect();
+    assert!(b.path.drops().seen().eq(all.iter().copied()), "{:?}", b.path.drops());
+    // Whose they were is known only with a session.
+    assert!(b.link().drops().seen().eq(all[2..].iter().copied()), "{:?}", b.link().drops());
 }
 
 #[test]
@@ -332,6 +335,36 @@ fn persistent_keepalives_begin_at_once_and_keep_their_interval() {
     a.change_peer(PeerChange { persistent_keepalive_s: Some(0), ..PeerChange::new(key) });
     a.tick(130 * SECOND);
     assert_eq!(a.take_messages().len(), 0);
+}
+
+#[test]
+fn an_interface_that_is_down_forgets_its_sessions_and_is_silent() {
+    let (mut a, mut b) = pair_with(Limits::default());
+    b.add_peer(1, Some(a.endpoint.remote));
+    let key = b.key.public();
+    a.device.set_up(false, &mut a.out);
+    a.change_peer(PeerChange { persistent_keepalive_s: Some(25), ..PeerChange::new(key) });
+    assert_eq!(a.tick(SECOND), Some(2 * SECOND), "it is looked again");
+    assert!(a.take_messages().is_empty());
+    assert!(b.send(SECOND, &packet(2, 1, b"")).is_err());
+    let initiation = b.take_messages().remove(0);
+    let refused = a.receive(SECOND, &initiation, &b.endpoint);
+    assert_eq!(refused, Err(Outcome::Dropped(DropCause::InterfaceDown)));
+    assert!(a.take_messages().is_empty());
+
+    a.device.set_up(true, &mut a.out);
+    assert_eq!(a.device.deadline(), Some(0));
+    a.tick(2 * SECOND);
+    exchange(2 * SECOND, &mut a, &mut b);
+    let sent = a.send(3 * SECOND, &packet(1, 2, b"x")).unwrap();
+    assert!(b.receive(3 * SECOND, &sent, &a.endpoint).is_ok());
+
+    let late = b.send(4 * SECOND, &packet(2, 1, b"x")).unwrap();
+    a.device.set_up(false, &mut a.out);
+    assert_eq!(a.receive(4 * SECOND, &late, &b.endpoint), Err(Outcome::Dropped(DropCause::UnknownSession)));
+    assert!(a.send(4 * SECOND, &packet(1, 2, b"")).is_err());
+    assert_eq!(a.tick(40 * SECOND), Some(41 * SECOND));
+    assert!(a.take_messages().is_empty());
 }
 
 #[test]

@@ -1,0 +1,330 @@
+//! What is done with frames of the TUN device and with datagrams of peers, on any thread. What needs the device, which one thread at a
+//! time has ([`crate::worker`]), is left to the caller.
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use arc_swap::{ArcSwap, Guard};
+use parshall_core::tunnel::{
+    DATA_OVERHEAD, DataPath, Datagram, DropCause, Endpoint, HEADER_LEN, ICMP_LEN_MAX, Link, Outcome, Plan, Refusal,
+    Superframe, TRAIN_MAX, VirtioHeader, clamp_mss, datagram_len, destination, has_push, join, prepare_first, source,
+    too_big, udp_ports, unreachable,
+};
+use parshall_sys::clock::monotonic_ns;
+use parshall_sys::tun;
+use parshall_sys::udp_batch::{DATAGRAM_MAX, SEGMENTS_MAX};
+
+use crate::counts::{Count, Counts};
+use crate::sockets::Sockets;
+use crate::trains::Trains;
+
+const _: () = assert!(TRAIN_MAX <= SEGMENTS_MAX);
+
+/// What a user may choose about packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// The MTU of the TUN device: padding does not make datagrams longer than it and [`DATA_OVERHEAD`].
+    pub mtu: usize,
+    /// Lower the MSS of TCP connections to what the path to the peer takes.
+    pub clamp_mss: bool,
+}
+
+/// What a frame needs of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    Nothing,
+    /// A handshake is due: the device is to be called.
+    Attend,
+    /// It was not sent. There is no session, or earlier packets still wait for one. With `attend`, as above.
+    Frame {
+        attend: bool,
+    },
+}
+
+/// What has become of at most [`SEGMENTS_MAX`] datagrams.
+pub struct Opened {
+    /// Where the packets lie: their places and lengths.
+    packets: [(usize, usize); SEGMENTS_MAX],
+    found: usize,
+    /// Where handshake messages lie, which the device is to be passed.
+    pub handshakes: Vec<Range<usize>>,
+    /// A handshake is due, or a session has been confirmed: the device is to be called.
+    pub attend: bool,
+}
+
+/// The part of a tunnel that all threads share.
+pub struct Mover {
+    path: Arc<DataPath>,
+    pub tun: File,
+    /// The TUN device takes superframes of UDP.
+    joins_udp: bool,
+    settings: Settings,
+    sockets: ArcSwap<Sockets>,
+    counts: Arc<Counts>,
+    told_of_loop: AtomicBool,
+}
+
+impl Mover {
+    pub fn new(path: Arc<DataPath>, tun: File, settings: Settings, sockets: Sockets) -> Self {
+        // Kernels before 6.2 have no superframes of UDP.
+        let joins_udp = tun::offload_udp(&tun).is_ok();
+        let (sockets, counts) = (ArcSwap::from_pointee(sockets), Arc::default());
+        Self { path, tun, joins_udp, settings, sockets, counts, told_of_loop: AtomicBool::new(false) }
+    }
+
+    pub fn counts(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
+    /// What is shared with the device. It counts what is dropped.
+    pub fn path(&self) -> &Arc<DataPath> {
+        &self.path
+    }
+
+    /// The sockets of this moment.
+    pub fn sockets(&self) -> Guard<Arc<Sockets>> {
+        self.sockets.load()
+    }
+
+    /// Listens on a port and marks what is sent; returns whether the sockets were replaced. If it fails, they are as before.
+    pub fn listen(&self, port: u16, fwmark: u32) -> io::Result<bool> {
+        let other = self.sockets().listen(port, fwmark)?;
+        let replaced = other.is_some();
+        if let Some(other) = other {
+            self.sockets.store(Arc::new(other));
+        }
+        Ok(replaced)
+    }
+
+    /// Seals the packets of a frame that was read from the TUN device, its header included.
+    pub fn frame(&self, trains: &mut impl Trains, bytes: &[u8]) -> Left {
+        self.counts.add(Count::FramesRead, 1);
+        let Some((frame, superframe)) = parse(bytes) else {
+            self.path.count_drops(None, DropCause::BadFrame, 1);
+            return Left::Nothing;
+        };
+        self.counts.add(Count::PacketsRead, superframe.packets());
+        let Some(link) = self.link(frame) else {
+            self.refuse(None, &superframe);
+            return Left::Nothing;
+        };
+        if self.is_loop(&link, frame) {
+            self.path.count_drops(Some(&link), DropCause::RoutingLoop, superframe.packets());
+            return Left::Nothing;
+        }
+        if link.has_waiting() {
+            return Left::Frame { attend: false };
+        }
+        match self.send_frame(trains, &link, &superframe) {
+            Ok(false) => Left::Nothing,
+            Ok(true) => Left::Attend,
+            Err(Refusal::NoSession { attend }) => Left::Frame { attend },
+            Err(Refusal::NoEndpoint) => {
+                self.refuse(Some(&link), &superframe);
+                Left::Nothing
+            }
+        }
+    }
+
+    /// The peer that a packet is for.
+    pub fn link(&self, packet: &[u8]) -> Option<Arc<Link>> {
+        destination(packet).and_then(|ip| self.path.routes().get(ip).map(Arc::clone))
+    }
+
+    /// Opens datagrams of `segment` bytes, of which the last may be shorter: at most [`SEGMENTS_MAX`].
+    pub fn open(&self, bytes: &mut [u8], segment: usize, from: &Endpoint) -> Opened {
+        let count = bytes.len().div_ceil(segment);
+        self.counts.add(Count::DatagramsReceived, count);
+        let mut chunks = bytes.chunks_mut(segment);
+        let mut batch: [Datagram<'_>; SEGMENTS_MAX] =
+            std::array::from_fn(|_| Datagram::new(chunks.next().unwrap_or_default(), from));
+        let attend = self.path.open(monotonic_ns(), &mut batch[..count]);
+        let mut opened = Opened { packets: [(0, 0); SEGMENTS_MAX], found: 0, handshakes: Vec::new(), attend };
+        for (n, datagram) in batch[..count].iter_mut().enumerate() {
+            match datagram.outcome {
+                Outcome::Packet { len, .. } => {
+                    if self.settings.clamp_mss {
+                        self.clamp(&mut datagram.bytes[HEADER_LEN..HEADER_LEN + len]);
+                    }
+                    opened.packets[opened.found] = (n * segment + HEADER_LEN, len);
+                    opened.found += 1;
+                }
+                Outcome::Handshake => {
+                    let begin = n * segment;
+                    opened.handshakes.push(begin..begin + datagram.bytes.len());
+                }
+                Outcome::Keepalive | Outcome::Dropped(_) | Outcome::Unopened => {}
+            }
+        }
+        opened
+    }
+
+    /// Lowers the MSS of a packet from a peer to what fits the path back to it.
+    fn clamp(&self, packet: &mut [u8]) {
+        let link = source(packet).and_then(|ip| self.path.routes().get(ip).map(Arc::clone));
+        let Some((link, to)) = link.and_then(|link| link.endpoint().map(|to| (link, to))) else { return };
+        let plan = self.plan(&link, &to, DATAGRAM_MAX, monotonic_ns());
+        clamp_mss(packet, plan.inner_mtu.min(self.settings.mtu));
+    }
+
+    /// Whether a frame is what this tunnel sent to the very peer that it would be sealed for. It would come back longer each time.
+    fn is_loop(&self, link: &Link, frame: &[u8]) -> bool {
+        let own = udp_ports(frame).filter(|(port, _)| *port == self.sockets().port());
+        let Some((_, to)) = own.filter(|(_, to)| link.endpoint().is_some_and(|endpoint| endpoint.remote == *to)) else {
+            return false;
+        };
+        if !self.told_of_loop.swap(true, Relaxed) {
+            tracing::warn!(%to, "the routes lead this tunnel's own datagrams into the tunnel; hint: a route to the endpoint by another interface, or FwMark and a rule");
+        }
+        true
+    }
+
+    /// Seals a frame into as few trains as the path takes. Returns whether the device is to be called.
+    pub fn send_frame(
+        &self,
+        trains: &mut impl Trains,
+        link: &Arc<Link>,
+        frame: &Superframe<'_>,
+    ) -> Result<bool, Refusal> {
+        let now = monotonic_ns();
+        let (packets, len) = (frame.packets(), frame.packet_len());
+        let to = link.endpoint().ok_or(Refusal::NoEndpoint)?;
+        let plan = self.plan(link, &to, if self.settings.clamp_mss { DATAGRAM_MAX } else { len }, now);
+        let fits = len <= plan.inner_mtu;
+        if !fits && self.refuse_too_big(link, frame, plan.inner_mtu, now) {
+            return Ok(false);
+        }
+        let mut sealer = link.sealer(now, packets as u32)?;
+        let mtu = self.settings.mtu.min(plan.inner_mtu);
+        let stride = datagram_len(len).min(mtu.max(len) + DATA_OVERHEAD);
+        let train_max = if fits { plan.train_max } else { 1 };
+        let per_train = (DATAGRAM_MAX / stride).clamp(1, train_max);
+        for first in (0..packets).step_by(per_train) {
+            let count = per_train.min(packets - first);
+            let last_len = if first + count == packets { frame.last_len() } else { len };
+            trains.queue(&self.sockets(), Some(link), &to, stride, |train| {
+                for n in 0..count {
+                    let packet = &mut train[n * stride + HEADER_LEN..];
+                    let len = frame.write_packet(first + n, packet);
+                    if self.settings.clamp_mss {
+                        clamp_mss(&mut packet[..len], mtu);
+                    }
+                }
+                sealer.seal_train(train, stride, count, len, last_len)
+            });
+        }
+        Ok(sealer.finish(now))
+    }
+
+    /// How packets of this length are sent to a peer.
+    fn plan(&self, link: &Link, to: &Endpoint, len: usize, now: u64) -> Plan {
+        let plan = link.path().plan(now, to.remote, len);
+        if !plan.ask_mtu {
+            return plan;
+        }
+        let mtu = self.sockets().path_mtu(to);
+        let mut path = link.path();
+        path.set_mtu(now, to.remote, mtu);
+        path.plan(now, to.remote, len)
+    }
+
+    /// Handles a frame whose packets are too long for the path. Returns whether it is done with: its sender was sent a message,
+    /// or no datagram can hold it. Otherwise the kernel sends its datagrams in fragments.
+    fn refuse_too_big(&self, link: &Link, frame: &Superframe<'_>, inner_mtu: usize, now: u64) -> bool {
+        let mut message = [0; ICMP_LEN_MAX];
+        let told = too_big(frame.head(), frame.packet_len(), inner_mtu, &mut message);
+        if let Some(len) = told.filter(|_| link.path().may_send_message(now)) {
+            self.write_frame(&VirtioHeader::default().to_bytes(), &[&message[..len]], 1);
+            self.path.count_drops(Some(link), DropCause::TooBig, frame.packets());
+            return true;
+        }
+        let too_long = frame.packet_len() + DATA_OVERHEAD > DATAGRAM_MAX;
+        if too_long {
+            self.path.count_drops(Some(link), DropCause::TooLong, frame.packets());
+        } else {
+            self.counts.add(Count::Fragmented, frame.packets());
+        }
+        too_long
+    }
+
+    /// Drops a frame that is no peer's, or whose peer has no address, and tells its sender that the host is unreachable.
+    fn refuse(&self, link: Option<&Link>, frame: &Superframe<'_>) {
+        let now = monotonic_ns();
+        let (cause, may_tell) = match link {
+            Some(link) => (DropCause::NoEndpoint, link.path().may_send_message(now)),
+            None => (DropCause::NoPeer, self.path.may_send_message(now)),
+        };
+        self.path.count_drops(link, cause, frame.packets());
+        let mut message = [0; ICMP_LEN_MAX];
+        if let Some(len) = unreachable(frame.head(), &mut message).filter(|_| may_tell) {
+            self.write_frame(&VirtioHeader::default().to_bytes(), &[&message[..len]], 1);
+        }
+    }
+
+    /// Writes the packets of datagrams that were opened to the TUN device.
+    pub fn write(&self, bytes: &mut [u8], opened: &Opened) {
+        self.write_packets(bytes, &opened.packets[..opened.found]);
+    }
+
+    /// Writes packets, which lie at these places, to the TUN device: neighbours that fit together as one frame.
+    fn write_packets(&self, bytes: &mut [u8], packets: &[(usize, usize)]) {
+        let mut rest = packets;
+        while let Some(joined) = join(rest.iter().map(|(at, len)| &bytes[*at..*at + *len]), self.joins_udp) {
+            let (frame, others) = rest.split_at(joined.packets);
+            rest = others;
+            let (first_at, first_len) = frame[0];
+            if let [_, .., (last_at, last_len)] = frame {
+                let frame_len = first_len + frame[1..].iter().map(|(_, len)| len - joined.payload_at).sum::<usize>();
+                let pushed = has_push(&bytes[*last_at..*last_at + *last_len], &joined);
+                prepare_first(&mut bytes[first_at..first_at + first_len], &joined, frame_len, pushed);
+            }
+            let mut parts: [&[u8]; SEGMENTS_MAX] = [&[]; SEGMENTS_MAX];
+            parts[0] = &bytes[first_at..first_at + first_len];
+            for (part, (at, len)) in parts[1..].iter_mut().zip(&frame[1..]) {
+                *part = &bytes[*at + joined.payload_at..*at + *len];
+            }
+            self.write_frame(&joined.header.to_bytes(), &parts[..joined.packets], joined.packets);
+        }
+    }
+
+    /// Writes a frame of `packets` packets. That the device is gone is known by reading.
+    fn write_frame(&self, header: &[u8], parts: &[&[u8]], packets: usize) {
+        let mut slices = [IoSlice::new(&[]); SEGMENTS_MAX + 1];
+        slices[0] = IoSlice::new(header);
+        for (slice, part) in slices[1..].iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
+        match (&self.tun).write_vectored(&slices[..=parts.len()]) {
+            Ok(written) => {
+                debug_assert_eq!(
+                    written,
+                    slices.iter().map(|slice| slice.len()).sum::<usize>(),
+                    "a frame is taken as a whole"
+                );
+                self.counts.add(Count::FramesWritten, 1);
+                self.counts.add(Count::PacketsWritten, packets);
+            }
+            // The kernel refuses what it cannot parse or has no memory for, and drops while the interface is down.
+            Err(error) => {
+                tracing::debug!(%error, "the TUN device took no frame");
+                self.path.count_drops(None, DropCause::DeviceRefused, packets);
+            }
+        }
+    }
+}
+
+/// A frame without its header, and what the header says of it.
+pub fn parse(bytes: &[u8]) -> Option<(&[u8], Superframe<'_>)> {
+    let (header, frame) = bytes.split_first_chunk()?;
+    Some((frame, Superframe::new(VirtioHeader::from_bytes(*header), frame).ok()?))
+}
+
+/// Packet `n` of a frame by itself.
+pub fn packet(frame: &Superframe<'_>, n: usize) -> Vec<u8> {
+    let mut packet = vec![0; frame.packet_len()];
+    let len = frame.write_packet(n, &mut packet);
+    packet.truncate(len);
+    packet
+}

@@ -1,0 +1,275 @@
+//! The plain loop on several threads, which use more than one core for the packets of one peer.
+//!
+//! Half of the threads seal and half open. Those that seal take turns at reading frames ([`Turns`]); each seals what it has read by
+//! itself, which is the longest part, and sends it when its turn is due. So packets leave in the order in which they were read,
+//! and none is passed between threads. Receiving is the same. A TUN device with several queues would spread one flow over them and
+//! reorder it.
+//!
+//! The device is behind a lock, which is taken for handshakes, timers and packets without a session. The thread that began the others
+//! does what is due by time and what clients of the configuration protocol ask for.
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use parshall_core::tunnel::{Endpoint, Link};
+use parshall_sys::eventfd;
+use parshall_sys::udp_batch::{DatagramBatch, Received, SEGMENTS_MAX};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::counts::Count;
+use crate::mover::{Left, Mover, Opened};
+use crate::plain::{BatchedTrains, FRAME_BYTES, TURN};
+use crate::sockets::Sockets;
+use crate::trains::Trains;
+use crate::turns::{Turn, Turns};
+use crate::worker::Worker;
+
+/// Frames that a thread reads in one turn. With more, others would wait longer for theirs.
+const FRAMES: usize = 4;
+
+/// The loop with what its threads share.
+pub struct Threads {
+    worker: Mutex<Worker>,
+    mover: Arc<Mover>,
+    /// For each direction.
+    count: usize,
+    reading: Turns,
+    receiving: Turns,
+    /// The sockets were replaced.
+    replaced: OwnedFd,
+    /// The device is due earlier than before.
+    hurry: OwnedFd,
+    quit: OwnedFd,
+}
+
+/// Trains that are sent when a turn is due.
+struct InTurn<'a> {
+    trains: &'a mut BatchedTrains,
+    turn: &'a Turn<'a>,
+}
+
+impl Trains for InTurn<'_> {
+    fn queue(
+        &mut self,
+        sockets: &Sockets,
+        link: Option<&Arc<Link>>,
+        to: &Endpoint,
+        segment: usize,
+        write: impl FnOnce(&mut [u8]) -> usize,
+    ) {
+        if !self.trains.takes(to) {
+            self.flush(sockets);
+        }
+        self.trains.queue(sockets, link, to, segment, write);
+    }
+
+    fn flush(&mut self, sockets: &Sockets) {
+        if !self.trains.is_empty() {
+            self.turn.wait();
+            self.trains.flush(sockets);
+        }
+    }
+}
+
+/// What was received with one message.
+struct Message {
+    from: Endpoint,
+    segment: usize,
+    slot: usize,
+    /// Of each chunk of [`SEGMENTS_MAX`] datagrams.
+    opened: Vec<Opened>,
+}
+
+impl Threads {
+    /// `count` threads seal, and as many open.
+    pub fn new(worker: Worker, count: usize) -> io::Result<Self> {
+        Ok(Self {
+            mover: Arc::clone(worker.mover()),
+            worker: Mutex::new(worker),
+            count: count.max(1),
+            reading: Turns::default(),
+            receiving: Turns::default(),
+            replaced: eventfd::new()?,
+            hurry: eventfd::new()?,
+            quit: eventfd::new()?,
+        })
+    }
+
+    /// Moves packets until `stop` is readable. Fails when the TUN device does.
+    pub fn run(&self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for n in 0..2 * self.count {
+                let (name, work): (_, fn(&Self) -> io::Result<()>) =
+                    if n % 2 == 0 { ("tunnel-seal", Self::seal) } else { ("tunnel-open", Self::open) };
+                let run = move || {
+                    // Without one of them the tunnel would stand still at its turn.
+                    let _ends = Ends(self);
+                    work(self)
+                };
+                threads.push(std::thread::Builder::new().name(name.into()).spawn_scoped(scope, run)?);
+            }
+            let ended = self.attend(stop);
+            eventfd::signal(&self.quit);
+            threads.into_iter().fold(ended, |ended, thread| {
+                ended.and(thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
+            })
+        })
+    }
+
+    fn worker(&self) -> MutexGuard<'_, Worker> {
+        self.worker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the device, and sends what it puts out. A thread that has a turn must have waited for it: one that waits with the lock
+    /// would hold up those before it.
+    fn with_worker<T: Trains>(&self, trains: &mut T, work: impl FnOnce(&mut Worker, &mut T)) {
+        let mut worker = self.worker();
+        let before = worker.deadline();
+        work(&mut worker, trains);
+        worker.put_out(trains);
+        trains.flush(&self.mover.sockets());
+        if before.is_none() || worker.deadline() < before {
+            eventfd::signal(&self.hurry);
+        }
+    }
+
+    /// Does what is due by time and what clients ask for.
+    fn attend(&self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        let mut trains = BatchedTrains::new(&self.mover);
+        let requests = self.worker().requests_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let requests = requests.as_ref().map_or_else(|| self.hurry.as_fd(), AsFd::as_fd);
+        loop {
+            let wait = {
+                let mut worker = self.worker();
+                worker.end_turn(&mut trains);
+                worker.wait()
+            };
+            let [stopped, asked, hurried, quit] =
+                ready([stop, requests, self.hurry.as_fd(), self.quit.as_fd()], Some(wait))?;
+            if hurried {
+                eventfd::reset(&self.hurry);
+            }
+            if stopped || quit {
+                return Ok(());
+            }
+            if asked && self.worker().serve_requests(&mut trains) {
+                eventfd::signal(&self.replaced);
+            }
+        }
+    }
+
+    /// Reads frames from the TUN device, seals their packets and sends them.
+    fn seal(&self) -> io::Result<()> {
+        let mut trains = BatchedTrains::new(&self.mover);
+        let mut frames: [Box<[u8]>; FRAMES] = std::array::from_fn(|_| vec![0; FRAME_BYTES].into());
+        let mut lens = [0; FRAMES];
+        loop {
+            let taking = self.reading.taking();
+            let [_, quit] = ready([self.mover.tun.as_fd(), self.quit.as_fd()], None)?;
+            if quit {
+                return Ok(());
+            }
+            let count = self.read(&mut frames, &mut lens)?;
+            let turn = taking.take();
+            let mut trains = InTurn { trains: &mut trains, turn: &turn };
+            for (frame, len) in frames.iter().zip(lens).take(count) {
+                let bytes = &frame[..len];
+                let left = self.mover.frame(&mut trains, bytes);
+                if left != Left::Nothing {
+                    turn.wait();
+                    self.with_worker(&mut trains, |worker, trains| worker.finish_frame(trains, bytes, left));
+                }
+            }
+            trains.flush(&self.mover.sockets());
+        }
+    }
+
+    /// Reads the frames that there are, and returns how many.
+    fn read(&self, frames: &mut [Box<[u8]>], lens: &mut [usize]) -> io::Result<usize> {
+        let mut count = 0;
+        while count < frames.len() {
+            match (&self.mover.tun).read(&mut frames[count]) {
+                Ok(len) => {
+                    lens[count] = len;
+                    count += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(count)
+    }
+
+    /// Receives datagrams, opens them and writes their packets to the TUN device.
+    fn open(&self) -> io::Result<()> {
+        let mut trains = BatchedTrains::new(&self.mover);
+        let mut incoming = DatagramBatch::new(TURN);
+        let mut messages = Vec::with_capacity(TURN);
+        loop {
+            let taking = self.receiving.taking();
+            let sockets = Arc::clone(&self.mover.sockets());
+            let fds = [sockets.v4.as_fd(), sockets.v6.as_fd(), self.replaced.as_fd(), self.quit.as_fd()];
+            let [v4, v6, replaced, quit] = ready(fds, None)?;
+            if quit {
+                return Ok(());
+            }
+            if replaced {
+                eventfd::reset(&self.replaced);
+                continue;
+            }
+            incoming.clear();
+            messages.clear();
+            for (ipv6, readable) in [(false, v4), (true, v6)] {
+                if readable {
+                    self.mover.counts().add(Count::ReceiveCalls, 1);
+                    // An error is that of an earlier send to some peer (ECONNREFUSED), and says nothing about this socket.
+                    incoming.receive(sockets.of(ipv6).as_fd(), true).ok();
+                }
+            }
+            let turn = taking.take();
+            for slot in 0..incoming.received().len() {
+                let Received { segment, peer, local, .. } = incoming.received()[slot];
+                let from = Endpoint { remote: peer, local, interface: 0 };
+                self.mover.counts().add(Count::MessagesReceived, 1);
+                let chunks = incoming.payload_mut(slot).chunks_mut(segment * SEGMENTS_MAX);
+                let opened = chunks.map(|bytes| self.mover.open(bytes, segment, &from)).collect();
+                messages.push(Message { from, segment, slot, opened });
+            }
+            turn.wait();
+            for message in &messages {
+                let chunks = incoming.payload_mut(message.slot).chunks_mut(message.segment * SEGMENTS_MAX);
+                for (bytes, opened) in chunks.zip(&message.opened) {
+                    if opened.attend || !opened.handshakes.is_empty() {
+                        self.with_worker(&mut trains, |worker, _| {
+                            worker.finish_datagrams(bytes, opened, &message.from)
+                        });
+                    }
+                    self.mover.write(bytes, opened);
+                }
+            }
+        }
+    }
+}
+
+/// Ends the other threads when one has ended.
+struct Ends<'a>(&'a Threads);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        eventfd::signal(&self.0.quit);
+    }
+}
+
+/// Waits, and returns which are readable.
+fn ready<const N: usize>(fds: [BorrowedFd<'_>; N], wait: Option<Duration>) -> io::Result<[bool; N]> {
+    let wait = wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
+    let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    match poll(&mut fds, wait.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    Ok(fds.map(|fd| !fd.revents().is_empty()))
+}
