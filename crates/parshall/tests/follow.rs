@@ -222,6 +222,100 @@ fn who_stops_a_process_is_named() {
     Command::new("kill").args(["-CONT", &pid]).status().unwrap();
 }
 
+/// Stops a process for 0.1 s, five times a second, as a debugger does.
+const DEBUGGER: &str = "
+import ctypes, os, sys, time
+SEIZE, INTERRUPT, CONT, WALL = 0x4206, 0x4207, 7, 0x40000000
+libc, threads = ctypes.CDLL(None, use_errno=True), [int(tid) for tid in os.listdir(f'/proc/{sys.argv[1]}/task')]
+def ptrace(request):
+    for tid in threads:
+        if libc.ptrace(request, tid, None, None) < 0:
+            sys.exit(os.strerror(ctypes.get_errno()))
+ptrace(SEIZE)
+print('debugger', os.getpid(), flush=True)
+for _ in range(100):
+    ptrace(INTERRUPT)
+    for tid in threads:
+        os.waitpid(tid, WALL)
+    time.sleep(0.1)
+    ptrace(CONT)
+    time.sleep(0.1)
+";
+
+#[test]
+fn a_debugger_that_stops_a_process_is_named() {
+    if !ready("a debugger that stops a process") {
+        return;
+    }
+    let _alone = common::alone();
+    let chain = Chain::start(&["serve", "127.0.0.1"], 1);
+    chain.load();
+    let pid = chain.pids[0].to_string();
+    let (debugger, _) = common::start_lines(Command::new("python3").args(["-c", DEBUGGER, &pid]), 1);
+    let capture = observe(&["--port", &chain.port.to_string()]);
+    let by = format!("python3 {} (ptrace)", debugger.pid());
+    let found = targets(&capture, HopKind::Stopped);
+    assert!(!found.is_empty() && found.iter().all(|target| *target == by), "{found:?}, not {by}");
+}
+
+/// A control group of version 2 that ends with its process. None where no such group can be made.
+struct Freezer(std::path::PathBuf);
+
+impl Freezer {
+    fn of(pid: &str) -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+        let root = mounts.lines().find(|line| line.contains(" cgroup2 "))?.split(' ').nth(1)?;
+        let group = Self(format!("{root}/parshall-test-freezer-{pid}").into());
+        std::fs::create_dir(&group.0).ok()?;
+        group.write("cgroup.procs", pid).ok()?;
+        Some(group)
+    }
+
+    fn write(&self, file: &str, text: &str) -> std::io::Result<()> {
+        std::fs::write(self.0.join(file), text)
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.write("cgroup.freeze", "0").ok();
+        for pid in std::fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
+            std::fs::write(self.0.with_file_name("cgroup.procs"), pid).ok();
+        }
+        std::fs::remove_dir(&self.0).ok();
+    }
+}
+
+#[test]
+fn the_freezer_that_stops_a_process_is_named() {
+    let what = "the freezer that stops a process";
+    if !ready(what) {
+        return;
+    }
+    let _alone = common::alone();
+    let chain = Chain::start(&["serve", "127.0.0.1"], 1);
+    chain.load();
+    let pid = chain.pids[0].to_string();
+    let Some(freezer) = Freezer::of(&pid) else {
+        return parshall_testkit::skip(what, "no control group of version 2 can be made");
+    };
+    let by = format!("the freezer of /{}", freezer.0.file_name().unwrap().display());
+    let (ends, ended) = std::sync::mpsc::channel::<()>();
+    let freezing = thread::spawn(move || {
+        while ended.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            for state in ["1", "0"] {
+                freezer.write("cgroup.freeze", state).unwrap();
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+    });
+    let capture = observe(&["--port", &chain.port.to_string()]);
+    drop(ends);
+    freezing.join().unwrap();
+    let found = targets(&capture, HopKind::Stopped);
+    assert!(!found.is_empty() && found.iter().all(|target| *target == by), "{found:?}, not {by}");
+}
+
 #[test]
 fn who_uses_the_cpu_instead_is_named() {
     let what = "who uses the CPU instead";

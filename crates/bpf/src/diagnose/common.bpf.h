@@ -79,13 +79,27 @@ struct descriptor {
 	u8 kind;
 };
 
+/* Since Linux 6.2. */
+extern void *bpf_rdonly_cast(const void *pointer, u32 btf_id) __ksym __weak;
+
+/* Set before load: the number of the type in the kernel's BTF, which the reduced BTF of this object does not have. */
+const volatile u32 task_struct_id = 0;
+
 /*
- * A direct load through a typed pointer takes a tenth of the time of a helper call. But for each such load of a pointer the verifier
- * searches all types of the kernel by name, which takes 0.3 ms of loading; what happens rarely uses rare_task_file().
+ * The same task, as a pointer that the verifier does not trust. For each load of a pointer through a trusted one, the verifier
+ * searches all types of the kernel by name, four times 0.2 ms without being preempted, once for each path. Whoever else wants the
+ * CPU waits. A load through this one is checked at once, and takes a tenth of the time of a helper call.
  */
+static __always_inline struct task_struct *untrusted_task(struct task_struct *task)
+{
+	if (!bpf_ksym_exists(bpf_rdonly_cast) || !task_struct_id)
+		return task;
+	return bpf_rdonly_cast(task, task_struct_id);
+}
+
 static __always_inline struct file *task_file(struct task_struct *task, u32 fd)
 {
-	struct files_struct *files = task->files;
+	struct files_struct *files = untrusted_task(task)->files;
 	struct file *file = 0, **slot;
 	struct fdtable *fdt;
 
@@ -95,17 +109,6 @@ static __always_inline struct file *task_file(struct task_struct *task, u32 fd)
 	if (!fdt || fd >= fdt->max_fds)
 		return 0;
 	slot = fdt->fd + fd;
-	return bpf_probe_read_kernel(&file, sizeof(file), slot) ? 0 : file;
-}
-
-static __always_inline struct file *rare_task_file(struct task_struct *task, u32 fd)
-{
-	struct fdtable *fdt = BPF_CORE_READ(task, files, fdt);
-	struct file *file = 0, **slot;
-
-	if (!fdt || fd >= BPF_CORE_READ(fdt, max_fds))
-		return 0;
-	slot = BPF_CORE_READ(fdt, fd) + fd;
 	return bpf_probe_read_kernel(&file, sizeof(file), slot) ? 0 : file;
 }
 
@@ -131,7 +134,7 @@ static __always_inline u8 sock_kind(struct sock *sk)
 	return FD_SOCKET;
 }
 
-static __always_inline void task_descriptor(struct task_struct *task, s32 nr, bool with_target, bool rare, struct descriptor *d)
+static __always_inline void task_descriptor(struct task_struct *task, s32 nr, bool with_target, struct descriptor *d)
 {
 	struct pt_regs *regs;
 	struct file *file;
@@ -150,7 +153,7 @@ static __always_inline void task_descriptor(struct task_struct *task, s32 nr, bo
 #else
 	d->number = (s32)regs->orig_x0;
 #endif
-	file = rare ? rare_task_file(task, d->number) : task_file(task, d->number);
+	file = task_file(task, d->number);
 	if (!file)
 		return;
 	switch (BPF_CORE_READ(file, f_inode, i_mode) & S_IFMT) {

@@ -229,7 +229,7 @@ impl Probes {
     fn load_without(config: &Config, without: &[&str]) -> Result<ProbesSkel<'static>, libbpf_rs::Error> {
         // Leaked, so that the skeleton needs no lifetime: a page for each load.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let types = KernelTypes::read(include!(concat!(env!("OUT_DIR"), "/type_names.rs")), &[]);
+        let types = KernelTypes::read(include!(concat!(env!("OUT_DIR"), "/type_names.rs")), &["task_struct"]);
         let path = types.as_ref().and_then(KernelTypes::path);
         let mut open = ProbesSkelBuilder::default().open_opts(kernel_types::options(path.as_ref()), object)?;
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
@@ -239,6 +239,7 @@ impl Probes {
         rodata.recent_jiffies = config.recent_jiffies;
         rodata.follow_children = (!config.without_children).into();
         rodata.call_flags = call_flags();
+        rodata.task_struct_id = types.as_ref().map_or(0, |types| types.ids()[0]);
         #[cfg(target_arch = "x86_64")]
         (rodata.preempt_count_from_rq = preempt_count_from_rq());
         for mut program in open.open_object_mut().progs_mut() {

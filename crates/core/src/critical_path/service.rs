@@ -18,6 +18,9 @@ const SHORT_REQUESTS_MAX: u64 = 6;
 /// The same for a service that was only reached by following another.
 const FOLLOWED_MAX_INNER: usize = 60;
 
+/// A request that was cut is a long one if it took this many times the median of those that were answered.
+const LONG_TIMES: u64 = 2;
+
 /// What makes sockets belong to one service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
@@ -143,13 +146,20 @@ fn is_abandoned(index: &Index<'_>, request: &Request) -> bool {
     left || (request.reply_tid.is_none() && socket.closed_ns.is_some_and(|at| at <= request.end_ns))
 }
 
-/// The requests whose time tells most: those that were answered, unless most of the time went to others. A request that the end
-/// of a slice cut does not show what it waited for.
+/// The requests whose time is followed: those that were answered, and those that the end of a slice cut after a time that few of
+/// these take. What the others were about to wait for does not show. If most of the time went to requests that were cut, all.
+///
+/// Without the long ones, a slice that is shorter than some requests would only tell of the others.
 fn telling(all: &[Request]) -> Vec<Request> {
-    let answered = || all.iter().filter(|r| r.reply_tid.is_some());
-    let whole: u64 = answered().map(Request::ns).sum();
+    let mut times: Vec<u64> = all.iter().filter(|r| r.reply_tid.is_some()).map(Request::ns).collect();
+    times.sort_unstable();
+    let whole: u64 = times.iter().sum();
     let cut: u64 = all.iter().map(Request::ns).sum::<u64>() - whole;
-    if whole >= cut { answered().copied().collect() } else { all.to_vec() }
+    if whole < cut {
+        return all.to_vec();
+    }
+    let long = LONG_TIMES * rank(&times, 0.5);
+    all.iter().filter(|r| r.reply_tid.is_some() || r.ns() > long).copied().collect()
 }
 
 fn paths(index: &Index<'_>, group: Group, all: &[Request]) -> (u64, u64, Vec<PathPart>) {

@@ -105,6 +105,25 @@ fn what_the_end_of_a_slice_cut_is_left_out_where_it_is_the_lesser_part() {
 }
 
 #[test]
+fn a_long_request_counts_although_the_end_of_a_slice_cut_it() {
+    // Answered after 800 each; then stopped for longer than the slice.
+    let stopped = OffCpu { why: Why::Stopped, ..off(101, 8_000, 9_700, 9_700) };
+    let mut script = served()
+        .receives(101, 1, 100, 100)
+        .sends(101, 1, 900)
+        .receives(101, 1, 1_000, 1_000)
+        .sends(101, 1, 1_800)
+        .receives(101, 1, 1_900, 1_900)
+        .sends(101, 1, 2_700)
+        .receives(101, 1, 8_000, 8_000)
+        .off(stopped);
+    script.timeline.slices = vec![(0, 9_700), (2_000_000, 3_000_000)];
+    let service = only(script);
+    assert_eq!((service.requests, service.followed_requests, service.followed_ns), (3, 4, 4_100));
+    has(&service, "101:Stopped", 1_700);
+}
+
+#[test]
 fn what_is_unread_when_a_slice_ends_may_be_answered_in_the_next_one() {
     // 101 asks 201, which is stopped for the whole first slice and answers in the second.
     let waits = OffCpu { syscall: RECV, fd: FdKind::Tcp, target: 3, ..off(101, 160, 1_000_000, 1_000_000) };

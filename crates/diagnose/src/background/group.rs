@@ -16,7 +16,7 @@ const TAG: &str = "observer";
 /// Limits of version 2 that a process leaves behind when it leaves a group, and the value of each that means no limit.
 const LIMITS: [(&str, &str); 3] = [("memory.max", "max"), ("memory.high", "max"), ("cpuset.cpus", "")];
 
-/// A separate group with this process in it until [`IdleGroup::leave`]. The group is removed on drop.
+/// A separate group, which is removed on drop.
 #[derive(Debug)]
 pub struct IdleGroup {
     own: PathBuf,
@@ -27,7 +27,7 @@ pub struct IdleGroup {
 impl IdleGroup {
     /// None, with nothing changed, if control groups cannot be created or are too old, or if one limits this process, because its
     /// limits must stay in force.
-    pub fn enter() -> Option<Self> {
+    pub fn create() -> Option<Self> {
         let mounts = Mounts::read();
         let (top, before) = mounts.cpu_hierarchy(&fs::read_to_string("/proc/self/cgroup").ok()?)?;
         if is_limited(&top, &before) {
@@ -39,16 +39,32 @@ impl IdleGroup {
         let group = Self { own, before, left: AtomicBool::new(true) };
         // An early return drops it, which removes the directory.
         fs::write(group.own.join("cpu.idle"), "1").ok()?;
-        fs::write(group.own.join("cgroup.procs"), "0").ok()?;
-        group.left.store(false, Ordering::Relaxed);
         Some(group)
+    }
+
+    /// Moves the calling thread into the group where the hierarchy allows that (version 1), else the process. The threads that
+    /// it starts belong to the group too.
+    pub fn enter(&self) -> bool {
+        // Both files exist in version 1.
+        let entered = ["tasks", "cgroup.procs"].iter().any(|file| {
+            let path = self.own.join(file);
+            path.exists() && fs::write(path, "0").is_ok()
+        });
+        self.left.store(!entered, Ordering::Relaxed);
+        entered
+    }
+
+    /// Gives the group the weight of others. Moving out of it would wait for a grace period of RCU, which takes seconds on a
+    /// host whose CPUs are all busy.
+    pub fn give_up(&self) {
+        let _ = fs::write(self.own.join("cpu.idle"), "0");
     }
 
     /// Moves the process back to its old group.
     pub fn leave(&self) {
         if !self.left.swap(true, Ordering::Relaxed) && fs::write(self.before.join("cgroup.procs"), "0").is_err() {
-            // The old group may have been removed, or refuse processes. Then this group at least gets the default weight.
-            let _ = fs::write(self.own.join("cpu.idle"), "0");
+            // The old group may have been removed, or refuse processes.
+            self.give_up();
         }
     }
 }
@@ -83,7 +99,7 @@ mod tests {
     use super::*;
 
     fn own_group() -> String {
-        fs::read_to_string("/proc/self/cgroup").expect("/proc")
+        fs::read_to_string("/proc/thread-self/cgroup").expect("/proc")
     }
 
     #[test]
@@ -112,12 +128,14 @@ mod tests {
     #[test]
     fn the_process_returns_and_no_group_is_left() {
         let before = own_group();
-        let Some(group) = IdleGroup::enter() else {
+        let Some(group) = IdleGroup::create().filter(IdleGroup::enter) else {
             return parshall_testkit::skip("a control group for the observer", "none can be made here");
         };
         assert_eq!(fs::read_to_string(group.own.join("cpu.idle")).expect("its file").trim(), "1");
         let name = group.own.file_name().expect("a name").to_string_lossy().into_owned();
         assert!(own_group().contains(&name), "{}", own_group());
+        group.give_up();
+        assert_eq!(fs::read_to_string(group.own.join("cpu.idle")).expect("its file").trim(), "0");
         group.leave();
         assert_eq!(own_group(), before);
         group.leave();

@@ -24,7 +24,8 @@ fn rule() -> impl FnMut(thread::Sample) -> bool {
             ran: now.ran_ns.saturating_sub(before.ran_ns),
             waited: now.waited_since_ns(&before),
         });
-        gives_up(intervals.make_contiguous())
+        let intervals = &*intervals.make_contiguous();
+        gives_up(intervals).then(|| tracing::debug!(?intervals, "leaving the background")).is_some()
     }
 }
 
@@ -39,14 +40,16 @@ pub struct Background {
 impl Background {
     /// None, with nothing changed, if it is not possible or already so.
     pub fn enter() -> Option<Self> {
-        let group = IdleGroup::enter().map(Arc::new);
+        let group = IdleGroup::create().map(Arc::new);
         let watched = group.clone();
         let given_up = move || {
             if let Some(group) = &watched {
-                group.leave();
+                group.give_up();
             }
         };
         let thread = thread::Background::enter(Duration::from_nanos(EVERY_NS), rule(), given_up)?;
+        // After the watcher was started, which would have to wait for its turns there too.
+        let group = group.filter(|group| group.enter());
         Some(Self { group, _thread: thread })
     }
 

@@ -11,7 +11,7 @@ int BPF_PROG(on_stop_signal, int sig, void *info, struct task_struct *task)
 	if (sig < SIGSTOP || sig > SIGTTOU || !subject_scope(task->tgid))
 		return 0;
 	sender = bpf_get_current_task_btf();
-	leader = sender->group_leader;
+	leader = untrusted_task(sender)->group_leader;
 	r = RESERVE(stop_signal_rec);
 	if (!r)
 		return 0;

@@ -69,7 +69,7 @@ static __always_inline void end_off(struct task_struct *task, struct thread *t, 
 		return;
 	}
 	if (state == TS_BLOCKED)
-		task_descriptor(task, nr, true, cut, &fd);
+		task_descriptor(task, nr, true, &fd);
 	blocked = state == TS_RUNNABLE ? 0 : (woken ? woken : now) - t->since;
 	waited = now - t->since - blocked;
 	o.wake = t->since + blocked;

@@ -130,7 +130,7 @@ static __always_inline void emit_call(u64 cookie, u64 id, u32 op, u64 since, u64
  */
 static __always_inline void emit_accept(u32 fd)
 {
-	struct file *file = rare_task_file(bpf_get_current_task_btf(), fd);
+	struct file *file = task_file(bpf_get_current_task_btf(), fd);
 	struct sock *sk;
 
 	if (!file)
