@@ -39,7 +39,7 @@ macro_rules! entries {
 
 /// All of them, in the order of `lab list`.
 pub const ENTRIES: &[Entry] = entries! {
-    Case "cases": "nagle-stall" "held-row-lock" "uring-tunnel" "missing-gbits";
+    Case "cases": "nagle-stall" "held-row-lock" "missing-gbits" "rcvbuf-collapse" "socket-collector" "uring-tunnel";
     Fault "faults":
         "nagle-delayed-ack" "nagle-hold" "cork-held" "small-copy-buffer" "user-cpu-bound" "slow-reader"
         "slow-reader-own-sender"

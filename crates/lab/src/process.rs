@@ -1,9 +1,11 @@
 //! The processes of a testbed: started in their namespace and control group, waited for until ready, ended by their pid.
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -17,6 +19,8 @@ use super::recipe::Ready;
 
 const READY_MAX: Duration = Duration::from_secs(15);
 const END_MAX: Duration = Duration::from_secs(2);
+/// How long the rest of an ended process's stderr is waited for. It can stay open: processes that it left behind hold it.
+const STDERR_END_MAX: Duration = Duration::from_millis(500);
 const KEPT_LINES: usize = 20;
 const KEPT_OUTPUT: u64 = 1 << 20;
 
@@ -25,6 +29,8 @@ pub struct Process {
     name: String,
     child: MeasuredChild,
     stderr: Arc<Stderr>,
+    /// Disconnected once stderr was read to its end.
+    stderr_end: Receiver<Infallible>,
     stdout: Option<JoinHandle<String>>,
 }
 
@@ -69,9 +75,13 @@ impl Process {
         let child = child::spawn(&mut command, confine).with_context(|| format!("starting {name} ({program})"))?;
         let (child, stdout, stderr_pipe) = MeasuredChild::new(child, own_group);
         let stderr = Arc::new(Stderr::default());
+        let (reading, stderr_end) = mpsc::channel();
         if let Some(pipe) = stderr_pipe {
             let stderr = Arc::clone(&stderr);
-            std::thread::spawn(move || stderr.read(pipe));
+            std::thread::spawn(move || {
+                stderr.read(pipe);
+                drop(reading);
+            });
         }
         let stdout = stdout.map(|mut pipe| {
             std::thread::spawn(move || {
@@ -81,7 +91,7 @@ impl Process {
                 String::from_utf8_lossy(&bytes).into_owned()
             })
         });
-        Ok(Self { name: name.into(), child, stderr, stdout })
+        Ok(Self { name: name.into(), child, stderr, stderr_end, stdout })
     }
 
     /// Its name in the recipe.
@@ -123,7 +133,7 @@ impl Process {
     /// An error with the end of its stderr if it has ended.
     pub fn check_alive(&mut self) -> anyhow::Result<()> {
         if let Some((status, _)) = self.child.try_wait()? {
-            bail!("{} ended too early ({status}){}", self.name, self.stderr.tail());
+            bail!("{} ended too early ({status}){}", self.name, self.last_words());
         }
         Ok(())
     }
@@ -152,7 +162,13 @@ impl Process {
         }
         let (status, usage) = self.child.kill()?;
         let stdout = self.stdout.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
-        Ok(Ended { status, usage, stdout, stderr_tail: self.stderr.tail() })
+        Ok(Ended { status, usage, stdout, stderr_tail: self.last_words() })
+    }
+
+    /// The end of the stderr of a process that has ended.
+    fn last_words(&self) -> String {
+        self.stderr_end.recv_timeout(STDERR_END_MAX).ok();
+        self.stderr.tail()
     }
 }
 
@@ -165,7 +181,8 @@ impl Ended {
 
 impl Stderr {
     fn read(&self, pipe: impl Read) {
-        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+        for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).into_owned();
             if line.starts_with("ready") {
                 self.ready.store(true, Ordering::Release);
             }

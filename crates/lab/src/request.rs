@@ -1,5 +1,5 @@
 //! Validated requests of `parshall lab`.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parshall_evidence::Rung;
@@ -47,6 +47,13 @@ pub struct RunRequest {
     pub check: bool,
 }
 
+/// The name of one of several saved files: `dir/file.json` becomes `dir/file-WHICH.json`.
+pub fn one_of_several(path: &Path, which: &str) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let extension = path.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
+    path.with_file_name(format!("{stem}-{which}{extension}"))
+}
+
 /// A validated `parshall lab testbed`.
 #[derive(Debug)]
 pub struct TestbedRequest {
@@ -81,6 +88,8 @@ pub struct ExperimentRequest {
     pub results: Option<PathBuf>,
     /// Go on with the run that was interrupted.
     pub resume: bool,
+    /// Two trials at a time. Only of `lab ab`.
+    pub duet: bool,
     pub format: ReportFormat,
     /// A directory for pictures.
     pub pictures: Option<PathBuf>,

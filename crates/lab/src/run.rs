@@ -1,6 +1,6 @@
 //! `lab run` of faults and controls: set up, observe, judge, and check the verdict.
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,11 +11,12 @@ use parshall_host::output;
 use serde::Serialize;
 
 use crate::catalog::{Content, Entry, Kind};
+use crate::experiment::program_path;
 use crate::interrupt::Interrupt;
 use crate::load::Outcome;
 use crate::observe::{MARGIN, WARM_UP, observe_subject};
 use crate::recipe::{Recipe, verdict_name};
-use crate::request::RunRequest;
+use crate::request::{RunRequest, one_of_several};
 use crate::testbed::Testbed;
 use crate::units::Format;
 use crate::{case, catalog, study, terminal, testbed};
@@ -56,20 +57,15 @@ pub fn run(request: &RunRequest, interrupt: &Interrupt) -> anyhow::Result<bool> 
     for entry in &entries {
         for n in 1..=request.runs {
             interrupt.check()?;
-            let save =
-                request.save.as_deref().map(|path| if many { numbered(path, entry.name, n) } else { path.into() });
+            let save = request
+                .save
+                .as_deref()
+                .map(|path| if many { one_of_several(path, &format!("{}-{n}", entry.name)) } else { path.into() });
             all_right &= run_one(entry, request, save.as_deref(), interrupt)
                 .with_context(|| format!("lab run {}", entry.name))?;
         }
     }
     Ok(all_right)
-}
-
-/// `dir/file.json` becomes `dir/file-NAME-N.json`.
-fn numbered(path: &Path, name: &str, n: u32) -> PathBuf {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let extension = path.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
-    path.with_file_name(format!("{stem}-{name}-{n}{extension}"))
 }
 
 fn run_one(entry: &Entry, request: &RunRequest, save: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<bool> {
@@ -193,6 +189,5 @@ fn skip(entry: &Entry, expected: &str, request: &RunRequest, program: &str) -> a
 
 /// The first of these programs that is not installed.
 fn missing(programs: &[String]) -> Option<&String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    programs.iter().find(|program| !std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+    programs.iter().find(|program| program_path(program).is_none())
 }

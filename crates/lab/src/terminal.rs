@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use parshall_host::output::TextStyle;
+use parshall_host::output::{TextStyle, columns};
 
 /// Prints a line on stdout. Returns an error when the reader has closed it, where `println!` would panic.
 pub fn line(text: &str) -> anyhow::Result<()> {
@@ -27,6 +27,32 @@ pub fn heading(text: &str, style: TextStyle) -> String {
 /// A number in colour.
 pub fn good(text: &str, style: TextStyle) -> String {
     if style.color { format!("\x1b[1;32m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// Rows of cells under each other, indented by two: the first `left` columns to the left, the others to the right. Columns that do not
+/// fit into `width` are left out.
+pub fn aligned<R: AsRef<[String]>>(rows: &[R], left: usize, width: usize) -> Vec<String> {
+    const GAP: usize = 3;
+    let cell = |row: &R, i: usize| row.as_ref().get(i).cloned().unwrap_or_default();
+    let count = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
+    let widest = |i: usize| rows.iter().map(|row| columns(&cell(row, i))).max().unwrap_or(0);
+    let mut used = 0;
+    let widths: Vec<usize> = (0..count)
+        .map(widest)
+        .take_while(|column| {
+            used += column + GAP;
+            // Before the first column the gap is smaller.
+            used <= width.saturating_add(1)
+        })
+        .collect();
+    let line = |row: &R| {
+        let cells = widths.iter().enumerate().map(|(i, width)| {
+            let (text, blanks) = (cell(row, i), " ".repeat(width - columns(&cell(row, i))));
+            if i < left { format!("{text}{blanks}") } else { format!("{blanks}{text}") }
+        });
+        format!("  {}", cells.collect::<Vec<_>>().join(&" ".repeat(GAP))).trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
 }
 
 /// A spinner on stderr while the lab works; nothing when stderr is no terminal.

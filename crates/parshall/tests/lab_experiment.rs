@@ -103,6 +103,45 @@ fn reports_are_text_and_markdown_and_pictures_too() {
     );
 }
 
+/// A trial waits for another one to be there, for a second, and says whether it came.
+#[test]
+fn a_duet_runs_two_trials_at_a_time() {
+    let scratch = Scratch::new();
+    let here = scratch.file("here");
+    std::fs::create_dir(&here).unwrap();
+    let script = format!(
+        "mkdir {0}/$$; met=0; for n in $(seq 50); do [ $(ls {0} | wc -l) -ge 2 ] && met=1 && break; sleep 0.02; done; \
+         sleep 0.1; rmdir {0}/$$; echo met: $met rate: {{rate}}.$(($$ % 89 + 10))",
+        here.display()
+    );
+    let text = format!(
+        "variable = {{ name = \"rate\", a = 100, b = 150 }}
+command = [\"sh\", \"-c\", '''{script}''']
+limits = {{ steal = \"off\" }}
+[[metric]]
+name = \"rate\"
+better = \"higher\"
+regex = 'rate: ([0-9.]+)'
+[[metric]]
+name = \"met\"
+better = \"neither\"
+regex = 'met: ([01])'
+"
+    );
+    let file = write(&scratch, "duet", &text);
+    let done = run("ab", &file, &["--blocks", "8", "--duet"]);
+    let report = json(&done);
+    assert_eq!((report["ab"]["verdict"].as_str(), done.code), (Some("better"), Some(0)), "{done:?}");
+    let trials = report["trials"].as_array().unwrap();
+    assert!(trials.iter().all(|trial| trial["metrics"]["met"] == 1.0), "{done:?}");
+    for role in ["a", "b", "control", "beside"] {
+        assert_eq!(trials.iter().filter(|trial| trial["role"] == role).count(), 8, "{role}: {done:?}");
+    }
+    let strict = text.replace("steal = \"off\"", "other_cpu = \"20%\"");
+    let done = run("ab", &write(&scratch, "strict", &strict), &["--duet"]);
+    assert!(done.stderr.contains("other_cpu") && done.code != Some(0), "{done:?}");
+}
+
 #[test]
 fn a_check_runs_nothing() {
     let scratch = Scratch::new();
@@ -319,11 +358,16 @@ json = "/bytes"
 
 #[test]
 fn the_setups_of_cases_that_compare_can_run() {
-    let what = "the cases uring-tunnel and missing-gbits";
+    let what = "the cases that compare";
     if !common::root(what) || !common::has(&["ip", "unshare", "mount"], what) {
         return;
     }
-    let done = lab(&["run", "uring-tunnel", "missing-gbits", "--check"]);
-    assert_eq!(done.code, Some(0), "{done:?}");
-    assert_eq!(done.stdout.lines().filter(|line| line.ends_with(" can run here")).count(), 9, "{done:?}");
+    for (name, comparisons) in
+        [("missing-gbits", 5), ("rcvbuf-collapse", 1), ("socket-collector", 3), ("uring-tunnel", 4)]
+    {
+        let done = lab(&["run", name, "--check"]);
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let ready = done.stdout.lines().filter(|line| line.ends_with(" can run here")).count();
+        assert_eq!(ready, comparisons, "{name}: {done:?}");
+    }
 }

@@ -14,4 +14,4 @@ pub mod sweep;
 pub use conditions::{Conditions, Limits};
 pub use family::family;
 pub use judge::{Answer, Effect, Rule, Verdict, effect, judge};
-pub use schedule::{BLOCKS_MAX, BLOCKS_MIN, LOOK_ALPHA, Role, blocks_order, looks, sweep_order};
+pub use schedule::{BLOCKS_MAX, BLOCKS_MIN, LOOK_ALPHA, Role, blocks_order, duets_order, looks, sweep_order};

@@ -21,6 +21,8 @@ pub enum Role {
     B,
     /// The first variant again: what differs from it is not the change.
     Control,
+    /// The first variant beside [`Role::Control`], where two trials run at the same time.
+    Beside,
 }
 
 /// Numbers of blocks after which [`super::judge`] is asked, ascending; the last is `most`. From 32 on they are the same fractions of
@@ -38,6 +40,16 @@ pub fn blocks_order(seed: u64) -> impl Iterator<Item = [Role; 3]> {
     let mut random = fastrand::Rng::with_seed(seed);
     std::iter::repeat_with(move || {
         let mut order = [Role::A, Role::B, Role::Control];
+        random.shuffle(&mut order);
+        order
+    })
+}
+
+/// The pairs of each block whose trials run at the same time, in the order in which they do.
+pub fn duets_order(seed: u64) -> impl Iterator<Item = [[Role; 2]; 2]> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    std::iter::repeat_with(move || {
+        let mut order = [[Role::A, Role::B], [Role::Beside, Role::Control]];
         random.shuffle(&mut order);
         order
     })
@@ -79,6 +91,12 @@ mod tests {
         assert_eq!(seen.len(), 6);
         assert!(seen.values().all(|count| (850..1150).contains(count)), "{seen:?}");
         assert_ne!(blocks_order(7).take(20).collect::<Vec<_>>(), blocks_order(8).take(20).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_change_and_its_control_come_first_equally_often() {
+        let first = duets_order(3).take(2000).filter(|pairs| pairs[0] == [Role::A, Role::B]).count();
+        assert!((900..1100).contains(&first), "{first}");
     }
 
     #[test]

@@ -40,6 +40,7 @@ Exit codes: 0 every verdict was the right one, 1 one was not or it failed, 2 wro
   parshall lab ab buffer.toml --check
   parshall lab ab buffer.toml
   parshall lab ab buffer.toml --format markdown --pictures plots
+  parshall lab ab buffer.toml --duet
   parshall lab ab buffer.toml --resume
 
 Exit codes: 0 not worse, 1 it failed, 2 wrong usage, 3 B is worse, 4 no answer, 130 interrupted.")]
@@ -191,6 +192,9 @@ pub struct AbArgs {
     /// Blocks at most, each a trial of A, of B and of A again (default: those of the file, or 32)
     #[arg(long, value_parser = clap::value_parser!(u32).range(8..=256), conflicts_with = "resume")]
     pub blocks: Option<u32>,
+    /// Run B beside A at the same time, and A beside A as the control: what others do on the host slows both down alike
+    #[arg(long, conflicts_with = "resume")]
+    pub duet: bool,
 }
 
 /// `parshall lab sweep`

@@ -22,7 +22,9 @@ impl LabArgs {
                 blocks: args.blocks,
                 check: args.check,
             }),
-            Command::Ab(args) => LabRequest::Ab(args.experiment.request(args.blocks)),
+            Command::Ab(args) => {
+                LabRequest::Ab(ExperimentRequest { duet: args.duet, ..args.experiment.request(args.blocks) })
+            }
             Command::Sweep(args) => LabRequest::Sweep(args.experiment.request(args.passes)),
             Command::Compare(args) => {
                 LabRequest::Compare(CompareRequest { before: args.before, after: args.after, format: args.format })
@@ -42,7 +44,7 @@ impl LabArgs {
 impl ExperimentArgs {
     fn request(self, most: Option<u32>) -> ExperimentRequest {
         let Self { file, check, results, resume, format, pictures } = self;
-        ExperimentRequest { file, check, most, results, resume, format, pictures }
+        ExperimentRequest { file, check, most, results, resume, duet: false, format, pictures }
     }
 }
 

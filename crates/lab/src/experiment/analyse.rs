@@ -31,24 +31,28 @@ pub struct Block<'a> {
     pub a: &'a TrialRecord,
     pub b: &'a TrialRecord,
     pub control: &'a TrialRecord,
+    /// What the control is compared with: A, or the trial that ran beside it.
+    pub beside: &'a TrialRecord,
 }
 
 impl<'a> Block<'a> {
-    fn of(trials: BTreeMap<Role, &'a TrialRecord>) -> Option<Self> {
+    fn of(trials: BTreeMap<Role, &'a TrialRecord>, duet: bool) -> Option<Self> {
         let of = |role| trials.get(&role).copied();
-        Some(Self { a: of(Role::A)?, b: of(Role::B)?, control: of(Role::Control)? })
+        let a = of(Role::A)?;
+        let beside = if duet { of(Role::Beside)? } else { a };
+        Some(Self { a, b: of(Role::B)?, control: of(Role::Control)?, beside })
     }
 }
 
-/// The blocks of which all three trials are there and none is spoilt.
-pub fn blocks(trials: &[TrialRecord]) -> Vec<Block<'_>> {
+/// The blocks of which all trials are there and none is spoilt.
+pub fn blocks(run: &Run) -> Vec<Block<'_>> {
     let mut by_block: BTreeMap<u32, BTreeMap<Role, &TrialRecord>> = BTreeMap::new();
-    for trial in trials.iter().filter(|trial| trial.spoilt.is_none()) {
+    for trial in run.trials.iter().filter(|trial| trial.spoilt.is_none()) {
         if let Some(role) = trial.role {
             by_block.entry(trial.block).or_default().insert(role, trial);
         }
     }
-    by_block.into_values().filter_map(Block::of).collect()
+    by_block.into_values().filter_map(|trials| Block::of(trials, run.head.duet)).collect()
 }
 
 /// The passes in which every value has a trial that counts: for each value its last one.
@@ -63,7 +67,7 @@ pub fn passes(trials: &[TrialRecord], values: usize) -> Vec<Vec<&TrialRecord>> {
 /// Asks for the answer of the blocks so far.
 pub fn answer(experiment: &Experiment, blocks: &[Block<'_>], last: bool) -> Option<Answer> {
     let metric = &experiment.metrics[0];
-    judge(&differences(metric, blocks, |b| b.b), &differences(metric, blocks, |b| b.control), rule(experiment), last)
+    judge(&changes(metric, blocks), &repeats(metric, blocks), rule(experiment), last)
 }
 
 fn rule(experiment: &Experiment) -> Rule {
@@ -72,13 +76,22 @@ fn rule(experiment: &Experiment) -> Rule {
     Rule { lower_is_better: metric.better == Better::Lower, smallest }
 }
 
-/// Differences from A, of the same block.
-pub fn differences<'a>(metric: &Metric, blocks: &[Block<'a>], of: fn(&Block<'a>) -> &'a TrialRecord) -> Vec<f64> {
+/// Differences of B from A, of the same block.
+pub fn changes(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
+    blocks.iter().filter_map(|block| difference(metric, block.b, block.a)).collect()
+}
+
+/// Differences of the repeat of A from A.
+fn repeats(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
+    blocks.iter().filter_map(|block| difference(metric, block.control, block.beside)).collect()
+}
+
+fn difference(metric: &Metric, of: &TrialRecord, from: &TrialRecord) -> Option<f64> {
     let value = |trial: &TrialRecord| {
         let value = trial.metrics.get(&metric.name).copied()?;
         Some(if metric.is_ratio() { value.ln() } else { value })
     };
-    blocks.iter().filter_map(|block| Some(value(of(block))? - value(block.a)?)).collect()
+    Some(value(of)? - value(from)?)
 }
 
 /// The report of a run.
@@ -111,13 +124,11 @@ pub fn report(experiment: &Experiment, run: &Run) -> Report {
 }
 
 fn ab(experiment: &Experiment, run: &Run) -> Option<AbReport> {
-    let blocks = blocks(&run.trials);
+    let blocks = blocks(run);
     let answer = answer(experiment, &blocks, true)?;
     // The first metric decides alone; the others share one more probability of an error, and the repeats of A another.
-    let others: Vec<Vec<f64>> =
-        experiment.metrics[1..].iter().map(|metric| differences(metric, &blocks, |b| b.b)).collect();
-    let controls: Vec<Vec<f64>> =
-        experiment.metrics[1..].iter().map(|metric| differences(metric, &blocks, |b| b.control)).collect();
+    let others: Vec<Vec<f64>> = experiment.metrics[1..].iter().map(|metric| changes(metric, &blocks)).collect();
+    let controls: Vec<Vec<f64>> = experiment.metrics[1..].iter().map(|metric| repeats(metric, &blocks)).collect();
     let effects = std::iter::once(Some(answer.effect.clone())).chain(family(&others, LOOK_ALPHA));
     let controls = std::iter::once(Some(answer.control.clone())).chain(family(&controls, LOOK_ALPHA));
     let metric = |(metric, (effect, control)): (&Metric, (Option<Effect>, Option<Effect>))| MetricReport {
@@ -239,6 +250,9 @@ fn trial_report(trial: &TrialRecord) -> TrialReport {
 
 fn notes(run: &Run) -> Vec<String> {
     let mut notes = Vec::new();
+    if run.head.duet {
+        notes.push("two trials ran at a time: each value is one beside the other's load".to_owned());
+    }
     let spoilt: Vec<&TrialRecord> = run.trials.iter().filter(|trial| trial.spoilt.is_some()).collect();
     if let Some(last) = spoilt.last().and_then(|trial| trial.spoilt.as_deref()) {
         let mut by_value: BTreeMap<String, u32> = BTreeMap::new();

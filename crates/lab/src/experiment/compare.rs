@@ -98,8 +98,13 @@ fn comparison(before: &Run, after: &Run) -> Result<Comparison, UserError> {
     let experiments = [old, new].map(|head| Experiment::parse(&head.experiment, &head.text));
     let [one, two] = experiments;
     let (one, two) = (one?, two?);
-    if old.kind != new.kind || one.variable != two.variable || one.stage.network != two.stage.network {
-        return refuse("the two runs are not of one experiment: the variable or the topology differs".to_owned());
+    if (old.kind, old.duet) != (new.kind, new.duet)
+        || one.variable != two.variable
+        || one.stage.network != two.stage.network
+    {
+        return refuse(
+            "the two runs are not of one experiment: the variable, the topology or --duet differs".to_owned(),
+        );
     }
     let lines = match old.kind {
         Kind::Ab => effects(&one, before, after),
@@ -120,11 +125,11 @@ fn comparison(before: &Run, after: &Run) -> Result<Comparison, UserError> {
 
 /// Of each metric that is compared by ratio. The level of the intervals is divided by the number of lines.
 fn effects(experiment: &Experiment, before: &Run, after: &Run) -> Vec<Line> {
-    let (old, new) = (analyse::blocks(&before.trials), analyse::blocks(&after.trials));
+    let (old, new) = (analyse::blocks(before), analyse::blocks(after));
     let metrics: Vec<_> = experiment.metrics.iter().filter(|m| m.is_ratio() && m.better != Better::Neither).collect();
     let alpha = LOOK_ALPHA / metrics.len().max(1) as f64;
     let line = |metric: &&super::metric::Metric| {
-        let [old, new] = [&old, &new].map(|blocks| analyse::differences(metric, blocks, |block| block.b));
+        let [old, new] = [&old, &new].map(|blocks| analyse::changes(metric, blocks));
         line(&metric.name, "B against A", metric.better, &old, &new, alpha)
     };
     metrics.iter().filter_map(line).collect()

@@ -48,6 +48,8 @@ pub struct Experiment {
     /// Shares of the best that make a knee and a collapse.
     pub knee: f64,
     pub collapse: f64,
+    /// Sample the kernel on all CPUs during each trial.
+    pub profile: bool,
     /// The seed of the order; None for a new one in each run.
     pub seed: Option<u64>,
     pub limits: Limits,
@@ -103,6 +105,8 @@ struct RawFile {
     smallest_effect: Option<Spanned<RawShare>>,
     knee: Option<Spanned<RawShare>>,
     collapse: Option<Spanned<RawShare>>,
+    #[serde(default)]
+    profile: bool,
     seed: Option<u64>,
     limits: Option<Spanned<RawLimits>>,
     #[serde(default)]
@@ -281,6 +285,7 @@ impl RawFile {
             smallest,
             knee: within(&self.knee, 0.05)?,
             collapse: within(&self.collapse, 0.1)?,
+            profile: self.profile,
             seed: self.seed,
             needs: self.needs.iter().map(|n| (position(text, n.span().start).0, n.get_ref().clone())).collect(),
             limits: self.limits.as_ref().map_or(Ok(Limits::default()), limits)?,

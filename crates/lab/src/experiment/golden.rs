@@ -42,6 +42,7 @@ impl Made {
             text,
             seed: 7,
             most,
+            duet: false,
             manifest: Manifest { parshall: "0.1.0".into(), host, steal_since_boot: 0.001, files },
         };
         Self { run: Run { head, trials: Vec::new(), complete: true }, experiment }

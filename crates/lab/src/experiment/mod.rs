@@ -10,7 +10,9 @@ mod file;
 mod golden;
 mod manifest;
 mod markdown;
+mod meeting;
 mod metric;
+mod profile;
 mod report;
 mod results;
 mod run;
@@ -31,6 +33,7 @@ use parshall_host::output::{self, style_for};
 pub use analyse::is_undecided;
 pub use compare::compare;
 pub use file::{Experiment, Kind};
+pub use manifest::program_path;
 pub use metric::Better;
 pub use report::Report;
 pub use text::{ab_table, curve_table};
@@ -57,6 +60,11 @@ pub fn experiment(kind: Kind, request: &ExperimentRequest, interrupt: &Interrupt
         };
         let what = format!("{}: its variable has {has}", experiment.path);
         return Err(UserError::new(what, format!("use: {command} {}", experiment.path)).into());
+    }
+    if request.duet && experiment.limits.other_cpu.is_some() {
+        let what =
+            format!("{}: with --duet each trial would break the limit other_cpu of the other one", experiment.path);
+        return Err(UserError::new(what, "leave out --duet, or the limit").into());
     }
     experiment.check_programs()?;
     if request.check {
@@ -101,6 +109,7 @@ pub fn measure(
         most,
         results: Some(results.to_owned()),
         resume: false,
+        duet: false,
         format: ReportFormat::Text,
         pictures: None,
     };
@@ -112,7 +121,7 @@ pub fn measure(
 /// Makes a trial of each value and keeps nothing.
 pub fn try_out(experiment: &Experiment, interrupt: &Interrupt) -> anyhow::Result<()> {
     experiment.check_programs()?;
-    experiment.variable.values.iter().try_for_each(|value| trial::run(experiment, value, interrupt).map(drop))
+    experiment.variable.values.iter().try_for_each(|value| trial::run(experiment, value, None, interrupt).map(drop))
 }
 
 fn print(report: &Report, format: ReportFormat) -> anyhow::Result<()> {
@@ -141,7 +150,8 @@ fn plan(experiment: &Experiment, request: &ExperimentRequest) -> String {
     let (trials, kind) = match variable.kind {
         Kind::Ab => {
             let blocks = request.most.unwrap_or(experiment.blocks);
-            (3 * blocks, format!("A and B in at most {blocks} blocks"))
+            let (each, how) = if request.duet { (4, ", two trials at a time") } else { (3, "") };
+            (each * blocks, format!("A and B in at most {blocks} blocks{how}"))
         }
         Kind::Sweep => {
             let passes = request.most.unwrap_or(experiment.passes);

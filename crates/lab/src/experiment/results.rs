@@ -40,6 +40,9 @@ pub struct RunRecord {
     pub seed: u64,
     /// Blocks at most, or passes.
     pub most: u32,
+    /// Two trials at a time: B beside A, and the repeat of A beside another one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duet: bool,
     pub manifest: Manifest,
 }
 
@@ -166,6 +169,7 @@ mod tests {
             text: String::new(),
             seed: 1,
             most: 8,
+            duet: false,
             manifest: Manifest::default(),
         }))
     }

@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use parshall_core::experiment::{Role, blocks_order, looks, sweep_order};
+use parshall_core::experiment::{Role, blocks_order, duets_order, looks, sweep_order};
 use parshall_core::units;
 use parshall_host::error::UserError;
 use parshall_host::utc;
@@ -10,8 +10,9 @@ use parshall_host::utc;
 use super::analyse;
 use super::file::{Experiment, Kind};
 use super::manifest::Manifest;
+use super::meeting::Meeting;
 use super::results::{self, EndRecord, Log, RESULTS_SCHEMA, Record, Run, RunRecord, TrialRecord};
-use super::trial;
+use super::trial::{self, Measured};
 use crate::interrupt::Interrupt;
 use crate::request::ExperimentRequest;
 use crate::terminal::Progress;
@@ -69,7 +70,7 @@ impl<'a> Session<'a> {
             session.progress.show("warming up");
             let values = &experiment.variable.values;
             for value in values.first().into_iter().chain(values.last()) {
-                trial::run(experiment, value, interrupt)?;
+                trial::run(experiment, value, None, interrupt)?;
             }
             session.log.append(&Record::Run(Box::new(session.run.head.clone())))?;
         }
@@ -98,16 +99,20 @@ impl<'a> Session<'a> {
         let looks = looks(self.run.head.most);
         let most = looks.last().copied().unwrap_or_default();
         let begun = self.run.trials.iter().map(|trial| trial.block + 1).max().unwrap_or(0);
-        let orders = blocks_order(self.run.head.seed).zip(0..).skip(begun as usize);
-        for (order, block) in orders.take((most * ATTEMPTS).saturating_sub(begun) as usize) {
+        for (order, block) in
+            self.orders().zip(0..).skip(begun as usize).take((most * ATTEMPTS).saturating_sub(begun) as usize)
+        {
             if self.has_answer(&looks) {
                 return Ok(());
             }
-            for role in order {
-                let done = analyse::blocks(&self.run.trials).len() as u32;
-                let index = usize::from(role == Role::B);
-                self.show(&format!("block {} of at most {most}", done + 1), 3 * (most - done));
-                if !self.trial(block, Some(role), index)? {
+            for roles in &order {
+                let done = analyse::blocks(&self.run).len() as u32;
+                self.show(&format!("block {} of at most {most}", done + 1), order.len() as u32 * (most - done));
+                let counts = match roles[..] {
+                    [role] => self.trial(block, Some(role), index_of(role))?,
+                    _ => self.duet(block, roles)?,
+                };
+                if !counts {
                     break;
                 }
             }
@@ -115,9 +120,43 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// The trials of each block, in groups that run at the same time.
+    fn orders(&self) -> Box<dyn Iterator<Item = Vec<Vec<Role>>>> {
+        let seed = self.run.head.seed;
+        match self.run.head.duet {
+            true => Box::new(duets_order(seed).map(|pairs| pairs.map(Vec::from).into())),
+            false => Box::new(blocks_order(seed).map(|roles| roles.map(|role| vec![role]).into())),
+        }
+    }
+
+    /// Makes trials at the same time and keeps them. Returns whether all count.
+    fn duet(&mut self, block: u32, roles: &[Role]) -> anyhow::Result<bool> {
+        self.interrupt.check()?;
+        let (experiment, interrupt, meeting) = (self.experiment, self.interrupt, Meeting::default());
+        let measured: Vec<anyhow::Result<Measured>> = std::thread::scope(|scope| {
+            let trials: Vec<_> = roles
+                .iter()
+                .map(|role| {
+                    let (value, guest) = (&experiment.variable.values[index_of(*role)], meeting.guest());
+                    scope.spawn(move || trial::run(experiment, value, Some(&guest), interrupt))
+                })
+                .collect();
+            let join = |trial: std::thread::ScopedJoinHandle<'_, _>| {
+                trial.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a trial panicked")))
+            };
+            trials.into_iter().map(join).collect()
+        });
+        let measured = measured.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+        let mut counts = true;
+        for (role, measured) in roles.iter().zip(measured) {
+            counts &= self.keep(block, Some(*role), index_of(*role), measured)?;
+        }
+        Ok(counts)
+    }
+
     /// Whether one of the looks is due, and leads to an answer.
     fn has_answer(&self, looks: &[u32]) -> bool {
-        let blocks = analyse::blocks(&self.run.trials);
+        let blocks = analyse::blocks(&self.run);
         let count = blocks.len() as u32;
         let last = looks.last() == Some(&count);
         looks.contains(&count) && (last || analyse::answer(self.experiment, &blocks, false).is_some())
@@ -152,14 +191,19 @@ impl<'a> Session<'a> {
     fn trial(&mut self, block: u32, role: Option<Role>, index: usize) -> anyhow::Result<bool> {
         self.interrupt.check()?;
         let value = &self.experiment.variable.values[index];
-        let measured = trial::run(self.experiment, value, self.interrupt)?;
+        let measured = trial::run(self.experiment, value, None, self.interrupt)?;
+        self.keep(block, role, index, measured)
+    }
+
+    /// Keeps a trial. Returns whether it counts.
+    fn keep(&mut self, block: u32, role: Option<Role>, index: usize, measured: Measured) -> anyhow::Result<bool> {
         self.made += 1;
         let record = TrialRecord {
             run: self.run.head.run.clone(),
             block,
             role,
             index,
-            value: value.to_string(),
+            value: self.experiment.variable.values[index].to_string(),
             at: utc::iso(SystemTime::now()),
             metrics: measured.metrics,
             wall_s: measured.wall_s,
@@ -186,6 +230,11 @@ impl<'a> Session<'a> {
     }
 }
 
+/// The index of a role's value.
+fn index_of(role: Role) -> usize {
+    usize::from(role == Role::B)
+}
+
 fn new_run(experiment: &Experiment, request: &ExperimentRequest, manifest: Manifest) -> Run {
     let now = SystemTime::now();
     let seed =
@@ -199,6 +248,7 @@ fn new_run(experiment: &Experiment, request: &ExperimentRequest, manifest: Manif
         text: experiment.text.clone(),
         seed,
         most: request.most.unwrap_or(planned),
+        duet: request.duet,
         manifest,
     };
     Run { head, trials: Vec::new(), complete: false }

@@ -83,26 +83,12 @@ pub fn ab_table(ab: &AbReport) -> Vec<String> {
             of(metric.control).map(|(change, _)| change).unwrap_or_default(),
         ]);
     }
-    let mut lines = aligned(&rows);
+    let mut lines = terminal::aligned(&rows, 1, usize::MAX);
     if ab.metrics.iter().any(|metric| metric.differs) {
         let error = units::percent(ab.error);
         lines.push(format!("  * differs; without a difference at most {error} of experiments say so"));
     }
     lines
-}
-
-/// Columns under each other: the first to the left, the others to the right.
-fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
-    let width = |column: usize| rows.iter().map(|row| columns(&row[column])).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let line = |row: &[String; N]| {
-        let cells = row.iter().zip(widths).enumerate().map(|(i, (cell, width))| {
-            let blanks = " ".repeat(width - columns(cell));
-            if i == 0 { format!("{cell}{blanks}") } else { format!("{blanks}{cell}") }
-        });
-        format!("  {}", cells.collect::<Vec<_>>().join("   ")).trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
 }
 
 /// The curve of a sweep, with what steps at its turns.
@@ -119,7 +105,7 @@ pub fn curve_table(report: &Report, curve: &Curve, style: TextStyle) -> Vec<Stri
         let mark = format!("{}{}", turn(&curve.knee, "knee "), turn(&curve.collapse, "collapse"));
         [clean(&point.value), words::value(point.median, &curve.unit), interval, format!("{bar:<BAR$}"), mark]
     };
-    lines.extend(aligned(&curve.points.iter().map(row).collect::<Vec<_>>()));
+    lines.extend(terminal::aligned(&curve.points.iter().map(row).collect::<Vec<_>>(), 1, usize::MAX));
     for (word, turn) in [("knee", &curve.knee), ("collapse", &curve.collapse)] {
         let Some(turn) = turn else { continue };
         for step in &turn.counters {

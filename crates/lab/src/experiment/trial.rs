@@ -9,7 +9,9 @@ use parshall_host::error::UserError;
 
 use super::conditions::{self, Before};
 use super::file::{Experiment, Value};
+use super::meeting::Guest;
 use super::metric::{self, COMMAND, Trial};
+use super::profile::Profile;
 use crate::interrupt::Interrupt;
 use crate::testbed::Testbed;
 
@@ -29,23 +31,38 @@ pub struct Measured {
     /// CPU time of the command and the processes, in s.
     pub cpu_s: BTreeMap<String, f64>,
     pub conditions: Conditions,
-    /// How much the network counters of the testbed's namespaces grew.
+    /// How much the network counters of the testbed's namespaces grew, and the profile's.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// Runs a trial with one value of the variable.
-pub fn run(experiment: &Experiment, value: &Value, interrupt: &Interrupt) -> anyhow::Result<Measured> {
+/// Runs a trial with one value of the variable. With `beside`, its command starts when that of the other trial does.
+pub fn run(
+    experiment: &Experiment,
+    value: &Value,
+    beside: Option<&Guest<'_>>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Measured> {
     let stage = experiment.stage(value);
     let mut testbed = Testbed::make(&stage, experiment.timeout + MARGIN)?;
     testbed.start_all(&stage, interrupt)?;
+    let mut profile = experiment.profile.then(Profile::start).transpose().map_err(|error| {
+        let what = format!("the CPUs cannot be sampled: {error}");
+        UserError::new(what, "run it as root, or leave out `profile = true`")
+    })?;
     let counters_before = counters(&testbed)?;
     let emulated = testbed.delay_line_cpu_s();
+    if let Some(guest) = beside {
+        guest.meet();
+    }
     let before = Before::now();
     let begun = Instant::now();
     let mut command =
         testbed.start_command(&experiment.command(value), &experiment.environment(value), &experiment.cpus)?;
     while !command.wait_for(CHECK)? {
         interrupt.check()?;
+        if let Some(profile) = &mut profile {
+            profile.drain();
+        }
         if begun.elapsed() > experiment.timeout {
             return Err(failed(
                 value,
@@ -55,6 +72,7 @@ pub fn run(experiment: &Experiment, value: &Value, interrupt: &Interrupt) -> any
         }
     }
     let wall_s = begun.elapsed().as_secs_f64();
+    let profile = profile.map(Profile::finish).unwrap_or_default();
     let after = counters(&testbed)?;
     let emulator_s = testbed.delay_line_cpu_s().zip(emulated).map(|(after, before)| after - before);
     let command = command.finish().context("waiting for the command")?;
@@ -78,7 +96,9 @@ pub fn run(experiment: &Experiment, value: &Value, interrupt: &Interrupt) -> any
     let trial = Trial { ended, wall_s };
     let metrics = metric::values(&experiment.metrics, &trial)
         .map_err(|why| failed(value, &why, "run the command by hand and compare its output with the metric"))?;
-    Ok(Measured { metrics, wall_s, cpu_s, conditions, counters: conditions::growth(&counters_before, &after) })
+    let mut counters = conditions::growth(&counters_before, &after);
+    counters.extend(profile);
+    Ok(Measured { metrics, wall_s, cpu_s, conditions, counters })
 }
 
 fn correct(conditions: Conditions, processes_cpu_s: f64, wall_s: f64) -> Conditions {

@@ -24,6 +24,7 @@ pub fn variant(role: Option<Role>, value: &str) -> String {
         Some(Role::A) => "A".to_owned(),
         Some(Role::B) => "B".to_owned(),
         Some(Role::Control) => "A again".to_owned(),
+        Some(Role::Beside) => "A beside it".to_owned(),
         None => value.to_owned(),
     }
 }

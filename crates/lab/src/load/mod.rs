@@ -9,6 +9,7 @@ mod row_lock;
 mod rpc_client;
 mod rpc_echo;
 mod rpc_server;
+mod sock_diag;
 mod socket;
 mod stream;
 
@@ -30,7 +31,7 @@ pub struct LoadArgs {
 }
 
 /// Names and descriptions for `lab list`.
-pub const KINDS: [(&str, &str); 14] = [
+pub const KINDS: [(&str, &str); 15] = [
     ("upload", "bulk transfer from the client to the server"),
     ("download", "bulk transfer from the server to the client"),
     ("bidirectional", "bulk transfer in both directions of each connection at once"),
@@ -44,6 +45,7 @@ pub const KINDS: [(&str, &str); 14] = [
     ("rpc-echo", "RPC echo: each request is a 40 B message and a 136 B message, written apart or together"),
     ("stream", "bulk transfer with slow readers, pausing writers, corks, buffer sizes; or request and reply"),
     ("relay-copy", "a naive TCP forwarder: read into a buffer, write it out, one thread per direction"),
+    ("sock-diag", "a collector that reads all TCP sockets again and again, by recv or by io_uring"),
     ("row-lock", "a database row under a lock, an application that updates it, and a client that holds it while idle"),
 ];
 
@@ -69,6 +71,11 @@ enum Kind {
   parshall lab load relay-copy --listen 127.0.0.1:9000 --target 127.0.0.1:9001
   parshall lab load relay-copy --target 127.0.0.1:9001 --buffer 65536")]
     RelayCopy(relay_copy::Args),
+    /// A collector that reads all TCP sockets of its namespace
+    #[command(after_help = "Examples:
+  parshall lab load sock-diag
+  parshall lab load sock-diag --with io-uring --dumps 100")]
+    SockDiag(sock_diag::Args),
     /// A database whose row is locked, an application server that updates it, and clients
     #[command(after_help = "Examples:
   parshall lab load row-lock --serve 127.0.0.1:5432
@@ -96,6 +103,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
         Kind::RpcEcho(args) => (&args.common, rpc_echo::run(args)?),
         Kind::Stream(args) => (&args.common, stream::run(args)?),
         Kind::RelayCopy(args) => (&args.common, relay_copy::run(args)?),
+        Kind::SockDiag(args) => (&args.common, sock_diag::run(args)?),
         Kind::RowLock(args) => (&args.common, row_lock::run(args)?),
     };
     match common.format {

@@ -1,5 +1,5 @@
 //! `lab run` of a study: its experiments one after the other, and what parshall says about the variants.
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use parshall_core::judge::judge;
 use parshall_host::output;
@@ -10,7 +10,7 @@ use crate::experiment::{self, Kind, Report};
 use crate::interrupt::Interrupt;
 use crate::observe::{MARGIN, WARM_UP, observe_subject};
 use crate::recipe::verdict_name;
-use crate::request::RunRequest;
+use crate::request::{RunRequest, one_of_several};
 use crate::terminal::{self, Progress};
 use crate::testbed::Testbed;
 use crate::units::Format;
@@ -37,7 +37,7 @@ pub fn run(study: &Study, request: &RunRequest, results: Option<&Path>, interrup
     let mut made = Vec::new();
     for (n, comparison) in (1..).zip(&study.comparisons) {
         let path = match results {
-            Some(path) => numbered(path, n),
+            Some(path) => one_of_several(path, &n.to_string()),
             None => scratch.path().join(format!("{n}.jsonl")),
         };
         let report = experiment::measure(&comparison.experiment, &path, request.blocks, interrupt)?;
@@ -68,13 +68,6 @@ pub fn check(study: &Study, interrupt: &Interrupt) -> anyhow::Result<bool> {
         progress.line(&format!("{}: {} can run here", study.id, comparison.name))?;
     }
     Ok(true)
-}
-
-/// `dir/file.jsonl` becomes `dir/file-N.jsonl`.
-fn numbered(path: &Path, n: usize) -> PathBuf {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let extension = path.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
-    path.with_file_name(format!("{stem}-{n}{extension}"))
 }
 
 fn compared<'a>(comparison: &'a Comparison, report: Report, diagnosis: Option<Diagnosed>) -> Made<'a> {

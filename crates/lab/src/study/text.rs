@@ -1,6 +1,6 @@
 //! The answers of a study on a terminal.
 use parshall_core::experiment::Verdict;
-use parshall_host::output::{TextStyle, clean, columns, words as wrap};
+use parshall_host::output::{TextStyle, clean, words as wrap};
 
 use super::{Expected, Made, Outcome, Study};
 use crate::experiment::{Better, Report, ab_table, answer, curve_table, metric_change};
@@ -64,7 +64,8 @@ pub fn result(made: &[Made<'_>], style: TextStyle) -> String {
         rows.push([made.name.to_owned(), made.got.clone()].into_iter().chain(changes).collect());
     }
     let mut lines = vec![String::new(), terminal::heading("Result", style)];
-    lines.extend(aligned(&rows, style.width));
+    let table = terminal::aligned(&rows, 2, style.width.saturating_sub(1));
+    lines.extend(table.into_iter().map(|line| format!(" {line}")));
     let count = |outcome| made.iter().filter(|made| made.outcome == outcome).count();
     let undecided = match count(Outcome::Undecided) {
         0 => String::new(),
@@ -75,29 +76,6 @@ pub fn result(made: &[Made<'_>], style: TextStyle) -> String {
         n => format!("   {n} of {} NOT as expected: this machine shows something else{undecided}", made.len()),
     });
     lines.join("\n") + "\n"
-}
-
-/// The first two columns to the left, the others to the right.
-fn aligned(rows: &[Vec<String>], width: usize) -> Vec<String> {
-    let cell = |row: &Vec<String>, i: usize| row.get(i).cloned().unwrap_or_default();
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let mut left = width;
-    let widths: Vec<usize> = (0..count)
-        .map(|i| rows.iter().map(|row| columns(&cell(row, i))).max().unwrap_or(0))
-        .take_while(|column| {
-            let fits = left >= column + INDENT;
-            left = left.saturating_sub(column + INDENT);
-            fits
-        })
-        .collect();
-    let line = |row: &Vec<String>| {
-        let cells = widths.iter().enumerate().map(|(i, width)| {
-            let (text, blanks) = (cell(row, i), " ".repeat(width - columns(&cell(row, i))));
-            if i < 2 { format!("{text}{blanks}") } else { format!("{blanks}{text}") }
-        });
-        format!("   {}", cells.collect::<Vec<_>>().join("   ")).trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
 }
 
 fn indented(text: &str, indent: usize, style: TextStyle) -> String {
