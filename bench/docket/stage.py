@@ -12,11 +12,11 @@ import tempfile
 import time
 
 from case import BUILT, HERE, fill, words
+from children import dying_with_parent
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS = 0x00020000
 MS_REC_PRIVATE = 0x4000 | (1 << 18)
-PR_SET_PDEATHSIG = 1
 UNIFIED = next((p for p in ("/sys/fs/cgroup/unified", "/sys/fs/cgroup") if os.path.exists(p + "/cgroup.procs")), None)
 BLKIO_IOPS = "/sys/fs/cgroup/blkio/blkio.throttle.write_iops_device"
 READY_S = 30
@@ -263,12 +263,10 @@ class Stage:
 
     def _join(self, limits, nofile=None, cpus=None):
         groups = [self.group.path] + limits
-        parent = os.getpid()
+        die_with_parent = dying_with_parent()
 
         def enter():
-            LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
+            die_with_parent()
             for path in groups:
                 with open(path + "/cgroup.procs", "w", encoding="ascii") as f:
                     f.write("0")

@@ -10,6 +10,7 @@ import time
 
 import accounts
 import testbed
+from children import dying_with_parent
 
 CONNECT_CONCURRENCY = 16
 UDP_SOURCES = 4
@@ -75,7 +76,7 @@ def load(bed, client_namespace, mode, address, *values, timeout_s):
     command = testbed.inside(client_namespace, bed.load, mode, *address, *map(str, values))
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s,
-                              preexec_fn=testbed.die_with_parent)
+                              preexec_fn=dying_with_parent())
     except subprocess.TimeoutExpired:
         raise Failed(f"the load did not end within {timeout_s:.0f} s") from None
     if done.returncode != 0:
@@ -123,7 +124,7 @@ class Stream(Metric):
                        "-J"]
             try:
                 done = subprocess.run(testbed.inside(client, *command), capture_output=True, text=True,
-                                      timeout=options.seconds + 20, preexec_fn=testbed.die_with_parent)
+                                      timeout=options.seconds + 20, preexec_fn=dying_with_parent())
             except subprocess.TimeoutExpired:
                 raise Failed("iperf3 did not end") from None
             cost = meter.read()

@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 
+from children import dying_with_parent
+
 CLIENT, RELAY, SERVER = "parshall-bench-client", "parshall-bench-relay", "parshall-bench-server"
 NAMESPACES = (CLIENT, RELAY, SERVER)
 LINKS = (  # (namespace, interface, address/prefix) of both ends
@@ -41,7 +43,6 @@ SETTINGS = {
 RELAY_PORT, TARGET_PORT = 9000, 9001
 LOCK = "/run/lock/parshall-bench-relay"
 SCRATCH_PREFIX = "parshall-bench-"
-DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -73,10 +74,6 @@ def congestion_allowed():
 def inside(namespace, *command):
     """The command line that runs a command in a namespace. nsenter execs it, so the pid stays the same."""
     return ["nsenter", f"--net=/run/netns/{namespace}", *command]
-
-
-def die_with_parent():
-    libc.prctl(DIES_WITH_PARENT, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -152,7 +149,7 @@ class Child:
             options.setdefault("stdout", log)
             self.process = subprocess.Popen(
                 inside(namespace, *command), stdin=options.pop("stdin", subprocess.DEVNULL), stderr=log,
-                preexec_fn=die_with_parent, **options,
+                preexec_fn=dying_with_parent(), **options,
             )
         self.pid = self.process.pid
 

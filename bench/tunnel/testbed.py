@@ -7,22 +7,20 @@
 Processes die with this one, and the namespaces with their last process and their name, which the next run removes if this one
 was killed.
 """
-import ctypes
 import glob
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
+
+from children import dying_with_parent
 
 PREFIX = "parshall-bench-tunnel-"
 OUTER, INNER = ("192.0.2.1", "192.0.2.2"), ("10.9.0.1", "10.9.0.2")
 LISTEN = 51820
 MTU = 1420
-DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 TICK = os.sysconf("SC_CLK_TCK")
-libc = ctypes.CDLL(None, use_errno=True)
 
 
 def ip(*words, check=True):
@@ -135,14 +133,8 @@ class Tunnel:
         return ["ip", "netns", "exec", self.names[side], *command]
 
     def spawn(self, side, command, **options):
-        parent = os.getpid()
-
-        def die_with_parent():
-            libc.prctl(DIES_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(1)
-
-        return subprocess.Popen(self.inside(side, command), stdin=subprocess.DEVNULL, preexec_fn=die_with_parent, **options)
+        return subprocess.Popen(
+            self.inside(side, command), stdin=subprocess.DEVNULL, preexec_fn=dying_with_parent(), **options)
 
     def _start(self):
         keys = [_key_pair(), _key_pair()]

@@ -6,10 +6,11 @@ mod common;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
+use std::sync::mpsc::{TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
 
-use common::{PARSHALL, Running, Scratch, btf, has};
+use common::{ControlGroup, PARSHALL, Running, Scratch, btf, has};
 use parshall_evidence::{Capture, FollowReason, Followed, HopKind};
 
 /// The processes of a chain, in their order.
@@ -202,22 +203,31 @@ fn targets(capture: &Capture, kind: HopKind) -> Vec<&str> {
     hops.filter(|hop| hop.kind == kind).map(|hop| hop.target.as_str()).collect()
 }
 
+/// A process that always serves a request, or would if it were not stopped.
+fn loaded() -> (Chain, String) {
+    let chain = Chain::start(&["serve", "127.0.0.1"], 1);
+    chain.load();
+    let pid = chain.pids[0].to_string();
+    (chain, pid)
+}
+
+fn assert_stopped_by(by: &str, chain: &Chain) {
+    let capture = observe(&["--port", &chain.port.to_string()]);
+    let found = targets(&capture, HopKind::Stopped);
+    assert!(!found.is_empty() && found.iter().all(|target| *target == by), "{found:?}, not {by}");
+}
+
 #[test]
 fn who_stops_a_process_is_named() {
     if !ready("who stops a process") {
         return;
     }
     let _alone = common::alone();
-    let chain = Chain::start(&["serve", "127.0.0.1"], 1);
-    chain.load();
-    let pid = chain.pids[0].to_string();
+    let (chain, pid) = loaded();
     let stops =
         r#"echo "stopper $$"; for i in $(seq 100); do kill -STOP "$0"; sleep 0.1; kill -CONT "$0"; sleep 0.1; done"#;
     let (stopper, _) = common::start_lines(Command::new("bash").args(["-c", stops, &pid]), 1);
-    let capture = observe(&["--port", &chain.port.to_string()]);
-    let by = format!("bash {} (SIGSTOP)", stopper.pid());
-    let found = targets(&capture, HopKind::Stopped);
-    assert!(!found.is_empty() && found.iter().all(|target| *target == by), "{found:?}, not {by}");
+    assert_stopped_by(&format!("bash {} (SIGSTOP)", stopper.pid()), &chain);
     drop(stopper);
     Command::new("kill").args(["-CONT", &pid]).status().unwrap();
 }
@@ -248,42 +258,9 @@ fn a_debugger_that_stops_a_process_is_named() {
         return;
     }
     let _alone = common::alone();
-    let chain = Chain::start(&["serve", "127.0.0.1"], 1);
-    chain.load();
-    let pid = chain.pids[0].to_string();
+    let (chain, pid) = loaded();
     let (debugger, _) = common::start_lines(Command::new("python3").args(["-c", DEBUGGER, &pid]), 1);
-    let capture = observe(&["--port", &chain.port.to_string()]);
-    let by = format!("python3 {} (ptrace)", debugger.pid());
-    let found = targets(&capture, HopKind::Stopped);
-    assert!(!found.is_empty() && found.iter().all(|target| *target == by), "{found:?}, not {by}");
-}
-
-/// A control group of version 2 that ends with its process. None where no such group can be made.
-struct Freezer(std::path::PathBuf);
-
-impl Freezer {
-    fn of(pid: &str) -> Option<Self> {
-        let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
-        let root = mounts.lines().find(|line| line.contains(" cgroup2 "))?.split(' ').nth(1)?;
-        let group = Self(format!("{root}/parshall-test-freezer-{pid}").into());
-        std::fs::create_dir(&group.0).ok()?;
-        group.write("cgroup.procs", pid).ok()?;
-        Some(group)
-    }
-
-    fn write(&self, file: &str, text: &str) -> std::io::Result<()> {
-        std::fs::write(self.0.join(file), text)
-    }
-}
-
-impl Drop for Freezer {
-    fn drop(&mut self) {
-        self.write("cgroup.freeze", "0").ok();
-        for pid in std::fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
-            std::fs::write(self.0.with_file_name("cgroup.procs"), pid).ok();
-        }
-        std::fs::remove_dir(&self.0).ok();
-    }
+    assert_stopped_by(&format!("python3 {} (ptrace)", debugger.pid()), &chain);
 }
 
 #[test]
@@ -293,27 +270,24 @@ fn the_freezer_that_stops_a_process_is_named() {
         return;
     }
     let _alone = common::alone();
-    let chain = Chain::start(&["serve", "127.0.0.1"], 1);
-    chain.load();
-    let pid = chain.pids[0].to_string();
-    let Some(freezer) = Freezer::of(&pid) else {
+    let Some(group) = ControlGroup::with_freezer() else {
         return parshall_testkit::skip(what, "no control group of version 2 can be made");
     };
-    let by = format!("the freezer of /{}", freezer.0.file_name().unwrap().display());
-    let (ends, ended) = std::sync::mpsc::channel::<()>();
+    let (chain, _) = loaded();
+    group.add(chain.pids[0]);
+    let by = format!("the freezer of /{}", group.path().file_name().unwrap().display());
+    let (ends, ended) = channel::<()>();
     let freezing = thread::spawn(move || {
-        while ended.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-            for state in ["1", "0"] {
-                freezer.write("cgroup.freeze", state).unwrap();
+        while ended.try_recv() == Err(TryRecvError::Empty) {
+            for stopped in [true, false] {
+                group.freeze(stopped);
                 thread::sleep(Duration::from_millis(100));
             }
         }
     });
-    let capture = observe(&["--port", &chain.port.to_string()]);
+    assert_stopped_by(&by, &chain);
     drop(ends);
     freezing.join().unwrap();
-    let found = targets(&capture, HopKind::Stopped);
-    assert!(!found.is_empty() && found.iter().all(|target| *target == by), "{found:?}, not {by}");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! A SCHED_OTHER thread keeps its slice of some milliseconds even when a service wakes up on its CPU, and requests wait for
 //! that time. A SCHED_IDLE thread is preempted at once. On a host whose CPUs are all busy it would hardly run at all, so a
-//! second thread watches it and restores the policy when the caller's rule asks for it.
+//! second thread watches it and restores the policy when the caller's rule asks for it. The watcher runs at SCHED_FIFO, so that it
+//! gets its turns where the other hardly does.
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -323,6 +323,12 @@ impl ControlGroup {
         Some(group)
     }
 
+    /// Creates a control group that [`Self::freeze`] works on. `None` if that is not possible here.
+    pub fn with_freezer() -> Option<Self> {
+        let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].into_iter();
+        roots.filter_map(Self::create_in).find(|group| group.0.join("cgroup.freeze").exists())
+    }
+
     fn create_in(root: &str) -> Option<Self> {
         let root = Path::new(root);
         let group = root.join(format!("it-{}", std::process::id()));
@@ -337,6 +343,11 @@ impl ControlGroup {
         std::fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
+    /// Stops its processes, or lets them go on.
+    pub fn freeze(&self, stopped: bool) {
+        std::fs::write(self.0.join("cgroup.freeze"), if stopped { "1" } else { "0" }).unwrap();
+    }
+
     /// The text of the file with the CPU quota.
     pub fn cpu_quota(&self) -> String {
         let read = |file: &str| std::fs::read_to_string(self.0.join(file));
@@ -346,6 +357,9 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
+        for pid in std::fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
+            std::fs::write(self.0.with_file_name("cgroup.procs"), pid).ok();
+        }
         // It can be removed only after the kernel has released its last process.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {
