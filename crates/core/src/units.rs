@@ -117,7 +117,7 @@ fn prefixed(value: f64, unit: &str) -> String {
 }
 
 /// Three significant figures, whole numbers as such, thousands separated.
-fn figures(value: f64) -> String {
+pub fn figures(value: f64) -> String {
     if !value.is_finite() {
         return "?".to_owned();
     }

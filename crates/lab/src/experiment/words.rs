@@ -33,7 +33,8 @@ pub fn variant(role: Option<Role>, value: &str) -> String {
 pub fn value(value: f64, unit: &str) -> String {
     match unit {
         // A ratio is not a share here.
-        "1" => units::quantity(value, "").trim_end_matches(" %").to_owned(),
+        "1" if value != 0.0 && value.abs() < 0.1 => format!("{value:.5}").trim_end_matches('0').to_owned(),
+        "1" => units::figures(value),
         _ => units::quantity(value, unit),
     }
 }
@@ -181,6 +182,7 @@ mod tests {
 
     #[test]
     fn ratios_are_numbers_and_shares_too() {
+        assert_eq!([1.0, -0.5, 0.00312, 0.0].map(|v| value(v, "1")), ["1", "-0.50", "0.00312", "0"]);
         assert_eq!((value(2.5, "1"), value(8e9, "B/s")), ("2.50".to_owned(), "8 GB/s".to_owned()));
     }
 }

@@ -18,15 +18,13 @@ pub fn comparison(n: usize, made: &Made<'_>, style: TextStyle) -> String {
     let heading = terminal::heading(&format!("{n}  {}", made.name), style);
     let report = &made.report;
     let mut lines = vec![String::new(), heading, indented(&format!("{}: {}", made.got, report.summary), INDENT, style)];
-    let table = match (&report.ab, report.curves.first()) {
-        (Some(ab), _) => {
-            let values = report.variable.values.iter().zip(["A", "B"]);
-            lines.extend(values.map(|(value, name)| indented(&format!("{name} = {}", clean(value)), INDENT, style)));
-            ab_table(ab)
-        }
-        (None, Some(curve)) => curve_table(report, curve, style),
-        (None, None) => Vec::new(),
-    };
+    let mut table = Vec::new();
+    if let Some(ab) = &report.ab {
+        let values = report.variable.values.iter().zip(["A", "B"]);
+        lines.extend(values.map(|(value, name)| indented(&format!("{name} = {}", clean(value)), INDENT, style)));
+        table = ab_table(ab);
+    }
+    table.extend(report.curves.iter().flat_map(|curve| curve_table(report, curve, style)));
     lines.extend(table.into_iter().map(|line| format!(" {line}")));
     lines.extend(report.notes.iter().map(|note| indented(&format!("note: {}", clean(note)), INDENT, style)));
     if let Some(diagnosed) = &made.diagnosis {

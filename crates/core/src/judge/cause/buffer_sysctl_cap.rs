@@ -1,5 +1,7 @@
 //! The largest buffer that the host's settings allow (`tcp_rmem`, `tcp_wmem`) is smaller than what the path holds.
 //!
+//! Between neighbours the path holds little, but sender and reader take turns where the window holds less than two bursts.
+//!
 //! Look-alikes: an application that fixed its buffer (`rcvbuf-locked`, `sndbuf-limited`), a window without scaling
 //! (`rtt-window-bound`).
 use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, who};
@@ -56,7 +58,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use crate::testkit::{bound_by_send_buffer, bound_by_window, capture, settings, verdict_of};
+    use parshall_evidence::{FdKind, FlowState, Release, Role};
+
+    use crate::testkit::{
+        FlowBuilder, MS, ThreadBuilder, WINDOW_NS, bound_by_send_buffer, bound_by_window, capture, settings, verdict_of,
+    };
 
     #[test]
     fn a_receive_buffer_at_its_limit() {
@@ -66,6 +72,27 @@ mod tests {
         assert_eq!(verdict_of(&small), "buffer-sysctl-cap");
         small.counters = Some(settings(|s| s.tcp_rmem = [4096, 131_072, 6_291_456]));
         assert_eq!(verdict_of(&small), "rtt-window-bound");
+    }
+
+    #[test]
+    fn a_window_of_less_than_two_bursts_between_neighbours() {
+        let stream = |window, busy_ms| {
+            let sender = FlowBuilder::new(1, Role::Client)
+                .cell(FlowState::PeerWindow, Release::RxAck, 700 * MS, 70_000)
+                .streams(100_000, 131_072);
+            let receiver = FlowBuilder::new(2, Role::Server).to(&sender).owner(200, 201).drains(100_000, 131_072);
+            let (mut sender, mut receiver) = (sender, receiver);
+            sender.record.last.snd_wnd = window;
+            receiver.record.last.rcvbuf = 65_536;
+            let reader =
+                ThreadBuilder::new(201).of(200).blocked(0, WINDOW_NS - busy_ms * MS, "recvfrom", FdKind::Tcp).fill();
+            let mut capture = capture(vec![sender, receiver], vec![reader]);
+            capture.counters = Some(settings(|s| s.tcp_rmem = [4096, 65_536, 65_536]));
+            verdict_of(&capture)
+        };
+        assert_eq!(stream(32_768, 650), "buffer-sysctl-cap");
+        assert_eq!(stream(262_144, 650), "healthy", "it holds several bursts");
+        assert_eq!(stream(32_768, 980), "healthy", "the reader has no time left");
     }
 
     #[test]

@@ -43,6 +43,7 @@ pub fn refine(facts: &Facts<'_>, mut parts: Vec<Part>) -> (Vec<Part>, Network) {
         };
     }
     window::add_receivers(facts, &mut parts);
+    window::add_turns(facts, &mut parts);
     path::add_queued(facts, &mut parts);
     let setup = connect::add_setup(facts, &mut parts);
     let chatter = round_trips::add(facts, &mut parts);

@@ -18,6 +18,12 @@ const RTT_MIN_NS: f64 = 5e5;
 const FULL_EACH_RTT: f64 = 0.6;
 /// A buffer this near to the largest that the kernel gives will not grow.
 const AT_CAP: f64 = 0.9;
+/// What the kernel sends at once over the shortest paths: the largest superframe.
+const BURST_BYTES: u32 = 65_536;
+/// From this share of its time on, a stream is bound by a window that fills for microseconds.
+const BOUND_MIN: f64 = 0.4;
+/// A reader that has something to do for a larger share of its time is what its sender waits for.
+const READER_FULL: f64 = 0.9;
 /// Received data that takes more memory than this many times its size makes the kernel collapse queues.
 const COLLAPSES_MIN: u64 = 3;
 
@@ -123,6 +129,32 @@ pub fn of_send_buffer(facts: &Facts<'_>, part: &Part) -> Blame {
         return Blame::SysctlCap;
     }
     Blame::Sndbuf
+}
+
+/// Adds the time of streams between neighbours whose window holds less than two bursts and cannot grow: sender and reader then take
+/// turns, although both have time left. Each wait is of microseconds, as on any fast path; in sum they are what the stream loses.
+pub fn add_turns(facts: &Facts<'_>, parts: &mut Vec<Part>) {
+    for (index, flow) in facts.flows.iter().enumerate() {
+        let Some(receiver) = flow.pair.map(|other| &facts.flows[other]) else { continue };
+        let (lost, window) =
+            (flow.ledger.of(State::PeerWindowLimited), flow.rec.last.snd_wnd.max(flow.rec.first.snd_wnd));
+        let bound = flow.shape == Shape::StreamOut && rtt_ns(flow) < RTT_MIN_NS && window < 2 * BURST_BYTES;
+        if !bound || lost < BOUND_MIN * flow.could_ns || is_full(facts, receiver) {
+            continue;
+        }
+        let Some(blame @ (Blame::RcvbufLocked | Blame::SysctlCap)) = receive_limit(facts, receiver.rec) else {
+            continue;
+        };
+        parts.retain(|part| part.flow != index || part.state != State::PeerWindowLimited);
+        let waits = flow.ledger.intervals.iter().filter(|interval| interval.state == State::PeerWindowLimited);
+        parts.push(whole(index, blame, State::PeerWindowLimited, lost, waits.map(|interval| interval.count).sum()));
+    }
+}
+
+/// The thread that reads has no time left, or is not known.
+fn is_full(facts: &Facts<'_>, flow: &FlowFact<'_>) -> bool {
+    let reader = facts.thread(facts.server_of(flow.rec, 0));
+    reader.is_none_or(|reader| reader.ledger.not_idle() >= READER_FULL * reader.ledger.wall_ns)
 }
 
 /// The round trip as a receiver knows it, in nanoseconds; 0 when unknown.
