@@ -322,6 +322,6 @@ fn it_ends_at_once_under_load() {
         wait_until("the process runs", || !Path::new(&format!("/proc/{worker}")).exists());
         assert!(begun.elapsed() < Duration::from_secs(5), "{engine:?}: {:?}", begun.elapsed());
         wait_until("the interface is there", || !a.run("ip", &["link", "show", &a.interface]).status.success());
-        assert!(!a.socket().exists());
+        wait_until("the socket is there", || !a.socket().exists());
     }
 }

@@ -1,6 +1,7 @@
 //! The text that other generators of load print, as numbers in the units of this project. iperf3 prints JSON, which the lab reads.
 //!
 //! A text may be of any origin: what is not understood is left out, and nothing panics.
+mod netperf;
 #[cfg(test)]
 mod tests;
 
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 /// A program whose text is understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
-    /// `netperf ... -- -k all`: lines `KEY=VALUE`.
+    /// netperf with its tables or with selected values (`-- -k` or `-- -o`).
     Netperf,
     /// `wrk --latency`.
     Wrk,
@@ -24,52 +25,11 @@ pub type Values = BTreeMap<&'static str, f64>;
 /// What a text says.
 pub fn read(tool: Tool, text: &str) -> Values {
     let mut values = match tool {
-        Tool::Netperf => netperf(text),
+        Tool::Netperf => netperf::read(text),
         Tool::Wrk => wrk(text),
         Tool::RedisBenchmark => redis_benchmark(text).unwrap_or_default(),
     };
     values.retain(|_, value| value.is_finite() && *value >= 0.0);
-    values
-}
-
-fn netperf(text: &str) -> Values {
-    let pairs: BTreeMap<&str, &str> =
-        text.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.trim(), value.trim())).collect();
-    let number = |key: &str| pairs.get(key)?.parse::<f64>().ok();
-    let mut values = Values::new();
-    if let Some((throughput, unit)) = number("THROUGHPUT").zip(pairs.get("THROUGHPUT_UNITS")) {
-        // netperf counts thousands in powers of ten for bits and of two for bytes (its manual, -f).
-        let known = match *unit {
-            "10^0bits/s" => Some(("bytes_per_s", 1.0 / 8.0)),
-            "10^3bits/s" => Some(("bytes_per_s", 1e3 / 8.0)),
-            "10^6bits/s" => Some(("bytes_per_s", 1e6 / 8.0)),
-            "10^9bits/s" => Some(("bytes_per_s", 1e9 / 8.0)),
-            "Bytes/s" => Some(("bytes_per_s", 1.0)),
-            "KBytes/s" => Some(("bytes_per_s", 1024.0)),
-            "MBytes/s" => Some(("bytes_per_s", 1024.0 * 1024.0)),
-            "GBytes/s" => Some(("bytes_per_s", 1024.0 * 1024.0 * 1024.0)),
-            "Trans/s" => Some(("rate_per_s", 1.0)),
-            _ => None,
-        };
-        values.extend(known.map(|(name, factor)| (name, throughput * factor)));
-    }
-    for (key, name) in [
-        ("TRANSACTION_RATE", "rate_per_s"),
-        ("MEAN_LATENCY", "mean_us"),
-        ("MIN_LATENCY", "min_us"),
-        ("MAX_LATENCY", "max_us"),
-        ("P50_LATENCY", "p50_us"),
-        ("P90_LATENCY", "p90_us"),
-        ("P99_LATENCY", "p99_us"),
-    ] {
-        values.extend(number(key).map(|value| (name, value)));
-    }
-    for (key, name) in [("LOCAL_SD", "client_us_per_kb"), ("REMOTE_SD", "server_us_per_kb")] {
-        // A service demand for each transaction has another unit, and -1 means that it was not measured.
-        if pairs.get("SD_UNITS").is_none_or(|unit| *unit == "usec/KB") {
-            values.extend(number(key).map(|value| (name, value / 1.024)));
-        }
-    }
     values
 }
 

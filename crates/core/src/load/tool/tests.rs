@@ -45,6 +45,49 @@ fn netperf_with_keyword_output() {
     );
 }
 
+#[test]
+fn netperf_s_tables() {
+    const STREAM: &str =
+        "MIGRATED TCP STREAM TEST from 0.0.0.0 (0.0.0.0) port 0 AF_INET to 10.0.0.2 () port 0 AF_INET : demo
+Recv   Send    Send                          Utilization       Service Demand
+Socket Socket  Message  Elapsed              Send     Recv     Send    Recv
+Size   Size    Size     Time     Throughput  local    remote   local   remote
+bytes  bytes   bytes    secs.    10^6bits/s  % S      % S      us/KB   us/KB
+
+131072  16384  16384    10.00      8000.00   20.10    31.70    1.024   2.048
+";
+    assert_eq!(
+        shown(&read(Tool::Netperf, STREAM)),
+        "bytes_per_s 1000000000.00\nclient_us_per_kb 1.00\nserver_us_per_kb 2.00\n"
+    );
+    const DATAGRAMS: &str = "Socket  Message  Elapsed      Messages
+Size    Size     Time         Okay Errors   Throughput
+bytes   bytes    secs            #      #   10^6bits/sec
+
+212992    1024   10.00      976562      0     800.00
+212992           10.00      488281            400.00
+";
+    assert_eq!(shown(&read(Tool::Netperf, DATAGRAMS)), "bytes_per_s 50000000.00\n");
+    const REQUESTS: &str = "Local /Remote
+Socket Size   Request  Resp.   Elapsed  Trans.
+Send   Recv   Size     Size    Time     Rate
+bytes  Bytes  bytes    bytes   secs.    per sec
+
+16384  131072 1        1       10.00    48123.45
+16384  131072
+";
+    assert_eq!(shown(&read(Tool::Netperf, REQUESTS)), "rate_per_s 48123.45\n");
+}
+
+#[test]
+fn netperf_s_selected_values_as_csv() {
+    let text = "MIGRATED TCP REQUEST/RESPONSE TEST from 0.0.0.0 (0.0.0.0) port 0 AF_INET to 10.0.0.2 () port 0 AF_INET
+Minimum Latency Microseconds,Mean Latency Microseconds,99th Percentile Latency Microseconds,Transaction Rate Tran/s
+41,56.63,90,17730.719
+";
+    assert_eq!(shown(&read(Tool::Netperf, text)), "mean_us 56.63\nmin_us 41.00\np99_us 90.00\nrate_per_s 17730.72\n");
+}
+
 proptest! {
     #[test]
     fn any_text_is_read(text in "[ -~\n]{0,400}") {
@@ -58,6 +101,9 @@ proptest! {
         lines in proptest::collection::vec(
             prop_oneof![
                 "(50%|99%|Latency|Requests/sec:|Transfer/sec:|Socket errors:|Non-2xx) +[0-9.]{0,4}[a-zA-Z]{0,2}( [0-9]{1,3}){0,3}",
+                "bytes +(secs|secs\\.) +(per sec|# +10\\^6bits/sec|10\\^[0-9]{1,3}bits/s us/KB)",
+                "([0-9.]{1,5} +){3,9}",
+                "(Throughput|Mean Latency Microseconds|x)(,(Throughput Units|x|1))?",
                 "(THROUGHPUT|THROUGHPUT_UNITS|LOCAL_SD|SD_UNITS)=[-0-9.ebits/s^]{0,10}",
                 "\"?(test|rps|GET)\"?(,\"?(rps|max_latency_ms|[0-9.]{0,5})\"?){0,3}",
             ],
