@@ -1,4 +1,4 @@
-//! Where sealed packets leave: the seam between what is sent ([`crate::worker`]) and how a loop sends it.
+//! Where sealed packets leave: the seam between what is sent ([`crate::mover`], [`crate::worker`]) and how a loop sends it.
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;

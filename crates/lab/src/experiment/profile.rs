@@ -40,9 +40,29 @@ impl Profile {
         });
     }
 
-    /// Time in µs, by what it was spent on.
-    pub fn finish(mut self) -> BTreeMap<String, u64> {
+    /// Ends it.
+    pub fn stop(mut self) -> Profiled {
+        let times = cpu_times().into_iter().map(|(name, after)| {
+            let us = after.saturating_sub(self.cpus.get(&name).copied().unwrap_or(0));
+            (name, us)
+        });
+        let cpus = times.filter(|(_, us)| *us > 0).collect();
         self.drain();
+        Profiled { samples: self.samples, cpus }
+    }
+}
+
+/// A profile that has ended. Naming its stacks reads all symbols of the kernel, so it waits until nothing is measured any more.
+#[derive(Debug)]
+pub struct Profiled {
+    samples: HashMap<Vec<u64>, u64>,
+    /// What each CPU did, in µs.
+    cpus: BTreeMap<String, u64>,
+}
+
+impl Profiled {
+    /// Time in µs, by what it was spent on.
+    pub fn by_name(self) -> BTreeMap<String, u64> {
         let mut most: Vec<(Vec<u64>, u64)> =
             self.samples.into_iter().filter(|(frames, _)| !frames.is_empty()).collect();
         most.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -61,11 +81,8 @@ impl Profile {
         let mut largest: Vec<(String, u64)> = found.into_iter().collect();
         largest.sort_by_key(|(_, us)| std::cmp::Reverse(*us));
         largest.truncate(STACKS);
-        let mut counters: BTreeMap<String, u64> = largest.into_iter().collect();
-        for (name, after) in cpu_times() {
-            let us = after.saturating_sub(self.cpus.get(&name).copied().unwrap_or(0));
-            counters.extend((us > 0).then_some((name, us)));
-        }
+        let mut counters = self.cpus;
+        counters.extend(largest);
         counters
     }
 }
@@ -118,7 +135,7 @@ mod tests {
                 .expect("reads");
             profile.drain();
         }
-        let found = profile.finish();
+        let found = profile.stop().by_name();
         let seen: u64 = found
             .iter()
             .filter(|(name, _)| name.contains("read_zero") || name.contains("clear_user"))

@@ -11,7 +11,7 @@ use super::conditions::{self, Before};
 use super::file::{Experiment, Value};
 use super::meeting::Guest;
 use super::metric::{self, COMMAND, Trial};
-use super::profile::Profile;
+use super::profile::{Profile, Profiled};
 use crate::interrupt::Interrupt;
 use crate::testbed::Testbed;
 
@@ -72,7 +72,7 @@ pub fn run(
         }
     }
     let wall_s = begun.elapsed().as_secs_f64();
-    let profile = profile.map(Profile::finish).unwrap_or_default();
+    let profiled = profile.map(Profile::stop);
     let after = counters(&testbed)?;
     let emulator_s = testbed.delay_line_cpu_s().zip(emulated).map(|(after, before)| after - before);
     let command = command.finish().context("waiting for the command")?;
@@ -97,7 +97,7 @@ pub fn run(
     let metrics = metric::values(&experiment.metrics, &trial)
         .map_err(|why| failed(value, &why, "run the command by hand and compare its output with the metric"))?;
     let mut counters = conditions::growth(&counters_before, &after);
-    counters.extend(profile);
+    counters.extend(profiled.map(Profiled::by_name).unwrap_or_default());
     Ok(Measured { metrics, wall_s, cpu_s, conditions, counters })
 }
 

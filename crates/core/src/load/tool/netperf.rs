@@ -23,29 +23,35 @@ pub fn read(text: &str) -> Values {
     values
 }
 
-/// Values by key or by their name in CSV.
+/// The key of a value that has this name in CSV; the name itself where it has none here.
+fn key(name: &str) -> &str {
+    match name {
+        "Throughput" => "THROUGHPUT",
+        "Throughput Units" => "THROUGHPUT_UNITS",
+        name => SELECTED.iter().find(|(csv, ..)| *csv == name).map_or(name, |(_, key, _)| key),
+    }
+}
+
+/// Values by key.
 fn pairs(text: &str) -> BTreeMap<&str, &str> {
     let mut pairs: BTreeMap<&str, &str> =
         text.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.trim(), value.trim())).collect();
     for (head, row) in text.lines().zip(text.lines().skip(1)) {
         let cells = |line: &'_ str| line.split(',').count();
-        let names = |name: &str| name == "Throughput" || SELECTED.iter().any(|(csv, ..)| *csv == name);
-        if cells(head) == cells(row) && head.split(',').any(|name| names(name.trim())) {
-            pairs.extend(head.split(',').map(str::trim).zip(row.split(',').map(str::trim)));
+        if cells(head) == cells(row) && head.split(',').any(|name| key(name.trim()) != name.trim()) {
+            let keys = head.split(',').map(|name| key(name.trim()));
+            pairs.extend(keys.zip(row.split(',').map(str::trim)));
         }
     }
     pairs
 }
 
 fn selected(pairs: &BTreeMap<&str, &str>) -> Values {
-    let text = |keys: [&str; 2]| keys.iter().find_map(|key| pairs.get(key)).copied();
-    let number = |keys: [&str; 2]| text(keys)?.parse::<f64>().ok();
+    let number = |key: &str| pairs.get(key)?.parse::<f64>().ok();
     let mut values = Values::new();
-    if let Some((throughput, unit)) =
-        number(["THROUGHPUT", "Throughput"]).zip(text(["THROUGHPUT_UNITS", "Throughput Units"]))
-    {
+    if let Some((throughput, unit)) = number("THROUGHPUT").zip(pairs.get("THROUGHPUT_UNITS")) {
         // netperf counts thousands in powers of ten for bits and of two for bytes (its manual, -f).
-        let known = match unit {
+        let known = match *unit {
             "Bytes/s" => Some(("bytes_per_s", 1.0)),
             "KBytes/s" => Some(("bytes_per_s", 1024.0)),
             "MBytes/s" => Some(("bytes_per_s", 1024.0 * 1024.0)),
@@ -55,13 +61,13 @@ fn selected(pairs: &BTreeMap<&str, &str>) -> Values {
         };
         values.extend(known.map(|(name, factor)| (name, throughput * factor)));
     }
-    for (csv, key, name) in SELECTED {
-        values.extend(number([key, csv]).map(|value| (name, value)));
+    for (_, key, name) in SELECTED {
+        values.extend(number(key).map(|value| (name, value)));
     }
     for (key, name) in [("LOCAL_SD", "client_us_per_kb"), ("REMOTE_SD", "server_us_per_kb")] {
         // A service demand for each transaction has another unit, and -1 means that it was not measured.
         if pairs.get("SD_UNITS").is_none_or(|unit| *unit == "usec/KB") {
-            values.extend(number([key, key]).map(|value| (name, value / KB)));
+            values.extend(number(key).map(|value| (name, value / KB)));
         }
     }
     values
