@@ -15,7 +15,8 @@ const VETH_INFO_PEER: u16 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Offload {
-    /// TCP segmentation offload: segmentation by the device.
+    /// TCP segmentation offload: segmentation by the device. The command leaves `tx-tcp-accecn-segmentation` as it is, which a kernel
+    /// uses only beside the other features of TSO; `ethtool -k` prints the group as on as long as it is.
     Tso = 0x1f,
     /// Generic segmentation offload.
     Gso = 0x24,
