@@ -32,7 +32,6 @@ typedef __s64 s64;
 #define IPPROTO_MPTCP 262
 #define SOCK_STREAM 1
 
-#define S_IFMT 00170000
 #define S_IFSOCK 0140000
 #define S_IFREG 0100000
 #define S_IFBLK 0060000

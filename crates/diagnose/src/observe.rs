@@ -2,8 +2,10 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::SystemTime;
 
+use parshall_core::observe::background::Phase;
 use parshall_evidence::{Capture, Counters, OwnRelay, Rung};
 
 use super::background::Background;
@@ -94,6 +96,7 @@ pub fn observe_resolved(
         begun: Cell::new(SystemTime::now()),
         watch: RefCell::new(None),
         counters: RefCell::new(None),
+        phases: background.as_ref().map(Background::phases),
     };
     // A relay may be gone when the window is over.
     let at_start = resolved.processes.iter().filter_map(|process| own_relay(process.pid, options)).collect();
@@ -122,23 +125,34 @@ pub fn observe_resolved(
     }
 }
 
-/// Notes when the window begins, and reads the counters around the subject at its begin and end.
+/// Notes when the window begins, announces it to the background's rule, and reads the counters around the subject at its begin and
+/// end.
 struct Watched<'a> {
     stop: &'a dyn Stop,
     resolved: &'a Resolved,
     begun: Cell<SystemTime>,
     watch: RefCell<Option<Watch<'a>>>,
     counters: RefCell<Option<Counters>>,
+    phases: Option<Sender<Phase>>,
+}
+
+impl Watched<'_> {
+    fn announce(&self, phase: Phase) {
+        // Nobody receives once the background was left.
+        let _ = self.phases.as_ref().map(|phases| phases.send(phase));
+    }
 }
 
 impl Stop for Watched<'_> {
     fn attached(&self) -> anyhow::Result<()> {
+        self.announce(Phase::Window);
         self.watch.replace(Some(Watch::start(self.resolved)));
         self.begun.set(SystemTime::now());
         self.stop.attached()
     }
 
     fn ended(&self) {
+        self.announce(Phase::Finishing);
         self.counters.replace(self.watch.take().map(|watch| watch.finish()));
     }
 

@@ -82,19 +82,24 @@ struct descriptor {
 /* Since Linux 6.2. */
 extern void *bpf_rdonly_cast(const void *pointer, u32 btf_id) __ksym __weak;
 
-/* Set before load: the number of the type in the kernel's BTF, which the reduced BTF of this object does not have. */
+/* Set before load: the numbers of the types in the kernel's BTF, which the reduced BTF of this object does not have. */
 const volatile u32 task_struct_id = 0;
+const volatile u32 file_id = 0;
+const volatile u32 socket_id = 0;
+const volatile u32 sock_id = 0;
 
 /*
- * The same task, as a pointer that the verifier does not trust. For each load of a pointer through a trusted one, the verifier
- * searches all types of the kernel by name, four times 0.2 ms without being preempted, once for each path. Whoever else wants the
- * CPU waits. A load through this one is checked at once, and takes a tenth of the time of a helper call.
+ * Whether UNTRUSTED() can be used for pointers to this structure. It gives a pointer that the verifier does not trust, so that a load
+ * through it is a plain load with a handler for faults: a tenth of the time of a helper call. A load of a pointer through a trusted
+ * pointer is as fast, but for each one the verifier searches all types of the kernel by name, four times 0.2 ms without being
+ * preempted, once for each path. Whoever else wants the CPU waits.
  */
+#define CAN_CAST(type) (bpf_ksym_exists(bpf_rdonly_cast) && type##_id)
+#define UNTRUSTED(type, pointer) ((struct type *)bpf_rdonly_cast(pointer, type##_id))
+
 static __always_inline struct task_struct *untrusted_task(struct task_struct *task)
 {
-	if (!bpf_ksym_exists(bpf_rdonly_cast) || !task_struct_id)
-		return task;
-	return bpf_rdonly_cast(task, task_struct_id);
+	return CAN_CAST(task_struct) ? UNTRUSTED(task_struct, task) : task;
 }
 
 static __always_inline struct file *task_file(struct task_struct *task, u32 fd)
@@ -112,17 +117,32 @@ static __always_inline struct file *task_file(struct task_struct *task, u32 fd)
 	return bpf_probe_read_kernel(&file, sizeof(file), slot) ? 0 : file;
 }
 
+static __always_inline u16 file_mode(struct file *file)
+{
+	return CAN_CAST(file) ? UNTRUSTED(file, file)->f_inode->i_mode : BPF_CORE_READ(file, f_inode, i_mode);
+}
+
 static __always_inline struct sock *file_sock(struct file *file)
 {
-	struct socket *socket = BPF_CORE_READ(file, private_data);
+	struct socket *socket;
 
+	if (CAN_CAST(file) && CAN_CAST(socket))
+		return UNTRUSTED(socket, UNTRUSTED(file, file)->private_data)->sk;
+	socket = BPF_CORE_READ(file, private_data);
 	return BPF_CORE_READ(socket, sk);
 }
 
 static __always_inline u8 sock_kind(struct sock *sk)
 {
-	u16 family = BPF_CORE_READ(sk, __sk_common.skc_family), protocol = BPF_CORE_READ(sk, sk_protocol);
+	u16 family, protocol;
 
+	if (CAN_CAST(sock)) {
+		family = UNTRUSTED(sock, sk)->__sk_common.skc_family;
+		protocol = UNTRUSTED(sock, sk)->sk_protocol;
+	} else {
+		family = BPF_CORE_READ(sk, __sk_common.skc_family);
+		protocol = BPF_CORE_READ(sk, sk_protocol);
+	}
 	if (family == AF_UNIX)
 		return FD_UNIX;
 	if (family == AF_INET || family == AF_INET6) {
@@ -134,19 +154,27 @@ static __always_inline u8 sock_kind(struct sock *sk)
 	return FD_SOCKET;
 }
 
-static __always_inline void task_descriptor(struct task_struct *task, s32 nr, bool with_target, struct descriptor *d)
+/* The kind of a file by the type in its mode. A table, because the verifier follows each case of a switch to the end of the program. */
+const volatile u8 fd_kinds[16] = {
+	[0] = FD_ANON,
+	[S_IFIFO >> 12] = FD_PIPE,
+	[S_IFCHR >> 12] = FD_CHAR,
+	[S_IFDIR >> 12] = FD_FILE,
+	[S_IFBLK >> 12] = FD_BLOCK,
+	[S_IFREG >> 12] = FD_FILE,
+	[S_IFSOCK >> 12] = FD_SOCKET,
+};
+
+/* The file descriptor in the first argument of the system call `nr`, whose registers are `regs`. */
+static __always_inline void call_descriptor(struct task_struct *task, struct pt_regs *regs, s32 nr, bool with_target, struct descriptor *d)
 {
-	struct pt_regs *regs;
 	struct file *file;
 	struct sock *sk;
 
 	d->target = 0;
 	d->number = -1;
 	d->kind = FD_NONE;
-	if (!call_is(nr, CALL_FD))
-		return;
-	regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	if (!regs)
+	if (!regs || !call_is(nr, CALL_FD))
 		return;
 #if defined(__TARGET_ARCH_x86)
 	d->number = (s32)regs->di;
@@ -156,34 +184,20 @@ static __always_inline void task_descriptor(struct task_struct *task, s32 nr, bo
 	file = task_file(task, d->number);
 	if (!file)
 		return;
-	switch (BPF_CORE_READ(file, f_inode, i_mode) & S_IFMT) {
-	case S_IFREG:
-	case S_IFDIR:
-		d->kind = FD_FILE;
-		break;
-	case S_IFIFO:
-		d->kind = FD_PIPE;
-		break;
-	case S_IFCHR:
-		d->kind = FD_CHAR;
-		break;
-	case S_IFBLK:
-		d->kind = FD_BLOCK;
-		break;
-	case 0:
-		d->kind = FD_ANON;
-		break;
-	case S_IFSOCK:
+	d->kind = fd_kinds[(file_mode(file) >> 12) & 15];
+	if (d->kind == FD_SOCKET) {
 		sk = file_sock(file);
 		d->kind = sock_kind(sk);
 		if (with_target)
 			d->target = BPF_CORE_READ(sk, __sk_common.skc_cookie.counter);
-		return;
-	default:
-		return;
-	}
-	if (with_target)
+	} else if (with_target && d->kind != FD_NONE) {
 		d->target = BPF_CORE_READ(file, f_inode, i_ino);
+	}
+}
+
+static __always_inline void task_descriptor(struct task_struct *task, s32 nr, bool with_target, struct descriptor *d)
+{
+	call_descriptor(task, (struct pt_regs *)bpf_task_pt_regs(task), nr, with_target, d);
 }
 
 static __always_inline bool port_matches(struct sock *sk)

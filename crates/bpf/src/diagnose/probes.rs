@@ -229,7 +229,7 @@ impl Probes {
     fn load_without(config: &Config, without: &[&str]) -> Result<ProbesSkel<'static>, libbpf_rs::Error> {
         // Leaked, so that the skeleton needs no lifetime: a page for each load.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let types = KernelTypes::read(include!(concat!(env!("OUT_DIR"), "/type_names.rs")), &["task_struct"]);
+        let types = KernelTypes::read(include!(concat!(env!("OUT_DIR"), "/type_names.rs")), CAST);
         let path = types.as_ref().and_then(KernelTypes::path);
         let mut open = ProbesSkelBuilder::default().open_opts(kernel_types::options(path.as_ref()), object)?;
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
@@ -239,7 +239,9 @@ impl Probes {
         rodata.recent_jiffies = config.recent_jiffies;
         rodata.follow_children = (!config.without_children).into();
         rodata.call_flags = call_flags();
-        rodata.task_struct_id = types.as_ref().map_or(0, |types| types.ids()[0]);
+        if let Some(&[task_struct, file, socket, sock]) = types.as_ref().map(KernelTypes::ids) {
+            (rodata.task_struct_id, rodata.file_id, rodata.socket_id, rodata.sock_id) = (task_struct, file, socket, sock);
+        }
         #[cfg(target_arch = "x86_64")]
         (rodata.preempt_count_from_rq = preempt_count_from_rq());
         for mut program in open.open_object_mut().progs_mut() {
@@ -310,6 +312,9 @@ pub struct Process {
     /// The process does not belong to the subject: see `follow_process`.
     pub followed: bool,
 }
+
+/// The structures of `CAN_CAST` in common.bpf.h.
+const CAST: &[&str] = &["task_struct", "file", "socket", "sock"];
 
 /// `FOLLOWED` of shared.bpf.h.
 const FOLLOWED: u8 = 0x80;

@@ -8,15 +8,31 @@ pub type Ns = u64;
 
 /// Interval between two measurements of the work.
 pub const EVERY_NS: Ns = 50_000_000;
-/// Share of the time below which work that is ready to run stands still. Where the CPUs are half busy it runs half of the time;
-/// with less than this, loading would take half a second.
+/// Share of the time below which work that is ready to run stands still. Where the CPUs are half busy it runs half of the time.
 const STARVED: f64 = 0.3;
-/// The least share of one interval that the work must have been ready to run. Work that sleeps for most of it is in no hurry.
+/// The least share of the time that the work must have been ready to run. Work that sleeps for most of it is in no hurry.
 const READY: f64 = 0.5;
-/// That share over all of the last [`INTERVALS`]. While the probes' records wait to be read, their buffer fills up.
+/// That share over [`INTERVALS_WINDOW`] of the window. While the probes' records wait to be read, their buffer fills up.
 const READY_LONG: f64 = 0.2;
-/// The intervals that are looked at.
-pub const INTERVALS: usize = 4;
+const INTERVALS_WINDOW: usize = 4;
+/// How long the work may stand still before the window. A saturated service (nginx) left it a tenth of the time, and lost 12 ms of its
+/// own to it; at the weight of others the same work took 96 ms from the service. Attaching may take half a second.
+const INTERVALS_PREPARING: usize = 9;
+/// How long it may stand still after the window. The verdict is due 1.5 s after it.
+const INTERVALS_FINISHING: usize = 14;
+/// The most intervals that are looked at.
+pub const INTERVALS: usize = INTERVALS_FINISHING;
+
+/// What the work is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// It loads and attaches the probes.
+    Preparing,
+    /// It reads the probes' records, and begins and ends slices.
+    Window,
+    /// It judges. Nothing is lost by waiting.
+    Finishing,
+}
 
 /// What the work did between two measurements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,15 +45,22 @@ pub struct Interval {
     pub waited: Ns,
 }
 
-/// Whether to leave the background after these intervals, the newest last.
-pub fn gives_up(intervals: &[Interval]) -> bool {
-    let all = intervals.iter().fold(Interval::default(), |sum, next| Interval {
-        elapsed: sum.elapsed + next.elapsed,
-        ran: sum.ran + next.ran,
-        waited: sum.waited + next.waited,
-    });
-    intervals.last().is_some_and(|newest| newest.is_starved(READY))
-        || (intervals.len() >= INTERVALS && all.is_starved(READY_LONG))
+/// Whether to leave the background after these intervals of the phase, the newest last.
+pub fn gives_up(phase: Phase, intervals: &[Interval]) -> bool {
+    let starved = |newest: usize, ready: f64| {
+        let Some(from) = intervals.len().checked_sub(newest) else { return false };
+        let sum = intervals[from..].iter().fold(Interval::default(), |sum, next| Interval {
+            elapsed: sum.elapsed + next.elapsed,
+            ran: sum.ran + next.ran,
+            waited: sum.waited + next.waited,
+        });
+        sum.is_starved(ready)
+    };
+    match phase {
+        Phase::Preparing => starved(INTERVALS_PREPARING, READY),
+        Phase::Window => starved(1, READY) || starved(INTERVALS_WINDOW, READY_LONG),
+        Phase::Finishing => starved(INTERVALS_FINISHING, READY),
+    }
 }
 
 impl Interval {
@@ -60,27 +83,39 @@ mod tests {
 
     #[test]
     fn a_host_that_is_half_busy_is_no_reason_to_give_up() {
-        assert!(!gives_up(&[interval(25, 25)]));
+        for phase in [Phase::Preparing, Phase::Window, Phase::Finishing] {
+            assert!(!gives_up(phase, &[interval(25, 25); INTERVALS]));
+        }
     }
 
     #[test]
-    fn a_saturated_host_is() {
+    fn a_saturated_host_is_one_within_the_window() {
+        let gives_up = |intervals: &[Interval]| gives_up(Phase::Window, intervals);
         assert!(gives_up(&[interval(0, 50)]));
         assert!(gives_up(&[interval(9, 41)]));
         // It has little to do and waits for each turn, again and again.
-        assert!(gives_up(&[interval(1, 12); INTERVALS]));
+        assert!(gives_up(&[interval(1, 12); INTERVALS_WINDOW]));
+    }
+
+    #[test]
+    fn before_and_after_the_window_it_waits_longer() {
+        for (phase, most) in [(Phase::Preparing, INTERVALS_PREPARING), (Phase::Finishing, INTERVALS_FINISHING)] {
+            assert!(!gives_up(phase, &vec![interval(5, 45); most - 1]), "{phase:?}");
+            assert!(gives_up(phase, &vec![interval(5, 45); most]), "{phase:?}");
+        }
+        assert!(INTERVALS_PREPARING as Ns * EVERY_NS < 500 * MS && INTERVALS_FINISHING as Ns * EVERY_NS < 1500 * MS);
     }
 
     #[test]
     fn a_single_turn_that_it_waits_for_is_not() {
         let [rare, often] = [interval(1, 4), interval(1, 12)];
-        assert!(!gives_up(&[often]) && !gives_up(&[rare, rare, rare, often]));
+        assert!(!gives_up(Phase::Window, &[often]) && !gives_up(Phase::Window, &[rare, rare, rare, often]));
     }
 
     #[test]
     fn work_that_sleeps_is_not_starved() {
-        assert!(!gives_up(&[interval(0, 0); INTERVALS]));
+        assert!(!gives_up(Phase::Window, &[interval(0, 0); INTERVALS]));
         // It works for a moment whenever it is measured.
-        assert!(!gives_up(&[interval(1, 4); INTERVALS]));
+        assert!(!gives_up(Phase::Window, &[interval(1, 4); INTERVALS]));
     }
 }

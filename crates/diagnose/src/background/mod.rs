@@ -3,18 +3,24 @@ mod group;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use parshall_core::observe::background::{EVERY_NS, INTERVALS, Interval, gives_up};
+use parshall_core::observe::background::{EVERY_NS, INTERVALS, Interval, Phase, gives_up};
 use parshall_sys::background as thread;
 
 use group::IdleGroup;
 
-/// The rule by which the background is left, with the samples that it needs.
-fn rule() -> impl FnMut(thread::Sample) -> bool {
+/// The rule by which the background is left, with the samples of the phase that it needs.
+fn rule(phases: Receiver<Phase>) -> impl FnMut(thread::Sample) -> bool {
     let mut intervals = VecDeque::with_capacity(INTERVALS);
     let mut last: Option<thread::Sample> = None;
+    let mut phase = Phase::Preparing;
     move |now| {
+        if let Some(next) = phases.try_iter().last() {
+            phase = next;
+            intervals.clear();
+        }
         let Some(before) = last.replace(now) else { return false };
         if intervals.len() == INTERVALS {
             intervals.pop_front();
@@ -25,7 +31,7 @@ fn rule() -> impl FnMut(thread::Sample) -> bool {
             waited: now.waited_since_ns(&before),
         });
         let intervals = &*intervals.make_contiguous();
-        gives_up(intervals).then(|| tracing::debug!(?intervals, "leaving the background")).is_some()
+        gives_up(phase, intervals).then(|| tracing::debug!(?phase, ?intervals, "leaving the background")).is_some()
     }
 }
 
@@ -33,6 +39,7 @@ fn rule() -> impl FnMut(thread::Sample) -> bool {
 #[derive(Debug)]
 pub struct Background {
     group: Option<Arc<IdleGroup>>,
+    phases: Sender<Phase>,
     // Owns the group too, until the watcher has ended, so the group is removed after that.
     _thread: thread::Background,
 }
@@ -47,10 +54,17 @@ impl Background {
                 group.give_up();
             }
         };
-        let thread = thread::Background::enter(Duration::from_nanos(EVERY_NS), rule(), given_up)?;
+        let (phases, begun) = channel();
+        let thread = thread::Background::enter(Duration::from_nanos(EVERY_NS), rule(begun), given_up)?;
         // After the watcher was started, which would have to wait for its turns there too.
         let group = group.filter(|group| group.enter());
-        Some(Self { group, _thread: thread })
+        Some(Self { group, phases, _thread: thread })
+    }
+
+    /// Where the phases of the work are announced; it begins with [`Phase::Preparing`]. How long the work may stand still depends on
+    /// them.
+    pub fn phases(&self) -> Sender<Phase> {
+        self.phases.clone()
     }
 
     /// Moves the process back to its old control group; its threads stay in the background. For a subject that has threads in this

@@ -83,7 +83,7 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long id)
 	t->sys_t0 = now;
 	t->sys_on0 = on_cpu_so_far(t, now);
 	/* The kind is read on entry, because at the exit the descriptor may be closed or refer to another file. */
-	task_descriptor(bpf_get_current_task_btf(), id, false, &fd);
+	call_descriptor(bpf_get_current_task_btf(), regs, id, false, &fd);
 	t->sys_fd = fd.kind;
 	if (fd.kind == FD_TCP && call_is(id, CALL_SPLICES))
 		splice_seen = 1;
