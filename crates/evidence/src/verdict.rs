@@ -324,7 +324,7 @@ pub struct PeerCommand {
 pub struct RuledOut {
     /// Cause id.
     pub cause: String,
-    /// The number that says so.
+    /// The figure that says so, which comes first. It is `0` where nothing was seen of the cause.
     pub why: String,
 }
 

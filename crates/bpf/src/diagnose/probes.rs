@@ -240,7 +240,8 @@ impl Probes {
         rodata.follow_children = (!config.without_children).into();
         rodata.call_flags = call_flags();
         if let Some(&[task_struct, file, socket, sock]) = types.as_ref().map(KernelTypes::ids) {
-            (rodata.task_struct_id, rodata.file_id, rodata.socket_id, rodata.sock_id) = (task_struct, file, socket, sock);
+            (rodata.task_struct_id, rodata.file_id, rodata.socket_id, rodata.sock_id) =
+                (task_struct, file, socket, sock);
         }
         #[cfg(target_arch = "x86_64")]
         (rodata.preempt_count_from_rq = preempt_count_from_rq());

@@ -481,12 +481,20 @@ fn others(page: &mut Page, report: &Report) {
     }
 }
 
+/// Those of which something was seen with their figures, and the names of the others, so that the report stays within a page. The
+/// JSON report has all figures.
 fn ruled_out(page: &mut Page, report: &Report) {
     if report.ruled_out.is_empty() {
         return;
     }
     page.blank();
-    page.labelled_items("RULED OUT", &grouped(report.ruled_out.iter().map(|r| (r.cause.as_str(), r.why.as_str()))));
+    let all = report.ruled_out.iter().map(|r| (r.cause.as_str(), r.why.as_str()));
+    let (unseen, seen): (Vec<_>, Vec<_>) = all.partition(|(_, why)| why.starts_with("0 "));
+    page.labelled_items("RULED OUT", &grouped(seen.into_iter()));
+    if !unseen.is_empty() {
+        let names: Vec<String> = unseen.iter().map(|(cause, _)| cause.replace('-', " ")).collect();
+        page.body(&format!("Nothing was seen (0 times, or 0 % of the time) of {}.", names.join(", ")));
+    }
 }
 
 /// Causes that could not be tested, separate from those ruled out: they are neither confirmed nor excluded.
