@@ -18,11 +18,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let Some((lost, worst)) = stream::lost_to(facts, Blame::Shaper) else {
         let held: u64 =
             counters.namespaces.iter().flat_map(|n| &n.queues).map(|q| q.overlimits).fold(0, u64::saturating_add);
-        return Outcome::Rejected(format!("the devices' queues held packets back {} times", units::count(held)));
+        return Outcome::Rejected(format!("{} times that the devices' queues held packets back", units::count(held)));
     };
     let flow = &facts.flows[worst];
     let Some(queue) = network::shaper(facts, flow) else {
-        return Outcome::Rejected("the devices' queues held packets back 0 times".to_string());
+        return Outcome::Rejected("0 times that the devices' queues held packets back".to_string());
     };
     let seconds = counters.elapsed_ns as f64 / 1e9;
     let rate = crate::stats::ratio(queue.sent_bytes as f64, seconds);

@@ -30,7 +30,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     };
     let pruned = counters.rose(COUNTERS[0].0);
     let Some((lost, worst)) = stream::lost_to(facts, Blame::QueueCollapse) else {
-        return Outcome::Rejected(format!("the receive memory ran out {} times", units::count(pruned)));
+        return Outcome::Rejected(format!("{} times that the receive memory ran out", units::count(pruned)));
     };
     let flow = &facts.flows[worst];
     let receiver = stream::receiver(facts, worst).unwrap_or(flow);
