@@ -26,7 +26,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return Outcome::Untested("the range of ephemeral ports could not be read".to_string());
     }
     let Some(fullest) = counters.ports.iter().max_by(|a, b| share(a).total_cmp(&share(b))) else {
-        return Outcome::Rejected("0 destinations to which 50 % of the ephemeral ports are taken".to_string());
+        return Outcome::Rejected("0 destinations to which half of the ephemeral ports are taken".to_string());
     };
     let taken = format!(
         "{} of {} ephemeral ports taken to {}",
