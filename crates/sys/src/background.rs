@@ -65,13 +65,15 @@ impl Background {
         given_up: impl FnOnce() + Send + 'static,
     ) -> Option<Self> {
         let before = ordinary()?;
-        let sampler = Sampler::new(crate::thread_id()).ok()?;
+        let tid = crate::thread_id();
+        let sampler = Sampler::new(tid).ok()?;
         give_up(sampler.sample()?);
         let (stop, stopped) = channel();
         let (tried, may_return) = channel();
         let watch = move || {
-            // Tried on this thread first, which may remain at SCHED_IDLE.
-            let permitted = idle(0, &before).and_then(|()| set(0, &before)).is_ok();
+            // Tried on this thread first, which may remain at SCHED_IDLE. This thread changes the other one too: if that did it
+            // by itself, the rule could end the background before it has begun, and on a full host nothing would end it then.
+            let permitted = idle(0, &before).and_then(|()| set(0, &before)).and_then(|()| idle(tid, &before)).is_ok();
             if tried.send(permitted).is_err() || !permitted {
                 return;
             }
@@ -89,7 +91,7 @@ impl Background {
         let watcher = thread::Builder::new().name("background".into()).spawn(watch).ok()?;
         let background = Self { watcher: Some((stop, watcher)) };
         // If it did not begin, dropping it restores what was never changed.
-        (may_return.recv() == Ok(true) && idle(0, &before).is_ok()).then_some(background)
+        (may_return.recv() == Ok(true)).then_some(background)
     }
 }
 
