@@ -65,6 +65,13 @@ static __always_inline u8 subject_scope(u32 tgid)
 	return scope ? *scope & ~FOLLOWED : 0;
 }
 
+static __always_inline bool is_followed(u32 tgid)
+{
+	u8 *scope = bpf_map_lookup_elem(&tgids, &tgid);
+
+	return scope && (*scope & FOLLOWED);
+}
+
 /* Reserves a record, or counts it as lost. User space polls the ring buffer, so SUBMIT wakes no reader. */
 #define RESERVE(type) ({								\
 	struct type *__r = bpf_ringbuf_reserve(&ring, sizeof(struct type), 0);		\

@@ -28,7 +28,7 @@ use super::meter::{Meter, Reading};
 use super::mutex;
 use super::records::{self, Records};
 use super::request::ObserveOptions;
-use super::subject::{self, Resolved, Select, Sock};
+use super::subject::{self, Resolved, Select};
 use super::timeline;
 use super::window::{Progress, Stop};
 use ended::Ended;
@@ -201,6 +201,7 @@ impl Session {
         let (kept, rest) = self.ended_threads.take();
         self.threads_dropped += rest.len() as u64;
         self.last_threads.extend(kept.into_iter().chain(live_threads));
+        self.last_threads.iter().for_each(|dump| self.follower.see_thread_account(dump));
         stop.ended();
         Ok(())
     }
@@ -406,13 +407,9 @@ fn first_figures(probes: &mut Probes) -> anyhow::Result<HashMap<u64, TcpSnapshot
 fn config(resolved: &Resolved) -> Config {
     let port = resolved.select.port();
     // Of the service all sockets count, its upstreams too; of its clients on this host only those to the port.
-    // Workers share the listener that their parent opened, so it is searched in each process.
-    let listens = |s: &&Sock| s.serves() && Some(s.local.port()) == port;
-    let listeners: HashSet<u64> = resolved.sockets.iter().filter(listens).map(|s| s.inode).collect();
+    let serving = resolved.serving();
     let scope = |pid: u32| {
-        let serves =
-            || proc_fs::first_sockets(pid, subject::DESCRIPTORS_FIRST).0.iter().any(|(_, i)| listeners.contains(i));
-        if port.is_none() || serves() { Scope::All } else { Scope::Port }
+        if serving.as_ref().is_none_or(|serving| serving.contains(&pid)) { Scope::All } else { Scope::Port }
     };
     Config {
         tgids: resolved.processes.iter().map(|p| (p.pid, scope(p.pid))).collect(),

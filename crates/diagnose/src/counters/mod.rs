@@ -7,7 +7,7 @@ mod namespace;
 mod owners;
 mod queues;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use parshall_evidence::{Counters, ListenerCounters, NamespaceCounters, PortUse, SocketFigures, UdpCounters};
@@ -27,6 +27,8 @@ const PORTS_SHARE: f64 = 0.5;
 /// The first reading.
 pub struct Watch<'a> {
     resolved: &'a Resolved,
+    /// With a port: the processes that serve it. The sockets of its clients on this host are not the subject's.
+    serving: Option<HashSet<u32>>,
     at: Instant,
     first: HashMap<u64, Reading>,
     descriptors: BTreeMap<u32, u64>,
@@ -40,7 +42,8 @@ impl<'a> Watch<'a> {
         let first = spaces.filter_map(|space| Some((space.ino, Reading::take(space, resolved, false)?))).collect();
         let descriptors = resolved.processes.iter().filter_map(|p| Some((p.pid, owners::open_descriptors(p.pid)?)));
         let memory = memory::Watch::start(resolved.processes.iter().map(|p| p.pid));
-        Self { resolved, at: Instant::now(), descriptors: descriptors.collect(), first, memory }
+        let serving = resolved.serving();
+        Self { resolved, serving, at: Instant::now(), descriptors: descriptors.collect(), first, memory }
     }
 
     /// Reads again, and returns the differences.
@@ -104,7 +107,8 @@ impl<'a> Watch<'a> {
     fn is_ours(&self, netns: u64, socket: &TcpSocket, owners: &Owners) -> bool {
         let everything = matches!(self.resolved.select, Select::Netns(_) | Select::All);
         let port = self.resolved.select.port() == Some(socket.record.local_port) && self.resolved.asks(netns);
-        everything || port || owners.pid(u64::from(socket.record.inode)) != 0
+        let owner = owners.pid(u64::from(socket.record.inode));
+        everything || port || owner != 0 && self.serving.as_ref().is_none_or(|serving| serving.contains(&owner))
     }
 }
 

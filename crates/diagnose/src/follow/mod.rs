@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use parshall_bpf::clock::monotonic_ns;
 use parshall_bpf::diagnose::lifecycle::FlowDump;
-use parshall_bpf::diagnose::thread::fd_kind;
+use parshall_bpf::diagnose::thread::{ThreadDump, fd_kind};
 use parshall_bpf::diagnose::timeline::{OffCpuWire, WakerContext};
 use parshall_bpf::diagnose::{Event, Probes, Scope};
 use parshall_core::critical_path::timeline::{Holder, Timeline};
@@ -144,7 +144,16 @@ impl Follower {
             Event::FlowEnd(dump) => self.see_closed(dump),
             Event::ThreadStall(stall) => self.names.see_waker(stall.waker_tid, stall.waker_tgid, &stall.waker_comm),
             Event::StopSignal(signal) => self.stopped.see(signal),
+            Event::ThreadEnd(dump) => self.see_thread_account(dump),
             _ => {}
+        }
+    }
+
+    /// Notes the process of a thread that was observed because the subject may wait for it: a child of a followed process may come and
+    /// go between two searches.
+    pub fn see_thread_account(&mut self, dump: &ThreadDump) {
+        if dump.followed != 0 {
+            self.ever.insert(dump.tgid);
         }
     }
 

@@ -368,6 +368,19 @@ impl Resolved {
         }
     }
 
+    /// Where a port was asked for: the processes that serve it. The others are its clients, of which only the connections to the
+    /// port belong to the subject. None for other subjects.
+    pub fn serving(&self) -> Option<HashSet<u32>> {
+        let port = self.select.port()?;
+        let listens = |sock: &&Sock| sock.serves() && sock.local.port() == port;
+        let listeners: HashSet<u64> = self.sockets.iter().filter(listens).map(|sock| sock.inode).collect();
+        // Workers share the listener that their parent opened, so it is searched in each process.
+        let serves = |pid: &u32| {
+            proc_fs::first_sockets(*pid, DESCRIPTORS_FIRST).0.iter().any(|(_, inode)| listeners.contains(inode))
+        };
+        Some(self.processes.iter().map(|process| process.pid).filter(serves).collect())
+    }
+
     /// Adds processes that are not known yet; returns how many of them hide their descriptors.
     fn add_processes(&mut self, pids: &[u32]) -> usize {
         let known: HashSet<u32> = self.processes.iter().map(|process| process.pid).collect();

@@ -36,6 +36,8 @@ pub struct ThreadDump {
     pub copy_mode: u32,
     pub runq_log2: [u32; 20],
     pub comm: [u8; 16],
+    pub followed: u32,
+    pub pad: u32,
 }
 
 /// `struct thread_end_rec`.

@@ -192,6 +192,8 @@ static __always_inline void fill_thread_dump(struct task_struct *task, struct th
 	d->start_time = task->start_time;
 	fill_account(t, d);
 	__builtin_memcpy(d->comm, task->comm, sizeof(d->comm));
+	d->followed = is_followed(t->tgid);
+	d->pad = 0;
 }
 
 /* Ends the interval that is open when a slice ends. A thread without an event in the slice was in one state all the time. */
