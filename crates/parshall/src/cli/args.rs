@@ -1,11 +1,13 @@
 //! The commands, as clap sees them. Their flags are declared by the product that each belongs to.
 use clap::{ArgAction, Parser, Subcommand};
 
+use super::parts;
+
 /// Finds out why traffic on this host is slow, and proves it with evidence from the kernel.
 #[derive(Debug, Parser)]
 #[command(
     name = "parshall",
-    version,
+    version = parts::version(),
     disable_help_subcommand = true,
     max_term_width = 100,
     after_help = "Examples:

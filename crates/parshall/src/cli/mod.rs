@@ -4,6 +4,7 @@
 //! validation belong to each product's `cli` module; nothing here reads from the host.
 mod args;
 mod help;
+mod parts;
 mod usage_error;
 
 use std::ffi::OsString;

@@ -34,7 +34,13 @@ pub fn from_clap(error: &clap::Error, command: &clap::Command, arguments: &[OsSt
         ErrorKind::InvalidSubcommand => {
             let name = first(ContextKind::InvalidSubcommand);
             let near = words(error, ContextKind::SuggestedSubcommand);
-            let hint = if near.is_empty() { format!("`{at} --help` lists the commands") } else { did_you_mean(&near) };
+            let hint = if super::parts::left_out().contains(&name.as_str()) {
+                format!("this parshall was built without {name}; `make build` builds one with everything")
+            } else if near.is_empty() {
+                format!("`{at} --help` lists the commands")
+            } else {
+                did_you_mean(&near)
+            };
             UserError::new(format!("`{name}` is not a command of `{at}`"), hint)
         }
         ErrorKind::InvalidValue => invalid_value(error),
