@@ -1,12 +1,13 @@
 # The README names `make demo` and `make test`. Each installs what it needs first.
 
-.PHONY: help demo test licences build bench bless fmt clean
+.PHONY: help demo test test-all licences build bench bless fmt clean
 
 help:
-	@echo "make demo      build, and diagnose a known fault"
-	@echo "make test      all checks and tests"
-	@echo "make licences  licences and known vulnerabilities of the dependencies, by cargo-deny (CI runs this after make test)"
-	@echo "make build     an optimised binary: target/release/parshall"
+	@echo "make demo      build a parshall that diagnoses, and let it diagnose a known fault"
+	@echo "make build     an optimised binary with everything: target/release/parshall (DEBUG=1: with line numbers for debuggers)"
+	@echo "make test      the checks and tests that CI runs"
+	@echo "make test-all  every check and test; before a release"
+	@echo "make licences  licences and known vulnerabilities of the dependencies, by cargo-deny"
 	@echo "make bench     the side-by-side measurements"
 	@echo "make bless     rewrite the golden files and the drawing of imports from the code"
 
@@ -18,13 +19,17 @@ test:
 	@scripts/setup test
 	@scripts/check
 
+test-all:
+	@scripts/setup test-all
+	@scripts/check --all
+
 licences:
 	@scripts/setup build
 	@scripts/licences
 
 build:
 	@scripts/setup build
-	cargo build --locked --release
+	$(if $(DEBUG),CARGO_PROFILE_RELEASE_DEBUG=line-tables-only )cargo build --locked --release
 
 bench:
 	@scripts/setup bench
