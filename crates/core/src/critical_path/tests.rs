@@ -567,7 +567,7 @@ mod properties {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(400))]
+        #![proptest_config(ProptestConfig::with_cases(2 * ProptestConfig::default().cases))]
         #[test]
         fn parts_add_up_to_the_time_of_the_requests(
             sleeps in prop::collection::vec(sleep(), 0..60),

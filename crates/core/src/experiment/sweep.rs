@@ -230,23 +230,43 @@ mod tests {
 
     #[test]
     fn flat_curves_hardly_ever_turn() {
-        let turned = (0..100).filter(|seed| {
+        flat_curves(20);
+    }
+
+    #[test]
+    #[ignore = "make test-all"]
+    fn of_many_flat_curves_hardly_any_turns() {
+        flat_curves(100);
+    }
+
+    fn flat_curves(curves: u64) {
+        let turned = (0..curves).filter(|seed| {
             let shape = shape(&passes(&[10.0; 8], 8, 0.06, *seed), RULE, 9).expect("a shape");
             shape.collapse.is_some() || shape.knee.is_some()
         });
-        assert!(turned.count() <= 5);
+        assert!(turned.count() as u64 <= curves / 20);
     }
 
     #[test]
     fn the_true_knee_lies_in_the_interval() {
+        true_knee(20, 16);
+    }
+
+    #[test]
+    #[ignore = "make test-all"]
+    fn the_true_knee_of_many_curves_lies_in_the_interval() {
+        true_knee(100, 90);
+    }
+
+    fn true_knee(curves: u64, least: usize) {
         // The knee is at 4: 9.6 is within 5 % of 10, 8.5 is not. The noise is large, so the estimate itself often misses.
         let curve = [3.0, 5.0, 7.0, 8.5, 9.6, 10.0, 10.0, 10.0];
-        let held = (0..100).filter(|seed| {
+        let held = (0..curves).filter(|seed| {
             let shape = shape(&passes(&curve, 12, 0.12, *seed), RULE, 9).expect("a shape");
             shape.knee.is_some_and(|knee| (knee.from..=knee.to).contains(&4))
         });
         let held = held.count();
-        assert!(held >= 90, "{held} of 100");
+        assert!(held >= least, "{held} of {curves}");
     }
 
     #[test]

@@ -409,7 +409,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(400))]
+        #![proptest_config(ProptestConfig::with_cases(2 * ProptestConfig::default().cases))]
 
         #[test]
         fn never_panics_and_is_deterministic(capture in arb::capture()) {

@@ -129,7 +129,7 @@ fn check(capture: &Capture, report: &Report) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(2 * ProptestConfig::default().cases))]
 
     #[test]
     fn no_claim_without_a_number_or_against_the_record(mut capture in arb::capture(), blinded in 0..5) {

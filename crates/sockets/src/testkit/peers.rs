@@ -13,10 +13,10 @@ pub fn peer(name: &str, what: &str) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// The command that runs a script of `scripts/peers` in Python with its packages. Returns `None` and reports a skip if they were
-/// not downloaded.
-pub fn python(script: &str, words: &[&str], what: &str) -> Option<Command> {
-    let python = peer("python/.complete", what)?.with_file_name("bin").join("python");
+/// The command that runs a script of `scripts/peers` in Python with the packages of `scripts/peers/PACKAGES.txt`. Returns `None`
+/// and reports a skip if they were not downloaded.
+pub fn python(packages: &str, script: &str, words: &[&str], what: &str) -> Option<Command> {
+    let python = peer(&format!("{packages}/.complete"), what)?.with_file_name("bin").join("python");
     let mut command = Command::new(python);
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/peers").join(script)).args(words);
     Some(command)

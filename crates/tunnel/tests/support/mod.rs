@@ -30,7 +30,7 @@ use parshall_tunnel::uring::Tunables;
 use parshall_tunnel::worker::Worker;
 
 pub const PORT: u16 = 51820;
-pub const STREAM_BYTES: usize = 8 << 20;
+pub const STREAM_BYTES: usize = 2 << 20;
 
 /// What differs between tests.
 #[derive(Debug, Clone, Copy)]
@@ -155,12 +155,26 @@ pub fn with_tunnels(layout: Layout, check: impl FnOnce(&[Host; 2])) {
     });
 }
 
-/// As [`with_tunnels`], with each loop.
+fn engines() -> [Engine; 3] {
+    [Engine::Plain(1), Engine::Plain(3), Engine::Uring(Tunables::default())]
+}
+
+/// As [`with_tunnels`], with one loop after the other.
 pub fn with_all_engines(layout: Layout, check: impl Fn(&[Host; 2])) {
-    for engine in [Engine::Plain(1), Engine::Plain(3), Engine::Uring(Tunables::default())] {
+    for engine in engines() {
         eprintln!("with {engine:?}");
         with_tunnels(Layout { engine, ..layout }, &check);
     }
+}
+
+/// As [`with_all_engines`], with all loops at the same time.
+pub fn at_once_with_all_engines(layout: Layout, check: impl Fn(&[Host; 2]) + Sync) {
+    let check = &check;
+    std::thread::scope(|scope| {
+        for engine in engines() {
+            scope.spawn(move || with_tunnels(Layout { engine, ..layout }, check));
+        }
+    });
 }
 
 /// Sends a stream of known bytes from one host to the other, in which nothing may change.

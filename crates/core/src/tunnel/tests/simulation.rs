@@ -1,6 +1,6 @@
 //! Two and three hosts over a network that loses, delays, reorders, repeats, alters and cuts, in virtual time.
 //!
-//! Each seed is one history. `TUNNEL_SEEDS=FROM..TO` runs others than those of every day; a failure prints its seed.
+//! Each seed is one history. `TUNNEL_SEEDS=FROM..TO` runs others than the first ones; a failure prints its seed.
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -415,7 +415,11 @@ fn chosen_seeds() -> Option<std::ops::Range<u64>> {
 
 #[test]
 fn no_packet_comes_twice_altered_or_astray_and_sessions_recover() {
-    for seed in chosen_seeds().unwrap_or(0..200) {
-        history(seed);
-    }
+    (0..30).for_each(history);
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn no_packet_comes_twice_altered_or_astray_in_many_histories() {
+    chosen_seeds().unwrap_or(30..200).for_each(history);
 }

@@ -136,7 +136,7 @@ fn receivers_that_refuse_or_hang_do_not_block_the_collector() {
 
 #[test]
 fn opentelemetry_proto_decodes_the_requests() {
-    let Some(mut reader) = python("otlp_read.py", &[], "OTLP by opentelemetry-proto") else { return };
+    let Some(mut reader) = python("python", "otlp_read.py", &[], "OTLP by opentelemetry-proto") else { return };
     let (at, got) = receiver(vec![("200 OK", Vec::new()), ("200 OK", Vec::new())]);
     let mut sink = OtlpSink::start(config(at), Settings::default(), quick()).unwrap();
     send_dump(&mut sink, 1);

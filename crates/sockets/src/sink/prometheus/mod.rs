@@ -186,7 +186,9 @@ mod tests {
     /// The parser of Prometheus' Python client reads all types and names.
     #[test]
     fn prometheus_reads_it() {
-        let Some(mut reader) = python("prometheus_read.py", &[], "metrics by Prometheus' own parser") else { return };
+        let Some(mut reader) = python("python", "prometheus_read.py", &[], "metrics by Prometheus' own parser") else {
+            return;
+        };
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text(&status()).unwrap()).unwrap();
         let output = reader.arg(file.path()).output().unwrap();

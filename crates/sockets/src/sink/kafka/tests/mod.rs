@@ -153,6 +153,7 @@ impl Consumed {
 
 /// A single test with one broker, because its start takes seconds.
 #[test]
+#[ignore = "make test-all"]
 fn a_real_broker_gets_every_row() {
     let Some(mut broker) = Broker::start() else { return };
     every_row_once(&broker);
