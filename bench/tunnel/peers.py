@@ -17,7 +17,7 @@ class Peer:
         self.wanted = program
 
     def missing(self):
-        return None if self.command else f"{os.path.relpath(self.wanted, ROOT)} is not there (scripts/peers/fetch bench)"
+        return None if self.command else f"{os.path.relpath(self.wanted, ROOT)} is not there (scripts/peers/fetch --bench)"
 
 
 class Veth(Peer):

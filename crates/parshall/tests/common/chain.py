@@ -2,9 +2,11 @@
 
 chain.py HOP...          HOP is `tcp`, `unix` or `pipe`. The first process serves a TCP port (`ready PORT`). Before each reply it
                          sends a request to the next process over the first hop, and so on. The last one sleeps for 20 ms.
-                         Each process prints a line `hop PID`.
+                         Each process prints a line `hop PID`, and all but the first `left PID` once they are connected with
+                         nothing but the chain.
 chain.py late            every second for 20 s, the first process connects to another process.
 chain.py serve HOST      serves at HOST and replies after 20 ms (`ready PORT`).
+chain.py forks HOST      as `serve`, but starts a child for each request and replies when that has ended.
 chain.py ask HOST PORT   sends a request there before each of its own replies.
 chain.py pair            two processes that send requests to each other in turn.
 """
@@ -21,12 +23,14 @@ def main():
     hops = sys.argv[1:]
     if hops == ["pair"]:
         return pair()
-    listener = socket.create_server((hops[1] if hops[:1] == ["serve"] else "127.0.0.1", 0))
+    listener = socket.create_server((hops[1] if hops[:1] in (["serve"], ["forks"]) else "127.0.0.1", 0))
     say("hop", os.getpid())
     if hops == ["late"]:
         ask = open_more()
     elif hops[:1] == ["serve"]:
         ask = sleeps
+    elif hops[:1] == ["forks"]:
+        ask = lambda: os.spawnlp(os.P_WAIT, "true", "true")
     elif hops[:1] == ["ask"]:
         ask = asks(socket.create_connection((hops[1], int(hops[2]))))
     else:
@@ -71,9 +75,9 @@ def leave_starter():
         os.dup2(os.open(os.devnull, os.O_RDWR), fd)
 
 
-def spawn(body, *keep):
-    """Runs `body` in a process that is not a child of this one and keeps only the descriptors `keep`. So it can only be found
-    through these descriptors."""
+def spawn(prepare, *keep):
+    """Calls `prepare`, and then what it returns, in a process that is not a child of this one and keeps only the descriptors
+    `keep`. So it can only be found through these descriptors."""
     if os.fork() == 0:
         if os.fork() == 0:
             for fd in set(map(int, os.listdir("/proc/self/fd"))) - {0, 1, 2, *keep}:
@@ -83,7 +87,11 @@ def spawn(body, *keep):
                     pass  # The descriptor of the directory listing.
             end_with(FIRST)
             say("hop", os.getpid())
-            threading.Timer(1, leave_starter).start()
+            body = prepare()
+            output = os.dup(1)
+            leave_starter()
+            os.write(output, b"left %d\n" % os.getpid())
+            os.close(output)
             body()
             os._exit(0)
         os._exit(0)
@@ -104,7 +112,12 @@ def next_hop(hops):
         listener.bind("\0parshall-test-%d-%s" % (os.getpid(), len(hops)))
         listener.listen()
     address, family = listener.getsockname(), listener.family
-    spawn(lambda: serve(listener, next_hop(rest)), listener.fileno())
+
+    def prepare():
+        ask = next_hop(rest)
+        return lambda: serve(listener, ask)
+
+    spawn(prepare, listener.fileno())
     listener.close()
     connection = socket.socket(family)
     connection.connect(address)
@@ -119,13 +132,17 @@ def by_pipe(rest):
     questions, to_next = os.pipe()
     answers, from_next = os.pipe()
 
-    def body():
+    def prepare():
         ask = next_hop(rest)
-        while os.read(questions, 16):
-            ask()
-            os.write(from_next, b"y" * 16)
 
-    spawn(body, questions, from_next)
+        def body():
+            while os.read(questions, 16):
+                ask()
+                os.write(from_next, b"y" * 16)
+
+        return body
+
+    spawn(prepare, questions, from_next)
     os.close(questions)
     os.close(from_next)
     return lambda: (os.write(to_next, b"x" * 16), os.read(answers, 16))
@@ -135,7 +152,7 @@ def open_more():
     addresses = []
     for _ in range(20):
         listener = socket.create_server(("127.0.0.1", 0))
-        spawn(lambda: serve(listener, sleeps), listener.fileno())
+        spawn(lambda: lambda: serve(listener, sleeps), listener.fileno())
         addresses.append(listener.getsockname())
         listener.close()
 
@@ -158,9 +175,13 @@ def pair():
         connection = socket.create_connection(listener.getsockname())
         listener.close()
         threading.Thread(target=serve, args=(other, sleeps), daemon=True).start()
-        while True:
-            connection.sendall(b"x" * 16)
-            connection.recv(16)
+
+        def body():
+            while True:
+                connection.sendall(b"x" * 16)
+                connection.recv(16)
+
+        return body
 
     spawn(second, listener.fileno(), other.fileno())
     address = other.getsockname()

@@ -9,7 +9,8 @@ pub mod thin;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,13 +19,7 @@ pub use parshall_testkit::{is_root, root, skip};
 
 pub const PARSHALL: &str = env!("CARGO_BIN_EXE_parshall");
 /// The most time of an invocation beyond its window; it is then killed and the test fails.
-pub const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Runs tests one at a time, because measurements need the CPUs.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Whether these programs are installed. Reports a skip if not.
 pub fn has(programs: &[&str], what: &str) -> bool {
@@ -38,16 +33,18 @@ pub fn has(programs: &[&str], what: &str) -> bool {
 
 /// Whether the btf rung can be used on this host. Reports a skip if not.
 pub fn btf(what: &str) -> bool {
+    static BEST: LazyLock<String> = LazyLock::new(|| {
+        let doctor: serde_json::Value =
+            serde_json::from_str(&parshall(&["doctor", "--format", "json"]).stdout).expect("a document");
+        doctor["rung"].as_str().unwrap_or_default().to_owned()
+    });
     if !root(what) {
         return false;
     }
-    let doctor: serde_json::Value =
-        serde_json::from_str(&parshall(&["doctor", "--format", "json"]).stdout).expect("a document");
-    let best = doctor["rung"].as_str().unwrap_or_default().to_owned();
-    if best != "btf" {
-        skip(what, &format!("the best rung here is {best}"));
+    if *BEST != "btf" {
+        skip(what, &format!("the best rung here is {}", *BEST));
     }
-    best == "btf"
+    *BEST == "btf"
 }
 
 /// The uid of the user nobody.
@@ -100,7 +97,9 @@ impl Done {
     /// Asserts one line `error:`, one line `hint:` and an empty stdout. Returns both lines.
     pub fn error_and_hint(&self) -> (&str, &str) {
         assert!(matches!(self.code, Some(1 | 2)) && self.stdout.is_empty(), "{self:?}");
-        let lines: Vec<&str> = self.stderr.lines().collect();
+        // What another test that was killed left behind is removed by whoever comes next.
+        let leftovers = |line: &&str| line.contains(" note: lab: removed what an earlier run left behind");
+        let lines: Vec<&str> = self.stderr.lines().filter(|line| !leftovers(line)).collect();
         match lines[..] {
             [error, hint] if error.starts_with("error: ") && hint.starts_with("hint: ") => (error, hint),
             _ => panic!("an error and a hint: {self:?}"),
@@ -119,31 +118,46 @@ pub fn parshall(arguments: &[&str]) -> Done {
     finish(Command::new(PARSHALL).args(arguments))
 }
 
-/// The share of steal time above which measurements are not reliable.
-pub const STEAL_MAX: f64 = 0.03;
+/// The share of the CPUs above which other programs spoil a measurement.
+pub const OTHERS_MAX: f64 = 0.1;
 
-/// Calls `work`, and returns its result with the share of steal time of the CPUs.
-pub fn stolen_during<T>(work: impl FnOnce() -> T) -> (T, f64) {
-    let stolen_s = || {
-        let stat = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
-        let ticks = stat.lines().next().and_then(|all| all.split_whitespace().nth(8)?.parse::<u64>().ok());
-        let cpus = stat.lines().filter(|line| line.starts_with("cpu")).count() - 1;
-        ticks.unwrap_or(0) as f64 / (cpus as u64 * parshall_sys::clock::ticks_per_second()) as f64
-    };
-    let (before_s, begun) = (stolen_s(), Instant::now());
-    let result = work();
-    (result, (stolen_s() - before_s) / begun.elapsed().as_secs_f64())
+/// CPU time in clock ticks of a process and of the children for which it has waited.
+fn ticks_of(pid: &str) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The third field, the state, is the first here; the fields 14 to 17 are utime, stime, cutime and cstime.
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
+    fields.skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
-/// Calls `work`, and repeats it a few times while the steal time is too high for measurements.
-pub fn undisturbed<T>(mut work: impl FnMut() -> T) -> T {
-    for _ in 0..4 {
-        let (result, stolen) = stolen_during(&mut work);
-        if stolen <= STEAL_MAX {
-            return result;
+/// CPU time in seconds that others have had so far: a hypervisor, and processes that are neither this one nor its children.
+/// Interrupts belong to nobody and are left out.
+fn cpu_of_others_s() -> f64 {
+    let all = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
+    // cpu user nice system idle iowait irq softirq steal
+    let all: Vec<u64> = all.split_whitespace().take(9).filter_map(|field| field.parse().ok()).collect();
+    let children = children(std::process::id()).iter().map(|child| ticks_of(&child.to_string())).sum::<u64>();
+    let others = (all[0] + all[1] + all[2] + all[7]).saturating_sub(ticks_of("self") + children);
+    others as f64 / parshall_sys::clock::ticks_per_second() as f64
+}
+
+/// Calls `work`, and returns its result with the share of the CPUs' time that others had meanwhile.
+pub fn cpu_of_others_during<T>(work: impl FnOnce() -> T) -> (T, f64) {
+    let cpus = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
+    let (before_s, begun) = (cpu_of_others_s(), Instant::now());
+    let result = work();
+    (result, (cpu_of_others_s() - before_s) / (cpus * begun.elapsed().as_secs_f64()))
+}
+
+/// Calls `work` until other programs do not spoil what it measures. None, with a reported skip, if they do each time.
+pub fn undisturbed<T>(what: &str, mut work: impl FnMut() -> T) -> Option<T> {
+    for _ in 0..3 {
+        let (result, others) = cpu_of_others_during(&mut work);
+        if others <= OTHERS_MAX {
+            return Some(result);
         }
     }
-    work()
+    skip(what, "other programs use the CPUs");
+    None
 }
 
 /// Runs a command and waits for its exit.
@@ -331,7 +345,8 @@ impl ControlGroup {
 
     fn create_in(root: &str) -> Option<Self> {
         let root = Path::new(root);
-        let group = root.join(format!("it-{}", std::process::id()));
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let group = root.join(format!("it-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
         (root.join("cgroup.procs").exists() && std::fs::create_dir(&group).is_ok()).then_some(Self(group))
     }
 
@@ -381,9 +396,9 @@ pub fn verdict(report: &Report) -> String {
     report.verdict.cause.clone().unwrap_or_else(|| status.as_str().unwrap_or_default().to_owned())
 }
 
-/// Waits until a condition is true. Fails after 10 s.
+/// Waits until a condition is true. Fails after a minute.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let give_up = Instant::now() + Duration::from_secs(10);
+    let give_up = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < give_up, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(10));

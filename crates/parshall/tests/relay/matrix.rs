@@ -29,6 +29,8 @@ pub struct Case {
 /// Behaviours of one topic.
 pub struct Topic {
     pub title: &'static str,
+    /// Whether the cases depend on how an engine moves bytes. The others end before one does, or do the same with each.
+    pub by_engine: bool,
     pub cases: &'static [Case],
 }
 
@@ -55,10 +57,16 @@ pub fn refusal(engine: &'static str) -> Option<String> {
     (!uses).then(|| format!("the relay accepts it, but has no {needed} and copies"))
 }
 
-/// Runs all cases whose name contains `only`.
-pub fn run(topics: &[Topic], engines: &[&'static str], only: &str) -> Results {
-    let cases = topics.iter().flat_map(|t| t.cases).filter(|c| c.name.contains(only));
-    let jobs: VecDeque<(Case, &'static str)> = cases.flat_map(|c| engines.iter().map(|e| (*c, *e))).collect();
+/// Runs all cases whose name contains `only`. Without `every_engine`, the cases that do not depend on it run with the default one.
+pub fn run(topics: &[Topic], engines: &[&'static str], every_engine: bool, only: &str) -> Results {
+    let jobs: VecDeque<(Case, &'static str)> = topics
+        .iter()
+        .flat_map(|topic| topic.cases.iter().map(move |case| (topic, case)))
+        .filter(|(_, case)| case.name.contains(only))
+        .flat_map(|(topic, case)| engines.iter().map(move |engine| (topic, *case, *engine)))
+        .filter(|(topic, _, engine)| every_engine || topic.by_engine || *engine == "auto")
+        .map(|(_, case, engine)| (case, engine))
+        .collect();
     let (jobs, results) = (Mutex::new(jobs), Mutex::new(Results::new()));
     std::thread::scope(|scope| {
         for _ in 0..CONCURRENT {
@@ -145,7 +153,7 @@ const REFUSED: &str = "cannot be used together";
 
 const INTRODUCTION: &str = "# Relay conformance
 
-How `parshall relay` behaves in edge cases, by engine. `cargo test -p parshall --test relay_conformance` runs the binary between
+How `parshall relay` behaves in edge cases, by engine. `cargo test -p parshall --test relay conformance` runs the binary between
 scripted clients and targets and fails where its behaviour differs from this table; with `BLESS=1` it writes the table. The
 behaviours are those that the tests of nginx's stream module, haproxy's PROXY protocol, tokio's `copy_bidirectional`, Go's splice
 and sozu check, and that users of forwarders report.

@@ -1,12 +1,13 @@
 //! Ends of data and resets are passed on, and no data before them is lost.
 use std::thread::scope;
 
-use crate::relay::bed::{Bed, Relay};
-use crate::relay::matrix::{Case, Topic};
-use crate::relay::net::{Conn, End, Tape, Target, pause};
+use crate::bed::{Bed, Relay};
+use crate::matrix::{Case, Topic};
+use crate::net::{Conn, End, Tape, Target, pause};
 
 pub const TOPIC: Topic = Topic {
     title: "Half-close and reset",
+    by_engine: true,
     cases: &[
         Case { name: "the client half-closes, the reply comes 300 ms later", run: client_half_closes },
         Case { name: "the target half-closes, the client sends 300 ms later", run: target_half_closes },

@@ -1,12 +1,13 @@
 //! Targets that cannot be reached, or not any more.
 use std::time::Duration;
 
-use crate::relay::bed::{Bed, Plan};
-use crate::relay::matrix::{Case, Topic};
-use crate::relay::net::{Conn, Tape, Target, exchange, pause};
+use crate::bed::{Bed, Plan};
+use crate::matrix::{Case, Topic};
+use crate::net::{Conn, Tape, Target, exchange, pause};
 
 pub const TOPIC: Topic = Topic {
     title: "Targets that cannot be reached",
+    by_engine: false,
     cases: &[
         Case { name: "refused: the client's connection is closed", run: refused },
         Case { name: "no answer: the client's connection is closed at the connect timeout", run: no_answer },
@@ -47,7 +48,7 @@ fn no_answer(bed: &Bed) {
     relay.settles_to(before);
 }
 
-fn two(bed: &Bed, first: &str, second: &Target, keys: &str) -> crate::relay::bed::Relay {
+fn two(bed: &Bed, first: &str, second: &Target, keys: &str) -> crate::bed::Relay {
     let targets = vec![first.to_owned(), second.address.clone()];
     bed.start(Plan { targets, keys: keys.to_owned(), ..Plan::default() })
 }

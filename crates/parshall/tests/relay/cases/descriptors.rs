@@ -2,12 +2,13 @@
 use std::thread::scope;
 use std::time::Duration;
 
-use crate::relay::bed::{Bed, Plan};
-use crate::relay::matrix::{Case, Topic};
-use crate::relay::net::{Conn, Tape, Target, exchange, pause, soon};
+use crate::bed::{Bed, Plan};
+use crate::matrix::{Case, Topic};
+use crate::net::{Conn, Tape, Target, exchange, pause, soon};
 
 pub const TOPIC: Topic = Topic {
     title: "Descriptors",
+    by_engine: true,
     cases: &[
         Case { name: "2,000 short connections leave no descriptor and nothing in CLOSE_WAIT", run: short_connections },
         Case { name: "a thousand connections at once", run: thousand },
@@ -108,7 +109,7 @@ fn echoes(client: &Conn, seed: u64) {
     client.expect(&mut Tape::new(seed), 1000);
 }
 
-fn crowded(bed: &Bed, target: &Target) -> crate::relay::bed::Relay {
+fn crowded(bed: &Bed, target: &Target) -> crate::bed::Relay {
     target.echo();
     bed.start(Plan { targets: vec![target.address.clone()], descriptors: Some(64), ..Plan::default() })
 }

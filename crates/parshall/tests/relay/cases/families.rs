@@ -2,13 +2,14 @@
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 
+use crate::bed::{Bed, Plan};
 use crate::common::{skip, until};
-use crate::relay::bed::{Bed, Plan};
-use crate::relay::matrix::{Case, Topic};
-use crate::relay::net::{Conn, Tape, Target, exchange};
+use crate::matrix::{Case, Topic};
+use crate::net::{Conn, Tape, Target, exchange};
 
 pub const TOPIC: Topic = Topic {
     title: "IPv6 and Unix sockets",
+    by_engine: false,
     cases: &[
         Case { name: "IPv6 on both sides", run: ipv6 },
         Case { name: "Unix sockets on both sides", run: unix },
@@ -55,7 +56,7 @@ fn ipv6(bed: &Bed) {
         return skip("relay conformance over IPv6", "this host has no ::1");
     };
     drop(probe);
-    let port = crate::relay::bed::unused_address().rsplit_once(':').expect("a port").1.to_owned();
+    let port = crate::bed::unused_address().rsplit_once(':').expect("a port").1.to_owned();
     let target = Target::at("[::1]:0", None, 16);
     between(bed, &format!("[::1]:{port}"), &target);
 }

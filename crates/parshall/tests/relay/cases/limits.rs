@@ -1,12 +1,13 @@
 //! Access lists and limits.
 use std::time::{Duration, Instant};
 
-use crate::relay::bed::Bed;
-use crate::relay::matrix::{Case, Topic};
-use crate::relay::net::{Conn, Tape, Target, exchange, pause};
+use crate::bed::Bed;
+use crate::matrix::{Case, Topic};
+use crate::net::{Conn, Tape, Target, exchange, pause};
 
 pub const TOPIC: Topic = Topic {
     title: "Access and limits",
+    by_engine: false,
     cases: &[
         Case { name: "a denied client is closed without a connection to the target", run: denied },
         Case { name: "an allow list admits only its networks", run: allowed },

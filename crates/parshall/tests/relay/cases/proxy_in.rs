@@ -1,13 +1,14 @@
 //! PROXY headers that clients send, and invalid ones.
 use std::time::{Duration, Instant};
 
-use crate::relay::bed::{Bed, Relay};
-use crate::relay::matrix::{Case, Topic};
-use crate::relay::net::{Conn, Tape, Target, exchange, pause};
-use crate::relay::proxy_bytes::{raw_v2, tlv, v1, v2};
+use crate::bed::{Bed, Relay};
+use crate::matrix::{Case, Topic};
+use crate::net::{Conn, Tape, Target, exchange, pause};
+use crate::proxy_bytes::{raw_v2, tlv, v1, v2};
 
 pub const TOPIC: Topic = Topic {
     title: "PROXY protocol, from clients",
+    by_engine: false,
     cases: &[
         Case { name: "version 1, cut at every byte", run: v1_cut },
         Case { name: "version 2 with TLVs and a checksum, cut at every byte", run: v2_cut },

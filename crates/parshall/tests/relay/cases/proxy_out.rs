@@ -1,11 +1,12 @@
 //! PROXY headers that the relay sends to targets.
-use crate::relay::bed::{Bed, Plan, Relay};
-use crate::relay::matrix::{Case, Topic};
-use crate::relay::net::{Conn, Tape, Target, exchange};
-use crate::relay::proxy_bytes::{ReadHeader, SIGNATURE, raw_v2, read_v2, tlv, v1, v2};
+use crate::bed::{Bed, Plan, Relay};
+use crate::matrix::{Case, Topic};
+use crate::net::{Conn, Tape, Target, exchange};
+use crate::proxy_bytes::{ReadHeader, SIGNATURE, raw_v2, read_v2, tlv, v1, v2};
 
 pub const TOPIC: Topic = Topic {
     title: "PROXY protocol, to targets",
+    by_engine: false,
     cases: &[
         Case { name: "version 1 has the client's address", run: v1_out },
         Case { name: "version 2 has the client's address and a checksum", run: v2_out },

@@ -1,12 +1,13 @@
 //! A reader that does not read delays no other connection and takes a bounded amount of memory.
 use std::thread::scope;
 
-use crate::relay::bed::Bed;
-use crate::relay::matrix::{Case, Topic};
-use crate::relay::net::{Conn, Tape, Target, exchange, pause};
+use crate::bed::Bed;
+use crate::matrix::{Case, Topic};
+use crate::net::{Conn, Tape, Target, exchange, pause};
 
 pub const TOPIC: Topic = Topic {
     title: "Readers that stop reading",
+    by_engine: true,
     cases: &[
         Case {
             name: "a client that does not read takes bounded memory and delays no other connection",
@@ -107,7 +108,7 @@ fn both_directions_stalled(bed: &Bed) {
 /// Small buffers on all sockets, so that a stream stalls after few bytes.
 const NARROW: &str = "sockets = { receive-buffer = 16384, send-buffer = 16384 }";
 
-fn stalled(bed: &Bed) -> (Target, crate::relay::bed::Relay, Vec<(Conn, Conn, usize)>, usize) {
+fn stalled(bed: &Bed) -> (Target, crate::bed::Relay, Vec<(Conn, Conn, usize)>, usize) {
     let target = Target::narrow(16 * 1024);
     let relay = bed.relay(&target, NARROW);
     let sockets = relay.sockets();

@@ -1,13 +1,14 @@
 //! Signals: draining and reloads.
 use std::time::Duration;
 
+use crate::bed::{Bed, Plan, Relay};
 use crate::common::skip;
-use crate::relay::bed::{Bed, Plan, Relay};
-use crate::relay::matrix::{Case, Topic};
-use crate::relay::net::{Conn, Tape, Target, exchange, pause, soon};
+use crate::matrix::{Case, Topic};
+use crate::net::{Conn, Tape, Target, exchange, pause, soon};
 
 pub const TOPIC: Topic = Topic {
     title: "Signals",
+    by_engine: false,
     cases: &[
         Case { name: "SIGTERM: no new connections, open ones finish, then the relay exits with 0", run: drains },
         Case { name: "SIGTERM: clients in the accept queue are served", run: queue_is_served },
@@ -151,7 +152,7 @@ fn listener_removed(bed: &Bed) {
         return;
     }
     let (client, server) = relay.pair(&target);
-    let (elsewhere, before) = (crate::relay::bed::unused_address(), relay.address.clone());
+    let (elsewhere, before) = (crate::bed::unused_address(), relay.address.clone());
     rewrite(bed, &relay, to(&target), &elsewhere);
     relay.address = elsewhere;
     soon("it listens on the new address", || relay.listeners() > 0 && Conn::try_to(&before).is_err());

@@ -1,12 +1,13 @@
 //! Timeouts end waiting, and progress restarts them.
 use std::time::Duration;
 
-use crate::relay::bed::{Bed, Relay};
-use crate::relay::matrix::{Case, Topic};
-use crate::relay::net::{Conn, End, Tape, Target, exchange, pause};
+use crate::bed::{Bed, Relay};
+use crate::matrix::{Case, Topic};
+use crate::net::{Conn, End, Tape, Target, exchange, pause};
 
 pub const TOPIC: Topic = Topic {
     title: "Timeouts",
+    by_engine: true,
     cases: &[
         Case { name: "an idle connection is closed on both sides", run: idle },
         Case { name: "traffic in one direction keeps a connection from being idle", run: not_idle },

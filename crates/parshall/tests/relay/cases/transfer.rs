@@ -1,12 +1,13 @@
 //! Bytes arrive as they were sent.
 use std::thread::scope;
 
-use crate::relay::bed::Bed;
-use crate::relay::matrix::{Case, Topic};
-use crate::relay::net::{Conn, Random, Tape, Target, exchange, pause, soon};
+use crate::bed::Bed;
+use crate::matrix::{Case, Topic};
+use crate::net::{Conn, Random, Tape, Target, exchange, pause, soon};
 
 pub const TOPIC: Topic = Topic {
     title: "Data transfer",
+    by_engine: true,
     cases: &[
         Case { name: "both ways at once, in pieces of random sizes", run: both_ways },
         Case { name: "both ways at once through the smallest copy buffer", run: smallest_buffer },

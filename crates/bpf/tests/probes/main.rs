@@ -1,0 +1,7 @@
+//! The probes of the diagnosis on a real kernel. Needs root.
+#![allow(clippy::unwrap_used)] // A panic in a test is its report.
+
+mod probed;
+
+mod load;
+mod timeline;

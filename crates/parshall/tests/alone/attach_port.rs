@@ -1,0 +1,201 @@
+//! `attach --port`: in which network namespaces the port is looked up, and services on UDP or that splice. Needs root and Python.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{self, PARSHALL, Running, Scratch, has, parshall, verdict};
+use parshall_evidence::{Capture, Report, Service, Transport};
+
+pub fn ready(what: &str) -> bool {
+    has(&["python3", "ip"], what) && common::btf(what)
+}
+
+/// `common/echo.py`, behind the command that starts it.
+pub fn echo(before: &[&str], arguments: &[&str]) -> (Running, u16) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/echo.py");
+    let words = [before, &["python3", script], arguments].concat();
+    common::serve_with(Command::new(words[0]).args(&words[1..]))
+}
+
+/// Asks a UDP service over one socket until the process ends: `burst` datagrams, then a pause. A reply may be missing.
+pub fn ask(port: u16, burst: usize, pause: Duration) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(("127.0.0.1", port)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    thread::spawn(move || {
+        let mut reply = [0; 512];
+        for _ in 0..100_000 {
+            for _ in 0..burst {
+                let _ = socket.send(&[1; 200]);
+            }
+            if burst == 1 {
+                let _ = socket.recv(&mut reply);
+            }
+            thread::sleep(pause);
+        }
+    });
+}
+
+/// The report on a port, and the capture that it was made from.
+pub fn attach(port: u16) -> (Report, Capture) {
+    let (scratch, number) = (Scratch::new(), port.to_string());
+    let file = scratch.file("case");
+    let words = ["attach", "--port", &number, "--for", "1s", "--format", "json", "--save", file.to_str().unwrap()];
+    let report = parshall(&words).report();
+    (report, common::capture(&file))
+}
+
+pub fn udp_service(capture: &Capture, port: u16) -> &Service {
+    let found = capture.services.iter().find(|s| s.transport == Transport::Udp && s.address.port() == port);
+    found.unwrap_or_else(|| panic!("{:#?} {:?}", capture.services, capture.blind))
+}
+
+#[test]
+fn a_udp_service_that_sleeps_in_each_request() {
+    if !ready("attach --port: a slow UDP service") {
+        return;
+    }
+    let (server, port) = echo(&[], &["udp", "127.0.0.1", "0", "20"]);
+    ask(port, 1, Duration::from_millis(1));
+    let (report, capture) = attach(port);
+    let service = udp_service(&capture, port);
+    assert_eq!((service.pids.as_slice(), service.outbound), (&[server.pid()][..], false), "{service:#?}");
+    assert!(service.requests >= 5 && service.p50_ns >= 15_000_000, "{service:#?}");
+    assert!(report.subject.pids.contains(&server.pid()) && report.subject.ports == [port], "{:?}", report.subject);
+    assert_eq!(verdict(&report), "timer-wait", "{report:#?}");
+    assert_eq!(report.findings[0].place.pid, Some(server.pid()), "{report:#?}");
+}
+
+#[test]
+fn a_udp_service_whose_receive_buffer_overflows() {
+    if !ready("attach --port: a UDP service that drops") {
+        return;
+    }
+    let (server, port) = echo(&[], &["udp", "127.0.0.1", "0", "1", "2304"]);
+    ask(port, 20, Duration::from_millis(10));
+    let (report, capture) = attach(port);
+    let counters = capture.counters.as_ref().unwrap();
+    assert!(
+        counters.udp.iter().any(|u| u.local.port() == port && u.pid == server.pid() && u.drops > 0),
+        "{counters:#?}"
+    );
+    assert_eq!(verdict(&report), "udp-rcvbuf-overflow", "{report:#?}");
+}
+
+#[test]
+fn datagrams_that_a_client_loses_are_none_of_the_service() {
+    if !ready("attach --port: a client that loses datagrams") {
+        return;
+    }
+    let (_server, port) = echo(&[], &["splice", "127.0.0.1", "0", "5"]);
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    thread::spawn(move || while client.write_all(&[1; 200]).is_ok() && client.read_exact(&mut [0; 200]).is_ok() {});
+    // This process is the client. Nobody reads the socket.
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (address, sender) = (receiver.local_addr().unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let ended = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&ended);
+    let sends = thread::spawn(move || {
+        while !ends.load(Ordering::Relaxed) {
+            sender.send_to(&[0; 1000], address).unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let (report, capture) = attach(port);
+    ended.store(true, Ordering::Relaxed);
+    sends.join().unwrap();
+    let counters = capture.counters.unwrap();
+    assert!(!counters.udp.iter().any(|udp| udp.local == address), "{:?}", counters.udp);
+    assert_eq!(verdict(&report), "timer-wait", "{report:#?}");
+}
+
+#[test]
+fn requests_that_are_read_with_splice() {
+    let what = "attach --port: a service that splices";
+    if !ready(what) {
+        return;
+    }
+    let (server, port) = echo(&[], &["splice", "127.0.0.1", "0", "5"]);
+    let answered = Arc::new(AtomicU64::new(0));
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    client.set_nodelay(true).unwrap();
+    let count = Arc::clone(&answered);
+    thread::spawn(move || {
+        while client.write_all(&[1; 200]).is_ok() && client.read_exact(&mut [0; 200]).is_ok() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    thread::sleep(Duration::from_millis(300));
+    let (report, capture) = attach(port);
+    let service = capture.services.iter().find(|s| !s.outbound && s.address.port() == port);
+    let service = service.unwrap_or_else(|| panic!("{:#?}", capture.services));
+    assert_eq!(service.pids, [server.pid()]);
+    assert!(service.requests >= 5 && service.p50_ns >= 4_000_000, "{service:#?}");
+    assert_eq!(verdict(&report), "timer-wait", "{report:#?}");
+}
+
+#[test]
+fn a_port_is_that_of_the_namespace_in_which_it_is_typed() {
+    let what = "attach --port: network namespaces";
+    if !ready(what) {
+        return;
+    }
+    let mut wire = Command::new(PARSHALL);
+    // It prints `server NAME ADDRESS` and `client NAME ADDRESS`.
+    let (mut wire, lines) = common::start_lines(wire.args(["lab", "wire", "veth", "--for", "60s"]), 2);
+    let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();
+    let ([_, first, address], [_, second, _]) = (&words[0][..], &words[1][..]) else { panic!("{lines:?}") };
+    let inside = |namespace| ["ip", "netns", "exec", namespace];
+    let (there, port) = echo(&inside(first), &["tcp", "0.0.0.0", "0"]);
+    let number = port.to_string();
+    let attach = |before: &[&str], more: &[&str]| {
+        let own = [PARSHALL, "attach", "--port", &number, "--for", "300ms", "--format", "json"];
+        let words = [before, &own, more].concat();
+        common::finish(Command::new(words[0]).args(&words[1..]))
+    };
+    // Nobody serves it here: the error says where it is served, and the command.
+    let refused = attach(&[], &[]);
+    let (error, hint) = refused.error_and_hint();
+    assert!(error.contains("in this network namespace"), "{refused:?}");
+    let (named, who) = (format!("--netns {first}"), format!("pid {}", there.pid()));
+    assert!(hint.contains(&named) && hint.contains(&who), "{refused:?}");
+
+    let (here, _) = echo(&[], &["tcp", "127.0.0.1", &number]);
+    let pids = |report: Report| report.subject.pids;
+    let report = attach(&[], &[]).report();
+    let note = report.blind.iter().find(|note| note.contains("is also served"));
+    assert!(note.is_some_and(|note| note.contains(&named) && note.contains(&who)), "{:?}", report.blind);
+    assert_eq!(pids(report), [here.pid()]);
+    assert_eq!(pids(attach(&inside(first), &[]).report()), [there.pid()]);
+    let path = format!("/proc/{}/ns/net", there.pid());
+    let inode = std::fs::metadata(&path).map(|m| std::os::unix::fs::MetadataExt::ino(&m)).unwrap().to_string();
+    for netns in [*first, &path, &inode] {
+        assert_eq!(pids(attach(&[], &["--netns", netns]).report()), [there.pid()], "{netns}");
+    }
+    let mut all = pids(attach(&[], &["--netns", "all"]).report());
+    all.sort_unstable();
+    let mut both = [here.pid(), there.pid()];
+    both.sort_unstable();
+    assert_eq!(all, both);
+    let refused = attach(&[], &["--netns", second]);
+    assert!(refused.error_and_hint().0.contains(&format!("in network namespace {second}")), "{refused:?}");
+
+    // The other end of a connection belongs to it, wherever it is.
+    let call = "import socket, sys; c = socket.create_connection((sys.argv[1], int(sys.argv[2]))); print('ready 1', flush=True); sys.stdin.read()";
+    let client = [&inside(second)[..], &["python3", "-c", call, address, &number]].concat();
+    let (client, _) = common::serve_with(Command::new(client[0]).args(&client[1..]));
+    let mut found = pids(attach(&inside(first), &[]).report());
+    found.sort_unstable();
+    let mut ends = [there.pid(), client.pid()];
+    ends.sort_unstable();
+    assert_eq!(found, ends);
+    drop((client, here, there));
+    // It removes its namespaces. If it were killed, the next one would.
+    wire.signal("-INT");
+    wire.wait_for_end();
+}

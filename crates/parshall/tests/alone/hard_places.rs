@@ -1,0 +1,331 @@
+//! Difficult hosts and subjects: missing and exiting processes, other namespaces, no symbols, no root, no BPF, a full ring
+//! buffer. The result is always a report of what could be observed or an error with a hint, never a panic.
+
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{
+    self, Done, NOBODY, PARSHALL, Pair, Running, Scratch, begin, finish, has, parshall, service, service_py, verdict,
+};
+use parshall_evidence::{Confidence, Rung, Status};
+
+const CAUSE: &str = "nagle-delayed-ack";
+
+#[test]
+fn a_missing_process() {
+    let gone = finish(&mut Command::new("true"));
+    assert_eq!(gone.code, Some(0));
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let pid = gone.id().to_string();
+    let done = parshall(&["attach", "--pid", &pid]);
+    let (error, hint) = done.error_and_hint();
+    assert!(error.contains(&pid) && hint.contains("ps"), "{done:?}");
+}
+
+#[test]
+fn a_zombie() {
+    let mut zombie = Command::new("true").spawn().unwrap();
+    let stat = format!("/proc/{}/stat", zombie.id());
+    common::until("it is a zombie", || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z ")));
+    let done = parshall(&["attach", "--pid", &zombie.id().to_string()]);
+    assert!(done.error_and_hint().0.contains("has exited"), "{done:?}");
+    zombie.wait().unwrap();
+}
+
+#[test]
+fn a_port_without_a_socket() {
+    // A socket listens on the next port, so the hint can name it.
+    let neighbour = TcpListener::bind("127.0.0.1:0").unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let done = parshall(&["attach", "--port", &free]);
+    let (error, hint) = done.error_and_hint();
+    assert!(error.contains(&free) && hint.contains("listening: "), "{done:?}");
+    drop(neighbour);
+}
+
+#[test]
+fn missing_groups_and_namespaces() {
+    for arguments in [["--cgroup", "/no/such/group"], ["--netns", "no-such-namespace"]] {
+        let done = parshall(&["attach", arguments[0], arguments[1]]);
+        assert!(done.error_and_hint().0.contains(arguments[1]), "{done:?}");
+    }
+}
+
+#[test]
+fn a_process_that_exits_during_the_window() {
+    let what = "a subject that exits half-way";
+    if !has(&["python3"], what) {
+        return;
+    }
+    let rungs = if common::btf(what) { &["btf", "procfs"][..] } else { &["procfs"] };
+    for rung in rungs {
+        let pair = Pair::start(&["--rounds", "60"]);
+        let pid = pair.client.pid();
+        // Its parent must reap it, or it remains as a zombie.
+        let client = std::thread::spawn(move || drop_when_done(pair));
+        let done = parshall(&["attach", "--pid", &pid.to_string(), "--for", "20s", "--format", "json", "--rung", rung]);
+        client.join().unwrap();
+        let report = done.orderly().report();
+        assert!(report.window_s > 0.5 && report.window_s < 19.0, "{rung}: {}", report.window_s);
+        assert_eq!(verdict(&report), CAUSE, "{rung}: {report:#?}");
+    }
+}
+
+fn drop_when_done(mut pair: Pair) {
+    pair.client.wait_for_end();
+}
+
+#[test]
+fn a_process_in_other_namespaces() {
+    let what = "subjects in other pid and network namespaces";
+    if !has(&["python3", "unshare", "ip"], what) || !common::btf(what) {
+        return;
+    }
+    let script = format!("ip link set lo up; exec python3 {} fork", service_py());
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--pid", "--fork", "--kill-child", "sh", "-c", &script]);
+    let (inside, port) = common::serve_with(&mut command);
+    let parent = inside.children()[0];
+    let pids = common::children(parent);
+    let [server, client] = pids[..] else { panic!("two children: {pids:?}") };
+    for pids in [&[server][..], &[client], &[server, client]] {
+        let named: Vec<String> = pids.iter().flat_map(|pid| ["--pid".to_owned(), pid.to_string()]).collect();
+        let named: Vec<&str> = named.iter().map(String::as_str).collect();
+        let report = parshall(&[&["attach", "--for", "1s", "--format", "json"], &named[..]].concat()).report();
+        assert_eq!(verdict(&report), CAUSE, "{pids:?}: {report:#?}");
+        assert_eq!(report.subject.pids, pids, "as this host numbers them");
+    }
+    let port = port.to_string();
+    let by_port = ["attach", "--port", &port, "--for", "1s", "--format", "json"];
+    let elsewhere = parshall(&by_port);
+    assert!(elsewhere.error_and_hint().1.contains("--netns"), "{elsewhere:?}");
+    let report = parshall(&[&by_port[..], &["--netns", "all"]].concat()).report();
+    assert_eq!(verdict(&report), CAUSE, "by port: {report:#?}");
+}
+
+#[test]
+fn a_program_without_symbols() {
+    let what = "stacks of a stripped program";
+    if !has(&["cc", "strip"], what) || !common::btf(what) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (program, file) = (scratch.file("stripped"), scratch.file("case.json"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/stripped.c");
+    let built = finish(Command::new("cc").args(["-O1", "-fno-omit-frame-pointer", "-o"]).arg(&program).arg(source));
+    assert_eq!(built.code, Some(0), "{built:?}");
+    assert_eq!(finish(Command::new("strip").arg(&program)).code, Some(0));
+    let (running, _) = common::serve_with(&mut Command::new(&program));
+    let pid = running.pid().to_string();
+    let report =
+        parshall(&["attach", "--pid", &pid, "--for", "1s", "--format", "json", "--save", file.to_str().unwrap()]);
+    let report = report.orderly().report();
+    assert_eq!(verdict(&report), "user-cpu-bound", "{report:#?}");
+    let capture = common::capture(&file);
+    let frames = capture.stacks.iter().flat_map(|stack| &stack.frames).filter(|frame| !frame.kernel);
+    let own: Vec<&str> = frames.filter(|f| f.module.ends_with("stripped")).map(|f| f.name.as_str()).collect();
+    assert!(own.iter().any(|name| name.starts_with("0x")), "addresses in place of names: {:?}", capture.stacks);
+    assert!(own.iter().all(|name| !name.contains("a_name_that_strip_removes")), "{own:?}");
+}
+
+/// Starts a stalling load of the lab as the user nobody: server and client in one process.
+fn load_of_nobody(binary: &str) -> Running {
+    let mut command = Command::new(binary);
+    command.args(["lab", "load", "rpc-echo", "--clients", "4", "--for", "20s"]).uid(NOBODY).gid(NOBODY);
+    let running = begin(&mut command);
+    // It reports that it is ready before its connections are open.
+    std::thread::sleep(Duration::from_millis(700));
+    running
+}
+
+#[test]
+fn without_root() {
+    let scratch = Scratch::shared();
+    let copy = common::is_root().then(|| scratch.parshall());
+    let binary = copy.as_ref().map_or(PARSHALL, |copy| copy.to_str().unwrap());
+    let as_nobody = |arguments: &[&str]| {
+        let mut command = Command::new(binary);
+        command.args(arguments);
+        if common::is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    };
+    let load = if common::is_root() { load_of_nobody(binary) } else { own_load(binary) };
+    let pid = load.pid().to_string();
+    let attach = ["attach", "--pid", &pid, "--for", "1s"];
+    let report = finish(&mut as_nobody(&[&attach[..], &["--format", "json"]].concat())).orderly().report();
+    assert_eq!(report.rung, Rung::Procfs, "{report:#?}");
+    assert!(!report.blind.is_empty() && report.time.flows.n >= 4, "{report:#?}");
+    assert_eq!(verdict(&report), CAUSE, "{report:#?}");
+    let text = finish(&mut as_nobody(&attach));
+    assert!(text.stdout.contains("rung procfs") && text.stdout.contains(CAUSE), "{text:?}");
+    if common::is_root() {
+        // A process of another user: the report says what could be observed and what could not.
+        let (idle, _) = service(&["idle"]);
+        let done = finish(&mut as_nobody(&["attach", "--pid", &idle.pid().to_string(), "--for", "500ms"]));
+        assert!(done.orderly().stdout.contains("root") || done.stderr.contains("hint: "), "{done:?}");
+        // The whole host as well.
+        let done = finish(&mut as_nobody(&["attach", "--all", "--for", "500ms"]));
+        assert_eq!(done.orderly().code, Some(0), "{done:?}");
+    }
+}
+
+fn own_load(binary: &str) -> Running {
+    let running = begin(Command::new(binary).args(["lab", "load", "rpc-echo", "--clients", "4", "--for", "20s"]));
+    std::thread::sleep(Duration::from_millis(700));
+    running
+}
+
+#[test]
+fn a_lower_rung_by_choice() {
+    if !has(&["python3"], "--rung procfs") {
+        return;
+    }
+    let pair = Pair::start(&[]);
+    let port = pair.port.to_string();
+    let report = parshall(&["attach", "--port", &port, "--for", "1s", "--format", "json", "--rung", "procfs"]).report();
+    assert_eq!((report.rung, verdict(&report).as_str()), (Rung::Procfs, CAUSE), "{report:#?}");
+    let twin = Pair::start(&["--nodelay", "--pause-ms", "1"]);
+    let port = twin.port.to_string();
+    let report = parshall(&["attach", "--port", &port, "--for", "1s", "--format", "json", "--rung", "procfs"]).report();
+    assert_ne!(report.verdict.status, Status::Cause, "{report:#?}");
+}
+
+/// `attach` after a shell script, in a mount namespace of its own.
+fn attach_after(script: &str, pair: &Pair) -> Done {
+    let script = format!("{script}; exec {PARSHALL} attach --port {} --for 1s --format json", pair.port);
+    finish(Command::new("unshare").args(["--mount", "--propagation", "private", "sh", "-ec", &script]))
+}
+
+#[test]
+fn hosts_that_lack_something() {
+    let what = "hosts without BTF, tracefs, capabilities or descriptors";
+    if !has(&["python3", "unshare", "mount", "setpriv"], what) || !common::btf(what) {
+        return;
+    }
+    let pair = Pair::start(&[]);
+    let empty = Scratch::new();
+    let empty = empty.file("");
+    let hide = |path: &str| format!("if [ -d {path} ]; then mount --bind {} {path}; fi", empty.display());
+    let hosts = [
+        ("no BTF", "mount --bind /dev/null /sys/kernel/btf/vmlinux".to_owned(), None),
+        ("no tracefs", format!("{}; {}", hide("/sys/kernel/tracing"), hide("/sys/kernel/debug")), None),
+        ("no /sys/kernel", hide("/sys/kernel"), None),
+        ("no cgroups", hide("/sys/fs/cgroup"), None),
+        ("no kallsyms", "mount --bind /dev/null /proc/kallsyms".to_owned(), None),
+        ("capabilities", drop_capabilities(pair.port), Some(Rung::Procfs)),
+    ];
+    for (host, script, rung) in &hosts {
+        let report = attach_after(script, &pair).orderly().report();
+        println!("{host}: rung {}, {}, {:?}", report.rung.as_str(), verdict(&report), report.blind);
+        assert_eq!(verdict(&report), CAUSE, "{host}: {report:#?}");
+        assert!(report.rung == Rung::Btf || !report.blind.is_empty(), "{host}: it says why: {report:#?}");
+        assert!(rung.is_none_or(|rung| report.rung == rung), "{host}: {report:#?}");
+    }
+}
+
+/// A script that drops the capabilities that probes need, as for root in a container. It ends with `exec`.
+fn drop_capabilities(port: u16) -> String {
+    format!(
+        "exec setpriv --bounding-set=-bpf,-perfmon,-sys_admin --inh-caps=-all \
+         {PARSHALL} attach --port {port} --for 1s --format json"
+    )
+}
+
+#[test]
+fn a_low_descriptor_limit_is_no_panic() {
+    if !has(&["python3"], "few descriptors") {
+        return;
+    }
+    let pair = Pair::start(&[]);
+    for limit in [4, 8, 16, 32, 64] {
+        let script =
+            format!("ulimit -n {limit}; exec {PARSHALL} attach --port {} --for 500ms --format json", pair.port);
+        let done = finish(Command::new("sh").args(["-c", &script]));
+        // A report, possibly from a lower rung, or an error with a hint.
+        assert!(done.orderly().code == Some(0) || done.stderr.starts_with("error: "), "{limit}: {done:?}");
+    }
+}
+
+#[test]
+fn the_whole_host() {
+    let done = parshall(&["attach", "--all", "--for", "1s", "--format", "json"]);
+    let report = done.orderly().report();
+    assert!(report.window_s >= 1.0, "{}", report.window_s);
+}
+
+#[test]
+fn a_full_ring_is_counted_shown_and_lowers_the_confidence() {
+    let what = "a full ring";
+    if !has(&["python3"], what) || !common::btf(what) {
+        return;
+    }
+    // Each closed connection leaves two records of 2 kB in a ring buffer of 4 MiB.
+    let (_server, port) = service(&["serve"]);
+    let port = port.to_string();
+    let churn: Vec<(Running, u16)> = (0..3).map(|_| service(&["churn", "--port", &port])).collect();
+    let mut command = Command::new(PARSHALL);
+    command.args(["attach", "--port", &port, "--for", "7s", "--format", "json"]).stderr(Stdio::piped());
+    let running = begin(&mut command);
+    std::thread::sleep(Duration::from_millis(700));
+    running.signal("-STOP");
+    std::thread::sleep(Duration::from_millis(4500));
+    running.signal("-CONT");
+    let report = running.finish().orderly().report();
+    drop(churn);
+    println!("lost {} of {}, {:?}", report.probe.lost_events, report.probe.events, report.verdict);
+    assert!(report.probe.lost_events > 0, "{report:#?}");
+    assert!(report.verdict.confidence < Confidence::High, "{report:#?}");
+}
+
+/// The scheduling policy of a process (field 41 of /proc/PID/stat). None if it has ended.
+fn policy(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    if fields[0] == "Z" { None } else { fields.get(38)?.parse().ok() }
+}
+
+#[test]
+fn an_observation_runs_at_sched_idle() {
+    const SCHED_IDLE: u32 = 5;
+    const CAP_SYS_NICE: u64 = 1 << 23;
+    let what = "observing in the background";
+    if !has(&["python3"], what) || !common::btf(what) {
+        return;
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
+    if u64::from_str_radix(held, 16).unwrap() & CAP_SYS_NICE == 0 || policy(std::process::id()) != Some(0) {
+        return common::skip(what, "needs CAP_SYS_NICE and the ordinary scheduling policy");
+    }
+    let pair = Pair::start(&[]);
+    let attach = begin(Command::new(PARSHALL).args(["attach", "--port", &pair.port.to_string(), "--for", "1s"]));
+    // It starts there, and leaves it soon on a busy host.
+    let seen = std::iter::from_fn(|| policy(attach.pid())).any(|policy| policy == SCHED_IDLE);
+    let done = attach.finish();
+    assert!(seen && done.code == Some(0), "{done:?}");
+}
+
+#[test]
+fn a_fifo_in_place_of_a_perf_map() {
+    let what = "a FIFO in place of /tmp/perf-PID.map";
+    if !has(&["python3", "mkfifo"], what) || !common::btf(what) {
+        return;
+    }
+    let pair = Pair::start(&[]);
+    let maps: Vec<String> =
+        [pair.server.pid(), pair.client.pid()].iter().map(|pid| format!("/tmp/perf-{pid}.map")).collect();
+    assert!(Command::new("mkfifo").args(&maps).status().unwrap().success());
+    let scratch = Scratch::new();
+    let case = scratch.file("case.json");
+    // Saving a case resolves all symbols.
+    let port = pair.port.to_string();
+    let done = parshall(&["attach", "--port", &port, "--for", "1s", "--save", case.to_str().unwrap()]);
+    maps.iter().for_each(|map| std::fs::remove_file(map).unwrap());
+    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{done:?}");
+    assert!(case.exists());
+}

@@ -1,0 +1,56 @@
+//! Log lines of ended connections.
+use super::kit::{Relay, Service, exchange, get, listener, until, unused_address, value};
+
+fn lines(path: &std::path::Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{l}: {e}"))).collect()
+}
+
+#[test]
+fn a_line_for_each_connection_in_a_file_that_can_be_rotated() {
+    let service = Service::start("s");
+    let (listen, dead) = (unused_address(), unused_address());
+    let scratch = crate::common::Scratch::new();
+    let log = scratch.file("log");
+    let config = format!(
+        "log = \"{}\"\n{}{}",
+        log.display(),
+        listener("web", listen, &[service.address]),
+        listener("dead", dead, &[unused_address()])
+    );
+    let relay = Relay::start(&config);
+    exchange(listen).unwrap();
+    assert!(exchange(dead).is_err());
+    until("two lines", || lines(&log).len() == 2);
+    let all = lines(&log);
+    let web = all.iter().find(|l| l["listener"] == "web").unwrap();
+    assert_eq!(web["schema"], "parshall.relay-log/1");
+    assert_eq!((&web["reason"], &web["protocol"]), (&"finished".into(), &"tcp".into()));
+    assert_eq!((&web["up"]["bytes"], &web["down"]["bytes"]), (&6.into(), &8.into()));
+    assert_eq!(web["target"], service.address.to_string());
+    assert!(web["client"].as_str().unwrap().starts_with("127.") && web["duration_ms"].as_f64().unwrap() > 0.0);
+    assert_eq!(web["up"]["engines"], serde_json::json!(["copy"]));
+    let dead = all.iter().find(|l| l["listener"] == "dead").unwrap();
+    assert_eq!((&dead["reason"], dead.get("target")), (&"connect-refused".into(), None));
+    let rotated = scratch.file("log.1");
+    std::fs::rename(&log, &rotated).unwrap();
+    relay.reload(&config);
+    exchange(listen).unwrap();
+    until("a line in the new file", || lines(&log).len() == 1);
+    assert_eq!(lines(&rotated).len(), 2);
+}
+
+#[test]
+fn lines_that_a_full_disk_loses_are_counted_and_traffic_goes_on() {
+    let service = Service::start("s");
+    let (listen, metrics) = (unused_address(), unused_address());
+    let config = format!("log = \"/dev/full\"\nmetrics = \"{metrics}\"\n{}", listener("a", listen, &[service.address]));
+    let relay = Relay::start(&config);
+    for _ in 0..20 {
+        assert_eq!(exchange(listen).unwrap(), "s");
+    }
+    until("the lines are counted", || {
+        value(&get(metrics, "/metrics").unwrap().1, &["relay_log_lines_lost_total"]) == 20.0
+    });
+    assert_eq!(relay.count("cannot write the log"), 1, "reported once");
+}

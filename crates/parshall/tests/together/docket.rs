@@ -1,0 +1,135 @@
+//! Judges a recorded capture of each case of bench/docket: real programs with known causes. Needs neither root nor the programs.
+//!
+//! `DOCKET_RUNS=DIR cargo test -p parshall --test together docket` takes the missing recordings from a directory that `bench/docket/run --into
+//! DIR` has filled: of each case the first capture whose verdict is as expected, before and after it was thinned.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use crate::common;
+use crate::common::thin::thinned;
+use parshall_core::judge::judge;
+use parshall_evidence::Capture;
+use serde::Deserialize;
+
+/// The most bytes of one file.
+const BYTES_MAX: usize = 60_000;
+/// The zstd level of recordings.
+const LEVEL: i32 = 19;
+
+/// What the test needs of a case file.
+#[derive(Debug, Deserialize)]
+struct Case {
+    #[serde(skip)]
+    name: String,
+    expect: Expect,
+}
+
+#[derive(Debug, Deserialize)]
+struct Expect {
+    status: Vec<String>,
+    #[serde(default)]
+    causes: Vec<String>,
+    #[serde(default)]
+    hop: Vec<Hop>,
+    leaf: Option<Hop>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Hop {
+    process: String,
+    waits_on: Option<String>,
+    cause: Option<String>,
+}
+
+fn place(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn cases() -> Vec<Case> {
+    let files = fs::read_dir(place("../../bench/docket/cases")).unwrap().map(|entry| entry.unwrap().path());
+    let read = |path: PathBuf| {
+        let case: Case =
+            toml::from_str(&fs::read_to_string(&path).unwrap()).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        Case { name: path.file_stem().unwrap().to_str().unwrap().to_owned(), ..case }
+    };
+    let mut cases: Vec<Case> = files.filter(|path| path.extension().is_some_and(|e| e == "toml")).map(read).collect();
+    cases.sort_by(|a, b| a.name.cmp(&b.name));
+    cases
+}
+
+fn recording(case: &Case) -> PathBuf {
+    place("tests/docket").join(format!("{}.json.zst", case.name))
+}
+
+/// What is wrong with the verdict on a capture, if anything is.
+fn complaint(case: &Case, capture: &Capture) -> Option<String> {
+    let report = judge(capture);
+    let status = serde_json::to_value(report.verdict.status).unwrap().as_str().unwrap().to_owned();
+    let cause = report.verdict.cause.unwrap_or_default();
+    let expect = &case.expect;
+    if !expect.status.contains(&status) || (status == "cause" && !expect.causes.contains(&cause)) {
+        return Some(format!("{}: {status} {cause}, not {:?} {:?}", case.name, expect.status, expect.causes));
+    }
+    let chain = report.chain.unwrap_or_default();
+    for (n, want) in expect.hop.iter().enumerate() {
+        let hop = chain.hops.get(n).cloned().unwrap_or_default();
+        let is_next = want.waits_on.as_ref().is_none_or(|next| hop.waits_on.starts_with(next));
+        if !hop.process.starts_with(&want.process) || !is_next {
+            return Some(format!("{}: hop {n} is {hop:?}, not {want:?}", case.name));
+        }
+    }
+    let leaf = &chain.leaf;
+    let is_right = |want: &Hop| {
+        leaf.process.starts_with(&want.process) && want.cause.as_ref().is_none_or(|cause| leaf.cause == *cause)
+    };
+    let wrong = expect.leaf.as_ref().filter(|want| !is_right(want));
+    wrong.map(|want| format!("{}: the leaf is {leaf:?}, not {want:?}", case.name))
+}
+
+/// Takes the recording of a case from the runs in a directory.
+fn take(case: &Case, runs: &Path) {
+    for run in 0..20 {
+        let file = runs.join(format!("{}-{run}.capture", case.name));
+        if !file.exists() {
+            continue;
+        }
+        let whole = common::capture(&file);
+        if complaint(case, &whole).is_some() {
+            continue;
+        }
+        let thin = thinned(whole);
+        let packed = zstd::encode_all(&serde_json::to_vec(&thin).unwrap()[..], LEVEL).unwrap();
+        if complaint(case, &thin).is_none() && packed.len() <= BYTES_MAX {
+            return fs::write(recording(case), packed).unwrap();
+        }
+    }
+}
+
+fn take_missing() {
+    static TAKEN: Once = Once::new();
+    TAKEN.call_once(|| {
+        let Some(runs) = std::env::var_os("DOCKET_RUNS") else { return };
+        let missing = cases().into_iter().filter(|case| !recording(case).exists());
+        missing.for_each(|case| take(&case, Path::new(&runs)));
+    });
+}
+
+#[test]
+fn each_recording_gets_the_verdict_of_its_case() {
+    take_missing();
+    let judged = |case: &Case| {
+        let bytes = zstd::decode_all(&fs::read(recording(case)).unwrap()[..]).unwrap();
+        complaint(case, &serde_json::from_slice(&bytes).unwrap())
+    };
+    let wrong: Vec<String> = cases().iter().filter(|case| recording(case).exists()).filter_map(judged).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn each_case_has_a_recording() {
+    take_missing();
+    let missing: Vec<String> = cases().into_iter().filter(|c| !recording(c).exists()).map(|c| c.name).collect();
+    assert!(missing.is_empty(), "make them with bench/docket/run: {missing:?}");
+}
