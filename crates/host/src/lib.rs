@@ -4,6 +4,7 @@
 #![warn(missing_docs)]
 
 pub mod cgroup;
+pub mod control_client;
 pub mod control_socket;
 pub mod error;
 pub mod flags;

@@ -4,6 +4,7 @@
 //! SO_REUSEPORT are one socket that all workers watch.
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,6 +13,7 @@ use parshall_sys::stream_socket::{self, Found, StreamAddr};
 
 use super::service::options;
 use super::udp;
+use parshall_host::control_socket;
 use parshall_host::error::UserError;
 
 /// The sockets of a listener, by worker.
@@ -186,16 +188,12 @@ pub fn copies(sockets: &Sockets) -> anyhow::Result<Sockets> {
     sockets.iter().map(copy).collect::<std::io::Result<_>>().context("no descriptor for a listener")
 }
 
-/// Removes the path of a Unix socket on which no process listens: a relay that was killed leaves it behind.
+/// Removes the path of a Unix socket on which no process listens: a relay that was killed leaves it behind. If it cannot be
+/// removed, bind(2) fails and that is reported.
 pub fn remove_stale(path: &str) {
-    use std::os::unix::fs::FileTypeExt;
-    if path.starts_with('@') || !std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
-        return;
-    }
-    let refused = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused;
-    if std::os::unix::net::UnixStream::connect(path).is_err_and(|e| refused(&e)) {
-        // If it cannot be removed, bind(2) fails and that is reported.
-        std::fs::remove_file(path).ok();
+    // An abstract name ends with its socket.
+    if !path.starts_with('@') {
+        control_socket::remove_if_unserved(Path::new(path));
     }
 }
 
@@ -299,6 +297,24 @@ mod tests {
         let unix = listener(Endpoint::Unix(path));
         let _live = open(&unix, 1, &mut Pool::default()).expect("the stale path is removed");
         assert!(hint(&unix).contains("`ss -lxp`"));
+    }
+
+    #[test]
+    fn a_path_whose_listener_accepts_nothing_is_not_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let busy =
+            socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM.nonblocking(), None).expect("made");
+        let address = socket2::SockAddr::unix(&path).expect("short");
+        busy.bind(&address).expect("bound");
+        busy.listen(0).expect("it listens");
+        let queued = |_| {
+            let client = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM.nonblocking(), None);
+            client.and_then(|client| client.connect(&address).map(|()| client)).ok()
+        };
+        let _full: Vec<_> = (0..10).map_while(queued).collect();
+        remove_stale(path.to_str().expect("UTF-8"));
+        assert!(path.exists());
     }
 
     /// The hint for a listener that cannot be opened.

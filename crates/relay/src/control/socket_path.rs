@@ -4,7 +4,7 @@
 //! the relay becomes, who can connect to it and remove it.
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,9 @@ use parshall_host::control_socket::{self, BoundPath, is_served};
 use parshall_sys::privileges::{User, current};
 
 use crate::open::Pool;
+
+/// Sockets that are looked at in one directory: the owner of a directory must not keep others busy with it.
+const SOCKETS_MAX: usize = 1024;
 
 /// The directory for relays that root has started.
 const SYSTEM: &str = "/run/parshall";
@@ -101,10 +104,11 @@ fn remove_dead(directory: &Path) {
     all(directory).iter().for_each(|path| control_socket::remove_if_unserved(path));
 }
 
-/// The control sockets in a directory.
+/// The control sockets in a directory, at most [`SOCKETS_MAX`]. A link is none: it may lead to the socket of another program.
 fn all(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.path());
-    let mut all: Vec<PathBuf> = entries.filter(|path| is_relay_socket_name(path)).collect();
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket())).map(|e| e.path());
+    let mut all: Vec<PathBuf> = sockets.filter(|path| is_relay_socket_name(path)).take(SOCKETS_MAX).collect();
     all.sort();
     all
 }
@@ -147,6 +151,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let _alive = UnixListener::bind(of_pid(dir.path(), 1)).expect("bound");
         drop(UnixListener::bind(of_pid(dir.path(), 2)).expect("bound"));
+        std::os::unix::fs::symlink(of_pid(dir.path(), 1), of_pid(dir.path(), 3)).expect("a link");
         assert_eq!(alive(&[dir.path().to_owned()]), [of_pid(dir.path(), 1)]);
         remove_dead(dir.path());
         assert!(of_pid(dir.path(), 1).exists() && !of_pid(dir.path(), 2).exists());

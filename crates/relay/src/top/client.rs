@@ -1,6 +1,5 @@
 //! A client of a relay's control socket.
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,14 +8,19 @@ use anyhow::Context;
 use crate::control::snapshot::{SCHEMA, Snapshot};
 use crate::control::socket::Ask;
 use crate::control::socket_path;
+use parshall_host::control_client::{ControlClient, Limits};
 use parshall_host::error::UserError;
 
-/// A relay that does not reply within this time is stopped or hangs.
-const IO_TIMEOUT: Duration = Duration::from_secs(5);
+/// A relay that has not replied in full within this time is stopped or hangs. A snapshot has some 700 bytes a listener, so the
+/// longest is that of 45,000 listeners.
+const LIMITS: Limits = Limits { time: Duration::from_secs(5), bytes: 32 << 20 };
+
+/// Paths in the error for several relays.
+const LISTED_MAX: usize = 20;
 
 #[derive(Debug)]
 pub struct Client {
-    stream: BufReader<UnixStream>,
+    stream: ControlClient,
     path: PathBuf,
 }
 
@@ -27,29 +31,28 @@ impl Client {
             Some(path) => path,
             None => only(socket_path::alive(&socket_path::searched()))?,
         };
-        let stream = UnixStream::connect(&path).map_err(|e| refusal(&path, &e))?;
-        stream.set_read_timeout(Some(IO_TIMEOUT))?;
-        stream.set_write_timeout(Some(IO_TIMEOUT))?;
-        Ok(Self { stream: BufReader::new(stream), path })
+        let stream = ControlClient::connect(&path, LIMITS).map_err(|e| refusal(&path, &e))?;
+        Ok(Self { stream, path })
     }
 
     pub fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
         let mut request = serde_json::to_string(&Ask::Snapshot)?;
         request.push('\n');
-        let mut reply = String::new();
-        let asked = self.stream.get_mut().write_all(request.as_bytes());
-        let read = asked.and_then(|()| self.stream.read_line(&mut reply));
         let gone = || UserError::new(format!("the relay at {} has ended", self.path.display()), "start it again");
-        match read {
-            Ok(0) => return Err(gone().into()),
+        let reply = match self.stream.ask(request.as_bytes()) {
+            Ok(reply) if reply.is_empty() => return Err(gone().into()),
             Err(e) if matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
                 return Err(gone().into());
             }
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => {
                 let what = format!("the relay at {} does not answer", self.path.display());
                 return Err(UserError::new(what, "it may be stopped: `ps` says so").into());
             }
-            result => result?,
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+                let what = format!("what answers at {} is no relay: {e}", self.path.display());
+                return Err(UserError::new(what, "`ss -xlp` names the program that listens there").into());
+            }
+            reply => reply.with_context(|| format!("asking the relay at {}", self.path.display()))?,
         };
         let unknown = || format!("what answers at {} is no relay of this version", self.path.display());
         let snapshot: Snapshot = serde_json::from_str(&reply).with_context(unknown)?;
@@ -71,7 +74,10 @@ fn only(paths: Vec<PathBuf>) -> Result<PathBuf, UserError> {
             ))
         }
         several => {
-            let list: Vec<String> = several.iter().map(|p| p.display().to_string()).collect();
+            let mut list: Vec<String> = several.iter().take(LISTED_MAX).map(|p| p.display().to_string()).collect();
+            if several.len() > LISTED_MAX {
+                list.push("...".to_owned());
+            }
             Err(UserError::new(format!("{} relays run: {}", several.len(), list.join(", ")), name))
         }
     }
@@ -83,6 +89,7 @@ fn refusal(path: &Path, error: &io::Error) -> UserError {
             "the socket is for the user that started the relay: become that user, or root"
         }
         io::ErrorKind::ConnectionRefused => "the relay that made it has ended: start it again",
+        io::ErrorKind::WouldBlock => "it accepts no connection and may be stopped: `ps` says so",
         _ => "check the path: it is `control` in the relay's configuration",
     };
     UserError::new(format!("no relay answers at {}: {error}", path.display()), hint)

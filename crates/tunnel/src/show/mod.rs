@@ -2,13 +2,13 @@
 mod text;
 
 use std::fs;
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use parshall_host::control_client::{ControlClient, Limits};
 use parshall_host::error::UserError;
 use parshall_host::output::{Format, print};
 use serde::Serialize;
@@ -17,10 +17,8 @@ use crate::control::path::{DIRECTORY, of_interface};
 use crate::control::report::{REPORT_KEY, Report, SCHEMA};
 use crate::request::ShowRequest;
 
-/// How long a tunnel may take to answer.
-const TIME_MAX: Duration = Duration::from_secs(10);
-/// More than the report of 100,000 peers.
-const ANSWER_LEN_MAX: u64 = 64 << 20;
+/// How long a tunnel may take to answer, and more than the report of 100,000 peers.
+const LIMITS: Limits = Limits { time: Duration::from_secs(10), bytes: 64 << 20 };
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -85,13 +83,8 @@ fn all() -> anyhow::Result<Vec<Report>> {
 
 /// None if another program answers, which does not know the request.
 fn ask(name: &str) -> io::Result<Option<Report>> {
-    let mut stream = UnixStream::connect(of_interface(Path::new(DIRECTORY), name))?;
-    stream.set_read_timeout(Some(TIME_MAX))?;
-    stream.set_write_timeout(Some(TIME_MAX))?;
-    stream.write_all(b"report=1\n\n")?;
-    stream.shutdown(std::net::Shutdown::Write)?;
-    let mut answer = String::new();
-    stream.take(ANSWER_LEN_MAX).read_to_string(&mut answer)?;
+    let client = ControlClient::connect(&of_interface(Path::new(DIRECTORY), name), LIMITS)?;
+    let answer = client.ask_once(b"report=1\n\n")?;
     let line = answer.lines().find_map(|line| line.strip_prefix(REPORT_KEY)?.strip_prefix('='));
     line.map(serde_json::from_str).transpose().map_err(io::Error::from)
 }

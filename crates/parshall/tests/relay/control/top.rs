@@ -1,7 +1,7 @@
 //! `relay top` and the control socket.
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
 use super::kit::{Relay, Service, TIMEOUT, exchange, listener, unused_address};
@@ -48,6 +48,23 @@ fn without_a_relay_top_is_an_error() {
     assert_eq!(done.code, Some(1));
     let (error, hint) = done.error_and_hint();
     assert!(error.contains("no relay answers at") && hint.contains("path"), "{error}\n{hint}");
+}
+
+#[test]
+fn a_reply_without_an_end_is_given_up() {
+    let scratch = Scratch::new();
+    let path = scratch.file("endless");
+    let listener = UnixListener::bind(&path).unwrap();
+    // Another user's process may answer in a directory of that user. It stops when the reader closes.
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        while stream.write_all(&[b' '; 65_536]).is_ok() {}
+    });
+    let done = finish(Command::new(PARSHALL).args(["relay", "top", "--control"]).arg(&path));
+    server.join().unwrap();
+    assert_eq!(done.code, Some(1), "{done:?}");
+    let (error, _) = done.error_and_hint();
+    assert!(error.contains("the reply is longer than"), "{error}");
 }
 
 #[test]
