@@ -1,14 +1,16 @@
 //! The log of ended connections: one JSON line each (`parshall.relay-log/1` in docs/json.md), written by a thread of its
-//! own. Where the log is slow or cannot be written, lines are lost and counted; traffic never waits for it.
+//! own. Where the log is slow or cannot be written, lines are lost and counted; neither traffic nor the end of the relay waits
+//! for it.
+use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use parshall_core::relay::config::{LogTo, Protocol};
@@ -22,14 +24,35 @@ use parshall_host::utc::iso;
 
 /// Bytes after which lines are written although more are queued.
 const BUFFER: usize = 64 * 1024;
+/// PIPE_BUF (pipe(7)): a pipe that poll(2) finds writable takes this much without waiting.
+const PIPE_BYTES: usize = 4096;
+/// How often a log whose reader does not read is looked at, and how long it is waited for at the end and when another log takes
+/// its place.
+const LOOK: Duration = Duration::from_millis(100);
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// How long the end waits for the thread: it may be in write(2) to a file system that does not answer.
+const END_MAX: Duration = Duration::from_secs(3);
 
 /// State that the log thread shares with others.
 #[derive(Debug, Default)]
 struct Shared {
     /// The sink to switch to, which the log thread takes.
     next: Mutex<Option<Sink>>,
+    /// The relay ends.
+    ending: AtomicBool,
     written: AtomicU64,
     lost: AtomicU64,
+}
+
+impl Shared {
+    fn next(&self) -> MutexGuard<'_, Option<Sink>> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the present sink is not waited for much longer: another one is to take its place, or the relay ends.
+    fn is_leaving(&self) -> bool {
+        self.ending.load(Ordering::Relaxed) || self.next().is_some()
+    }
 }
 
 /// A handle of the log thread.
@@ -38,6 +61,8 @@ pub struct Log {
     shared: Arc<Shared>,
     wake: SyncSender<Vec<Closed>>,
     thread: JoinHandle<()>,
+    /// Disconnected when the thread has ended.
+    ended: Receiver<Infallible>,
 }
 
 #[derive(Debug, Clone)]
@@ -56,31 +81,31 @@ impl LogCounts {
 #[derive(Debug)]
 pub enum Sink {
     Nowhere,
-    Stdout(io::Stdout),
-    /// Opened to append.
+    /// A regular file, opened to append.
     File(File),
+    /// A pipe, FIFO, socket or terminal, whose reader may not read; and since when it has been waited for while it is left.
+    Pipe(File, Option<Instant>),
 }
 
 impl Sink {
     pub fn open(to: &LogTo) -> anyhow::Result<Self> {
-        Ok(match to {
-            LogTo::Nowhere => Self::Nowhere,
-            LogTo::Stdout => Self::Stdout(io::stdout()),
-            LogTo::File(path) => {
-                let file = open(path);
-                Self::File(file.map_err(|e| {
-                    let what = format!("cannot write the log {path}: {e}");
-                    UserError::new(what, "check the path and its rights, or set another one")
-                })?)
-            }
-        })
+        let file = match to {
+            LogTo::Nowhere => return Ok(Self::Nowhere),
+            LogTo::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
+            LogTo::File(path) => open(path).map_err(|e| {
+                let what = format!("cannot write the log {path}: {e}");
+                UserError::new(what, "check the path and its rights, or set another one")
+            })?,
+        };
+        Ok(if file.metadata()?.is_file() { Self::File(file) } else { Self::Pipe(file, None) })
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Writes whole lines. Where a reader does not read, it waits while `leaving` is false, and [`WAIT_MAX`] longer.
+    fn write(&mut self, lines: &[u8], leaving: impl Fn() -> bool) -> io::Result<()> {
         match self {
             Self::Nowhere => Ok(()),
-            Self::Stdout(stdout) => stdout.write_all(bytes).and_then(|()| stdout.flush()),
-            Self::File(file) => file.write_all(bytes),
+            Self::File(file) => file.write_all(lines),
+            Self::Pipe(pipe, left_at) => in_pieces(lines, leaving, pipe, left_at),
         }
     }
 }
@@ -97,17 +122,55 @@ fn open(path: &str) -> io::Result<File> {
     OpenOptions::new().append(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
+/// Writes to a pipe. A thread in write(2) could not be told to stop, so it only writes what is taken at once.
+fn in_pieces(
+    mut lines: &[u8],
+    leaving: impl Fn() -> bool,
+    mut pipe: &File,
+    left_at: &mut Option<Instant>,
+) -> io::Result<()> {
+    while !lines.is_empty() {
+        if !is_writable(pipe)? {
+            if leaving() && left_at.get_or_insert_with(Instant::now).elapsed() >= WAIT_MAX {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "its reader does not read"));
+            }
+            continue;
+        }
+        match pipe.write(&lines[..lines.len().min(PIPE_BYTES)]) {
+            Ok(written) => lines = &lines[written..],
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Waits for at most [`LOOK`] until the log takes bytes, or fails.
+fn is_writable(log: &File) -> io::Result<bool> {
+    let mut asked = [rustix::event::PollFd::new(log, rustix::event::PollFlags::OUT)];
+    let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
+    match rustix::event::poll(&mut asked, Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 impl Log {
     /// Starts the thread, which writes the batches of `ended`. `wake` is a sender of that queue.
     pub fn start(sink: Sink, wake: SyncSender<Vec<Closed>>, ended: Receiver<Vec<Closed>>) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared::default());
         let mut writer =
             Writer { sink, buffer: Vec::new(), lines: 0, torn: false, failing: false, shared: shared.clone() };
+        let (running, has_ended) = channel();
         let thread = std::thread::Builder::new()
             .name("relay-log".into())
-            .spawn(move || writer.run(&ended))
+            .spawn(move || {
+                let _running = running;
+                writer.run(&ended);
+            })
             .context("no thread for the log")?;
-        Ok(Self { shared, wake, thread })
+        Ok(Self { shared, wake, thread, ended: has_ended })
     }
 
     pub fn counts(&self) -> LogCounts {
@@ -116,16 +179,24 @@ impl Log {
 
     /// Writes to another sink from now on.
     pub fn switch(&self, sink: Sink) {
-        *self.shared.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
+        *self.shared.next() = Some(sink);
         // If the queue is full, the thread is awake.
         self.wake.try_send(Vec::new()).ok();
     }
 
-    /// Waits until all lines are written. The workers must have ended.
+    /// Waits until all lines are written or lost. The workers must have ended. A log that is stuck is left behind.
     pub fn finish(self) {
+        self.shared.ending.store(true, Ordering::Relaxed);
         drop(self.wake);
-        if self.thread.join().is_err() {
-            tracing::error!("the log thread panicked");
+        match self.ended.recv_timeout(END_MAX) {
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::warn!("the log is stuck: its last lines are lost");
+            }
+            _ => {
+                if self.thread.join().is_err() {
+                    tracing::error!("the log thread panicked");
+                }
+            }
         }
     }
 }
@@ -161,9 +232,12 @@ impl Writer {
     }
 
     fn switch_sink(&mut self) {
-        let next = self.shared.next.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(next) = next {
-            self.flush();
+        if self.shared.next().is_none() {
+            return;
+        }
+        // First, because this one is not waited for as long as there is a next one.
+        self.flush();
+        if let Some(next) = self.shared.next().take() {
             self.sink = next;
             self.torn = false;
         }
@@ -189,7 +263,7 @@ impl Writer {
         if self.buffer.is_empty() {
             return;
         }
-        let result = self.sink.write(&self.buffer);
+        let result = self.sink.write(&self.buffer, || self.shared.is_leaving());
         self.buffer.clear();
         let lines = std::mem::take(&mut self.lines);
         match result {
@@ -295,6 +369,9 @@ mod tests {
     use crate::service::Service;
     use crate::stats::Fallback;
 
+    /// Each has more than 300 bytes.
+    const LINES: u64 = 1000;
+
     fn closed() -> Closed {
         let target = Target { endpoint: Endpoint::Name("db.example".into(), 5432), weight: 1 };
         let listen = Endpoint::Ip("127.0.0.1:9000".parse().expect("an address"));
@@ -379,6 +456,56 @@ mod tests {
         assert_eq!(counts.written(), 1);
         let mut bytes = [0; 100];
         assert!(io::Read::read(&mut &reader, &mut bytes).expect("a line") > 0);
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_holds_up_neither_the_end_nor_the_next_log() {
+        for ends in [true, false] {
+            let (reader, writer) = io::pipe().expect("a pipe");
+            let (sender, receiver) = sync_channel(LINES as usize);
+            let sink = Sink::Pipe(File::from(std::os::fd::OwnedFd::from(writer)), None);
+            let log = Log::start(sink, sender.clone(), receiver).expect("a thread");
+            let counts = log.counts();
+            // Far more than the 64 KiB of a pipe.
+            (0..LINES).for_each(|_| sender.send(vec![closed()]).expect("it runs"));
+            until(|| rustix::io::ioctl_fionread(&reader).is_ok_and(|bytes| bytes > 32 * 1024));
+            let (ended, end) = channel();
+            std::thread::spawn(move || {
+                if !ends {
+                    log.switch(Sink::Nowhere);
+                    let limit = Instant::now() + Duration::from_secs(20);
+                    while log.shared.next().is_some() && Instant::now() < limit {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    ended.send(log.shared.next().is_none()).ok();
+                }
+                drop(sender);
+                log.finish();
+                ended.send(true).ok();
+            });
+            assert!(end.recv_timeout(Duration::from_secs(30)).expect("it does not wait for the reader"));
+            assert!(counts.lost() > 0, "what is not written is counted: {}", counts.written());
+            drop(reader);
+        }
+    }
+
+    #[test]
+    fn a_slow_reader_gets_every_line() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let (sender, receiver) = sync_channel(LINES as usize);
+        let sink = Sink::Pipe(File::from(std::os::fd::OwnedFd::from(writer)), None);
+        let log = Log::start(sink, sender.clone(), receiver).expect("a thread");
+        let counts = log.counts();
+        (0..LINES).for_each(|_| sender.send(vec![closed()]).expect("it runs"));
+        drop(sender);
+        let read = std::thread::spawn(move || {
+            let mut text = String::new();
+            io::Read::read_to_string(&mut reader, &mut text).expect("text");
+            text.lines().count() as u64
+        });
+        until(|| counts.written() == LINES);
+        log.finish();
+        assert_eq!((read.join().expect("read"), counts.lost()), (LINES, 0));
     }
 
     #[test]

@@ -1,4 +1,8 @@
 //! Log lines of ended connections.
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
+
 use super::kit::{Relay, Service, exchange, get, listener, until, unused_address, value};
 
 fn lines(path: &std::path::Path) -> Vec<serde_json::Value> {
@@ -53,4 +57,25 @@ fn lines_that_a_full_disk_loses_are_counted_and_traffic_goes_on() {
         value(&get(metrics, "/metrics").unwrap().1, &["relay_log_lines_lost_total"]) == 20.0
     });
     assert_eq!(relay.count("cannot write the log"), 1, "reported once");
+}
+
+#[test]
+fn a_log_whose_reader_does_not_read_does_not_hold_up_the_end() {
+    let scratch = crate::common::Scratch::new();
+    let fifo = scratch.file("log");
+    if !Command::new("mkfifo").arg(&fifo).status().is_ok_and(|status| status.success()) {
+        return parshall_testkit::skip("a log that is a FIFO", "needs mkfifo");
+    }
+    // A reader that never reads, such as a log shipper that was stopped.
+    let _reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
+    let (dead, metrics) = (unused_address(), unused_address());
+    let head = format!("drain = \"1s\"\nlog = \"{}\"\nmetrics = \"{metrics}\"\n", fifo.display());
+    let mut relay = Relay::start(&(head + &listener("dead", dead, &[unused_address()])));
+    // Each has a line of some 300 bytes; a pipe takes 65,536.
+    for _ in 0..600 {
+        assert!(exchange(dead).is_err());
+    }
+    relay.signal("TERM");
+    assert_eq!(relay.end(), Some(0), "{}", relay.stderr());
+    assert_eq!(relay.count("cannot write the log: its reader does not read"), 1, "{}", relay.stderr());
 }
