@@ -68,15 +68,16 @@ impl Adjustment {
                         self.listener
                     );
                 }
-                let each = |socket: &OwnedFd| stream_socket::adjust(socket, address, *backlog, before, options);
+                let each = |socket: &Arc<OwnedFd>| stream_socket::adjust(socket, address, *backlog, before, options);
                 Ok(self.sockets.iter().flatten().try_for_each(each)?)
             }
             Change::Datagrams { options, steer } => {
                 let mut sockets = self.sockets.iter().flatten();
                 sockets.clone().for_each(|socket| udp::sockets::set_listener_buffers(socket, options));
                 // Steering is set on one socket for all of a port.
+                let count = sockets.clone().count();
                 match sockets.next().filter(|_| *steer) {
-                    Some(socket) => open::steer_by_source(socket, self.sockets.len()),
+                    Some(socket) => open::steer_by_source(socket, count),
                     None => Ok(()),
                 }
             }

@@ -32,5 +32,5 @@ pub struct Assigned {
     /// This worker's counters for it.
     pub stats: Arc<ListenerStats>,
     /// Its socket; None to keep the one that the worker has on the same address.
-    pub socket: Option<OwnedFd>,
+    pub socket: Option<Arc<OwnedFd>>,
 }

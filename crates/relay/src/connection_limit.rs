@@ -1,15 +1,37 @@
-//! A limit on open connections and UDP sessions that all threads share. It is asked when one begins and when one ends, never
+//! A limit on open connections or UDP sessions that all threads share. It is asked when one begins and when one ends, never
 //! while bytes move.
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use parshall_core::relay::{Ns, episode};
 use parshall_sys::eventfd;
+
+/// Reports in the log what happens again and again once an episode, whichever threads it happens in.
+#[derive(Debug, Default)]
+pub struct Episodes {
+    /// When it happened last; 0 for never.
+    last: AtomicU64,
+}
+
+impl Episodes {
+    /// It happens. Whether that begins an episode.
+    pub fn begins(&self, now: Ns) -> bool {
+        let before = self.last.swap(now.max(1), Ordering::Relaxed);
+        episode::begins((before > 0).then_some(before), now)
+    }
+}
 
 #[derive(Debug)]
 pub struct ConnectionLimit {
-    max: u32,
+    max: AtomicU32,
     open: AtomicU32,
+    /// Connections or sessions that came at the limit.
+    pub at_limit: Episodes,
+    /// Those for which descriptors, memory or local ports were lacking.
+    pub shortages: Episodes,
+    /// A thread is at the limit and has no session of its own to end: another thread has to end one.
+    wanted: AtomicBool,
     /// The eventfds of threads that stopped accepting at the limit; they are signalled once a connection ends.
     waiting: Mutex<Vec<Arc<OwnedFd>>>,
     any_waiting: AtomicBool,
@@ -19,8 +41,11 @@ impl ConnectionLimit {
     /// At most `max` connections at a time; None is no limit.
     pub fn new(max: Option<u32>) -> Arc<Self> {
         Arc::new(Self {
-            max: max.unwrap_or(u32::MAX),
+            max: AtomicU32::new(max.unwrap_or(u32::MAX)),
             open: AtomicU32::new(0),
+            at_limit: Episodes::default(),
+            shortages: Episodes::default(),
+            wanted: AtomicBool::new(false),
             waiting: Mutex::default(),
             any_waiting: AtomicBool::new(false),
         })
@@ -44,7 +69,8 @@ impl ConnectionLimit {
 
     /// Counts a connection; false at the limit.
     pub fn try_acquire(&self) -> bool {
-        let one_more = |open: u32| (open < self.max).then(|| open + 1);
+        let max = self.max();
+        let one_more = |open: u32| (open < max).then(|| open + 1);
         self.open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_ok()
     }
 
@@ -54,17 +80,38 @@ impl ConnectionLimit {
     }
 
     pub fn max(&self) -> u32 {
-        self.max
+        self.max.load(Ordering::SeqCst)
     }
 
-    /// Whether one more connection may open.
-    pub fn has_free(&self) -> bool {
-        self.open.load(Ordering::SeqCst) < self.max
+    /// Changes the limit. What is open above it stays.
+    pub fn set_max(&self, max: u32) {
+        if self.max.swap(max, Ordering::SeqCst) < max {
+            self.wake_waiting();
+        }
+    }
+
+    /// Whether this many more connections may open.
+    pub fn has_free(&self, connections: u32) -> bool {
+        self.open.load(Ordering::SeqCst).saturating_add(connections) <= self.max()
+    }
+
+    /// Asks the other threads to end a session.
+    pub fn want_one(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether another thread asks to end a session. One thread gets true.
+    pub fn take_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Relaxed)
     }
 
     /// A connection has ended: wakes the threads that wait for that.
     pub fn release(&self) {
         self.open.fetch_sub(1, Ordering::SeqCst);
+        self.wake_waiting();
+    }
+
+    fn wake_waiting(&self) {
         if self.any_waiting.swap(false, Ordering::SeqCst) {
             for wake in self.waiting.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
                 eventfd::signal(&wake);
@@ -85,7 +132,7 @@ mod tests {
     #[test]
     fn a_thread_at_the_limit_is_woken_when_a_connection_ends() {
         let (limit, wake) = (ConnectionLimit::new(Some(1)), Arc::new(eventfd::new().expect("a descriptor")));
-        assert!(limit.acquire(&wake) && !limit.acquire(&wake) && !limit.has_free());
+        assert!(limit.acquire(&wake) && !limit.acquire(&wake) && !limit.has_free(1));
         let epoll = parshall_sys::epoll::Epoll::new().expect("a descriptor");
         epoll.add(&wake, 1, parshall_sys::epoll::READABLE).expect("watched");
         let mut events = parshall_sys::epoll::Events::with_capacity(1);
@@ -96,6 +143,24 @@ mod tests {
         assert!(!woken());
         limit.release();
         assert!(woken() && limit.try_acquire() && !limit.try_acquire());
+        parshall_sys::eventfd::reset(&wake);
+        assert!(!limit.acquire(&wake));
+        limit.set_max(1);
+        let mut woken = || {
+            epoll.wait(&mut events, std::time::Duration::ZERO).expect("epoll");
+            !events.is_empty()
+        };
+        assert!(!woken());
+        limit.set_max(2);
+        assert!(woken() && limit.try_acquire() && !limit.try_acquire());
+    }
+
+    #[test]
+    fn one_thread_is_asked_to_end_a_session() {
+        let limit = ConnectionLimit::new(Some(1));
+        assert!(!limit.take_wanted());
+        limit.want_one();
+        assert!(limit.take_wanted() && !limit.take_wanted());
     }
 
     #[test]

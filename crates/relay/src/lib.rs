@@ -21,6 +21,7 @@ mod log;
 mod management;
 mod notify;
 mod open;
+mod own_address;
 mod record;
 pub mod request;
 mod run;

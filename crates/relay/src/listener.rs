@@ -14,7 +14,7 @@ pub struct RunningListener {
     pub stats: Vec<Arc<ListenerStats>>,
     /// The address it listens on, with the port that the kernel chose.
     pub bound: String,
-    /// Duplicates of the workers' sockets, by worker. A successor gets them.
+    /// The workers' sockets, by worker. A successor gets them.
     pub sockets: Arc<Sockets>,
 }
 

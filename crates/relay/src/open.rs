@@ -2,9 +2,10 @@
 //!
 //! Each worker has a socket of its own on each port (SO_REUSEPORT). Unix sockets and sockets that systemd opened without
 //! SO_REUSEPORT are one socket that all workers watch.
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -16,8 +17,9 @@ use super::udp;
 use parshall_host::control_socket;
 use parshall_host::error::UserError;
 
-/// The sockets of a listener, by worker.
-pub type Sockets = Vec<Vec<OwnedFd>>;
+/// The sockets of a listener, by worker. The workers and the main thread, which hands them to a successor, share each
+/// descriptor: a range of ports needs one for each port and thread.
+pub type Sockets = Vec<Vec<Arc<OwnedFd>>>;
 
 /// Tries to bind an address in use, [`RETRY_PAUSE`] apart: the last owner may be closing it, or have been killed, and the
 /// kernel frees the sockets of a ring in the background.
@@ -98,29 +100,53 @@ pub fn open(listener: &Listener, workers: usize, pool: &mut Pool) -> anyhow::Res
     let refused = |e: std::io::Error| refusal(listener, &e);
     match (found.first().map(|(found, _)| found.shares), &address) {
         (Some(true), _) => {
-            let mut sockets: Sockets = (0..workers).map(|_| Vec::new()).collect();
-            for (number, (_, socket)) in found.into_iter().enumerate() {
-                sockets[number % workers].push(socket);
-            }
-            for lacking in sockets.iter_mut().filter(|s| s.is_empty()) {
-                lacking.push(listen(&address, listener, true).map_err(refused)?);
+            let mut sockets = deal(found.into_iter().map(|(_, socket)| socket), workers);
+            for place in 0..workers {
+                if sockets[place].is_empty() {
+                    let added = share_instead(listen(&address, listener, true).map(Arc::new), &sockets);
+                    sockets[place].push(added.map_err(refused)?);
+                }
             }
             Ok(sockets)
         }
-        (Some(false), _) => for_all(found.into_iter().map(|(_, socket)| socket).collect(), workers),
+        (Some(false), _) => Ok(for_all(found.into_iter().map(|(_, socket)| socket).collect(), workers)),
         (None, StreamAddr::Unix(path)) => {
             remove_stale(path);
-            for_all(vec![listen(&address, listener, false).map_err(refused)?], workers)
+            Ok(for_all(vec![listen(&address, listener, false).map_err(refused)?], workers))
         }
         (None, StreamAddr::Ip(ip)) => {
             // SO_REUSEPORT also shares the port with other processes of this user: bind without it first, to see them.
             let alone = first(&address, listener).map_err(refused)?;
             let ip = stream_socket::local_ip(alone.as_raw_fd())?.unwrap_or(*ip);
             drop(alone);
-            let one = |_| listen(&StreamAddr::Ip(ip), listener, true).map(|s| vec![s]).map_err(refused);
+            let one = |_| listen(&StreamAddr::Ip(ip), listener, true).map(|s| vec![Arc::new(s)]).map_err(refused);
             Ok((0..workers).map(one).collect::<Result<_, _>>()?)
         }
     }
+}
+
+/// Deals sockets out to workers. None is closed: it may have clients in its queue, and the process that it comes from may keep
+/// it open, so that the kernel goes on choosing it.
+fn deal(sockets: impl Iterator<Item = OwnedFd>, workers: usize) -> Sockets {
+    let mut dealt: Sockets = (0..workers).map(|_| Vec::new()).collect();
+    for (number, socket) in sockets.enumerate() {
+        dealt[number % workers].push(Arc::new(socket));
+    }
+    dealt
+}
+
+/// A socket that was to be added to inherited ones; or one of these, which several workers then watch.
+fn share_instead(added: std::io::Result<Arc<OwnedFd>>, inherited: &Sockets) -> std::io::Result<Arc<OwnedFd>> {
+    match (added, inherited.iter().flatten().next()) {
+        (Err(error), Some(socket)) if cannot_join(&error) => Ok(socket.clone()),
+        (added, _) => added,
+    }
+}
+
+/// Whether a socket cannot be added to inherited ones because another user has opened them: only sockets of one user share a
+/// port, and a relay that has become another user may not be allowed to open the port at all.
+fn cannot_join(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EACCES))
 }
 
 /// Opens a UDP socket per worker. The kernel sends the datagrams of a client always to the same one.
@@ -131,22 +157,30 @@ fn open_datagrams(
     pool: &mut Pool,
 ) -> anyhow::Result<Sockets> {
     let StreamAddr::Ip(mut ip) = *address else { anyhow::bail!("{} is no address for datagrams", listener.listen) };
-    let mut found = pool.take(address, true).into_iter().map(|(_, socket)| UdpSocket::from(socket));
+    let found = pool.take(address, true);
     let refused = |e: std::io::Error| refusal(listener, &e);
-    let mut sockets: Vec<UdpSocket> = found.by_ref().take(workers).collect();
-    if sockets.is_empty() {
+    for (_, socket) in &found {
+        udp::sockets::adopt(socket, &ip).map_err(refused)?;
+    }
+    let inherited = !found.is_empty();
+    let mut sockets = deal(found.into_iter().map(|(_, socket)| socket), workers);
+    if !inherited {
         // As for TCP: without SO_REUSEPORT, to see other processes.
         ip = udp::sockets::free_address(ip).map_err(refused)?;
     }
-    while sockets.len() < workers {
-        sockets.push(udp::sockets::listen(ip, &listener.sockets).map_err(refused)?);
+    for own in sockets.iter_mut().filter(|own| own.is_empty()) {
+        match udp::sockets::listen(ip, &listener.sockets) {
+            Ok(socket) => own.push(Arc::new(socket.into())),
+            // A client's datagrams must not be read by several workers, so this one gets none.
+            Err(error) if inherited && cannot_join(&error) => {}
+            Err(error) => return Err(refused(error).into()),
+        }
     }
     // The limits of a source are kept by one thread, so all datagrams of a source must come to that thread.
-    let sockets: Vec<OwnedFd> = sockets.into_iter().map(OwnedFd::from).collect();
-    if let (true, Some(first)) = (limits_sources(listener), sockets.first()) {
-        steer_by_source(first, workers)?;
+    if let (true, Some(first)) = (limits_sources(listener), sockets.iter().flatten().next()) {
+        steer_by_source(first, sockets.iter().flatten().count())?;
     }
-    Ok(sockets.into_iter().map(|socket| vec![socket]).collect())
+    Ok(sockets)
 }
 
 /// Whether a UDP listener has limits of a source, which one thread keeps.
@@ -154,10 +188,9 @@ pub fn limits_sources(listener: &Listener) -> bool {
     listener.limits.per_source.is_some() || listener.limits.rate.is_some()
 }
 
-/// Sends all datagrams of a source to one of the sockets that share this socket's port.
-pub fn steer_by_source(socket: &OwnedFd, workers: usize) -> anyhow::Result<()> {
-    let socket = UdpSocket::from(socket.try_clone()?);
-    udp::sockets::steer_by_source(&socket, workers as u32).context("the kernel cannot steer datagrams by source")
+/// Sends all datagrams of a source to one of the `sockets` that share this socket's port.
+pub fn steer_by_source(socket: &OwnedFd, sockets: usize) -> anyhow::Result<()> {
+    udp::sockets::steer_by_source(socket, sockets as u32).context("the kernel cannot steer datagrams by source")
 }
 
 fn listen(address: &StreamAddr, listener: &Listener, share: bool) -> std::io::Result<OwnedFd> {
@@ -176,16 +209,10 @@ fn first(address: &StreamAddr, listener: &Listener) -> std::io::Result<OwnedFd> 
     }
 }
 
-/// Duplicates of all sockets for every worker.
-fn for_all(sockets: Vec<OwnedFd>, workers: usize) -> anyhow::Result<Sockets> {
-    let copy = |_| sockets.iter().map(OwnedFd::try_clone).collect::<std::io::Result<Vec<_>>>();
-    (0..workers).map(copy).collect::<std::io::Result<_>>().context("no descriptor for a listener")
-}
-
-/// Duplicates for the workers. The originals stay in the main thread, for a successor.
-pub fn copies(sockets: &Sockets) -> anyhow::Result<Sockets> {
-    let copy = |all: &Vec<OwnedFd>| all.iter().map(OwnedFd::try_clone).collect::<std::io::Result<Vec<_>>>();
-    sockets.iter().map(copy).collect::<std::io::Result<_>>().context("no descriptor for a listener")
+/// All sockets for every worker.
+fn for_all(sockets: Vec<OwnedFd>, workers: usize) -> Sockets {
+    let sockets: Vec<Arc<OwnedFd>> = sockets.into_iter().map(Arc::new).collect();
+    vec![sockets; workers]
 }
 
 /// Removes the path of a Unix socket on which no process listens: a relay that was killed leaves it behind. If it cannot be
@@ -245,6 +272,8 @@ fn first_address(name: &str, port: u16) -> anyhow::Result<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+
     use parshall_core::relay::config::Target;
 
     use super::*;
@@ -262,22 +291,55 @@ mod tests {
     fn inherited_sockets_are_distributed_to_workers() {
         let first = open(&on(0), 3, &mut Pool::default()).expect("opened");
         let port = stream_socket::local_ip(first[0][0].as_raw_fd()).expect("bound").expect("IP").port();
-        let inodes = |s: &[&OwnedFd]| -> Vec<_> {
-            s.iter().map(|s| std::fs::read_link(format!("/proc/self/fd/{}", s.as_raw_fd())).expect("open")).collect()
+        let inodes = |sockets: &Sockets| -> Vec<_> {
+            let link = |s: &Arc<OwnedFd>| std::fs::read_link(format!("/proc/self/fd/{}", s.as_raw_fd())).expect("open");
+            let mut inodes: Vec<_> = sockets.iter().flatten().map(link).collect();
+            inodes.sort();
+            inodes
         };
-        let before = inodes(&first.iter().flatten().collect::<Vec<_>>());
+        let before = inodes(&first);
         let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let place = elsewhere.local_addr().expect("bound");
-        let mut pool = Pool::new(first.into_iter().flatten().chain([elsewhere.into()]).collect());
+        let mut pool = Pool::new(handed_over(first).chain([elsewhere.into()]).collect());
         // With fewer workers one gets two sockets: none is closed with clients in its queue.
         let second = open(&on(port), 2, &mut pool).expect("taken over");
         assert_eq!(second.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
-        let mut after = inodes(&second.iter().flatten().collect::<Vec<_>>());
-        after.sort();
-        let mut before = before;
-        before.sort();
-        assert_eq!(after, before);
+        assert_eq!(inodes(&second), before);
         assert_eq!(pool.rest(), [place.to_string()]);
+    }
+
+    /// The sockets as a successor gets them.
+    fn handed_over(sockets: Sockets) -> impl Iterator<Item = OwnedFd> {
+        sockets.into_iter().flatten().map(|socket| socket.try_clone().expect("a descriptor"))
+    }
+
+    fn udp_on(address: SocketAddr) -> Listener {
+        Listener { protocol: Protocol::Udp, ..listener(Endpoint::Ip(address)) }
+    }
+
+    #[test]
+    fn datagram_sockets_of_more_threads_all_have_a_worker() {
+        let first = open(&udp_on(SocketAddr::from(([127, 0, 0, 1], 0))), 4, &mut Pool::default()).expect("opened");
+        let place = stream_socket::local_ip(first[0][0].as_raw_fd()).expect("bound").expect("IP");
+        let mut pool = Pool::new(handed_over(first).collect());
+        let second = open(&udp_on(place), 3, &mut pool).expect("taken over");
+        assert_eq!(second.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1]);
+    }
+
+    #[test]
+    fn a_datagram_socket_of_systemd_serves_several_workers_as_our_own() {
+        let theirs = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let place = theirs.local_addr().expect("bound");
+        let sockets = open(&udp_on(place), 3, &mut Pool::new(vec![theirs.into()])).expect("taken");
+        assert_eq!(sockets.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 1]);
+        let all: Vec<UdpSocket> = handed_over(sockets).map(UdpSocket::from).collect();
+        // The kernel chooses by the client's port.
+        let heard = (0..200).find(|_| {
+            UdpSocket::bind("127.0.0.1:0").expect("a socket").send_to(b"x", place).expect("loopback");
+            std::thread::sleep(Duration::from_millis(1));
+            all[1..].iter().any(|socket| socket.recv(&mut [0; 1]).is_ok())
+        });
+        assert!(heard.is_some(), "the added sockets get datagrams, too");
     }
 
     #[test]

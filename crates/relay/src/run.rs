@@ -48,7 +48,7 @@ enum Event {
     /// The successor is ready (its pid), or why it failed.
     Successor(Result<u32, String>),
     /// The file of a reload was read.
-    Read(anyhow::Result<NewConfig>),
+    Read(anyhow::Result<Box<NewConfig>>),
     /// The names of a configuration were looked up.
     Resolved(Resolved),
 }
@@ -82,6 +82,8 @@ struct Main {
     program: Program,
     threads: usize,
     limits: ProcessLimits,
+    /// `max-connections` and `max-sessions` at the start.
+    most: (Option<u32>, Option<u32>),
     relay: Relay,
     /// The first configuration, until it is started.
     opened: Option<(Prepared, Opened)>,
@@ -122,6 +124,7 @@ impl Main {
         give_up_privileges(&config, user.as_ref())?;
         Ok(Self {
             limits: ProcessLimits::new(&config, threads, parshall_sys::limits::descriptors()),
+            most: (config.global.max_connections, config.global.max_sessions),
             config,
             source,
             program,
@@ -163,8 +166,8 @@ impl Main {
             control.stop();
             return Ok(false);
         };
-        all_reachable(&services, &found)?;
-        warn_unresolved(&found);
+        any_reachable(&services, &found)?;
+        warn_unresolved(&services, &found);
         let events = self.events.0.clone();
         let ended = move || drop(events.send(Event::WorkerEnded));
         let (wake, lines) = self.relay.start(&self.config, self.limits, ended)?;
@@ -208,8 +211,12 @@ impl Main {
             tracing::info!("metrics on http://{address}/metrics");
         }
         let limit = parshall_sys::limits::descriptors();
-        let (threads, max) = (plural(self.threads as u64, "thread", "threads"), self.limits.connections);
-        tracing::info!("started: {threads}, at most {max} connections ({limit} descriptors)");
+        let threads = plural(self.threads as u64, "thread", "threads");
+        let (tcp, udp): (Vec<_>, Vec<_>) = listeners.iter().partition(|running| running.is_tcp());
+        let connections = (!tcp.is_empty()).then(|| format!("{} connections", self.limits.connections));
+        let sessions = (!udp.is_empty()).then(|| format!("{} sessions", self.limits.sessions));
+        let most: Vec<String> = connections.into_iter().chain(sessions).collect();
+        tracing::info!("started: {threads}, at most {} ({limit} descriptors)", most.join(" and "));
         if let Some(mut pipe) = predecessor {
             // A predecessor that is gone has stopped accepting already.
             pipe.write_all(READY).ok();
@@ -324,26 +331,40 @@ impl Main {
     }
 }
 
-/// Fails if none of the targets of a listener has an address.
-fn all_reachable(services: &[Arc<Service>], found: &Resolved) -> anyhow::Result<()> {
-    for service in services {
-        if service.targets.iter().any(|t| !t.addresses().is_empty()) {
-            continue;
-        }
-        let first = service.config.targets.first().map(|t| &t.endpoint);
-        let Some(Endpoint::Name(name, _)) = first else { continue };
-        let why = found.why(name).unwrap_or("no address is known");
-        let what = format!("{}: the name {name} cannot be resolved: {why}", service.config.name);
-        return Err(
-            UserError::new(what, "check the spelling; `getent hosts NAME` looks it up as the relay does").into()
-        );
-    }
-    Ok(())
+/// Whether a target has an address.
+fn is_reachable(service: &Service) -> bool {
+    service.targets.iter().any(|target| !target.addresses().is_empty())
 }
 
-fn warn_unresolved(found: &Resolved) {
+/// Fails if no listener has a target with an address. Where some have, the others do not stop them: their names are looked up
+/// again.
+fn any_reachable(services: &[Arc<Service>], found: &Resolved) -> anyhow::Result<()> {
+    match services.first() {
+        Some(first) if !services.iter().any(|service| is_reachable(service)) => Err(unresolved(first, found).into()),
+        _ => Ok(()),
+    }
+}
+
+/// The error for a listener none of whose targets has an address.
+fn unresolved(service: &Service, found: &Resolved) -> UserError {
+    let names = service.config.targets.iter().filter_map(|target| match &target.endpoint {
+        Endpoint::Name(name, _) => Some(name),
+        _ => None,
+    });
+    let name = names.clone().find(|name| found.why(name).is_some()).or_else(|| names.clone().next());
+    let name = name.map_or("of its target", String::as_str);
+    let why = found.why(name).unwrap_or("it has no other address than that of the listener itself");
+    let what = format!("{}: the name {name} cannot be resolved: {why}", service.config.name);
+    UserError::new(what, "check the spelling; `getent hosts NAME` looks it up as the relay does")
+}
+
+fn warn_unresolved(services: &[Arc<Service>], found: &Resolved) {
     for (name, why) in found.unresolved() {
-        tracing::warn!("the name {name} cannot be resolved: {why}; it is looked up again, and the other targets serve");
+        tracing::warn!("the name {name} cannot be resolved: {why}; it is looked up again");
+    }
+    for service in services.iter().filter(|service| !is_reachable(service)) {
+        let name = &service.config.name;
+        tracing::warn!("{name}: none of its targets has an address yet; its clients are refused until one has");
     }
 }
 

@@ -3,7 +3,7 @@
 //! A configuration takes effect in two steps. [`Relay::prepare`] opens new listeners and changes nothing if it fails;
 //! [`Relay::commit`] cannot fail.
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use parshall_core::relay::Ns;
-use parshall_core::relay::backoff::Capacity;
+use parshall_core::relay::backoff::{Capacity, Demand, listeners_fit};
 use parshall_core::relay::config::{Config, Endpoint, Listener, Protocol, Target};
+use parshall_core::units::plural;
+use parshall_host::error::UserError;
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::eventfd;
 use parshall_sys::stream_socket::StreamAddr;
@@ -22,6 +24,7 @@ use super::command::{Assigned, Command};
 use super::connection_limit::ConnectionLimit;
 use super::listener::RunningListener;
 use super::open::{self, Pool, Sockets};
+use super::own_address::leads_back;
 use super::record::Closed;
 use super::serve_udp::{UdpPrepared, UdpThreads};
 use super::service::Service;
@@ -41,7 +44,7 @@ const APPLY_MAX: Duration = Duration::from_secs(1);
 pub struct Prepared {
     running: Vec<RunningListener>,
     /// By listener, the sockets for the workers; None where they have theirs already.
-    new_sockets: Vec<Option<Sockets>>,
+    new_sockets: Vec<Option<Arc<Sockets>>>,
     /// Socket options of listeners that stay open or were inherited.
     adjustments: Vec<Adjustment>,
     /// None if the UDP listeners do not change.
@@ -84,8 +87,10 @@ pub struct Relay {
     /// Counters of removed listeners, by name: one that is added again continues them.
     gone: HashMap<String, Vec<Arc<ListenerStats>>>,
     udp: UdpThreads,
-    /// Counts the connections and UDP sessions of all threads.
+    /// Counts the TCP connections of all threads.
     connection_limit: Arc<ConnectionLimit>,
+    /// Counts the UDP sessions of all threads.
+    session_limit: Arc<ConnectionLimit>,
 }
 
 #[derive(Debug)]
@@ -103,21 +108,33 @@ impl Handle {
     }
 }
 
+/// What the process may have open.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessLimits {
     /// Of all workers.
-    pub connections: usize,
+    pub connections: u32,
+    /// UDP sessions of all workers.
+    pub sessions: u32,
     pub pipes_per_thread: usize,
 }
 
 impl ProcessLimits {
     /// The limits for `descriptors` (RLIMIT_NOFILE), of which the listeners need some.
     pub fn new(config: &Config, threads: usize, descriptors: u64) -> Self {
-        // A socket per worker and its duplicate.
-        let listening = config.listeners.len() as u64 * threads as u64 * 2;
-        let capacity = Capacity::from_nofile(descriptors.saturating_sub(listening), threads as u32);
-        let connections = config.global.max_connections.map_or(capacity.connections, |n| n.min(capacity.connections));
-        Self { connections: connections as usize, pipes_per_thread: (capacity.pipes as usize).div_ceil(threads.max(1)) }
+        // A socket per worker.
+        let listening = config.listeners.len() as u64 * threads as u64;
+        let demand = Demand {
+            tcp: config.listeners.iter().any(|l| l.protocol == Protocol::Tcp),
+            udp: config.listeners.iter().any(|l| l.protocol == Protocol::Udp),
+            connections: config.global.max_connections,
+            sessions: config.global.max_sessions,
+        };
+        let capacity = Capacity::from_nofile(descriptors.saturating_sub(listening), threads as u32, &demand);
+        Self {
+            connections: capacity.connections,
+            sessions: capacity.sessions,
+            pipes_per_thread: (capacity.pipes as usize).div_ceil(threads.max(1)),
+        }
     }
 }
 
@@ -131,6 +148,7 @@ impl Relay {
             gone: HashMap::new(),
             udp: UdpThreads::default(),
             connection_limit: ConnectionLimit::new(None),
+            session_limit: ConnectionLimit::new(None),
         }
     }
 
@@ -145,20 +163,27 @@ impl Relay {
     ) -> anyhow::Result<(SyncSender<Vec<Closed>>, Receiver<Vec<Closed>>)> {
         let (closed, ended) = sync_channel(LOG_QUEUE);
         let buffer_max = config.listeners.iter().map(|l| l.buffer).max().unwrap_or(0);
-        self.connection_limit = ConnectionLimit::new(Some(limits.connections.try_into().unwrap_or(u32::MAX)));
+        self.set_limits(limits);
         for number in 0..self.threads {
             let parts = (self.connection_limit.clone(), limits.pipes_per_thread, buffer_max);
             self.workers.push(spawn(number, parts, closed.clone(), on_end.clone())?);
         }
         if config.listeners.iter().any(|l| l.protocol == Protocol::Udp) {
-            self.udp = UdpThreads::start(self.threads, &self.connection_limit)?;
+            self.udp = UdpThreads::start(self.threads, &self.session_limit)?;
         }
         Ok((closed, ended))
+    }
+
+    /// Changes the limits of the process, which depend on the listeners. Pipes per thread stay.
+    pub fn set_limits(&self, limits: ProcessLimits) {
+        self.connection_limit.set_max(limits.connections);
+        self.session_limit.set_max(limits.sessions);
     }
 
     /// Opens the listeners that a configuration adds, or takes them from `pool`, and tries the options that it changes. Listeners on the same address
     /// keep their sockets, their counters and the state of their targets. Nothing in use changes before [`Self::commit`].
     pub fn prepare(&self, config: &Config, pool: &mut Pool) -> anyhow::Result<Prepared> {
+        enough_descriptors(config, self.threads)?;
         let mut before = by_address(&self.listeners);
         let named = self.listeners.iter().map(|r| (r.service.config.name.as_str(), r)).collect();
         let mut prepared = Prepared::default();
@@ -176,22 +201,22 @@ impl Relay {
                     if pool.remaining() < inherited {
                         prepared.adjustments.push(Adjustment::of_inherited(&sockets, &bound, listener)?);
                     }
-                    let copies = open::copies(&sockets)?;
-                    (sockets, bound, Some(copies))
+                    (sockets.clone(), bound, Some(sockets))
                 }
             };
             let stats = match old.filter(|o| o.service.config.name == listener.name) {
                 Some(old) => old.stats.clone(),
                 None => self.stats_of(&listener.name, &named),
             };
-            prepared.running.push(RunningListener { service: service(listener, old), stats, bound, sockets });
+            let service = service(listener, old, &bound)?;
+            prepared.running.push(RunningListener { service, stats, bound, sockets });
             prepared.new_sockets.push(new_sockets);
         }
         if self.udp_differs(&prepared) {
             let rows = prepared.running.iter().zip(&prepared.new_sockets).filter(|(row, _)| !row.is_tcp());
             let rows: Vec<_> = rows.map(|(row, new_sockets)| (row, new_sockets.is_some())).collect();
             // Before the relay is started no thread may run, because privileges are given up later.
-            let session_limit = (!self.workers.is_empty()).then_some(&self.connection_limit);
+            let session_limit = (!self.workers.is_empty()).then_some(&self.session_limit);
             prepared.udp = Some(self.udp.prepare(&rows, self.threads, session_limit)?);
         }
         Ok(prepared)
@@ -215,7 +240,7 @@ impl Relay {
 
     /// Puts a configuration into force. Connections of removed listeners may finish until `drain_until`.
     pub fn commit(&mut self, prepared: Prepared, drain_until: Ns) -> Changes {
-        let Prepared { running, mut new_sockets, adjustments, udp, mut paths } = prepared;
+        let Prepared { running, new_sockets, adjustments, udp, mut paths } = prepared;
         paths.0.clear();
         adjustments.iter().for_each(Adjustment::commit);
         let changes = self.changes(&running, &new_sockets);
@@ -225,17 +250,17 @@ impl Relay {
             self.gone.insert(old.service.config.name.clone(), old.stats.clone());
         }
         self.gone.retain(|name, _| !names.contains(name.as_str()));
-        // Drops the duplicates of removed sockets before the workers close theirs: no thread would accept from them.
+        // Drops the sockets of removed listeners here before the workers close them: no thread would accept from them.
         self.listeners = running;
         let (applied, all_have) = channel();
         for (number, worker) in self.workers.iter().enumerate() {
             let mut listeners = Vec::new();
-            for (row, new_sockets) in self.listeners.iter().zip(&mut new_sockets).filter(|(row, _)| row.is_tcp()) {
+            for (row, new_sockets) in self.listeners.iter().zip(&new_sockets).filter(|(row, _)| row.is_tcp()) {
                 let stats = &row.stats[number];
                 let assigned = |socket| Assigned { service: row.service.clone(), stats: stats.clone(), socket };
                 match new_sockets {
                     Some(sockets) => {
-                        listeners.extend(std::mem::take(&mut sockets[number]).into_iter().map(|s| assigned(Some(s))));
+                        listeners.extend(sockets[number].iter().map(|socket| assigned(Some(socket.clone()))));
                     }
                     None => listeners.extend(row.sockets[number].iter().map(|_| assigned(None))),
                 }
@@ -272,7 +297,7 @@ impl Relay {
         self.udp.ended()
     }
 
-    fn changes(&self, running: &[RunningListener], new_sockets: &[Option<Sockets>]) -> Changes {
+    fn changes(&self, running: &[RunningListener], new_sockets: &[Option<Arc<Sockets>>]) -> Changes {
         let mut before = by_address(&self.listeners);
         let mut changes = Changes::default();
         let mut kept = 0;
@@ -295,14 +320,16 @@ impl Relay {
         self.gone.iter()
     }
 
-    /// All listening sockets, for a successor.
+    /// All listening sockets, for a successor. One that several workers watch is passed on once.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.listeners.iter().flat_map(|r| r.sockets.iter().flatten()).map(AsFd::as_fd)
+        let mut known = HashSet::new();
+        let all = self.listeners.iter().flat_map(|r| r.sockets.iter().flatten());
+        all.filter(move |socket| known.insert(socket.as_raw_fd())).map(AsFd::as_fd)
     }
 
     /// Stops accepting; connections may finish until `until`. `handed_over`: another process has the listening sockets.
     pub fn drain(&mut self, until: Ns, handed_over: bool) {
-        // These duplicates would keep the ports open.
+        // They would keep the ports open.
         for row in &mut self.listeners {
             row.sockets = Arc::default();
         }
@@ -334,6 +361,19 @@ impl Relay {
     }
 }
 
+/// Fails if the sockets of the listeners do not fit into the limit of open files.
+fn enough_descriptors(config: &Config, threads: usize) -> anyhow::Result<()> {
+    let (listeners, limit) = (config.listeners.len() as u64, parshall_sys::limits::descriptors());
+    let Err(needed) = listeners_fit(limit, listeners, threads as u32) else { return Ok(()) };
+    let sockets = listeners * threads as u64;
+    let listeners = plural(listeners, "listener", "listeners");
+    let threads = plural(threads as u64, "thread", "threads");
+    let what = format!("{listeners} need {sockets} sockets with {threads}, but the limit is {limit} open files");
+    let hint =
+        format!("raise it to {needed} or more (`ulimit -n`, or LimitNOFILE= of the service), or set fewer `threads`");
+    Err(UserError::new(what, hint).into())
+}
+
 fn address_key(listener: &Listener) -> (Protocol, Endpoint) {
     (listener.protocol, listener.listen.clone())
 }
@@ -347,15 +387,24 @@ fn by_address(listeners: &[RunningListener]) -> HashMap<(Protocol, Endpoint), Ve
     all
 }
 
-/// The service of a listener, with the limiter, the balancing and the targets' state of the one before a reload.
-fn service(listener: &Listener, old: Option<&RunningListener>) -> Arc<Service> {
+/// The service of a listener, with the limiter, the balancing and the targets' state of the one before a reload. Fails if one of
+/// its targets is itself; names are looked at when they are resolved.
+fn service(listener: &Listener, old: Option<&RunningListener>, bound: &str) -> anyhow::Result<Arc<Service>> {
     let limiter = old.filter(|o| o.service.config.limits == listener.limits).map(|o| o.service.limiter.clone());
     let targets = listener.targets.iter().map(|t| state_of(t, old)).collect();
     let mut service = Service::new(listener.clone(), targets, limiter, monotonic_ns());
     if let Some(old) = old.filter(|o| Balancing::serves_both(&o.service.config, listener)) {
         service.balancing = old.service.balancing.clone();
     }
-    Arc::new(service)
+    service.bound = bound.trim_end_matches("/udp").parse().ok();
+    for target in &listener.targets {
+        let (Endpoint::Ip(to), Some(own)) = (&target.endpoint, service.bound) else { continue };
+        if leads_back(own, *to) {
+            let what = format!("{}: {to} would forward to itself", listener.name);
+            return Err(UserError::new(what, "name another target, or listen on another port").into());
+        }
+    }
+    Ok(Arc::new(service))
 }
 
 /// The path or abstract name of a Unix socket.

@@ -2,7 +2,7 @@
 //!
 //! The threads and their sessions stay when the configuration changes: a session keeps the port of its socket.
 use std::fmt::Display;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
@@ -16,6 +16,7 @@ use super::service::Service;
 use super::service::target::TargetState;
 use super::udp;
 use super::udp::plan::{Change, Chooser, UdpListener, UdpPlan};
+use super::udp::sockets::SharedPorts;
 use super::udp::stop::{Order, Stop};
 
 /// A configuration for the UDP threads that is not yet in force.
@@ -58,19 +59,13 @@ impl Chooser for ByRules {
     }
 
     fn answered(&mut self, target: usize, now: Ns, first: bool) {
-        if first {
+        if first || self.service.targets[target].is_failing() {
             self.service.target_succeeded(target, now);
-        } else {
-            self.service.target_reached(target, now);
         }
     }
 
-    fn failed(&mut self, target: usize, now: Ns, answered: bool, why: &dyn Display) {
-        if answered {
-            self.service.target_unreached(target, now, why);
-        } else {
-            self.service.target_failed(target, now, why);
-        }
+    fn failed(&mut self, target: usize, now: Ns, why: &dyn Display) {
+        self.service.target_failed(target, now, why);
     }
 }
 
@@ -78,8 +73,14 @@ impl UdpThreads {
     /// Starts the threads, without listeners.
     pub fn start(threads: usize, session_limit: &Arc<ConnectionLimit>) -> anyhow::Result<Self> {
         let mut started = Self::default();
+        let ports = Arc::new(SharedPorts::default());
         for number in 0..threads {
-            let plan = UdpPlan { listeners: Vec::new(), session_limit: session_limit.clone(), counts: Arc::default() };
+            let plan = UdpPlan {
+                listeners: Vec::new(),
+                session_limit: session_limit.clone(),
+                ports: ports.clone(),
+                counts: Arc::default(),
+            };
             started.threads.push(spawn(number, plan)?);
         }
         Ok(started)
@@ -97,7 +98,7 @@ impl UdpThreads {
             Some(limit) if self.threads.is_empty() && !running.is_empty() => Some(Self::start(threads, limit)?),
             _ => None,
         };
-        let listeners = (0..threads).map(|number| listeners(running, number)).collect::<Result<_, _>>()?;
+        let listeners = (0..threads).map(|number| listeners(running, number)).collect();
         Ok(UdpPrepared { started, listeners })
     }
 
@@ -151,15 +152,14 @@ impl Drop for UdpThreads {
 }
 
 /// The listeners for one thread, with the sockets that it does not have yet.
-fn listeners(running: &[(&RunningListener, bool)], number: usize) -> anyhow::Result<Vec<UdpListener>> {
+fn listeners(running: &[(&RunningListener, bool)], number: usize) -> Vec<UdpListener> {
     let mut listeners = Vec::new();
     for (listener, needs_socket) in running {
-        let socket = listener.sockets.get(number).and_then(|sockets| sockets.first()).filter(|_| *needs_socket);
-        let socket = socket.map(|s| s.try_clone()).transpose().context("no descriptor for a UDP worker")?;
+        let sockets = listener.sockets.get(number).filter(|_| *needs_socket).cloned().unwrap_or_default();
         let mut udp = UdpListener::new(
             &listener.service.config,
             listener.bound.clone(),
-            socket.map(UdpSocket::from),
+            sockets,
             listener.service.targets.clone(),
             Box::new(ByRules { service: listener.service.clone(), order: Vec::new() }),
             admission(&listener.service),
@@ -168,7 +168,7 @@ fn listeners(running: &[(&RunningListener, bool)], number: usize) -> anyhow::Res
         udp.stats = listener.stats[number].clone();
         listeners.push(udp);
     }
-    Ok(listeners)
+    listeners
 }
 
 fn spawn(number: usize, plan: UdpPlan) -> anyhow::Result<Handle> {

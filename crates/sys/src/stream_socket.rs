@@ -191,11 +191,12 @@ fn unfix_buffers(socket: &SockRef<'_>, address: &StreamAddr, options: &Options) 
 }
 
 /// Turns on keepalive probes after this idle time, which counts from the last received segment also when that was long
-/// before this call. Has no effect on Unix sockets.
-pub fn keep_alive(socket: &OwnedFd, idle: Duration) -> io::Result<()> {
+/// before this call. After `probes` of them, `interval` apart, the peer is lost. Has no effect on Unix sockets.
+pub fn keep_alive(socket: &OwnedFd, idle: Duration, interval: Duration, probes: u32) -> io::Result<()> {
     // SO_KEEPALIVE before TCP_KEEPIDLE: only for a running timer does the kernel count the time from the last segment
     // (tcp_sock_set_keepidle_locked() of net/ipv4/tcp.c).
-    SockRef::from(socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(idle))
+    let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(probes);
+    SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
 /// A socket that this process inherited or received.

@@ -41,12 +41,17 @@ impl Checked {
         self.up
     }
 
-    /// A check has ended; the next is due after the interval, a tenth more or less. Returns true if the target has just gone
-    /// up, and false if it has just gone down.
-    pub fn result(&mut self, now: Ns, succeeded: bool, random: u64) -> Option<bool> {
+    /// A check could not be made, which says nothing about the target; the next is due after the interval.
+    pub fn skip(&mut self, now: Ns, random: u64) {
         let interval = interval_ns(&self.check);
         let wait = interval - interval / 10 + random % (interval / 5).max(1);
         self.due = now.saturating_add(wait.max(1));
+    }
+
+    /// A check has ended; the next is due after the interval, a tenth more or less. Returns true if the target has just gone
+    /// up, and false if it has just gone down.
+    pub fn result(&mut self, now: Ns, succeeded: bool, random: u64) -> Option<bool> {
+        self.skip(now, random);
         if succeeded == self.up {
             self.against = 0;
             return None;
@@ -79,6 +84,15 @@ mod tests {
 
     fn check(rise: u32, fall: u32) -> Check {
         Check { interval: Duration::from_secs(10), timeout: Duration::from_secs(2), rise, fall }
+    }
+
+    #[test]
+    fn a_check_that_could_not_be_made_counts_for_nothing() {
+        let mut target = Checked::new(check(1, 2), 0, 0);
+        target.result(0, false, 0);
+        (1..10).for_each(|n| target.skip(n * SECOND, 0));
+        assert!(target.is_up() && target.due() > 9 * SECOND);
+        assert_eq!(target.result(10 * SECOND, false, 0), Some(false));
     }
 
     #[test]

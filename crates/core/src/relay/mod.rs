@@ -12,9 +12,13 @@
 //! - [`connection`]: the state machine of a connection, from accept to close.
 //! - [`deadlines`]: the timers of all connections of a worker.
 //! - [`direction`]: the two peers of a connection and the two directions between them.
+//! - [`episode`]: what is logged once however often it happens.
+//! - [`local_ports`]: which local ports of UDP sessions can serve another target, too.
 //! - [`log_batching`]: when ended connections are passed on to the log.
 //! - [`outage`]: when it is reported that a target is down or up again.
+//! - [`own_address`]: whether a target is the listener itself.
 //! - [`proxy`]: the PROXY protocol.
+//! - [`recency`]: sessions in the order of their last use.
 //! - [`scheduling`]: the scheduling policy of a worker thread.
 //! - [`slots`]: a table whose slots are reused, and ids of its entries that are not.
 //! - [`sources`]: limits on the connections of each client.
@@ -30,9 +34,13 @@ pub mod config;
 pub mod connection;
 pub mod deadlines;
 pub mod direction;
+pub mod episode;
+pub mod local_ports;
 pub mod log_batching;
 pub mod outage;
+pub mod own_address;
 pub mod proxy;
+pub mod recency;
 pub mod scheduling;
 pub mod slots;
 pub mod sources;

@@ -86,6 +86,12 @@ impl<T> Slots<T> {
         if slot.generation == id.generation { slot.entry.as_mut() } else { None }
     }
 
+    /// The entry in this slot, with its id.
+    pub fn at(&self, slot: u32) -> Option<(SlotId, &T)> {
+        let place = self.slots.get(slot as usize)?;
+        Some((SlotId { slot, generation: place.generation }, place.entry.as_ref()?))
+    }
+
     /// Removes the entry with this id.
     pub fn remove(&mut self, id: SlotId) -> Option<T> {
         let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;

@@ -1,18 +1,23 @@
 //! The UDP sessions of one thread: who they belong to, when they end, and who may have another.
 //!
 //! A session is what joins a client's address and port, and the local address it wrote to, with one socket to a target.
-//! Datagrams in either direction keep it. A full table refuses new sessions and never ends a live one before its idle
-//! time: otherwise whoever sends from many addresses could push out everybody else. All memory is bounded by the number
-//! of sessions that the table may hold.
+//! Datagrams in either direction keep it. At a limit a new client takes the place of the session that needs its own least
+//! ([`UdpSessions::dispensable`]): otherwise whoever sends from many addresses could keep all others out for an idle time. All
+//! memory is bounded by the number of sessions that the table may hold.
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use super::Ns;
+use super::direction::Direction;
+use super::recency::{List, Recency};
 use super::slots::{SLOTS_MAX, SlotId, Slots};
 use super::sources::Source;
 
 const SECOND: Ns = 1_000_000_000;
+/// A client that has waited this long is not expected to get an answer any more: resolvers ask again after at most 5 s
+/// (resolv.conf(5)).
+const ANSWER_MAX: Ns = 5 * SECOND;
 
 /// Whose session it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +39,8 @@ pub struct Rules {
     pub per_source: Option<u32>,
     /// Datagrams a second of one source. A second's worth may come at once.
     pub rate: Option<u32>,
+    /// It has a limit on its sessions, at which one of its own makes room.
+    pub limited: bool,
 }
 
 /// Why there is no session.
@@ -51,6 +58,8 @@ pub enum Refusal {
 struct Entry {
     key: Key,
     last: Ns,
+    /// Whether the last datagram was an answer: the index of its lists.
+    answered: bool,
 }
 
 /// What a source has of its limits.
@@ -66,6 +75,14 @@ struct Listener {
     rules: Rules,
     /// It takes no new sessions.
     shut: bool,
+    /// As [`UdpSessions::lists`], of its own sessions; empty if it is not `limited`.
+    lists: [List; 2],
+}
+
+impl Listener {
+    fn new(rules: Rules) -> Self {
+        Self { rules, shut: false, lists: Default::default() }
+    }
 }
 
 /// The sessions of one thread.
@@ -81,13 +98,18 @@ pub struct UdpSessions {
     sources: HashMap<(u32, Source), Used>,
     swept: Ns,
     draining: bool,
+    /// Sessions whose client waits for an answer, and sessions whose last datagram was one.
+    lists: [List; 2],
+    links: Recency,
+    /// The links of the listeners' lists.
+    own_links: Recency,
 }
 
 impl UdpSessions {
     /// An empty table for listeners with these rules, and for at most this many sessions of all of them.
     pub fn new(rules: Vec<Rules>, sessions_max: u32) -> Self {
         Self {
-            listeners: rules.into_iter().map(|rules| Listener { rules, shut: false }).collect(),
+            listeners: rules.into_iter().map(Listener::new).collect(),
             sessions_max: sessions_max.min(SLOTS_MAX) as usize,
             ids: HashMap::new(),
             entries: Slots::default(),
@@ -95,6 +117,9 @@ impl UdpSessions {
             sources: HashMap::new(),
             swept: 0,
             draining: false,
+            lists: Default::default(),
+            links: Recency::default(),
+            own_links: Recency::default(),
         }
     }
 
@@ -112,7 +137,7 @@ impl UdpSessions {
     /// sessions stay; their idle times begin with their last datagrams.
     pub fn set(&mut self, listener: u32, rules: Rules) {
         let place = listener as usize;
-        let new = Listener { rules, shut: false };
+        let new = Listener::new(rules);
         match self.listeners.get_mut(place) {
             Some(old) => *old = new,
             None => self.listeners.push(new),
@@ -120,7 +145,12 @@ impl UdpSessions {
         let entries = &self.entries;
         self.expiries.retain(|Reverse((_, id))| entries.get(*id).is_some_and(|entry| entry.key.listener != listener));
         self.sources.retain(|(of, _), _| *of != listener);
-        for (id, entry) in self.entries.iter().filter(|(_, entry)| entry.key.listener == listener) {
+        let mut own: Vec<_> = self.entries.iter().filter(|(_, entry)| entry.key.listener == listener).collect();
+        own.sort_unstable_by_key(|(id, entry)| (entry.last, *id));
+        for (id, entry) in own {
+            if rules.limited {
+                self.own_links.push(&mut self.listeners[place].lists[usize::from(entry.answered)], id.slot);
+            }
             if rules.idle > 0 {
                 self.expiries.push(Reverse((entry.last.saturating_add(rules.idle), id)));
             }
@@ -142,6 +172,11 @@ impl UdpSessions {
         self.ids.iter().find(|(key, _)| key.listener == listener).map(|(_, id)| *id)
     }
 
+    /// The most sessions from now on; those that are open stay.
+    pub fn set_max(&mut self, sessions_max: u32) {
+        self.sessions_max = sessions_max.min(SLOTS_MAX) as usize;
+    }
+
     /// No new session from now on.
     pub fn drain(&mut self) {
         self.draining = true;
@@ -159,7 +194,7 @@ impl UdpSessions {
 
     /// Begins a session. The key must have none.
     pub fn open(&mut self, key: Key, now: Ns) -> Result<SlotId, Refusal> {
-        let Listener { rules, shut } = self.listeners[key.listener as usize];
+        let Listener { rules, shut, .. } = self.listeners[key.listener as usize];
         if self.draining || shut {
             return Err(Refusal::Draining);
         }
@@ -173,7 +208,9 @@ impl UdpSessions {
             }
             source.sessions += 1;
         }
-        let id = self.entries.insert(Entry { key, last: now }).expect("a table holds far fewer than it can name");
+        let entry = Entry { key, last: now, answered: false };
+        let id = self.entries.insert(entry).expect("a table holds far fewer than it can name");
+        self.link(id.slot, key.listener, false);
         let before = self.ids.insert(key, id);
         debug_assert!(before.is_none(), "the key has a session");
         if rules.idle > 0 {
@@ -182,16 +219,54 @@ impl UdpSessions {
         Ok(id)
     }
 
-    /// A datagram went through, in either direction.
-    pub fn touch(&mut self, id: SlotId, now: Ns) {
-        if let Some(entry) = self.entries.get_mut(id) {
-            entry.last = entry.last.max(now);
+    /// A datagram went through.
+    pub fn touch(&mut self, id: SlotId, now: Ns, direction: Direction) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        entry.last = entry.last.max(now);
+        let answered = direction == Direction::TargetToClient;
+        let before = std::mem::replace(&mut entry.answered, answered);
+        let listener = entry.key.listener;
+        self.unlink(id.slot, listener, before);
+        self.link(id.slot, listener, answered);
+    }
+
+    /// The session to end for a new one of this listener, or of any listener: the one that is idle for longest. A client that
+    /// has waited for an answer for less than 5 s keeps its session as long as there is another.
+    pub fn dispensable(&self, listener: Option<u32>, now: Ns) -> Option<SlotId> {
+        let lists = match listener {
+            Some(listener) => &self.listeners.get(listener as usize)?.lists,
+            None => &self.lists,
+        };
+        let [waiting, answered] = lists.each_ref().map(|list| self.entries.at(list.first()?));
+        match (waiting, answered) {
+            (Some((id, entry)), Some((other, idle))) => {
+                let waits = now.saturating_sub(entry.last) < ANSWER_MAX;
+                Some(if waits || idle.last <= entry.last { other } else { id })
+            }
+            (one, other) => one.or(other).map(|(id, _)| id),
+        }
+    }
+
+    fn link(&mut self, slot: u32, listener: u32, answered: bool) {
+        self.links.push(&mut self.lists[usize::from(answered)], slot);
+        let listener = &mut self.listeners[listener as usize];
+        if listener.rules.limited {
+            self.own_links.push(&mut listener.lists[usize::from(answered)], slot);
+        }
+    }
+
+    fn unlink(&mut self, slot: u32, listener: u32, answered: bool) {
+        self.links.remove(&mut self.lists[usize::from(answered)], slot);
+        let listener = &mut self.listeners[listener as usize];
+        if listener.rules.limited {
+            self.own_links.remove(&mut listener.lists[usize::from(answered)], slot);
         }
     }
 
     /// Ends a session; nothing happens when it is no more.
     pub fn close(&mut self, id: SlotId) -> Option<Key> {
-        let Entry { key, .. } = self.entries.remove(id)?;
+        let Entry { key, answered, .. } = self.entries.remove(id)?;
+        self.unlink(id.slot, key.listener, answered);
         self.ids.remove(&key);
         if let Some(source) = self.sources.get_mut(&source_key(&key)) {
             source.sessions = source.sessions.saturating_sub(1);

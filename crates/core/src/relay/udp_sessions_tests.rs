@@ -1,8 +1,9 @@
 //! Sessions against a plain model, and each rule by itself.
 use super::*;
+use Direction::{ClientToTarget, TargetToClient};
 use proptest::prelude::*;
 
-const RULES: Rules = Rules { idle: 60 * SECOND, per_source: None, rate: None };
+const RULES: Rules = Rules { idle: 60 * SECOND, per_source: None, rate: None, limited: false };
 
 fn key(host: u8, port: u16) -> Key {
     Key { listener: 0, client: SocketAddr::from(([10, 0, 0, host], port)), local: None }
@@ -12,7 +13,7 @@ fn key(host: u8, port: u16) -> Key {
 fn traffic_keeps_a_session_and_silence_ends_it() {
     let mut table = UdpSessions::new(vec![RULES], 10);
     let id = table.open(key(1, 1), 0).expect("below the limit");
-    table.touch(id, 50 * SECOND);
+    table.touch(id, 50 * SECOND, ClientToTarget);
     assert_eq!(table.expired(60 * SECOND), None);
     assert_eq!(table.next_expiry(), Some(110 * SECOND));
     assert_eq!(table.expired(110 * SECOND), Some(id));
@@ -27,7 +28,7 @@ fn a_stale_id_does_not_reach_the_session_that_took_its_place() {
     table.close(old);
     let new = table.open(key(2, 2), 0).expect("below the limit");
     assert_eq!(new.slot, old.slot);
-    table.touch(old, 59 * SECOND);
+    table.touch(old, 59 * SECOND, ClientToTarget);
     assert_eq!(table.key(old), None);
     assert_eq!(table.close(old), None);
     assert_eq!(table.expired(60 * SECOND), Some(new));
@@ -44,6 +45,40 @@ fn a_full_table_refuses_and_ends_nobody() {
     assert!(table.open(key(3, 1), 2).is_ok());
     table.drain();
     assert_eq!(table.open(key(4, 1), 3), Err(Refusal::Draining));
+}
+
+#[test]
+fn the_longest_idle_session_makes_room_and_a_waiting_client_goes_last() {
+    let limited = Rules { limited: true, ..RULES };
+    let mut table = UdpSessions::new(vec![limited, limited], 100);
+    assert_eq!(table.dispensable(None, 0), None);
+    let open = |table: &mut UdpSessions, listener, port, now| {
+        table.open(Key { listener, ..key(1, port) }, now).expect("below the limit")
+    };
+    let (a, b, c) = (open(&mut table, 0, 1, 0), open(&mut table, 0, 2, 1), open(&mut table, 1, 3, 2));
+    let all = |table: &UdpSessions, now| [None, Some(0), Some(1)].map(|of| table.dispensable(of, now));
+    assert_eq!(all(&table, 3), [Some(a), Some(a), Some(c)], "all wait");
+    table.touch(b, 4, TargetToClient);
+    assert_eq!(all(&table, 5), [Some(b), Some(b), Some(c)], "the only one that was answered");
+    table.touch(c, 6, TargetToClient);
+    table.touch(a, 7, TargetToClient);
+    assert_eq!(all(&table, 8), [Some(b), Some(b), Some(c)], "the longest idle one");
+    table.touch(b, 9, ClientToTarget);
+    assert_eq!(all(&table, 9 + ANSWER_MAX - 1), [Some(c), Some(a), Some(c)]);
+    table.close(c);
+    table.touch(a, 10, TargetToClient);
+    assert_eq!(
+        all(&table, 9 + ANSWER_MAX),
+        [Some(b), Some(b), None],
+        "it is not answered any more, and idle for longer"
+    );
+    table.set(0, RULES);
+    assert_eq!(table.dispensable(Some(0), SECOND), None, "without a limit nobody has to make room in it");
+    table.set(0, limited);
+    assert_eq!(all(&table, 9 + ANSWER_MAX), [Some(b), Some(b), None], "a reload keeps the order");
+    table.close(b);
+    table.close(a);
+    assert_eq!(all(&table, SECOND), [None; 3]);
 }
 
 #[test]
@@ -130,7 +165,7 @@ proptest! {
                 },
                 (0, Some(_)) => prop_assert_eq!(table.open(Key { listener: 0, ..key(host, 10) }, now).is_err(), true),
                 (1 | 2, Some(at)) => {
-                    table.touch(model[at].1, now);
+                    table.touch(model[at].1, now, ClientToTarget);
                     model[at].2 = now;
                 }
                 (3, Some(at)) => {
@@ -157,8 +192,8 @@ proptest! {
 fn new_rules_hold_for_sessions_that_are_there() {
     let mut table = UdpSessions::new(vec![Rules { idle: 100, ..RULES }, RULES], 10);
     let (a, b) = (table.open(key(1, 1), 0).unwrap(), table.open(key(1, 2), 0).unwrap());
-    table.touch(a, 50);
-    table.set(0, Rules { idle: 1000, per_source: Some(3), rate: None });
+    table.touch(a, 50, ClientToTarget);
+    table.set(0, Rules { idle: 1000, per_source: Some(3), ..RULES });
     assert_eq!(table.expired(999), None, "the old idle time is forgotten");
     assert_eq!(table.expired(1000), Some(b));
     table.close(b);

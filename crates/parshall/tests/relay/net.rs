@@ -268,6 +268,15 @@ impl Conn {
         self.0.shutdown(Shutdown::Write).unwrap_or_else(|e| panic!("cannot half-close: {e}"));
     }
 
+    /// Waits for a reset after the end of data, which reads do not report: recv(2) goes on returning the end.
+    pub fn expect_reset_after_end(&self) {
+        let limit = Instant::now() + TIMEOUT;
+        while self.0.take_error().expect("a socket").is_none() {
+            assert!(Instant::now() < limit, "no reset after the end of data");
+            pause(1);
+        }
+    }
+
     /// Closes with a reset.
     pub fn reset(self) {
         self.0.set_linger(Some(Duration::ZERO)).expect("a socket");

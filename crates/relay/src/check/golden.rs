@@ -83,7 +83,9 @@ fn reference<S: 'static>(rows: impl Iterator<Item = &'static Row<S>>) -> String 
         if row.more.at_start {
             help.push_str("; not changed by a reload");
         }
-        out.push_str(&format!("{:<34} # {help}\n", row.line()));
+        // The listener of the example is one for TCP.
+        let line = if row.more.udp_only.is_some() { format!("# {}", row.line()) } else { row.line() };
+        out.push_str(&format!("{line:<34} # {help}\n"));
     }
     out
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use parshall_core::relay::checks::Checked;
 use parshall_core::relay::config::{Check, Protocol};
 use parshall_sys::clock::monotonic_ns;
+use parshall_sys::limits::is_local;
 use parshall_sys::stream_socket::StreamAddr;
 use tokio::net::{TcpSocket, UnixStream};
 
@@ -87,34 +88,52 @@ async fn run(subject: Arc<Subject>, status: Arc<Status>) {
     loop {
         tokio::time::sleep(Duration::from_nanos(checked.due().saturating_sub(monotonic_ns()))).await;
         let outcome = connect(&subject).await;
+        let now = monotonic_ns();
+        if outcome.as_ref().is_err_and(|failure| failure.local) {
+            checked.skip(now, random());
+            continue;
+        }
         if outcome.is_err() {
             status.checks_failed.add();
         }
-        let now = monotonic_ns();
         if let Some(up) = checked.result(now, outcome.is_ok(), random()) {
             subject.state.set_down(!up);
             match outcome {
                 Ok(()) => report_up(&subject.listener, &subject.target, &subject.state, now),
-                Err(why) => report_down(&subject.listener, &subject.target, &subject.state, now, &why),
+                Err(failure) => report_down(&subject.listener, &subject.target, &subject.state, now, &failure.why),
             }
         }
     }
 }
 
+/// Why a check has failed.
+struct Failure {
+    why: String,
+    /// No address was tried, for want of descriptors, memory or local ports.
+    local: bool,
+}
+
 /// Connects to one of the target's addresses; the error is that of the last one.
-async fn connect(subject: &Subject) -> Result<(), String> {
+async fn connect(subject: &Subject) -> Result<(), Failure> {
     let addresses = subject.state.addresses();
     // Each address gets an equal part of the timeout, so that one that does not answer leaves time for the others.
     let share = subject.check.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
     let mut why = "its name has no address".to_owned();
+    let mut local = !addresses.is_empty();
     for address in addresses.iter() {
         match tokio::time::timeout(share, connect_to(address, subject.source)).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => why = error.to_string(),
-            Err(_) => why = format!("no answer within {} s", share.as_secs_f64()),
+            Ok(Err(error)) => {
+                local &= matches!(address, StreamAddr::Ip(_)) && is_local(&error);
+                why = error.to_string();
+            }
+            Err(_) => {
+                local = false;
+                why = format!("no answer within {} s", share.as_secs_f64());
+            }
         }
     }
-    Err(why)
+    Err(Failure { why, local })
 }
 
 async fn connect_to(address: &StreamAddr, source: Option<IpAddr>) -> std::io::Result<()> {

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use super::Task;
 use super::status::Status;
+use crate::own_address::leads_back;
 use crate::service::Service;
 use crate::service::target::TargetState;
 
@@ -55,7 +56,10 @@ impl Resolved {
 /// The names among a service's targets.
 pub fn names(service: &Service) -> impl Iterator<Item = (&str, NamedTarget)> {
     service.config.targets.iter().zip(&service.targets).filter_map(|(target, state)| match &target.endpoint {
-        Endpoint::Name(name, port) => Some((name.as_str(), NamedTarget { state: state.clone(), port: *port })),
+        Endpoint::Name(name, port) => {
+            let listener = (service.config.name.clone(), service.bound);
+            Some((name.as_str(), NamedTarget { state: state.clone(), port: *port, listener }))
+        }
         _ => None,
     })
 }
@@ -65,11 +69,22 @@ pub fn names(service: &Service) -> impl Iterator<Item = (&str, NamedTarget)> {
 pub struct NamedTarget {
     state: Arc<TargetState>,
     port: u16,
+    /// The name of its listener, and the address that this is bound to.
+    listener: (String, Option<SocketAddr>),
 }
 
 impl NamedTarget {
+    /// Sets the addresses but those of the listener itself: one connection would open connections without end.
     fn set_addresses(&self, addresses: &[IpAddr]) {
-        self.state.set_addresses(addresses.iter().map(|ip| StreamAddr::Ip(SocketAddr::new(*ip, self.port))).collect());
+        let all = addresses.iter().map(|ip| SocketAddr::new(*ip, self.port));
+        let (name, bound) = &self.listener;
+        let (own, others): (Vec<_>, Vec<_>) = all.partition(|to| bound.is_some_and(|bound| leads_back(bound, *to)));
+        if let (Some(first), true) = (own.first(), self.state.leads_back(!own.is_empty())) {
+            tracing::warn!(
+                "{name}: a target's name leads to {first}, which is this listener: that address is left out"
+            );
+        }
+        self.state.set_addresses(others.into_iter().map(StreamAddr::Ip).collect());
     }
 }
 
@@ -195,13 +210,14 @@ async fn refresh_name(
         tokio::time::sleep(pause).await;
         pause = match look_up(&resolver, &name).await {
             Ok(Addresses { ips, until }) => {
-                {
+                let before = {
                     let mut known = lock(&known);
                     known.targets.iter().for_each(|target| target.set_addresses(&ips));
-                    known.addresses = Some(ips);
-                }
+                    known.addresses.replace(ips)
+                };
                 if std::mem::take(&mut failures) > 0 {
-                    tracing::info!("the name {name} has an address again");
+                    let when = if before.is_some() { "again" } else { "now" };
+                    tracing::info!("the name {name} has an address {when}");
                 }
                 until.saturating_duration_since(Instant::now()).clamp(TTL_MIN, TTL_MAX)
             }

@@ -1,6 +1,7 @@
 //! Reloads, in steps that leave the main thread free for signals. A thread reads the file and opens the log, the metrics and
 //! the control socket; the main thread opens listeners; the control thread resolves names. A failure of these steps changes
 //! nothing. The last step puts the configuration into force, which cannot fail.
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,13 +9,13 @@ use anyhow::Context;
 use parshall_core::relay::config::{Config, Global};
 use parshall_core::units::plural;
 
-use super::{Event, Main, after, all_reachable, warn_unresolved};
+use super::{Event, Main, after, any_reachable, is_reachable, unresolved, warn_unresolved};
 use crate::control::resolve::Resolved;
 use crate::load;
 use crate::management::Opened;
 use crate::notify::{self, notify};
 use crate::open::Pool;
-use crate::serve::{Changes, Prepared};
+use crate::serve::{Changes, Prepared, ProcessLimits};
 use crate::service::Service;
 use parshall_host::error::UserError;
 
@@ -67,8 +68,8 @@ impl Main {
     }
 
     /// The file was read: opens its listeners and has its names resolved.
-    pub(super) fn take_read(&mut self, outcome: anyhow::Result<NewConfig>) {
-        match outcome.and_then(|new| self.open_new(new)) {
+    pub(super) fn take_read(&mut self, outcome: anyhow::Result<Box<NewConfig>>) {
+        match outcome.and_then(|new| self.open_new(*new)) {
             Ok(ready) => self.reloading = Some(Reloading::Resolving(Box::new(ready))),
             Err(error) => self.end_reload(Err(error)),
         }
@@ -94,9 +95,10 @@ impl Main {
     fn commit(&mut self, ready: Ready, found: Resolved) -> anyhow::Result<Changes> {
         let Ready { config, mut opened, prepared, services } = ready;
         anyhow::ensure!(!self.draining, "it is draining");
-        all_reachable(&services, &found)?;
+        any_reachable(&services, &found)?;
+        self.none_lost(&services, &found)?;
         let control = self.control.as_ref().context("it has not started")?;
-        warn_unresolved(&found);
+        warn_unresolved(&services, &found);
         self.warn_unchangeable(&config);
         let changes = self.relay.commit(prepared, after(config.global.drain));
         self.status.set_listeners(&self.relay);
@@ -106,6 +108,7 @@ impl Main {
             log.switch(opened.sink());
         }
         self.management.serve(opened, control);
+        self.divide_descriptors(&config);
         self.config = config;
         Ok(changes)
     }
@@ -136,6 +139,24 @@ impl Main {
         }
     }
 
+    /// Fails if a listener whose targets can be reached now would be left with names that cannot be resolved.
+    fn none_lost(&self, services: &[Arc<Service>], found: &Resolved) -> anyhow::Result<()> {
+        let place = |service: &Service| (service.config.protocol, service.config.listen.clone());
+        let now = self.relay.listeners.iter().map(|running| &running.service);
+        let serving: HashSet<_> = now.filter(|service| is_reachable(service)).map(|service| place(service)).collect();
+        let lost = services.iter().find(|service| !is_reachable(service) && serving.contains(&place(service)));
+        lost.map_or(Ok(()), |service| Err(unresolved(service, found).into()))
+    }
+
+    /// Divides the descriptors for the protocols of these listeners. `max-connections` and `max-sessions` stay as they were at
+    /// the start.
+    fn divide_descriptors(&mut self, config: &Config) {
+        let mut config = Config { global: config.global.clone(), listeners: config.listeners.clone() };
+        (config.global.max_connections, config.global.max_sessions) = self.most;
+        self.limits = ProcessLimits::new(&config, self.threads, parshall_sys::limits::descriptors());
+        self.relay.set_limits(self.limits);
+    }
+
     fn warn_unchangeable(&self, new: &Config) {
         let (old, new) = (&self.config.global, &new.global);
         for row in Global::ROWS.iter().filter(|row| row.more.at_start && row.field.differs(old, new)) {
@@ -146,8 +167,8 @@ impl Main {
 }
 
 /// Reads the file, and opens the log, metrics and control socket that differ from those of `old`.
-fn read(source: &Path, old: &Global) -> anyhow::Result<NewConfig> {
+fn read(source: &Path, old: &Global) -> anyhow::Result<Box<NewConfig>> {
     let config = load::read_again(source)?;
     let opened = Opened::open(Some(old), &config.global, &mut Pool::default(), None)?;
-    Ok(NewConfig { config, opened })
+    Ok(Box::new(NewConfig { config, opened }))
 }

@@ -52,27 +52,18 @@ impl Service {
         });
     }
 
-    /// A connection to a target was established, or it has answered for the first time in a session.
+    /// A connection to a target was established, or it has answered in a session. Logs it if the target was reported down.
     pub fn target_succeeded(&self, target: usize, now: Ns) {
         self.balancing.with(|inner| inner.balancer.succeeded(target));
-        self.target_reached(target, now);
-    }
-
-    /// A connection or session could not be established with a target.
-    pub fn target_failed(&self, target: usize, now: Ns, why: &dyn Display) {
-        self.balancing.with(|inner| inner.balancer.failed(target, now));
-        self.target_unreached(target, now, why);
-    }
-
-    /// A target has answered. Logs it if the target was reported down.
-    pub fn target_reached(&self, target: usize, now: Ns) {
         if let Some(state) = self.targets.get(target).filter(|t| t.is_failing() && !t.is_down()) {
             report_up(&self.config.name, &self.config.targets[target].endpoint, state, now);
         }
     }
 
-    /// A target cannot be reached, which does not count in the balancer. Logs it if the target was reported up.
-    pub fn target_unreached(&self, target: usize, now: Ns, why: &dyn Display) {
+    /// A connection or session could not be established with a target, or it refuses datagrams. Logs it if the target was
+    /// reported up.
+    pub fn target_failed(&self, target: usize, now: Ns, why: &dyn Display) {
+        self.balancing.with(|inner| inner.balancer.failed(target, now));
         if let Some(state) = self.targets.get(target) {
             report_down(&self.config.name, &self.config.targets[target].endpoint, state, now, why);
         }

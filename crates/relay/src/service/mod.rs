@@ -31,6 +31,8 @@ pub struct Service {
     /// In the order of the configuration.
     pub targets: Vec<Arc<TargetState>>,
     pub balancing: Arc<Balancing>,
+    /// The address that it is bound to, once it is open; None for a Unix socket.
+    pub bound: Option<SocketAddr>,
     /// Socket options of connections to targets.
     pub options: Options,
 }
@@ -112,6 +114,7 @@ impl Service {
             config,
             targets,
             balancing,
+            bound: None,
             limiter,
         }
     }

@@ -13,8 +13,12 @@ use parshall_sys::stream_socket::StreamAddr;
 #[derive(Debug, Default)]
 pub struct TargetState {
     addresses: Mutex<Arc<[StreamAddr]>>,
+    /// Changes with the addresses and the result of checks: UDP sessions compare it with what they began with.
+    version: AtomicU32,
     /// Active checks found it down. Failed connections count in the balancer only.
     down: AtomicBool,
+    /// Its name has led to the listener itself, which was reported.
+    leads_back: AtomicBool,
     /// Open connections or sessions.
     open: AtomicU32,
     /// An attempt has failed and none has succeeded since: only then `trouble` needs to be locked.
@@ -43,7 +47,18 @@ impl TargetState {
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         if addresses[..] != new[..] {
             *addresses = new.into();
+            self.version.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// Another number once the addresses or the result of checks have changed.
+    pub fn version(&self) -> u32 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Its name leads to the listener itself, or not any more. Returns whether to report that.
+    pub fn leads_back(&self, now: bool) -> bool {
+        now && !self.leads_back.swap(now, Ordering::Relaxed)
     }
 
     /// Whether active checks found it down.
@@ -53,7 +68,9 @@ impl TargetState {
 
     /// Sets the result of active checks.
     pub fn set_down(&self, down: bool) {
-        self.down.store(down, Ordering::Relaxed);
+        if self.down.swap(down, Ordering::Relaxed) != down {
+            self.version.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// A connection or session has begun.

@@ -3,6 +3,7 @@ use std::io::ErrorKind;
 use std::os::fd::AsFd;
 
 use parshall_core::relay::Ns;
+use parshall_core::relay::connection::CloseReason;
 use parshall_core::relay::direction::Direction;
 
 use super::sender;
@@ -29,9 +30,17 @@ impl UdpWorker {
             match self.batch.receive(session.socket.as_fd(), false) {
                 Ok(_) => {
                     let is_first = !std::mem::replace(&mut session.answered, true);
-                    session.target.inspect(|&target| plan.chooser.answered(target, now, is_first));
-                    self.table.touch(session.id, now);
+                    session.refused = false;
+                    plan.chooser.answered(session.target, now, is_first);
+                    let id = session.id;
+                    let answers = self.batch.received()[first..].iter().map(|one| one.datagrams() as u64).sum();
+                    session.owed = session.owed.saturating_sub(answers);
+                    let over = plan.responses.is_some() && session.owed == 0;
+                    self.table.touch(id, now, Direction::TargetToClient);
                     self.answer(event, first);
+                    if over {
+                        return self.end(id, CloseReason::Finished);
+                    }
                     if self.batch.received().len() < self.batch.slots() {
                         return;
                     }
@@ -39,11 +48,12 @@ impl UdpWorker {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // An ICMP error. The session stays, because the target may come up again.
+                // An ICMP error. The session stays at least until its client's next datagram: the target may come up again.
                 Err(error) => {
                     errors += 1;
                     self.counts.refused.add(1);
-                    session.target.inspect(|&target| plan.chooser.failed(target, now, session.answered, &error));
+                    session.refused = true;
+                    plan.chooser.failed(session.target, now, &error);
                 }
             }
         }
@@ -74,7 +84,7 @@ impl UdpWorker {
     pub(super) fn flush_answers(&mut self) {
         if !self.batch.messages().is_empty() {
             let listener = self.answers_of;
-            let Some(socket) = &self.listeners[listener].plan.socket else { return self.batch.clear() };
+            let Some(socket) = self.listeners[listener].plan.sockets.first() else { return self.batch.clear() };
             let outcome = sender::send(&mut self.batch, socket.as_fd());
             for unsegmented in &outcome.unsegmented {
                 if let Some(session) = self.session(unsegmented.tag) {

@@ -1,8 +1,9 @@
 //! UDP: each client has a session with a socket of its own to a target. Answers leave from the address to which the client
 //! has sent.
 //!
-//! One worker per thread serves all UDP listeners. Each has its own socket of every listener (SO_REUSEPORT), and the kernel
-//! sends the datagrams of a client always to the same one, so that threads share nothing in the data path.
+//! One worker per thread serves all UDP listeners. Each has its own socket of every listener (SO_REUSEPORT), several after an
+//! upgrade to fewer threads, and the kernel sends the datagrams of a client always to the same one, so that threads share
+//! nothing in the data path.
 //!
 //! - [`plan`]: the arguments of a worker, with the interfaces for choosing targets and admitting clients.
 //! - [`sockets`]: listening sockets and sockets to targets.

@@ -1,6 +1,7 @@
 //! The arguments of a worker.
 use std::fmt::Display;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -8,6 +9,7 @@ use parshall_core::relay::config::{Limits, Listener, SocketOptions};
 use parshall_core::relay::udp_sessions::Rules;
 use parshall_core::relay::{Ns, ns};
 
+use super::sockets::SharedPorts;
 use crate::connection_limit::ConnectionLimit;
 use crate::service::target::TargetState;
 use crate::stats::{Count, ListenerStats};
@@ -22,8 +24,8 @@ pub trait Chooser: Send {
     fn ended(&mut self, _target: usize) {}
     /// This target has sent a datagram; `first` if it is the first of its session.
     fn answered(&mut self, _target: usize, _now: Ns, _first: bool) {}
-    /// This target could not be reached, or refused a datagram (ICMP); `answered` if it has answered in this session.
-    fn failed(&mut self, _target: usize, _now: Ns, _answered: bool, _why: &dyn Display) {}
+    /// This target could not be reached, or refused a datagram (ICMP).
+    fn failed(&mut self, _target: usize, _now: Ns, _why: &dyn Display) {}
 }
 
 impl<F: FnMut(IpAddr, &[Arc<TargetState>], Ns) -> Option<usize> + Send> Chooser for F {
@@ -34,10 +36,13 @@ impl<F: FnMut(IpAddr, &[Arc<TargetState>], Ns) -> Option<usize> + Send> Chooser 
 
 /// A listener of a worker.
 pub struct UdpListener {
+    /// For messages.
+    pub name: String,
     /// Its address, by which a worker matches it with a listener of a new configuration.
     pub bound: String,
-    /// This worker's socket, of [`super::sockets::listen`]. None where the worker has it already, or has closed it.
-    pub socket: Option<UdpSocket>,
+    /// This worker's sockets, of [`super::sockets::listen`] or [`super::sockets::adopt`]. Empty where the worker has them
+    /// already, has closed them, or has none because other workers read them all.
+    pub sockets: Vec<Arc<OwnedFd>>,
     /// Indexed by the chooser's results.
     pub targets: Vec<Arc<TargetState>>,
     pub chooser: Box<dyn Chooser>,
@@ -49,24 +54,27 @@ pub struct UdpListener {
     pub session_limit: Arc<ConnectionLimit>,
     pub(super) limits: Limits,
     pub(super) idle: Ns,
-    pub(super) sockets: SocketOptions,
+    pub(super) options: SocketOptions,
     pub(super) source: Option<IpAddr>,
     pub(super) transparent: bool,
+    /// Answers to a datagram, with the last of which a session ends.
+    pub(super) responses: Option<u32>,
 }
 
 impl UdpListener {
     pub fn new(
         config: &Listener,
         bound: String,
-        socket: Option<UdpSocket>,
+        sockets: Vec<Arc<OwnedFd>>,
         targets: Vec<Arc<TargetState>>,
         chooser: Box<dyn Chooser>,
         access: Box<dyn Fn(IpAddr) -> bool + Send>,
         session_limit: Arc<ConnectionLimit>,
     ) -> Self {
         Self {
+            name: config.name.clone(),
             bound,
-            socket,
+            sockets,
             targets,
             chooser,
             access,
@@ -74,14 +82,20 @@ impl UdpListener {
             session_limit,
             limits: config.limits,
             idle: ns(config.timeouts.idle),
-            sockets: config.sockets,
+            options: config.sockets,
             source: config.source,
             transparent: config.transparent,
+            responses: config.responses,
         }
     }
 
     pub(super) fn rules(&self) -> Rules {
-        Rules { idle: self.idle, per_source: self.limits.per_source, rate: self.limits.rate }
+        Rules {
+            idle: self.idle,
+            per_source: self.limits.per_source,
+            rate: self.limits.rate,
+            limited: self.limits.connections.is_some(),
+        }
     }
 }
 
@@ -102,8 +116,10 @@ pub struct UdpCounts {
 pub struct UdpPlan {
     /// At most 65,535.
     pub listeners: Vec<UdpListener>,
-    /// Counts the connections and sessions of all listeners in all threads.
+    /// Counts the sessions of all listeners in all threads.
     pub session_limit: Arc<ConnectionLimit>,
+    /// The local ports of the sessions of all threads.
+    pub ports: Arc<SharedPorts>,
     /// Where the worker counts.
     pub counts: Arc<UdpCounts>,
 }

@@ -13,7 +13,7 @@ use parshall_sys::clock::monotonic_ns;
 use parshall_sys::stream_socket::StreamAddr;
 
 use super::plan::{UdpCounts, UdpListener, UdpPlan};
-use super::sockets;
+use super::sockets::{self, From};
 use super::stop::{Order, Stop};
 use crate::connection_limit::ConnectionLimit;
 use crate::service::target::TargetState;
@@ -40,6 +40,8 @@ struct Setup {
     config: Listener,
     allowed: Arc<AtomicBool>,
     sessions_max: u32,
+    /// Sockets of the listener.
+    sockets: usize,
 }
 
 impl Default for Setup {
@@ -51,6 +53,7 @@ impl Default for Setup {
             config: Listener::new(Protocol::Udp, any, vec![target]),
             allowed: Arc::new(AtomicBool::new(true)),
             sessions_max: 1000,
+            sockets: 1,
         }
     }
 }
@@ -62,14 +65,21 @@ fn first(_: IpAddr, _: &[Arc<TargetState>], _: Ns) -> Option<usize> {
 impl Relay {
     fn start(setup: Setup, target: SocketAddr) -> Self {
         let listen = setup.listen.parse().expect("an address");
-        let socket = sockets::listen(listen, &setup.config.sockets).expect("loopback");
-        let address = socket.local_addr().expect("bound");
+        let mut own = vec![sockets::listen(listen, &setup.config.sockets).expect("loopback")];
+        let address = own[0].local_addr().expect("bound");
+        own.resize_with(setup.sockets, || sockets::listen(address, &setup.config.sockets).expect("loopback"));
+        Self::with(setup, own, target)
+    }
+
+    /// A worker with these sockets of its listener.
+    fn with(setup: Setup, sockets: Vec<UdpSocket>, target: SocketAddr) -> Self {
+        let address = sockets[0].local_addr().expect("bound");
         let target = Arc::new(TargetState::new(vec![StreamAddr::Ip(target)]));
         let allowed = setup.allowed.clone();
         let listener = UdpListener::new(
             &setup.config,
             address.to_string(),
-            Some(socket),
+            sockets.into_iter().map(|socket| Arc::new(socket.into())).collect(),
             vec![target.clone()],
             Box::new(first),
             Box::new(move |_| allowed.load(Ordering::Relaxed)),
@@ -80,6 +90,7 @@ impl Relay {
         let plan = UdpPlan {
             listeners: vec![listener],
             session_limit: ConnectionLimit::new(Some(setup.sessions_max)),
+            ports: Arc::default(),
             counts: counts.clone(),
         };
         let orders = stop.clone();
@@ -296,21 +307,108 @@ fn answers_alone_keep_a_session_and_silence_ends_it() {
 }
 
 #[test]
-fn limits_hold_and_other_clients_are_served() {
+fn at_a_limit_the_session_that_is_idle_longest_makes_room() {
+    let target = socket("127.0.0.1:0");
+    let at = target.local_addr().expect("bound");
+    for of_process in [false, true] {
+        let mut setup = Setup::default();
+        match of_process {
+            true => setup.sessions_max = 2,
+            false => setup.config.limits.connections = Some(2),
+        }
+        let relay = Relay::start(setup, at);
+        let clients = [client(&relay), client(&relay), client(&relay)];
+        let ask = |n: usize| {
+            clients[n].send(b"x").expect("loopback");
+            take_from(&target).1
+        };
+        let (first, second) = (ask(0), ask(1));
+        // The first one waits for its answer, and the second one has got it.
+        target.send_to(b"y", second).expect("loopback");
+        assert_eq!(take_from(&clients[1]).0, b"y");
+        let third = ask(2);
+        eventually("evicted", || relay.stats.closed(CloseReason::Evicted).get() == 1);
+        assert_eq!((ask(0), ask(2)), (first, third), "others stay");
+        target.send_to(b"y", first).expect("loopback");
+        assert_eq!(take_from(&clients[0]).0, b"y");
+        assert_ne!(ask(1), second, "a new session");
+        assert_eq!((relay.stats.datagrams_dropped.get(), relay.stats.active.get()), (0, 2));
+        assert_eq!(relay.stats.closed(CloseReason::Limited).get(), 0);
+    }
+}
+
+#[test]
+fn a_session_ends_with_the_last_answer_that_is_due() {
     let target = socket("127.0.0.1:0");
     let mut setup = Setup::default();
-    setup.config.limits.connections = Some(2);
+    setup.config.responses = Some(2);
     let relay = Relay::start(setup, target.local_addr().expect("bound"));
-    let clients = [client(&relay), client(&relay), client(&relay)];
-    for client in &clients {
-        client.send(b"x").expect("loopback");
+    let client = client(&relay);
+    client.send(b"one").expect("loopback");
+    let session = take_from(&target).1;
+    client.send(b"two").expect("loopback");
+    assert_eq!(take_from(&target).1, session);
+    for n in 0..4 {
+        assert_eq!(relay.stats.closed(CloseReason::Finished).get(), 0, "{n} of 4 answers");
+        target.send_to(b"answer", session).expect("loopback");
+        assert_eq!(take_from(&client).0, b"answer");
     }
-    let (one, two) = (take_from(&target).1, take_from(&target).1);
-    assert_ne!(one, two);
-    eventually("refused", || relay.stats.closed(CloseReason::Limited).get() == 1);
-    clients[0].send(b"y").expect("loopback");
-    assert_eq!(take_from(&target), (b"y".to_vec(), one));
-    assert_eq!((relay.stats.datagrams_dropped.get(), relay.stats.active.get()), (1, 2));
+    eventually("ended", || relay.stats.closed(CloseReason::Finished).get() == 1 && relay.stats.active.get() == 0);
+    client.send(b"three").expect("loopback");
+    assert_ne!(take_from(&target).1, session);
+}
+
+#[test]
+fn sessions_with_different_targets_share_a_port_when_none_is_free() {
+    let targets = [socket("127.0.0.1:0"), socket("127.0.0.1:0")];
+    let at = |n: usize| targets[n].local_addr().expect("bound");
+    let ports = sockets::SharedPorts::default();
+    let options = Setup::default().config.sockets;
+    let (first, port) = sockets::connect(at(0), From::Anywhere, &options, &ports).expect("a port is free");
+    let port = port.expect("it is known").1;
+    let second = sockets::connect_shared(None, port, at(1), &options).expect("of the same user");
+    let second = UdpSocket::from(second);
+    assert!(UdpSocket::bind(("127.0.0.1", port)).is_err(), "other programs do not get the port");
+    for (n, session) in [(0, &first), (1, &second)] {
+        session.send(&[n]).expect("loopback");
+        let (data, from) = take_from(&targets[usize::from(n)]);
+        assert_eq!((data, from.port()), (vec![n], port));
+        targets[usize::from(n)].send_to(&[n], from).expect("loopback");
+    }
+    for (n, session) in [(0, first), (1, second)] {
+        session.set_nonblocking(false).expect("an option");
+        session.set_read_timeout(Some(TIMEOUT)).expect("an option");
+        assert_eq!(take_from(&session).0, [n], "each session has the answers of its own target");
+    }
+}
+
+#[test]
+fn a_worker_reads_all_its_sockets_of_a_listener() {
+    let target = socket("127.0.0.1:0");
+    let relay = Relay::start(Setup { sockets: 3, ..Setup::default() }, target.local_addr().expect("bound"));
+    for n in 0..40_u8 {
+        let client = client(&relay);
+        client.send(&[n]).expect("loopback");
+        let (data, session) = take_from(&target);
+        assert_eq!(data, [n]);
+        target.send_to(&data, session).expect("loopback");
+        assert_eq!(take_from(&client).0, [n]);
+    }
+}
+
+#[test]
+fn a_socket_of_systemd_answers_from_the_address_that_the_client_used() {
+    let target = socket("127.0.0.1:0");
+    let theirs = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    let port = theirs.local_addr().expect("bound").port();
+    sockets::adopt(&theirs, &theirs.local_addr().expect("bound")).expect("adopted");
+    let relay = Relay::with(Setup::default(), vec![theirs], target.local_addr().expect("bound"));
+    let client = socket("127.0.0.9:0");
+    client.send_to(b"q", ("127.0.0.2", port)).expect("loopback");
+    let session = take_from(&target).1;
+    target.send_to(b"a", session).expect("loopback");
+    assert_eq!(take_from(&client), (b"a".to_vec(), SocketAddr::from(([127, 0, 0, 2], port))));
+    drop(relay);
 }
 
 #[test]
@@ -395,7 +493,7 @@ fn a_session_reaches_a_target_that_refused_at_first() {
 }
 
 #[test]
-fn new_sessions_go_to_the_new_address_of_a_target() {
+fn sessions_go_to_the_new_address_of_a_target() {
     let (relay, old) = start();
     let new = socket("127.0.0.1:0");
     let (before, after) = (client(&relay), client(&relay));
@@ -405,7 +503,16 @@ fn new_sessions_go_to_the_new_address_of_a_target() {
     after.send(b"b").expect("loopback");
     assert_eq!(take_from(&new).0, b"b");
     before.send(b"c").expect("loopback");
-    assert_eq!(take_from(&old).0, b"c");
+    assert_eq!(take_from(&new).0, b"c", "with its next datagram");
+    assert_eq!((relay.stats.closed(CloseReason::TargetGone).get(), relay.stats.active.get()), (1, 2));
+    let known = vec![old.local_addr().expect("bound"), new.local_addr().expect("bound")];
+    relay.target.set_addresses(known.into_iter().map(StreamAddr::Ip).collect());
+    before.send(b"d").expect("loopback");
+    assert_eq!(take_from(&new).0, b"d", "an address more moves nobody");
+    relay.target.set_down(true);
+    after.send(b"e").expect("loopback");
+    assert_eq!(take_from(&old).0, b"e", "a target that is down ends sessions; it is tried again, as there is no other");
+    assert_eq!(relay.stats.closed(CloseReason::TargetGone).get(), 2);
 }
 
 #[test]

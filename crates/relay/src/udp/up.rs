@@ -83,12 +83,12 @@ pub(super) fn join(
 }
 
 impl UdpWorker {
-    /// Forwards the datagrams of a listener's socket, for a few batches.
-    pub(super) fn forward_up(&mut self, listener: usize, now: Ns) {
+    /// Forwards the datagrams of one of a listener's sockets, for a few batches.
+    pub(super) fn forward_up(&mut self, listener: usize, socket: usize, now: Ns) {
         self.flush_answers();
         for _ in 0..TURNS {
             self.batch.clear();
-            let Some(socket) = &self.listeners[listener].plan.socket else { break };
+            let Some(socket) = self.listeners[listener].plan.sockets.get(socket) else { break };
             self.counts.receives.add(1);
             let got = match self.batch.receive(socket.as_fd(), true) {
                 Ok(got) => got,
@@ -116,7 +116,7 @@ impl UdpWorker {
             // Neighbours are mostly of one client: it is looked up, or refused, once.
             let known = match before {
                 Some((last, id)) if last == key => id,
-                _ => self.table.find(&key),
+                _ => self.table.find(&key).filter(|&id| self.keeps_target(id, now)),
             };
             let refused = known.is_none() && (before == Some((key, None)) || !self.allowed(&key));
             let passing = if refused || received.truncated { None } else { self.passing(&key, &received, now) };
@@ -146,11 +146,18 @@ impl UdpWorker {
     fn send_groups(&mut self, listener: usize, now: Ns) {
         let plan = &mut self.listeners[listener].plan;
         for group in &self.groups.list {
-            let Some(session) = self.sessions[group.id.slot as usize].as_mut() else { continue };
-            self.batch.clear_messages();
+            // A session that was begun later in this batch may have ended this one, and have its slot.
+            let known = self.sessions[group.id.slot as usize].as_mut().filter(|session| session.id == group.id);
             let (next, bytes) = (&self.groups.next, &self.groups.bytes);
             let follow = |slot: &usize| Some(next[*slot]).filter(|&slot| slot != LAST);
             let slots = std::iter::successors(Some(group.first), follow).map(|slot| (slot, bytes[slot]));
+            let Some(session) = known else {
+                let received = self.batch.received();
+                let dropped = slots.map(|(slot, bytes)| bytes.div_ceil(received[slot].segment.max(1)).max(1) as u64);
+                plan.stats.datagrams_dropped.add(dropped.sum());
+                continue;
+            };
+            self.batch.clear_messages();
             join(&mut self.batch, slots, session.segment_max[Direction::ClientToTarget], |batch| {
                 batch.begin(None, None, 0)
             });
@@ -164,11 +171,13 @@ impl UdpWorker {
             plan.stats.datagrams_dropped.add(outcome.dropped);
             self.counts.sends.add(outcome.calls);
             self.counts.unsegmented.add(outcome.unsegmented.len() as u64);
-            self.table.touch(group.id, now);
+            self.table.touch(group.id, now, Direction::ClientToTarget);
+            session.owed = session.owed.saturating_add(outcome.datagrams * u64::from(plan.responses.unwrap_or(0)));
             if outcome.refused > 0 {
                 self.counts.refused.add(outcome.refused);
-                if let (Some(target), Some(error)) = (session.target, &outcome.error) {
-                    plan.chooser.failed(target, now, session.answered, error);
+                session.refused = true;
+                if let Some(error) = &outcome.error {
+                    plan.chooser.failed(session.target, now, error);
                 }
             }
         }

@@ -1,22 +1,25 @@
 //! The event loop of a UDP worker, and the beginning and end of its sessions.
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parshall_core::relay::Ns;
 use parshall_core::relay::connection::CloseReason;
 use parshall_core::relay::direction::PerDirection;
+use parshall_core::relay::local_ports::Local;
 use parshall_core::relay::slots::SlotId;
 use parshall_core::relay::udp_sessions::{Key, Refusal, UdpSessions};
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::epoll::{Epoll, Events, READABLE};
-use parshall_sys::limits::exhausted;
+use parshall_sys::limits::{exhausted, is_local};
 use parshall_sys::stream_socket::StreamAddr;
 use parshall_sys::udp_batch::DatagramBatch;
 
 use super::plan::{UdpCounts, UdpListener, UdpPlan};
-use super::sockets::{self, From};
+use super::sockets::{self, From, SharedPorts};
 use super::stop::{Order, Stop};
 use super::up::Groups;
 use crate::connection_limit::ConnectionLimit;
@@ -28,7 +31,10 @@ pub(super) const TURNS: usize = 4;
 /// How long no session begins after descriptors or memory ran out.
 const PAUSE: Ns = 100_000_000;
 const WAIT_MAX: Ns = 3_600_000_000_000;
+/// Sessions that are ended for one.
+const EVICTIONS_MAX: usize = 4;
 
+/// Marks the token of a listener's socket; WAKE has all bits set.
 const LISTENER: u64 = 1 << 63;
 const WAKE: u64 = u64::MAX;
 
@@ -38,9 +44,18 @@ pub(super) struct Session {
     pub(super) listener: usize,
     pub(super) client: SocketAddr,
     pub(super) local: Option<IpAddr>,
-    /// Its index in the listener's targets; None when a new configuration has removed the target.
-    pub(super) target: Option<usize>,
+    /// Its index in the listener's targets, and the address that it is connected to.
+    pub(super) target: usize,
+    address: SocketAddr,
+    /// The local port to release.
+    port: Option<Local>,
+    /// The version of the target's state of which is known that the session may go on.
+    version: u32,
     pub(super) answered: bool,
+    /// The target has refused a datagram (ICMP) and answered none since.
+    pub(super) refused: bool,
+    /// Answers that the target still owes, with `responses`.
+    pub(super) owed: u64,
     /// The largest datagrams, in bytes, that are joined in one message (GSO).
     pub(super) segment_max: PerDirection<usize>,
     /// The number of the last batch with its datagrams, and its group there.
@@ -73,22 +88,15 @@ pub struct UdpWorker {
     pub(super) answers_of: usize,
     pub(super) counts: Arc<UdpCounts>,
     session_limit: Arc<ConnectionLimit>,
+    ports: Arc<SharedPorts>,
+    /// The listeners that have a limit on their sessions.
+    limited: Vec<usize>,
     handed_over: bool,
 }
 
 fn token(id: SlotId) -> u64 {
     // The highest bit marks listeners.
     u64::from(id.generation & 0x7fff_ffff) << 32 | u64::from(id.slot)
-}
-
-/// Counts a session against the limits of the process and of its listener; false at either limit.
-fn acquire(process: &ConnectionLimit, listener: &ConnectionLimit) -> bool {
-    let acquired = process.try_acquire();
-    if acquired && !listener.try_acquire() {
-        process.release();
-        return false;
-    }
-    acquired
 }
 
 fn release(process: &ConnectionLimit, listener: &ConnectionLimit) {
@@ -101,24 +109,32 @@ impl UdpWorker {
         let epoll = Epoll::new()?;
         epoll.add(stop.reader(), WAKE, READABLE)?;
         for (index, listener) in plan.listeners.iter().enumerate() {
-            if let Some(socket) = &listener.socket {
-                epoll.add(socket, LISTENER | index as u64, READABLE)?;
-            }
+            watch(&epoll, index, &listener.sockets, READABLE)?;
         }
         let rules = plan.listeners.iter().map(UdpListener::rules).collect();
-        Ok(Self {
+        let mut worker = Self {
             epoll,
             stop,
             listeners: plan.listeners.into_iter().map(ListenerState::new).collect(),
-            table: UdpSessions::new(rules, plan.session_limit.max()),
+            table: UdpSessions::new(rules, table_max(&plan.session_limit)),
             sessions: Vec::new(),
             batch: DatagramBatch::new(BATCH),
             groups: Groups::new(BATCH),
             answers_of: 0,
             counts: plan.counts,
             session_limit: plan.session_limit,
+            ports: plan.ports,
+            limited: Vec::new(),
             handed_over: false,
-        })
+        };
+        worker.find_limited();
+        Ok(worker)
+    }
+
+    fn find_limited(&mut self) {
+        let limited =
+            |(index, listener): (usize, &ListenerState)| listener.plan.limits.connections.is_some().then_some(index);
+        self.limited = self.listeners.iter().enumerate().filter_map(limited).collect();
     }
 
     /// Runs in the calling thread until it was asked to stop and has drained.
@@ -134,7 +150,9 @@ impl UdpWorker {
             for (token, _) in events.iter() {
                 match token {
                     WAKE => self.change(now)?,
-                    token if token & LISTENER != 0 => self.forward_up((token & !LISTENER) as usize, now),
+                    token if token & LISTENER != 0 => {
+                        self.forward_up((token & 0xffff_ffff) as usize, ((token & !LISTENER) >> 32) as usize, now);
+                    }
                     token => self.forward_down(token, now),
                 }
             }
@@ -142,6 +160,7 @@ impl UdpWorker {
             while let Some(id) = self.table.expired(now) {
                 self.end(id, CloseReason::IdleTimeout);
             }
+            self.end_wanted(now);
             self.close_drained(now);
         }
         while let Some(id) = self.table.any() {
@@ -159,10 +178,10 @@ impl UdpWorker {
             Order::HandOver(deadline) => {
                 if !self.handed_over {
                     self.handed_over = true;
-                    let sockets =
-                        self.listeners.iter().enumerate().filter_map(|(i, p)| Some((i, p.plan.socket.as_ref()?)));
-                    for (index, socket) in sockets {
-                        self.epoll.modify(socket, LISTENER | index as u64, 0)?;
+                    for (index, listener) in self.listeners.iter().enumerate() {
+                        for (number, socket) in listener.plan.sockets.iter().enumerate() {
+                            self.epoll.modify(socket, listener_token(index, number), 0)?;
+                        }
                     }
                 }
                 deadline
@@ -177,28 +196,33 @@ impl UdpWorker {
         self.stop.woken();
         for change in self.stop.changes() {
             self.flush_answers();
-            let mut kept = Vec::new();
-            for new in change.listeners {
-                let same = |(index, listener): (usize, &ListenerState)| {
-                    (listener.plan.socket.is_some() && listener.plan.bound == new.bound && !kept.contains(&index))
-                        .then_some(index)
-                };
-                match self.listeners.iter().enumerate().find_map(same) {
-                    Some(index) => {
-                        self.replace(index, new);
-                        kept.push(index);
-                    }
-                    None if new.socket.is_some() => kept.push(self.add(new)?),
-                    // Its socket never reached this worker, because descriptors ran out.
-                    None => {}
+            let mut open: HashMap<String, VecDeque<usize>> = HashMap::new();
+            for (index, ListenerState { plan, .. }) in self.listeners.iter().enumerate() {
+                if !plan.sockets.is_empty() {
+                    open.entry(plan.bound.clone()).or_default().push_back(index);
                 }
             }
+            let mut kept = HashSet::new();
+            for new in change.listeners {
+                let index = match open.get_mut(&new.bound).and_then(VecDeque::pop_front) {
+                    Some(index) => {
+                        self.replace(index, new);
+                        index
+                    }
+                    None if !new.sockets.is_empty() => self.add(new)?,
+                    // Other workers have its sockets.
+                    None => continue,
+                };
+                kept.insert(index);
+            }
             for (index, listener) in self.listeners.iter_mut().enumerate().filter(|(index, _)| !kept.contains(index)) {
-                if listener.plan.socket.is_some() && listener.drain_until.is_none() {
+                if !listener.plan.sockets.is_empty() && listener.drain_until.is_none() {
                     listener.drain_until = Some(change.drain_until);
                     self.table.shut(index as u32);
                 }
             }
+            self.table.set_max(table_max(&self.session_limit));
+            self.find_limited();
             self.close_drained(now);
             drop(change.applied);
         }
@@ -207,11 +231,9 @@ impl UdpWorker {
 
     /// Adds a listener, at the index of a closed one if there is one.
     fn add(&mut self, new: UdpListener) -> io::Result<usize> {
-        let closed = self.listeners.iter().position(|listener| listener.plan.socket.is_none());
+        let closed = self.listeners.iter().position(|listener| listener.plan.sockets.is_empty());
         let index = closed.unwrap_or(self.listeners.len());
-        if let Some(socket) = &new.socket {
-            self.epoll.add(socket, LISTENER | index as u64, READABLE)?;
-        }
+        watch(&self.epoll, index, &new.sockets, READABLE)?;
         self.table.set(index as u32, new.rules());
         match self.listeners.get_mut(index) {
             Some(listener) => *listener = ListenerState::new(new),
@@ -220,21 +242,30 @@ impl UdpWorker {
         Ok(index)
     }
 
-    /// Gives a listener new settings. Its socket and its sessions with their sockets stay.
+    /// Gives a listener new settings. Its socket and the sessions with targets that it still has stay.
     fn replace(&mut self, index: usize, new: UdpListener) {
         self.table.set(index as u32, new.rules());
         let mut old = std::mem::replace(&mut self.listeners[index], ListenerState::new(new)).plan;
         let plan = &mut self.listeners[index].plan;
-        plan.socket = old.socket.take();
+        plan.sockets = std::mem::take(&mut old.sockets);
+        let mut gone = Vec::new();
         for session in self.sessions.iter_mut().flatten().filter(|session| session.listener == index) {
-            session.target.inspect(|&target| old.chooser.ended(target));
-            let before = session.target.map(|target| &old.targets[target]);
-            session.target = before.and_then(|before| plan.targets.iter().position(|t| Arc::ptr_eq(t, before)));
-            session.target.inspect(|&target| plan.chooser.began(target));
+            old.chooser.ended(session.target);
+            let before = &old.targets[session.target];
+            let now = plan.targets.iter().position(|target| Arc::ptr_eq(target, before));
+            if now.is_none() {
+                gone.push(session.id);
+            }
+            // One whose target is gone ends below, and is counted like the others until then.
+            session.target = now.unwrap_or(0);
+            plan.chooser.began(session.target);
             plan.session_limit.transfer_in();
             old.session_limit.release();
             old.stats.active.sub(1);
             plan.stats.active.add(1);
+        }
+        for id in gone {
+            self.end(id, CloseReason::TargetGone);
         }
     }
 
@@ -249,8 +280,8 @@ impl UdpWorker {
                 self.flush_answers();
                 let listener = &mut self.listeners[index];
                 listener.drain_until = None;
-                if let Some(socket) = listener.plan.socket.take() {
-                    // While another process has the socket too, closing it here does not remove it from epoll.
+                for socket in std::mem::take(&mut listener.plan.sockets) {
+                    // While the main thread or another process has the socket too, dropping it does not remove it from epoll.
                     let _gone = self.epoll.remove(&socket);
                 }
             }
@@ -273,52 +304,63 @@ impl UdpWorker {
         allowed
     }
 
+    /// Whether a session may go on with its target, at a datagram of its client. If not, it is ended: its target has other
+    /// addresses by now, was found down, or has refused datagrams and another target is there.
+    pub(super) fn keeps_target(&mut self, id: SlotId, now: Ns) -> bool {
+        let Some(session) = self.sessions.get_mut(id.slot as usize).and_then(Option::as_mut) else { return false };
+        let plan = &mut self.listeners[session.listener].plan;
+        let state = &plan.targets[session.target];
+        let version = state.version();
+        let mut keeps = true;
+        if version != session.version {
+            session.version = version;
+            keeps = !state.is_down() && state.addresses().contains(&StreamAddr::Ip(session.address));
+        }
+        if keeps && std::mem::take(&mut session.refused) {
+            let chosen = plan.chooser.choose(session.client.ip().to_canonical(), &plan.targets, now);
+            keeps = chosen.is_none_or(|chosen| chosen == session.target);
+        }
+        if !keeps {
+            self.end(id, CloseReason::TargetGone);
+        }
+        keeps
+    }
+
     /// Begins a session for a client, or counts why that is refused.
     pub(super) fn begin(&mut self, key: Key, now: Ns) -> Option<SlotId> {
         let index = key.listener as usize;
-        let listener = &mut self.listeners[index];
-        if now < listener.paused_until {
+        if now < self.listeners[index].paused_until {
             return None;
         }
         let id = match self.table.open(key, now) {
-            Ok(id) if acquire(&self.session_limit, &listener.plan.session_limit) => id,
+            Ok(id) if self.make_room(index, id, now) => id,
             Err(Refusal::Draining) => return None,
             refused => {
-                listener.plan.stats.closed(CloseReason::Limited).add(1);
+                self.listeners[index].plan.stats.closed(CloseReason::Limited).add(1);
                 refused.ok().and_then(|id| self.table.close(id));
                 return None;
             }
         };
-        let connected = listener.dial(&key, now).and_then(|(socket, target)| {
-            self.epoll
-                .add(&socket, token(id), READABLE)
-                .map(|()| (socket, target))
-                .map_err(|_| CloseReason::RelayFailed)
+        let connected = self.dial(&key, id, now).or_else(|failure| match failure {
+            // A session less frees a descriptor and, where it had the same target, a local port.
+            (CloseReason::RelayFailed, true) if self.evict(None, Some(id), now) => self.dial(&key, id, now),
+            failure => Err(failure),
         });
+        let listener = &mut self.listeners[index];
         let stats = &listener.plan.stats;
         match connected {
-            Ok((socket, target)) => {
+            Ok(session) => {
                 stats.accepted.add(1);
                 stats.active.add(1);
-                listener.plan.chooser.began(target);
+                listener.plan.chooser.began(session.target);
                 let slot = id.slot as usize;
                 if self.sessions.len() <= slot {
                     self.sessions.resize_with(slot + 1, || None);
                 }
-                self.sessions[slot] = Some(Session {
-                    id,
-                    socket,
-                    listener: index,
-                    client: key.client,
-                    local: key.local,
-                    target: Some(target),
-                    answered: false,
-                    segment_max: PerDirection::from([usize::MAX; 2]),
-                    group: (0, 0),
-                });
+                self.sessions[slot] = Some(session);
                 Some(id)
             }
-            Err(reason) => {
+            Err((reason, _)) => {
                 stats.closed(reason).add(1);
                 if reason == CloseReason::RelayFailed {
                     stats.accept_pauses.add(1);
@@ -331,47 +373,165 @@ impl UdpWorker {
         }
     }
 
-    fn end(&mut self, id: SlotId, reason: CloseReason) {
+    /// Counts a session that was just opened against the limits of the process and of its listener. At a limit another session
+    /// makes room; false if there is none.
+    fn make_room(&mut self, index: usize, id: SlotId, now: Ns) -> bool {
+        // Other threads may be faster to take the place of a session that was ended here.
+        for _ in 0..EVICTIONS_MAX {
+            let plan = &self.listeners[index].plan;
+            let (limit, scope) = if !self.session_limit.try_acquire() {
+                (&self.session_limit, None)
+            } else if !plan.session_limit.try_acquire() {
+                self.session_limit.release();
+                (&plan.session_limit, Some(index as u32))
+            } else {
+                return true;
+            };
+            if limit.at_limit.begins(now) {
+                let setting =
+                    if scope.is_none() { "max-sessions or the limit of open files" } else { "limits.connections" };
+                tracing::warn!(
+                    "{}: {} sessions are open, as many as {setting} allows: new clients take the place of idle sessions",
+                    plan.name,
+                    limit.max()
+                );
+            }
+            let limit = limit.clone();
+            if !self.evict(scope, Some(id), now) {
+                limit.want_one();
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Ends the session that needs its place least, of a listener or of all, but not `except`. False if there is none.
+    fn evict(&mut self, listener: Option<u32>, except: Option<SlotId>, now: Ns) -> bool {
+        let Some(id) = self.table.dispensable(listener, now).filter(|id| Some(*id) != except) else { return false };
+        self.end(id, CloseReason::Evicted);
+        true
+    }
+
+    /// Ends sessions for threads that are at a limit and have none themselves.
+    fn end_wanted(&mut self, now: Ns) {
+        if self.session_limit.take_wanted() {
+            self.evict(None, None, now);
+        }
+        for at in 0..self.limited.len() {
+            let index = self.limited[at];
+            if self.listeners[index].plan.session_limit.take_wanted() {
+                self.evict(Some(index as u32), None, now);
+            }
+        }
+    }
+
+    pub(super) fn end(&mut self, id: SlotId, reason: CloseReason) {
         self.table.close(id);
         let Some(session) = self.sessions.get_mut(id.slot as usize).and_then(Option::take) else { return };
         let plan = &mut self.listeners[session.listener].plan;
-        session.target.inspect(|&target| plan.chooser.ended(target));
+        plan.chooser.ended(session.target);
         release(&self.session_limit, &plan.session_limit);
         plan.stats.active.sub(1);
         plan.stats.closed(reason).add(1);
+        // Before the socket is closed: the kernel may give the port to another thread's at once.
+        session.port.inspect(|&port| self.ports.release(port, session.address));
     }
-}
 
-impl ListenerState {
-    /// Connects a socket to a target for a client. If that fails, other targets are tried.
-    fn dial(&mut self, key: &Key, now: Ns) -> Result<(UdpSocket, usize), CloseReason> {
-        let plan = &mut self.plan;
+    /// Connects a socket to a target for a client. If that fails, other targets are tried. The flag of a failure says whether
+    /// there may be enough once another session has ended.
+    fn dial(&mut self, key: &Key, id: SlotId, now: Ns) -> Result<Session, (CloseReason, bool)> {
+        let plan = &mut self.listeners[key.listener as usize].plan;
         let from = match (plan.transparent, plan.source) {
             (true, _) => From::Client(key.client),
             (false, Some(ip)) => From::Address(ip),
             (false, None) => From::Anywhere,
         };
+        let mut shortage = None;
         for _ in 0..plan.targets.len() {
-            let mut why = io::Error::other("its name has no address");
+            let mut why = Some(io::Error::other("its name has no address"));
             let chosen = plan.chooser.choose(key.client.ip().to_canonical(), &plan.targets, now);
             let Some(target) = chosen.filter(|&target| target < plan.targets.len()) else { break };
+            let version = plan.targets[target].version();
             for address in plan.targets[target].addresses().iter() {
-                let StreamAddr::Ip(to) = address else { continue };
+                let StreamAddr::Ip(to) = *address else { continue };
                 plan.stats.dials.add(1);
-                match sockets::connect(*to, from, &plan.sockets) {
-                    Ok(socket) => return Ok((socket, target)),
+                let connected = sockets::connect(to, from, &plan.options, &self.ports).and_then(|(socket, port)| {
+                    let watched = self.epoll.add(&socket, token(id), READABLE);
+                    watched.inspect_err(|_| port.into_iter().for_each(|port| self.ports.release(port, to)))?;
+                    Ok((socket, port))
+                });
+                match connected {
+                    Ok((socket, port)) => return Ok(Session::new(id, key, socket, (target, to, version), port)),
                     Err(error) => {
                         plan.stats.dial_failures.add(1);
-                        // Without descriptors no other address can be tried.
-                        if exhausted(&error) {
-                            return Err(CloseReason::RelayFailed);
+                        if !is_local(&error) {
+                            why = Some(error);
+                            continue;
                         }
-                        why = error;
+                        // It says nothing about the target. Without descriptors no other address can be tried.
+                        why = None;
+                        let exhausted = exhausted(&error);
+                        shortage = Some((error, to));
+                        if exhausted {
+                            break;
+                        }
                     }
                 }
             }
-            plan.chooser.failed(target, now, false, &why);
+            match (why, &shortage) {
+                (Some(why), _) => plan.chooser.failed(target, now, &why),
+                (None, Some((error, _))) if exhausted(error) => break,
+                (None, _) => {}
+            }
         }
-        Err(CloseReason::ConnectRefused)
+        let Some((error, to)) = shortage else { return Err((CloseReason::ConnectRefused, false)) };
+        if plan.session_limit.shortages.begins(now) {
+            tracing::warn!("{}: this host has no port or memory for another session with {to}: {error}", plan.name);
+        }
+        // `source` is no address of this host.
+        let lasting = error.raw_os_error() == Some(libc::EADDRNOTAVAIL);
+        Err((CloseReason::RelayFailed, !lasting))
     }
+}
+
+impl Session {
+    fn new(
+        id: SlotId,
+        key: &Key,
+        socket: UdpSocket,
+        (target, address, version): (usize, SocketAddr, u32),
+        port: Option<Local>,
+    ) -> Self {
+        Self {
+            id,
+            socket,
+            listener: key.listener as usize,
+            client: key.client,
+            local: key.local,
+            target,
+            address,
+            port,
+            version,
+            answered: false,
+            refused: false,
+            owed: 0,
+            segment_max: PerDirection::from([usize::MAX; 2]),
+            group: (0, 0),
+        }
+    }
+}
+
+/// The size of a worker's table: one more than the limit, because a new session is in it before another one makes room.
+fn table_max(limit: &ConnectionLimit) -> u32 {
+    limit.max().saturating_add(1)
+}
+
+/// The epoll token of one of a listener's sockets.
+fn listener_token(index: usize, number: usize) -> u64 {
+    LISTENER | (number as u64) << 32 | index as u64
+}
+
+/// Adds the sockets of a listener to epoll.
+fn watch(epoll: &Epoll, index: usize, sockets: &[Arc<OwnedFd>], events: u32) -> io::Result<()> {
+    sockets.iter().enumerate().try_for_each(|(number, socket)| epoll.add(socket, listener_token(index, number), events))
 }

@@ -36,6 +36,7 @@ impl Worker {
             }
             if !self.acquire(index) {
                 // Clients wait in the accept queue until a connection ends.
+                self.report_limit(index);
                 self.unwatch(index);
                 return false;
             }
@@ -66,7 +67,7 @@ impl Worker {
 
     /// Counts a connection that is about to be accepted against the limits of the process and of the listener. At a limit
     /// this thread is woken once a connection has ended, in whichever thread.
-    fn acquire(&self, index: usize) -> bool {
+    pub(super) fn acquire(&self, index: usize) -> bool {
         let (process, listener) = (&self.parts.connection_limit, &self.listeners[index].service.limiter.connections);
         let acquired = process.acquire(&self.parts.wake);
         if acquired && !listener.acquire(&self.parts.wake) {
@@ -76,14 +77,30 @@ impl Worker {
         acquired
     }
 
+    /// Logs once that clients wait because a limit is reached.
+    fn report_limit(&self, index: usize) {
+        let (process, service) = (&self.parts.connection_limit, &self.listeners[index].service);
+        let listener = &service.limiter.connections;
+        let (limit, setting) = match process.has_free(1) {
+            true => (&**listener, "limits.connections"),
+            false => (&**process, "max-connections or the limit of open files"),
+        };
+        if limit.at_limit.begins(self.now) {
+            let (name, max) = (&service.config.name, limit.max());
+            tracing::warn!("{name}: {max} connections are open, as many as {setting} allows: further clients wait");
+        }
+    }
+
     /// Takes back what [`Self::acquire`] has counted.
-    fn release(&self, index: usize) {
+    pub(super) fn release(&self, index: usize) {
         self.listeners[index].service.limiter.connections.release();
         self.parts.connection_limit.release();
     }
 
-    fn below_limits(&self, index: usize) -> bool {
-        self.listeners[index].service.limiter.connections.has_free() && self.parts.connection_limit.has_free()
+    /// Whether this many more connections are below the limits.
+    fn have_free(&self, index: usize, connections: u32) -> bool {
+        let listener = &self.listeners[index].service.limiter.connections;
+        listener.has_free(connections) && self.parts.connection_limit.has_free(connections)
     }
 
     /// A client that the ring has accepted waits for the limits like one in the accept queue.
@@ -92,29 +109,38 @@ impl Worker {
         if index >= self.listeners.len() {
             return;
         }
-        let ended = !one.more && self.listeners[index].accepting == Some(one.request);
-        if ended {
+        if self.listeners[index].accepting == Some(one.request) {
             self.listeners[index].accepting = None;
             self.listeners[index].watched = false;
+            self.any_unwatched = true;
         }
-        let go_on = match one.client {
+        match one.client {
             Ok(client) => {
                 self.backoff.accepted(self.now);
+                // Begun before this one is admitted, which then looks no further.
+                if self.accept_again.is_none() && self.have_free(index, 2) {
+                    self.watch(index, false);
+                }
                 self.listeners[index].waiting.push_back(client);
                 self.any_waiting = true;
-                true
             }
-            Err(e) if e.raw_os_error() == Some(libc::ECANCELED) => false,
-            Err(e) => self.accept_failed(index, &e),
-        };
-        if ended {
-            if go_on { self.watch(index, false) } else { self.any_unwatched = true }
+            Err(e) if e.raw_os_error() == Some(libc::ECANCELED) => {}
+            Err(e) => {
+                self.accept_failed(index, &e);
+            }
+        }
+    }
+
+    /// Begins the next accept of the ring, once it has none and its clients are admitted.
+    pub(super) fn accept_next(&mut self, index: usize) {
+        if self.accept_again.is_none() && self.listeners.get(index).is_some_and(|l| !l.watched) {
+            self.watch(index, false);
         }
     }
 
     /// A listener below its limits for which the ring has accepted clients.
     pub(super) fn next_waiting(&self) -> Option<usize> {
-        let waits = |index: &usize| !self.listeners[*index].waiting.is_empty() && self.below_limits(*index);
+        let waits = |index: &usize| !self.listeners[*index].waiting.is_empty() && self.have_free(*index, 1);
         if self.any_waiting { (0..self.listeners.len()).find(waits) } else { None }
     }
 

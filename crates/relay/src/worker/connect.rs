@@ -15,7 +15,7 @@ use parshall_core::relay::direction::{Direction, Peer};
 use parshall_core::relay::proxy::Header;
 use parshall_core::relay::slots::SlotId;
 use parshall_sys::epoll::{FAILED, HUNG_UP, WRITABLE};
-use parshall_sys::limits::exhausted;
+use parshall_sys::limits::{exhausted, is_local};
 use parshall_sys::stream_io::{self, take_error};
 use parshall_sys::stream_socket::{self, Options, StreamAddr};
 
@@ -38,6 +38,8 @@ pub struct Attempts {
     next_number: u8,
     /// The last address of the current target that failed, and its error.
     error: Option<(usize, io::Error)>,
+    /// All attempts to connect to the current target failed on this host, which says nothing about the target.
+    only_local: bool,
     /// The PROXY header that came with the client, to be passed on.
     header: Option<Header>,
 }
@@ -80,6 +82,7 @@ impl Worker {
             running: Vec::new(),
             next_number: 0,
             error: None,
+            only_local: false,
             header,
         })));
         Some(Event::TargetsOrdered(self.order.len()))
@@ -93,6 +96,7 @@ impl Worker {
         conn.target_index = Index32::new(target);
         attempts.addresses = self.listeners[usize::from(conn.listener)].service.targets[target].addresses();
         attempts.error = None;
+        attempts.only_local = !attempts.addresses.is_empty();
         Some(Event::AddressesKnown(attempts.addresses.len()))
     }
 
@@ -129,6 +133,7 @@ impl Worker {
         match watched {
             Ok((socket, connected)) => {
                 attempts.next_number += 1;
+                attempts.only_local = false;
                 attempts.running.push((number, address, socket));
                 if connected { self.connected(id, number) } else { None }
             }
@@ -136,10 +141,15 @@ impl Worker {
                 listening.stats.dial_failures.add(1);
                 // Without descriptors no other address can be tried.
                 if exhausted(&error) {
+                    if listening.service.limiter.connections.shortages.begins(self.now) {
+                        tracing::warn!("{}: cannot connect to a target: {error}", listening.service.config.name);
+                    }
                     return Some(Event::Failed(CloseReason::RelayFailed));
                 }
+                let local = is_local_failure(&attempts.addresses[address], &error);
+                attempts.only_local &= local;
                 attempts.error = Some((address, error));
-                Some(Event::AttemptFailed(address))
+                Some(if local { Event::AttemptImpossible(address) } else { Event::AttemptFailed(address) })
             }
         }
     }
@@ -150,8 +160,14 @@ impl Worker {
         let Some(Setup::Attempts(attempts)) = &mut conn.setup else { return };
         let listening = &mut self.listeners[usize::from(conn.listener)];
         let (service, target) = (&listening.service, usize::from(conn.target_index));
-        let reason = attempts.reason(why, &service.config.targets[target].endpoint, service.config.timeouts.connect);
-        service.target_failed(target, self.now, &reason);
+        let endpoint = &service.config.targets[target].endpoint;
+        let reason = attempts.reason(why, endpoint, service.config.timeouts.connect);
+        if !attempts.only_local {
+            service.target_failed(target, self.now, &reason);
+        } else if service.limiter.connections.shortages.begins(self.now) {
+            let name = &service.config.name;
+            tracing::warn!("{name}: this host has no local address or port for a connection to {endpoint}: {reason}");
+        }
         listening.stats.dial_failures.add(attempts.running.len() as u64);
         attempts.running.clear();
     }
@@ -205,6 +221,11 @@ impl Worker {
         let first = &conn.transfers[Direction::ClientToTarget];
         Some(Event::Connected { held: first.store.held(), arm: first.engine.arms() })
     }
+}
+
+/// Whether an attempt to connect has failed for a reason on this host.
+fn is_local_failure(address: &StreamAddr, error: &io::Error) -> bool {
+    matches!(address, StreamAddr::Ip(_)) && is_local(error)
 }
 
 /// Puts bytes in front of those that are held.

@@ -6,10 +6,11 @@ use parshall_core::relay::connection::{Action, CloseReason, Event, SocketState};
 use parshall_core::relay::direction::Peer;
 use parshall_core::relay::slots::SlotId;
 use parshall_sys::epoll::{FAILED, HUNG_UP, PEER_CLOSED, READABLE, URGENT, WRITABLE};
-use parshall_sys::stream_io::{is_over, shutdown_write, unsent};
+use parshall_sys::stream_io::{is_over, shutdown_write, take_error, unsent};
 use parshall_sys::stream_socket;
 
 use super::Worker;
+use crate::engine::failure;
 
 /// The state of a socket by its epoll events.
 pub(super) fn socket_state(bits: u32) -> SocketState {
@@ -65,6 +66,10 @@ impl Worker {
                 let _result = self.conns.get(id)?.socket(peer).map(|s| shutdown_write(s.as_raw_fd()));
             }
             Action::CheckDelivered(peer) => return Some(Event::Delivered(self.is_delivered(id, peer))),
+            Action::CheckFailure(peer) => {
+                let socket = self.conns.get(id)?.socket(peer)?;
+                return take_error(socket.as_raw_fd()).err().map(|error| Event::PeerFailed(peer, failure(&error)));
+            }
             Action::StartKeepalive(idle) => self.start_keepalive(id, idle),
             Action::Close(close) => self.close(id, close),
         }
@@ -74,9 +79,10 @@ impl Worker {
     /// Turns on TCP keepalive for both sockets.
     fn start_keepalive(&mut self, id: SlotId, idle: Duration) {
         let Some(conn) = self.conns.get(id) else { return };
+        let set = &self.listeners[usize::from(conn.listener)].service.config.sockets;
         for socket in Peer::ALL.into_iter().filter_map(|peer| conn.socket(peer)) {
             // A Unix socket has no keepalive, and a socket that refuses it goes on without.
-            let _result = stream_socket::keep_alive(socket, idle);
+            let _result = stream_socket::keep_alive(socket, idle, set.keepalive_interval, set.keepalive_count);
         }
     }
 

@@ -88,12 +88,14 @@ pub(super) struct Listening {
     service: Arc<Service>,
     stats: Arc<ListenerStats>,
     /// None once the listener is removed.
-    socket: Option<OwnedFd>,
+    socket: Option<Arc<OwnedFd>>,
     /// Whether epoll or the ring watches the socket: not while accepting pauses.
     watched: bool,
-    /// The multishot accept of the ring, where it accepts.
+    /// The accept of the ring, where it accepts. It is for one client, and none is begun while the limits are reached: others
+    /// wait in the accept queue, as with epoll.
     accepting: Option<Request>,
-    /// Clients that the ring has accepted and that wait for the connection limits.
+    /// Clients that the ring has accepted and that wait for the connection limits: at most the one of an accept that was under
+    /// way when a limit was reached.
     waiting: VecDeque<(OwnedFd, Option<SocketAddr>)>,
     /// Open connections.
     active: u32,
@@ -102,7 +104,7 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    fn new(assigned: Assigned, socket: Option<OwnedFd>) -> Self {
+    fn new(assigned: Assigned, socket: Option<Arc<OwnedFd>>) -> Self {
         let Assigned { service, stats, .. } = assigned;
         Self {
             active: 0,
@@ -265,17 +267,22 @@ impl Worker {
         self.done = done;
         let mut accepted = std::mem::take(&mut self.accepted);
         self.engines.uring.accepted(&mut accepted);
+        let mut unwatched: Vec<usize> = accepted.iter().map(|one| one.listener as usize).collect();
         for one in accepted.drain(..) {
             self.take_accepted(one);
         }
         self.accepted = accepted;
         if self.any_waiting {
             for index in 0..self.listeners.len() {
+                if !self.listeners[index].waiting.is_empty() {
+                    unwatched.push(index);
+                }
                 // Also at the limit: only a thread that has asked is woken when a connection ends.
                 while !self.listeners[index].waiting.is_empty() && self.accept(index) {}
             }
             self.any_waiting = self.listeners.iter().any(|l| !l.waiting.is_empty());
         }
+        unwatched.into_iter().for_each(|index| self.accept_next(index));
     }
 
     /// Opens the ring and the sockmap if a listener uses them. Where that fails, directions are copied and counted as fallbacks.
@@ -409,24 +416,31 @@ impl Worker {
 
     /// Watches a listener. `watched`: it is in epoll already, under the token of its old index.
     fn watch(&mut self, index: usize, watched: bool) {
-        let listening = &mut self.listeners[index];
-        let Some(socket) = &listening.socket else { return };
+        let Some(socket) = self.listeners[index].socket.clone() else { return };
         let token = SlotId { slot: index as u32, generation: 0 }.token(LISTENER);
-        if listening.service.config.engine == EngineChoice::Uring && self.engines.uring.is_open() {
+        if self.listeners[index].service.config.engine == EngineChoice::Uring && self.engines.uring.is_open() {
             if watched {
                 // The ring accepts from now on. An error means that it was not in epoll.
-                let _gone = self.epoll.remove(socket);
+                let _gone = self.epoll.remove(&socket);
+                self.listeners[index].watched = false;
             }
+            // At a limit the ring accepts no client: it would hold descriptors beyond the limit.
+            if !self.listeners[index].waiting.is_empty() || !self.acquire(index) {
+                self.any_unwatched = true;
+                return;
+            }
+            self.release(index);
+            let listening = &mut self.listeners[index];
             listening.accepting = self.engines.uring.accept(socket.as_raw_fd(), index as u32);
             listening.watched = listening.accepting.is_some();
             return;
         }
         let done = if watched {
-            self.epoll.modify(socket, token, epoll::READABLE)
+            self.epoll.modify(&socket, token, epoll::READABLE)
         } else {
-            self.epoll.add(socket, token, epoll::READABLE)
+            self.epoll.add(&socket, token, epoll::READABLE)
         };
-        listening.watched = done.is_ok();
+        self.listeners[index].watched = done.is_ok();
     }
 
     /// Passes ended connections on to the log thread when a batch is due, or at once if `all`. A log that does not keep up

@@ -45,7 +45,7 @@ fn a_connection_keeps_its_listener_across_reloads_that_free_slots() {
         worker.listeners.push(removed);
     }
     let index = worker.listeners.len();
-    worker.listeners.push(Listening::new(assigned(None), Some(socket.into())));
+    worker.listeners.push(Listening::new(assigned(None), Some(Arc::new(socket.into()))));
     let place = worker.listeners[index].service.config.listen.to_string();
     let _client = std::net::TcpStream::connect(place).expect("a connection");
     worker.accept(index);

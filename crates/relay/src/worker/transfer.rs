@@ -3,12 +3,13 @@ use std::os::fd::AsRawFd;
 
 use parshall_core::relay::Ns;
 use parshall_core::relay::connection::{Ended, Event, Held, Turn};
-use parshall_core::relay::direction::Direction;
+use parshall_core::relay::direction::{Direction, Peer};
 use parshall_core::relay::slots::SlotId;
 use parshall_core::relay::streaming::Pace;
 
+use super::accept::WATCHED;
 use super::conn::{Conn, Transfer};
-use super::{Listening, Worker, streams_with};
+use super::{CLIENT, Listening, Worker, streams_with};
 use crate::engine::{Done, Engine, Job, Outcome, Store, TURN_BYTES};
 use crate::stats::{EngineKind, Fallback};
 
@@ -150,6 +151,15 @@ impl Worker {
         }
     }
 
+    /// Puts the socket of a peer back into epoll, because the ring does not read it any more: a peer that has half-closed may
+    /// still reset the connection.
+    fn watch_again(&mut self, id: SlotId, peer: Peer) {
+        let Some(conn) = self.conns.get(id).filter(|conn| !conn.watched) else { return };
+        let kind = if peer == Peer::Client { CLIENT } else { conn.attempt + 1 };
+        // It may be there already. Without a place in epoll such a reset is seen when the linger timeout is over.
+        let _result = conn.socket(peer).map(|socket| self.epoll.add(socket, id.token(kind), WATCHED));
+    }
+
     /// Updates the progress of sockmap directions, which the engine reports only in a turn.
     pub(super) fn refresh(&mut self, id: SlotId) {
         for direction in Direction::ALL {
@@ -177,9 +187,12 @@ impl Worker {
             Outcome::Ended(how) => {
                 transfer.store = Store::Empty;
                 self.event(id, Event::Turn(direction, Held::Nothing, Turn::Ended(how)));
+                self.watch_again(id, direction.source());
             }
             Outcome::Refused(why) => {
                 transfer.store = Store::Empty;
+                // Copies need the events of both.
+                Peer::ALL.into_iter().for_each(|peer| self.watch_again(id, peer));
                 self.fall_back(id, direction, why);
             }
             _ => {}

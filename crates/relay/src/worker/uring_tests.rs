@@ -1,6 +1,7 @@
 //! The relay with engines that move bytes by themselves, from accept to drain.
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::RawFd;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use parshall_core::relay::config::{AccessRule, Config, Endpoint, EngineChoice, G
 use parshall_core::relay::connection::CloseReason;
 use parshall_core::relay::direction::Direction;
 use parshall_sys::clock::monotonic_ns;
+use parshall_sys::stream_socket::{local_ip, peer_ip};
 
 use crate::open::Pool;
 use crate::record::Closed;
@@ -174,10 +176,13 @@ fn denies_all() -> Vec<AccessRule> {
 }
 
 #[test]
-fn the_connection_limit_holds_for_connections_that_the_ring_has_accepted() {
+fn the_connection_limit_holds_for_the_ring() {
     let (relay, _ended, address) = start(EngineChoice::Uring, |l| l.limits.connections = Some(2));
     let mut clients: Vec<TcpStream> = (0..6).map(|_| client(address)).collect();
     assert!(echoes(&mut clients[0]) && echoes(&mut clients[1]));
+    // One accept was under way when the limit was reached. The others wait in the kernel's queue and take no descriptor here.
+    let accepted = relay.listeners[0].stats[0].accepted.get();
+    assert_eq!((accepted, sockets_to(address) <= 3), (2, true), "{} are accepted", sockets_to(address));
     for waiting in &mut clients[2..] {
         waiting.set_read_timeout(Some(Duration::from_millis(20))).expect("an option");
         waiting.write_all(b"hello").expect("sent");
@@ -194,6 +199,13 @@ fn the_connection_limit_holds_for_connections_that_the_ring_has_accepted() {
     drop(clients);
     drain(relay);
     assert_eq!(stats.active.get(), 0);
+}
+
+/// Connections to this address that the process has accepted: an accepted socket's local address is that of the listener.
+fn sockets_to(address: SocketAddr) -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").expect("own descriptors");
+    let numbers = descriptors.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+    numbers.filter(|fd| local_ip(*fd).ok().flatten() == Some(address) && peer_ip(fd).is_some()).count()
 }
 
 #[test]

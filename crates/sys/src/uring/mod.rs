@@ -1,4 +1,4 @@
-//! io_uring for sockets and TUN devices: multishot accept and receive, sends, reads, and nothing else.
+//! io_uring for sockets and TUN devices: accepts, multishot receives, sends, reads, and nothing else.
 //!
 //! A [`Ring`] belongs to the thread that opened it. All memory that the kernel reads or writes is owned by the ring until
 //! the kernel is done with it. Receive buffers belong to the ring. It lends them to the caller as [`Chunk`]s, which cannot be
@@ -192,7 +192,8 @@ impl Ring {
         self.submit(fd, tag, Operation::Receive { group, bundle })
     }
 
-    /// Accepts whenever a client connects. Accepted sockets are non-blocking and close-on-exec.
+    /// Accepts the next client that connects. Its socket is non-blocking and close-on-exec. A multishot request would go on
+    /// accepting while its completions are not read yet, beyond any limit of the caller.
     pub fn accept(&mut self, fd: RawFd, tag: u64) -> Request {
         self.submit(fd, tag, Operation::Accept)
     }

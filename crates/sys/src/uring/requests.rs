@@ -95,7 +95,7 @@ const PIECES_MAX: usize = 1024;
 pub(super) enum Operation {
     /// Receives into buffers of a group. With `bundle` one completion may fill several buffers.
     Receive { group: u16, bundle: bool },
-    /// Accepts; each completion brings a descriptor.
+    /// Accepts one client; the completion brings its descriptor.
     Accept,
     /// Reports whenever a descriptor becomes readable.
     Poll,
@@ -121,7 +121,10 @@ impl Operation {
         match self {
             Self::Receive { group, bundle: true } => opcode::RecvMultiBundle::new(fd, *group).build(),
             Self::Receive { group, bundle: false } => opcode::RecvMulti::new(fd, *group).build(),
-            Self::Accept => opcode::AcceptMulti::new(fd).flags(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC).build(),
+            // Null: the address is asked for later, if it is needed.
+            Self::Accept => opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
+                .flags(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)
+                .build(),
             Self::Poll => opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build(),
             Self::Cancel(request) => opcode::AsyncCancel::new(request.user_data()).build(),
             Self::SendChunks { places: Places::One(Piece(piece)), .. } => {

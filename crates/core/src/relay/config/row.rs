@@ -48,6 +48,8 @@ pub struct More<S: 'static> {
     pub at_start: bool,
     /// The hint for its use in a UDP listener, if it is for TCP only.
     pub tcp_only: Option<&'static str>,
+    /// The hint for its use in a TCP listener, if it is for UDP only.
+    pub udp_only: Option<&'static str>,
     /// Whether the value turns the setting off, which fits every listener.
     pub is_off: fn(&S) -> bool,
     /// Whether the value needs the address of the client.
@@ -68,6 +70,7 @@ impl<S> More<S> {
             describe: None,
             at_start: false,
             tcp_only: None,
+            udp_only: None,
             is_off: |_| false,
             by_client: |_| false,
             refuse: |_| None,

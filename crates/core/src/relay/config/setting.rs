@@ -52,6 +52,9 @@ impl Setting {
         if let Some(hint) = more.tcp_only.filter(|_| listener.protocol == Protocol::Udp) {
             return Some(ValueError::new(format!("`{}` cannot be used with UDP", self.key()), hint));
         }
+        if let Some(hint) = more.udp_only.filter(|_| listener.protocol == Protocol::Tcp) {
+            return Some(ValueError::new(format!("`{}` cannot be used with TCP", self.key()), hint));
+        }
         // With PROXY headers clients of a Unix socket have addresses.
         let nameless = matches!(listener.listen, Endpoint::Unix(_)) && !listener.proxy_in;
         (more.refuse)(listener).or_else(|| {

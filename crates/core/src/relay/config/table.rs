@@ -77,10 +77,15 @@ settings! {
                 None => "one thread per CPU".to_owned(),
             }));
         "max-connections" max_connections: Option<u32> = None, "20000",
-            "connections and UDP sessions open at once, of all listeners and threads", Read::Text(|t| count(t).map(Some)),
+            "TCP connections open at once, of all listeners and threads", Read::Text(|t| count(t).map(Some)),
             default: "as many as the limit on descriptors allows", at_start: true,
             flag: flag_default("max-connections", "N", "as many as the limit on descriptors allows"),
             describe: Some(|g, _| g.max_connections.map(|n| format!("at most {n} connections")));
+        "max-sessions" max_sessions: Option<u32> = None, "20000",
+            "UDP sessions open at once, of all listeners and threads", Read::Text(|t| count(t).map(Some)),
+            default: "as many as the limit on descriptors allows", at_start: true,
+            flag: flag_default("max-sessions", "N", "as many as the limit on descriptors allows"),
+            describe: Some(|g, _| g.max_sessions.map(|n| format!("at most {n} sessions")));
         "metrics" metrics: Option<SocketAddr> = None, "\"127.0.0.1:9100\"", "serve Prometheus metrics here, at /metrics",
             Read::Text(|t| address::socket_address(t).map(Some)), default: "none", flag: flag("metrics", "ADDRESS"),
             describe: Some(|g, _| g.metrics.map(|address| format!("metrics at {address}")));
@@ -142,6 +147,11 @@ settings! {
             default: "\"round-robin\"", flag: flag("balance", "HOW"), by_client: |l| l.balance == Balance::SourceHash,
             describe: Some(|l, defaults| (l.targets.len() > 1 || l.balance != defaults.balance)
                 .then(|| name_of(&BALANCES, &l.balance).to_owned()));
+        "responses" responses: Option<u32> = None, "1",
+            "UDP: datagrams with which a target answers one of a client's; the session ends with the last of them",
+            Read::Text(|t| count(t).map(Some)), default: "any number", flag: flag("responses", "N"), is_off: |l| l.responses.is_none(),
+            udp_only: Some("leave it out: a connection ends when its peers close it"),
+            describe: Some(|l, _| l.responses.map(|n| format!("{n} {} for each datagram", if n == 1 { "answer" } else { "answers" })));
         "proxy-in" proxy_in: bool = false, "true", "clients must send a PROXY header (v1 or v2) first; needs proxy-from",
             Read::Flag(|on| on), default: "false", flag: flag("proxy-in", ""), section: Section::Addresses,
             tcp_only: Some(rules::NO_PROXY_HEADERS), is_off: |l| !l.proxy_in,
@@ -181,7 +191,8 @@ settings! {
     #[derive(Debug, Clone, Copy, PartialEq)]
     Limits () {}
     LIMITS of Listener [limits], Limits {
-        "limits.connections" connections: Option<u32> = None, "10000", "connections, or UDP sessions, open at once",
+        "limits.connections" connections: Option<u32> = None, "10000",
+            "connections, or UDP sessions, open at once; for UDP the session that is idle longest makes room",
             Read::Text(|t| count(t).map(Some)), default: "no limit",
             describe: Some(|l, _| l.limits.connections.map(|n| format!("at most {n} {}", open(l))));
         "limits.per-source" per_source: Option<u32> = None, "100",
@@ -238,6 +249,14 @@ settings! {
             describe: Some(|l, defaults| (l.sockets.keepalive != defaults.sockets.keepalive).then(|| {
                 l.sockets.keepalive.map_or("no keepalive".to_owned(), |t| format!("keepalive after {}", duration_text(t)))
             }));
+        "sockets.keepalive-interval" keepalive_interval: Duration = Duration::from_secs(15), "\"15s\"", "time between further probes",
+            Read::Text(value::keepalive_interval), unit: "_s", tcp_only: Some(rules::TCP_OPTION),
+            describe: Some(|l, defaults| (l.sockets.keepalive_interval != defaults.sockets.keepalive_interval)
+                .then(|| format!("probes every {}", duration_text(l.sockets.keepalive_interval))));
+        "sockets.keepalive-count" keepalive_count: u32 = 4, "4", "unanswered probes after which a peer is lost",
+            Read::Text(value::keepalive_count), tcp_only: Some(rules::TCP_OPTION),
+            describe: Some(|l, defaults| (l.sockets.keepalive_count != defaults.sockets.keepalive_count)
+                .then(|| format!("lost after {} probes", l.sockets.keepalive_count)));
         "sockets.receive-buffer" receive_buffer: Option<u32> = None, "\"4MiB\"", "SO_RCVBUF",
             Read::Text(|t| value::socket_buffer(t).map(Some)), unit: "_bytes", default: "the kernel's tuning",
             describe: Some(|l, _| l.sockets.receive_buffer.map(|n| format!("SO_RCVBUF {}", bytes_text(n.into()))));

@@ -73,6 +73,24 @@ pub fn keepalive(text: &str) -> Result<Option<Duration>, ValueError> {
     }
 }
 
+/// A time between keepalive probes: TCP_KEEPINTVL takes the same times (MAX_TCP_KEEPINTVL).
+pub fn keepalive_interval(text: &str) -> Result<Duration, ValueError> {
+    keepalive(text)?.ok_or_else(|| {
+        ValueError::new(
+            "probes have no interval without a time",
+            "write a time from 1s to 32767s, or keepalive = \"off\"",
+        )
+    })
+}
+
+/// A number of keepalive probes: TCP_KEEPCNT takes up to 127 (MAX_TCP_KEEPCNT).
+pub fn keepalive_count(text: &str) -> Result<u32, ValueError> {
+    match count(text) {
+        Ok(probes) if probes <= 127 => Ok(probes),
+        _ => Err(ValueError::new(format!("{} is not a number of probes", quote(text)), "choose from 1 to 127")),
+    }
+}
+
 /// A user timeout: TCP_USER_TIMEOUT takes milliseconds in an int.
 pub fn user_timeout(text: &str) -> Result<Option<Duration>, ValueError> {
     match duration_or_off(text)? {
@@ -146,5 +164,12 @@ mod tests {
     #[test]
     fn threads_have_bounds() {
         assert!(threads("0").is_err() && threads("1025").is_err());
+    }
+
+    #[test]
+    fn keepalive_probes_have_the_bounds_of_the_kernel() {
+        assert_eq!((keepalive_interval("1s"), keepalive_count("127")), (Ok(Duration::from_secs(1)), Ok(127)));
+        assert!(["off", "0s", "500ms", "32768s", "1500ms"].iter().all(|text| keepalive_interval(text).is_err()));
+        assert!(["0", "128", "x"].iter().all(|text| keepalive_count(text).is_err()));
     }
 }

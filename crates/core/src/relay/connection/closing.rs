@@ -40,8 +40,12 @@ pub enum CloseReason {
     BadHeader,
     /// The relay stopped, or its listener was removed, and the drain timeout was over.
     Drained,
-    /// The relay itself failed: no memory or descriptors.
+    /// The relay itself failed: no memory, descriptors or local ports.
     RelayFailed,
+    /// A UDP session made room for another one at a limit.
+    Evicted,
+    /// The target of a UDP session was removed, has another address, or refused datagrams while another target serves.
+    TargetGone,
 }
 
 impl CloseReason {
@@ -64,11 +68,13 @@ impl CloseReason {
             Self::BadHeader => "bad-header",
             Self::Drained => "drained",
             Self::RelayFailed => "relay-failed",
+            Self::Evicted => "evicted",
+            Self::TargetGone => "target-gone",
         }
     }
 
     /// All of them, for metrics.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Finished,
         Self::ClientReset,
         Self::TargetReset,
@@ -85,6 +91,8 @@ impl CloseReason {
         Self::BadHeader,
         Self::Drained,
         Self::RelayFailed,
+        Self::Evicted,
+        Self::TargetGone,
     ];
 }
 

@@ -103,6 +103,8 @@ pub enum Event {
     AddressesKnown(usize),
     /// The attempt at this address has failed.
     AttemptFailed(usize),
+    /// The attempt at this address has failed for want of a local port, address or memory, which is not the target's fault.
+    AttemptImpossible(usize),
     /// An attempt has connected.
     Connected {
         /// Whether bytes are held that the target gets before anything else, such as a PROXY header.
@@ -118,6 +120,8 @@ pub enum Event {
     Turn(Direction, Held, Turn),
     /// Whether a peer has acknowledged all its data: the result of [`Action::CheckDelivered`].
     Delivered(bool),
+    /// The error of this peer's socket: the result of [`Action::CheckFailure`].
+    PeerFailed(Peer, Failure),
     /// The timer is due.
     Timer,
     /// The [`Rules`] have changed.
@@ -151,6 +155,8 @@ pub enum Action {
     ShutdownWrite(Peer),
     /// Check whether this peer has acknowledged all its data.
     CheckDelivered(Peer),
+    /// Ask the socket of this peer, which has sent its end of data, for an error: no direction reads it any more.
+    CheckFailure(Peer),
     /// Set up keepalive: the kernel probes both peers once they are idle for this long.
     StartKeepalive(Duration),
     /// Pass [`Event::Timer`] at this time, instead of the time asked for before.
@@ -191,6 +197,8 @@ struct Connecting {
     due_at: Ns,
     /// The last abandoned target did not answer in time.
     timed_out: bool,
+    /// The last attempt failed on this host.
+    impossible: bool,
 }
 
 /// Whether a direction can move bytes.
@@ -198,6 +206,8 @@ struct Connecting {
 struct Readiness {
     source_ready: bool,
     source_ended: bool,
+    /// epoll has reported a failure of the source's socket.
+    source_failed: bool,
     sink_full: bool,
     /// A turn was asked for and has not begun.
     queued: bool,
@@ -234,8 +244,9 @@ impl Pending {
     const START_KEEPALIVE: u16 = 1 << 10;
     const RUN_TO_TARGET: u16 = 1 << 11;
     const RUN_TO_CLIENT: u16 = 1 << 12;
-    const ARM_TIMER: u16 = 1 << 13;
-    const CLOSE: u16 = 1 << 14;
+    const CHECK_FAILURE: u16 = 1 << 13;
+    const ARM_TIMER: u16 = 1 << 14;
+    const CLOSE: u16 = 1 << 15;
 }
 
 /// A connection.
@@ -301,6 +312,10 @@ impl Connection {
             Event::Timer => self.timer_due(now, rules),
             Event::RulesChanged => self.ask(Pending::ARM_TIMER),
             Event::Failed(reason) => self.close(reason, None),
+            Event::PeerFailed(peer, failure) => {
+                // What it would have been sent is lost.
+                self.direction_ended(Direction::from(peer).reverse(), Ended::SinkFailed(failure), now);
+            }
             event => match self.stage {
                 Stage::Header => self.header_event(event, now),
                 Stage::Connecting(connecting) => self.connecting_event(connecting, event, now, rules),
@@ -350,6 +365,10 @@ impl Connection {
             }
             Pending::RUN_TO_TARGET => Action::Run(Direction::ClientToTarget),
             Pending::RUN_TO_CLIENT => Action::Run(Direction::TargetToClient),
+            Pending::CHECK_FAILURE => {
+                let ended = |direction: &Direction| !self.closing.is_open(*direction);
+                Action::CheckFailure(Direction::ALL.into_iter().find(ended)?.source())
+            }
             Pending::ARM_TIMER => Action::ArmTimer(self.next_timer(now, rules)?),
             _ => match self.stage {
                 Stage::Closed(close) => Action::Close(close),
@@ -396,7 +415,8 @@ impl Connection {
 
     fn connect(&mut self, now: Ns) {
         let attempts = HappyEyeballs::new(0, now, 0, ATTEMPTS_AT_ONCE);
-        let connecting = Connecting { targets: 0, position: 0, attempts, due_at: now, timed_out: false };
+        let connecting =
+            Connecting { targets: 0, position: 0, attempts, due_at: now, timed_out: false, impossible: false };
         self.stage = Stage::Connecting(connecting);
         self.progress_at = now;
         self.pending.0 = Pending::ORDER_TARGETS;
@@ -413,7 +433,8 @@ impl Connection {
                 connecting.attempts = HappyEyeballs::new(addresses, now, timeout, ATTEMPTS_AT_ONCE);
                 self.ask(Pending::CONNECT);
             }
-            Event::AttemptFailed(address) => {
+            Event::AttemptFailed(address) | Event::AttemptImpossible(address) => {
+                connecting.impossible = matches!(event, Event::AttemptImpossible(_));
                 connecting.attempts.failed(address);
                 self.ask(Pending::CONNECT);
             }
@@ -438,7 +459,11 @@ impl Connection {
             self.ask(Pending::USE_TARGET);
             return;
         }
-        let reason = if connecting.timed_out { CloseReason::ConnectTimeout } else { CloseReason::ConnectRefused };
+        let reason = match connecting {
+            Connecting { timed_out: true, .. } => CloseReason::ConnectTimeout,
+            Connecting { impossible: true, .. } => CloseReason::RelayFailed,
+            _ => CloseReason::ConnectRefused,
+        };
         self.close(reason, Some(Peer::Client));
     }
 
@@ -472,6 +497,7 @@ impl Connection {
         if readable {
             self.directions[sends].source_ready = true;
             self.directions[sends].source_ended |= ended;
+            self.directions[sends].source_failed |= failed;
         }
         if writable || failed {
             self.directions[receives].sink_full = false;
@@ -486,8 +512,21 @@ impl Connection {
                 self.close(CloseReason::ClientGone, None);
             }
             Stage::Header => self.ask(Pending::READ_HEADER),
-            Stage::Transferring => Direction::ALL.into_iter().for_each(|direction| self.run(direction)),
+            Stage::Transferring => {
+                Direction::ALL.into_iter().for_each(|direction| self.run(direction));
+                self.check_half_closed();
+            }
             _ => {}
+        }
+    }
+
+    /// A peer that has sent its end of data may still reset the connection. Nobody reads its socket any more, and nothing may be
+    /// sent to it for long, so that the other peer would not learn of it.
+    fn check_half_closed(&mut self) {
+        let failed =
+            |direction: Direction| !self.closing.is_open(direction) && self.directions[direction].source_failed;
+        if self.closing.is_half_closed() && Direction::ALL.into_iter().any(failed) {
+            self.ask(Pending::CHECK_FAILURE);
         }
     }
 
@@ -536,8 +575,11 @@ impl Connection {
         self.progress_at = now;
         match self.closing.ended(direction, how) {
             Next::Wait => self.ask(Pending::ARM_TIMER),
-            Next::HalfClose(Peer::Client) => self.ask(Pending::SHUTDOWN_CLIENT | Pending::ARM_TIMER),
-            Next::HalfClose(Peer::Target) => self.ask(Pending::SHUTDOWN_TARGET | Pending::ARM_TIMER),
+            Next::HalfClose(peer) => {
+                let shutdown = if peer == Peer::Client { Pending::SHUTDOWN_CLIENT } else { Pending::SHUTDOWN_TARGET };
+                self.ask(shutdown | Pending::ARM_TIMER);
+                self.check_half_closed();
+            }
             Next::Close(reason) => self.close(reason, None),
             Next::Reset(peer, reason) => {
                 self.stage = Stage::Resetting(peer, reason);

@@ -147,6 +147,12 @@ impl<'a> World<'a> {
                 None
             }
             Action::CheckDelivered(_) => Some(Event::Delivered(self.calm || self.tape.choose(2) == 0)),
+            Action::CheckFailure(peer) => {
+                let sent = &self.directions[Direction::from(peer)];
+                assert!(sent.ended && sent.source_reset, "a direction that is open reads the error: {sent:?}");
+                self.directions[Direction::from(peer).reverse()].ended = true;
+                Some(Event::PeerFailed(peer, Failure::Reset))
+            }
             Action::StartKeepalive(_) => {
                 assert!(self.connected && !std::mem::replace(&mut self.probing, true), "probed twice");
                 None
@@ -420,7 +426,14 @@ fn every_short_order_of_events_closes_once_and_loses_nothing() {
     }
     for reason in CloseReason::ALL {
         // Reasons from before a connection exists, or of failures that the engines of this test do not report.
-        let elsewhere = [CloseReason::UntrustedProxy, CloseReason::ClientLost, CloseReason::TargetLost];
+        let elsewhere = [
+            CloseReason::UntrustedProxy,
+            CloseReason::ClientLost,
+            CloseReason::TargetLost,
+            // Of UDP sessions.
+            CloseReason::Evicted,
+            CloseReason::TargetGone,
+        ];
         assert!(reasons.contains(&reason) || elsewhere.contains(&reason), "{reason:?} was never reached");
     }
 }
@@ -502,4 +515,60 @@ fn an_armed_direction_gets_a_turn_when_its_sink_fails() {
     let failed = SocketState { failed: true, ..SocketState::default() };
     connection.handle(Event::Socket(Peer::Target, failed), 0, &rules);
     assert_eq!(connection.poll(0, &rules), Some(Action::Run(direction)));
+}
+
+/// The actions that follow.
+fn actions(connection: &mut Connection, rules: &Rules<'_>) -> Vec<Action> {
+    std::iter::from_fn(|| connection.poll(0, rules)).collect()
+}
+
+#[test]
+fn a_reset_by_the_peer_that_has_half_closed_reaches_the_other_peer_at_once() {
+    let rules = Rules { timeouts: &TIMEOUTS, keepalive: None, drain_until: None };
+    let failed = SocketState { readable: true, ended: true, failed: true, ..SocketState::default() };
+    for peer in Peer::ALL {
+        let sends = Direction::from(peer);
+        let reason = if peer == Peer::Client { CloseReason::ClientReset } else { CloseReason::TargetReset };
+        for together in [false, true] {
+            let mut connection = transferring(&rules);
+            let first = if together { failed } else { SocketState { failed: false, ..failed } };
+            connection.handle(Event::Socket(peer, first), 0, &rules);
+            assert!(actions(&mut connection, &rules).contains(&Action::Run(sends)) && connection.begin_turn(sends));
+            // The end of data comes first, also where the kernel has the reset already.
+            connection.handle(Event::Turn(sends, Held::Nothing, Turn::Ended(Ended::Eof)), 0, &rules);
+            let mut asked = actions(&mut connection, &rules);
+            assert!(asked.contains(&Action::ShutdownWrite(peer.other())));
+            assert_eq!(asked.contains(&Action::CheckFailure(peer)), together);
+            if !together {
+                connection.handle(Event::Socket(peer, failed), 0, &rules);
+                asked = actions(&mut connection, &rules);
+                assert!(asked.contains(&Action::CheckFailure(peer)));
+            }
+            connection.handle(Event::PeerFailed(peer, Failure::Reset), 0, &rules);
+            assert_eq!(actions(&mut connection, &rules), [Action::CheckDelivered(peer.other())]);
+            connection.handle(Event::Delivered(true), 0, &rules);
+            let close = Close { reason, reset: Some(peer.other()), reset_attempts: false, release_source: true };
+            assert_eq!(actions(&mut connection, &rules), [Action::Close(close)]);
+        }
+    }
+}
+
+#[test]
+fn a_lack_of_local_ports_is_not_the_refusal_of_a_target() {
+    let rules = Rules { timeouts: &TIMEOUTS, keepalive: None, drain_until: None };
+    for (event, expected) in [
+        (Event::AttemptFailed(0), CloseReason::ConnectRefused),
+        (Event::AttemptImpossible(0), CloseReason::RelayFailed),
+    ] {
+        let mut connection = Connection::new(0, false);
+        let mut answers = [Event::TargetsOrdered(1), Event::AddressesKnown(1), event].into_iter();
+        let mut closed = None;
+        while let Some(action) = connection.poll(0, &rules) {
+            match action {
+                Action::Close(close) => closed = Some(close.reason),
+                _ => answers.next().into_iter().for_each(|answer| connection.handle(answer, 0, &rules)),
+            }
+        }
+        assert_eq!(closed, Some(expected));
+    }
 }

@@ -29,6 +29,7 @@ pub const TOPIC: Topic = Topic {
         Case { name: "data that the target sent before its reset reaches a slow client", run: last_words_held },
         Case { name: "a client that resets while such data waits for it is closed at once", run: last_words_refused },
         Case { name: "a reset after a half-close reaches the side that half-closed", run: reset_after_half_close },
+        Case { name: "a reset by the side that half-closed reaches the other one", run: half_closed_side_resets },
         Case { name: "the target closes with data unread: its reply arrives, then the end or a reset", run: unread },
         Case {
             name: "the client closes with data unread: the target gets the end or a reset",
@@ -244,6 +245,26 @@ fn reset_after_half_close(b: &Bed) {
         resets.reset();
         ended.expect_reset();
         relay.settles_to(before - 2);
+    }
+}
+
+fn half_closed_side_resets(b: &Bed) {
+    for by_client in [true, false] {
+        for after_ms in [0, 100] {
+            let (_target, relay, client, server) = bed(b);
+            let before = relay.sockets();
+            client.send(b"request");
+            assert_eq!(server.take(7), b"request");
+            server.send(b"part");
+            assert_eq!(client.take(4), b"part");
+            let (resets, other) = if by_client { (client, server) } else { (server, client) };
+            resets.end();
+            other.expect_end();
+            pause(after_ms);
+            resets.reset();
+            other.expect_reset_after_end();
+            relay.settles_to(before - 2);
+        }
     }
 }
 

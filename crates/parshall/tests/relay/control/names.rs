@@ -59,11 +59,15 @@ impl NameServer {
     }
 
     fn set(&self, name: &str, service: Option<&Service>) {
-        let ip = service.map(|s| match s.address {
-            SocketAddr::V4(v4) => *v4.ip(),
-            SocketAddr::V6(_) => unreachable!("the kit's addresses are IPv4"),
-        });
-        self.names.lock().unwrap().insert(name.to_owned(), ip);
+        match service {
+            Some(service) => self.set_address(name, service.address),
+            None => drop(self.names.lock().unwrap().insert(name.to_owned(), None)),
+        }
+    }
+
+    fn set_address(&self, name: &str, address: SocketAddr) {
+        let SocketAddr::V4(address) = address else { unreachable!("the kit's addresses are IPv4") };
+        self.names.lock().unwrap().insert(name.to_owned(), Some(*address.ip()));
     }
 
     fn use_in(&self, command: &mut Command) {
@@ -129,6 +133,44 @@ fn a_listener_whose_targets_have_no_address_is_an_error() {
     assert_eq!(relay.end(), Some(1));
     assert!(relay.stderr().contains("hint:"), "{}", relay.stderr());
     assert!(relay.stderr().contains("error: a: the name nowhere.test cannot be resolved"), "{}", relay.stderr());
+}
+
+#[test]
+fn a_name_without_an_address_does_not_stop_other_listeners() {
+    let server = NameServer::start();
+    let (service, late) = (Service::start("s"), Service::start("late"));
+    let (good, bad) = (unused_address(), unused_address());
+    let text = listener("good", good, &[service.address]) + &to_name(bad, &["later.test"]);
+    let relay = Relay::start_with(&text, |c| server.use_in(c));
+    assert_eq!(exchange(good).unwrap(), "s");
+    assert!(exchange(bad).is_err());
+    assert_eq!(relay.count("a: none of its targets has an address yet"), 1, "{}", relay.stderr());
+    // A reload neither, of a listener that has not served before.
+    let other = unused_address();
+    relay.reload(&(text + &to_name(other, &["never.test"]).replace("\"a\"", "\"b\"")));
+    assert_eq!(exchange(good).unwrap(), "s");
+    server.set("later.test", Some(&late));
+    until("the name is used", || exchange(bad).is_ok_and(|answer| answer == "late"));
+    relay.wait_for("the name later.test has an address now", 1);
+}
+
+#[test]
+fn a_name_that_leads_to_the_listener_itself_makes_no_loop() {
+    let server = NameServer::start();
+    // The name stands for the address of the listener, which has the port of the kit's targets.
+    let listen = unused_address();
+    server.set_address("own.test", listen);
+    let mut relay = Relay::begin(&to_name(listen, &["own.test"]), |c| server.use_in(c));
+    assert_eq!(relay.end(), Some(1), "{}", relay.stderr());
+    assert!(relay.stderr().contains("no other address than that of the listener itself"), "{}", relay.stderr());
+    // With another target it serves.
+    let service = Service::start("s");
+    let both = to_name(listen, &["own.test", &service.address.ip().to_string()]);
+    let relay = Relay::start_with(&both, |c| server.use_in(c));
+    assert_eq!(relay.count("which is this listener: that address is left out"), 1, "{}", relay.stderr());
+    for _ in 0..4 {
+        assert_eq!(exchange(listen).unwrap(), "s");
+    }
 }
 
 #[test]

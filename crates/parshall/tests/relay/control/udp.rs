@@ -53,12 +53,13 @@ fn sessions_keep_their_ports_over_reloads() {
     let going = client(removed);
     let its = session_of(&going, &target, "first");
     let idle = datagrams("kept", kept, at) + "timeouts = { idle = \"30s\" }\n";
+    let both = listener("kept", kept, &[other_at, at]) + "protocol = \"udp\"\n";
     for (round, text) in [
         // Another listener, other settings, another target for new sessions, another name.
         datagrams("kept", kept, at) + &datagrams("removed", removed, at) + &datagrams("added", added, at),
         idle + &datagrams("removed", removed, at),
-        datagrams("kept", kept, other_at) + &datagrams("removed", removed, at),
-        datagrams("named", kept, other_at) + &datagrams("removed", removed, at),
+        both.clone() + &datagrams("removed", removed, at),
+        both.replace("\"kept\"", "\"named\"") + &datagrams("removed", removed, at),
     ]
     .into_iter()
     .enumerate()
@@ -70,11 +71,17 @@ fn sessions_keep_their_ports_over_reloads() {
         }
     }
     assert_eq!(session_of(&going, &target, "again"), its);
-    let new = client(kept);
-    new.send(b"new").unwrap();
-    assert_eq!(other.recv(&mut [0; 8]).unwrap(), 3, "new sessions go to the new target");
     let text = get(metrics, "/metrics").unwrap().1;
-    assert_eq!(value(&text, &["active{", "\"named\""]), 9.0, "sessions are counted for the listener with the new name");
+    assert_eq!(value(&text, &["active{", "\"named\""]), 8.0, "sessions are counted for the listener with the new name");
+    // Those of a target that is gone end, and the next datagram begins another one.
+    let gone = datagrams("named", kept, other_at) + &datagrams("removed", removed, at);
+    relay.reload(&format!("{head}{gone}"));
+    for client in &clients {
+        let session = session_of(client, &other, "moved");
+        answers(client, &other, session, "here");
+    }
+    let text = get(metrics, "/metrics").unwrap().1;
+    assert_eq!(value(&text, &["closed_total", "\"named\"", "target-gone"]), 8.0);
     // A removed listener forwards its sessions and begins no new ones.
     relay.reload(&format!("{head}{}", datagrams("named", kept, other_at)));
     assert_eq!(session_of(&going, &target, "last"), its);
@@ -86,6 +93,45 @@ fn sessions_keep_their_ports_over_reloads() {
     relay.reload(&format!("{head}{}", datagrams("back", removed, at)));
     target.set_read_timeout(Some(TIMEOUT)).unwrap();
     session_of(&client(removed), &target, "the listener is added again");
+}
+
+#[test]
+fn sessions_of_a_target_that_refuses_go_to_another_one() {
+    let listen = unused_address();
+    let places = [unused_address(), unused_address()];
+    let mut targets = places.map(|place| Some(socket(place)));
+    let text = listener("u", listen, &places) + "protocol = \"udp\"\n";
+    let relay = Relay::start(&text);
+    let clients: Vec<UdpSocket> = (0..6).map(|_| client(listen)).collect();
+    let own = |client: &UdpSocket| client.local_addr().unwrap().port().to_be_bytes();
+    // Each client's session, by which of the targets it has reached.
+    for client in &clients {
+        client.send(&own(client)).unwrap();
+    }
+    let mut heard = [0, 0];
+    for (target, heard) in targets.iter().flatten().zip(&mut heard) {
+        target.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        while let Ok((_, session)) = target.recv_from(&mut [0; 8]) {
+            target.send_to(b"yes", session).unwrap();
+            *heard += 1;
+        }
+    }
+    assert!(heard[0] > 0 && heard[1] > 0 && heard[0] + heard[1] == 6, "{heard:?}");
+    targets[0] = None;
+    let left = targets[1].take().unwrap();
+    left.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let mut moved = std::collections::HashSet::new();
+    until("all clients reach the target that is left", || {
+        for client in &clients {
+            client.send(&own(client)).unwrap();
+        }
+        let mut piece = [0; 2];
+        while left.recv(&mut piece).is_ok() {
+            moved.insert(piece);
+        }
+        moved.len() == clients.len()
+    });
+    assert_eq!(relay.count(&format!("the target {} is down", places[0])), 1, "{}", relay.stderr());
 }
 
 #[test]

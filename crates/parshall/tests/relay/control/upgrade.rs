@@ -1,8 +1,9 @@
 //! Upgrades, sockets and notifications of systemd, and privileges.
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -198,6 +199,61 @@ fn has_no_privileges(pid: u32) {
         for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
             assert_eq!(u64::from_str_radix(&field(&task, set), 16).unwrap(), 0, "{set}");
         }
+    }
+}
+
+/// Upgrades to another number of threads than the two of the kit.
+fn upgrade_to_threads(relay: &Relay, threads: u8) -> KillOnDrop {
+    let path = relay.scratch.file("relay.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("threads = 2", &format!("threads = {threads}"))).unwrap();
+    relay.signal("USR2");
+    KillOnDrop(successor(relay))
+}
+
+#[test]
+fn an_upgrade_to_fewer_threads_serves_every_client_of_udp() {
+    let target = UdpSocket::bind(unused_address()).unwrap();
+    target.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let listen = unused_address();
+    let config = listener("u", listen, &[target.local_addr().unwrap()]) + "protocol = \"udp\"\n";
+    let relay = Relay::start(&config);
+    // A session keeps the old process, and with it both of its sockets.
+    let old = UdpSocket::bind((listen.ip(), 0)).unwrap();
+    old.send_to(b"old", listen).unwrap();
+    target.recv(&mut [0; 8]).unwrap();
+    let _new = upgrade_to_threads(&relay, 1);
+    relay.wait_for("draining", 1);
+    for n in 0..40_u8 {
+        let client = UdpSocket::bind((listen.ip(), 0)).unwrap();
+        client.send_to(&[n], listen).unwrap();
+        let mut received = [0; 8];
+        assert_eq!((target.recv(&mut received).unwrap(), received[0]), (1, n));
+    }
+}
+
+#[test]
+fn an_upgrade_to_more_threads_works_after_privileges_are_given_up() {
+    if !root("opening a port below 1024 before becoming another user") {
+        return;
+    }
+    if !Command::new(PARSHALL).uid(65_534).arg("--version").output().is_ok_and(|done| done.status.success()) {
+        return parshall_testkit::skip("an upgrade as another user", "that user cannot start the program");
+    }
+    let service = Service::start("s");
+    let target = UdpSocket::bind(unused_address()).unwrap();
+    target.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let (mut tcp, mut udp) = (unused_address(), unused_address());
+    tcp.set_port(71);
+    udp.set_port(72);
+    let datagrams = listener("u", udp, &[target.local_addr().unwrap()]) + "protocol = \"udp\"\n";
+    let relay = Relay::start(&format!("user = \"65534:65534\"\n{}{datagrams}", listener("t", tcp, &[service.address])));
+    let _new = upgrade_to_threads(&relay, 4);
+    for n in 0..20_u8 {
+        assert_eq!(exchange(tcp).unwrap(), "s");
+        UdpSocket::bind((udp.ip(), 0)).unwrap().send_to(&[n], udp).unwrap();
+        let mut received = [0; 8];
+        assert_eq!((target.recv(&mut received).unwrap(), received[0]), (1, n));
     }
 }
 

@@ -41,7 +41,6 @@ pub struct Accept {
     pub listener: u32,
     pub request: Request,
     pub client: io::Result<OwnedFd>,
-    pub more: bool,
 }
 
 fn group(slot: u32) -> u16 {
@@ -225,7 +224,7 @@ impl Core {
             Some(socket) => Ok(socket),
             None => Err(io::Error::from_raw_os_error(-done.result)),
         };
-        self.accepted.push(Accept { listener: id.slot, request: done.request, client, more: done.more });
+        self.accepted.push(Accept { listener: id.slot, request: done.request, client });
     }
 
     fn on_received(&mut self, id: SlotId, done: Completion) {

@@ -26,17 +26,15 @@ use self::core::Core;
 use super::{Done, Engine, Job, Outcome, Store};
 use crate::stats::{EngineKind, Fallback};
 
-/// A connection that the ring has accepted, or the error that ended accepting.
+/// A connection that the ring has accepted, or the error instead.
 #[derive(Debug)]
 pub struct Accepted {
     /// The listener's index in the worker.
     pub listener: u32,
-    /// The request of the multishot accept.
+    /// The request, which has ended.
     pub request: Request,
     /// The client and its address, which is None when it is not an IP address.
     pub client: io::Result<(OwnedFd, Option<SocketAddr>)>,
-    /// Whether the multishot accept goes on.
-    pub more: bool,
 }
 
 #[derive(Debug, Default)]
@@ -93,12 +91,12 @@ impl UringEngine {
         self.core().is_some_and(Core::take_readable)
     }
 
-    /// Begins a multishot accept; None without a ring.
+    /// Begins to accept one client; None without a ring.
     pub fn accept(&mut self, socket: RawFd, listener: u32) -> Option<Request> {
         self.core().map(|core| core.accept(socket, listener))
     }
 
-    /// Cancels a multishot accept. The listener may be closed when this returns.
+    /// Cancels an accept. The listener may be closed when this returns.
     pub fn stop_accepting(&mut self, accept: Request) {
         if let Some(core) = self.core() {
             core.stop_accepting(accept);
@@ -108,12 +106,12 @@ impl UringEngine {
     /// Appends the accepted connections.
     pub fn accepted(&mut self, out: &mut Vec<Accepted>) {
         if let Some(core) = self.core() {
-            for core::Accept { listener, request, client, more } in core.take_accepted() {
+            for core::Accept { listener, request, client } in core.take_accepted() {
                 let client = client.map(|c| {
                     let peer = peer_ip(&c);
                     (c, peer)
                 });
-                out.push(Accepted { listener, request, client, more });
+                out.push(Accepted { listener, request, client });
             }
         }
     }

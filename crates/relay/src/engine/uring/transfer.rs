@@ -14,7 +14,7 @@ pub enum Kind {
     Send = 1,
     /// Bytes that wait until the sink is writable.
     Held = 2,
-    /// The multishot accept of a listener.
+    /// The accept of a listener.
     Accept = 3,
     /// The worker's epoll.
     Watch = 4,
