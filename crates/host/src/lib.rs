@@ -12,6 +12,7 @@ pub mod foreign_file;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod log;
+mod log_writer;
 pub mod mountinfo;
 pub mod netns;
 #[cfg(feature = "http")]

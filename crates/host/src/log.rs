@@ -14,6 +14,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
 use crate::error::UserError;
+use crate::log_writer::LogWriter;
 use crate::utc;
 
 /// A level for everything, or `target=level` pairs, separated by commas. The flags add to the level for everything.
@@ -50,7 +51,7 @@ pub fn start(steps: i32) -> Result<(), UserError> {
 fn subscriber(targets: Targets) -> impl Subscriber + Send + Sync {
     // The journal writes the time of each line itself.
     let time = !std::io::stderr().is_terminal() && std::env::var_os("JOURNAL_STREAM").is_none();
-    let layer = Layer::<Registry>::new().with_writer(std::io::stderr).event_format(Lines { time });
+    let layer = Layer::<Registry>::new().with_writer(|| LogWriter).event_format(Lines { time });
     Registry::default().with(Filtered::new(layer, targets))
 }
 

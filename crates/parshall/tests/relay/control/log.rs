@@ -1,9 +1,12 @@
 //! Log lines of ended connections.
 use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::process::Command;
+use std::process::{Child, Command};
+use std::time::Duration;
 
-use super::kit::{Relay, Service, exchange, get, listener, until, unused_address, value};
+use super::kit::{Relay, Service, exchange, get, listener, signal, until, unused_address, value};
+use crate::common::PARSHALL;
 
 fn lines(path: &std::path::Path) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -78,4 +81,36 @@ fn a_log_whose_reader_does_not_read_does_not_hold_up_the_end() {
     relay.signal("TERM");
     assert_eq!(relay.end(), Some(0), "{}", relay.stderr());
     assert_eq!(relay.count("cannot write the log: its reader does not read"), 1, "{}", relay.stderr());
+}
+
+#[test]
+fn a_stderr_that_nobody_reads_holds_up_neither_traffic_nor_the_end() {
+    let (service, listen) = (Service::start("s"), unused_address());
+    let scratch = crate::common::Scratch::new();
+    let (path, control) = (scratch.file("relay.toml"), scratch.file("control"));
+    let head = format!("threads = 1\ncontrol = \"{}\"\n", control.display());
+    std::fs::write(&path, head + &listener("a", listen, &[service.address])).unwrap();
+    let (_reader, writer) = std::io::pipe().unwrap();
+    // Little of the 65,536 bytes of a pipe is free. Each reload has a line of more than 100 bytes.
+    (&writer).write_all(&[b'x'; 61_000]).unwrap();
+    let mut command = Command::new(PARSHALL);
+    let mut relay = KillOnDrop(command.args(["relay", "-c"]).arg(&path).stderr(writer).spawn().unwrap());
+    until("it serves", || exchange(listen).is_ok());
+    for _ in 0..100 {
+        signal(relay.0.id(), "HUP");
+        assert_eq!(exchange(listen).unwrap(), "s");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    signal(relay.0.id(), "TERM");
+    until("it ends", || relay.0.try_wait().unwrap().is_some_and(|status| status.success()));
+}
+
+struct KillOnDrop(Child);
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        // It may have ended already; the pid cannot be reused before it was waited for.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
 }
