@@ -57,7 +57,7 @@ impl LocalPorts {
     }
 
     /// Takes a port of this local address that sessions to other targets use and none to this one; None if there is none
-    /// among the next [`LOOKS_MAX`].
+    /// among those that are looked at.
     pub fn share(&mut self, ip: Option<IpAddr>, target: SocketAddr) -> Option<u16> {
         if self.by_target.get(&target).is_some_and(|ports| *ports >= self.sessions.len()) {
             return None;

@@ -167,6 +167,11 @@ impl UdpSessions {
         }
     }
 
+    /// Whether new sessions of a listener may begin.
+    pub fn begins(&self, listener: u32) -> bool {
+        !self.draining && self.listeners.get(listener as usize).is_some_and(|one| !one.shut)
+    }
+
     /// A session of a listener.
     pub fn any_of(&self, listener: u32) -> Option<SlotId> {
         self.ids.iter().find(|(key, _)| key.listener == listener).map(|(_, id)| *id)

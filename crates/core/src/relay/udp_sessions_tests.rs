@@ -211,10 +211,12 @@ fn a_listener_that_is_shut_keeps_what_it_has_and_its_number_serves_again() {
     let mut table = UdpSessions::new(vec![RULES], 10);
     let a = table.open(key(1, 1), 0).unwrap();
     table.shut(0);
-    assert_eq!(table.open(key(1, 2), 0), Err(Refusal::Draining));
+    assert_eq!((table.open(key(1, 2), 0), table.begins(0), table.begins(9)), (Err(Refusal::Draining), false, false));
     assert_eq!((table.find(&key(1, 1)), table.any_of(0), table.any_of(1)), (Some(a), Some(a), None));
     table.set(1, RULES);
     assert!(table.open(Key { listener: 1, ..key(1, 2) }, 0).is_ok());
     table.set(0, RULES);
-    assert!(table.open(key(1, 2), 0).is_ok());
+    assert!(table.begins(0) && table.open(key(1, 2), 0).is_ok());
+    table.drain();
+    assert!(!table.begins(0));
 }

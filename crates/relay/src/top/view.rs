@@ -120,8 +120,7 @@ fn down(target: &TargetView) -> Option<String> {
 }
 
 /// TCP: connections that ended with an error. A failed attempt to connect is counted by its connection, if no other target
-/// took that. UDP: dropped datagrams, because sessions end by their idle timeout only, and one that cannot begin drops
-/// datagrams.
+/// took that. UDP: dropped datagrams. No end of a session is an error of its own, and one that cannot begin drops datagrams.
 fn errors(view: &ListenerView) -> u64 {
     let is_udp = view.protocol == "udp" || view.datagrams_up + view.datagrams_down + view.datagrams_dropped > 0;
     if is_udp {

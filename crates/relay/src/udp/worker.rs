@@ -308,6 +308,10 @@ impl UdpWorker {
     /// addresses by now, was found down, or has refused datagrams and another target is there.
     pub(super) fn keeps_target(&mut self, id: SlotId, now: Ns) -> bool {
         let Some(session) = self.sessions.get_mut(id.slot as usize).and_then(Option::as_mut) else { return false };
+        if !self.table.begins(session.listener as u32) {
+            // There would be no other session for the client.
+            return true;
+        }
         let plan = &mut self.listeners[session.listener].plan;
         let state = &plan.targets[session.target];
         let version = state.version();
