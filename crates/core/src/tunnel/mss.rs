@@ -16,8 +16,9 @@ pub fn clamp_mss(packet: &mut [u8], mtu: usize) -> bool {
     if u16::from_be_bytes(*field(packet, value_at)) <= most {
         return false;
     }
-    // The two bytes with those that they share a word of the checksum with.
-    let words = at + (value_at - at) / 2 * 2..at + (value_at + 3 - at) / 2 * 2;
+    // The two bytes with those that they share a word of the checksum with. A packet of odd length ends within a word, whose other
+    // byte counts as zero (RFC 1071).
+    let words = at + (value_at - at) / 2 * 2..(at + (value_at + 3 - at) / 2 * 2).min(packet.len());
     let before = fold(sum(0, &packet[words.clone()]));
     packet[value_at..value_at + 2].copy_from_slice(&most.to_be_bytes());
     let after = fold(sum(0, &packet[words]));
@@ -96,7 +97,50 @@ mod tests {
         }
     }
 
+    /// A packet that ends with its MSS option at an odd offset ends within a word of the checksum.
+    #[test]
+    fn an_mss_at_the_end_of_an_odd_packet_is_lowered() {
+        for v6 in [false, true] {
+            let at = if v6 { 40 } else { 20 };
+            let mut packet = syn(v6, &[1, 2, 4, 0xff, 0xff]);
+            packet[at + 12] = 7 << 4;
+            packet[at + 16..at + 18].fill(0);
+            let checksum = finish(sum(0, &packet[at..]));
+            packet[at + 16..at + 18].copy_from_slice(&checksum);
+            assert!(clamp_mss(&mut packet, MTU));
+            assert_eq!(packet[at + 23..], ((MTU - at - 20) as u16).to_be_bytes());
+            assert_eq!(fold(sum(0, &packet[at..])), 0xffff, "the checksum holds");
+        }
+    }
+
+    /// Options as a peer may write them: whole ones, ones of a false length, and any bytes.
+    fn options() -> impl Strategy<Value = Vec<u8>> {
+        let option = prop_oneof![
+            3 => Just(vec![OPTION_NOP]),
+            3 => any::<u16>().prop_map(|mss| [&[OPTION_MSS, 4][..], &mss.to_be_bytes()].concat()),
+            1 => (any::<u8>(), any::<u8>()).prop_map(|(kind, len)| vec![kind, len]),
+            1 => prop::collection::vec(any::<u8>(), 1..6),
+        ];
+        prop::collection::vec(option, 0..4).prop_map(|options| options.concat())
+    }
+
     proptest! {
+        #[test]
+        fn a_syn_of_any_options_keeps_its_checksum(
+            options in options(), longer in 0u8..2, v6 in any::<bool>(), mtu in 0usize..2000,
+        ) {
+            let (at, mut packet) = (if v6 { 40 } else { 20 }, syn(v6, &options));
+            // The header may claim to be longer than the packet.
+            let offset = (5 + (options.len() as u8).div_ceil(4) + longer).min(15);
+            packet[at + 12] = offset << 4;
+            packet[at + 16..at + 18].fill(0);
+            let checksum = finish(sum(0, &packet[at..]));
+            packet[at + 16..at + 18].copy_from_slice(&checksum);
+            let before = packet.clone();
+            prop_assert_eq!(clamp_mss(&mut packet, mtu), packet != before);
+            prop_assert_eq!(fold(sum(0, &packet[at..])), 0xffff);
+        }
+
         #[test]
         fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..90), v6 in any::<bool>(), mtu in 0usize..2000) {
             let mut bytes = bytes;
