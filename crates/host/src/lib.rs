@@ -18,6 +18,7 @@ pub mod netns;
 #[cfg(feature = "http")]
 pub mod open_metrics;
 pub mod output;
+pub mod own_directory;
 pub mod private_file;
 pub mod proc_fs;
 pub mod process;

@@ -1,7 +1,7 @@
 //! A lock on a file that is released when its holder ends: flock(2).
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -21,6 +21,41 @@ impl FileLock {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
         Self::of(options.open(path)?)
+    }
+
+    /// As [`FileLock::take`], for a file that its holders remove ([`FileLock::remove`]): a file that was removed between its opening
+    /// and its locking locks nobody else out, and the one that is there now is locked instead.
+    ///
+    /// # Errors
+    /// As [`FileLock::take`].
+    pub fn take_removable(path: &Path) -> io::Result<Option<FileLock>> {
+        loop {
+            match Self::take(path)? {
+                Some(lock) if !lock.is_at(path) => {}
+                taken => return Ok(taken),
+            }
+        }
+    }
+
+    /// Replaces the content of the file, such as by a description of the holder.
+    ///
+    /// # Errors
+    /// Those of ftruncate(2) and pwrite(2).
+    pub fn write(&self, content: &[u8]) -> io::Result<()> {
+        self.0.set_len(0)?;
+        self.0.write_all_at(content, 0)
+    }
+
+    /// Removes the file at `path`, if it is the one that is locked. The lock is held until this value is dropped.
+    pub fn remove(&self, path: &Path) {
+        if self.is_at(path) {
+            std::fs::remove_file(path).ok();
+        }
+    }
+
+    fn is_at(&self, path: &Path) -> bool {
+        let (Ok(there), Ok(own)) = (std::fs::symlink_metadata(path), self.0.metadata()) else { return false };
+        (there.dev(), there.ino()) == (own.dev(), own.ino())
     }
 
     /// Locks a file that is there and may not be written to, such as one of /proc, as [`FileLock::take`] does.
@@ -63,6 +98,23 @@ mod tests {
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::remove_file(&path).unwrap();
         std::fs::remove_file(&link).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_its_holder_removed_locks_nobody_out() {
+        let path = std::env::temp_dir().join(format!("parshall-lock-removed-{}", std::process::id()));
+        let first = FileLock::take_removable(&path).unwrap().unwrap();
+        first.write(b"a longer description").unwrap();
+        first.write(b"first").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"first");
+        assert!(FileLock::take_removable(&path).unwrap().is_none());
+        first.remove(&path);
+        assert!(!path.exists());
+        let second = FileLock::take_removable(&path).unwrap().expect("the next holder has another file");
+        first.remove(&path);
+        assert!(path.exists(), "a holder removes its own file only");
+        second.remove(&path);
+        assert!(!path.exists());
     }
 
     #[test]

@@ -58,6 +58,30 @@ fn group_id(name: &str) -> Option<u32> {
     (result == 0 && !found.is_null()).then_some(entry.gr_gid)
 }
 
+/// Whether a user has this id, or a group has it. An answer that fails counts as one.
+pub fn is_named(id: u32) -> bool {
+    let mut buffer = vec![0; BUFFER];
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all-zero bytes are a valid passwd: integers and null pointers.
+    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+    // SAFETY: the length is that of the buffer, and all arguments outlive the call.
+    let result = unsafe { libc::getpwuid_r(id, &raw mut entry, buffer.as_mut_ptr(), buffer.len(), &raw mut found) };
+    if !is_absent(result, found.is_null()) {
+        return true;
+    }
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all-zero bytes are a valid group: integers and null pointers.
+    let mut entry: libc::group = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let result = unsafe { libc::getgrgid_r(id, &raw mut entry, buffer.as_mut_ptr(), buffer.len(), &raw mut found) };
+    !is_absent(result, found.is_null())
+}
+
+/// Whether a look-up has found no entry: getpwuid_r(3) lists the errors by which C libraries say so.
+fn is_absent(result: libc::c_int, is_null: bool) -> bool {
+    is_null && [0, libc::ENOENT, libc::ESRCH, libc::EBADF, libc::EPERM].contains(&result)
+}
+
 /// The effective user and group.
 pub fn current() -> User {
     User { uid: geteuid().as_raw(), gid: getegid().as_raw() }
@@ -159,5 +183,6 @@ mod tests {
         assert_eq!(lookup("4711", None), None, "a number alone has no group");
         assert_eq!(lookup("no such user", None), None);
         assert_eq!(lookup("root", Some("no such group")), None);
+        assert!(is_named(0) && !is_named(4_000_004_711));
     }
 }

@@ -4,11 +4,12 @@
 //! the relay becomes, who can connect to it and remove it.
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use parshall_host::control_socket::{self, BoundPath, is_served};
+use parshall_host::own_directory::{self, is_safe};
 use parshall_sys::privileges::{User, current};
 
 use crate::open::Pool;
@@ -75,28 +76,14 @@ pub fn bind(configured: Option<&str>, owner: Option<&User>) -> io::Result<(Bound
 /// Creates the directory for this user or for `owner`, with a parent of this user. Refuses an existing one that belongs to
 /// another user or that others can write.
 fn create(directory: &Path, owner: Option<&User>) -> io::Result<()> {
-    let owner = owner.filter(|owner| owner.uid != current().uid);
+    let us = current();
+    let owner = owner.filter(|owner| owner.uid != us.uid);
     if let (Some(_), Some(parent)) = (owner, directory.parent()) {
         create(parent, None)?;
     }
     // Other users must be able to enter the system's directory to reach their own.
     let mode = if directory == Path::new(SYSTEM) { 0o755 } else { 0o700 };
-    match (fs::DirBuilder::new().mode(mode).create(directory), owner) {
-        (Ok(()), Some(owner)) => chown(directory, Some(owner.uid), Some(owner.gid))?,
-        (Err(e), _) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-        _ => {}
-    }
-    if !is_safe(directory, owner.map_or(current().uid, |owner| owner.uid)) {
-        let what = format!("{} belongs to someone else", directory.display());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
-    }
-    // The umask may have removed permissions.
-    if mode == 0o755 { fs::set_permissions(directory, fs::Permissions::from_mode(mode)) } else { Ok(()) }
-}
-
-/// Whether it is a directory of this user in which no other user can create files.
-fn is_safe(directory: &Path, uid: u32) -> bool {
-    fs::symlink_metadata(directory).is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o022 == 0)
+    own_directory::make(directory, mode, owner.unwrap_or(&us))
 }
 
 /// Removes the sockets of relays that were killed.
@@ -126,6 +113,7 @@ pub fn alive(directories: &[PathBuf]) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
     use std::os::unix::net::UnixStream;
 
     use super::*;
