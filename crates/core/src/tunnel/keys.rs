@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use subtle::ConstantTimeEq;
 use x25519_dalek::StaticSecret;
-use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::values::ValueError;
 
@@ -28,21 +28,46 @@ pub trait KeyText: Sized {
 pub struct PublicKey(pub [u8; KEY_LEN]);
 
 /// A Curve25519 private key. It is erased when it is dropped.
-#[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub struct PrivateKey([u8; KEY_LEN]);
+#[derive(Clone)]
+pub struct PrivateKey(SecretBytes);
 
 /// A symmetric key that both peers mix into the handshake; all zeros for none. It is erased when it is dropped.
-#[derive(Clone, Default, Zeroize, ZeroizeOnDrop)]
-pub struct PresharedKey([u8; KEY_LEN]);
+#[derive(Clone, Default)]
+pub struct PresharedKey(SecretBytes);
+
+/// The bytes of a secret key, which do not move: what holds them may be copied to another place, as the elements of a vector that
+/// grows are, and leaves no key behind. They are erased when they are dropped.
+#[derive(Clone, Default)]
+struct SecretBytes(Box<[u8; KEY_LEN]>);
+
+impl SecretBytes {
+    /// Moves a key to its place.
+    fn new(bytes: &mut [u8; KEY_LEN]) -> Self {
+        let mut own = Self::default();
+        own.0.copy_from_slice(bytes);
+        bytes.zeroize();
+        own
+    }
+}
+
+impl Drop for SecretBytes {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl AsRef<[u8]> for SecretBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0[..]
+    }
+}
 
 impl PrivateKey {
     /// A key of these bytes, clamped as Curve25519 has it.
     pub fn new(mut bytes: [u8; KEY_LEN]) -> Self {
         bytes[0] &= 0xf8;
         bytes[31] = bytes[31] & 0x7f | 0x40;
-        let key = Self(bytes);
-        bytes.zeroize();
-        key
+        Self(SecretBytes::new(&mut bytes))
     }
 
     /// The public key that belongs to it.
@@ -51,7 +76,7 @@ impl PrivateKey {
     }
 
     pub(super) fn secret(&self) -> StaticSecret {
-        StaticSecret::from(self.0)
+        StaticSecret::from(*self.0.0)
     }
 
     /// All zeros, which the configuration protocol writes for "no key", clamped.
@@ -62,12 +87,12 @@ impl PrivateKey {
 
 impl PresharedKey {
     #[allow(missing_docs)]
-    pub fn new(bytes: [u8; KEY_LEN]) -> Self {
-        Self(bytes)
+    pub fn new(mut bytes: [u8; KEY_LEN]) -> Self {
+        Self(SecretBytes::new(&mut bytes))
     }
 
     pub(super) fn bytes(&self) -> &[u8; KEY_LEN] {
-        &self.0
+        &self.0.0
     }
 
     /// All zeros: no such key.
@@ -106,7 +131,7 @@ fn decode_hex(text: &str) -> Option<Zeroizing<[u8; KEY_LEN]>> {
     Some(key)
 }
 
-fn encode_hex(bytes: &[u8; KEY_LEN]) -> Zeroizing<String> {
+fn encode_hex(bytes: &[u8]) -> Zeroizing<String> {
     // Reserved at once: a string that grows would leave parts of the key behind.
     let mut text = Zeroizing::new(String::with_capacity(2 * KEY_LEN));
     for byte in bytes {
@@ -129,11 +154,11 @@ macro_rules! key_text {
             }
 
             fn to_base64(&self) -> Zeroizing<String> {
-                Zeroizing::new(STANDARD.encode(self.0))
+                Zeroizing::new(STANDARD.encode(&self.0))
             }
 
             fn to_hex(&self) -> Zeroizing<String> {
-                encode_hex(&self.0)
+                encode_hex(self.0.as_ref())
             }
         }
     };
@@ -141,13 +166,13 @@ macro_rules! key_text {
 
 key_text!(PublicKey, PublicKey);
 key_text!(PrivateKey, PrivateKey::new);
-key_text!(PresharedKey, PresharedKey);
+key_text!(PresharedKey, PresharedKey::new);
 
 macro_rules! secret {
     ($key:ident) => {
         impl PartialEq for $key {
             fn eq(&self, other: &Self) -> bool {
-                self.0.ct_eq(&other.0).into()
+                self.0.as_ref().ct_eq(other.0.as_ref()).into()
             }
         }
 
@@ -191,6 +216,15 @@ mod tests {
         assert_eq!(&*private.public().to_hex(), public);
         assert_eq!(private.public().to_string(), "QiyOemIn17yhNQs+K7cnn3iXuHu2hUt4PGDoAxGuMHk=");
         assert_eq!(format!("{private:?}"), "PrivateKey(..)");
+    }
+
+    #[test]
+    fn a_secret_key_stays_in_its_place() {
+        let mut keys = vec![PresharedKey::new([7; KEY_LEN])];
+        let place = keys[0].bytes().as_ptr();
+        keys.extend((0..100).map(|n| PresharedKey::new([n; KEY_LEN])));
+        let moved = keys.swap_remove(0);
+        assert_eq!((moved.bytes().as_ptr(), moved.bytes()), (place, &[7; KEY_LEN]));
     }
 
     #[test]
