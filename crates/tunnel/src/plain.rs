@@ -107,8 +107,12 @@ impl Plain {
 
 /// Has epoll watch new sockets. Old ones leave it when they are closed.
 fn watch(epoll: &Epoll, sockets: &Sockets) -> io::Result<()> {
-    epoll.add(&sockets.v4, V4, READABLE)?;
-    epoll.add(&sockets.v6, V6, READABLE)
+    for (ipv6, token) in [(false, V4), (true, V6)] {
+        if let Some(socket) = sockets.receiving(ipv6) {
+            epoll.add(socket, token, READABLE)?;
+        }
+    }
+    Ok(())
 }
 
 /// Trains that are sent by sendmmsg, all of one family together.

@@ -1,4 +1,4 @@
-//! The two UDP sockets of a tunnel, one for each family, on one port.
+//! The two UDP sockets of a tunnel, one for each family, on one port. A host may lack a family.
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use parshall_core::tunnel::Endpoint;
 use parshall_sys::udp_batch::options;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -17,22 +18,33 @@ const BUFFER_BYTES: usize = 8 << 20;
 /// How long a full send buffer is waited for; then what it holds up is dropped.
 const SEND_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
+/// How often the kernel is asked for a port until it chooses one that both families have free.
+const PORT_TRIES: usize = 128;
+
+/// A value for each family: IPv4, IPv6.
+type PerFamily<T> = [T; 2];
+
 pub struct Sockets {
-    pub v4: UdpSocket,
-    pub v6: UdpSocket,
+    /// None of a family that the host lacks; one of them is there.
+    listening: PerFamily<Option<UdpSocket>>,
     port: u16,
-    /// Sockets that ask for the MTU of paths, for IPv4 and IPv6.
-    asking: Mutex<[UdpSocket; 2]>,
+    /// Sockets that ask for the MTU of paths.
+    asking: Mutex<PerFamily<Option<UdpSocket>>>,
 }
 
 impl Sockets {
     /// Opens both on `port`, or with 0 on one that the kernel chooses. `fwmark` is the mark of what they send; 0 for none.
     pub fn open(port: u16, fwmark: u32) -> io::Result<Self> {
-        let v4 = open((Ipv4Addr::UNSPECIFIED, port).into(), fwmark)?;
-        let port = v4.local_addr()?.port();
-        let v6 = open((Ipv6Addr::UNSPECIFIED, port).into(), fwmark)?;
-        let asking = [open_asking(Domain::IPV4, fwmark)?, open_asking(Domain::IPV6, fwmark)?];
-        Ok(Self { v4, v6, port, asking: Mutex::new(asking) })
+        let asking = [present(open_asking(Domain::IPV4, fwmark))?, present(open_asking(Domain::IPV6, fwmark))?];
+        let mut tries = 1..PORT_TRIES;
+        let (listening, port) = loop {
+            match open_both(port, fwmark) {
+                // The kernel chose a port for IPv4 that a program has for IPv6.
+                Err(error) if port == 0 && error.kind() == io::ErrorKind::AddrInUse && tries.next().is_some() => {}
+                opened => break opened?,
+            }
+        };
+        Ok(Self { listening, port, asking: Mutex::new(asking) })
     }
 
     /// Marks what is sent from now on, if the port stays the same. Returns other sockets for another port; with 0, one that the kernel
@@ -41,8 +53,7 @@ impl Sockets {
         if port != self.port {
             return Self::open(port, fwmark).map(Some);
         }
-        let asking = self.asking();
-        for socket in [&self.v4, &self.v6, &asking[0], &asking[1]] {
+        for socket in self.listening.iter().chain(&*self.asking()).flatten() {
             SockRef::from(socket).set_mark(fwmark)?;
         }
         Ok(None)
@@ -52,13 +63,20 @@ impl Sockets {
         self.port
     }
 
-    fn asking(&self) -> MutexGuard<'_, [UdpSocket; 2]> {
+    fn asking(&self) -> MutexGuard<'_, PerFamily<Option<UdpSocket>>> {
         self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The socket of a family.
+    /// The socket that receives what comes over a family.
+    pub fn receiving(&self, ipv6: bool) -> Option<&UdpSocket> {
+        self.listening[usize::from(ipv6)].as_ref()
+    }
+
+    /// The socket that sends to addresses of a family. Of a family that the host lacks it is the other one, which refuses such
+    /// addresses (EAFNOSUPPORT), so that the datagrams are dropped and counted as any others that cannot be sent.
     pub fn of(&self, ipv6: bool) -> &UdpSocket {
-        if ipv6 { &self.v6 } else { &self.v4 }
+        let either = || self.listening.iter().flatten().next();
+        self.receiving(ipv6).or_else(either).expect("a host has one family at least")
     }
 
     /// Waits for space in a send buffer, and returns whether there is some.
@@ -73,7 +91,7 @@ impl Sockets {
         let ask = || {
             let ipv6 = to.remote.is_ipv6();
             let asking = self.asking();
-            let socket = &asking[usize::from(ipv6)];
+            let socket = asking[usize::from(ipv6)].as_ref().ok_or(Errno::AFNOSUPPORT)?;
             // Otherwise the local address of the last route would choose the next one.
             rustix::net::connect_unspec(socket)?;
             rustix::net::connect(socket, &to.remote)?;
@@ -84,6 +102,26 @@ impl Sockets {
             .ok()
             .map(|mtu| mtu as usize)
     }
+}
+
+/// None if the host lacks the family of a socket.
+fn present<T>(opened: io::Result<T>) -> io::Result<Option<T>> {
+    match opened {
+        Err(error) if error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error()) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+/// Opens the sockets of both families, and returns their port.
+fn open_both(port: u16, fwmark: u32) -> io::Result<(PerFamily<Option<UdpSocket>>, u16)> {
+    let v4 = present(open((Ipv4Addr::UNSPECIFIED, port).into(), fwmark))?;
+    let port = v4.as_ref().map_or(Ok(port), |v4| v4.local_addr().map(|address| address.port()))?;
+    let v6 = present(open((Ipv6Addr::UNSPECIFIED, port).into(), fwmark))?;
+    let port = match v4.as_ref().or(v6.as_ref()) {
+        Some(socket) => socket.local_addr()?.port(),
+        None => return Err(Errno::AFNOSUPPORT.into()),
+    };
+    Ok(([v4, v6], port))
 }
 
 /// A socket that asks for the MTU of paths and sends nothing.
@@ -124,4 +162,44 @@ fn set_buffers(socket: &Socket) -> io::Result<()> {
         .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, BUFFER_BYTES))?;
     sockopt::set_socket_send_buffer_size(socket, BUFFER_BYTES)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a loop of `tunnel up` without ListenPort meets on a host where other programs have ports of IPv6.
+    #[test]
+    fn a_port_that_the_kernel_chooses_is_free_for_both_families() {
+        let taken: Vec<UdpSocket> = (0..400)
+            .filter_map(|n| {
+                let socket = Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::UDP)).ok()?;
+                socket.set_only_v6(true).ok()?;
+                let port = 32_768 + n * 70;
+                socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into()).ok()?;
+                Some(socket.into())
+            })
+            .collect();
+        for _ in 0..200 {
+            let sockets = Sockets::open(0, 0).unwrap();
+            let ports: Vec<u16> = sockets.listening.iter().flatten().map(|s| s.local_addr().unwrap().port()).collect();
+            assert!(ports.iter().all(|port| *port == sockets.port() && *port != 0));
+        }
+        drop(taken);
+    }
+
+    #[test]
+    fn a_family_that_the_host_lacks_is_left_out() {
+        let lacks = || io::Error::from(Errno::AFNOSUPPORT);
+        assert!(present(Err::<(), _>(lacks())).unwrap().is_none());
+        assert!(present(Err::<(), _>(Errno::ADDRINUSE.into())).is_err());
+        let mut sockets = Sockets::open(0, 0).unwrap();
+        sockets.listening[1] = None;
+        sockets.asking.get_mut().unwrap()[1] = None;
+        assert!(sockets.receiving(true).is_none() && sockets.receiving(false).is_some());
+        let to: SocketAddr = "[::1]:9".parse().unwrap();
+        assert!(sockets.of(true).send_to(b"x", to).is_err(), "the other socket refuses it");
+        assert_eq!(sockets.path_mtu(&to.into()), None);
+        assert!(sockets.listen(sockets.port(), 0).unwrap().is_none());
+    }
 }

@@ -211,7 +211,9 @@ impl Threads {
         loop {
             let taking = self.receiving.taking();
             let sockets = Arc::clone(&self.mover.sockets());
-            let fds = [sockets.v4.as_fd(), sockets.v6.as_fd(), self.replaced.as_fd(), self.quit.as_fd()];
+            // In place of a socket that the host lacks, a descriptor is waited for twice.
+            let of = |ipv6| sockets.receiving(ipv6).map_or(self.quit.as_fd(), AsFd::as_fd);
+            let fds = [of(false), of(true), self.replaced.as_fd(), self.quit.as_fd()];
             let [v4, v6, replaced, quit] = ready(fds, None)?;
             if quit {
                 return Ok(());

@@ -161,8 +161,9 @@ impl Uring {
     }
 
     fn begin_to_receive(&mut self, family: usize) {
-        let socket = self.worker.mover().sockets().of(family == 1).as_raw_fd();
-        self.receives[family] = Some(self.trains.ring.recv_datagrams(socket, 0, RECEIVE + family as u64));
+        let sockets = self.worker.mover().sockets();
+        let socket = sockets.receiving(family == 1).map(AsRawFd::as_raw_fd);
+        self.receives[family] = socket.map(|fd| self.trains.ring.recv_datagrams(fd, 0, RECEIVE + family as u64));
     }
 
     /// Opens what has come to one socket.

@@ -117,7 +117,7 @@ fn host(n: u8, ns: NetNs, layout: Layout) -> io::Result<(Host, Worker)> {
         worker(n, layout)
     });
     let (worker, link) = made?;
-    let socket = worker.mover().sockets().v4.try_clone()?;
+    let socket = worker.mover().sockets().of(false).try_clone()?;
     Ok((Host { ns, counts: Arc::clone(worker.mover().counts()), link, socket }, worker))
 }
 
