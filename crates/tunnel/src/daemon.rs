@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Context;
 use parshall_host::error::UserError;
+use rustix::fs::OFlags;
 
 use crate::request::UpRequest;
 use crate::{ready, state};
@@ -19,8 +20,15 @@ const FLAGS: [&str; 2] = ["--daemon", "--detached"];
 
 /// Starts this command again as a daemon, and returns once the tunnel is up or has failed.
 pub fn start(request: &UpRequest) -> anyhow::Result<ExitCode> {
-    let log = request.log.clone().map_or_else(|| state::log(&request.interface), Ok)?;
-    let file = open(&log)?;
+    let (log, file) = match &request.log {
+        Some(log) => (log.clone(), open(log, 0)?),
+        None => {
+            // Root's directory, in which a link is nobody's choice.
+            let log = state::log(&request.interface)?;
+            let file = open(&log, (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)?;
+            (log, file)
+        }
+    };
     let (ours, theirs) = UnixStream::pair()?;
     let [own, other] = FLAGS;
     let arguments = std::env::args_os().skip(1).map(|word| if word == own { other.into() } else { word });
@@ -40,8 +48,9 @@ pub fn start(request: &UpRequest) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn open(log: &Path) -> anyhow::Result<File> {
-    let file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(log);
+fn open(log: &Path, flags: i32) -> anyhow::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.create(true).write(true).truncate(true).mode(0o600).custom_flags(flags).open(log);
     file.map_err(|error| {
         let what = format!("the log {} cannot be written: {error}", log.display());
         UserError::new(what, "give --log a path in a directory that exists").into()

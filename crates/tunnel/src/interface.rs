@@ -1,15 +1,15 @@
-//! The interface of a tunnel: the TUN device with its addresses and routes, which end with it, and the rules of a default route,
-//! which do not and are on record in [`Undo`].
-use std::fs::{self, File};
+//! The interface of a tunnel: the TUN device with its addresses and routes, which end with it; the rules of a default route, and the
+//! routes by which packets are dropped once the interface is gone. These do not end with it and are on record in [`Undo`].
+use std::fs::File;
 use std::io;
 
 use ipnet::IpNet;
-use parshall_core::tunnel::{QuickConfig, Table};
+use parshall_core::tunnel::{QuickConfig, TunnelRoute, is_default};
 use parshall_host::error::UserError;
 use parshall_sys::tun::{self, Frames};
 
-use crate::ip;
 use crate::undo::{Step, Undo};
+use crate::{ip, rp_filter};
 
 /// What fits into packets of 1500 bytes over IPv6, as wg-quick has it.
 const MTU_DEFAULT: u16 = 1420;
@@ -44,7 +44,7 @@ fn refusal(name: &str, error: io::Error) -> anyhow::Error {
 /// The table for the default routes of the peers, if the file has such routes and leaves the table to us: the one with the
 /// number of the file's mark, or one that is free. Packets of the tunnel itself are to have it as their mark.
 pub fn default_table(config: &QuickConfig) -> anyhow::Result<Option<u32>> {
-    if config.table != Table::Auto || !routes(config).iter().any(is_default) {
+    if !config.wants_default_table() {
         return Ok(None);
     }
     if let Some(mark) = config.fwmark.filter(|mark| *mark != 0) {
@@ -60,37 +60,76 @@ pub fn default_table(config: &QuickConfig) -> anyhow::Result<Option<u32>> {
     Ok(None)
 }
 
-/// Adds addresses, sets the link up and adds routes. `default` is the table of [`default_table`].
-pub fn configure(name: &str, config: &QuickConfig, default: Option<u32>, undo: &mut Undo) -> anyhow::Result<()> {
+/// How the routes of an interface are set up.
+#[derive(Debug, Clone, Copy)]
+pub struct Routing {
+    /// The table of [`default_table`].
+    pub default_table: Option<u32>,
+    /// What is routed into the tunnel may leave by other interfaces once this one is gone.
+    pub fail_open: bool,
+}
+
+/// Adds addresses, sets the link up and adds routes. Returns whether what is routed into the tunnel is dropped when the interface is
+/// gone.
+pub fn configure(name: &str, config: &QuickConfig, routing: Routing, undo: &mut Undo) -> anyhow::Result<bool> {
     for address in &config.addresses {
         ip::run(&[family(address), "address", "add", &address.to_string(), "dev", name])?;
     }
     ip::run(&["link", "set", "up", "dev", name])?;
-    let table = match &config.table {
-        Table::Off => return Ok(()),
-        Table::Auto => "main",
-        Table::Named(table) => table,
+    let routes = config.routes(routing.default_table);
+    let add = |TunnelRoute { prefix, table }: &TunnelRoute| {
+        ip::words(&format!("{} route add {prefix} dev {name} table {table}", family(prefix)))
     };
-    for prefix in routes(config) {
-        match default.filter(|_| is_default(&prefix)) {
-            Some(table) => add_default(name, &prefix, table, undo)?,
-            None => ip::run(&[family(&prefix), "route", "add", &prefix.to_string(), "dev", name, "table", table])?,
+    ip::run_all(&routes.iter().map(add).collect::<Vec<_>>())?;
+    let blocks = if routing.fail_open { Vec::new() } else { config.blocks(routing.default_table) };
+    block(&blocks, undo)?;
+    if let Some(table) = routing.default_table {
+        let defaults: Vec<&str> =
+            routes.iter().filter(|route| is_default(&route.prefix)).map(|route| family(&route.prefix)).collect();
+        if defaults.contains(&"-4") {
+            rp_filter::admit_answers(name, config, table, undo)?;
         }
+        defaults.into_iter().try_for_each(|family| lead_to_default(family, table, undo))?;
+    }
+    Ok(!blocks.is_empty())
+}
+
+/// Adds routes behind those into the tunnel, by which packets are dropped once the interface and its routes are gone: also when this
+/// process was killed.
+fn block(blocks: &[TunnelRoute], undo: &mut Undo) -> anyhow::Result<()> {
+    let command = |verb: &str, route: &TunnelRoute| {
+        let (family, TunnelRoute { prefix, table }) = (family(&route.prefix), route);
+        ip::words(&format!("{family} route {verb} blackhole {prefix} table {table} metric {}", route.block_metric()))
+    };
+    let add: Vec<_> = blocks.iter().map(|route| command("add", route)).collect();
+    let steps: Vec<_> = blocks.iter().map(|route| Step::Ip(command("delete", route))).collect();
+    undo.push_all(steps.iter().cloned())?;
+    let mut others = Vec::new();
+    for failed in ip::each(&add)? {
+        if !failed.exists() {
+            return Err(failed.error(&add[failed.at]));
+        }
+        // Somebody else's route takes over then, and stays when this tunnel ends.
+        tracing::warn!(
+            "{} is not blocked when the tunnel ends: there is a route of that metric",
+            blocks[failed.at].prefix
+        );
+        others.push(steps[failed.at].clone());
+    }
+    if !others.is_empty() {
+        undo.forget(&others)?;
     }
     Ok(())
 }
 
-/// Leads packets without the tunnel's mark into it, unless the main table has a route for them that is not its default.
-fn add_default(name: &str, prefix: &IpNet, table: u32, undo: &mut Undo) -> anyhow::Result<()> {
-    let (family, number) = (family(prefix), table.to_string());
-    ip::run(&[family, "route", "add", &prefix.to_string(), "dev", name, "table", &number])?;
+/// Leads packets without the tunnel's mark to the table of default routes, unless the main table has a route for them that is not its
+/// default.
+fn lead_to_default(family: &str, table: u32, undo: &mut Undo) -> anyhow::Result<()> {
+    let number = table.to_string();
     add_rule(family, &["not", "fwmark", &number, "table", &number], undo)?;
     // Another tunnel may have it already, and ends it then.
     if !ip::read(&[family, "rule", "show"])?.contains("lookup main suppress_prefixlength 0") {
         add_rule(family, &["table", "main", "suppress_prefixlength", "0"], undo)?;
-    }
-    if prefix.addr().is_ipv4() {
-        expect_marked_replies();
     }
     Ok(())
 }
@@ -99,34 +138,6 @@ fn add_rule(family: &str, rule: &[&str], undo: &mut Undo) -> anyhow::Result<()> 
     let command = |verb: &'static str| [&[family, "rule", verb], rule].concat();
     undo.push(Step::Ip(command("delete").into_iter().map(str::to_owned).collect()))?;
     ip::run(&command("add"))
-}
-
-/// Has the check of source addresses (rp_filter) look up the way back with the mark of a packet, as wg-quick does. It stays:
-/// other tunnels may have come to need it.
-fn expect_marked_replies() {
-    const ALL: &str = "/proc/sys/net/ipv4/conf/all";
-    if let Err(error) = fs::write(format!("{ALL}/src_valid_mark"), "1") {
-        tracing::warn!(%error, "net.ipv4.conf.all.src_valid_mark could not be set");
-    }
-    if fs::read_to_string(format!("{ALL}/rp_filter")).is_ok_and(|mode| mode.trim() == "1") {
-        tracing::warn!(
-            "net.ipv4.conf.all.rp_filter is 1 (strict), which drops datagrams from peers unless their marks are restored: \
-             set it to 2, or let PostUp add a CONNMARK rule"
-        );
-    }
-}
-
-/// The prefixes of peers that need a route: each once, and none that the interface's own addresses cover.
-fn routes(config: &QuickConfig) -> Vec<IpNet> {
-    let mut prefixes: Vec<IpNet> = config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect();
-    prefixes.sort_unstable();
-    prefixes.dedup();
-    prefixes.retain(|prefix| !config.addresses.iter().any(|own| own.trunc().contains(prefix)));
-    prefixes
-}
-
-fn is_default(prefix: &IpNet) -> bool {
-    prefix.prefix_len() == 0
 }
 
 /// The flag of `ip` for the family of a prefix.
@@ -139,17 +150,6 @@ mod tests {
     use parshall_core::tunnel::parse_quick;
 
     use super::*;
-
-    #[test]
-    fn routes_lead_to_what_no_address_covers() {
-        let key = "QiyOemIn17yhNQs+K7cnn3iXuHu2hUt4PGDoAxGuMHk=";
-        let text = format!(
-            "[Interface]\nAddress = 10.0.0.1/24\n[Peer]\nPublicKey = {key}\nAllowedIPs = 10.0.0.2, 10.1.0.0/16, fd00::/8\n\
-             [Peer]\nPublicKey = {key}\nAllowedIPs = 10.1.0.0/16\n"
-        );
-        let found: Vec<_> = routes(&parse_quick(&text).unwrap()).iter().map(IpNet::to_string).collect();
-        assert_eq!(found, ["10.1.0.0/16", "fd00::/8"]);
-    }
 
     #[test]
     fn a_default_route_takes_the_files_mark_as_its_table() {

@@ -29,8 +29,10 @@ pub struct UpRequest {
     pub log: Option<PathBuf>,
     /// The address of the metrics endpoint.
     pub listen: Option<SocketAddr>,
-    /// The user that the process which moves packets becomes.
-    pub user: UserIds,
+    /// The user that the process which moves packets becomes; None for one that no other process runs as.
+    pub user: Option<UserIds>,
+    /// What is routed into the tunnel may leave by other interfaces once it has died.
+    pub fail_open: bool,
 }
 
 /// Ids of a user and its group.
@@ -69,5 +71,6 @@ pub struct WorkRequest {
     /// The MTU of the interface.
     pub mtu: usize,
     pub engine: EngineRequest,
-    pub user: UserIds,
+    /// None to remain the user that started it, who is not root.
+    pub user: Option<UserIds>,
 }

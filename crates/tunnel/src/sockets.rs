@@ -1,4 +1,5 @@
 //! The two UDP sockets of a tunnel, one for each family, on one port. A host may lack a family.
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -102,6 +103,18 @@ impl Sockets {
             .ok()
             .map(|mtu| mtu as usize)
     }
+}
+
+/// Whether packets of IPv6 can come to or leave this network namespace: the kernel has IPv6, and an interface other than loopback may
+/// have addresses of it, or one that is yet to come.
+pub fn host_has_ipv6() -> bool {
+    if present(Socket::new(Domain::IPV6, Type::DGRAM, None)).is_ok_and(|socket| socket.is_none()) {
+        return false;
+    }
+    let Ok(entries) = fs::read_dir("/proc/sys/net/ipv6/conf") else { return true };
+    let others = entries.flatten().filter(|entry| entry.file_name() != "all" && entry.file_name() != "lo");
+    let enabled = |value: io::Result<String>| value.map_or(true, |value| value.trim() != "1");
+    others.map(|entry| fs::read_to_string(entry.path().join("disable_ipv6"))).any(enabled)
 }
 
 /// None if the host lacks the family of a socket.

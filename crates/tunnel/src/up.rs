@@ -10,15 +10,19 @@ use std::process::ExitCode;
 use anyhow::Context;
 use parshall_core::tunnel::{HostPort, QuickConfig, parse_quick};
 use parshall_host::error::UserError;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use parshall_host::proc_fs::status_field;
+use parshall_sys::privileges::current;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use zeroize::Zeroizing;
 
 use crate::child::spawn::{Child, Ended, Inherited};
 use crate::control::path::{self, DIRECTORY};
+use crate::interface::Routing;
+use crate::own_user::OwnUser;
 use crate::request::{Place, UpRequest};
-use crate::state::Running;
+use crate::state::{self, Running};
 use crate::undo::{Step, Undo};
-use crate::{daemon, hook, interface};
+use crate::{daemon, hook, interface, sockets};
 
 pub fn up(request: &UpRequest) -> anyhow::Result<ExitCode> {
     match request.place {
@@ -32,55 +36,100 @@ pub fn up(request: &UpRequest) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// How a tunnel that was up has ended.
+enum End {
+    /// As it was asked to: everything is undone.
+    Asked,
+    /// The process that moves packets died. What was routed into the tunnel is dropped until somebody undoes that.
+    Blocked(anyhow::Error),
+}
+
 /// Runs until a signal ends it or the interface is removed. Calls `ready` when the tunnel is up.
 fn run(request: &UpRequest, ready: impl FnOnce()) -> anyhow::Result<ExitCode> {
     let (stop, on_signal) = UnixStream::pair()?;
-    for signal in [SIGINT, SIGTERM] {
+    // A terminal that is closed sends SIGHUP, which nohup(1) has ignored.
+    let hangup = Some(SIGHUP).filter(|signal| !is_ignored(*signal));
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         signal_hook::low_level::pipe::register(signal, on_signal.try_clone()?)?;
     }
-    let config = request.file.as_deref().map_or_else(|| Ok(QuickConfig::default()), read)?;
+    let mut config = request.file.as_deref().map_or_else(|| Ok(QuickConfig::default()), read)?;
+    if !sockets::host_has_ipv6() && config.leave_out_ipv6() {
+        tracing::warn!("this host has no IPv6: the addresses and routes of IPv6 in the file are left out");
+    }
     let running = Running::take(&request.interface)?;
     let mut undo = running.undo()?;
-    let result = carry(request, &config, &stop, &mut undo, ready);
-    let undone = undo.run();
-    result.and(undone)?;
-    Ok(ExitCode::SUCCESS)
+    match carry(request, &mut config, &stop, &mut undo, ready) {
+        // The record stays, for `tunnel down` and the next `tunnel up`.
+        Ok(End::Blocked(error)) => Err(blocked(&request.interface, &error).into()),
+        ended => {
+            let undone = undo.run();
+            ended.and(undone).map(|()| ExitCode::SUCCESS)
+        }
+    }
 }
 
 fn carry(
     request: &UpRequest,
-    config: &QuickConfig,
+    config: &mut QuickConfig,
     stop: &UnixStream,
     undo: &mut Undo,
     ready: impl FnOnce(),
-) -> anyhow::Result<()> {
+) -> anyhow::Result<End> {
     let name = &request.interface;
     let (_bound, control) = path::bind(Path::new(DIRECTORY), name).map_err(|error| unserved(name, &error))?;
     let metrics = request.listen.map(listen).transpose()?;
     hook::run_all(&config.pre_up, name)?;
-    for text in config.post_down.iter().rev() {
-        undo.push(Step::Hook(hook::command(text, name)))?;
-    }
+    undo.push_all(config.post_down.iter().rev().map(|text| Step::Hook(hook::command(text, name))))?;
     // Before the routes: the names may be out of reach then.
     let mut change = config.device_change(resolve);
-    let default = interface::default_table(config)?;
-    change.fwmark = default.or(change.fwmark);
+    let default_table = interface::default_table(config)?;
+    change.fwmark = default_table.or(change.fwmark);
     let tun = interface::create(name, config)?;
-    let inherited = Inherited { tun: &tun, control, metrics };
-    let child = Child::start(request, interface::mtu(config), &change, inherited)?;
-    if request.file.is_some() {
-        interface::configure(name, config, default, undo)?;
-    }
-    hook::run_all(&config.post_up, name)?;
-    ready();
-    let ended = child.wait(stop)?;
-    // The hooks find the interface as they left it, also after a failure.
-    let down = hook::run_all(&config.pre_down, name);
-    let stopped = match ended {
-        Ended::Signal => child.stop(),
-        Ended::Child => child.outcome(),
+    let own = if request.user.is_none() && current().uid == 0 {
+        Some(OwnUser::take(Path::new(state::DIRECTORY))?)
+    } else {
+        None
     };
-    stopped.and(down)
+    let user = own.as_ref().map(OwnUser::ids).or(request.user);
+    let inherited = Inherited { tun: &tun, control, metrics };
+    let child = Child::start(request, user, interface::mtu(config), &change, inherited)?;
+    // The other process has the keys now.
+    drop(change);
+    config.erase_keys();
+    let routing = Routing { default_table, fail_open: request.fail_open };
+    let blocks = request.file.is_some() && interface::configure(name, config, routing, undo)?;
+    hook::run_all(&config.post_up, name)?;
+    // From here on they are owed, also after this process was killed.
+    let before = undo.len();
+    undo.push_all(config.pre_down.iter().rev().map(|text| Step::Hook(hook::command(text, name))))?;
+    ready();
+    let stopped = match child.wait(stop)? {
+        Ended::Signal => {
+            // The hooks find the interface as they left it.
+            let down = undo.run_from(before);
+            child.stop().and(down)
+        }
+        Ended::Child => match child.outcome() {
+            Err(error) if blocks => return Ok(End::Blocked(error)),
+            outcome => outcome.and(undo.run_from(before)),
+        },
+    };
+    stopped.map(|()| End::Asked)
+}
+
+fn blocked(name: &str, error: &anyhow::Error) -> UserError {
+    let what = format!("{error:#}; packets that were routed into the tunnel are dropped from now on");
+    UserError::new(
+        what,
+        format!("`parshall tunnel down {name}` ends that, and the next `tunnel up`; --fail-open avoids it"),
+    )
+}
+
+/// Whether this process was started with a signal ignored.
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status_field(&status, "SigIgn").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 != 0)
 }
 
 fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
@@ -96,8 +145,8 @@ fn unserved(name: &str, error: &io::Error) -> UserError {
         io::ErrorKind::AddrInUse => {
             "stop that process, or choose another name: all network namespaces share the directory"
         }
-        io::ErrorKind::PermissionDenied => "run it as root",
-        _ => "the directory is root's; remove what is in the way",
+        io::ErrorKind::PermissionDenied if current().uid != 0 => "run it as root",
+        _ => "the directory has to be root's, and writable by nobody else; remove what is in the way",
     };
     UserError::new(format!("the socket {DIRECTORY}/{name}.sock cannot be made: {error}"), hint)
 }

@@ -188,7 +188,7 @@ fn set_interface(config: &mut QuickConfig, key: &str, value: &str) -> Result<(),
             Ok(())
         })?,
         "mtu" => config.mtu = Some(mtu(value)?),
-        "table" => config.table = table(value),
+        "table" => config.table = table(value)?,
         "preup" => config.pre_up.push(value.to_owned()),
         "postup" => config.post_up.push(value.to_owned()),
         "predown" => config.pre_down.push(value.to_owned()),
@@ -248,11 +248,16 @@ fn mtu(text: &str) -> Result<u16, ValueError> {
     })
 }
 
-fn table(text: &str) -> Table {
+fn table(text: &str) -> Result<Table, ValueError> {
     match text.to_ascii_lowercase().as_str() {
-        "auto" => Table::Auto,
-        "off" => Table::Off,
-        _ => Table::Named(text.to_owned()),
+        "auto" => Ok(Table::Auto),
+        "off" => Ok(Table::Off),
+        // It becomes a word of a command.
+        _ if text.is_empty() || text.starts_with('-') || !text.chars().all(|c| c.is_ascii_graphic()) => {
+            let what = format!("{} is not a routing table", quote(text));
+            Err(ValueError::new(what, "write a number, a name of /etc/iproute2/rt_tables, auto or off"))
+        }
+        _ => Ok(Table::Named(text.to_owned())),
     }
 }
 
@@ -289,6 +294,12 @@ fn host_port(text: &str) -> Result<HostPort, ValueError> {
 }
 
 impl QuickConfig {
+    /// Erases the keys: who has made a change of them ([`QuickConfig::device_change`]) needs them no longer.
+    pub fn erase_keys(&mut self) {
+        self.private_key = None;
+        self.peers.iter_mut().for_each(|peer| peer.preshared_key = None);
+    }
+
     /// The change that gives a device this configuration. `resolve` finds the address of an endpoint; where it finds none, the
     /// peer has none until one is set or the peer is heard of.
     pub fn device_change(&self, mut resolve: impl FnMut(&HostPort) -> Option<SocketAddr>) -> DeviceChange {
@@ -365,6 +376,12 @@ mod tests {
                 2,
                 "a key of 6 characters is not 32 bytes of base64",
                 "write the 44 characters that `wg genkey`, `wg pubkey` or `wg genpsk` prints",
+            ),
+            (
+                "[Interface]\nTable = 7 metric 1",
+                2,
+                "`7 metric 1` is not a routing table",
+                "write a number, a name of /etc/iproute2/rt_tables, auto or off",
             ),
             (
                 "[Peer]\nAllowedIPs = 10.0.0.0/8\n[Peer]",

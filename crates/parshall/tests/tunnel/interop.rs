@@ -63,9 +63,7 @@ impl Drop for Pair {
         self.other.kill().ok();
         self.other.wait().ok();
         fs::remove_file(socket(&self.interfaces[1])).ok();
-        for extension in ["lock", "log"] {
-            fs::remove_file(format!("/run/parshall/tunnel/{}.{extension}", self.interfaces[0])).ok();
-        }
+        fs::remove_file(format!("/run/parshall/tunnel/{}.log", self.interfaces[0])).ok();
     }
 }
 

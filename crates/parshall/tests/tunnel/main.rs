@@ -5,6 +5,7 @@ mod bed;
 #[path = "../common/mod.rs"]
 mod common;
 
+mod ends;
 mod interop;
 mod namespaces;
 mod operators;

@@ -103,9 +103,7 @@ impl<'a> Interface<'a> {
 
     fn end(&self) {
         self.outer.run(PARSHALL, &["tunnel", "down", &self.name]);
-        for extension in ["lock", "log"] {
-            fs::remove_file(format!("/run/parshall/tunnel/{}.{extension}", self.name)).ok();
-        }
+        fs::remove_file(format!("/run/parshall/tunnel/{}.log", self.name)).ok();
     }
 }
 
@@ -605,7 +603,5 @@ fn a_tunnel_ends_with_the_namespace_of_its_device() {
     wait_until("the socket is there", || !socket(&name).exists());
     let again = Command::new(PARSHALL).args(["tunnel", "show", &name]).output().unwrap();
     assert_eq!(again.status.code(), Some(1), "{again:?}");
-    for extension in ["lock", "log"] {
-        fs::remove_file(format!("/run/parshall/tunnel/{name}.{extension}")).ok();
-    }
+    fs::remove_file(format!("/run/parshall/tunnel/{name}.log")).ok();
 }

@@ -22,9 +22,9 @@ use parshall_sys::netns::NetNs;
 const CAPABILITIES: &str = "0000000000001400";
 
 /// A host with an interface, which is taken down at the end.
-struct End {
-    host: Host,
-    interface: String,
+pub struct End {
+    pub host: Host,
+    pub interface: String,
 }
 
 impl Deref for End {
@@ -41,7 +41,7 @@ impl End {
         self.host.wg(&format!("show {} {what}", self.interface))
     }
 
-    fn tunnel(&self, verb: &str, arguments: &[&str]) -> Output {
+    pub fn tunnel(&self, verb: &str, arguments: &[&str]) -> Output {
         self.run(PARSHALL, &[&["tunnel", verb], arguments].concat())
     }
 
@@ -49,7 +49,7 @@ impl End {
         bed::socket(&self.interface)
     }
 
-    fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         let path = format!("/run/parshall/tunnel/{}.pid", self.interface);
         fs::read_to_string(path).unwrap().trim().parse().unwrap()
     }
@@ -58,15 +58,13 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         self.tunnel("down", &[&self.interface]);
-        for extension in ["lock", "log"] {
-            fs::remove_file(format!("/run/parshall/tunnel/{}.{extension}", self.interface)).ok();
-        }
+        fs::remove_file(format!("/run/parshall/tunnel/{}.log", self.interface)).ok();
     }
 }
 
 /// Two hosts with a cable between them. The sockets for `wg` of all namespaces are in one directory, so interfaces have another name for
 /// each run and test.
-fn ends(tag: &str) -> [End; 2] {
+pub fn ends(tag: &str) -> [End; 2] {
     let ends = [0, 1]
         .map(|n| End { host: Host::new(&format!("{tag}{n}")), interface: format!("{tag}{n}-{}", std::process::id()) });
     ends[0].connect(&ends[1], ["eth0", "eth0"], &[["192.0.2.1/24", "192.0.2.2/24"]]);
@@ -74,7 +72,7 @@ fn ends(tag: &str) -> [End; 2] {
 }
 
 /// A file of wg-quick for a host whose peer is the other one.
-fn config(scratch: &Scratch, host: &End, n: usize, interface: &str, peer: &str) -> String {
+pub fn config(scratch: &Scratch, host: &End, n: usize, interface: &str, peer: &str) -> String {
     let file = scratch.file(&format!("{}.conf", host.interface));
     let (private, public) = (KEYS[n].0, KEYS[1 - n].1);
     let text = format!(
@@ -88,7 +86,7 @@ fn config(scratch: &Scratch, host: &End, n: usize, interface: &str, peer: &str) 
 }
 
 /// Sends a megabyte from host 0 in this namespace to host 1.
-fn stream(from: &NetNs, to: &End) {
+pub fn stream(from: &NetNs, to: &End) {
     bed::stream(from, &to.netns, "10.9.0.2".parse().unwrap(), 1_000_000);
 }
 
@@ -99,7 +97,7 @@ fn status_line(pid: u32, key: &str) -> String {
 }
 
 /// The process that moves packets.
-fn worker(pid: u32) -> u32 {
+pub fn worker(pid: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     children.trim().parse().unwrap()
 }
@@ -271,7 +269,10 @@ fn it_keeps_two_privileges_and_survives_a_move_of_its_device() {
     }
     let [a, b] = &ends;
     let worker = worker(a.pid());
-    assert_eq!(status_line(worker, "Uid"), common::NOBODY.to_string());
+    let user: u32 = status_line(worker, "Uid").parse().unwrap();
+    assert!((60_578..=61_183).contains(&user), "{user} is none of those that others leave free");
+    let other = status_line(self::worker(ends[1].pid()), "Uid");
+    assert!(other != user.to_string() && status_line(worker, "Gid") == user.to_string(), "{other}");
     assert_eq!(status_line(worker, "CapEff"), CAPABILITIES);
     assert_eq!(status_line(worker, "NoNewPrivs"), "1");
     stream(&a.netns, b);

@@ -273,9 +273,7 @@ impl Drop for Bed {
     fn drop(&mut self) {
         for (host, name) in self.hosts.iter().zip(&self.names) {
             host.run(PARSHALL, &["tunnel", "down", name]);
-            for extension in ["lock", "log"] {
-                fs::remove_file(format!("/run/parshall/tunnel/{name}.{extension}")).ok();
-            }
+            fs::remove_file(format!("/run/parshall/tunnel/{name}.log")).ok();
         }
     }
 }

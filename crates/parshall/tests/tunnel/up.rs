@@ -19,7 +19,9 @@ impl Drop for Tunnel {
     fn drop(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
-        fs::remove_file(format!("/run/parshall/tunnel/{}.lock", self.1)).ok();
+        for extension in ["lock", "pid", "undo"] {
+            fs::remove_file(format!("/run/parshall/tunnel/{}.{extension}", self.1)).ok();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 pub mod spawn;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{self, Read};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
-use parshall_core::tunnel::{Device, DeviceChange, Limits, Output, Request, parse_request};
+use parshall_core::tunnel::{Device, DeviceChange, Limits, Output, Request, parse_request, request_len};
 use parshall_host::error::UserError;
 use parshall_sys::handover;
 use parshall_sys::privileges::{CapabilitySet, become_user, current};
@@ -88,8 +88,8 @@ fn prepare(
     let worker = Worker::new(device, tun, settings, Some(requests)).map_err(|error| unopened(&change, &error))?;
     // Before threads start: capabilities belong to threads. What `wg set fwmark` (SO_MARK) and `wg set listen-port` (a port below
     // 1024, buffers above the limit) need stays.
-    if current().uid == 0 && request.user.uid != 0 {
-        become_user(&request.user.into(), CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE)
+    if let Some(user) = request.user.filter(|user| current().uid == 0 && user.uid != 0) {
+        become_user(&user.into(), CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE)
             .context("giving up root's privileges")?;
     }
     let control = Control::start(&request.interface, owner, listeners).context("starting the control thread")?;
@@ -99,14 +99,33 @@ fn prepare(
 /// Reads the configuration, which is in the protocol of the control socket.
 fn read_change(link: &UnixStream) -> anyhow::Result<DeviceChange> {
     link.set_nonblocking(false)?;
-    let mut text = Zeroizing::new(String::new());
-    let mut reader = BufReader::new(link);
-    while !text.ends_with("\n\n") {
-        anyhow::ensure!(reader.read_line(&mut text)? != 0, "it ends too early");
-    }
-    match parse_request(&text)? {
+    let (bytes, len) = read_request(link)?;
+    match parse_request(std::str::from_utf8(&bytes[..len])?)? {
         Request::Set(change) => Ok(change),
         _ => anyhow::bail!("it sets nothing"),
+    }
+}
+
+/// Reads a request, of which the length is returned too. It has keys: all memory that it was in is erased, which that of a
+/// `BufReader` or of a string that grows is not.
+fn read_request(mut from: impl Read) -> anyhow::Result<(Zeroizing<Vec<u8>>, usize)> {
+    let mut bytes = Zeroizing::new(vec![0; 4096]);
+    let mut filled = 0;
+    loop {
+        let count = match from.read(&mut bytes[filled..]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        anyhow::ensure!(count != 0, "it ends too early");
+        if let Some(len) = request_len(&bytes[..filled + count], filled) {
+            return Ok((bytes, len));
+        }
+        filled += count;
+        if filled == bytes.len() {
+            let mut larger = Zeroizing::new(vec![0; 2 * filled]);
+            larger[..filled].copy_from_slice(&bytes);
+            bytes = larger;
+        }
     }
 }
 
@@ -115,4 +134,27 @@ fn unopened(change: &DeviceChange, error: &std::io::Error) -> UserError {
     let port = change.listen_port.map_or_else(|| "a port".to_owned(), |port| format!("port {port}"));
     let hint = "choose another ListenPort; `ss -ulpn` lists the sockets of this namespace";
     UserError::new(format!("the UDP sockets on {port} cannot be opened: {error}"), hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_read_whole_in_whatever_pieces_it_comes() {
+        struct Pieces<'a>(&'a [u8], usize);
+        impl Read for Pieces<'_> {
+            fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+                let len = self.1.min(into.len());
+                self.0.read(&mut into[..len])
+            }
+        }
+        let lines: String = (0..2000).map(|n| format!("allowed_ip=10.0.{}.{}/32\n", n / 250, n % 250)).collect();
+        let text = format!("set=1\npublic_key={}\n{lines}\n", "0".repeat(64));
+        for piece in [1, 7, 4096, usize::MAX] {
+            let (bytes, len) = read_request(Pieces(text.as_bytes(), piece)).unwrap();
+            assert_eq!(&bytes[..len], text.as_bytes());
+            read_request(Pieces(&text.as_bytes()[..len - 1], piece)).expect_err("it ends too early");
+        }
+    }
 }

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::ready;
-use crate::request::UpRequest;
+use crate::request::{UpRequest, UserIds};
 
 /// How long the process may take to end before it is killed.
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -42,9 +42,10 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts it, and returns once it moves packets.
+    /// Starts it as `user`, or else as the user of this process, and returns once it moves packets.
     pub fn start(
         request: &UpRequest,
+        user: Option<UserIds>,
         mtu: u16,
         change: &DeviceChange,
         inherited: Inherited<'_>,
@@ -52,14 +53,10 @@ impl Child {
         let (link, theirs) = UnixStream::pair()?;
         let mut sockets = vec![theirs.as_fd(), inherited.tun.as_fd(), inherited.control.as_fd()];
         sockets.extend(inherited.metrics.as_ref().map(AsFd::as_fd));
-        let mut words = vec![
-            "tunnel".to_owned(),
-            "work".to_owned(),
-            request.interface.clone(),
-            format!("--mtu={mtu}"),
-            format!("--uid={}", request.user.uid),
-            format!("--gid={}", request.user.gid),
-        ];
+        let mut words = vec!["tunnel".to_owned(), "work".to_owned(), request.interface.clone(), format!("--mtu={mtu}")];
+        if let Some(UserIds { uid, gid }) = user {
+            words.extend([format!("--uid={uid}"), format!("--gid={gid}")]);
+        }
         words.extend(request.engine.flags());
         let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         let program = std::env::current_exe().context("finding this program")?;

@@ -57,6 +57,9 @@ pub struct UpArgs {
     /// Another name for the interface
     #[arg(long, value_name = "NAME")]
     pub(super) interface: Option<String>,
+    /// Let packets leave by other interfaces when the tunnel has died, instead of dropping what is routed into it until `tunnel down`
+    #[arg(long)]
+    pub(super) fail_open: bool,
     #[command(flatten)]
     pub(super) process: ProcessArgs,
 }
@@ -87,9 +90,9 @@ pub struct ProcessArgs {
     /// Serve metrics for Prometheus at http://ADDRESS/metrics
     #[arg(long, value_name = "ADDRESS")]
     pub(super) listen: Option<SocketAddr>,
-    /// The user that the process which moves packets becomes
-    #[arg(long, value_name = "NAME", default_value = "nobody")]
-    pub(super) user: String,
+    /// The user that the process which moves packets becomes, instead of one that no other process runs as
+    #[arg(long, value_name = "NAME")]
+    pub(super) user: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -115,8 +118,8 @@ pub struct WorkArgs {
     pub(super) mtu: usize,
     #[command(flatten)]
     pub(super) engine: EngineArgs,
-    #[arg(long)]
-    pub(super) uid: u32,
-    #[arg(long)]
-    pub(super) gid: u32,
+    #[arg(long, requires = "gid")]
+    pub(super) uid: Option<u32>,
+    #[arg(long, requires = "uid")]
+    pub(super) gid: Option<u32>,
 }

@@ -23,7 +23,7 @@ impl TunnelArgs {
                 interface: args.interface,
                 mtu: args.mtu,
                 engine: args.engine.validate()?,
-                user: UserIds { uid: args.uid, gid: args.gid },
+                user: args.uid.zip(args.gid).map(|(uid, gid)| UserIds { uid, gid }),
             })),
         }
     }
@@ -33,7 +33,8 @@ impl UpArgs {
     fn validate(self) -> Result<UpRequest, UserError> {
         let of_file = || self.file.file_stem().map(|name| name.to_string_lossy().into_owned());
         let name = interface(self.interface.clone().or_else(of_file).unwrap_or_default())?;
-        self.process.validate(name).map(|request| UpRequest { file: Some(self.file), ..request })
+        let fail_open = self.fail_open;
+        self.process.validate(name).map(|request| UpRequest { file: Some(self.file), fail_open, ..request })
     }
 }
 
@@ -54,11 +55,7 @@ impl ProcessArgs {
             }
             _ => Place::Foreground,
         };
-        let Some(user) = privileges::lookup(&self.user, None) else {
-            let what = format!("--user: there is no user {}", quote(&self.user));
-            return Err(UserError::new(what, "`getent passwd` lists the users"));
-        };
-        let user = UserIds { uid: user.uid, gid: user.gid };
+        let user = self.user.as_deref().map(user).transpose()?;
         Ok(UpRequest {
             file: None,
             interface,
@@ -67,7 +64,18 @@ impl ProcessArgs {
             log: self.log,
             listen: self.listen,
             user,
+            fail_open: false,
         })
+    }
+}
+
+fn user(name: &str) -> Result<UserIds, UserError> {
+    match privileges::lookup(name, None) {
+        Some(user) => Ok(UserIds { uid: user.uid, gid: user.gid }),
+        None => {
+            let what = format!("--user: there is no user {}", quote(name));
+            Err(UserError::new(what, "`getent passwd` lists the users"))
+        }
     }
 }
 
@@ -96,12 +104,13 @@ mod tests {
             log: None,
             engine: EngineArgs::of("").unwrap(),
             listen: None,
-            user: "root".to_owned(),
+            user: Some("root".to_owned()),
         }
     }
 
     fn interface(file: &str, interface: Option<&str>) -> Result<String, UserError> {
-        let args = UpArgs { file: file.into(), interface: interface.map(str::to_owned), process: process() };
+        let interface = interface.map(str::to_owned);
+        let args = UpArgs { file: file.into(), interface, fail_open: false, process: process() };
         args.validate().map(|request| request.interface)
     }
 
@@ -121,9 +130,11 @@ mod tests {
         let log = || Some("/tmp/log".into());
         assert!(ProcessArgs { log: log(), ..process() }.validate("wg0".to_owned()).is_err());
         let daemon = ProcessArgs { log: log(), daemon: true, ..process() }.validate("wg0".to_owned()).unwrap();
-        assert_eq!((daemon.place, daemon.user.uid), (Place::Daemon, 0));
+        assert_eq!((daemon.place, daemon.user.map(|user| user.uid)), (Place::Daemon, Some(0)));
+        let own = ProcessArgs { user: None, ..process() }.validate("wg0".to_owned()).unwrap();
+        assert_eq!(own.user, None);
         let error =
-            ProcessArgs { user: "no such user".to_owned(), ..process() }.validate("wg0".to_owned()).unwrap_err();
+            ProcessArgs { user: Some("no such user".to_owned()), ..process() }.validate("wg0".to_owned()).unwrap_err();
         assert_eq!(error.what, "--user: there is no user `no such user`");
     }
 }

@@ -1,11 +1,11 @@
 //! The paths of control sockets, `/run/wireguard/NAME.sock`, where `wg` and other programs find them.
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use parshall_host::control_socket::{self, BoundPath};
+use parshall_host::own_directory;
+use parshall_sys::privileges::current;
 
 /// Every implementation in user space has its sockets here, for all network namespaces. `/var/run`, where `wg` looks, is a link
 /// to `/run`.
@@ -16,13 +16,13 @@ pub fn of_interface(directory: &Path, interface: &str) -> PathBuf {
     directory.join(format!("{interface}.sock"))
 }
 
-/// Binds the socket of an interface, in a directory that is made if it is missing.
+/// Binds the socket of an interface, in a directory that is made if it is missing. Who may write to the directory could serve
+/// `wg`, which sends private keys, and so it must be ours alone.
 ///
 /// # Errors
-/// `AddrInUse` if a process listens there.
+/// `AddrInUse` if a process listens there; `PermissionDenied` if others may write to the directory.
 pub fn bind(directory: &Path, interface: &str) -> io::Result<(BoundPath, UnixListener)> {
-    let made = DirBuilder::new().mode(0o755).create(directory);
-    made.or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })?;
+    own_directory::make(directory, 0o755, &current())?;
     control_socket::bind(of_interface(directory, interface))
 }
 
