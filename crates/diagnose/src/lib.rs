@@ -33,6 +33,7 @@ mod testkit;
 mod timeline;
 mod tracepoint;
 pub mod trial;
+mod waiting;
 mod window;
 
 use std::process::ExitCode;

@@ -28,7 +28,8 @@ pub fn owners(pids: impl IntoIterator<Item = u32>) -> HashMap<u32, u32> {
     threads.take(THREADS_MAX).filter_map(|(pid, tid)| Some((tid, owner(pid, tid)?))).collect()
 }
 
-fn owner(pid: u32, tid: u32) -> Option<u32> {
+/// The thread that holds the mutex for which this one sleeps.
+pub fn owner(pid: u32, tid: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     let SyscallFile::In { nr, args: [address, op] } = parse_syscall(&text)? else { return None };
     if libc::c_long::from(nr) != libc::SYS_futex {

@@ -6,14 +6,14 @@ use std::sync::mpsc::Sender;
 use std::time::SystemTime;
 
 use parshall_core::observe::background::Phase;
-use parshall_evidence::{Capture, Counters, OwnRelay, Rung};
+use parshall_evidence::{Capture, Counters, OwnRelay, Rung, Waiting};
 
 use super::background::Background;
 use super::counters::Watch;
 use super::origin::origin;
 use super::subject::{self, Process, Resolved, Select};
 use super::window::Stop;
-use super::{btf, procfs, tracepoint};
+use super::{btf, procfs, tracepoint, waiting};
 use crate::doctor;
 use crate::request::ObserveOptions;
 
@@ -96,6 +96,8 @@ pub fn observe_resolved(
         begun: Cell::new(SystemTime::now()),
         watch: RefCell::new(None),
         counters: RefCell::new(None),
+        before: RefCell::new(None),
+        waiting: RefCell::new(None),
         phases: background.as_ref().map(Background::phases),
     };
     // A relay may be gone when the window is over.
@@ -111,6 +113,7 @@ pub fn observe_resolved(
                 capture.blind.splice(0..0, reasons);
                 capture.own_relays = own_relays(&capture, options, at_start);
                 capture.counters = stop.counters.take();
+                capture.waiting = stop.waiting.take();
                 capture.origin = Some(origin(stop.begun.get(), capture.host.kernel.clone()));
                 return Ok(capture);
             }
@@ -125,14 +128,16 @@ pub fn observe_resolved(
     }
 }
 
-/// Notes when the window begins, announces it to the background's rule, and reads the counters around the subject at its begin and
-/// end.
+/// Notes when the window begins, announces it to the background's rule, and reads what waits and the counters around the subject at
+/// its begin and end.
 struct Watched<'a> {
     stop: &'a dyn Stop,
     resolved: &'a Resolved,
     begun: Cell<SystemTime>,
     watch: RefCell<Option<Watch<'a>>>,
     counters: RefCell<Option<Counters>>,
+    before: RefCell<Option<waiting::Watch<'a>>>,
+    waiting: RefCell<Option<Waiting>>,
     phases: Option<Sender<Phase>>,
 }
 
@@ -147,12 +152,14 @@ impl Stop for Watched<'_> {
     fn attached(&self) -> anyhow::Result<()> {
         self.announce(Phase::Window);
         self.watch.replace(Some(Watch::start(self.resolved)));
+        self.before.replace(Some(waiting::Watch::start(self.resolved)));
         self.begun.set(SystemTime::now());
         self.stop.attached()
     }
 
     fn ended(&self) {
         self.announce(Phase::Finishing);
+        self.waiting.replace(self.before.take().and_then(|before| before.finish()));
         self.counters.replace(self.watch.take().map(|watch| watch.finish()));
     }
 

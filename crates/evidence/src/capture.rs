@@ -9,6 +9,7 @@ use crate::sample::{CpuSample, Stack};
 use crate::service::Service;
 use crate::subject::{Rung, Subject};
 use crate::thread::{ThreadRecord, ThreadStall};
+use crate::waiting::Waiting;
 
 /// The format of a saved capture.
 pub const CAPTURE_SCHEMA: &str = "parshall.capture/1";
@@ -68,6 +69,9 @@ pub struct Capture {
     /// Counters and settings of the subject's network namespaces and processes; None in captures of versions that did not read them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<Counters>,
+    /// What waited when the window ended, and since when; None in captures of versions that did not read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Waiting>,
     /// The processor's counters for the subject's threads; None on hosts (and rungs) without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<HardwareCounts>,

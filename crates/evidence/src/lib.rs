@@ -19,6 +19,7 @@ pub mod subject;
 pub mod thread;
 pub mod trial;
 pub mod verdict;
+pub mod waiting;
 
 pub use capture::*;
 pub use counters::*;
@@ -31,3 +32,4 @@ pub use subject::*;
 pub use thread::*;
 pub use trial::*;
 pub use verdict::*;
+pub use waiting::*;

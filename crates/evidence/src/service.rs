@@ -28,6 +28,10 @@ pub struct Service {
     pub followed: bool,
     /// The processes that answered, the one with most requests first. Empty for a service outside of this host.
     pub pids: Vec<u32>,
+    /// Only of the requests that waited when the window ended and were read from the state of sockets and threads. No capture holds
+    /// such a service: the judge makes it of [`crate::Waiting`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waited: bool,
     /// Requests that were answered in the observed time.
     pub requests: u64,
     /// Requests that arrived and had no reply when the window ended.
@@ -169,6 +173,8 @@ pub enum HopKind {
     Network,
     /// For something that another request of the service brings: nobody owes this answer.
     OtherRequest,
+    /// It has taken the request in and waits for events: nothing that blocks it was seen.
+    Idle,
     /// For something else in the kernel; `syscall` says in which call.
     Kernel,
     /// It was not seen.
@@ -199,6 +205,7 @@ impl HopKind {
             HopKind::Connect => "connect",
             HopKind::Network => "network",
             HopKind::OtherRequest => "other-request",
+            HopKind::Idle => "idle",
             HopKind::Kernel => "kernel",
             HopKind::Unseen => "unseen",
         }
@@ -210,7 +217,7 @@ impl HopKind {
     }
 
     /// All of them.
-    pub const ALL: [HopKind; 22] = [
+    pub const ALL: [HopKind; 23] = [
         HopKind::AcceptQueue,
         HopKind::Unread,
         HopKind::OnCpu,
@@ -231,6 +238,7 @@ impl HopKind {
         HopKind::Connect,
         HopKind::Network,
         HopKind::OtherRequest,
+        HopKind::Idle,
         HopKind::Kernel,
         HopKind::Unseen,
     ];

@@ -114,6 +114,7 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         transport: if group.udp { Transport::Udp } else { Transport::Tcp },
         outbound: group.outbound,
         followed: group.followed,
+        waited: false,
         pids,
         requests: answered.len() as u64,
         unanswered: waiting.clone().count() as u64,

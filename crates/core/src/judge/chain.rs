@@ -128,6 +128,7 @@ fn resource(hop: &Hop) -> &str {
         HopKind::Network => "network",
         HopKind::OtherRequest => "other request",
         HopKind::AcceptQueue | HopKind::Unread => "reader",
+        HopKind::Idle => "events",
         HopKind::Kernel => "kernel",
         HopKind::Unseen => "unseen",
     }
@@ -168,6 +169,7 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>) -> String 
         HopKind::OtherRequest => format!("waits{} for what another request brings", call()),
         HopKind::AcceptQueue => "has not accepted the connection".to_string(),
         HopKind::Unread => "has not read the request".to_string(),
+        HopKind::Idle => format!("has taken it in, and waits{} for events", call()),
         HopKind::Kernel => format!("is blocked{}{}", call(), function(capture, hop)),
         HopKind::Unseen => "what it did was not seen".to_string(),
     };
@@ -216,7 +218,9 @@ fn stack(capture: &Capture, hop: &Hop) -> Vec<String> {
 /// Whether a part shows what the time was spent on in the end, and not only that somebody waited.
 pub fn is_end_seen(capture: &Capture, part: &PartFact<'_>) -> bool {
     part.rec.hops.last().is_some_and(|leaf| match leaf.kind {
-        HopKind::Unseen | HopKind::Lock | HopKind::Worker | HopKind::Unread | HopKind::AcceptQueue => false,
+        HopKind::Unseen | HopKind::Idle | HopKind::Lock | HopKind::Worker | HopKind::Unread | HopKind::AcceptQueue => {
+            false
+        }
         HopKind::Reply => is_elsewhere(capture, &leaf.target),
         // A lock whose wait has a limit: the timer is not what it waits for.
         HopKind::Timer if part.spent == Spent::Lock => part.rec.hops.iter().any(|h| h.kind == HopKind::Lock),

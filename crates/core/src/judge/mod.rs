@@ -16,7 +16,10 @@ pub mod service;
 mod stream;
 #[cfg(test)]
 mod tests;
+pub mod waiting;
 mod words;
+
+use std::borrow::Cow;
 
 use parshall_evidence::{Capture, ProbeReport, Report, VERDICT_SCHEMA};
 
@@ -25,7 +28,10 @@ use crate::units;
 
 /// Judges a capture: pure, deterministic, and total (no capture makes it panic).
 pub fn judge(capture: &Capture) -> Report {
-    let facts = facts::Facts::new(capture);
+    let waited = waiting::waited(capture);
+    let capture = &*with_waited(capture, waited.services);
+    let mut facts = facts::Facts::new(capture);
+    facts.quiet = waited.quiet;
     let ranking = rank::rank(&facts);
     let services = service::all(&facts);
     Report {
@@ -48,6 +54,16 @@ pub fn judge(capture: &Capture) -> Report {
     }
 }
 
+/// The capture with the requests that waited as services of their own.
+fn with_waited(capture: &Capture, waited: Vec<parshall_evidence::Service>) -> Cow<'_, Capture> {
+    if waited.is_empty() {
+        return Cow::Borrowed(capture);
+    }
+    let mut capture = capture.clone();
+    capture.services.extend(waited);
+    Cow::Owned(capture)
+}
+
 /// The report mentions a hypervisor that takes this much of the CPUs' time.
 const STOLEN_REPORTED: f64 = 0.02;
 
@@ -61,7 +77,26 @@ fn blind(facts: &facts::Facts<'_>) -> Vec<String> {
             units::percent(stolen)
         ));
     }
+    blind.extend(quiet(facts));
+    let left_out = facts.capture.waiting.as_ref().map_or(0, |waiting| waiting.left_out);
+    if left_out > 0 {
+        let n = units::count(left_out);
+        blind.push(format!("of {n} further connections it was not looked at whether something waits on them"));
+    }
     blind
+}
+
+/// Requests that a service lets wait, which owe nothing as far as can be seen.
+fn quiet(facts: &facts::Facts<'_>) -> Option<String> {
+    let waiting::Quiet { count, longest_ns } = facts.quiet;
+    (count > 0).then(|| {
+        format!(
+            "{} not answered (the longest for {}) by a service none of whose threads is blocked: long polls, data that is owed \
+             no reply, or a wait inside of the process, which cannot be told apart from outside",
+            units::plural(count, "request was", "requests were"),
+            units::duration(longest_ns as f64)
+        )
+    })
 }
 
 fn probe(capture: &Capture) -> ProbeReport {

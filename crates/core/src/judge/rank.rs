@@ -2,7 +2,7 @@
 use parshall_evidence::{Chain, Confidence, Finding, Fix, NotTested, RuledOut, Rung, Status, Verdict};
 
 use super::cause::{CAUSES, Candidate, Cause, MIN_REFUSED_SHARE, MIN_SHARE, Outcome, Refused};
-use crate::judge::facts::{Blame, Facts, Shape};
+use crate::judge::facts::{Blame, Facts, Shape, Spent};
 use crate::judge::{capacity, chain, words};
 use crate::stats::ratio;
 use crate::units;
@@ -132,6 +132,9 @@ impl Total {
         if of_flows && flow_share < MIN_SHARE && !few_but_bad {
             return Err(format!("{} of the time, too little to matter", units::percent(share.min(flow_share))));
         }
+        if candidate.requests.as_ref().is_some_and(|loss| loss.waited) {
+            return Ok((lost_share, share));
+        }
         if share < candidate.min_share {
             let whose = if of_flows || candidate.requests.is_none() { "affected flows'" } else { "requests'" };
             return Err(format!("{} of the {whose} time", units::percent(share)));
@@ -230,12 +233,12 @@ fn too_little(facts: &Facts<'_>) -> Option<String> {
             units::duration(capture.window_ns as f64)
         ));
     }
-    if facts.flows.is_empty() && facts.threads.is_empty() && facts.requests.is_empty() {
+    if facts.flows.is_empty() && facts.threads.is_empty() && facts.requests.services.is_empty() {
         return Some("No flow and no thread of the subject was seen.".to_string());
     }
     let throttled =
         || facts.throttled_periods() > 0.0 || facts.threads.iter().any(|t| t.rec.off_cpu.iter().any(is_throttled));
-    if !facts.requests.is_empty() {
+    if !facts.requests.is_empty() || facts.requests.waited().next().is_some() {
         return None;
     }
     if facts.flows.is_empty() && !throttled() {
@@ -260,22 +263,79 @@ fn conclude(facts: &Facts<'_>, findings: &[Finding], flow_share: f64) -> Verdict
             ..verdict_of_status(Status::Cause, first.confidence, first.summary.clone())
         };
     }
-    let confidence = reduced(Confidence::High, doubts(facts));
+    let confidence = reduced(Confidence::High, doubts(facts) + u32::from(facts.quiet.count > 0));
+    if let Some(waited) = waited(facts) {
+        return verdict_of_status(Status::NoDominantCause, confidence, waited);
+    }
     let share = flow_share.max(ratio(facts.requests.lost_ns(), facts.requests.time_ns()));
     if share >= MIN_SHARE {
         return verdict_of_status(Status::NoDominantCause, confidence, no_dominant(facts, share));
     }
     match capacity::full(facts) {
         Some(summary) => verdict_of_status(Status::AtCapacity, confidence, summary),
-        None => verdict_of_status(Status::Healthy, confidence, healthy(facts, flow_share)),
+        None => verdict_of_status(Status::Healthy, confidence, healthy(facts, flow_share) + &quiet(facts)),
     }
 }
 
 /// Without an account of this share of the time, the flows or the connections nothing is called healthy.
 const SEEN_MIN: f64 = 0.80;
 
+/// That requests are open on which nothing that can be seen is blocked.
+fn quiet(facts: &Facts<'_>) -> String {
+    let count = facts.quiet.count;
+    let requests = units::plural(count, "request is", "requests are");
+    if count > 0 {
+        format!(" {requests} left to wait while nothing is blocked, as long polls are.")
+    } else {
+        String::new()
+    }
+}
+
+/// Requests that waited and that somebody owes an answer, however little of all time that is; None where there are none.
+fn waited(facts: &Facts<'_>) -> Option<String> {
+    let services = || facts.requests.waited();
+    let count = services().map(|s| s.rec.unanswered).fold(0, u64::saturating_add);
+    let longest_ns = services().map(|s| s.rec.unanswered_longest_ns).max()?;
+    let mut by_label = std::collections::BTreeMap::<&str, f64>::new();
+    for part in services().flat_map(|s| &s.parts) {
+        *by_label.entry(part.spent.label()).or_default() += part.ns;
+    }
+    let mut labels: Vec<(&str, f64)> = by_label.into_iter().collect();
+    labels.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
+    let labels: Vec<&str> = labels.into_iter().take(3).map(|(label, _)| label).collect();
+    Some(format!(
+        "{} not been answered (the longest has waited for {}), and no cause known here accounts for it ({}).",
+        units::plural(count, "request has", "requests have"),
+        units::duration(longest_ns as f64),
+        labels.join(", ")
+    ))
+}
+
+/// Requests that waited, where what for was not seen: nothing can be said of the service before that is known.
+fn waited_unseen(facts: &Facts<'_>) -> Option<String> {
+    let unseen = |s: &&crate::judge::facts::requests::ServiceFact<'_>| {
+        let ns = s.unseen_ns + s.parts.iter().filter(|p| p.spent == Spent::Unseen).map(|p| p.ns).sum::<f64>();
+        ns > (1.0 - SEEN_MIN) * s.time_ns
+    };
+    let services = || facts.requests.waited().filter(unseen);
+    let longest_ns = services().map(|s| s.rec.unanswered_longest_ns).max()?;
+    let count = services().map(|s| s.rec.unanswered).fold(0, u64::saturating_add);
+    let hop = services().flat_map(|s| &s.rec.path).flat_map(|p| p.hops.iter().rev()).find(|h| h.pid != 0);
+    let whom = hop.map_or_else(|| "the process that has them".to_string(), chain::named);
+    let command = hop.map_or_else(String::new, |h| format!(" (gdb -p {} -batch -ex 'thread apply all bt')", h.pid));
+    Some(format!(
+        "{} not been answered (the longest has waited for {}), and what {whom} waits for was not seen: look at the stacks of its \
+         threads{command}, and observe whom it asks.",
+        units::plural(count, "request has", "requests have"),
+        units::duration(longest_ns as f64)
+    ))
+}
+
 /// What was not seen, where it is too much to say that nothing is wrong, and what to do about it.
 fn unaccounted(facts: &Facts<'_>) -> Option<String> {
+    if let Some(why) = waited_unseen(facts) {
+        return Some(why);
+    }
     let unseen = facts.requests.unseen_share();
     if unseen > 1.0 - SEEN_MIN {
         return Some(format!(

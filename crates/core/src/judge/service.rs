@@ -9,10 +9,58 @@ use crate::stats::ratio;
 
 /// All services, the one that lost most first; among those that lost nothing, the order of the capture.
 pub fn all(facts: &Facts<'_>) -> Vec<ServiceReport> {
-    let mut order: Vec<&ServiceFact<'_>> = facts.requests.services.iter().collect();
+    let (waited, services): (Vec<_>, Vec<_>) = facts.requests.services.iter().partition(|s| s.rec.waited);
+    let mut order: Vec<&ServiceFact<'_>> = services;
+    order.extend(waited.iter().filter(|w| !facts.requests.services.iter().any(|s| is_same(s, w))));
     let lost = |s: &ServiceFact<'_>| if s.counted { s.lost_ns() } else { 0.0 };
     order.sort_by(|a, b| (!a.counted).cmp(&!b.counted).then(lost(b).total_cmp(&lost(a))));
-    order.into_iter().map(|fact| report(facts, fact)).collect()
+    let reported = order.into_iter().map(|fact| {
+        let with = waited.iter().find(|w| is_same(fact, w));
+        with.map_or_else(|| report(facts, fact), |waited| with_waited(facts, fact, waited))
+    });
+    reported.collect()
+}
+
+/// The requests that only waited are those of this service.
+fn is_same(service: &ServiceFact<'_>, waited: &ServiceFact<'_>) -> bool {
+    let (a, b) = (service.rec, waited.rec);
+    let same_remote = !a.outbound || a.address == b.address;
+    !a.waited
+        && (a.transport, a.outbound, a.address.port()) == (b.transport, b.outbound, b.address.port())
+        && same_remote
+}
+
+/// A service with those of its requests that the probes could not see because they only waited.
+fn with_waited(facts: &Facts<'_>, fact: &ServiceFact<'_>, waited: &ServiceFact<'_>) -> ServiceReport {
+    let (seen, also) = (report(facts, fact), report(facts, waited));
+    let all = fact.time_ns + waited.time_ns;
+    let both = |a: f64, b: f64| (a * ratio(fact.time_ns, all) + b * ratio(waited.time_ns, all)).clamp(0.0, 1.0);
+    let (a, b) = (&seen.time, &also.time);
+    let mut work: Vec<TimeShare> = Vec::new();
+    let shares = a.work.iter().map(|w| (w, fact.time_ns)).chain(b.work.iter().map(|w| (w, waited.time_ns)));
+    for (part, ns) in shares {
+        let share = part.share * ratio(ns, all);
+        match work.iter_mut().find(|w| w.state == part.state) {
+            Some(known) => (known.ms, known.share) = (known.ms + part.ms, known.share + share),
+            None => work.push(TimeShare { share, ..part.clone() }),
+        }
+    }
+    work.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    let time = RequestTime {
+        accept_queue: both(a.accept_queue, b.accept_queue),
+        unread: both(a.unread, b.unread),
+        incomplete: both(a.incomplete, b.incomplete),
+        working: both(a.working, b.working),
+        work,
+        reply_unsent: both(a.reply_unsent, b.reply_unsent),
+    };
+    ServiceReport {
+        outstanding: seen.outstanding + also.outstanding,
+        unanswered: seen.unanswered.saturating_add(also.unanswered),
+        unanswered_longest_ms: seen.unanswered_longest_ms.max(also.unanswered_longest_ms),
+        time,
+        ..seen
+    }
 }
 
 fn report(facts: &Facts<'_>, fact: &ServiceFact<'_>) -> ServiceReport {
@@ -112,6 +160,7 @@ fn label(kind: HopKind) -> &'static str {
         HopKind::Connect => "connecting",
         HopKind::Network => "on the way on this host",
         HopKind::OtherRequest => "waiting for another request",
+        HopKind::Idle => "waiting for events",
         HopKind::Kernel => "blocked in the kernel",
         HopKind::Unseen => "not seen",
     }

@@ -73,7 +73,7 @@ fn seen(capture: &Capture, cause: &str) -> bool {
     let idle = !capture.flows.is_empty() && !capture.flows.iter().any(crate::judge::ledger::flow::moved);
     let threads = !capture.threads.is_empty();
     match cause {
-        cause if OF_REQUESTS.contains(&cause) => !capture.services.is_empty(),
+        cause if OF_REQUESTS.contains(&cause) => !capture.services.is_empty() || capture.waiting.is_some(),
         "user-cpu-bound" | "handshake-per-request" => threads || !capture.services.is_empty(),
         "accept-queue-overflow"
         | "fd-limit"
@@ -101,6 +101,8 @@ fn check(capture: &Capture, report: &Report) -> Result<(), TestCaseError> {
         prop_assert!(report.findings.is_empty() && report.ruled_out.is_empty() && report.not_tested.is_empty());
         return Ok(());
     }
+    let waited = crate::judge::waiting::waited(capture).services;
+    let capture = &Capture { services: [capture.services.clone(), waited].concat(), ..capture.clone() };
     let facts = Facts::new(capture);
     let named = report.findings.iter().map(|f| &f.cause);
     let mut all: Vec<&String> = named.chain(report.ruled_out.iter().map(|r| &r.cause)).collect();

@@ -201,20 +201,72 @@ fn counters() -> impl Strategy<Value = Counters> {
     })
 }
 
+/// What waits: a few ends of some processes that may be each other's, and threads in all states.
+fn waiting() -> impl Strategy<Value = Waiting> {
+    let ages = (proptest::option::of(ns()), proptest::option::of(ns()), ns(), ns());
+    let end = (0..8u64, any::<[bool; 3]>(), select(vec![1u8, 2, 8]), 100..103u32, 0..2u64, ages);
+    let end = end.prop_map(|(id, [serves, subject, accepted], state, pid, unread_bytes, ages)| {
+        let (server, client) =
+            (([127, 0, 0, 1], 7000 + (id % 2) as u16).into(), ([127, 0, 0, 1], 40_000 + id as u16 / 2).into());
+        let (received_ns, sent_ns, acked_ns, still_ns) = ages;
+        WaitingEnd {
+            id,
+            local: if serves { server } else { client },
+            remote: if serves { client } else { server },
+            netns: 1,
+            serves,
+            subject,
+            accepted,
+            state,
+            pids: if pid == 102 { vec![] } else { vec![pid, pid + 1] },
+            unread_bytes,
+            received_ns,
+            sent_ns,
+            acked_ns,
+            still_ns,
+        }
+    });
+    let calls = select(vec!["epoll_wait", "poll", "futex", "recvfrom", "nanosleep", "flock", "accept4", "write", ""]);
+    let thread = (100..106u32, calls, select(vec!['S', 'D', 'T', 'R']), select(&FdKind::ALL[..]), vec(0..8u64, 0..3));
+    let thread =
+        (thread, 100..106u32, any::<[bool; 4]>()).prop_map(|((tid, call, state, fd, awaits), other, flags)| {
+            let [seen, awaits_any, owned, still] = flags;
+            WaitingThread {
+                pid: 100 + tid / 2 % 3,
+                tid,
+                process: "app".to_string(),
+                state,
+                still: seen.then_some(still),
+                seen,
+                syscall: 1,
+                syscall_name: call.to_string(),
+                fd,
+                awaits,
+                awaits_any,
+                lock_owner: if owned { other } else { 0 },
+                partners: if still { vec![other] } else { vec![] },
+                session_lock: if owned && still { other } else { 0 },
+                ..WaitingThread::default()
+            }
+        });
+    (vec(end, 0..8), vec(thread, 0..6)).prop_map(|(ends, threads)| Waiting { ends, threads, left_out: 0 })
+}
+
 /// Any capture.
 pub fn capture() -> impl Strategy<Value = Capture> {
     let rung = select(vec![Rung::Btf, Rung::Tracepoint, Rung::Procfs]);
     let events = (vec(stall(), 0..40), vec(thread_stall(), 0..20));
     let services = prop_oneof![Just(Vec::new()), vec(service(), 1..4)];
     let records = (vec(flow(), 0..6), vec(thread(), 0..4), events, services);
-    (records, ns(), rung, vec(counter(), 9), proptest::option::of(counters())).prop_map(
-        |((flows, threads, (flow_stalls, thread_stalls), services), window_ns, rung, n, counters)| {
+    let counters = (proptest::option::of(counters()), proptest::option::of(waiting()));
+    (records, ns(), rung, vec(counter(), 9), counters).prop_map(
+        |((flows, threads, (flow_stalls, thread_stalls), services), window_ns, rung, n, (counters, waiting))| {
             let mut capture = empty_capture();
             capture.services = services;
             (capture.flows, capture.threads) = (flows, threads);
             (capture.flow_stalls, capture.thread_stalls) = (flow_stalls, thread_stalls);
             (capture.window_ns, capture.rung) = (window_ns, rung);
-            capture.counters = counters;
+            (capture.counters, capture.waiting) = (counters, waiting);
             (capture.net.resets_sent, capture.net.closed, capture.net.opened) = (n[6], n[7], n[8]);
             (capture.probe.lost_events, capture.probe.events) = (n[0], n[1]);
             capture.samples = vec![CpuSample {

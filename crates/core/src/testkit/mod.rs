@@ -49,6 +49,7 @@ pub fn empty_capture() -> Capture {
         cgroups: Vec::new(),
         net: NetCounts::default(),
         counters: Some(rose(&[])),
+        waiting: None,
         hardware: None,
         probe: ProbeCost { events: 10_000, ..ProbeCost::default() },
     }

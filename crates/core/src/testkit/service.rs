@@ -85,6 +85,7 @@ impl ServiceBuilder {
             transport: Transport::Tcp,
             outbound: false,
             followed: false,
+            waited: false,
             pids: vec![100],
             requests: 0,
             unanswered: 0,

@@ -381,6 +381,7 @@ impl Session {
             stacks: recorded.stacks.unnamed(),
             cgroups: before.cgroups.finish(),
             counters: None,
+            waiting: None,
             hardware: None,
             net: net_counts(&self.counters0, &counters),
             probe: ProbeCost {

@@ -6,9 +6,9 @@
 //! `names` keeps the names of what occurs in the timeline.
 mod descriptors;
 mod names;
-mod sessions;
+pub mod sessions;
 mod sockets;
-mod stopped;
+pub mod stopped;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;

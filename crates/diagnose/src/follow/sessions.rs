@@ -34,6 +34,18 @@ pub fn complete<'a>(timeline: &mut Timeline, seen: impl Iterator<Item = (u32, &'
     }
 }
 
+/// The session that holds the lock for which a session with this title waits, where exactly one can be it.
+pub fn holder(pid: u32, title: &str) -> Option<u32> {
+    let Some(Activity::WaitsForLock { database }) = activity(title) else { return None };
+    let sessions = idle_sessions(proc_fs::stat(pid)?.parent);
+    let same = |other: &&(u32, String)| activity(&other.1) == Some(Activity::IdleInTransaction { database });
+    let mut holders = sessions.iter().filter(same);
+    match (holders.next(), holders.next()) {
+        (Some((holder, _)), None) => Some(*holder),
+        _ => None,
+    }
+}
+
 fn idle_sessions(server: u32) -> Vec<(u32, String)> {
     let read = |pid: u32| Some((pid, title(&fs::read(format!("/proc/{pid}/cmdline")).ok()?)?));
     let idle = |(_, title): &(u32, String)| matches!(activity(title), Some(Activity::IdleInTransaction { .. }));

@@ -34,12 +34,8 @@ impl Stopped {
     /// Notes the debugger of a process that is stopped now, or that its control group is frozen. Meant for a few times a second:
     /// it reads one or two files.
     pub fn read(&mut self, pid: u32) {
-        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return };
-        let tracer = proc_fs::status_field(&status, "TracerPid").and_then(|field| field.parse::<u32>().ok());
-        if let Some(tracer) = tracer.filter(|&tracer| tracer != 0) {
-            self.note(pid, format!("{} {tracer} (ptrace)", comm(tracer)));
-        } else if let Some(group) = frozen_group(pid) {
-            self.note(pid, format!("the freezer of {group}"));
+        if let Some(by) = stopped_by(pid) {
+            self.note(pid, by);
         }
     }
 
@@ -62,6 +58,16 @@ impl Stopped {
         }
         self.by.retain(|pid, _| pids.contains(pid));
         timeline.stopped_by = self.by;
+    }
+}
+
+/// The debugger of a process, or the freezer of its control group if that is frozen.
+pub fn stopped_by(pid: u32) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let tracer = proc_fs::status_field(&status, "TracerPid").and_then(|field| field.parse::<u32>().ok());
+    match tracer.filter(|&tracer| tracer != 0) {
+        Some(tracer) => Some(format!("{} {tracer} (ptrace)", comm(tracer))),
+        None => frozen_group(pid).map(|group| format!("the freezer of {group}")),
     }
 }
 

@@ -74,7 +74,7 @@ impl SyscallFile {
 }
 
 /// Whether a call's first argument is a descriptor; of calls that can block.
-fn takes_descriptor(name: &str) -> bool {
+pub fn takes_descriptor(name: &str) -> bool {
     matches!(
         name,
         "read"

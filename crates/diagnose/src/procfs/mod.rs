@@ -171,6 +171,7 @@ impl Observation {
             cgroups: self.cgroups.finish(),
             net,
             counters: None,
+            waiting: None,
             hardware: None,
             probe: ProbeCost {
                 kernel_cpu_ns: 0,

@@ -23,13 +23,13 @@ use parshall_host::error::UserError;
 use parshall_host::netns::Netns;
 use parshall_host::proc_fs;
 
-pub use netns::Namespace;
+pub use netns::{Namespace, all as all_namespaces};
 pub use process::{Process, own_arguments};
 #[cfg(test)]
 use refresh::Changes;
 pub use refresh::alive;
-pub use table::DESCRIPTORS_FIRST;
-use table::{Holders, Scope};
+use table::Scope;
+pub use table::{DESCRIPTORS_FIRST, Holders};
 
 /// What the user named.
 #[derive(Debug, Clone, PartialEq, Eq)]

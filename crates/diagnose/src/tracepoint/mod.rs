@@ -292,6 +292,7 @@ impl Session {
             stacks: recorded.stacks.named(),
             cgroups: self.cgroups.finish(),
             counters: None,
+            waiting: None,
             hardware: None,
             net: NetCounts {
                 // The sockets' own counters hold those before a flow was found, the tracepoint those after it was gone.

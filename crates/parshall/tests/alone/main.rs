@@ -10,6 +10,7 @@ mod attach_children;
 mod attach_port;
 mod cpu;
 mod follow;
+mod hang;
 mod hard_places;
 mod run;
 mod tracepoint_rung;

@@ -3,8 +3,10 @@
 //!
 //! Look-alikes: SYNs lost on the path (`syn-loss`: no listener drops any), a program that is out of descriptors (`fd-limit`), which
 //! fills the queue too and is then the cause.
+use super::common::Waits;
 use super::{Candidate, Cause, Outcome, Refused, stalls};
-use crate::judge::facts::{Blame, Facts, network};
+use crate::judge::chain::named;
+use crate::judge::facts::{Blame, Facts, Spent, network};
 use crate::judge::words;
 use crate::units;
 use parshall_evidence::{ListenerCounters, Place};
@@ -18,6 +20,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     };
     let overflowed = network::overflowed(facts);
     let Some(worst) = overflowed.iter().max_by_key(|l| l.drops) else {
+        if let Some(waits) = Waits::on(facts, Spent::NotAccepted) {
+            return not_accepted(facts, waits).holds();
+        }
         let (drops, n) = counters.listeners.iter().fold((0, 0), |(d, n), l| (l.drops.saturating_add(d), n + 1));
         let rest = if drops > 0 { ", while their queues had room" } else { "" };
         return Outcome::Rejected(format!(
@@ -52,6 +57,25 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let wait_ns = (drops as f64 * network::SYN_TIMEOUT_NS).max(lost.ns);
     candidate.refused = Some(Refused { count: drops, of: drops.saturating_add(accepted), wait_ns });
     candidate.holds()
+}
+
+/// Connections have waited in the queue for the whole window, and nothing was seen to keep anybody from accepting them.
+fn not_accepted(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
+    let leaf = waits.leaf;
+    let call = units::or(&leaf.syscall, "user code");
+    let summary =
+        format!("{}: nobody accepts the connection; {} waits in {call} meanwhile.", waits.share_words(), named(leaf));
+    let port = waits.service.rec.address.port();
+    let listeners = facts.capture.counters.iter().flat_map(|c| &c.listeners);
+    let queued = listeners.filter(|l| l.local.port() == port).max_by_key(|l| l.queued.1);
+    let evidence = queued.map(|l| words::counted("connections waiting for accept() when the window ended", l.queued.1));
+    let fix = format!(
+        "See why {} does not call accept(): a limit on connections or workers that is reached, or an event loop that no longer watches its \
+         listener. Its threads: gdb -p {} -batch -ex 'thread apply all bt'",
+        named(leaf),
+        leaf.pid
+    );
+    waits.candidate(summary, evidence.into_iter().collect(), fix)
 }
 
 fn fix(facts: &Facts<'_>, listener: &ListenerCounters) -> String {

@@ -33,6 +33,8 @@ pub struct RequestLoss {
     pub chain: Vec<ChainHop>,
     /// What the wait was for in the end was seen.
     pub seen: bool,
+    /// Some of them did nothing but wait and were not answered: that is named, however much else was lost.
+    pub waited: bool,
 }
 
 /// What requests lost to one thing.
@@ -74,6 +76,7 @@ impl<'f, 'a> Waits<'f, 'a> {
                 .fold(0, u64::saturating_add),
             chain: chain::of(facts, service, spent),
             seen: seen >= END_SEEN * ns,
+            waited: affected.iter().any(|(s, _)| s.rec.waited),
         };
         Some(Waits { facts, spent, service, part, leaf: part.rec.hops.last()?, loss })
     }
@@ -98,12 +101,28 @@ impl<'f, 'a> Waits<'f, 'a> {
 
     /// `96 % of the time of 205 requests`.
     pub fn share_words(&self) -> String {
+        if self.service.rec.waited {
+            return self.waited_words();
+        }
         let requests = units::plural(self.loss.requests, "request", "requests");
         format!("{} of the time of {requests}", units::percent(ratio(self.loss.ns, self.loss.time_ns).min(1.0)))
     }
 
-    /// Mean length of it in a request, in words.
+    /// `3 requests have waited since before the window, the longest for 34 s`.
+    fn waited_words(&self) -> String {
+        let rec = self.service.rec;
+        let requests = units::plural(rec.unanswered, "request has", "requests have");
+        let before = self.part.rec.longest_ns >= self.facts.capture.window_ns;
+        let since = if before { " since before the window" } else { "" };
+        let longest = units::duration(rec.unanswered_longest_ns as f64);
+        format!("{requests} waited{since} (the longest for {longest}) and not been answered")
+    }
+
+    /// Mean length of it in a request, in words; of requests that only waited, the longest.
     pub fn each(&self) -> String {
+        if self.service.rec.waited {
+            return units::duration(self.service.rec.unanswered_longest_ns as f64);
+        }
         units::duration(self.loss.each_ns)
     }
 
@@ -120,7 +139,7 @@ impl<'f, 'a> Waits<'f, 'a> {
             what: format!(
                 "requests {} ({} each on average, {} at most)",
                 self.spent.label(),
-                self.each(),
+                units::duration(self.loss.each_ns.min(rec.longest_ns as f64)),
                 units::duration(rec.longest_ns as f64)
             ),
             count: Some(rec.requests),
@@ -135,7 +154,8 @@ impl<'f, 'a> Waits<'f, 'a> {
         };
         let mut candidate = Candidate::new(Lost::default(), place, summary, list, fix);
         candidate.min_share = MIN_REQUEST_SHARE;
-        let few = self.service.rec.followed_requests < REQUESTS_MIN;
+        // One that waited all the time is no anecdote.
+        let few = !self.service.rec.waited && self.service.rec.followed_requests < REQUESTS_MIN;
         if !self.loss.seen || few {
             candidate.confidence = Confidence::Medium;
         }

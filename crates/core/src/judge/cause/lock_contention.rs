@@ -41,7 +41,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
 
 /// Threads that wait for each other: it ends only when somebody ends one of them.
 fn deadlock(waits: Waits<'_, '_>, evidence: Vec<Evidence>) -> Candidate {
-    let around: Vec<String> = waits.cycle().into_iter().map(named).collect();
+    let cycle = waits.cycle();
+    let one = cycle.iter().all(|hop| (hop.pid, &hop.thread) == (cycle[0].pid, &cycle[0].thread));
+    let name = |hop: &Hop| if one { format!("thread {}", hop.tid) } else { named(hop) };
+    let mut around: Vec<String> = cycle.iter().map(|hop| name(hop)).collect();
+    if let (true, Some(first)) = (one, around.first_mut()) {
+        *first = format!("{first} of {}", named(cycle[0]));
+    }
     let summary = format!("{}: a deadlock. {}.", waits.share_words(), around.join(" waits for "));
     let who = waits.leaf;
     let fix = format!(
@@ -134,7 +140,11 @@ mod tests {
         let report = judge(&with(ServiceBuilder::new(7000).requests(200, 40.0).part(way, 0.9).cpu(0.1)));
         let finding = &report.findings[0];
         assert_eq!(finding.cause, "lock-contention");
-        assert!(finding.summary.contains("a deadlock. app 100"), "{}", finding.summary);
+        assert!(
+            finding.summary.contains("a deadlock. thread 101 of app 100 waits for thread 102"),
+            "{}",
+            finding.summary
+        );
         assert_eq!(finding.summary.matches(" waits for ").count(), 2, "{}", finding.summary);
         assert!(finding.fix.text.contains("restart"), "{}", finding.fix.text);
     }

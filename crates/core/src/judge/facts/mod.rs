@@ -19,6 +19,7 @@ use parshall_evidence::{
 use crate::judge::ledger::flow::{FlowLedger, State, moved};
 use crate::judge::ledger::flow_rules::{min_rtt_ns, serves};
 use crate::judge::ledger::thread::{State as ThreadState, ThreadLedger};
+use crate::judge::waiting::Quiet;
 use crate::judge::words;
 use crate::stats::{Spans, ratio};
 
@@ -107,6 +108,8 @@ pub struct Facts<'a> {
     pub parts: Vec<Part>,
     /// The account of requests.
     pub requests: Requests<'a>,
+    /// Requests that their service lets wait.
+    pub(crate) quiet: Quiet,
     /// What sockets, counters and settings say of the network.
     pub network: Network,
     /// Lost time by blame before both ends of a connection were compared: with what is now counted at another flow.
@@ -141,8 +144,19 @@ impl<'a> Facts<'a> {
         let hidden_throttling = hidden_throttling(capture);
         let (parts, raw_ns, requests) = (Vec::new(), BTreeMap::new(), Requests { services: Vec::new() });
         let network = Network::default();
-        let mut facts =
-            Facts { capture, flows, threads, parts, requests, network, raw_ns, hidden_throttling, by_tid, by_pid };
+        let mut facts = Facts {
+            capture,
+            flows,
+            threads,
+            parts,
+            requests,
+            quiet: Quiet::default(),
+            network,
+            raw_ns,
+            hidden_throttling,
+            by_tid,
+            by_pid,
+        };
         let raw = blame::parts(&facts);
         for part in &raw.parts {
             *facts.raw_ns.entry(part.blame).or_default() += part.ns;
@@ -150,7 +164,8 @@ impl<'a> Facts<'a> {
         let (parts, explained) = pair::resolve(&facts, raw);
         (facts.parts, facts.network) = network::refine(&facts, parts);
         facts.requests = Requests::new(capture, &facts.flows, &facts.parts);
-        requests::supersede(&facts.requests, &facts.flows, &mut facts.parts);
+        let waited = crate::judge::waiting::flows(capture);
+        requests::supersede(&facts.requests, &facts.flows, &mut facts.parts, &waited);
         let mut supply = vec![0.0; facts.flows.len()];
         for part in facts.parts.iter().filter(|p| p.supply) {
             supply[part.flow] += part.ns;

@@ -103,6 +103,8 @@ impl Wait {
             "connect" => Wait::Connect,
             "recvfrom" | "recvmsg" | "recvmmsg" => Wait::SocketReceive,
             "sendto" | "sendmsg" | "sendmmsg" => Wait::SocketSend,
+            // For whoever holds the lock, on whatever it is.
+            "flock" | "fcntl" => Wait::Other,
             "fsync" | "fdatasync" | "sync_file_range" | "openat" | "open" | "stat" | "newfstatat" | "unlink" => {
                 Wait::File
             }
@@ -251,6 +253,7 @@ mod tests {
         assert_eq!(Wait::of("read", FdKind::Pipe, 0), Wait::Pipe);
         assert_eq!(Wait::of("", FdKind::None, NO_SYSCALL), Wait::PageFault);
         assert_eq!(Wait::of("fsync", FdKind::File, 74), Wait::File);
+        assert_eq!(Wait::of("flock", FdKind::File, 73), Wait::Other);
     }
 
     proptest! {

@@ -6,7 +6,7 @@ mod code;
 pub mod crypto;
 mod spent;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_evidence::{Capture, FlowRecord, HopKind, MemoryGroup, PathPart, Service};
 
@@ -65,12 +65,15 @@ impl<'a> Requests<'a> {
     /// Prepares the services of a capture. `code` says what threads ran, `network_ns` is what flows lost to the network.
     pub fn new(capture: &'a Capture, flows: &[FlowFact<'_>], parts: &[Part]) -> Requests<'a> {
         let code = Code::new(capture);
-        let first_asked = capture.services.iter().position(|s| !s.followed);
+        let first_asked = capture.services.iter().position(|s| !s.followed && !s.waited);
         let services = capture.services.iter().enumerate().map(|(i, rec)| {
-            let counted = (!rec.followed || (first_asked.is_none() && i == 0)) && !is_stream(rec, flows);
+            let asked = !rec.followed || (first_asked.is_none() && i == 0);
+            let counted = rec.waited || asked && !is_stream(rec, flows);
             let mut fact = ServiceFact::new(rec, counted, capture.window_ns as f64);
             spent::classify(&mut fact, capture, &code);
-            fact.leave_to_flows(flows, parts);
+            if !rec.waited {
+                fact.leave_to_flows(flows, parts);
+            }
             let lost: f64 = fact.parts.iter().filter(|p| p.spent.is_lost()).map(|p| p.ns).sum();
             fact.slow = ratio(lost, fact.requests) >= FLOOR_NS;
             fact
@@ -83,9 +86,14 @@ impl<'a> Requests<'a> {
         self.services.iter().filter(|s| s.counted)
     }
 
-    /// Whether there is an account at all.
+    /// Whether there is no account of single requests; those that only waited are none.
     pub fn is_empty(&self) -> bool {
-        self.counted().next().is_none()
+        self.counted().all(|s| s.rec.waited)
+    }
+
+    /// Requests that waited when the window ended and that somebody owes an answer, by service.
+    pub fn waited(&self) -> impl Iterator<Item = &ServiceFact<'a>> {
+        self.counted().filter(|s| s.rec.waited)
     }
 
     /// Time of all requests on the account.
@@ -115,7 +123,7 @@ impl<'a> Requests<'a> {
 
     /// Whether a process answers requests on the account, so that its threads' time is on it.
     pub fn covers(&self, pid: u32) -> bool {
-        self.counted().any(|s| s.rec.pids.contains(&pid))
+        self.counted().any(|s| !s.rec.waited && s.rec.pids.contains(&pid))
     }
 }
 
@@ -232,17 +240,24 @@ pub fn is_network(blame: Blame) -> bool {
 
 /// Removes from the flows' lost time what is a wait of a request on the account: time in which a served flow's request is unread
 /// or unanswered, the same wait as its client sees it, and a wait of a serving process for a reply that is in a path.
-pub fn supersede(requests: &Requests<'_>, flows: &[FlowFact<'_>], parts: &mut Vec<Part>) {
+///
+/// `waited` are flows on which a request waited all the time: what was lost there is that wait, too.
+pub fn supersede(
+    requests: &Requests<'_>,
+    flows: &[FlowFact<'_>],
+    parts: &mut Vec<Part>,
+    waited: &BTreeSet<parshall_evidence::FlowId>,
+) {
+    parts.retain(|part| is_network(part.blame) || !waited.contains(&flows[part.flow].rec.id));
     if requests.is_empty() {
         return;
     }
-    let served: Vec<bool> = flows
-        .iter()
-        .map(|f| f.shape == Shape::RequestReply && requests.services.iter().any(|s| is_served_by(f.rec, s.rec)))
-        .collect();
+    let seen = || requests.services.iter().filter(|s| !s.rec.waited);
+    let served: Vec<bool> =
+        flows.iter().map(|f| f.shape == Shape::RequestReply && seen().any(|s| is_served_by(f.rec, s.rec))).collect();
     // What opens their connections is on the account of the requests that come first.
     let opening = |flow: &FlowFact<'_>| {
-        let mut of_flow = requests.services.iter().filter(|s| is_served_by(flow.rec, s.rec));
+        let mut of_flow = seen().filter(|s| is_served_by(flow.rec, s.rec));
         of_flow.any(|s| s.lost_to(Spent::Setup).next().is_some())
     };
     // By who asked whom: time of these waits that is on the account of requests, and time that is left to the flow.

@@ -69,6 +69,8 @@ pub enum Spent {
     Connect,
     /// For what is asked on a new connection before the request that it was opened for.
     Setup,
+    /// In the accept queue, and no thread was seen that would take it from there.
+    NotAccepted,
     /// On the way between sockets.
     Network,
     /// For something that no cause claims.
@@ -106,6 +108,7 @@ impl Spent {
             Spent::Stopped => "process stopped",
             Spent::Connect => "connecting",
             Spent::Setup => "opening connections",
+            Spent::NotAccepted => "in the accept queue",
             Spent::Network => "on the way on this host",
             Spent::Other => "blocked otherwise",
         }
@@ -183,6 +186,9 @@ impl<'c> Context<'c> {
     fn spent_on(&self, part: &PartFact<'_>) -> Spent {
         let hops = &part.rec.hops;
         let Some(leaf) = hops.last() else { return Spent::Unseen };
+        if let Some(spent) = self.waited(part, leaf) {
+            return spent;
+        }
         if hops.iter().skip(1).any(|h| is_collector(&h.thread)) {
             return Spent::StopTheWorld;
         }
@@ -214,6 +220,27 @@ impl<'c> Context<'c> {
             HopKind::Unseen if !is_locked(part) => Spent::Unseen,
             _ if is_locked(part) && !self.is_interpreter_lock(part) => Spent::Lock,
             _ => self.waiting(part, leaf),
+        }
+    }
+
+    /// Of a request that did nothing but wait, where its queue says nothing of what it waited for; None where the rules for all
+    /// requests tell.
+    fn waited(&self, part: &PartFact<'_>, leaf: &Hop) -> Option<Spent> {
+        let asked = part.rec.hops.iter().any(|h| h.kind == HopKind::Reply);
+        let locked = is_locked(part);
+        match leaf.kind {
+            _ if !self.service.waited => None,
+            HopKind::Unseen => Some(Spent::Unseen),
+            HopKind::Lock | HopKind::Timer | HopKind::Client if locked => Some(Spent::Lock),
+            HopKind::Reply | HopKind::Idle | HopKind::Unread | HopKind::AcceptQueue if asked => Some(Spent::Downstream),
+            HopKind::AcceptQueue => Some(Spent::NotAccepted),
+            HopKind::Idle | HopKind::Unread => Some(Spent::Other),
+            HopKind::Timer => Some(Spent::Timer),
+            HopKind::Connect => Some(Spent::Connect),
+            HopKind::Send => Some(Spent::Network),
+            // It ran or could run all the time: no request of this one was ever cheap.
+            HopKind::OnCpu if !locked => Some(Spent::CpuUser),
+            _ => None,
         }
     }
 

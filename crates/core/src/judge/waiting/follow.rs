@@ -1,0 +1,370 @@
+//! From an end with a request that nobody has answered to whoever holds it up: across threads, locks, processes and the
+//! connections between them.
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+
+use parshall_evidence::{FlowId, Hop, HopKind, Waiting, WaitingEnd, WaitingThread};
+
+use super::debt::{Debt, debt};
+use super::doing::{Doing, doing};
+use crate::observe::follow::ends;
+
+/// Steps of one way at most.
+const DEPTH_MAX: usize = 12;
+/// A relay passes a request on within this time.
+const PASSED_ON_NS: u64 = 100_000_000;
+/// The kernel's clock for what moved last may stand this long (HZ=100).
+const TICK_NS: u64 = 10_000_000;
+
+/// What is known of a request that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Somebody owes an answer, or has not even taken it in.
+    Owed,
+    /// It is in the hands of a process, and what that waits for was not seen.
+    Unclear,
+    /// The process lets it wait: none of its threads is blocked.
+    Quiet,
+}
+
+/// The way to whoever holds a request up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Way {
+    /// From the end inwards.
+    pub hops: Vec<Hop>,
+    /// What it shows.
+    pub class: Class,
+}
+
+/// Lookups in what waits.
+pub struct Scene<'a> {
+    ends: BTreeMap<FlowId, &'a WaitingEnd>,
+    by_addresses: HashMap<(SocketAddr, SocketAddr), Vec<&'a WaitingEnd>>,
+    by_pid: BTreeMap<u32, Vec<&'a WaitingThread>>,
+    by_tid: BTreeMap<u32, &'a WaitingThread>,
+    held: BTreeMap<u32, Vec<&'a WaitingEnd>>,
+    awaited: BTreeSet<FlowId>,
+    awaits_any: BTreeSet<u32>,
+    /// Processes with a thread of which it is not known what it waits for.
+    unseen: BTreeSet<u32>,
+    debts: BTreeMap<FlowId, Debt>,
+}
+
+/// Which thread of some processes has a request.
+enum Pick<'a> {
+    This(&'a WaitingThread, Doing<'a>),
+    /// One of several that do different things, such as this one.
+    One(&'a WaitingThread),
+    Nobody,
+}
+
+/// A hop of which nothing is known.
+pub fn nobody(kind: HopKind) -> Hop {
+    Hop {
+        pid: 0,
+        tid: 0,
+        threads: 0,
+        thread: String::new(),
+        process: String::new(),
+        title: String::new(),
+        kind,
+        syscall: String::new(),
+        target: String::new(),
+        stack: None,
+    }
+}
+
+fn hop(thread: &WaitingThread, kind: HopKind) -> Hop {
+    Hop {
+        pid: thread.pid,
+        tid: thread.tid,
+        threads: 1,
+        thread: thread.thread.clone(),
+        process: thread.process.clone(),
+        title: thread.title.clone(),
+        syscall: thread.syscall_name.clone(),
+        ..nobody(kind)
+    }
+}
+
+impl Way {
+    fn end(hop: Hop, class: Class) -> Way {
+        Way { hops: vec![hop], class }
+    }
+
+    fn behind(mut self, hop: Hop) -> Way {
+        self.hops.insert(0, hop);
+        self
+    }
+}
+
+impl<'a> Scene<'a> {
+    /// Indexes what waits.
+    pub fn new(waiting: &'a Waiting) -> Scene<'a> {
+        let mut scene = Scene {
+            ends: waiting.ends.iter().map(|end| (end.id, end)).collect(),
+            by_addresses: HashMap::new(),
+            by_pid: BTreeMap::new(),
+            by_tid: waiting.threads.iter().map(|thread| (thread.tid, thread)).collect(),
+            held: BTreeMap::new(),
+            awaited: waiting.threads.iter().flat_map(|thread| thread.awaits.iter().copied()).collect(),
+            awaits_any: waiting.threads.iter().filter(|t| t.awaits_any).map(|t| t.pid).collect(),
+            unseen: waiting.threads.iter().filter(|t| !t.seen && t.state != 'T').map(|t| t.pid).collect(),
+            debts: BTreeMap::new(),
+        };
+        for end in &waiting.ends {
+            scene.by_addresses.entry((end.local, end.remote)).or_default().push(end);
+            end.pids.iter().for_each(|pid| scene.held.entry(*pid).or_default().push(end));
+        }
+        for thread in &waiting.threads {
+            scene.by_pid.entry(thread.pid).or_default().push(thread);
+        }
+        scene.debts = waiting.ends.iter().map(|end| (end.id, debt(end))).collect();
+        scene.settle();
+        scene
+    }
+
+    /// Decides the ends at which a request and a reply moved in the same tick: a served connection on which its process waits for
+    /// the next request has no open one, and one on which nobody waits is in somebody's hands. Who asks knows by the other end.
+    /// Relays pass this on from one to the next, a step with each round.
+    fn settle(&mut self) {
+        for _ in 0..DEPTH_MAX {
+            let open = self.ends.values().filter(|end| self.debt(end) == Debt::Maybe);
+            let settled: Vec<(FlowId, Debt)> = open.filter_map(|end| Some((end.id, self.settled(end)?))).collect();
+            if settled.is_empty() {
+                return;
+            }
+            self.debts.extend(settled);
+        }
+    }
+
+    fn settled(&self, end: &WaitingEnd) -> Option<Debt> {
+        if !end.serves {
+            let other = self.debt(self.other_end(end)?);
+            return (other != Debt::Maybe).then_some(other);
+        }
+        if end.pids.iter().any(|pid| self.unseen.contains(pid)) {
+            return None;
+        }
+        if !self.awaited(end) {
+            return Some(Debt::Sure);
+        }
+        let passed_on = |out: &&&WaitingEnd| {
+            let (Some(sent), Some(received)) = (out.sent_ns, end.received_ns) else { return false };
+            !out.serves && sent <= received.saturating_add(TICK_NS) && received <= sent.saturating_add(PASSED_ON_NS)
+        };
+        let outs = end.pids.iter().filter_map(|pid| self.held.get(pid)).flatten();
+        outs.filter(passed_on).any(|out| self.debt(out) == Debt::Sure).then_some(Debt::Sure)
+    }
+
+    /// The end with this id.
+    pub fn end(&self, id: FlowId) -> Option<&'a WaitingEnd> {
+        self.ends.get(&id).copied()
+    }
+
+    /// Whether an end owes an answer or is owed one, as far as all that is known tells.
+    pub fn debt(&self, end: &WaitingEnd) -> Debt {
+        self.debts.get(&end.id).copied().unwrap_or(Debt::No)
+    }
+
+    /// It has a request that nobody has answered, or may have one, or is the other end of one.
+    pub fn is_open(&self, end: &WaitingEnd) -> bool {
+        let opens = |end: &WaitingEnd| self.debt(end) == Debt::Sure || !end.serves && self.debt(end) == Debt::Maybe;
+        opens(end) || end.unread_bytes > 0 || self.other_end(end).is_some_and(opens)
+    }
+
+    /// Ends of the subject that serve, with a request that nobody has answered.
+    pub fn served_debts(&self) -> impl Iterator<Item = &'a WaitingEnd> + '_ {
+        let served = self.ends.values().filter(|end| end.subject && end.serves);
+        served.filter(|end| self.debt(end) == Debt::Sure).copied()
+    }
+
+    /// The other end of a connection, where that is on this host.
+    pub fn other_end(&self, end: &WaitingEnd) -> Option<&'a WaitingEnd> {
+        let found = self.by_addresses.get(&(end.remote, end.local))?;
+        ends::other_end(found, |other| other.netns, end.netns, end.remote).copied()
+    }
+
+    /// Its process waits for data to arrive there.
+    fn awaited(&self, end: &WaitingEnd) -> bool {
+        self.awaited.contains(&end.id) || end.pids.iter().any(|pid| self.awaits_any.contains(pid))
+    }
+
+    /// Who holds up a request that has arrived at this end.
+    pub fn served(&self, end: &'a WaitingEnd) -> Way {
+        self.at_server(end, &mut Vec::new())
+    }
+
+    /// Who holds up a request that was sent from this end; None where it is known to be answered.
+    pub fn asked(&self, end: &'a WaitingEnd) -> Option<Way> {
+        if self.debt(end) != Debt::Sure {
+            return None;
+        }
+        let threads = || end.pids.iter().filter_map(|pid| self.by_pid.get(pid)).flatten().copied();
+        let alone = |t: &&WaitingThread| matches!(doing(self, t), Doing::Reply(to) if to.id == end.id);
+        let asker = threads().find(alone);
+        let from = asker.or_else(|| threads().find(|t| t.awaits.contains(&end.id))).or_else(|| threads().next());
+        let first = from.map_or_else(|| nobody(HopKind::Reply), |thread| hop(thread, HopKind::Reply));
+        let first = Hop { target: end.remote.to_string(), ..first };
+        if end.state == super::debt::SYN_SENT {
+            return Some(Way::end(Hop { kind: HopKind::Connect, ..first }, Class::Owed));
+        }
+        // For itself: where the server lets it wait, nobody owes anything.
+        let served = self.other_end(end).filter(|other| !other.pids.is_empty()).map(|other| self.served(other));
+        Some(match served {
+            Some(Way { class: Class::Quiet, .. }) => Way { hops: Vec::new(), class: Class::Quiet },
+            _ => self.reply(first, end, asker.is_some(), &mut Vec::new()),
+        })
+    }
+
+    fn at_server(&self, end: &'a WaitingEnd, way: &mut Vec<u64>) -> Way {
+        if way.len() >= DEPTH_MAX || way.contains(&end.id) {
+            let thread = end.pids.iter().filter_map(|pid| self.by_pid.get(pid)?.first()).next();
+            return Way::end(
+                thread.map_or_else(|| nobody(HopKind::Deadlock), |t| hop(t, HopKind::Deadlock)),
+                Class::Owed,
+            );
+        }
+        way.push(end.id);
+        let queue = match end {
+            _ if !end.accepted => Some(HopKind::AcceptQueue),
+            _ if end.unread_bytes > 0 => Some(HopKind::Unread),
+            _ => None,
+        };
+        let awaited = queue.is_none() && self.awaited(end);
+        match self.pick(&end.pids, awaited, queue.is_some(), end.still_ns > 0) {
+            Pick::This(thread, doing) => {
+                let found = self.thread(thread, doing, way, &mut Vec::new());
+                match queue {
+                    Some(kind) => found.behind(hop(thread, kind)),
+                    None => found,
+                }
+            }
+            Pick::One(thread) => Way::end(hop(thread, queue.unwrap_or(HopKind::Unseen)), Class::Unclear),
+            Pick::Nobody => match queue {
+                Some(kind) => Way::end(self.any_hop(end, kind), Class::Owed),
+                None => self.passed_on(end, awaited, way),
+            },
+        }
+    }
+
+    /// A request that no thread of its process is blocked for: the process has asked somebody else, or lets it wait.
+    fn passed_on(&self, end: &'a WaitingEnd, awaited: bool, way: &mut Vec<u64>) -> Way {
+        let own = || end.pids.iter().filter_map(|pid| self.held.get(pid)).flatten().copied().filter(|e| !e.serves);
+        let later = |age: Option<u64>| age.is_some_and(|ns| ns <= end.received_ns.unwrap_or(0).saturating_add(TICK_NS));
+        if let Some(unread) = own().find(|e| e.unread_bytes > 0 && !self.awaited(e) && later(e.received_ns)) {
+            // The reply is there, and the relay does not take it.
+            return Way::end(self.any_hop(unread, HopKind::Unread), Class::Owed);
+        }
+        let asks = own().filter(|e| self.debt(e) == Debt::Sure && later(e.sent_ns)).max_by_key(|e| (e.sent_ns, e.id));
+        match asks {
+            Some(to) => {
+                let first = Hop { target: to.remote.to_string(), ..self.any_hop(to, HopKind::Reply) };
+                self.reply(first, to, false, way)
+            }
+            None if awaited => Way { hops: Vec::new(), class: Class::Quiet },
+            None => Way::end(self.any_hop(end, HopKind::Unseen), Class::Unclear),
+        }
+    }
+
+    /// A wait for the reply at the other end of `end`. A thread that does nothing else is blocked, whoever lets it wait.
+    fn reply(&self, first: Hop, end: &'a WaitingEnd, blocked: bool, way: &mut Vec<u64>) -> Way {
+        let Some(other) = self.other_end(end).filter(|other| !other.pids.is_empty()) else {
+            if blocked {
+                return Way::end(first, Class::Owed);
+            }
+            return Way::end(nobody(HopKind::Unseen), Class::Unclear).behind(first);
+        };
+        let found = self.at_server(other, way);
+        match (found.class, blocked) {
+            (Class::Quiet | Class::Unclear, true) => {
+                Way::end(self.any_hop(other, HopKind::Idle), Class::Owed).behind(first)
+            }
+            _ => found.behind(first),
+        }
+    }
+
+    fn any_hop(&self, end: &WaitingEnd, kind: HopKind) -> Hop {
+        let mut threads = end.pids.iter().filter_map(|pid| self.by_pid.get(pid)).flatten();
+        threads.next().map_or_else(|| nobody(kind), |thread| hop(thread, kind))
+    }
+
+    /// Which thread of these processes has a request. One on which its process still waits for data is in no thread's hands: only
+    /// a thread that was blocked all the time holds it up. One that was not taken in yet waits for the thread that would do it.
+    fn pick(&self, pids: &[u32], awaited: bool, queued: bool, still: bool) -> Pick<'a> {
+        let mut found: Vec<(&'a WaitingThread, Doing<'a>)> = Vec::new();
+        for pid in pids {
+            let all: Vec<_> = self.by_pid.get(pid).into_iter().flatten().map(|t| (*t, doing(self, t))).collect();
+            let takes_in = all.iter().any(|(_, d)| matches!(d, Doing::Events));
+            let mut working: Vec<_> = all.into_iter().filter(|(_, d)| d.may_work()).collect();
+            // The first thread of a process with others waits for them, as a rule.
+            if working.len() > 1 {
+                working.retain(|(t, d)| t.tid != t.pid || d.is_blocked());
+            }
+            if awaited || queued && takes_in {
+                working.retain(|(t, d)| d.is_blocked() && (!awaited || t.still != Some(false)));
+            }
+            found.extend(working);
+        }
+        // Who has had it all the time has not run since.
+        if still && found.iter().any(|(t, _)| t.still != Some(false)) {
+            found.retain(|(t, _)| t.still != Some(false));
+        }
+        found.sort_by_key(|(t, d)| (d.rank(), t.tid));
+        match found.first().copied() {
+            Some((thread, doing)) if doing.is_blocked() => Pick::This(thread, doing),
+            Some(_) => self.explaining(pids, &found),
+            None => Pick::Nobody,
+        }
+    }
+
+    /// Of threads of which none is blocked for sure, one of a kind that can explain all requests that are in the hands of their
+    /// processes: each of these has a thread of its own.
+    fn explaining(&self, pids: &[u32], found: &[(&'a WaitingThread, Doing<'a>)]) -> Pick<'a> {
+        let taken = |end: &&&WaitingEnd| {
+            end.serves && end.accepted && end.unread_bytes == 0 && self.debt(end) == Debt::Sure && !self.awaited(end)
+        };
+        let ends: BTreeSet<FlowId> =
+            pids.iter().filter_map(|pid| self.held.get(pid)).flatten().filter(taken).map(|end| end.id).collect();
+        let mut kinds: BTreeMap<u32, (usize, &'a WaitingThread, Doing<'a>)> = BTreeMap::new();
+        for (thread, doing) in found {
+            kinds.entry(doing.rank()).or_insert((0, thread, *doing)).0 += 1;
+        }
+        let only = |mut kinds: Vec<(usize, &'a WaitingThread, Doing<'a>)>| kinds.pop().filter(|_| kinds.is_empty());
+        let enough = kinds.values().copied().filter(|(count, ..)| *count >= ends.len()).collect();
+        match (only(enough), found.first()) {
+            (Some((_, thread, doing)), _) => Pick::This(thread, doing),
+            (None, Some((thread, _))) => Pick::One(thread),
+            (None, None) => Pick::Nobody,
+        }
+    }
+
+    /// What a thread waits for, which has a request or holds what another one waits for. `tids` are those on the way.
+    fn thread(&self, thread: &'a WaitingThread, doing: Doing<'a>, way: &mut Vec<u64>, tids: &mut Vec<u32>) -> Way {
+        if tids.contains(&thread.tid) {
+            return Way::end(hop(thread, HopKind::Deadlock), Class::Owed);
+        }
+        tids.push(thread.tid);
+        let this = Hop { target: thread.target.clone(), ..hop(thread, doing.kind()) };
+        match doing {
+            Doing::Stopped => Way::end(Hop { target: thread.stopped_by.clone(), ..this }, Class::Owed),
+            Doing::Mutex(owner) => match self.by_tid.get(&owner) {
+                Some(holder) => self.thread(holder, self::doing(self, holder), way, tids).behind(this),
+                None => Way::end(this, Class::Owed),
+            },
+            Doing::Session(pid) => match self.by_pid.get(&pid).and_then(|threads| threads.first()) {
+                Some(holder) => Way::end(hop(holder, HopKind::Client), Class::Owed).behind(this),
+                None => Way::end(this, Class::Owed),
+            },
+            Doing::Reply(end) | Doing::Receive(end) => {
+                self.reply(Hop { target: end.remote.to_string(), ..this }, end, true, way)
+            }
+            Doing::Partner | Doing::FileLock => match self.pick(&thread.partners, false, false, false) {
+                Pick::This(next, doing) => self.thread(next, doing, way, tids).behind(this),
+                Pick::One(_) | Pick::Nobody => Way::end(this, Class::Owed),
+            },
+            Doing::Unknown => Way::end(this, Class::Unclear),
+            _ => Way::end(this, Class::Owed),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Requests that waited when the window ended: found in the state of sockets and threads, and followed to whoever should end the
+//! wait. What began before the window and does not end is in no other account.
+//!
+//! [`debt`] tells which ends of connections owe an answer, [`follow`] who holds it up. A request that its service lets wait while
+//! no thread of it is blocked (a long poll, a subscription that has said nothing yet) owes nothing: from outside, it cannot be told
+//! from a wait for something inside of the process, so it is counted as [`Waited::quiet`] and reported.
+mod debt;
+mod doing;
+mod follow;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use parshall_evidence::{Capture, FlowId, Hop, HopKind, PathPart, Rung, Service, Transport, Waiting, WaitingEnd};
+
+use self::debt::Debt;
+use self::follow::{Class, Scene, Way};
+
+/// A wait that began within the window and is at least this long counts too.
+const LONG_NS: u64 = 1_000_000_000;
+/// A request is the one that the probes saw unanswered if its age differs by no more than this.
+const SAME_NS: u64 = 100_000_000;
+
+/// What waited.
+#[derive(Debug, Default)]
+pub struct Waited {
+    /// Requests that somebody owes an answer, by service.
+    pub services: Vec<Service>,
+    /// Requests that their service lets wait.
+    pub quiet: Quiet,
+}
+
+/// Requests that wait while nothing that should answer them is blocked.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Quiet {
+    /// Their number.
+    pub count: u64,
+    /// For how long the longest of them has waited.
+    pub longest_ns: u64,
+}
+
+/// What of it a verdict may rest on: ends with a request that nobody has answered, and those that they lead to.
+pub fn relevant(waiting: Waiting) -> Option<Waiting> {
+    let scene = Scene::new(&waiting);
+    if !waiting.ends.iter().any(|end| end.subject && scene.debt(end) == Debt::Sure) {
+        return None;
+    }
+    let open: BTreeSet<FlowId> = waiting.ends.iter().filter(|end| scene.is_open(end)).map(|end| end.id).collect();
+    let mut ends = waiting.ends;
+    ends.retain(|end| open.contains(&end.id));
+    let mut threads = waiting.threads;
+    threads.iter_mut().for_each(|thread| thread.awaits.retain(|id| open.contains(id)));
+    Some(Waiting { ends, threads, ..waiting })
+}
+
+/// One request that waits.
+struct Held<'a> {
+    end: &'a WaitingEnd,
+    age_ns: u64,
+    way: Way,
+}
+
+/// The requests that waited when the window of a capture ended.
+pub fn waited(capture: &Capture) -> Waited {
+    let Some(waiting) = &capture.waiting else { return Waited::default() };
+    let scene = Scene::new(waiting);
+    let mut held = Vec::new();
+    let served: BTreeSet<u32> = scene.served_debts().flat_map(|end| end.pids.iter().copied()).collect();
+    for end in waiting.ends.iter().filter(|end| end.subject) {
+        let age_ns = age(end);
+        let way = match end.serves {
+            true => (scene.debt(end) == Debt::Sure).then(|| scene.served(end)),
+            // What a relay asks is on the account of whom it asks for; what the subject serves itself, on that of the service.
+            false if end.pids.iter().any(|pid| served.contains(pid)) => None,
+            false => scene.asked(end).filter(|_| !scene.other_end(end).is_some_and(|other| other.subject)),
+        };
+        if let Some(way) = way.filter(|_| counts(capture, end, age_ns)) {
+            held.push(Held { end, age_ns, way });
+        }
+    }
+    let (quiet, owed): (Vec<Held<'_>>, Vec<Held<'_>>) = held.into_iter().partition(|h| h.way.class == Class::Quiet);
+    Waited {
+        services: services(capture, owed),
+        quiet: Quiet { count: quiet.len() as u64, longest_ns: quiet.iter().map(|h| h.age_ns).max().unwrap_or(0) },
+    }
+}
+
+/// Both ends of the connections of the subject on which a request waited and is owed an answer: what their flows lost is that wait.
+pub fn flows(capture: &Capture) -> BTreeSet<FlowId> {
+    let Some(waiting) = &capture.waiting else { return BTreeSet::new() };
+    let scene = Scene::new(waiting);
+    let open = waiting.ends.iter().filter(|end| scene.debt(end) == Debt::Sure && counts(capture, end, age(end)));
+    open.flat_map(|end| [Some(end.id), scene.other_end(end).map(|other| other.id)]).flatten().collect()
+}
+
+/// How long a request at this end has waited.
+fn age(end: &WaitingEnd) -> u64 {
+    let since = if end.serves { end.received_ns.unwrap_or(end.acked_ns) } else { end.sent_ns.unwrap_or(0) };
+    let since = if end.state == debt::SYN_SENT { 0 } else { since };
+    since.max(end.still_ns)
+}
+
+/// It waited for the whole window, or for long, and no probe has followed it.
+fn counts(capture: &Capture, end: &WaitingEnd, age_ns: u64) -> bool {
+    if age_ns >= capture.window_ns {
+        return true;
+    }
+    let port = if end.serves { end.local.port() } else { end.remote.port() };
+    let same = |s: &&Service| s.address.port() == port && s.unanswered > 0;
+    let known = |s: &Service| s.unanswered_longest_ns.saturating_add(SAME_NS) >= age_ns;
+    let read = end.accepted && end.unread_bytes == 0;
+    let seen = capture.rung == Rung::Btf && read && capture.services.iter().filter(same).any(known);
+    age_ns >= LONG_NS && !seen
+}
+
+fn services(capture: &Capture, held: Vec<Held<'_>>) -> Vec<Service> {
+    let mut groups: BTreeMap<(bool, u16, Option<SocketAddr>), Vec<Held<'_>>> = BTreeMap::new();
+    for one in held {
+        let key = match one.end.serves {
+            true => (false, one.end.local.port(), None),
+            false => (true, one.end.remote.port(), Some(one.end.remote)),
+        };
+        groups.entry(key).or_default().push(one);
+    }
+    let mut services: Vec<Service> = groups.into_values().filter_map(|held| service(capture, &held)).collect();
+    services.sort_by_key(|s| (std::cmp::Reverse(s.unanswered), s.address));
+    services
+}
+
+fn service(capture: &Capture, held: &[Held<'_>]) -> Option<Service> {
+    let window_ns = capture.window_ns;
+    let first = held.first()?;
+    let mut path: Vec<PathPart> = Vec::new();
+    let (mut pids, mut workers) = (BTreeMap::<u32, u64>::new(), BTreeSet::new());
+    for one in held {
+        let ns = one.age_ns.min(window_ns);
+        let hops = hops(one);
+        if let Some(hop) = hops.first() {
+            *pids.entry(hop.pid).or_default() += 1;
+            workers.insert(hop.tid);
+        }
+        match path.iter_mut().find(|part| part.hops == hops) {
+            Some(part) => {
+                (part.ns, part.requests) = (part.ns.saturating_add(ns), part.requests + 1);
+                part.longest_ns = part.longest_ns.max(one.age_ns);
+            }
+            None => path.push(PathPart { hops, ns, requests: 1, longest_ns: one.age_ns, setup: false }),
+        }
+    }
+    path.sort_by_key(|part| std::cmp::Reverse(part.ns));
+    pids.remove(&0);
+    let mut pids: Vec<(u32, u64)> = pids.into_iter().collect();
+    pids.sort_by_key(|&(pid, n)| (std::cmp::Reverse(n), pid));
+    let outstanding_ns = path.iter().map(|part| part.ns).fold(0, u64::saturating_add);
+    let count = held.len() as u64;
+    Some(Service {
+        address: if first.end.serves { first.end.local } else { first.end.remote },
+        transport: Transport::Tcp,
+        outbound: !first.end.serves,
+        followed: false,
+        waited: true,
+        pids: pids.into_iter().map(|(pid, _)| pid).collect(),
+        requests: 0,
+        unanswered: count,
+        unanswered_longest_ns: held.iter().map(|one| one.age_ns).max().unwrap_or(0),
+        abandoned: 0,
+        connections: count,
+        opened: 0,
+        moved: 0,
+        observed_ns: window_ns,
+        p50_ns: 0,
+        p99_ns: 0,
+        outstanding_ns,
+        working_ns: window_ns,
+        worked_ns: outstanding_ns,
+        reply_gap_p10_ns: 0,
+        reply_gap_p50_ns: 0,
+        reply_gap_p90_ns: 0,
+        workers: workers.len() as u32,
+        followed_requests: count,
+        followed_ns: outstanding_ns,
+        path,
+    })
+}
+
+/// The hops of a request; one whose process was not seen has one that says so.
+fn hops(held: &Held<'_>) -> Vec<Hop> {
+    if held.way.hops.is_empty() { vec![follow::nobody(HopKind::Unseen)] } else { held.way.hops.clone() }
+}

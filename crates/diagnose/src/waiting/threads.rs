@@ -1,0 +1,206 @@
+//! What the threads of a process are in, and which ends of connections they wait for.
+use std::collections::{HashMap, HashSet};
+use std::fs;
+
+use parshall_core::observe::follow::title::title;
+use parshall_evidence::{FdKind, FlowId, NO_SYSCALL, WaitingEnd, WaitingThread};
+use parshall_host::proc_fs;
+
+use super::awaited::{Awaited, awaited};
+use super::sockets::Row;
+use crate::follow::sessions;
+use crate::follow::stopped::stopped_by;
+use crate::mutex;
+use crate::procfs::blocked_in::{SyscallFile, call_of_wchan, kind_of, parse_syscall, takes_descriptor};
+use crate::procfs::thread_account::UNKNOWN_CALL;
+use crate::subject::{DESCRIPTORS_FIRST, Holders, Namespace, Process};
+use crate::syscall_name::syscall_name;
+
+/// Threads that are read at most, of one process and of all.
+const THREADS_OF_ONE_MAX: usize = 512;
+const THREADS_MAX: usize = 4_096;
+/// Characters of a path that are kept.
+const PATH_MAX: usize = 256;
+
+/// How often the threads of some processes have been given a CPU so far.
+pub fn timeslices(processes: &[Process]) -> HashMap<u32, u64> {
+    let threads = processes.iter().flat_map(|p| p.threads.iter().take(THREADS_OF_ONE_MAX).map(|tid| (p.pid, *tid)));
+    threads.take(THREADS_MAX).filter_map(|(pid, tid)| Some((tid, timeslices_of(pid, tid)?))).collect()
+}
+
+fn timeslices_of(pid: u32, tid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    // A kernel without CONFIG_SCHED_INFO shows zeros.
+    text.split_whitespace().nth(2)?.parse().ok().filter(|count| *count > 0)
+}
+
+/// The processes that hold the locks of files for which this one waits, from /proc/locks (man 5 proc_locks): those that wait stand
+/// behind the holder, with its number and an arrow.
+fn lock_holders(locks: &str, pid: u32) -> Vec<u32> {
+    let mut holder = (String::new(), 0);
+    let mut found = Vec::new();
+    for line in locks.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let waits = words.get(1) == Some(&"->");
+        let Some(owner) = words.get(if waits { 5 } else { 4 }).and_then(|word| word.parse().ok()) else { continue };
+        if !waits {
+            holder = (words[0].to_owned(), owner);
+        } else if owner == pid && holder.0 == words[0] && holder.1 != pid {
+            found.push(holder.1);
+        }
+    }
+    found
+}
+
+/// Reads threads; knows the ends that matter.
+pub struct Reader<'a> {
+    by_inode: HashMap<u64, &'a Row>,
+    kept: HashSet<FlowId>,
+    first: &'a HashMap<u32, u64>,
+    left: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// `first` is what [`timeslices`] returned when the window began.
+    pub fn new(ends: &[WaitingEnd], rows: &[&'a Row], first: &'a HashMap<u32, u64>) -> Self {
+        Self {
+            by_inode: rows.iter().filter(|row| row.inode != 0).map(|row| (row.inode, *row)).collect(),
+            kept: ends.iter().map(|end| end.id).collect(),
+            first,
+            left: THREADS_MAX,
+        }
+    }
+
+    /// The threads of a process.
+    pub fn process(&mut self, pid: u32) -> Vec<WaitingThread> {
+        let Some(stat) = proc_fs::stat(pid).filter(|stat| !stat.kernel_thread && stat.state != 'Z') else {
+            return Vec::new();
+        };
+        let tids: Vec<u32> = proc_fs::threads(pid).into_iter().take(THREADS_OF_ONE_MAX.min(self.left)).collect();
+        self.left -= tids.len();
+        let sockets: HashMap<i32, u64> = proc_fs::first_sockets(pid, DESCRIPTORS_FIRST).0.into_iter().collect();
+        let title = title(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).unwrap_or_default();
+        let common = WaitingThread {
+            pid,
+            process: stat.comm,
+            session_lock: sessions::holder(pid, &title).unwrap_or(0),
+            title,
+            stopped_by: stopped_by(pid).unwrap_or_default(),
+            ..WaitingThread::default()
+        };
+        tids.into_iter().filter_map(|tid| self.thread(&common, tid, &sockets)).collect()
+    }
+
+    fn thread(&self, common: &WaitingThread, tid: u32, sockets: &HashMap<i32, u64>) -> Option<WaitingThread> {
+        let pid = common.pid;
+        let directory = format!("/proc/{pid}/task/{tid}");
+        let stat = proc_fs::parse_stat(&fs::read_to_string(format!("{directory}/stat")).ok()?)?;
+        let still = self.first.get(&tid).and_then(|first| Some(*first == timeslices_of(pid, tid)?));
+        let mut thread = WaitingThread {
+            tid,
+            thread: stat.comm,
+            state: stat.state,
+            still,
+            syscall: NO_SYSCALL,
+            lock_owner: mutex::owner(pid, tid).unwrap_or(0),
+            ..common.clone()
+        };
+        if thread.stopped_by.starts_with("the freezer") {
+            // A frozen thread sleeps, as far as its state tells.
+            thread.state = 'T';
+        }
+        match fs::read_to_string(format!("{directory}/syscall")).ok().as_deref().and_then(parse_syscall) {
+            Some(SyscallFile::In { nr, args }) => {
+                thread.seen = true;
+                self.take_call(&mut thread, nr, args, sockets);
+            }
+            Some(SyscallFile::Running | SyscallFile::Outside) => thread.seen = true,
+            None => {
+                let wchan = fs::read_to_string(format!("{directory}/wchan")).unwrap_or_default();
+                let call = call_of_wchan(wchan.trim());
+                if call != UNKNOWN_CALL {
+                    (thread.syscall, thread.fd) = (call.syscall, call.fd);
+                    thread.syscall_name = syscall_name(call.syscall).into_owned();
+                }
+            }
+        }
+        Some(thread)
+    }
+
+    fn take_call(&self, thread: &mut WaitingThread, nr: i32, args: [u64; 2], sockets: &HashMap<i32, u64>) {
+        thread.syscall = nr;
+        thread.syscall_name = syscall_name(nr).into_owned();
+        match awaited(thread.pid, &thread.syscall_name, args) {
+            Awaited::Nothing => {}
+            Awaited::Unknown => thread.awaits_any = true,
+            Awaited::Descriptors(fds) => {
+                let ends = fds.iter().filter_map(|fd| self.by_inode.get(sockets.get(fd)?));
+                thread.awaits = ends.map(|row| row.cookie).filter(|id| self.kept.contains(id)).collect();
+                thread.awaits.sort_unstable();
+                if let ([only], "poll" | "ppoll" | "select" | "pselect6") =
+                    (fds.iter().copied().collect::<Vec<_>>().as_slice(), thread.syscall_name.as_str())
+                {
+                    self.take_unix_partner(thread, *only, sockets);
+                }
+            }
+        }
+        if !takes_descriptor(&thread.syscall_name) {
+            return;
+        }
+        let fd = args[0] as i32;
+        thread.fd = kind_of(thread.pid, fd);
+        thread.target = match sockets.get(&fd).and_then(|inode| self.by_inode.get(inode)) {
+            Some(row) => row.remote.to_string(),
+            None if matches!(thread.fd, FdKind::File | FdKind::Block | FdKind::Char | FdKind::Pipe) => {
+                let link = fs::read_link(format!("/proc/{}/fd/{fd}", thread.pid)).unwrap_or_default();
+                link.to_string_lossy().chars().take(PATH_MAX).collect()
+            }
+            None => String::new(),
+        };
+        self.take_unix_partner(thread, fd, sockets);
+        if matches!(thread.syscall_name.as_str(), "flock" | "fcntl") {
+            let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+            thread.partners = lock_holders(&locks, thread.pid);
+        }
+    }
+
+    /// Who holds the other end of the UNIX socket for which a thread sleeps.
+    fn take_unix_partner(&self, thread: &mut WaitingThread, fd: i32, sockets: &HashMap<i32, u64>) {
+        let Some(inode) = sockets.get(&fd).filter(|inode| !self.by_inode.contains_key(inode)) else { return };
+        let waits = thread.syscall_name.contains("recv")
+            || thread.syscall_name.contains("send")
+            || matches!(thread.syscall_name.as_str(), "read" | "write" | "poll" | "ppoll" | "select" | "pselect6");
+        if !waits || kind_of(thread.pid, fd) != FdKind::Unix {
+            return;
+        }
+        let namespace = proc_fs::netns_ino(thread.pid).and_then(|ino| Namespace::of_process(thread.pid, ino));
+        let sockets = namespace.and_then(|namespace| namespace.open_unix_diag().ok()?.dump().ok()).unwrap_or_default();
+        let Some(own) = sockets.iter().find(|socket| socket.inode == *inode && !socket.listening) else { return };
+        let listeners: HashSet<&[u8]> =
+            sockets.iter().filter(|s| s.listening && !s.name.is_empty()).map(|s| s.name.as_slice()).collect();
+        // An accepted end has the name of its listener: it serves, and waits for its client.
+        if own.peer_inode == 0 || listeners.contains(own.name.as_slice()) {
+            return;
+        }
+        let holders = Holders::of_inodes(&HashSet::from([own.peer_inode]));
+        thread.partners = holders.pids(own.peer_inode).filter(|pid| *pid != thread.pid).collect();
+        let peer = sockets.iter().find(|socket| socket.inode == own.peer_inode);
+        let name = peer.map(|peer| String::from_utf8_lossy(&peer.name).replace('\0', "@"));
+        thread.target = name.unwrap_or_default().chars().take(PATH_MAX).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_lock_stands_behind_its_holder() {
+        let locks = "1: POSIX  ADVISORY  WRITE 812 fe:00:1 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 900 fe:00:2 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 901 fe:00:2 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 901 fe:00:3 0 EOF\nx\n";
+        assert_eq!(lock_holders(locks, 901), [900]);
+        assert!(lock_holders(locks, 900).is_empty() && lock_holders("", 1).is_empty());
+    }
+}
