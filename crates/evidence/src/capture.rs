@@ -177,8 +177,23 @@ pub struct NetCounts {
     pub opened: u64,
     /// Connections closed.
     pub closed: u64,
-    /// Delayed-ACK timers of the subject's sockets that fired.
+    /// Delayed-ACK timers that fired on the host within the slices: whose they are cannot be told when they fire.
     pub delack_timers: u64,
+    /// Connections accepted, by the listener at which they arrived; empty on rungs that do not count them, and where there were
+    /// none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accepted: Vec<Accepted>,
+}
+
+/// Connections that arrived at a listener.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// Inode of its network namespace.
+    pub netns: u64,
+    /// Its port.
+    pub port: u16,
+    /// Their number.
+    pub count: u64,
 }
 
 /// What the observation cost and lost.

@@ -29,11 +29,10 @@ pub struct Counters {
     pub untracked_flows: u64,
     /// The intervals off the CPU among them that had no cell, because the map of cells was full.
     pub untracked_cells: u64,
+    /// What happened to connections, by their ports; the probes for BTF count by process instead (`net`).
     pub retransmits: u64,
     pub resets_sent: u64,
     pub resets_received: u64,
-    pub opened: u64,
-    pub closed: u64,
     pub delack_timers: u64,
 }
 
@@ -275,15 +274,13 @@ fn counters(map: &impl MapCore, undecoded: u64) -> Counters {
     Counters {
         events: sum(0),
         lost: sum(1) + undecoded,
-        untracked: sum(2) + sum(9) + sum(10),
-        untracked_flows: sum(9),
-        untracked_cells: sum(10),
+        untracked: sum(2) + sum(7) + sum(8),
+        untracked_flows: sum(7),
+        untracked_cells: sum(8),
         retransmits: sum(3),
         resets_sent: sum(4),
         resets_received: sum(5),
-        opened: sum(6),
-        closed: sum(7),
-        delack_timers: sum(8),
+        delack_timers: sum(6),
     }
 }
 

@@ -8,6 +8,7 @@ pub mod classic;
 pub mod flow;
 pub mod lifecycle;
 mod loaded;
+pub mod net;
 pub mod probes;
 pub mod record;
 pub mod sample;

@@ -6,6 +6,7 @@
 #include "diagnose/thread/probe.bpf.h"
 #include "diagnose/syscall/probe.bpf.h"
 #include "diagnose/udp/probe.bpf.h"
+#include "diagnose/net/probe.bpf.h"
 #include "diagnose/flow/probe.bpf.h"
 #include "diagnose/timer/probe.bpf.h"
 #include "diagnose/sample/probe.bpf.h"

@@ -14,6 +14,7 @@ use zerocopy::FromBytes;
 
 use super::lifecycle::{FlowDump, Owner};
 use super::loaded::{Loaded, Programs, entries, shared_parts};
+use super::net::{NetKey, NetValue};
 use super::syscall::call_flags;
 use super::thread::ThreadDump;
 use crate::bytes::read;
@@ -283,6 +284,11 @@ impl Probes {
         self.processes().into_iter().filter(|process| !process.followed).map(|process| process.tgid).collect()
     }
 
+    /// What happened to connections since the programs were attached, by who has them.
+    pub fn net_counts(&self) -> Vec<(NetKey, NetValue)> {
+        entries(&self.programs.skel.maps.net_counts)
+    }
+
     /// All observed processes, also those that the subject may wait for.
     pub fn processes(&self) -> Vec<Process> {
         let scope = |value: u8| if value & !FOLLOWED == Scope::Port as u8 { Scope::Port } else { Scope::All };
@@ -369,6 +375,8 @@ mod tests {
         assert_eq!(size_of::<super::super::lifecycle::FlowWire>(), size_of::<wire::flow>());
         assert_eq!(size_of::<super::super::lifecycle::SnapshotWire>(), size_of::<wire::snapshot>());
         assert_eq!(size_of::<super::super::lifecycle::FlowKey>(), size_of::<wire::flow_key>());
+        assert_eq!(size_of::<NetKey>(), size_of::<wire::net_key>());
+        assert_eq!(size_of::<NetValue>(), size_of::<wire::net_value>());
         // The skeleton has no types of records: records.h asserts the same sizes.
         assert_eq!(size_of::<OffCpuWire>(), 64);
         assert_eq!(size_of::<CallWire>(), 48);

@@ -144,6 +144,20 @@ struct flow {
 	u32 count[FS_N * RL_N];
 };
 
+/* What happens to connections, in the order of struct net_value. */
+enum net_count { NET_RETRANS, NET_RST_OUT, NET_RST_IN, NET_OPENED, NET_CLOSED, NET_ACCEPTED, NET_N };
+
+struct net_key {
+	u32 tgid;  /* 0: by the port */
+	u32 netns; /* and the port of a connection that no process is known to have */
+	u16 port;
+	u16 pad;
+};
+
+struct net_value {
+	u64 n[NET_N];
+};
+
 /* Written by the iterator over sockets: the flow's key, a snapshot of the socket, and the flow's ledger. */
 struct flow_dump {
 	struct flow_key key;

@@ -2,5 +2,6 @@
 //! processes are followed, and which signals are passed on to an observed command. The I/O is in the crate `parshall-diagnose`.
 pub mod background;
 pub mod follow;
+pub mod owned;
 pub mod signals;
 pub mod slice;

@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use parshall_bpf::clock::{monotonic_ns, tick_hz};
 use parshall_bpf::diagnose::lifecycle::FlowDump;
+use parshall_bpf::diagnose::net::{NetKey, NetValue};
 use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_bpf::diagnose::{Config, Counters, Event, Probes, Scope};
 use parshall_core::critical_path::services;
+use parshall_core::observe::owned::{Owned, of_subject};
 use parshall_core::observe::slice::{SlicePlan, Step};
 use parshall_evidence::{
     CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Status, TcpSnapshot, ThreadRecord,
@@ -107,6 +109,7 @@ struct Session {
     mutex_owners: HashMap<u32, u32>,
     owners: HashMap<u64, u32>,
     counters0: Counters,
+    net0: HashMap<NetKey, NetValue>,
     meter: Meter,
     unsampled_cpus: usize,
 }
@@ -124,6 +127,7 @@ impl Session {
         let first_flows = first_figures(&mut probes)?;
         let mut meter = Meter::new(probes.start_timing());
         let counters0 = probes.counters();
+        let net0 = probes.net_counts().into_iter().collect();
         let before = reading(&probes);
         let begin = probes.begin_slice()?;
         meter.begin(begin, before);
@@ -146,6 +150,7 @@ impl Session {
             mutex_owners: HashMap::new(),
             owners,
             counters0,
+            net0,
             meter,
             unsampled_cpus,
         })
@@ -330,8 +335,22 @@ impl Session {
         })
     }
 
+    /// What happened to the subject's connections.
+    fn net(&self, resolved: &Resolved, counters: &Counters) -> NetCounts {
+        let observed: HashSet<u32> = self.probes.tgids().into_iter().collect();
+        let owned = self.probes.net_counts().into_iter().map(|(key, value)| owned(key, value, &self.net0));
+        let is_subject = |owned: &Owned| {
+            // What another process accepted from a listener that it shares with the subject is that one's.
+            let foreign = resolved.select.by_process() && owned.pid != 0 && !observed.contains(&owned.pid);
+            !foreign && !self.follower.owns_of(owned.pid, owned.netns, owned.port)
+        };
+        let delack_timers = counters.delack_timers - self.counters0.delack_timers;
+        NetCounts { delack_timers, ..of_subject(owned, is_subject) }
+    }
+
     fn finish(self, resolved: &Resolved, before: &Before) -> anyhow::Result<(Capture, Stacks)> {
         let counters = self.probes.counters();
+        let net = self.net(resolved, &counters);
         let blind = self.blind(resolved);
         let mut flows = self.flow_records();
         let mut threads = self.thread_records();
@@ -383,7 +402,7 @@ impl Session {
             counters: None,
             waiting: None,
             hardware: None,
-            net: net_counts(&self.counters0, &counters),
+            net,
             probe: ProbeCost {
                 kernel_cpu_ns: self.meter.kernel_ns,
                 own_cpu_ns: before.host.own_cpu_ns(),
@@ -466,14 +485,19 @@ fn beyond_limits(counters: &Counters) -> Vec<String> {
     beyond
 }
 
-fn net_counts(before: &Counters, after: &Counters) -> NetCounts {
-    NetCounts {
-        retransmits: after.retransmits - before.retransmits,
-        resets_sent: after.resets_sent - before.resets_sent,
-        resets_received: after.resets_received - before.resets_received,
-        opened: after.opened - before.opened,
-        closed: after.closed - before.closed,
-        delack_timers: after.delack_timers - before.delack_timers,
+/// By how much what happened to the connections of one owner rose.
+fn owned(key: NetKey, value: NetValue, first: &HashMap<NetKey, NetValue>) -> Owned {
+    let before = first.get(&key).copied().unwrap_or_default();
+    Owned {
+        pid: key.tgid,
+        netns: key.netns.into(),
+        port: key.port,
+        retransmits: value.retransmits - before.retransmits,
+        resets_sent: value.resets_sent - before.resets_sent,
+        resets_received: value.resets_received - before.resets_received,
+        opened: value.opened - before.opened,
+        closed: value.closed - before.closed,
+        accepted: value.accepted - before.accepted,
     }
 }
 

@@ -392,7 +392,12 @@ impl Follower {
 
     /// Whether a flow is of a process that was followed. Of a connection that nobody has read from yet only the listener is known.
     pub fn owns(&self, flow: &FlowRecord) -> bool {
-        self.ever.contains(&flow.pid) || flow.pid == 0 && self.ports.contains(&(flow.netns, flow.local.port()))
+        self.owns_of(flow.pid, flow.netns, flow.local.port())
+    }
+
+    /// The same of what is known of a connection: its process, 0 if none is known, and its port in a network namespace.
+    pub fn owns_of(&self, pid: u32, netns: u64, port: u16) -> bool {
+        self.ever.contains(&pid) || pid == 0 && self.ports.contains(&(netns, port))
     }
 
     /// Takes what followed processes did out of the records of the subject.

@@ -302,6 +302,7 @@ impl Session {
                 opened,
                 closed,
                 delack_timers: 0,
+                accepted: Vec::new(),
             },
             probe: ProbeCost {
                 kernel_cpu_ns: self.meter.kernel_ns,

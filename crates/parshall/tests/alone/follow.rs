@@ -202,6 +202,40 @@ fn who_may_not_be_seen_is_reported() {
     assert!(note.is_some_and(|note| note.contains("may not be read")), "{:?}", capture.blind);
 }
 
+#[test]
+fn what_happens_to_followed_processes_is_not_counted_as_the_subjects() {
+    if !ready("counts of the subject beside those of a followed process") {
+        return;
+    }
+    let server = Chain::start(&["serve", "127.0.0.1"], 1);
+    let asks = Chain::start(&["ask", "127.0.0.1", &server.port.to_string()], 1);
+    asks.load();
+    // Closed with a reply unread, a connection is reset.
+    let (ends, ended) = channel::<()>();
+    let port = server.port;
+    let checking = thread::spawn(move || {
+        let mut checks = 0;
+        while ended.try_recv() == Err(TryRecvError::Empty) {
+            let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            client.write_all(&[1; 16]).unwrap();
+            client.peek(&mut [0]).unwrap();
+            checks += 1;
+        }
+        checks
+    });
+    let capture = observe(&["--pid", &asks.pids[0].to_string()]);
+    let all = observe(&["--pid", &server.pids[0].to_string()]);
+    drop(ends);
+    assert!(checking.join().unwrap() > 20);
+    of(&capture, server.pids[0]);
+    let net = &capture.net;
+    let counts = (net.resets_sent, net.resets_received, net.opened, net.closed, net.accepted.len());
+    assert_eq!(counts, (0, 0, 0, 0, 0), "{net:?}");
+    // Asked about itself, they are its own.
+    let accepted: Vec<_> = all.net.accepted.iter().map(|accepted| accepted.port).collect();
+    assert!(all.net.resets_received > 10 && all.net.closed > 10 && accepted == [port], "{:?}", all.net);
+}
+
 /// The targets of a kind of wait in the services of a capture.
 pub fn targets(capture: &Capture, kind: HopKind) -> Vec<&str> {
     let hops = capture.services.iter().flat_map(|service| &service.path).flat_map(|part| &part.hops);

@@ -671,7 +671,7 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 
 	if (!st)
 		return 0;
-	count(CNT_RETRANS);
+	count_of(sk, st, NET_RETRANS);
 	if (!active)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);

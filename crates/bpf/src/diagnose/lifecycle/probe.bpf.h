@@ -277,15 +277,17 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 		st = flow_of_call(sk, bpf_get_current_pid_tgid() >> 32);
 		if (st && newstate == SYN_SENT) {
 			st->tgid = bpf_get_current_pid_tgid() >> 32;
-			count(CNT_OPENED);
+			count_of(sk, st, NET_OPENED);
 		}
 		return 0;
 	}
 	st = flow_of(sk);
 	if (!st)
 		return 0;
-	if (oldstate == SYN_RECV && newstate == ESTABLISHED)
-		count(CNT_OPENED);
+	if (oldstate == SYN_RECV && newstate == ESTABLISHED) {
+		count_of(sk, st, NET_OPENED);
+		count_accepted(sk);
+	}
 	if (newstate != CLOSE || oldstate == LISTEN)
 		return 0;
 	if (n_flows)
@@ -293,7 +295,7 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
-	count(CNT_CLOSED);
+	count_of(sk, st, NET_CLOSED);
 	now = bpf_ktime_get_ns();
 	if (active)
 		cut_flow(sk, tp, st, RL_CLOSE, now);
@@ -305,16 +307,20 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 SEC("tp_btf/tcp_send_reset")
 int BPF_PROG(on_reset_sent, struct sock *sk)
 {
-	if (sk && flow_of(sk))
-		count(CNT_RST_OUT);
+	struct flow *st = sk ? flow_of(sk) : 0;
+
+	if (st)
+		count_of(sk, st, NET_RST_OUT);
 	return 0;
 }
 
 SEC("tp_btf/tcp_receive_reset")
 int BPF_PROG(on_reset_received, struct sock *sk)
 {
-	if (flow_of(sk))
-		count(CNT_RST_IN);
+	struct flow *st = flow_of(sk);
+
+	if (st)
+		count_of(sk, st, NET_RST_IN);
 	return 0;
 }
 

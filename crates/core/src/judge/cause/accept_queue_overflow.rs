@@ -31,7 +31,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         ));
     };
     let drops = overflowed.iter().fold(0u64, |n, l| n.saturating_add(l.drops));
-    let accepted = counters.rose("Tcp.PassiveOpens").max(facts.capture.net.opened);
+    let accepted = accepted(facts, &overflowed);
     let lost = facts.blamed(&[Blame::AcceptQueue]);
     let summary = format!(
         "The listener on {} dropped {} connection requests while {} were accepted: its queue holds {}. A client that is turned away tries \
@@ -57,6 +57,20 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let wait_ns = (drops as f64 * network::SYN_TIMEOUT_NS).max(lost.ns);
     candidate.refused = Some(Refused { count: drops, of: drops.saturating_add(accepted), wait_ns });
     candidate.holds()
+}
+
+/// Connections that these listeners took in the window. Where they were not counted by listener, all of their namespaces.
+fn accepted(facts: &Facts<'_>, listeners: &[&ListenerCounters]) -> u64 {
+    let capture = facts.capture;
+    let at =
+        |a: &&parshall_evidence::Accepted| listeners.iter().any(|l| l.netns == a.netns && l.local.port() == a.port);
+    let counted = capture.net.accepted.iter().filter(at).fold(0u64, |n, a| n.saturating_add(a.count));
+    if counted > 0 || capture.rung == parshall_evidence::Rung::Btf && !capture.net.accepted.is_empty() {
+        return counted;
+    }
+    let spaces: std::collections::BTreeSet<u64> = listeners.iter().map(|l| l.netns).collect();
+    let opens = |netns: u64| capture.counters.as_ref()?.namespace(netns)?.rose.get("Tcp.PassiveOpens").copied();
+    spaces.into_iter().filter_map(opens).fold(0, u64::saturating_add)
 }
 
 /// Connections have waited in the queue for the whole window, and nothing was seen to keep anybody from accepting them.

@@ -1,0 +1,58 @@
+//! What happened to connections, by who has them, and what of it is the subject's. The probes count it for all that they observe,
+//! and that is more than the subject: processes that it may wait for are observed with it.
+use parshall_evidence::{Accepted, NetCounts};
+
+/// What happened in the window to the connections of one process; or, where that is not known, to those of one port.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Owned {
+    /// The process, 0 when it is not known.
+    pub pid: u32,
+    /// Without a process: the network namespace,
+    pub netns: u64,
+    /// and the port at this end.
+    pub port: u16,
+    /// Segments retransmitted.
+    pub retransmits: u64,
+    /// Resets sent.
+    pub resets_sent: u64,
+    /// Resets received.
+    pub resets_received: u64,
+    /// Connections opened.
+    pub opened: u64,
+    /// Connections closed.
+    pub closed: u64,
+    /// Connections accepted at the port, whoever has them now.
+    pub accepted: u64,
+}
+
+/// The sums over those that belong to the subject; `delack_timers` is not among them.
+pub fn of_subject(owned: impl IntoIterator<Item = Owned>, is_subject: impl Fn(&Owned) -> bool) -> NetCounts {
+    let mut net = NetCounts::default();
+    for one in owned.into_iter().filter(is_subject) {
+        net.retransmits = net.retransmits.saturating_add(one.retransmits);
+        net.resets_sent = net.resets_sent.saturating_add(one.resets_sent);
+        net.resets_received = net.resets_received.saturating_add(one.resets_received);
+        net.opened = net.opened.saturating_add(one.opened);
+        net.closed = net.closed.saturating_add(one.closed);
+        if one.accepted > 0 {
+            net.accepted.push(Accepted { netns: one.netns, port: one.port, count: one.accepted });
+        }
+    }
+    net.accepted.sort_by_key(|accepted| (accepted.netns, accepted.port));
+    net
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_do_is_not_the_subjects() {
+        let of = |pid, port, resets_sent| Owned { pid, netns: 1, port, resets_sent, closed: 2, ..Owned::default() };
+        let mine = Owned { accepted: 4, ..of(0, 80, 1) };
+        let all = [of(100, 0, 3), mine, of(200, 0, 50), Owned { accepted: 9, ..of(0, 90, 50) }];
+        let net = of_subject(all, |owned| owned.pid == 100 || owned.port == 80);
+        assert_eq!((net.resets_sent, net.closed), (4, 4));
+        assert_eq!(net.accepted, [Accepted { netns: 1, port: 80, count: 4 }]);
+    }
+}
