@@ -22,6 +22,7 @@ pub fn origin(begun: SystemTime, kernel: String) -> Origin {
         host: fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
         kernel,
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        root: Some(parshall_sys::child::is_root()),
         command_line,
     }
 }

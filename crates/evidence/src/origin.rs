@@ -12,6 +12,9 @@ pub struct Origin {
     pub kernel: String,
     /// Version of the parshall that observed.
     pub version: String,
+    /// It ran as root of its user namespace; None in cases of versions that did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<bool>,
     /// Command line of that parshall, `parshall` first. It ends at `--`: what follows belongs to the diagnosed command
     /// and may hold secrets.
     pub command_line: Vec<String>,

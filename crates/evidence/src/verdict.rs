@@ -285,6 +285,12 @@ pub struct Evidence {
     /// 99th percentile of the duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_ms: Option<f64>,
+    /// Mean duration; None where nothing was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_ms: Option<f64>,
+    /// The longest duration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_ms: Option<f64>,
     /// Another number, with its unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,

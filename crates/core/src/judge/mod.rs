@@ -8,6 +8,7 @@ pub mod account;
 mod capacity;
 pub mod cause;
 pub mod chain;
+pub mod check;
 pub mod facts;
 pub mod ledger;
 pub mod rank;
@@ -34,7 +35,7 @@ pub fn judge(capture: &Capture) -> Report {
     facts.quiet = waited.quiet;
     let ranking = rank::rank(&facts);
     let services = service::all(&facts);
-    Report {
+    let mut report = Report {
         schema: VERDICT_SCHEMA.to_string(),
         subject: capture.subject.clone(),
         origin: capture.origin.clone(),
@@ -51,7 +52,11 @@ pub fn judge(capture: &Capture) -> Report {
         not_tested: ranking.not_tested,
         time: account::time(&facts),
         probe: probe(capture),
-    }
+    };
+    let contradictions = check::contradictions(&report);
+    let note = |what| format!("this report contradicts itself, which is an error of parshall: {what}");
+    report.blind.extend(contradictions.into_iter().map(note));
+    report
 }
 
 /// The capture with the requests that waited as services of their own.

@@ -339,9 +339,10 @@ fn unaccounted(facts: &Facts<'_>) -> Option<String> {
     let unseen = facts.requests.unseen_share();
     if unseen > 1.0 - SEEN_MIN {
         return Some(format!(
-            "{} of the requests' time was spent where this observation did not reach: run it as root, or observe the processes \
-             that the service asks, too.",
-            units::percent(unseen)
+            "{} of the requests' time was spent where this observation did not reach: {}observe the processes that the service \
+             asks, too.",
+            units::percent(unseen),
+            facts.advice("run it as root, or ", "")
         ));
     }
     let probe = &facts.capture.probe;

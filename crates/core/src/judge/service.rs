@@ -66,6 +66,7 @@ fn with_waited(facts: &Facts<'_>, fact: &ServiceFact<'_>, waited: &ServiceFact<'
 fn report(facts: &Facts<'_>, fact: &ServiceFact<'_>) -> ServiceReport {
     let service = fact.rec;
     let seconds = service.observed_ns as f64 / 1e9;
+    let answered = service.requests > 0 && service.observed_ns > 0;
     ServiceReport {
         port: service.address.port(),
         address: service.address.to_string(),
@@ -79,11 +80,12 @@ fn report(facts: &Facts<'_>, fact: &ServiceFact<'_>) -> ServiceReport {
         outbound: service.outbound,
         followed: service.followed,
         requests_per_s: ratio(service.requests as f64, seconds),
-        p50_ms: service.p50_ns as f64 / 1e6,
-        p99_ms: service.p99_ns as f64 / 1e6,
+        // Without a request that was answered there is no time that one took.
+        p50_ms: if answered { service.p50_ns as f64 / 1e6 } else { 0.0 },
+        p99_ms: if answered { service.p99_ns.max(service.p50_ns) as f64 / 1e6 } else { 0.0 },
         outstanding: fact.outstanding,
         unanswered: service.unanswered,
-        unanswered_longest_ms: service.unanswered_longest_ns as f64 / 1e6,
+        unanswered_longest_ms: if service.unanswered > 0 { service.unanswered_longest_ns as f64 / 1e6 } else { 0.0 },
         abandoned: service.abandoned,
         time: time(facts, fact),
     }

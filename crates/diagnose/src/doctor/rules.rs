@@ -113,6 +113,11 @@ pub fn rung(facts: &Facts) -> (Rung, Vec<String>) {
         }
         return (Rung::Procfs, no_bpf);
     }
+    if facts.pid_namespace == Some(true) {
+        let why = "in this pid namespace processes have other numbers than the probes see: run parshall on the host, or with the \
+                   host's pid namespace (such as --pid=host)";
+        return (Rung::Procfs, vec![why.to_owned()]);
+    }
     let mut no_btf = Vec::new();
     if !facts.btf {
         no_btf.push("/sys/kernel/btf/vmlinux cannot be read".to_owned());

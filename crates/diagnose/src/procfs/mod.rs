@@ -24,7 +24,7 @@ use self::pace::Pace;
 use self::threads::Threads;
 use super::cgroup::Watch;
 use super::host::{self, HostWatch};
-use super::subject::Resolved;
+use super::subject::{self, Resolved};
 
 /// How to sample.
 #[derive(Debug, Clone)]
@@ -210,9 +210,11 @@ impl Observation {
         let late =
             format!("the kernel's socket table is large: new flows are found up to {:.1} s late", self.flows.late_s);
         note(self.flows.late_s > 0.05, &late);
-        note(self.flows.refused > 0, "some network namespaces could not be entered: run as root to see their flows");
+        let entered = format!("some network namespaces could not be entered{}", subject::to_see("their flows"));
+        note(self.flows.refused > 0, &entered);
         note(self.flows.failed(), "the kernel stopped answering about some network namespace");
-        note(self.threads.hidden > 0, "what some threads wait in is guessed: run as root to read their system calls");
+        let guessed = format!("what some threads wait in is guessed{}", subject::to_see("their system calls"));
+        note(self.threads.hidden > 0, &guessed);
         note(self.threads.ticks_only, "CPU time comes in ticks of 10 ms: this kernel keeps no schedstat");
         blind.extend(resolved.notes.iter().cloned());
         blind

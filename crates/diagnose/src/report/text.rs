@@ -449,6 +449,8 @@ fn evidence_words(item: &Evidence) -> (String, String) {
     }
     figures.extend(item.p50_ms.map(|ms| format!("p50 {}", time_ms(ms))));
     figures.extend(item.p99_ms.map(|ms| format!("p99 {}", time_ms(ms))));
+    figures.extend(item.mean_ms.map(|ms| format!("mean {}", time_ms(ms))));
+    figures.extend(item.max_ms.map(|ms| format!("at most {}", time_ms(ms))));
     if figures.is_empty() {
         return (String::new(), clean(&item.what));
     }

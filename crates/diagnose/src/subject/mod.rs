@@ -81,6 +81,15 @@ impl Select {
     }
 }
 
+/// `: run as root to see WHAT`; for root the reason why it may not, either.
+pub fn to_see(what: &str) -> String {
+    if parshall_sys::child::is_root() {
+        format!(": {what} belong to another user namespace, or a security module hides them")
+    } else {
+        format!(": run as root to see {what}")
+    }
+}
+
 /// Adds the processes whose threads were observed and that came too late, or lived too briefly, to be found in /proc.
 pub fn add_observed(subject: &mut Subject, threads: &[ThreadRecord]) {
     let known: HashSet<u32> = subject.pids.iter().copied().collect();
@@ -242,8 +251,9 @@ fn of_processes(select: &Select, pids: Vec<u32>, notes: Vec<String>) -> Resolved
     let hidden = resolved.add_processes(&pids);
     if hidden > 0 {
         resolved.notes.push(format!(
-            "the descriptors of {hidden} of {} processes could not be read: run as root to see their sockets",
-            pids.len()
+            "the descriptors of {hidden} of {} processes could not be read{}",
+            pids.len(),
+            to_see("their sockets")
         ));
     }
     let holders = Holders::of_pids(&pids);
@@ -408,10 +418,13 @@ impl Resolved {
         self.add_processes(&pids);
         let unowned = self.sockets.iter().filter(|sock| sock.inode != 0 && sock.pid == 0).count();
         if unowned > 0 && !holders.incomplete {
-            self.notes.push(format!(
-                "the owners of {unowned} of {} sockets could not be seen: run as root, in the host's pid namespace",
-                self.sockets.len()
-            ));
+            let remedy = if parshall_sys::child::is_root() {
+                "they are outside of this pid namespace"
+            } else {
+                "run as root, in the host's pid namespace"
+            };
+            self.notes
+                .push(format!("the owners of {unowned} of {} sockets could not be seen: {remedy}", self.sockets.len()));
         }
     }
 

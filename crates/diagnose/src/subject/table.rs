@@ -110,8 +110,9 @@ fn dump_of(namespaces: &[Namespace], selections: &[Selection], notes: &mut Vec<S
     }
     if refused > 0 {
         notes.push(format!(
-            "{refused} of {} network namespaces could not be entered: run as root to see their sockets",
-            namespaces.len()
+            "{refused} of {} network namespaces could not be entered{}",
+            namespaces.len(),
+            super::to_see("their sockets")
         ));
     }
     rows

@@ -107,6 +107,7 @@ fn origin(options: &str) -> Option<Origin> {
         host: "web1".into(),
         kernel: "6.18.5".into(),
         version: "0.1.0".into(),
+        root: Some(true),
         command_line: format!("parshall {options}").split(' ').map(str::to_owned).collect(),
     })
 }
@@ -296,8 +297,10 @@ fn lock() -> Finding {
         place: Place { pid: Some(940), tid: Some(940), requests: 205, ..Place::default() },
         chain: lock_hops(),
         evidence: vec![Evidence {
-            what: "requests waiting for a lock (382 ms each on average, 412 ms at most)".into(),
+            what: "requests waiting for a lock".into(),
             count: Some(205),
+            mean_ms: Some(382.0),
+            max_ms: Some(412.0),
             ..Evidence::default()
         }],
         fix: Fix {

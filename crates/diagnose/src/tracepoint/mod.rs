@@ -339,7 +339,8 @@ impl Session {
             }
         };
         note(self.flows.late_s > 0.05, "the kernel's socket table is large: new flows are found late");
-        note(self.flows.refused > 0, "some network namespaces could not be entered: run as root to see their flows");
+        let entered = format!("some network namespaces could not be entered{}", subject::to_see("their flows"));
+        note(self.flows.refused > 0, &entered);
         note(self.flows.failed(), "the kernel stopped answering about some network namespace");
         blind.extend(self.resolved.notes.iter().cloned());
         blind

@@ -107,6 +107,28 @@ fn a_process_in_other_namespaces() {
 }
 
 #[test]
+fn where_processes_have_other_numbers_there_are_no_probes_and_still_an_answer() {
+    let what = "an observer in a pid namespace of its own";
+    if !has(&["python3", "unshare", "ip", "bash"], what) || !common::btf(what) {
+        return;
+    }
+    let script = format!(
+        "ip link set lo up; coproc S {{ exec python3 {} fork; }}; read _ port <&${{S[0]}}; \
+         {PARSHALL} attach --port $port --for 1s --format json",
+        service_py()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", &script]);
+    let report = finish(&mut command).report();
+    assert_eq!(
+        (report.rung, report.verdict.status != Status::InsufficientEvidence),
+        (Rung::Procfs, true),
+        "{report:#?}"
+    );
+    assert!(report.blind.iter().any(|note| note.contains("--pid=host")), "{:?}", report.blind);
+}
+
+#[test]
 fn a_program_without_symbols() {
     let what = "stacks of a stripped program";
     if !has(&["cc", "strip"], what) || !common::btf(what) {

@@ -38,7 +38,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
         (false, true) => {
             format!("Look at {server}. Until it is faster: ask less often, several at once, or keep its answers.")
         }
-        (false, false) => format!("Observe the process behind {server} too, as root: what it waits for was not seen."),
+        (false, false) => format!(
+            "Observe the process behind {server} too{}: what it waits for was not seen.",
+            facts.advice(", as root", "")
+        ),
     };
     waits.candidate(summary, evidence, fix).holds()
 }

@@ -70,10 +70,7 @@ impl<'f, 'a> Waits<'f, 'a> {
             ns,
             time_ns: affected.iter().map(|(s, _)| s.time_ns).sum(),
             each_ns: ratio(ns, affected.iter().map(|(s, _)| s.requests).sum()),
-            requests: affected
-                .iter()
-                .flat_map(|(s, _)| [s.rec.requests, s.rec.unanswered, s.rec.abandoned])
-                .fold(0, u64::saturating_add),
+            requests: affected.iter().map(|(s, _)| s.seen_requests()).fold(0, u64::saturating_add),
             chain: chain::of(facts, service, spent),
             seen: seen >= END_SEEN * ns,
             waited: affected.iter().any(|(s, _)| s.rec.waited),
@@ -135,14 +132,14 @@ impl<'f, 'a> Waits<'f, 'a> {
     pub fn candidate(self, summary: String, evidence: Vec<Evidence>, fix: impl Into<String>) -> Candidate {
         let leaf = self.leaf;
         let rec = self.part.rec;
+        // Of this part alone, so that the mean is that of what the longest is one of.
+        let mean_ms = ratio(rec.ns as f64, rec.requests as f64).min(rec.longest_ns as f64) / 1e6;
+        let counted = rec.requests > 0;
         let mut list = vec![Evidence {
-            what: format!(
-                "requests {} ({} each on average, {} at most)",
-                self.spent.label(),
-                units::duration(self.loss.each_ns.min(rec.longest_ns as f64)),
-                units::duration(rec.longest_ns as f64)
-            ),
+            what: format!("requests {}", self.spent.label()),
             count: Some(rec.requests),
+            mean_ms: counted.then_some(mean_ms),
+            max_ms: counted.then_some(rec.longest_ns as f64 / 1e6),
             ..Evidence::default()
         }];
         list.extend(evidence);

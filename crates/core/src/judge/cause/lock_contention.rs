@@ -61,7 +61,7 @@ fn deadlock(waits: Waits<'_, '_>, evidence: Vec<Evidence>) -> Candidate {
 
 fn fix(lock: &Hop, holder: Option<&Hop>, leaf: &Hop) -> String {
     let Some(holder) = holder else {
-        return format!("Find the holder: {}. Then hold the lock for less, or split it.", inspect(lock));
+        return format!("Find the holder: {}. Then hold the lock for less, or split it.", find_holder(lock));
     };
     let who = named(holder);
     let change = match leaf.kind {
@@ -79,6 +79,17 @@ fn fix(lock: &Hop, holder: Option<&Hop>, leaf: &Hop) -> String {
         _ => format!("Hold the lock in {who} for less, or split it."),
     };
     format!("{change} What it does there: {}.", inspect(holder))
+}
+
+/// A command that shows who holds what this one waits for.
+fn find_holder(waiter: &Hop) -> String {
+    let pid = waiter.pid;
+    match waiter.process.as_str() {
+        p if p.starts_with("postgres") => {
+            format!("SELECT * FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids({pid}))")
+        }
+        _ => inspect(waiter),
+    }
 }
 
 /// A command that shows what the holder does, by what kind of process it is.
@@ -147,6 +158,18 @@ mod tests {
         );
         assert_eq!(finding.summary.matches(" waits for ").count(), 2, "{}", finding.summary);
         assert!(finding.fix.text.contains("restart"), "{}", finding.fix.text);
+    }
+
+    #[test]
+    fn the_holder_of_a_row_is_asked_for_by_its_waiter() {
+        let waits = || Hops::new().thread(950, 950, "postgres").on(HopKind::Lock, "epoll_wait");
+        let fix = |way: Hops| {
+            let report = judge(&with(ServiceBuilder::new(5432).requests(200, 40.0).part(way, 0.9).cpu(0.1)));
+            report.findings[0].fix.text.clone()
+        };
+        assert!(fix(waits()).contains("pid = ANY (pg_blocking_pids(950))"), "{}", fix(waits()));
+        let held = fix(waits().thread(940, 940, "postgres").on(HopKind::Client, "recvfrom"));
+        assert!(held.contains("WHERE pid = 940"), "{held}");
     }
 
     #[test]

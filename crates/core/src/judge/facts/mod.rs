@@ -262,6 +262,13 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// What to do where something could not be seen: `unprivileged` for who may not see all, `root` for who may, and for cases that
+    /// do not say. Advice to run as root is none to root.
+    pub fn advice<'t>(&self, unprivileged: &'t str, root: &'t str) -> &'t str {
+        let is_root = self.capture.origin.as_ref().and_then(|origin| origin.root);
+        if is_root == Some(true) { root } else { unprivileged }
+    }
+
     /// Window in seconds.
     pub fn window_s(&self) -> f64 {
         self.capture.window_ns as f64 / 1e9

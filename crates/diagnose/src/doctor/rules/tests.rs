@@ -131,9 +131,10 @@ fn locked_down() {
 }
 
 #[test]
-fn a_container_in_the_hosts_user_namespace_gets_the_btf_rung() {
+fn a_container_with_its_own_process_numbers_has_no_probes() {
     let findings = examine(&Facts { pid_namespace: Some(true), ..full() });
-    assert_eq!(findings.rung, Rung::Btf);
+    assert_eq!(findings.rung, Rung::Procfs);
+    assert!(findings.why_not_higher[0].contains("--pid=host"), "{:?}", findings.why_not_higher);
     assert_eq!(state(&findings, "namespaces"), State::Limited);
 }
 

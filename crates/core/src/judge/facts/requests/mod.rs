@@ -141,12 +141,17 @@ impl<'a> ServiceFact<'a> {
             rec,
             counted,
             time_ns,
-            requests: (rec.requests.saturating_add(rec.unanswered).saturating_add(rec.abandoned).max(1)) as f64 * scale,
+            requests: seen_requests(rec) as f64 * scale,
             parts: parts.collect(),
             unseen_ns: (time_ns - in_parts * each).max(0.0),
             outstanding: ratio(rec.outstanding_ns as f64, observed),
             slow: false,
         }
+    }
+
+    /// Requests that its time is that of: answered or not, those that a slice cut included as far as they were followed. At least 1.
+    pub fn seen_requests(&self) -> u64 {
+        seen_requests(self.rec)
     }
 
     /// Time lost of its requests; 0 unless the service is slow.
@@ -188,6 +193,11 @@ impl<'a> ServiceFact<'a> {
             }
         }
     }
+}
+
+fn seen_requests(rec: &Service) -> u64 {
+    let ended = rec.requests.saturating_add(rec.unanswered).saturating_add(rec.abandoned);
+    ended.max(rec.followed_requests).max(1)
 }
 
 /// Fewer sends and receives do not make a stream.
