@@ -281,3 +281,44 @@ fn idle_peers_on_both_sides_are_probed_once_a_connection_has_lasted() {
     });
     until("a probe of each is sent", || counter(&inside, "TcpExt", "TCPKeepAlive") >= Some(2));
 }
+
+/// The kernel gives each session a port of its own. When there is none left, sessions with different targets share.
+#[test]
+fn local_ports_are_shared_over_targets() {
+    let what = "a relay in a namespace with few local ports";
+    if !root(what) || !has(&["ip"], what) {
+        return;
+    }
+    let Some(host) = namespace("ports", what) else { return };
+    ip(&format!("-n {} link set lo up", host.name()));
+    host.run(|| set_sysctl("net.ipv4.ip_local_port_range", "40000 40019")).unwrap();
+    let targets = ["127.0.0.11:7000", "127.0.0.12:7000", "127.0.0.13:7000"];
+    for at in targets {
+        let target = host.run(|| UdpSocket::bind(at)).unwrap();
+        // The thread ends with the process.
+        std::thread::spawn(move || {
+            let mut data = [0; 16];
+            while let Ok((n, from)) = target.recv_from(&mut data) {
+                target.send_to(&data[..n], from).ok();
+            }
+        });
+    }
+    for source in [&[][..], &["--source", "127.0.0.5"]] {
+        let flags = ["--threads", "2", "--udp"];
+        let _relay = relay(&host, 7001, &[&["127.0.0.1:7001"], &targets[..], &flags[..], source].concat());
+        // All of them at a time: 20 ports for each of three targets, and some to spare.
+        let clients: Vec<UdpSocket> = (0..54)
+            .map(|n: u16| {
+                let client = host.run(|| UdpSocket::bind(("127.0.0.2", 20_000 + n))).unwrap();
+                client.set_read_timeout(Some(TIMEOUT)).unwrap();
+                client.send_to(&n.to_be_bytes(), "127.0.0.1:7001").unwrap();
+                client
+            })
+            .collect();
+        for (n, client) in (0_u16..).zip(&clients) {
+            let mut data = [0; 16];
+            assert_eq!(client.recv(&mut data).unwrap(), 2, "{source:?}");
+            assert_eq!(data[..2], n.to_be_bytes(), "each client gets its own answer");
+        }
+    }
+}
