@@ -54,9 +54,7 @@ impl<'a> Watch<'a> {
         }
         resolved.refresh();
         let mut table = Table::read(&resolved.namespaces, None);
-        if table.candidates().next().is_none() {
-            return None;
-        }
+        table.candidates().next()?;
         table.add_other_namespaces();
         let rows: Vec<&Row> = table.waiting().collect();
         let wanted = rows.iter().map(|row| row.inode).chain(table.listener_inodes()).filter(|inode| *inode != 0);

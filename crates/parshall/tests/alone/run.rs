@@ -104,8 +104,9 @@ fn a_command_that_cannot_be_run_is_an_error() {
 fn a_missing_interpreter_is_an_error() {
     let scratch = Scratch::new();
     let script = scratch.file("script");
-    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // By another process: see Scratch::parshall().
+    let write = r##"echo '#!/no/such/interpreter' > "$0" && chmod 755 "$0""##;
+    assert!(Command::new("sh").args(["-c", write]).arg(&script).status().unwrap().success());
     let done = run(&["--exit-code"], &[script.to_str().unwrap().to_owned()]);
     let (error, hint) = done.error_and_hint();
     assert_eq!(done.code, Some(1), "{done:?}");
