@@ -141,7 +141,10 @@ fn a_closed_terminal_ends_a_tunnel_in_the_foreground_and_undoes_it() {
     let (rules, begun, ended) = (a.ip("rule show"), scratch.file("begun"), scratch.file("ended"));
     let hooks = format!("PostUp = touch {}\nPostDown = touch {}", begun.display(), ended.display());
     let file = config(&scratch, a, 0, &hooks, "AllowedIPs = 0.0.0.0/0");
-    let running = a.netns.run(|| Ok(begin(Command::new(PARSHALL).args(["tunnel", "up", &file])))).unwrap();
+    // Whoever runs the tests may have SIGHUP ignored, as with nohup.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", PARSHALL, "tunnel", "up", &file]);
+    let running = a.netns.run(|| Ok(begin(&mut command))).unwrap();
     wait_until("it is not up", || begun.exists());
     running.signal("-HUP");
     let done = running.finish();
