@@ -22,6 +22,9 @@ impl Episodes {
     }
 }
 
+/// No thread.
+const NOBODY: u32 = u32::MAX;
+
 #[derive(Debug)]
 pub struct ConnectionLimit {
     max: AtomicU32,
@@ -30,8 +33,9 @@ pub struct ConnectionLimit {
     pub at_limit: Episodes,
     /// Those for which descriptors, memory or local ports were lacking.
     pub shortages: Episodes,
-    /// A thread is at the limit and has no session of its own to end: another thread has to end one.
-    wanted: AtomicBool,
+    /// The number of a thread that is at the limit, while the others may have sessions that are easier to do without; or
+    /// [`NOBODY`].
+    wanted_by: AtomicU32,
     /// The eventfds of threads that stopped accepting at the limit; they are signalled once a connection ends.
     waiting: Mutex<Vec<Arc<OwnedFd>>>,
     any_waiting: AtomicBool,
@@ -45,7 +49,7 @@ impl ConnectionLimit {
             open: AtomicU32::new(0),
             at_limit: Episodes::default(),
             shortages: Episodes::default(),
-            wanted: AtomicBool::new(false),
+            wanted_by: AtomicU32::new(NOBODY),
             waiting: Mutex::default(),
             any_waiting: AtomicBool::new(false),
         })
@@ -95,14 +99,17 @@ impl ConnectionLimit {
         self.open.load(Ordering::SeqCst).saturating_add(connections) <= self.max()
     }
 
-    /// Asks the other threads to end a session.
-    pub fn want_one(&self) {
-        self.wanted.store(true, Ordering::Relaxed);
+    /// A thread asks the others to end a session. Whether it has not asked already, so that they have to be woken: what another
+    /// thread had asked for is replaced, and this one may have nothing to do for it.
+    pub fn want_one(&self, thread: u32) -> bool {
+        self.wanted_by.swap(thread, Ordering::SeqCst) != thread
     }
 
-    /// Whether another thread asks to end a session. One thread gets true.
-    pub fn take_wanted(&self) -> bool {
-        self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Relaxed)
+    /// Whether another thread asks this one to end a session. One thread gets true.
+    pub fn take_wanted(&self, thread: u32) -> bool {
+        let asks = |by: u32| (by != NOBODY && by != thread).then_some(NOBODY);
+        asks(self.wanted_by.load(Ordering::Relaxed)).is_some()
+            && self.wanted_by.fetch_update(Ordering::SeqCst, Ordering::SeqCst, asks).is_ok()
     }
 
     /// A connection has ended: wakes the threads that wait for that.
@@ -156,11 +163,11 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_is_asked_to_end_a_session() {
+    fn one_other_thread_is_asked_to_end_a_session() {
         let limit = ConnectionLimit::new(Some(1));
-        assert!(!limit.take_wanted());
-        limit.want_one();
-        assert!(limit.take_wanted() && !limit.take_wanted());
+        assert!(!limit.take_wanted(1));
+        assert!(limit.want_one(1) && limit.want_one(0) && !limit.want_one(0), "one wake-up is enough");
+        assert!(!limit.take_wanted(0) && limit.take_wanted(1) && !limit.take_wanted(2));
     }
 
     #[test]

@@ -74,14 +74,17 @@ impl UdpThreads {
     pub fn start(threads: usize, session_limit: &Arc<ConnectionLimit>) -> anyhow::Result<Self> {
         let mut started = Self::default();
         let ports = Arc::new(SharedPorts::default());
-        for number in 0..threads {
+        let stop = |_| Stop::new().map(Arc::new).context("no descriptor for a UDP worker");
+        let workers: Arc<[Arc<Stop>]> = (0..threads).map(stop).collect::<anyhow::Result<_>>()?;
+        for (number, stop) in workers.iter().enumerate() {
             let plan = UdpPlan {
                 listeners: Vec::new(),
                 session_limit: session_limit.clone(),
+                workers: workers.clone(),
                 ports: ports.clone(),
                 counts: Arc::default(),
             };
-            started.threads.push(spawn(number, plan)?);
+            started.threads.push(spawn(number, plan, stop.clone())?);
         }
         Ok(started)
     }
@@ -171,8 +174,7 @@ fn listeners(running: &[(&RunningListener, bool)], number: usize) -> Vec<UdpList
     listeners
 }
 
-fn spawn(number: usize, plan: UdpPlan) -> anyhow::Result<Handle> {
-    let stop = Arc::new(Stop::new().context("no descriptor for a UDP worker")?);
+fn spawn(number: usize, plan: UdpPlan, stop: Arc<Stop>) -> anyhow::Result<Handle> {
     let worker_stop = stop.clone();
     let thread = std::thread::Builder::new()
         .name(format!("relay-udp-{number}"))

@@ -62,6 +62,12 @@ struct Entry {
     answered: bool,
 }
 
+impl Entry {
+    fn waits(&self, now: Ns) -> bool {
+        !self.answered && now.saturating_sub(self.last) < ANSWER_MAX
+    }
+}
+
 /// What a source has of its limits.
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
@@ -245,11 +251,15 @@ impl UdpSessions {
         let [waiting, answered] = lists.each_ref().map(|list| self.entries.at(list.first()?));
         match (waiting, answered) {
             (Some((id, entry)), Some((other, idle))) => {
-                let waits = now.saturating_sub(entry.last) < ANSWER_MAX;
-                Some(if waits || idle.last <= entry.last { other } else { id })
+                Some(if entry.waits(now) || idle.last <= entry.last { other } else { id })
             }
             (one, other) => one.or(other).map(|(id, _)| id),
         }
+    }
+
+    /// Whether the client of a session waits for an answer that may still come.
+    pub fn waits(&self, id: SlotId, now: Ns) -> bool {
+        self.entries.get(id).is_some_and(|entry| entry.waits(now))
     }
 
     fn link(&mut self, slot: u32, listener: u32, answered: bool) {

@@ -65,6 +65,7 @@ fn the_longest_idle_session_makes_room_and_a_waiting_client_goes_last() {
     assert_eq!(all(&table, 8), [Some(b), Some(b), Some(c)], "the longest idle one");
     table.touch(b, 9, ClientToTarget);
     assert_eq!(all(&table, 9 + ANSWER_MAX - 1), [Some(c), Some(a), Some(c)]);
+    assert!(table.waits(b, 8 + ANSWER_MAX) && !table.waits(b, 9 + ANSWER_MAX) && !table.waits(a, 10));
     table.close(c);
     table.touch(a, 10, TargetToClient);
     assert_eq!(

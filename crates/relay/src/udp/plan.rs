@@ -10,6 +10,7 @@ use parshall_core::relay::udp_sessions::Rules;
 use parshall_core::relay::{Ns, ns};
 
 use super::sockets::SharedPorts;
+use super::stop::Stop;
 use crate::connection_limit::ConnectionLimit;
 use crate::service::target::TargetState;
 use crate::stats::{Count, ListenerStats};
@@ -118,6 +119,8 @@ pub struct UdpPlan {
     pub listeners: Vec<UdpListener>,
     /// Counts the sessions of all listeners in all threads.
     pub session_limit: Arc<ConnectionLimit>,
+    /// All workers, also this one: they are woken when one of them lacks a session that others can do without.
+    pub workers: Arc<[Arc<Stop>]>,
     /// The local ports of the sessions of all threads.
     pub ports: Arc<SharedPorts>,
     /// Where the worker counts.

@@ -52,6 +52,12 @@ impl Stop {
         (&self.writer).write_all(&[1])
     }
 
+    /// Wakes the worker.
+    pub(super) fn wake(&self) {
+        // A worker that has ended needs no waking.
+        (&self.writer).write_all(&[1]).ok();
+    }
+
     /// Takes the configurations that were not yet applied.
     pub(super) fn changes(&self) -> Vec<Change> {
         std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))

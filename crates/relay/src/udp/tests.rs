@@ -87,9 +87,11 @@ impl Relay {
         );
         let (stats, counts) = (listener.stats.clone(), Arc::new(UdpCounts::default()));
         let stop = Arc::new(Stop::new().expect("a pipe"));
+        let workers = Arc::from([stop.clone()]);
         let plan = UdpPlan {
             listeners: vec![listener],
             session_limit: ConnectionLimit::new(Some(setup.sessions_max)),
+            workers,
             ports: Arc::default(),
             counts: counts.clone(),
         };

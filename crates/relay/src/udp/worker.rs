@@ -88,6 +88,9 @@ pub struct UdpWorker {
     pub(super) answers_of: usize,
     pub(super) counts: Arc<UdpCounts>,
     session_limit: Arc<ConnectionLimit>,
+    workers: Arc<[Arc<Stop>]>,
+    /// Its place among them.
+    number: u32,
     ports: Arc<SharedPorts>,
     /// The listeners that have a limit on their sessions.
     limited: Vec<usize>,
@@ -112,6 +115,7 @@ impl UdpWorker {
             watch(&epoll, index, &listener.sockets, READABLE)?;
         }
         let rules = plan.listeners.iter().map(UdpListener::rules).collect();
+        let number = plan.workers.iter().position(|worker| Arc::ptr_eq(worker, &stop)).unwrap_or(0) as u32;
         let mut worker = Self {
             epoll,
             stop,
@@ -123,6 +127,8 @@ impl UdpWorker {
             answers_of: 0,
             counts: plan.counts,
             session_limit: plan.session_limit,
+            number,
+            workers: plan.workers,
             ports: plan.ports,
             limited: Vec::new(),
             handed_over: false,
@@ -400,10 +406,15 @@ impl UdpWorker {
                     limit.max()
                 );
             }
-            let limit = limit.clone();
-            if !self.evict(scope, Some(id), now) {
-                limit.want_one();
-                return false;
+            // The kernel does not distribute clients evenly. Where this thread has no session that it can do without, another one
+            // may have.
+            let own = self.table.dispensable(scope, now).filter(|own| *own != id);
+            if own.is_none_or(|own| self.table.waits(own, now)) && limit.want_one(self.number) {
+                self.workers.iter().filter(|other| !Arc::ptr_eq(other, &self.stop)).for_each(|other| other.wake());
+            }
+            match own {
+                Some(own) => self.end(own, CloseReason::Evicted),
+                None => return false,
             }
         }
         false
@@ -416,15 +427,18 @@ impl UdpWorker {
         true
     }
 
-    /// Ends sessions for threads that are at a limit and have none themselves.
+    /// Ends sessions for threads that are at a limit. A thread that has none leaves that to others.
     fn end_wanted(&mut self, now: Ns) {
-        if self.session_limit.take_wanted() {
+        let has = |table: &UdpSessions, listener| table.dispensable(listener, now).is_some();
+        if has(&self.table, None) && self.session_limit.take_wanted(self.number) {
             self.evict(None, None, now);
         }
         for at in 0..self.limited.len() {
-            let index = self.limited[at];
-            if self.listeners[index].plan.session_limit.take_wanted() {
-                self.evict(Some(index as u32), None, now);
+            let listener = Some(self.limited[at] as u32);
+            if has(&self.table, listener)
+                && self.listeners[self.limited[at]].plan.session_limit.take_wanted(self.number)
+            {
+                self.evict(listener, None, now);
             }
         }
     }
