@@ -1,7 +1,7 @@
 //! Requests that waited when the window ended: found in the state of sockets and threads, and followed to whoever should end the
 //! wait. What began before the window and does not end is in no other account.
 //!
-//! [`debt`] tells which ends of connections owe an answer, [`follow`] who holds it up. A request that its service lets wait while
+//! `debt` tells which ends of connections owe an answer, `follow` who holds it up. A request that its service lets wait while
 //! no thread of it is blocked (a long poll, a subscription that has said nothing yet) owes nothing: from outside, it cannot be told
 //! from a wait for something inside of the process, so it is counted as [`Waited::quiet`] and reported.
 mod debt;

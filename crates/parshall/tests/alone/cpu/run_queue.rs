@@ -4,7 +4,7 @@ use std::process::Command;
 
 use parshall_evidence::HopKind;
 
-use crate::common::{has, start_lines};
+use crate::common::{has, start_lines, undisturbed};
 use crate::follow::{Chain, observe, ready, targets};
 
 #[test]
@@ -17,7 +17,7 @@ fn who_uses_the_cpu_instead_is_named() {
     chain.load();
     let spins = "echo spins; end=$((SECONDS+20)); while [ $SECONDS -lt $end ]; do :; done";
     let (hog, _) = start_lines(Command::new("taskset").args(["-c", "0", "bash", "-c", spins]), 1);
-    let capture = observe(&["--port", &chain.port.to_string()]);
+    let Some(capture) = undisturbed(what, || observe(&["--port", &chain.port.to_string()])) else { return };
     let found = targets(&capture, HopKind::RunQueue);
     let named = format!("bash {}", hog.pid());
     assert!(found.contains(&named.as_str()), "{found:?}, not {named}");
