@@ -206,8 +206,10 @@ pub(super) mod tests {
         };
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &profile).unwrap();
-        let go =
-            std::process::Command::new("go").args(["tool", "pprof", "-top", "-nodecount=10"]).arg(file.path()).output();
+        let go = std::process::Command::new("go")
+            .args(["tool", "pprof", "-top", "-nodecount=1000"])
+            .arg(file.path())
+            .output();
         let Ok(go) = go else { return skip("go tool pprof on a profile of the collector", "go is not installed") };
         let (said, wrong) = (String::from_utf8_lossy(&go.stdout), String::from_utf8_lossy(&go.stderr));
         assert!(go.status.success(), "{wrong}");
