@@ -251,10 +251,12 @@ fn left((programs, links): &(Vec<u32>, Vec<u32>)) -> usize {
 
 /// Waits until the probes of an observation are attached, and returns their ids.
 fn attached(running: &Running) -> (Vec<u32>, Vec<u32>) {
-    // The programs that are always attached, and those of the first slice.
-    common::until("probes are attached", || bpf_ids(running.pid()).1.len() > 10);
-    let ids = bpf_ids(running.pid());
-    assert_eq!(left(&ids), ids.0.len() + ids.1.len(), "they exist in the kernel");
+    let mut ids = Default::default();
+    // The programs that are always attached, and those of a slice, which may end meanwhile.
+    common::until("probes are attached, and exist in the kernel", || {
+        ids = bpf_ids(running.pid());
+        ids.1.len() > 10 && left(&ids) == ids.0.len() + ids.1.len()
+    });
     ids
 }
 
