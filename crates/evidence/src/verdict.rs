@@ -28,7 +28,7 @@ pub struct Report {
     pub blind: Vec<String>,
     /// The answer.
     pub verdict: Verdict,
-    /// The service that the report is about; None where no request of one was seen.
+    /// The service that the report is about; None where none was seen of one that was asked about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceReport>,
     /// All services of the subject, the one that lost most time first.

@@ -44,7 +44,7 @@ pub fn judge(capture: &Capture) -> Report {
         rung: capture.rung,
         blind: blind(&facts),
         verdict: ranking.verdict,
-        service: services.first().cloned(),
+        service: services.first().filter(|service| !service.followed).cloned(),
         services,
         chain: ranking.chain,
         findings: ranking.findings,

@@ -65,10 +65,8 @@ impl<'a> Requests<'a> {
     /// Prepares the services of a capture. `code` says what threads ran, `network_ns` is what flows lost to the network.
     pub fn new(capture: &'a Capture, flows: &[FlowFact<'_>], parts: &[Part]) -> Requests<'a> {
         let code = Code::new(capture);
-        let first_asked = capture.services.iter().position(|s| !s.followed && !s.waited);
-        let services = capture.services.iter().enumerate().map(|(i, rec)| {
-            let asked = !rec.followed || (first_asked.is_none() && i == 0);
-            let counted = rec.waited || asked && !is_stream(rec, flows);
+        let services = capture.services.iter().map(|rec| {
+            let counted = rec.waited || !rec.followed && !is_stream(rec, flows);
             let mut fact = ServiceFact::new(rec, counted, capture.window_ns as f64);
             spent::classify(&mut fact, capture, &code);
             if !rec.waited {
@@ -324,6 +322,19 @@ mod tests {
         assert_eq!(report.verdict.cause.as_deref(), Some("timer-wait"));
         assert_eq!(report.findings.len(), 1, "{report:#?}");
         assert!(report.findings[0].lost_share > 0.99, "{report:#?}");
+    }
+
+    /// Whoever holds the other end of an idle connection may be busy with others.
+    #[test]
+    fn an_idle_subject_is_not_accused_of_what_others_wait_for() {
+        let busy = both_ends().services.remove(0);
+        let mut capture = capture(vec![FlowBuilder::new(1, Role::Server)], vec![]);
+        capture.services = vec![parshall_evidence::Service { followed: true, ..busy }];
+        let report = judge(&capture);
+        assert_eq!(report.verdict.status, Status::Healthy, "{report:#?}");
+        assert!(report.service.is_none(), "{report:#?}");
+        capture.services[0].followed = false;
+        assert_eq!(judge(&capture).verdict.cause.as_deref(), Some("timer-wait"));
     }
 
     #[test]
