@@ -126,7 +126,7 @@ struct flow {
 	u8 in_send;
 	u8 late;          /* the connection was open before it was tracked, at its first send or receive */
 	u8 sends_in_row;  /* sends since the last receive, 255 at most */
-	u8 pad;
+	u8 listener_followed; /* a followed process was seen to begin to listen; accepted sockets inherit it */
 	u32 run_unsent;   /* fields of the socket during the run */
 	u32 run_packets_out;
 	u32 run_unread;
@@ -148,10 +148,11 @@ struct flow {
 enum net_count { NET_RETRANS, NET_RST_OUT, NET_RST_IN, NET_OPENED, NET_CLOSED, NET_ACCEPTED, NET_N };
 
 struct net_key {
-	u32 tgid;  /* 0: by the port */
-	u32 netns; /* and the port of a connection that no process is known to have */
+	u32 tgid;    /* 0: by the port */
+	u32 netns;   /* and the port of a connection that no process is known to have */
 	u16 port;
-	u16 pad;
+	u8 followed; /* 1: of a process that is none of the subject's, see FOLLOWED */
+	u8 pad;
 };
 
 struct net_value {

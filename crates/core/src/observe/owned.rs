@@ -1,5 +1,7 @@
 //! What happened to connections, by who has them, and what of it is the subject's. The probes count it for all that they observe,
 //! and that is more than the subject: processes that it may wait for are observed with it.
+use std::collections::HashSet;
+
 use parshall_evidence::{Accepted, NetCounts};
 
 /// What happened in the window to the connections of one process; or, where that is not known, to those of one port.
@@ -11,6 +13,8 @@ pub struct Owned {
     pub netns: u64,
     /// and the port at this end.
     pub port: u16,
+    /// It is known to be none of the subject's, even if the process has ended since.
+    pub followed: bool,
     /// Segments retransmitted.
     pub retransmits: u64,
     /// Resets sent.
@@ -23,6 +27,39 @@ pub struct Owned {
     pub closed: u64,
     /// Connections accepted at the port, whoever has them now.
     pub accepted: u64,
+}
+
+/// Whose the listeners at ports are, by network namespace and port. Of a connection that nobody has read from yet, nothing else
+/// tells whose it is.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    subjects: HashSet<(u64, u16)>,
+    others: HashSet<(u64, u16)>,
+}
+
+impl Listeners {
+    /// Takes note of those who hold a listener: only some may be known, and another process may only have inherited it.
+    pub fn note(&mut self, at: (u64, u16), holders: impl IntoIterator<Item = u32>, is_subject: impl Fn(u32) -> bool) {
+        let mut holders = holders.into_iter().peekable();
+        if holders.peek().is_none() {
+            return;
+        }
+        if holders.any(is_subject) {
+            self.subjects.insert(at)
+        } else {
+            self.others.insert(at)
+        };
+    }
+
+    /// Whether it is known who listens there.
+    pub fn knows(&self, at: (u64, u16)) -> bool {
+        self.subjects.contains(&at) || self.others.contains(&at)
+    }
+
+    /// Whether others than the subject listen there. What nobody is known to hold is taken as the subject's.
+    pub fn are_others(&self, at: (u64, u16)) -> bool {
+        self.others.contains(&at) && !self.subjects.contains(&at)
+    }
 }
 
 /// The sums over those that belong to the subject; `delack_timers` is not among them.
@@ -45,6 +82,20 @@ pub fn of_subject(owned: impl IntoIterator<Item = Owned>, is_subject: impl Fn(&O
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listener_is_the_subjects_if_one_of_its_processes_ever_held_it() {
+        let mut listeners = Listeners::default();
+        let is_subject = |pid| pid < 200;
+        listeners.note((1, 80), [300, 100], is_subject);
+        listeners.note((1, 90), [300, 400], is_subject);
+        listeners.note((1, 95), [], is_subject);
+        // A process that was started lately holds what its parent does.
+        listeners.note((1, 80), [300], is_subject);
+        let of = |port| (listeners.knows((1, port)), listeners.are_others((1, port)));
+        assert_eq!([80, 90, 95].map(of), [(true, false), (true, true), (false, false)]);
+        assert!(!listeners.knows((2, 80)));
+    }
 
     #[test]
     fn what_others_do_is_not_the_subjects() {

@@ -336,19 +336,22 @@ impl Session {
     }
 
     /// What happened to the subject's connections.
-    fn net(&self, resolved: &Resolved, counters: &Counters) -> NetCounts {
+    fn net(&mut self, resolved: &Resolved, counters: &Counters) -> NetCounts {
         let observed: HashSet<u32> = self.probes.tgids().into_iter().collect();
-        let owned = self.probes.net_counts().into_iter().map(|(key, value)| owned(key, value, &self.net0));
+        let counts = self.probes.net_counts().into_iter();
+        let owned: Vec<Owned> = counts.map(|(key, value)| owned(key, value, &self.net0)).collect();
+        let by_port = owned.iter().filter(|one| one.pid == 0 && !one.followed);
+        self.follower.know_listeners(by_port.map(|one| (one.netns, one.port)));
         let is_subject = |owned: &Owned| {
             // What another process accepted from a listener that it shares with the subject is that one's.
             let foreign = resolved.select.by_process() && owned.pid != 0 && !observed.contains(&owned.pid);
-            !foreign && !self.follower.owns_of(owned.pid, owned.netns, owned.port)
+            !foreign && !self.follower.owns_counts(owned)
         };
         let delack_timers = counters.delack_timers - self.counters0.delack_timers;
         NetCounts { delack_timers, ..of_subject(owned, is_subject) }
     }
 
-    fn finish(self, resolved: &Resolved, before: &Before) -> anyhow::Result<(Capture, Stacks)> {
+    fn finish(mut self, resolved: &Resolved, before: &Before) -> anyhow::Result<(Capture, Stacks)> {
         let counters = self.probes.counters();
         let net = self.net(resolved, &counters);
         let blind = self.blind(resolved);
@@ -492,6 +495,7 @@ fn owned(key: NetKey, value: NetValue, first: &HashMap<NetKey, NetValue>) -> Own
         pid: key.tgid,
         netns: key.netns.into(),
         port: key.port,
+        followed: key.followed != 0,
         retransmits: value.retransmits - before.retransmits,
         resets_sent: value.resets_sent - before.resets_sent,
         resets_received: value.resets_received - before.resets_received,

@@ -22,6 +22,7 @@ use parshall_bpf::diagnose::{Event, Probes, Scope};
 use parshall_core::critical_path::timeline::{Holder, Timeline};
 use parshall_core::observe::follow::ends::{self, End, Held, Lead, Leads, Tables, Unknown};
 use parshall_core::observe::follow::{Candidate, Limits, Plan, next_search};
+use parshall_core::observe::owned::{Listeners, Owned};
 use parshall_evidence::{FdKind, FlowId, FlowRecord, FollowReason, Followed, ThreadRecord};
 use parshall_host::proc_fs;
 
@@ -79,8 +80,7 @@ pub struct Follower {
     followed: Vec<Found>,
     /// All that were followed at some time.
     ever: HashSet<u32>,
-    /// Ports on which followed processes listen, and no others, by network namespace.
-    ports: HashSet<(u64, u16)>,
+    ports: Listeners,
     /// Ports on which anybody listens.
     listeners: HashSet<(u64, u16)>,
     unknown: Vec<Unknown>,
@@ -121,7 +121,7 @@ impl Follower {
             closed: HashSet::new(),
             followed: Vec::new(),
             ever: HashSet::new(),
-            ports: HashSet::new(),
+            ports: Listeners::default(),
             listeners: HashSet::new(),
             unknown: Vec::new(),
             begun,
@@ -373,12 +373,19 @@ impl Follower {
     fn note_ports(&mut self, tables: &Tables) {
         for (at, inodes) in tables.listeners() {
             self.listeners.insert(at);
-            let mut holders = inodes.iter().flat_map(|&inode| self.descriptors.holders(End::Socket(inode))).peekable();
-            let followed = |pid: &u32| self.plan.depth(*pid).is_some_and(|depth| depth > 0);
-            if holders.peek().is_some() && holders.all(followed) {
-                self.ports.insert(at);
-            }
+            let holders = inodes.iter().flat_map(|&inode| self.descriptors.holders(End::Socket(inode)));
+            self.ports.note(at, holders.copied(), |pid| self.plan.depth(pid) == Some(0));
         }
+    }
+
+    /// Finds out who listens at ports, when the window has ended: some may have begun to since the last search.
+    pub fn know_listeners(&mut self, ports: impl IntoIterator<Item = (u64, u16)>) {
+        if self.ever.is_empty() || ports.into_iter().all(|at| self.ports.knows(at)) {
+            return;
+        }
+        self.read_held(monotonic_ns());
+        let tables = self.tables();
+        self.note_ports(&tables);
     }
 
     /// Begins a pass for the ends whose holders are not known. Those of clients are only named, and so may cost less.
@@ -392,12 +399,12 @@ impl Follower {
 
     /// Whether a flow is of a process that was followed. Of a connection that nobody has read from yet only the listener is known.
     pub fn owns(&self, flow: &FlowRecord) -> bool {
-        self.owns_of(flow.pid, flow.netns, flow.local.port())
+        self.ever.contains(&flow.pid) || flow.pid == 0 && self.ports.are_others((flow.netns, flow.local.port()))
     }
 
-    /// The same of what is known of a connection: its process, 0 if none is known, and its port in a network namespace.
-    pub fn owns_of(&self, pid: u32, netns: u64, port: u16) -> bool {
-        self.ever.contains(&pid) || pid == 0 && self.ports.contains(&(netns, port))
+    /// The same of connections that were counted.
+    pub fn owns_counts(&self, of: &Owned) -> bool {
+        of.followed || self.ever.contains(&of.pid) || of.pid == 0 && self.ports.are_others((of.netns, of.port))
     }
 
     /// Takes what followed processes did out of the records of the subject.

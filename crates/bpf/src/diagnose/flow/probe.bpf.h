@@ -305,6 +305,7 @@ static __always_inline struct flow *track(struct sock *sk, bool passive)
 static __always_inline struct flow *flow_of(struct sock *sk)
 {
 	struct flow *st = bpf_sk_storage_get(&flows, sk, 0, 0);
+	u8 followed;
 
 	if (st && st->sk != (u64)sk) {
 		if (n_flows >= max_flows) {
@@ -315,7 +316,9 @@ static __always_inline struct flow *flow_of(struct sock *sk)
 			return 0;
 		}
 		__sync_fetch_and_add(&n_flows, 1);
+		followed = st->listener_followed;
 		flow_init(st, sk, bpf_ktime_get_ns(), true);
+		st->listener_followed = followed;
 	}
 	return st;
 }

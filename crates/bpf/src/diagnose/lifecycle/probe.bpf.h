@@ -278,6 +278,8 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 		if (st && newstate == SYN_SENT) {
 			st->tgid = bpf_get_current_pid_tgid() >> 32;
 			count_of(sk, st, NET_OPENED);
+		} else if (st) {
+			st->listener_followed = is_followed(bpf_get_current_pid_tgid() >> 32);
 		}
 		return 0;
 	}
@@ -286,7 +288,7 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 		return 0;
 	if (oldstate == SYN_RECV && newstate == ESTABLISHED) {
 		count_of(sk, st, NET_OPENED);
-		count_accepted(sk);
+		count_accepted(sk, st);
 	}
 	if (newstate != CLOSE || oldstate == LISTEN)
 		return 0;

@@ -9,7 +9,9 @@ pub struct NetKey {
     pub tgid: u32,
     pub netns: u32,
     pub port: u16,
-    pub pad: u16,
+    /// 1: the process, or the one that began to listen, is known to be none of the subject's.
+    pub followed: u8,
+    pub pad: u8,
 }
 
 /// `struct net_value`: sums since the programs were attached.

@@ -23,8 +23,9 @@ static __always_inline void count_net(struct net_key *k, u32 which)
 		__sync_fetch_and_add(&v->n[which], 1);
 }
 
-static __always_inline void port_key(struct sock *sk, struct net_key *k)
+static __always_inline void port_key(struct sock *sk, struct flow *st, struct net_key *k)
 {
+	k->followed = st->listener_followed;
 	k->netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
 	/* Unlike skc_num, it is still there when the socket has closed. */
 	k->port = bpf_ntohs(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
@@ -36,16 +37,18 @@ static __noinline void count_of(struct sock *sk, struct flow *st, u32 which)
 	struct net_key k = {};
 
 	k.tgid = st->tgid;
-	if (!k.tgid)
-		port_key(sk, &k);
+	if (k.tgid)
+		k.followed = is_followed(k.tgid);
+	else
+		port_key(sk, st, &k);
 	count_net(&k, which);
 }
 
 /* A connection was accepted, by whomever: by the port of its listener. */
-static __always_inline void count_accepted(struct sock *sk)
+static __always_inline void count_accepted(struct sock *sk, struct flow *st)
 {
 	struct net_key k = {};
 
-	port_key(sk, &k);
+	port_key(sk, st, &k);
 	count_net(&k, NET_ACCEPTED);
 }
