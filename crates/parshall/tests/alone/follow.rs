@@ -156,6 +156,7 @@ fn short_children_of_a_followed_process_are_none_of_the_subject() {
     assert_eq!(capture.subject.pids, asks.pids);
     let strangers: Vec<_> = capture.threads.iter().filter(|thread| thread.pid != asks.pids[0]).collect();
     assert!(strangers.is_empty(), "{strangers:?}");
+    assert_eq!((capture.net.opened, capture.net.accepted.len()), (0, 0), "{:?}", capture.net);
 }
 
 #[test]

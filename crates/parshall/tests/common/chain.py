@@ -6,7 +6,8 @@ chain.py HOP...          HOP is `tcp`, `unix` or `pipe`. The first process serve
                          nothing but the chain.
 chain.py late            every second for 20 s, the first process connects to another process.
 chain.py serve HOST      serves at HOST and replies after 20 ms (`ready PORT`).
-chain.py forks HOST      as `serve`, but starts a child for each request and replies when that has ended.
+chain.py forks HOST      as `serve`, but starts a child for each request, which serves a port and runs a program, and replies when that
+                         has ended.
 chain.py ask HOST PORT   sends a request there before each of its own replies.
 chain.py pair            two processes that send requests to each other in turn.
 """
@@ -30,7 +31,7 @@ def main():
     elif hops[:1] == ["serve"]:
         ask = sleeps
     elif hops[:1] == ["forks"]:
-        ask = lambda: os.spawnlp(os.P_WAIT, "true", "true")
+        ask = forks
     elif hops[:1] == ["ask"]:
         ask = asks(socket.create_connection((hops[1], int(hops[2]))))
     else:
@@ -70,6 +71,16 @@ def answer(connection, ask):
 
 def sleeps():
     time.sleep(0.02)
+
+
+def forks():
+    child = os.fork()
+    if child == 0:
+        listener = socket.create_server(("127.0.0.1", 0))
+        with socket.create_connection(listener.getsockname()):
+            listener.accept()
+        os.execlp("true", "true")
+    os.waitpid(child, 0)
 
 
 def leave_starter():
