@@ -17,9 +17,10 @@ use signal_hook::low_level::siginfo::Cause;
 /// The forwarded signals. SIGTSTP, SIGCONT and SIGWINCH of a terminal reach the command by themselves.
 const SIGNALS: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
-/// How long to hold a signal back while finding out whether it was sent to the whole process group. With a free CPU that takes
-/// microseconds.
+/// How long to hold a signal back for the same one to the whole process group, which timeout(1) sends second.
 const GROUP_WAIT: Duration = Duration::from_millis(100);
+/// How long a host without a free CPU may take to say whether there was one.
+const WITNESS_WAIT: Duration = Duration::from_secs(2);
 /// timeout(1) sends a signal to its child and to the group: two that arrive this close to each other are the same signal.
 const SAME_SIGNAL_NS: u64 = 200_000_000;
 
@@ -64,16 +65,18 @@ impl Forward {
     }
 }
 
-/// Whether the signal that arrived at `at_ns` was sent to the whole process group. Waits at most [`GROUP_WAIT`].
+/// Whether the signal that arrived at `at_ns` was sent to the whole process group.
 fn group_was_sent(group: &mut GroupSignals, last: &mut HashMap<i32, u64>, signal: i32, at_ns: u64) -> bool {
     let deadline = Instant::now() + GROUP_WAIT;
-    loop {
-        if last.get(&signal).is_some_and(|sent| sent.abs_diff(at_ns) < SAME_SIGNAL_NS) {
-            return true;
-        }
-        let Some(next) = group.next(deadline.saturating_duration_since(Instant::now())) else { return false };
+    let same = |last: &HashMap<i32, u64>| last.get(&signal).is_some_and(|sent| sent.abs_diff(at_ns) < SAME_SIGNAL_NS);
+    while !same(last) {
+        let Some(next) = group.next(deadline.saturating_duration_since(Instant::now())) else {
+            last.extend(group.sent_before(WITNESS_WAIT).into_iter().map(|sent| (sent.number, sent.at_ns)));
+            break;
+        };
         last.insert(next.number, next.at_ns);
     }
+    same(last)
 }
 
 impl Drop for Forward {

@@ -41,7 +41,7 @@ impl GroupSignals {
         let set = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
-            for &signal in signals {
+            for &signal in signals.iter().chain(&[libc::SIGRTMIN()]) {
                 libc::sigaddset(&raw mut set, signal);
             }
             set
@@ -65,6 +65,25 @@ impl GroupSignals {
 
     /// The next signal that the group was sent; None if there is none `within` that time.
     pub fn next(&mut self, within: Duration) -> Option<GroupSignal> {
+        self.read(within).filter(|signal| signal.number != libc::SIGRTMIN())
+    }
+
+    /// What the group was sent before this call, even if the witness has had no CPU since, for which it waits `within` that time.
+    pub fn sent_before(&mut self, within: Duration) -> Vec<GroupSignal> {
+        // Of the signals that are pending, real-time ones are taken last (signal(7)).
+        // SAFETY: the witness is our child, which is not waited for before this is dropped.
+        let asked = unsafe { libc::kill(self.witness.as_raw_pid(), libc::SIGRTMIN()) } == 0;
+        let mut sent = Vec::new();
+        while asked
+            && let Some(signal) = self.read(within)
+            && signal.number != libc::SIGRTMIN()
+        {
+            sent.push(signal);
+        }
+        sent
+    }
+
+    fn read(&mut self, within: Duration) -> Option<GroupSignal> {
         let within = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: within.subsec_nanos().into() };
         let ready = poll(&mut [PollFd::new(&self.received, PollFlags::IN)], Some(&within));
         let mut bytes = [0; size_of::<GroupSignal>()];
@@ -139,6 +158,23 @@ mod tests {
         let signal = group.next(Duration::from_secs(10)).expect("the witness reports it");
         assert!(signal.number == SIGNAL && signal.at_ns >= before, "{signal:?}");
         assert_eq!(group.next(Duration::ZERO), None);
+    }
+
+    #[test]
+    fn what_a_witness_without_a_cpu_has_not_yet_reported_is_waited_for() {
+        let mut group = GroupSignals::watch(&[SIGNAL]).expect("a witness");
+        assert_eq!(group.sent_before(Duration::from_secs(10)), []);
+        kill_process(group.witness, Signal::STOP).expect("our own child");
+        kill_process(group.witness, Signal::URG).expect("our own child");
+        let witness = group.witness;
+        let cpu = std::thread::spawn(move || {
+            std::thread::sleep(SOON);
+            kill_process(witness, Signal::CONT).expect("our own child");
+        });
+        let numbers: Vec<i32> = group.sent_before(Duration::from_secs(10)).iter().map(|sent| sent.number).collect();
+        assert_eq!(numbers, [SIGNAL]);
+        assert_eq!(group.sent_before(Duration::from_secs(10)), []);
+        cpu.join().expect("no panic");
     }
 
     #[test]

@@ -293,10 +293,10 @@ fn a_signal_sent_to_the_process_group_reaches_the_command_once() {
         command.args(["-o", "/dev/null", "--", "python3", "-c", COUNT, signal]).env("READY", &ready).process_group(0);
         let running = begin(&mut command);
         common::until("the script is ready", || ready.exists());
-        // As timeout(1) does: first to its child, then to the whole group.
-        running.signal(&format!("-{signal}"));
-        let group = format!("-{}", running.pid());
-        assert!(Command::new("kill").args([&format!("-{signal}"), "--", &group]).status().unwrap().success());
+        // As timeout(1) does: first to its child, then to the whole group, by one process.
+        let pid = running.pid().to_string();
+        let both = ["-c", "kill -$0 $1; kill -$0 -$1", signal, &pid];
+        assert!(Command::new("sh").args(both).status().unwrap().success());
         let done = running.finish();
         assert_eq!((done.code, done.stdout.as_str()), (Some(7), "got 1\n"), "{signal}: {done:?}");
     }
