@@ -72,7 +72,7 @@ fn hops(facts: &Facts<'_>, service: &ServiceFact<'_>, way: &[Step<'_>]) -> Vec<C
             ChainHop {
                 share: ratio(through, service.time_ns).min(1.0),
                 threads,
-                ..hop(facts, &way[i], way.get(i + 1), by_time(pids, way[i].hop.pid))
+                ..hop(facts, &way[i], way.get(i + 1), by_time(pids, way[i].hop.pid), service.rec.waited)
             }
         })
         .collect()
@@ -86,7 +86,8 @@ fn by_time(pids: BTreeMap<u32, f64>, own: u32) -> Vec<u32> {
     own.into_iter().chain(list.into_iter().map(|(pid, _)| pid)).collect()
 }
 
-fn hop(facts: &Facts<'_>, step: &Step<'_>, next: Option<&Step<'_>>, pids: Vec<u32>) -> ChainHop {
+/// `waited`: the state of the threads was read, and no wake-up was seen.
+fn hop(facts: &Facts<'_>, step: &Step<'_>, next: Option<&Step<'_>>, pids: Vec<u32>, waited: bool) -> ChainHop {
     let hop = step.hop;
     let serves = facts.capture.services.iter().find(|s| !s.outbound && s.pids.contains(&hop.pid));
     let of = serves.map_or(0, |s| if pids.len() > 1 { s.pids.len() as u64 } else { u64::from(s.workers) });
@@ -103,7 +104,7 @@ fn hop(facts: &Facts<'_>, step: &Step<'_>, next: Option<&Step<'_>>, pids: Vec<u3
         threads: 1,
         of,
         waits_on,
-        text: words(facts.capture, step, next),
+        text: words(facts.capture, step, next, waited),
         share: 0.0,
         stack: if next.is_none() { stack(facts.capture, hop) } else { Vec::new() },
     }
@@ -134,7 +135,7 @@ fn resource(hop: &Hop) -> &str {
     }
 }
 
-fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>) -> String {
+fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>, waited: bool) -> String {
     let hop = step.hop;
     let target = |before: &str| if hop.target.is_empty() { String::new() } else { format!("{before}{}", hop.target) };
     let call = || if hop.syscall.is_empty() { String::new() } else { format!(" in {}", hop.syscall) };
@@ -145,6 +146,7 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>) -> String 
         HopKind::RunQueue => format!("waits for a CPU that runs {}", hop.target),
         HopKind::Throttled => "is out of CPU quota".to_string(),
         HopKind::Stopped => format!("is stopped{}", target(" by ")),
+        HopKind::Lock if next.is_some() && waited => format!("waits{} for a lock that {next_name} holds", call()),
         HopKind::Lock if next.is_some() => {
             format!("waits{}{} for a lock, always woken by {next_name}", call(), function(capture, hop))
         }

@@ -112,8 +112,10 @@ impl<'a> Watch<'a> {
             next = asked.flat_map(other).collect();
             next.extend(threads.iter().flat_map(|thread| thread.partners.iter().copied()));
             next.extend(threads.iter().map(|thread| thread.session_lock).filter(|pid| *pid != 0));
+            next.extend(reader.unix_partners());
             found.extend(threads);
         }
+        reader.note_partners(&mut found);
         found
     }
 }

@@ -1,8 +1,9 @@
 //! What the threads of a process are in, and which ends of connections they wait for.
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 
 use parshall_core::observe::follow::title::title;
+use parshall_core::sock_diag::UnixSocket;
 use parshall_evidence::{FdKind, FlowId, NO_SYSCALL, WaitingEnd, WaitingThread};
 use parshall_host::proc_fs;
 
@@ -58,6 +59,39 @@ pub struct Reader<'a> {
     kept: HashSet<FlowId>,
     first: &'a HashMap<u32, u64>,
     left: usize,
+    /// UNIX sockets by network namespace.
+    unix: HashMap<u64, UnixSockets>,
+    /// UNIX sockets for whose data a thread that was read waits.
+    unix_awaited: HashSet<u64>,
+    /// Other ends of the UNIX sockets for which event loops wait, by thread.
+    unix_calls: Vec<(u32, u64)>,
+}
+
+/// The UNIX sockets of a network namespace.
+#[derive(Debug, Default)]
+struct UnixSockets {
+    sockets: HashMap<u64, UnixSocket>,
+    listeners: HashSet<Vec<u8>>,
+}
+
+impl UnixSockets {
+    fn read(netns: u64, pid: u32) -> Self {
+        let namespace = Namespace::of_process(pid, netns);
+        let found = namespace.and_then(|namespace| namespace.open_unix_diag().ok()?.dump().ok()).unwrap_or_default();
+        let listeners = found.iter().filter(|s| s.listening && !s.name.is_empty()).map(|s| s.name.clone()).collect();
+        Self { sockets: found.into_iter().map(|socket| (socket.inode, socket)).collect(), listeners }
+    }
+
+    /// The other end of a socket that asks. An accepted one has the name of its listener: it serves, and waits for its client.
+    fn asked(&self, inode: u64) -> Option<u64> {
+        let own = self.sockets.get(&inode).filter(|socket| !socket.listening && socket.peer_inode != 0)?;
+        (!self.listeners.contains(&own.name)).then_some(own.peer_inode)
+    }
+
+    fn name(&self, inode: u64) -> String {
+        let name = self.sockets.get(&inode).map(|socket| String::from_utf8_lossy(&socket.name).replace('\0', "@"));
+        name.unwrap_or_default().chars().take(PATH_MAX).collect()
+    }
 }
 
 impl<'a> Reader<'a> {
@@ -68,6 +102,9 @@ impl<'a> Reader<'a> {
             kept: ends.iter().map(|end| end.id).collect(),
             first,
             left: THREADS_MAX,
+            unix: HashMap::new(),
+            unix_awaited: HashSet::new(),
+            unix_calls: Vec::new(),
         }
     }
 
@@ -91,7 +128,36 @@ impl<'a> Reader<'a> {
         tids.into_iter().filter_map(|tid| self.thread(&common, tid, &sockets)).collect()
     }
 
-    fn thread(&self, common: &WaitingThread, tid: u32, sockets: &HashMap<i32, u64>) -> Option<WaitingThread> {
+    /// Who holds the other ends of the UNIX sockets for which event loops wait.
+    pub fn unix_partners(&self) -> BTreeSet<u32> {
+        let peers: HashSet<u64> = self.unix_calls.iter().map(|(_, peer)| *peer).collect();
+        if peers.is_empty() {
+            return BTreeSet::new();
+        }
+        let holders = Holders::of_inodes(&peers);
+        peers.iter().flat_map(|peer| holders.pids(*peer)).collect()
+    }
+
+    /// Notes at the event loops among `threads` the processes to which they have passed something on: those that hold the other end
+    /// of a UNIX socket and do not wait for the next request there.
+    pub fn note_partners(&self, threads: &mut [WaitingThread]) {
+        let open: Vec<(u32, u64)> =
+            self.unix_calls.iter().filter(|(_, peer)| !self.unix_awaited.contains(peer)).copied().collect();
+        if open.is_empty() {
+            return;
+        }
+        let read: HashSet<u32> = threads.iter().map(|thread| thread.pid).collect();
+        let holders = Holders::of_inodes(&open.iter().map(|(_, peer)| *peer).collect());
+        for (tid, peer) in open {
+            let Some(thread) = threads.iter_mut().find(|thread| thread.tid == tid) else { continue };
+            let own = thread.pid;
+            thread.partners.extend(holders.pids(peer).filter(|pid| *pid != own && read.contains(pid)));
+            thread.partners.sort_unstable();
+            thread.partners.dedup();
+        }
+    }
+
+    fn thread(&mut self, common: &WaitingThread, tid: u32, sockets: &HashMap<i32, u64>) -> Option<WaitingThread> {
         let pid = common.pid;
         let directory = format!("/proc/{pid}/task/{tid}");
         let stat = proc_fs::parse_stat(&fs::read_to_string(format!("{directory}/stat")).ok()?)?;
@@ -127,7 +193,7 @@ impl<'a> Reader<'a> {
         Some(thread)
     }
 
-    fn take_call(&self, thread: &mut WaitingThread, nr: i32, args: [u64; 2], sockets: &HashMap<i32, u64>) {
+    fn take_call(&mut self, thread: &mut WaitingThread, nr: i32, args: [u64; 2], sockets: &HashMap<i32, u64>) {
         thread.syscall = nr;
         thread.syscall_name = syscall_name(nr).into_owned();
         match awaited(thread.pid, &thread.syscall_name, args) {
@@ -137,11 +203,7 @@ impl<'a> Reader<'a> {
                 let ends = fds.iter().filter_map(|fd| self.by_inode.get(sockets.get(fd)?));
                 thread.awaits = ends.map(|row| row.cookie).filter(|id| self.kept.contains(id)).collect();
                 thread.awaits.sort_unstable();
-                if let ([only], "poll" | "ppoll" | "select" | "pselect6") =
-                    (fds.iter().copied().collect::<Vec<_>>().as_slice(), thread.syscall_name.as_str())
-                {
-                    self.take_unix_partner(thread, *only, sockets);
-                }
+                self.take_unix(thread, &fds, sockets);
             }
         }
         if !takes_descriptor(&thread.syscall_name) {
@@ -155,38 +217,35 @@ impl<'a> Reader<'a> {
                 let link = fs::read_link(format!("/proc/{}/fd/{fd}", thread.pid)).unwrap_or_default();
                 link.to_string_lossy().chars().take(PATH_MAX).collect()
             }
-            None => String::new(),
+            None => std::mem::take(&mut thread.target),
         };
-        self.take_unix_partner(thread, fd, sockets);
+
+        if thread.syscall_name.contains("send") || thread.syscall_name.contains("write") {
+            self.take_unix(thread, &HashSet::from([fd]), sockets);
+        }
         if matches!(thread.syscall_name.as_str(), "flock" | "fcntl") {
             let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
             thread.partners = lock_holders(&locks, thread.pid);
         }
     }
 
-    /// Who holds the other end of the UNIX socket for which a thread sleeps.
-    fn take_unix_partner(&self, thread: &mut WaitingThread, fd: i32, sockets: &HashMap<i32, u64>) {
-        let Some(inode) = sockets.get(&fd).filter(|inode| !self.by_inode.contains_key(inode)) else { return };
-        let waits = thread.syscall_name.contains("recv")
-            || thread.syscall_name.contains("send")
-            || matches!(thread.syscall_name.as_str(), "read" | "write" | "poll" | "ppoll" | "select" | "pselect6");
-        if !waits || kind_of(thread.pid, fd) != FdKind::Unix {
-            return;
+    /// Notes the UNIX sockets for which a thread waits. One that waits for a single one alone is blocked by who holds its other end.
+    fn take_unix(&mut self, thread: &mut WaitingThread, fds: &HashSet<i32>, sockets: &HashMap<i32, u64>) {
+        let others = fds.iter().filter_map(|fd| sockets.get(fd)).filter(|inode| !self.by_inode.contains_key(inode));
+        let others: Vec<u64> = others.copied().collect();
+        let Some(netns) = proc_fs::netns_ino(thread.pid).filter(|_| !others.is_empty()) else { return };
+        let unix = self.unix.entry(netns).or_insert_with(|| UnixSockets::read(netns, thread.pid));
+        for inode in others {
+            self.unix_awaited.insert(inode);
+            let Some(peer) = unix.asked(inode) else { continue };
+            if thread.syscall_name.starts_with("epoll") {
+                self.unix_calls.push((thread.tid, peer));
+            } else if fds.len() == 1 {
+                thread.target = unix.name(peer);
+                let holders = Holders::of_inodes(&HashSet::from([peer]));
+                thread.partners = holders.pids(peer).filter(|pid| *pid != thread.pid).collect();
+            }
         }
-        let namespace = proc_fs::netns_ino(thread.pid).and_then(|ino| Namespace::of_process(thread.pid, ino));
-        let sockets = namespace.and_then(|namespace| namespace.open_unix_diag().ok()?.dump().ok()).unwrap_or_default();
-        let Some(own) = sockets.iter().find(|socket| socket.inode == *inode && !socket.listening) else { return };
-        let listeners: HashSet<&[u8]> =
-            sockets.iter().filter(|s| s.listening && !s.name.is_empty()).map(|s| s.name.as_slice()).collect();
-        // An accepted end has the name of its listener: it serves, and waits for its client.
-        if own.peer_inode == 0 || listeners.contains(own.name.as_slice()) {
-            return;
-        }
-        let holders = Holders::of_inodes(&HashSet::from([own.peer_inode]));
-        thread.partners = holders.pids(own.peer_inode).filter(|pid| *pid != thread.pid).collect();
-        let peer = sockets.iter().find(|socket| socket.inode == own.peer_inode);
-        let name = peer.map(|peer| String::from_utf8_lossy(&peer.name).replace('\0', "@"));
-        thread.target = name.unwrap_or_default().chars().take(PATH_MAX).collect();
     }
 }
 

@@ -127,6 +127,11 @@ fn a_downstream_that_reads_and_never_answers() {
 }
 
 #[test]
+fn an_event_loop_that_asked_over_a_unix_socket() {
+    hangs("unix", 3, &["process-stopped"]);
+}
+
+#[test]
 fn a_full_accept_queue() {
     hangs("queue", 2, &["timer-wait", "accept-queue-overflow"]);
 }
@@ -146,6 +151,7 @@ fn every_hang_on_every_rung_by_every_subject() {
         ("unread", 3, &["blocking-downstream-call"]),
         ("file", 3, &["lock-contention"]),
         ("relay", 3, &["process-stopped"]),
+        ("unix", 3, &["process-stopped"]),
         ("queue", 2, &["timer-wait", "accept-queue-overflow"]),
     ] {
         let hang = Hang::start(mode, lines, b"hhh");

@@ -12,6 +12,7 @@ hang.py MODE    prints `ready PORT` and the ids of its processes as `pid PID`. A
     file        answered after a lock of a file (flock) that another process holds
     poll        read by an event loop that lets it wait: a long poll
     relay       passed on by an event loop to another process, which is stopped
+    unix        the same, over a UNIX socket
     queue       never accepted: the only thread sleeps
 """
 import ctypes
@@ -32,7 +33,7 @@ def main():
     mode = sys.argv[1]
     listener = socket.create_server(("127.0.0.1", 0), backlog=4)
     say("ready", listener.getsockname()[1])
-    {"stop": stop, "poll": poll, "relay": relay, "queue": queue}.get(mode, threads)(mode, listener)
+    {"stop": stop, "poll": poll, "relay": relay, "unix": relay, "queue": queue}.get(mode, threads)(mode, listener)
 
 
 def say(*words):
@@ -201,14 +202,25 @@ def poll(mode, listener):
 
 def relay(mode, listener):
     def body(ready):
-        upstream = socket.create_server(("127.0.0.1", 0))
-        ready(upstream.getsockname()[1])
+        if mode == "unix":
+            upstream = socket.socket(socket.AF_UNIX)
+            upstream.bind(name)
+            upstream.listen()
+            ready(1)
+        else:
+            upstream = socket.create_server(("127.0.0.1", 0))
+            ready(upstream.getsockname()[1])
         connection, _ = upstream.accept()
         os.kill(os.getpid(), signal.SIGSTOP)
         connection.recv(SIZE)
 
+    name = "\0parshall-test-%d" % os.getpid()
     _, port = other_process(body)
-    upstream = socket.create_connection(("127.0.0.1", port))
+    if mode == "unix":
+        upstream = socket.socket(socket.AF_UNIX)
+        upstream.connect(name)
+    else:
+        upstream = socket.create_connection(("127.0.0.1", port))
     say("pid", os.getpid())
     end_with_stdin()
 

@@ -127,6 +127,7 @@ pub fn doing<'a>(scene: &Scene<'a>, thread: &WaitingThread) -> Doing<'a> {
     match wait {
         Wait::SocketReceive if !thread.partners.is_empty() => Doing::Partner,
         Wait::SocketReceive => asked().find_map(|end| receives(scene, end)).unwrap_or(Doing::Idle),
+        Wait::Multiplex if polls(thread) && !thread.partners.is_empty() => Doing::Partner,
         // One that polls for a reply alone is blocked by it; an event loop is not.
         Wait::Multiplex if polls(thread) && asked().all(|end| !end.serves) => {
             asked().find_map(|end| receives(scene, end)).unwrap_or(Doing::Events)

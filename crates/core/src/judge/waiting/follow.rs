@@ -262,8 +262,24 @@ impl<'a> Scene<'a> {
                 let first = Hop { target: to.remote.to_string(), ..self.any_hop(to, HopKind::Reply) };
                 self.reply(first, to, false, way)
             }
+            None if self.partner_of_loop(end).is_some() => self.through_partner(end, way),
             None if awaited => Way { hops: Vec::new(), class: Class::Quiet },
             None => Way::end(self.any_hop(end, HopKind::Unseen), Class::Unclear),
+        }
+    }
+
+    /// An event loop of the processes that hold an end, and waits for the other end of a UNIX socket on which nobody waits there.
+    fn partner_of_loop(&self, end: &WaitingEnd) -> Option<&'a WaitingThread> {
+        let mut threads = end.pids.iter().filter_map(|pid| self.by_pid.get(pid)).flatten();
+        threads.find(|t| !t.partners.is_empty() && matches!(doing(self, t), Doing::Events)).copied()
+    }
+
+    fn through_partner(&self, end: &WaitingEnd, way: &mut Vec<u64>) -> Way {
+        let Some(from) = self.partner_of_loop(end) else { return Way { hops: Vec::new(), class: Class::Quiet } };
+        let first = Hop { target: from.target.clone(), ..hop(from, HopKind::Pipe) };
+        match self.pick(&from.partners, false, false, false) {
+            Pick::This(thread, doing) => self.thread(thread, doing, way, &mut vec![from.tid]).behind(first),
+            Pick::One(_) | Pick::Nobody => Way::end(nobody(HopKind::Unseen), Class::Unclear).behind(first),
         }
     }
 

@@ -211,6 +211,21 @@ fn a_downstream_that_never_answers() {
 }
 
 #[test]
+fn through_a_unix_socket() {
+    let relay = WaitingThread { partners: vec![300], ..awaiting(thread(100, 100, "epoll_wait"), &[2]) };
+    let follow = |does| cause(&scene(vec![read(2)], vec![relay.clone(), does]));
+    assert_eq!(follow(WaitingThread { state: 'T', ..thread(300, 300, "") }), "process-stopped");
+    assert_eq!(follow(thread(300, 300, "clock_nanosleep")), "timer-wait");
+    assert_eq!(follow(thread(300, 300, "epoll_wait")), "InsufficientEvidence");
+    // A worker that asks a server over one, and waits for it alone.
+    for (call, fd) in [("recvfrom", FdKind::Unix), ("poll", FdKind::None)] {
+        let blocked = WaitingThread { partners: vec![300], fd, ..thread(100, 100, call) };
+        let stopped = WaitingThread { state: 'T', ..thread(300, 300, "") };
+        assert_eq!(cause(&scene(vec![read(1)], vec![blocked, stopped])), "process-stopped", "{call}");
+    }
+}
+
+#[test]
 fn a_lock_of_a_file_leads_to_its_holder() {
     let waits = WaitingThread { partners: vec![300], fd: FdKind::File, ..thread(100, 101, "flock") };
     let follow = |does| cause(&scene(vec![read(1)], vec![thread(100, 100, "accept4"), waits.clone(), does]));
