@@ -274,7 +274,11 @@ impl Events {
         let mut ends: HashMap<(SocketAddr, SocketAddr), Vec<(u64, FlowId)>> = HashMap::new();
         let mut add = |id, end: &End, socket: Socket| {
             if parts.observed.contains(&end.pid) || end.pid == 0 {
-                ends.entry((end.local, end.remote)).or_default().push((end.netns, id));
+                // One that closed may have an account of its own, too: it is still one end.
+                let known = ends.entry((end.local, end.remote)).or_default();
+                if !known.contains(&(end.netns, id)) {
+                    known.push((end.netns, id));
+                }
                 sockets.insert(id, (end.netns, socket));
             }
         };

@@ -4,6 +4,7 @@
 //! (`descriptors` reads /proc, `sockets` the socket tables) and who wakes their threads, and adds those that
 //! `parshall_core::observe::follow` chooses to the probes. Each step is bounded in time: the probes' records wait meanwhile.
 //! `names` keeps the names of what occurs in the timeline.
+mod addresses;
 mod descriptors;
 mod names;
 pub mod sessions;
@@ -11,7 +12,7 @@ mod sockets;
 pub mod stopped;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use parshall_bpf::clock::monotonic_ns;
@@ -76,6 +77,8 @@ pub struct Follower {
     held: BTreeMap<u32, (Vec<End>, u64)>,
     clients: HashSet<u32>,
     closed: HashSet<(u32, u64, SocketAddr)>,
+    /// The namespace of this host that has the address of such a connection's other end, by its own namespace.
+    served_elsewhere: HashMap<(u64, IpAddr), u64>,
     /// The processes that were followed, in the order in which they were added.
     followed: Vec<Found>,
     /// All that were followed at some time.
@@ -119,6 +122,7 @@ impl Follower {
             held: BTreeMap::new(),
             clients: HashSet::new(),
             closed: HashSet::new(),
+            served_elsewhere: HashMap::new(),
             followed: Vec::new(),
             ever: HashSet::new(),
             ports: Listeners::default(),
@@ -177,9 +181,9 @@ impl Follower {
     }
 
     fn see_closed(&mut self, dump: &FlowDump) {
-        let (local, remote) = dump.addresses();
-        let here = remote.ip().is_loopback() || remote.ip() == local.ip();
-        if here && dump.key.passive == 0 && self.closed.len() < CLOSED_MAX {
+        let (_, remote) = dump.addresses();
+        // One to another address may end in a namespace of this host; where it does not, nobody is found.
+        if dump.key.passive == 0 && self.closed.len() < CLOSED_MAX {
             self.closed.insert((dump.flow.tgid, u64::from(dump.key.netns), remote));
         }
     }
@@ -311,7 +315,11 @@ impl Follower {
     fn tables(&mut self) -> Tables {
         let held = self.held_ends();
         let own: BTreeSet<u64> = self.held.keys().filter_map(|&pid| proc_fs::netns_ino(pid)).collect();
-        self.sockets.read(&own, self.descriptors.namespaces(), &held)
+        let known = self.descriptors.namespaces();
+        let closed = self.closed.iter().map(|&(_, netns, remote)| (netns, remote));
+        self.served_elsewhere = addresses::served(closed, known);
+        let elsewhere: BTreeSet<u64> = self.served_elsewhere.values().copied().collect();
+        self.sockets.read(&own, known, &held, &elsewhere)
     }
 
     fn held_ends(&self) -> Vec<Held> {
@@ -323,7 +331,8 @@ impl Follower {
     fn leads(&mut self, tables: &Tables) -> Leads {
         let mut found = ends::leads(&self.held_ends(), tables, &self.awaited, &|end| self.descriptors.holders(end));
         for &(from, netns, remote) in &self.closed {
-            for &listener in tables.listeners_at(netns, remote) {
+            let at = self.served_elsewhere.get(&(netns, remote.ip())).copied().unwrap_or(netns);
+            for &listener in tables.listeners_at(at, remote) {
                 let lead = |&to: &u32| Lead { from, to, reason: FollowReason::TcpServer, connected: false };
                 found.leads.extend(self.descriptors.holders(End::Socket(listener)).iter().map(lead));
             }

@@ -23,9 +23,15 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// The sockets of the namespaces `own`; and of all others of `known`, if a connection of `held` leads there. `known` has a
-    /// process for each namespace.
-    pub fn read(&mut self, own: &BTreeSet<u64>, known: &BTreeMap<u64, u32>, held: &[Held]) -> Tables {
+    /// The sockets of the namespaces `own`; of those of `elsewhere`; and of all others of `known`, if a connection of `held` leads
+    /// there. `known` has a process for each namespace.
+    pub fn read(
+        &mut self,
+        own: &BTreeSet<u64>,
+        known: &BTreeMap<u64, u32>,
+        held: &[Held],
+        elsewhere: &BTreeSet<u64>,
+    ) -> Tables {
         let (mut tcp, mut unix) = (Vec::new(), Vec::new());
         for &netns in own {
             self.dump(netns, known, &mut tcp, Some(&mut unix));
@@ -33,11 +39,13 @@ impl Sockets {
         let tables = Tables::new(tcp, unix);
         let sockets = held.iter().flat_map(|held| &held.ends);
         let leaves = |end: &End| matches!(*end, End::Socket(inode) if tables.misses_other_end(inode));
-        if known.keys().all(|netns| own.contains(netns)) || !sockets.into_iter().any(leaves) {
+        let all = sockets.into_iter().any(leaves);
+        if known.keys().all(|netns| own.contains(netns)) || !all && elsewhere.is_empty() {
             return tables;
         }
         let mut others = Vec::new();
-        for &netns in known.keys().filter(|netns| !own.contains(netns)) {
+        let wanted = |netns: &&u64| !own.contains(netns) && (all || elsewhere.contains(netns));
+        for &netns in known.keys().filter(wanted) {
             self.dump(netns, known, &mut others, None);
         }
         tables.with(others)

@@ -159,6 +159,15 @@ fn short_children_of_a_followed_process_are_none_of_the_subject() {
     assert_eq!((capture.net.opened, capture.net.accepted.len()), (0, 0), "{:?}", capture.net);
 }
 
+/// Asks a port of its own network namespace, for at most a minute.
+const LOAD: &str = "
+import socket, sys, time
+client, end = socket.create_connection(('127.0.0.1', int(sys.argv[1]))), time.time() + 60
+while time.time() < end:
+    client.sendall(b'x' * 16)
+    client.recv(16)
+";
+
 #[test]
 fn a_server_in_another_network_namespace() {
     let what = "following into another network namespace";
@@ -177,7 +186,16 @@ fn a_server_in_another_network_namespace() {
     let capture = observe(&["--pid", &asks.pids[0].to_string()]);
     let found = of(&capture, server.pids[0]);
     assert_eq!((found.reason, found.depth, found.since_ns), (FollowReason::TcpServer, 1, 0));
-    drop((server, asks));
+    // With a connection for each question, none is open when it is searched for.
+    let each = inside(client_ns, &["each", address, &server.port.to_string()]);
+    let load = Command::new("ip")
+        .args(["netns", "exec", client_ns, "python3", "-c", LOAD, &each.port.to_string()])
+        .stdin(std::process::Stdio::piped())
+        .spawn();
+    let capture = observe(&["--pid", &each.pids[0].to_string()]);
+    assert_eq!(of(&capture, server.pids[0]).reason, FollowReason::TcpServer);
+    load.unwrap().kill().unwrap();
+    drop((server, asks, each));
     // It removes its namespaces; after a kill the next one would.
     wire.signal("-INT");
     wire.wait_for_end();

@@ -9,6 +9,7 @@ chain.py serve HOST      serves at HOST and replies after 20 ms (`ready PORT`).
 chain.py forks HOST      as `serve`, but starts a child for each request, which serves a port and runs a program, and replies when that
                          has ended.
 chain.py ask HOST PORT   sends a request there before each of its own replies.
+chain.py each HOST PORT  as `ask`, but opens a connection for each request.
 chain.py pair            two processes that send requests to each other in turn.
 """
 import os
@@ -34,6 +35,8 @@ def main():
         ask = forks
     elif hops[:1] == ["ask"]:
         ask = asks(socket.create_connection((hops[1], int(hops[2]))))
+    elif hops[:1] == ["each"]:
+        ask = lambda: asks(socket.create_connection((hops[1], int(hops[2]))))()
     else:
         ask = next_hop(hops)
     say("ready", listener.getsockname()[1])
