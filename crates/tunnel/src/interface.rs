@@ -42,12 +42,14 @@ fn refusal(name: &str, error: io::Error) -> anyhow::Error {
 }
 
 /// The table for the default routes of the peers, if the file has such routes and leaves the table to us: the one with the
-/// number of the file's mark, or one that is free. Packets of the tunnel itself are to have it as their mark.
-pub fn default_table(config: &QuickConfig) -> anyhow::Result<Option<u32>> {
+/// number of the file's mark, that of a tunnel that died and is taken over, or one that is free. Packets of the tunnel itself are to
+/// have it as their mark.
+pub fn default_table(config: &QuickConfig, undo: &Undo) -> anyhow::Result<Option<u32>> {
     if !config.wants_default_table() {
         return Ok(None);
     }
-    if let Some(mark) = config.fwmark.filter(|mark| *mark != 0) {
+    let marked = config.fwmark.filter(|mark| *mark != 0);
+    if let Some(mark) = marked.or_else(|| undo.held().iter().find_map(marked_by)) {
         return Ok(Some(mark));
     }
     for table in DEFAULT_TABLE.. {
@@ -58,6 +60,15 @@ pub fn default_table(config: &QuickConfig) -> anyhow::Result<Option<u32>> {
         }
     }
     Ok(None)
+}
+
+/// The mark of the rule of [`lead_to_default`] that a step deletes.
+fn marked_by(step: &Step) -> Option<u32> {
+    let Step::Ip(words) = step else { return None };
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [_, "rule", "delete", "not", "fwmark", mark, "table", table] if mark == table => mark.parse().ok(),
+        _ => None,
+    }
 }
 
 /// How the routes of an interface are set up.
@@ -101,8 +112,10 @@ fn block(blocks: &[TunnelRoute], undo: &mut Undo) -> anyhow::Result<()> {
         let (family, TunnelRoute { prefix, table }) = (family(&route.prefix), route);
         ip::words(&format!("{family} route {verb} blackhole {prefix} table {table} metric {}", route.block_metric()))
     };
+    let step = |route: &TunnelRoute| Step::Ip(command("delete", route));
+    let blocks: Vec<&TunnelRoute> = blocks.iter().filter(|route| !undo.claim(&step(route))).collect();
     let add: Vec<_> = blocks.iter().map(|route| command("add", route)).collect();
-    let steps: Vec<_> = blocks.iter().map(|route| Step::Ip(command("delete", route))).collect();
+    let steps: Vec<_> = blocks.iter().map(|route| step(route)).collect();
     undo.push_all(steps.iter().cloned())?;
     let mut others = Vec::new();
     for failed in ip::each(&add)? {
@@ -125,19 +138,36 @@ fn block(blocks: &[TunnelRoute], undo: &mut Undo) -> anyhow::Result<()> {
 /// Leads packets without the tunnel's mark to the table of default routes, unless the main table has a route for them that is not its
 /// default.
 fn lead_to_default(family: &str, table: u32, undo: &mut Undo) -> anyhow::Result<()> {
+    const MAIN: [&str; 4] = ["table", "main", "suppress_prefixlength", "0"];
     let number = table.to_string();
-    add_rule(family, &["not", "fwmark", &number, "table", &number], undo)?;
+    let marked = ["not", "fwmark", &number, "table", &number];
+    if undo.claim(&unruled(family, &marked)) {
+        // Both are in place, in the right order.
+        undo.claim(&unruled(family, &MAIN));
+        return Ok(());
+    }
+    add_rule(family, &marked, undo)?;
+    // The kernel asks the rule first that was added last. One that a process that died has left would come too late.
+    let held = undo.claim(&unruled(family, &MAIN));
+    if held {
+        ip::run(&[&[family, "rule", "delete"], &MAIN[..]].concat())?;
+        return ip::run(&[&[family, "rule", "add"], &MAIN[..]].concat());
+    }
     // Another tunnel may have it already, and ends it then.
     if !ip::read(&[family, "rule", "show"])?.contains("lookup main suppress_prefixlength 0") {
-        add_rule(family, &["table", "main", "suppress_prefixlength", "0"], undo)?;
+        add_rule(family, &MAIN, undo)?;
     }
     Ok(())
 }
 
 fn add_rule(family: &str, rule: &[&str], undo: &mut Undo) -> anyhow::Result<()> {
-    let command = |verb: &'static str| [&[family, "rule", verb], rule].concat();
-    undo.push(Step::Ip(command("delete").into_iter().map(str::to_owned).collect()))?;
-    ip::run(&command("add"))
+    undo.push(unruled(family, rule))?;
+    ip::run(&[&[family, "rule", "add"], rule].concat())
+}
+
+/// The step that deletes a rule.
+fn unruled(family: &str, rule: &[&str]) -> Step {
+    Step::Ip([&[family, "rule", "delete"], rule].concat().into_iter().map(str::to_owned).collect())
 }
 
 /// The flag of `ip` for the family of a prefix.
@@ -154,11 +184,16 @@ mod tests {
     #[test]
     fn a_default_route_takes_the_files_mark_as_its_table() {
         let key = "QiyOemIn17yhNQs+K7cnn3iXuHu2hUt4PGDoAxGuMHk=";
+        let scratch = tempfile::tempdir().unwrap();
+        let mut undo = Undo::take_over(scratch.path().join("wg0.undo")).unwrap();
+        undo.push(unruled("-6", &["not", "fwmark", "77", "table", "77"])).unwrap();
+        let undo = Undo::take_over(scratch.path().join("wg0.undo")).unwrap();
         let table = |interface: &str, prefix: &str| {
             let text = format!("[Interface]\n{interface}\n[Peer]\nPublicKey = {key}\nAllowedIPs = {prefix}\n");
-            default_table(&parse_quick(&text).unwrap()).unwrap()
+            default_table(&parse_quick(&text).unwrap(), &undo).unwrap()
         };
         assert_eq!(table("FwMark = 0x10", "0.0.0.0/0"), Some(16));
+        assert_eq!(table("", "0.0.0.0/0"), Some(77), "that of a tunnel that died");
         assert_eq!(table("FwMark = 16\nTable = off", "::/0"), None);
         assert_eq!(table("FwMark = 16", "0.0.0.0/1, 128.0.0.0/1"), None);
     }

@@ -16,6 +16,9 @@ use crate::request::UserIds;
 /// Ids that systemd (UIDS-GIDS.md), distributions and subordinate ids (subuid(5)) leave free.
 const RANGE: RangeInclusive<u32> = 60_578..=61_183;
 
+/// The lock files are named by it and the id.
+const PREFIX: &str = "uid-";
+
 /// An id, which no other tunnel takes until this is dropped.
 #[derive(Debug)]
 pub struct OwnUser {
@@ -27,12 +30,13 @@ pub struct OwnUser {
 impl OwnUser {
     /// Takes a free id. `directory` has a lock file for each that is taken.
     pub fn take(directory: &Path) -> anyhow::Result<Self> {
+        remove_unlocked(directory);
         let used = used();
         for id in RANGE {
             if used.contains(&id) || is_named(id) {
                 continue;
             }
-            let path = directory.join(format!("uid-{id}"));
+            let path = directory.join(format!("{PREFIX}{id}"));
             let lock = FileLock::take_removable(&path).with_context(|| format!("locking {}", path.display()))?;
             if let Some(lock) = lock {
                 return Ok(Self { id, path, lock });
@@ -50,6 +54,18 @@ impl OwnUser {
 impl Drop for OwnUser {
     fn drop(&mut self) {
         self.lock.remove(&self.path);
+    }
+}
+
+/// Removes the lock files of processes that were killed.
+fn remove_unlocked(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
+            && let Ok(Some(lock)) = FileLock::take_existing(&path)
+        {
+            lock.remove(&path);
+        }
     }
 }
 
@@ -74,7 +90,10 @@ mod tests {
     fn each_tunnel_has_another_id_and_leaves_no_file() {
         let scratch = tempfile::tempdir().unwrap();
         let first = OwnUser::take(scratch.path()).unwrap();
+        // That of a process that was killed.
+        fs::write(scratch.path().join("uid-61183"), "").unwrap();
         let second = OwnUser::take(scratch.path()).unwrap();
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 2);
         assert!(first.ids() != second.ids() && RANGE.contains(&first.ids().uid));
         let path = first.path.clone();
         drop(first);

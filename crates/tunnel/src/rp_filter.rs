@@ -23,7 +23,9 @@ pub fn admit_answers(name: &str, config: &QuickConfig, mark: u32, undo: &mut Und
         return Ok(());
     };
     let step = Step::Nft(marks_table(mark));
-    undo.push(step.clone())?;
+    if !undo.claim(&step) {
+        undo.push(step.clone())?;
+    }
     let Err(error) = marked.and_then(|()| nft::load(&restored_marks(mark))) else { return Ok(()) };
     undo.forget(&[step])?;
     let what = format!(

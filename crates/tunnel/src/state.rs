@@ -59,7 +59,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Takes the place, and undoes what a process that was killed has left there.
+    /// Takes the place. What a process that was killed has left there stays.
     pub fn take(interface: &str) -> anyhow::Result<Self> {
         make_directory()?;
         let at = path(interface, "lock");
@@ -79,16 +79,20 @@ impl Running {
         let owner = Owner::this().context("reading the start time of this process")?;
         lock.write(owner.name(interface).as_bytes()).with_context(|| format!("writing {}", at.display()))?;
         let running = Self { interface: interface.to_owned(), lock };
-        undo::leftovers(&path(interface, "undo"));
         let at = path(interface, "pid");
         own_directory::replace(&at, format!("{}\n", owner.pid).as_bytes())
             .with_context(|| format!("writing {}", at.display()))?;
         Ok(running)
     }
 
-    /// The record of what is to be undone.
-    pub fn undo(&self) -> io::Result<Undo> {
-        Undo::new(path(&self.interface, "undo"))
+    /// The record of what is to be undone. If a process died, what it has blocked is held until the new tunnel is up.
+    pub fn take_over(&self) -> io::Result<Undo> {
+        Undo::take_over(path(&self.interface, "undo"))
+    }
+
+    /// Undoes what a process that died has left.
+    pub fn clean_up(&self) {
+        undo::leftovers(&path(&self.interface, "undo"));
     }
 }
 
@@ -135,7 +139,11 @@ pub fn end(interface: &str) -> anyhow::Result<()> {
         };
         if free {
             let left = path(interface, "undo").exists();
-            return if left { Running::take(interface).map(drop) } else { Err(not_up().into()) };
+            return if left {
+                Running::take(interface).map(|running| running.clean_up())
+            } else {
+                Err(not_up().into())
+            };
         }
         match holder(&at) {
             Some(process) => return stop(interface, &process),

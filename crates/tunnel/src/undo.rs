@@ -1,7 +1,9 @@
 //! What does not end with the interface and has to be undone: rules, blocked routes and hooks. It is on record before it is done, so that
 //! the next start can undo it after this process was killed.
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -26,12 +28,15 @@ pub enum Step {
     Nft(String),
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Record {
     /// The inode of the network namespace in which it was done.
     netns: u64,
     /// The last one is undone first.
     steps: Vec<Step>,
+    /// The addresses of names, which cannot be resolved while packets to name servers are dropped.
+    #[serde(default)]
+    addresses: BTreeMap<String, SocketAddr>,
 }
 
 /// The steps of a tunnel and the file in which they are kept.
@@ -39,12 +44,65 @@ struct Record {
 pub struct Undo {
     path: PathBuf,
     record: Record,
+    /// What a process that died has left in place, so that packets are dropped until the new tunnel is up: steps that are not this
+    /// process's, and those of them that it would do the same.
+    held: Vec<Step>,
+    claimed: Vec<Step>,
 }
 
 impl Undo {
-    /// Begins with no steps.
-    pub fn new(path: PathBuf) -> io::Result<Self> {
-        Ok(Self { path, record: Record { netns: own_netns()?, steps: Vec::new() } })
+    /// Begins with no steps. The hooks that a process that died still owes are run, and what it has set up is held.
+    pub fn take_over(path: PathBuf) -> io::Result<Self> {
+        let netns = own_netns()?;
+        let left = match read_record(&path) {
+            Some(left) if left.netns == netns => left,
+            Some(_) => {
+                leftovers(&path);
+                Record::default()
+            }
+            None => Record::default(),
+        };
+        let (hooks, held): (Vec<_>, Vec<_>) = left.steps.into_iter().partition(|step| matches!(step, Step::Hook(_)));
+        let record = Record { netns, steps: Vec::new(), addresses: left.addresses };
+        let undo = Self { path, record, held, claimed: Vec::new() };
+        if undo.is_blocking() || !hooks.is_empty() {
+            tracing::info!("taking over from a process that was killed");
+            undo.write()?;
+            self::undo(&hooks).ok();
+        }
+        Ok(undo)
+    }
+
+    /// Whether what is to be undone by this step is in place already. It is this tunnel's then.
+    pub fn claim(&mut self, step: &Step) -> bool {
+        let Some(at) = self.held.iter().position(|held| held == step) else { return false };
+        self.claimed.push(self.held.remove(at));
+        true
+    }
+
+    /// The steps that are held and were not claimed.
+    pub fn held(&self) -> &[Step] {
+        &self.held
+    }
+
+    /// Undoes what is held and was not claimed: the new tunnel is up.
+    pub fn settle(&mut self) -> io::Result<()> {
+        if !self.is_blocking() {
+            return Ok(());
+        }
+        undo(&std::mem::take(&mut self.held)).ok();
+        self.record.steps.splice(0..0, std::mem::take(&mut self.claimed));
+        self.write()
+    }
+
+    /// The address that a name had when a tunnel was set up last.
+    pub fn address(&self, name: &str) -> Option<SocketAddr> {
+        self.record.addresses.get(name).copied()
+    }
+
+    /// Keeps the address of a name. It is written with the next step.
+    pub fn remember(&mut self, name: String, address: SocketAddr) {
+        self.record.addresses.insert(name, address);
     }
 
     /// Adds what undoes a step that is done next.
@@ -77,15 +135,26 @@ impl Undo {
         result
     }
 
-    /// Undoes all steps, also after one fails, and removes the file. Returns the first failure.
-    pub fn run(self) -> anyhow::Result<()> {
-        let result = undo(&self.record.steps);
-        fs::remove_file(&self.path).ok();
+    /// Undoes all steps, also after one fails, and removes the file. Returns the first failure. If the tunnel did not come so far as
+    /// to [`Undo::settle`], what was taken over stays as it was.
+    pub fn run(mut self) -> anyhow::Result<()> {
+        let result = self.run_from(0);
+        if self.is_blocking() {
+            tracing::warn!("packets that were routed into the tunnel are still dropped");
+        } else {
+            fs::remove_file(&self.path).ok();
+        }
         result
     }
 
+    /// Whether something is left of what was taken over.
+    fn is_blocking(&self) -> bool {
+        !(self.held.is_empty() && self.claimed.is_empty())
+    }
+
     fn write(&self) -> io::Result<()> {
-        own_directory::replace(&self.path, &serde_json::to_vec(&self.record)?)
+        let steps = [&self.held[..], &self.claimed, &self.record.steps].concat();
+        own_directory::replace(&self.path, &serde_json::to_vec(&Record { steps, ..self.record.clone() })?)
     }
 }
 
@@ -122,19 +191,8 @@ fn undo_commands(commands: &[Vec<String>], add: &mut impl FnMut(anyhow::Result<(
 
 /// Undoes what a process that was killed has left. Its interface ended with it.
 pub fn leftovers(path: &Path) {
-    let text = match read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-        Err(error) => return tracing::warn!(%error, path = %path.display(), "what a killed process left is not undone"),
-    };
-    let record: Record = match serde_json::from_slice(&text) {
-        Ok(record) => record,
-        Err(error) => {
-            tracing::warn!(%error, path = %path.display(), "what a killed process left is not known");
-            Record::default()
-        }
-    };
-    let undo = Undo { path: path.to_owned(), record };
+    let Some(record) = read_record(path) else { return };
+    let undo = Undo { path: path.to_owned(), record, held: Vec::new(), claimed: Vec::new() };
     let steps = undo.record.steps.len();
     let done = if own_netns().is_ok_and(|here| here == undo.record.netns) {
         tracing::info!(steps, "undoing what a process that was killed has left");
@@ -160,7 +218,24 @@ fn open_netns(inode: u64) -> Option<File> {
     File::open(found).ok()
 }
 
-/// Reads a record. Only root and the user of this process may have written it: its commands are run.
+/// The record of a process that was killed, if there is one.
+fn read_record(path: &Path) -> Option<Record> {
+    let text = match read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            tracing::warn!(%error, path = %path.display(), "what a killed process left is not undone");
+            return None;
+        }
+    };
+    let record = serde_json::from_slice(&text);
+    Some(record.unwrap_or_else(|error| {
+        tracing::warn!(%error, path = %path.display(), "what a killed process left is not known");
+        Record::default()
+    }))
+}
+
+/// Reads the file of a record. Only root and the user of this process may have written it: its commands are run.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = foreign_file::open_regular(path, Some(current().uid))?;
@@ -182,7 +257,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let (path, log) = (scratch.path().join("wg0.undo"), scratch.path().join("log"));
         let hook = |word: &str| Step::Hook(format!("echo {word} >> {}", log.display()));
-        let mut undo = Undo::new(path.clone()).unwrap();
+        let mut undo = Undo::take_over(path.clone()).unwrap();
         for word in ["first", "second"] {
             undo.push(hook(word)).unwrap();
         }
@@ -202,7 +277,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let (path, log) = (scratch.path().join("wg0.undo"), scratch.path().join("log"));
         let other = netns::NetNs::create("undo").unwrap();
-        let mut undo = other.run(|| Undo::new(path.clone())).unwrap();
+        let mut undo = other.run(|| Undo::take_over(path.clone())).unwrap();
         undo.push(Step::Hook(format!("stat -Lc %i /proc/self/ns/net > {}", log.display()))).unwrap();
         let inode = undo.record.netns;
         assert!(inode != own_netns().unwrap());
@@ -215,7 +290,8 @@ mod tests {
     fn what_was_done_in_a_namespace_that_has_ended_is_forgotten() {
         let scratch = tempfile::tempdir().unwrap();
         let (path, log) = (scratch.path().join("wg0.undo"), scratch.path().join("log"));
-        let record = Record { netns: 1, steps: vec![Step::Hook(format!("touch {}", log.display()))] };
+        let record =
+            Record { netns: 1, steps: vec![Step::Hook(format!("touch {}", log.display()))], ..Record::default() };
         fs::write(&path, serde_json::to_vec(&record).unwrap()).unwrap();
         leftovers(&path);
         assert!(!path.exists() && !log.exists());
@@ -226,7 +302,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let (path, log) = (scratch.path().join("wg0.undo"), scratch.path().join("log"));
         let hook = |word: &str| Step::Hook(format!("echo {word} >> {}", log.display()));
-        let mut undo = Undo::new(path.clone()).unwrap();
+        let mut undo = Undo::take_over(path.clone()).unwrap();
         undo.push_all(["a", "b", "c", "d"].map(hook)).unwrap();
         undo.forget(&[hook("b")]).unwrap();
         undo.run_from(1).unwrap();
@@ -242,8 +318,11 @@ mod tests {
         }
         let scratch = tempfile::tempdir().unwrap();
         let (path, log) = (scratch.path().join("wg0.undo"), scratch.path().join("log"));
-        let record =
-            Record { netns: own_netns().unwrap(), steps: vec![Step::Hook(format!("touch {}", log.display()))] };
+        let record = Record {
+            netns: own_netns().unwrap(),
+            steps: vec![Step::Hook(format!("touch {}", log.display()))],
+            ..Record::default()
+        };
         let planted = scratch.path().join("planted");
         fs::write(&planted, serde_json::to_vec(&record).unwrap()).unwrap();
         std::os::unix::fs::symlink(&planted, &path).unwrap();
@@ -255,5 +334,38 @@ mod tests {
         std::os::unix::fs::chown(&planted, Some(0), None).unwrap();
         leftovers(&planted);
         assert!(log.exists(), "one of our own is");
+    }
+
+    #[test]
+    fn what_a_process_left_stays_until_the_next_tunnel_is_up() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (path, log) = (scratch.path().join("wg0.undo"), scratch.path().join("log"));
+        let hook = |word: &str| Step::Hook(format!("echo {word} >> {}", log.display()));
+        let show = |n: usize| Step::Ip(ip::words(&format!("-4 link show dev no-such-{n}")));
+        let left = || {
+            fs::remove_file(&log).ok();
+            let mut undo = Undo::take_over(path.clone()).unwrap();
+            undo.remember("vpn:1".to_owned(), "192.0.2.1:1".parse().unwrap());
+            undo.push_all([hook("owed"), show(1), show(2)]).unwrap();
+        };
+        let steps = || read_record(&path).map(|record| record.steps);
+        left();
+        let mut undo = Undo::take_over(path.clone()).unwrap();
+        assert_eq!(fs::read_to_string(&log).unwrap(), "owed\n", "hooks are run once");
+        assert_eq!((undo.address("vpn:1"), undo.address("other:1")), (Some("192.0.2.1:1".parse().unwrap()), None));
+        assert!(undo.claim(&show(2)) && !undo.claim(&show(2)) && !undo.claim(&show(3)));
+        undo.push(show(3)).unwrap();
+        assert_eq!(steps(), Some(vec![show(1), show(2), show(3)]));
+        // It did not get up: its own step is undone, which fails here, and the others stay.
+        undo.run().unwrap_err();
+        assert_eq!(steps(), Some(vec![show(1), show(2)]));
+        // It did: what it did not claim is undone.
+        let mut undo = Undo::take_over(path.clone()).unwrap();
+        undo.claim(&show(2));
+        undo.push(show(3)).unwrap();
+        undo.settle().unwrap();
+        assert_eq!((steps(), undo.len()), (Some(vec![show(2), show(3)]), 2));
+        undo.run().unwrap_err();
+        assert!(!path.exists());
     }
 }

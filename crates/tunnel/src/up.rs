@@ -57,7 +57,10 @@ fn run(request: &UpRequest, ready: impl FnOnce()) -> anyhow::Result<ExitCode> {
         tracing::warn!("this host has no IPv6: the addresses and routes of IPv6 in the file are left out");
     }
     let running = Running::take(&request.interface)?;
-    let mut undo = running.undo()?;
+    if request.file.is_none() || request.fail_open {
+        running.clean_up();
+    }
+    let mut undo = running.take_over()?;
     match carry(request, &mut config, &stop, &mut undo, ready) {
         // The record stays, for `tunnel down` and the next `tunnel up`.
         Ok(End::Blocked(error)) => Err(blocked(&request.interface, &error).into()),
@@ -81,8 +84,8 @@ fn carry(
     hook::run_all(&config.pre_up, name)?;
     undo.push_all(config.post_down.iter().rev().map(|text| Step::Hook(hook::command(text, name))))?;
     // Before the routes: the names may be out of reach then.
-    let mut change = config.device_change(resolve);
-    let default_table = interface::default_table(config)?;
+    let mut change = config.device_change(|endpoint| resolve(endpoint, undo));
+    let default_table = interface::default_table(config, undo)?;
     change.fwmark = default_table.or(change.fwmark);
     let tun = interface::create(name, config)?;
     let own = if request.user.is_none() && current().uid == 0 {
@@ -98,6 +101,7 @@ fn carry(
     config.erase_keys();
     let routing = Routing { default_table, fail_open: request.fail_open };
     let blocks = request.file.is_some() && interface::configure(name, config, routing, undo)?;
+    undo.settle()?;
     hook::run_all(&config.post_up, name)?;
     // From here on they are owed, also after this process was killed.
     let before = undo.len();
@@ -121,7 +125,7 @@ fn blocked(name: &str, error: &anyhow::Error) -> UserError {
     let what = format!("{error:#}; packets that were routed into the tunnel are dropped from now on");
     UserError::new(
         what,
-        format!("`parshall tunnel down {name}` ends that, and the next `tunnel up`; --fail-open avoids it"),
+        format!("`parshall tunnel down {name}` ends that, and so does the next `tunnel up`; --fail-open avoids it"),
     )
 }
 
@@ -167,14 +171,20 @@ fn read(file: &Path) -> anyhow::Result<QuickConfig> {
     Ok(config)
 }
 
-/// The first address of an endpoint. A peer whose name is not found is waited for: it may begin.
-fn resolve(endpoint: &HostPort) -> Option<SocketAddr> {
+/// The first address of an endpoint. While a tunnel that died has packets to name servers dropped, it is the one that it had. A peer
+/// whose name is not found is waited for: it may begin.
+fn resolve(endpoint: &HostPort, undo: &mut Undo) -> Option<SocketAddr> {
     let HostPort { host, port } = endpoint;
-    match (host.as_str(), *port).to_socket_addrs() {
-        Ok(mut addresses) => addresses.next(),
-        Err(error) => {
-            tracing::warn!(%error, "the endpoint {host}:{port} is not found; the peer has none until it begins");
-            None
+    let name = format!("{host}:{port}");
+    let found = (host.as_str(), *port).to_socket_addrs().map(|mut addresses| addresses.next());
+    let address = found.unwrap_or_else(|error| {
+        let known = undo.address(&name);
+        match known {
+            Some(address) => tracing::warn!(%error, "the endpoint {name} is not found; it was {address} before"),
+            None => tracing::warn!(%error, "the endpoint {name} is not found; the peer has none until it begins"),
         }
-    }
+        known
+    })?;
+    undo.remember(name, address);
+    Some(address)
 }

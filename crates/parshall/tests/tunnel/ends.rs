@@ -1,6 +1,7 @@
 //! How a `parshall tunnel` ends, and what is left then: it dies, its terminal is closed, other users prepare its files.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -59,9 +60,12 @@ fn a_tunnel_that_dies_lets_nothing_out_until_it_is_taken_down() {
     let ends = hosts("die");
     let [a, b] = &ends;
     let log = scratch.file("hooks");
-    let hooks =
-        format!("PostUp = echo up >> {0}\nPreDown = echo down >> {0}\nPostDown = echo gone >> {0}", log.display());
-    let hooks_run = || fs::read_to_string(&log).unwrap_or_default();
+    let hooks = format!(
+        "PreUp = (ip route get {FAR_ADDRESS} > /dev/null && echo open || echo shut) >> {0}\nPostUp = echo up >> {0}\n\
+         PreDown = echo down >> {0}\nPostDown = echo gone >> {0}",
+        log.display()
+    );
+    let hooks_run = || fs::read_to_string(&log).unwrap_or_default().replace('\n', " ");
     up(b, &config(&scratch, b, 1, "", "AllowedIPs = 10.9.0.1/32"), &[]);
     let routing = || {
         let routes =
@@ -71,37 +75,103 @@ fn a_tunnel_that_dies_lets_nothing_out_until_it_is_taken_down() {
     let before = routing();
     // The interface's own network, and a default route with its rules.
     let addresses = "Address = 10.9.9.1/24\nAddress = fd09::1/64";
-    for (allowed, outside) in
-        [(format!("10.9.0.2/32, {FAR}"), "198.51.100.1"), ("0.0.0.0/0, ::/0".to_owned(), "192.0.2.2")]
-    {
+    let all = ("0.0.0.0/0, ::/0".to_owned(), "192.0.2.2");
+    for (allowed, outside) in [(format!("10.9.0.2/32, {FAR}"), "198.51.100.1"), all] {
         let file = config(&scratch, a, 0, &format!("{addresses}\n{hooks}"), &format!("AllowedIPs = {allowed}"));
-        // The process that moves packets, and the one that has started it.
-        for kills_worker in [true, false] {
-            fs::remove_file(&log).ok();
-            up(a, &file, &[]);
-            stream(&a.netns, b);
-            for address in [FAR_ADDRESS, "10.9.9.7"] {
-                assert_eq!(device_to(a, address), a.interface);
-            }
-            let pid = a.pid();
-            kill(if kills_worker { worker(pid) } else { pid });
-            wait_until("the interface is there", || !a.run("ip", &["link", "show", &a.interface]).status.success());
-            wait_until("the process runs", || !Path::new(&format!("/proc/{pid}")).exists());
+        let is_blocked = || {
             for address in [FAR_ADDRESS, "10.9.9.7", "10.9.0.2"] {
                 assert_eq!(device_to(a, address), "", "{address} is not reached by another interface");
             }
             assert_eq!(device_to(a, outside), "eth0", "what was never routed into the tunnel");
-            assert_eq!(hooks_run(), "up\n", "hooks wait too");
+        };
+        let is_up = || {
+            stream(&a.netns, b);
+            for address in [FAR_ADDRESS, "10.9.9.7"] {
+                assert_eq!(device_to(a, address), a.interface);
+            }
+            assert_eq!(device_to(a, outside), "eth0");
+        };
+        // The process that moves packets, and the one that has started it.
+        for kills_worker in [true, false] {
+            fs::remove_file(&log).ok();
+            up(a, &file, &[]);
+            is_up();
+            let (pid, during) = (a.pid(), routing());
+            kill(if kills_worker { worker(pid) } else { pid });
+            wait_until("the interface is there", || !a.run("ip", &["link", "show", &a.interface]).status.success());
+            wait_until("the process runs", || !Path::new(&format!("/proc/{pid}")).exists());
+            is_blocked();
+            assert_eq!(hooks_run(), "open up ", "hooks wait too");
             if kills_worker {
                 let text = log_of(a);
                 assert!(text.contains("are dropped from now on\nhint: `parshall tunnel down "), "{text}");
+            } else {
+                // A start that fails opens nothing, and the next one takes over what it finds.
+                let taken = a.netns.run(|| UdpSocket::bind("0.0.0.0:51820")).unwrap();
+                assert!(!a.tunnel("up", &[&file]).status.success());
+                drop(taken);
+                is_blocked();
+                up(a, &file, &[]);
+                is_up();
+                assert_eq!(routing(), during, "everything is there once");
+                assert_eq!(hooks_run(), "open up down gone shut gone shut up ");
+                kill(pid_of_worker(a));
+                wait_until("the interface is there", || !a.run("ip", &["link", "show", &a.interface]).status.success());
+                is_blocked();
             }
-            assert!(a.tunnel("down", &[&a.interface]).status.success());
-            assert_eq!(hooks_run(), "up\ndown\ngone\n");
+            wait_until("the process has the lock", || a.tunnel("down", &[&a.interface]).status.success());
+            assert!(hooks_run().ends_with("up down gone "), "{}", hooks_run());
             assert_eq!((device_to(a, FAR_ADDRESS).as_str(), routing()), ("eth0", before.clone()));
             assert_eq!(files(a), [""; 0]);
         }
     }
+}
+
+/// What a tunnel that died holds is replaced when the file has changed.
+#[test]
+fn the_next_tunnel_may_have_other_routes_than_the_one_that_died() {
+    let what = "other routes of a parshall tunnel that died";
+    if !root(what) || !has(&["ip"], what) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let ends = hosts("chg");
+    let [a, b] = &ends;
+    let routing = || ["route show table all type blackhole", "rule show"].map(|words| a.ip(words));
+    let before = routing();
+    up(b, &config(&scratch, b, 1, "", "AllowedIPs = 10.9.0.1/32"), &[]);
+    let files_of = [
+        ("", "0.0.0.0/0".to_owned()),
+        ("FwMark = 77", "0.0.0.0/0".to_owned()),
+        ("Table = 9", FAR.to_owned()),
+        ("", format!("10.9.0.2/32, {FAR}")),
+    ];
+    for (interface, allowed) in &files_of {
+        let file = config(&scratch, a, 0, interface, &format!("AllowedIPs = {allowed}"));
+        up(a, &file, &[]);
+        if allowed.contains("0.0.0.0/0") {
+            stream(&a.netns, b);
+            assert_eq!(
+                (device_to(a, FAR_ADDRESS).as_str(), device_to(a, "192.0.2.2").as_str()),
+                (&*a.interface, "eth0")
+            );
+        }
+        let rules = a.ip("rule show");
+        assert_eq!(
+            rules.matches("suppress_prefixlength").count(),
+            usize::from(allowed.contains("0.0.0.0/0")),
+            "{rules}"
+        );
+        kill(pid_of_worker(a));
+        wait_until("the interface is there", || !a.run("ip", &["link", "show", &a.interface]).status.success());
+        wait_until("it has ended", || !Path::new(&format!("/run/parshall/tunnel/{}.lock", a.interface)).exists());
+    }
+    assert!(a.tunnel("down", &[&a.interface]).status.success());
+    assert_eq!(routing(), before);
+}
+
+fn pid_of_worker(host: &End) -> u32 {
+    worker(host.pid())
 }
 
 #[test]
