@@ -17,7 +17,8 @@ use super::{Ns, Random, SECOND, Time};
 /// What a device works on at most, so that a flood of handshakes leaves the CPU to packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Initiations a second that are worked on without a cookie; with 0, all need one.
+    /// Initiations a second that are worked on without a cookie; with 0, all need one. Forged responses have the same limit, but
+    /// are counted on their own: a flood of initiations does not delay the handshakes that this host begins.
     pub initiations_per_s: u32,
     /// How many of them may come at once.
     pub initiation_burst: u32,
@@ -26,7 +27,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// An initiation costs about 0.2 ms of CPU and a cookie reply some microseconds: 5 % of a core each at these rates.
+    /// An initiation or a response costs about 0.2 ms of CPU and a cookie reply some microseconds: 5 % of a core each at these
+    /// rates.
     fn default() -> Self {
         Self { initiations_per_s: 256, initiation_burst: 512, cookie_replies_per_s: 10_000 }
     }
@@ -96,7 +98,10 @@ pub struct Device {
     pub(super) checker: Option<Checker>,
     last_id: u64,
     is_up: bool,
+    /// Of initiations.
     load: Load,
+    /// Of forged responses.
+    forged_responses: Load,
     sources: Sources,
     cookie_replies: Rate,
     /// Used again by [`Device::attend`].
@@ -121,6 +126,7 @@ impl Device {
             last_id: 0,
             is_up: true,
             load: Load::new(Rate::new(initiations_per_s, initiation_burst)),
+            forged_responses: Load::new(Rate::new(initiations_per_s, initiation_burst)),
             sources: Sources::new(),
             cookie_replies: Rate::new(cookie_replies_per_s, cookie_replies_per_s / 10),
             noticed: Vec::new(),
@@ -167,22 +173,10 @@ impl Device {
         from: &Endpoint,
         out: &mut Output,
     ) -> Result<PeerId, DropCause> {
-        let Some(checker) = self.checker.as_mut() else { return Err(DropCause::UnknownPeer) };
-        if !checker.mac1_holds(message) {
-            return Err(DropCause::Forged);
-        }
+        self.check_mac1(message)?;
+        self.load.count(time.now);
         if self.load.is_high(time.now) {
-            if !checker.mac2_holds(time.now, message, from.remote) {
-                if self.cookie_replies.take(time.now) {
-                    let sender = receiver_of(message, 4);
-                    let random = &mut *self.common.random;
-                    out.send(*from, &checker.reply(time.now, message, sender, from.remote, random));
-                }
-                return Err(DropCause::NoCookie);
-            }
-            if !self.sources.take(time.now, from.remote) {
-                return Err(DropCause::RateLimited);
-            }
+            self.ask_for_cookie(time.now, message, from, out)?;
         }
         let identity = self.common.identity.as_ref().ok_or(DropCause::UnknownPeer)?;
         let claimed = noise::read_initiation(identity, message).map_err(|Forged| DropCause::Forged)?;
@@ -200,15 +194,37 @@ impl Device {
         from: &Endpoint,
         out: &mut Output,
     ) -> Result<PeerId, DropCause> {
-        // No cookie is asked for under load: who does not know the index of a pending handshake causes no work.
         let id = *self.common.pending.get(&receiver_of(message, 8)).ok_or(DropCause::UnknownSession)?;
-        let known = self.checker.as_ref().is_some_and(|checker| checker.mac1_holds(message));
-        if !known {
-            return Err(DropCause::Forged);
+        self.check_mac1(message)?;
+        if self.forged_responses.is_high(time.now) {
+            self.ask_for_cookie(time.now, message, from, out)?;
         }
         let peer = self.peers.get_mut(&id).expect("a pending handshake has a peer");
         let done = peer.finish(time, sized(message), from, &mut self.common, out);
+        if done.is_err() {
+            // One that is the peer's ends its handshake, so this host's own initiations limit those.
+            self.forged_responses.count(time.now);
+        }
         done.inspect_err(|cause| peer.link.drops.add(*cause, 1)).map(|()| id)
+    }
+
+    /// Drops a message whose sender does not know this host's public key.
+    fn check_mac1(&self, message: &[u8]) -> Result<(), DropCause> {
+        let checker = self.checker.as_ref().ok_or(DropCause::UnknownPeer)?;
+        if checker.mac1_holds(message) { Ok(()) } else { Err(DropCause::Forged) }
+    }
+
+    /// Drops an initiation or a response that has no cookie, and sends one; and one whose source has sent too many.
+    fn ask_for_cookie(&mut self, now: Ns, message: &[u8], from: &Endpoint, out: &mut Output) -> Result<(), DropCause> {
+        let checker = self.checker.as_mut().ok_or(DropCause::UnknownPeer)?;
+        if !checker.mac2_holds(now, message, from.remote) {
+            if self.cookie_replies.take(now) {
+                let sender = receiver_of(message, 4);
+                out.send(*from, &checker.reply(now, message, sender, from.remote, &mut *self.common.random));
+            }
+            return Err(DropCause::NoCookie);
+        }
+        if self.sources.take(now, from.remote) { Ok(()) } else { Err(DropCause::RateLimited) }
     }
 
     /// The address that a cookie comes from is not used: cookie replies are not authenticated by their sender's key.

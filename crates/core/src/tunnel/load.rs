@@ -42,7 +42,7 @@ impl Rate {
     }
 }
 
-/// Whether handshakes come so fast that cookies are asked for.
+/// Whether handshake messages of one kind come so fast that cookies are asked for.
 #[derive(Debug)]
 pub(super) struct Load {
     handshakes: Rate,
@@ -54,11 +54,15 @@ impl Load {
         Self { handshakes, until: None }
     }
 
-    /// Counts a handshake message that would be worked on, and returns whether it first needs a cookie.
-    pub(super) fn is_high(&mut self, now: Ns) -> bool {
+    /// Counts a message that is worked on, or that would be without the limit.
+    pub(super) fn count(&mut self, now: Ns) {
         if !self.handshakes.take(now) {
             self.until = Some(now.saturating_add(UNDER_LOAD));
         }
+    }
+
+    /// Whether a message first needs a cookie.
+    pub(super) fn is_high(&self, now: Ns) -> bool {
         self.until.is_some_and(|until| now < until)
     }
 }
@@ -147,11 +151,15 @@ mod tests {
 
     #[test]
     fn cookies_are_asked_for_until_a_second_after_the_flood() {
+        let counted = |load: &mut Load, now| {
+            load.count(now);
+            load.is_high(now)
+        };
         let mut load = Load::new(Rate::new(100, 10));
-        assert_eq!((0..10).filter(|_| load.is_high(0)).count(), 0);
-        assert!(load.is_high(0));
-        assert!(load.is_high(SECOND - 1), "though the rate is kept again");
-        assert!(!load.is_high(3 * SECOND));
-        assert!(Load::new(Rate::new(0, 10)).is_high(0), "a rate of 0 asks for cookies always");
+        assert_eq!((0..10).filter(|_| counted(&mut load, 0)).count(), 0);
+        assert!(counted(&mut load, 0));
+        assert!(counted(&mut load, SECOND - 1), "though the rate is kept again");
+        assert!(!counted(&mut load, 3 * SECOND));
+        assert!(counted(&mut Load::new(Rate::new(0, 10)), 0), "a rate of 0 asks for cookies always");
     }
 }

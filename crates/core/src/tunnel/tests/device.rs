@@ -188,6 +188,66 @@ fn cookie_replies_are_limited() {
     assert!((100..=110).contains(&b.take_messages().len()));
 }
 
+/// A host that has sent an initiation to a peer, and `count` responses to it that are forged, with a right MAC1.
+fn forged_responses(a: &mut Host, count: u8) -> Vec<Vec<u8>> {
+    let initiation = a.take_messages().remove(0);
+    let mut signer = super::super::cookie::Signer::new(&a.key.public());
+    let forge = |n| {
+        let mut message = vec![n; 92];
+        message[..4].copy_from_slice(&2u32.to_le_bytes());
+        message[8..12].copy_from_slice(&initiation[4..8]);
+        signer.sign(0, &mut message);
+        message
+    };
+    (0..count).map(forge).collect()
+}
+
+#[test]
+fn forged_responses_have_a_limit_and_the_right_one_passes_with_a_cookie() {
+    let limits = Limits { initiations_per_s: 10, initiation_burst: 20, cookie_replies_per_s: 100 };
+    let (mut a, mut b) = (Host::new(1, limits), Host::new(2, Limits::default()));
+    a.add_peer(2, Some(b.endpoint.remote));
+    b.add_peer(1, None);
+    let _ = a.send(0, &packet(1, 2, b""));
+    let initiation = a.out.messages[0].bytes().to_vec();
+    let forged = forged_responses(&mut a, 200);
+    let from = Endpoint::from(address("198.51.100.7:1"));
+    let outcomes: Vec<_> = forged.iter().map(|message| a.receive(0, message, &from)).collect();
+    let count = |cause| outcomes.iter().filter(|outcome| **outcome == Err(Outcome::Dropped(cause))).count();
+    assert_eq!((count(DropCause::Forged), count(DropCause::NoCookie)), (21, 179));
+    assert_eq!(a.take_messages().len(), 10, "cookie replies have their own limit");
+
+    // The peer's own response needs a cookie too, and gets one with the next handshake.
+    assert_eq!(b.receive(SECOND / 2, &initiation, &a.endpoint), Err(Outcome::Handshake));
+    let response = b.take_messages().remove(0);
+    let dropped = Err(Outcome::Dropped(DropCause::NoCookie));
+    assert_eq!(a.receive(SECOND / 2, &response, &b.endpoint), dropped);
+    let reply = a.take_messages().remove(0);
+    assert_eq!(b.receive(SECOND / 2, &reply, &a.endpoint), Err(Outcome::Handshake));
+    let now = REKEY_TIMEOUT + JITTER_MAX;
+    a.tick(now);
+    let retry = a.out.messages[0].bytes().to_vec();
+    for message in forged_responses(&mut a, 30) {
+        let _ = a.receive(now, &message, &from);
+    }
+    a.take_messages();
+    assert_eq!(b.receive(now, &retry, &a.endpoint), Err(Outcome::Handshake));
+    assert_eq!(exchange(now, &mut a, &mut b), 2, "the response with its cookie, and the keepalive");
+    assert_eq!(a.take_events(), [Event::Flush(PeerId(1))]);
+}
+
+#[test]
+fn responses_of_peers_need_no_cookie_however_many_begin_at_once() {
+    let mut a = Host::new(1, Limits { initiations_per_s: 0, initiation_burst: 0, cookie_replies_per_s: 100 });
+    for n in 2..10 {
+        let mut b = Host::new(n, Limits::default());
+        a.add_peer(n, Some(b.endpoint.remote));
+        b.add_peer(1, None);
+        let _ = a.send(0, &packet(1, n, b""));
+        assert_eq!(exchange(0, &mut a, &mut b), 3);
+    }
+}
+
 #[test]
 fn an_initiation_counts_once_and_no_more_than_fifty_a_second() {
     let (mut a, mut b) = pair_with(Limits::default());
