@@ -22,10 +22,16 @@ impl<V> Default for AllowedIps<V> {
 }
 
 impl<V> AllowedIps<V> {
-    /// Gives a prefix to a value, and takes it from the one that had it. Host bits are ignored.
-    pub fn insert(&mut self, prefix: IpNet, value: V) {
+    /// Gives a prefix to a value, and returns the one that had it. Host bits are ignored.
+    pub fn insert(&mut self, prefix: IpNet, value: V) -> Option<V> {
         let (bits, len) = key(prefix);
-        self.trie_mut(prefix.addr()).insert(bits, len, value);
+        self.trie_mut(prefix.addr()).insert(bits, len, value)
+    }
+
+    /// Removes exactly this prefix, and returns its value.
+    pub fn remove(&mut self, prefix: IpNet) -> Option<V> {
+        let (bits, len) = key(prefix);
+        self.trie_mut(prefix.addr()).remove(bits, len)
     }
 
     /// The value of the longest prefix that the address is in.
@@ -50,7 +56,7 @@ impl<V> AllowedIps<V> {
     pub fn get_exact(&self, prefix: IpNet) -> Option<&V> {
         let (bits, len) = key(prefix);
         let trie = if prefix.addr().is_ipv4() { &self.v4 } else { &self.v6 };
-        trie.nodes.iter().find(|node| (node.bits, node.len) == (bits, len)).and_then(|node| node.value.as_ref())
+        trie.nodes[trie.find(bits, len)?.0 as usize].value.as_ref()
     }
 
     /// All prefixes with their values, IPv4 first, in the order of their addresses.
@@ -61,18 +67,6 @@ impl<V> AllowedIps<V> {
             });
         let v6 = self.v6.entries().into_iter();
         v4.chain(v6.map(|(bits, len, value)| (IpNet::new_assert(Ipv6Addr::from_bits(bits).into(), len), value)))
-    }
-
-    /// Removes the prefixes for which `keep` is false.
-    pub fn retain(&mut self, keep: impl Fn(IpNet, &V) -> bool)
-    where
-        V: Clone,
-    {
-        let mut kept = Self::default();
-        for (prefix, value) in self.iter().filter(|(prefix, value)| keep(*prefix, value)) {
-            kept.insert(prefix, value.clone());
-        }
-        *self = kept;
     }
 
     fn trie_mut(&mut self, family: IpAddr) -> &mut Trie<V> {
@@ -115,12 +109,17 @@ struct Node<V> {
 #[derive(Debug, Clone)]
 struct Trie<V> {
     nodes: Vec<Node<V>>,
+    /// Places of nodes that were removed. They are used again.
+    free: Vec<u32>,
     root: u32,
 }
 
+/// Where a node hangs: the node above it and the child that it is, or `None` for the root.
+type Parent = Option<(u32, usize)>;
+
 impl<V> Default for Trie<V> {
     fn default() -> Self {
-        Self { nodes: Vec::new(), root: NONE }
+        Self { nodes: Vec::new(), free: Vec::new(), root: NONE }
     }
 }
 
@@ -140,17 +139,17 @@ impl<V> Trie<V> {
         best
     }
 
-    fn insert(&mut self, bits: u128, len: u8, value: V) {
+    fn insert(&mut self, bits: u128, len: u8, value: V) -> Option<V> {
         let mut parent = None;
         let mut at = self.root;
         while let Some(node) = self.nodes.get_mut(at as usize) {
             let shared = (((bits ^ node.bits).leading_zeros() as u8).min(node.len)).min(len);
             if shared == node.len && shared == len {
-                node.value = Some(value);
-                return;
+                return node.value.replace(value);
             }
             if shared < node.len {
-                return self.fork(parent, at, shared, (bits, len, value));
+                self.fork(parent, at, shared, (bits, len, value));
+                return None;
             }
             let side = bit(bits, shared);
             parent = Some((at, side));
@@ -158,10 +157,51 @@ impl<V> Trie<V> {
         }
         let leaf = self.push(bits, len, Some(value));
         self.link(parent, leaf);
+        None
+    }
+
+    /// Finds the node of exactly this prefix: its place, and those of the two nodes above it.
+    fn find(&self, bits: u128, len: u8) -> Option<(u32, Parent, Parent)> {
+        let (mut at, mut parent, mut grandparent) = (self.root, None, None);
+        loop {
+            let node = self.nodes.get(at as usize)?;
+            if node.len == len {
+                return (node.bits == bits).then_some((at, parent, grandparent));
+            }
+            if node.len > len || (bits ^ node.bits) & mask(node.len) != 0 {
+                return None;
+            }
+            let side = bit(bits, node.len);
+            (grandparent, parent) = (parent, Some((at, side)));
+            at = node.children[side];
+        }
+    }
+
+    /// Removes a prefix, and the forks that lead nowhere else then, so that a trie is no larger than its prefixes need.
+    fn remove(&mut self, bits: u128, len: u8) -> Option<V> {
+        let (at, parent, grandparent) = self.find(bits, len)?;
+        let node = &mut self.nodes[at as usize];
+        let value = node.value.take()?;
+        match node.children {
+            [NONE, NONE] => {
+                self.link(parent, NONE);
+                self.free.push(at);
+                if let Some((fork, side)) = parent.filter(|(above, _)| self.nodes[*above as usize].value.is_none()) {
+                    self.link(grandparent, self.nodes[fork as usize].children[1 - side]);
+                    self.free.push(fork);
+                }
+            }
+            [child, NONE] | [NONE, child] => {
+                self.link(parent, child);
+                self.free.push(at);
+            }
+            [_, _] => {}
+        }
+        Some(value)
     }
 
     /// Puts a node above `below`, of which it shares the first `shared` bits: the new prefix itself, or a fork to both.
-    fn fork(&mut self, parent: Option<(u32, usize)>, below: u32, shared: u8, (bits, len, value): (u128, u8, V)) {
+    fn fork(&mut self, parent: Parent, below: u32, shared: u8, (bits, len, value): (u128, u8, V)) {
         let below_side = bit(self.nodes[below as usize].bits, shared);
         let above = if shared == len {
             self.push(bits, len, Some(value))
@@ -176,11 +216,16 @@ impl<V> Trie<V> {
     }
 
     fn push(&mut self, bits: u128, len: u8, value: Option<V>) -> u32 {
-        self.nodes.push(Node { bits, len, value, children: [NONE; 2] });
+        let node = Node { bits, len, value, children: [NONE; 2] };
+        if let Some(at) = self.free.pop() {
+            self.nodes[at as usize] = node;
+            return at;
+        }
+        self.nodes.push(node);
         u32::try_from(self.nodes.len() - 1).expect("fewer than 2^32 prefixes fit into memory")
     }
 
-    fn link(&mut self, parent: Option<(u32, usize)>, child: u32) {
+    fn link(&mut self, parent: Parent, child: u32) {
         match parent {
             Some((at, side)) => self.nodes[at as usize].children[side] = child,
             None => self.root = child,
@@ -218,18 +263,16 @@ mod tests {
     proptest! {
         #[test]
         fn it_finds_what_a_list_of_prefixes_finds(
-            steps in prop::collection::vec((prefix(), 0u8..5, prop::bool::weighted(0.9)), 0..60),
+            steps in prop::collection::vec((prefix(), 0u8..5, prop::bool::weighted(0.6)), 0..120),
             asked in prop::collection::vec(prefix(), 1..60),
         ) {
             let mut ips = AllowedIps::default();
             let mut model = BTreeMap::new();
             for (prefix, value, insert) in &steps {
                 if *insert {
-                    ips.insert(*prefix, *value);
-                    model.insert(prefix.trunc(), *value);
+                    prop_assert_eq!(ips.insert(*prefix, *value), model.insert(prefix.trunc(), *value));
                 } else {
-                    ips.retain(|_, kept| kept != value);
-                    model.retain(|_, kept| kept != value);
+                    prop_assert_eq!(ips.remove(*prefix), model.remove(&prefix.trunc()));
                 }
             }
             for ip in asked.iter().chain(steps.iter().map(|(prefix, ..)| prefix)).map(IpNet::addr) {
@@ -241,7 +284,17 @@ mod tests {
             }
             let listed: BTreeMap<_, _> = ips.iter().map(|(prefix, value)| (prefix, *value)).collect();
             prop_assert_eq!(ips.iter().count(), listed.len());
-            prop_assert_eq!(listed, model);
+            prop_assert_eq!(&listed, &model);
+            // Removed prefixes leave nothing behind: a fork has two children.
+            for trie in [&ips.v4, &ips.v6] {
+                let used = trie.nodes.len() - trie.free.len();
+                let values = trie.nodes.iter().filter(|node| node.value.is_some()).count();
+                prop_assert!(used <= (2 * values).saturating_sub(1), "{used} nodes for {values} prefixes");
+            }
+            for prefix in model.keys() {
+                prop_assert!(ips.remove(*prefix).is_some());
+            }
+            prop_assert_eq!((ips.v4.root, ips.v6.root, ips.iter().count()), (NONE, NONE, 0));
         }
     }
 }

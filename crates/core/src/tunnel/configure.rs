@@ -1,5 +1,5 @@
 //! Changes of a device's configuration, and its state: what the configuration protocol sets and gets.
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -59,6 +59,15 @@ pub enum PrefixChange {
     Remove(IpNet),
 }
 
+impl DeviceChange {
+    /// Splits off all but the first `peers` peers: the change that is to be carried out after this one, or `None` if there are no
+    /// more. So a long change can be carried out in parts, between which packets pass.
+    pub fn split(&mut self, peers: usize) -> Option<Self> {
+        let rest = self.peers.split_off(peers.min(self.peers.len()));
+        (!rest.is_empty()).then(|| Self { peers: rest, ..Self::default() })
+    }
+}
+
 impl PeerChange {
     /// A change that adds the peer and changes nothing else.
     pub fn new(public_key: PublicKey) -> Self {
@@ -115,6 +124,9 @@ pub struct PeerState {
 
 impl Device {
     /// Changes the configuration. A tick is due then: keepalives may begin.
+    ///
+    /// The time that it takes grows with the peers and prefixes of the change, and a copy of all routes is made if one of them
+    /// changes ([`DeviceChange::split`]).
     pub fn configure(&mut self, change: &DeviceChange, out: &mut Output) {
         self.listen_port = change.listen_port.unwrap_or(self.listen_port);
         self.fwmark = change.fwmark.unwrap_or(self.fwmark);
@@ -130,7 +142,9 @@ impl Device {
         for peer in change.peers.iter().filter(|peer| Some(peer.public_key) != own) {
             self.change_peer(peer, out);
         }
-        self.common.path.set_routes(self.routes.clone());
+        if std::mem::take(&mut self.routes_changed) {
+            self.common.path.set_routes(self.routes.clone());
+        }
         self.deadline = Some(0);
     }
 
@@ -146,17 +160,13 @@ impl Device {
 
     /// The configuration and the state of all peers.
     pub fn state(&self) -> DeviceState {
-        let mut allowed_ips: HashMap<PeerId, Vec<IpNet>> = HashMap::new();
-        for (prefix, link) in self.routes.iter() {
-            allowed_ips.entry(link.id()).or_default().push(prefix);
-        }
         let peers = self.peers.iter().map(|(id, peer)| PeerState {
             id: *id,
             public_key: peer.remote.public,
             preshared_key: peer.remote.preshared.clone(),
             endpoint: peer.link.endpoint().map(|endpoint| endpoint.remote),
             persistent_keepalive_s: peer.persistent_keepalive_s,
-            allowed_ips: allowed_ips.remove(id).unwrap_or_default(),
+            allowed_ips: peer.allowed_ips.iter().copied().collect(),
             last_handshake: peer.last_handshake,
             handshakes: peer.handshakes,
             traffic: peer.link.traffic(),
@@ -184,7 +194,7 @@ impl Device {
         }
         for peer in self.peers.values_mut() {
             peer.reset(&mut self.common);
-            peer.remote.set_identity(self.common.identity.as_ref());
+            peer.remote.forget_identity();
         }
     }
 
@@ -194,9 +204,11 @@ impl Device {
             peer.reset(&mut self.common);
             self.ids.remove(&peer.remote.public);
             out.events.push(Event::Discard(*id));
+            for prefix in peer.allowed_ips {
+                self.routes.remove(prefix);
+                self.routes_changed = true;
+            }
         }
-        let peers = &self.peers;
-        self.routes.retain(|_, link| peers.contains_key(&link.id()));
     }
 
     fn change_peer(&mut self, change: &PeerChange, out: &mut Output) {
@@ -225,26 +237,47 @@ impl Device {
     fn add_peer(&mut self, public_key: PublicKey) -> PeerId {
         let id = self.next_id();
         let notices = std::sync::Arc::clone(&self.common.path.notices);
-        let remote = Remote::new(self.common.identity.as_ref(), public_key, PresharedKey::default());
+        let remote = Remote::new(public_key, PresharedKey::default());
         self.peers.insert(id, Peer::new(Link::new(id, public_key, notices), remote));
         self.ids.insert(public_key, id);
         id
     }
 
+    /// What stays is not touched: `wg syncconf` replaces the prefixes of all peers, mostly by the same ones.
     fn change_allowed_ips(&mut self, id: PeerId, change: &PeerChange) {
         if change.replace_allowed_ips {
-            self.routes.retain(|_, link| link.id() != id);
+            let added = |prefix: &PrefixChange| {
+                if let PrefixChange::Add(prefix) = prefix { Some(prefix.trunc()) } else { None }
+            };
+            let kept: BTreeSet<IpNet> = change.allowed_ips.iter().filter_map(added).collect();
+            let lost: Vec<IpNet> = self.peers[&id].allowed_ips.difference(&kept).copied().collect();
+            lost.into_iter().for_each(|prefix| self.remove_prefix(id, prefix));
         }
-        let link = &self.peers[&id].link;
         for prefix in &change.allowed_ips {
             match prefix {
-                PrefixChange::Add(prefix) => self.routes.insert(*prefix, link.clone()),
-                PrefixChange::Remove(removed) => {
-                    if self.routes.get_exact(*removed).is_some_and(|owner| owner.id() == id) {
-                        self.routes.retain(|prefix, _| prefix != removed.trunc());
-                    }
-                }
+                PrefixChange::Add(prefix) => self.add_prefix(id, prefix.trunc()),
+                PrefixChange::Remove(prefix) => self.remove_prefix(id, prefix.trunc()),
             }
+        }
+    }
+
+    fn add_prefix(&mut self, id: PeerId, prefix: IpNet) {
+        let peer = self.peers.get_mut(&id).expect("the caller has found it");
+        if !peer.allowed_ips.insert(prefix) {
+            return;
+        }
+        let before = self.routes.insert(prefix, peer.link.clone());
+        if let Some(loser) = before.and_then(|link| self.peers.get_mut(&link.id())) {
+            loser.allowed_ips.remove(&prefix);
+        }
+        self.routes_changed = true;
+    }
+
+    /// Removes a prefix if it is the peer's.
+    fn remove_prefix(&mut self, id: PeerId, prefix: IpNet) {
+        if self.peers.get_mut(&id).is_some_and(|peer| peer.allowed_ips.remove(&prefix)) {
+            self.routes.remove(prefix);
+            self.routes_changed = true;
         }
     }
 }

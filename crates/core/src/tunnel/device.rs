@@ -93,6 +93,8 @@ pub struct Device {
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) ids: HashMap<PublicKey, PeerId>,
     pub(super) routes: Routes,
+    /// Since the packets' copy of them was made.
+    pub(super) routes_changed: bool,
     pub(super) listen_port: u16,
     pub(super) fwmark: u32,
     pub(super) checker: Option<Checker>,
@@ -120,6 +122,7 @@ impl Device {
             peers: BTreeMap::new(),
             ids: HashMap::new(),
             routes: Routes::default(),
+            routes_changed: false,
             listen_port: 0,
             fwmark: 0,
             checker: None,
@@ -182,7 +185,7 @@ impl Device {
         let claimed = noise::read_initiation(identity, message).map_err(|Forged| DropCause::Forged)?;
         let id = *self.ids.get(&claimed.public).ok_or(DropCause::UnknownPeer)?;
         let peer = self.peers.get_mut(&id).expect("every id is a peer's");
-        let verified = claimed.verify(&peer.remote).map_err(|Forged| DropCause::Forged)?;
+        let verified = claimed.verify(identity, &peer.remote).map_err(|Forged| DropCause::Forged)?;
         let done = peer.respond(time, verified, from, &mut self.common, out);
         done.inspect_err(|cause| peer.link.drops.add(*cause, 1)).map(|()| id)
     }

@@ -1,8 +1,9 @@
 //! A peer as the device sees it: its handshakes and timers.
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use zeroize::Zeroizing;
 
 use super::cookie::Signer;
@@ -83,6 +84,8 @@ pub(super) struct Peer {
     pub(super) link: Arc<Link>,
     pub(super) remote: Remote,
     pub(super) signer: Signer,
+    /// The prefixes that the routes lead to it, in the order of their addresses.
+    pub(super) allowed_ips: BTreeSet<IpNet>,
     /// In seconds; 0 for none.
     pub(super) persistent_keepalive_s: u16,
     /// When the last handshake ended, since 1970.
@@ -104,6 +107,7 @@ impl Peer {
             signer: Signer::new(&remote.public),
             link: Arc::new(link),
             remote,
+            allowed_ips: BTreeSet::new(),
             persistent_keepalive_s: 0,
             last_handshake: None,
             handshakes: 0,

@@ -25,6 +25,10 @@ use tokio::sync::oneshot;
 use self::report::Report;
 use crate::counters::Counters;
 
+/// Peers of a change that are carried out before packets have their turn again. Each takes some microseconds, and packets would
+/// wait a second for a file of some hundred thousand.
+const PEERS_AT_ONCE: usize = 256;
+
 /// What a client waits for.
 enum Request {
     State(oneshot::Sender<State>),
@@ -89,7 +93,7 @@ impl Drop for Control {
 pub fn channel() -> io::Result<(DeviceOwner, Requests)> {
     let wake = Arc::new(eventfd::new()?);
     let (outbox, inbox) = mpsc::channel();
-    Ok((DeviceOwner { outbox, wake: Arc::clone(&wake) }, Requests { inbox, wake }))
+    Ok((DeviceOwner { outbox, wake: Arc::clone(&wake) }, Requests { inbox, wake, current: None }))
 }
 
 /// The thread that owns the device, as the control thread sees it.
@@ -136,6 +140,8 @@ impl Reporter {
 pub struct Requests {
     inbox: mpsc::Receiver<Request>,
     wake: Arc<OwnedFd>,
+    /// What is left of a long change, and its client.
+    current: Option<(Box<DeviceChange>, oneshot::Sender<i32>)>,
 }
 
 impl Requests {
@@ -144,7 +150,8 @@ impl Requests {
         self.wake.as_fd()
     }
 
-    /// Carries out all requests: at most one for each of the [`uapi::CLIENTS_MAX`] clients. `listen` has the sockets listen on a
+    /// Carries out requests: at most one for each of the [`uapi::CLIENTS_MAX`] clients, and of a long change a part, after which
+    /// [`Requests::fd`] is readable again. `listen` has the sockets listen on a
     /// port (0 for one that the kernel chooses) and mark what they send, and returns the port; where it fails, nothing of the
     /// request is carried out. A tick of the device is due then.
     pub fn serve(
@@ -155,19 +162,37 @@ impl Requests {
         mut listen: impl FnMut(u16, u32) -> io::Result<u16>,
     ) {
         eventfd::reset(&self.wake);
-        while let Ok(request) = self.inbox.try_recv() {
+        self.continue_change(device, out, &mut listen);
+        while self.current.is_none() {
+            let Ok(request) = self.inbox.try_recv() else { return };
             // A client that no longer waits is no error of the tunnel.
             match request {
                 Request::State(reply) => {
                     let drops = device.data_path().drops().seen().collect();
                     let _ = reply.send(State { device: device.state(), drops, counters: *counters });
                 }
-                Request::Change(mut change, reply) => {
-                    let done = apply(device, &mut change, out, &mut listen);
-                    let _ = reply.send(done.map_or_else(|error| -errno(&error), |()| 0));
-                }
+                Request::Change(change, reply) => self.current = Some((change, reply)),
             }
+            self.continue_change(device, out, &mut listen);
         }
+    }
+
+    /// Carries out a part of the current change, if there is one.
+    fn continue_change(
+        &mut self,
+        device: &mut Device,
+        out: &mut Output,
+        listen: impl FnOnce(u16, u32) -> io::Result<u16>,
+    ) {
+        let Some((mut change, reply)) = self.current.take() else { return };
+        let rest = change.split(PEERS_AT_ONCE);
+        let done = apply(device, &mut change, out, listen);
+        if let Some(rest) = rest.filter(|_| done.is_ok()) {
+            self.current = Some((Box::new(rest), reply));
+            eventfd::signal(&self.wake);
+            return;
+        }
+        let _ = reply.send(done.map_or_else(|error| -errno(&error), |()| 0));
     }
 }
 

@@ -475,6 +475,51 @@ fn configuration_is_what_was_set() {
 }
 
 #[test]
+fn routes_are_copied_only_when_they_change() {
+    let (mut a, b) = connected();
+    let prefix = |text: &str| PrefixChange::Add(text.parse::<IpNet>().unwrap());
+    let set = |prefixes: &[PrefixChange]| PeerChange {
+        replace_allowed_ips: true,
+        allowed_ips: prefixes.to_vec(),
+        ..PeerChange::new(b.key.public())
+    };
+    a.change_peer(set(&[prefix("10.0.0.2/32"), prefix("fd00::/8")]));
+    let before = Arc::clone(&a.path.routes());
+    a.change_peer(set(&[prefix("fd00::7/8"), prefix("10.0.0.2/32")]));
+    a.change_peer(PeerChange { persistent_keepalive_s: Some(25), ..PeerChange::new(b.key.public()) });
+    assert!(Arc::ptr_eq(&before, &a.path.routes()), "nothing has changed");
+    a.change_peer(set(&[prefix("fd00::/8")]));
+    assert!(a.path.routes().get("10.0.0.2".parse().unwrap()).is_none());
+    let other = PublicKey([1; 32]);
+    a.change_peer(PeerChange { allowed_ips: vec![prefix("fd00::/8")], ..PeerChange::new(other) });
+    a.change_peer(set(&[]));
+    assert_eq!(a.device.state().peers[1].allowed_ips.len(), 1, "the first peer had lost it before");
+    a.change_peer(PeerChange { remove: true, ..PeerChange::new(other) });
+    assert_eq!(a.path.routes().iter().count(), 0);
+}
+
+#[test]
+fn a_change_in_parts_is_the_change() {
+    let peers = (1..=10).map(|n| PeerChange {
+        allowed_ips: vec![PrefixChange::Add(IpNet::new_assert([10, 0, 0, n % 7].into(), 32))],
+        ..PeerChange::new(PublicKey([n; 32]))
+    });
+    let change =
+        DeviceChange { replace_peers: true, listen_port: Some(7), peers: peers.collect(), ..DeviceChange::default() };
+    let (mut whole, mut parts) = (Host::new(200, Limits::default()), Host::new(200, Limits::default()));
+    whole.configure(change.clone());
+    let (mut next, mut count) = (Some(change), 0);
+    while let Some(mut part) = next {
+        next = part.split(3);
+        assert!(part.peers.len() <= 3 && part.replace_peers == (count == 0));
+        parts.configure(part);
+        count += 1;
+    }
+    assert_eq!((count, whole.device.state()), (4, parts.device.state()));
+    assert_eq!(DeviceChange { fwmark: Some(1), ..DeviceChange::default() }.split(3), None);
+}
+
+#[test]
 fn a_removed_peer_and_a_new_key_end_sessions() {
     let (mut a, mut b) = connected();
     let datagram = b.send(SECOND, &packet(2, 1, b"x")).unwrap();
