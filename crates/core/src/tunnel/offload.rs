@@ -173,8 +173,8 @@ impl<'a> Superframe<'a> {
             packet.copy_from_slice(self.frame);
             if let Some((start, field)) = self.checksum {
                 // The field has the sum of the pseudo-header.
-                let sum = finish(sum(0, &packet[start..]));
-                packet[field..field + 2].copy_from_slice(&sum);
+                let checksum = no_zero(finish(sum(0, &packet[start..])));
+                packet[field..field + 2].copy_from_slice(&checksum);
             }
             return packet.len();
         };
@@ -231,12 +231,14 @@ fn set_ip_len(packet: &mut [u8], id_step: u16) {
 fn set_checksum(packet: &mut [u8], transport: Transport, at: usize) {
     let field = at + transport.checksum_offset();
     packet[field..field + 2].fill(0);
-    let mut checksum = finish(sum(pseudo_header(packet, transport, at), &packet[at..]));
-    // Zero stands for none in UDP (RFC 768).
-    if transport == Transport::Udp && checksum == [0, 0] {
-        checksum = [0xff, 0xff];
-    }
+    let checksum = no_zero(finish(sum(pseudo_header(packet, transport, at), &packet[at..])));
     packet[field..field + 2].copy_from_slice(&checksum);
+}
+
+/// Writes a checksum of zero as 0xffff, which is the same sum. Zero stands for none in UDP (RFC 768), and IPv6 drops that. It is right for
+/// all protocols, and `skb_checksum_help()` does it for all (net/core/dev.c).
+fn no_zero(checksum: [u8; 2]) -> [u8; 2] {
+    if checksum == [0, 0] { [0xff, 0xff] } else { checksum }
 }
 
 /// The sum of the addresses, the protocol and the length of what follows the IP header.
@@ -613,6 +615,27 @@ mod tests {
         pushed[1][33] |= PSH;
         set_checksum(&mut pushed[1], Transport::Tcp, 20);
         assert_eq!(count(&pushed), Some(2), "PSH ends a frame");
+    }
+
+    /// IPv6 drops UDP without a checksum, which zero stands for.
+    #[test]
+    fn a_checksum_that_is_zero_is_written_as_ones() {
+        for transport in [Transport::Udp, Transport::Tcp] {
+            let zero = (0..=u16::MAX).map(|word| frame(true, transport, ACK, &word.to_be_bytes())).find(|frame| {
+                let field = 40 + transport.checksum_offset();
+                let mut summed = frame.clone();
+                summed[field..field + 2].fill(0);
+                finish(sum(pseudo_header(&summed, transport, 40), &summed[40..])) == [0, 0]
+            });
+            let original = zero.expect("one of all words makes the sum zero");
+            for gso_type in [0, header(true, transport, 0).gso_type] {
+                let head = VirtioHeader { gso_type, ..header(true, transport, 2) };
+                let packets = cut(&Superframe::new(head, &original).unwrap());
+                let field = 40 + transport.checksum_offset();
+                assert_eq!(packets[0][field..field + 2], [0xff, 0xff], "{transport:?}, type {gso_type}");
+                assert!(Parsed::new(&packets[0]).is_some(), "it holds");
+            }
+        }
     }
 
     #[test]
