@@ -19,6 +19,7 @@ mod hook;
 mod interface;
 mod ip;
 pub mod mover;
+mod names;
 mod nft;
 mod own_user;
 pub mod plain;

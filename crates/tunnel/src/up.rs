@@ -2,10 +2,11 @@
 //! everything at the end. This process keeps root's privileges and touches no packet.
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use parshall_core::tunnel::{HostPort, QuickConfig, parse_quick};
@@ -22,7 +23,10 @@ use crate::own_user::OwnUser;
 use crate::request::{Place, UpRequest};
 use crate::state::{self, Running};
 use crate::undo::{Step, Undo};
-use crate::{daemon, hook, interface, sockets};
+use crate::{daemon, hook, interface, names, sockets};
+
+/// How long names of endpoints may take at the start. Later ones are found while the tunnel is up.
+const NAMES_MAX: Duration = Duration::from_secs(5);
 
 pub fn up(request: &UpRequest) -> anyhow::Result<ExitCode> {
     match request.place {
@@ -84,7 +88,9 @@ fn carry(
     hook::run_all(&config.pre_up, name)?;
     undo.push_all(config.post_down.iter().rev().map(|text| Step::Hook(hook::command(text, name))))?;
     // Before the routes: the names may be out of reach then.
-    let mut change = config.device_change(|endpoint| resolve(endpoint, undo));
+    let found = names::first_addresses(names_of(config), NAMES_MAX);
+    found.iter().for_each(|(name, address)| undo.remember(name.to_string(), *address));
+    let mut change = config.device_change(|endpoint| address_of(endpoint, undo));
     let default_table = interface::default_table(config, undo)?;
     change.fwmark = default_table.or(change.fwmark);
     let tun = interface::create(name, config)?;
@@ -171,20 +177,23 @@ fn read(file: &Path) -> anyhow::Result<QuickConfig> {
     Ok(config)
 }
 
-/// The first address of an endpoint. While a tunnel that died has packets to name servers dropped, it is the one that it had. A peer
-/// whose name is not found is waited for: it may begin.
-fn resolve(endpoint: &HostPort, undo: &mut Undo) -> Option<SocketAddr> {
-    let HostPort { host, port } = endpoint;
-    let name = format!("{host}:{port}");
-    let found = (host.as_str(), *port).to_socket_addrs().map(|mut addresses| addresses.next());
-    let address = found.unwrap_or_else(|error| {
-        let known = undo.address(&name);
-        match known {
-            Some(address) => tracing::warn!(%error, "the endpoint {name} is not found; it was {address} before"),
-            None => tracing::warn!(%error, "the endpoint {name} is not found; the peer has none until it begins"),
+/// The names of endpoints, each once.
+fn names_of(config: &QuickConfig) -> Vec<HostPort> {
+    let endpoints = config.peers.iter().filter_map(|peer| peer.endpoint.as_ref());
+    let mut names: Vec<HostPort> = Vec::new();
+    for name in endpoints.filter(|endpoint| endpoint.is_name()) {
+        if !names.contains(name) {
+            names.push(name.clone());
         }
-        known
-    })?;
-    undo.remember(name, address);
-    Some(address)
+    }
+    names
+}
+
+/// The address of an endpoint. One whose name is not found has the address of its last start: a tunnel that died may have packets to
+/// name servers dropped. The process that moves packets asks for it again.
+fn address_of(endpoint: &HostPort, undo: &Undo) -> Option<SocketAddr> {
+    match endpoint.host.parse::<IpAddr>() {
+        Ok(ip) => Some((ip, endpoint.port).into()),
+        Err(_) => undo.address(&endpoint.to_string()),
+    }
 }

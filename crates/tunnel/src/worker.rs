@@ -71,7 +71,7 @@ impl Worker {
         let Some(requests) = &mut self.requests else { return false };
         trains.flush(&self.mover.sockets());
         let (mover, mut replaced) = (&self.mover, false);
-        requests.serve(&mut self.device, &mut self.out, &mover.counts().read(), |port, fwmark| {
+        requests.serve(monotonic_ns(), &mut self.device, &mut self.out, &mover.counts().read(), |port, fwmark| {
             replaced |= mover.listen(port, fwmark)?;
             Ok(mover.sockets().port())
         });
@@ -201,6 +201,9 @@ impl Worker {
             if attend {
                 self.device.attend(time(), &mut self.out);
             }
+        }
+        for lookup in self.out.lookups.drain(..) {
+            self.requests.iter_mut().for_each(|requests| requests.look_up(lookup.clone()));
         }
     }
 

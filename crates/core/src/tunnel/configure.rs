@@ -10,9 +10,10 @@ use super::cookie::Checker;
 use super::device::{Device, Event, Output};
 use super::drops::DropCause;
 use super::keys::{PresharedKey, PrivateKey, PublicKey};
-use super::link::{Endpoint, Link, PeerId, Traffic};
+use super::link::{Link, PeerId, Traffic};
 use super::noise::{Identity, Remote};
 use super::peer::Peer;
+use super::wg_quick::HostPort;
 
 /// A change of a device. What is `None` stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -40,8 +41,10 @@ pub struct PeerChange {
     pub update_only: bool,
     /// An unset key ([`PresharedKey::is_unset`]) removes the key.
     pub preshared_key: Option<PresharedKey>,
-    #[allow(missing_docs)]
+    /// Unless it is the address that the peer has, it takes the place of a name that was set before.
     pub endpoint: Option<SocketAddr>,
+    /// The name from which the address comes. It is looked up while no address is known, and when handshakes go unanswered.
+    pub endpoint_name: Option<HostPort>,
     /// In seconds; 0 turns keepalives off.
     pub persistent_keepalive_s: Option<u16>,
     /// Removes all prefixes of the peer before `allowed_ips` are added.
@@ -77,6 +80,7 @@ impl PeerChange {
             update_only: false,
             preshared_key: None,
             endpoint: None,
+            endpoint_name: None,
             persistent_keepalive_s: None,
             replace_allowed_ips: false,
             allowed_ips: Vec::new(),
@@ -223,8 +227,8 @@ impl Device {
         if let Some(key) = &change.preshared_key {
             peer.remote.preshared = key.clone();
         }
-        if let Some(remote) = change.endpoint {
-            peer.link.set_endpoint(Some(Endpoint::from(remote)));
+        peer.set_endpoint(change.endpoint, change.endpoint_name.as_ref());
+        if change.endpoint.is_some() {
             out.events.push(Event::Flush(id));
         }
         if let Some(interval_s) = change.persistent_keepalive_s.filter(|s| *s != peer.persistent_keepalive_s) {

@@ -1,5 +1,6 @@
 //! The device: keys, peers, handshakes and timers. One thread owns it.
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::cookie::Checker;
@@ -12,6 +13,7 @@ use super::load::{Load, Rate, Sources};
 use super::message::{HANDSHAKE_LEN_MAX, INITIATION_LEN, Kind};
 use super::noise;
 use super::peer::{Common, Peer, receiver_of, sized};
+use super::wg_quick::HostPort;
 use super::{Ns, Random, SECOND, Time};
 
 /// What a device works on at most, so that a flood of handshakes leaves the CPU to packets.
@@ -69,6 +71,17 @@ pub struct Output {
     pub messages: Vec<Outgoing>,
     #[allow(missing_docs)]
     pub events: Vec<Event>,
+    /// Names to look up. [`Device::resolved`] is called with each answer, also if there are no addresses.
+    pub lookups: Vec<Lookup>,
+}
+
+/// The name of an endpoint that is to be looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lookup {
+    #[allow(missing_docs)]
+    pub peer: PeerId,
+    #[allow(missing_docs)]
+    pub name: HostPort,
 }
 
 impl Output {
@@ -80,6 +93,7 @@ impl Output {
     pub fn clear(&mut self) {
         self.messages.clear();
         self.events.clear();
+        self.lookups.clear();
     }
 }
 
@@ -287,6 +301,13 @@ impl Device {
         }
         // Keepalives without a session and data without an answer ask for handshakes, which have deadlines of their own.
         self.attend(time, out);
+    }
+
+    /// Takes the addresses that were found for a name, none if it was not found. A peer that answers meanwhile keeps its address.
+    pub fn resolved(&mut self, now: Ns, lookup: &Lookup, addresses: &[SocketAddr], out: &mut Output) {
+        let Some(peer) = self.peers.get_mut(&lookup.peer) else { return };
+        peer.resolved(now, &lookup.name, addresses, out);
+        self.hasten(now, lookup.peer);
     }
 
     /// When the next [`Device::tick`] is due; `None` if only packets, messages and changes of the configuration can make

@@ -14,6 +14,8 @@
 //! What limits datagrams on their way is learned for each peer: [`Path`] plans their sizes, [`too_big`] and [`unreachable()`] make
 //! the messages to senders of packets that do not fit, or that nobody takes.
 //!
+//! Names of endpoints are the caller's to look up ([`Output::lookups`], [`Device::resolved`]).
+//!
 //! A configuration is read from a file of wg-quick ([`parse_quick`]) or from the socket that `wg` writes to
 //! ([`parse_request`]).
 //!
@@ -34,6 +36,7 @@ mod link;
 mod load;
 mod message;
 mod mss;
+mod name;
 mod noise;
 mod offload;
 mod path;
@@ -50,7 +53,7 @@ mod wg_quick;
 pub use allowed_ips::AllowedIps;
 pub use configure::{DeviceChange, DeviceState, PeerChange, PeerState, PrefixChange};
 pub use data_path::{DataPath, Datagram, Outcome, Routes, destination, source, udp_ports};
-pub use device::{Device, Event, Limits, Outgoing, Output};
+pub use device::{Device, Event, Limits, Lookup, Outgoing, Output};
 pub use drops::{DropCause, Drops};
 pub use icmp::{ICMP_LEN_MAX, too_big, unreachable};
 pub use keys::{KeyText, PresharedKey, PrivateKey, PublicKey};

@@ -1,5 +1,6 @@
 //! A peer as the device sees it: its handshakes and timers.
 use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,13 +10,15 @@ use zeroize::Zeroizing;
 use super::cookie::Signer;
 use super::crypto::{Forged, Secret};
 use super::data_path::DataPath;
-use super::device::{Event, Outgoing, Output};
+use super::device::{Event, Lookup, Outgoing, Output};
 use super::drops::DropCause;
 use super::link::{Endpoint, Link, PeerId};
 use super::message::{HANDSHAKE_LEN_MAX, INITIATION_LEN, RESPONSE_LEN, field, u32_at};
+use super::name::Name;
 use super::noise::{self, Identity, Initiated, Keys, Remote, Verified};
 use super::session::Session;
 use super::timestamp::Timestamp;
+use super::wg_quick::HostPort;
 use super::{JITTER_MAX, KEEPALIVE_TIMEOUT, Ns, REKEY_ATTEMPT_TIME, REKEY_TIMEOUT, Random, SECOND, Time};
 
 /// The least time between two initiations of one peer that are answered (the kernel's INITIATIONS_PER_SECOND is 50).
@@ -86,6 +89,8 @@ pub(super) struct Peer {
     pub(super) signer: Signer,
     /// The prefixes that the routes lead to it, in the order of their addresses.
     pub(super) allowed_ips: BTreeSet<IpNet>,
+    /// Where the address of its endpoint comes from.
+    name: Option<Name>,
     /// In seconds; 0 for none.
     pub(super) persistent_keepalive_s: u16,
     /// When the last handshake ended, since 1970.
@@ -108,6 +113,7 @@ impl Peer {
             link: Arc::new(link),
             remote,
             allowed_ips: BTreeSet::new(),
+            name: None,
             persistent_keepalive_s: 0,
             last_handshake: None,
             handshakes: 0,
@@ -118,6 +124,46 @@ impl Peer {
             initiation_received: None,
             jitter: 0,
         }
+    }
+
+    /// Sets the endpoint, its name, or both. Another address without a name takes the place of the name.
+    pub(super) fn set_endpoint(&mut self, address: Option<SocketAddr>, name: Option<&HostPort>) {
+        let current = self.link.endpoint().map(|endpoint| endpoint.remote);
+        if let Some(address) = address {
+            self.link.set_endpoint(Some(Endpoint::from(address)));
+            self.name.take_if(|_| current != Some(address));
+        }
+        if let Some(host) = name.filter(|host| self.name.as_ref().is_none_or(|known| known.host() != *host)) {
+            self.name = Some(Name::new(host.clone()));
+        }
+    }
+
+    /// Asks for the name of the endpoint, if there is one and it is time.
+    fn look_up(&mut self, now: Ns, out: &mut Output) {
+        if let Some(name) = self.name.as_mut().filter(|name| name.due().is_some_and(|due| due <= now))
+            && name.ask(now)
+        {
+            out.lookups.push(Lookup { peer: self.link.id(), name: name.host().clone() });
+        }
+    }
+
+    /// When the name is asked for next because no address is known.
+    fn lookup_due(&self) -> Option<Ns> {
+        self.name.as_ref().filter(|_| self.link.endpoint().is_none())?.due()
+    }
+
+    /// The name was looked up.
+    pub(super) fn resolved(&mut self, now: Ns, host: &HostPort, addresses: &[SocketAddr], out: &mut Output) {
+        let current = self.link.endpoint().map(|endpoint| endpoint.remote);
+        let Some(name) = self.name.as_mut().filter(|name| name.host() == host) else { return };
+        let address = name.answered(current, addresses);
+        let Some(address) = address.filter(|_| current.is_none() || self.initiated.is_some()) else { return };
+        self.link.set_endpoint(Some(Endpoint::from(address)));
+        // The other address has had no initiation yet.
+        self.attempt.iter_mut().for_each(|attempt| attempt.retry = now);
+        // The first keepalive is due at once.
+        self.link.set_persistent_keepalive(Ns::from(self.persistent_keepalive_s) * SECOND);
+        out.events.push(Event::Flush(self.link.id()));
     }
 
     /// Packets have left a notice.
@@ -187,6 +233,7 @@ impl Peer {
     /// Both ends have a new session.
     fn complete(&mut self, time: Time, common: &mut Common, out: &mut Output) {
         self.abandon(common);
+        self.name.iter_mut().for_each(Name::reached);
         self.last_handshake = Some(time.unix);
         self.handshakes += 1;
         out.events.push(Event::Flush(self.link.id()));
@@ -264,11 +311,15 @@ impl Peer {
         if self.attempt.as_ref().is_some_and(|attempt| attempt.retry <= now) {
             self.retry(time, common, out);
         }
+        if self.lookup_due().is_some_and(|due| due <= now) {
+            self.look_up(now, out);
+        }
         if self.unanswered_due().is_some_and(|due| due <= now) {
             self.link.clear_unanswered();
             self.link.forget_local_address();
             self.jitter = common.jitter();
             self.link.ask_for_handshake();
+            self.look_up(now, out);
         }
         if self.link.keepalive_due().is_some_and(|due| due <= now) {
             self.send_keepalive(now, out);
@@ -286,10 +337,13 @@ impl Peer {
         let expiry = self.link.next_expiry();
         let step = expiry.map(|_| now.saturating_add(TIMER_STEP));
         let retry = self.attempt.as_ref().map(|attempt| attempt.retry);
-        [step, expiry, retry, self.link.persistent_keepalive_due()].into_iter().flatten().min()
+        [step, expiry, retry, self.link.persistent_keepalive_due(), self.lookup_due()].into_iter().flatten().min()
     }
 
     fn retry(&mut self, time: Time, common: &mut Common, out: &mut Output) {
+        if self.initiated.is_some() {
+            self.look_up(time.now, out);
+        }
         let began = self.attempt.as_ref().map_or(0, |attempt| attempt.began);
         if time.now.saturating_sub(began) >= REKEY_ATTEMPT_TIME {
             self.abandon(common);

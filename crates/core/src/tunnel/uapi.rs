@@ -1,7 +1,7 @@
 //! The configuration protocol of WireGuard in user space, which `wg` speaks over a Unix socket
 //! (<https://www.wireguard.com/xplatform/>): lines of `key=value`, and an empty line at the end.
 use std::fmt::Write;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV6};
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -9,6 +9,7 @@ use zeroize::Zeroizing;
 
 use super::configure::{DeviceChange, DeviceState, PeerChange, PeerState, PrefixChange};
 use super::keys::{KeyText, PublicKey};
+use super::wg_quick::host_port;
 use crate::networks;
 
 /// The longest request that is read. A peer with ten prefixes takes about 600 bytes.
@@ -65,8 +66,8 @@ pub fn request_len(received: &[u8], searched: usize) -> Option<usize> {
     }
 }
 
-/// Reads one request.
-pub fn parse_request(text: &str) -> Result<Request, RequestError> {
+/// Reads one request. `index` finds the number of an interface by its name, which an address of the link has as its zone.
+pub fn parse_request(text: &str, index: &dyn Fn(&str) -> Option<u32>) -> Result<Request, RequestError> {
     let mut lines = text.lines().enumerate().take_while(|(_, line)| !line.is_empty());
     match lines.next() {
         Some((_, first @ ("get=1" | "report=1"))) => match lines.next() {
@@ -78,7 +79,7 @@ pub fn parse_request(text: &str) -> Result<Request, RequestError> {
             let mut change = DeviceChange::default();
             for (at, line) in lines {
                 let (key, value) = line.split_once('=').ok_or(RequestError::NoValue { line: at + 1 })?;
-                set(&mut change, key, value).map_err(|wrong| match wrong {
+                set(&mut change, key, value, index).map_err(|wrong| match wrong {
                     Wrong::Key => RequestError::UnknownKey { line: at + 1, key: key_of(line) },
                     Wrong::Value => RequestError::Value { line: at + 1, key: key_of(line) },
                 })?;
@@ -99,12 +100,16 @@ enum Wrong {
     Value,
 }
 
-fn set(change: &mut DeviceChange, key: &str, value: &str) -> Result<(), Wrong> {
+fn set(change: &mut DeviceChange, key: &str, value: &str, index: &dyn Fn(&str) -> Option<u32>) -> Result<(), Wrong> {
     if key == "public_key" {
         change.peers.push(PeerChange::new(PublicKey::from_hex(value).ok_or(Wrong::Value)?));
         return Ok(());
     }
     match change.peers.last_mut() {
+        Some(peer) if key == "endpoint" => {
+            peer.endpoint = Some(endpoint(value, index).ok_or(Wrong::Value)?);
+            Ok(())
+        }
         Some(peer) => set_peer(peer, key, value),
         None => set_device(change, key, value),
     }
@@ -126,7 +131,8 @@ fn set_peer(peer: &mut PeerChange, key: &str, value: &str) -> Result<(), Wrong> 
         "remove" => peer.remove = is_true(value)?,
         "update_only" => peer.update_only = is_true(value)?,
         "preshared_key" => peer.preshared_key = Some(secret(value)?),
-        "endpoint" => peer.endpoint = Some(number::<SocketAddr>(value)?),
+        // Not in the protocol: a name that is looked up here.
+        "endpoint_name" => peer.endpoint_name = Some(host_port(value).map_err(|_| Wrong::Value)?),
         "persistent_keepalive_interval" => peer.persistent_keepalive_s = Some(number(value)?),
         "replace_allowed_ips" => peer.replace_allowed_ips = is_true(value)?,
         "allowed_ip" => peer.allowed_ips.push(match value.strip_prefix('-') {
@@ -139,6 +145,16 @@ fn set_peer(peer: &mut PeerChange, key: &str, value: &str) -> Result<(), Wrong> 
         _ => return Err(Wrong::Key),
     }
     Ok(())
+}
+
+/// An address with a port. The zone of an IPv6 address is a number, or the name of an interface.
+fn endpoint(value: &str, index: &dyn Fn(&str) -> Option<u32>) -> Option<SocketAddr> {
+    if let Ok(address) = value.parse() {
+        return Some(address);
+    }
+    let (ip, rest) = value.strip_prefix('[')?.split_once('%')?;
+    let (zone, port) = rest.rsplit_once("]:")?;
+    Some(SocketAddrV6::new(ip.parse().ok()?, port.parse().ok()?, 0, index(zone)?).into())
 }
 
 fn secret<K: KeyText>(value: &str) -> Result<K, Wrong> {
@@ -202,6 +218,7 @@ fn write_peer_change(text: &mut String, peer: &PeerChange) {
         line(text, "preshared_key", key.to_hex().as_str());
     }
     peer.endpoint.iter().for_each(|endpoint| line(text, "endpoint", endpoint));
+    peer.endpoint_name.iter().for_each(|name| line(text, "endpoint_name", name));
     peer.persistent_keepalive_s.iter().for_each(|s| line(text, "persistent_keepalive_interval", s));
     for prefix in &peer.allowed_ips {
         match prefix {
@@ -267,7 +284,12 @@ mod tests {
 
     use super::super::keys::{PresharedKey, PrivateKey};
     use super::super::link::{PeerId, Traffic};
+    use super::super::wg_quick::HostPort;
     use super::*;
+
+    fn parse(text: &str) -> Result<Request, RequestError> {
+        parse_request(text, &|name| (name == "eth0").then_some(3))
+    }
 
     fn prefix() -> impl Strategy<Value = IpNet> {
         let v4 = (any::<[u8; 4]>(), 0u8..=32).prop_map(|(ip, len)| IpNet::new_assert(ip.into(), len).trunc());
@@ -284,15 +306,21 @@ mod tests {
 
     fn peer_change() -> impl Strategy<Value = PeerChange> {
         let prefixes = prop::collection::vec((prefix(), any::<bool>()), 0..4);
-        let optional =
-            (prop::option::of(any::<[u8; 32]>()), prop::option::of(endpoint()), prop::option::of(any::<u16>()));
+        let name = ("[a-z]{1,9}([.][a-z]{1,5})?|fe80::1%[a-z]{1,5}", any::<u16>());
+        let name = name.prop_map(|(host, port)| HostPort { host, port });
+        let optional = (
+            prop::option::of(any::<[u8; 32]>()),
+            (prop::option::of(endpoint()), prop::option::of(name)),
+            prop::option::of(any::<u16>()),
+        );
         (any::<[u8; 32]>(), any::<(bool, bool, bool)>(), optional, prefixes).prop_map(
-            |(key, (remove, update_only, replace_allowed_ips), (preshared, endpoint, keepalive), prefixes)| {
+            |(key, (remove, update_only, replace_allowed_ips), (preshared, (endpoint, name), keepalive), prefixes)| {
                 PeerChange {
                     remove,
                     update_only,
                     preshared_key: preshared.map(PresharedKey::new),
                     endpoint,
+                    endpoint_name: name,
                     persistent_keepalive_s: keepalive,
                     replace_allowed_ips,
                     allowed_ips: prefixes
@@ -315,7 +343,7 @@ mod tests {
             let change = DeviceChange { private_key, listen_port, fwmark, replace_peers, peers };
             let text = write_change(&change);
             prop_assert_eq!(request_len(text.as_bytes(), 0), Some(text.len()));
-            prop_assert_eq!(parse_request(&text), Ok(Request::Set(change)));
+            prop_assert_eq!(parse(&text), Ok(Request::Set(change)));
         }
 
         #[test]
@@ -341,7 +369,7 @@ mod tests {
             let body = text.strip_suffix("errno=0\n\n").unwrap();
             let settings: String = body.split_inclusive('\n')
                 .filter(|line| !["last_handshake", "tx_bytes", "rx_bytes"].iter().any(|key| line.starts_with(key))).collect();
-            let Ok(Request::Set(change)) = parse_request(&format!("set=1\n{settings}\n")) else { panic!("{settings}") };
+            let Ok(Request::Set(change)) = parse(&format!("set=1\n{settings}\n")) else { panic!("{settings}") };
             prop_assert_eq!(change.private_key, private_key);
             prop_assert_eq!((change.listen_port.unwrap_or(0), change.fwmark.unwrap_or(0)), (listen_port, fwmark));
             for (change, state) in change.peers.iter().zip(&state.peers) {
@@ -356,7 +384,7 @@ mod tests {
 
         #[test]
         fn any_text_is_read_or_refused(text in "(get=1\n|set=1\n)?([a-z_]{0,20}=?[-0-9a-f/.:]{0,70}\n){0,5}\n?") {
-            let _ = parse_request(&text);
+            let _ = parse(&text);
             let _ = request_len(text.as_bytes(), 0);
         }
     }
@@ -379,10 +407,12 @@ mod tests {
             ("set=1\nendpoint=1.2.3.4:5\n\n", unknown(2, "endpoint")),
             (&format!("set=1\npublic_key={key}\nlisten_port=1\n\n"), unknown(3, "listen_port")),
             (&format!("set=1\npublic_key={key}\nendpoint=localhost:1\n\n"), value(3, "endpoint")),
+            (&format!("set=1\npublic_key={key}\nendpoint=[fe80::1%eth1]:1\n\n"), value(3, "endpoint")),
+            (&format!("set=1\npublic_key={key}\nendpoint_name=a:b:1\n\n"), value(3, "endpoint_name")),
             (&format!("set=1\npublic_key={key}\nallowed_ip=10.0.0.0/33\n\n"), value(3, "allowed_ip")),
             (&format!("set=1\npublic_key={key}\nprotocol_version=2\n\n"), value(3, "protocol_version")),
         ] {
-            assert_eq!(parse_request(text), expected, "{text}");
+            assert_eq!(parse(text), expected, "{text}");
         }
         assert_eq!(RequestError::UnknownRequest.errno(), -71);
         assert_eq!(answer(value(2, "x").map_or_else(|error| error.errno(), |_: Request| 0)), "errno=-22\n\n");
@@ -396,10 +426,19 @@ mod tests {
     }
 
     #[test]
+    fn an_address_of_the_link_has_its_interface_by_name_or_number() {
+        for (written, read) in [("[fe80::1%eth0]:51820", "[fe80::1%3]:51820"), ("[fe80::1%7]:1", "[fe80::1%7]:1")] {
+            let text = format!("set=1\npublic_key={}\nendpoint={written}\n\n", "0".repeat(64));
+            let Ok(Request::Set(change)) = parse(&text) else { panic!("{text}") };
+            assert_eq!(change.peers[0].endpoint, read.parse().ok());
+        }
+    }
+
+    #[test]
     fn values_as_wg_writes_them() {
         let key = "0".repeat(64);
         let text = format!("set=1\nfwmark=\npublic_key={key}\nallowed_ip=10.1.2.3/8\nallowed_ip=-fd00::1\n\n");
-        let Ok(Request::Set(change)) = parse_request(&text) else { panic!() };
+        let Ok(Request::Set(change)) = parse(&text) else { panic!() };
         assert_eq!(change.fwmark, Some(0));
         let prefix = |text: &str| text.parse::<IpNet>().unwrap();
         let expected = [PrefixChange::Add(prefix("10.0.0.0/8")), PrefixChange::Remove(prefix("fd00::1/128"))];

@@ -1,5 +1,6 @@
 //! Files of `wg-quick`: the interface with its addresses and hooks, and the peers.
-use std::net::{IpAddr, SocketAddr};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 
@@ -62,10 +63,24 @@ pub struct QuickPeer {
 /// An endpoint as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
-    /// An address, or a name that the caller resolves.
+    /// An address, perhaps with a zone, or a name that the caller resolves.
     pub host: String,
     #[allow(missing_docs)]
     pub port: u16,
+}
+
+impl HostPort {
+    /// Whether its address may be another one later: it is a name, or the name of an interface is in it.
+    pub fn is_name(&self) -> bool {
+        self.host.parse::<IpAddr>().is_err()
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
 }
 
 /// A line that cannot be used.
@@ -279,7 +294,7 @@ fn keepalive(text: &str) -> Result<u16, ValueError> {
     })
 }
 
-fn host_port(text: &str) -> Result<HostPort, ValueError> {
+pub(super) fn host_port(text: &str) -> Result<HostPort, ValueError> {
     let invalid = || {
         let what = format!("{} is not an endpoint", quote(text));
         ValueError::new(what, "write it as vpn.example.com:51820, 192.0.2.1:51820 or [2001:db8::1]:51820")
@@ -287,10 +302,17 @@ fn host_port(text: &str) -> Result<HostPort, ValueError> {
     let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
     let port = port.parse().map_err(|_| invalid())?;
     let host = match host.strip_prefix('[') {
-        Some(rest) => rest.strip_suffix(']').filter(|ip| ip.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6())),
+        Some(rest) => rest.strip_suffix(']').filter(|host| is_ipv6(host)),
         None => Some(host).filter(|host| !host.is_empty() && !host.contains([':', ' ', '[', ']', '/'])),
     };
     Ok(HostPort { host: host.ok_or_else(invalid)?.to_owned(), port })
+}
+
+/// An IPv6 address, perhaps with a zone, which is the name or the number of an interface.
+fn is_ipv6(host: &str) -> bool {
+    let (ip, zone) = host.split_once('%').map_or((host, None), |(ip, zone)| (ip, Some(zone)));
+    let is_zone = |zone: &str| !zone.is_empty() && !zone.contains(|c: char| c.is_whitespace() || "[]/%".contains(c));
+    ip.parse::<Ipv6Addr>().is_ok() && zone.is_none_or(is_zone)
 }
 
 impl QuickConfig {
@@ -301,11 +323,12 @@ impl QuickConfig {
     }
 
     /// The change that gives a device this configuration. `resolve` finds the address of an endpoint; where it finds none, the
-    /// peer has none until one is set or the peer is heard of.
+    /// peer has none until one is set, its name is found, or the peer is heard of.
     pub fn device_change(&self, mut resolve: impl FnMut(&HostPort) -> Option<SocketAddr>) -> DeviceChange {
         let peers = self.peers.iter().map(|peer| PeerChange {
             preshared_key: peer.preshared_key.clone(),
             endpoint: peer.endpoint.as_ref().and_then(&mut resolve),
+            endpoint_name: peer.endpoint.clone().filter(HostPort::is_name),
             persistent_keepalive_s: peer.persistent_keepalive_s,
             replace_allowed_ips: true,
             allowed_ips: peer.allowed_ips.iter().copied().map(PrefixChange::Add).collect(),
@@ -358,10 +381,31 @@ mod tests {
         assert_eq!(second.endpoint, Some(HostPort { host: "2001:db8::1".to_owned(), port: 1 }));
         let change =
             config.device_change(|endpoint| endpoint.host.parse().ok().map(|ip: IpAddr| (ip, endpoint.port).into()));
-        assert_eq!(change.peers[0].endpoint, None);
+        assert_eq!((change.peers[0].endpoint, &change.peers[0].endpoint_name), (None, &first.endpoint));
+        assert_eq!(change.peers[1].endpoint_name, None, "an address stays what it is");
         assert_eq!(change.peers[1].endpoint, Some("[2001:db8::1]:1".parse().unwrap()));
         assert!(change.replace_peers && change.peers[0].replace_allowed_ips);
         assert_eq!(change.peers[0].allowed_ips.len(), 2);
+    }
+
+    #[test]
+    fn an_endpoint_is_written_as_it_is_read() {
+        for (text, host, is_name) in [
+            ("vpn.example.com:1", "vpn.example.com", true),
+            ("192.0.2.1:65535", "192.0.2.1", false),
+            ("[2001:db8::1]:1", "2001:db8::1", false),
+            ("[fe80::1%eth0.7]:1", "fe80::1%eth0.7", true),
+            ("[fe80::1%3]:1", "fe80::1%3", true),
+        ] {
+            let endpoint = host_port(text).unwrap();
+            assert_eq!((endpoint.host.as_str(), endpoint.is_name()), (host, is_name));
+            assert_eq!(endpoint.to_string(), text);
+        }
+        for text in
+            ["[fe80::1%]:1", "[fe80::1%a b]:1", "[fe80::1%a%b]:1", "fe80::1%eth0:1", "[192.0.2.1%eth0]:1", "a:b:1"]
+        {
+            assert!(host_port(text).is_err(), "{text}");
+        }
     }
 
     #[test]

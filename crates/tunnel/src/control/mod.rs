@@ -10,20 +10,21 @@ pub mod report;
 mod uapi;
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime};
 
-use parshall_core::tunnel::{Device, DeviceChange, DeviceState, DropCause, Output};
-use parshall_sys::eventfd;
+use parshall_core::tunnel::{Device, DeviceChange, DeviceState, DropCause, Lookup, Ns, Output};
+use parshall_sys::{eventfd, link};
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
 use self::report::Report;
 use crate::counters::Counters;
+use crate::names::Resolver;
 
 /// Peers of a change that are carried out before packets have their turn again. Each takes some microseconds, and packets would
 /// wait a second for a file of some hundred thousand.
@@ -34,6 +35,8 @@ enum Request {
     State(oneshot::Sender<State>),
     /// The answer is 0 or a negative errno, as in the protocol.
     Change(Box<DeviceChange>, oneshot::Sender<i32>),
+    /// A name was looked up. Nobody waits.
+    Resolved(Lookup, Vec<SocketAddr>),
 }
 
 /// What the thread that owns the device knows at one moment.
@@ -93,7 +96,10 @@ impl Drop for Control {
 pub fn channel() -> io::Result<(DeviceOwner, Requests)> {
     let wake = Arc::new(eventfd::new()?);
     let (outbox, inbox) = mpsc::channel();
-    Ok((DeviceOwner { outbox, wake: Arc::clone(&wake) }, Requests { inbox, wake, current: None }))
+    let owner = DeviceOwner { outbox, wake: Arc::clone(&wake) };
+    let asker = owner.clone();
+    let resolver = Resolver::new(move |lookup, addresses| asker.put(Request::Resolved(lookup, addresses)));
+    Ok((owner, Requests { inbox, wake, current: None, resolver }))
 }
 
 /// The thread that owns the device, as the control thread sees it.
@@ -115,9 +121,14 @@ impl DeviceOwner {
     /// None once the thread that owns the device has ended.
     async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        self.outbox.send(request(reply)).ok()?;
-        eventfd::signal(&self.wake);
+        self.put(request(reply));
         answer.await.ok()
+    }
+
+    fn put(&self, request: Request) {
+        if self.outbox.send(request).is_ok() {
+            eventfd::signal(&self.wake);
+        }
     }
 }
 
@@ -142,6 +153,7 @@ pub struct Requests {
     wake: Arc<OwnedFd>,
     /// What is left of a long change, and its client.
     current: Option<(Box<DeviceChange>, oneshot::Sender<i32>)>,
+    resolver: Resolver<Lookup>,
 }
 
 impl Requests {
@@ -150,12 +162,18 @@ impl Requests {
         self.wake.as_fd()
     }
 
+    /// Looks a name up. [`Requests::fd`] is readable when there is an answer.
+    pub fn look_up(&mut self, lookup: Lookup) {
+        self.resolver.look_up(lookup.name.clone(), lookup);
+    }
+
     /// Carries out requests: at most one for each of the [`uapi::CLIENTS_MAX`] clients, and of a long change a part, after which
     /// [`Requests::fd`] is readable again. `listen` has the sockets listen on a
     /// port (0 for one that the kernel chooses) and mark what they send, and returns the port; where it fails, nothing of the
     /// request is carried out. A tick of the device is due then.
     pub fn serve(
         &mut self,
+        now: Ns,
         device: &mut Device,
         out: &mut Output,
         counters: &Counters,
@@ -172,6 +190,7 @@ impl Requests {
                     let _ = reply.send(State { device: device.state(), drops, counters: *counters });
                 }
                 Request::Change(change, reply) => self.current = Some((change, reply)),
+                Request::Resolved(lookup, addresses) => device.resolved(now, &lookup, &addresses, out),
             }
             self.continue_change(device, out, &mut listen);
         }
@@ -211,6 +230,11 @@ fn apply(
     device.configure(change, out);
     tracing::debug!(peers = change.peers.len(), "the configuration was changed");
     Ok(())
+}
+
+/// The number of an interface of this network namespace.
+pub fn interface_index(name: &str) -> Option<u32> {
+    link::index(name).ok()
 }
 
 fn errno(error: &io::Error) -> i32 {

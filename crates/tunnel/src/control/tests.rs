@@ -38,7 +38,7 @@ impl Served {
                 if !fds[1].revents().is_empty() {
                     return sockets;
                 }
-                requests.serve(&mut device, &mut out, &Counters::default(), |port, mark| {
+                requests.serve(0, &mut device, &mut out, &Counters::default(), |port, mark| {
                     if port == TAKEN {
                         return Err(Errno::ADDRINUSE.into());
                     }

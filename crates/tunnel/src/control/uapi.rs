@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use super::report::REPORT_KEY;
-use super::{DeviceOwner, Reporter, errno};
+use super::{DeviceOwner, Reporter, errno, interface_index};
 
 /// Clients that are served at once.
 pub const CLIENTS_MAX: usize = 8;
@@ -66,7 +66,9 @@ async fn converse(mut stream: UnixStream, owner: &DeviceOwner, reporter: &Report
 
 /// Returns the answer, or the negative errno of a request that cannot be read.
 async fn carry_out(request: &[u8], owner: &DeviceOwner, reporter: &Reporter) -> Result<Zeroizing<String>, i32> {
-    let parsed = std::str::from_utf8(request).map_err(|_| RequestError::UnknownRequest).and_then(parse_request);
+    let parsed = std::str::from_utf8(request)
+        .map_err(|_| RequestError::UnknownRequest)
+        .and_then(|text| parse_request(text, &interface_index));
     let ended = -Errno::IO.raw_os_error();
     match parsed {
         Ok(Request::Get) => Ok(write_state(&owner.state().await.ok_or(ended)?.device)),

@@ -375,6 +375,102 @@ fn data_without_an_answer_begins_a_handshake() {
 }
 
 #[test]
+fn a_name_is_asked_for_until_it_is_found_and_the_handshake_begins_at_once() {
+    let (mut a, mut b) = pair_with(Limits::default());
+    let name = HostPort { host: "vpn.example.com".to_owned(), port: 51820 };
+    a.configure(DeviceChange { replace_peers: true, ..DeviceChange::default() });
+    a.change_peer(PeerChange {
+        endpoint_name: Some(name.clone()),
+        persistent_keepalive_s: Some(25),
+        allowed_ips: vec![PrefixChange::Add(IpNet::new_assert([10, 0, 0, 2].into(), 32))],
+        ..PeerChange::new(b.key.public())
+    });
+    let (mut now, mut asked) = (SECOND, Vec::new());
+    while asked.len() < 4 {
+        let next = a.tick(now).unwrap();
+        assert!(next > now, "the device does not spin");
+        if let Some(lookup) = a.out.lookups.pop() {
+            asked.push(now / SECOND);
+            if asked.len() < 4 {
+                a.device.resolved(now, &lookup, &[], &mut a.out);
+            } else {
+                a.device.resolved(now, &lookup, &[b.endpoint.remote], &mut a.out);
+            }
+        } else {
+            now = next;
+        }
+    }
+    assert_eq!(asked, [1, 2, 4, 8]);
+    assert_eq!(a.device.deadline(), Some(0), "the keepalive is due");
+    a.tick(now);
+    assert_eq!(exchange(now, &mut a, &mut b), 3);
+}
+
+#[test]
+fn a_name_is_asked_for_when_handshakes_go_unanswered() {
+    let (mut a, mut b) = pair_with(Limits::default());
+    let name = HostPort { host: "vpn.example.com".to_owned(), port: 51820 };
+    let change = PeerChange { endpoint_name: Some(name), ..PeerChange::new(b.key.public()) };
+    a.change_peer(PeerChange { endpoint: Some(b.endpoint.remote), ..change.clone() });
+    let _ = a.send(0, &packet(1, 2, b""));
+    exchange(0, &mut a, &mut b);
+    a.tick(100 * SECOND);
+    assert_eq!(a.out.lookups, [], "the peer answers");
+
+    // The peer has moved: the session ends, and an initiation goes unanswered.
+    let moved = Endpoint::from(address("198.51.100.7:51820"));
+    let _ = a.send(200 * SECOND, &packet(1, 2, b""));
+    a.take_messages();
+    let retry = 200 * SECOND + REKEY_TIMEOUT + JITTER_MAX;
+    a.tick(retry);
+    let lookup = a.out.lookups.pop().expect("a question");
+    assert_eq!(a.link().endpoint().unwrap().remote, b.endpoint.remote, "it is tried meanwhile");
+    a.device.resolved(retry, &lookup, &[moved.remote], &mut a.out);
+    a.take_messages();
+    assert_eq!(a.device.deadline(), Some(retry), "the new address is tried at once");
+    a.tick(retry);
+    assert_eq!((a.out.messages[0].to.remote, a.out.lookups.len()), (moved.remote, 0));
+    a.tick(retry + REKEY_TIMEOUT + JITTER_MAX);
+    assert_eq!(a.out.lookups.len(), 1, "the new address has not answered either");
+
+    // Another address that is set takes the place of the name; the same one does not.
+    let lookup = a.out.lookups.pop().unwrap();
+    a.change_peer(PeerChange { endpoint: Some(moved.remote), ..PeerChange::new(b.key.public()) });
+    a.device.resolved(retry, &lookup, &[b.endpoint.remote], &mut a.out);
+    assert_eq!(a.link().endpoint().unwrap().remote, b.endpoint.remote);
+    a.change_peer(PeerChange { endpoint: Some(moved.remote), ..PeerChange::new(b.key.public()) });
+    a.device.resolved(retry, &lookup, &[b.endpoint.remote], &mut a.out);
+    assert_eq!(a.link().endpoint().unwrap().remote, moved.remote);
+}
+
+#[test]
+fn a_name_is_asked_for_when_data_in_a_session_goes_unanswered() {
+    let (mut a, b) = connected();
+    let name = HostPort { host: "vpn.example.com".to_owned(), port: 51820 };
+    a.change_peer(PeerChange { endpoint_name: Some(name), ..PeerChange::new(b.key.public()) });
+    a.send(SECOND, &packet(1, 2, b"x")).unwrap();
+    a.tick(16 * SECOND - 1);
+    assert_eq!(a.out.lookups.len(), 0);
+    a.tick(16 * SECOND + JITTER_MAX);
+    assert_eq!(a.out.lookups.len(), 1);
+}
+
+#[test]
+fn a_peer_that_answers_keeps_its_address_whatever_its_name_says() {
+    let (mut a, mut b) = pair_with(Limits::default());
+    let name = HostPort { host: "vpn.example.com".to_owned(), port: 51820 };
+    a.change_peer(PeerChange { endpoint_name: Some(name), ..PeerChange::new(b.key.public()) });
+    let _ = a.send(0, &packet(1, 2, b""));
+    a.take_messages();
+    let retry = REKEY_TIMEOUT + JITTER_MAX;
+    a.tick(retry);
+    let lookup = a.out.lookups.pop().expect("a question");
+    assert_eq!(exchange(retry, &mut a, &mut b), 3);
+    a.device.resolved(retry, &lookup, &[address("198.51.100.7:51820")], &mut a.out);
+    assert_eq!(a.link().endpoint().unwrap().remote, b.endpoint.remote);
+}
+
+#[test]
 fn persistent_keepalives_begin_at_once_and_keep_their_interval() {
     let (mut a, mut b) = pair_with(Limits::default());
     let key = b.key.public();
