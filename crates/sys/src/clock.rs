@@ -1,4 +1,4 @@
-//! Clocks that the standard library does not offer: CPU time, and CLOCK_MONOTONIC as a number that BPF shares.
+//! Clocks that the standard library does not offer: CPU time, CLOCK_MONOTONIC as a number that BPF shares, and CLOCK_BOOTTIME.
 use rustix::time::ClockId;
 
 fn read(clock: ClockId) -> u64 {
@@ -9,6 +9,11 @@ fn read(clock: ClockId) -> u64 {
 /// CLOCK_MONOTONIC in nanoseconds: the clock of `bpf_ktime_get_ns`.
 pub fn monotonic_ns() -> u64 {
     read(ClockId::Monotonic)
+}
+
+/// CLOCK_BOOTTIME in nanoseconds: as CLOCK_MONOTONIC, but it goes on while the host sleeps.
+pub fn boottime_ns() -> u64 {
+    read(ClockId::Boottime)
 }
 
 /// CPU time of the calling thread in nanoseconds, time in the kernel included.
@@ -44,6 +49,7 @@ mod tests {
         }
         assert!(sum > 0);
         assert!(monotonic_ns() > mono);
+        assert!(boottime_ns() >= mono, "it counts the time asleep too");
         assert!(process_cpu_ns() > 0);
     }
 }

@@ -30,6 +30,7 @@ pub mod perf_probe;
 pub mod perf_sampler;
 pub mod pidfd;
 pub mod privileges;
+pub mod routes;
 mod scheduling;
 pub mod sock_diag;
 pub mod sock_view;

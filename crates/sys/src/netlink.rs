@@ -121,8 +121,13 @@ impl Route {
 impl Route {
     /// Asks for everything of a kind (`RTM_GET...`) and returns the answers without their netlink headers.
     pub fn dump(&mut self, kind: u16, family_header: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        self.ask(Message::new(kind, libc::NLM_F_DUMP as u16, family_header))
+    }
+
+    /// Sends a request and returns its answers, until the end of a dump or the kernel's ACK; its errno becomes the error.
+    pub(crate) fn ask(&mut self, message: Message) -> io::Result<Vec<Vec<u8>>> {
         self.seq += 1;
-        let bytes = Message::new(kind, libc::NLM_F_DUMP as u16, family_header).finish(self.seq);
+        let bytes = message.finish(self.seq);
         // SAFETY: the pointer and length are those of `bytes`, which lives across the call.
         let sent = unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
         if sent < 0 {

@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use arc_swap::{ArcSwap, Guard};
 use parshall_core::tunnel::{
     DATA_OVERHEAD, DataPath, Datagram, DropCause, Endpoint, HEADER_LEN, ICMP_LEN_MAX, Link, Outcome, Plan, Refusal,
-    Superframe, TRAIN_MAX, VirtioHeader, clamp_mss, datagram_len, destination, has_push, join, prepare_first, source,
-    too_big, udp_ports, unreachable,
+    Superframe, TRAIN_MAX, VirtioHeader, clamp_mss, datagram_len, destination, ecn, has_push, join, prepare_first,
+    source, take_mark, too_big, udp_ports, unreachable,
 };
-use parshall_sys::clock::monotonic_ns;
+use parshall_sys::clock::boottime_ns;
 use parshall_sys::tun;
 use parshall_sys::udp_batch::{DATAGRAM_MAX, SEGMENTS_MAX};
 
 use crate::counts::{Count, Counts};
 use crate::sockets::Sockets;
-use crate::trains::Trains;
+use crate::trains::{Target, Trains};
 
 const _: () = assert!(TRAIN_MAX <= SEGMENTS_MAX);
 
@@ -133,20 +133,26 @@ impl Mover {
         destination(packet).and_then(|ip| self.path.routes().get(ip).map(Arc::clone))
     }
 
-    /// Opens datagrams of `segment` bytes, of which the last may be shorter: at most [`SEGMENTS_MAX`].
-    pub fn open(&self, bytes: &mut [u8], segment: usize, from: &Endpoint) -> Opened {
+    /// Opens datagrams of `segment` bytes, of which the last may be shorter: at most [`SEGMENTS_MAX`]. `mark` are their bits of ECN.
+    pub fn open(&self, bytes: &mut [u8], segment: usize, from: &Endpoint, mark: u8) -> Opened {
         let count = bytes.len().div_ceil(segment);
         self.counts.add(Count::DatagramsReceived, count);
         let mut chunks = bytes.chunks_mut(segment);
         let mut batch: [Datagram<'_>; SEGMENTS_MAX] =
             std::array::from_fn(|_| Datagram::new(chunks.next().unwrap_or_default(), from));
-        let attend = self.path.open(monotonic_ns(), &mut batch[..count]);
+        let attend = self.path.open(boottime_ns(), &mut batch[..count]);
         let mut opened = Opened { packets: [(0, 0); SEGMENTS_MAX], found: 0, handshakes: Vec::new(), attend };
         for (n, datagram) in batch[..count].iter_mut().enumerate() {
             match datagram.outcome {
                 Outcome::Packet { len, .. } => {
+                    let packet = &mut datagram.bytes[HEADER_LEN..HEADER_LEN + len];
+                    if !take_mark(packet, mark) {
+                        let link = source(packet).and_then(|ip| self.path.routes().get(ip).map(Arc::clone));
+                        self.path.count_drops(link.as_deref(), DropCause::Congested, 1);
+                        continue;
+                    }
                     if self.settings.clamp_mss {
-                        self.clamp(&mut datagram.bytes[HEADER_LEN..HEADER_LEN + len]);
+                        self.clamp(packet);
                     }
                     opened.packets[opened.found] = (n * segment + HEADER_LEN, len);
                     opened.found += 1;
@@ -165,7 +171,7 @@ impl Mover {
     fn clamp(&self, packet: &mut [u8]) {
         let link = source(packet).and_then(|ip| self.path.routes().get(ip).map(Arc::clone));
         let Some((link, to)) = link.and_then(|link| link.endpoint().map(|to| (link, to))) else { return };
-        let plan = self.plan(&link, &to, DATAGRAM_MAX, monotonic_ns());
+        let plan = self.plan(&link, &to, DATAGRAM_MAX, boottime_ns());
         clamp_mss(packet, plan.inner_mtu.min(self.settings.mtu));
     }
 
@@ -188,7 +194,7 @@ impl Mover {
         link: &Arc<Link>,
         frame: &Superframe<'_>,
     ) -> Result<bool, Refusal> {
-        let now = monotonic_ns();
+        let now = boottime_ns();
         let (packets, len) = (frame.packets(), frame.packet_len());
         let to = link.endpoint().ok_or(Refusal::NoEndpoint)?;
         let plan = self.plan(link, &to, if self.settings.clamp_mss { DATAGRAM_MAX } else { len }, now);
@@ -204,7 +210,8 @@ impl Mover {
         for first in (0..packets).step_by(per_train) {
             let count = per_train.min(packets - first);
             let last_len = if first + count == packets { frame.last_len() } else { len };
-            trains.queue(&self.sockets(), Some(link), &to, stride, |train| {
+            let target = Target { link: Some(Arc::clone(link)), to, ecn: ecn(frame.head()) };
+            trains.queue(&self.sockets(), target, stride, |train| {
                 for n in 0..count {
                     let packet = &mut train[n * stride + HEADER_LEN..];
                     let len = frame.write_packet(first + n, packet);
@@ -251,7 +258,7 @@ impl Mover {
 
     /// Drops a frame that is no peer's, or whose peer has no address, and tells its sender that the host is unreachable.
     fn refuse(&self, link: Option<&Link>, frame: &Superframe<'_>) {
-        let now = monotonic_ns();
+        let now = boottime_ns();
         let (cause, may_tell) = match link {
             Some(link) => (DropCause::NoEndpoint, link.path().may_send_message(now)),
             None => (DropCause::NoPeer, self.path.may_send_message(now)),

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use parshall_core::tunnel::{DataPath, DropCause, Endpoint, Link, VIRTIO_HEADER_LEN};
+use parshall_core::tunnel::{DataPath, DropCause, Endpoint, VIRTIO_HEADER_LEN};
 use parshall_sys::epoll::{Epoll, Events, READABLE};
 use parshall_sys::udp_batch::{DatagramBatch, Received};
 
@@ -98,9 +98,9 @@ impl Plain {
         // An error is that of an earlier send to some peer (ECONNREFUSED), and says nothing about this socket.
         let count = self.incoming.receive(self.mover.sockets().of(ipv6).as_fd(), true).unwrap_or(0);
         for slot in 0..count {
-            let Received { segment, peer, local, .. } = self.incoming.received()[slot];
-            let from = Endpoint { remote: peer, local, interface: 0 };
-            self.worker.datagrams(self.incoming.payload_mut(slot), segment, &from);
+            let Received { segment, peer, local, interface, ecn, .. } = self.incoming.received()[slot];
+            let from = Endpoint { remote: peer, local, interface };
+            self.worker.datagrams(self.incoming.payload_mut(slot), segment, &from, ecn);
         }
     }
 }
@@ -152,12 +152,12 @@ impl BatchedTrains {
 impl Trains for BatchedTrains {
     fn queue(
         &mut self,
-        sockets: &Sockets,
-        link: Option<&Arc<Link>>,
-        to: &Endpoint,
+        sockets: &Arc<Sockets>,
+        target: Target,
         segment: usize,
         write: impl FnOnce(&mut [u8]) -> usize,
     ) {
+        let to = &target.to;
         if self.to_v6 != to.remote.is_ipv6() {
             self.flush(sockets);
             self.to_v6 = to.remote.is_ipv6();
@@ -171,13 +171,14 @@ impl Trains for BatchedTrains {
         };
         let bytes = write(self.batch.payload_mut(slot));
         self.batch.begin(Some(&to.remote), to.local, 0);
+        self.batch.set_ecn(target.ecn);
         self.batch.attach(slot, bytes);
         self.batch.end(segment);
-        self.targets.push(Target { link: link.cloned(), to: *to });
+        self.targets.push(target);
     }
 
     /// What cannot be sent is dropped and counted.
-    fn flush(&mut self, sockets: &Sockets) {
+    fn flush(&mut self, sockets: &Arc<Sockets>) {
         let mut next = 0;
         while next < self.batch.messages().len() {
             self.counts.add(Count::SendCalls, 1);

@@ -64,6 +64,12 @@ impl Sockets {
         self.port
     }
 
+    /// The mark of what is sent; 0 for none.
+    pub fn mark(&self) -> u32 {
+        // The kernel fails for no socket of this kind.
+        SockRef::from(self.of(false)).mark().unwrap_or(0)
+    }
+
     fn asking(&self) -> MutexGuard<'_, PerFamily<Option<UdpSocket>>> {
         self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,6 +162,7 @@ fn open(address: SocketAddr, fwmark: u32) -> io::Result<UdpSocket> {
     }
     set_buffers(&socket)?;
     options::report_local_address(socket.as_fd(), address.is_ipv6())?;
+    options::report_ecn(socket.as_fd(), address.is_ipv6())?;
     // Datagrams that the path takes whole, as far as the kernel knows, have DF set; longer ones are sent in fragments. A system may
     // be configured otherwise (ip_no_pmtu_disc).
     if address.is_ipv6() {

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use parshall_core::tunnel::{Endpoint, Link};
+use parshall_core::tunnel::Endpoint;
 use parshall_sys::eventfd;
 use parshall_sys::udp_batch::{DatagramBatch, Received, SEGMENTS_MAX};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,7 +21,7 @@ use crate::counts::Count;
 use crate::mover::{Left, Mover, Opened};
 use crate::plain::{BatchedTrains, FRAME_BYTES, TURN};
 use crate::sockets::Sockets;
-use crate::trains::Trains;
+use crate::trains::{Target, Trains};
 use crate::turns::{Turn, Turns};
 use crate::worker::Worker;
 
@@ -52,19 +52,18 @@ struct InTurn<'a> {
 impl Trains for InTurn<'_> {
     fn queue(
         &mut self,
-        sockets: &Sockets,
-        link: Option<&Arc<Link>>,
-        to: &Endpoint,
+        sockets: &Arc<Sockets>,
+        target: Target,
         segment: usize,
         write: impl FnOnce(&mut [u8]) -> usize,
     ) {
-        if !self.trains.takes(to) {
+        if !self.trains.takes(&target.to) {
             self.flush(sockets);
         }
-        self.trains.queue(sockets, link, to, segment, write);
+        self.trains.queue(sockets, target, segment, write);
     }
 
-    fn flush(&mut self, sockets: &Sockets) {
+    fn flush(&mut self, sockets: &Arc<Sockets>) {
         if !self.trains.is_empty() {
             self.turn.wait();
             self.trains.flush(sockets);
@@ -233,11 +232,11 @@ impl Threads {
             }
             let turn = taking.take();
             for slot in 0..incoming.received().len() {
-                let Received { segment, peer, local, .. } = incoming.received()[slot];
-                let from = Endpoint { remote: peer, local, interface: 0 };
+                let Received { segment, peer, local, interface, ecn, .. } = incoming.received()[slot];
+                let from = Endpoint { remote: peer, local, interface };
                 self.mover.counts().add(Count::MessagesReceived, 1);
                 let chunks = incoming.payload_mut(slot).chunks_mut(segment * SEGMENTS_MAX);
-                let opened = chunks.map(|bytes| self.mover.open(bytes, segment, &from)).collect();
+                let opened = chunks.map(|bytes| self.mover.open(bytes, segment, &from, ecn)).collect();
                 messages.push(Message { from, segment, slot, opened });
             }
             turn.wait();

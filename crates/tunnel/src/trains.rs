@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use parshall_core::tunnel::{DataPath, DropCause, Endpoint, Link};
-use parshall_sys::clock::monotonic_ns;
+use parshall_sys::clock::boottime_ns;
 use parshall_sys::udp_batch::{DatagramBatch, Message};
 use rustix::io::Errno;
 
@@ -14,25 +14,20 @@ use crate::sockets::Sockets;
 /// Trains that wait to be sent. What is queued for one peer is sent in that order.
 pub trait Trains {
     /// Has `write` fill a buffer with datagrams of `segment` bytes, of which the last may be shorter, and return their length.
-    /// They are sent with the next [`Trains::flush`] at the latest. `link` learns what the kernel refuses.
-    fn queue(
-        &mut self,
-        sockets: &Sockets,
-        link: Option<&Arc<Link>>,
-        to: &Endpoint,
-        segment: usize,
-        write: impl FnOnce(&mut [u8]) -> usize,
-    );
+    /// They are sent to `target` with the next [`Trains::flush`] at the latest.
+    fn queue(&mut self, sockets: &Arc<Sockets>, target: Target, segment: usize, write: impl FnOnce(&mut [u8]) -> usize);
 
     /// Sends all that waits.
-    fn flush(&mut self, sockets: &Sockets);
+    fn flush(&mut self, sockets: &Arc<Sockets>);
 }
 
 /// Where a train goes.
 pub struct Target {
-    /// Of the peer, unless it is a handshake message.
+    /// Of the peer, which learns what the kernel refuses, unless it is a handshake message.
     pub link: Option<Arc<Link>>,
     pub to: Endpoint,
+    /// The bits of ECN of its datagrams.
+    pub ecn: u8,
 }
 
 /// Counts messages that were sent.
@@ -62,7 +57,7 @@ pub fn send_failed(
     tracing::debug!(%error, datagrams, to = %to.remote, "a train was refused");
     counts.add(Count::TrainsRefused, 1);
     if let Some(link) = &target.link {
-        let (mtu, now) = (sockets.path_mtu(to), monotonic_ns());
+        let (mtu, now) = (sockets.path_mtu(to), boottime_ns());
         let mut way = link.path();
         way.set_mtu(now, to.remote, mtu);
         way.train_failed(now, to.remote, datagrams, message.segment);

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parshall_core::tunnel::{DataPath, Endpoint, Link, VIRTIO_HEADER_LEN};
+use parshall_core::tunnel::{DataPath, Endpoint, VIRTIO_HEADER_LEN};
 use parshall_sys::udp_batch::DatagramBatch;
 use parshall_sys::uring::{Completion, DATAGRAM_HEADER_LEN, ReadBuffer, Request, Ring, Sizes};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -71,6 +71,8 @@ pub struct Uring {
     tunables: Tunables,
     /// The requests that receive over IPv4 and IPv6.
     receives: [Option<Request>; 2],
+    /// All requests that receive, with their sockets, which stay open until they have ended.
+    receiving: Vec<(Request, Arc<Sockets>)>,
     /// Buffers of reads that the kernel did not let wait, and whether their turn is waited for by poll.
     unread: Vec<ReadBuffer>,
     polls_tun: bool,
@@ -96,6 +98,7 @@ impl Uring {
             trains,
             tunables,
             receives: [None; 2],
+            receiving: Vec::new(),
             unread: Vec::new(),
             polls_tun: false,
             done: Vec::new(),
@@ -115,7 +118,7 @@ impl Uring {
             let wait = if self.trains.others.is_empty() { self.worker.wait() } else { Duration::ZERO };
             self.worker.mover().counts().add(Count::ReceiveCalls, 1);
             self.trains.ring.enter(Some(wait))?;
-            self.trains.reap(&self.worker.mover().sockets());
+            self.trains.reap();
             let mut done = std::mem::replace(&mut self.trains.others, std::mem::take(&mut self.done));
             for completion in done.drain(..) {
                 if completion.tag == STOP {
@@ -136,9 +139,6 @@ impl Uring {
                 Ok(())
             }
             REQUESTS => {
-                // What is queued is for sockets that may be closed now.
-                self.trains.flush(&self.worker.mover().sockets());
-                self.trains.ring.enter(None)?;
                 if self.worker.serve_requests(&mut self.trains) {
                     for family in 0..2 {
                         self.receives[family].into_iter().for_each(|old| self.trains.ring.cancel(old));
@@ -161,20 +161,24 @@ impl Uring {
     }
 
     fn begin_to_receive(&mut self, family: usize) {
-        let sockets = self.worker.mover().sockets();
+        let sockets = Arc::clone(&self.worker.mover().sockets());
         let socket = sockets.receiving(family == 1).map(AsRawFd::as_raw_fd);
         self.receives[family] = socket.map(|fd| self.trains.ring.recv_datagrams(fd, 0, RECEIVE + family as u64));
+        self.receiving.extend(self.receives[family].map(|request| (request, sockets)));
     }
 
     /// Opens what has come to one socket.
     fn receive(&mut self, completion: Completion) -> io::Result<()> {
         for chunk in &completion.chunks {
             let Some((received, payload)) = self.trains.ring.datagrams(chunk) else { continue };
-            let from = Endpoint { remote: received.peer, local: received.local, interface: 0 };
-            self.worker.datagrams(payload, received.segment, &from);
+            let from = Endpoint { remote: received.peer, local: received.local, interface: received.interface };
+            self.worker.datagrams(payload, received.segment, &from, received.ecn);
         }
         self.trains.ring.recycle(completion.chunks);
         let family = (completion.tag - RECEIVE) as usize;
+        if !completion.more {
+            self.receiving.retain(|(request, _)| *request != completion.request);
+        }
         // Requests of replaced sockets end for good.
         if completion.more || self.receives[family] != Some(completion.request) {
             return Ok(());
@@ -229,6 +233,9 @@ fn errno(result: i32) -> Option<Errno> {
 /// A train in flight.
 struct InFlight {
     target: Target,
+    /// Where it leaves. The kernel looks a descriptor up only when a linked send begins: until it has ended, the sockets must stay open,
+    /// or its datagrams would be lost, or would leave by whatever has got the number then.
+    sockets: Arc<Sockets>,
     request: Request,
     /// Of the send; a zero-copy send has one before its buffer comes back.
     result: Option<i32>,
@@ -270,7 +277,7 @@ impl RingTrains {
     }
 
     /// Takes a completion of a send.
-    fn finish(&mut self, completion: Completion, sockets: &Sockets) {
+    fn finish(&mut self, completion: Completion) {
         let slot = &mut self.in_flight[(completion.tag - SEND) as usize];
         let Some(train) = slot else { return };
         if train.result.is_none() {
@@ -278,30 +285,30 @@ impl RingTrains {
             self.unsent -= 1;
         }
         let Some(mut batch) = completion.batch else { return };
-        let InFlight { target, result, .. } = slot.take().expect("found above");
+        let InFlight { target, sockets, result, .. } = slot.take().expect("found above");
         match errno(result.unwrap_or(completion.result)) {
             None => count_sent(&self.counts, &batch.messages()[..1]),
             Some(errno) => {
-                send_failed(&self.counts, &self.path, sockets, &mut batch, 0, &target, &errno.into());
+                send_failed(&self.counts, &self.path, &sockets, &mut batch, 0, &target, &errno.into());
             }
         }
         self.free.push(batch);
     }
 
     /// Waits once for completions.
-    fn wait(&mut self, sockets: &Sockets) {
+    fn wait(&mut self) {
         // An error of the ring shows again when the loop enters it.
         let _ = self.ring.enter(Some(SEND_WAIT));
-        self.reap(sockets);
+        self.reap();
     }
 
     /// Takes all completions that there are. Those of sends come first, because others need their batches.
-    fn reap(&mut self, sockets: &Sockets) {
+    fn reap(&mut self) {
         let mut done = std::mem::take(&mut self.reaped);
         self.ring.reap(&mut done);
         for completion in done.drain(..) {
             if completion.tag >= SEND {
-                self.finish(completion, sockets);
+                self.finish(completion);
             } else {
                 self.others.push(completion);
             }
@@ -310,7 +317,7 @@ impl RingTrains {
     }
 
     /// Waits until the trains in flight have been sent: later ones may not overtake them.
-    fn settle(&mut self, sockets: &Sockets) {
+    fn settle(&mut self) {
         for waited in 0.. {
             if self.unsent == 0 {
                 return;
@@ -320,7 +327,7 @@ impl RingTrains {
                     self.ring.cancel(train.request);
                 }
             }
-            self.wait(sockets);
+            self.wait();
         }
     }
 
@@ -332,9 +339,8 @@ impl RingTrains {
 impl Trains for RingTrains {
     fn queue(
         &mut self,
-        sockets: &Sockets,
-        link: Option<&Arc<Link>>,
-        to: &Endpoint,
+        sockets: &Arc<Sockets>,
+        target: Target,
         segment: usize,
         write: impl FnOnce(&mut [u8]) -> usize,
     ) {
@@ -342,31 +348,32 @@ impl Trains for RingTrains {
             self.flush(sockets);
         }
         while self.free.is_empty() {
-            self.wait(sockets);
+            self.wait();
         }
         let mut batch = self.free.pop().expect("waited for");
         batch.clear();
         let slot = batch.take_slot().expect("a batch has one slot");
         let bytes = write(batch.payload_mut(slot));
-        batch.begin(Some(&to.remote), to.local, 0);
+        batch.begin(Some(&target.to.remote), target.to.local, 0);
+        batch.set_ecn(target.ecn);
         batch.attach(slot, bytes);
         batch.end(segment);
-        self.waiting.push((batch, Target { link: link.cloned(), to: *to }));
+        self.waiting.push((batch, target));
     }
 
     /// Queues the sends in the ring, which is entered at the end of the turn.
-    fn flush(&mut self, sockets: &Sockets) {
+    fn flush(&mut self, sockets: &Arc<Sockets>) {
         if self.waiting.is_empty() {
             return;
         }
-        self.settle(sockets);
+        self.settle();
         self.counts.add(Count::SendCalls, 1);
         let count = self.waiting.len();
         for (n, (batch, target)) in self.waiting.drain(..).enumerate() {
             let slot = self.in_flight.iter().position(Option::is_none).expect("there are as many slots as batches");
             let fd = Self::fd(sockets, &target.to);
             let request = self.ring.send_message(fd, batch, n + 1 < count, self.zero_copy, SEND + slot as u64);
-            self.in_flight[slot] = Some(InFlight { target, request, result: None });
+            self.in_flight[slot] = Some(InFlight { target, sockets: Arc::clone(sockets), request, result: None });
             self.unsent += 1;
         }
     }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parshall_core::tunnel::{
-    Device, DeviceChange, DropCause, Endpoint, Event, Link, Output, PeerId, QUEUED_PACKETS_MAX, Refusal, Superframe,
-    Time, VirtioHeader,
+    Device, DeviceChange, DropCause, Endpoint, Event, Link, NOT_ECT, Output, PeerId, QUEUED_PACKETS_MAX, Refusal,
+    Superframe, Time, VirtioHeader,
 };
-use parshall_sys::clock::monotonic_ns;
+use parshall_sys::clock::boottime_ns;
 use parshall_sys::tun;
 use parshall_sys::udp_batch::SEGMENTS_MAX;
 
@@ -19,7 +19,7 @@ use crate::control::Requests;
 use crate::counts::Count;
 use crate::mover::{Left, Mover, Opened, Settings, packet, parse};
 use crate::sockets::Sockets;
-use crate::trains::Trains;
+use crate::trains::{Target, Trains};
 
 /// A loop waits no longer than this.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
@@ -37,7 +37,7 @@ pub struct Worker {
 
 fn time() -> Time {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Time { now: monotonic_ns(), unix }
+    Time { now: boottime_ns(), unix }
 }
 
 impl Worker {
@@ -71,7 +71,7 @@ impl Worker {
         let Some(requests) = &mut self.requests else { return false };
         trains.flush(&self.mover.sockets());
         let (mover, mut replaced) = (&self.mover, false);
-        requests.serve(monotonic_ns(), &mut self.device, &mut self.out, &mover.counts().read(), |port, fwmark| {
+        requests.serve(boottime_ns(), &mut self.device, &mut self.out, &mover.counts().read(), |port, fwmark| {
             replaced |= mover.listen(port, fwmark)?;
             Ok(mover.sockets().port())
         });
@@ -85,13 +85,13 @@ impl Worker {
 
     /// How long the loop may wait for packets.
     pub fn wait(&self) -> Duration {
-        let wait = self.device.deadline().map_or(u64::MAX, |due| due.saturating_sub(monotonic_ns()));
+        let wait = self.device.deadline().map_or(u64::MAX, |due| due.saturating_sub(boottime_ns()));
         Duration::from_nanos(wait).min(WAIT_MAX)
     }
 
     /// Does what is due by time, and sends all that waits. A loop calls it before it waits.
     pub fn end_turn(&mut self, trains: &mut impl Trains) {
-        if self.device.deadline().is_some_and(|due| due <= monotonic_ns()) {
+        if self.device.deadline().is_some_and(|due| due <= boottime_ns()) {
             self.see_state();
             self.device.tick(time(), &mut self.out);
         }
@@ -155,11 +155,12 @@ impl Worker {
         link.set_waiting(true);
     }
 
-    /// Opens datagrams of `segment` bytes, of which the last may be shorter, and writes their packets to the TUN device.
-    pub fn datagrams(&mut self, bytes: &mut [u8], segment: usize, from: &Endpoint) {
+    /// Opens datagrams of `segment` bytes, of which the last may be shorter, and writes their packets to the TUN device. `mark` are
+    /// their bits of ECN.
+    pub fn datagrams(&mut self, bytes: &mut [u8], segment: usize, from: &Endpoint, mark: u8) {
         self.mover.counts().add(Count::MessagesReceived, 1);
         for bytes in bytes.chunks_mut(segment * SEGMENTS_MAX) {
-            let opened = self.mover.open(bytes, segment, from);
+            let opened = self.mover.open(bytes, segment, from, mark);
             self.finish_datagrams(bytes, &opened, from);
             self.mover.write(bytes, &opened);
         }
@@ -183,7 +184,8 @@ impl Worker {
         while !(self.out.messages.is_empty() && self.out.events.is_empty()) {
             for message in self.out.messages.drain(..) {
                 let bytes = message.bytes();
-                trains.queue(&self.mover.sockets(), None, &message.to, bytes.len(), |buffer| {
+                let target = Target { link: None, to: message.to, ecn: NOT_ECT };
+                trains.queue(&self.mover.sockets(), target, bytes.len(), |buffer| {
                     buffer[..bytes.len()].copy_from_slice(bytes);
                     bytes.len()
                 });

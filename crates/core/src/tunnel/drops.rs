@@ -28,6 +28,8 @@ pub enum DropCause {
     RateLimited,
     /// A handshake of a peer while the interface is down.
     InterfaceDown,
+    /// A router on the way was congested and marked the datagram, and the sender of its packet does not use such marks (RFC 6040).
+    Congested,
     /// A frame of the TUN device that contradicts its header.
     BadFrame,
     /// A packet for an address that is no peer's.
@@ -54,7 +56,7 @@ pub enum DropCause {
 
 impl DropCause {
     /// All causes, in the order of their numbers.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::NotWireguard,
         Self::UnknownSession,
         Self::ExpiredSession,
@@ -66,6 +68,7 @@ impl DropCause {
         Self::NoCookie,
         Self::RateLimited,
         Self::InterfaceDown,
+        Self::Congested,
         Self::BadFrame,
         Self::NoPeer,
         Self::NoEndpoint,
@@ -93,6 +96,7 @@ impl DropCause {
             Self::NoCookie => "no-cookie",
             Self::RateLimited => "rate-limited",
             Self::InterfaceDown => "interface-down",
+            Self::Congested => "congested",
             Self::BadFrame => "bad-frame",
             Self::NoPeer => "no-peer",
             Self::NoEndpoint => "no-endpoint",

@@ -31,6 +31,15 @@ pub struct Endpoint {
     pub interface: u32,
 }
 
+impl Endpoint {
+    /// Whether datagrams may go on leaving from `local`. `leaves_by` is the interface by which the routes send them from there, or `None`
+    /// if no route does. Where the peer's datagrams came in by another one, the host has moved to another network, and the first one may
+    /// lead nowhere. The kernel has the same rule (`send4()`, drivers/net/wireguard/socket.c).
+    pub fn local_holds(&self, leaves_by: Option<u32>) -> bool {
+        self.local.is_none() || leaves_by.is_some_and(|by| self.interface == 0 || by == self.interface)
+    }
+}
+
 impl From<SocketAddr> for Endpoint {
     fn from(remote: SocketAddr) -> Self {
         Self { remote, local: None, interface: 0 }
@@ -260,8 +269,10 @@ impl Link {
 
     /// Datagrams are sent from whichever address the route chooses, until the peer writes to one again.
     pub fn forget_local_address(&self) {
-        if let Some(Endpoint { remote, local: Some(_), .. }) = self.endpoint() {
-            self.roam(&Endpoint::from(remote));
+        let seen = self.endpoint.load();
+        if let Some(Endpoint { remote, local: Some(_), .. }) = seen.as_deref() {
+            // A datagram may have come from elsewhere meanwhile.
+            self.endpoint.compare_and_swap(&seen, Some(Arc::new(Endpoint::from(*remote))));
         }
     }
 
@@ -420,5 +431,24 @@ impl Link {
     #[cfg(test)]
     pub(super) fn current(&self) -> Option<Arc<Session>> {
         self.keypairs().current.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_local_address_holds_while_the_route_leads_out_where_datagrams_came_in() {
+        let endpoint = |local: Option<&str>, interface| Endpoint {
+            remote: "192.0.2.1:1".parse().expect("an address"),
+            local: local.map(|ip| ip.parse().expect("an address")),
+            interface,
+        };
+        assert!(endpoint(Some("10.0.0.1"), 3).local_holds(Some(3)));
+        assert!(!endpoint(Some("10.0.0.1"), 3).local_holds(Some(4)), "another network");
+        assert!(!endpoint(Some("10.0.0.1"), 3).local_holds(None), "no route, or no address of this host any more");
+        assert!(endpoint(Some("10.0.0.1"), 0).local_holds(Some(4)), "it is not known where they came in");
+        assert!(endpoint(None, 3).local_holds(Some(4)), "the route chooses already");
     }
 }

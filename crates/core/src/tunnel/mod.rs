@@ -29,6 +29,7 @@ mod crypto;
 mod data_path;
 mod device;
 mod drops;
+mod ecn;
 mod icmp;
 mod index;
 mod keys;
@@ -55,6 +56,7 @@ pub use configure::{DeviceChange, DeviceState, PeerChange, PeerState, PrefixChan
 pub use data_path::{DataPath, Datagram, Outcome, Routes, destination, source, udp_ports};
 pub use device::{Device, Event, Limits, Lookup, Outgoing, Output};
 pub use drops::{DropCause, Drops};
+pub use ecn::{NOT_ECT, ecn, take_mark};
 pub use icmp::{ICMP_LEN_MAX, too_big, unreachable};
 pub use keys::{KeyText, PresharedKey, PrivateKey, PublicKey};
 pub use link::{Endpoint, Link, PeerId, Refusal, Traffic};

@@ -7,6 +7,7 @@ mod common;
 
 mod ends;
 mod interop;
+mod moves;
 mod namespaces;
 mod operators;
 mod soak;

@@ -37,7 +37,7 @@ impl Deref for End {
 
 impl End {
     /// `wg show INTERFACE WHAT`.
-    fn wg(&self, what: &str) -> String {
+    pub fn wg(&self, what: &str) -> String {
         self.host.wg(&format!("show {} {what}", self.interface))
     }
 

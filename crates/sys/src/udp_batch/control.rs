@@ -2,7 +2,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The buffer for the control messages of one datagram, aligned as `cmsghdr` requires. The most that arrives is an IPv6
-/// pktinfo (40 bytes) and a segment size (24).
+/// pktinfo (40 bytes), a segment size and a traffic class (24 each).
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(crate) struct Control(pub(crate) [u8; Control::BYTES]);
@@ -19,7 +19,14 @@ pub(crate) struct Ancillary {
     pub(crate) segment: Option<usize>,
     /// The local address that the datagram was sent to.
     pub(crate) local: Option<IpAddr>,
+    /// The index of the interface that it came in by; 0 if it is unknown.
+    pub(crate) interface: u32,
+    /// The two bits of ECN.
+    pub(crate) ecn: u8,
 }
+
+/// The bits of ECN in a type of service or a traffic class (RFC 3168).
+const ECN_MASK: u8 = 3;
 
 /// Reads the control messages of a header that the kernel has filled in.
 pub(crate) fn read(header: &libc::msghdr) -> Ancillary {
@@ -43,12 +50,22 @@ pub(crate) fn read(header: &libc::msghdr) -> Ancillary {
                 let info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
                 // spec_dst is the local address even when the datagram went to a broadcast or multicast one.
                 found.local = Some(IpAddr::V4(Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes())));
+                found.interface = info.ipi_ifindex as u32;
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if bytes >= size_of::<libc::in6_pktinfo>() => {
                 // SAFETY: the message holds at least an in6_pktinfo, as just checked.
                 let info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
                 let ip = Ipv6Addr::from(info.ipi6_addr.s6_addr);
                 found.local = (!ip.is_multicast()).then_some(IpAddr::V6(ip));
+                found.interface = info.ipi6_ifindex;
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) if bytes >= 1 => {
+                // SAFETY: the message holds at least a byte, as just checked.
+                found.ecn = unsafe { *data } & ECN_MASK;
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) if bytes >= size_of::<libc::c_int>() => {
+                // SAFETY: the message holds at least an int, as just checked.
+                found.ecn = unsafe { data.cast::<libc::c_int>().read_unaligned() } as u8 & ECN_MASK;
             }
             _ => {}
         }
@@ -58,10 +75,23 @@ pub(crate) fn read(header: &libc::msghdr) -> Ancillary {
     found
 }
 
-/// Writes the control messages that set the segment size (UDP_SEGMENT), the source address, or both. Returns their length
-/// in bytes.
-pub(crate) fn write(control: &mut Control, segment: Option<u16>, local: Option<IpAddr>) -> usize {
+/// The bits of ECN of datagrams that are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ecn {
+    pub(crate) bits: u8,
+    /// The family of the socket.
+    pub(crate) ipv6: bool,
+}
+
+/// Writes the control messages that set the segment size (UDP_SEGMENT), the bits of ECN and the source address, as far as they
+/// are given. Returns their length in bytes.
+pub(crate) fn write(control: &mut Control, segment: Option<u16>, ecn: Option<Ecn>, local: Option<IpAddr>) -> usize {
     let mut at = 0;
+    if let Some(Ecn { bits, ipv6 }) = ecn {
+        let (level, kind) =
+            if ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) } else { (libc::IPPROTO_IP, libc::IP_TOS) };
+        at = append(control, at, level, kind, &libc::c_int::from(bits & ECN_MASK).to_ne_bytes());
+    }
     if let Some(segment) = segment {
         at = append(control, at, libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
     }
@@ -116,9 +146,11 @@ mod tests {
         for local in ["127.0.0.2", "::1", "2001:db8::7"] {
             let local: IpAddr = local.parse().expect("an address");
             let mut control = Control::EMPTY;
-            let len = write(&mut control, Some(1200), Some(local));
+            let ecn = Ecn { bits: 2, ipv6: local.is_ipv6() };
+            let len = write(&mut control, Some(1200), Some(ecn), Some(local));
             assert!(len <= Control::BYTES);
             let found = read(&header(&mut control, len));
+            assert_eq!((found.ecn, found.interface), (2, 0));
             // The source address of a sent in_pktinfo is in the field that holds the local address of a received one.
             assert_eq!(found.local, Some(local));
             assert_eq!(found.segment, None, "UDP_SEGMENT is not UDP_GRO");

@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use address::Name;
-use control::Control;
+use control::{Ancillary, Control};
 use memory::Fixed;
 
 /// The largest payload of a datagram over IPv4 in bytes, and the most that one message may hold.
@@ -39,6 +39,11 @@ pub struct Received {
     pub peer: SocketAddr,
     /// The local address that the datagram was sent to, if the socket reports it ([`options::report_local_address`]).
     pub local: Option<IpAddr>,
+    /// The index of the interface that it came in by, with the local address; otherwise 0.
+    pub interface: u32,
+    /// The two bits of ECN (RFC 3168), if the socket reports them ([`options::report_ecn`]); otherwise 0. Datagrams with other bits
+    /// are no part of the same super-datagram.
+    pub ecn: u8,
     /// Whether the datagram was larger than a slot and was truncated (MSG_TRUNC).
     pub truncated: bool,
 }
@@ -62,6 +67,7 @@ pub struct Message {
     first_iov: usize,
     iovs: usize,
     local: Option<IpAddr>,
+    ecn: Option<control::Ecn>,
 }
 
 impl Message {
@@ -165,8 +171,8 @@ impl DatagramBatch {
     pub fn take_slot(&mut self) -> Option<usize> {
         let slot = Some(self.received.len()).filter(|slot| *slot < self.slots)?;
         let peer = SocketAddr::from(([0, 0, 0, 0], 0));
-        let written = Received { bytes: SLOT_BYTES, segment: SLOT_BYTES, peer, local: None, truncated: false };
-        self.received.push(written);
+        let (bytes, segment, local, interface, ecn) = (SLOT_BYTES, SLOT_BYTES, None, 0, 0);
+        self.received.push(Received { bytes, segment, peer, local, interface, ecn, truncated: false });
         Some(slot)
     }
 
@@ -231,7 +237,8 @@ impl DatagramBatch {
             SocketAddr::from(([0, 0, 0, 0], 0))
         };
         let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-        Received { bytes, segment: control.segment.unwrap_or(bytes).max(1), peer, local: control.local, truncated }
+        let Ancillary { segment, local, interface, ecn } = control;
+        Received { bytes, segment: segment.unwrap_or(bytes).max(1), peer, local, interface, ecn, truncated }
     }
 
     /// Begins a message. Without `to` it goes to the peer of a connected socket; without `local` it leaves from the socket's
@@ -247,7 +254,16 @@ impl DatagramBatch {
             header.msg_hdr.msg_namelen = name.len();
         }
         self.out_headers.set(index, header);
-        self.messages.push(Message { bytes: 0, segment: 1, tag, first_iov: self.attached, iovs: 0, local });
+        self.messages.push(Message { bytes: 0, segment: 1, tag, first_iov: self.attached, iovs: 0, local, ecn: None });
+    }
+
+    /// Sends the message begun last with these two bits of ECN (RFC 3168); 0 is the default. The message must have an address.
+    pub fn set_ecn(&mut self, bits: u8) {
+        let index = self.messages.len() - 1;
+        let name = self.out_headers.get(index).msg_hdr.msg_name;
+        debug_assert!(!name.is_null(), "the family is that of the address");
+        let ipv6 = self.out_names.get(index).address().is_ipv6();
+        self.messages[index].ecn = (bits != 0).then_some(control::Ecn { bits, ipv6 });
     }
 
     /// Adds the first `bytes` of a slot to the message begun last. Each slot may be part of one message only. All slots of a
@@ -275,9 +291,9 @@ impl DatagramBatch {
         }
         // For a single datagram UDP_SEGMENT is not needed, and the kernel would return EMSGSIZE if it had to fragment it.
         let cut = (message.datagrams() > 1).then_some(message.segment as u16);
-        if cut.is_some() || message.local.is_some() {
+        if cut.is_some() || message.local.is_some() || message.ecn.is_some() {
             let mut control = Control::EMPTY;
-            let len = control::write(&mut control, cut, message.local);
+            let len = control::write(&mut control, cut, message.ecn, message.local);
             self.out_controls.set(index, control);
             header.msg_hdr.msg_control = self.out_controls.at(index).cast();
             header.msg_hdr.msg_controllen = len as _;
@@ -320,7 +336,7 @@ impl DatagramBatch {
         header.msg_iov = &raw mut iov;
         header.msg_iovlen = 1;
         let mut control = Control::EMPTY;
-        let len = control::write(&mut control, None, about.local);
+        let len = control::write(&mut control, None, about.ecn, about.local);
         header.msg_control = if len > 0 { control.0.as_mut_ptr().cast() } else { std::ptr::null_mut() };
         header.msg_controllen = len as _;
         // SAFETY: the header points to a name of `self`, to `iov` with a part of a slot, and to `control`, all of the

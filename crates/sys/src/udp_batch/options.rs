@@ -25,6 +25,15 @@ pub fn report_local_address(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()
     }
 }
 
+/// IP_RECVTOS, IPV6_RECVTCLASS: each datagram arrives with its bits of ECN.
+pub fn report_ecn(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
+    if ipv6 {
+        set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &1_i32)
+    } else {
+        set(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, &1_i32)
+    }
+}
+
 /// IPV6_TRANSPARENT or IP_TRANSPARENT: allows to bind to addresses that are not this host's. Needs CAP_NET_ADMIN.
 pub fn any_source(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     if ipv6 {

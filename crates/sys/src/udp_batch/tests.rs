@@ -129,6 +129,31 @@ fn a_super_datagram_is_received_whole_and_sent_on_whole() {
 }
 
 #[test]
+fn the_bits_of_ecn_pass_in_trains_and_in_parts() {
+    for (ipv6, address) in [(false, "127.0.0.1:0"), (true, "[::1]:0")] {
+        let [from, to] = [0, 1].map(|_| UdpSocket::bind(address).expect("loopback"));
+        options::report_ecn(to.as_fd(), ipv6).expect("a UDP socket");
+        options::report_local_address(to.as_fd(), ipv6).expect("a UDP socket");
+        for ecn in [2, 1, 3, 0] {
+            let mut batch = DatagramBatch::new(4);
+            let slot = batch.take_slot().expect("a slot is free");
+            batch.begin(Some(&to.local_addr().expect("bound")), None, 0);
+            batch.set_ecn(ecn);
+            batch.attach(slot, 300);
+            batch.end(100);
+            assert_eq!(batch.transmit(from.as_fd(), 0).expect("loopback takes it"), 1);
+            batch.transmit_part(from.as_fd(), 0, 0).expect("loopback takes it");
+            batch.clear();
+            assert_eq!(batch.receive(to.as_fd(), true).expect("data is there"), 4);
+            assert!(
+                batch.received().iter().all(|received| received.ecn == ecn && received.interface == 1),
+                "{batch:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_reply_leaves_from_the_address_that_was_written_to() {
     let cases =
         [("0.0.0.0:0", false, "127.0.0.1:0", ["127.0.0.1", "127.0.0.2"]), ("[::]:0", true, "[::1]:0", ["::1"; 2])];

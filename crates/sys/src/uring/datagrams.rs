@@ -107,6 +107,8 @@ impl Ring {
             segment: control.segment.unwrap_or(payload.len()).max(1),
             peer,
             local: control.local,
+            interface: control.interface,
+            ecn: control.ecn,
             truncated: flags & libc::MSG_TRUNC != 0,
         };
         Some((received, payload))

@@ -25,6 +25,7 @@ use crate::engine::Loop;
 use crate::mover::Settings;
 use crate::ready;
 use crate::request::WorkRequest;
+use crate::route_watch::RouteWatch;
 use crate::system_random::SystemBytes;
 use crate::worker::Worker;
 
@@ -43,7 +44,7 @@ pub fn run(request: &WorkRequest) -> anyhow::Result<ExitCode> {
     let prepared = prepare(request, &link, tun, listeners);
     ready::report(report, &prepared);
     // The process that started this one prints the error.
-    let Ok((mut tunnel, _control)) = prepared else { return Ok(ExitCode::FAILURE) };
+    let Ok((mut tunnel, _control, _routes)) = prepared else { return Ok(ExitCode::FAILURE) };
     match tunnel.run(link.as_fd()) {
         Err(error) if error.raw_os_error() == Some(Errno::BADFD.raw_os_error()) => {
             tracing::info!(interface = %request.interface, "the interface was removed");
@@ -79,7 +80,7 @@ fn prepare(
     link: &UnixStream,
     tun: File,
     listeners: Listeners,
-) -> anyhow::Result<(Loop, Control)> {
+) -> anyhow::Result<(Loop, Control, Option<RouteWatch>)> {
     let change = read_change(link).context("reading the configuration")?;
     let mut device = Device::new(Limits::default(), Box::new(SystemBytes));
     device.configure(&change, &mut Output::default());
@@ -93,7 +94,10 @@ fn prepare(
             .context("giving up root's privileges")?;
     }
     let control = Control::start(&request.interface, owner, listeners).context("starting the control thread")?;
-    Ok((Loop::new(request.engine.engine, worker)?, control))
+    let routes = RouteWatch::start(Arc::clone(worker.mover()))
+        .inspect_err(|error| tracing::warn!(%error, "changes of routes are noticed only when peers do not answer"))
+        .ok();
+    Ok((Loop::new(request.engine.engine, worker)?, control, routes))
 }
 
 /// Reads the configuration, which is in the protocol of the control socket.

@@ -1,0 +1,90 @@
+//! The thread that notices when routes change, and has datagrams to peers leave from an address of the new route.
+//!
+//! A peer is answered from the address of this host that it wrote to. After the host has moved to another network, that address may
+//! still be there and lead nowhere: without this thread, only an unanswered handshake would show it, 15 s later.
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parshall_core::tunnel::Link;
+use parshall_sys::eventfd;
+use parshall_sys::netlink::Route;
+use parshall_sys::routes::{Changes, Way, way};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::mover::Mover;
+
+/// The least time between two checks: changes come in groups.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Of the time, checks take at most one part in so many, however often routes change.
+const SHARE: u32 = 20;
+
+/// The thread. It ends when this is dropped.
+#[derive(Debug)]
+pub struct RouteWatch {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RouteWatch {
+    /// Starts it, in the network namespace of the sockets.
+    pub fn start(mover: Arc<Mover>) -> io::Result<Self> {
+        let (changes, mut route, stop) = (Changes::open()?, Route::open()?, Arc::new(eventfd::new()?));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("tunnel-routes".into()).spawn(move || {
+            while let Ok(true) = wait(&changes, &stopped) {
+                changes.discard();
+                let begun = Instant::now();
+                check(&mover, &mut route);
+                let pause = Timespec::try_from(PAUSE.max(begun.elapsed() * SHARE)).ok();
+                if poll(&mut [PollFd::new(&stopped, PollFlags::IN)], pause.as_ref()) != Ok(0) {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for RouteWatch {
+    fn drop(&mut self) {
+        eventfd::signal(&self.stop);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that watches routes panicked");
+        }
+    }
+}
+
+/// Waits for a change. Returns false at the end.
+fn wait(changes: &Changes, stop: &OwnedFd) -> io::Result<bool> {
+    let mut fds = [PollFd::from_borrowed_fd(changes.as_fd(), PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+    loop {
+        match poll(&mut fds, None) {
+            Ok(_) => return Ok(fds[1].revents().is_empty()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Looks up the way to each peer whose datagrams leave from a certain address, and forgets the address where it no longer fits.
+fn check(mover: &Mover, route: &mut Route) {
+    let links: HashMap<_, Arc<Link>> =
+        mover.path().routes().iter().map(|(_, link)| (link.id(), Arc::clone(link))).collect();
+    let mark = mover.sockets().mark();
+    for link in links.values() {
+        let Some(endpoint) = link.endpoint().filter(|endpoint| endpoint.local.is_some()) else { continue };
+        let leaves_by = match way(route, endpoint.remote, endpoint.local, mark) {
+            Ok(Way::Local) => continue,
+            Ok(Way::Out(interface)) => Some(interface),
+            Err(_) => None,
+        };
+        if !endpoint.local_holds(leaves_by) {
+            tracing::debug!(to = %endpoint.remote, local = ?endpoint.local, "the route leads elsewhere: it chooses the address");
+            link.forget_local_address();
+        }
+    }
+}
