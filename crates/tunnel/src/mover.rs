@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, Guard};
 use parshall_core::tunnel::{
-    DATA_OVERHEAD, DataPath, Datagram, DropCause, Endpoint, HEADER_LEN, ICMP_LEN_MAX, Link, Outcome, Plan, Refusal,
+    CE, DATA_OVERHEAD, DataPath, Datagram, DropCause, Endpoint, HEADER_LEN, ICMP_LEN_MAX, Link, Outcome, Plan, Refusal,
     Superframe, TRAIN_MAX, VirtioHeader, clamp_mss, datagram_len, destination, ecn, has_push, join, prepare_first,
     source, take_mark, too_big, udp_ports, unreachable,
 };
@@ -128,13 +128,21 @@ impl Mover {
         }
     }
 
+    /// Counts a frame that is dropped for others.
+    pub fn drop_frame(&self, bytes: &[u8]) {
+        if let Some((frame, superframe)) = parse(bytes) {
+            self.path.count_drops(self.link(frame).as_deref(), DropCause::QueueFull, superframe.packets());
+        }
+    }
+
     /// The peer that a packet is for.
     pub fn link(&self, packet: &[u8]) -> Option<Arc<Link>> {
         destination(packet).and_then(|ip| self.path.routes().get(ip).map(Arc::clone))
     }
 
-    /// Opens datagrams of `segment` bytes, of which the last may be shorter: at most [`SEGMENTS_MAX`]. `mark` are their bits of ECN.
-    pub fn open(&self, bytes: &mut [u8], segment: usize, from: &Endpoint, mark: u8) -> Opened {
+    /// Opens datagrams of `segment` bytes, of which the last may be shorter: at most [`SEGMENTS_MAX`]. `mark` are their bits of ECN. With `tell`,
+    /// the sender of the first packet is told that this host is congested.
+    pub fn open(&self, bytes: &mut [u8], segment: usize, from: &Endpoint, mark: u8, mut tell: bool) -> Opened {
         let count = bytes.len().div_ceil(segment);
         self.counts.add(Count::DatagramsReceived, count);
         let mut chunks = bytes.chunks_mut(segment);
@@ -146,9 +154,14 @@ impl Mover {
             match datagram.outcome {
                 Outcome::Packet { len, .. } => {
                     let packet = &mut datagram.bytes[HEADER_LEN..HEADER_LEN + len];
+                    let (mark, cause) = if std::mem::take(&mut tell) {
+                        (CE, DropCause::QueueFull)
+                    } else {
+                        (mark, DropCause::Congested)
+                    };
                     if !take_mark(packet, mark) {
                         let link = source(packet).and_then(|ip| self.path.routes().get(ip).map(Arc::clone));
-                        self.path.count_drops(link.as_deref(), DropCause::Congested, 1);
+                        self.path.count_drops(link.as_deref(), cause, 1);
                         continue;
                     }
                     if self.settings.clamp_mss {

@@ -163,6 +163,7 @@ fn open(address: SocketAddr, fwmark: u32) -> io::Result<UdpSocket> {
     set_buffers(&socket)?;
     options::report_local_address(socket.as_fd(), address.is_ipv6())?;
     options::report_ecn(socket.as_fd(), address.is_ipv6())?;
+    options::report_arrival(socket.as_fd())?;
     // Datagrams that the path takes whole, as far as the kernel knows, have DF set; longer ones are sent in fragments. A system may
     // be configured otherwise (ip_no_pmtu_disc).
     if address.is_ipv6() {

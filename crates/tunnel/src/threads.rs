@@ -236,7 +236,7 @@ impl Threads {
                 let from = Endpoint { remote: peer, local, interface };
                 self.mover.counts().add(Count::MessagesReceived, 1);
                 let chunks = incoming.payload_mut(slot).chunks_mut(segment * SEGMENTS_MAX);
-                let opened = chunks.map(|bytes| self.mover.open(bytes, segment, &from, ecn)).collect();
+                let opened = chunks.map(|bytes| self.mover.open(bytes, segment, &from, ecn, false)).collect();
                 messages.push(Message { from, segment, slot, opened });
             }
             turn.wait();

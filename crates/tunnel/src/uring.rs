@@ -172,7 +172,7 @@ impl Uring {
         for chunk in &completion.chunks {
             let Some((received, payload)) = self.trains.ring.datagrams(chunk) else { continue };
             let from = Endpoint { remote: received.peer, local: received.local, interface: received.interface };
-            self.worker.datagrams(payload, received.segment, &from, received.ecn);
+            self.worker.datagrams(payload, received.segment, &from, received.ecn, received.arrived);
         }
         self.trains.ring.recycle(completion.chunks);
         let family = (completion.tag - RECEIVE) as usize;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parshall_core::tunnel::{
-    Device, DeviceChange, DropCause, Endpoint, Event, Link, NOT_ECT, Output, PeerId, QUEUED_PACKETS_MAX, Refusal,
-    Superframe, Time, VirtioHeader,
+    Codel, Device, DeviceChange, DropCause, Endpoint, Event, Link, NOT_ECT, Output, PeerId, QUEUED_PACKETS_MAX,
+    Refusal, Superframe, Time, VirtioHeader,
 };
 use parshall_sys::clock::boottime_ns;
 use parshall_sys::tun;
@@ -24,6 +24,10 @@ use crate::trains::{Target, Trains};
 /// A loop waits no longer than this.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
+/// How long bulk may wait in the sockets in the long run. Which packets are bulk is known only once they are opened, so the receive buffer
+/// cannot be fair: only the senders of bulk can keep it short for others.
+const RECEIVE_TARGET_NS: u64 = 5_000_000;
+
 /// A tunnel as the thread has it that calls its device.
 pub struct Worker {
     device: Device,
@@ -31,6 +35,8 @@ pub struct Worker {
     /// Packets that wait for a session. Their links say that they have some.
     queued: HashMap<PeerId, VecDeque<Vec<u8>>>,
     out: Output,
+    /// Of the sockets.
+    receive_queue: Codel,
     /// From clients of the configuration protocol.
     requests: Option<Requests>,
 }
@@ -48,7 +54,7 @@ impl Worker {
         let mut out = Output::default();
         device.configure(&port, &mut out);
         let mover = Arc::new(Mover::new(device.data_path(), tun, settings, sockets));
-        Ok(Self { device, mover, queued: HashMap::new(), out, requests })
+        Ok(Self { device, mover, queued: HashMap::new(), out, receive_queue: Codel::new(RECEIVE_TARGET_NS), requests })
     }
 
     /// What threads share that move packets.
@@ -156,11 +162,24 @@ impl Worker {
     }
 
     /// Opens datagrams of `segment` bytes, of which the last may be shorter, and writes their packets to the TUN device. `mark` are
-    /// their bits of ECN.
-    pub fn datagrams(&mut self, bytes: &mut [u8], segment: usize, from: &Endpoint, mark: u8) {
+    /// their bits of ECN, and `arrived` is when they did, since 1970.
+    pub fn datagrams(
+        &mut self,
+        bytes: &mut [u8],
+        segment: usize,
+        from: &Endpoint,
+        mark: u8,
+        arrived: Option<Duration>,
+    ) {
         self.mover.counts().add(Count::MessagesReceived, 1);
+        // Only senders of bulk can shorten the queue.
+        let bulk = arrived.filter(|_| bytes.len() > segment);
+        let mut tell = bulk.is_some_and(|arrived| {
+            let Time { now, unix } = time();
+            self.receive_queue.tells(now, unix.saturating_sub(arrived).as_nanos() as u64)
+        });
         for bytes in bytes.chunks_mut(segment * SEGMENTS_MAX) {
-            let opened = self.mover.open(bytes, segment, from, mark);
+            let opened = self.mover.open(bytes, segment, from, mark, std::mem::take(&mut tell));
             self.finish_datagrams(bytes, &opened, from);
             self.mover.write(bytes, &opened);
         }

@@ -40,6 +40,8 @@ pub enum DropCause {
     NoSession,
     /// A datagram of this tunnel to a peer, for which the routes lead to that peer.
     RoutingLoop,
+    /// A packet of the flow with the longest queue, because packets come faster than they can be sealed and sent.
+    QueueFull,
     /// A packet too long for the path to its peer, whose sender was sent a message.
     TooBig,
     /// A packet that no datagram can hold.
@@ -56,7 +58,7 @@ pub enum DropCause {
 
 impl DropCause {
     /// All causes, in the order of their numbers.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::NotWireguard,
         Self::UnknownSession,
         Self::ExpiredSession,
@@ -74,6 +76,7 @@ impl DropCause {
         Self::NoEndpoint,
         Self::NoSession,
         Self::RoutingLoop,
+        Self::QueueFull,
         Self::TooBig,
         Self::TooLong,
         Self::DeviceRefused,
@@ -102,6 +105,7 @@ impl DropCause {
             Self::NoEndpoint => "no-endpoint",
             Self::NoSession => "no-session",
             Self::RoutingLoop => "routing-loop",
+            Self::QueueFull => "queue-full",
             Self::TooBig => "too-big",
             Self::TooLong => "too-long",
             Self::DeviceRefused => "device-refused",

@@ -9,7 +9,7 @@ const ECT_1: u8 = 1;
 /// Capable of ECN.
 const ECT_0: u8 = 2;
 /// A router was congested.
-const CE: u8 = 3;
+pub const CE: u8 = 3;
 
 const MASK: u8 = 3;
 

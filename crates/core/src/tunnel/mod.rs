@@ -23,6 +23,7 @@
 //! only in the kernel's code, the comment says so. Times are nanoseconds of a monotonic clock.
 mod allowed_ips;
 mod checksum;
+mod codel;
 mod configure;
 mod cookie;
 mod crypto;
@@ -30,6 +31,7 @@ mod data_path;
 mod device;
 mod drops;
 mod ecn;
+mod fair_queue;
 mod icmp;
 mod index;
 mod keys;
@@ -52,11 +54,13 @@ mod uapi;
 mod wg_quick;
 
 pub use allowed_ips::AllowedIps;
+pub use codel::Codel;
 pub use configure::{DeviceChange, DeviceState, PeerChange, PeerState, PrefixChange};
 pub use data_path::{DataPath, Datagram, Outcome, Routes, destination, source, udp_ports};
 pub use device::{Device, Event, Limits, Lookup, Outgoing, Output};
 pub use drops::{DropCause, Drops};
-pub use ecn::{NOT_ECT, ecn, take_mark};
+pub use ecn::{CE, NOT_ECT, ecn, take_mark};
+pub use fair_queue::FairQueue;
 pub use icmp::{ICMP_LEN_MAX, too_big, unreachable};
 pub use keys::{KeyText, PresharedKey, PrivateKey, PublicKey};
 pub use link::{Endpoint, Link, PeerId, Refusal, Traffic};

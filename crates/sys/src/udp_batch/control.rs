@@ -1,14 +1,15 @@
 //! Control messages (cmsg(3)) of datagrams, received and sent.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 /// The buffer for the control messages of one datagram, aligned as `cmsghdr` requires. The most that arrives is an IPv6
-/// pktinfo (40 bytes), a segment size and a traffic class (24 each).
+/// pktinfo (40 bytes), a time (32), a segment size and a traffic class (24 each).
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(crate) struct Control(pub(crate) [u8; Control::BYTES]);
 
 impl Control {
-    pub(crate) const BYTES: usize = 96;
+    pub(crate) const BYTES: usize = 128;
     pub(crate) const EMPTY: Self = Self([0; Self::BYTES]);
 }
 
@@ -23,6 +24,8 @@ pub(crate) struct Ancillary {
     pub(crate) interface: u32,
     /// The two bits of ECN.
     pub(crate) ecn: u8,
+    /// When the kernel received it, since 1970.
+    pub(crate) arrived: Option<Duration>,
 }
 
 /// The bits of ECN in a type of service or a traffic class (RFC 3168).
@@ -58,6 +61,11 @@ pub(crate) fn read(header: &libc::msghdr) -> Ancillary {
                 let ip = Ipv6Addr::from(info.ipi6_addr.s6_addr);
                 found.local = (!ip.is_multicast()).then_some(IpAddr::V6(ip));
                 found.interface = info.ipi6_ifindex;
+            }
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if bytes >= size_of::<libc::timespec>() => {
+                // SAFETY: the message holds at least a timespec, as just checked.
+                let time = unsafe { data.cast::<libc::timespec>().read_unaligned() };
+                found.arrived = Some(Duration::new(time.tv_sec as u64, (time.tv_nsec as u32).min(999_999_999)));
             }
             (libc::IPPROTO_IP, libc::IP_TOS) if bytes >= 1 => {
                 // SAFETY: the message holds at least a byte, as just checked.

@@ -14,6 +14,7 @@ mod tests;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use address::Name;
 use control::{Ancillary, Control};
@@ -44,6 +45,9 @@ pub struct Received {
     /// The two bits of ECN (RFC 3168), if the socket reports them ([`options::report_ecn`]); otherwise 0. Datagrams with other bits
     /// are no part of the same super-datagram.
     pub ecn: u8,
+    /// When the kernel received it, as the time since 1970, if the socket reports it ([`options::report_arrival`]). It is that of the
+    /// first of a super-datagram.
+    pub arrived: Option<Duration>,
     /// Whether the datagram was larger than a slot and was truncated (MSG_TRUNC).
     pub truncated: bool,
 }
@@ -171,8 +175,8 @@ impl DatagramBatch {
     pub fn take_slot(&mut self) -> Option<usize> {
         let slot = Some(self.received.len()).filter(|slot| *slot < self.slots)?;
         let peer = SocketAddr::from(([0, 0, 0, 0], 0));
-        let (bytes, segment, local, interface, ecn) = (SLOT_BYTES, SLOT_BYTES, None, 0, 0);
-        self.received.push(Received { bytes, segment, peer, local, interface, ecn, truncated: false });
+        let (bytes, segment, local, interface, ecn, arrived) = (SLOT_BYTES, SLOT_BYTES, None, 0, 0, None);
+        self.received.push(Received { bytes, segment, peer, local, interface, ecn, arrived, truncated: false });
         Some(slot)
     }
 
@@ -237,8 +241,8 @@ impl DatagramBatch {
             SocketAddr::from(([0, 0, 0, 0], 0))
         };
         let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-        let Ancillary { segment, local, interface, ecn } = control;
-        Received { bytes, segment: segment.unwrap_or(bytes).max(1), peer, local, interface, ecn, truncated }
+        let Ancillary { segment, local, interface, ecn, arrived } = control;
+        Received { bytes, segment: segment.unwrap_or(bytes).max(1), peer, local, interface, ecn, arrived, truncated }
     }
 
     /// Begins a message. Without `to` it goes to the peer of a connected socket; without `local` it leaves from the socket's

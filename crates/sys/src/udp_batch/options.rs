@@ -34,6 +34,11 @@ pub fn report_ecn(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     }
 }
 
+/// SO_TIMESTAMPNS: each datagram arrives with the time at which the kernel received it.
+pub fn report_arrival(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32)
+}
+
 /// IPV6_TRANSPARENT or IP_TRANSPARENT: allows to bind to addresses that are not this host's. Needs CAP_NET_ADMIN.
 pub fn any_source(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     if ipv6 {

@@ -134,6 +134,7 @@ fn the_bits_of_ecn_pass_in_trains_and_in_parts() {
         let [from, to] = [0, 1].map(|_| UdpSocket::bind(address).expect("loopback"));
         options::report_ecn(to.as_fd(), ipv6).expect("a UDP socket");
         options::report_local_address(to.as_fd(), ipv6).expect("a UDP socket");
+        options::report_arrival(to.as_fd()).expect("a UDP socket");
         for ecn in [2, 1, 3, 0] {
             let mut batch = DatagramBatch::new(4);
             let slot = batch.take_slot().expect("a slot is free");
@@ -145,10 +146,11 @@ fn the_bits_of_ecn_pass_in_trains_and_in_parts() {
             batch.transmit_part(from.as_fd(), 0, 0).expect("loopback takes it");
             batch.clear();
             assert_eq!(batch.receive(to.as_fd(), true).expect("data is there"), 4);
-            assert!(
-                batch.received().iter().all(|received| received.ecn == ecn && received.interface == 1),
-                "{batch:?}"
-            );
+            let unix = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970");
+            let arrived =
+                |received: &Received| received.arrived.is_some_and(|at| at > Duration::from_secs(1) && at <= unix);
+            let right = |received: &Received| received.ecn == ecn && received.interface == 1 && arrived(received);
+            assert!(batch.received().iter().all(right), "{batch:?}");
         }
     }
 }

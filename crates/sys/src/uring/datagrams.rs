@@ -109,6 +109,7 @@ impl Ring {
             local: control.local,
             interface: control.interface,
             ecn: control.ecn,
+            arrived: control.arrived,
             truncated: flags & libc::MSG_TRUNC != 0,
         };
         Some((received, payload))
