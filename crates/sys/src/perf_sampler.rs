@@ -64,19 +64,17 @@ impl Sampler {
         if sampler.rings.is_empty() { Err(refused) } else { Ok(sampler) }
     }
 
-    /// Samples the kernel on every CPU `hz` times per second in which it is not idle.
+    /// Samples the kernel on these CPUs `hz` times per second in which they are not idle.
     ///
     /// # Errors
     /// If no CPU can be sampled: without CAP_PERFMON.
-    pub fn of_host(hz: u64) -> io::Result<Self> {
-        // SAFETY: sysconf takes a number and returns one.
-        let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.clamp(1, 1 << 16) as u32;
+    pub fn of_cpus(hz: u64, cpus: impl IntoIterator<Item = u32>) -> io::Result<Self> {
         let mut sampler = Self { rings: Vec::new(), hz, exclude: EXCLUDE_HV | EXCLUDE_USER | EXCLUDE_IDLE, lost: 0 };
         let mut refused = io::Error::from_raw_os_error(libc::ENODEV);
-        for cpu in 0..cpus {
+        for cpu in cpus {
             match Ring::open(Of::Cpu(cpu), hz, sampler.exclude) {
                 Ok(ring) => sampler.rings.push(ring),
-                // Those that are offline have none (ENODEV).
+                // One that went offline meanwhile has none (ENODEV).
                 Err(error) => refused = error,
             }
         }

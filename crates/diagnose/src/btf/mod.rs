@@ -34,8 +34,8 @@ use super::subject::{self, Resolved, Select};
 use super::timeline;
 use super::window::{Progress, Stop};
 use ended::Ended;
-use parshall_host::proc_fs;
 use parshall_host::symbols::Stacks;
+use parshall_host::{cpus, proc_fs};
 
 /// Flows tracked at most, 2 kB each in the kernel and here.
 const FLOWS_MAX: u32 = 16_384;
@@ -122,7 +122,7 @@ impl Session {
         add_late_children(&probes, resolved, &config)?;
         let follower = Follower::start(&probes, resolved.select != Select::All)?;
         let owners = probes.owners()?.into_iter().map(|o| (o.cookie, o.tgid)).collect();
-        let unsampled_cpus = probes.attach_samples(0..host::cpus() as i32);
+        let unsampled_cpus = probes.attach_samples(cpus::online().into_iter().map(u32::cast_signed));
         let first_threads = probes.threads()?;
         let first_flows = first_figures(&mut probes)?;
         let mut meter = Meter::new(probes.start_timing());

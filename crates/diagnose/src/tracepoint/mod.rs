@@ -17,6 +17,7 @@ use parshall_bpf::diagnose::classic::{Classic, Error};
 use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_core::observe::slice::{SlicePlan, Step};
 use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung};
+use parshall_host::cpus;
 use parshall_sys::clock::thread_cpu_ns;
 
 use self::kinds::Kinds;
@@ -93,7 +94,7 @@ impl Session {
             classic.add_process(process.pid);
         }
         classic.attach_always()?;
-        let unsampled_cpus = classic.attach_samples(0..host::cpus() as i32);
+        let unsampled_cpus = classic.attach_samples(cpus::online().into_iter().map(u32::cast_signed));
         let mut kinds = Kinds::default();
         kinds.refresh(&classic, &resolved.processes, 0);
         let mut flows = Flows::start(resolved, FLOW_SHARE);

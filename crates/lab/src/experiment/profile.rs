@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
 use parshall_bpf::kernel_names;
+use parshall_host::cpus;
 use parshall_sys::clock::ticks_per_second;
 use parshall_sys::perf_sampler::Sampler;
 
@@ -28,7 +29,7 @@ impl Profile {
     /// # Errors
     /// If no CPU can be sampled: without CAP_PERFMON.
     pub fn start() -> std::io::Result<Self> {
-        Ok(Self { sampler: Sampler::of_host(HZ)?, samples: HashMap::new(), cpus: cpu_times() })
+        Ok(Self { sampler: Sampler::of_cpus(HZ, cpus::online())?, samples: HashMap::new(), cpus: cpu_times() })
     }
 
     /// Takes what was sampled since. To be called several times a second.

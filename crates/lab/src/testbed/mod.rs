@@ -15,6 +15,7 @@ use anyhow::Context;
 use parshall_sys::child::{Confine, is_root};
 use parshall_sys::netns::{self, NetNs};
 use parshall_sys::owner::{self, Owner};
+use parshall_sys::thread_setting;
 
 use crate::cgroup::{self, CpuQuota};
 use crate::interrupt::Interrupt;
@@ -97,7 +98,7 @@ impl Testbed {
             None => None,
         };
         let command: Vec<String> = spec.command.iter().chain(extra).cloned().collect();
-        let cpus = online(&spec.cpus);
+        let cpus = usable(&spec.cpus);
         let confine = Confine { cgroup_procs: cgroup.as_ref(), ..self.confine(&spec.side, &cpus) };
         let mut process = Process::start(&spec.name, &self.fill(&command), &confine)?;
         process.wait_ready(spec.ready, self.port, interrupt)?;
@@ -118,7 +119,7 @@ impl Testbed {
         cpus: &[usize],
     ) -> anyhow::Result<Process> {
         let environment = environment.iter().map(|(name, value)| (name.clone(), fill(value, &self.values))).collect();
-        let cpus = online(cpus);
+        let cpus = usable(cpus);
         let confine = self.confine(CLIENT, &cpus);
         Process::start_in_group("the command", &self.fill(command), &environment, &confine, true)
     }
@@ -209,10 +210,10 @@ fn address(network: Option<&Network>) -> IpAddr {
     found.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
-/// Those CPUs that the host has.
-fn online(cpus: &[usize]) -> Vec<usize> {
-    let online = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    cpus.iter().copied().filter(|&cpu| cpu < online).collect()
+/// Those CPUs that the host has and that this process may use.
+fn usable(cpus: &[usize]) -> Vec<usize> {
+    let usable = thread_setting::cpus(std::process::id()).unwrap_or_default();
+    cpus.iter().copied().filter(|cpu| usable.contains(cpu)).collect()
 }
 
 /// Three ports without a listener.
