@@ -25,7 +25,8 @@ pub fn from_clap(error: &clap::Error, command: &clap::Command, arguments: &[OsSt
             let flag = first(ContextKind::InvalidArg);
             let what = if flag.starts_with('-') { "is not an option of" } else { "is not expected by" };
             #[cfg(feature = "sockets")]
-            let hint = at.contains(" sockets").then(|| parshall_sockets::cli::hint(&flag)).flatten();
+            let hint =
+                at.strip_prefix("parshall sockets ").and_then(|command| parshall_sockets::cli::hint(command, &flag));
             #[cfg(not(feature = "sockets"))]
             let hint: Option<&str> = None;
             let hint = hint.map_or_else(|| unknown_argument_hint(error, &flag, usage), str::to_owned);

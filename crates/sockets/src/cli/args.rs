@@ -41,7 +41,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
   parshall sockets stream --every 15s --listen 127.0.0.1:9474
   parshall sockets stream --every 15s -c sinks.toml
 
-Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
+Exit codes: 0 done, 1 it failed or rows were lost, 2 wrong usage.")]
     Stream(StreamArgs),
 }
 
