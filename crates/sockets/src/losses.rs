@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::sink::Account;
+use crate::sink::stdout::READER_LEFT;
 
 /// The interval at which a sink that keeps failing is reported.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -54,30 +55,65 @@ impl Losses {
     }
 }
 
-/// One line for each closed sink that did not deliver all rows.
-pub fn final_lines(accounts: &[(String, Account)]) -> Vec<String> {
-    let mut lines = Vec::new();
+/// What closed sinks did not deliver.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Undelivered {
+    /// A line for each sink whose rows wait for the next start.
+    pub waiting: Vec<String>,
+    /// A line for each sink that lost rows, or may have.
+    pub lost: Vec<String>,
+    /// What the user can do about the first of these.
+    pub hint: &'static str,
+}
+
+/// Names the rows that closed sinks did not deliver, and why.
+pub fn undelivered(accounts: &[(String, Account)]) -> Undelivered {
+    let mut found = Undelivered::default();
     for (name, account) in accounts {
-        if account.rows_waiting > 0 && account.spool_bytes > 0 {
-            lines.push(format!("{name}: {} rows are in the spool and wait for the next start", account.rows_waiting));
+        let spooled = account.spool_bytes > 0;
+        if account.rows_waiting > 0 && spooled {
+            found
+                .waiting
+                .push(format!("{name}: {} rows are in the spool and wait for the next start", account.rows_waiting));
         }
-        let missing = account.rows_dropped + if account.spool_bytes > 0 { 0 } else { account.rows_waiting };
-        let why = account.last_error.as_deref();
-        if missing > 0 {
-            let why = why.unwrap_or("the receiver was too slow");
-            lines.push(format!("{name}: {missing} of {} rows were not delivered: {why}", account.rows_in));
-        } else if let Some(why) =
-            why.filter(|_| ["sync", "incomplete"].iter().any(|kind| account.errors.contains_key(kind)))
-        {
-            lines.push(format!("{name}: not all rows are safe on disk: {why}"));
+        // A reader that has closed the pipe wanted no more rows.
+        if account.errors.contains_key(READER_LEFT) {
+            continue;
         }
+        let missing = account.rows_dropped + if spooled { 0 } else { account.rows_waiting };
+        let line = match (missing, &account.loss) {
+            (0, None) => continue,
+            (0, Some(why)) => format!("{name}: not all rows are safe: {why}"),
+            (_, why) => {
+                let why = why.as_deref().unwrap_or("the receiver was too slow");
+                format!("{name}: {missing} of {} rows were not delivered: {why}", account.rows_in)
+            }
+        };
+        if found.lost.is_empty() {
+            found.hint = hint(account);
+        }
+        found.lost.push(line);
     }
-    lines
+    found
+}
+
+fn hint(account: &Account) -> &'static str {
+    let kinds = |kinds: &[&str]| kinds.iter().any(|kind| account.errors.contains_key(kind));
+    if kinds(&["disk-full", "spool-full"]) {
+        "free some space or allow less of it (`keep`, `size`); rows that fit are in the files"
+    } else if kinds(&["incomplete", "sync", "write"]) {
+        "`df` and the kernel's log say what the file system lacks; the next start completes what can be saved"
+    } else if kinds(&["ended", "abandoned", "queue-full"]) {
+        "a `spool` in the table of the sink keeps rows on disk while the receiver is away: docs/sockets.md, Sinks"
+    } else {
+        "docs/sockets.md, Sinks, has the settings of the sink"
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::Fault;
 
     fn account(dropped: u64, errors: &[(&'static str, u64)], last: &str) -> (String, Account) {
         let errors = errors.iter().copied().collect();
@@ -100,18 +136,31 @@ mod tests {
     }
 
     #[test]
-    fn final_lines_name_waiting_and_lost_rows() {
+    fn undelivered_rows_have_the_reason_of_their_loss() {
         let waits = Account { rows_in: 9, rows_waiting: 4, spool_bytes: 1, ..Account::default() };
-        let texts = final_lines(&[("kafka".to_owned(), waits), account(3, &[("ended", 1)], "late")]);
-        assert_eq!(
-            texts,
-            [
-                "kafka: 4 rows are in the spool and wait for the next start",
-                "files: 3 of 100 rows were not delivered: late"
-            ]
-        );
-        let unsure = final_lines(&[account(0, &[("sync", 1)], "EIO")]);
-        assert_eq!(unsure, ["files: not all rows are safe on disk: EIO"]);
-        assert!(final_lines(&[account(0, &[("refused", 1)], "refused")]).is_empty());
+        let mut late = account(3, &[("disk-full", 1)], "no space").1;
+        late.loss = Some("no space".to_owned());
+        late.failed("sync", "a later failure that lost nothing".to_owned());
+        let found = undelivered(&[("kafka".to_owned(), waits), ("files".to_owned(), late)]);
+        assert_eq!(found.waiting, ["kafka: 4 rows are in the spool and wait for the next start"]);
+        assert_eq!(found.lost, ["files: 3 of 100 rows were not delivered: no space"]);
+        assert!(found.hint.contains("space"), "{found:?}");
+    }
+
+    #[test]
+    fn a_disk_that_failed_may_have_lost_rows_and_a_retry_has_not() {
+        let mut unsure = account(0, &[], "").1;
+        unsure.fault(Fault::new("sync", "EIO".to_owned()));
+        unsure.failed("unfinished", "of an earlier process".to_owned());
+        let found = undelivered(&[("files".to_owned(), unsure)]);
+        assert_eq!(found.lost, ["files: not all rows are safe: EIO"]);
+        assert_eq!(undelivered(&[account(0, &[("refused", 1)], "refused")]), Undelivered::default());
+    }
+
+    #[test]
+    fn a_reader_that_has_left_lost_nothing() {
+        let mut left = Account { rows_in: 5, ..Account::default() };
+        left.lost(2, READER_LEFT, "Broken pipe".to_owned());
+        assert_eq!(undelivered(&[("stdout".to_owned(), left)]), Undelivered::default());
     }
 }

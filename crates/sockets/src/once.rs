@@ -1,7 +1,6 @@
 //! `parshall sockets once`.
 use std::io::stdout;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use parshall_core::sockets::row_buffer::RowBuffer;
 use parshall_evidence::socket::Group;
@@ -39,6 +38,6 @@ pub fn once(request: &OnceRequest) -> anyhow::Result<ExitCode> {
     })?;
     buffer.drain(&mut |rows| sink.rows(&dump, rows))?;
     sink.end(&dump, &completeness)?;
-    Box::new(sink).close(Duration::ZERO);
+    sink.finish()?;
     Ok(ExitCode::SUCCESS)
 }

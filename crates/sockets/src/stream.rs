@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::closes::Closes;
 use parshall_evidence::socket::{Completeness, Group, Kind, Selection, SocketRecord};
+use parshall_host::error::{UserError, is_broken_pipe};
 use parshall_sys::clock::process_cpu_ns;
 use tracing::{info, warn};
 
 use crate::backend::choose::{Dumps, choose};
 use crate::collect::Collector;
 use crate::format::text::TableStyle;
-use crate::losses::{Losses, final_lines};
+use crate::losses::{Losses, Undelivered, undelivered};
 use crate::request::StreamRequest;
 use crate::sink::prometheus::self_metrics::{DumpCost, ReaderCounts, Status};
 use crate::sink::{Account, Shared, Sink, SinkRequest};
@@ -31,7 +32,7 @@ const FAILURES_MAX: u32 = 10;
 /// Reads until SIGINT or SIGTERM, until the requested number of dumps, or until standard output is closed.
 ///
 /// # Errors
-/// No backend works, dumps keep failing, or a sink cannot be opened.
+/// No backend works, dumps keep failing, a sink cannot be opened, or one did not deliver all rows.
 pub fn stream(mut request: StreamRequest) -> anyhow::Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -41,8 +42,17 @@ pub fn stream(mut request: StreamRequest) -> anyhow::Result<ExitCode> {
     let mut outputs = Outputs::open(std::mem::take(&mut request.sinks), request.every, style)?;
     let streamed = read(&request, &stop, &mut outputs);
     // After an error too, waiting rows are delivered, spooled or counted as lost.
-    outputs.finish();
-    streamed.map(|()| ExitCode::SUCCESS)
+    let Undelivered { waiting, mut lost, hint } = outputs.finish();
+    waiting.iter().for_each(|text| warn!("{text}"));
+    // A reader of standard output that has left is no failure, but what another sink lost is.
+    let failure = streamed.err().filter(|error| lost.is_empty() || !is_broken_pipe(error));
+    let last = if failure.is_none() { lost.pop() } else { None };
+    lost.iter().for_each(|text| warn!("{text}"));
+    match (failure, last) {
+        (Some(error), _) => Err(error),
+        (None, Some(text)) => Err(UserError::new(text, hint).into()),
+        (None, None) => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// Opens the backend and reads until the end.
@@ -54,14 +64,26 @@ fn read(request: &StreamRequest, stop: &AtomicBool, outputs: &mut Outputs) -> an
     let tracks = request.rates || selection.changed;
     let (collector, owners_note) = Collector::new(chosen.backend, selection.clone(), tracks, Dumps::Many);
     owners_note.iter().for_each(|text| info!("{text}"));
-    let mut reader = Reader { collector, closes, pending: Vec::new(), counts: ReaderCounts::default(), failures: 0 };
+    let mut reader = Reader {
+        collector,
+        closes,
+        pending: Vec::new(),
+        counts: ReaderCounts::default(),
+        failures: 0,
+        failures_in_all: 0,
+    };
     let dumped = reader.dumps(request, stop, outputs);
     // Sockets that closed during a failed dump still wait.
     let closed = reader.report_closed(Instant::now(), outputs);
     if reader.counts.closes_lost > 0 {
         warn!("{} closed sockets were not reported: the ring buffer was full", reader.counts.closes_lost);
     }
-    dumped.and(closed)
+    dumped.and(closed)?;
+    match (reader.failures_in_all, request.count) {
+        // Who asks for a number of dumps has to know that there are fewer.
+        (failed @ 1.., Some(count)) => anyhow::bail!("{failed} of {count} dumps failed"),
+        _ => Ok(()),
+    }
 }
 
 /// Reads dumps and closed sockets from the kernel.
@@ -73,6 +95,7 @@ struct Reader {
     counts: ReaderCounts,
     /// Dumps that failed since the last successful one.
     failures: u32,
+    failures_in_all: u64,
 }
 
 impl Reader {
@@ -111,6 +134,7 @@ impl Reader {
             Ok(done) => done,
             Err(error) => {
                 self.failures += 1;
+                self.failures_in_all += 1;
                 if refused || outputs.shared.status.is_new() || self.failures > FAILURES_MAX {
                     return Err(error);
                 }
@@ -222,11 +246,12 @@ impl Outputs {
         self.sinks.iter().map(|(name, sink)| (name.clone(), sink.account())).collect()
     }
 
-    /// Closes the sinks and logs what they did not deliver.
-    fn finish(mut self) {
+    /// Closes the sinks, and returns what they did not deliver.
+    fn finish(mut self) -> Undelivered {
         let sinks = std::mem::take(&mut self.sinks);
         let accounts: Vec<_> = sinks.into_iter().map(|(name, sink)| (name, sink.close(CLOSE_TIMEOUT))).collect();
-        final_lines(&accounts).iter().for_each(|text| warn!("{text}"));
+        let undelivered = undelivered(&accounts);
         self.shared.status.sinks(accounts);
+        undelivered
     }
 }

@@ -4,7 +4,7 @@ use parshall_evidence::socket::{Group, Groups, PROTOCOL_MPTCP, SocketRecord};
 use super::bytes::Bytes;
 use super::tcp_info::{NO_RTT, some};
 use super::{Reading, Table, memory, tcp_info};
-use parshall_evidence::socket::selection::state::LISTEN;
+use parshall_evidence::socket::selection::state::{LISTEN, NEW_SYN_RECV};
 
 /// Length of `struct inet_diag_msg`.
 const MESSAGE: usize = 72;
@@ -36,7 +36,6 @@ const NO_VEGAS_RTT: u32 = 0x7fff_ffff;
 const SOCK_STREAM: u16 = 1;
 const SOCK_DGRAM: u16 = 2;
 const SYN_RECV: u8 = 3;
-const NEW_SYN_RECV: u8 = 12;
 
 /// Reads one message; `None` when it is too short to be one.
 pub(super) fn decode(table: Table, payload: &[u8], reading: &Reading, record: &mut SocketRecord) -> Option<usize> {

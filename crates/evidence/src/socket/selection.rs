@@ -83,6 +83,7 @@ pub mod state {
     pub const LAST_ACK: u8 = 9;
     pub const LISTEN: u8 = 10;
     pub const CLOSING: u8 = 11;
+    pub const NEW_SYN_RECV: u8 = 12;
     pub const BOUND_INACTIVE: u8 = 13;
 }
 

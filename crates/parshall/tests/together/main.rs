@@ -13,3 +13,4 @@ mod lab_loads;
 mod lab_testbed;
 mod recordings;
 mod sockets;
+mod sockets_delivery;

@@ -1,7 +1,7 @@
 //! `parshall sockets` on real sockets: all backends give the same rows, and closed sockets are reported.
 
 #[path = "../../../bpf/tests/sockets/unused_port.rs"]
-mod unused_port;
+pub(crate) mod unused_port;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -356,11 +356,11 @@ fn a_socket_that_closes_between_two_dumps_is_reported_once_with_its_final_counte
 }
 
 /// A child process that is killed on drop.
-struct Daemon(Child);
+pub(crate) struct Daemon(pub(crate) Child);
 
 impl Daemon {
     /// Sends SIGTERM and asserts exit code 0.
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         assert!(Command::new("kill").arg(self.0.id().to_string()).status().unwrap().success());
         assert!(self.0.wait().unwrap().success(), "SIGTERM ends it with exit code 0");
     }
@@ -373,13 +373,13 @@ impl Drop for Daemon {
 }
 
 /// The address of the collector's metrics endpoint, from its log.
-fn endpoint(log: &mut impl Iterator<Item = String>) -> String {
+pub(crate) fn endpoint(log: &mut impl Iterator<Item = String>) -> String {
     let at = log
         .find_map(|line| Some(line.split_once("note: sockets: metrics on http://")?.1.split_once('/')?.0.to_owned()));
     at.expect("the address is logged")
 }
 
-fn get(at: &str, path: &str) -> String {
+pub(crate) fn get(at: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(at).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut text = String::new();
@@ -628,6 +628,7 @@ fn user_errors_have_an_error_and_a_hint() {
         (&["sockets", "once", "--pid", "4194303"], "there is no process 4194303"),
         (&["sockets", "once", "dst", "example.com"], "`example.com` is not an address"),
         (&["sockets", "stream", "--color"], "`--color` is not an option of `parshall sockets stream`"),
+        (&["sockets", "stream", "-i"], "`-i` is not an option of `parshall sockets stream`"),
         (&["sockets", "stream", "--to", "/proc/nowhere"], "/proc/nowhere"),
         (&["sockets", "stream", "-c", "/proc/nowhere"], "cannot read /proc/nowhere"),
         (&["sockets", "stream", "--listen", "127.0.0.1:0", "--changed"], "--changed leaves out"),

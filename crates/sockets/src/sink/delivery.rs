@@ -100,10 +100,19 @@ pub struct Refusal {
     pub retriable: bool,
 }
 
+/// What a receiver rejected of a chunk that it accepted. Sending it again would not help.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    /// At most those of the chunk.
+    pub rows: u64,
+    /// The text for people.
+    pub text: String,
+}
+
 /// Delivers chunks to a receiver. Runs in a thread of its own, and may block for a bounded time.
 pub trait Delivery: Send {
-    /// Delivers one chunk. `Ok` means that its rows were written or acknowledged.
-    fn deliver(&mut self, chunk: &Chunk) -> Result<(), Refusal>;
+    /// Delivers one chunk. `Ok` means that its rows were written or acknowledged, except those that were rejected.
+    fn deliver(&mut self, chunk: &Chunk) -> Result<Option<Rejected>, Refusal>;
 
     /// Failures since the last call that did not prevent a delivery.
     fn faults(&mut self) -> Vec<Fault> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parshall_core::sockets::retry::Retry;
 
-use super::delivery::{Chunk, Delivery, Refusal};
+use super::delivery::{Chunk, Delivery, Refusal, Rejected};
 use serde::Deserialize;
 
 use super::spool::{Level, Next, Spool, SpoolConfig};
@@ -94,6 +94,9 @@ struct State {
     stalled: bool,
     /// The kind of error because of which the spool takes no chunks.
     spool_error: Option<&'static str>,
+    /// The last failure of the receiver or the spool, unless something was delivered since: why the queue is full, or is not
+    /// empty at the end.
+    obstacle: Option<String>,
     account: Account,
     /// The deadline for deliveries, once the queue is being closed.
     deadline: Option<Instant>,
@@ -149,11 +152,12 @@ impl Source {
 }
 
 /// The result of all attempts to deliver a chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum Outcome {
-    Delivered,
+    /// The receiver may have rejected some of its rows.
+    Delivered(Option<Rejected>),
     /// The receiver refused it for good.
-    Dropped,
+    Dropped(Refusal),
     /// The queue was closed before an attempt succeeded.
     Interrupted,
 }
@@ -235,8 +239,7 @@ impl DeliveryQueue {
             Space::Back => state.back.push(chunk),
             Space::None => {
                 let kind = state.spool_error.unwrap_or("queue-full");
-                state.account.rows_dropped += u64::from(chunk.rows);
-                state.failed(kind, format!("the queue is full: {} rows dropped", chunk.rows));
+                state.lost(u64::from(chunk.rows), kind, "the receiver was too slow, and the queue is full");
             }
         }
         drop(state);
@@ -247,8 +250,7 @@ impl DeliveryQueue {
     pub fn count_dropped(&self, rows: u64, refusal: Refusal) {
         let mut state = self.shared.lock();
         state.account.rows_in += rows;
-        state.account.rows_dropped += rows;
-        state.failed(refusal.kind, refusal.text);
+        state.account.lost(rows, refusal.kind, refusal.text);
     }
 
     /// What became of the rows so far.
@@ -289,7 +291,7 @@ impl Drop for Running {
         let mut state = self.0.lock();
         state.running -= 1;
         if std::thread::panicking() {
-            state.failed("internal", "a thread of the sink ended with a panic".to_owned());
+            state.obstructed("internal", "a thread of the sink ended with a panic".to_owned());
         }
         drop(state);
         self.0.changed.notify_all();
@@ -297,19 +299,21 @@ impl Drop for Running {
 }
 
 impl State {
-    fn failed(&mut self, kind: &'static str, text: String) {
-        *self.account.errors.entry(kind).or_default() += 1;
-        self.account.last_error = Some(text);
+    /// Counts a failure after which chunks wait.
+    fn obstructed(&mut self, kind: &'static str, text: String) {
+        self.obstacle = Some(text.clone());
+        self.account.failed(kind, text);
     }
 
-    /// Counts failures of a disk. Rows of an earlier process that were lost count as received too.
+    /// Counts rows that had to be dropped. The reason is what obstructs the queue, or else `otherwise`.
+    fn lost(&mut self, rows: u64, kind: &'static str, otherwise: &str) {
+        let text = self.obstacle.clone().unwrap_or_else(|| otherwise.to_owned());
+        self.account.lost(rows, kind, text);
+    }
+
+    /// Counts failures of a disk.
     fn count_faults(&mut self, faults: Vec<Fault>) {
-        for fault in faults {
-            self.account.rows_in += fault.rows;
-            self.account.rows_dropped += fault.rows;
-            self.account.bytes_lost += fault.bytes;
-            self.failed(fault.kind, fault.text);
-        }
+        faults.into_iter().for_each(|fault| self.account.fault(fault));
     }
 
     fn account(&self) -> Account {
@@ -425,9 +429,8 @@ impl Shared {
             Next::Chunk(chunk) => Some(chunk),
             Next::Nothing => None,
             Next::Damaged { rows, bytes, text } => {
-                state.account.rows_dropped += rows;
                 state.account.bytes_lost += bytes;
-                state.failed("spool-damaged", text);
+                state.account.lost(rows, "spool-damaged", text);
                 None
             }
         }
@@ -443,14 +446,11 @@ impl Shared {
                 self.lock().count_faults(faults);
             }
             match answer {
-                Ok(()) => break Outcome::Delivered,
+                Ok(rejected) => break Outcome::Delivered(rejected),
+                Err(refusal) if !refusal.retriable => break Outcome::Dropped(refusal),
                 Err(refusal) => {
-                    let retriable = refusal.retriable;
                     let mut state = self.lock();
-                    state.failed(refusal.kind, refusal.text);
-                    if !retriable {
-                        break Outcome::Dropped;
-                    }
+                    state.obstructed(refusal.kind, refusal.text);
                     failures += 1;
                     if !self.pause(state, failures) {
                         break Outcome::Interrupted;
@@ -482,7 +482,7 @@ impl Shared {
     fn finish_delivery(&self, source: Source, outcome: Outcome) {
         let mut advanced = None;
         if matches!(source, Source::Spool(_))
-            && outcome != Outcome::Interrupted
+            && !matches!(outcome, Outcome::Interrupted)
             && let Some(mut spool) = self.spool()
         {
             let before = spool.level();
@@ -496,11 +496,19 @@ impl Shared {
         }
         state.delivering_rows = 0;
         state.delivering_at_unix_ns = None;
-        state.stalled &= outcome == Outcome::Interrupted;
+        if !matches!(outcome, Outcome::Interrupted) {
+            (state.stalled, state.obstacle) = (false, None);
+        }
         let rows = u64::from(source.chunk().rows);
         match (outcome, source) {
-            (Outcome::Delivered, _) => state.account.rows_out += rows,
-            (Outcome::Dropped, _) => state.account.rows_dropped += rows,
+            (Outcome::Delivered(rejected), _) => {
+                let refused = rejected.as_ref().map_or(0, |rejected| rejected.rows.min(rows));
+                state.account.rows_out += rows - refused;
+                if let Some(Rejected { text, .. }) = rejected {
+                    state.account.lost(refused, "partial", text);
+                }
+            }
+            (Outcome::Dropped(refusal), _) => state.account.lost(rows, refusal.kind, refusal.text),
             (Outcome::Interrupted, Source::Memory(chunk)) => state.front.unshift(chunk),
             (Outcome::Interrupted, Source::Spool(_)) => {}
         }
@@ -537,7 +545,7 @@ impl Shared {
                     // The chunk stays the oldest of `back`. When `back` is full, the newest chunks are dropped.
                     state.back.unshift(chunk);
                     if state.spool_error != Some(fault.kind) {
-                        state.failed(fault.kind, fault.text);
+                        state.obstructed(fault.kind, fault.text);
                     }
                     state.spool_error = Some(fault.kind);
                     self.changed.notify_all();
@@ -570,8 +578,7 @@ impl Shared {
         let abandoned = std::mem::take(&mut state.delivering_rows) + state.spooling.take().unwrap_or_default();
         state.delivering_at_unix_ns = None;
         if abandoned > 0 {
-            state.account.rows_dropped += abandoned;
-            state.failed("abandoned", format!("{abandoned} rows were being delivered when the timeout expired"));
+            state.lost(abandoned, "abandoned", "the receiver had not answered when the time to close was over");
         }
         drop(state);
         let mut faults = Vec::new();
@@ -595,10 +602,13 @@ impl Shared {
             None => lost += front.iter().chain(&back).map(|c| u64::from(c.rows)).sum::<u64>(),
         }
         let mut state = self.lock();
-        state.account.rows_dropped += lost;
+        // A spool that did not take the rest is the reason.
+        if let Some(fault) = faults.last().filter(|_| lost > 0) {
+            state.obstacle = Some(fault.text.clone());
+        }
         state.count_faults(faults);
         if lost > 0 {
-            state.failed("ended", format!("{lost} rows were not delivered in time"));
+            state.lost(lost, "ended", "the receiver did not take the rest before the time to close was over");
         }
     }
 }

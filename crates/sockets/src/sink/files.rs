@@ -5,6 +5,7 @@
 //! frame, a run of messages or a row group is written completely or not at all: a write that a full disk cut short is removed
 //! and retried. A file and its name are synced once, at its end. The next process cuts the file of a killed one behind the last
 //! complete part and appends `.partial` to its name; the limits on size and count include such files.
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 use parshall_sys::file_lock::FileLock;
 
-use super::delivery::{BufferPool, Chunk, Delivery, Payload, Refusal};
+use super::delivery::{BufferPool, Chunk, Delivery, Payload, Refusal, Rejected};
 use super::delivery_queue::{DeliveryQueue, QueueConfig};
 use super::disk::Disk;
 use super::{Account, Fault, Sink, disk_error_kind};
@@ -127,6 +128,8 @@ pub struct Files {
     /// Offset of the encoded bytes in the buffer.
     from: usize,
     buffered_rows: u32,
+    /// Number and time of the dump of the oldest row that no chunk has yet.
+    oldest: Option<(u64, u64)>,
     /// Encoded bytes that the delivery queue was given so far.
     offered: u64,
     alignment: Alignment,
@@ -160,6 +163,7 @@ impl Files {
             buffer: Vec::new(),
             from: 0,
             buffered_rows: 0,
+            oldest: None,
             offered: 0,
             alignment,
             pool: Arc::default(),
@@ -167,17 +171,19 @@ impl Files {
         })
     }
 
-    fn send(&mut self, dump: &Dump) {
-        let (bytes, rows, at_unix_ns) = match &mut self.encoding {
-            Encoding::Stream(_) => (self.encoded(), std::mem::take(&mut self.buffered_rows), dump.at_unix_ns),
+    /// Passes what was encoded since the last call to the writer, which names a file after the time of its oldest row.
+    fn send(&mut self) {
+        let Some((sequence, at_unix_ns)) = self.oldest.take() else { return };
+        let (bytes, rows) = match &mut self.encoding {
+            Encoding::Stream(_) => (self.encoded(), std::mem::take(&mut self.buffered_rows)),
             Encoding::Parquet(pieces) => {
-                let (rows, at) = (pieces.rows() as u32, pieces.oldest_unix_ns());
-                (pieces.take().into(), rows, if at == 0 { dump.at_unix_ns } else { at })
+                let rows = pieces.rows() as u32;
+                (pieces.take().into(), rows)
             }
         };
         self.offered += bytes.len() as u64;
         if !bytes.is_empty() {
-            self.queue.offer_within(Chunk { sequence: dump.sequence, at_unix_ns, rows, bytes }, OFFER_TIMEOUT);
+            self.queue.offer_within(Chunk { sequence, at_unix_ns, rows, bytes }, OFFER_TIMEOUT);
         }
     }
 
@@ -210,6 +216,7 @@ impl Sink for Files {
 
     fn rows(&mut self, dump: &Dump, rows: &[Row<'_>]) -> anyhow::Result<()> {
         for part in rows.chunks(ROWS_AT_ONCE) {
+            self.oldest.get_or_insert((dump.sequence, dump.at_unix_ns));
             let is_enough = match &mut self.encoding {
                 Encoding::Stream(encoder) => {
                     if self.buffer.is_empty() {
@@ -227,13 +234,14 @@ impl Sink for Files {
                 }
             };
             if is_enough {
-                self.send(dump);
+                self.send();
             }
         }
         Ok(())
     }
 
     fn end(&mut self, dump: &Dump, completeness: &Completeness) -> anyhow::Result<()> {
+        self.oldest.get_or_insert((dump.sequence, dump.at_unix_ns));
         let is_enough = match &mut self.encoding {
             Encoding::Stream(encoder) => {
                 encoder.end(dump, completeness, &mut self.buffer);
@@ -245,7 +253,7 @@ impl Sink for Files {
             }
         };
         if is_enough {
-            self.send(dump);
+            self.send();
         }
         Ok(())
     }
@@ -258,13 +266,7 @@ impl Sink for Files {
     }
 
     fn close(mut self: Box<Self>, timeout: Duration) -> Account {
-        let has_rest = match &self.encoding {
-            Encoding::Stream(_) => self.buffer.len() > self.from,
-            Encoding::Parquet(pieces) => !pieces.is_empty(),
-        };
-        if has_rest {
-            self.send(&Dump { at_unix_ns: 0, sequence: 0, host: String::new(), backend: "" });
-        }
+        self.send();
         self.queue.close(timeout)
     }
 }
@@ -277,6 +279,8 @@ struct Writer {
     compressor: Option<zstd::bulk::Compressor<'static>>,
     /// Counts the files, so that the names of those of one second differ.
     count: u32,
+    /// The files that this process has completed, with their place in that order.
+    completed: HashMap<PathBuf, u64>,
     alignment: Alignment,
     /// Faults that [`Delivery::faults`] has not returned yet.
     faults: Vec<Fault>,
@@ -309,8 +313,17 @@ impl Writer {
             Parts::Messages | Parts::Pieces => None,
         };
         let unfinished = unfinished(directory).with_context(context)?;
-        let mut writer =
-            Self { config, disk, open: None, compressor, count: 0, alignment, faults: Vec::new(), _lock: lock };
+        let mut writer = Self {
+            config,
+            disk,
+            open: None,
+            compressor,
+            count: 0,
+            completed: HashMap::new(),
+            alignment,
+            faults: Vec::new(),
+            _lock: lock,
+        };
         for (path, proper, parts) in unfinished {
             let fault = writer.salvage(&path, &proper, parts).unwrap_or_else(|error| {
                 // A full disk must not prevent the collector from starting. The next process tries again.
@@ -393,6 +406,8 @@ impl Writer {
             return Err(error);
         }
         self.open = None;
+        let place = self.completed.values().max().map_or(1, |last| last + 1);
+        self.completed.insert(proper, place);
         if let Err(error) = self.disk.sync_directory(&self.config.directory) {
             self.faults.push(Fault::new(
                 "sync",
@@ -405,7 +420,7 @@ impl Writer {
 
     /// Removes the oldest files beyond the limits.
     fn retain(&mut self) {
-        if let Err(error) = retain(&self.disk, &self.config) {
+        if let Err(error) = retain(&self.disk, &self.config, &mut self.completed) {
             let text = format!("cannot remove old files in {}: {error}", self.config.directory.display());
             self.faults.push(Fault::new("remove", text));
         }
@@ -448,7 +463,7 @@ impl Writer {
 }
 
 impl Delivery for Writer {
-    fn deliver(&mut self, chunk: &Chunk) -> Result<(), Refusal> {
+    fn deliver(&mut self, chunk: &Chunk) -> Result<Option<Rejected>, Refusal> {
         self.write(chunk).map_err(|error| Refusal {
             kind: disk_error_kind(&error, "write"),
             text: format!("{}: {error}", self.config.directory.display()),
@@ -458,7 +473,7 @@ impl Delivery for Writer {
             // The chunk is written. If this fails, it is retried before the next one.
             let _ = self.finish();
         }
-        Ok(())
+        Ok(None)
     }
 
     fn faults(&mut self) -> Vec<Fault> {
@@ -474,8 +489,10 @@ impl Delivery for Writer {
     }
 }
 
-/// The complete files of this configuration, the oldest first.
-fn complete(config: &FilesConfig) -> io::Result<Vec<(PathBuf, u64)>> {
+/// The complete files of this configuration with their sizes, the oldest first: those of earlier processes in the order in which
+/// they were last written, then those of this one in the order in which it completed them. Names are not compared before
+/// that, because they have the time of a clock that may have been set meanwhile: a host without a battery starts in 1970.
+fn complete(config: &FilesConfig, completed: &HashMap<PathBuf, u64>) -> io::Result<Vec<(PathBuf, u64)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(&config.directory)? {
         let entry = entry?;
@@ -483,16 +500,19 @@ fn complete(config: &FilesConfig) -> io::Result<Vec<(PathBuf, u64)>> {
         let Some(name) = name.to_str() else { continue };
         let whole = name.strip_suffix(PARTIAL).unwrap_or(name);
         if whole.starts_with("sockets-") && layout_of_name(whole) == Some((config.parts, config.suffix)) {
-            files.push((entry.path(), entry.metadata()?.len()));
+            let (path, found) = (entry.path(), entry.metadata()?);
+            let place = completed.get(&path).copied().unwrap_or(0);
+            let written = if place == 0 { found.modified().ok() } else { None };
+            files.push((place, written, path, found.len()));
         }
     }
     files.sort();
-    Ok(files)
+    Ok(files.into_iter().map(|(_, _, path, size)| (path, size)).collect())
 }
 
 /// Removes the oldest files beyond the limits, but never the newest.
-fn retain(disk: &Disk, config: &FilesConfig) -> io::Result<()> {
-    let files = complete(config)?;
+fn retain(disk: &Disk, config: &FilesConfig, completed: &mut HashMap<PathBuf, u64>) -> io::Result<()> {
+    let files = complete(config, completed)?;
     let mut bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
     let mut count = files.len();
     for (path, size) in &files {
@@ -500,6 +520,7 @@ fn retain(disk: &Disk, config: &FilesConfig) -> io::Result<()> {
             break;
         }
         disk.remove(path)?;
+        completed.remove(path);
         bytes -= size;
         count -= 1;
     }

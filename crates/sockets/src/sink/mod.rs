@@ -119,6 +119,35 @@ pub struct Account {
     pub errors: std::collections::BTreeMap<&'static str, u64>,
     /// The text of the last failure.
     pub last_error: Option<String>,
+    /// Why rows were lost, or may be: the failure behind the last loss. Later failures that lost nothing do not replace it.
+    pub loss: Option<String>,
+}
+
+impl Account {
+    /// Counts a failure that lost no row.
+    pub fn failed(&mut self, kind: &'static str, text: String) {
+        *self.errors.entry(kind).or_default() += 1;
+        self.last_error = Some(text);
+    }
+
+    /// Counts a failure that lost `rows` rows.
+    pub fn lost(&mut self, rows: u64, kind: &'static str, text: String) {
+        self.rows_dropped += rows;
+        self.loss = Some(text.clone());
+        self.failed(kind, text);
+    }
+
+    /// Adds a failure of a disk. Rows of an earlier process that were lost count as received too.
+    pub fn fault(&mut self, fault: Fault) {
+        self.rows_in += fault.rows;
+        self.bytes_lost += fault.bytes;
+        // What a disk did not confirm was delivered, but nobody knows whether it will be there.
+        if fault.rows > 0 || matches!(fault.kind, "sync" | "incomplete") {
+            self.lost(fault.rows, fault.kind, fault.text);
+        } else {
+            self.failed(fault.kind, fault.text);
+        }
+    }
 }
 
 /// A failure of a disk.

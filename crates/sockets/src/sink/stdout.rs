@@ -12,6 +12,8 @@ use super::table::format;
 use super::{Account, Shared, Sink, SinkRequest, SinkTable};
 use crate::format::{Encoder, SocketFormat, encoder};
 
+/// The kind of the error when the reader of standard output has closed it: it wanted no more rows.
+pub const READER_LEFT: &str = "reader-left";
 /// Bytes that are written together: larger writes are not cheaper per byte, and this many fit the CPU cache.
 const PORTION: usize = 128 << 10;
 
@@ -62,19 +64,27 @@ impl<W: Write> Stdout<W> {
         }
     }
 
+    /// Writes the end of the format: a Parquet file has all of its rows there.
+    ///
+    /// # Errors
+    /// The error of `out`.
+    pub fn finish(&mut self) -> anyhow::Result<()> {
+        self.begin();
+        self.encoder.finish(&mut self.buffer);
+        self.write()
+    }
+
     fn write(&mut self) -> anyhow::Result<()> {
         let rows = std::mem::take(&mut self.buffered_rows);
         let written = self.out.write_all(&self.buffer).and_then(|()| self.out.flush());
         self.buffer.clear();
         if let Err(error) = written {
-            self.account.rows_dropped += rows;
             let kind = match error.kind() {
-                std::io::ErrorKind::BrokenPipe => "reader-left",
+                std::io::ErrorKind::BrokenPipe => READER_LEFT,
                 _ => super::disk_error_kind(&error, "write"),
             };
-            *self.account.errors.entry(kind).or_default() += 1;
-            self.account.last_error = Some(error.to_string());
-            return Err(error.into());
+            self.account.lost(rows, kind, error.to_string());
+            return Err(anyhow::Error::new(error).context("cannot write to standard output"));
         }
         self.account.rows_out += rows;
         Ok(())
@@ -114,10 +124,8 @@ impl<W: Write> Sink for Stdout<W> {
     }
 
     fn close(mut self: Box<Self>, _: Duration) -> Account {
-        self.begin();
-        self.encoder.finish(&mut self.buffer);
         // The account has the failure.
-        let _ = self.write();
+        let _ = self.finish();
         self.account()
     }
 }

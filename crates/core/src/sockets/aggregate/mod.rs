@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use parshall_evidence::socket::SocketRecord;
+use parshall_evidence::socket::{Completeness, SocketRecord};
 
 use labels::Values;
 pub use labels::{Label, Labels};
@@ -26,6 +26,7 @@ pub use measures::{COUNTERS, Counter, DISTRIBUTIONS, Distribution, LEVELS, Level
 
 use super::{Row, Seen};
 use parshall_evidence::socket::Kind;
+use parshall_evidence::socket::selection::state::{FIN_WAIT2, NEW_SYN_RECV, TIME_WAIT};
 
 /// The label value of rows that have no series of their own.
 pub const OTHER: &str = "other";
@@ -73,6 +74,9 @@ pub struct Series {
     pub counters: [u64; COUNTERS.len()],
     /// In the order of [`DISTRIBUTIONS`].
     pub histograms: Box<[Histogram]>,
+    /// The time from which counters and histograms count, in nanoseconds since 1970: that of the dump before the first one in
+    /// which the series had a slot. A series that lost its slot and got another one counts from 0 again, and from a later time.
+    pub start_unix_ns: u64,
 }
 
 impl Series {
@@ -84,6 +88,7 @@ impl Series {
             levels: [0; LEVELS.len()],
             counters: [0; COUNTERS.len()],
             histograms: DISTRIBUTIONS.iter().map(histogram).collect(),
+            start_unix_ns: 0,
         }
     }
 
@@ -203,6 +208,8 @@ pub struct Aggregator {
     other: Series,
     sockets: Table<Followed>,
     dump: u32,
+    /// The time of the last dump; 0 before the first one.
+    last_unix_ns: u64,
     /// Whether a new series can get a slot at the end of this dump.
     has_free_slots: bool,
     limits: Limits,
@@ -221,6 +228,7 @@ impl Aggregator {
             other,
             sockets: Table::default(),
             dump: 0,
+            last_unix_ns: 0,
             limits,
         }
     }
@@ -264,6 +272,9 @@ impl Aggregator {
     /// What the socket of a row added to the counters since the last dump.
     fn follow(&mut self, row: &Row<'_>) -> [u64; COUNTERS.len()] {
         let mut delta = [0; COUNTERS.len()];
+        if is_remnant(row.record) {
+            return delta;
+        }
         let now = Last::of(row.record);
         let closed = row.seen == Seen::Closed;
         let Some(key) = identity(row) else {
@@ -298,12 +309,22 @@ impl Aggregator {
         delta
     }
 
-    /// Ends the dump: gives slots to new series and removes sockets that have closed.
-    pub fn end(&mut self) -> Snapshot {
-        self.admit();
+    /// Ends the dump of this time: gives slots to new series and removes sockets that have closed.
+    pub fn end(&mut self, at_unix_ns: u64, completeness: &Completeness) -> Snapshot {
+        // What a series counts in its first dump was added since the dump before.
+        let start = if self.dump == 0 { at_unix_ns } else { self.last_unix_ns };
+        if self.dump == 0 {
+            self.other.start_unix_ns = start;
+        }
+        self.last_unix_ns = at_unix_ns;
+        self.admit(start);
         let dump = self.dump;
-        // A record that was torn in one dump is in the next one again, and must not count from zero.
-        self.sockets.retain(|_, socket| dump.wrapping_sub(socket.dump) <= 1);
+        // A socket that was in the last dump or this one counts on: its record may be torn in one dump and be there in the next.
+        // Sockets that a dump could not read are still open, and must not count as new in the next one that can.
+        let is_complete =
+            completeness.namespaces_lost == 0 && completeness.dropped == 0 && completeness.chains_cut == 0;
+        let most = if is_complete { 1 } else { self.settings.idle_dumps.max(1) };
+        self.sockets.retain(|_, socket| dump.wrapping_sub(socket.dump) <= most);
         if self.sockets.capacity() > 4 * self.sockets.len().max(1024) {
             self.sockets.shrink_to(2 * self.sockets.len());
         }
@@ -326,7 +347,7 @@ impl Aggregator {
     }
 
     /// Gives the candidates with the most sockets the free slots, then those of series that were idle for too long.
-    fn admit(&mut self) {
+    fn admit(&mut self, start_unix_ns: u64) {
         let mut candidates: Vec<(u64, Series)> = self.candidates.drain().collect();
         candidates.sort_unstable_by(|(_, a), (_, b)| b.open().cmp(&a.open()).then_with(|| a.labels.cmp(&b.labels)));
         let mut idle: Vec<(u32, u64)> = if candidates.is_empty() {
@@ -340,7 +361,8 @@ impl Aggregator {
                 .collect()
         };
         idle.sort_unstable();
-        for (key, series) in candidates {
+        for (key, mut series) in candidates {
+            series.start_unix_ns = start_unix_ns;
             if self.slots.len() >= self.settings.series_max {
                 let Some((_, oldest)) = idle.pop() else {
                     self.limits.rows_in_other += series.open();
@@ -362,12 +384,29 @@ fn fingerprint(values: &Values<'_>) -> u64 {
     hasher.finish()
 }
 
-/// The identity of a socket: its key, or else a hash of what identifies it in its record.
+/// Whether this is no socket, but what the kernel keeps of one or for one, without counters: after its end (TIME_WAIT, also with the
+/// state of an orphan in FIN_WAIT2), and before its connection is established (NEW_SYN_RECV). A full socket has sent a segment
+/// before it gets to FIN_WAIT2.
+fn is_remnant(record: &SocketRecord) -> bool {
+    match record.state {
+        TIME_WAIT | NEW_SYN_RECV => true,
+        FIN_WAIT2 => record.inode == 0 && record.segs_out == 0 && record.segs_in == 0,
+        _ => false,
+    }
+}
+
+/// The identity of a socket: its key, or else a hash of what identifies it in its record. The key of a datagram socket changes with
+/// its addresses, at each connect(), and its inode does not.
 fn identity(row: &Row<'_>) -> Option<u64> {
+    let r = row.record;
+    if Kind::of(r) != Kind::Tcp && r.inode != 0 {
+        let mut mix = Mix::default();
+        [Kind::of(r) as u64, r.inode.into()].into_iter().for_each(|part| mix.write_u64(part));
+        return Some(mix.finish());
+    }
     if row.socket != 0 {
         return Some(row.socket);
     }
-    let r = row.record;
     if r.address == 0 && r.cookie == 0 {
         return None;
     }

@@ -170,16 +170,6 @@ impl Pieces {
         self.rows
     }
 
-    /// Whether there are neither rows nor accounts of dumps.
-    pub fn is_empty(&self) -> bool {
-        self.rows == 0 && self.accounts.is_empty()
-    }
-
-    /// When the dump of the oldest row began, in nanoseconds since 1970.
-    pub fn oldest_unix_ns(&self) -> u64 {
-        self.oldest_unix_ns
-    }
-
     /// Encodes the piece and begins the next one.
     pub fn take(&mut self) -> Vec<u8> {
         let mut out = Vec::new();

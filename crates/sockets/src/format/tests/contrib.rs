@@ -1,5 +1,6 @@
 //! The files for users in `contrib/` follow from the published lists: rewritten with `BLESS=1`, and tried with the programs
 //! that read them (ClickHouse by chdb, DuckDB).
+use parshall_evidence::socket::Completeness;
 use std::path::{Path, PathBuf};
 
 use parshall_core::sockets::Row;
@@ -153,7 +154,7 @@ fn the_dashboard_queries_only_existing_metrics() {
     use parshall_core::sockets::aggregate::{Aggregator, Settings};
 
     let status = Status::new(None);
-    status.aggregates(std::sync::Arc::new(Aggregator::new(Settings::default()).end()));
+    status.aggregates(std::sync::Arc::new(Aggregator::new(Settings::default()).end(1, &Completeness::default())));
     let text = prometheus::text(&status).unwrap();
     let families: std::collections::HashSet<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();

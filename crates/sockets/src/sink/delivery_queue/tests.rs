@@ -14,6 +14,8 @@ enum Answer {
     Fail,
     /// An error after which the queue drops the chunk.
     Reject,
+    /// The receiver accepts the chunk without four of its rows.
+    Part,
 }
 
 /// A receiver with scripted answers. It accepts every chunk after the script was dropped.
@@ -23,13 +25,14 @@ struct Scripted {
 }
 
 impl Delivery for Scripted {
-    fn deliver(&mut self, chunk: &Chunk) -> Result<(), Refusal> {
+    fn deliver(&mut self, chunk: &Chunk) -> Result<Option<Rejected>, Refusal> {
         let refusal = |kind, retriable| Err(Refusal { kind, text: kind.to_owned(), retriable });
         match self.answers.recv().unwrap_or(Answer::Accept) {
             Answer::Accept => {
                 let _ = self.taken.send(chunk.sequence);
-                Ok(())
+                Ok(None)
             }
+            Answer::Part => Ok(Some(Rejected { rows: 4, text: "too old".to_owned() })),
             Answer::Fail => refusal("refused", true),
             Answer::Reject => refusal("too-large", false),
         }
@@ -101,6 +104,37 @@ fn a_failed_chunk_is_retried_and_a_rejected_one_is_dropped() {
     assert_eq!((account.rows_out, account.rows_dropped, account.rows_waiting), (20, 10, 0));
     assert_eq!((account.errors["refused"], account.errors["too-large"]), (2, 1));
     assert_eq!(fixture.taken.iter().collect::<Vec<_>>(), [1, 3]);
+}
+
+#[test]
+fn a_loss_keeps_the_reason_that_led_to_it() {
+    // What the receiver said is the reason for what waits at the end, until it takes something.
+    let fixture_ = fixture(None, 10_000, 0);
+    (0..100).for_each(|_| fixture_.answers.send(Answer::Fail).unwrap());
+    (1..=3).for_each(|n| fixture_.queue.offer(chunk(n)));
+    until(&fixture_.queue, "it failed", |account| account.errors.contains_key("refused"));
+    let account = fixture_.queue.close(Duration::ZERO);
+    assert_eq!((account.rows_dropped, account.loss.as_deref()), (30, Some("refused")), "{account:?}");
+    assert!(account.errors.contains_key("ended") || account.errors.contains_key("abandoned"), "{account:?}");
+    // A receiver that only hangs has given no reason, not even a former one.
+    let fixture_ = fixture(None, 10_000, 0);
+    [Answer::Fail, Answer::Accept].into_iter().for_each(|answer| fixture_.answers.send(answer).unwrap());
+    fixture_.queue.offer(chunk(1));
+    until(&fixture_.queue, "it is delivered", |account| account.rows_out == 10);
+    fixture_.queue.offer(chunk(2));
+    let account = fixture_.queue.close(Duration::ZERO);
+    assert!(account.loss.as_ref().is_some_and(|why| why.contains("time to close")), "{account:?}");
+}
+
+#[test]
+fn rows_that_a_receiver_rejects_are_lost_with_its_reason() {
+    let fixture = fixture(None, 10_000, 0);
+    [Answer::Part, Answer::Accept].into_iter().for_each(|answer| fixture.answers.send(answer).unwrap());
+    (1..=2).for_each(|n| fixture.queue.offer(chunk(n)));
+    drop(fixture.answers);
+    let account = fixture.queue.close(SOON);
+    assert_eq!((account.rows_out, account.rows_dropped, account.errors["partial"]), (16, 4, 1), "{account:?}");
+    assert_eq!((account.loss.as_deref(), account.last_error.as_deref()), (Some("too old"), Some("too old")));
 }
 
 #[test]

@@ -115,6 +115,52 @@ fn the_oldest_files_are_removed() {
     assert!(names.iter().any(|n| n.starts_with("sockets-19700101T000040Z-")), "the newest stays: {names:?}");
 }
 
+/// Sockets that closed after the last dump are in no dump that ends.
+#[test]
+fn a_file_is_named_after_its_first_row_also_at_the_end() {
+    for format in [SocketFormat::Json, SocketFormat::Protobuf, SocketFormat::Parquet] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut sink = Files::start(FilesConfig { rotate_bytes: 1, ..config(directory.path(), format) }).unwrap();
+        feed(&mut sink, 2, 3);
+        let record = samples::connection(7);
+        for sequence in [3, 4] {
+            let dump = Dump { sequence, at_unix_ns: sequence * 5_000_000_000, ..samples::dump() };
+            sink.rows(&dump, &[Row::bare(&record)]).expect("never");
+        }
+        assert_eq!(Box::new(sink).close(SOON).rows_out, 8);
+        let times: BTreeSet<String> = names(directory.path()).iter().map(|name| name[8..24].to_owned()).collect();
+        assert!(!times.contains("19700101T000000Z"), "{times:?}");
+        // A Parquet file begins with the row group of the dump before, which is not full.
+        let last = if format == SocketFormat::Parquet { "19700101T000005Z" } else { "19700101T000015Z" };
+        assert_eq!(times.last().map(String::as_str), Some(last), "{format}");
+    }
+}
+
+/// A host without a battery for its clock starts in 1970, and a clock may be set back.
+#[test]
+fn the_oldest_files_are_removed_whatever_the_clock_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let earlier = ["sockets-20261125T070000Z-000001.jsonl.zst", "sockets-19700101T000000Z-000002.jsonl.zst"];
+    for (n, name) in (0..).zip(earlier) {
+        let file = File::create(directory.path().join(name)).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000 + n)).unwrap();
+    }
+    let bounds = FilesConfig { rotate_bytes: 1, keep_files: 4, ..config(directory.path(), SocketFormat::Json) };
+    let mut sink = Files::start(bounds).unwrap();
+    let record = samples::connection(1);
+    for (sequence, second) in [(1, 500), (2, 400), (3, 300)] {
+        let dump = Dump { sequence, at_unix_ns: second * 1_000_000_000, ..samples::dump() };
+        sink.rows(&dump, &[Row::bare(&record)]).expect("never");
+        sink.end(&dump, &samples::completeness()).expect("never");
+    }
+    Box::new(sink).close(SOON);
+    let names = names(directory.path());
+    let left: Vec<&str> = names.iter().map(|name| &name[8..31]).collect();
+    // The first file of the earlier process is gone, although its name has the latest time.
+    let expected = ["000000Z-000002", "000500Z-000003", "000640Z-000002", "000820Z-000001"];
+    assert_eq!(left, expected.map(|time| format!("19700101T{time}")), "{names:?}");
+}
+
 #[test]
 fn unfinished_files_of_a_killed_process_are_not_called_complete() {
     let directory = tempfile::tempdir().unwrap();

@@ -13,7 +13,7 @@ use rskafka::{BackoffConfig, BackoffError};
 use tokio::runtime::Runtime;
 
 use super::{KafkaConfig, key};
-use crate::sink::delivery::{Chunk, Delivery, Refusal};
+use crate::sink::delivery::{Chunk, Delivery, Refusal, Rejected};
 
 /// The maximum size of a response. The metadata of a large cluster is the longest one.
 const RESPONSE_BYTES_MAX: usize = 16 << 20;
@@ -55,7 +55,7 @@ impl KafkaDelivery {
 }
 
 impl Delivery for KafkaDelivery {
-    fn deliver(&mut self, chunk: &Chunk) -> Result<(), Refusal> {
+    fn deliver(&mut self, chunk: &Chunk) -> Result<Option<Rejected>, Refusal> {
         let Some(runtime) = self.runtime.take() else {
             return Err(Refusal { kind: "closed", text: "the sink is closed".to_owned(), retriable: false });
         };
@@ -69,7 +69,7 @@ impl Delivery for KafkaDelivery {
         let outcome = runtime.block_on(attempt);
         self.runtime = Some(runtime);
         let refusal = match outcome {
-            Ok(Ok(())) => return Ok(()),
+            Ok(Ok(())) => return Ok(None),
             Ok(Err(error)) => refusal(&error, sent),
             Err(_) => timed_out(sent, self.config.timeout),
         };

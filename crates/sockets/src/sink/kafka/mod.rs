@@ -133,7 +133,10 @@ impl KafkaConfig {
             ));
         }
         if self.brokers.is_empty() || self.topic.is_empty() {
-            return Err(UserError::new("the Kafka sink needs a broker and a topic", "give HOST:PORT/TOPIC"));
+            return Err(UserError::new(
+                "the Kafka sink needs a broker and a topic",
+                "write `brokers = [\"HOST:PORT\"]` and `topic = \"NAME\"`",
+            ));
         }
         if self.tls.is_none() && self.login.as_ref().is_some_and(|l| l.mechanism == Mechanism::Plain) {
             let hint = "use TLS, or one of the SCRAM mechanisms";

@@ -1,7 +1,6 @@
 //! Sends one compressed request to an OTLP/HTTP receiver, and classifies its response (opentelemetry.io/docs/specs/otlp).
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full, Limited};
@@ -16,21 +15,12 @@ use tokio::runtime::Runtime;
 
 use super::encode::rejected;
 use super::{OtlpConfig, Receiver};
-use crate::sink::delivery::{Chunk, Delivery, Refusal};
+use crate::sink::delivery::{Chunk, Delivery, Refusal, Rejected};
 
 /// The maximum size of a response body.
 const RESPONSE_BYTES_MAX: usize = 64 * 1024;
 /// The maximum pause of a `Retry-After` header. The delivery queue has its own pauses.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
-
-/// What receivers rejected from requests that they accepted.
-#[derive(Debug, Default)]
-pub struct Rejected {
-    /// Data points.
-    pub points: AtomicU64,
-    /// Responses with rejected points.
-    pub responses: AtomicU64,
-}
 
 pub struct OtlpDelivery {
     config: OtlpConfig,
@@ -38,7 +28,6 @@ pub struct OtlpDelivery {
     tls: Option<Arc<rustls::ClientConfig>>,
     /// `None` once it is closed.
     runtime: Option<Runtime>,
-    rejected: Arc<Rejected>,
     /// The time of the last `Retry-After` header.
     not_before: Option<Instant>,
 }
@@ -48,7 +37,7 @@ impl OtlpDelivery {
     ///
     /// # Errors
     /// A configuration error.
-    pub fn new(config: OtlpConfig, rejected: Arc<Rejected>) -> anyhow::Result<Self> {
+    pub fn new(config: OtlpConfig) -> anyhow::Result<Self> {
         let receiver = Receiver::parse(&config.url)?;
         let tls = if receiver.tls { Some(config.tls.clone().unwrap_or_default().load()?) } else { None };
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -57,10 +46,10 @@ impl OtlpDelivery {
             // Name lookups block, and at most one thread may be blocked by them.
             .max_blocking_threads(1)
             .build()?;
-        Ok(Self { config, receiver, tls, runtime: Some(runtime), rejected, not_before: None })
+        Ok(Self { config, receiver, tls, runtime: Some(runtime), not_before: None })
     }
 
-    fn post(&mut self, runtime: &Runtime, chunk: &Chunk) -> Result<(), Refusal> {
+    fn post(&mut self, runtime: &Runtime, chunk: &Chunk) -> Result<Option<Rejected>, Refusal> {
         let limit = self.config.timeout;
         let exchange = exchange(&self.config, &self.receiver, self.tls.clone(), &chunk.bytes);
         let exchange = async { tokio::time::timeout(limit, exchange).await };
@@ -73,12 +62,11 @@ impl OtlpDelivery {
         };
         if status == StatusCode::OK {
             let (points, text) = rejected(&body);
-            if points > 0 {
-                self.rejected.points.fetch_add(points.min(u64::from(chunk.rows)), Ordering::Relaxed);
-                self.rejected.responses.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!("otlp: {points} data points were rejected: {}", one_line(&text));
-            }
-            return Ok(());
+            let text = match one_line(&text) {
+                text if text.is_empty() => format!("{} rejected {points} data points", self.receiver.authority),
+                text => format!("{} rejected {points} data points: {text}", self.receiver.authority),
+            };
+            return Ok((points > 0).then_some(Rejected { rows: points, text }));
         }
         if let Some(pause) = headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.trim().parse().ok()) {
             self.not_before = Instant::now().checked_add(Duration::from_secs(pause).min(RETRY_AFTER_MAX));
@@ -88,7 +76,7 @@ impl OtlpDelivery {
 }
 
 impl Delivery for OtlpDelivery {
-    fn deliver(&mut self, chunk: &Chunk) -> Result<(), Refusal> {
+    fn deliver(&mut self, chunk: &Chunk) -> Result<Option<Rejected>, Refusal> {
         let Some(runtime) = self.runtime.take() else {
             return Err(Refusal { kind: "closed", text: "the sink is closed".to_owned(), retriable: false });
         };

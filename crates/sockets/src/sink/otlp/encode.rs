@@ -18,11 +18,10 @@ pub struct Request {
     pub points: u32,
 }
 
-/// The requests with a snapshot. `start_unix_ns` is the time from which counters count.
-pub fn requests(snapshot: &Snapshot, dump: &Dump, start_unix_ns: u64) -> Vec<Request> {
+/// The requests with a snapshot.
+pub fn requests(snapshot: &Snapshot, dump: &Dump) -> Vec<Request> {
     let part = |series: &[Series]| {
-        let mut writer =
-            Writer { labels: &snapshot.labels, series, at: dump.at_unix_ns, start: start_unix_ns, points: 0 };
+        let mut writer = Writer { labels: &snapshot.labels, series, at: dump.at_unix_ns, points: 0 };
         let mut request = MessageWriter::default();
         request.message(1, |resource_metrics| {
             resource_metrics.message(1, |resource| {
@@ -53,7 +52,6 @@ struct Writer<'a> {
     labels: &'a [Label],
     series: &'a [Series],
     at: u64,
-    start: u64,
     points: u32,
 }
 
@@ -94,9 +92,9 @@ impl Writer<'_> {
     }
 
     /// A `NumberDataPoint` without attributes.
-    fn number(&mut self, point: &mut MessageWriter, value: u64) {
+    fn number(&mut self, point: &mut MessageWriter, series: &Series, value: u64) {
         self.points += 1;
-        point.fixed64(2, self.start);
+        point.fixed64(2, series.start_unix_ns);
         point.fixed64(3, self.at);
         point.fixed64(6, value);
     }
@@ -106,7 +104,7 @@ impl Writer<'_> {
             for (kind, states) in Kind::ALL.into_iter().zip(&series.sockets) {
                 for (state, count) in states.iter().enumerate().filter(|(_, n)| **n > 0) {
                     gauge.message(1, |point| {
-                        self.number(point, u64::from(*count));
+                        self.number(point, series, u64::from(*count));
                         self.attributes(point, 7, series);
                         attribute(point, 7, "kind", kind.name());
                         attribute(point, 7, "state", state_name(state as u8));
@@ -119,7 +117,7 @@ impl Writer<'_> {
     fn numbers(&mut self, out: &mut MessageWriter, value: impl Fn(&Series) -> u64) {
         for series in self.series {
             out.message(1, |point| {
-                self.number(point, value(series));
+                self.number(point, series, value(series));
                 self.attributes(point, 7, series);
             });
         }
@@ -130,7 +128,7 @@ impl Writer<'_> {
             let histogram = &series.histograms[i];
             self.points += 1;
             out.message(1, |point| {
-                point.fixed64(2, self.start);
+                point.fixed64(2, series.start_unix_ns);
                 point.fixed64(3, self.at);
                 point.fixed64(4, histogram.buckets.iter().sum());
                 point.fixed64(5, (histogram.sum as f64 / distribution.scale).to_bits());

@@ -6,15 +6,13 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parshall_core::sockets::aggregate::{Aggregator, Settings};
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 
-use self::delivery::{OtlpDelivery, Rejected};
+use self::delivery::OtlpDelivery;
 use super::delivery::Chunk;
 use super::delivery_queue::{DeliveryQueue, QueueConfig};
 pub use super::tls::TlsConfig;
@@ -78,9 +76,6 @@ impl Receiver {
 pub struct OtlpSink {
     aggregator: Aggregator,
     queue: DeliveryQueue,
-    rejected: Arc<Rejected>,
-    /// The time of the first dump, from which counters count.
-    start_unix_ns: Option<u64>,
 }
 
 impl OtlpSink {
@@ -97,23 +92,10 @@ impl OtlpSink {
                 return Err(UserError::new(format!("`{name}` is not a valid HTTP header"), "give NAME=VALUE").into());
             }
         }
-        let rejected = Arc::<Rejected>::default();
-        let delivery = OtlpDelivery::new(config, rejected.clone())?;
+        let delivery = OtlpDelivery::new(config)?;
         let queue = DeliveryQueue::start("otlp", queue, Box::new(delivery))?;
-        Ok(Self { aggregator: Aggregator::new(settings), queue, rejected, start_unix_ns: None })
+        Ok(Self { aggregator: Aggregator::new(settings), queue })
     }
-}
-
-/// Counts the data points that a receiver rejected from a request that it accepted as dropped.
-fn account(mut account: Account, rejected: &Rejected) -> Account {
-    let points = rejected.points.load(Ordering::Relaxed);
-    let responses = rejected.responses.load(Ordering::Relaxed);
-    account.rows_out = account.rows_out.saturating_sub(points);
-    account.rows_dropped += points;
-    if responses > 0 {
-        account.errors.insert("partial", responses);
-    }
-    account
 }
 
 impl Sink for OtlpSink {
@@ -126,9 +108,8 @@ impl Sink for OtlpSink {
         Ok(())
     }
 
-    fn end(&mut self, dump: &Dump, _: &Completeness) -> anyhow::Result<()> {
-        let start = *self.start_unix_ns.get_or_insert(dump.at_unix_ns);
-        for request in encode::requests(&self.aggregator.end(), dump, start) {
+    fn end(&mut self, dump: &Dump, completeness: &Completeness) -> anyhow::Result<()> {
+        for request in encode::requests(&self.aggregator.end(dump.at_unix_ns, completeness), dump) {
             self.queue.offer(Chunk {
                 sequence: dump.sequence,
                 at_unix_ns: dump.at_unix_ns,
@@ -140,10 +121,10 @@ impl Sink for OtlpSink {
     }
 
     fn account(&self) -> Account {
-        account(self.queue.account(), &self.rejected)
+        self.queue.account()
     }
 
     fn close(self: Box<Self>, timeout: Duration) -> Account {
-        account(self.queue.close(timeout), &self.rejected)
+        self.queue.close(timeout)
     }
 }

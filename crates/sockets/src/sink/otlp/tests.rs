@@ -110,6 +110,7 @@ fn rejected_rows_are_counted() {
     send_dump(&mut sink, 1);
     let first = drain(&sink);
     assert_eq!((first.rows_dropped, first.rows_in - first.rows_out, first.errors["partial"]), (2, 2, 1), "{first:?}");
+    assert!(first.loss.as_ref().is_some_and(|why| why.ends_with("rejected 2 data points: too old")), "{first:?}");
     send_dump(&mut sink, 2);
     let account = drain(&sink);
     assert_eq!((account.errors["rejected"], account.rows_out), (1, first.rows_out), "{account:?}");

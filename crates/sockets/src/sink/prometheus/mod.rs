@@ -52,8 +52,8 @@ impl Sink for PrometheusSink {
         Ok(())
     }
 
-    fn end(&mut self, _: &Dump, _: &Completeness) -> anyhow::Result<()> {
-        self.status.aggregates(Arc::new(self.aggregator.end()));
+    fn end(&mut self, dump: &Dump, completeness: &Completeness) -> anyhow::Result<()> {
+        self.status.aggregates(Arc::new(self.aggregator.end(dump.at_unix_ns, completeness)));
         Ok(())
     }
 
